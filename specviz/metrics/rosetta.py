@@ -111,18 +111,8 @@ def _since_1970(created: str | None) -> float:
 # ---------------------------------------------------------------- all of them at once
 
 COLUMNS = (
-    "who",
-    "quantity",
-    "value",
-    "high",
-    "badge",
-    "average",
-    "end",
-    "counts",
-    "formula",
-    "source",
-    "why",
-)
+    "who", "quantity", "value", "high", "badge", "average", "end", "counts", "formula", "source", "why",
+)  # fmt: skip
 
 
 def rosetta(trace: Trace | Counts, baseline: Trace | Counts | None = None) -> pd.DataFrame:

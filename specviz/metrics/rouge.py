@@ -11,11 +11,11 @@ import numpy as np
 from specviz.errors import ParameterError, install
 from specviz.metrics.interval import pooled
 from specviz.metrics.quality import pairs
+from specviz.metrics.tokens import ALONE
 from specviz.trace import Trace
 
 NAMES = ("rouge1", "rouge2", "rougeL")
 # A character of a script without spaces is a word; otherwise a run of letters and digits is.
-ALONE = "\u3040-\u30ff\u3400-\u9fff"
 WORD = re.compile(f"[{ALONE}]|[^\\W{ALONE}]+")
 
 

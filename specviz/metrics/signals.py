@@ -153,7 +153,7 @@ def _logit_margin(part: Trace, nodes: pd.DataFrame) -> np.ndarray:
 
 def signal_names(table: pd.DataFrame) -> list[str]:
     """The signals of a table of `signals`: those of `SIGNALS`, then the methods' own."""
-    return [*SIGNALS, *(name for name in table if name not in SIGNALS and name not in NOT_SIGNALS)]
+    return [*SIGNALS, *(name for name in map(str, table) if name not in {*SIGNALS, *NOT_SIGNALS})]
 
 
 def _unit_range(name: str, values: np.ndarray) -> bool:

@@ -12,20 +12,7 @@ import numpy as np
 import pandas as pd
 
 from specviz.errors import ParameterError, TraceError
-from specviz.metrics.cycles import (
-    acceptance_rate,
-    draft_time,
-    exactness,
-    fallback_share,
-    mean_accepted,
-    mean_drafted,
-    mean_sent,
-    rollback_share,
-    seconds,
-    target_share,
-    tau,
-    tokens_per_second,
-)
+from specviz.metrics import cycles
 from specviz.metrics.interval import RESAMPLES
 from specviz.metrics.quality import quality
 from specviz.metrics.rouge import rouge
@@ -115,16 +102,13 @@ def _point(group: str, run: Trace, path: Any, score: str, resamples: int, start:
     return {
         "group": group or str(run.run["method"]),
         "method": str(run.run["method"]),
-        "exactness": exactness(run),
+        "exactness": cycles.exactness(run),
         "quality": estimate.median,
         "quality_lo": estimate.low,
         "quality_hi": estimate.high,
-        "speed": seconds(start) / seconds(run),
-        "speed_a_token": tokens_per_second(run) / tokens_per_second(start),
-        "tau": tau(run),
-        "fallback_share": fallback_share(run),
-        "rollback_share": rollback_share(run),
-        "target_share": target_share(run),
+        "speed": cycles.seconds(start) / cycles.seconds(run),
+        "speed_a_token": cycles.tokens_per_second(run) / cycles.tokens_per_second(start),
+        **{name: MEASURES[name](run) for name in ("tau", "fallback_share", "rollback_share", "target_share")},
         **{f"parameter {k}": v for k, v in (run.run["parameters"] or {}).items()},
         "base": False,
         "trace": str(path) if path else "",
@@ -157,20 +141,14 @@ def _prompts(run: Trace) -> list[Any]:
 
 
 MEASURES: dict[str, Callable[[Trace], float]] = {
-    "tau": tau,
-    "mean_accepted": mean_accepted,
-    "mean_drafted": mean_drafted,
-    "mean_sent": mean_sent,
-    "A/D": acceptance_rate,
-    "draft_time": draft_time,
-    "tokens_per_second": tokens_per_second,
-    "seconds": seconds,
-    "fallback_share": fallback_share,
-    "rollback_share": rollback_share,
-    "target_share": target_share,
+    "tau": cycles.tau, "mean_accepted": cycles.mean_accepted, "mean_drafted": cycles.mean_drafted,
+    "mean_sent": cycles.mean_sent, "A/D": cycles.acceptance_rate, "draft_time": cycles.draft_time,
+    "tokens_per_second": cycles.tokens_per_second, "seconds": cycles.seconds,
+    "fallback_share": cycles.fallback_share, "rollback_share": cycles.rollback_share,
+    "target_share": cycles.target_share,
     "BLEU": lambda trace: float(quality(trace, None, 1, ["bleu"])["bleu"].median),
     "ROUGE-L": lambda trace: float(rouge(trace)["rougeL"].median),
-}
+}  # fmt: skip
 
 
 def over_seeds(

@@ -9,18 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
 from pathlib import Path
 
 from specviz.errors import TraceError
-from specviz.escape import spaced, visible
+from specviz.escape import html, spaced, visible
 from specviz.files import write_text
 from specviz.trace import Trace
 from specviz.view.picture import KINDS, name_of, picture, prompts
-from specviz.view.static import document, style
+from specviz.view.static import document, excerpt, style
 from specviz.view.terminal import COLOURS
 
 DRAFTED = ("draft", "unreviewed")
+PROMPT = 160  # characters of a prompt
 STYLE = """
 .specviz .eg{width:100%;table-layout:auto} .specviz .eg th,.specviz .eg
 td{text-align:left;vertical-align:top;font-variant-numeric:normal} .specviz .eg
@@ -81,7 +81,7 @@ class Examples:
     def _fragment(self) -> str:
         bodies = "".join(_body(one) for one in self.examples)
         keys = "".join(
-            f'<span title="{escape(KINDS[k].meaning)}"><mark class="{k}">{KINDS[k].word}</mark></span>'
+            f'<span title="{html(KINDS[k].meaning)}"><mark class="{k}">{KINDS[k].word}</mark></span>'
             for k in self.used
         )
         legend = f'<div class="legend"><span>Written by the large model:</span>{keys}</div>' if keys else ""
@@ -115,7 +115,7 @@ class Examples:
         lines = []
         for one in self.examples:
             wide = max(len(row.name) for row in one.rows)
-            lines.append(f"prompt: {spaced(_excerpt(one.prompt))}")
+            lines.append(f"prompt: {spaced(excerpt(one.prompt, PROMPT))}")
             for row in one.rows:
                 body = "".join(_terminal(piece, colour) for piece in row.pieces).replace("\n", "⏎")
                 lines.append(
@@ -125,19 +125,14 @@ class Examples:
         return "\n".join(lines).rstrip()
 
 
-def _excerpt(text: str, most: int = 160) -> str:
-    line = " ".join(visible(text).split())
-    return line if len(line) <= most else line[:most] + "…"
-
-
 def _body(one: Example) -> str:
     prompt = ""
     if one.prompt:
-        excerpt = escape(_excerpt(one.prompt))
-        prompt = f'<tr><th scope="row">prompt</th><td><small>{excerpt}</small></td></tr>'
+        words = html(excerpt(one.prompt, PROMPT))
+        prompt = f'<tr><th scope="row">prompt</th><td><small>{words}</small></td></tr>'
     rows = "".join(
-        f'<tr><th scope="row">{escape(row.name)}'
-        + (f"<br><small>{escape(row.note)}</small>" if row.note else "")
+        f'<tr><th scope="row">{html(row.name)}'
+        + (f"<br><small>{html(row.note)}</small>" if row.note else "")
         + f'</th><td dir="auto">{"".join(map(_marked, row.pieces))}</td></tr>'
         for row in one.rows
     )
@@ -145,12 +140,12 @@ def _body(one: Example) -> str:
 
 
 def _marked(piece: Piece) -> str:
-    text = escape(spaced(piece.text) if piece.text.strip(" ") == "" else visible(piece.text))
+    text = html(spaced(piece.text) if piece.text.strip(" ") == "" else visible(piece.text))
     if not piece.kind:
         return text
     word = text.lstrip(" ")
     kind = KINDS[piece.kind]
-    title = escape(f"{kind.word}: {kind.meaning}", quote=True)
+    title = html(f"{kind.word}: {kind.meaning}")
     return f'{text[: len(text) - len(word)]}<mark class="{piece.kind}" title="{title}">{word}</mark>'
 
 

@@ -10,14 +10,13 @@ import logging
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
-from html import escape
 from importlib.resources import files
 from itertools import groupby
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from specviz.escape import spaced, visible
+from specviz.escape import html, spaced, visible
 from specviz.files import write_text
 from specviz.trace import Trace
 from specviz.view.picture import prompts
@@ -48,7 +47,7 @@ def styles() -> str:
 
 
 def _text(text: str) -> str:
-    return escape(spaced(text)).replace("\n", "⏎\n")
+    return html(spaced(text)).replace("\n", "⏎\n")
 
 
 def _run(run: Run, whole: bool) -> str:
@@ -144,7 +143,7 @@ def overview(one: Ribbon, width: int) -> str:
             drawn.append(f'<line class="m-erased" x1="{a:.2f}%" x2="{b:.2f}%" y1="{y:.1f}" y2="{y:.1f}"/>')
     total = {fate: sum(row.count(fate) for row in one.rows) for fate in FATES}
     totals = ", ".join(f"{n:,} {fate}" for fate, n in total.items() if n)
-    label = escape(f"map of {len(one.rows)} updates, words over all of them: {totals}")
+    label = html(f"map of {len(one.rows)} updates, words over all of them: {totals}")
     return (
         f'<svg class="map" width="100%" height="{len(rows) * tall:.0f}" role="img" aria-label="{label}">'
         f"<title>{label}</title>{''.join(drawn)}</svg>"
@@ -162,7 +161,7 @@ def keys(ribbons: Sequence[Ribbon]) -> str:
         "erased": "<s>words</s>",
     }
     items = [
-        f'<span title="{escape(fate.meaning)}"><span class="out">{samples[n]}</span> {fate.word}</span>'
+        f'<span title="{html(fate.meaning)}"><span class="out">{samples[n]}</span> {fate.word}</span>'
         for n, fate in FATES.items()
         if any(row.count(n) for row in rows)
     ]
@@ -199,8 +198,8 @@ def figure(ribbons: Sequence[Ribbon]) -> str:
     badge = {"exact": "yes", "exact up to ties": "ties"}
     shared = tuple(n for n in first.numbers if all(n in one.numbers for one in ribbons))
     heads = "".join(
-        f'<th scope="col"><strong>{escape(visible(one.name))}</strong> '
-        f'<span class="badge {badge.get(one.exactness, "lossy")}">{escape(one.exactness)}</span>'
+        f'<th scope="col"><strong>{html(one.name)}</strong> '
+        f'<span class="badge {badge.get(one.exactness, "lossy")}">{html(one.exactness)}</span>'
         f"{chips(tuple(n for n in one.numbers if len(ribbons) == 1 or n not in shared))}</th>"
         for one in ribbons
     )
@@ -238,14 +237,10 @@ def figure(ribbons: Sequence[Ribbon]) -> str:
 def _head(ribbons: Sequence[Ribbon], shared: tuple[tuple[str, str, str], ...]) -> str:
     """Which stream and models these are, what they have in common, and what is to be noted of each."""
     first = ribbons[0]
-    notes = "".join(
-        f'<p class="note">{escape(visible(one.name))}: {escape(visible(one.note))}</p>'
-        for one in ribbons
-        if one.note
-    )
+    notes = "".join(f'<p class="note">{html(one.name)}: {html(one.note)}</p>' for one in ribbons if one.note)
     which = f"stream {first.index + 1} of {first.of}" if first.of > 1 else "stream"
-    title = f" ({escape(visible(first.title))})" if first.title else ""
-    models = ", ".join(dict.fromkeys(escape(visible(one.model)) for one in ribbons))
+    title = f" ({html(first.title)})" if first.title else ""
+    models = ", ".join(dict.fromkeys(html(one.model) for one in ribbons))
     return (
         f'<div class="head"><strong>{which.capitalize()}{title}</strong> <span class="models">{models}</span>'
         f"{chips(shared) if len(ribbons) > 1 else ''}</div>{notes}"

@@ -1,15 +1,13 @@
 """plotly views, where pointing and zooming pay: the control loop, and a sweep whose points open their traces.
 
 plotly is the lab extra. A figure that shows itself in a notebook brings plotly.js along (4.8 MB) and asks no
-one for it; an exported page does the same. Token texts pass through `escape`: plotly reads tags in what it
-shows.
+one for it; an exported page does the same. Token texts pass through `specviz.escape.plotly`.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from specviz.errors import ParameterError, TraceError, install
-from specviz.escape import script_sources, spaced, visible
+from specviz.escape import html, plotly, script_sources
 from specviz.files import write_text
 from specviz.trace import Trace
 from specviz.view.control import MOST, Loop, loop
@@ -57,10 +55,6 @@ def _plotly() -> Any:
     return go
 
 
-def _plain(text: str) -> str:
-    return escape(spaced(str(text)), quote=False)
-
-
 class Interactive:
     """A plotly figure that shows itself in a notebook without a network, and writes itself as a page.
 
@@ -93,7 +87,7 @@ class Interactive:
         TraceError
             If the file exists (unless `force`) or cannot be written.
         """
-        title, figure = escape(visible(self.title)), self._html("figure")
+        title, figure = html(self.title), self._html("figure")
         policy = POLICY.format(script_sources(*SCRIPT.findall(figure)[:OWN_SCRIPTS]))
         page = (
             f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
@@ -154,7 +148,7 @@ def control_loop(trace: Trace, prompt: int | None = None, most: int = 4 * MOST) 
     _add_limits(figure, shown)
     figure.update_layout(
         barmode="stack", template="plotly_white", height=640, margin={"t": 40, "b": 40, "l": 60, "r": 10},
-        title={"text": _plain(shown.title), "font": {"size": 14}}, legend={"groupclick": "togglegroup"},
+        title={"text": plotly(shown.title), "font": {"size": 14}}, legend={"groupclick": "togglegroup"},
     )  # fmt: skip
     figure.update_yaxes(title_text=shown.certainty, range=[0, 1.05], row=1, col=1)
     figure.update_yaxes(title_text="draft tokens", row=2, col=1)
@@ -224,7 +218,7 @@ def _add_fate(figure: Figure, shown: Loop, fate: str) -> None:
 
 
 def _hover(row: Mapping[Hashable, Any], fate: str, certainty: str, allowed: str) -> str:
-    parts = [f"‘{_plain(row['text'])}’", f"cycle {row['cycle']}, {fate}"]
+    parts = [f"‘{plotly(row['text'])}’", f"cycle {row['cycle']}, {fate}"]
     if np.isfinite(row["value"]):
         parts.append(f"{certainty} {row['value']:.3f}")
     if np.isfinite(row["gap"]) and np.isfinite(row["threshold"]):
@@ -282,10 +276,10 @@ def sweep(
     _add_curves(figure, points, points.drop(base.index), names, curve, size)
     for i in base.index.tolist():
         _add_base(figure, points.loc[i], names[i])
-    sizes = f"larger marks: larger {_plain(size)}" if size else ""
+    sizes = f"larger marks: larger {plotly(size)}" if size else ""
     figure.update_layout(
         template="plotly_white", height=520, margin={"t": 30, "b": 50, "l": 60, "r": 10}, hovermode="closest",
-        xaxis_title="speed, times the base's", yaxis_title=_plain(quality), legend={"title": {"text": sizes}},
+        xaxis_title="speed, times the base's", yaxis_title=plotly(quality), legend={"title": {"text": sizes}},
     )  # fmt: skip
     made = Interactive(figure, "Quality against speed")
     if pages is not None:
@@ -301,7 +295,7 @@ def _add_curves(
     """A line a curve of the points but the base; each point names its page."""
     for x, y, area, hue, mark, label, at in curves(rest, curve, size):
         figure.add_scatter(
-            x=x, y=y, mode="lines+markers", name=_plain(label), line={"color": hue, "width": 1.5},
+            x=x, y=y, mode="lines+markers", name=plotly(label), line={"color": hue, "width": 1.5},
             marker={"color": hue, "symbol": MARKS[mark], "size": 1.6 * np.sqrt(area), "opacity": 0.9},
             text=[_point(points.loc[i], pages[i]) for i in at], customdata=[pages[i] for i in at],
             hovertemplate="%{text}<extra></extra>",
@@ -351,7 +345,7 @@ def _point(row: pd.Series, page: str | None) -> str:
         if name in HIDDEN or value is None or value != value:
             continue
         shown = f"{value:.4g}" if isinstance(value, float) else str(value)
-        parts.append(f"{_plain(name)} {_plain(shown)}")
+        parts.append(f"{plotly(name)} {plotly(shown)}")
     if isinstance(row.get("trace"), str) and row["trace"]:
-        parts.append(_plain(row["trace"]) if page is None else "<b>click: its trace</b>")
+        parts.append(plotly(row["trace"]) if page is None else "<b>click: its trace</b>")
     return "<br>".join(parts)

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from html import escape
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from specviz.escape import spaced
+from specviz.escape import html, spaced
 from specviz.trace import Trace
 from specviz.view.canvas import STATES, WHY, Canvas, Pass, canvas
 from specviz.view.plots import _axes, fonts
@@ -370,18 +369,17 @@ def figure(shown: Canvas, most: int = MOST) -> str:
         f"The canvas: {_title(shown)}; a column a cell, a row a pass; {_below(shown, width, len(passes))}."
     )
     keys = "".join(
-        f'<span title="{escape(STATES[n].meaning, quote=True)}">{_key(n)}{STATES[n].word}</span>'
-        for n in _occurring(shown)
+        f'<span title="{html(STATES[n].meaning)}">{_key(n)}{STATES[n].word}</span>' for n in _occurring(shown)
     )
-    words = "".join(f"<li>{escape(one.sentence)}</li>" for one in passes)
+    words = "".join(f"<li>{html(one.sentence)}</li>" for one in passes)
     whole, tall = LEFT + across + RIGHT, ABOVE + high + 4
     scale = min(1.4, max(1.0, DRAWN / whole))  # a narrow one is drawn larger
     return (
-        f'<style>{style()}</style><figure class="lattice"><figcaption>{escape(caption)}{keys}</figcaption>'
+        f'<style>{style()}</style><figure class="lattice"><figcaption>{html(caption)}{keys}</figcaption>'
         '<div class="table" tabindex="0" '
         f'role="region" aria-label="the canvas, pass by pass"><svg width="{scale * whole:.0f}" '
         f'height="{scale * tall:.0f}" viewBox="-{LEFT} -{ABOVE} {whole} {tall}" role="img" '
-        f'aria-label="{escape(caption, quote=True)}">'
+        f'aria-label="{html(caption)}">'
         f'{drawing}</svg></div><details class="prompt"><summary>The passes in words</summary><ul>{words}</ul>'
         "</details></figure>"
     )
@@ -411,12 +409,12 @@ def _drawing(shown: Canvas, passes: Sequence[Pass], width: int) -> str:
         for b, first, last in _stretches(passes)
     )
     heads = "".join(
-        f'<text transform="translate({x * WIDE + WIDE / 2 + 4:g} -4)rotate(-90)">{escape(short(word))}</text>'
+        f'<text transform="translate({x * WIDE + WIDE / 2 + 4:g} -4)rotate(-90)">{html(short(word))}</text>'
         for x, word in enumerate(shown.words[:width])
         if word
     )
     rows = "".join(
-        f'<g><title>{escape(one.sentence)}</title><rect x="-{LEFT}" y="{y * TALL}" '
+        f'<g><title>{html(one.sentence)}</title><rect x="-{LEFT}" y="{y * TALL}" '
         f'width="{LEFT + across + RIGHT}" height="{TALL}" class="l-row"/>'
         f'<text x="-5" y="{(y + 0.78) * TALL:g}" text-anchor="end">'
         f'{"R " if one.refreshed else ""}{one.number}</text><text x="{across + 6}" y="{(y + 0.78) * TALL:g}">'

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 SKIPPED = "#e6e6e6"
+RGBA = tuple[float, float, float, float]
 
 
 def exit_layers(trace: Trace, prompt: int | None = None, ax: Axes | None = None, most: int = 60) -> Axes:
@@ -80,7 +81,7 @@ def exit_layers(trace: Trace, prompt: int | None = None, ax: Axes | None = None,
     return ax
 
 
-def _legend(ax: Axes, layers: np.ndarray, depth: int, hues: Mapping[int, tuple[float, ...]]) -> None:
+def _legend(ax: Axes, layers: np.ndarray, depth: int, hues: Mapping[int, RGBA]) -> None:
     """How many tokens left at each layer."""
     from matplotlib.patches import Patch
 

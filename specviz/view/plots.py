@@ -219,7 +219,7 @@ def _strip(shown: Picture, ax: Axes, lines: int) -> Axes:
             if not self.get_visible():
                 return
             box = ax.get_window_extent(renderer)
-            point = renderer.points_to_pixels(1.0)
+            point: float = np.asarray(renderer.points_to_pixels(1.0)).item()
             most = max(1, min(lines, int((box.height / point - BELOW) // LINE)))
             measure = _measure(renderer)
             places = flow(shown.spans, box.width, measure)

@@ -230,7 +230,8 @@ def signal_lanes(
     one = run.select(prompt=prompts(run)[0] if prompt is None else prompt)
     cycles = one.cycles[one.cycles["cycle"] > 0].head(most)
     nodes, about = _placed(one.nodes, cycles), one.signals.set_index("signal")
-    names = [name for name, level in about["level"].items() if _column(name, level) in (*nodes, *cycles)]
+    levels = dict(zip(one.signals["signal"], one.signals["level"]))
+    names = [name for name, level in levels.items() if _column(name, level) in (*nodes, *cycles)]
     chosen = [signals] if isinstance(signals, str) else list(signals or names)
     for name in chosen:
         if name not in names:
@@ -242,12 +243,12 @@ def signal_lanes(
     if not chosen:
         ax.text(0.5, 0.5, "the method recorded no signal of its own", ha="center", transform=ax.transAxes)
         return ax
-    room = 1 / len(chosen)
+    room, panels = 1 / len(chosen), []
     for number, name in enumerate(chosen):
-        panel = ax.inset_axes((0, 1 - (number + 0.86) * room, 1, 0.72 * room))
-        _lane(Signal(name, **about.loc[name, ["unit", "meaning", "level"]]), nodes, cycles, panel)
-    ax.child_axes[-1].set_xlabel("cycle")
-    if legend := [panel for panel in ax.child_axes if panel.get_legend_handles_labels()[0]]:
+        panels.append(ax.inset_axes((0, 1 - (number + 0.86) * room, 1, 0.72 * room)))
+        _lane(Signal(name, **about.loc[name, ["unit", "meaning", "level"]]), nodes, cycles, panels[-1])
+    panels[-1].set_xlabel("cycle")
+    if legend := [panel for panel in panels if panel.get_legend_handles_labels()[0]]:
         _legend(legend[0], loc="lower right", bbox_to_anchor=(1, 1.02), fontsize=7.5)
     return ax
 

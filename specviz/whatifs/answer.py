@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from specviz.errors import ParameterError
+from specviz.escape import html
 from specviz.trace import Trace
 from specviz.whatifs.walk import Place, Step, Walk
 
@@ -123,7 +123,7 @@ class Answer:
         return f"{self.question} [{self.badge}: {self.why}]\n{self.table.to_string(max_rows=SHOWN)}"
 
     def _repr_html_(self) -> str:
-        question, badge, why = map(html.escape, (self.question, self.badge, self.why))
+        question, badge, why = map(html, (self.question, self.badge, self.why))
         head = f"<p><b>{question}</b> <code>{badge}</code> {why}</p>"
         shown = self.table.to_html(
             index=False, max_rows=SHOWN, border=0, escape=True, float_format=lambda x: f"{x:.4g}"

@@ -23,9 +23,8 @@ import pandas as pd
 
 from specviz.errors import TraceError
 from specviz.metrics.tokens import MODEL, tokenizer
-from specviz.metrics.updates import shared
 from specviz.rules import retranslation as rules
-from specviz.rules.speculative import chain_status, next_origin
+from specviz.rules.speculative import chain_status, common_prefix, next_origin
 from specviz.trace import Recorder, Trace
 from specviz.trace.text import begun_text
 from specviz.whatifs.answer import EXACT, RERUN
@@ -332,7 +331,7 @@ def tabulate_updates(
         tokens = erased = 0
         for walk in walks:
             displays = [display(update) for update in walk.updates]
-            erased += sum(len(a) - shared(a, b) for a, b in pairwise(displays))
+            erased += sum(len(a) - common_prefix(a, b) for a, b in pairwise(displays))
             tokens += len(displays[-1]) if displays else 0
         complete = sum(walk.place is None for walk in walks)
         table.append(

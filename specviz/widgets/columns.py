@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -159,7 +159,7 @@ def columns(trace: Trace, prompts: Iterable[int] | None = None) -> tuple[dict[st
     arrays |= {"node_at": _small(nodes), "out_at": _small(outs), "pass_at": _small(passes)}
     words: dict[str, list[str]] = {"status": list(schema.STATUSES), "phase": list(PHASES)}
     for name in ("stop", "end"):
-        arrays[name], words[name] = _coded(cycles[name].astype(object).to_numpy())
+        arrays[name], words[name] = _coded(cycles[name])
     for name in (c for c in cycles.columns if c.startswith("control_")):
         arrays[name] = cycles[name].to_numpy(np.float32)
     arrays |= _group(table, "node", FIRST, np.diff(nodes), words)
@@ -247,17 +247,9 @@ class Chunks:
     def __init__(self, trace: Trace, prompts: Iterable[int] | None = None) -> None:
         self._trace = trace if prompts is None else trace.select(prompt=prompts)
         self._texts: dict[int, str] = {}  # of tokens that some chunk had
-        names = [
-            "top_k",
-            "pred_node",
-            "pred_position",
-            "pred_odds",
-            "pred_top_token",
-            "pred_top_p",
-            "node_top_token",
-            "node_top_p",
-        ]
-        self._table = self._trace.arrow([*_names("node", LATER), "pred_entropy", "node_token", *names])
+        predicted = _names("pred", ("node", "position", "odds", "entropy", "top_token", "top_p"))
+        drafted = _names("node", (*LATER, "token", "top_token", "top_p"))
+        self._table = self._trace.arrow(["top_k", *predicted, *drafted])
         recorded = self._trace.signals
         self._own = [
             name for name in recorded.loc[recorded["level"] == "node", "signal"] if name in self._trace.nodes
@@ -358,7 +350,7 @@ def _coded_arrow(values: Any, words: list[str] | None) -> tuple[np.ndarray, list
     return _small(codes.to_numpy()), [visible(w) for w in words]
 
 
-def _coded(values: ArrayLike) -> tuple[np.ndarray, list[str]]:
+def _coded(values: Iterable[Hashable]) -> tuple[np.ndarray, list[str]]:
     """Words as codes (-1 where there is none) and the words."""
     codes_by_word: dict[str, int] = {}
     codes = [codes_by_word.setdefault(v, len(codes_by_word)) if isinstance(v, str) else -1 for v in values]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +13,7 @@ import traitlets as t
 from anywidget import AnyWidget
 
 from specviz.errors import ParameterError, TraceError
-from specviz.escape import visible
+from specviz.escape import html, visible
 from specviz.files import write_text
 from specviz.trace import Trace, is_trace, listed
 from specviz.view.picture import PHASES
@@ -512,7 +511,7 @@ class Race(AnyWidget):
         """
         state = {name: getattr(self, name) for name in STATE} | {"playing": False}
         names = ", ".join(lane.name for lane in self.fields[self.prompt].lanes)
-        notes = "".join(f"<p>{escape(visible(note))}</p>" for note in self.fields[self.prompt].notes)
+        notes = "".join(f"<p>{html(note)}</p>" for note in self.fields[self.prompt].notes)
         still = f'<div class="specviz">{notes}{table(self.table.round(4))}</div>'
         view = View("race", "Race", self.data, state)
         return write_text(Path(path), document(f"specviz race: {names}", [view], still), force)
