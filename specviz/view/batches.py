@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from specviz.errors import TraceError
-from specviz.view.plots import _axes
+from specviz.view.axes import axes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -40,7 +40,7 @@ def latency_throughput(rows: Sequence[Mapping[str, Any]], ax: Axes | None = None
     """
     if not rows:
         raise TraceError("there is nothing to draw: no batch size was measured")
-    ax = _axes(ax, (6.4, 4.0))
+    ax = axes(ax, (6.4, 4.0))
     for i, name in enumerate(dict.fromkeys(row["decoder"] for row in rows)):
         own = sorted((row for row in rows if row["decoder"] == name), key=lambda row: row["batch"])
         x, y = ([_spread(row[key]) for row in own] for key in ("latency", "speed"))
@@ -55,7 +55,6 @@ def latency_throughput(rows: Sequence[Mapping[str, Any]], ax: Axes | None = None
     ax.set(xlabel="latency: seconds a prompt takes", ylabel="throughput: tokens a second")
     ax.set_xlim(left=0)
     ax.set_ylim(bottom=0)
-    ax.spines[["top", "right"]].set_visible(False)
     ax.set_title("numbers beside the points: prompts decoded together", fontsize=8, loc="left")
     ax.legend(frameon=False, fontsize=8, loc="lower right")
     return ax

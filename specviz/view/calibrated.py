@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from specviz.errors import ParameterError
-from specviz.view.plots import _axes
+from specviz.view.axes import axes, new_figure, png
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -59,7 +58,7 @@ def curve(
             raise ParameterError(f"no fit {name!r}; there is {', '.join(calibration.fits) or 'none'}")
     if what not in WHAT:
         raise ParameterError(f"what must be one of {', '.join(WHAT)}, got {what!r}")
-    ax = _axes(ax, (6, 3.4))
+    ax = axes(ax, (6, 3.4))
     g, tau, s, low, high = calibration.measured()
     points = {"s": 1e3 * s, "tau": tau, "speed": tau / s}[what]
     if what == "s":
@@ -82,7 +81,6 @@ def curve(
     ax.set(xscale="log", ylim=(bottom, top), xlabel="draft size g", ylabel=WHAT[what])
     _sizes(ax, g)
     ax.legend(frameon=False, fontsize=8, loc="best" if what == "speed" else "upper left")  # the others rise
-    ax.spines[["top", "right"]].set_visible(False)
     return ax
 
 
@@ -111,17 +109,11 @@ def calibration_png(calibration: Calibration) -> bytes:
     -------
     bytes
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(13, 3.6), dpi=100, facecolor="white", layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = new_figure((13, 3.6), layout="constrained")
     for ax, what in zip(figure.subplots(1, 3), ("s", "tau", "speed")):
         curve(calibration, what, ax=ax)
     figure.suptitle(calibration.summary, size=9, parse_math=False)
-    out = io.BytesIO()
-    figure.savefig(out, format="png")
-    return out.getvalue()
+    return png(figure)
 
 
 def by_device(calibrations: Sequence[Calibration], ax: Axes | None = None) -> Axes:
@@ -145,7 +137,7 @@ def by_device(calibrations: Sequence[Calibration], ax: Axes | None = None) -> Ax
     """
     if not calibrations:
         raise ParameterError("no calibration was given")
-    ax = _axes(ax, (8, 0.8 + 0.45 * len(calibrations)))
+    ax = axes(ax, (8, 0.8 + 0.45 * len(calibrations)))
     names = [
         (c.device, c.setting["model"]["name"], c.setting["method"], c.setting["dtype"]) for c in calibrations
     ]
@@ -164,7 +156,6 @@ def by_device(calibrations: Sequence[Calibration], ax: Axes | None = None) -> Ax
     )
     ax.invert_yaxis()
     ax.set(xlabel="calibrated draft size g*", xlim=(0, 1.3 * max(sizes)))
-    ax.spines[["top", "right"]].set_visible(False)
     return ax
 
 
@@ -185,7 +176,7 @@ def by_prompts(calibrations: Mapping[int, Calibration], ax: Axes | None = None) 
     """
     import matplotlib
 
-    ax = _axes(ax, (6.4, 3.4))
+    ax = axes(ax, (6.4, 3.4))
     colours = matplotlib.colormaps["viridis"](np.linspace(0, 0.85, max(1, len(calibrations))))
     for colour, (number, c) in zip(colours, sorted(calibrations.items())):
         fit = c.fits["monotone"]
@@ -196,7 +187,6 @@ def by_prompts(calibrations: Mapping[int, Calibration], ax: Axes | None = None) 
     ax.set(xscale="log", xlabel="draft size g", ylabel="τ/s over its best")
     _sizes(ax, np.array(sorted({p.g for c in calibrations.values() for p in c.points})))
     ax.legend(frameon=False, fontsize=8)
-    ax.spines[["top", "right"]].set_visible(False)
     return ax
 
 
@@ -213,7 +203,7 @@ def deviation(calibration: Calibration, ax: Axes | None = None) -> Axes:
     Axes
         Monotone fit and measured points; the band holds the sizes that cost at most 3 %.
     """
-    ax = _axes(ax, (6.4, 3))
+    ax = axes(ax, (6.4, 3))
     fit = calibration.fits["monotone"]
     share = np.array(fit.tau) / np.array(fit.s)
     best = share.max()
@@ -227,7 +217,6 @@ def deviation(calibration: Calibration, ax: Axes | None = None) -> Axes:
     ax.set(xscale="log", xlabel="draft size g", ylabel="τ/s over its best")
     _sizes(ax, g)
     ax.legend(frameon=False, fontsize=8)
-    ax.spines[["top", "right"]].set_visible(False)
     return ax
 
 

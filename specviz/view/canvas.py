@@ -16,7 +16,7 @@ from specviz.errors import TraceError
 from specviz.escape import visible
 from specviz.trace import Trace
 from specviz.trace.checks import list_sizes
-from specviz.view.picture import name_of, prompts
+from specviz.view.picture import first_run, name_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -240,14 +240,13 @@ def canvas(trace: Trace, prompt: int | None = None) -> Canvas:
     TraceError
         If the run wrote no canvases, or only its text was recorded.
     """
-    run = trace.split()[0]
+    run, index = first_run(trace, prompt)
     facts = run.run
     if facts.get("canvas") is None:
         raise TraceError(
             f"{facts['method']} wrote its text from left to right: there is no canvas to show; stepwise, "
             "ssd, fast_dllm and entropy_bounded write canvases"
         )
-    index = prompts(run)[0] if prompt is None else prompt
     one = run.select(prompt=index)
     if facts.get("record") is None:
         raise TraceError("only the text was recorded: record='judged' keeps how a canvas was filled")

@@ -5,9 +5,6 @@ As HTML without a script, as matplotlib axes, as plain text. Every text that cam
 
 from __future__ import annotations
 
-import io
-import logging
-import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from importlib.resources import files
@@ -19,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 from specviz.escape import html, spaced, visible
 from specviz.files import write_text
 from specviz.trace import Trace
+from specviz.view.axes import axes, fonts, new_figure, png, whole_numbers
 from specviz.view.picture import prompts
-from specviz.view.plots import _axes, fonts
 from specviz.view.static import chips, document, style
 from specviz.view.updates import FATES, REUSES, Ribbon, Row, Run, alike, distinct, ribbon, side_by_side
 
@@ -406,12 +403,11 @@ def drawn(trace: Trace, prompt: int | None = None, ax: Axes | None = None, words
 
 def _draw(one: Ribbon, ax: Axes | None, words: bool | None) -> Axes:
     from matplotlib.patches import Patch
-    from matplotlib.ticker import MaxNLocator
 
     wide = max(1, *(max(len(r.words), r.kept + len(r.erased)) for r in one.rows))
     if words is None:
         words = len(one.rows) <= 12 and wide <= 16
-    ax = _axes(ax, (10, 0.9 + max(1.2, (0.34 if words else 0.08) * len(one.rows))))
+    ax = axes(ax, (10, 0.9 + max(1.2, (0.34 if words else 0.08) * len(one.rows))))
     looks: dict[str, dict[str, Any]] = {
         "kept": {"alpha": 0.35, "lw": 0},
         "rewritten": {"alpha": 0.55, "hatch": "////", "edgecolor": "white", "lw": 0},
@@ -451,10 +447,8 @@ def _draw(one: Ribbon, ax: Axes | None, words: bool | None) -> Axes:
         bbox_to_anchor=(1, 1.0), borderpad=0, borderaxespad=0.3,
     )  # fmt: skip
     ax.set(xlim=(0, wide), ylim=(len(one.rows) - 0.45, -0.55), xlabel="words", ylabel="update")
-    for axis in (ax.xaxis, ax.yaxis):
-        axis.set_major_locator(MaxNLocator(integer=True))
+    whole_numbers(ax.xaxis, ax.yaxis)
     ax.set_title(visible(one.name), size=9, loc="left", parse_math=False)
-    ax.spines[["top", "right"]].set_visible(False)
     return ax
 
 
@@ -465,21 +459,12 @@ def poster(trace: Trace) -> bytes:
     -------
     bytes
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    logging.getLogger("matplotlib.font_manager").setLevel(logging.ERROR)
     one = ribbon(trace.split()[0])
     tall = 1.5 + max(1.2, 0.34 * min(len(one.rows), 24))
-    made = Figure(figsize=(10, tall), dpi=100, facecolor="white", layout="constrained")
-    FigureCanvasAgg(made)
+    made = new_figure((10, tall), layout="constrained")
     _draw(one, made.subplots(), None)
     line = "   ".join(f"{n} {v}" for n, v, _ in one.numbers)
     made.suptitle(
         visible(f"{one.model}   {line}"), size=9, x=0.01, ha="left", family=fonts(), parse_math=False
     )
-    out = io.BytesIO()
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Glyph .* missing")  # a box stands for what no font has
-        made.savefig(out, format="png")
-    return out.getvalue()
+    return png(made)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from specviz.errors import ParameterError
-from specviz.view.plots import _axes
+from specviz.view.axes import axes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -66,7 +66,7 @@ def heat_map(
     grid = table.pivot(index=y, columns=x, values=value).to_numpy(np.float64)
     badges = table.pivot(index=y, columns=x, values="badge").to_numpy()
     columns, rows = sorted(table[x].unique()), sorted(table[y].unique())
-    ax = _axes(ax, (max(4.0, 1.4 + 0.62 * len(columns)), max(2.2, 1.2 + 0.42 * len(rows))))
+    ax = axes(ax, (max(4.0, 1.4 + 0.62 * len(columns)), max(2.2, 1.2 + 0.42 * len(rows))), boxed=True)
     image = ax.imshow(grid, cmap="cividis", aspect="auto", origin="lower")
     ax.set_xticks(range(len(columns)), [f"{v:g}" for v in columns])
     ax.set_yticks(range(len(rows)), [f"{v:g}" for v in rows])

@@ -14,8 +14,8 @@ import numpy as np
 
 from specviz.escape import html, spaced
 from specviz.trace import Trace
+from specviz.view.axes import Look, axes, bare, fonts
 from specviz.view.canvas import STATES, WHY, Canvas, Pass, canvas
-from specviz.view.plots import _axes, fonts
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -73,7 +73,7 @@ def lattice(trace: Trace, prompt: int | None = None, ax: Axes | None = None, mos
     shown = canvas(trace, prompt)
     width = _used(shown)
     passes = shown.passes[:most]
-    ax = _axes(ax, (min(20.0, 3.4 + 0.27 * width), 1.7 + 0.2 * len(passes)))
+    ax = axes(ax, (min(20.0, 3.4 + 0.27 * width), 1.7 + 0.2 * len(passes)))
     signs = _fill(ax, shown, passes, width)
     lines = [[(x, 0), (x, len(passes))] for x in range(width + 1)]
     lines += [[(0, y), (width, y)] for y in range(len(passes) + 1)]
@@ -110,9 +110,7 @@ def _dress(ax: Axes, shown: Canvas, passes: Sequence[Pass], width: int) -> None:
         np.arange(width) + 0.5, [short(word) for word in shown.words[:width]], rotation=90, size=7.5,
         family=fonts(), parse_math=False,
     )  # fmt: skip
-    ax.xaxis.tick_top()
-    ax.tick_params(length=0)
-    ax.spines[:].set_visible(False)
+    bare(ax)
     ax.set_ylabel("pass")
     ax.set_xlabel(_below(shown, width, len(passes)), loc="left", size=8)
     ax.set_title(f"{shown.name}\n{_title(shown)}", loc="left", size=9, parse_math=False)
@@ -229,7 +227,7 @@ def _marker(state: str, ink: str) -> dict[str, Any]:
         "accepted": tick, "bonus": "+", "correction": unequal, "parallel": bars, "rejected": "x",
         "cut": "|", "plain": "o", "drafted": "o",
     }  # fmt: skip
-    look: dict[str, Any] = {"marker": marks[state], "s": 22, "linewidths": 1.2}
+    look: Look = {"marker": marks[state], "s": 22, "linewidths": 1.2}
     if state == "plain":
         return look | {"s": 8, "color": ink}
     if state in ("bonus", "rejected", "cut"):

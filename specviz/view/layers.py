@@ -10,8 +10,8 @@ import numpy as np
 from specviz.errors import TraceError
 from specviz.escape import spaced
 from specviz.trace import Trace
-from specviz.view.picture import picture, prompts
-from specviz.view.plots import _axes, fonts
+from specviz.view.axes import axes, bare, fonts
+from specviz.view.picture import first_run, picture
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -47,8 +47,7 @@ def exit_layers(trace: Trace, prompt: int | None = None, ax: Axes | None = None,
     """
     from matplotlib import colormaps
 
-    run = trace.split()[0]
-    index = prompts(run)[0] if prompt is None else prompt
+    run, index = first_run(trace, prompt)
     cycles = run.cycles
     cycles = cycles[(cycles["prompt"] == index) & (cycles["cycle"] > 0)]
     if "control_layers" not in cycles or cycles["control_layers"].isna().all():
@@ -59,7 +58,7 @@ def exit_layers(trace: Trace, prompt: int | None = None, ax: Axes | None = None,
     depth = max((run.run["model"].get("shape") or {}).get("layers", 0), int(layers.max()))
     words = {span.position: spaced(span.text) for span in picture(run, index).spans}
     count = min(len(layers), most)
-    ax = _axes(ax, (min(14.0, max(5.0, 1.2 + 0.24 * count)), 3.2))
+    ax = axes(ax, (min(14.0, max(5.0, 1.2 + 0.24 * count)), 3.2))
     hues = {layer: colormaps["viridis"](1 - layer / (depth + 1)) for layer in range(1, depth + 1)}
     for at, layer in enumerate(layers[:count].tolist()):
         bottoms = np.arange(depth)
@@ -73,8 +72,7 @@ def exit_layers(trace: Trace, prompt: int | None = None, ax: Axes | None = None,
         range(count), [words.get(at, "") for at in range(count)], rotation=90, size=8, family=fonts(),
         parse_math=False,
     )  # fmt: skip
-    ax.tick_params(length=0)
-    ax.spines[:].set_visible(False)
+    bare(ax, above=False)
     more = f"; {len(layers) - count} more tokens are in the trace" if count < len(layers) else ""
     ax.set_title(f"{layers.mean():.1f} of {depth} layers a token{more}", loc="left", size=10)
     _legend(ax, layers, depth, hues)

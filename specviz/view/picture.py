@@ -465,6 +465,12 @@ def prompts(trace: Trace) -> list[int]:
     return [int(n) for n in dict.fromkeys(trace.cycles["prompt"].tolist())] or [0]
 
 
+def first_run(trace: Trace, prompt: int | None) -> tuple[Trace, int]:
+    """A trace's first run, and the index of one of its prompts, by default the first."""
+    run = trace.split()[0]
+    return run, prompts(run)[0] if prompt is None else prompt
+
+
 def pictures(trace: Trace, most: int = 3) -> list[Picture]:
     """Pictures of a trace's first prompts: of each run in turn, at most `most` a run."""
     return [picture(run, n) for run in trace.split() for n in prompts(run)[:most]]

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import io
-import logging
 import warnings
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from specviz.escape import spaced, visible
 from specviz.trace import Trace
+from specviz.view.axes import Look, axes, fonts, legend, legend_right, new_figure, note, png, whole_numbers
 from specviz.view.picture import (
     FATES,
     KINDS,
@@ -20,11 +19,11 @@ from specviz.view.picture import (
     PHASES,
     Picture,
     Span,
+    first_run,
     name_of,
     phase_times,
     picture,
     pictures,
-    prompts,
 )
 
 if TYPE_CHECKING:
@@ -34,55 +33,11 @@ if TYPE_CHECKING:
 SIZE = 11.0  # points, of the text
 LINE = 21.0  # points from one line of it to the next
 BELOW = 28.0  # points for its legend
-CJK = (
-    "Noto Sans CJK SC",
-    "Noto Sans CJK JP",
-    "Hiragino Sans",
-    "PingFang SC",
-    "Yu Gothic",
-    "Microsoft YaHei",
-    "WenQuanYi Micro Hei",
-    "Noto Sans SC",
-    "Droid Sans Fallback",
-)
-
-
-@cache
-def fonts() -> list[str]:
-    """The font that matplotlib brings, and whatever installed one has Chinese and Japanese characters."""
-    from matplotlib import font_manager
-
-    have = set(font_manager.get_font_names())
-    return ["DejaVu Sans", *[name for name in CJK if name in have][:2]]
-
-
-@cache
-def _glyphs() -> frozenset[int]:
-    """Characters that the fonts of `fonts` have."""
-    from matplotlib import font_manager
-
-    return frozenset().union(
-        *(font_manager.get_font(font_manager.findfont(name)).get_charmap() for name in fonts())
-    )
-
-
-def drawable(text: str) -> str:
-    """A text as the fonts can draw it: a box for each character that none has, instead of a warning."""
-    return "".join(c if ord(c) in _glyphs() else "□" for c in text)
-
-
-def _axes(ax: Axes | None, size: tuple[float, float]) -> Axes:
-    if ax is not None:
-        return ax
-    import matplotlib.pyplot as plt
-
-    return plt.subplots(figsize=size, layout="constrained")[1]
 
 
 def _one(trace: Trace, prompt: int | None) -> Picture:
     """The picture of a prompt, by default the first, of the trace's first run."""
-    run = trace.split()[0]
-    return picture(run, prompts(run)[0] if prompt is None else prompt)
+    return picture(*first_run(trace, prompt))
 
 
 def token_strip(trace: Trace, prompt: int | None = None, ax: Axes | None = None, lines: int = 14) -> Axes:
@@ -106,7 +61,7 @@ def token_strip(trace: Trace, prompt: int | None = None, ax: Axes | None = None,
     """
     shown = _one(trace, prompt)
     inner = 9.8  # inches of a 10 inch figure
-    return _strip(shown, _axes(ax, (10, _height(shown, inner, lines) + 0.1)), lines)
+    return _strip(shown, axes(ax, (10, _height(shown, inner, lines) + 0.1)), lines)
 
 
 Place = tuple[float, int, str, float, str, Span]  # x, line, text, width, mark, span
@@ -263,15 +218,8 @@ def _strip(shown: Picture, ax: Axes, lines: int) -> Axes:
         return ax
     handles = [Rectangle((0, 0), 1, 1, color=KINDS[k].hue, alpha=0.35) for k in used]
     names = [f"{KINDS[k].mark} {KINDS[k].word}".strip() for k in used]
-    _legend(ax, handles, names, loc="lower left", bbox_to_anchor=(0, 0))
+    legend(ax, handles, names, loc="lower left", bbox_to_anchor=(0, 0))
     return ax
-
-
-def _legend(ax: Axes, *what: Any, **more: Any) -> None:
-    """A legend in one row, without a frame."""
-    count = len(what[0]) if what else len(ax.get_legend_handles_labels()[0])
-    look = {"frameon": False, "fontsize": 8, "handlelength": 1.2, "borderpad": 0, "borderaxespad": 0}
-    ax.legend(*what, ncols=max(1, count), **(look | more))
 
 
 def timeline(trace: Trace, prompt: int | None = None, ax: Axes | None = None) -> Axes:
@@ -288,7 +236,7 @@ def timeline(trace: Trace, prompt: int | None = None, ax: Axes | None = None) ->
     Axes
         Time in milliseconds from the first cycle after the prefill.
     """
-    return _timeline(_one(trace, prompt), _axes(ax, (10, 1.5)))
+    return _timeline(_one(trace, prompt), axes(ax, (10, 1.5)))
 
 
 def _timeline(shown: Picture, ax: Axes) -> Axes:
@@ -311,7 +259,7 @@ def _timeline(shown: Picture, ax: Axes) -> Axes:
     above = ", accepted/sent above each" if shown.drafts and len(cycles) <= 40 else ""
     ax.set_title(f"{len(cycles)} cycles{above}", size=9, loc="left")
     if shown.phases:
-        _legend(ax, loc="lower right", bbox_to_anchor=(1, 1.02), handlelength=1, columnspacing=1.2)
+        legend_right(ax, handlelength=1, columnspacing=1.2)
     ax.spines[["top", "left", "right"]].set_visible(False)
     return ax
 
@@ -333,13 +281,11 @@ def confidence(trace: Trace, prompt: int | None = None, ax: Axes | None = None) 
         Position in the output (0 is the first token written) against the drafter's largest probability, or
         the node's score.
     """
-    return _confidence(_one(trace, prompt), _axes(ax, (10, 1.8)))
+    return _confidence(_one(trace, prompt), axes(ax, (10, 1.8)))
 
 
 def _confidence(shown: Picture, ax: Axes) -> Axes:
-    from matplotlib.ticker import MaxNLocator
-
-    looks: dict[str, dict[str, Any]] = {
+    looks: dict[str, Look] = {
         "accepted": {"marker": "o", "color": "#0072b2", "s": 16, "zorder": 3},
         "rejected": {"marker": "x", "color": "#d55e00", "s": 26},
         "unjudged": {"marker": ".", "color": "#777777", "s": 14},
@@ -355,14 +301,13 @@ def _confidence(shown: Picture, ax: Axes) -> Axes:
     if shown.threshold is not None:
         ax.axhline(shown.threshold, ls="--", lw=1, color="#444444", label=f"threshold {shown.threshold:g}")
     if shown.why_no_beliefs:
-        ax.text(0.5, 0.5, shown.why_no_beliefs, transform=ax.transAxes, ha="center", size=9)
+        note(ax, shown.why_no_beliefs, size=9)
     else:
-        _legend(ax, loc="lower right", bbox_to_anchor=(1, 1.06))
+        legend_right(ax, 1.06)
     ax.set(ylim=(-0.04, 1.04), yticks=(0, 0.5, 1))
-    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+    whole_numbers(ax.xaxis)
     ax.set_xlabel("position in the output")
     ax.set_title(shown.sentence.removeprefix("The ").capitalize(), size=9, loc="left")
-    ax.spines[["top", "right"]].set_visible(False)
     return ax
 
 
@@ -381,7 +326,7 @@ def phases(trace: Trace, ax: Axes | None = None) -> Axes:
         Milliseconds a cycle, the prefill left out; a bar is as long as the mean cycle.
     """
     runs = trace.split()
-    ax = _axes(ax, (8, 0.9 + 0.5 * len(runs)))
+    ax = axes(ax, (8, 0.9 + 0.5 * len(runs)))
     mean = np.zeros((len(runs), len(PHASES)))
     names = []
     for row, run in enumerate(runs):
@@ -398,8 +343,7 @@ def phases(trace: Trace, ax: Axes | None = None) -> Axes:
     ax.invert_yaxis()
     ax.set_xlabel("ms a cycle (mean)")
     if mean.any():
-        _legend(ax, loc="lower left", bbox_to_anchor=(0, 1.02), handlelength=1)
-    ax.spines[["top", "right"]].set_visible(False)
+        legend(ax, loc="lower left", bbox_to_anchor=(0, 1.02), handlelength=1)
     return ax
 
 
@@ -410,17 +354,12 @@ def poster(trace: Trace) -> bytes:
     -------
     bytes
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    logging.getLogger("matplotlib.font_manager").setLevel(logging.ERROR)
     shown = pictures(trace, 1)[0]
     # Inches: laid out by hand, so that the text has the very room that it was measured for.
     wide, left, inner, lines = 10.0, 0.45, 9.4, 14
     heights = [0.5, _height(shown, inner, lines), 1.45, 0.0 if shown.why_no_beliefs else 1.6]
     tall = sum(heights) + 0.05
-    figure = Figure(figsize=(wide, tall), dpi=100, facecolor="white")
-    FigureCanvasAgg(figure)
+    figure = new_figure((wide, tall))
 
     def room(below: float, above: float, row: int) -> Axes:
         low = tall - sum(heights[: row + 1]) + below
@@ -442,8 +381,4 @@ def poster(trace: Trace) -> bytes:
     _timeline(shown, room(0.5, 0.32, 2))
     if heights[3]:
         _confidence(shown, room(0.5, 0.32, 3))
-    out = io.BytesIO()
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Glyph .* missing")  # a box stands for what no font has
-        figure.savefig(out, format="png")
-    return out.getvalue()
+    return png(figure)

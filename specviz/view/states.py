@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 from specviz.errors import TraceError
 from specviz.escape import spaced
 from specviz.trace import Trace
+from specviz.view.axes import axes, bare, fonts
 from specviz.view.canvas import STATES, WHY, Canvas, Pass, Placed, canvas
 from specviz.view.lattices import FRAME, GRID, INK, short
 from specviz.view.picture import name_of, prompts
-from specviz.view.plots import _axes, fonts
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -159,7 +159,7 @@ def aligned(
 
     both = align(stepwise, ssd, prompt)
     drawn = min(both.same, most)
-    ax = _axes(ax, (8.6, 1.5 + 0.22 * max(1, drawn)))
+    ax = axes(ax, (8.6, 1.5 + 0.22 * max(1, drawn)))
     saved = set(both.saved)
     placements = _placements(both.base)
     for state in range(drawn):
@@ -214,9 +214,7 @@ def _dress(ax: Axes, both: Aligned, drawn: int) -> None:
         "why it placed no more", (7.0, 1), xycoords=("data", "axes fraction"), xytext=(0, 3.5),
         textcoords="offset points", size=8,
     )  # fmt: skip
-    ax.xaxis.tick_top()
-    ax.tick_params(length=0)
-    ax.spines[:].set_visible(False)
+    bare(ax)
     ax.set_ylabel("state: cells placed before")
     ax.set_title(f"{both.other.name}\n{both.sentence}", loc="left", size=9, parse_math=False)
     used = dict.fromkeys(

@@ -13,9 +13,9 @@ import numpy as np
 from specviz.errors import ParameterError
 from specviz.escape import spaced
 from specviz.trace import Trace
+from specviz.view.axes import axes, bare, fonts
 from specviz.view.canvas import STATES, WHY, Canvas, Node, Pass, canvas
 from specviz.view.lattices import FRAME, GRID, INK, OUTLINED, short
-from specviz.view.plots import _axes, fonts
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -67,7 +67,7 @@ def canvases(
     deep = max(depth for _, depth in rows)
     left = STEP * deep + GAP  # where the cells begin
     cells = last - first
-    ax = _axes(ax, (min(18.0, 0.58 * (left + cells) + 3.0), 1.5 + 0.36 * len(rows)))
+    ax = axes(ax, (min(18.0, 0.58 * (left + cells) + 3.0), 1.5 + 0.36 * len(rows)))
     _edges(ax, rows)
     for y, (node, depth) in enumerate(rows):
         name = "root" if node is None else _label(one, node)
@@ -89,8 +89,7 @@ def _dress(ax: Axes, shown: Canvas, one: Pass, cells: range, left: float, rows: 
     ax.set_xticks(left + np.arange(len(cells)) + 0.5, [str(cell) for cell in cells], size=7)
     ax.xaxis.tick_top()
     ax.set_yticks([])
-    ax.tick_params(length=0)
-    ax.spines[:].set_visible(False)
+    bare(ax, above=False)
     ax.set_title(f"{shown.name}\n{_title(one)}", loc="left", size=9, parse_math=False)
     ax.set_xlabel(
         "framed: what the pass would place next in this canvas, solid where verified; ▒ masked; "
