@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -36,25 +36,16 @@ INTEGERS = [np.dtype(t) for t in ("u1", "i1", "u2", "i2", "u4", "i4")]
 # Of a token that the target adds: how it came, in a sentence, and why.
 CAME = {
     "plain": ("the target's own", "Nothing was drafted: the target writes {token} with a pass of its own."),
-    "bonus": (
-        "the bonus",
-        "Bonus: every token on the path was accepted, and the same pass gives one more, {token}.",
-    ),
+    "bonus": ("the bonus", "Bonus: every token on the path was accepted, and the same pass gives one more, "
+              "{token}."),
     "correction": ("the correction", "Correction: the target's own choice {token} in place of {refused}."),
-    "rollback": (
-        "the rollback's correction",
-        "Rollback: the large model's own token {token} in place of {refused}.",
-    ),
-    "resampled": (
-        "resampled",
-        "Resampled: {token} is drawn from max(0, p − q) after {refused} was rejected.",
-    ),
-    "fallback": (
-        "the large model's after the fallback",
-        "Fallback: {why} and handed over; the large model writes {token}.",
-    ),
+    "rollback": ("the rollback's correction", "Rollback: the large model's own token {token} in place of "
+                 "{refused}."),
+    "resampled": ("resampled", "Resampled: {token} is drawn from max(0, p − q) after {refused} was rejected."),
+    "fallback": ("the large model's after the fallback", "Fallback: {why} and handed over; the large model "
+                 "writes {token}."),
     "parallel": ("placed in parallel", "In parallel: {token} is placed beside a surer cell."),
-}
+}  # fmt: skip
 KINDS_SENT = [
     {"name": n, "word": k.word, "mark": k.mark, "meaning": k.meaning}
     | dict(zip(("came", "why"), CAME.get(n, ("", ""))))
@@ -115,10 +106,12 @@ LOOP = (
     ("commit", "    append; forget the rows of what was not accepted"),
 )
 
-Arrays = dict[str, np.ndarray]
+Arrays: TypeAlias = dict[str, np.ndarray]
+Json: TypeAlias = dict[str, Any]  # what travels beside the arrays
+OwnSignal: TypeAlias = tuple[str, str, str, float, float]  # array, heading, meaning, least, most
 
 
-def columns(trace: Trace, prompts: Iterable[int] | None = None) -> tuple[dict[str, Any], Arrays]:
+def columns(trace: Trace, prompts: Iterable[int] | None = None) -> tuple[Json, Arrays]:
     """What the player needs at once.
 
     Parameters
@@ -148,10 +141,8 @@ def columns(trace: Trace, prompts: Iterable[int] | None = None) -> tuple[dict[st
     run, cycles = one.run, one.cycles
     if not len(cycles):
         raise TraceError("the trace holds no cycle: nothing can be shown")
-    names = _names("node", (*FIRST, "threshold")) + _names(
-        "out", ("token", "position", "origin", "p", "order", "odds")
-    )
-    table = one.arrow(names + PASSES)
+    emitted = _names("out", ("token", "position", "origin", "p", "order", "odds"))
+    table = one.arrow([*_names("node", (*FIRST, "threshold")), *emitted, *PASSES])
     weighed = table.column("node_threshold").null_count < len(table)
     nodes, outs, passes = (_at(table, f"{g}_{n}") for g, n in PARTS)
     arrays: Arrays = {name: _small(cycles[name]) for name in ("cycle", "context", "keep")}
@@ -180,7 +171,7 @@ def columns(trace: Trace, prompts: Iterable[int] | None = None) -> tuple[dict[st
     return _header(one, words, ids.tolist(), weighed), arrays
 
 
-def _header(one: Trace, words: dict[str, list[str]], ids: list[int], weighed: bool) -> dict[str, Any]:
+def _header(one: Trace, words: dict[str, list[str]], ids: list[int], weighed: bool) -> Json:
     """The run's part of the header; `weighed` says whether nodes have a threshold."""
     run, own, pieces = one.run, _own_signals(one), one.pieces
     filled = run.get("canvas")
@@ -210,12 +201,12 @@ def _header(one: Trace, words: dict[str, list[str]], ids: list[int], weighed: bo
     }
 
 
-def _own_signals(trace: Trace) -> dict[str, dict[str, tuple[Any, ...]]]:
+def _own_signals(trace: Trace) -> dict[str, dict[str, OwnSignal]]:
     """By level and name, the signals that the method declares or recorded beyond the schema's columns.
 
     Each is (array, heading, meaning, least, most). Of a node signal the array's name lacks its ``node_``.
     """
-    rows: dict[str, dict[str, tuple[Any, ...]]] = {"node": {}, "cycle": {}}
+    rows: dict[str, dict[str, OwnSignal]] = {"node": {}, "cycle": {}}
     fixed = {name for name, *_ in SIGNALS}
     for signal in trace.signals.to_dict("records"):
         level, name = signal["level"], signal["signal"]
@@ -259,7 +250,7 @@ class Chunks:
     def __len__(self) -> int:
         return -(-len(self._table) // CHUNK)
 
-    def __getitem__(self, number: int) -> tuple[dict[str, Any], Arrays]:
+    def __getitem__(self, number: int) -> tuple[Json, Arrays]:
         """Header and arrays of a chunk.
 
         Offsets ``pred_at`` [cycles + 1] and ``top_k`` [cycles]; ``pred_node``, ``pred_entropy``; the
@@ -301,7 +292,7 @@ def _at(table: pa.Table, name: str) -> np.ndarray:
     return np.concatenate([[0], np.cumsum(np.maximum(list_sizes(table.column(name)), 0))])
 
 
-def _flat(column: Any, size: np.ndarray) -> Any:
+def _flat(column: pa.ChunkedArray, size: np.ndarray) -> pa.Array:
     """A list column as one long Arrow array; rows that lack the list get as many nulls as `size` says."""
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -338,7 +329,7 @@ def _group(
     return columns_of_group
 
 
-def _coded_arrow(values: Any, words: list[str] | None) -> tuple[np.ndarray, list[str]]:
+def _coded_arrow(values: pa.Array, words: list[str] | None) -> tuple[np.ndarray, list[str]]:
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -387,11 +378,11 @@ def _texts(trace: Trace, out_at: np.ndarray, ids: list[int]) -> tuple[list[str],
     """
     table, pieces = trace.cycles, trace.pieces
     ends = set(trace.run["eos"] or [])
+    alone = {token: END if token in ends else _piece(pieces, token) for token in set(ids)}
+    shown, by, gone = [alone[token] for token in ids], np.arange(len(ids)), np.full(len(ids), -1)
     if trace.run.get("canvas"):  # a cell shows its own token, whatever its neighbours are
-        alone = {token: END if token in ends else _piece(pieces, token) for token in set(ids)}
-        return [alone[token] for token in ids], _small(np.arange(len(ids))), _small(np.full(len(ids), -1))
+        return shown, _small(by), _small(gone)
     keep, prompt = table["keep"].to_numpy(np.float64), table["prompt"].tolist()
-    gone = np.full(len(ids), -1)
     standing: dict[int, list[int]] = {}
     for i in range(len(table)):
         text = standing.setdefault(prompt[i], [])
@@ -399,9 +390,6 @@ def _texts(trace: Trace, out_at: np.ndarray, ids: list[int]) -> tuple[list[str],
             gone[text[int(keep[i]) :]] = i
             del text[int(keep[i]) :]
         text += range(int(out_at[i]), int(out_at[i + 1]))
-    alone = {token: END if token in ends else _piece(pieces, token) for token in set(ids)}
-    shown = [alone[token] for token in ids]
-    by = np.arange(len(ids))
     for text in standing.values():
         words = [row for row in text if ids[row] not in ends]
         place = 0
@@ -430,7 +418,7 @@ def _piece(pieces: Mapping[int, bytes], token: int) -> str:
     return text if text.isascii() and text.isprintable() else visible(text)
 
 
-def _notes(run: dict[str, Any]) -> list[str]:
+def _notes(run: Json) -> list[str]:
     """What must be said before the trace is believed."""
     notes = []
     if run.get("complete") is False:
@@ -445,14 +433,14 @@ def _notes(run: dict[str, Any]) -> list[str]:
     return [visible(note) for note in notes]
 
 
-def _facts(run: dict[str, Any]) -> dict[str, Any]:
+def _facts(run: Json) -> Json:
     """What the player says of the run."""
     names = ("run", "method", "parameters", "sampling", "exactness", "eos", "dtype", "threads", "timing")
     facts = {name: _finite(run.get(name)) for name in (*names, "pseudocode")}
     return facts | {"model": visible(name_of(run["model"])), "draft": visible(name_of(run["draft"]))}
 
 
-def _finite(value: Any) -> Any:
+def _finite(value: object) -> object:
     """JSON in a file may hold NaN, which a browser's parser refuses."""
     if isinstance(value, dict):
         return {str(k): _finite(v) for k, v in value.items()}
@@ -461,7 +449,7 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not np.isfinite(value) else value
 
 
-def _prompts(trace: Trace) -> list[dict[str, Any]]:
+def _prompts(trace: Trace) -> list[Json]:
     """Each prompt in the order of the cycles: its index, rows ``[first, last)`` of the cycles, and text."""
     index = trace.cycles["prompt"].to_numpy()
     by_prompt = trace.prompts.set_index("prompt").to_dict("index") if len(trace.prompts) else {}
@@ -478,11 +466,11 @@ def _prompts(trace: Trace) -> list[dict[str, Any]]:
     return rows
 
 
-def _updates(cycles: pd.DataFrame, first: int) -> list[dict[str, Any]]:
+def _updates(cycles: pd.DataFrame, first: int) -> list[Json]:
     """Each update of a stream: its rows ``[first, last)``, number, source, where what is new in it begins;
     rows of the cache that stayed, tokens that are displayed, and a sentence. Empty without updates.
     """
-    entries: list[dict[str, Any]] = []
+    entries: list[Json] = []
     before: list[str] = []
     for row, each in enumerate(
         cycles[["update", "context", "source", "reused", "shown"]].to_dict("records"), first
@@ -510,7 +498,7 @@ def _updates(cycles: pd.DataFrame, first: int) -> list[dict[str, Any]]:
 # ---------------------------------------------------------------- bytes
 
 
-def pack(header: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> bytes:
+def pack(header: Json, arrays: Mapping[str, np.ndarray]) -> bytes:
     """Header and arrays as one run of bytes, which `unpack` in shared.js reads without a copy.
 
     The header's length (4 bytes, little endian), the header as JSON with the arrays' types, places and
@@ -537,7 +525,7 @@ def pack(header: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> bytes:
     return struct.pack("<I", len(words)) + words + b"".join(buffers)
 
 
-def unpack(data: bytes) -> tuple[dict[str, Any], Arrays]:
+def unpack(data: bytes) -> tuple[Json, Arrays]:
     """The header and arrays of `pack`."""
     length = struct.unpack_from("<I", data)[0]
     index = json.loads(data[4 : 4 + length])

@@ -13,18 +13,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import traitlets as t
-from anywidget import AnyWidget
 
-from specviz.errors import ParameterError, TraceError
+from specviz.errors import TraceError
 from specviz.escape import spaced, visible
-from specviz.files import write_text
 from specviz.trace import Trace
 from specviz.view.flicker import block, figure, marks
 from specviz.view.updates import FATES, Ribbon, Row, alike, distinct, name, named, ribbon
 from specviz.whatifs import whatif
 from specviz.widgets.assets import script, style
-from specviz.widgets.columns import pack
-from specviz.widgets.page import View, document
+from specviz.widgets.columns import Json, pack
+from specviz.widgets.stateful import Stateful, Value
 
 if TYPE_CHECKING:
     from specviz.view.updates import Traces
@@ -155,7 +153,7 @@ def _betas(runs: Sequence[Trace], ribbons: Sequence[Ribbon]) -> dict[float, Answ
     return answers
 
 
-def table(made: Sequence[Column]) -> dict[str, Any]:
+def table(made: Sequence[Column]) -> Json:
     """What the browser looks up, as plain JSON."""
     first = made[0].ribbons[0]
     costs = [[(row.counts["reused"], row.counts["prompt"]) for row in c.ribbons[0].rows] for c in made]
@@ -199,7 +197,7 @@ def _source(row: Row, same_source: bool) -> list[Any]:
     return [label, arrived, "… " * bool(common), gone, fresh, cache]
 
 
-def _run(column: Column, run: Trace, one: Ribbon, same_source: bool, slowest: float) -> dict[str, Any]:
+def _run(column: Column, run: Trace, one: Ribbon, same_source: bool, slowest: float) -> Json:
     """One run: what no mask changes, and at every k how its words are cut."""
     left_out = ("updates", "erased a word", "cache reused")
     return {
@@ -219,7 +217,7 @@ def _row(row: Row, same_source: bool, slowest: float) -> list[Any]:
     return ["".join(row.words), draft, notes, took]
 
 
-def _cuts(masked: Ribbon) -> dict[str, Any]:
+def _cuts(masked: Ribbon) -> Json:
     """At one k, the words of each update in runs, as the browser draws them.
 
     Returns
@@ -247,10 +245,7 @@ def _or_none(value: float) -> float | None:
     return float(value) if np.isfinite(value) else None
 
 
-STATE = ("update", "beta", "k", "playing", "theme", "projector")
-
-
-class LiveFlicker(AnyWidget):
+class LiveFlicker(Stateful):
     """A flicker ribbon with a cursor; made by ``specviz.flicker(traces, live=True)``.
 
     These traits follow what is shown and can be set:
@@ -264,27 +259,20 @@ class LiveFlicker(AnyWidget):
 
     _esm = script("flicker")
     _css = style("flicker")
-    data = t.Bytes().tag(sync=True)
+    NAME = "the ribbon"
+    STATE = ("update", "beta", "k", "playing", "theme", "projector")
     update = t.Int(0).tag(sync=True)
     beta = t.Float(-1.0).tag(sync=True)
     k = t.Int(-1).tag(sync=True)
-    playing = t.Bool(False).tag(sync=True)
-    theme = t.Enum(["auto", "light", "dark"], "auto").tag(sync=True)
-    projector = t.Bool(False).tag(sync=True)
 
-    def __init__(self, traces: Traces, prompt: int | None = None, **state: Any) -> None:
-        if unknown := [n for n in state if n not in STATE]:
-            raise ParameterError(f"the ribbon has no {unknown[0]!r}; it has {', '.join(STATE)}")
+    def __init__(self, traces: Traces, prompt: int | None = None, **state: Value) -> None:
         self.columns = columns(traces, prompt)
         state.setdefault("update", len(self.columns[0].ribbons[0].rows) - 1)
         owns = {column.k for column in self.columns}
         state.setdefault("k", owns.pop() if len(owns) == 1 else -1)
         recorded = [b for c in self.columns for b, answer in c.betas.items() if answer.badge == RECORDED]
         state.setdefault("beta", recorded[0] if recorded else -1.0)
-        try:
-            super().__init__(data=pack(table(self.columns), {}), **state)
-        except t.TraitError as error:
-            raise ParameterError(f"the ribbon cannot start so: {error}") from None
+        super().__init__(pack(table(self.columns), {}), state)
 
     def to_html(self, path: str | Path, *, force: bool = False) -> Path:
         """Write the ribbon as one offline page; an existing file only with `force`.
@@ -294,11 +282,9 @@ class LiveFlicker(AnyWidget):
         TraceError
             If the file exists (unless `force`) or cannot be written.
         """
-        state = {n: getattr(self, n) for n in STATE} | {"playing": False}
         still = block([figure([one for column in self.columns for one in column.ribbons[:1]])])
-        view = View("flicker", "Flicker", self.data, state)
         names = ", ".join(column.name for column in self.columns)
-        return write_text(Path(path), document(f"specviz flicker: {names}", [view], still), force)
+        return self._write(path, "flicker", f"specviz flicker: {names}", still, force)
 
 
 def partings(trace: Trace, prompt: int, betas: Sequence[float]) -> dict[float, tuple[int, str]]:

@@ -9,10 +9,9 @@ from __future__ import annotations
 import base64
 import json
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from specviz import view
 from specviz.escape import html, script_sources
@@ -20,7 +19,7 @@ from specviz.files import write_text
 from specviz.trace import Trace
 from specviz.view.picture import name_of
 from specviz.widgets import assets
-from specviz.widgets.columns import Chunks, columns, pack
+from specviz.widgets.columns import Chunks, Json, columns, pack
 
 STILLS = 5  # texts of each run in the still picture
 POLICY = (
@@ -50,7 +49,7 @@ class View:
     view: str
     name: str
     data: bytes
-    state: Mapping[str, Any] = field(default_factory=dict)
+    state: Json = field(default_factory=dict)
     chunks: Sequence[bytes] = ()
 
 

@@ -1,0 +1,46 @@
+"""What the player, the race and the live ribbon share: data that travels once, and traits that can be set."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import ClassVar, TypeAlias
+
+import traitlets as t
+from anywidget import AnyWidget
+
+from specviz.errors import ParameterError
+from specviz.files import write_text
+from specviz.widgets.page import View, document
+
+Value: TypeAlias = bool | float | str | Sequence[int]  # of a trait that follows what is shown
+
+
+class Stateful(AnyWidget):
+    """A widget whose data travels once, as bytes; its other traits follow what is shown and can be set.
+
+    A subclass says in `NAME` what an error calls it, in `STATE` which traits are where it stands, and in
+    `MORE` which others it may begin with.
+    """
+
+    NAME: ClassVar[str]
+    STATE: ClassVar[tuple[str, ...]]
+    MORE: ClassVar[tuple[str, ...]] = ()
+    data = t.Bytes().tag(sync=True)
+    playing = t.Bool(False).tag(sync=True)
+    theme = t.Enum(["auto", "light", "dark"], "auto").tag(sync=True)
+    projector = t.Bool(False).tag(sync=True)
+
+    def __init__(self, data: bytes, state: dict[str, Value], **more: bytes) -> None:
+        if unknown := [name for name in state if name not in (*self.STATE, *self.MORE)]:
+            raise ParameterError(f"{self.NAME} has no {unknown[0]!r}; it has {', '.join(self.STATE)}")
+        try:
+            super().__init__(data=data, **more, **state)
+        except t.TraitError as error:
+            raise ParameterError(f"{self.NAME} cannot start so: {error}") from None
+
+    def _write(self, path: str | Path, view: str, title: str, still: str, force: bool) -> Path:
+        """Write it as one offline page, as it stands but for playing."""
+        state = {name: getattr(self, name) for name in self.STATE} | {"playing": False}
+        shown = View(view, view.capitalize(), self.data, state)
+        return write_text(Path(path), document(title, [shown], still), force)
