@@ -41,7 +41,8 @@ CAME = {
     "correction": ("the correction", "Correction: the target's own choice {token} in place of {refused}."),
     "rollback": ("the rollback's correction", "Rollback: the large model's own token {token} in place of "
                  "{refused}."),
-    "resampled": ("resampled", "Resampled: {token} is drawn from max(0, p − q) after {refused} was rejected."),
+    "resampled": ("resampled", "Resampled: {token} is drawn from max(0, p − q) after {refused} was "
+                  "rejected."),
     "fallback": ("the large model's after the fallback", "Fallback: {why} and handed over; the large model "
                  "writes {token}."),
     "parallel": ("placed in parallel", "In parallel: {token} is placed beside a surer cell."),

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import traitlets as t
@@ -187,7 +187,7 @@ def table(made: Sequence[Column]) -> Json:
     }
 
 
-def _source(row: Row, same_source: bool) -> list[Any]:
+def _source(row: Row, same_source: bool) -> list[str | float | None]:
     """Of an update: its name, when it came, what of its source is old, gone and new; rows of the cache."""
     arrived = _or_none(row.arrival)
     label = f"{row.update}" + ("" if arrived is None else f", {arrived:.4g} s")
@@ -209,12 +209,12 @@ def _run(column: Column, run: Trace, one: Ribbon, same_source: bool, slowest: fl
     }
 
 
-def _row(row: Row, same_source: bool, slowest: float) -> list[Any]:
+def _row(row: Row, same_source: bool, slowest: float) -> tuple[str, list[list[str]], list[str], list[float]]:
     """Of an update: text, marked draft, what it cost in words and as two bars' widths (prompt, output)."""
     notes = [word for word in row.notes(not same_source) if word.split(" ")[-1] not in FATES]
     draft = [[*marks(status, spaced(text))] for text, status in row.draft] or [["", "none"]]
     took = [round(100 * max(0.0, t) / slowest, 1) for t in (row.prefill, row.seconds) if t == t]
-    return ["".join(row.words), draft, notes, took]
+    return "".join(row.words), draft, notes, took
 
 
 def _cuts(masked: Ribbon) -> Json:
@@ -227,7 +227,7 @@ def _cuts(masked: Ribbon) -> Json:
         each run, fates counted in the order of `FATED`; of what was taken back ``[0, from, to, words]``, from
         and to being characters of the update before.
     """
-    cuts: list[Any] = []
+    cuts: list[list[list[int]]] = []
     before = ""
     for row in masked.rows:
         runs = [[FATED.index(r.fate), REUSES.index(r.reuse), len(r.text), r.words] for r in row.runs]

@@ -334,7 +334,7 @@ def _lane(name: str, trace: Trace, words: list[str], sent: columns.Arrays, rows:
     # A character of several tokens is shown by the last of them, which completes it.
     whole = sent["out_by"][own] == np.arange(own.start, own.stop)
     codes, text = np.unique(sent["out_text"][own], return_inverse=True)
-    last = cycles["end"].astype(object).iloc[-1]
+    last = cycles["end"].iloc[-1]
     return Lane(
         name=name,
         method=str(run["method"]),

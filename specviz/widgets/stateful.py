@@ -1,7 +1,8 @@
-"""What the player, the race and the live ribbon share: data that travels once, and traits that can be set."""
+"""What widgets share: data that travels once and traits that can be set; a thread's end and its error."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar, TypeAlias
@@ -9,7 +10,7 @@ from typing import ClassVar, TypeAlias
 import traitlets as t
 from anywidget import AnyWidget
 
-from specviz.errors import ParameterError
+from specviz.errors import ParameterError, SpecvizError
 from specviz.files import write_text
 from specviz.widgets.page import View, document
 
@@ -44,3 +45,18 @@ class Stateful(AnyWidget):
         state = {name: getattr(self, name) for name in self.STATE} | {"playing": False}
         shown = View(view, view.capitalize(), self.data, state)
         return write_text(Path(path), document(title, [shown], still), force)
+
+
+def joined(thread: threading.Thread | None, seconds: float | None) -> bool:
+    """Wait for a decode's thread; whether it has ended."""
+    if thread is None:
+        return True
+    thread.join(seconds)
+    return not thread.is_alive()
+
+
+def error_line(error: Exception) -> str:
+    """An error as one line."""
+    text = " ".join(str(error).split())[:500]
+    own = isinstance(error, SpecvizError) and text
+    return text if own else f"{type(error).__name__}: {text}".rstrip(": ")
