@@ -10,8 +10,7 @@ and cost passes, but is no text: `emitted` and `tau` count it, `output` and toke
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Hashable, Sequence
 
 import numpy as np
 import pandas as pd
@@ -71,7 +70,7 @@ def by_canvas(trace: Trace, stepwise: Trace | None = None) -> pd.DataFrame:
     return table
 
 
-def policy(run: Trace) -> tuple[Any, ...]:
+def policy(run: Trace) -> tuple[Hashable, ...]:
     """What makes two runs comparable: how their canvases were opened, and where a text ends."""
     about, own = run.run["canvas"], run.run["parameters"]
     cached = about["refresh"] if about["cache"] != "none" else None
@@ -156,7 +155,7 @@ def acceptance_limit(
     return pd.DataFrame([_limit(ranks, n, k) for n in lengths for k in top])
 
 
-def _limit(ranks: list[np.ndarray], n: int, k: int) -> dict[str, Any]:
+def _limit(ranks: list[np.ndarray], n: int, k: int) -> dict[str, float]:
     """A row of `acceptance_limit`."""
     counts = np.array([_rounds(rank, n, k) for rank in ranks]).reshape(-1, 5)
     steps, rounds, matched, unread, restarts = counts.T
@@ -276,9 +275,10 @@ def failures(trace: Trace) -> pd.DataFrame:
     return pd.DataFrame(_shares(np.array(counts).reshape(-1, len(CAUSES)), held))
 
 
-def _shares(counts: np.ndarray, held: int) -> list[dict[str, Any]]:
+def _shares(counts: np.ndarray, held: int) -> list[dict[str, float | str]]:
     """The rows of `failures` from the number of chains by text and cause."""
-    chains, rows = counts.sum(1), []
+    chains = counts.sum(1)
+    rows: list[dict[str, float | str]] = []
     for name, own in zip(CAUSES, counts.T):
         share = pooled(own, chains)
         rows.append(

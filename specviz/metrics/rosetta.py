@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Sequence
 from datetime import datetime
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -97,7 +97,7 @@ def _requests_of(trace: Trace, steps: pd.DataFrame) -> pd.DataFrame:
     prompts = trace.prompts.set_index(keys)[["kind", "tokens"]].reindex(table.index)
     table["id"] = [f"{run}/{prompt}" for run, prompt in table.index]
     table["kind"], table["prompt_tokens"] = prompts["kind"].to_numpy(), prompts["tokens"].to_numpy()
-    table["eos"] = table["end"].astype(object) == "eos"
+    table["eos"] = table["end"].astype(str) == "eos"
     return table
 
 
@@ -247,7 +247,7 @@ NAMES = {
 }
 
 
-def _comparable(trace: Any, own: Counts, baseline: Any, base: Counts) -> None:
+def _comparable(trace: Trace | Counts, own: Counts, baseline: Trace | Counts, base: Counts) -> None:
     """Whether a baseline is one: autoregressive, of the same prompts, by the same model."""
     if not base.plain:
         raise TraceError(
@@ -257,6 +257,8 @@ def _comparable(trace: Any, own: Counts, baseline: Any, base: Counts) -> None:
         raise TraceError(
             f"{own.where} is from {own.origin}, the baseline from {base.origin}: compare like with like"
         )
+    mine: Sequence[Hashable]
+    theirs: Sequence[Hashable]
     if isinstance(trace, Counts) or isinstance(baseline, Counts):
         mine, theirs = (
             sorted(zip(c.requests["id"], c.requests["prompt_tokens"].fillna(-1))) for c in (own, base)
@@ -284,8 +286,8 @@ def _words(models: set[tuple[str, str]]) -> str:
     return ", ".join(f"{name} ({dtype})" for name, dtype in sorted(models))
 
 
-def _prompts(trace: Trace) -> list[Any]:
-    prompts: list[Any] = []
+def _prompts(trace: Trace) -> list[tuple[int, ...]]:
+    prompts: list[tuple[int, ...]] = []
     for part in trace.split():
         chosen = set(part.cycles["prompt"].unique().tolist())
         for i, prompt in enumerate(part.run["prompts"] or []):

@@ -13,7 +13,6 @@ their weighted sum. Signals of the method's own (`specviz.schema.Signal`) are ra
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -291,28 +290,26 @@ def auroc(
     among = signal_names(table)
     if outcome not in OUTCOMES or than not in among:
         raise ParameterError(f"outcome is one of {', '.join(OUTCOMES)}, and than one of {', '.join(among)}")
-    areas: dict[str, np.ndarray] = {}  # of every resample
-    rows: list[dict[str, Any]] = []
-    for name in among:
-        if table[name].notna().any():
-            row, areas[name] = _rated(table, name, outcome, resamples)
-            rows.append(row)
-    base = next((row["auroc"] for row in rows if row["signal"] == than), np.nan)
-    for row in rows:
-        row["gain"] = row["auroc"] - base
-        gains = areas[row["signal"]] - areas.get(than, np.full(resamples, np.nan))
+    rated = {name: _rated(table, name, outcome, resamples) for name in among if table[name].notna().any()}
+    rows = pd.DataFrame([row for row, _ in rated.values()], columns=RATED)
+    base, unknown = rows.loc[rows["signal"] == than, "auroc"], np.full(resamples, np.nan)
+    rows["gain"] = rows["auroc"] - (base.iloc[0] if len(base) else np.nan)
+    bounds = []
+    for _, areas in rated.values():
+        gains = areas - (rated[than][1] if than in rated else unknown)
         gains = gains[np.isfinite(gains)]
-        row["gain_lo"], row["gain_hi"] = (
-            np.quantile(gains, (0.025, 0.975)) if len(gains) else (np.nan, np.nan)
-        )
-    columns = ["signal", "auroc", "low", "high", "ece", "nodes", "right", "prompts"]
-    return pd.DataFrame(rows, columns=[*columns, "gain", "gain_lo", "gain_hi"]).sort_values(
-        "auroc", ascending=False, ignore_index=True
-    )
+        bounds.append(np.quantile(gains, (0.025, 0.975)) if len(gains) else (np.nan, np.nan))
+    rows[["gain_lo", "gain_hi"]] = np.reshape(bounds, (-1, 2))
+    return rows.sort_values("auroc", ascending=False, ignore_index=True)
 
 
-def _rated(table: pd.DataFrame, name: str, outcome: str, resamples: int) -> tuple[dict[str, Any], np.ndarray]:
-    """A row of `auroc` but for the gain, and the areas of the resamples."""
+RATED = ["signal", "auroc", "low", "high", "ece", "nodes", "right", "prompts"]
+
+
+def _rated(
+    table: pd.DataFrame, name: str, outcome: str, resamples: int
+) -> tuple[tuple[str | float, ...], np.ndarray]:
+    """A row of `auroc` but for the gain (`RATED`), and the areas of the resamples."""
     values, right = _finite(table, name, outcome)
     group = pd.factorize(table["prompt"])[0]
     # groups keep their numbers, so that every signal is drawn with the same prompts
@@ -320,16 +317,8 @@ def _rated(table: pd.DataFrame, name: str, outcome: str, resamples: int) -> tupl
     area, areas = _area(values, right.astype(bool), own, int(group.max()) + 1, resamples)
     bins = calibration_curve(table, outcome=outcome, among=[name])
     error = ((bins["rate"] - bins["mean"]).abs() * bins["counted"]).sum() / bins["counted"].sum()
-    row = {
-        "signal": name,
-        "auroc": area.median,
-        "low": area.low,
-        "high": area.high,
-        "ece": float(error) if _unit_range(name, values) else np.nan,
-        "nodes": len(values),
-        "right": int(right.sum()),
-        "prompts": area.pairs,
-    }
+    error = error if _unit_range(name, values) else np.nan
+    row = (name, area.median, area.low, area.high, error, len(values), int(right.sum()), area.pairs)
     return row, areas
 
 

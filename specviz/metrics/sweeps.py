@@ -3,29 +3,33 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TypeAlias
 
 import numpy as np
 import pandas as pd
+from numpy.typing import ArrayLike
 
 from specviz.errors import ParameterError, TraceError
 from specviz.metrics import cycles
-from specviz.metrics.interval import RESAMPLES
+from specviz.metrics.interval import RESAMPLES, Estimate
 from specviz.metrics.quality import quality
 from specviz.metrics.rouge import rouge
 from specviz.trace import Trace
 
-SCORES: dict[str, Callable[[Trace, int], Any]] = {
+Source: TypeAlias = Trace | str | Path
+Several: TypeAlias = Source | list[Source] | tuple[Source, ...]
+
+SCORES: dict[str, Callable[[Trace, int], Estimate]] = {
     "bleu": lambda trace, resamples: quality(trace, None, resamples, ["bleu"])["bleu"],
     "chrf": lambda trace, resamples: quality(trace, None, resamples, ["chrf"])["chrf"],
     "rougeL": lambda trace, resamples: rouge(trace)["rougeL"],
 }
 
 
-def front(quality: Any, speed: Any) -> np.ndarray:
+def front(quality: ArrayLike, speed: ArrayLike) -> np.ndarray:
     """The Pareto front: which points no other one beats, being at least as good in both and better in one.
 
     Parameters
@@ -45,7 +49,7 @@ def front(quality: Any, speed: Any) -> np.ndarray:
 
 
 def sweep(
-    traces: Any, base: Trace | str | Path, score: str = "bleu", resamples: int = RESAMPLES
+    traces: Several | Mapping[str, Several], base: Source, score: str = "bleu", resamples: int = RESAMPLES
 ) -> pd.DataFrame:
     """Quality and speed of every run of a sweep (BiLD's Figures 4, 5 and 10), a row each.
 
@@ -94,7 +98,9 @@ def sweep(
     return table
 
 
-def _point(group: str, run: Trace, path: Any, score: str, resamples: int, start: Trace) -> dict[str, Any]:
+def _point(
+    group: str, run: Trace, path: Path | None, score: str, resamples: int, start: Trace
+) -> dict[str, Hashable]:
     """A row of `sweep`, its speed relative to that of `start`."""
     if _prompts(run) != _prompts(start):
         raise TraceError(f"the run {run.run['run']} is of other prompts than the base, or in another order")
@@ -115,17 +121,17 @@ def _point(group: str, run: Trace, path: Any, score: str, resamples: int, start:
     }
 
 
-def _named(traces: Any) -> list[tuple[str, Any]]:
+def _named(traces: Several | Mapping[str, Several]) -> list[tuple[str, Source]]:
     if isinstance(traces, Mapping):
         return [(str(name), each) for name, given in traces.items() for each in _several(given)]
     return [("", each) for each in _several(traces)]
 
 
-def _several(given: Any) -> list[Any]:
+def _several(given: Several) -> list[Source]:
     return list(given) if isinstance(given, list | tuple) else [given]
 
 
-def _opened(name: str, given: Any) -> list[tuple[str, Trace, Path | None]]:
+def _opened(name: str, given: Source) -> list[tuple[str, Trace, Path | None]]:
     """Runs with their names and files."""
     if isinstance(given, Trace):
         return [(name, run, None) for run in given.split()]
@@ -136,7 +142,7 @@ def _opened(name: str, given: Any) -> list[tuple[str, Trace, Path | None]]:
     return [(name, run, file) for file in files for run in Trace.open(file).split()]
 
 
-def _prompts(run: Trace) -> list[Any]:
+def _prompts(run: Trace) -> list[list[int] | None]:
     return [each.get("tokens") for each in run.run["prompts"] or []]
 
 

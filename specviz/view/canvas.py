@@ -6,21 +6,21 @@ the states, the canvases of each draft, and why each pass placed no more.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pandas as pd
 
 from specviz.errors import TraceError
 from specviz.escape import visible
+from specviz.schema import Metadata
 from specviz.trace import Trace
 from specviz.trace.checks import list_sizes
 from specviz.view.picture import first_run, name_of
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
+Row: TypeAlias = Mapping[Hashable, Any]  # of a table, by column
 END = "■"  # a token that ends a text
 
 
@@ -195,7 +195,7 @@ class Canvas:
         The token of each cell; empty where it stayed masked.
     """
 
-    run: dict[str, Any]
+    run: Metadata
     prompt: int
     length: int
     block: int
@@ -213,7 +213,7 @@ class Canvas:
         return self.policy.get("cache") == "dual"
 
     @property
-    def policy(self) -> dict[str, Any]:
+    def policy(self) -> dict[str, int | str | None]:
         """Length, block, cache and, with one, the refresh interval: what runs must share to be compared."""
         settings = self.run["canvas"]
         names = ("length", "block", "cache", *(("refresh",) if settings.get("cache") == "dual" else ()))
@@ -293,11 +293,11 @@ def canvas(trace: Trace, prompt: int | None = None) -> Canvas:
     return Canvas(facts, index, length, block, order, tokens, tuple(words), tuple(passes))
 
 
-def _records(table: pd.DataFrame | None) -> list[dict[str, Any]]:
-    return [] if table is None else table.to_dict("records")  # type: ignore[return-value]
+def _records(table: pd.DataFrame | None) -> list[Row]:
+    return [] if table is None else [dict(zip(table, row)) for row in table.itertuples(index=False)]
 
 
-def _node(row: dict[str, Any], texts: Callable[[int], str], nexts: dict[int, tuple[int, str, float]]) -> Node:
+def _node(row: Row, texts: Callable[[int], str], nexts: dict[int, tuple[int, str, float]]) -> Node:
     odds, token, index = float(row["score"]), int(row["token"]), int(row["node"])
     return Node(
         index=index,
@@ -371,7 +371,7 @@ def _nexts(
 
 
 def _why(
-    row: dict[str, Any],
+    row: Row,
     nodes: list[Node],
     placed: list[Placed],
     guesses: dict[int, int],

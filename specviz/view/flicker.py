@@ -11,12 +11,12 @@ from importlib.resources import files
 from itertools import groupby
 from math import isfinite
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from specviz.escape import html, spaced, visible
 from specviz.files import write_text
 from specviz.trace import Trace
-from specviz.view.axes import axes, fonts, new_figure, png, whole_numbers
+from specviz.view.axes import Look, axes, fonts, new_figure, png, whole_numbers
 from specviz.view.picture import prompts
 from specviz.view.static import chips, document, style
 from specviz.view.updates import FATES, REUSES, Ribbon, Row, Run, alike, distinct, ribbon, side_by_side
@@ -408,7 +408,7 @@ def _draw(one: Ribbon, ax: Axes | None, words: bool | None) -> Axes:
     if words is None:
         words = len(one.rows) <= 12 and wide <= 16
     ax = axes(ax, (10, 0.9 + max(1.2, (0.34 if words else 0.08) * len(one.rows))))
-    looks: dict[str, dict[str, Any]] = {
+    looks: dict[str, Look] = {
         "kept": {"alpha": 0.35, "lw": 0},
         "rewritten": {"alpha": 0.55, "hatch": "////", "edgecolor": "white", "lw": 0},
         "new": {"alpha": 0.55, "lw": 0},

@@ -7,9 +7,10 @@ one for it; an exported page does the same. Token texts pass through `specviz.es
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -18,13 +19,14 @@ from specviz.errors import ParameterError, TraceError, install
 from specviz.escape import html, plotly, script_sources
 from specviz.files import write_text
 from specviz.trace import Trace
+from specviz.view.axes import Look
+from specviz.view.canvas import Row
 from specviz.view.control import MOST, Loop, loop
 from specviz.view.picture import FATES
 from specviz.view.tradeoff import based, columns_of, curves, on_front
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable
-
+    from plotly.basedatatypes import BaseTraceType
     from plotly.graph_objects import Figure
 
 SIGNS = {
@@ -47,7 +49,7 @@ OWN_SCRIPTS = 3  # that plotly writes; one more would come from the data, and is
 SCRIPT = re.compile(r"<script\b[^>]*>(.*?)</script>", re.DOTALL)
 
 
-def _plotly() -> Any:
+def _plotly() -> ModuleType:
     try:
         import plotly.graph_objects as go
     except ImportError:
@@ -190,7 +192,7 @@ def _add_fate(figure: Figure, shown: Loop, fate: str) -> None:
     rows = nodes[nodes["status"] == fate]
     sign, hue = SIGNS[fate]
     words = [_hover(row, fate, shown.certainty, shown.allowed[1]) for row in rows.to_dict("records")]
-    common: dict[str, Any] = {
+    common: Look = {
         "mode": "markers",
         "marker": {"symbol": sign, "color": hue, "size": 7},
         "hovertemplate": "%{text}<extra></extra>",
@@ -217,7 +219,7 @@ def _add_fate(figure: Figure, shown: Loop, fate: str) -> None:
         )  # fmt: skip
 
 
-def _hover(row: Mapping[Hashable, Any], fate: str, certainty: str, allowed: str) -> str:
+def _hover(row: Row, fate: str, certainty: str, allowed: str) -> str:
     parts = [f"‘{plotly(row['text'])}’", f"cycle {row['cycle']}, {fate}"]
     if np.isfinite(row["value"]):
         parts.append(f"{certainty} {row['value']:.3f}")
@@ -273,9 +275,10 @@ def sweep(
         x=best["speed"], y=best["quality"], mode="lines", name="Pareto front", hoverinfo="skip",
         line={"color": "rgba(136,136,136,0.4)", "width": 8},
     )  # fmt: skip
-    _add_curves(figure, points, points.drop(base.index), names, curve, size)
+    rows: Sequence[Row] = points.to_dict("records")
+    _add_curves(figure, rows, points.drop(base.index), names, curve, size)
     for i in base.index.tolist():
-        _add_base(figure, points.loc[i], names[i])
+        _add_base(figure, rows[i], names[i])
     sizes = f"larger marks: larger {plotly(size)}" if size else ""
     figure.update_layout(
         template="plotly_white", height=520, margin={"t": 30, "b": 50, "l": 60, "r": 10}, hovermode="closest",
@@ -289,7 +292,7 @@ def sweep(
 
 
 def _add_curves(
-    figure: Figure, points: pd.DataFrame, rest: pd.DataFrame, pages: Sequence[str | None], curve: str | None,
+    figure: Figure, rows: Sequence[Row], rest: pd.DataFrame, pages: Sequence[str | None], curve: str | None,
     size: str | None,
 ) -> None:  # fmt: skip
     """A line a curve of the points but the base; each point names its page."""
@@ -297,12 +300,12 @@ def _add_curves(
         figure.add_scatter(
             x=x, y=y, mode="lines+markers", name=plotly(label), line={"color": hue, "width": 1.5},
             marker={"color": hue, "symbol": MARKS[mark], "size": 1.6 * np.sqrt(area), "opacity": 0.9},
-            text=[_point(points.loc[i], pages[i]) for i in at], customdata=[pages[i] for i in at],
+            text=[_point(rows[i], pages[i]) for i in at], customdata=[pages[i] for i in at],
             hovertemplate="%{text}<extra></extra>",
         )  # fmt: skip
 
 
-def _add_base(figure: Figure, row: pd.Series, page: str | None) -> None:
+def _add_base(figure: Figure, row: Row, page: str | None) -> None:
     """The base's cross, and lines at its quality and one point below."""
     mark = {"symbol": "x-thin-open", "size": 14, "color": "#000000", "line": {"width": 3}}
     figure.add_scatter(
@@ -313,7 +316,7 @@ def _add_base(figure: Figure, row: pd.Series, page: str | None) -> None:
     figure.add_hline(row["quality"] - 1, line={"dash": "dot", "width": 1})
 
 
-def _prefix(part: Any, folder: str) -> None:
+def _prefix(part: BaseTraceType, folder: str) -> None:
     """Links that are right from the folder of the notebook, too."""
     if part.customdata is not None:
         part.customdata = [name and f"{folder}/{name}" for name in part.customdata]
@@ -338,7 +341,7 @@ def _pages(points: pd.DataFrame, folder: Path, force: bool) -> list[str | None]:
 HIDDEN = ("quality_lo", "quality_hi", "front", "base", "area", "trace")
 
 
-def _point(row: pd.Series, page: str | None) -> str:
+def _point(row: Row, page: str | None) -> str:
     """What a point says: every column that is a number or a word."""
     parts = []
     for name, value in row.items():

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from specviz.view.axes import Look, axes, bare, fonts
 from specviz.view.canvas import STATES, WHY, Canvas, Pass, canvas
 
 if TYPE_CHECKING:
+    from matplotlib.artist import Artist
     from matplotlib.axes import Axes
 
 MOST = 80  # passes that are drawn
@@ -214,7 +215,7 @@ def _inner(x: float, y: float) -> list[tuple[float, float]]:
     return [(x + 0.06, y + 0.08), (x + 0.94, y + 0.08), (x + 0.94, y + 0.92), (x + 0.06, y + 0.92)]
 
 
-def _marker(state: str, ink: str) -> dict[str, Any]:
+def _marker(state: str, ink: str) -> Look:
     from matplotlib.path import Path
 
     tick = Path([(-0.8, 0.0), (-0.2, -0.7), (0.9, 0.8)])
@@ -223,7 +224,7 @@ def _marker(state: str, ink: str) -> dict[str, Any]:
         [1, 2, 1, 2, 1, 2],
     )
     bars = Path([(-0.35, -0.9), (-0.35, 0.9), (0.35, -0.9), (0.35, 0.9)], [1, 2, 1, 2])
-    marks: dict[str, Any] = {
+    marks: Look = {
         "accepted": tick, "bonus": "+", "correction": unequal, "parallel": bars, "rejected": "x",
         "cut": "|", "plain": "o", "drafted": "o",
     }  # fmt: skip
@@ -274,7 +275,7 @@ def _keys(ax: Axes, shown: Canvas) -> None:
     from matplotlib.patches import Patch
     from matplotlib.transforms import ScaledTranslation
 
-    marks: list[Any] = []
+    marks: list[Artist | tuple[Artist, ...]] = []
     names = _occurring(shown)
     for name in names:
         face = _colour(name, 0.75)
@@ -296,8 +297,9 @@ def _keys(ax: Axes, shown: Canvas) -> None:
             mec=filled or look["edgecolors"], mfc=filled or "none",
         )  # fmt: skip
         marks.append((patch, sign))
-    assert ax.figure is not None
-    below = ax.transAxes + ScaledTranslation(0, -20 / 72, ax.get_figure(root=True).dpi_scale_trans)  # type: ignore[union-attr]
+    figure = ax.get_figure(root=True)
+    assert figure is not None
+    below = ax.transAxes + ScaledTranslation(0, -20 / 72, figure.dpi_scale_trans)
     words = [MASKED if name == "masked" else STATES[name].word for name in names]
     ax.legend(
         marks, words, frameon=False, fontsize=7.5, ncols=len(names),

@@ -7,15 +7,16 @@ cycles with their times, and what the drafter believed of each token. The three 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 
 from specviz import schema
 from specviz.escape import visible, written_out
+from specviz.schema import Metadata
 from specviz.trace import Trace, whole_characters
 
 if TYPE_CHECKING:
@@ -187,9 +188,9 @@ def _number(value: float | None) -> float:
     return float("nan") if value is None else float(value)
 
 
-def name_of(model: object) -> str:
+def name_of(model: Metadata | str | None) -> str:
     """The name in a run's `model` or `draft`; empty where there is none."""
-    return str(model.get("name", "")) if isinstance(model, dict) else str(model or "")
+    return str(model.get("name", "")) if isinstance(model, Mapping) else str(model or "")
 
 
 def _nodes(trace: Trace) -> float:
@@ -202,7 +203,7 @@ def headline(trace: Trace) -> Numbers:
     """The metrics of a trace of one run, pooled over its texts; what does not apply is left out."""
     from specviz import metrics
 
-    shown: list[tuple[str, Any, str, str]] = [
+    shown: list[tuple[str, Callable[[Trace], float], str, str]] = [
         ("tokens", metrics.output, "{:,.0f}", "tokens in the final text"),
         ("τ", metrics.tau, "{:.2f}", "tokens emitted a cycle, the bonus counted; autoregressive has 1.00"),
         ("tokens/s", metrics.tokens_per_second, "{:,.0f}", "tokens a second, the prefill's time left out"),

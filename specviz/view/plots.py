@@ -199,7 +199,8 @@ def _strip(shown: Picture, ax: Axes, lines: int) -> Axes:
 
         def _paint(self, renderer: RendererBase, artist: Artist) -> None:
             artist.set_transform(IdentityTransform())
-            artist.set_figure(ax.get_figure())  # type: ignore[arg-type]
+            if (figure := ax.get_figure()) is not None:
+                artist.set_figure(figure)
             artist.draw(renderer)
 
         def _write(

@@ -20,6 +20,7 @@ from specviz.view.picture import name_of
 from specviz.view.updates import named
 
 if TYPE_CHECKING:
+    from matplotlib.artist import Artist
     from matplotlib.axes import Axes
 
     from specviz.metrics import Ceilings
@@ -275,7 +276,7 @@ def _keys(ax: Axes, hues: Mapping[str, str], forms: Mapping[str, str], **place: 
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
-    handles: list[Any] = [Patch(color=hue, label=visible(model)) for model, hue in hues.items()]
+    handles: list[Artist] = [Patch(color=hue, label=visible(model)) for model, hue in hues.items()]
     for label, form in forms.items():
         handles.append(Line2D([], [], ls="", marker=form, color=GREY, ms=6, label=visible(label)))
     handles += [line for line in ax.lines if not str(line.get_label()).startswith("_")]

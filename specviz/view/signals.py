@@ -5,7 +5,7 @@ Each takes ``ax=``, draws only on it, and returns it. The numbers are those of `
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -38,7 +38,7 @@ SMALL = {"fontsize": 7.5, "title_fontsize": 7.5}
 FEW = 10  # nodes; a bin with fewer is drawn hollow
 
 
-def _looks(name: str) -> dict[str, Any]:
+def _looks(name: str) -> Look:
     """A signal's colour and marker, the same in every picture; the recorded C_t is black."""
     if name == "score":
         return {"color": "black", "marker": "*", "ms": 7}
@@ -88,7 +88,7 @@ def reliability(
     """
     table, chosen = _chosen(trace, signals, options)
     curve = metrics.calibration_curve(table, bins, outcome)
-    rated = metrics.auroc(table, outcome).set_index("signal")
+    rated = metrics.auroc(table, outcome).set_index("signal").T.to_dict()
     ax = axes(ax, (5.6, 4.6))
     ax.plot([0, 1], [0, 1], color=GREY, lw=1, ls="--")
     ax.set(xlim=(0, 1), ylim=(0, 1.02), xlabel="the drafter's certainty", ylabel=OUTCOMES[outcome])
@@ -97,7 +97,7 @@ def reliability(
     present = [name for name in chosen if (curve["signal"] == name).any()]
     for number, name in enumerate(present):
         shift = 0.004 * (number - (len(present) - 1) / 2)  # intervals side by side
-        _curve(table, name, curve[curve["signal"] == name], _rated(name, rated.loc[name]), shift, ax)
+        _curve(table, name, curve[curve["signal"] == name], _rated(name, rated[name]), shift, ax)
     ax.set_title(_counted(table), size=9, loc="left")
     ax.legend(framealpha=0.85, edgecolor="none", loc="lower right", title="AUROC, 95 %", **SMALL)
     return ax
@@ -132,7 +132,7 @@ def _chosen(
     return table, chosen
 
 
-def _rated(name: str, row: Any) -> str:
+def _rated(name: str, row: Mapping[Hashable, float]) -> str:
     between = f" [{row['low']:.2f}, {row['high']:.2f}]" if row["low"] == row["low"] else ""
     return f"{_title(name)}: {row['auroc']:.3f}{between}"
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from specviz.errors import TraceError
 from specviz.escape import spaced
+from specviz.schema import Metadata
 from specviz.trace import Trace
 from specviz.view.axes import axes, bare, fonts
 from specviz.view.canvas import STATES, WHY, Canvas, Pass, Placed, canvas
@@ -99,7 +100,7 @@ def align(stepwise: Trace, ssd: Trace, prompt: int | None = None) -> Aligned:
     names = [name_of(run.run["model"]) for run in runs]
     if names[0] != names[1]:
         raise TraceError(f"not the same model: {names[0]} and {names[1]}")
-    records: list[dict[str, Any]] = [(run.run["prompts"] or [{}] * (index + 1))[index] for run in runs]
+    records: list[Metadata] = [(run.run["prompts"] or [{}] * (index + 1))[index] for run in runs]
     lengths = [one.get("length", len(one.get("tokens") or [])) for one in records]
     both = all(one.get("tokens") for one in records)
     if lengths[0] != lengths[1] or (both and records[0]["tokens"] != records[1]["tokens"]):

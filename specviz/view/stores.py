@@ -7,14 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
+import pandas as pd
 
 from specviz import metrics
 from specviz.errors import TraceError
 from specviz.trace import Trace
-from specviz.view.axes import GREY, LOOKS, axes, legend, look, note, whole_numbers
+from specviz.view.axes import GREY, LOOKS, Look, axes, legend, look, note, whole_numbers
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -184,7 +185,7 @@ def warm_up(trace: Trace, ax: Axes | None = None, window: int = 7) -> Axes:
     return ax
 
 
-def store(memory: str | Path | Mapping[str, Any], ax: Axes | None = None) -> Axes:
+def store(memory: str | Path | Mapping[str, np.ndarray], ax: Axes | None = None) -> Axes:
     """What a store holds: the target's probability of each token's successors, by their rank.
 
     Parameters
@@ -212,7 +213,7 @@ def store(memory: str | Path | Mapping[str, Any], ax: Axes | None = None) -> Axe
     ax = axes(ax, (6.4, 3.2))
     p = arrays.get("p")
     if p is not None and filled.any():
-        stats: list[dict[str, Any]] = []
+        stats: list[Look] = []
         for rank in ranks:
             of_rank = p[filled[:, rank], rank]
             low, q1, middle, q3, high = (
@@ -241,7 +242,7 @@ def store(memory: str | Path | Mapping[str, Any], ax: Axes | None = None) -> Axe
     return ax
 
 
-def _arrays(memory: str | Path | Mapping[str, Any]) -> dict[str, np.ndarray]:
+def _arrays(memory: str | Path | Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     if isinstance(memory, str | Path):
         path = Path(memory)
         if not path.is_file():
@@ -271,7 +272,7 @@ def _arrays(memory: str | Path | Mapping[str, Any]) -> dict[str, np.ndarray]:
     return arrays
 
 
-def _points(ax: Axes, x: Any, rows: Any, number: int, label: str) -> None:
+def _points(ax: Axes, x: pd.Series, rows: pd.DataFrame, number: int, label: str) -> None:
     colour, marker = look(number)
     rate = rows["rate"]
     spread = np.array([rate - rows["rate_lo"], rows["rate_hi"] - rate]).clip(min=0)

@@ -8,14 +8,17 @@ drawn.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import pandas as pd
 
+from specviz import metrics
 from specviz.errors import TraceError
 from specviz.escape import visible
+from specviz.schema import Metadata
+from specviz.trace import Trace
 from specviz.view.axes import GREY, axes, bar_look, beside, legend, look, whole_numbers
 from specviz.view.updates import name, named
 
@@ -23,6 +26,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from specviz.view.updates import Traces
+
+Figure: TypeAlias = str | float | metrics.Estimate | None
 
 RT, CD = "RT", "CD"
 BETA = "β = "
@@ -56,17 +61,16 @@ def trade_offs(traces: Traces) -> pd.DataFrame:
         ``ne``, ``ad``, ``ao`` (`Estimate` over streams), ``tps``, ``speedup`` over RT on the same streams;
         ``bleu`` and ``chrf`` where the streams have references. `specviz.metrics` defines them.
     """
-    from specviz import metrics
-
     runs = [run for _, run in named(traces)]
-    bases: dict[str, Any] = {}
+    bases: dict[str, Trace] = {}
     for run in runs:
         if label(run.run) == RT:
             bases.setdefault(_language(run.run), run)
     rows = []
     for run in runs:
         table = metrics.by_stream(run)
-        own: dict[str, Any] = {"method": label(run.run), "language": _language(run.run)}
+        language = _language(run.run)
+        own: dict[str, Figure] = {"method": label(run.run), "language": language}
         accepted, written = table["accepted"].to_numpy(), table["emitted"].to_numpy()
         kept = accepted + table["unreviewed"].to_numpy()
         own["ne"] = metrics.pooled(table["erased"].to_numpy(), table["tokens"].to_numpy())
@@ -74,7 +78,7 @@ def trade_offs(traces: Traces) -> pd.DataFrame:
         own["ad"] = metrics.pooled(accepted, drafted) if drafted.sum() else None
         own["ao"] = metrics.pooled(kept, written) if kept.sum() else None
         own["tps"] = float(table["emitted"].sum() / table["seconds"].sum())
-        base = bases.get(own["language"])
+        base = bases.get(language)
         own["speedup"] = metrics.speedup(run, base) if base is not None else None
         if run.prompts["reference"].notna().any():
             scores = metrics.quality(run)
@@ -83,7 +87,7 @@ def trade_offs(traces: Traces) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def label(run: Mapping[str, Any]) -> str:
+def label(run: Metadata) -> str:
     """A run's setting as the paper's tables name it."""
     own = run["parameters"] or {}
     mode = own.get("mode")
@@ -94,7 +98,7 @@ def label(run: Mapping[str, Any]) -> str:
     return {"rt": RT, "cd": CD}.get(mode, f"{BETA}{own.get('beta'):g}")
 
 
-def _language(run: Mapping[str, Any]) -> str:
+def _language(run: Metadata) -> str:
     return str((run["parameters"] or {}).get("target_language", ""))
 
 
@@ -351,14 +355,12 @@ def based(points: pd.DataFrame) -> pd.DataFrame:
 
 def on_front(points: pd.DataFrame) -> pd.DataFrame:
     """The Pareto front's rows from the slowest to the fastest, the base's among them if it is one."""
-    from specviz import metrics
-
     return points[metrics.front(points["quality"], points["speed"])].sort_values("speed")
 
 
 def curves(
     points: pd.DataFrame, curve: str | None, size: str | None
-) -> list[tuple[np.ndarray, np.ndarray, np.ndarray, str, str, str, list[Any]]]:
+) -> list[tuple[np.ndarray, np.ndarray, np.ndarray, str, str, str, list[int]]]:
     """For each curve, its points in order of `size`: x, y, areas, colour, marker, label and rows."""
     rows = points.drop(based(points).index)
     if size:

@@ -13,12 +13,13 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import pandas as pd
 
 from specviz.errors import TraceError
 from specviz.escape import visible
+from specviz.schema import Metadata
 from specviz.trace import Trace, is_trace, listed, whole_characters
 from specviz.view.picture import Numbers, name_of, prompts
 
@@ -333,7 +334,7 @@ def _rows(one: Trace, k: int | None) -> list[Row]:
     return rows
 
 
-def name(run: Mapping[str, Any]) -> str:
+def name(run: Metadata) -> str:
     """How a run decoded its streams, as the paper calls it."""
     own = run["parameters"] or {}
     mode = own.get("mode")

@@ -16,7 +16,6 @@ coarser than the grid; choices that it cannot distinguish count as close.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -25,6 +24,7 @@ from specviz.rules.cells import COARSE, judge_cells, pick_cells
 from specviz.rules.speculative import next_origin
 from specviz.trace import Reading, Recorder, Trace, Written
 from specviz.whatifs.cell import replayed_run
+from specviz.whatifs.texts import Row, Setting
 from specviz.whatifs.walk import STOPPED, Place, Step, Walk
 
 NO_PASS = "no pass at this state is in the record"
@@ -157,9 +157,7 @@ def contested(text: Written, state: int, dtype: str, sure: float) -> bool:
 # -- as a trace -------------------------------------------------------------------------------------
 
 
-def build(
-    trace: Trace, texts: list[Written], walks: list[Walk], parameters: dict[str, Any], label: str
-) -> Trace:
+def build(trace: Trace, texts: list[Written], walks: list[Walk], parameters: Setting, label: str) -> Trace:
     """The replayed cycles with the metadata of the run they are taken from; times were not measured."""
     run = replayed_run(trace)
     shared = {name: run["parameters"][name] for name in ("block", "cache", "refresh", "sure", "whole")}
@@ -176,7 +174,7 @@ def build(
     return recorder.close().select(prompt=[text.prompt for text in texts])
 
 
-def _cycle(text: Written, step: Step, nodes: dict[str, list], shift: int) -> dict[str, Any]:
+def _cycle(text: Written, step: Step, nodes: dict[str, list], shift: int) -> Row:
     """A cycle as the recorder takes it."""
     start, end, n = step.start, step.start + step.emitted, step.sent
     status, parents = nodes["node_status"], np.array(nodes["node_parent"], np.int64)
@@ -190,7 +188,7 @@ def _cycle(text: Written, step: Step, nodes: dict[str, list], shift: int) -> dic
     p, rank = zip(*(_rated(readings, nodes, node) for node in range(n))) if n else ((), ())
     level = depths(parents) if n else np.zeros(0, np.int64)
     k = min((each.top.shape[1] for each in readings.values()), default=0)
-    row: dict[str, Any] = {
+    row: Row = {
         "prompt": text.prompt, "cycle": step.cycle, "context": text.context + start, "keep": start,
         "depth": int(level.max(initial=0)), "width": int(np.bincount(level).max()) if n else 0,
         "stop": step.stop, "end": text.end if end == len(text) else None,

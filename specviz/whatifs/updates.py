@@ -14,10 +14,10 @@ tell. What a display hides changes no text at all.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pandas as pd
 
@@ -29,7 +29,7 @@ from specviz.trace import Recorder, Trace
 from specviz.trace.text import begun_text
 from specviz.whatifs.answer import EXACT, RERUN
 from specviz.whatifs.cell import replayed_run
-from specviz.whatifs.texts import EPSILON, FLOOR, SINGLE, Candidates, number, positive
+from specviz.whatifs.texts import EPSILON, FLOOR, SINGLE, Candidates, Row, number, positive
 from specviz.whatifs.walk import STOPPED, TIE, Halt, Place, Step, Walk
 
 PARTS = "the text parts here"
@@ -159,7 +159,7 @@ def read_updates(trace: Trace) -> list[list[UpdateRecord]]:
     return list(streams.values())
 
 
-def _read_cycle(record: UpdateRecord, row: dict[str, Any]) -> None:
+def _read_cycle(record: UpdateRecord, row: Row) -> None:
     """Add what a cycle says of the places it stands at."""
     start, k = row["keep"] or 0, row["top_k"] or 0
     nodes, status = row["node_token"] or [], row["node_status"] or []
@@ -179,7 +179,7 @@ def _read_cycle(record: UpdateRecord, row: dict[str, Any]) -> None:
     record.end = row["end"] or record.end
 
 
-def tolerance(run: dict[str, Any]) -> float:
+def tolerance(run: Row) -> float:
     """How near two probabilities must be for a pass of another shape to swap them."""
     return FLOOR * EPSILON.get(run["dtype"] or "", SINGLE)
 
@@ -318,7 +318,7 @@ def tabulate_updates(
     ends = frozenset(run["eos"] or ())
     cut = None if tokenize == MODEL else tokenizer(run, tokenize)
 
-    def display(update: ReplayedUpdate) -> Sequence[Any]:
+    def display(update: ReplayedUpdate) -> Sequence[Hashable]:
         ids = rules.without_end(update.record.text, ends)[: update.shown]
         return ids if cut is None else cut(begun_text(pieces, ids))
 
@@ -368,7 +368,7 @@ def build_updates(trace: Trace, walks: list[StreamWalk], choice: Choice, label: 
     return recorder.close().select(prompt=[walk.updates[0].record.prompt for walk in walks if walk.updates])
 
 
-def _head(update: ReplayedUpdate, choice: Choice) -> dict[str, Any]:
+def _head(update: ReplayedUpdate, choice: Choice) -> Row:
     """An update's cycle 0."""
     record = update.record
     row = {name: getattr(record, name) for name in HEAD} | {"cycle": 0, "keep": 0}
@@ -379,7 +379,7 @@ def _head(update: ReplayedUpdate, choice: Choice) -> dict[str, Any]:
     return row | ({"pass_model": ["target"], "pass_rows": [1], "pass_tokens": [fed]} if fed > 0 else {})
 
 
-def _cycle(update: ReplayedUpdate, step: Step, last: bool) -> dict[str, Any]:
+def _cycle(update: ReplayedUpdate, step: Step, last: bool) -> Row:
     """A replayed cycle as the recorder takes it."""
     record, start = update.record, step.start
     nodes, kept = (update.draft, update.kept) if step.cycle == 1 else ([], 0)
@@ -395,7 +395,7 @@ def _cycle(update: ReplayedUpdate, step: Step, last: bool) -> dict[str, Any]:
         origins.append(next_origin(n, kept < n))
     places = [] if step.unreviewed else [i for i in range(kept + 1) if start + i in record.top]
     k = max((len(record.top[start + i]) for i in places), default=0)
-    row: dict[str, Any] = {
+    row: Row = {
         "prompt": record.prompt, "update": record.update, "cycle": step.cycle,
         "context": record.context + start, "keep": start, "depth": n, "width": min(n, 1),
         "end": record.end if last else None,

@@ -113,8 +113,9 @@ def slider(parameter: Parameter) -> Json:
         them), ``choices``, ``unit``, ``meaning``, ``symbol``.
     """
     kind = type(parameter.default).__name__
-    names = ("name", "default", "choices", "unit", "meaning", "symbol")
-    control = {name: getattr(parameter, name) for name in names} | {"kind": kind}
+    names = ("name", "default", "unit", "meaning", "symbol")
+    control = {name: getattr(parameter, name) for name in names}
+    control |= {"kind": kind, "choices": list(parameter.choices)}
     if kind in ("int", "float"):
         low, high = parameter.low, parameter.high
         if low is None:
