@@ -75,7 +75,7 @@ def bar_look(number: int) -> Look:
     return {"color": look(number)[0], "hatch": HATCHES[number % len(HATCHES)], "edgecolor": "white"}
 
 
-def beside(number: int, count: int, places: int) -> tuple[np.ndarray, float]:
+def bar_places(number: int, count: int, places: int) -> tuple[np.ndarray, float]:
     """Where the n-th of `count` bars stands at each of some places, and how far bars are apart."""
     wide = 0.8 / count
     return np.arange(places) + (number - (count - 1) / 2) * wide, wide

@@ -15,7 +15,7 @@ import pandas as pd
 from specviz import metrics
 from specviz.escape import visible
 from specviz.trace import Trace
-from specviz.view.axes import GREY, Look, axes, bar_look, beside, legend, look
+from specviz.view.axes import GREY, Look, axes, bar_look, bar_places, legend, look
 from specviz.view.picture import name_of
 from specviz.view.updates import named
 
@@ -183,7 +183,7 @@ def costs_figure(
     rows = table[table["name"] != baseline]
     ax = axes(ax, (7.2, 3.4))
     for number, (_, row) in enumerate(rows.iterrows()):
-        x, wide = beside(number, len(rows), len(FIGURES))
+        x, wide = bar_places(number, len(rows), len(FIGURES))
         y, name = np.array([row[name] for name in FIGURES], float), visible(str(row["name"]))
         ax.bar(x, y - 1, bottom=1, width=0.92 * wide, label=name, **bar_look(number))
         for at, value in zip(x, y):

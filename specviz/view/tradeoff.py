@@ -19,7 +19,7 @@ from specviz.errors import TraceError
 from specviz.escape import visible
 from specviz.schema import Metadata
 from specviz.trace import Trace
-from specviz.view.axes import GREY, axes, bar_look, beside, legend, look, whole_numbers
+from specviz.view.axes import GREY, axes, bar_look, bar_places, legend, look, whole_numbers
 from specviz.view.updates import name, named
 
 if TYPE_CHECKING:
@@ -233,7 +233,7 @@ def by_language(
     for number, method in enumerate(there):
         rows = shown[shown["method"] == method].drop_duplicates("language")
         y = _values(rows.set_index("language").reindex(languages), figure)
-        x, wide = beside(number, len(there), len(languages))
+        x, wide = bar_places(number, len(there), len(languages))
         ax.bar(x, y[0], width=0.92 * wide, label=method, **bar_look(number))
         has_interval = np.isfinite(y[1])
         ax.vlines(x[has_interval], y[1][has_interval], y[2][has_interval], color="black", lw=1)
