@@ -17,7 +17,6 @@ from specviz.files import write_text
 from specviz.trace import Trace
 from specviz.view.picture import KINDS, name_of, picture, prompts
 from specviz.view.static import document, excerpt, style
-from specviz.view.terminal import COLOURS
 
 DRAFTED = ("draft", "unreviewed")
 PROMPT = 160  # characters of a prompt
@@ -155,7 +154,7 @@ def _terminal(piece: Piece, colour: bool) -> str:
         return text
     word = text.lstrip(" ")
     gap = text[: len(text) - len(word)]
-    return f"{gap}\x1b[1;4;{COLOURS[piece.kind] or '39'}m{word}\x1b[0m" if colour else f"{gap}[{word}]"
+    return f"{gap}\x1b[1;4;{KINDS[piece.kind].code or '39'}m{word}\x1b[0m" if colour else f"{gap}[{word}]"
 
 
 def examples(

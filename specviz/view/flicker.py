@@ -13,6 +13,9 @@ from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from matplotlib.axes import Axes
+from matplotlib.patches import Patch
+
 from specviz.escape import html, spaced, visible
 from specviz.files import write_text
 from specviz.trace import Trace
@@ -22,8 +25,6 @@ from specviz.view.static import chips, document, style
 from specviz.view.updates import FATES, REUSES, Ribbon, Row, Run, alike, distinct, ribbon, side_by_side
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
     from specviz.view.updates import Traces
 
 FIRST, LAST = 12, 3  # rows of a long stream that are not folded
@@ -402,8 +403,6 @@ def drawn(trace: Trace, prompt: int | None = None, ax: Axes | None = None, words
 
 
 def _draw(one: Ribbon, ax: Axes | None, words: bool | None) -> Axes:
-    from matplotlib.patches import Patch
-
     wide = max(1, *(max(len(r.words), r.kept + len(r.erased)) for r in one.rows))
     if words is None:
         words = len(one.rows) <= 12 and wide <= 16

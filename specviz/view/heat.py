@@ -5,14 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.patches import Patch, Rectangle
 
 from specviz.errors import ParameterError
 from specviz.view.axes import axes
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.patches import Patch
-
     from specviz.whatifs import Answer
 
 # What a cell's badge adds to its number, so that no map hides how sure it is.
@@ -93,8 +92,6 @@ def _numbers(ax: Axes, grid: np.ndarray, badges: np.ndarray, has_interval: bool)
 
 
 def _hatch(row: int, column: int) -> Patch:
-    from matplotlib.patches import Rectangle
-
     return Rectangle(
         (column - 0.5, row - 0.5), 1, 1, fill=False, hatch="///", linewidth=0, edgecolor=(1, 1, 1, 0.3)
     )

@@ -5,13 +5,30 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import TYPE_CHECKING
 
 import numpy as np
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.backend_bases import RendererBase
+from matplotlib.backends.backend_agg import RendererAgg
+from matplotlib.font_manager import FontProperties
+from matplotlib.patches import Rectangle
+from matplotlib.text import Text
+from matplotlib.transforms import IdentityTransform
 
 from specviz.escape import spaced, visible
 from specviz.trace import Trace
-from specviz.view.axes import Look, axes, fonts, legend, legend_right, new_figure, note, png, whole_numbers
+from specviz.view.axes import (
+    FATE_LOOKS,
+    axes,
+    fonts,
+    legend,
+    legend_right,
+    new_figure,
+    note,
+    png,
+    whole_numbers,
+)
 from specviz.view.picture import (
     FATES,
     KINDS,
@@ -25,10 +42,6 @@ from specviz.view.picture import (
     picture,
     pictures,
 )
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.backend_bases import RendererBase
 
 SIZE = 11.0  # points, of the text
 LINE = 21.0  # points from one line of it to the next
@@ -130,15 +143,11 @@ def _word_start(places: list[Place], line: int, span: Span, part: str) -> int:
 @cache
 def _ruler(dpi: float) -> Callable[[str], float]:
     """Measures texts in pixels, without a figure."""
-    from matplotlib.backends.backend_agg import RendererAgg
-
     return _measure(RendererAgg(8, 8, dpi))
 
 
 def _measure(renderer: RendererBase) -> Callable[[str], float]:
     """Measures texts in a renderer's pixels."""
-    from matplotlib.font_manager import FontProperties
-
     font = FontProperties(family=fonts(), size=SIZE)
 
     @cache
@@ -162,11 +171,6 @@ def _height(shown: Picture, inches: float, lines: int) -> float:
 
 
 def _strip(shown: Picture, ax: Axes, lines: int) -> Axes:
-    from matplotlib.artist import Artist
-    from matplotlib.patches import Rectangle
-    from matplotlib.text import Text
-    from matplotlib.transforms import IdentityTransform
-
     class Words(Artist):
         """Text that is laid out anew in its axes each time it is drawn."""
 
@@ -286,19 +290,10 @@ def confidence(trace: Trace, prompt: int | None = None, ax: Axes | None = None) 
 
 
 def _confidence(shown: Picture, ax: Axes) -> Axes:
-    looks: dict[str, Look] = {
-        "accepted": {"marker": "o", "color": "#0072b2", "s": 16, "zorder": 3},
-        "rejected": {"marker": "x", "color": "#d55e00", "s": 26},
-        "unjudged": {"marker": ".", "color": "#777777", "s": 14},
-        "unreviewed": {"marker": "$?$", "color": "#777777", "s": 30},
-        "cut": {"marker": "|", "color": "#777777", "s": 30},
-        "unsent": {"marker": "o", "facecolors": "none", "edgecolors": "#777777", "s": 16},
-        "pruned": {"marker": "^", "facecolors": "none", "edgecolors": "#777777", "s": 16},
-    }
     for status in FATES:
         dots = [(b.position, b.value) for b in shown.beliefs if b.status == status]
         if dots:
-            ax.scatter(*zip(*dots), label=status, clip_on=False, **looks[status])
+            ax.scatter(*zip(*dots), label=status, clip_on=False, **FATE_LOOKS[status])
     if shown.threshold is not None:
         ax.axhline(shown.threshold, ls="--", lw=1, color="#444444", label=f"threshold {shown.threshold:g}")
     if shown.why_no_beliefs:

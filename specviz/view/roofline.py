@@ -11,6 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from specviz import metrics
 from specviz.escape import visible
@@ -20,9 +25,6 @@ from specviz.view.picture import name_of
 from specviz.view.updates import named
 
 if TYPE_CHECKING:
-    from matplotlib.artist import Artist
-    from matplotlib.axes import Axes
-
     from specviz.metrics import Ceilings
     from specviz.view.updates import Traces
 
@@ -177,8 +179,6 @@ def costs_figure(
     TraceError
         As `specviz.metrics.relative_costs`.
     """
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
-
     table = metrics.relative_costs(traces, baseline, prefill)
     rows = table[table["name"] != baseline]
     ax = axes(ax, (7.2, 3.4))
@@ -273,9 +273,6 @@ def _hues(points: pd.DataFrame) -> dict[str, str]:
 
 def _keys(ax: Axes, hues: Mapping[str, str], forms: Mapping[str, str], **place: Any) -> None:
     """Legends: colours of models, forms of runs, and what lines have a label."""
-    from matplotlib.lines import Line2D
-    from matplotlib.patches import Patch
-
     handles: list[Artist] = [Patch(color=hue, label=visible(model)) for model, hue in hues.items()]
     for label, form in forms.items():
         handles.append(Line2D([], [], ls="", marker=form, color=GREY, ms=6, label=visible(label)))

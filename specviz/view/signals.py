@@ -6,10 +6,11 @@ Each takes ``ax=``, draws only on it, and returns it. The numbers are those of `
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
 
 from specviz import metrics
 from specviz.errors import ParameterError
@@ -20,9 +21,6 @@ from specviz.trace import Trace
 from specviz.view.axes import FATE_LOOKS, GREY, LOOKS, Look, axes, legend_right, note, panel
 from specviz.view.control import MOST
 from specviz.view.picture import first_run
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 NAMES = {
     "score": "C_t, as recorded",
@@ -345,11 +343,10 @@ def _dots(trace: Trace, over: str, top: float, ax: Axes) -> None:
     table = metrics.signals(trace)
     table = table[table["gap"].notna()]
     across = table["score"].fillna(table["ensemble"]) if over == "confidence" else 1 - table["entropy"]
-    looks: dict[str, Look] = {
-        "accepted": {"marker": "o", "s": 9, "color": "#0072b2", "alpha": 0.35},
-        "rejected": {"marker": "x", "s": 16, "color": "#d55e00", "alpha": 0.7, "lw": 0.9},
-    }
-    for status, look in looks.items():
+    for status, look in (
+        ("accepted", {"s": 9, "alpha": 0.35}),
+        ("rejected", {"s": 16, "alpha": 0.7, "lw": 0.9}),
+    ):
         rows = table["accepted"] == (status == "accepted")
         label = f"{status} ({rows.sum():,})"
-        ax.scatter(across[rows], table["gap"][rows].clip(upper=top), label=label, **look)
+        ax.scatter(across[rows], table["gap"][rows].clip(upper=top), label=label, **FATE_LOOKS[status] | look)

@@ -7,18 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.ticker import PercentFormatter
 
 from specviz import metrics
 from specviz.errors import TraceError
 from specviz.trace import Trace
 from specviz.view.axes import GREY, LOOKS, Look, axes, legend, look, note, whole_numbers
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 READINGS = {"judged": "accepted of those judged", "text": "in the final text, of those sent"}
 
@@ -111,8 +109,6 @@ def right_by(
             f"{name} ({int(table.loc[table['source'] == name, 'sent'].sum()):,} nodes)",
         )
     ax.set_xlim(first - 0.5, max(table[by].max(), first + 1) + 0.5)
-    from matplotlib.ticker import PercentFormatter
-
     whole_numbers(ax.xaxis)
     ax.yaxis.set_major_formatter(PercentFormatter(1, decimals=None))
     ax.set_title(f"Right by {by}: {READINGS[reading]}", size=9, loc="left", pad=18)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
 
 from specviz import metrics
 from specviz.errors import TraceError
@@ -23,8 +24,6 @@ from specviz.view.axes import GREY, axes, bar_look, bar_places, legend, look, wh
 from specviz.view.updates import name, named
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
     from specviz.view.updates import Traces
 
 Figure: TypeAlias = str | float | metrics.Estimate | None
