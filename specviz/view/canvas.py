@@ -51,7 +51,6 @@ STATES = {
     "final": State("final", "", "#e3edf4", "placed by an earlier pass"),
     "masked": State("masked", "", "#000000", "masked; the darker, the surer the pass was of its best token"),
 }
-NOW = ("accepted", "bonus", "correction", "plain", "parallel")  # states of a cell that is placed in the pass
 
 # Why a pass placed no more tokens than it did, the word of a note and a sentence.
 WHY = {

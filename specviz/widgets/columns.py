@@ -524,15 +524,3 @@ def pack(header: Json, arrays: Mapping[str, np.ndarray]) -> bytes:
     words = text.encode("utf8", "replace")
     words += b" " * (-(len(words) + 4) % ALIGN)
     return struct.pack("<I", len(words)) + words + b"".join(buffers)
-
-
-def unpack(data: bytes) -> tuple[Json, Arrays]:
-    """The header and arrays of `pack`."""
-    length = struct.unpack_from("<I", data)[0]
-    index = json.loads(data[4 : 4 + length])
-    base = 4 + length
-    arrays = {}
-    for name, (kind, place, count, same) in index["arrays"].items():
-        kept = np.frombuffer(data, np.dtype("<" + kind), 1 if same else count, base + place)
-        arrays[name] = np.repeat(kept, count) if same else kept
-    return index["header"], arrays
