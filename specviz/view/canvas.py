@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -18,7 +19,7 @@ from specviz.escape import visible
 from specviz.schema import Metadata
 from specviz.trace import Trace
 from specviz.trace.checks import list_sizes
-from specviz.view.picture import first_run, name_of
+from specviz.view.picture import first_run, letters, name_of
 
 Row: TypeAlias = Mapping[Hashable, Any]  # of a table, by column
 END = "■"  # a token that ends a text
@@ -315,13 +316,10 @@ def _node(row: Row, texts: Callable[[int], str], nexts: dict[int, tuple[int, str
 def _texts(trace: Trace) -> Callable[[int], str]:
     """A token as it stands in a cell; ends are `END`, what is no whole character is written out."""
     pieces, ends = trace.pieces, set(trace.run["eos"] or [])
-    kept: dict[int, str] = {}
 
+    @cache
     def text(token: int) -> str:
-        if token not in kept:
-            letters = pieces.get(token, b"<%d>" % token).decode("utf8", "surrogateescape")
-            kept[token] = END if token in ends else visible(letters).replace("\n", "⏎")
-        return kept[token]
+        return END if token in ends else visible(letters(pieces, [token])).replace("\n", "⏎")
 
     return text
 

@@ -9,14 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from specviz.errors import TraceError
 from specviz.escape import html, spaced, visible
-from specviz.files import write_text
 from specviz.trace import Trace
 from specviz.view.picture import KINDS, name_of, picture, prompts
-from specviz.view.static import document, excerpt, style
+from specviz.view.static import Page, document, excerpt, style
 
 DRAFTED = ("draft", "unreviewed")
 PROMPT = 160  # characters of a prompt
@@ -60,7 +58,7 @@ class Example:
     rows: tuple[Row, ...]
 
 
-class Examples:
+class Examples(Page):
     """Examples that show themselves in a notebook and in a terminal; made by `specviz.view.examples`.
 
     Attributes
@@ -86,16 +84,8 @@ class Examples:
         legend = f'<div class="legend"><span>Written by the large model:</span>{keys}</div>' if keys else ""
         return f'{legend}<div class="table"><table class="eg">{bodies}</table></div>'
 
-    def to_html(self, path: str | Path, *, force: bool = False) -> Path:
-        """Write them as one offline page without a script; an existing file only with `force`.
-
-        Raises
-        ------
-        TraceError
-            If the file exists (unless `force`) or cannot be written.
-        """
-        page = document("specviz examples", [f"<style>{STYLE}</style>{self._fragment()}"])
-        return write_text(Path(path), page, force)
+    def _page(self) -> str:
+        return document("specviz examples", [f"<style>{STYLE}</style>{self._fragment()}"])
 
     def _repr_html_(self) -> str:
         return f'<div class="specviz wide"><style>{style()}{STYLE}</style>{self._fragment()}</div>'

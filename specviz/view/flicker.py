@@ -10,18 +10,16 @@ from dataclasses import replace
 from importlib.resources import files
 from itertools import groupby
 from math import isfinite
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 
 from specviz.escape import html, spaced, visible
-from specviz.files import write_text
 from specviz.trace import Trace
 from specviz.view.axes import Look, axes, fonts, new_figure, png, whole_numbers
 from specviz.view.picture import prompts
-from specviz.view.static import chips, document, style
+from specviz.view.static import Page, chips, document, style
 from specviz.view.updates import FATES, REUSES, Ribbon, Row, Run, alike, distinct, ribbon, side_by_side
 
 if TYPE_CHECKING:
@@ -282,7 +280,7 @@ def notebook(runs: Sequence[Trace], most: int) -> str:
     return block([*figures, more])
 
 
-class Flicker:
+class Flicker(Page):
     """A flicker ribbon that shows itself in a notebook; made by `specviz.flicker`.
 
     Attributes
@@ -294,16 +292,8 @@ class Flicker:
     def __init__(self, ribbons: Sequence[Ribbon]) -> None:
         self.ribbons = list(ribbons)
 
-    def to_html(self, path: str | Path, *, force: bool = False) -> Path:
-        """Write it as one offline page without a script; an existing file only with `force`.
-
-        Raises
-        ------
-        TraceError
-            If the file exists (unless `force`) or cannot be written.
-        """
-        page = document("specviz flicker", [block([figure(self.ribbons)])])
-        return write_text(Path(path), page, force)
+    def _page(self) -> str:
+        return document("specviz flicker", [block([figure(self.ribbons)])])
 
     def _repr_html_(self) -> str:
         return block([figure(self.ribbons)])

@@ -17,12 +17,12 @@ import pandas as pd
 
 from specviz.errors import ParameterError, TraceError, install
 from specviz.escape import html, plotly, script_sources
-from specviz.files import write_text
 from specviz.trace import Trace
 from specviz.view.axes import Look
 from specviz.view.canvas import Row
 from specviz.view.control import MOST, Loop, loop
 from specviz.view.picture import FATES
+from specviz.view.static import Page
 from specviz.view.tradeoff import based, columns_of, curves, on_front
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def _plotly() -> ModuleType:
     return go
 
 
-class Interactive:
+class Interactive(Page):
     """A plotly figure that shows itself in a notebook without a network, and writes itself as a page.
 
     Attributes
@@ -81,17 +81,11 @@ class Interactive:
         )
         return fragment
 
-    def to_html(self, path: str | Path, *, force: bool = False) -> Path:
-        """Write one offline page; an existing file only with `force`. Links are relative to the page.
-
-        Raises
-        ------
-        TraceError
-            If the file exists (unless `force`) or cannot be written.
-        """
+    def _page(self) -> str:
+        """The whole page; its links are relative to it."""
         title, figure = html(self.title), self._html("figure")
         policy = POLICY.format(script_sources(*SCRIPT.findall(figure)[:OWN_SCRIPTS]))
-        page = (
+        return (
             f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
             f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
             '<meta name="viewport" content="width=device-width,initial-scale=1"></head>'
@@ -99,7 +93,6 @@ class Interactive:
             f'<h1 style="font:600 20px system-ui;margin:12px">{title}</h1>'
             f"{figure}</main></body></html>"
         )
-        return write_text(Path(path), page, force)
 
     def _repr_html_(self) -> str:
         return self._html(f"specviz-{id(self):x}")

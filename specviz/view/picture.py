@@ -198,7 +198,7 @@ def _nodes(trace: Trace) -> float:
 
 def headline(trace: Trace) -> Numbers:
     """The metrics of a trace of one run, pooled over its texts; what does not apply is left out."""
-    drafts, tree = metrics.drafted(trace) != 0, (trace.cycles["width"] > 1).any()
+    drafts, tree = metrics.drafted(trace) != 0, bool((trace.cycles["width"] > 1).any())
     lossy = trace.run["method"] in schema.ROLLBACK
     shown: list[tuple[bool, str, Callable[[Trace], float], str, str]] = [
         (True, "tokens", metrics.output, "{:,.0f}", "tokens in the final text"),
@@ -224,12 +224,21 @@ def headline(trace: Trace) -> Numbers:
     return tuple((name, form.format(value), why) for name, value, form, why in values if value == value)
 
 
+def token_bytes(pieces: Mapping[int, bytes], tokens: Iterable[int]) -> list[tuple[int, bytes]]:
+    """Each token with its bytes; one that has none stands as its number."""
+    return [(token, pieces.get(token, b"<%d>" % token)) for token in tokens]
+
+
+def letters(pieces: Mapping[int, bytes], tokens: Iterable[int]) -> str:
+    """The text of some tokens; bytes that are no UTF-8 are surrogates, which `specviz.escape` writes out."""
+    return b"".join(piece for _, piece in token_bytes(pieces, tokens)).decode("utf8", "surrogateescape")
+
+
 def _written(text: str, tokens: list[int], pieces: dict[int, bytes]) -> str:
     """A span's text; where bytes are no UTF-8, those bytes written out."""
     if "\ufffd" not in text:
         return text
-    whole = b"".join(pieces.get(t, b"<%d>" % t) for t in tokens).decode("utf8", "surrogateescape")
-    return re.sub("[\udc80-\udcff]", written_out, whole)
+    return re.sub("[\udc80-\udcff]", written_out, letters(pieces, tokens))
 
 
 def _lost(nodes: pd.DataFrame, pieces: dict[int, bytes]) -> dict[int, str]:
@@ -247,10 +256,7 @@ def _lost(nodes: pd.DataFrame, pieces: dict[int, bytes]) -> dict[int, str]:
             tried = dropped[dropped["status"] == "rejected"]
             shown = tried[tried["depth"] == tried["depth"].max()].head(MOST_TRIED)
         tokens = shown["token"].tolist()
-        parts = [
-            _written(text, ids, pieces)
-            for text, ids in whole_characters((t, pieces.get(t, b"<%d>" % t)) for t in tokens)
-        ]
+        parts = [_written(text, ids, pieces) for text, ids in whole_characters(token_bytes(pieces, tokens))]
         if chain:
             lost[int(str(number))] = "".join(parts)
         else:

@@ -15,6 +15,7 @@ from matplotlib.patches import FancyBboxPatch, Rectangle
 
 from specviz.errors import TraceError
 from specviz.escape import spaced
+from specviz.rules.speculative import common_prefix
 from specviz.schema import Metadata
 from specviz.trace import Trace
 from specviz.view.axes import axes, bare, fonts
@@ -111,18 +112,12 @@ def align(stepwise: Trace, ssd: Trace, prompt: int | None = None) -> Aligned:
                 f"only under the same one ({', '.join(base.policy)})"
             )
     first, second = _placements(base), _placements(other)
-    same = 0
-    while same < min(len(first), len(second)) and _key(first[same]) == _key(second[same]):
-        same += 1
+    same = common_prefix([(p.cell, p.token) for p in first], [(p.cell, p.token) for p in second])
     return Aligned(base, other, same, same < max(len(first), len(second)))
 
 
 def _placements(shown: Canvas) -> list[Placed]:
     return [placed for one in shown.passes for placed in one.placed]
-
-
-def _key(placed: Placed) -> tuple[int, int]:
-    return placed.cell, placed.token
 
 
 def aligned(

@@ -324,6 +324,24 @@ def table(frame: pd.DataFrame) -> str:
     return f'<div class="table"><table><thead><tr>{names}</tr></thead><tbody>{rows}</tbody></table></div>'
 
 
+class Page:
+    """What shows itself in a notebook, and writes itself as one offline page."""
+
+    def _page(self) -> str:
+        """The whole page."""
+        raise NotImplementedError
+
+    def to_html(self, path: str | Path, *, force: bool = False) -> Path:
+        """Write it as one offline page; an existing file only with `force`.
+
+        Raises
+        ------
+        TraceError
+            If the file exists (unless `force`) or cannot be written.
+        """
+        return write_text(Path(path), self._page(), force)
+
+
 def document(title: str, parts: list[str]) -> str:
     """A whole offline page around fragments; its policy forbids scripts and every request."""
     policy = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"

@@ -8,7 +8,6 @@ in Zeng et al. Words are words, or characters in scripts without spaces; punctua
 
 from __future__ import annotations
 
-import codecs
 import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,9 +18,12 @@ import pandas as pd
 
 from specviz.errors import TraceError
 from specviz.escape import visible
+from specviz.rules.retranslation import displayed
+from specviz.rules.speculative import common_prefix
 from specviz.schema import Metadata
 from specviz.trace import Trace, is_trace, listed, whole_characters
-from specviz.view.picture import Numbers, name_of, prompts
+from specviz.trace.text import begun_text
+from specviz.view.picture import Numbers, name_of, prompts, token_bytes
 
 Traces: TypeAlias = "Trace | Sequence[Trace] | Mapping[str, Trace]"
 
@@ -235,12 +237,7 @@ def _unspaced(char: str) -> bool:
 
 def same(one: Sequence[str], other: Sequence[str]) -> int:
     """How many words two texts begin with in common; spaces do not count."""
-    n = 0
-    for a, b in zip(one, other):
-        if a.strip() != b.strip():
-            break
-        n += 1
-    return n
+    return common_prefix([word.strip() for word in one], [word.strip() for word in other])
 
 
 def ribbon(trace: Trace, prompt: int | None = None, k: int | None = None) -> Ribbon:
@@ -308,8 +305,10 @@ def _rows(one: Trace, k: int | None) -> list[Row]:
         now = words(u["source"] or "")
         common = same(source, now)
         number = int(u["update"])
-        written = whole_characters((t, pieces.get(t, b"<%d>" % t)) for t in u["ids"])
-        seen = u["shown_text"] if k is None else begun(u["ids"], k * (number < final), pieces)
+        written = whole_characters(token_bytes(pieces, u["ids"]))
+        seen = u["shown_text"]
+        if k is not None:
+            seen = begun_text(pieces, u["ids"][: displayed(len(u["ids"]), k, number == final)])
         shown, reuse, texts = _output(written, origins.get(number, []), seen)
         kept = same(display, texts[:shown])
         rows.append(
@@ -350,12 +349,6 @@ def name(run: Metadata) -> str:
     return ", ".join(parts)
 
 
-def begun(ids: Sequence[int], k: int, pieces: Mapping[int, bytes]) -> str:
-    """What is displayed of an output whose last `k` tokens are masked: whole characters."""
-    joined = b"".join(pieces.get(t, b"<%d>" % t) for t in ids[: max(0, len(ids) - k)])
-    return codecs.getincrementaldecoder("utf8")("replace").decode(joined)
-
-
 def _whole(value: float | None) -> int:
     return int(value) if value == value and value is not None else 0
 
@@ -390,7 +383,7 @@ def _draft(nodes: Sequence[tuple[int, str]], pieces: Mapping[int, bytes]) -> tup
     """A draft's text in runs of one status; a character has that of its first token."""
     parts: list[tuple[str, str]] = []
     place = 0
-    for text, ids in whole_characters((t, pieces.get(t, b"<%d>" % t)) for t, _ in nodes):
+    for text, ids in whole_characters(token_bytes(pieces, (token for token, _ in nodes))):
         status = nodes[place][1]
         place += len(ids)
         if parts and parts[-1][1] == status:

@@ -22,8 +22,8 @@ import numpy as np
 from specviz.draft import Draft, depths
 from specviz.rules.cells import COARSE, judge_cells, pick_cells
 from specviz.rules.speculative import next_origin
-from specviz.trace import Reading, Recorder, Trace, Written
-from specviz.whatifs.cell import replayed_run
+from specviz.trace import Reading, Trace, Written
+from specviz.whatifs.cell import recorded, replayed_run
 from specviz.whatifs.texts import Row, Setting
 from specviz.whatifs.walk import STOPPED, Place, Step, Walk
 
@@ -164,14 +164,12 @@ def build(trace: Trace, texts: list[Written], walks: list[Walk], parameters: Set
     if run["method"] != "ssd":
         run |= {"exactness": "exact up to ties", "pseudocode": None}
     run |= {"run": label, "method": "ssd", "parameters": parameters | shared}
-    pieces = trace.pieces
-    recorder = Recorder(run, piece=lambda token: pieces.get(token, b""))
     shift = (run["canvas"] or {}).get("shift") or 0
+    cycles: list[Row] = []
     for text, walk in zip(texts, walks):
-        recorder.add({"prompt": text.prompt, "cycle": 0, "context": text.context, "keep": 0})
-        for step, nodes in zip(walk.steps, walk.nodes):
-            recorder.add(_cycle(text, step, nodes, shift))
-    return recorder.close().select(prompt=[text.prompt for text in texts])
+        cycles.append({"prompt": text.prompt, "cycle": 0, "context": text.context, "keep": 0})
+        cycles += [_cycle(text, step, nodes, shift) for step, nodes in zip(walk.steps, walk.nodes)]
+    return recorded(run, trace.pieces, cycles)
 
 
 def _cycle(text: Written, step: Step, nodes: dict[str, list], shift: int) -> Row:

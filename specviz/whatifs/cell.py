@@ -5,6 +5,7 @@ What the dense record says of a place stands where a run would have written it: 
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from specviz.rules.speculative import chain_status, next_origin
@@ -58,11 +59,17 @@ def build(
         words += f"; in {models} of {len(walks)} texts the trees are a model of what would have grown"
     run |= {"run": label, "method": method, "parameters": parameters, "replayed": words, "dense": None}
     run["draft"] = drafter
-    pieces = trace.pieces | {UNKNOWN: PIECE.encode()}
+    return recorded(run, trace.pieces | {UNKNOWN: PIECE.encode()}, cycles)
+
+
+def recorded(run: Row, pieces: Mapping[int, bytes], cycles: Iterable[Row]) -> Trace:
+    """Replayed cycles as a trace of the prompts that they are of."""
     recorder = Recorder(run, piece=lambda token: pieces.get(token, b""))
+    prompts: dict[int, None] = {}
     for cycle in cycles:
         recorder.add(cycle)
-    return recorder.close().select(prompt=[record.prompt for record in texts])
+        prompts[cycle["prompt"]] = None
+    return recorder.close().select(prompt=list(prompts))
 
 
 def _prefill(record: TextRecord, drafter: bool) -> Row:

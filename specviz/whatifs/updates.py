@@ -25,10 +25,10 @@ from specviz.errors import TraceError
 from specviz.metrics.tokens import MODEL, tokenizer
 from specviz.rules import retranslation as rules
 from specviz.rules.speculative import chain_status, common_prefix, next_origin
-from specviz.trace import Recorder, Trace
+from specviz.trace import Trace
 from specviz.trace.text import begun_text
 from specviz.whatifs.answer import EXACT, RERUN
-from specviz.whatifs.cell import replayed_run
+from specviz.whatifs.cell import recorded, replayed_run
 from specviz.whatifs.texts import EPSILON, FLOOR, SINGLE, Candidates, Row, number, positive
 from specviz.whatifs.walk import STOPPED, TIE, Halt, Place, Step, Walk
 
@@ -354,18 +354,20 @@ def build_updates(trace: Trace, walks: list[StreamWalk], choice: Choice, label: 
         run["replayed"] += f"; {cut} of {len(walks)} streams end where a rerun would have to say"
     run |= {"run": label, "parameters": run["parameters"] | choice._asdict()}
     run["exactness"] = rules.exactness(choice.mode, choice.beta, True)
-    pieces = trace.pieces
-    recorder = Recorder(run, piece=lambda token: pieces.get(token, b""))
+    return recorded(run, trace.pieces, _cycles(walks, choice))
+
+
+def _cycles(walks: list[StreamWalk], choice: Choice) -> Iterator[Row]:
+    """Every replayed cycle as the recorder takes it."""
     for walk in walks:
         steps = iter(walk.steps)
         for update in walk.updates:
-            recorder.add(_head(update, choice))
+            yield _head(update, choice)
             start = 0
             while start < len(update.record.text):
                 step = next(steps)
                 start += step.emitted
-                recorder.add(_cycle(update, step, start == len(update.record.text)))
-    return recorder.close().select(prompt=[walk.updates[0].record.prompt for walk in walks if walk.updates])
+                yield _cycle(update, step, start == len(update.record.text))
 
 
 def _head(update: ReplayedUpdate, choice: Choice) -> Row:

@@ -21,7 +21,7 @@ from specviz.escape import visible
 from specviz.trace import Trace, whole_characters
 from specviz.trace.checks import list_sizes
 from specviz.view import updates
-from specviz.view.picture import FATES, KINDS, PHASES, name_of, phase_times
+from specviz.view.picture import FATES, KINDS, PHASES, letters, name_of, phase_times, token_bytes
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -394,28 +394,20 @@ def _texts(trace: Trace, out_at: np.ndarray, ids: list[int]) -> tuple[list[str],
     for text in standing.values():
         words = [row for row in text if ids[row] not in ends]
         place = 0
-        for joined, group in whole_characters((ids[row], _bytes(pieces, ids[row])) for row in words):
+        for joined, group in whole_characters(token_bytes(pieces, (ids[row] for row in words))):
             rows = words[place : place + len(group)]
             place += len(group)
             if len(rows) > 1:
                 for row in rows:
                     shown[row], by[row] = "", rows[-1]
-                whole = joined if "\ufffd" not in joined else _joined(pieces, group)
+                whole = joined if "\ufffd" not in joined else letters(pieces, group)
                 shown[rows[-1]] = visible(whole)
     return shown, _small(by), _small(gone)
 
 
-def _bytes(pieces: Mapping[int, bytes], token: int) -> bytes:
-    return pieces.get(token, b"<%d>" % token)
-
-
-def _joined(pieces: Mapping[int, bytes], tokens: Iterable[int]) -> str:
-    return b"".join(_bytes(pieces, t) for t in tokens).decode("utf8", "surrogateescape")
-
-
 def _piece(pieces: Mapping[int, bytes], token: int) -> str:
     """A token alone, everything unseen written out; bytes that are no whole character as ``⟨0xE7⟩``."""
-    text = _bytes(pieces, token).decode("utf8", "surrogateescape")
+    text = letters(pieces, [token])
     return text if text.isascii() and text.isprintable() else visible(text)
 
 

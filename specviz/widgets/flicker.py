@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -274,17 +273,10 @@ class LiveFlicker(Stateful):
         state.setdefault("beta", recorded[0] if recorded else -1.0)
         super().__init__(pack(table(self.columns), {}), state)
 
-    def to_html(self, path: str | Path, *, force: bool = False) -> Path:
-        """Write the ribbon as one offline page; an existing file only with `force`.
-
-        Raises
-        ------
-        TraceError
-            If the file exists (unless `force`) or cannot be written.
-        """
+    def _page(self) -> str:
         still = block([figure([one for column in self.columns for one in column.ribbons[:1]])])
         names = ", ".join(column.name for column in self.columns)
-        return self._write(path, "flicker", f"specviz flicker: {names}", still, force)
+        return self._document("flicker", f"specviz flicker: {names}", still)
 
 
 def partings(trace: Trace, prompt: int, betas: Sequence[float]) -> dict[float, tuple[int, str]]:

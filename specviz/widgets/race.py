@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,6 +12,7 @@ import traitlets as t
 
 from specviz.errors import TraceError
 from specviz.escape import html, visible
+from specviz.rules.speculative import common_prefix
 from specviz.trace import Trace, is_trace, listed
 from specviz.view.picture import PHASES
 from specviz.view.static import table
@@ -375,9 +375,7 @@ def _parted(lane: Lane, base: Lane) -> Lane:
     if text(lane) == text(base) and lane.end and base.end:
         return lane  # canvases that were filled in another order may still say the same
     own, other = final(lane), final(base)
-    same = 0
-    while same < min(len(own), len(other)) and own[same] == other[same]:
-        same += 1
+    same = common_prefix(own, other)
     # A text that was cut off did not part from one that went on: it stopped.
     rest, ahead = len(own) > same, len(other) > same
     over = (rest and ahead) or (rest and bool(base.end)) or (ahead and bool(lane.end))
@@ -488,18 +486,11 @@ class Race(Stateful):
                 rows.append(row | {"ended": lane.end, "parts": lane.parts})
         return pd.DataFrame(rows)
 
-    def to_html(self, path: str | Path, *, force: bool = False) -> Path:
-        """Write the race as one offline page; an existing file only with `force`.
-
-        Raises
-        ------
-        TraceError
-            If the file exists (unless `force`) or cannot be written.
-        """
+    def _page(self) -> str:
         names = ", ".join(lane.name for lane in self.fields[self.prompt].lanes)
         notes = "".join(f"<p>{html(note)}</p>" for note in self.fields[self.prompt].notes)
         still = f'<div class="specviz">{notes}{table(self.table.round(4))}</div>'
-        return self._write(path, "race", f"specviz race: {names}", still, force)
+        return self._document("race", f"specviz race: {names}", still)
 
 
 def race(traces: Traces, **state: Value) -> Race:

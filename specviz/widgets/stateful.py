@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from pathlib import Path
 from typing import ClassVar, TypeAlias
 
 import traitlets as t
 from anywidget import AnyWidget
 
 from specviz.errors import ParameterError, SpecvizError
-from specviz.files import write_text
+from specviz.view.static import Page
 from specviz.widgets.page import View, document
 
 Value: TypeAlias = bool | float | str | Sequence[int]  # of a trait that follows what is shown
 
 
-class Stateful(AnyWidget):
+class Stateful(Page, AnyWidget):
     """A widget whose data travels once, as bytes; its other traits follow what is shown and can be set.
 
     A subclass says in `NAME` what an error calls it, in `STATE` which traits are where it stands, and in
@@ -40,11 +39,10 @@ class Stateful(AnyWidget):
         except t.TraitError as error:
             raise ParameterError(f"{self.NAME} cannot start so: {error}") from None
 
-    def _write(self, path: str | Path, view: str, title: str, still: str, force: bool) -> Path:
-        """Write it as one offline page, as it stands but for playing."""
+    def _document(self, view: str, title: str, still: str) -> str:
+        """One offline page, as it stands but for playing."""
         state = {name: getattr(self, name) for name in self.STATE} | {"playing": False}
-        shown = View(view, view.capitalize(), self.data, state)
-        return write_text(Path(path), document(title, [shown], still), force)
+        return document(title, [View(view, view.capitalize(), self.data, state)], still)
 
 
 def joined(thread: threading.Thread | None, seconds: float | None) -> bool:
