@@ -17,6 +17,7 @@ from matplotlib.patches import Patch
 
 from specviz.escape import html, spaced, visible
 from specviz.trace import Trace
+from specviz.view import updates
 from specviz.view.axes import Look, axes, fonts, new_figure, png, whole_numbers
 from specviz.view.picture import prompts
 from specviz.view.static import Page, chips, document, style
@@ -183,14 +184,7 @@ def figure(ribbons: Sequence[Ribbon]) -> str:
     ribbons : sequence of Ribbon
     """
     first = ribbons[0]
-    width = max(1, *(max(len(r.words), r.kept + len(r.erased)) for one in ribbons for r in one.rows))
-    took = [r.prefill + r.seconds for one in ribbons for r in one.rows]
-    slowest = max((t for t in took if t == t), default=0.0)
-    same_source = all(
-        [(r.counts["reused"], r.counts["prompt"]) for r in one.rows]
-        == [(r.counts["reused"], r.counts["prompt"]) for r in first.rows]
-        for one in ribbons
-    )
+    width, most, same_source = updates.widest(ribbons), updates.slowest(ribbons), updates.same_cache(ribbons)
     badge = {"exact": "yes", "exact up to ties": "ties"}
     shared = tuple(n for n in first.numbers if all(n in one.numbers for one in ribbons))
     heads = "".join(
@@ -207,7 +201,7 @@ def figure(ribbons: Sequence[Ribbon]) -> str:
         lines = []
         for i in range(low, high):
             final = i == len(first.rows) - 1
-            cells = "".join(_cell(one, one.rows[i], slowest, not same_source, final) for one in ribbons)
+            cells = "".join(_cell(one, one.rows[i], most, not same_source, final) for one in ribbons)
             lines.append(f"<tr>{_source(first.rows[i], same_source)}{cells}</tr>")
         return f"<tbody>{''.join(lines)}</tbody>"
 
@@ -393,7 +387,7 @@ def drawn(trace: Trace, prompt: int | None = None, ax: Axes | None = None, words
 
 
 def _draw(one: Ribbon, ax: Axes | None, words: bool | None) -> Axes:
-    wide = max(1, *(max(len(r.words), r.kept + len(r.erased)) for r in one.rows))
+    wide = updates.widest([one])
     if words is None:
         words = len(one.rows) <= 12 and wide <= 16
     ax = axes(ax, (10, 0.9 + max(1.2, (0.34 if words else 0.08) * len(one.rows))))

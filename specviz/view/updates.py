@@ -465,6 +465,23 @@ def side_by_side(traces: Traces, prompt: int | None = None) -> list[Ribbon]:
     return [replace(r, name=visible(label)) for r, label in zip(ribbons, names)]
 
 
+def widest(ribbons: Sequence[Ribbon]) -> int:
+    """Most words that a row has, or takes back to."""
+    return max(1, *(max(len(row.words), row.kept + len(row.erased)) for one in ribbons for row in one.rows))
+
+
+def slowest(ribbons: Sequence[Ribbon]) -> float:
+    """Seconds of the update that took longest; 0 where none was timed."""
+    took = [row.prefill + row.seconds for one in ribbons for row in one.rows]
+    return max((seconds for seconds in took if seconds == seconds), default=0.0)
+
+
+def same_cache(ribbons: Sequence[Ribbon]) -> bool:
+    """Whether the runs read and reused as many tokens of the prompt at every update."""
+    counts = [[(row.counts["reused"], row.counts["prompt"]) for row in one.rows] for one in ribbons]
+    return all(each == counts[0] for each in counts)
+
+
 def alike(one: Ribbon, other: Ribbon) -> bool:
     """Whether two ribbons are of one source."""
     return [row.source for row in one.rows] == [row.source for row in other.rows]

@@ -16,6 +16,7 @@ import traitlets as t
 from specviz.errors import TraceError
 from specviz.escape import spaced, visible
 from specviz.trace import Trace
+from specviz.view import updates
 from specviz.view.flicker import block, figure, marks
 from specviz.view.updates import FATES, Ribbon, Row, alike, distinct, name, named, ribbon
 from specviz.whatifs import whatif
@@ -155,10 +156,8 @@ def _betas(runs: Sequence[Trace], ribbons: Sequence[Ribbon]) -> dict[float, Answ
 def table(made: Sequence[Column]) -> Json:
     """What the browser looks up, as plain JSON."""
     first = made[0].ribbons[0]
-    costs = [[(row.counts["reused"], row.counts["prompt"]) for row in c.ribbons[0].rows] for c in made]
-    same_source = all(cost == costs[0] for cost in costs)
     every = [one for c in made for one in c.ribbons]
-    slowest = max([1e-9, *(t for one in every for row in one.rows if (t := row.prefill + row.seconds) == t)])
+    same_source, most = updates.same_cache([c.ribbons[0] for c in made]), max(updates.slowest(every), 1e-9)
     owns = {c.k for c in made}
     ks = {k for c in made for k in c.ks}
     return {
@@ -170,16 +169,14 @@ def table(made: Sequence[Column]) -> Json:
         "betas": sorted({beta for c in made for beta in c.betas}),
         "ks": [*([-1] if len(owns) > 1 else []), *sorted(ks)],
         "sources": [_source(row, same_source) for row in first.rows],
-        "unit": max(
-            1, *(max(len(row.words), row.kept + len(row.erased)) for one in every for row in one.rows)
-        ),
+        "unit": updates.widest(every),
         "columns": [
             {
                 "name": visible(c.name),
                 "masked": c.masked,
                 "k": c.k,
                 "betas": [[beta, a.run, a.until, a.badge, a.why] for beta, a in c.betas.items()],
-                "runs": [_run(c, run, one, same_source, slowest) for run, one in zip(c.runs, c.ribbons)],
+                "runs": [_run(c, run, one, same_source, most) for run, one in zip(c.runs, c.ribbons)],
             }
             for c in made
         ],
@@ -196,23 +193,23 @@ def _source(row: Row, same_source: bool) -> list[str | float | None]:
     return [label, arrived, "… " * bool(common), gone, fresh, cache]
 
 
-def _run(column: Column, run: Trace, one: Ribbon, same_source: bool, slowest: float) -> Json:
+def _run(column: Column, run: Trace, one: Ribbon, same_source: bool, most: float) -> Json:
     """One run: what no mask changes, and at every k how its words are cut."""
     left_out = ("updates", "erased a word", "cache reused")
     return {
         "exactness": one.exactness,
         "kind": {"exact": "yes", "exact up to ties": "ties"}.get(one.exactness, "lossy"),
         "numbers": [f"{v} {n}" for n, v, _ in one.numbers if n not in left_out],
-        "rows": [_row(row, same_source, slowest) for row in one.rows],
+        "rows": [_row(row, same_source, most) for row in one.rows],
         "cuts": {k: _cuts(one if k == column.k else ribbon(run, one.index, k)) for k in column.ks},
     }
 
 
-def _row(row: Row, same_source: bool, slowest: float) -> tuple[str, list[list[str]], list[str], list[float]]:
+def _row(row: Row, same_source: bool, most: float) -> tuple[str, list[list[str]], list[str], list[float]]:
     """Of an update: text, marked draft, what it cost in words and as two bars' widths (prompt, output)."""
     notes = [word for word in row.notes(not same_source) if word.split(" ")[-1] not in FATES]
     draft = [[*marks(status, spaced(text))] for text, status in row.draft] or [["", "none"]]
-    took = [round(100 * max(0.0, t) / slowest, 1) for t in (row.prefill, row.seconds) if t == t]
+    took = [round(100 * max(0.0, t) / most, 1) for t in (row.prefill, row.seconds) if t == t]
     return "".join(row.words), draft, notes, took
 
 
