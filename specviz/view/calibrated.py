@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import matplotlib
 import numpy as np
@@ -11,11 +10,9 @@ from matplotlib.axes import Axes
 from matplotlib.patheffects import withStroke
 from matplotlib.ticker import NullFormatter
 
+from specviz.calibration import Calibration
 from specviz.errors import ParameterError
 from specviz.view.axes import axes, new_figure, png
-
-if TYPE_CHECKING:
-    from specviz.calibration import Calibration
 
 # Of each fit: its name in a legend, its line, its colour.
 LOOKS = {

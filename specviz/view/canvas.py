@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import pandas as pd
+import pyarrow.compute as pc
 
 from specviz.errors import TraceError
 from specviz.escape import visible
@@ -329,8 +330,6 @@ Prediction = tuple[int, int, float, int]  # node, cell, log-odds, likeliest toke
 
 def _predictions(trace: Trace) -> dict[int, list[Prediction]]:
     """Of each cycle what its pass said of each cell that it read."""
-    import pyarrow.compute as pc
-
     table = trace.arrow(["cycle", "top_k", "pred_node", "pred_position", "pred_odds", "pred_top_token"])
     count = np.maximum(list_sizes(table.column("pred_position")), 0)
     flat = {n: pc.list_flatten(table.column(n)).to_numpy() for n in table.column_names[2:]}

@@ -10,7 +10,6 @@ from dataclasses import replace
 from importlib.resources import files
 from itertools import groupby
 from math import isfinite
-from typing import TYPE_CHECKING
 
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch
@@ -21,10 +20,18 @@ from specviz.view import updates
 from specviz.view.axes import Look, axes, fonts, new_figure, png, whole_numbers
 from specviz.view.picture import prompts
 from specviz.view.static import Page, chips, document, style
-from specviz.view.updates import FATES, REUSES, Ribbon, Row, Run, alike, distinct, ribbon, side_by_side
-
-if TYPE_CHECKING:
-    from specviz.view.updates import Traces
+from specviz.view.updates import (
+    FATES,
+    REUSES,
+    Ribbon,
+    Row,
+    Run,
+    Traces,
+    alike,
+    distinct,
+    ribbon,
+    side_by_side,
+)
 
 FIRST, LAST = 12, 3  # rows of a long stream that are not folded
 MOST_ROWS = 400  # beyond this the rows stop and say so; the trace itself holds everything

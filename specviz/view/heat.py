@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch, Rectangle
 
 from specviz.errors import ParameterError
 from specviz.view.axes import axes
-
-if TYPE_CHECKING:
-    from specviz.whatifs import Answer
+from specviz.whatifs import Answer
 
 # What a cell's badge adds to its number, so that no map hides how sure it is.
 MARKS = {"exact": "", "bounded": "±", "modelled": "~", "needs a rerun": "?"}

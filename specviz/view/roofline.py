@@ -7,7 +7,7 @@ those of `specviz.metrics.costs`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -19,14 +19,11 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from specviz import metrics
 from specviz.escape import visible
+from specviz.metrics import Ceilings
 from specviz.trace import Trace
 from specviz.view.axes import GREY, Look, axes, bar_look, bar_places, legend, look
 from specviz.view.picture import name_of
-from specviz.view.updates import named
-
-if TYPE_CHECKING:
-    from specviz.metrics import Ceilings
-    from specviz.view.updates import Traces
+from specviz.view.updates import Traces, named
 
 FIGURES = {
     "relative_flops": "FLOPs",

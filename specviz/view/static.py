@@ -17,6 +17,7 @@ import pandas as pd
 from specviz.escape import html, spaced, visible
 from specviz.files import write_text
 from specviz.trace import Trace
+from specviz.view.lattices import figure
 from specviz.view.picture import FATES, KINDS, PHASES, Numbers, Picture, Span, headline, pictures, prompts
 
 MOST_SPANS = 1200  # beyond this the static text stops and says so; the trace itself holds everything
@@ -263,8 +264,6 @@ def section(shown: Picture, alone: bool = False) -> str:
     own = chips(shown.numbers, "" if alone else "This text:")
     lattice = ""
     if shown.canvas is not None:
-        from specviz.view.lattices import figure
-
         lattice = figure(shown.canvas)
     lanes = (text_lane(shown), legend(shown), lattice, cycle_lane(shown), confidence_lane(shown))
     return prompt + note + own + "".join(lanes)

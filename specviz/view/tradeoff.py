@@ -9,7 +9,7 @@ drawn.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -21,10 +21,7 @@ from specviz.escape import visible
 from specviz.schema import Metadata
 from specviz.trace import Trace
 from specviz.view.axes import GREY, axes, bar_look, bar_places, legend, look, whole_numbers
-from specviz.view.updates import name, named
-
-if TYPE_CHECKING:
-    from specviz.view.updates import Traces
+from specviz.view.updates import Traces, name, named
 
 Figure: TypeAlias = str | float | metrics.Estimate | None
 

@@ -10,10 +10,13 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import ArrayLike
 
 from specviz import schema
 from specviz.errors import TraceError
@@ -22,10 +25,6 @@ from specviz.trace import Trace, whole_characters
 from specviz.trace.checks import list_sizes
 from specviz.view import updates
 from specviz.view.picture import FATES, KINDS, PHASES, letters, name_of, phase_times, token_bytes
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-    from numpy.typing import ArrayLike
 
 CHUNK = 64  # cycles
 ALIGN = 8  # bytes
@@ -295,9 +294,6 @@ def _at(table: pa.Table, name: str) -> np.ndarray:
 
 def _flat(column: pa.ChunkedArray, size: np.ndarray) -> pa.Array:
     """A list column as one long Arrow array; rows that lack the list get as many nulls as `size` says."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     values = pc.list_flatten(column)
     present = np.repeat(list_sizes(column) >= 0, size)
     if not present.all():
@@ -312,8 +308,6 @@ def _group(
 
     `words` takes the words that codes stand for; words it already knows keep their codes.
     """
-    import pyarrow as pa
-
     columns_of_group: Arrays = {}
     for name in names:
         values = _flat(table.column(f"{group}_{name}"), size)
@@ -331,9 +325,6 @@ def _group(
 
 
 def _coded_arrow(values: pa.Array, words: list[str] | None) -> tuple[np.ndarray, list[str]]:
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     if pa.types.is_dictionary(values.type):
         values = values.cast(pa.string())
     if words is None:

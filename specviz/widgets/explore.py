@@ -16,6 +16,7 @@ import ipywidgets
 import pandas as pd
 import traitlets as t
 from anywidget import AnyWidget
+from traitlets import Bunch
 
 from specviz import metrics
 from specviz.errors import ParameterError, SpecvizError, TraceError
@@ -23,15 +24,13 @@ from specviz.trace import Trace
 from specviz.whatifs import BADGES, WhatIf, whatif
 from specviz.widgets.assets import script, style
 from specviz.widgets.columns import Json
+from specviz.widgets.player import Player, player
+from specviz.widgets.race import Race, race
 from specviz.widgets.stateful import error_line, joined
 
 if TYPE_CHECKING:
-    from traitlets import Bunch
-
     from specviz.loop.run import Run
     from specviz.methods import Parameter
-    from specviz.widgets.player import Player
-    from specviz.widgets.race import Race
 
 Value: TypeAlias = bool | float | str  # of a parameter
 Values: TypeAlias = dict[str, Value]
@@ -423,15 +422,11 @@ class Explorer(ipywidgets.VBox):
     def play(self, run: int) -> None:
         """Show a result in the player, below the panel."""
         result = self._result(run)
-        from .player import player
-
         self._below(player(result.trace))
         self.panel.chosen = run
 
     def race(self, runs: Iterable[int] | None = None) -> None:
         """Race results against each other, below the panel; all of them if none are named."""
-        from .race import race
-
         chosen = [self._result(n) for n in runs] if runs is not None else self.results
         self._below(race([result.trace for result in chosen]))
         self.panel.chosen = 0

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import traitlets as t
@@ -18,14 +17,11 @@ from specviz.escape import spaced, visible
 from specviz.trace import Trace
 from specviz.view import updates
 from specviz.view.flicker import block, figure, marks
-from specviz.view.updates import FATES, Ribbon, Row, alike, distinct, name, named, ribbon
+from specviz.view.updates import FATES, Ribbon, Row, Traces, alike, distinct, name, named, ribbon
 from specviz.whatifs import whatif
 from specviz.widgets.assets import script, style
 from specviz.widgets.columns import Json, pack
 from specviz.widgets.stateful import Stateful, Value
-
-if TYPE_CHECKING:
-    from specviz.view.updates import Traces
 
 MOST_K = 10
 RECORDED = "recorded"

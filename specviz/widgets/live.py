@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import traitlets as t
 from anywidget import AnyWidget
+from traitlets import Bunch
 
 from specviz.errors import SpecvizError
 from specviz.streams import Live, Shown, Stream, Update, follow
@@ -22,8 +23,6 @@ from specviz.widgets.columns import Json
 from specviz.widgets.stateful import error_line, joined
 
 if TYPE_CHECKING:
-    from traitlets import Bunch
-
     from specviz.loop.run import Run
 
 SETTINGS = ("mode", "beta", "k", "target_language")

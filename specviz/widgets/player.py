@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 import traitlets as t
+from traitlets import Bunch
 
 from specviz.trace import Trace, is_trace
 from specviz.widgets import assets
 from specviz.widgets.columns import Chunks, columns, pack
 from specviz.widgets.stateful import Stateful, Value
-
-if TYPE_CHECKING:
-    from traitlets import Bunch
 
 WHOLE = 4_000_000  # bytes up to which the first chunk travels with the columns
 

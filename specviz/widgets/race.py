@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -16,14 +15,11 @@ from specviz.rules.speculative import common_prefix
 from specviz.trace import Trace, is_trace, listed
 from specviz.view.picture import PHASES
 from specviz.view.static import table
-from specviz.view.updates import is_stream
+from specviz.view.updates import Traces, is_stream
 from specviz.widgets import columns
 from specviz.widgets.assets import script, style
 from specviz.widgets.columns import Json
 from specviz.widgets.stateful import Stateful, Value
-
-if TYPE_CHECKING:
-    from specviz.view.updates import Traces
 
 PARTIAL = "\u25cc"  # a token whose bytes end inside a character; the token that completes it shows it
 LONGEST = 3  # how many of a lane's longest waits are named
