@@ -58,6 +58,11 @@ def html(text: object) -> str:
     return standard.escape(visible(str(text)))
 
 
+def plotly(text: object) -> str:
+    """Text for a plotly figure, which reads tags; it would show the entity of a quotation mark as it is."""
+    return standard.escape(spaced(str(text)), quote=False)
+
+
 def markdown(text: object) -> str:
     """Text for Markdown, in a line or a table's cell: it opens no tag, picture, link, code or cell."""
     safe = " ".join(line(text).split()).replace("&", "&amp;").replace("<", "&lt;")

@@ -7,8 +7,9 @@ the same length within a row, except the flat top-k lists, which are `top_k` tim
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from specviz.errors import ParameterError
 
@@ -230,6 +231,7 @@ ADDED = ("signal_name", "signal_value")  # columns that earlier files of this ve
 FLAT += ("out_top_token", "out_top_p", "out_draft_token", "out_draft_p")
 
 # What the file's metadata (key b"specviz", JSON) says of the run.
+Metadata: TypeAlias = Mapping[str, Any]  # a run's, by the names of `RUN_FIELDS`
 RUN_FIELDS: dict[str, str] = {
     "schema": "Version of this schema.",
     "run": "Identifier.",

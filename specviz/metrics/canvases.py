@@ -10,19 +10,15 @@ and cost passes, but is no text: `emitted` and `tau` count it, `output` and toke
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Hashable, Sequence
 
 import numpy as np
+import pandas as pd
 
 from specviz.errors import ParameterError, TraceError
 from specviz.metrics.cycles import _ratio, _texts, seconds
 from specviz.metrics.interval import Estimate, pooled
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from specviz.trace import Reading, Trace, Written
+from specviz.trace import Reading, Trace, Written, written
 
 CAUSES = ("none", "short", "order", "token", "border")
 
@@ -49,10 +45,6 @@ def by_canvas(trace: Trace, stepwise: Trace | None = None) -> pd.DataFrame:
     TraceError
         If a run wrote no canvas, or `stepwise` is none or lacks a prompt.
     """
-    import pandas as pd
-
-    from specviz.trace import written
-
     ends = {part.run["run"]: part.run["eos"] or [] for part in trace.split()}
     rows = []
     for each in written(trace):
@@ -78,7 +70,7 @@ def by_canvas(trace: Trace, stepwise: Trace | None = None) -> pd.DataFrame:
     return table
 
 
-def policy(run: Trace) -> tuple[Any, ...]:
+def policy(run: Trace) -> tuple[Hashable, ...]:
     """What makes two runs comparable: how their canvases were opened, and where a text ends."""
     about, own = run.run["canvas"], run.run["parameters"]
     cached = about["refresh"] if about["cache"] != "none" else None
@@ -155,10 +147,6 @@ def acceptance_limit(
     ParameterError
         If a length or a number of candidates is none.
     """
-    import pandas as pd
-
-    from specviz.trace import written
-
     lengths, top = list(lengths), list(top)
     if not lengths or not top or min(*lengths, *top, 1) < 1:
         raise ParameterError("lengths and top are whole numbers of at least 1")
@@ -167,7 +155,7 @@ def acceptance_limit(
     return pd.DataFrame([_limit(ranks, n, k) for n in lengths for k in top])
 
 
-def _limit(ranks: list[np.ndarray], n: int, k: int) -> dict[str, Any]:
+def _limit(ranks: list[np.ndarray], n: int, k: int) -> dict[str, float]:
     """A row of `acceptance_limit`."""
     counts = np.array([_rounds(rank, n, k) for rank in ranks]).reshape(-1, 5)
     steps, rounds, matched, unread, restarts = counts.T
@@ -212,12 +200,12 @@ def _ranks(text: Written, most: int) -> np.ndarray:
 
 
 def _at(text: Written, state: int) -> Reading:
-    if state not in text.said:
+    if state not in text.readings:
         raise TraceError(
             f"run {text.run}, prompt {text.prompt}: no pass at the state with {state} tokens is recorded; "
             "stepwise and ssd verify every state, recorded with 'judged' or 'all'"
         )
-    return text.said[state]
+    return text.readings[state]
 
 
 def _rounds(rank: np.ndarray, n: int, k: int) -> tuple[int, int, int, int, int]:
@@ -272,10 +260,6 @@ def failures(trace: Trace) -> pd.DataFrame:
     TraceError
         If a run is of another method.
     """
-    import pandas as pd
-
-    from specviz.trace import written
-
     for part in trace.split():
         if part.run["method"] != "ssd":
             raise TraceError(
@@ -291,9 +275,10 @@ def failures(trace: Trace) -> pd.DataFrame:
     return pd.DataFrame(_shares(np.array(counts).reshape(-1, len(CAUSES)), held))
 
 
-def _shares(counts: np.ndarray, held: int) -> list[dict[str, Any]]:
+def _shares(counts: np.ndarray, held: int) -> list[dict[str, float | str]]:
     """The rows of `failures` from the number of chains by text and cause."""
-    chains, rows = counts.sum(1), []
+    chains = counts.sum(1)
+    rows: list[dict[str, float | str]] = []
     for name, own in zip(CAUSES, counts.T):
         share = pooled(own, chains)
         rows.append(

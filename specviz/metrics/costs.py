@@ -43,26 +43,49 @@ elements of the matrix before the layer: in generation 1 every token meets it, i
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Hashable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeAlias
 
 import numpy as np
+import pandas as pd
 
 from specviz.errors import TraceError
 from specviz.metrics.cycles import _texts, seconds
+from specviz.schema import Metadata
+from specviz.trace import KEYS, Trace
 
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from specviz.trace import Trace
-
+Amount: TypeAlias = float | np.ndarray  # one number, or one a pass
+Widths: TypeAlias = Mapping[str, Any]  # counts and widths by name
+Report: TypeAlias = str | Path | Widths  # its file, or what it holds
 LIMIT = 16 << 20  # bytes of a report
 UNSENT = ("pruned", "unsent", "unreviewed")
 WORK = ("tokens", "logits", "seen", "flops", "computed")
 MEMORY = ("weights", "cache_read", "cache_written")
 COUNTED = (*WORK, *MEMORY, "activations")
+
+
+@contextmanager
+def reading_report(report: Report, bench: str) -> Iterator[Widths]:
+    """What a report of ``specviz bench BENCH --json`` holds; what fails while it is read is an error of it.
+
+    Raises
+    ------
+    TraceError
+        If it is no such report.
+    """
+    try:
+        if isinstance(report, Mapping):
+            yield report
+        else:
+            if Path(report).stat().st_size > LIMIT:
+                raise ValueError("it is too long")
+            yield json.loads(Path(report).read_text(encoding="utf8"))
+    except (OSError, ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
+        where = "the report" if isinstance(report, Mapping) else report
+        raise TraceError(f"{where} is no report of 'specviz bench {bench} --json': {error}") from None
 
 
 @dataclass(frozen=True)
@@ -90,7 +113,7 @@ class Ceilings:
     threads: int | None
 
     @classmethod
-    def read(cls, report: str | Path | Mapping[str, Any]) -> Ceilings:
+    def read(cls, report: Report) -> Ceilings:
         """Of a report of ``specviz bench roofline --json``, made on this machine or another one.
 
         Raises
@@ -98,20 +121,12 @@ class Ceilings:
         TraceError
             If it is no such report.
         """
-        where = "the report" if isinstance(report, Mapping) else str(report)
-        try:
-            content: Any = report
-            if not isinstance(report, Mapping):
-                if Path(report).stat().st_size > LIMIT:
-                    raise ValueError("it is too long")
-                content = json.loads(Path(report).read_text(encoding="utf8"))
+        with reading_report(report, "roofline") as content:
             own = dict(content["setting"]["ceilings"])
             own["cache"] = {int(size): float(rate) for size, rate in own["cache"].items()}
             ceilings = cls(**own)
             if not all(rate > 0 for rate in (ceilings.compute, ceilings.memory, *ceilings.cache.values())):
                 raise ValueError("a rate is not above zero")
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise TraceError(f"{where} is no report of 'specviz bench roofline --json': {error}") from None
         return ceilings
 
     def bandwidth(self, size: float) -> float:
@@ -135,7 +150,7 @@ class Shape:
         As `specviz.models.geometry` writes it.
     """
 
-    widths: Mapping[str, Any]
+    widths: Widths
 
     @property
     def encoder(self) -> Shape | None:
@@ -154,7 +169,7 @@ class Shape:
         return int(self.widths["kv_heads"] * self.widths["head_dim"])
 
     @property
-    def eagle(self) -> Mapping[str, Any] | None:
+    def eagle(self) -> Widths | None:
         """What stands before an EAGLE drafter's layer."""
         return self.widths.get("eagle")
 
@@ -169,7 +184,7 @@ class Shape:
         own = 2 * k["hidden"] * (self.inner + self.outer) + (2 + k["gated"]) * k["hidden"] * k["feed_forward"]
         return int(own + cross)
 
-    def flops(self, tokens: Any, seen: Any, logits: Any, source: Any = 0) -> Any:
+    def flops(self, tokens: Amount, seen: Amount, logits: Amount, source: Amount = 0) -> Amount:
         """FLOPs of a pass.
 
         Parameters
@@ -195,7 +210,7 @@ class Shape:
         k = self.widths
         return int(k["hidden"] * self.inner + (2 + k["gated"]) * k["hidden"] * k["feed_forward"])
 
-    def drafting(self, tokens: Any, pairs: Any, kept: Any, seen: Any) -> Any:
+    def drafting(self, tokens: Amount, pairs: Amount, kept: Amount, seen: Amount) -> Amount:
         """FLOPs of an EAGLE drafter's pass.
 
         Parameters
@@ -210,13 +225,13 @@ class Shape:
         matrices = np.multiply(tokens, self.entered) + np.multiply(pairs, self.eagle["fused"])
         return 2 * (matrices + np.multiply(kept, last)) + 4 * self.inner * np.asarray(seen)
 
-    def reading(self, source: Any, seen: Any) -> Any:
+    def reading(self, source: Amount, seen: Amount) -> Amount:
         """FLOPs of the encoder over a source, and of its keys and values in every layer of the decoder."""
         assert self.encoder is not None
         cross = 4 * np.multiply(source, self.widths["layers"] * self.widths["hidden"] * self.inner)
         return self.encoder.flops(source, seen, 0) + cross
 
-    def weights(self, logits: Any) -> Any:
+    def weights(self, logits: Amount) -> Amount:
         """Bytes of the weights that a pass reads, but for the embedding's rows."""
         k = self.widths
         own = k["layers"] * (self.matrices + k["vectors"]) + k["last"]
@@ -247,7 +262,7 @@ class Shape:
         """Bytes of a token's embedding."""
         return float(self.widths["hidden"] * self.widths["weight_bytes"])
 
-    def activations(self, tokens: Any, logits: Any) -> Any:
+    def activations(self, tokens: Amount, logits: Amount) -> Amount:
         """Bytes that go into and come out of the matrices."""
         k = self.widths
         attention = 2 * k["hidden"] + 2 * self.inner + 2 * self.outer
@@ -343,8 +358,6 @@ def cycle_costs(trace: Trace) -> pd.DataFrame:
     TraceError
         As `pass_costs`.
     """
-    from specviz.trace import KEYS
-
     keys = list(KEYS)
     table = _shared(trace)
     table["bytes"] = table[list(MEMORY)].sum(axis=1)
@@ -375,8 +388,6 @@ def cost_summary(trace: Trace) -> pd.DataFrame:
     TraceError
         As `pass_costs`.
     """
-    import pandas as pd
-
     rows = []
     for part in trace.split():
         table, tokens = pass_costs(part), len(_texts(part))
@@ -427,8 +438,6 @@ def relative_costs(traces: Mapping[str, Trace], baseline: str, prefill: bool = F
     TraceError
         If there is no such baseline, the prompts differ, or as `pass_costs`.
     """
-    import pandas as pd
-
     if baseline not in traces:
         raise TraceError(f"no trace is called {baseline!r}; there are {', '.join(map(str, traces))}")
     rows = []
@@ -451,7 +460,7 @@ def relative_costs(traces: Mapping[str, Trace], baseline: str, prefill: bool = F
     return costs
 
 
-def _prompt_keys(trace: Trace) -> set[tuple[Any, ...]]:
+def _prompt_keys(trace: Trace) -> set[tuple[Hashable, ...]]:
     """The prompts of all runs, by name, for a later turn holds the answer before; else by what they say."""
     prompts = trace.prompts
     named = prompts["id"].notna()
@@ -461,7 +470,7 @@ def _prompt_keys(trace: Trace) -> set[tuple[Any, ...]]:
     return set(zip(prompts["prompt"], names, prompts["turn"].fillna(0)))
 
 
-def shape_of(run: Mapping[str, Any], model: str = "target") -> Shape:
+def shape_of(run: Metadata, model: str = "target") -> Shape:
     """The shape that a run's metadata has of its target or drafter.
 
     Raises
@@ -481,15 +490,11 @@ def shape_of(run: Mapping[str, Any], model: str = "target") -> Shape:
 
 def _shared(trace: Trace) -> pd.DataFrame:
     """One row a pass and row of the batch, with its part of the costs; ``pass`` numbers what is shared."""
-    import pandas as pd
-
     table = pd.concat([_of_run(part) for part in trace.split()], ignore_index=True)
     return table.assign(**{"pass": table.groupby(["run", "model", "pass"], sort=False).ngroup()})
 
 
 def _of_run(part: Trace) -> pd.DataFrame:
-    import pandas as pd
-
     if part.run["canvas"] is not None:
         raise TraceError(
             f"passes of {part.run['method']} are over windows of canvases, and what such a pass costs is not "
@@ -514,8 +519,6 @@ def _of_run(part: Trace) -> pd.DataFrame:
 
 def _recorded_passes(part: Trace) -> pd.DataFrame:
     """Each pass as it is recorded, with what it read: ``cached`` tokens before it, ``seen``, ``logits``."""
-    from specviz.trace import KEYS
-
     keys = list(KEYS)
     passes = part.passes
     passes = passes[passes["tokens"] > 0].reset_index(drop=True)
@@ -565,7 +568,6 @@ def _recorded_passes(part: Trace) -> pd.DataFrame:
 def _priced(table: pd.DataFrame, shape: Shape) -> pd.DataFrame:
     """`table` of one model's passes with their costs."""
     table = table.copy()
-    shared = table.groupby("pass")
     n, start, seen, logits = (table[name].to_numpy() for name in ("tokens", "cached", "seen", "logits"))
     if shape.eagle is not None:
         return _priced_eagle(table, shape)
@@ -592,7 +594,7 @@ def _priced(table: pd.DataFrame, shape: Shape) -> pd.DataFrame:
     table["computed"] = rows * shape.flops(
         most_fed, most_fed * longest, most_logits, most_fed * longest_source
     )
-    table["weights"] = shape.weights(shared["logits"].transform("max")) / share + n * shape.embedded
+    table["weights"] = shape.weights(most_logits) / share + n * shape.embedded
     table["cache_read"] = (start + n + source) * shape.slot
     table["cache_written"] = n * shape.slot
     table["activations"] = shape.activations(n, logits)

@@ -26,23 +26,25 @@ A canvas (diffusion) is written to the end of a block, and its text ends before:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
+import pandas as pd
 
 from specviz.errors import TraceError
+from specviz.rules import speculative
+from specviz.rules.bild import rolls_back
+from specviz.rules.cells import COARSE
+from specviz.rules.gap import passes
+from specviz.rules.retranslation import biased, keeps
 from specviz.schema import EXACTNESS, ROLLBACK
+from specviz.trace import KEYS, Trace
 from specviz.trace.counts import Counts
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from specviz.trace import Trace
-    from specviz.trace.states import Written
+from specviz.trace.states import Written, written
 
 ROUNDING = 1e-6  # relative: probabilities are recorded in float32
-GRID = 2.0**-12 * 1.01  # logits of canvases are compared on a grid of such steps
+GRID = COARSE * 1.01  # logits of canvases are compared on a grid of such steps
 
 
 def _ratio(above: float, below: float) -> float:
@@ -281,8 +283,6 @@ def latency(trace: Trace) -> pd.DataFrame:
         ``first``, seconds to the end of the first cycle with a token; ``seconds`` to the end of the text;
         ``per_token`` = (seconds - first) / (tokens behind that cycle's), NaN without any.
     """
-    import pandas as pd
-
     cycles = trace.cycles
     cycles = cycles.assign(stop=cycles["start"] + cycles["duration"])
     keys = ["run", "prompt"]
@@ -356,14 +356,12 @@ def _below(trace: Trace, per: str) -> float:
 
 def _rejections(trace: Trace) -> pd.DataFrame:
     """Cycles in which judging ended at a node all of whose judged children were rejected."""
-    from specviz.trace import KEYS
-
-    keys = list(KEYS)
+    keys = [*KEYS, "parent"]
     nodes = trace.nodes
-    taken = nodes.loc[nodes["status"].isin(["accepted", "cut"]), [*keys, "parent"]].drop_duplicates()
-    refused = nodes.loc[nodes["status"] == "rejected", [*keys, "parent"]].drop_duplicates()
-    both = refused.merge(taken, how="left", on=[*keys, "parent"], indicator=True)
-    return both[both["_merge"] == "left_only"][keys].drop_duplicates()
+    taken = nodes.loc[nodes["status"].isin(["accepted", "cut"]), keys].drop_duplicates()
+    refused = nodes.loc[nodes["status"] == "rejected", keys].drop_duplicates()
+    both = refused.merge(taken, how="left", on=keys, indicator=True)
+    return both[both["_merge"] == "left_only"][list(KEYS)].drop_duplicates()
 
 
 def mean_layers(trace: Trace) -> float:
@@ -389,8 +387,6 @@ def by_layer(trace: Trace) -> pd.DataFrame:
     TraceError
         If no pass of the trace could leave early.
     """
-    import pandas as pd
-
     layers = _layers(trace)
     if not len(layers):
         raise TraceError("no pass of this trace could leave early: calm records behind which layer each did")
@@ -422,10 +418,6 @@ def by_depth(trace: Trace) -> pd.DataFrame:
         got there, those in which some node there was judged (the chance of going one deeper; in a chain the
         same as ``rate``); ``overall`` = accepted / steps with a draft, as vLLM's acceptance per position.
     """
-    import pandas as pd
-
-    from specviz.trace import KEYS
-
     nodes = trace.nodes
     status = nodes["status"]
     nodes = nodes.assign(
@@ -455,8 +447,6 @@ def on_text(trace: Trace) -> np.ndarray:
     array of float, one entry for each row of ``trace.nodes``
         1, 0, or NaN where the text ended before the node's place.
     """
-    from specviz.trace import KEYS
-
     nodes, keys, text = trace.nodes, [*KEYS], ["run", "prompt", "update"]
     kept = _texts(trace)[[*text, "position", "token"]]
     begin = nodes[keys].merge(trace.cycles[[*keys, "keep"]], how="left", on=keys)["keep"]
@@ -504,8 +494,6 @@ def by_score(trace: Trace, bins: int = 10, reading: str = "judged") -> pd.DataFr
     TraceError
         If `reading` or `bins` is none, or a run wrote canvases.
     """
-    import pandas as pd
-
     if reading not in READINGS or bins < 1:
         raise TraceError(f"reading is one of {', '.join(READINGS)} and bins at least 1")
     if any(part.run.get("canvas") is not None for part in trace.split()):
@@ -543,16 +531,10 @@ def by_source(trace: Trace, by: Sequence[str] = ("source",), reading: str = "tex
         that the budget or the threshold cut would have been right.
     """
     nodes = _rated(trace, reading, all_of_them="status" in by)
-    keys = [*_cycle_keys(), "parent"]
+    keys = [*KEYS, "parent"]
     score = nodes["score"].where(nodes["score"].notna(), -nodes["node"])
     rank = score.groupby([nodes[key] for key in keys], observed=True).rank("first", ascending=False)
     return _rates(nodes.assign(rank=rank.astype(int) - 1), list(by))
-
-
-def _cycle_keys() -> list[str]:
-    from specviz.trace import KEYS
-
-    return list(KEYS)
 
 
 def _rated(trace: Trace, reading: str, all_of_them: bool = False) -> pd.DataFrame:
@@ -624,11 +606,9 @@ def learnt(trace: Trace) -> pd.DataFrame:
     TraceError
         If a run's method remembers nothing or no successors, or its prompts are not in the trace.
     """
-    import pandas as pd
-
     tables = []
     for part in trace.split():
-        run, keys = part.run, _cycle_keys()
+        run, keys = part.run, list(KEYS)
         about = (run["memory"] or {}).get("start")
         if about is None or _silent(part):
             raise TraceError(f"{run['method']} remembers nothing, or only the text was recorded")
@@ -700,10 +680,6 @@ def recheck(trace: Trace) -> pd.DataFrame:
         greedy) and ``agrees``. A decision nearer than float32 rounding agrees either way. Nodes whose record
         lacks a number the rule needs are left out.
     """
-    import pandas as pd
-
-    from specviz.trace import KEYS
-
     tables = [_recheck(part) for part in trace.split()]
     names = [*KEYS, "node", "status", "rule", "expected", "margin", "agrees"]
     return pd.concat(tables, ignore_index=True)[names]
@@ -720,81 +696,80 @@ class _Decisions(NamedTuple):
 
 
 def _recheck(part: Trace) -> pd.DataFrame:
-    run = part.run
-    nodes = part.nodes
+    run, nodes, parameters = part.run, part.nodes, part.run["parameters"] or {}
     nodes = nodes[nodes["status"].isin(["accepted", "rejected"])].copy()
     if run.get("canvas") is not None:
         again = _Decisions("surest", *_surest(part, nodes))
     elif run["method"] in ROLLBACK:
-        again = _by_rollback(part, nodes)
+        again = _by_rollback(run["run"], nodes, parameters.get("rollback"))
     elif run["method"] == "oracle":
-        nodes = nodes[nodes["p"].notna()]
-        margin = nodes["p"].to_numpy(np.float64) - (run["parameters"] or {}).get("least", np.nan)
+        nodes, (p,) = _recorded(nodes, "p")
+        margin = p - parameters.get("least", np.nan)
         again = _Decisions("oracle", nodes, margin >= 0, margin, np.abs(margin) <= ROUNDING)
     elif nodes["threshold"].notna().any():
-        again = _by_gap(part, nodes)
+        again = _by_gap(nodes, parameters.get("top_beta", np.inf))
     elif not (run["sampling"] or {}).get("temperature"):
-        again = _by_first_choice(part, nodes)
+        again = _by_first_choice(part, nodes, parameters)
     else:
-        nodes = nodes[nodes["p"].notna() & nodes["u"].notna()]
-        p, u = (nodes[name].to_numpy(np.float64) for name in ("p", "u"))
-        margin = np.minimum(1.0, p / nodes["q"].fillna(1.0).to_numpy(np.float64)) - u
-        again = _Decisions("sampling", nodes, margin > 0, margin, np.abs(margin) <= ROUNDING)
+        nodes, (p, u) = _recorded(nodes, "p", "u")
+        q = nodes["q"].fillna(1.0).to_numpy(np.float64)
+        margin = np.minimum(1.0, p / q) - u
+        again = _Decisions(
+            "sampling", nodes, speculative.accepts(p, q, u), margin, np.abs(margin) <= ROUNDING
+        )
     rule, nodes, expected, margin, close = again
     agrees = (expected == (nodes["status"] == "accepted").to_numpy()) | close
     return nodes.assign(rule=rule, expected=expected, margin=margin, agrees=agrees)
 
 
-def _by_rollback(part: Trace, nodes: pd.DataFrame) -> _Decisions:
+def _recorded(nodes: pd.DataFrame, *names: str) -> tuple[pd.DataFrame, np.ndarray]:
+    """The nodes that have all of some numbers, and these: float64 [names, nodes]."""
+    nodes = nodes[nodes[list(names)].notna().all(axis=1)]
+    return nodes, nodes[list(names)].to_numpy(np.float64).T
+
+
+def _by_rollback(run: str, nodes: pd.DataFrame, threshold: float | None) -> _Decisions:
     """BiLD, equation 3."""
-    threshold = (part.run["parameters"] or {}).get("rollback")
     if not isinstance(threshold, int | float):
-        raise TraceError(f"run {part.run['run']} does not say its rollback threshold")
-    nodes = nodes[nodes["p"].notna()]
+        raise TraceError(f"run {run} does not say its rollback threshold")
+    nodes, (p,) = _recorded(nodes, "p")
     with np.errstate(divide="ignore"):
-        distance = -np.log(nodes["p"].to_numpy(np.float64))
+        distance = -np.log(p)
     margin = threshold - distance
     close = np.isfinite(margin) & (np.abs(margin) <= ROUNDING * (1 + distance))
-    return _Decisions("rollback", nodes, margin >= 0, margin, close)
+    return _Decisions("rollback", nodes, ~rolls_back(distance, threshold), margin, close)
 
 
-def _by_gap(part: Trace, nodes: pd.DataFrame) -> _Decisions:
+def _by_gap(nodes: pd.DataFrame, top_beta: float) -> _Decisions:
     """The gap that each node was allowed, and the rank."""
-    nodes = nodes[nodes["threshold"].notna() & nodes["gap"].notna() & nodes["rank"].notna()]
-    gap = nodes["gap"].to_numpy(np.float64)
-    margin = nodes["threshold"].to_numpy(np.float64) - gap
-    near = (nodes["rank"] < (part.run["parameters"] or {}).get("top_beta", np.inf)).to_numpy()
+    nodes, (threshold, gap, rank) = _recorded(nodes, "threshold", "gap", "rank")
+    margin = threshold - gap
     # no gap is no gap, whatever rounds
-    close = near & (np.abs(margin) <= ROUNDING * (1 + gap)) & (gap > 0)
-    return _Decisions("gap", nodes, (margin >= 0) & near, margin, close)
+    close = (rank < top_beta) & (np.abs(margin) <= ROUNDING * (1 + gap)) & (gap > 0)
+    return _Decisions("gap", nodes, passes(gap, rank, threshold, top_beta), margin, close)
 
 
-def _by_first_choice(part: Trace, nodes: pd.DataFrame) -> _Decisions:
+def _by_first_choice(part: Trace, nodes: pd.DataFrame, parameters: Mapping[str, float]) -> _Decisions:
     """The target's first candidate; of a biased re-translation also what the bias lets through."""
-    from specviz.trace import KEYS
-
-    run, keys = part.run, list(KEYS)
     tops = part.tops("pred")
-    first = tops.loc[tops["place"] == 0, [*keys, "node", "token", "p"]]
+    first = tops.loc[tops["place"] == 0, [*KEYS, "node", "token", "p"]]
     first = first.rename(columns={"node": "parent", "token": "first", "p": "most"})
     # A left merge keeps the nodes' order.
-    merged = nodes.drop(columns="p").merge(first, how="left", on=[*keys, "parent"])
+    merged = nodes.drop(columns="p").merge(first, how="left", on=[*KEYS, "parent"])
     best = merged["first"].to_numpy(np.float64)
     decidable = ~np.isnan(best) | nodes["rank"].notna().to_numpy()
     expected = np.where(np.isnan(best), nodes["rank"] == 0, nodes["token"].to_numpy() == best)[decidable]
-    own, most = nodes["p"].to_numpy(np.float64)[decidable], merged["most"].to_numpy(np.float64)[decidable]
-    nodes = nodes[decidable]
-    beta = (run["parameters"] or {}).get("beta")
-    if run["method"] != "retranslate" or not beta:
+    nodes, most = nodes[decidable], merged["most"].to_numpy(np.float64)[decidable]
+    beta = parameters.get("beta")
+    if part.run["method"] != "retranslate" or not beta:
         return _Decisions("greedy", nodes, expected, np.full(len(nodes), np.nan), np.zeros(len(nodes), bool))
-    margin = (1 - beta) * own + beta - (1 - beta) * most
-    return _Decisions("biased", nodes, expected | (margin >= 0), margin, np.abs(margin) <= ROUNDING)
+    own = nodes["p"].to_numpy(np.float64)
+    margin = biased(own, beta) - (1 - beta) * most
+    return _Decisions("biased", nodes, expected | keeps(most, own, beta), margin, np.abs(margin) <= ROUNDING)
 
 
 def _surest(part: Trace, nodes: pd.DataFrame) -> tuple[pd.DataFrame, np.ndarray, np.ndarray, np.ndarray]:
     """Judged nodes of canvases, decided again: those that can be, whether kept, the margin, whether close."""
-    from specviz.trace.states import written
-
     decisions: dict[tuple[int, int, int], tuple[bool, float, bool] | None] = {}
     wide = part.run["dtype"] == "float64"  # then equal numbers of the record were perhaps not equal
     for text in written(part):
@@ -802,7 +777,7 @@ def _surest(part: Trace, nodes: pd.DataFrame) -> tuple[pd.DataFrame, np.ndarray,
             states = dict(zip([-1, *each.path], range(each.start, each.start + len(each.path) + 1)))
             for node, status in enumerate(each.status):
                 state = states.get(int(each.parent[node]))
-                if status in ("accepted", "rejected") and state in text.said:
+                if status in ("accepted", "rejected") and state in text.readings:
                     place = int(each.cell[node]), int(each.token[node])
                     decisions[text.prompt, each.cycle, node] = _decided(text, state, *place, wide)
     keys = zip(*(nodes[name].tolist() for name in ("prompt", "cycle", "node")))
@@ -817,7 +792,7 @@ def _surest(part: Trace, nodes: pd.DataFrame) -> tuple[pd.DataFrame, np.ndarray,
 
 def _decided(text: Written, state: int, cell: int, token: int, wide: bool) -> tuple[bool, float, bool] | None:
     """Whether a token in a cell is what is placed at a state; by which margin; whether that is rounding."""
-    reading = text.said[state]
+    reading = text.readings[state]
     work = np.flatnonzero(reading.cell // text.block == text.work(state))
     at = np.flatnonzero(reading.cell[work] == cell)
     if not len(at):

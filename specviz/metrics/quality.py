@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeAlias
 
 from specviz.errors import ParameterError, TraceError
 from specviz.metrics.interval import RESAMPLES, Estimate
 from specviz.metrics.tokens import ABSENT, tokenizer
+from specviz.trace import Trace
 
-if TYPE_CHECKING:
-    from specviz.trace import Trace
-
+Scores: TypeAlias = dict[str, Any]  # an `Estimate` a score, and what they are of
 COMET = "Unbabel/wmt22-comet-da"  # the paper's; sacrebleu's figures are in percent, COMET's is not
 
 
@@ -21,7 +20,7 @@ def quality(
     tokenize: str | None = None,
     resamples: int = RESAMPLES,
     scores: Sequence[str] = ("bleu", "chrf"),
-) -> dict[str, Any]:
+) -> Scores:
     """BLEU and chrF of the final texts of a run, by sacrebleu.
 
     Of a stream the text is the last update's whole output. Texts without a reference are left out.
@@ -94,7 +93,7 @@ def _scored(
     name: str,
     resamples: int,
     scores: Sequence[str] = ("bleu", "chrf"),
-) -> dict[str, Any]:
+) -> Scores:
     try:
         from sacrebleu.metrics import BLEU, CHRF
     except ImportError:
@@ -102,7 +101,7 @@ def _scored(
     # sacrebleu takes as many lists as a text has references at most; what is missing is empty.
     most = max(map(len, references))
     columns = [[each[i] if i < len(each) else "" for each in references] for i in range(most)]
-    results: dict[str, Any] = {"texts": len(texts), "signature": {}}
+    results: Scores = {"texts": len(texts), "signature": {}}
     metrics = {"bleu": BLEU(tokenize=name), "chrf": CHRF()}
     for key in scores:
         metric = metrics[key]

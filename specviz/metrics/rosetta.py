@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
 
 from specviz.errors import TraceError
 from specviz.metrics.cycles import _silent, _steps, seconds
 from specviz.metrics.definitions import DEFINITIONS, EMITTED, MEAN, WHOLE, Definition, tally
+from specviz.trace import Trace
 from specviz.trace.counts import SUMS, Counts, request_table, step_table
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from specviz.trace import Trace
 
 
 def counts(trace: Trace) -> Counts:
@@ -29,8 +26,6 @@ def counts(trace: Trace) -> Counts:
     TraceError
         If the trace holds streams or canvases, in which a step is another thing.
     """
-    import pandas as pd
-
     runs = trace.split()
     for part in runs:
         if part.run["canvas"] is not None:
@@ -102,7 +97,7 @@ def _requests_of(trace: Trace, steps: pd.DataFrame) -> pd.DataFrame:
     prompts = trace.prompts.set_index(keys)[["kind", "tokens"]].reindex(table.index)
     table["id"] = [f"{run}/{prompt}" for run, prompt in table.index]
     table["kind"], table["prompt_tokens"] = prompts["kind"].to_numpy(), prompts["tokens"].to_numpy()
-    table["eos"] = table["end"].astype(object) == "eos"
+    table["eos"] = table["end"].astype(str) == "eos"
     return table
 
 
@@ -116,18 +111,8 @@ def _since_1970(created: str | None) -> float:
 # ---------------------------------------------------------------- all of them at once
 
 COLUMNS = (
-    "who",
-    "quantity",
-    "value",
-    "high",
-    "badge",
-    "average",
-    "end",
-    "counts",
-    "formula",
-    "source",
-    "why",
-)
+    "who", "quantity", "value", "high", "badge", "average", "end", "counts", "formula", "source", "why",
+)  # fmt: skip
 
 
 def rosetta(trace: Trace | Counts, baseline: Trace | Counts | None = None) -> pd.DataFrame:
@@ -156,8 +141,6 @@ def rosetta(trace: Trace | Counts, baseline: Trace | Counts | None = None) -> pd
     TraceError
         If the trace holds streams or canvases, or the baseline is no autoregressive run of the same prompts.
     """
-    import pandas as pd
-
     own = trace if isinstance(trace, Counts) else counts(trace)
     base = None
     if baseline is not None:
@@ -199,8 +182,6 @@ def by_position(trace: Trace | Counts) -> pd.DataFrame:
     TraceError
         If it is not known which steps had a draft.
     """
-    import pandas as pd
-
     own = trace if isinstance(trace, Counts) else counts(trace)
     t = tally(own, True)
     if not len(t.n) or np.isnan(t.n).any():
@@ -266,7 +247,7 @@ NAMES = {
 }
 
 
-def _comparable(trace: Any, own: Counts, baseline: Any, base: Counts) -> None:
+def _comparable(trace: Trace | Counts, own: Counts, baseline: Trace | Counts, base: Counts) -> None:
     """Whether a baseline is one: autoregressive, of the same prompts, by the same model."""
     if not base.plain:
         raise TraceError(
@@ -276,6 +257,8 @@ def _comparable(trace: Any, own: Counts, baseline: Any, base: Counts) -> None:
         raise TraceError(
             f"{own.where} is from {own.origin}, the baseline from {base.origin}: compare like with like"
         )
+    mine: Sequence[Hashable]
+    theirs: Sequence[Hashable]
     if isinstance(trace, Counts) or isinstance(baseline, Counts):
         mine, theirs = (
             sorted(zip(c.requests["id"], c.requests["prompt_tokens"].fillna(-1))) for c in (own, base)
@@ -303,8 +286,8 @@ def _words(models: set[tuple[str, str]]) -> str:
     return ", ".join(f"{name} ({dtype})" for name, dtype in sorted(models))
 
 
-def _prompts(trace: Trace) -> list[Any]:
-    prompts: list[Any] = []
+def _prompts(trace: Trace) -> list[tuple[int, ...]]:
+    prompts: list[tuple[int, ...]] = []
     for part in trace.split():
         chosen = set(part.cycles["prompt"].unique().tolist())
         for i, prompt in enumerate(part.run["prompts"] or []):

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from specviz.errors import ParameterError, install
 from specviz.metrics.interval import pooled
-from specviz.metrics.quality import pairs
-
-if TYPE_CHECKING:
-    from specviz.trace import Trace
+from specviz.metrics.quality import Scores, pairs
+from specviz.metrics.tokens import ALONE
+from specviz.trace import Trace
 
 NAMES = ("rouge1", "rouge2", "rougeL")
 # A character of a script without spaces is a word; otherwise a run of letters and digits is.
-ALONE = "\u3040-\u30ff\u3400-\u9fff"
 WORD = re.compile(f"[{ALONE}]|[^\\W{ALONE}]+")
 
 
@@ -43,7 +40,7 @@ class Rouge:
             from rouge_score.rouge_scorer import RougeScorer
         except ImportError:
             raise ParameterError(f"ROUGE needs the package rouge-score: {install('quality')}") from None
-        self.scorer: Any = RougeScorer(list(NAMES), tokenizer=Words())
+        self.scorer = RougeScorer(list(NAMES), tokenizer=Words())
 
     def __call__(self, references: str | Sequence[str], text: str) -> dict[str, float]:
         """The scores of a text."""
@@ -52,7 +49,7 @@ class Rouge:
         return {name: 100 * scores[name].fmeasure for name in NAMES}
 
 
-def rouge(trace: Trace) -> dict[str, Any]:
+def rouge(trace: Trace) -> Scores:
     """ROUGE-1, ROUGE-2 and ROUGE-L of the final texts of a run (CM-ASD's Table IV, BiLD's summaries).
 
     F measures in percent of lower-cased words without stemming, of several references the best; Chinese and

@@ -13,18 +13,14 @@ their weighted sum. Signals of the method's own (`specviz.schema.Signal`) are ra
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
 
 from specviz.errors import ParameterError
 from specviz.metrics.cycles import _rates
 from specviz.metrics.interval import RESAMPLES, Estimate
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from specviz.trace import Trace
+from specviz.trace import KEYS, Trace
 
 # What a signal is; all lie in [0, 1]. As `specviz.methods.signals`, which computes them from logits.
 SIGNALS = {
@@ -80,8 +76,6 @@ def signals(
     ParameterError
         If the weights do not sum to 1, or another value is none.
     """
-    import pandas as pd
-
     given = np.zeros(len(ENSEMBLE))
     given[: len(weights)] = weights[: len(ENSEMBLE)]
     # three thirds in five digits sum to less than 1
@@ -142,8 +136,6 @@ def _vocabulary(part: Trace) -> int | None:
 
 def _logit_margin(part: Trace, nodes: pd.DataFrame) -> np.ndarray:
     """z1 - z2 of each node: recorded, or from the two likeliest tokens' probabilities."""
-    from specviz.trace import KEYS
-
     recorded = nodes["logit_margin"].to_numpy(np.float64)
     if np.isfinite(recorded).all():
         return recorded
@@ -160,7 +152,7 @@ def _logit_margin(part: Trace, nodes: pd.DataFrame) -> np.ndarray:
 
 def signal_names(table: pd.DataFrame) -> list[str]:
     """The signals of a table of `signals`: those of `SIGNALS`, then the methods' own."""
-    return [*SIGNALS, *(name for name in table if name not in SIGNALS and name not in NOT_SIGNALS)]
+    return [*SIGNALS, *(name for name in map(str, table) if name not in {*SIGNALS, *NOT_SIGNALS})]
 
 
 def _unit_range(name: str, values: np.ndarray) -> bool:
@@ -179,8 +171,6 @@ def signal_summary(trace: Trace) -> pd.DataFrame:
         the ROC curve for acceptance; ``correlation``, of a cycle signal Spearman's with the share of the
         judged nodes that is accepted.
     """
-    import pandas as pd
-
     rows = []
     for part in trace.split():
         judged = signals(part)
@@ -234,8 +224,6 @@ def calibration_curve(
     ParameterError
         If `bins` or `outcome` is none.
     """
-    import pandas as pd
-
     if bins < 1 or outcome not in OUTCOMES:
         raise ParameterError(f"bins is at least 1, and outcome one of {', '.join(OUTCOMES)}")
     parts = []
@@ -299,35 +287,29 @@ def auroc(
     ParameterError
         If there is no such outcome or signal.
     """
-    import pandas as pd
-
     among = signal_names(table)
     if outcome not in OUTCOMES or than not in among:
         raise ParameterError(f"outcome is one of {', '.join(OUTCOMES)}, and than one of {', '.join(among)}")
-    areas: dict[str, np.ndarray] = {}  # of every resample
-    rows: list[dict[str, Any]] = []
-    for name in among:
-        if table[name].notna().any():
-            row, areas[name] = _rated(table, name, outcome, resamples)
-            rows.append(row)
-    base = next((row["auroc"] for row in rows if row["signal"] == than), np.nan)
-    for row in rows:
-        row["gain"] = row["auroc"] - base
-        gains = areas[row["signal"]] - areas.get(than, np.full(resamples, np.nan))
+    rated = {name: _rated(table, name, outcome, resamples) for name in among if table[name].notna().any()}
+    rows = pd.DataFrame([row for row, _ in rated.values()], columns=RATED)
+    base, unknown = rows.loc[rows["signal"] == than, "auroc"], np.full(resamples, np.nan)
+    rows["gain"] = rows["auroc"] - (base.iloc[0] if len(base) else np.nan)
+    bounds = []
+    for _, areas in rated.values():
+        gains = areas - (rated[than][1] if than in rated else unknown)
         gains = gains[np.isfinite(gains)]
-        row["gain_lo"], row["gain_hi"] = (
-            np.quantile(gains, (0.025, 0.975)) if len(gains) else (np.nan, np.nan)
-        )
-    columns = ["signal", "auroc", "low", "high", "ece", "nodes", "right", "prompts"]
-    return pd.DataFrame(rows, columns=[*columns, "gain", "gain_lo", "gain_hi"]).sort_values(
-        "auroc", ascending=False, ignore_index=True
-    )
+        bounds.append(np.quantile(gains, (0.025, 0.975)) if len(gains) else (np.nan, np.nan))
+    rows[["gain_lo", "gain_hi"]] = np.reshape(bounds, (-1, 2))
+    return rows.sort_values("auroc", ascending=False, ignore_index=True)
 
 
-def _rated(table: pd.DataFrame, name: str, outcome: str, resamples: int) -> tuple[dict[str, Any], np.ndarray]:
-    """A row of `auroc` but for the gain, and the areas of the resamples."""
-    import pandas as pd
+RATED = ["signal", "auroc", "low", "high", "ece", "nodes", "right", "prompts"]
 
+
+def _rated(
+    table: pd.DataFrame, name: str, outcome: str, resamples: int
+) -> tuple[tuple[str | float, ...], np.ndarray]:
+    """A row of `auroc` but for the gain (`RATED`), and the areas of the resamples."""
     values, right = _finite(table, name, outcome)
     group = pd.factorize(table["prompt"])[0]
     # groups keep their numbers, so that every signal is drawn with the same prompts
@@ -335,16 +317,8 @@ def _rated(table: pd.DataFrame, name: str, outcome: str, resamples: int) -> tupl
     area, areas = _area(values, right.astype(bool), own, int(group.max()) + 1, resamples)
     bins = calibration_curve(table, outcome=outcome, among=[name])
     error = ((bins["rate"] - bins["mean"]).abs() * bins["counted"]).sum() / bins["counted"].sum()
-    row = {
-        "signal": name,
-        "auroc": area.median,
-        "low": area.low,
-        "high": area.high,
-        "ece": float(error) if _unit_range(name, values) else np.nan,
-        "nodes": len(values),
-        "right": int(right.sum()),
-        "prompts": area.pairs,
-    }
+    error = error if _unit_range(name, values) else np.nan
+    row = (name, area.median, area.low, area.high, error, len(values), int(right.sum()), area.pairs)
     return row, areas
 
 

@@ -3,45 +3,33 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TypeAlias
 
 import numpy as np
+import pandas as pd
+from numpy.typing import ArrayLike
 
 from specviz.errors import ParameterError, TraceError
-from specviz.metrics.cycles import (
-    acceptance_rate,
-    draft_time,
-    exactness,
-    fallback_share,
-    mean_accepted,
-    mean_drafted,
-    mean_sent,
-    rollback_share,
-    seconds,
-    target_share,
-    tau,
-    tokens_per_second,
-)
-from specviz.metrics.interval import RESAMPLES
+from specviz.metrics import cycles
+from specviz.metrics.interval import RESAMPLES, Estimate
 from specviz.metrics.quality import quality
 from specviz.metrics.rouge import rouge
+from specviz.trace import Trace
 
-if TYPE_CHECKING:
-    import pandas as pd
+Source: TypeAlias = Trace | str | Path
+Several: TypeAlias = Source | list[Source] | tuple[Source, ...]
 
-    from specviz.trace import Trace
-
-SCORES: dict[str, Callable[[Trace, int], Any]] = {
+SCORES: dict[str, Callable[[Trace, int], Estimate]] = {
     "bleu": lambda trace, resamples: quality(trace, None, resamples, ["bleu"])["bleu"],
     "chrf": lambda trace, resamples: quality(trace, None, resamples, ["chrf"])["chrf"],
     "rougeL": lambda trace, resamples: rouge(trace)["rougeL"],
 }
 
 
-def front(quality: Any, speed: Any) -> np.ndarray:
+def front(quality: ArrayLike, speed: ArrayLike) -> np.ndarray:
     """The Pareto front: which points no other one beats, being at least as good in both and better in one.
 
     Parameters
@@ -61,7 +49,7 @@ def front(quality: Any, speed: Any) -> np.ndarray:
 
 
 def sweep(
-    traces: Any, base: Trace | str | Path, score: str = "bleu", resamples: int = RESAMPLES
+    traces: Several | Mapping[str, Several], base: Source, score: str = "bleu", resamples: int = RESAMPLES
 ) -> pd.DataFrame:
     """Quality and speed of every run of a sweep (BiLD's Figures 4, 5 and 10), a row each.
 
@@ -95,8 +83,6 @@ def sweep(
     TraceError
         If a run is of other prompts than the base, or no prompt has a reference.
     """
-    import pandas as pd
-
     if score not in SCORES:
         raise ParameterError(f"score is one of {', '.join(SCORES)}, not {score!r}")
     _, start, at = _opened("", base)[0]
@@ -112,7 +98,9 @@ def sweep(
     return table
 
 
-def _point(group: str, run: Trace, path: Any, score: str, resamples: int, start: Trace) -> dict[str, Any]:
+def _point(
+    group: str, run: Trace, path: Path | None, score: str, resamples: int, start: Trace
+) -> dict[str, Hashable]:
     """A row of `sweep`, its speed relative to that of `start`."""
     if _prompts(run) != _prompts(start):
         raise TraceError(f"the run {run.run['run']} is of other prompts than the base, or in another order")
@@ -120,36 +108,31 @@ def _point(group: str, run: Trace, path: Any, score: str, resamples: int, start:
     return {
         "group": group or str(run.run["method"]),
         "method": str(run.run["method"]),
-        "exactness": exactness(run),
+        "exactness": cycles.exactness(run),
         "quality": estimate.median,
         "quality_lo": estimate.low,
         "quality_hi": estimate.high,
-        "speed": seconds(start) / seconds(run),
-        "speed_a_token": tokens_per_second(run) / tokens_per_second(start),
-        "tau": tau(run),
-        "fallback_share": fallback_share(run),
-        "rollback_share": rollback_share(run),
-        "target_share": target_share(run),
+        "speed": cycles.seconds(start) / cycles.seconds(run),
+        "speed_a_token": cycles.tokens_per_second(run) / cycles.tokens_per_second(start),
+        **{name: MEASURES[name](run) for name in ("tau", "fallback_share", "rollback_share", "target_share")},
         **{f"parameter {k}": v for k, v in (run.run["parameters"] or {}).items()},
         "base": False,
         "trace": str(path) if path else "",
     }
 
 
-def _named(traces: Any) -> list[tuple[str, Any]]:
+def _named(traces: Several | Mapping[str, Several]) -> list[tuple[str, Source]]:
     if isinstance(traces, Mapping):
         return [(str(name), each) for name, given in traces.items() for each in _several(given)]
     return [("", each) for each in _several(traces)]
 
 
-def _several(given: Any) -> list[Any]:
+def _several(given: Several) -> list[Source]:
     return list(given) if isinstance(given, list | tuple) else [given]
 
 
-def _opened(name: str, given: Any) -> list[tuple[str, Trace, Path | None]]:
+def _opened(name: str, given: Source) -> list[tuple[str, Trace, Path | None]]:
     """Runs with their names and files."""
-    from specviz.trace import Trace
-
     if isinstance(given, Trace):
         return [(name, run, None) for run in given.split()]
     path = Path(given)
@@ -159,25 +142,19 @@ def _opened(name: str, given: Any) -> list[tuple[str, Trace, Path | None]]:
     return [(name, run, file) for file in files for run in Trace.open(file).split()]
 
 
-def _prompts(run: Trace) -> list[Any]:
+def _prompts(run: Trace) -> list[list[int] | None]:
     return [each.get("tokens") for each in run.run["prompts"] or []]
 
 
 MEASURES: dict[str, Callable[[Trace], float]] = {
-    "tau": tau,
-    "mean_accepted": mean_accepted,
-    "mean_drafted": mean_drafted,
-    "mean_sent": mean_sent,
-    "A/D": acceptance_rate,
-    "draft_time": draft_time,
-    "tokens_per_second": tokens_per_second,
-    "seconds": seconds,
-    "fallback_share": fallback_share,
-    "rollback_share": rollback_share,
-    "target_share": target_share,
+    "tau": cycles.tau, "mean_accepted": cycles.mean_accepted, "mean_drafted": cycles.mean_drafted,
+    "mean_sent": cycles.mean_sent, "A/D": cycles.acceptance_rate, "draft_time": cycles.draft_time,
+    "tokens_per_second": cycles.tokens_per_second, "seconds": cycles.seconds,
+    "fallback_share": cycles.fallback_share, "rollback_share": cycles.rollback_share,
+    "target_share": cycles.target_share,
     "BLEU": lambda trace: float(quality(trace, None, 1, ["bleu"])["bleu"].median),
     "ROUGE-L": lambda trace: float(rouge(trace)["rougeL"].median),
-}
+}  # fmt: skip
 
 
 def over_seeds(
@@ -207,10 +184,6 @@ def over_seeds(
     TraceError
         If two runs of a setting have the same seed: they are one run counted twice, or timings apart.
     """
-    import pandas as pd
-
-    from specviz.trace import Trace
-
     given = [traces] if isinstance(traces, Trace) else list(traces)
     groups: dict[str, list[Trace]] = {}
     for run in (part for each in given for part in each.split()):

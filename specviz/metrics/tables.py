@@ -2,115 +2,65 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+
+import pandas as pd
 
 from specviz.errors import ParameterError, TraceError
-from specviz.metrics.cycles import (
-    acceptance_rate,
-    accepted,
-    accepted_share,
-    draft_passes,
-    draft_time,
-    drafted,
-    emitted,
-    exactness,
-    fallback_share,
-    mean_accepted,
-    mean_drafted,
-    mean_sent,
-    output,
-    peak_memory,
-    rollback_share,
-    seconds,
-    sent,
-    steps,
-    target_passes,
-    target_share,
-    tau,
-    tokens_per_second,
-)
+from specviz.metrics import cycles
 from specviz.metrics.quality import quality
 from specviz.metrics.tokens import MODEL
 from specviz.metrics.updates import by_stream
+from specviz.trace import Trace
 
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from specviz.trace import Trace
-
-
-# What a stream's update, one draft and then token by token, gives no sense, or another name.
-NOT_OF_STREAMS = (
-    "texts",
-    "drafted",
-    "mean_accepted",
-    "mean_drafted",
-    "mean_sent",
-    "draft_time",
-    "target_share",
-    "fallback_share",
-    "rollback_share",
-    "draft_passes",
-    "peak_memory",
-)
+# The measures of cycles, by the field's name or their own.
+OF_CYCLES: dict[str, Callable[[Trace], float | str]] = {
+    "exactness": cycles.exactness, "texts": lambda trace: len(trace.texts), "output": cycles.output,
+    "steps": cycles.steps, "emitted": cycles.emitted, "drafted": cycles.drafted, "sent": cycles.sent,
+    "accepted": cycles.accepted, "tau": cycles.tau, "A/D": cycles.acceptance_rate,
+    "A/O": cycles.accepted_share, "mean_accepted": cycles.mean_accepted,
+    "mean_drafted": cycles.mean_drafted, "mean_sent": cycles.mean_sent, "draft_time": cycles.draft_time,
+    "tokens_per_second": cycles.tokens_per_second,
+    "tokens_per_second_with_prefill": lambda trace: cycles.tokens_per_second(trace, prefill=True),
+    "seconds": cycles.seconds, "target_passes": cycles.target_passes, "draft_passes": cycles.draft_passes,
+    "target_share": cycles.target_share, "fallback_share": cycles.fallback_share,
+    "rollback_share": cycles.rollback_share, "peak_memory": cycles.peak_memory,
+}  # fmt: skip
+# Those that a stream's update, one draft and then token by token, gives no sense, or another name.
+NOT_OF_STREAMS = {
+    "texts", "drafted", "mean_accepted", "mean_drafted", "mean_sent", "draft_time", "target_share",
+    "fallback_share", "rollback_share", "draft_passes", "peak_memory",
+}  # fmt: skip
 
 
-def _measure(trace: Trace) -> dict[str, Any]:
+def _measure(trace: Trace) -> dict[str, float | str]:
     """A trace's metrics: those of cycles, or of streams with what of the others says something there."""
-    measures = _of_cycles(trace)
-    if not len(trace.updates):
+    streams = len(trace.updates) > 0
+    measures = {
+        name: measure(trace)
+        for name, measure in OF_CYCLES.items()
+        if not (streams and name in NOT_OF_STREAMS)
+    }
+    if not streams:
         return measures
-    for name in NOT_OF_STREAMS:
-        del measures[name]
     try:
         table = by_stream(trace)
     except ParameterError:  # without sacrebleu by the model's own tokens
         table = by_stream(trace, MODEL)
     whole = table.sum(numeric_only=True)
-    names = table["tokenizer"].unique()
-    more: dict[str, Any] = {"streams": len(table), "updates": int(whole["updates"])}
+    more: dict[str, float | str] = {"streams": len(table), "updates": int(whole["updates"])}
     for prefix in ("", "draft_"):
         below = whole[f"{prefix}tokens"]
         more[f"{prefix}NE"] = whole[f"{prefix}erased"] / below if below else float("nan")
-    more["tokenizer"] = ", ".join(names)
+    more["tokenizer"] = ", ".join(table["tokenizer"].unique())
     more |= {name: float(table[name].mean()) for name in ("AL", "LAAL", "AL_seconds", "LAAL_seconds")}
     more["reused_share"] = whole["reused"] / whole["prompt_tokens"]
     more |= dict.fromkeys(("BLEU", "chrF"), float("nan"))
     with suppress(ParameterError, TraceError):  # without sacrebleu or references
         scores = quality(trace, resamples=1)
         more |= {"BLEU": scores["bleu"].median, "chrF": scores["chrf"].median}
-    return measures | more | {"peak_memory": peak_memory(trace)}
-
-
-def _of_cycles(trace: Trace) -> dict[str, Any]:
-    return {
-        "exactness": exactness(trace),
-        "texts": len(trace.texts),
-        "output": output(trace),
-        "steps": steps(trace),
-        "emitted": emitted(trace),
-        "drafted": drafted(trace),
-        "sent": sent(trace),
-        "accepted": accepted(trace),
-        "tau": tau(trace),
-        "A/D": acceptance_rate(trace),
-        "A/O": accepted_share(trace),
-        "mean_accepted": mean_accepted(trace),
-        "mean_drafted": mean_drafted(trace),
-        "mean_sent": mean_sent(trace),
-        "draft_time": draft_time(trace),
-        "tokens_per_second": tokens_per_second(trace),
-        "tokens_per_second_with_prefill": tokens_per_second(trace, prefill=True),
-        "seconds": seconds(trace),
-        "target_passes": target_passes(trace),
-        "draft_passes": draft_passes(trace),
-        "target_share": target_share(trace),
-        "fallback_share": fallback_share(trace),
-        "rollback_share": rollback_share(trace),
-        "peak_memory": peak_memory(trace),
-    }
+    return measures | more | {"peak_memory": cycles.peak_memory(trace)}
 
 
 def summary(trace: Trace) -> pd.DataFrame:
@@ -124,11 +74,8 @@ def summary(trace: Trace) -> pd.DataFrame:
     counted by; ``AL`` and the others of `lagging`, means over streams; ``reused_share`` of the prompts'
     tokens; ``BLEU`` and ``chrF`` of the last outputs (`quality`), NaN without references or sacrebleu.
     """
-    import pandas as pd
-
-    rows = []
-    for part in trace.split():
-        rows.append({"run": part.run["run"], "method": part.run["method"], **_measure(part)})
+    names = ("run", "method")
+    rows = [{name: part.run[name] for name in names} | _measure(part) for part in trace.split()]
     return pd.DataFrame(rows)
 
 
@@ -154,15 +101,10 @@ def compare(traces: Mapping[str, Trace], baseline: str) -> pd.DataFrame:
     TraceError
         If there is no such baseline.
     """
-    import pandas as pd
-
     if baseline not in traces:
         raise TraceError(f"no trace is called {baseline!r}; there are {', '.join(map(str, traces))}")
     table = pd.DataFrame([{"name": name, **_measure(trace)} for name, trace in traces.items()])
     base = table[table["name"] == baseline].iloc[0]
-    for name, column in (
-        ("speedup", "tokens_per_second"),
-        ("speedup_with_prefill", "tokens_per_second_with_prefill"),
-    ):
-        table[name] = table[column] / base[column]
+    for name in ("", "_with_prefill"):
+        table[f"speedup{name}"] = table[f"tokens_per_second{name}"] / base[f"tokens_per_second{name}"]
     return table

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 from specviz.errors import ParameterError, install
+from specviz.schema import Metadata
 
 MODEL = "model"  # in place of a tokenizer's name: the model's own tokens, for which nothing is needed
 ABSENT = f"sacrebleu is not installed: {install('quality')}"
@@ -46,7 +46,7 @@ class Tokenizer:
         return self._cut(text).split()
 
 
-def tokenizer(run: Mapping[str, Any], name: str | None = None) -> Tokenizer:
+def tokenizer(run: Metadata, name: str | None = None) -> Tokenizer:
     """The tokenizer over which a run's outputs are measured.
 
     The paper's is ``flores101``, a model that sacrebleu would download. Nothing is downloaded here: it is

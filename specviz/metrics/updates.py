@@ -12,28 +12,20 @@ all of it, before masking.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Hashable, Sequence
 
 import numpy as np
+import pandas as pd
 
 from specviz import schema
 from specviz.errors import ParameterError, TraceError
 from specviz.metrics.interval import Estimate
 from specviz.metrics.tokens import MODEL, tokenizer, words
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from specviz.trace import Trace
+from specviz.rules.speculative import common_prefix
+from specviz.trace import Trace
 
 DISPLAY, DRAFT = OUTPUTS = ("display", "draft")
 STREAM = ["run", "prompt"]
-
-
-def shared(one: Sequence[Any], other: Sequence[Any]) -> int:
-    """How many entries two sequences begin with in common."""
-    return next((i for i, (a, b) in enumerate(zip(one, other)) if a != b), min(len(one), len(other)))
 
 
 def erasure(trace: Trace, of: str = DISPLAY, tokenize: str | None = None) -> pd.DataFrame:
@@ -66,8 +58,6 @@ def erasure(trace: Trace, of: str = DISPLAY, tokenize: str | None = None) -> pd.
     ParameterError
         If `of` is none, sacrebleu is not installed, or the tokenizer's model or dictionary is not there.
     """
-    import pandas as pd
-
     if of not in OUTPUTS:
         raise ParameterError(f"of is one of {', '.join(OUTPUTS)}, not {of!r}")
     tables = []
@@ -86,7 +76,7 @@ def erasure(trace: Trace, of: str = DISPLAY, tokenize: str | None = None) -> pd.
             cuts[i] = [] if first.iloc[i] else cuts[i - 1]
         table["words"] = pd.Series(cuts, table.index, dtype=object)
         before = [[], *cuts[:-1]]
-        kept = [0 if new else shared(a, b) for new, a, b in zip(first, before, cuts)]
+        kept = [0 if new else common_prefix(a, b) for new, a, b in zip(first, before, cuts)]
         had = np.where(first, 0, np.array([len(each) for each in before[: len(cuts)]], int))
         table["tokens"] = np.array([len(each) for each in cuts], int)
         table["kept"] = np.array(kept, int)
@@ -140,8 +130,6 @@ def by_stream(trace: Trace, tokenize: str | None = None) -> pd.DataFrame:
         - ``prompt_tokens`` and how many were ``reused``: rows of the KV cache that an update did not compute.
         - ``AL``, ``LAAL`` in words and ``AL_seconds``, ``LAAL_seconds``: see `lagging`.
     """
-    import pandas as pd
-
     updates = trace.updates
     groups = updates.groupby(STREAM, observed=True, sort=False)
     sums = {name: (name, "sum") for name in ("unreviewed", "emitted", "prompt_tokens", "reused", "prefill")}
@@ -229,24 +217,22 @@ def lagging(trace: Trace, tokenize: str | None = None) -> pd.DataFrame:
         One row a stream: ``run``, ``prompt``, ``AL``, ``LAAL`` in words, ``AL_seconds``, ``LAAL_seconds``
         (NaN without arrival times). NaN where nothing was displayed.
     """
-    import pandas as pd
-
     shown = erasure(trace, DISPLAY, tokenize)
     runs = {part.run["run"]: part.run for part in trace.split()}
     references = trace.prompts.set_index(STREAM)["reference"]
     updates = trace.updates
     rows = []
-    for each, index in shown.groupby(STREAM, observed=True, sort=False).indices.items():
-        key = cast("tuple[str, int]", each)
-        displays = shown["words"].iloc[index].tolist()
-        reference, length = references.get(key), len(displays[-1])
+    for (run, prompt), own in shown.groupby(STREAM, observed=True, sort=False):
+        arrived = updates.iloc[own.index]
+        displays = own["words"].tolist()
+        reference, length = references.get((run, prompt)), len(displays[-1])
         if isinstance(reference, str) and reference and tokenize != MODEL:
-            length = len(tokenizer(runs[key[0]], tokenize)(reference))
-        source_words = np.array([len(words(text)) for text in updates["source"].iloc[index]])
+            length = len(tokenizer(runs[run], tokenize)(reference))
+        source_words = np.array([len(words(text)) for text in arrived["source"]])
         source_seen = np.minimum(np.maximum.accumulate(source_words), source_words[-1]).astype(float)
-        arrival = updates["arrival"].iloc[index].to_numpy(np.float64)
+        arrival = arrived["arrival"].to_numpy(np.float64)
         at = stable(displays)
-        row: dict[str, Any] = dict(zip(STREAM, key))
+        row: dict[str, Hashable] = {"run": run, "prompt": prompt}
         for name, delays in (("", source_seen), ("_seconds", arrival)):
             for metric, target in (("AL", length), ("LAAL", max(length, len(displays[-1])))):
                 row[metric + name] = average_lagging(delays[at], float(delays[-1]), target)
@@ -255,7 +241,7 @@ def lagging(trace: Trace, tokenize: str | None = None) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=names)
 
 
-def stable(outputs: Sequence[Sequence[Any]]) -> np.ndarray:
+def stable(outputs: Sequence[Sequence[Hashable]]) -> np.ndarray:
     """For each token of the last output, from which update on all outputs begin with it and what is before.
 
     Parameters
@@ -268,7 +254,7 @@ def stable(outputs: Sequence[Sequence[Any]]) -> np.ndarray:
     array of int [tokens of the last output]
     """
     last = outputs[-1]
-    same = np.array([shared(each, last) for each in outputs])
+    same = np.array([common_prefix(each, last) for each in outputs])
     lasting = np.minimum.accumulate(same[::-1])[::-1]  # never less again; rises from update to update
     return np.searchsorted(lasting, np.arange(1, len(last) + 1))
 

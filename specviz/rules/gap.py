@@ -166,7 +166,7 @@ def threshold(confidence: Number, values: Mapping[str, Any]) -> Number:
     return values["tau_base"] + (values["gamma"] if values["adaptive_verification"] else 0.0) * moved
 
 
-def passes(gap: Number, rank: Number, threshold: Number | float, top_beta: int) -> Number:
+def passes(gap: Number, rank: Number, threshold: Number | float, top_beta: float) -> Number:
     """Whether a drafted token is accepted.
 
     Parameters

@@ -5,7 +5,7 @@ Leviathan, Kalman and Matias 2023, Algorithm 1; line numbers below are theirs.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
 import numpy as np
 
@@ -45,7 +45,7 @@ def residual(p: Array, q: Array) -> Array:
     return rest + p * (rest.sum() <= 0)
 
 
-def common_prefix(one: Sequence[int], other: Sequence[int]) -> int:
+def common_prefix(one: Sequence[Hashable], other: Sequence[Hashable]) -> int:
     """How many tokens two sequences share at their beginning."""
     return next((i for i, (a, b) in enumerate(zip(one, other)) if a != b), min(len(one), len(other)))
 

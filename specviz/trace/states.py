@@ -102,7 +102,7 @@ class Written:
         In the order of unmasking.
     odds, p : arrays of float [placed]
         As the pass that placed it had them.
-    said : dict of int to Reading
+    readings : dict of int to Reading
         What was said at a state, of each that a verified pass stood at.
     passes : list of Pass
     end : str or None
@@ -119,7 +119,7 @@ class Written:
     token: np.ndarray
     odds: np.ndarray
     p: np.ndarray
-    said: dict[int, Reading]
+    readings: dict[int, Reading]
     passes: list[Pass]
     end: str | None
 
@@ -168,7 +168,7 @@ def _of_run(part: Trace) -> Iterator[Written]:
         rows.setdefault(prompt, []).append(i)
     for prompt, own in sorted(rows.items()):
         passes: list[Pass] = []
-        said: dict[int, Reading] = {}
+        readings: dict[int, Reading] = {}
         out: list[list[np.ndarray]] = []
         for i in own:
             row = {name: values[i] for name, values in lists.items()}
@@ -183,17 +183,17 @@ def _of_run(part: Trace) -> Iterator[Written]:
             )  # fmt: skip
             passes.append(made)
             for state, node in enumerate([-1, *made.path], keep):
-                said[state] = _reading(row, node, plain["top_k"][i] or 1, sure)
+                readings[state] = _reading(row, node, plain["top_k"][i] or 1, sure)
         cell, token, odds, p = (np.concatenate(parts) for parts in zip(*out))
         wrong = len(np.unique(cell)) < len(cell) or (cell < 0).any() or (cell >= length).any()
         starts = np.cumsum([0, *(each.placed for each in passes)])[:-1].tolist()
-        read = [each.cell for each in said.values()]
+        read = [each.cell for each in readings.values()]
         wrong = wrong or any((each < 0).any() or (each >= length).any() for each in read)
         if wrong or [each.start for each in passes] != starts:
             raise TraceError(f"run {run['run']}, prompt {prompt}: its cells are not those of a canvas")
         yield Written(
             run["run"], prompt, plain["context"][own[0]], length, block, refresh, cell.astype(np.int64),
-            token.astype(np.int64), odds, p, said, passes, plain["end"][own[-1]],
+            token.astype(np.int64), odds, p, readings, passes, plain["end"][own[-1]],
         )  # fmt: skip
 
 

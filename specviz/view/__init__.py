@@ -6,9 +6,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from specviz.view import interactive
+from specviz.trace import Trace
+from specviz.view import flicker, interactive, picture, plots, static, terminal, updates
 from specviz.view.batches import latency_throughput
 from specviz.view.calibrated import by_device, by_prompts, calibration_png, curve, deviation
 from specviz.view.control import control_loop
@@ -25,9 +25,6 @@ from specviz.view.states import aligned, aligned_words
 from specviz.view.stores import acceptance_by_score, right_by, store, store_growth, warm_up
 from specviz.view.tradeoff import bias, by_language, masks, sweep, trade_offs, update_costs
 from specviz.view.trees import canvases, canvases_words
-
-if TYPE_CHECKING:
-    from specviz.trace import Trace
 
 __all__ = [
     "acceptance_by_score", "aligned", "aligned_words", "auroc", "bias", "by_device", "by_language",
@@ -53,42 +50,30 @@ def html(trace: Trace, most: int = 2) -> str:
     -------
     str
     """
-    from specviz.view.flicker import notebook
-    from specviz.view.static import block
-    from specviz.view.updates import is_stream
-
     runs = trace.split()
-    streams = [run for run in runs if is_stream(run)]
+    streams = [run for run in runs if updates.is_stream(run)]
     others = [run.run["run"] for run in runs if run not in streams]
-    parts = [notebook(streams, most)] if streams else []
+    parts = [flicker.notebook(streams, most)] if streams else []
     if others:
-        parts.append(block(trace.select(run=others) if streams else trace, most))
+        parts.append(static.block(trace.select(run=others) if streams else trace, most))
     return "".join(parts)
 
 
 def png(trace: Trace) -> bytes:
     """The first text of the first run as an image, for front-ends that strip HTML."""
-    from specviz.view import flicker, plots
-    from specviz.view.updates import is_stream
-
-    return (flicker if is_stream(trace.split()[0]) else plots).poster(trace)
+    return (flicker if updates.is_stream(trace.split()[0]) else plots).poster(trace)
 
 
 def text(trace: Trace, colour: bool = False, most: int = 2) -> str:
     """The trace as plain text with marks, and with ANSI colours if asked for."""
-    from specviz.view.flicker import plain
-    from specviz.view.picture import headline, pictures, prompts
-    from specviz.view.terminal import block, head
-    from specviz.view.updates import is_stream, ribbon
-
     parts = []
     for run in trace.split():
-        if is_stream(run):
-            parts += [plain(ribbon(run, n), colour) for n in prompts(run)[:most]]
+        if updates.is_stream(run):
+            parts += [flicker.plain(updates.ribbon(run, n), colour) for n in picture.prompts(run)[:most]]
             continue
-        shown, count = pictures(run, most), len(prompts(run))
-        parts.append(head(shown[0], headline(run) if count > 1 else (), count, colour))
-        parts += [block(one, colour) for one in shown]
+        shown, count = picture.pictures(run, most), len(picture.prompts(run))
+        parts.append(terminal.head(shown[0], picture.headline(run) if count > 1 else (), count, colour))
+        parts += [terminal.block(one, colour) for one in shown]
     return "\n\n".join(parts)
 
 
@@ -100,6 +85,4 @@ def page(trace: Trace, path: Path, force: bool = False) -> Path:
     specviz.errors.TraceError
         If the file exists (unless `force`) or cannot be written.
     """
-    from specviz.view.static import write
-
-    return write(trace, Path(path), force)
+    return static.write(trace, Path(path), force)

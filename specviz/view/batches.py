@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeAlias
+
+from matplotlib.axes import Axes
 
 from specviz.errors import TraceError
-from specviz.view.plots import _axes
+from specviz.metrics import Estimate
+from specviz.view.axes import axes
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+Row: TypeAlias = Mapping[str, Any]  # a line of a report
 
 HUES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#666666")
 MARKERS = "osD^vPX"  # a line is told by its marker, too
 
 
-def latency_throughput(rows: Sequence[Mapping[str, Any]], ax: Axes | None = None) -> Axes:
+def latency_throughput(rows: Sequence[Row], ax: Axes | None = None) -> Axes:
     """Tokens a second of the whole batch over the seconds that a prompt takes in it.
 
     Up and to the left is better. A line follows one decoder through its batch sizes, which stand beside its
@@ -40,7 +42,7 @@ def latency_throughput(rows: Sequence[Mapping[str, Any]], ax: Axes | None = None
     """
     if not rows:
         raise TraceError("there is nothing to draw: no batch size was measured")
-    ax = _axes(ax, (6.4, 4.0))
+    ax = axes(ax, (6.4, 4.0))
     for i, name in enumerate(dict.fromkeys(row["decoder"] for row in rows)):
         own = sorted((row for row in rows if row["decoder"] == name), key=lambda row: row["batch"])
         x, y = ([_spread(row[key]) for row in own] for key in ("latency", "speed"))
@@ -55,18 +57,16 @@ def latency_throughput(rows: Sequence[Mapping[str, Any]], ax: Axes | None = None
     ax.set(xlabel="latency: seconds a prompt takes", ylabel="throughput: tokens a second")
     ax.set_xlim(left=0)
     ax.set_ylim(bottom=0)
-    ax.spines[["top", "right"]].set_visible(False)
     ax.set_title("numbers beside the points: prompts decoded together", fontsize=8, loc="left")
     ax.legend(frameon=False, fontsize=8, loc="lower right")
     return ax
 
 
-def _spread(value: Any) -> tuple[float, float, float]:
+def _spread(value: float | Estimate) -> tuple[float, float, float]:
     """Middle, and how far the spread reaches below and above."""
-    middle = getattr(value, "median", None)
-    if middle is None:
+    if isinstance(value, float | int):
         return float(value), 0.0, 0.0
-    return float(middle), float(middle - value.low), float(value.high - middle)
+    return float(value.median), float(value.median - value.low), float(value.high - value.median)
 
 
 def _bars(points: list[tuple[float, float, float]]) -> list[list[float]]:

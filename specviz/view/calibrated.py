@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
+import matplotlib
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.patheffects import withStroke
+from matplotlib.ticker import NullFormatter
 
+from specviz.calibration import Calibration
 from specviz.errors import ParameterError
-from specviz.view.plots import _axes
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
-    from specviz.calibration import Calibration
+from specviz.view.axes import axes, new_figure, png
 
 # Of each fit: its name in a legend, its line, its colour.
 LOOKS = {
@@ -22,11 +20,7 @@ LOOKS = {
     "grid": ("measured points joined", ":", "#555555"),
     "monotone": ("monotone fit", "-", "#0072b2"),
 }
-WHAT = {
-    "s": "s(g), ms a cycle",
-    "tau": "τ(g), tokens a cycle",
-    "speed": "τ/s, tokens/s",
-}
+WHAT = {"s": "s(g), ms a cycle", "tau": "τ(g), tokens a cycle", "speed": "τ/s, tokens/s"}
 
 
 def curve(
@@ -63,7 +57,7 @@ def curve(
             raise ParameterError(f"no fit {name!r}; there is {', '.join(calibration.fits) or 'none'}")
     if what not in WHAT:
         raise ParameterError(f"what must be one of {', '.join(WHAT)}, got {what!r}")
-    ax = _axes(ax, (6, 3.4))
+    ax = axes(ax, (6, 3.4))
     g, tau, s, low, high = calibration.measured()
     points = {"s": 1e3 * s, "tau": tau, "speed": tau / s}[what]
     if what == "s":
@@ -86,7 +80,6 @@ def curve(
     ax.set(xscale="log", ylim=(bottom, top), xlabel="draft size g", ylabel=WHAT[what])
     _sizes(ax, g)
     ax.legend(frameon=False, fontsize=8, loc="best" if what == "speed" else "upper left")  # the others rise
-    ax.spines[["top", "right"]].set_visible(False)
     return ax
 
 
@@ -98,8 +91,6 @@ def _beyond(values: np.ndarray, bottom: float, top: float) -> str:
 
 def _diamond(ax: Axes, g: int, at: float, colour: str, first: bool, below: bool) -> None:
     """A fit's g* on its curve, named beside it."""
-    from matplotlib.patheffects import withStroke
-
     ax.plot([g], [at], "D", color=colour, ms=8, mec="white", zorder=4, clip_on=False)
     ax.annotate(
         f"g* = {g}", (g, at), (6 if first else 0, -14 if below else 9), textcoords="offset points",
@@ -115,17 +106,11 @@ def calibration_png(calibration: Calibration) -> bytes:
     -------
     bytes
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(13, 3.6), dpi=100, facecolor="white", layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = new_figure((13, 3.6), layout="constrained")
     for ax, what in zip(figure.subplots(1, 3), ("s", "tau", "speed")):
         curve(calibration, what, ax=ax)
     figure.suptitle(calibration.summary, size=9, parse_math=False)
-    out = io.BytesIO()
-    figure.savefig(out, format="png")
-    return out.getvalue()
+    return png(figure)
 
 
 def by_device(calibrations: Sequence[Calibration], ax: Axes | None = None) -> Axes:
@@ -149,7 +134,7 @@ def by_device(calibrations: Sequence[Calibration], ax: Axes | None = None) -> Ax
     """
     if not calibrations:
         raise ParameterError("no calibration was given")
-    ax = _axes(ax, (8, 0.8 + 0.45 * len(calibrations)))
+    ax = axes(ax, (8, 0.8 + 0.45 * len(calibrations)))
     names = [
         (c.device, c.setting["model"]["name"], c.setting["method"], c.setting["dtype"]) for c in calibrations
     ]
@@ -168,7 +153,6 @@ def by_device(calibrations: Sequence[Calibration], ax: Axes | None = None) -> Ax
     )
     ax.invert_yaxis()
     ax.set(xlabel="calibrated draft size g*", xlim=(0, 1.3 * max(sizes)))
-    ax.spines[["top", "right"]].set_visible(False)
     return ax
 
 
@@ -187,9 +171,7 @@ def by_prompts(calibrations: Mapping[int, Calibration], ax: Axes | None = None) 
         Monotone fits, each over its own best: where they lie together, more prompts change nothing. The
         legend has g* and the seconds that measuring took.
     """
-    import matplotlib
-
-    ax = _axes(ax, (6.4, 3.4))
+    ax = axes(ax, (6.4, 3.4))
     colours = matplotlib.colormaps["viridis"](np.linspace(0, 0.85, max(1, len(calibrations))))
     for colour, (number, c) in zip(colours, sorted(calibrations.items())):
         fit = c.fits["monotone"]
@@ -200,7 +182,6 @@ def by_prompts(calibrations: Mapping[int, Calibration], ax: Axes | None = None) 
     ax.set(xscale="log", xlabel="draft size g", ylabel="τ/s over its best")
     _sizes(ax, np.array(sorted({p.g for c in calibrations.values() for p in c.points})))
     ax.legend(frameon=False, fontsize=8)
-    ax.spines[["top", "right"]].set_visible(False)
     return ax
 
 
@@ -217,7 +198,7 @@ def deviation(calibration: Calibration, ax: Axes | None = None) -> Axes:
     Axes
         Monotone fit and measured points; the band holds the sizes that cost at most 3 %.
     """
-    ax = _axes(ax, (6.4, 3))
+    ax = axes(ax, (6.4, 3))
     fit = calibration.fits["monotone"]
     share = np.array(fit.tau) / np.array(fit.s)
     best = share.max()
@@ -231,7 +212,6 @@ def deviation(calibration: Calibration, ax: Axes | None = None) -> Axes:
     ax.set(xscale="log", xlabel="draft size g", ylabel="τ/s over its best")
     _sizes(ax, g)
     ax.legend(frameon=False, fontsize=8)
-    ax.spines[["top", "right"]].set_visible(False)
     return ax
 
 
@@ -242,8 +222,6 @@ def _round(x: float) -> str:
 
 def _sizes(ax: Axes, g: np.ndarray) -> None:
     """Ticks at measured sizes that have room on a logarithmic axis."""
-    from matplotlib.ticker import NullFormatter
-
     ticks = [int(g[0])]
     for each in g[1:]:
         if each >= 1.35 * ticks[-1]:

@@ -6,23 +6,23 @@ the states, the canvases of each draft, and why each pass placed no more.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from functools import cache
+from typing import Any, TypeAlias
 
 import numpy as np
+import pandas as pd
+import pyarrow.compute as pc
 
 from specviz.errors import TraceError
 from specviz.escape import visible
+from specviz.schema import Metadata
+from specviz.trace import Trace
 from specviz.trace.checks import list_sizes
-from specviz.view.picture import name_of, prompts
+from specviz.view.picture import first_run, letters, name_of
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    import pandas as pd
-
-    from specviz.trace import Trace
-
+Row: TypeAlias = Mapping[Hashable, Any]  # of a table, by column
 END = "■"  # a token that ends a text
 
 
@@ -53,7 +53,6 @@ STATES = {
     "final": State("final", "", "#e3edf4", "placed by an earlier pass"),
     "masked": State("masked", "", "#000000", "masked; the darker, the surer the pass was of its best token"),
 }
-NOW = ("accepted", "bonus", "correction", "plain", "parallel")  # states of a cell that is placed in the pass
 
 # Why a pass placed no more tokens than it did, the word of a note and a sentence.
 WHY = {
@@ -197,7 +196,7 @@ class Canvas:
         The token of each cell; empty where it stayed masked.
     """
 
-    run: dict[str, Any]
+    run: Metadata
     prompt: int
     length: int
     block: int
@@ -215,7 +214,7 @@ class Canvas:
         return self.policy.get("cache") == "dual"
 
     @property
-    def policy(self) -> dict[str, Any]:
+    def policy(self) -> dict[str, int | str | None]:
         """Length, block, cache and, with one, the refresh interval: what runs must share to be compared."""
         settings = self.run["canvas"]
         names = ("length", "block", "cache", *(("refresh",) if settings.get("cache") == "dual" else ()))
@@ -242,14 +241,13 @@ def canvas(trace: Trace, prompt: int | None = None) -> Canvas:
     TraceError
         If the run wrote no canvases, or only its text was recorded.
     """
-    run = trace.split()[0]
+    run, index = first_run(trace, prompt)
     facts = run.run
     if facts.get("canvas") is None:
         raise TraceError(
             f"{facts['method']} wrote its text from left to right: there is no canvas to show; stepwise, "
             "ssd, fast_dllm and entropy_bounded write canvases"
         )
-    index = prompts(run)[0] if prompt is None else prompt
     one = run.select(prompt=index)
     if facts.get("record") is None:
         raise TraceError("only the text was recorded: record='judged' keeps how a canvas was filled")
@@ -296,11 +294,11 @@ def canvas(trace: Trace, prompt: int | None = None) -> Canvas:
     return Canvas(facts, index, length, block, order, tokens, tuple(words), tuple(passes))
 
 
-def _records(table: pd.DataFrame | None) -> list[dict[str, Any]]:
-    return [] if table is None else table.to_dict("records")  # type: ignore[return-value]
+def _records(table: pd.DataFrame | None) -> list[Row]:
+    return [] if table is None else [dict(zip(table, row)) for row in table.itertuples(index=False)]
 
 
-def _node(row: dict[str, Any], texts: Callable[[int], str], nexts: dict[int, tuple[int, str, float]]) -> Node:
+def _node(row: Row, texts: Callable[[int], str], nexts: dict[int, tuple[int, str, float]]) -> Node:
     odds, token, index = float(row["score"]), int(row["token"]), int(row["node"])
     return Node(
         index=index,
@@ -319,13 +317,10 @@ def _node(row: dict[str, Any], texts: Callable[[int], str], nexts: dict[int, tup
 def _texts(trace: Trace) -> Callable[[int], str]:
     """A token as it stands in a cell; ends are `END`, what is no whole character is written out."""
     pieces, ends = trace.pieces, set(trace.run["eos"] or [])
-    kept: dict[int, str] = {}
 
+    @cache
     def text(token: int) -> str:
-        if token not in kept:
-            letters = pieces.get(token, b"<%d>" % token).decode("utf8", "surrogateescape")
-            kept[token] = END if token in ends else visible(letters).replace("\n", "⏎")
-        return kept[token]
+        return END if token in ends else visible(letters(pieces, [token])).replace("\n", "⏎")
 
     return text
 
@@ -335,8 +330,6 @@ Prediction = tuple[int, int, float, int]  # node, cell, log-odds, likeliest toke
 
 def _predictions(trace: Trace) -> dict[int, list[Prediction]]:
     """Of each cycle what its pass said of each cell that it read."""
-    import pyarrow.compute as pc
-
     table = trace.arrow(["cycle", "top_k", "pred_node", "pred_position", "pred_odds", "pred_top_token"])
     count = np.maximum(list_sizes(table.column("pred_position")), 0)
     flat = {n: pc.list_flatten(table.column(n)).to_numpy() for n in table.column_names[2:]}
@@ -374,7 +367,7 @@ def _nexts(
 
 
 def _why(
-    row: dict[str, Any],
+    row: Row,
     nodes: list[Node],
     placed: list[Placed],
     guesses: dict[int, int],

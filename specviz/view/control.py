@@ -3,34 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
 
 from specviz import schema
 from specviz.errors import TraceError
 from specviz.escape import visible
-from specviz.view.picture import FATES, name_of, prompts
-from specviz.view.plots import _axes, _legend
-from specviz.view.stores import GREY, _open
+from specviz.trace import Trace
+from specviz.view.axes import FATE_LOOKS, GREY, Look, axes, legend_right, note, panel, whole_numbers
+from specviz.view.picture import FATES, first_run, name_of
 
-if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.axes import Axes
-
-    from specviz.trace import Trace
-
-# How a node is drawn, by what became of it: its mark, and its part of the window's bar.
-LOOKS: dict[str, dict[str, Any]] = {
-    "accepted": {"marker": "o", "color": "#0072b2", "s": 15},
-    "rejected": {"marker": "x", "color": "#d55e00", "s": 24},
-    "unjudged": {"marker": ".", "color": "#777777", "s": 14},
-    "unreviewed": {"marker": "$?$", "color": "#56b4e9", "s": 28},
-    "cut": {"marker": "|", "color": "#777777", "s": 28},
-    "unsent": {"marker": "o", "facecolors": "none", "edgecolors": "#777777", "s": 15},
-    "pruned": {"marker": "^", "facecolors": "none", "edgecolors": "#777777", "s": 15},
-}
-BARS: dict[str, dict[str, Any]] = {
+# How a node is drawn in the bar of its window, by what became of it.
+BARS: dict[str, Look] = {
     "accepted": {"color": "#0072b2"},
     "rejected": {"color": "#d55e00", "hatch": "////", "edgecolor": "white"},
     "unjudged": {"color": "#bbbbbb"},
@@ -83,10 +69,7 @@ def loop(trace: Trace, prompt: int | None = None, most: int = MOST) -> Loop:
     TraceError
         If nothing was drafted.
     """
-    import pandas as pd
-
-    run = trace.split()[0]
-    index = prompts(run)[0] if prompt is None else prompt
+    run, index = first_run(trace, prompt)
     one = run.select(prompt=index)
     facts, nodes, cycles = one.run, one.nodes, one.cycles
     parameters = facts["parameters"] or {}
@@ -165,25 +148,22 @@ def control_loop(trace: Trace, prompt: int | None = None, ax: Axes | None = None
     TraceError
         If nothing was drafted.
     """
-    from matplotlib.ticker import MaxNLocator
-
     shown = loop(trace, prompt, most)
     count = len(shown.cycles)
-    ax = _axes(ax, (min(14.0, max(6.5, 2.2 + 0.32 * count)), 6.0))
+    ax = axes(ax, (min(14.0, max(6.5, 2.2 + 0.32 * count)), 6.0))
     ax.axis("off")
     tall = ((0.68, 0.32), (0.36, 0.24), (0.0, 0.28))  # bottom and height of each panel
-    panels = [ax.inset_axes((0, bottom, 1, height)) for bottom, height in tall]
+    panels = [panel(ax, bottom, height) for bottom, height in tall]
     _certainty(shown, panels[0])
     _window(shown, panels[1])
     _gaps(shown, panels[2])
-    for panel in panels:
-        panel.set_xlim(0.5, count + 0.5)
+    for each in panels:
+        each.set_xlim(0.5, count + 0.5)
         for edge in np.arange(1.5, count):
-            panel.axvline(edge, color=GREY, lw=0.4, alpha=0.35)
-        panel.xaxis.set_major_locator(MaxNLocator(integer=True))
-        _open(panel)
-    for panel in panels[:2]:
-        panel.set_xticklabels([])
+            each.axvline(edge, color=GREY, lw=0.4, alpha=0.35)
+        whole_numbers(each.xaxis)
+    for each in panels[:2]:
+        each.set_xticklabels([])
     panels[2].set_xlabel("cycle" + (f" ({shown.note})" if shown.note else ""))
     return ax
 
@@ -191,7 +171,7 @@ def control_loop(trace: Trace, prompt: int | None = None, ax: Axes | None = None
 def _certainty(shown: Loop, ax: Axes) -> None:
     nodes, cycles = shown.nodes, shown.cycles
     ax.plot(cycles["cycle"], cycles["mean"], color="black", lw=1.1, alpha=0.7, label="mean")
-    for fate, look in LOOKS.items():
+    for fate, look in FATE_LOOKS.items():
         rows = nodes[nodes["status"] == fate]
         if len(rows):
             ax.scatter(rows["x"], rows["value"], clip_on=False, zorder=3, label=fate, **look)
@@ -199,8 +179,8 @@ def _certainty(shown: Loop, ax: Axes) -> None:
         ax.axhline(shown.least, ls="--", lw=1, color="#444444", label=f"fallback threshold {shown.least:g}")
     ax.set(ylim=(0, 1.03), ylabel=shown.certainty, yticks=(0, 0.5, 1))
     if not nodes["value"].notna().any():
-        ax.text(0.5, 0.5, "the drafter gave no confidence", transform=ax.transAxes, ha="center", size=9)
-    _legend(ax, loc="lower right", bbox_to_anchor=(1, 1.03), fontsize=7.5)
+        note(ax, "the drafter gave no confidence", size=9)
+    legend_right(ax, 1.03, fontsize=7.5)
     ax.set_title(shown.title, size=9, loc="left", pad=16, parse_math=False)
 
 
@@ -215,11 +195,9 @@ def _window(shown: Loop, ax: Axes) -> None:
     if cycles["window"].notna().any():
         x, y = cycles["cycle"].to_numpy(float), cycles["window"].to_numpy(float)
         ax.hlines(y, x - 0.42, x + 0.42, color="black", lw=2, label="window k_j")
-    from matplotlib.ticker import MaxNLocator
-
-    ax.yaxis.set_major_locator(MaxNLocator(integer=True))
+    whole_numbers(ax.yaxis)
     ax.set(ylim=(0, max(1.0, base.max() * 1.08)), ylabel="draft tokens")
-    _legend(ax, loc="lower right", bbox_to_anchor=(1, 1.02), fontsize=7.5)
+    legend_right(ax, fontsize=7.5)
 
 
 def _gaps(shown: Loop, ax: Axes) -> None:
@@ -227,8 +205,7 @@ def _gaps(shown: Loop, ax: Axes) -> None:
     judged = nodes[nodes["gap"].notna()]
     if not nodes["threshold"].notna().any():
         ax.set(yticks=[], ylabel="gap")
-        note = "no gap was allowed or recorded: a token is accepted or not by another rule"
-        ax.text(0.5, 0.5, note, transform=ax.transAxes, ha="center", size=9)
+        note(ax, "no gap was allowed or recorded: a token is accepted or not by another rule", size=9)
         return
     limit = float(nodes["threshold"].max())
     top = max(2.2 * limit, 0.25)
@@ -241,12 +218,12 @@ def _gaps(shown: Loop, ax: Axes) -> None:
         rows = judged[judged["status"] == fate]
         inside, beyond = rows[rows["gap"] <= top], rows[rows["gap"] > top]
         if len(inside):
-            ax.scatter(inside["x"], inside["gap"], clip_on=False, zorder=3, label=fate, **LOOKS[fate])
+            ax.scatter(inside["x"], inside["gap"], clip_on=False, zorder=3, label=fate, **FATE_LOOKS[fate])
         if len(beyond):
-            look = LOOKS[fate] | {"marker": "^", "s": 22}
+            look = FATE_LOOKS[fate] | {"marker": "^", "s": 22}
             ax.scatter(beyond["x"], np.full(len(beyond), top), zorder=3, clip_on=False, **look)
     if (judged["gap"] > top).any():
         ax.scatter([], [], marker="^", s=22, color="#555555", label=f"beyond {top:.2g} nats")
     ax.set(ylim=(0, top), ylabel="gap, nats")
-    _legend(ax, loc="lower right", bbox_to_anchor=(1, 1.02), fontsize=7.5)
+    legend_right(ax, fontsize=7.5)
     ax.set_title(shown.allowed[0], size=8, loc="left", pad=3)

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from matplotlib.axes import Axes
 
 from specviz.errors import ParameterError, TraceError
 from specviz.escape import visible
+from specviz.trace import Trace
+from specviz.view.axes import Look, axes, bare, drawable, fonts
 from specviz.view.lattices import FRAME, INK, short
 from specviz.view.picture import FATES
-from specviz.view.plots import _axes, drawable, fonts
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
-    from specviz.trace import Trace
 
 # Of each status: its sign, its colour, and of the line that leads to it. FATES has the words.
 SIGNS = {
@@ -169,8 +165,8 @@ def draft_tree(
     depth = {-1: 0} | {node.index: node.depth for node in shown.nodes}
     deep, grown = max(depth.values()), {node.parent for node in shown.nodes}
     rows = max(y.values()) + 1
-    ax = _axes(ax, (2.2 + 1.35 * (deep + 1), 1.0 + 0.24 * rows))
-    text: dict[str, Any] = {"size": 7.5, "va": "center", "family": fonts(), "parse_math": False, "zorder": 3}
+    ax = axes(ax, (2.2 + 1.35 * (deep + 1), 1.0 + 0.24 * rows))
+    text: Look = {"size": 7.5, "va": "center", "family": fonts(), "parse_math": False, "zorder": 3}
     paper = {"facecolor": "white", "edgecolor": "none", "pad": 0.6}
     for node in shown.nodes:
         sign, hue, dashes = SIGNS[node.status]
@@ -196,9 +192,7 @@ def _dress(ax: Axes, shown: Tree, deep: int, rows: float) -> None:
     """Limits, levels, title and the key of the signs in use."""
     ax.set(xlim=(-0.75, deep + 0.9), ylim=(rows - 0.4, -1.6), yticks=[])
     ax.set_xticks(np.arange(1, deep + 1) - 0.4, [f"level {i}" for i in range(1, deep + 1)], size=7)
-    ax.xaxis.tick_top()
-    ax.tick_params(length=0)
-    ax.spines[:].set_visible(False)
+    bare(ax)
     ax.set_title(drawable(shown.sentence), loc="left", size=9, parse_math=False)
     there = [name for name in SIGNS if any(node.status == name for node in shown.nodes)]
     words = {name: FATES[name].split(":")[0] for name in there} | {"unjudged": "not judged"}

@@ -9,21 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 from specviz.errors import TraceError
-from specviz.escape import spaced, visible
-from specviz.files import write_text
+from specviz.escape import html, spaced, visible
+from specviz.trace import Trace
 from specviz.view.picture import KINDS, name_of, picture, prompts
-from specviz.view.static import document, style
-from specviz.view.terminal import COLOURS
-
-if TYPE_CHECKING:
-    from specviz.trace import Trace
+from specviz.view.static import Page, document, excerpt, style
 
 DRAFTED = ("draft", "unreviewed")
+PROMPT = 160  # characters of a prompt
 STYLE = """
 .specviz .eg{width:100%;table-layout:auto} .specviz .eg th,.specviz .eg
 td{text-align:left;vertical-align:top;font-variant-numeric:normal} .specviz .eg
@@ -64,7 +58,7 @@ class Example:
     rows: tuple[Row, ...]
 
 
-class Examples:
+class Examples(Page):
     """Examples that show themselves in a notebook and in a terminal; made by `specviz.view.examples`.
 
     Attributes
@@ -84,22 +78,14 @@ class Examples:
     def _fragment(self) -> str:
         bodies = "".join(_body(one) for one in self.examples)
         keys = "".join(
-            f'<span title="{escape(KINDS[k].meaning)}"><mark class="{k}">{KINDS[k].word}</mark></span>'
+            f'<span title="{html(KINDS[k].meaning)}"><mark class="{k}">{KINDS[k].word}</mark></span>'
             for k in self.used
         )
         legend = f'<div class="legend"><span>Written by the large model:</span>{keys}</div>' if keys else ""
         return f'{legend}<div class="table"><table class="eg">{bodies}</table></div>'
 
-    def to_html(self, path: str | Path, *, force: bool = False) -> Path:
-        """Write them as one offline page without a script; an existing file only with `force`.
-
-        Raises
-        ------
-        TraceError
-            If the file exists (unless `force`) or cannot be written.
-        """
-        page = document("specviz examples", [f"<style>{STYLE}</style>{self._fragment()}"])
-        return write_text(Path(path), page, force)
+    def _page(self) -> str:
+        return document("specviz examples", [f"<style>{STYLE}</style>{self._fragment()}"])
 
     def _repr_html_(self) -> str:
         return f'<div class="specviz wide"><style>{style()}{STYLE}</style>{self._fragment()}</div>'
@@ -118,7 +104,7 @@ class Examples:
         lines = []
         for one in self.examples:
             wide = max(len(row.name) for row in one.rows)
-            lines.append(f"prompt: {spaced(_excerpt(one.prompt))}")
+            lines.append(f"prompt: {spaced(excerpt(one.prompt, PROMPT))}")
             for row in one.rows:
                 body = "".join(_terminal(piece, colour) for piece in row.pieces).replace("\n", "⏎")
                 lines.append(
@@ -128,19 +114,14 @@ class Examples:
         return "\n".join(lines).rstrip()
 
 
-def _excerpt(text: str, most: int = 160) -> str:
-    line = " ".join(visible(text).split())
-    return line if len(line) <= most else line[:most] + "…"
-
-
 def _body(one: Example) -> str:
     prompt = ""
     if one.prompt:
-        excerpt = escape(_excerpt(one.prompt))
-        prompt = f'<tr><th scope="row">prompt</th><td><small>{excerpt}</small></td></tr>'
+        words = html(excerpt(one.prompt, PROMPT))
+        prompt = f'<tr><th scope="row">prompt</th><td><small>{words}</small></td></tr>'
     rows = "".join(
-        f'<tr><th scope="row">{escape(row.name)}'
-        + (f"<br><small>{escape(row.note)}</small>" if row.note else "")
+        f'<tr><th scope="row">{html(row.name)}'
+        + (f"<br><small>{html(row.note)}</small>" if row.note else "")
         + f'</th><td dir="auto">{"".join(map(_marked, row.pieces))}</td></tr>'
         for row in one.rows
     )
@@ -148,12 +129,12 @@ def _body(one: Example) -> str:
 
 
 def _marked(piece: Piece) -> str:
-    text = escape(spaced(piece.text) if piece.text.strip(" ") == "" else visible(piece.text))
+    text = html(spaced(piece.text) if piece.text.strip(" ") == "" else visible(piece.text))
     if not piece.kind:
         return text
     word = text.lstrip(" ")
     kind = KINDS[piece.kind]
-    title = escape(f"{kind.word}: {kind.meaning}", quote=True)
+    title = html(f"{kind.word}: {kind.meaning}")
     return f'{text[: len(text) - len(word)]}<mark class="{piece.kind}" title="{title}">{word}</mark>'
 
 
@@ -163,7 +144,7 @@ def _terminal(piece: Piece, colour: bool) -> str:
         return text
     word = text.lstrip(" ")
     gap = text[: len(text) - len(word)]
-    return f"{gap}\x1b[1;4;{COLOURS[piece.kind] or '39'}m{word}\x1b[0m" if colour else f"{gap}[{word}]"
+    return f"{gap}\x1b[1;4;{KINDS[piece.kind].code or '39'}m{word}\x1b[0m" if colour else f"{gap}[{word}]"
 
 
 def examples(

@@ -5,40 +5,33 @@ As HTML without a script, as matplotlib axes, as plain text. Every text that cam
 
 from __future__ import annotations
 
-import io
-import logging
-import warnings
 from collections.abc import Sequence
 from dataclasses import replace
-from html import escape
 from importlib.resources import files
 from itertools import groupby
 from math import isfinite
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-from specviz.escape import spaced, visible
-from specviz.files import write_text
+from matplotlib.axes import Axes
+from matplotlib.patches import Patch
+
+from specviz.escape import html, spaced, visible
+from specviz.trace import Trace
+from specviz.view import updates
+from specviz.view.axes import Look, axes, fonts, new_figure, png, whole_numbers
 from specviz.view.picture import prompts
-from specviz.view.plots import _axes, fonts
-from specviz.view.static import chips, document, style
+from specviz.view.static import Page, chips, document, style
 from specviz.view.updates import (
     FATES,
     REUSES,
     Ribbon,
     Row,
     Run,
+    Traces,
     alike,
     distinct,
     ribbon,
     side_by_side,
 )
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
-    from specviz.trace import Trace
-    from specviz.view.updates import Traces
 
 FIRST, LAST = 12, 3  # rows of a long stream that are not folded
 MOST_ROWS = 400  # beyond this the rows stop and say so; the trace itself holds everything
@@ -58,7 +51,7 @@ def styles() -> str:
 
 
 def _text(text: str) -> str:
-    return escape(spaced(text)).replace("\n", "⏎\n")
+    return html(spaced(text)).replace("\n", "⏎\n")
 
 
 def _run(run: Run, whole: bool) -> str:
@@ -154,7 +147,7 @@ def overview(one: Ribbon, width: int) -> str:
             drawn.append(f'<line class="m-erased" x1="{a:.2f}%" x2="{b:.2f}%" y1="{y:.1f}" y2="{y:.1f}"/>')
     total = {fate: sum(row.count(fate) for row in one.rows) for fate in FATES}
     totals = ", ".join(f"{n:,} {fate}" for fate, n in total.items() if n)
-    label = escape(f"map of {len(one.rows)} updates, words over all of them: {totals}")
+    label = html(f"map of {len(one.rows)} updates, words over all of them: {totals}")
     return (
         f'<svg class="map" width="100%" height="{len(rows) * tall:.0f}" role="img" aria-label="{label}">'
         f"<title>{label}</title>{''.join(drawn)}</svg>"
@@ -172,7 +165,7 @@ def keys(ribbons: Sequence[Ribbon]) -> str:
         "erased": "<s>words</s>",
     }
     items = [
-        f'<span title="{escape(fate.meaning)}"><span class="out">{samples[n]}</span> {fate.word}</span>'
+        f'<span title="{html(fate.meaning)}"><span class="out">{samples[n]}</span> {fate.word}</span>'
         for n, fate in FATES.items()
         if any(row.count(n) for row in rows)
     ]
@@ -198,19 +191,12 @@ def figure(ribbons: Sequence[Ribbon]) -> str:
     ribbons : sequence of Ribbon
     """
     first = ribbons[0]
-    width = max(1, *(max(len(r.words), r.kept + len(r.erased)) for one in ribbons for r in one.rows))
-    took = [r.prefill + r.seconds for one in ribbons for r in one.rows]
-    slowest = max((t for t in took if t == t), default=0.0)
-    same_source = all(
-        [(r.counts["reused"], r.counts["prompt"]) for r in one.rows]
-        == [(r.counts["reused"], r.counts["prompt"]) for r in first.rows]
-        for one in ribbons
-    )
+    width, most, same_source = updates.widest(ribbons), updates.slowest(ribbons), updates.same_cache(ribbons)
     badge = {"exact": "yes", "exact up to ties": "ties"}
     shared = tuple(n for n in first.numbers if all(n in one.numbers for one in ribbons))
     heads = "".join(
-        f'<th scope="col"><strong>{escape(visible(one.name))}</strong> '
-        f'<span class="badge {badge.get(one.exactness, "lossy")}">{escape(one.exactness)}</span>'
+        f'<th scope="col"><strong>{html(one.name)}</strong> '
+        f'<span class="badge {badge.get(one.exactness, "lossy")}">{html(one.exactness)}</span>'
         f"{chips(tuple(n for n in one.numbers if len(ribbons) == 1 or n not in shared))}</th>"
         for one in ribbons
     )
@@ -222,7 +208,7 @@ def figure(ribbons: Sequence[Ribbon]) -> str:
         lines = []
         for i in range(low, high):
             final = i == len(first.rows) - 1
-            cells = "".join(_cell(one, one.rows[i], slowest, not same_source, final) for one in ribbons)
+            cells = "".join(_cell(one, one.rows[i], most, not same_source, final) for one in ribbons)
             lines.append(f"<tr>{_source(first.rows[i], same_source)}{cells}</tr>")
         return f"<tbody>{''.join(lines)}</tbody>"
 
@@ -248,14 +234,10 @@ def figure(ribbons: Sequence[Ribbon]) -> str:
 def _head(ribbons: Sequence[Ribbon], shared: tuple[tuple[str, str, str], ...]) -> str:
     """Which stream and models these are, what they have in common, and what is to be noted of each."""
     first = ribbons[0]
-    notes = "".join(
-        f'<p class="note">{escape(visible(one.name))}: {escape(visible(one.note))}</p>'
-        for one in ribbons
-        if one.note
-    )
+    notes = "".join(f'<p class="note">{html(one.name)}: {html(one.note)}</p>' for one in ribbons if one.note)
     which = f"stream {first.index + 1} of {first.of}" if first.of > 1 else "stream"
-    title = f" ({escape(visible(first.title))})" if first.title else ""
-    models = ", ".join(dict.fromkeys(escape(visible(one.model)) for one in ribbons))
+    title = f" ({html(first.title)})" if first.title else ""
+    models = ", ".join(dict.fromkeys(html(one.model) for one in ribbons))
     return (
         f'<div class="head"><strong>{which.capitalize()}{title}</strong> <span class="models">{models}</span>'
         f"{chips(shared) if len(ribbons) > 1 else ''}</div>{notes}"
@@ -299,7 +281,7 @@ def notebook(runs: Sequence[Trace], most: int) -> str:
     return block([*figures, more])
 
 
-class Flicker:
+class Flicker(Page):
     """A flicker ribbon that shows itself in a notebook; made by `specviz.flicker`.
 
     Attributes
@@ -311,16 +293,8 @@ class Flicker:
     def __init__(self, ribbons: Sequence[Ribbon]) -> None:
         self.ribbons = list(ribbons)
 
-    def to_html(self, path: str | Path, *, force: bool = False) -> Path:
-        """Write it as one offline page without a script; an existing file only with `force`.
-
-        Raises
-        ------
-        TraceError
-            If the file exists (unless `force`) or cannot be written.
-        """
-        page = document("specviz flicker", [block([figure(self.ribbons)])])
-        return write_text(Path(path), page, force)
+    def _page(self) -> str:
+        return document("specviz flicker", [block([figure(self.ribbons)])])
 
     def _repr_html_(self) -> str:
         return block([figure(self.ribbons)])
@@ -420,14 +394,11 @@ def drawn(trace: Trace, prompt: int | None = None, ax: Axes | None = None, words
 
 
 def _draw(one: Ribbon, ax: Axes | None, words: bool | None) -> Axes:
-    from matplotlib.patches import Patch
-    from matplotlib.ticker import MaxNLocator
-
-    wide = max(1, *(max(len(r.words), r.kept + len(r.erased)) for r in one.rows))
+    wide = updates.widest([one])
     if words is None:
         words = len(one.rows) <= 12 and wide <= 16
-    ax = _axes(ax, (10, 0.9 + max(1.2, (0.34 if words else 0.08) * len(one.rows))))
-    looks: dict[str, dict[str, Any]] = {
+    ax = axes(ax, (10, 0.9 + max(1.2, (0.34 if words else 0.08) * len(one.rows))))
+    looks: dict[str, Look] = {
         "kept": {"alpha": 0.35, "lw": 0},
         "rewritten": {"alpha": 0.55, "hatch": "////", "edgecolor": "white", "lw": 0},
         "new": {"alpha": 0.55, "lw": 0},
@@ -466,10 +437,8 @@ def _draw(one: Ribbon, ax: Axes | None, words: bool | None) -> Axes:
         bbox_to_anchor=(1, 1.0), borderpad=0, borderaxespad=0.3,
     )  # fmt: skip
     ax.set(xlim=(0, wide), ylim=(len(one.rows) - 0.45, -0.55), xlabel="words", ylabel="update")
-    for axis in (ax.xaxis, ax.yaxis):
-        axis.set_major_locator(MaxNLocator(integer=True))
+    whole_numbers(ax.xaxis, ax.yaxis)
     ax.set_title(visible(one.name), size=9, loc="left", parse_math=False)
-    ax.spines[["top", "right"]].set_visible(False)
     return ax
 
 
@@ -480,21 +449,12 @@ def poster(trace: Trace) -> bytes:
     -------
     bytes
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    logging.getLogger("matplotlib.font_manager").setLevel(logging.ERROR)
     one = ribbon(trace.split()[0])
     tall = 1.5 + max(1.2, 0.34 * min(len(one.rows), 24))
-    made = Figure(figsize=(10, tall), dpi=100, facecolor="white", layout="constrained")
-    FigureCanvasAgg(made)
+    made = new_figure((10, tall), layout="constrained")
     _draw(one, made.subplots(), None)
     line = "   ".join(f"{n} {v}" for n, v, _ in one.numbers)
     made.suptitle(
         visible(f"{one.model}   {line}"), size=9, x=0.01, ha="left", family=fonts(), parse_math=False
     )
-    out = io.BytesIO()
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Glyph .* missing")  # a box stands for what no font has
-        made.savefig(out, format="png")
-    return out.getvalue()
+    return png(made)

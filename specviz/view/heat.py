@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.patches import Patch, Rectangle
 
 from specviz.errors import ParameterError
-from specviz.view.plots import _axes
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.patches import Patch
-
-    from specviz.whatifs import Answer
+from specviz.view.axes import axes
+from specviz.whatifs import Answer
 
 # What a cell's badge adds to its number, so that no map hides how sure it is.
 MARKS = {"exact": "", "bounded": "±", "modelled": "~", "needs a rerun": "?"}
@@ -66,7 +61,7 @@ def heat_map(
     grid = table.pivot(index=y, columns=x, values=value).to_numpy(np.float64)
     badges = table.pivot(index=y, columns=x, values="badge").to_numpy()
     columns, rows = sorted(table[x].unique()), sorted(table[y].unique())
-    ax = _axes(ax, (max(4.0, 1.4 + 0.62 * len(columns)), max(2.2, 1.2 + 0.42 * len(rows))))
+    ax = axes(ax, (max(4.0, 1.4 + 0.62 * len(columns)), max(2.2, 1.2 + 0.42 * len(rows))), boxed=True)
     image = ax.imshow(grid, cmap="cividis", aspect="auto", origin="lower")
     ax.set_xticks(range(len(columns)), [f"{v:g}" for v in columns])
     ax.set_yticks(range(len(rows)), [f"{v:g}" for v in rows])
@@ -93,8 +88,6 @@ def _numbers(ax: Axes, grid: np.ndarray, badges: np.ndarray, has_interval: bool)
 
 
 def _hatch(row: int, column: int) -> Patch:
-    from matplotlib.patches import Rectangle
-
     return Rectangle(
         (column - 0.5, row - 0.5), 1, 1, fill=False, hatch="///", linewidth=0, edgecolor=(1, 1, 1, 0.3)
     )

@@ -1,34 +1,33 @@
 """plotly views, where pointing and zooming pay: the control loop, and a sweep whose points open their traces.
 
 plotly is the lab extra. A figure that shows itself in a notebook brings plotly.js along (4.8 MB) and asks no
-one for it; an exported page does the same. Token texts pass through `escape`: plotly reads tags in what it
-shows.
+one for it; an exported page does the same. Token texts pass through `specviz.escape.plotly`.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from html import escape
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 import numpy as np
+import pandas as pd
 
 from specviz.errors import ParameterError, TraceError, install
-from specviz.escape import script_sources, spaced, visible
-from specviz.files import write_text
+from specviz.escape import html, plotly, script_sources
+from specviz.trace import Trace
+from specviz.view.axes import Look
+from specviz.view.canvas import Row
 from specviz.view.control import MOST, Loop, loop
 from specviz.view.picture import FATES
+from specviz.view.static import Page
 from specviz.view.tradeoff import based, columns_of, curves, on_front
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable
-
-    import pandas as pd
+    from plotly.basedatatypes import BaseTraceType
     from plotly.graph_objects import Figure
-
-    from specviz.trace import Trace
 
 SIGNS = {
     "accepted": ("circle", "#0072b2"),
@@ -50,7 +49,7 @@ OWN_SCRIPTS = 3  # that plotly writes; one more would come from the data, and is
 SCRIPT = re.compile(r"<script\b[^>]*>(.*?)</script>", re.DOTALL)
 
 
-def _plotly() -> Any:
+def _plotly() -> ModuleType:
     try:
         import plotly.graph_objects as go
     except ImportError:
@@ -58,11 +57,7 @@ def _plotly() -> Any:
     return go
 
 
-def _plain(text: str) -> str:
-    return escape(spaced(str(text)), quote=False)
-
-
-class Interactive:
+class Interactive(Page):
     """A plotly figure that shows itself in a notebook without a network, and writes itself as a page.
 
     Attributes
@@ -86,17 +81,11 @@ class Interactive:
         )
         return fragment
 
-    def to_html(self, path: str | Path, *, force: bool = False) -> Path:
-        """Write one offline page; an existing file only with `force`. Links are relative to the page.
-
-        Raises
-        ------
-        TraceError
-            If the file exists (unless `force`) or cannot be written.
-        """
-        title, figure = escape(visible(self.title)), self._html("figure")
+    def _page(self) -> str:
+        """The whole page; its links are relative to it."""
+        title, figure = html(self.title), self._html("figure")
         policy = POLICY.format(script_sources(*SCRIPT.findall(figure)[:OWN_SCRIPTS]))
-        page = (
+        return (
             f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
             f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
             '<meta name="viewport" content="width=device-width,initial-scale=1"></head>'
@@ -104,7 +93,6 @@ class Interactive:
             f'<h1 style="font:600 20px system-ui;margin:12px">{title}</h1>'
             f"{figure}</main></body></html>"
         )
-        return write_text(Path(path), page, force)
 
     def _repr_html_(self) -> str:
         return self._html(f"specviz-{id(self):x}")
@@ -155,7 +143,7 @@ def control_loop(trace: Trace, prompt: int | None = None, most: int = 4 * MOST) 
     _add_limits(figure, shown)
     figure.update_layout(
         barmode="stack", template="plotly_white", height=640, margin={"t": 40, "b": 40, "l": 60, "r": 10},
-        title={"text": _plain(shown.title), "font": {"size": 14}}, legend={"groupclick": "togglegroup"},
+        title={"text": plotly(shown.title), "font": {"size": 14}}, legend={"groupclick": "togglegroup"},
     )  # fmt: skip
     figure.update_yaxes(title_text=shown.certainty, range=[0, 1.05], row=1, col=1)
     figure.update_yaxes(title_text="draft tokens", row=2, col=1)
@@ -197,7 +185,7 @@ def _add_fate(figure: Figure, shown: Loop, fate: str) -> None:
     rows = nodes[nodes["status"] == fate]
     sign, hue = SIGNS[fate]
     words = [_hover(row, fate, shown.certainty, shown.allowed[1]) for row in rows.to_dict("records")]
-    common: dict[str, Any] = {
+    common: Look = {
         "mode": "markers",
         "marker": {"symbol": sign, "color": hue, "size": 7},
         "hovertemplate": "%{text}<extra></extra>",
@@ -224,8 +212,8 @@ def _add_fate(figure: Figure, shown: Loop, fate: str) -> None:
         )  # fmt: skip
 
 
-def _hover(row: Mapping[Hashable, Any], fate: str, certainty: str, allowed: str) -> str:
-    parts = [f"‘{_plain(row['text'])}’", f"cycle {row['cycle']}, {fate}"]
+def _hover(row: Row, fate: str, certainty: str, allowed: str) -> str:
+    parts = [f"‘{plotly(row['text'])}’", f"cycle {row['cycle']}, {fate}"]
     if np.isfinite(row["value"]):
         parts.append(f"{certainty} {row['value']:.3f}")
     if np.isfinite(row["gap"]) and np.isfinite(row["threshold"]):
@@ -280,13 +268,14 @@ def sweep(
         x=best["speed"], y=best["quality"], mode="lines", name="Pareto front", hoverinfo="skip",
         line={"color": "rgba(136,136,136,0.4)", "width": 8},
     )  # fmt: skip
-    _add_curves(figure, points, points.drop(base.index), names, curve, size)
+    rows: Sequence[Row] = points.to_dict("records")
+    _add_curves(figure, rows, points.drop(base.index), names, curve, size)
     for i in base.index.tolist():
-        _add_base(figure, points.loc[i], names[i])
-    sizes = f"larger marks: larger {_plain(size)}" if size else ""
+        _add_base(figure, rows[i], names[i])
+    sizes = f"larger marks: larger {plotly(size)}" if size else ""
     figure.update_layout(
         template="plotly_white", height=520, margin={"t": 30, "b": 50, "l": 60, "r": 10}, hovermode="closest",
-        xaxis_title="speed, times the base's", yaxis_title=_plain(quality), legend={"title": {"text": sizes}},
+        xaxis_title="speed, times the base's", yaxis_title=plotly(quality), legend={"title": {"text": sizes}},
     )  # fmt: skip
     made = Interactive(figure, "Quality against speed")
     if pages is not None:
@@ -296,20 +285,20 @@ def sweep(
 
 
 def _add_curves(
-    figure: Figure, points: pd.DataFrame, rest: pd.DataFrame, pages: Sequence[str | None], curve: str | None,
+    figure: Figure, rows: Sequence[Row], rest: pd.DataFrame, pages: Sequence[str | None], curve: str | None,
     size: str | None,
 ) -> None:  # fmt: skip
     """A line a curve of the points but the base; each point names its page."""
     for x, y, area, hue, mark, label, at in curves(rest, curve, size):
         figure.add_scatter(
-            x=x, y=y, mode="lines+markers", name=_plain(label), line={"color": hue, "width": 1.5},
+            x=x, y=y, mode="lines+markers", name=plotly(label), line={"color": hue, "width": 1.5},
             marker={"color": hue, "symbol": MARKS[mark], "size": 1.6 * np.sqrt(area), "opacity": 0.9},
-            text=[_point(points.loc[i], pages[i]) for i in at], customdata=[pages[i] for i in at],
+            text=[_point(rows[i], pages[i]) for i in at], customdata=[pages[i] for i in at],
             hovertemplate="%{text}<extra></extra>",
         )  # fmt: skip
 
 
-def _add_base(figure: Figure, row: pd.Series, page: str | None) -> None:
+def _add_base(figure: Figure, row: Row, page: str | None) -> None:
     """The base's cross, and lines at its quality and one point below."""
     mark = {"symbol": "x-thin-open", "size": 14, "color": "#000000", "line": {"width": 3}}
     figure.add_scatter(
@@ -320,7 +309,7 @@ def _add_base(figure: Figure, row: pd.Series, page: str | None) -> None:
     figure.add_hline(row["quality"] - 1, line={"dash": "dot", "width": 1})
 
 
-def _prefix(part: Any, folder: str) -> None:
+def _prefix(part: BaseTraceType, folder: str) -> None:
     """Links that are right from the folder of the notebook, too."""
     if part.customdata is not None:
         part.customdata = [name and f"{folder}/{name}" for name in part.customdata]
@@ -328,8 +317,6 @@ def _prefix(part: Any, folder: str) -> None:
 
 def _pages(points: pd.DataFrame, folder: Path, force: bool) -> list[str | None]:
     """Write each point's page; their names, of which none comes from outside."""
-    from specviz.trace import Trace
-
     names: list[str | None] = []
     if (folder / "index.html").exists() and not force:
         raise TraceError(
@@ -347,14 +334,14 @@ def _pages(points: pd.DataFrame, folder: Path, force: bool) -> list[str | None]:
 HIDDEN = ("quality_lo", "quality_hi", "front", "base", "area", "trace")
 
 
-def _point(row: pd.Series, page: str | None) -> str:
+def _point(row: Row, page: str | None) -> str:
     """What a point says: every column that is a number or a word."""
     parts = []
     for name, value in row.items():
         if name in HIDDEN or value is None or value != value:
             continue
         shown = f"{value:.4g}" if isinstance(value, float) else str(value)
-        parts.append(f"{_plain(name)} {_plain(shown)}")
+        parts.append(f"{plotly(name)} {plotly(shown)}")
     if isinstance(row.get("trace"), str) and row["trace"]:
-        parts.append(_plain(row["trace"]) if page is None else "<b>click: its trace</b>")
+        parts.append(plotly(row["trace"]) if page is None else "<b>click: its trace</b>")
     return "<br>".join(parts)

@@ -7,20 +7,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from html import escape
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from matplotlib import colors
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.collections import LineCollection, PolyCollection
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch, Rectangle
+from matplotlib.path import Path
+from matplotlib.transforms import ScaledTranslation
 
-from specviz.escape import spaced
+from specviz.escape import html, spaced
+from specviz.trace import Trace
+from specviz.view.axes import Look, axes, bare, fonts
 from specviz.view.canvas import STATES, WHY, Canvas, Pass, canvas
-from specviz.view.plots import _axes, fonts
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
-    from specviz.trace import Trace
 
 MOST = 80  # passes that are drawn
 LETTERS = 10  # of a token over its cell
@@ -69,13 +71,10 @@ def lattice(trace: Trace, prompt: int | None = None, ax: Axes | None = None, mos
     TraceError
         If the run wrote no canvases, or only its text was recorded.
     """
-    from matplotlib.collections import LineCollection
-    from matplotlib.patches import Rectangle
-
     shown = canvas(trace, prompt)
     width = _used(shown)
     passes = shown.passes[:most]
-    ax = _axes(ax, (min(20.0, 3.4 + 0.27 * width), 1.7 + 0.2 * len(passes)))
+    ax = axes(ax, (min(20.0, 3.4 + 0.27 * width), 1.7 + 0.2 * len(passes)))
     signs = _fill(ax, shown, passes, width)
     lines = [[(x, 0), (x, len(passes))] for x in range(width + 1)]
     lines += [[(0, y), (width, y)] for y in range(len(passes) + 1)]
@@ -112,9 +111,7 @@ def _dress(ax: Axes, shown: Canvas, passes: Sequence[Pass], width: int) -> None:
         np.arange(width) + 0.5, [short(word) for word in shown.words[:width]], rotation=90, size=7.5,
         family=fonts(), parse_math=False,
     )  # fmt: skip
-    ax.xaxis.tick_top()
-    ax.tick_params(length=0)
-    ax.spines[:].set_visible(False)
+    bare(ax)
     ax.set_ylabel("pass")
     ax.set_xlabel(_below(shown, width, len(passes)), loc="left", size=8)
     ax.set_title(f"{shown.name}\n{_title(shown)}", loc="left", size=9, parse_math=False)
@@ -125,8 +122,6 @@ Signs = dict[str, list[tuple[float, float, str]]]  # of each state, where its si
 
 def _fill(ax: Axes, shown: Canvas, passes: Sequence[Pass], width: int) -> Signs:
     """Colour the cells, and return the signs that stand in them."""
-    from matplotlib.collections import PolyCollection
-
     faces, boxes, signs = [], [], Signs()
     for y, one in enumerate(passes):
         for x, state, p in _row(shown, one, width):
@@ -142,8 +137,6 @@ def _fill(ax: Axes, shown: Canvas, passes: Sequence[Pass], width: int) -> Signs:
 
 def _mark(ax: Axes, signs: Signs) -> None:
     """Draw the signs, and outlines around what was drafted in vain."""
-    from matplotlib.collections import PolyCollection
-
     for state, places in signs.items():
         for ink in dict.fromkeys(ink for *_, ink in places):
             some = [(x, y) for x, y, own in places if own == ink]
@@ -197,8 +190,6 @@ def _depth(state: str, p: float) -> float:
 
 
 def _colour(state: str, p: float) -> tuple[float, float, float, float]:
-    from matplotlib import colors
-
     return (*colors.to_rgb(STATES[state].hue), _depth(state, p))
 
 
@@ -218,20 +209,18 @@ def _inner(x: float, y: float) -> list[tuple[float, float]]:
     return [(x + 0.06, y + 0.08), (x + 0.94, y + 0.08), (x + 0.94, y + 0.92), (x + 0.06, y + 0.92)]
 
 
-def _marker(state: str, ink: str) -> dict[str, Any]:
-    from matplotlib.path import Path
-
+def _marker(state: str, ink: str) -> Look:
     tick = Path([(-0.8, 0.0), (-0.2, -0.7), (0.9, 0.8)])
     unequal = Path(
         [(-0.8, 0.35), (0.8, 0.35), (-0.8, -0.35), (0.8, -0.35), (-0.45, -1.0), (0.45, 1.0)],
         [1, 2, 1, 2, 1, 2],
     )
     bars = Path([(-0.35, -0.9), (-0.35, 0.9), (0.35, -0.9), (0.35, 0.9)], [1, 2, 1, 2])
-    marks: dict[str, Any] = {
+    marks: Look = {
         "accepted": tick, "bonus": "+", "correction": unequal, "parallel": bars, "rejected": "x",
         "cut": "|", "plain": "o", "drafted": "o",
     }  # fmt: skip
-    look: dict[str, Any] = {"marker": marks[state], "s": 22, "linewidths": 1.2}
+    look: Look = {"marker": marks[state], "s": 22, "linewidths": 1.2}
     if state == "plain":
         return look | {"s": 8, "color": ink}
     if state in ("bonus", "rejected", "cut"):
@@ -274,11 +263,7 @@ def _occurring(shown: Canvas) -> list[str]:
 
 
 def _keys(ax: Axes, shown: Canvas) -> None:
-    from matplotlib.lines import Line2D
-    from matplotlib.patches import Patch
-    from matplotlib.transforms import ScaledTranslation
-
-    marks: list[Any] = []
+    marks: list[Artist | tuple[Artist, ...]] = []
     names = _occurring(shown)
     for name in names:
         face = _colour(name, 0.75)
@@ -300,8 +285,9 @@ def _keys(ax: Axes, shown: Canvas) -> None:
             mec=filled or look["edgecolors"], mfc=filled or "none",
         )  # fmt: skip
         marks.append((patch, sign))
-    assert ax.figure is not None
-    below = ax.transAxes + ScaledTranslation(0, -20 / 72, ax.get_figure(root=True).dpi_scale_trans)  # type: ignore[union-attr]
+    figure = ax.get_figure(root=True)
+    assert figure is not None
+    below = ax.transAxes + ScaledTranslation(0, -20 / 72, figure.dpi_scale_trans)
     words = [MASKED if name == "masked" else STATES[name].word for name in names]
     ax.legend(
         marks, words, frameon=False, fontsize=7.5, ncols=len(names),
@@ -371,18 +357,17 @@ def figure(shown: Canvas, most: int = MOST) -> str:
         f"The canvas: {_title(shown)}; a column a cell, a row a pass; {_below(shown, width, len(passes))}."
     )
     keys = "".join(
-        f'<span title="{escape(STATES[n].meaning, quote=True)}">{_key(n)}{STATES[n].word}</span>'
-        for n in _occurring(shown)
+        f'<span title="{html(STATES[n].meaning)}">{_key(n)}{STATES[n].word}</span>' for n in _occurring(shown)
     )
-    words = "".join(f"<li>{escape(one.sentence)}</li>" for one in passes)
+    words = "".join(f"<li>{html(one.sentence)}</li>" for one in passes)
     whole, tall = LEFT + across + RIGHT, ABOVE + high + 4
     scale = min(1.4, max(1.0, DRAWN / whole))  # a narrow one is drawn larger
     return (
-        f'<style>{style()}</style><figure class="lattice"><figcaption>{escape(caption)}{keys}</figcaption>'
+        f'<style>{style()}</style><figure class="lattice"><figcaption>{html(caption)}{keys}</figcaption>'
         '<div class="table" tabindex="0" '
         f'role="region" aria-label="the canvas, pass by pass"><svg width="{scale * whole:.0f}" '
         f'height="{scale * tall:.0f}" viewBox="-{LEFT} -{ABOVE} {whole} {tall}" role="img" '
-        f'aria-label="{escape(caption, quote=True)}">'
+        f'aria-label="{html(caption)}">'
         f'{drawing}</svg></div><details class="prompt"><summary>The passes in words</summary><ul>{words}</ul>'
         "</details></figure>"
     )
@@ -412,12 +397,12 @@ def _drawing(shown: Canvas, passes: Sequence[Pass], width: int) -> str:
         for b, first, last in _stretches(passes)
     )
     heads = "".join(
-        f'<text transform="translate({x * WIDE + WIDE / 2 + 4:g} -4)rotate(-90)">{escape(short(word))}</text>'
+        f'<text transform="translate({x * WIDE + WIDE / 2 + 4:g} -4)rotate(-90)">{html(short(word))}</text>'
         for x, word in enumerate(shown.words[:width])
         if word
     )
     rows = "".join(
-        f'<g><title>{escape(one.sentence)}</title><rect x="-{LEFT}" y="{y * TALL}" '
+        f'<g><title>{html(one.sentence)}</title><rect x="-{LEFT}" y="{y * TALL}" '
         f'width="{LEFT + across + RIGHT}" height="{TALL}" class="l-row"/>'
         f'<text x="-5" y="{(y + 0.78) * TALL:g}" text-anchor="end">'
         f'{"R " if one.refreshed else ""}{one.number}</text><text x="{across + 6}" y="{(y + 0.78) * TALL:g}">'

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 import numpy as np
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.patches import Patch
 
 from specviz.errors import TraceError
 from specviz.escape import spaced
-from specviz.view.picture import picture, prompts
-from specviz.view.plots import _axes, fonts
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
-    from specviz.trace import Trace
+from specviz.trace import Trace
+from specviz.view.axes import axes, bare, fonts
+from specviz.view.picture import first_run, picture
 
 SKIPPED = "#e6e6e6"
+RGBA = tuple[float, float, float, float]
 
 
 def exit_layers(trace: Trace, prompt: int | None = None, ax: Axes | None = None, most: int = 60) -> Axes:
@@ -45,10 +44,7 @@ def exit_layers(trace: Trace, prompt: int | None = None, ax: Axes | None = None,
     TraceError
         If no pass of the prompt could leave early.
     """
-    from matplotlib import colormaps
-
-    run = trace.split()[0]
-    index = prompts(run)[0] if prompt is None else prompt
+    run, index = first_run(trace, prompt)
     cycles = run.cycles
     cycles = cycles[(cycles["prompt"] == index) & (cycles["cycle"] > 0)]
     if "control_layers" not in cycles or cycles["control_layers"].isna().all():
@@ -59,7 +55,7 @@ def exit_layers(trace: Trace, prompt: int | None = None, ax: Axes | None = None,
     depth = max((run.run["model"].get("shape") or {}).get("layers", 0), int(layers.max()))
     words = {span.position: spaced(span.text) for span in picture(run, index).spans}
     count = min(len(layers), most)
-    ax = _axes(ax, (min(14.0, max(5.0, 1.2 + 0.24 * count)), 3.2))
+    ax = axes(ax, (min(14.0, max(5.0, 1.2 + 0.24 * count)), 3.2))
     hues = {layer: colormaps["viridis"](1 - layer / (depth + 1)) for layer in range(1, depth + 1)}
     for at, layer in enumerate(layers[:count].tolist()):
         bottoms = np.arange(depth)
@@ -73,18 +69,15 @@ def exit_layers(trace: Trace, prompt: int | None = None, ax: Axes | None = None,
         range(count), [words.get(at, "") for at in range(count)], rotation=90, size=8, family=fonts(),
         parse_math=False,
     )  # fmt: skip
-    ax.tick_params(length=0)
-    ax.spines[:].set_visible(False)
+    bare(ax, above=False)
     more = f"; {len(layers) - count} more tokens are in the trace" if count < len(layers) else ""
     ax.set_title(f"{layers.mean():.1f} of {depth} layers a token{more}", loc="left", size=10)
     _legend(ax, layers, depth, hues)
     return ax
 
 
-def _legend(ax: Axes, layers: np.ndarray, depth: int, hues: Mapping[int, tuple[float, ...]]) -> None:
+def _legend(ax: Axes, layers: np.ndarray, depth: int, hues: Mapping[int, RGBA]) -> None:
     """How many tokens left at each layer."""
-    from matplotlib.patches import Patch
-
     of = {layer: int((layers == layer).sum()) for layer in sorted(set(layers.tolist()))}
     names = [
         f"ran through all {depth} ({tokens})" if layer == depth else f"left behind layer {layer} ({tokens})"

@@ -7,36 +7,29 @@ cycles with their times, and what the drafter believed of each token. The three 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
+import pandas as pd
 
-from specviz import schema
+from specviz import metrics, schema
 from specviz.escape import visible, written_out
-from specviz.trace import whole_characters
+from specviz.schema import Metadata
+from specviz.trace import Trace, whole_characters
 
 if TYPE_CHECKING:
-    import pandas as pd
-
-    from specviz.trace import Trace
     from specviz.view.canvas import Canvas
 
 NAMED = ("draft", "forward", "verify", "commit")  # phases that the record times
 PHASES = (*NAMED, "rest")  # with what a cycle spent in none of them: they add up to the cycle
-PHASE_HUES = {
-    "draft": "#56b4e9",
-    "forward": "#0072b2",
-    "verify": "#e69f00",
-    "commit": "#999999",
-    "rest": "#cfcfcf",
-}
+PHASE_HUES = dict(zip(PHASES, ("#56b4e9", "#0072b2", "#e69f00", "#999999", "#cfcfcf")))
 
 
 @dataclass(frozen=True)
 class Kind:
-    """How a token came about: its word, its mark (never colour alone) and its colours.
+    """How a token came about: its word, its mark (never colour alone) and its colours, one in a terminal.
 
     The hues are Okabe and Ito's, which stay apart for colour-blind readers.
     """
@@ -44,19 +37,24 @@ class Kind:
     word: str
     mark: str
     hue: str
+    code: str  # ANSI's
     meaning: str
 
 
 KINDS = {
-    "plain": Kind("target alone", "", "#8a8a8a", "the target alone, one pass for one token"),
-    "draft": Kind("accepted draft", "", "#0072b2", "drafted and accepted"),
-    "unreviewed": Kind("unreviewed", "?", "#56b4e9", "drafted and written; the target never saw it"),
-    "bonus": Kind("bonus", "+", "#009e73", "the target's extra token after a whole draft was accepted"),
-    "correction": Kind("correction", "×", "#d55e00", "the target's token in place of a rejected one"),
-    "rollback": Kind("rollback", "↶", "#d55e00", "the large model took a token back and wrote its own"),
-    "resampled": Kind("resampled", "~", "#cc79a7", "drawn from the residual after a rejection"),
-    "fallback": Kind("fallback", "▾", "#e69f00", "the small model handed over to the large one"),
-    "parallel": Kind("in parallel", "∥", "#cc79a7", "of a canvas: placed beside a surer cell, in one pass"),
+    "plain": Kind("target alone", "", "#8a8a8a", "", "the target alone, one pass for one token"),
+    "draft": Kind("accepted draft", "", "#0072b2", "34", "drafted and accepted"),
+    "unreviewed": Kind("unreviewed", "?", "#56b4e9", "36", "drafted and written; the target never saw it"),
+    "bonus": Kind("bonus", "+", "#009e73", "32", "the target's extra token after a whole draft was accepted"),
+    "correction": Kind("correction", "×", "#d55e00", "33;1", "the target's token in place of a rejected one"),
+    "rollback": Kind(
+        "rollback", "↶", "#d55e00", "33;1", "the large model took a token back and wrote its own"
+    ),
+    "resampled": Kind("resampled", "~", "#cc79a7", "35", "drawn from the residual after a rejection"),
+    "fallback": Kind("fallback", "▾", "#e69f00", "33", "the small model handed over to the large one"),
+    "parallel": Kind(
+        "in parallel", "∥", "#cc79a7", "35", "of a canvas: placed beside a surer cell, in one pass"
+    ),
 }
 # What became of a draft token, in the order of the legends. The drafter's confidence lanes draw these.
 FATES = {
@@ -189,59 +187,58 @@ def _number(value: float | None) -> float:
     return float("nan") if value is None else float(value)
 
 
-def name_of(model: object) -> str:
+def name_of(model: Metadata | str | None) -> str:
     """The name in a run's `model` or `draft`; empty where there is none."""
-    return str(model.get("name", "")) if isinstance(model, dict) else str(model or "")
+    return str(model.get("name", "")) if isinstance(model, Mapping) else str(model or "")
 
 
 def _nodes(trace: Trace) -> float:
-    from specviz import metrics
-
     return metrics.sent(trace) / max(1, metrics.steps(trace))
 
 
 def headline(trace: Trace) -> Numbers:
     """The metrics of a trace of one run, pooled over its texts; what does not apply is left out."""
-    from specviz import metrics
-
-    shown: list[tuple[str, Any, str, str]] = [
-        ("tokens", metrics.output, "{:,.0f}", "tokens in the final text"),
-        ("τ", metrics.tau, "{:.2f}", "tokens emitted a cycle, the bonus counted; autoregressive has 1.00"),
-        ("tokens/s", metrics.tokens_per_second, "{:,.0f}", "tokens a second, the prefill's time left out"),
-        ("target passes", metrics.target_passes, "{:,.0f}", "forward passes of the target after the prefill"),
-    ]
-    if metrics.drafted(trace):
-        shown[2:2] = [
-            ("A/D", metrics.acceptance_rate, "{:.2f}", "draft tokens accepted over sent, those cut left out"),
-            ("A/O", metrics.accepted_share, "{:.2f}", "share of the text that is accepted draft tokens"),
-        ]
-    if (trace.cycles["width"] > 1).any():
-        shown.insert(
-            2, ("nodes/cycle", _nodes, "{:.1f}", "nodes of a tree that were sent, the root not counted")
-        )
-    if metrics.draft_passes(trace):
-        why = "forward passes of the drafter after the prefill"
-        shown.append(("draft passes", metrics.draft_passes, "{:,.0f}", why))
-    if trace.run["method"] in schema.ROLLBACK:
-        shown += [
-            ("fallback", metrics.fallback_share, "{:.0%}", "cycles that handed over, per token of the text"),
-            (
-                "rollback",
-                metrics.rollback_share,
-                "{:.0%}",
-                "cycles that took tokens back, per token of the text",
-            ),
-        ]
-    values = ((name, measure(trace), form, why) for name, measure, form, why in shown)
+    drafts, tree = metrics.drafted(trace) != 0, bool((trace.cycles["width"] > 1).any())
+    lossy = trace.run["method"] in schema.ROLLBACK
+    shown: list[tuple[bool, str, Callable[[Trace], float], str, str]] = [
+        (True, "tokens", metrics.output, "{:,.0f}", "tokens in the final text"),
+        (True, "τ", metrics.tau, "{:.2f}",
+         "tokens emitted a cycle, the bonus counted; autoregressive has 1.00"),
+        (tree, "nodes/cycle", _nodes, "{:.1f}", "nodes of a tree that were sent, the root not counted"),
+        (drafts, "A/D", metrics.acceptance_rate, "{:.2f}",
+         "draft tokens accepted over sent, those cut left out"),
+        (drafts, "A/O", metrics.accepted_share, "{:.2f}",
+         "share of the text that is accepted draft tokens"),
+        (True, "tokens/s", metrics.tokens_per_second, "{:,.0f}",
+         "tokens a second, the prefill's time left out"),
+        (True, "target passes", metrics.target_passes, "{:,.0f}",
+         "forward passes of the target after the prefill"),
+        (metrics.draft_passes(trace) != 0, "draft passes", metrics.draft_passes, "{:,.0f}",
+         "forward passes of the drafter after the prefill"),
+        (lossy, "fallback", metrics.fallback_share, "{:.0%}",
+         "cycles that handed over, per token of the text"),
+        (lossy, "rollback", metrics.rollback_share, "{:.0%}",
+         "cycles that took tokens back, per token of the text"),
+    ]  # fmt: skip
+    values = ((name, measure(trace), form, why) for applies, name, measure, form, why in shown if applies)
     return tuple((name, form.format(value), why) for name, value, form, why in values if value == value)
+
+
+def token_bytes(pieces: Mapping[int, bytes], tokens: Iterable[int]) -> list[tuple[int, bytes]]:
+    """Each token with its bytes; one that has none stands as its number."""
+    return [(token, pieces.get(token, b"<%d>" % token)) for token in tokens]
+
+
+def letters(pieces: Mapping[int, bytes], tokens: Iterable[int]) -> str:
+    """The text of some tokens; bytes that are no UTF-8 are surrogates, which `specviz.escape` writes out."""
+    return b"".join(piece for _, piece in token_bytes(pieces, tokens)).decode("utf8", "surrogateescape")
 
 
 def _written(text: str, tokens: list[int], pieces: dict[int, bytes]) -> str:
     """A span's text; where bytes are no UTF-8, those bytes written out."""
     if "\ufffd" not in text:
         return text
-    whole = b"".join(pieces.get(t, b"<%d>" % t) for t in tokens).decode("utf8", "surrogateescape")
-    return re.sub("[\udc80-\udcff]", written_out, whole)
+    return re.sub("[\udc80-\udcff]", written_out, letters(pieces, tokens))
 
 
 def _lost(nodes: pd.DataFrame, pieces: dict[int, bytes]) -> dict[int, str]:
@@ -259,10 +256,7 @@ def _lost(nodes: pd.DataFrame, pieces: dict[int, bytes]) -> dict[int, str]:
             tried = dropped[dropped["status"] == "rejected"]
             shown = tried[tried["depth"] == tried["depth"].max()].head(MOST_TRIED)
         tokens = shown["token"].tolist()
-        parts = [
-            _written(text, ids, pieces)
-            for text, ids in whole_characters((t, pieces.get(t, b"<%d>" % t)) for t in tokens)
-        ]
+        parts = [_written(text, ids, pieces) for text, ids in whole_characters(token_bytes(pieces, tokens))]
         if chain:
             lost[int(str(number))] = "".join(parts)
         else:
@@ -465,6 +459,12 @@ def _beliefs(one: Trace, rollback: float | None, filled: bool) -> tuple[str, tup
 def prompts(trace: Trace) -> list[int]:
     """Indices of the prompts that a trace of one run holds, in the order they were decoded."""
     return [int(n) for n in dict.fromkeys(trace.cycles["prompt"].tolist())] or [0]
+
+
+def first_run(trace: Trace, prompt: int | None) -> tuple[Trace, int]:
+    """A trace's first run, and the index of one of its prompts, by default the first."""
+    run = trace.split()[0]
+    return run, prompts(run)[0] if prompt is None else prompt
 
 
 def pictures(trace: Trace, most: int = 3) -> list[Picture]:

@@ -2,16 +2,33 @@
 
 from __future__ import annotations
 
-import io
-import logging
 import warnings
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.backend_bases import RendererBase
+from matplotlib.backends.backend_agg import RendererAgg
+from matplotlib.font_manager import FontProperties
+from matplotlib.patches import Rectangle
+from matplotlib.text import Text
+from matplotlib.transforms import IdentityTransform
 
 from specviz.escape import spaced, visible
+from specviz.trace import Trace
+from specviz.view.axes import (
+    FATE_LOOKS,
+    axes,
+    fonts,
+    legend,
+    legend_right,
+    new_figure,
+    note,
+    png,
+    whole_numbers,
+)
 from specviz.view.picture import (
     FATES,
     KINDS,
@@ -19,71 +36,21 @@ from specviz.view.picture import (
     PHASES,
     Picture,
     Span,
+    first_run,
     name_of,
     phase_times,
     picture,
     pictures,
-    prompts,
 )
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.backend_bases import RendererBase
-
-    from specviz.trace import Trace
 
 SIZE = 11.0  # points, of the text
 LINE = 21.0  # points from one line of it to the next
 BELOW = 28.0  # points for its legend
-CJK = (
-    "Noto Sans CJK SC",
-    "Noto Sans CJK JP",
-    "Hiragino Sans",
-    "PingFang SC",
-    "Yu Gothic",
-    "Microsoft YaHei",
-    "WenQuanYi Micro Hei",
-    "Noto Sans SC",
-    "Droid Sans Fallback",
-)
-
-
-@cache
-def fonts() -> list[str]:
-    """The font that matplotlib brings, and whatever installed one has Chinese and Japanese characters."""
-    from matplotlib import font_manager
-
-    have = set(font_manager.get_font_names())
-    return ["DejaVu Sans", *[name for name in CJK if name in have][:2]]
-
-
-@cache
-def _glyphs() -> frozenset[int]:
-    """Characters that the fonts of `fonts` have."""
-    from matplotlib import font_manager
-
-    return frozenset().union(
-        *(font_manager.get_font(font_manager.findfont(name)).get_charmap() for name in fonts())
-    )
-
-
-def drawable(text: str) -> str:
-    """A text as the fonts can draw it: a box for each character that none has, instead of a warning."""
-    return "".join(c if ord(c) in _glyphs() else "□" for c in text)
-
-
-def _axes(ax: Axes | None, size: tuple[float, float]) -> Axes:
-    if ax is not None:
-        return ax
-    import matplotlib.pyplot as plt
-
-    return plt.subplots(figsize=size, layout="constrained")[1]
 
 
 def _one(trace: Trace, prompt: int | None) -> Picture:
     """The picture of a prompt, by default the first, of the trace's first run."""
-    run = trace.split()[0]
-    return picture(run, prompts(run)[0] if prompt is None else prompt)
+    return picture(*first_run(trace, prompt))
 
 
 def token_strip(trace: Trace, prompt: int | None = None, ax: Axes | None = None, lines: int = 14) -> Axes:
@@ -107,7 +74,7 @@ def token_strip(trace: Trace, prompt: int | None = None, ax: Axes | None = None,
     """
     shown = _one(trace, prompt)
     inner = 9.8  # inches of a 10 inch figure
-    return _strip(shown, _axes(ax, (10, _height(shown, inner, lines) + 0.1)), lines)
+    return _strip(shown, axes(ax, (10, _height(shown, inner, lines) + 0.1)), lines)
 
 
 Place = tuple[float, int, str, float, str, Span]  # x, line, text, width, mark, span
@@ -176,15 +143,11 @@ def _word_start(places: list[Place], line: int, span: Span, part: str) -> int:
 @cache
 def _ruler(dpi: float) -> Callable[[str], float]:
     """Measures texts in pixels, without a figure."""
-    from matplotlib.backends.backend_agg import RendererAgg
-
     return _measure(RendererAgg(8, 8, dpi))
 
 
 def _measure(renderer: RendererBase) -> Callable[[str], float]:
     """Measures texts in a renderer's pixels."""
-    from matplotlib.font_manager import FontProperties
-
     font = FontProperties(family=fonts(), size=SIZE)
 
     @cache
@@ -208,11 +171,6 @@ def _height(shown: Picture, inches: float, lines: int) -> float:
 
 
 def _strip(shown: Picture, ax: Axes, lines: int) -> Axes:
-    from matplotlib.artist import Artist
-    from matplotlib.patches import Rectangle
-    from matplotlib.text import Text
-    from matplotlib.transforms import IdentityTransform
-
     class Words(Artist):
         """Text that is laid out anew in its axes each time it is drawn."""
 
@@ -220,7 +178,7 @@ def _strip(shown: Picture, ax: Axes, lines: int) -> Axes:
             if not self.get_visible():
                 return
             box = ax.get_window_extent(renderer)
-            point = renderer.points_to_pixels(1.0)
+            point: float = np.asarray(renderer.points_to_pixels(1.0)).item()
             most = max(1, min(lines, int((box.height / point - BELOW) // LINE)))
             measure = _measure(renderer)
             places = flow(shown.spans, box.width, measure)
@@ -245,7 +203,8 @@ def _strip(shown: Picture, ax: Axes, lines: int) -> Axes:
 
         def _paint(self, renderer: RendererBase, artist: Artist) -> None:
             artist.set_transform(IdentityTransform())
-            artist.set_figure(ax.get_figure())  # type: ignore[arg-type]
+            if (figure := ax.get_figure()) is not None:
+                artist.set_figure(figure)
             artist.draw(renderer)
 
         def _write(
@@ -264,15 +223,8 @@ def _strip(shown: Picture, ax: Axes, lines: int) -> Axes:
         return ax
     handles = [Rectangle((0, 0), 1, 1, color=KINDS[k].hue, alpha=0.35) for k in used]
     names = [f"{KINDS[k].mark} {KINDS[k].word}".strip() for k in used]
-    _legend(ax, handles, names, loc="lower left", bbox_to_anchor=(0, 0))
+    legend(ax, handles, names, loc="lower left", bbox_to_anchor=(0, 0))
     return ax
-
-
-def _legend(ax: Axes, *what: Any, **more: Any) -> None:
-    """A legend in one row, without a frame."""
-    count = len(what[0]) if what else len(ax.get_legend_handles_labels()[0])
-    look = {"frameon": False, "fontsize": 8, "handlelength": 1.2, "borderpad": 0, "borderaxespad": 0}
-    ax.legend(*what, ncols=max(1, count), **(look | more))
 
 
 def timeline(trace: Trace, prompt: int | None = None, ax: Axes | None = None) -> Axes:
@@ -289,7 +241,7 @@ def timeline(trace: Trace, prompt: int | None = None, ax: Axes | None = None) ->
     Axes
         Time in milliseconds from the first cycle after the prefill.
     """
-    return _timeline(_one(trace, prompt), _axes(ax, (10, 1.5)))
+    return _timeline(_one(trace, prompt), axes(ax, (10, 1.5)))
 
 
 def _timeline(shown: Picture, ax: Axes) -> Axes:
@@ -312,7 +264,7 @@ def _timeline(shown: Picture, ax: Axes) -> Axes:
     above = ", accepted/sent above each" if shown.drafts and len(cycles) <= 40 else ""
     ax.set_title(f"{len(cycles)} cycles{above}", size=9, loc="left")
     if shown.phases:
-        _legend(ax, loc="lower right", bbox_to_anchor=(1, 1.02), handlelength=1, columnspacing=1.2)
+        legend_right(ax, handlelength=1, columnspacing=1.2)
     ax.spines[["top", "left", "right"]].set_visible(False)
     return ax
 
@@ -334,36 +286,24 @@ def confidence(trace: Trace, prompt: int | None = None, ax: Axes | None = None) 
         Position in the output (0 is the first token written) against the drafter's largest probability, or
         the node's score.
     """
-    return _confidence(_one(trace, prompt), _axes(ax, (10, 1.8)))
+    return _confidence(_one(trace, prompt), axes(ax, (10, 1.8)))
 
 
 def _confidence(shown: Picture, ax: Axes) -> Axes:
-    from matplotlib.ticker import MaxNLocator
-
-    looks: dict[str, dict[str, Any]] = {
-        "accepted": {"marker": "o", "color": "#0072b2", "s": 16, "zorder": 3},
-        "rejected": {"marker": "x", "color": "#d55e00", "s": 26},
-        "unjudged": {"marker": ".", "color": "#777777", "s": 14},
-        "unreviewed": {"marker": "$?$", "color": "#777777", "s": 30},
-        "cut": {"marker": "|", "color": "#777777", "s": 30},
-        "unsent": {"marker": "o", "facecolors": "none", "edgecolors": "#777777", "s": 16},
-        "pruned": {"marker": "^", "facecolors": "none", "edgecolors": "#777777", "s": 16},
-    }
     for status in FATES:
         dots = [(b.position, b.value) for b in shown.beliefs if b.status == status]
         if dots:
-            ax.scatter(*zip(*dots), label=status, clip_on=False, **looks[status])
+            ax.scatter(*zip(*dots), label=status, clip_on=False, **FATE_LOOKS[status])
     if shown.threshold is not None:
         ax.axhline(shown.threshold, ls="--", lw=1, color="#444444", label=f"threshold {shown.threshold:g}")
     if shown.why_no_beliefs:
-        ax.text(0.5, 0.5, shown.why_no_beliefs, transform=ax.transAxes, ha="center", size=9)
+        note(ax, shown.why_no_beliefs, size=9)
     else:
-        _legend(ax, loc="lower right", bbox_to_anchor=(1, 1.06))
+        legend_right(ax, 1.06)
     ax.set(ylim=(-0.04, 1.04), yticks=(0, 0.5, 1))
-    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+    whole_numbers(ax.xaxis)
     ax.set_xlabel("position in the output")
     ax.set_title(shown.sentence.removeprefix("The ").capitalize(), size=9, loc="left")
-    ax.spines[["top", "right"]].set_visible(False)
     return ax
 
 
@@ -382,7 +322,7 @@ def phases(trace: Trace, ax: Axes | None = None) -> Axes:
         Milliseconds a cycle, the prefill left out; a bar is as long as the mean cycle.
     """
     runs = trace.split()
-    ax = _axes(ax, (8, 0.9 + 0.5 * len(runs)))
+    ax = axes(ax, (8, 0.9 + 0.5 * len(runs)))
     mean = np.zeros((len(runs), len(PHASES)))
     names = []
     for row, run in enumerate(runs):
@@ -399,8 +339,7 @@ def phases(trace: Trace, ax: Axes | None = None) -> Axes:
     ax.invert_yaxis()
     ax.set_xlabel("ms a cycle (mean)")
     if mean.any():
-        _legend(ax, loc="lower left", bbox_to_anchor=(0, 1.02), handlelength=1)
-    ax.spines[["top", "right"]].set_visible(False)
+        legend(ax, loc="lower left", bbox_to_anchor=(0, 1.02), handlelength=1)
     return ax
 
 
@@ -411,17 +350,12 @@ def poster(trace: Trace) -> bytes:
     -------
     bytes
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    logging.getLogger("matplotlib.font_manager").setLevel(logging.ERROR)
     shown = pictures(trace, 1)[0]
     # Inches: laid out by hand, so that the text has the very room that it was measured for.
     wide, left, inner, lines = 10.0, 0.45, 9.4, 14
     heights = [0.5, _height(shown, inner, lines), 1.45, 0.0 if shown.why_no_beliefs else 1.6]
     tall = sum(heights) + 0.05
-    figure = Figure(figsize=(wide, tall), dpi=100, facecolor="white")
-    FigureCanvasAgg(figure)
+    figure = new_figure((wide, tall))
 
     def room(below: float, above: float, row: int) -> Axes:
         low = tall - sum(heights[: row + 1]) + below
@@ -443,8 +377,4 @@ def poster(trace: Trace) -> bytes:
     _timeline(shown, room(0.5, 0.32, 2))
     if heights[3]:
         _confidence(shown, room(0.5, 0.32, 3))
-    out = io.BytesIO()
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Glyph .* missing")  # a box stands for what no font has
-        figure.savefig(out, format="png")
-    return out.getvalue()
+    return png(figure)

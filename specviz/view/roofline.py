@@ -7,24 +7,23 @@ those of `specviz.metrics.costs`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pandas as pd
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from specviz import metrics
 from specviz.escape import visible
+from specviz.metrics import Ceilings
+from specviz.trace import Trace
+from specviz.view.axes import GREY, Look, axes, bar_look, bar_places, legend, look
 from specviz.view.picture import name_of
-from specviz.view.plots import _axes, _legend
-from specviz.view.stores import GREY, LOOKS, _open
-from specviz.view.updates import named
-
-if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.axes import Axes
-
-    from specviz.metrics import Ceilings
-    from specviz.trace import Trace
-    from specviz.view.updates import Traces
+from specviz.view.updates import Traces, named
 
 FIGURES = {
     "relative_flops": "FLOPs",
@@ -60,19 +59,17 @@ def roofline(traces: Traces, ceilings: Ceilings, ax: Axes | None = None) -> Axes
     TraceError
         If a model's shape or the passes' times are not known.
     """
-    ax = _axes(ax, (7.2, 4.4))
+    ax = axes(ax, (7.2, 4.4))
     points = _points(traces, ceilings)
     hues = _hues(points)
     labels = dict.fromkeys(points["label"])
-    forms = {str(label): LOOKS[number % len(LOOKS)][1] for number, label in enumerate(labels)}
+    forms = {str(label): look(number)[1] for number, label in enumerate(labels)}
     for row in points.sort_values("share", ascending=False).to_dict("records"):  # the small ones on top
         hue = hues[row["model"]]
-        look: dict[str, Any] = {"facecolor": hue, "edgecolor": "white"}
-        if row["prefill"]:
-            look = {"facecolor": "none", "edgecolor": hue}
+        face, edge = ("none", hue) if row["prefill"] else (hue, "white")
         ax.scatter(
             row["intensity"], row["flops"] / row["duration"] / 1e9, s=max(AREA * row["share"], 8),
-            marker=forms[row["label"]], alpha=0.6, lw=0.7, **look,
+            marker=forms[row["label"]], alpha=0.6, lw=0.7, facecolor=face, edgecolor=edge,
         )  # fmt: skip
     low, high = (
         points["intensity"].min() / 2,
@@ -81,10 +78,7 @@ def roofline(traces: Traces, ceilings: Ceilings, ax: Axes | None = None) -> Axes
     _ceilings(ax, ceilings, low, high)
     ax.set(xscale="log", yscale="log", xlim=(low, high))
     ax.set(xlabel="arithmetic intensity, FLOPs a byte", ylabel="GFLOP/s")
-    threads = f", {ceilings.threads} thread{'s' * (ceilings.threads != 1)}" if ceilings.threads else ""
-    where = visible(f"{ceilings.device}{threads}, {ceilings.dtype}")
-    ax.set_title(f"Passes under the ceilings of {where}", size=9, loc="left")
-    _open(ax)
+    ax.set_title(f"Passes under the ceilings of {visible(_machine(ceilings))}", size=9, loc="left")
     _keys(ax, hues, forms, loc="upper left")
     return ax
 
@@ -125,7 +119,7 @@ def pass_times(traces: Traces, ceilings: Ceilings, ax: Axes | None = None) -> Ax
         As `roofline`.
     """
     runs = named(traces)
-    ax = _axes(ax, (7.2, 0.9 + 0.7 * len(runs)))
+    ax = axes(ax, (7.2, 0.9 + 0.7 * len(runs)))
     points = _points(traces, ceilings)
     hues = _hues(points)
     spent = points[~points["prefill"]].groupby(["label", "model"], sort=False)[["roofline", "duration"]].sum()
@@ -138,10 +132,10 @@ def pass_times(traces: Traces, ceilings: Ceilings, ax: Axes | None = None) -> Ax
                 if (label, model) not in spent.index:
                     continue
                 wide = 1e3 * float(spent.loc[(label, model), name]) / tokens
-                look: dict[str, Any] = {"color": hue}
+                fill: Look = {"color": hue}
                 if name == "roofline":
-                    look = {"facecolor": "none", "edgecolor": hue, "hatch": "////", "lw": 1}
-                ax.barh(row + place, wide, left=left, height=0.36, **look)
+                    fill = {"facecolor": "none", "edgecolor": hue, "hatch": "////", "lw": 1}
+                ax.barh(row + place, wide, left=left, height=0.36, **fill)
                 left += wide
             name_of_bar = "roofline" if name == "roofline" else "measured"
             ax.text(left, row + place, f" {name_of_bar} {left:.3g} ms", va="center", size=7)
@@ -149,7 +143,6 @@ def pass_times(traces: Traces, ceilings: Ceilings, ax: Axes | None = None) -> Ax
     ax.invert_yaxis()
     ax.margins(x=0.18)
     ax.set_xlabel("ms in passes a token, prefill left out")
-    _open(ax)
     _keys(ax, hues, {}, loc="lower left", bbox_to_anchor=(0, 1), ncols=len(hues))
     return ax
 
@@ -183,20 +176,13 @@ def costs_figure(
     TraceError
         As `specviz.metrics.relative_costs`.
     """
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
-
     table = metrics.relative_costs(traces, baseline, prefill)
     rows = table[table["name"] != baseline]
-    ax = _axes(ax, (7.2, 3.4))
-    wide = 0.8 / max(1, len(rows))
+    ax = axes(ax, (7.2, 3.4))
     for number, (_, row) in enumerate(rows.iterrows()):
-        x = np.arange(len(FIGURES)) + (number - (len(rows) - 1) / 2) * wide
-        y = np.array([row[name] for name in FIGURES], float)
-        hatch = ("", "///", "...", "xx")[number % 4]
-        ax.bar(
-            x, y - 1, bottom=1, width=0.92 * wide, color=LOOKS[number % len(LOOKS)][0], hatch=hatch,
-            edgecolor="white", label=visible(str(row["name"])),
-        )  # fmt: skip
+        x, wide = bar_places(number, len(rows), len(FIGURES))
+        y, name = np.array([row[name] for name in FIGURES], float), visible(str(row["name"]))
+        ax.bar(x, y - 1, bottom=1, width=0.92 * wide, label=name, **bar_look(number))
         for at, value in zip(x, y):
             shift, side = (2, "bottom") if value >= 1 else (-2, "top")
             ax.annotate(f"{value:.3g}", (at, value), (0, shift), textcoords="offset points", size=7,
@@ -210,8 +196,7 @@ def costs_figure(
     ax.set_xticks(range(len(FIGURES)), list(FIGURES.values()))
     scope = f"{visible(baseline)}'s, prefill {'inside' if prefill else 'left out'}"
     ax.set_title(f"A token's costs over {scope}", size=9, loc="left", pad=18)
-    _open(ax)
-    _legend(ax, loc="lower left", bbox_to_anchor=(0, 1.01))
+    legend(ax)
     return ax
 
 
@@ -235,12 +220,11 @@ def costs_words(traces: Mapping[str, Trace], baseline: str = "autoregressive", p
 
 def roofline_words(traces: Traces, ceilings: Ceilings) -> str:
     """`roofline` and `pass_times` in sentences."""
-    threads = f", {ceilings.threads} thread{'s' * (ceilings.threads != 1)}" if ceilings.threads else ""
     caches = "".join(
         f", {rate / 1e9:.3g} GB/s from {size / 1e6:.3g} MB" for size, rate in sorted(ceilings.cache.items())
     )
     lines = [
-        f"{ceilings.device}{threads}, {ceilings.dtype}: {ceilings.compute / 1e9:.3g} GFLOP/s, "
+        f"{_machine(ceilings)}: {ceilings.compute / 1e9:.3g} GFLOP/s, "
         f"{ceilings.memory / 1e9:.3g} GB/s from memory{caches}."
     ]
     points = _points(traces, ceilings)
@@ -256,10 +240,14 @@ def roofline_words(traces: Traces, ceilings: Ceilings) -> str:
     return visible("\n".join(lines))
 
 
+def _machine(ceilings: Ceilings) -> str:
+    """Where ceilings were measured."""
+    threads = f", {ceilings.threads} thread{'s' * (ceilings.threads != 1)}" if ceilings.threads else ""
+    return f"{ceilings.device}{threads}, {ceilings.dtype}"
+
+
 def _points(traces: Traces, ceilings: Ceilings) -> pd.DataFrame:
     """One row a run, model and size of pass: sums, intensity, and share of the run's time in passes."""
-    import pandas as pd
-
     tables = []
     for given, run in named(traces):
         table = metrics.roofline_times(run, ceilings)
@@ -277,15 +265,12 @@ def _points(traces: Traces, ceilings: Ceilings) -> pd.DataFrame:
 def _hues(points: pd.DataFrame) -> dict[str, str]:
     """A colour a model."""
     models = dict.fromkeys(points["model"])
-    return {str(model): LOOKS[number % len(LOOKS)][0] for number, model in enumerate(models)}
+    return {str(model): look(number)[0] for number, model in enumerate(models)}
 
 
 def _keys(ax: Axes, hues: Mapping[str, str], forms: Mapping[str, str], **place: Any) -> None:
     """Legends: colours of models, forms of runs, and what lines have a label."""
-    from matplotlib.lines import Line2D
-    from matplotlib.patches import Patch
-
-    handles: list[Any] = [Patch(color=hue, label=visible(model)) for model, hue in hues.items()]
+    handles: list[Artist] = [Patch(color=hue, label=visible(model)) for model, hue in hues.items()]
     for label, form in forms.items():
         handles.append(Line2D([], [], ls="", marker=form, color=GREY, ms=6, label=visible(label)))
     handles += [line for line in ax.lines if not str(line.get_label()).startswith("_")]

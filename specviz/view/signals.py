@@ -5,27 +5,22 @@ Each takes ``ax=``, draws only on it, and returns it. The numbers are those of `
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
 
 from specviz import metrics
 from specviz.errors import ParameterError
 from specviz.escape import visible
 from specviz.metrics.signals import SIGNALS, signal_names
 from specviz.schema import Signal
-from specviz.view.control import LOOKS as FATE_LOOKS
+from specviz.trace import Trace
+from specviz.view.axes import FATE_LOOKS, GREY, LOOKS, Look, axes, legend_right, note, panel
 from specviz.view.control import MOST
-from specviz.view.picture import prompts
-from specviz.view.plots import _axes, _legend
-from specviz.view.stores import GREY, LOOKS, _open
-
-if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.axes import Axes
-
-    from specviz.trace import Trace
+from specviz.view.picture import first_run
 
 NAMES = {
     "score": "C_t, as recorded",
@@ -41,7 +36,7 @@ SMALL = {"fontsize": 7.5, "title_fontsize": 7.5}
 FEW = 10  # nodes; a bin with fewer is drawn hollow
 
 
-def _looks(name: str) -> dict[str, Any]:
+def _looks(name: str) -> Look:
     """A signal's colour and marker, the same in every picture; the recorded C_t is black."""
     if name == "score":
         return {"color": "black", "marker": "*", "ms": 7}
@@ -91,18 +86,16 @@ def reliability(
     """
     table, chosen = _chosen(trace, signals, options)
     curve = metrics.calibration_curve(table, bins, outcome)
-    rated = metrics.auroc(table, outcome).set_index("signal")
-    ax = _axes(ax, (5.6, 4.6))
+    rated = metrics.auroc(table, outcome).set_index("signal").T.to_dict()
+    ax = axes(ax, (5.6, 4.6))
     ax.plot([0, 1], [0, 1], color=GREY, lw=1, ls="--")
     ax.set(xlim=(0, 1), ylim=(0, 1.02), xlabel="the drafter's certainty", ylabel=OUTCOMES[outcome])
-    _open(ax)
     if not len(curve):
-        ax.text(0.5, 0.5, "no judged node has a signal", ha="center", transform=ax.transAxes)
-        return ax
+        return note(ax, "no judged node has a signal")
     present = [name for name in chosen if (curve["signal"] == name).any()]
     for number, name in enumerate(present):
         shift = 0.004 * (number - (len(present) - 1) / 2)  # intervals side by side
-        _curve(table, name, curve[curve["signal"] == name], _rated(name, rated.loc[name]), shift, ax)
+        _curve(table, name, curve[curve["signal"] == name], _rated(name, rated[name]), shift, ax)
     ax.set_title(_counted(table), size=9, loc="left")
     ax.legend(framealpha=0.85, edgecolor="none", loc="lower right", title="AUROC, 95 %", **SMALL)
     return ax
@@ -137,7 +130,7 @@ def _chosen(
     return table, chosen
 
 
-def _rated(name: str, row: Any) -> str:
+def _rated(name: str, row: Mapping[Hashable, float]) -> str:
     between = f" [{row['low']:.2f}, {row['high']:.2f}]" if row["low"] == row["low"] else ""
     return f"{_title(name)}: {row['auroc']:.3f}{between}"
 
@@ -175,7 +168,7 @@ def auroc(
     than = "ensemble" if "ensemble" in chosen else "score" if "score" in chosen else chosen[0]
     rated = metrics.auroc(table, outcome, than=than)
     rated = rated[rated["signal"].isin(chosen)].reset_index(drop=True)
-    ax = _axes(ax, (6.4, 0.9 + 0.36 * max(1, len(rated))))
+    ax = axes(ax, (6.4, 0.9 + 0.36 * max(1, len(rated))))
     ax.axvline(0.5, color=GREY, lw=1, ls="--")
     for place, row in enumerate(rated.to_dict("records")):
         look = _looks(row["signal"])
@@ -191,7 +184,6 @@ def auroc(
     ax.set_ylim(max(0, len(rated) - 1) + 0.6, -0.6)
     low = min(0.45, *rated["low"].dropna(), *rated["auroc"].dropna()) if len(rated) else 0
     ax.set_xlim(low - 0.02, 1)
-    _open(ax)
     ax.set_title(_counted(table), size=9, loc="left")
     ax.text(1.01, 1.02, f"and against {_title(than)}", transform=ax.transAxes, size=8, va="bottom")
     return ax
@@ -227,29 +219,29 @@ def signal_lanes(
     ParameterError
         If there is no such signal.
     """
-    run = trace.split()[0]
-    one = run.select(prompt=prompts(run)[0] if prompt is None else prompt)
+    run, index = first_run(trace, prompt)
+    one = run.select(prompt=index)
     cycles = one.cycles[one.cycles["cycle"] > 0].head(most)
     nodes, about = _placed(one.nodes, cycles), one.signals.set_index("signal")
-    names = [name for name, level in about["level"].items() if _column(name, level) in (*nodes, *cycles)]
+    levels = dict(zip(one.signals["signal"], one.signals["level"]))
+    names = [name for name, level in levels.items() if _column(name, level) in (*nodes, *cycles)]
     chosen = [signals] if isinstance(signals, str) else list(signals or names)
     for name in chosen:
         if name not in names:
             raise ParameterError(
                 f"no signal {name!r}; there is {', '.join(names) or 'none: none was recorded'}"
             )
-    ax = _axes(ax, (min(14.0, max(6.5, 2.2 + 0.32 * len(cycles))), 0.9 + 1.3 * max(1, len(chosen))))
+    ax = axes(ax, (min(14.0, max(6.5, 2.2 + 0.32 * len(cycles))), 0.9 + 1.3 * max(1, len(chosen))))
     ax.axis("off")
     if not chosen:
-        ax.text(0.5, 0.5, "the method recorded no signal of its own", ha="center", transform=ax.transAxes)
-        return ax
-    room = 1 / len(chosen)
+        return note(ax, "the method recorded no signal of its own")
+    room, panels = 1 / len(chosen), []
     for number, name in enumerate(chosen):
-        panel = ax.inset_axes((0, 1 - (number + 0.86) * room, 1, 0.72 * room))
-        _lane(Signal(name, **about.loc[name, ["unit", "meaning", "level"]]), nodes, cycles, panel)
-    ax.child_axes[-1].set_xlabel("cycle")
-    if legend := [panel for panel in ax.child_axes if panel.get_legend_handles_labels()[0]]:
-        _legend(legend[0], loc="lower right", bbox_to_anchor=(1, 1.02), fontsize=7.5)
+        panels.append(panel(ax, 1 - (number + 0.86) * room, 0.72 * room))
+        _lane(Signal(name, **about.loc[name, ["unit", "meaning", "level"]]), nodes, cycles, panels[-1])
+    panels[-1].set_xlabel("cycle")
+    if marked := [each for each in panels if each.get_legend_handles_labels()[0]]:
+        legend_right(marked[0], fontsize=7.5)
     return ax
 
 
@@ -279,7 +271,6 @@ def _lane(signal: Signal, nodes: pd.DataFrame, cycles: pd.DataFrame, ax: Axes) -
     ax.set_title(visible(signal.meaning), size=8, loc="left", pad=2, parse_math=False)
     ax.set_ylabel(visible(signal.heading), parse_math=False)
     ax.set_xlim(0.5, len(cycles) + 0.5)
-    _open(ax)
 
 
 READINGS = {
@@ -324,7 +315,7 @@ def threshold_readings(
     """
     if tau_base < 0 or gamma < 0 or over not in ("confidence", "entropy"):
         raise ParameterError("tau_base and gamma are at least 0, and over is 'confidence' or 'entropy'")
-    ax = _axes(ax, (5.6, 3.6))
+    ax = axes(ax, (5.6, 3.6))
     x = np.linspace(0, 1, 101)
     falls, rises = tau_base + gamma * (1 - x), tau_base + gamma * x
     if over == "confidence":
@@ -343,7 +334,6 @@ def threshold_readings(
     ax.axhline(tau_base, color=GREY, lw=0.8, ls=":")
     ax.text(0, tau_base, "τ_base", size=8, color="#555555", va="bottom")
     ax.set(xlim=(-0.02, 1.02), ylim=(-0.03 * top, top * 1.04), ylabel="largest gap allowed, nats")
-    _open(ax)
     ax.legend(frameon=False, fontsize=8, loc="lower left", bbox_to_anchor=(0, 1.0), borderpad=0)
     return ax
 
@@ -353,11 +343,10 @@ def _dots(trace: Trace, over: str, top: float, ax: Axes) -> None:
     table = metrics.signals(trace)
     table = table[table["gap"].notna()]
     across = table["score"].fillna(table["ensemble"]) if over == "confidence" else 1 - table["entropy"]
-    looks: dict[str, dict[str, Any]] = {
-        "accepted": {"marker": "o", "s": 9, "color": "#0072b2", "alpha": 0.35},
-        "rejected": {"marker": "x", "s": 16, "color": "#d55e00", "alpha": 0.7, "lw": 0.9},
-    }
-    for status, look in looks.items():
+    for status, look in (
+        ("accepted", {"s": 9, "alpha": 0.35}),
+        ("rejected", {"s": 16, "alpha": 0.7, "lw": 0.9}),
+    ):
         rows = table["accepted"] == (status == "accepted")
         label = f"{status} ({rows.sum():,})"
-        ax.scatter(across[rows], table["gap"][rows].clip(upper=top), label=label, **look)
+        ax.scatter(across[rows], table["gap"][rows].clip(upper=top), label=label, **FATE_LOOKS[status] | look)

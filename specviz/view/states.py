@@ -9,19 +9,19 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+
+from matplotlib.axes import Axes
+from matplotlib.patches import FancyBboxPatch, Rectangle
 
 from specviz.errors import TraceError
 from specviz.escape import spaced
+from specviz.rules.speculative import common_prefix
+from specviz.schema import Metadata
+from specviz.trace import Trace
+from specviz.view.axes import axes, bare, fonts
 from specviz.view.canvas import STATES, WHY, Canvas, Pass, Placed, canvas
 from specviz.view.lattices import FRAME, GRID, INK, short
 from specviz.view.picture import name_of, prompts
-from specviz.view.plots import _axes, fonts
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
-    from specviz.trace import Trace
 
 MOST = 80  # states that are drawn
 CHAIN = (
@@ -100,7 +100,7 @@ def align(stepwise: Trace, ssd: Trace, prompt: int | None = None) -> Aligned:
     names = [name_of(run.run["model"]) for run in runs]
     if names[0] != names[1]:
         raise TraceError(f"not the same model: {names[0]} and {names[1]}")
-    records: list[dict[str, Any]] = [(run.run["prompts"] or [{}] * (index + 1))[index] for run in runs]
+    records: list[Metadata] = [(run.run["prompts"] or [{}] * (index + 1))[index] for run in runs]
     lengths = [one.get("length", len(one.get("tokens") or [])) for one in records]
     both = all(one.get("tokens") for one in records)
     if lengths[0] != lengths[1] or (both and records[0]["tokens"] != records[1]["tokens"]):
@@ -112,18 +112,12 @@ def align(stepwise: Trace, ssd: Trace, prompt: int | None = None) -> Aligned:
                 f"only under the same one ({', '.join(base.policy)})"
             )
     first, second = _placements(base), _placements(other)
-    same = 0
-    while same < min(len(first), len(second)) and _key(first[same]) == _key(second[same]):
-        same += 1
+    same = common_prefix([(p.cell, p.token) for p in first], [(p.cell, p.token) for p in second])
     return Aligned(base, other, same, same < max(len(first), len(second)))
 
 
 def _placements(shown: Canvas) -> list[Placed]:
     return [placed for one in shown.passes for placed in one.placed]
-
-
-def _key(placed: Placed) -> tuple[int, int]:
-    return placed.cell, placed.token
 
 
 def aligned(
@@ -156,11 +150,9 @@ def aligned(
     TraceError
         If one is not of canvases, the first is not stepwise, or model, prompt or policy differ.
     """
-    from matplotlib.patches import Rectangle
-
     both = align(stepwise, ssd, prompt)
     drawn = min(both.same, most)
-    ax = _axes(ax, (8.6, 1.5 + 0.22 * max(1, drawn)))
+    ax = axes(ax, (8.6, 1.5 + 0.22 * max(1, drawn)))
     saved = set(both.saved)
     placements = _placements(both.base)
     for state in range(drawn):
@@ -185,8 +177,6 @@ def aligned(
 
 def _bar(ax: Axes, one: Pass, end: int) -> None:
     """One pass of the speculative run, over the states from where it began to `end`."""
-    from matplotlib.patches import FancyBboxPatch
-
     begin = one.begun
     ax.add_patch(
         FancyBboxPatch(
@@ -215,9 +205,7 @@ def _dress(ax: Axes, both: Aligned, drawn: int) -> None:
         "why it placed no more", (7.0, 1), xycoords=("data", "axes fraction"), xytext=(0, 3.5),
         textcoords="offset points", size=8,
     )  # fmt: skip
-    ax.xaxis.tick_top()
-    ax.tick_params(length=0)
-    ax.spines[:].set_visible(False)
+    bare(ax)
     ax.set_ylabel("state: cells placed before")
     ax.set_title(f"{both.other.name}\n{both.sentence}", loc="left", size=9, parse_math=False)
     used = dict.fromkeys(

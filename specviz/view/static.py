@@ -1,27 +1,24 @@
 """A picture as self-contained static HTML: no script, no network, one style block.
 
-Every text that came from outside (tokens, prompts, names) passes through :func:`html.escape`; nothing else
-is written into the page but numbers and our own words.
+Every text that came from outside (tokens, prompts, names) passes through :func:`specviz.escape.html`; nothing
+else is written into the page but numbers and our own words.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from html import escape
 from importlib.resources import files
 from math import isfinite
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from specviz.escape import spaced, visible
+import pandas as pd
+
+from specviz.escape import html, spaced, visible
 from specviz.files import write_text
+from specviz.trace import Trace
+from specviz.view.lattices import figure
 from specviz.view.picture import FATES, KINDS, PHASES, Numbers, Picture, Span, headline, pictures, prompts
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from specviz.trace import Trace
 
 MOST_SPANS = 1200  # beyond this the static text stops and says so; the trace itself holds everything
 MOST_CYCLES = 240
@@ -57,7 +54,7 @@ def _ms(seconds: float) -> str:
 
 def _shown(text: str) -> str:
     """A token's text with line breaks, lost spaces and unseen characters visible, escaped."""
-    signed = SIGNS.sub(lambda match: f'<i class="sign">{match[0]}</i>', escape(spaced(text)))
+    signed = SIGNS.sub(lambda match: f'<i class="sign">{match[0]}</i>', html(spaced(text)))
     return signed.replace("\n", '<i class="sign">⏎</i>\n')
 
 
@@ -78,7 +75,7 @@ def text_lane(shown: Picture) -> str:
             out.append(f'<del title="sent and dropped">{_shown(lost.pop(span.cycle))}</del>')
         mark = f"<sup>{kind.mark}</sup>" if kind.mark else ""
         edge = " e" if span.opens else ""
-        title = escape(_title(span), quote=True)
+        title = html(_title(span))
         word = span.text.lstrip(" ")  # the mark stands over the letters, not over the space before them
         space = span.text[: len(span.text) - len(word)] if word else ""
         # wrapped, so that a mark goes to the next line with its word
@@ -98,7 +95,7 @@ def legend(shown: Picture) -> str:
     for name, kind in KINDS.items():
         if name in counts:
             mark = f"<b>{kind.mark}</b> " if kind.mark else ""
-            title = escape(kind.meaning, quote=True)
+            title = html(kind.meaning)
             items.append(
                 f'<span><span class="t {name}" title="{title}">{mark}{kind.word}</span> {counts[name]}</span>'
             )
@@ -111,7 +108,7 @@ def legend(shown: Picture) -> str:
 
 
 def _figure(caption: str, keys: str, height: int, drawing: str) -> str:
-    label = escape(re.sub("<[^>]*>", "", caption), quote=True)
+    label = html(re.sub("<[^>]*>", "", caption))
     return (
         f"<figure><figcaption>{caption}{keys}</figcaption>"
         f'<svg width="100%" height="{height}" role="img" aria-label="{label}">{drawing}</svg></figure>'
@@ -147,7 +144,7 @@ def cycle_lane(shown: Picture) -> str:
                 f'<text x="{(left + x) / 2:.2f}%" y="11" text-anchor="middle"{narrow}>{c.label}</text>'
             )
         edge = f'<line x1="{left:.2f}%" x2="{left:.2f}%" y1="14" y2="43"/>'
-        bars.append(f"<g><title>{escape(label)}</title>{''.join(parts)}{edge}</g>")
+        bars.append(f"<g><title>{html(label)}</title>{''.join(parts)}{edge}</g>")
     pause = sum(c.pause for c in cycles[:-1])
     base = '<line x1="0" x2="100%" y1="28" y2="28" class="ax"/>' if pause * scale > 0.3 else ""
     ticks = f'<text x="0" y="54">0</text><text x="100%" y="54" text-anchor="end">{_ms(end - begin)}</text>'
@@ -220,9 +217,9 @@ def confidence_lane(shown: Picture) -> str:
 
 def chips(numbers: Numbers, whose: str = "") -> str:
     """Metrics, each with its meaning on hover, and whose they are."""
-    owner = f'<span class="whose">{escape(whose)}</span>' if whose else ""
+    owner = f'<span class="whose">{html(whose)}</span>' if whose else ""
     each = "".join(
-        f'<span class="chip" title="{escape(why, quote=True)}"><b>{escape(value)}</b> {escape(n)}</span>'
+        f'<span class="chip" title="{html(why)}"><b>{html(value)}</b> {html(n)}</span>'
         for n, value, why in numbers
     )
     return f'<div class="chips">{owner}{each}</div>'
@@ -231,17 +228,18 @@ def chips(numbers: Numbers, whose: str = "") -> str:
 def head(shown: Picture) -> str:
     """Method, models and exactness."""
     badge = {"exact": "yes", "exact up to ties": "ties", "lossy": "lossy"}.get(shown.exactness, "lossy")
-    models = escape(visible(shown.model))
-    models += f" ← {escape(visible(shown.draft))}" if shown.draft else ""
+    models = html(shown.model)
+    models += f" ← {html(shown.draft)}" if shown.draft else ""
     return (
-        f'<div class="head"><strong>{escape(visible(shown.method))}</strong> '
+        f'<div class="head"><strong>{html(shown.method)}</strong> '
         f'<span class="models">{models}</span> '
         f'<span class="badge {badge}" title="Whether the text is the target\'s own">'
-        f"{escape(shown.exactness)}</span></div>"
+        f"{html(shown.exactness)}</span></div>"
     )
 
 
-def _excerpt(text: str, most: int = 90) -> str:
+def excerpt(text: str, most: int = 90) -> str:
+    """The beginning of a text, in one line."""
     line = " ".join(visible(text).split())
     return line if len(line) <= most else line[:most] + "…"
 
@@ -255,19 +253,17 @@ def section(shown: Picture, alone: bool = False) -> str:
     alone : bool
         It is the only text of its run, so nothing need say whose the numbers are.
     """
-    kind = f" ({escape(visible(shown.kind))})" if shown.kind else ""
+    kind = f" ({html(shown.kind)})" if shown.kind else ""
     name = shown.name.capitalize()
     prompt = f'<p class="note">{name}{kind}. The prompt is not in the trace.</p>'
     if shown.prompt:
-        summary = f"{name}{kind}: <q>{escape(_excerpt(shown.prompt))}</q>"
-        whole = f'<pre dir="auto">{escape(visible(shown.prompt))}</pre>'
+        summary = f"{name}{kind}: <q>{html(excerpt(shown.prompt))}</q>"
+        whole = f'<pre dir="auto">{html(shown.prompt)}</pre>'
         prompt = f'<details class="prompt"><summary>{summary}</summary>{whole}</details>'
-    note = f'<p class="note">{escape(visible(shown.note))}</p>' if shown.note else ""
+    note = f'<p class="note">{html(shown.note)}</p>' if shown.note else ""
     own = chips(shown.numbers, "" if alone else "This text:")
     lattice = ""
     if shown.canvas is not None:
-        from specviz.view.lattices import figure
-
         lattice = figure(shown.canvas)
     lanes = (text_lane(shown), legend(shown), lattice, cycle_lane(shown), confidence_lane(shown))
     return prompt + note + own + "".join(lanes)
@@ -312,33 +308,48 @@ def contents(entries: Iterable[tuple[str, str, list[tuple[str, str, str]]]]) -> 
     """
     lines = []
     for anchor, name, inner in entries:
-        links = " ".join(
-            f'<a href="#{a}" title="{escape(visible(why), quote=True)}">{escape(visible(n))}</a>'
-            for a, n, why in inner
-        )
-        lines.append(f'<li><a href="#{anchor}">{escape(visible(name))}</a> {links}</li>')
+        links = " ".join(f'<a href="#{a}" title="{html(why)}">{html(n)}</a>' for a, n, why in inner)
+        lines.append(f'<li><a href="#{anchor}">{html(name)}</a> {links}</li>')
     return f'<nav id="contents" aria-label="Contents"><h2>Contents</h2><ul>{"".join(lines)}</ul></nav>'
 
 
 def table(frame: pd.DataFrame) -> str:
     """A data frame as a plain HTML table, every cell escaped."""
-    names = "".join(f"<th>{escape(str(c))}</th>" for c in frame.columns)
+    names = "".join(f"<th>{html(c)}</th>" for c in frame.columns)
     rows = "".join(
-        "<tr>" + "".join(f"<td>{escape('' if v is None or v != v else str(v))}</td>" for v in row) + "</tr>"
+        "<tr>" + "".join(f"<td>{html('' if v is None or v != v else v)}</td>" for v in row) + "</tr>"
         for row in frame.itertuples(index=False)
     )
     return f'<div class="table"><table><thead><tr>{names}</tr></thead><tbody>{rows}</tbody></table></div>'
+
+
+class Page:
+    """What shows itself in a notebook, and writes itself as one offline page."""
+
+    def _page(self) -> str:
+        """The whole page."""
+        raise NotImplementedError
+
+    def to_html(self, path: str | Path, *, force: bool = False) -> Path:
+        """Write it as one offline page; an existing file only with `force`.
+
+        Raises
+        ------
+        TraceError
+            If the file exists (unless `force`) or cannot be written.
+        """
+        return write_text(Path(path), self._page(), force)
 
 
 def document(title: str, parts: list[str]) -> str:
     """A whole offline page around fragments; its policy forbids scripts and every request."""
     policy = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
     return (
-        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
+        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{html(title)}</title>'
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
         f'<style>{style()}</style></head><body class="specviz-page">'
-        f'<main class="specviz"><h1>{escape(title)}</h1>{"".join(parts)}</main></body></html>'
+        f'<main class="specviz"><h1>{html(title)}</h1>{"".join(parts)}</main></body></html>'
     )
 
 
@@ -353,7 +364,7 @@ def write(trace: Trace, path: Path, force: bool = False, most: int = 20) -> Path
     entries, parts = [], []
     for number, run in enumerate(trace.split(), 1):
         shown, anchor = pictures(run, most), f"run-{number}"
-        inner = [(f"{anchor}-{p.index + 1}", str(p.index + 1), _excerpt(p.prompt)) for p in shown]
+        inner = [(f"{anchor}-{p.index + 1}", str(p.index + 1), excerpt(p.prompt)) for p in shown]
         names = " ← ".join(filter(None, (shown[0].model, shown[0].draft)))
         entries.append((anchor, f"{shown[0].method}: {names}", inner))
         parts.append(_run(run, shown, anchor))

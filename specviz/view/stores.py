@@ -7,33 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.ticker import PercentFormatter
 
 from specviz import metrics
 from specviz.errors import TraceError
-from specviz.view.plots import _axes, _legend
+from specviz.trace import Trace
+from specviz.view.axes import GREY, LOOKS, Look, axes, legend, look, note, whole_numbers
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
-    from specviz.trace import Trace
-
-# Okabe and Ito's, with a marker each: what stands apart must do so without colour, too.
-LOOKS = (
-    ("#0072b2", "o"),
-    ("#d55e00", "s"),
-    ("#009e73", "^"),
-    ("#cc79a7", "D"),
-    ("#e69f00", "v"),
-    ("#56b4e9", "P"),
-)
-GREY = "#888888"  # on white and on black
-READINGS = {
-    "judged": "accepted of those judged",
-    "text": "in the final text, of those sent",
-}
+READINGS = {"judged": "accepted of those judged", "text": "in the final text, of those sent"}
 
 
 def acceptance_by_score(
@@ -57,13 +42,11 @@ def acceptance_by_score(
     Axes
     """
     table = metrics.by_score(trace, bins, reading)
-    ax = _axes(ax, (6.4, 3.6))
+    ax = axes(ax, (6.4, 3.6))
     ax.set(xlim=(0, 1), ylim=(0, 1.02), xlabel="score", ylabel="share")
-    _open(ax)
     sources = sorted(name for name in table["source"].unique() if name != "all")
     if not sources:
-        ax.text(0.5, 0.5, "no node that was sent has a score", ha="center", transform=ax.transAxes)
-        return ax
+        return note(ax, "no node that was sent has a score")
     whole = table[table["source"] == "all"]
     middle = (whole["low"] + whole["high"]) / 2
     ax.bar(middle, whole["share"], width=0.94 / bins, color=GREY, alpha=0.4, label="share of the nodes")
@@ -73,7 +56,7 @@ def acceptance_by_score(
         middle = (rows["low"] + rows["high"]) / 2 + shift * (number - (len(sources) - 1) / 2)
         _points(ax, middle, rows, number, f"right: {name}")
     ax.set_title(f"Right by score: {READINGS[reading]}", size=9, loc="left", pad=18)
-    _legend(ax, loc="lower left", bbox_to_anchor=(0, 1.01))
+    legend(ax)
     return ax
 
 
@@ -108,13 +91,11 @@ def right_by(
     table = table[table["counted"] > 0]
     first = 1 if by == "depth" else 0
     table = table[table[by] < first + most]
-    ax = _axes(ax, (6.4, 3.2))
+    ax = axes(ax, (6.4, 3.2))
     names = {"depth": "level of the tree (1: behind the root)", "rank": "rank among siblings (0: the best)"}
     ax.set(xlabel=names[by], ylabel="share that is right")
-    _open(ax)
     if not len(table):
-        ax.text(0.5, 0.5, "no node was rated", ha="center", transform=ax.transAxes)
-        return ax
+        return note(ax, "no node was rated")
     ax.set_yscale("log")
     sources = sorted(table["source"].unique())  # so that a source has one colour in both pictures
     for number, name in enumerate(sources):
@@ -128,12 +109,10 @@ def right_by(
             f"{name} ({int(table.loc[table['source'] == name, 'sent'].sum()):,} nodes)",
         )
     ax.set_xlim(first - 0.5, max(table[by].max(), first + 1) + 0.5)
-    from matplotlib.ticker import MaxNLocator, PercentFormatter
-
-    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+    whole_numbers(ax.xaxis)
     ax.yaxis.set_major_formatter(PercentFormatter(1, decimals=None))
     ax.set_title(f"Right by {by}: {READINGS[reading]}", size=9, loc="left", pad=18)
-    _legend(ax, loc="lower left", bbox_to_anchor=(0, 1.01))
+    legend(ax)
     return ax
 
 
@@ -151,11 +130,10 @@ def store_growth(trace: Trace, ax: Axes | None = None) -> Axes:
     Axes
     """
     table = metrics.learnt(trace)
-    ax = _axes(ax, (6.4, 3.0))
-    _open(ax)
+    ax = axes(ax, (6.4, 3.0))
     for number, part in enumerate(trace.split()):
         rows = table[table["run"] == part.run["run"]].reset_index(drop=True)
-        colour, _ = LOOKS[number % len(LOOKS)]
+        colour, _ = look(number)
         about = part.run["memory"]["start"]
         state = "cold" if about["state"] == "cold" else f"warm: {about['known']:,} known before"
         share = rows["root_known"].mean()
@@ -185,28 +163,25 @@ def warm_up(trace: Trace, ax: Axes | None = None, window: int = 7) -> Axes:
     Axes
     """
     table = metrics.by_prompt(trace)
-    ax = _axes(ax, (6.4, 3.2))
-    _open(ax)
+    ax = axes(ax, (6.4, 3.2))
     ax.axhline(1, color=GREY, lw=1, ls="--")
     for number, part in enumerate(trace.split()):
         rows = table[table["run"] == part.run["run"]]
-        colour, marker = LOOKS[number % len(LOOKS)]
+        colour, marker = look(number)
         place = np.arange(1, len(rows) + 1)
         state = ((part.run["memory"] or {}).get("start") or {}).get("state")
         name = part.run["method"] + (f" ({state})" if state else "")
         ax.plot(place, rows["tau"], ls="", marker=marker, ms=3.5, color=colour, alpha=0.45)
         sums = rows[["emitted", "steps"]].rolling(window, center=True, min_periods=1).sum()
         ax.plot(place, sums["emitted"] / sums["steps"], color=colour, lw=1.8, label=name)
-    from matplotlib.ticker import MaxNLocator
-
-    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+    whole_numbers(ax.xaxis)
     ax.set(xlabel="number of the text", ylabel="τ, tokens a cycle")
     ax.set_title(f"τ of each text, and of the {window} around it", size=9, loc="left", pad=18)
-    _legend(ax, loc="lower left", bbox_to_anchor=(0, 1.01))
+    legend(ax)
     return ax
 
 
-def store(memory: str | Path | Mapping[str, Any], ax: Axes | None = None) -> Axes:
+def store(memory: str | Path | Mapping[str, np.ndarray], ax: Axes | None = None) -> Axes:
     """What a store holds: the target's probability of each token's successors, by their rank.
 
     Parameters
@@ -231,11 +206,10 @@ def store(memory: str | Path | Mapping[str, Any], ax: Axes | None = None) -> Axe
     filled = arrays["tokens"] >= 0
     size, k = filled.shape
     ranks = np.arange(k)
-    ax = _axes(ax, (6.4, 3.2))
-    _open(ax)
+    ax = axes(ax, (6.4, 3.2))
     p = arrays.get("p")
     if p is not None and filled.any():
-        stats: list[dict[str, Any]] = []
+        stats: list[Look] = []
         for rank in ranks:
             of_rank = p[filled[:, rank], rank]
             low, q1, middle, q3, high = (
@@ -260,11 +234,11 @@ def store(memory: str | Path | Mapping[str, Any], ax: Axes | None = None) -> Axe
         loc="left",
         pad=18,
     )
-    _legend(ax, loc="lower left", bbox_to_anchor=(0, 1.01))
+    legend(ax)
     return ax
 
 
-def _arrays(memory: str | Path | Mapping[str, Any]) -> dict[str, np.ndarray]:
+def _arrays(memory: str | Path | Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     if isinstance(memory, str | Path):
         path = Path(memory)
         if not path.is_file():
@@ -294,14 +268,10 @@ def _arrays(memory: str | Path | Mapping[str, Any]) -> dict[str, np.ndarray]:
     return arrays
 
 
-def _points(ax: Axes, x: Any, rows: Any, number: int, label: str) -> None:
-    colour, marker = LOOKS[number % len(LOOKS)]
+def _points(ax: Axes, x: pd.Series, rows: pd.DataFrame, number: int, label: str) -> None:
+    colour, marker = look(number)
     rate = rows["rate"]
     spread = np.array([rate - rows["rate_lo"], rows["rate_hi"] - rate]).clip(min=0)
     ax.errorbar(
         x, rate, spread, color=colour, marker=marker, ms=4.5, lw=1.3, elinewidth=1, capsize=2, label=label
     )
-
-
-def _open(ax: Axes) -> None:
-    ax.spines[["top", "right"]].set_visible(False)

@@ -6,18 +6,6 @@ from specviz.escape import spaced, visible
 from specviz.view.lattices import rows
 from specviz.view.picture import KINDS, Numbers, Picture
 
-COLOURS = {
-    "plain": "",
-    "draft": "34",
-    "unreviewed": "36",
-    "bonus": "32",
-    "correction": "33;1",
-    "rollback": "33;1",
-    "resampled": "35",
-    "fallback": "33",
-    "parallel": "35",
-}
-
 
 def head(picture: Picture, totals: Numbers = (), texts: int = 1, colour: bool = False) -> str:
     """A run's method, models and exactness, and the numbers of all its texts if there are several."""
@@ -49,13 +37,13 @@ def block(picture: Picture, colour: bool = False) -> str:
         word = span.text.lstrip(" ")
         space = " " if span.text == f" {word}" and word else ""
         shown = space + kind.mark + spaced(word if space else span.text)
-        body.append(bar + _paint(shown.replace("\n", "⏎\n"), COLOURS[span.kind], colour))
+        body.append(bar + _paint(shown.replace("\n", "⏎\n"), kind.code, colour))
     lines += ["", "".join(body), ""]
     used = [k for k in KINDS if any(s.kind == k for s in picture.spans)]
     counts = {k: sum(len(s.tokens) for s in picture.spans if s.kind == k) for k in used}
     if used:
         words = (
-            _paint(f"{KINDS[k].mark}{KINDS[k].word}", COLOURS[k], colour) + f" {counts[k]}" for k in used
+            _paint(f"{KINDS[k].mark}{KINDS[k].word}", KINDS[k].code, colour) + f" {counts[k]}" for k in used
         )
         lines.append("tokens: " + "  ".join(words))
     if picture.canvas is not None:

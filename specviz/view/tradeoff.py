@@ -8,22 +8,22 @@ drawn.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TypeAlias
 
 import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
 
+from specviz import metrics
 from specviz.errors import TraceError
 from specviz.escape import visible
-from specviz.view.plots import _axes, _legend
-from specviz.view.stores import GREY, LOOKS, _open
-from specviz.view.updates import name, named
+from specviz.schema import Metadata
+from specviz.trace import Trace
+from specviz.view.axes import GREY, axes, bar_look, bar_places, legend, look, whole_numbers
+from specviz.view.updates import Traces, name, named
 
-if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.axes import Axes
-
-    from specviz.view.updates import Traces
+Figure: TypeAlias = str | float | metrics.Estimate | None
 
 RT, CD = "RT", "CD"
 BETA = "β = "
@@ -57,19 +57,16 @@ def trade_offs(traces: Traces) -> pd.DataFrame:
         ``ne``, ``ad``, ``ao`` (`Estimate` over streams), ``tps``, ``speedup`` over RT on the same streams;
         ``bleu`` and ``chrf`` where the streams have references. `specviz.metrics` defines them.
     """
-    import pandas as pd
-
-    from specviz import metrics
-
     runs = [run for _, run in named(traces)]
-    bases: dict[str, Any] = {}
+    bases: dict[str, Trace] = {}
     for run in runs:
         if label(run.run) == RT:
             bases.setdefault(_language(run.run), run)
     rows = []
     for run in runs:
         table = metrics.by_stream(run)
-        own: dict[str, Any] = {"method": label(run.run), "language": _language(run.run)}
+        language = _language(run.run)
+        own: dict[str, Figure] = {"method": label(run.run), "language": language}
         accepted, written = table["accepted"].to_numpy(), table["emitted"].to_numpy()
         kept = accepted + table["unreviewed"].to_numpy()
         own["ne"] = metrics.pooled(table["erased"].to_numpy(), table["tokens"].to_numpy())
@@ -77,7 +74,7 @@ def trade_offs(traces: Traces) -> pd.DataFrame:
         own["ad"] = metrics.pooled(accepted, drafted) if drafted.sum() else None
         own["ao"] = metrics.pooled(kept, written) if kept.sum() else None
         own["tps"] = float(table["emitted"].sum() / table["seconds"].sum())
-        base = bases.get(own["language"])
+        base = bases.get(language)
         own["speedup"] = metrics.speedup(run, base) if base is not None else None
         if run.prompts["reference"].notna().any():
             scores = metrics.quality(run)
@@ -86,7 +83,7 @@ def trade_offs(traces: Traces) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def label(run: Mapping[str, Any]) -> str:
+def label(run: Metadata) -> str:
     """A run's setting as the paper's tables name it."""
     own = run["parameters"] or {}
     mode = own.get("mode")
@@ -97,7 +94,7 @@ def label(run: Mapping[str, Any]) -> str:
     return {"rt": RT, "cd": CD}.get(mode, f"{BETA}{own.get('beta'):g}")
 
 
-def _language(run: Mapping[str, Any]) -> str:
+def _language(run: Metadata) -> str:
     return str((run["parameters"] or {}).get("target_language", ""))
 
 
@@ -121,12 +118,12 @@ def bias(results: pd.DataFrame, figure: str = "ne", ax: Axes | None = None) -> A
     TraceError
         If the table has no such figure, or no setting with a β.
     """
-    ax = _axes(ax, (5.4, 3.2))
+    ax = axes(ax, (5.4, 3.2))
     swept = results[results["method"].str.startswith(BETA)]
     if not len(_having(swept, figure)):
         raise TraceError("no setting in the table has a β and this figure: run SSBD with several")
     for number, (language, rows) in enumerate(_by_language(results)):
-        hue, mark = LOOKS[number % len(LOOKS)]
+        hue, mark = look(number)
         line = rows[rows["method"].str.startswith(BETA)]
         line = line.assign(beta=line["method"].str.removeprefix(BETA).astype(float)).sort_values("beta")
         x, y = line["beta"].to_numpy(float), _values(line, figure)
@@ -135,26 +132,16 @@ def bias(results: pd.DataFrame, figure: str = "ne", ax: Axes | None = None) -> A
         for alone, at, form in ((RT, -APART, "<"), (CD, 1 + APART, ">")):
             there = _values(rows[rows["method"] == alone], figure)
             for value, low, high in there.T:
-                ax.plot(
-                    at, value, marker=form, ms=8, color=hue, mec="black", mew=0.6, ls="none", clip_on=False
-                )
+                ax.plot(at, value, form, ms=8, color=hue, mec="black", mew=0.6, clip_on=False)
                 ax.vlines(at, low, high, color=hue, lw=1.2)
     ticks = [-APART, 0, 0.2, 0.4, 0.6, 0.8, 1, 1 + APART]
     ax.set_xticks(ticks, [RT, "0", "0.2", "0.4", "0.6", "0.8", "1", CD])
     ax.set(xlim=(-APART - 0.05, 1 + APART + 0.05), xlabel="β", ylabel=FIGURES.get(figure, figure))
     ax.axvspan(0.5, 1, color=GREY, alpha=0.1, lw=0)
-    ax.text(
-        0.75,
-        1.0,
-        "every draft token is kept",
-        transform=ax.get_xaxis_transform(),
-        ha="center",
-        va="bottom",
-        size=7,
-    )
-    _open(ax)
+    words = "every draft token is kept"
+    ax.text(0.75, 1.0, words, transform=ax.get_xaxis_transform(), ha="center", va="bottom", size=7)
     if len(ax.lines) and ax.get_legend_handles_labels()[1] != [""]:
-        _legend(ax, loc="lower left", bbox_to_anchor=(0, 1.06))
+        legend(ax, loc="lower left", bbox_to_anchor=(0, 1.06))
     return ax
 
 
@@ -181,9 +168,7 @@ def masks(
     TraceError
         If the table has no masked setting with this figure.
     """
-    from matplotlib.ticker import MaxNLocator
-
-    ax = _axes(ax, (5.4, 3.2))
+    ax = axes(ax, (5.4, 3.2))
     drawn = 0
     languages = _by_language(results)
     for number, (language, rows) in enumerate(languages):
@@ -192,30 +177,19 @@ def masks(
             line = rows[rows["method"].str.startswith(start)]
             if not len(_having(line, figure)):
                 continue
-            k = [0.0] * int((rows["method"] == base).any()) + line["method"].str.removeprefix(start).astype(
-                float
-            ).tolist()
-            y = np.hstack([_values(rows[rows["method"] == base], figure)[:, :1], _values(line, figure)])
+            unmasked = _values(rows[rows["method"] == base], figure)[:, :1]
+            k = np.append(np.zeros(unmasked.shape[1]), line["method"].str.removeprefix(start).astype(float))
             order = np.argsort(k)
-            hue, mark = LOOKS[(number if len(languages) > 1 else kind) % len(LOOKS)]
-            line_label = f"{language}, {word}" if len(languages) > 1 else word
-            ax.plot(
-                np.array(k)[order],
-                y[0][order],
-                color=hue,
-                marker=mark,
-                ms=5,
-                lw=1.6,
-                ls=style,
-                label=visible(line_label),
-            )
-            ax.fill_between(np.array(k)[order], y[1][order], y[2][order], color=hue, alpha=0.12, lw=0)
+            k, y = k[order], np.hstack([unmasked, _values(line, figure)])[:, order]
+            hue, mark = look(number if len(languages) > 1 else kind)
+            name = visible(f"{language}, {word}" if len(languages) > 1 else word)
+            ax.plot(k, y[0], color=hue, marker=mark, ms=5, lw=1.6, ls=style, label=name)
+            ax.fill_between(k, y[1], y[2], color=hue, alpha=0.12, lw=0)
             drawn += 1
     if not drawn:
         raise TraceError("no setting in the table has a mask and this figure: run SSBD with k above 0")
     ax.set(xlabel="k, hidden tokens", ylabel=FIGURES.get(figure, figure))
-    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
-    _open(ax)
+    whole_numbers(ax.xaxis)
     ax.legend(frameon=False, fontsize=8)
     return ax
 
@@ -249,35 +223,19 @@ def by_language(
     shown = _having(results[results["method"].isin(methods)], figure)
     if not len(shown):
         raise TraceError(f"the table has none of {', '.join(methods)} with this figure")
-    ax = _axes(ax, (5.4, 3.2))
+    ax = axes(ax, (5.4, 3.2))
     languages = list(dict.fromkeys(shown["language"]))
     there = [m for m in methods if (shown["method"] == m).any()]
-    wide = 0.8 / len(there)
     for number, method in enumerate(there):
-        rows = (
-            shown[shown["method"] == method]
-            .drop_duplicates("language")
-            .set_index("language")
-            .reindex(languages)
-        )
-        y = _values(rows, figure)
-        x = np.arange(len(languages)) + (number - (len(there) - 1) / 2) * wide
-        hatch = ("", "///", "...", "xx")[number % 4]
-        ax.bar(
-            x,
-            y[0],
-            width=0.92 * wide,
-            color=LOOKS[number % len(LOOKS)][0],
-            hatch=hatch,
-            edgecolor="white",
-            label=method,
-        )
+        rows = shown[shown["method"] == method].drop_duplicates("language")
+        y = _values(rows.set_index("language").reindex(languages), figure)
+        x, wide = bar_places(number, len(there), len(languages))
+        ax.bar(x, y[0], width=0.92 * wide, label=method, **bar_look(number))
         has_interval = np.isfinite(y[1])
         ax.vlines(x[has_interval], y[1][has_interval], y[2][has_interval], color="black", lw=1)
     ax.set_xticks(range(len(languages)), [visible(str(each)) for each in languages])
     ax.set(ylabel=FIGURES.get(figure, figure))
-    _open(ax)
-    _legend(ax, loc="lower left", bbox_to_anchor=(0, 1.02))
+    legend(ax)
     return ax
 
 
@@ -302,22 +260,21 @@ def update_costs(traces: Traces, ax: Axes | None = None, prefill: bool = True) -
     TraceError
         If a run is none of a stream.
     """
-    ax = _axes(ax, (6.4, 3.2))
+    ax = axes(ax, (6.4, 3.2))
     for number, (given, run) in enumerate(named(traces)):
         updates = run.updates
         if not len(updates):
             raise TraceError(f"the run of {run.run['method']} has no updates, and so no cost of one")
         spent = updates["duration"] + (updates["prefill"] if prefill else 0)
         each = 1e3 * spent.groupby(updates["update"]).median()
-        hue, mark = LOOKS[number % len(LOOKS)]
+        hue, mark = look(number)
         ax.plot(each.index, each, ls="none", marker=mark, ms=3, color=hue, alpha=0.4)
         smooth = each.rolling(WINDOW, center=True, min_periods=1).median()
         ax.plot(smooth.index, smooth, color=hue, lw=1.8, label=visible(given or name(run.run)))
     inside = "its prompt's time inside" if prefill else "without its prompt's time"
     ax.set(xlabel="update", ylabel="ms an update", ylim=(0, None))
     ax.set_title(f"Cost of an update, {inside}; lines: median of {WINDOW}", size=9, loc="left", pad=18)
-    _open(ax)
-    _legend(ax, loc="lower left", bbox_to_anchor=(0, 1.01))
+    legend(ax)
     return ax
 
 
@@ -355,12 +312,11 @@ def sweep(
         If a column is missing.
     """
     curve, size = columns_of(points, curve, size)
-    ax = _axes(ax, (6.2, 4.2))
+    ax = axes(ax, (6.2, 4.2))
     for x, y, marks, hue, mark, label, _ in curves(points, curve, size):
         ax.plot(x, y, color=hue, lw=1.2, alpha=0.8)
-        ax.scatter(
-            x, y, marks, color=hue, marker=mark, label=label.replace("$", r"\$"), alpha=0.85, linewidths=0
-        )
+        words = label.replace("$", r"\$")
+        ax.scatter(x, y, marks, color=hue, marker=mark, label=words, alpha=0.85, linewidths=0)
     best = on_front(points)
     ax.plot(best["speed"], best["quality"], color=GREY, lw=5, alpha=0.35, zorder=0, label="Pareto front")
     for base in based(points).to_dict("records"):
@@ -370,7 +326,6 @@ def sweep(
         edge = ax.get_yaxis_transform()
         ax.text(1, base["quality"] - 1, "1 below", transform=edge, size=7, ha="right", va="bottom")
     ax.set(xlabel="speed, times the base's", ylabel=quality)
-    _open(ax)
     legend_title = f"larger marks: larger {visible(size)}" if size else None
     ax.legend(framealpha=0.85, edgecolor="none", fontsize=8, title=legend_title, title_fontsize=8)
     return ax
@@ -396,14 +351,12 @@ def based(points: pd.DataFrame) -> pd.DataFrame:
 
 def on_front(points: pd.DataFrame) -> pd.DataFrame:
     """The Pareto front's rows from the slowest to the fastest, the base's among them if it is one."""
-    from specviz import metrics
-
     return points[metrics.front(points["quality"], points["speed"])].sort_values("speed")
 
 
 def curves(
     points: pd.DataFrame, curve: str | None, size: str | None
-) -> list[tuple[np.ndarray, np.ndarray, np.ndarray, str, str, str, list[Any]]]:
+) -> list[tuple[np.ndarray, np.ndarray, np.ndarray, str, str, str, list[int]]]:
     """For each curve, its points in order of `size`: x, y, areas, colour, marker, label and rows."""
     rows = points.drop(based(points).index)
     if size:
@@ -420,7 +373,7 @@ def curves(
         part = part.sort_values([size, "speed"] if size else "speed")
         own = key if isinstance(key, tuple) else (key,)
         words = [f"{curve} {v:g}" if isinstance(v, float) else str(v) for v in own]
-        hue, mark = LOOKS[number % len(LOOKS)]
+        hue, mark = look(number)
         x, y, area = (part[name].to_numpy(np.float64) for name in ("speed", "quality", "area"))
         series.append((x, y, area, hue, mark, visible(", ".join(words)), part.index.tolist()))
     return series

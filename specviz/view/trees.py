@@ -6,21 +6,16 @@ child is accepted where its parent's pass would have placed just this token in j
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.patches import Patch, Rectangle
 
 from specviz.errors import ParameterError
 from specviz.escape import spaced
+from specviz.trace import Trace
+from specviz.view.axes import axes, bare, fonts
 from specviz.view.canvas import STATES, WHY, Canvas, Node, Pass, canvas
 from specviz.view.lattices import FRAME, GRID, INK, OUTLINED, short
-from specviz.view.plots import _axes, fonts
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.patches import Patch
-
-    from specviz.trace import Trace
 
 STEP, GAP = 0.55, 1.1  # of a level of the tree, in cells; between the tree and the cells
 WORDS = {"unjudged": "not judged", "accepted": "accepted", "rejected": "rejected", "cut": "cut"}
@@ -68,7 +63,7 @@ def canvases(
     deep = max(depth for _, depth in rows)
     left = STEP * deep + GAP  # where the cells begin
     cells = last - first
-    ax = _axes(ax, (min(18.0, 0.58 * (left + cells) + 3.0), 1.5 + 0.36 * len(rows)))
+    ax = axes(ax, (min(18.0, 0.58 * (left + cells) + 3.0), 1.5 + 0.36 * len(rows)))
     _edges(ax, rows)
     for y, (node, depth) in enumerate(rows):
         name = "root" if node is None else _label(one, node)
@@ -90,8 +85,7 @@ def _dress(ax: Axes, shown: Canvas, one: Pass, cells: range, left: float, rows: 
     ax.set_xticks(left + np.arange(len(cells)) + 0.5, [str(cell) for cell in cells], size=7)
     ax.xaxis.tick_top()
     ax.set_yticks([])
-    ax.tick_params(length=0)
-    ax.spines[:].set_visible(False)
+    bare(ax, above=False)
     ax.set_title(f"{shown.name}\n{_title(one)}", loc="left", size=9, parse_math=False)
     ax.set_xlabel(
         "framed: what the pass would place next in this canvas, solid where verified; ▒ masked; "
@@ -118,8 +112,6 @@ def _row_of_cells(
     ax: Axes, y: int, left: float, cells: range, shown: Canvas, one: Pass, node: Node | None
 ) -> None:
     """One canvas: what stands in its cells, and the frame around what the pass would place next."""
-    from matplotlib.patches import Rectangle
-
     texts = _filled(shown, one, node)
     following = one.root if node is None else node.next
     verified = node is None or node.status == "accepted"
@@ -150,8 +142,6 @@ def _row_of_cells(
 
 
 def _frame(x: float, y: float, colour: str, dashes: str, width: float) -> Patch:
-    from matplotlib.patches import Rectangle
-
     corner = x + 0.05, y + 0.15
     return Rectangle(corner, 0.9, 0.7, fill=False, zorder=4, ec=colour, ls=dashes, lw=width)
 

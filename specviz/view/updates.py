@@ -8,22 +8,22 @@ in Zeng et al. Words are words, or characters in scripts without spaces; punctua
 
 from __future__ import annotations
 
-import codecs
 import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TypeAlias
+
+import pandas as pd
 
 from specviz.errors import TraceError
 from specviz.escape import visible
-from specviz.trace import is_trace, listed, whole_characters
-from specviz.view.picture import Numbers, name_of, prompts
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from specviz.trace import Trace
+from specviz.rules.retranslation import displayed
+from specviz.rules.speculative import common_prefix
+from specviz.schema import Metadata
+from specviz.trace import Trace, is_trace, listed, whole_characters
+from specviz.trace.text import begun_text
+from specviz.view.picture import Numbers, name_of, prompts, token_bytes
 
 Traces: TypeAlias = "Trace | Sequence[Trace] | Mapping[str, Trace]"
 
@@ -237,12 +237,7 @@ def _unspaced(char: str) -> bool:
 
 def same(one: Sequence[str], other: Sequence[str]) -> int:
     """How many words two texts begin with in common; spaces do not count."""
-    n = 0
-    for a, b in zip(one, other):
-        if a.strip() != b.strip():
-            break
-        n += 1
-    return n
+    return common_prefix([word.strip() for word in one], [word.strip() for word in other])
 
 
 def ribbon(trace: Trace, prompt: int | None = None, k: int | None = None) -> Ribbon:
@@ -310,8 +305,10 @@ def _rows(one: Trace, k: int | None) -> list[Row]:
         now = words(u["source"] or "")
         common = same(source, now)
         number = int(u["update"])
-        written = whole_characters((t, pieces.get(t, b"<%d>" % t)) for t in u["ids"])
-        seen = u["shown_text"] if k is None else begun(u["ids"], k * (number < final), pieces)
+        written = whole_characters(token_bytes(pieces, u["ids"]))
+        seen = u["shown_text"]
+        if k is not None:
+            seen = begun_text(pieces, u["ids"][: displayed(len(u["ids"]), k, number == final)])
         shown, reuse, texts = _output(written, origins.get(number, []), seen)
         kept = same(display, texts[:shown])
         rows.append(
@@ -336,7 +333,7 @@ def _rows(one: Trace, k: int | None) -> list[Row]:
     return rows
 
 
-def name(run: Mapping[str, Any]) -> str:
+def name(run: Metadata) -> str:
     """How a run decoded its streams, as the paper calls it."""
     own = run["parameters"] or {}
     mode = own.get("mode")
@@ -350,12 +347,6 @@ def name(run: Mapping[str, Any]) -> str:
     if own.get("k"):
         parts.append(f"mask-k {own['k']}" + (" (display)" if own.get("mask") == "display" else ""))
     return ", ".join(parts)
-
-
-def begun(ids: Sequence[int], k: int, pieces: Mapping[int, bytes]) -> str:
-    """What is displayed of an output whose last `k` tokens are masked: whole characters."""
-    joined = b"".join(pieces.get(t, b"<%d>" % t) for t in ids[: max(0, len(ids) - k)])
-    return codecs.getincrementaldecoder("utf8")("replace").decode(joined)
 
 
 def _whole(value: float | None) -> int:
@@ -392,7 +383,7 @@ def _draft(nodes: Sequence[tuple[int, str]], pieces: Mapping[int, bytes]) -> tup
     """A draft's text in runs of one status; a character has that of its first token."""
     parts: list[tuple[str, str]] = []
     place = 0
-    for text, ids in whole_characters((t, pieces.get(t, b"<%d>" % t)) for t, _ in nodes):
+    for text, ids in whole_characters(token_bytes(pieces, (token for token, _ in nodes))):
         status = nodes[place][1]
         place += len(ids)
         if parts and parts[-1][1] == status:
@@ -442,11 +433,7 @@ def _numbers(rows: Sequence[Row], updates: pd.DataFrame) -> Numbers:
             )
         )
         figures.append(
-            (
-                "in all",
-                spell(seconds + prefill),
-                "the time of all updates, their prompts included",
-            )
+            ("in all", spell(seconds + prefill), "the time of all updates, their prompts included")
         )
     return tuple(figures)
 
@@ -476,6 +463,23 @@ def side_by_side(traces: Traces, prompt: int | None = None) -> list[Ribbon]:
                 "stand runs over one source"
             )
     return [replace(r, name=visible(label)) for r, label in zip(ribbons, names)]
+
+
+def widest(ribbons: Sequence[Ribbon]) -> int:
+    """Most words that a row has, or takes back to."""
+    return max(1, *(max(len(row.words), row.kept + len(row.erased)) for one in ribbons for row in one.rows))
+
+
+def slowest(ribbons: Sequence[Ribbon]) -> float:
+    """Seconds of the update that took longest; 0 where none was timed."""
+    took = [row.prefill + row.seconds for one in ribbons for row in one.rows]
+    return max((seconds for seconds in took if seconds == seconds), default=0.0)
+
+
+def same_cache(ribbons: Sequence[Ribbon]) -> bool:
+    """Whether the runs read and reused as many tokens of the prompt at every update."""
+    counts = [[(row.counts["reused"], row.counts["prompt"]) for row in one.rows] for one in ribbons]
+    return all(each == counts[0] for each in counts)
 
 
 def alike(one: Ribbon, other: Ribbon) -> bool:

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
 
 from specviz.errors import ParameterError
+from specviz.escape import html
+from specviz.trace import Trace
+from specviz.whatifs.texts import Row, Setting, Value
 from specviz.whatifs.walk import Place, Step, Walk
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from specviz.trace import Trace
 
 EXACT, BOUNDED, MODELLED, RERUN = BADGES = ("exact", "bounded", "modelled", "needs a rerun")
 COUNTS = ("cycles", "drafted", "sent", "accepted", "emitted", "tau", "A/D", "A/O", "target_passes",
@@ -70,7 +67,7 @@ class Answer:
     _cell: Callable[[int], Trace] = field(repr=False)
     begun: bool = False
 
-    def row(self, **setting: Any) -> int:
+    def row(self, **setting: Value) -> int:
         """The number of the row with these parameters.
 
         Raises
@@ -95,7 +92,7 @@ class Answer:
             raise ParameterError(f"{len(rows)} rows of the answer have {words}; name one row")
         return int(rows[0])
 
-    def trace(self, row: int | None = None, **setting: Any) -> Trace:
+    def trace(self, row: int | None = None, **setting: Value) -> Trace:
         """The replayed cycles of a row as a trace, so that every view shows them.
 
         It says so in its metadata (``replayed``) and has no times, for none were measured. A token that was
@@ -126,7 +123,7 @@ class Answer:
         return f"{self.question} [{self.badge}: {self.why}]\n{self.table.to_string(max_rows=SHOWN)}"
 
     def _repr_html_(self) -> str:
-        question, badge, why = map(html.escape, (self.question, self.badge, self.why))
+        question, badge, why = map(html, (self.question, self.badge, self.why))
         head = f"<p><b>{question}</b> <code>{badge}</code> {why}</p>"
         shown = self.table.to_html(
             index=False, max_rows=SHOWN, border=0, escape=True, float_format=lambda x: f"{x:.4g}"
@@ -134,10 +131,8 @@ class Answer:
         return f"<div>{head}{shown}</div>"
 
 
-def tabulate(rows: list[tuple[dict[str, Any], list[Walk]]], drafter: bool) -> pd.DataFrame:
+def tabulate(rows: list[tuple[Setting, list[Walk]]], drafter: bool) -> pd.DataFrame:
     """One row a setting; `drafter` says whether drafting takes passes."""
-    import pandas as pd
-
     table = pd.DataFrame([setting | _row(walks, drafter) for setting, walks in rows])
     bounded = [name for name in BOUNDS if (table[f"{name}_lo"] != table[f"{name}_hi"]).any()]
     bounded = [name for name in bounded if table[[f"{name}_lo", f"{name}_hi"]].notna().any(axis=None)]
@@ -145,7 +140,7 @@ def tabulate(rows: list[tuple[dict[str, Any], list[Walk]]], drafter: bool) -> pd
     return table.drop(columns=lone)
 
 
-def _row(walks: list[Walk], drafter: bool) -> dict[str, Any]:
+def _row(walks: list[Walk], drafter: bool) -> Row:
     steps = [step for walk in walks for step in walk.steps]
     total = {name: sum(getattr(step, name) for step in steps) for name in Step._fields[3:-1]}
     low = {"drafted": total["drafted"], "sent": total["sent"]}
@@ -153,7 +148,7 @@ def _row(walks: list[Walk], drafter: bool) -> dict[str, Any]:
     low["draft_passes"], high["draft_passes"] = ((x["drafted"] if drafter else 0) for x in (low, high))
     # The more was sent in vain, the smaller the share that was accepted.
     low["A/D"], high["A/D"] = (_ratio(total["accepted"], x["sent"] - total["cut"]) for x in (high, low))
-    row: dict[str, Any] = {"texts": sum(walk.place is None for walk in walks), "cycles": len(steps)}
+    row: Row = {"texts": sum(walk.place is None for walk in walks), "cycles": len(steps)}
     row |= {name: (low[name] + high[name]) / 2 if low[name] != high[name] else low[name] for name in BOUNDS}
     row |= {"accepted": total["accepted"], "emitted": total["emitted"]}
     row["tau"] = _ratio(total["emitted"], len(steps))
@@ -184,10 +179,8 @@ def weakest(badges: Iterable[str]) -> str:
     return max(badges, key=BADGES.index, default=EXACT)
 
 
-def list_places(rows: list[tuple[dict[str, Any], list[Walk]]], piece: Callable[[int], str]) -> pd.DataFrame:
+def list_places(rows: list[tuple[Setting, list[Walk]]], piece: Callable[[int], str]) -> pd.DataFrame:
     """Where replays stopped, or went on as a model."""
-    import pandas as pd
-
     places = []
     for setting, walks in rows:
         for place in filter(None, (place for walk in walks for place in (walk.modelled, walk.place))):

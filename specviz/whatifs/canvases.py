@@ -16,19 +16,16 @@ coarser than the grid; choices that it cannot distinguish count as close.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from specviz.draft import Draft, depths
 from specviz.rules.cells import COARSE, judge_cells, pick_cells
 from specviz.rules.speculative import next_origin
-from specviz.trace import Recorder
-from specviz.whatifs.cell import replayed_run
+from specviz.trace import Reading, Trace, Written
+from specviz.whatifs.cell import recorded, replayed_run
+from specviz.whatifs.texts import Row, Setting
 from specviz.whatifs.walk import STOPPED, Place, Step, Walk
-
-if TYPE_CHECKING:
-    from specviz.trace import Reading, Trace, Written
 
 NO_PASS = "no pass at this state is in the record"
 SINGLE = 2.0**-23  # relative spacing of float32
@@ -79,7 +76,7 @@ def ssd(text: Written, dtype: str, sure: float, draft_length: int, tree: str, ta
         path, status = judge(text, start, draft)
         end = min(start + len(path) + 1, len(text))  # the pass places one more, unless the text has ended
         states, count, n = range(start, end), len(walk.steps) + 1, len(draft)
-        if missing := [state for state in states if state not in text.said]:
+        if missing := [state for state in states if state not in text.readings]:
             walk.place = Place(text.prompt, count, missing[0], None, NO_PASS)
             return walk
         walk.close += (
@@ -87,7 +84,7 @@ def ssd(text: Written, dtype: str, sure: float, draft_length: int, tree: str, ta
         ) or any(contested(text, state, dtype, sure) for state in states)  # fmt: skip
         odds = memory.odds[cells]
         for state in states:
-            memory.learn(text.said[state])
+            memory.learn(text.readings[state])
         masked[text.cell[start:end]] = False
         walk.nodes.append(
             {
@@ -152,7 +149,7 @@ def unsure(
 
 def contested(text: Written, state: int, dtype: str, sure: float) -> bool:
     """Whether another rounding could unmask another cell at a state."""
-    reading = text.said[state]
+    reading = text.readings[state]
     odds = np.sort(reading.odds[reading.cell // text.block == text.cell[state] // text.block])[-2:]
     return len(odds) > 1 and bool(near(odds[1:], odds[:1], dtype, sure).any())
 
@@ -160,32 +157,28 @@ def contested(text: Written, state: int, dtype: str, sure: float) -> bool:
 # -- as a trace -------------------------------------------------------------------------------------
 
 
-def build(
-    trace: Trace, texts: list[Written], walks: list[Walk], parameters: dict[str, Any], label: str
-) -> Trace:
+def build(trace: Trace, texts: list[Written], walks: list[Walk], parameters: Setting, label: str) -> Trace:
     """The replayed cycles with the metadata of the run they are taken from; times were not measured."""
     run = replayed_run(trace)
     shared = {name: run["parameters"][name] for name in ("block", "cache", "refresh", "sure", "whole")}
     if run["method"] != "ssd":
         run |= {"exactness": "exact up to ties", "pseudocode": None}
     run |= {"run": label, "method": "ssd", "parameters": parameters | shared}
-    pieces = trace.pieces
-    recorder = Recorder(run, piece=lambda token: pieces.get(token, b""))
     shift = (run["canvas"] or {}).get("shift") or 0
+    cycles: list[Row] = []
     for text, walk in zip(texts, walks):
-        recorder.add({"prompt": text.prompt, "cycle": 0, "context": text.context, "keep": 0})
-        for step, nodes in zip(walk.steps, walk.nodes):
-            recorder.add(_cycle(text, step, nodes, shift))
-    return recorder.close().select(prompt=[text.prompt for text in texts])
+        cycles.append({"prompt": text.prompt, "cycle": 0, "context": text.context, "keep": 0})
+        cycles += [_cycle(text, step, nodes, shift) for step, nodes in zip(walk.steps, walk.nodes)]
+    return recorded(run, trace.pieces, cycles)
 
 
-def _cycle(text: Written, step: Step, nodes: dict[str, list], shift: int) -> dict[str, Any]:
+def _cycle(text: Written, step: Step, nodes: dict[str, list], shift: int) -> Row:
     """A cycle as the recorder takes it."""
     start, end, n = step.start, step.start + step.emitted, step.sent
     status, parents = nodes["node_status"], np.array(nodes["node_parent"], np.int64)
     path = [node for node, word in enumerate(status) if word == "accepted"]
     state = dict(zip([-1, *path], range(start, end)))  # of each canvas that was verified
-    readings = {node: text.said[at] for node, at in state.items()}
+    readings = {node: text.readings[at] for node, at in state.items()}
     refused = any(
         word == "rejected" and parents[i] == (path[-1] if path else -1) for i, word in enumerate(status)
     )
@@ -193,7 +186,7 @@ def _cycle(text: Written, step: Step, nodes: dict[str, list], shift: int) -> dic
     p, rank = zip(*(_rated(readings, nodes, node) for node in range(n))) if n else ((), ())
     level = depths(parents) if n else np.zeros(0, np.int64)
     k = min((each.top.shape[1] for each in readings.values()), default=0)
-    row: dict[str, Any] = {
+    row: Row = {
         "prompt": text.prompt, "cycle": step.cycle, "context": text.context + start, "keep": start,
         "depth": int(level.max(initial=0)), "width": int(np.bincount(level).max()) if n else 0,
         "stop": step.stop, "end": text.end if end == len(text) else None,

@@ -5,23 +5,20 @@ What the dense record says of a place stands where a run would have written it: 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 from specviz.rules.speculative import chain_status, next_origin
 from specviz.schema import UNKNOWN
-from specviz.trace import Recorder
-from specviz.whatifs.texts import Candidates, Rounding, TextRecord
+from specviz.trace import Recorder, Trace
+from specviz.whatifs.texts import Candidates, Rounding, Row, Setting, TextRecord
 from specviz.whatifs.walk import PromptLookupReplay, Step, Walk
-
-if TYPE_CHECKING:
-    from specviz.trace import Trace
-
 
 UNSENT = ("pruned", "unsent")
 PIECE = "⟨?⟩"  # how a token is shown that was drafted but not recorded
 
 
-def replayed_run(trace: Trace) -> dict[str, Any]:
+def replayed_run(trace: Trace) -> Row:
     """The metadata of the run that a replay is taken from, without its times: none were measured."""
     run = dict(trace.run)
     for name in ("machine", "threads", "created", "timing", "peak_memory", "stopped"):
@@ -30,7 +27,7 @@ def replayed_run(trace: Trace) -> dict[str, Any]:
 
 
 def build(
-    trace: Trace, texts: list[TextRecord], walks: list[Walk], method: str, parameters: dict[str, Any],
+    trace: Trace, texts: list[TextRecord], walks: list[Walk], method: str, parameters: Setting,
     label: str,
 ) -> Trace:  # fmt: skip
     """The replayed cycles as a trace.
@@ -62,16 +59,22 @@ def build(
         words += f"; in {models} of {len(walks)} texts the trees are a model of what would have grown"
     run |= {"run": label, "method": method, "parameters": parameters, "replayed": words, "dense": None}
     run["draft"] = drafter
-    pieces = trace.pieces | {UNKNOWN: PIECE.encode()}
+    return recorded(run, trace.pieces | {UNKNOWN: PIECE.encode()}, cycles)
+
+
+def recorded(run: Row, pieces: Mapping[int, bytes], cycles: Iterable[Row]) -> Trace:
+    """Replayed cycles as a trace of the prompts that they are of."""
     recorder = Recorder(run, piece=lambda token: pieces.get(token, b""))
+    prompts: dict[int, None] = {}
     for cycle in cycles:
         recorder.add(cycle)
-    return recorder.close().select(prompt=[record.prompt for record in texts])
+        prompts[cycle["prompt"]] = None
+    return recorder.close().select(prompt=list(prompts))
 
 
-def _prefill(record: TextRecord, drafter: bool) -> dict[str, Any]:
+def _prefill(record: TextRecord, drafter: bool) -> Row:
     """Cycle 0, which reads the prompt but its last token."""
-    row: dict[str, Any] = {"prompt": record.prompt, "cycle": 0, "context": len(record.ids), "keep": 0}
+    row: Row = {"prompt": record.prompt, "cycle": 0, "context": len(record.ids), "keep": 0}
     names = ["target", "draft"] if drafter else ["target"]
     if len(record.ids) > 1:
         row |= {"pass_model": names, "pass_rows": [1] * len(names)}
@@ -83,10 +86,10 @@ class Cell(NamedTuple):
     """A setting, whose cycles are written as the recorder takes them."""
 
     method: str
-    parameters: dict[str, Any]
+    parameters: Setting
     eos: frozenset[int]
 
-    def cycle(self, record: TextRecord, step: Step, end: str | None) -> dict[str, Any]:
+    def cycle(self, record: TextRecord, step: Step, end: str | None) -> Row:
         """A cycle of a chain; `end` says what ended the text with it."""
         start = step.start
         sent = step.unreviewed or step.sent
@@ -96,7 +99,7 @@ class Cell(NamedTuple):
         if lookup:
             replay = PromptLookupReplay(record, self.eos, Rounding(0.0, 0.0), **self.parameters)
             tokens = replay.draft(start)[0].tolist()
-            nodes: dict[str, Any] = {}
+            nodes: Row = {}
         else:
             tokens, nodes = _drafted(record, start, n)
         if step.unreviewed:
@@ -107,7 +110,7 @@ class Cell(NamedTuple):
             status = chain_status(sent, step.accepted)
         judged = [] if step.unreviewed else range(step.accepted + 1)
         rows = [i for i in judged if start + i in record.target_top]
-        row: dict[str, Any] = {
+        row: Row = {
             "prompt": record.prompt, "cycle": step.cycle, "context": len(record.ids) + start, "keep": start,
             "depth": sent, "width": min(sent, 1), "stop": step.stop or None, "end": end,
             "node_token": tokens, "node_parent": list(range(-1, n - 1)),
@@ -137,7 +140,7 @@ class Cell(NamedTuple):
         return origins
 
 
-def _outputs(record: TextRecord, step: Step, origins: list[str]) -> dict[str, Any]:
+def _outputs(record: TextRecord, step: Step, origins: list[str]) -> Row:
     """The columns of what a cycle emits."""
     places = slice(step.start, step.start + step.emitted)
     return {
@@ -148,7 +151,7 @@ def _outputs(record: TextRecord, step: Step, origins: list[str]) -> dict[str, An
     }
 
 
-def _tree(record: TextRecord, step: Step, nodes: dict[str, list], end: str | None) -> dict[str, Any]:
+def _tree(record: TextRecord, step: Step, nodes: dict[str, list], end: str | None) -> Row:
     """A cycle of UniSpec as the recorder takes it."""
     origins = ["draft"] * step.accepted
     if len(origins) < step.emitted:
@@ -169,7 +172,7 @@ def _tree(record: TextRecord, step: Step, nodes: dict[str, list], end: str | Non
     }  # fmt: skip
 
 
-def _drafted(record: TextRecord, start: int, n: int) -> tuple[list[int], dict[str, Any]]:
+def _drafted(record: TextRecord, start: int, n: int) -> tuple[list[int], Row]:
     """The n tokens of the drafter's chain at a place, and what the record says of each.
 
     Up to the drafter's first token that is not the text's they are the places' own; then comes that place's
@@ -187,7 +190,7 @@ def _drafted(record: TextRecord, start: int, n: int) -> tuple[list[int], dict[st
         return [], {}
     tokens, draft_p, lead = map(list, zip(*chain))
     p = [float((record.draft_target_p if at == wrong else record.p)[at]) for at in own]
-    columns: dict[str, Any] = {"node_confidence": draft_p, "node_margin": lead, "node_q": draft_p}
+    columns: Row = {"node_confidence": draft_p, "node_margin": lead, "node_q": draft_p}
     columns["node_p"] = p + [nan] * (n - len(own))
     if record.target_top:
         ranks = [[other for other, _ in record.target_top.get(at, [])] for at in own]
@@ -200,7 +203,7 @@ def _drafted(record: TextRecord, start: int, n: int) -> tuple[list[int], dict[st
     return tokens, columns
 
 
-def _candidates(group: str, top: list[Candidates], k: int) -> dict[str, Any]:
+def _candidates(group: str, top: list[Candidates], k: int) -> Row:
     """Lists of candidates as the record's flat columns; those missing to k have no probability."""
     full = [(each + [(0, float("nan"))] * k)[:k] for each in top]
     flat = [entry for each in full for entry in each]

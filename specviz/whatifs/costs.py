@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
 
 from specviz.errors import ParameterError, TraceError
+from specviz.metrics.costs import Report, reading_report
+from specviz.trace import Trace
 from specviz.whatifs.walk import Step, Walk
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from specviz.trace import Trace
-
-LIMIT = 16 << 20  # bytes of a report
 
 
 @dataclass(frozen=True)
@@ -68,7 +61,7 @@ class Costs:
         return cls(target, one, float(rest.mean()), "the trace's own passes")
 
     @classmethod
-    def read(cls, report: str | Path | Mapping[str, Any], rest: float = 0.0) -> Costs:
+    def read(cls, report: Report, rest: float = 0.0) -> Costs:
         """Of a report of ``specviz bench passes --json``, made on this machine or another one.
 
         Parameters
@@ -82,14 +75,7 @@ class Costs:
         TraceError
             If it is no such report.
         """
-        where = "the report"
-        try:
-            content: Any = report
-            if not isinstance(report, Mapping):
-                where = str(report)
-                if Path(report).stat().st_size > LIMIT:
-                    raise ValueError("it is too long")
-                content = json.loads(Path(report).read_text(encoding="utf8"))
+        with reading_report(report, "passes") as content:
             if content["bench"] != "passes":
                 raise ValueError("it is of another bench")
             prices: dict[str, dict[int, float]] = {}
@@ -100,9 +86,8 @@ class Costs:
             target, *draft = prices.values()
             device = str(content["setting"]["device"])
             costs = cls(target, draft[0] if draft else {}, rest, f"passes measured on {device}")
-        except (OSError, ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
-            raise TraceError(f"{where} is no report of 'specviz bench passes --json': {error}") from None
         if not all(seconds > 0 for seconds in (*costs.target.values(), *costs.draft.values())):
+            where = "the report" if isinstance(report, Mapping) else report
             raise TraceError(f"{where}: a pass takes more than no time")
         return costs
 

@@ -9,19 +9,16 @@ the run stood, the record says nothing.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from specviz.rules import gap as rules
 from specviz.rules.speculative import common_prefix
-from specviz.whatifs.texts import Rounding, TextRecord, is_chain, number
+from specviz.trace import Trace
+from specviz.whatifs.texts import Rounding, Row, Setting, TextRecord, is_chain, number
 from specviz.whatifs.walk import STOPPED, TIE, UNRATED, DraftSize, Halt, Replay, Step
-
-if TYPE_CHECKING:
-    from specviz.trace import Trace
 
 SIGNALS = ("entropy", "logit_margin", "margin", "variance")
 SURE = 2e-5  # a confidence that is computed again from float32 signals is this near to the one that was used
@@ -64,7 +61,7 @@ def read_drafts(trace: Trace, texts: list[TextRecord]) -> list[DraftRecord]:
     return [records[text.prompt] for text in texts]
 
 
-def _read_draft(record: DraftRecord, row: dict[str, Any], text: list[int]) -> None:
+def _read_draft(record: DraftRecord, row: Row, text: list[int]) -> None:
     """Add what one draft says."""
     nodes, start = row["node_token"], row["keep"] or 0
     signals = np.array([[number(x) for x in row[f"node_{name}"]] for name in SIGNALS]).T
@@ -118,7 +115,7 @@ class GapReplay(Replay):
 
     def __init__(
         self, record: TextRecord, eos: frozenset[int], rounding: Rounding, drafts: DraftRecord,
-        vocabulary: int, values: Mapping[str, Any],
+        vocabulary: int, values: Setting,
     ) -> None:  # fmt: skip
         super().__init__(record, eos, rounding)
         self.drafts, self.vocabulary, self.values = drafts, vocabulary, values

@@ -6,15 +6,15 @@ import itertools
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
+import pandas as pd
 
 from specviz.errors import ParameterError, TraceError
 from specviz.rules import bild, gap, ngrams, retranslation, speculative, store
 from specviz.rules import cells as cell_rules
 from specviz.rules.parameters import Parameter
-from specviz.trace import Written, is_trace, written
+from specviz.trace import Trace, Written, is_trace, written
 from specviz.whatifs import canvases, walk
 from specviz.whatifs.answer import (
     BOUNDED,
@@ -30,7 +30,7 @@ from specviz.whatifs.answer import (
 from specviz.whatifs.cell import build
 from specviz.whatifs.costs import Costs, timed
 from specviz.whatifs.gap import DraftRecord, GapReplay, read_drafts
-from specviz.whatifs.texts import Rounding, TextRecord, positive, read_texts
+from specviz.whatifs.texts import Rounding, Setting, TextRecord, Value, Values, positive, read_texts
 from specviz.whatifs.tree import NOT_ALL, STALE, Lessons, Trees, read_lessons
 from specviz.whatifs.updates import (
     Choice,
@@ -43,12 +43,6 @@ from specviz.whatifs.updates import (
     tolerance,
 )  # fmt: skip
 from specviz.whatifs.walk import TURN, Place, Step, Walk
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from specviz.trace import Trace
-
 
 # The methods that can be replayed, with the parameters that a question can change.
 METHODS: dict[str, dict[str, Parameter]] = {
@@ -75,6 +69,7 @@ NO_REPLAY = "{} cannot be replayed from a trace"
 # Why not, of methods of which one might expect it.
 NO_TREE = {"eagle": ", for another tree begins cycles at places where this run grew none: rerun it"}
 GAPS = ("specdec", "cm_asd")  # the drafts of each say what the other would do with them
+TOKENS_ALONE = "the drafts follow from the tokens alone"
 ALL_CYCLES = "every prediction that a cycle needs is recorded"
 VAIN = "; how much was drafted in vain lies between the bounds"
 UNSEEN = ", for nobody saw it: sv.densify(trace, model, draft) records it"
@@ -102,6 +97,13 @@ CANVAS = "this run of {} wrote a canvas, which {} does not"
 UNTIMED = "how long a pass over several canvases takes is not in prices a token: rerun it"
 WARM = "the store was warm when the run began, and what it held is not in the record"
 NOT_DENSE = "the trace has no dense record of a draft model: sv.densify(trace, model, draft) adds it"
+
+
+# How sure an answer is at best, and why, whatever the parameter.
+AT_BEST = {
+    "bild": (EXACT, PARTS), "specdec": (EXACT, DRAFTED_PARTS), "cm_asd": (EXACT, DRAFTED_PARTS),
+    "prompt_lookup": (EXACT, TOKENS_ALONE), "unispec": (MODELLED, STORED), "ssd": (EXACT, STATES),
+}  # fmt: skip
 
 
 def no_replay(method: str) -> str:
@@ -191,19 +193,10 @@ class WhatIf:
             return RERUN, no_replay(method)
         if parameter not in METHODS.get(method, {}):
             return RERUN, f"nothing in a trace says what another {parameter} would do"
-        problem = self._problem(method)
-        if problem:
+        if problem := self._problem(method):
             return RERUN, problem
-        if method == "bild":
-            return EXACT, PARTS
-        if method in GAPS:
-            return EXACT, DRAFTED_PARTS
-        if method == "prompt_lookup":
-            return EXACT, "the drafts follow from the tokens alone"
-        if method == "unispec":
-            return MODELLED, STORED
-        if method == "ssd":
-            return EXACT, STATES
+        if method in AT_BEST:
+            return AT_BEST[method]
         if method == "retranslate":
             shows = parameter in ("k", "mask") and self._run["parameters"]["mask"] == "display"
             return EXACT, f"{SHOWS}; as a draft's, {UPDATES}" if shows else UPDATES
@@ -301,7 +294,7 @@ class WhatIf:
 
     # -- the questions -------------------------------------------------------------------------------
 
-    def ask(self, **parameters: Any) -> Answer:
+    def ask(self, **parameters: Values) -> Answer:
         """What would the run's own method have done with these values of its parameters?
 
         Parameters
@@ -315,7 +308,7 @@ class WhatIf:
             raise ParameterError(f"{no_replay(method)}; there is {', '.join(METHODS)}")
         return question(**parameters)
 
-    def speculative(self, **parameters: Any) -> Answer:
+    def speculative(self, **parameters: Values) -> Answer:
         """What would speculative decoding have done, with this drafter, this draft length and this `stop`?
 
         The text is the target's own whatever is drafted, so the cycles follow from what the drafter says at
@@ -329,7 +322,7 @@ class WhatIf:
         """
         return self._answer("speculative", parameters)
 
-    def prompt_lookup(self, **parameters: Any) -> Answer:
+    def prompt_lookup(self, **parameters: Values) -> Answer:
         """What would prompt lookup have done? Exact, from the tokens alone.
 
         Parameters
@@ -338,7 +331,7 @@ class WhatIf:
         """
         return self._answer("prompt_lookup", parameters)
 
-    def bild(self, **parameters: Any) -> Answer:
+    def bild(self, **parameters: Values) -> Answer:
         """What would BiLD have done with other thresholds? Exact up to where its text would part.
 
         Parameters
@@ -347,7 +340,7 @@ class WhatIf:
         """
         return self._answer("bild", parameters)
 
-    def specdec(self, **parameters: Any) -> Answer:
+    def specdec(self, **parameters: Values) -> Answer:
         """What would SpecDec have done? From a run of it or of CM-ASD, as `cm_asd`.
 
         Parameters
@@ -356,7 +349,7 @@ class WhatIf:
         """
         return self._answer("specdec", parameters)
 
-    def cm_asd(self, **parameters: Any) -> Answer:
+    def cm_asd(self, **parameters: Values) -> Answer:
         """What would CM-ASD have done with other weights, windows or thresholds? See `specviz.whatifs.gap`.
 
         From a run of it or of SpecDec. Exact up to where its text would part, or where a window would end so
@@ -372,7 +365,7 @@ class WhatIf:
         """
         return self._answer("cm_asd", parameters)
 
-    def unispec(self, **parameters: Any) -> Answer:
+    def unispec(self, **parameters: Values) -> Answer:
         """What would UniSpec have done with another draft size or threshold? See `specviz.whatifs.tree`.
 
         From a run that began cold and was recorded with ``record="all"``. Exact as long as every tree grows
@@ -384,7 +377,7 @@ class WhatIf:
         """
         return self._answer("unispec", parameters)
 
-    def retranslate(self, tokenize: str | None = None, **parameters: Any) -> Answer:
+    def retranslate(self, tokenize: str | None = None, **parameters: Values) -> Answer:
         """What would re-translation have done with another bias, mask or mode? See `specviz.whatifs.updates`.
 
         Exact, update for update, up to the first one of a stream whose text would be another: from there on
@@ -435,7 +428,7 @@ class WhatIf:
         label = ", ".join([self._run["run"], *(f"{k}={v}" for k, v in choice._asdict().items())])
         return build_updates(self.trace, walks, choice, label)
 
-    def ssd(self, **parameters: Any) -> Answer:
+    def ssd(self, **parameters: Values) -> Answer:
         """What would SSD have done with this draft length and tree? See `specviz.whatifs.canvases`.
 
         From a run of stepwise decoding or of SSD, under that run's blocks, cache and refreshes. Exact:
@@ -539,7 +532,7 @@ class WhatIf:
 
     # -- the replays ---------------------------------------------------------------------------------
 
-    def _ask(self, method: str, parameters: dict[str, Any]) -> tuple[list[dict[str, Any]], str]:
+    def _ask(self, method: str, parameters: Setting) -> tuple[list[Setting], str]:
         """The settings that are asked about, and the question in words.
 
         Raises
@@ -556,11 +549,11 @@ class WhatIf:
         """A token's text."""
         return self.trace.pieces.get(token, b"").decode("utf8", "backslashreplace")
 
-    def _label(self, setting: dict[str, Any]) -> str:
+    def _label(self, setting: Setting) -> str:
         """The name of a replayed run."""
         return ", ".join([self._run["run"], *(f"{k}={_format(v)}" for k, v in setting.items())])
 
-    def _answer(self, method: str, parameters: dict[str, Any]) -> Answer:
+    def _answer(self, method: str, parameters: Setting) -> Answer:
         grid = self._grid(method, parameters)
         problem = self._problem(method)
         if problem:
@@ -586,7 +579,7 @@ class WhatIf:
             list_places(rows, self._piece), badges, walks, tuple(METHODS[method]), drafter, cell,
         )  # fmt: skip
 
-    def _begin(self, method: str, setting: dict[str, Any]) -> Callable[..., Walk]:
+    def _begin(self, method: str, setting: Setting) -> Callable[..., Walk]:
         """The replay of a setting: a function of a text, its end tokens and the rounding."""
         if method == "unispec":
             return Trees(self.texts, *self._lessons, self._run["parameters"] | setting)
@@ -597,7 +590,8 @@ class WhatIf:
             fixed |= {"adaptive_drafting": False, "adaptive_verification": False}
             fixed |= {name: setting[name] for name in ("top_beta", "tau_base")}
             setting = {p.name: p.default for p in gap.CM_ASD} | fixed
-        vocabulary = cast(int, self._size)
+        vocabulary = self._size
+        assert vocabulary is not None
 
         def begin(record: TextRecord, eos: frozenset[int], rounding: Rounding) -> Walk:
             drafts = self._drafts[record.prompt]
@@ -620,7 +614,7 @@ class WhatIf:
             return ALL_DRAFTS
         if method == "unispec":
             return GROWN
-        return "the drafts follow from the tokens alone" if method == "prompt_lookup" else ALL_CYCLES
+        return TOKENS_ALONE if method == "prompt_lookup" else ALL_CYCLES
 
     def _replay(self, replay: Callable[..., Walk]) -> list[Walk]:
         walks: list[Walk] = []
@@ -634,13 +628,13 @@ class WhatIf:
         return walks
 
     @staticmethod
-    def _question(method: str, grid: list[dict[str, Any]]) -> str:
+    def _question(method: str, grid: list[Setting]) -> str:
         """What is asked, in words."""
         varied = {name: list(dict.fromkeys(row[name] for row in grid)) for name in METHODS[method]}
         words = [f"{name} = {_spell(values)}" for name, values in varied.items()]
         return f"What if {method} had run with {', '.join(words)}?"
 
-    def _grid(self, method: str, parameters: dict[str, Any]) -> list[dict[str, Any]]:
+    def _grid(self, method: str, parameters: Setting) -> list[Setting]:
         """Every combination of the parameters' values."""
         declared = METHODS[method]
         for name in parameters:
@@ -673,23 +667,19 @@ def _stopped(walks: list[list[Walk]]) -> str:
 
 def _steps(cycles: pd.DataFrame) -> list[Step]:
     """Real cycles as steps."""
-    return [
-        Step(
-            row.prompt, row.cycle, row.keep, row.sent, row.sent, row.drafted, row.drafted, row.accepted,
-            row.cut, row.unreviewed, row.emitted, row.stop,
-        )
-        for row in cast(Any, cycles.itertuples())
-    ]  # fmt: skip
+    names = ["prompt", "cycle", "keep", "sent", "sent", "drafted", "drafted", "accepted", "cut", "unreviewed",
+             "emitted", "stop"]  # fmt: skip
+    return [Step(*row) for row in cycles[names].itertuples(index=False, name=None)]
 
 
-def _spell(values: list[Any]) -> str:
+def _spell(values: list[Value]) -> str:
     """A parameter's values in words."""
     if len(values) > 4:
         return f"{_format(values[0])} ... {_format(values[-1])}"
     return " or ".join(map(_format, values))
 
 
-def _format(value: Any) -> str:
+def _format(value: Value) -> str:
     """A parameter's value in words."""
     return str(value) if isinstance(value, bool | str) else f"{value:g}"
 

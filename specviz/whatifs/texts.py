@@ -7,16 +7,15 @@ before it, and the tails: what the drafter writes after a first token of its own
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from specviz.errors import TraceError
 from specviz.rules.speculative import common_prefix
-
-if TYPE_CHECKING:
-    from specviz.trace import Trace
+from specviz.trace import Trace
 
 WIDEN = 3.0  # a decision nearer than so many times the largest rounding that was seen is a tie ...
 EPSILON = {"bfloat16": 7.9e-3, "float16": 9.8e-4}
@@ -29,8 +28,12 @@ COLUMNS = (
     "out_top_token", "out_top_p", "out_draft_token", "out_draft_p", "out_draft_rated",
     "tail_position", "tail_token", "tail_p", "tail_margin",
 )  # fmt: skip
-Tail = list[tuple[int, float, float]]
-Candidates = list[tuple[int, float]]
+Tail: TypeAlias = list[tuple[int, float, float]]
+Candidates: TypeAlias = list[tuple[int, float]]
+Row: TypeAlias = dict[str, Any]  # a cycle of the record, by column; or a run's metadata, by field
+Setting: TypeAlias = dict[str, Any]  # values of a method's parameters, by name
+Value: TypeAlias = bool | float | str  # one of them
+Values: TypeAlias = Value | Iterable[Value]  # what a question takes
 
 
 @dataclass(eq=False)
@@ -122,7 +125,7 @@ def read_texts(trace: Trace) -> tuple[list[TextRecord], Rounding]:
         )
     # A dense record of another drafter says nothing of what this one wrote, and the other way round.
     same = not run["dense"] or not run["draft"] or run["dense"].get("name") == run["draft"].get("name")
-    cycles: dict[int, list[dict[str, Any]]] = {}
+    cycles: dict[int, list[Row]] = {}
     for row in trace.arrow(COLUMNS).to_pylist():
         cycles.setdefault(row["prompt"], []).append(row)
     texts, errors = [], ([0.0], [0.0])
@@ -152,9 +155,9 @@ def read_texts(trace: Trace) -> tuple[list[TextRecord], Rounding]:
     return texts, Rounding(*(max(floor, WIDEN * max(differences)) for differences in errors))
 
 
-def positive(value: Any) -> int | None:
+def positive(value: Value | None) -> int | None:
     """A count of a file's metadata, None if it is none."""
-    return value if type(value) is int and value > 0 else None
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
 
 
 def number(value: float | None) -> float:
@@ -162,13 +165,13 @@ def number(value: float | None) -> float:
     return float("nan") if value is None else value
 
 
-def is_chain(row: dict[str, Any]) -> bool:
+def is_chain(row: Row) -> bool:
     """Whether a cycle's draft is a chain; an empty one is."""
     n = len(row["node_token"] or ())
     return n == 0 or row["node_parent"] == list(range(-1, n - 1))
 
 
-def _read_cycle(record: TextRecord, row: dict[str, Any], start: int, same: bool) -> None:
+def _read_cycle(record: TextRecord, row: Row, start: int, same: bool) -> None:
     """Add what a cycle's draft and pass say of the places they stand at."""
     if not is_chain(row):
         return
@@ -196,9 +199,7 @@ def _read_cycle(record: TextRecord, row: dict[str, Any], start: int, same: bool)
                 record.target_lead[at] = row["pred_top_p"][i * k] - row["pred_top_p"][i * k + 1]
 
 
-def _read_dense(
-    record: TextRecord, row: dict[str, Any], start: int, errors: tuple[list[float], list[float]]
-) -> None:
+def _read_dense(record: TextRecord, row: Row, start: int, errors: tuple[list[float], list[float]]) -> None:
     """Add the dense record's columns of a cycle; note how far they differ from what the cycle says."""
     k, tokens = row["top_k"] or 0, row["out_token"] or []
     for i, token in enumerate(tokens):

@@ -10,7 +10,6 @@ it is a model of what would have been and no longer exact. The first such cycle 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,11 +17,9 @@ from specviz.draft import ROOT, Draft
 from specviz.errors import TraceError
 from specviz.rules.speculative import common_prefix, longest_path
 from specviz.rules.store import EMPTY, Growth, Rest, Store, grow
-from specviz.whatifs.texts import Rounding, TextRecord
+from specviz.trace import Trace
+from specviz.whatifs.texts import Rounding, Setting, TextRecord
 from specviz.whatifs.walk import DraftSize, Place, Replay, Step, Walk, following
-
-if TYPE_CHECKING:
-    from specviz.trace import Trace
 
 STALE = "the store would hold what the target thinks of a text that the run never read"
 NOT_ALL = "the record does not hold what the store learnt: record with record='all'"
@@ -102,7 +99,7 @@ class Trees:
     """
 
     def __init__(
-        self, texts: list[TextRecord], lessons: list[Lessons], vocabulary: int, parameters: dict[str, Any]
+        self, texts: list[TextRecord], lessons: list[Lessons], vocabulary: int, parameters: Setting
     ) -> None:
         self.parameters, self.vocabulary = parameters, vocabulary
         self.k: int = parameters["candidates"]

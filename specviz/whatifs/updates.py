@@ -14,27 +14,23 @@ tell. What a display hides changes no text at all.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import NamedTuple
+
+import pandas as pd
 
 from specviz.errors import TraceError
 from specviz.metrics.tokens import MODEL, tokenizer
-from specviz.metrics.updates import shared
 from specviz.rules import retranslation as rules
-from specviz.rules.speculative import chain_status, next_origin
-from specviz.trace import Recorder
+from specviz.rules.speculative import chain_status, common_prefix, next_origin
+from specviz.trace import Trace
 from specviz.trace.text import begun_text
 from specviz.whatifs.answer import EXACT, RERUN
-from specviz.whatifs.cell import replayed_run
-from specviz.whatifs.texts import EPSILON, FLOOR, SINGLE, Candidates, number, positive
+from specviz.whatifs.cell import recorded, replayed_run
+from specviz.whatifs.texts import EPSILON, FLOOR, SINGLE, Candidates, Row, number, positive
 from specviz.whatifs.walk import STOPPED, TIE, Halt, Place, Step, Walk
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from specviz.trace import Trace
 
 PARTS = "the text parts here"
 UNSEEN = "the record does not hold what the target thinks of this token here"
@@ -163,7 +159,7 @@ def read_updates(trace: Trace) -> list[list[UpdateRecord]]:
     return list(streams.values())
 
 
-def _read_cycle(record: UpdateRecord, row: dict[str, Any]) -> None:
+def _read_cycle(record: UpdateRecord, row: Row) -> None:
     """Add what a cycle says of the places it stands at."""
     start, k = row["keep"] or 0, row["top_k"] or 0
     nodes, status = row["node_token"] or [], row["node_status"] or []
@@ -183,7 +179,7 @@ def _read_cycle(record: UpdateRecord, row: dict[str, Any]) -> None:
     record.end = row["end"] or record.end
 
 
-def tolerance(run: dict[str, Any]) -> float:
+def tolerance(run: Row) -> float:
     """How near two probabilities must be for a pass of another shape to swap them."""
     return FLOOR * EPSILON.get(run["dtype"] or "", SINGLE)
 
@@ -318,13 +314,11 @@ def tabulate_updates(
     trace: Trace, rows: list[tuple[Choice, list[StreamWalk]]], tokenize: str | None
 ) -> pd.DataFrame:
     """One row a choice, over the updates that could be replayed; see `specviz.WhatIf.retranslate`."""
-    import pandas as pd
-
     run, pieces = trace.run, trace.pieces
     ends = frozenset(run["eos"] or ())
     cut = None if tokenize == MODEL else tokenizer(run, tokenize)
 
-    def display(update: ReplayedUpdate) -> Sequence[Any]:
+    def display(update: ReplayedUpdate) -> Sequence[Hashable]:
         ids = rules.without_end(update.record.text, ends)[: update.shown]
         return ids if cut is None else cut(begun_text(pieces, ids))
 
@@ -337,7 +331,7 @@ def tabulate_updates(
         tokens = erased = 0
         for walk in walks:
             displays = [display(update) for update in walk.updates]
-            erased += sum(len(a) - shared(a, b) for a, b in pairwise(displays))
+            erased += sum(len(a) - common_prefix(a, b) for a, b in pairwise(displays))
             tokens += len(displays[-1]) if displays else 0
         complete = sum(walk.place is None for walk in walks)
         table.append(
@@ -360,21 +354,23 @@ def build_updates(trace: Trace, walks: list[StreamWalk], choice: Choice, label: 
         run["replayed"] += f"; {cut} of {len(walks)} streams end where a rerun would have to say"
     run |= {"run": label, "parameters": run["parameters"] | choice._asdict()}
     run["exactness"] = rules.exactness(choice.mode, choice.beta, True)
-    pieces = trace.pieces
-    recorder = Recorder(run, piece=lambda token: pieces.get(token, b""))
+    return recorded(run, trace.pieces, _cycles(walks, choice))
+
+
+def _cycles(walks: list[StreamWalk], choice: Choice) -> Iterator[Row]:
+    """Every replayed cycle as the recorder takes it."""
     for walk in walks:
         steps = iter(walk.steps)
         for update in walk.updates:
-            recorder.add(_head(update, choice))
+            yield _head(update, choice)
             start = 0
             while start < len(update.record.text):
                 step = next(steps)
                 start += step.emitted
-                recorder.add(_cycle(update, step, start == len(update.record.text)))
-    return recorder.close().select(prompt=[walk.updates[0].record.prompt for walk in walks if walk.updates])
+                yield _cycle(update, step, start == len(update.record.text))
 
 
-def _head(update: ReplayedUpdate, choice: Choice) -> dict[str, Any]:
+def _head(update: ReplayedUpdate, choice: Choice) -> Row:
     """An update's cycle 0."""
     record = update.record
     row = {name: getattr(record, name) for name in HEAD} | {"cycle": 0, "keep": 0}
@@ -385,7 +381,7 @@ def _head(update: ReplayedUpdate, choice: Choice) -> dict[str, Any]:
     return row | ({"pass_model": ["target"], "pass_rows": [1], "pass_tokens": [fed]} if fed > 0 else {})
 
 
-def _cycle(update: ReplayedUpdate, step: Step, last: bool) -> dict[str, Any]:
+def _cycle(update: ReplayedUpdate, step: Step, last: bool) -> Row:
     """A replayed cycle as the recorder takes it."""
     record, start = update.record, step.start
     nodes, kept = (update.draft, update.kept) if step.cycle == 1 else ([], 0)
@@ -401,7 +397,7 @@ def _cycle(update: ReplayedUpdate, step: Step, last: bool) -> dict[str, Any]:
         origins.append(next_origin(n, kept < n))
     places = [] if step.unreviewed else [i for i in range(kept + 1) if start + i in record.top]
     k = max((len(record.top[start + i]) for i in places), default=0)
-    row: dict[str, Any] = {
+    row: Row = {
         "prompt": record.prompt, "update": record.update, "cycle": step.cycle,
         "context": record.context + start, "keep": start, "depth": n, "width": min(n, 1),
         "end": record.end if last else None,

@@ -8,26 +8,7 @@ from importlib.resources import files
 
 from specviz.view.flicker import styles
 
-LATER = ("flicker", "live")  # views that came after the player, the race and the explorer
 ADDED = ("canvas",)  # what the player gets besides, for traces that need it
-
-
-def names() -> list[str]:
-    """The files of the front-end."""
-    return sorted(f.name for f in files("specviz.widgets").iterdir() if f.name.endswith((".js", ".css")))
-
-
-def first_size() -> int:
-    """Bytes of the files of the player, the race and the explorer, comments and all."""
-    folder = files("specviz.widgets")
-    of = [name for name in names() if name.partition(".")[0] not in (*LATER, *ADDED)]
-    return sum(len(folder.joinpath(name).read_bytes()) for name in of)
-
-
-def sent_size(name: str) -> int:
-    """Bytes that a view sends: its script and style, with what they share."""
-    return len(script(name).encode()) + len(style(name).encode())
-
 
 # A comment's line, a line's indentation, a comment behind code. The last has no quotation mark in it, so it
 # is no part of a string; and no template goes over a line's end (the tests see to it).

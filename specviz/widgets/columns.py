@@ -9,25 +9,22 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import ArrayLike
 
 from specviz import schema
 from specviz.errors import TraceError
 from specviz.escape import visible
-from specviz.trace import whole_characters
+from specviz.trace import Trace, whole_characters
 from specviz.trace.checks import list_sizes
 from specviz.view import updates
-from specviz.view.picture import FATES, KINDS, PHASES, name_of, phase_times
-
-if TYPE_CHECKING:
-    import pandas as pd
-    import pyarrow as pa
-    from numpy.typing import ArrayLike
-
-    from specviz.trace import Trace
+from specviz.view.picture import FATES, KINDS, PHASES, letters, name_of, phase_times, token_bytes
 
 CHUNK = 64  # cycles
 ALIGN = 8  # bytes
@@ -38,25 +35,17 @@ INTEGERS = [np.dtype(t) for t in ("u1", "i1", "u2", "i2", "u4", "i4")]
 # Of a token that the target adds: how it came, in a sentence, and why.
 CAME = {
     "plain": ("the target's own", "Nothing was drafted: the target writes {token} with a pass of its own."),
-    "bonus": (
-        "the bonus",
-        "Bonus: every token on the path was accepted, and the same pass gives one more, {token}.",
-    ),
+    "bonus": ("the bonus", "Bonus: every token on the path was accepted, and the same pass gives one more, "
+              "{token}."),
     "correction": ("the correction", "Correction: the target's own choice {token} in place of {refused}."),
-    "rollback": (
-        "the rollback's correction",
-        "Rollback: the large model's own token {token} in place of {refused}.",
-    ),
-    "resampled": (
-        "resampled",
-        "Resampled: {token} is drawn from max(0, p − q) after {refused} was rejected.",
-    ),
-    "fallback": (
-        "the large model's after the fallback",
-        "Fallback: {why} and handed over; the large model writes {token}.",
-    ),
+    "rollback": ("the rollback's correction", "Rollback: the large model's own token {token} in place of "
+                 "{refused}."),
+    "resampled": ("resampled", "Resampled: {token} is drawn from max(0, p − q) after {refused} was "
+                  "rejected."),
+    "fallback": ("the large model's after the fallback", "Fallback: {why} and handed over; the large model "
+                 "writes {token}."),
     "parallel": ("placed in parallel", "In parallel: {token} is placed beside a surer cell."),
-}
+}  # fmt: skip
 KINDS_SENT = [
     {"name": n, "word": k.word, "mark": k.mark, "meaning": k.meaning}
     | dict(zip(("came", "why"), CAME.get(n, ("", ""))))
@@ -117,10 +106,12 @@ LOOP = (
     ("commit", "    append; forget the rows of what was not accepted"),
 )
 
-Arrays = dict[str, np.ndarray]
+Arrays: TypeAlias = dict[str, np.ndarray]
+Json: TypeAlias = dict[str, Any]  # what travels beside the arrays
+OwnSignal: TypeAlias = tuple[str, str, str, float, float]  # array, heading, meaning, least, most
 
 
-def columns(trace: Trace, prompts: Iterable[int] | None = None) -> tuple[dict[str, Any], Arrays]:
+def columns(trace: Trace, prompts: Iterable[int] | None = None) -> tuple[Json, Arrays]:
     """What the player needs at once.
 
     Parameters
@@ -150,10 +141,8 @@ def columns(trace: Trace, prompts: Iterable[int] | None = None) -> tuple[dict[st
     run, cycles = one.run, one.cycles
     if not len(cycles):
         raise TraceError("the trace holds no cycle: nothing can be shown")
-    names = _names("node", (*FIRST, "threshold")) + _names(
-        "out", ("token", "position", "origin", "p", "order", "odds")
-    )
-    table = one.arrow(names + PASSES)
+    emitted = _names("out", ("token", "position", "origin", "p", "order", "odds"))
+    table = one.arrow([*_names("node", (*FIRST, "threshold")), *emitted, *PASSES])
     weighed = table.column("node_threshold").null_count < len(table)
     nodes, outs, passes = (_at(table, f"{g}_{n}") for g, n in PARTS)
     arrays: Arrays = {name: _small(cycles[name]) for name in ("cycle", "context", "keep")}
@@ -161,7 +150,7 @@ def columns(trace: Trace, prompts: Iterable[int] | None = None) -> tuple[dict[st
     arrays |= {"node_at": _small(nodes), "out_at": _small(outs), "pass_at": _small(passes)}
     words: dict[str, list[str]] = {"status": list(schema.STATUSES), "phase": list(PHASES)}
     for name in ("stop", "end"):
-        arrays[name], words[name] = _coded(cycles[name].astype(object).to_numpy())
+        arrays[name], words[name] = _coded(cycles[name])
     for name in (c for c in cycles.columns if c.startswith("control_")):
         arrays[name] = cycles[name].to_numpy(np.float32)
     arrays |= _group(table, "node", FIRST, np.diff(nodes), words)
@@ -182,7 +171,7 @@ def columns(trace: Trace, prompts: Iterable[int] | None = None) -> tuple[dict[st
     return _header(one, words, ids.tolist(), weighed), arrays
 
 
-def _header(one: Trace, words: dict[str, list[str]], ids: list[int], weighed: bool) -> dict[str, Any]:
+def _header(one: Trace, words: dict[str, list[str]], ids: list[int], weighed: bool) -> Json:
     """The run's part of the header; `weighed` says whether nodes have a threshold."""
     run, own, pieces = one.run, _own_signals(one), one.pieces
     filled = run.get("canvas")
@@ -212,12 +201,12 @@ def _header(one: Trace, words: dict[str, list[str]], ids: list[int], weighed: bo
     }
 
 
-def _own_signals(trace: Trace) -> dict[str, dict[str, tuple[Any, ...]]]:
+def _own_signals(trace: Trace) -> dict[str, dict[str, OwnSignal]]:
     """By level and name, the signals that the method declares or recorded beyond the schema's columns.
 
     Each is (array, heading, meaning, least, most). Of a node signal the array's name lacks its ``node_``.
     """
-    rows: dict[str, dict[str, tuple[Any, ...]]] = {"node": {}, "cycle": {}}
+    rows: dict[str, dict[str, OwnSignal]] = {"node": {}, "cycle": {}}
     fixed = {name for name, *_ in SIGNALS}
     for signal in trace.signals.to_dict("records"):
         level, name = signal["level"], signal["signal"]
@@ -249,17 +238,9 @@ class Chunks:
     def __init__(self, trace: Trace, prompts: Iterable[int] | None = None) -> None:
         self._trace = trace if prompts is None else trace.select(prompt=prompts)
         self._texts: dict[int, str] = {}  # of tokens that some chunk had
-        names = [
-            "top_k",
-            "pred_node",
-            "pred_position",
-            "pred_odds",
-            "pred_top_token",
-            "pred_top_p",
-            "node_top_token",
-            "node_top_p",
-        ]
-        self._table = self._trace.arrow([*_names("node", LATER), "pred_entropy", "node_token", *names])
+        predicted = _names("pred", ("node", "position", "odds", "entropy", "top_token", "top_p"))
+        drafted = _names("node", (*LATER, "token", "top_token", "top_p"))
+        self._table = self._trace.arrow(["top_k", *predicted, *drafted])
         recorded = self._trace.signals
         self._own = [
             name for name in recorded.loc[recorded["level"] == "node", "signal"] if name in self._trace.nodes
@@ -269,7 +250,7 @@ class Chunks:
     def __len__(self) -> int:
         return -(-len(self._table) // CHUNK)
 
-    def __getitem__(self, number: int) -> tuple[dict[str, Any], Arrays]:
+    def __getitem__(self, number: int) -> tuple[Json, Arrays]:
         """Header and arrays of a chunk.
 
         Offsets ``pred_at`` [cycles + 1] and ``top_k`` [cycles]; ``pred_node``, ``pred_entropy``; the
@@ -311,11 +292,8 @@ def _at(table: pa.Table, name: str) -> np.ndarray:
     return np.concatenate([[0], np.cumsum(np.maximum(list_sizes(table.column(name)), 0))])
 
 
-def _flat(column: Any, size: np.ndarray) -> Any:
+def _flat(column: pa.ChunkedArray, size: np.ndarray) -> pa.Array:
     """A list column as one long Arrow array; rows that lack the list get as many nulls as `size` says."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     values = pc.list_flatten(column)
     present = np.repeat(list_sizes(column) >= 0, size)
     if not present.all():
@@ -330,8 +308,6 @@ def _group(
 
     `words` takes the words that codes stand for; words it already knows keep their codes.
     """
-    import pyarrow as pa
-
     columns_of_group: Arrays = {}
     for name in names:
         values = _flat(table.column(f"{group}_{name}"), size)
@@ -348,10 +324,7 @@ def _group(
     return columns_of_group
 
 
-def _coded_arrow(values: Any, words: list[str] | None) -> tuple[np.ndarray, list[str]]:
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
+def _coded_arrow(values: pa.Array, words: list[str] | None) -> tuple[np.ndarray, list[str]]:
     if pa.types.is_dictionary(values.type):
         values = values.cast(pa.string())
     if words is None:
@@ -360,7 +333,7 @@ def _coded_arrow(values: Any, words: list[str] | None) -> tuple[np.ndarray, list
     return _small(codes.to_numpy()), [visible(w) for w in words]
 
 
-def _coded(values: ArrayLike) -> tuple[np.ndarray, list[str]]:
+def _coded(values: Iterable[Hashable]) -> tuple[np.ndarray, list[str]]:
     """Words as codes (-1 where there is none) and the words."""
     codes_by_word: dict[str, int] = {}
     codes = [codes_by_word.setdefault(v, len(codes_by_word)) if isinstance(v, str) else -1 for v in values]
@@ -397,11 +370,11 @@ def _texts(trace: Trace, out_at: np.ndarray, ids: list[int]) -> tuple[list[str],
     """
     table, pieces = trace.cycles, trace.pieces
     ends = set(trace.run["eos"] or [])
+    alone = {token: END if token in ends else _piece(pieces, token) for token in set(ids)}
+    shown, by, gone = [alone[token] for token in ids], np.arange(len(ids)), np.full(len(ids), -1)
     if trace.run.get("canvas"):  # a cell shows its own token, whatever its neighbours are
-        alone = {token: END if token in ends else _piece(pieces, token) for token in set(ids)}
-        return [alone[token] for token in ids], _small(np.arange(len(ids))), _small(np.full(len(ids), -1))
+        return shown, _small(by), _small(gone)
     keep, prompt = table["keep"].to_numpy(np.float64), table["prompt"].tolist()
-    gone = np.full(len(ids), -1)
     standing: dict[int, list[int]] = {}
     for i in range(len(table)):
         text = standing.setdefault(prompt[i], [])
@@ -409,38 +382,27 @@ def _texts(trace: Trace, out_at: np.ndarray, ids: list[int]) -> tuple[list[str],
             gone[text[int(keep[i]) :]] = i
             del text[int(keep[i]) :]
         text += range(int(out_at[i]), int(out_at[i + 1]))
-    alone = {token: END if token in ends else _piece(pieces, token) for token in set(ids)}
-    shown = [alone[token] for token in ids]
-    by = np.arange(len(ids))
     for text in standing.values():
         words = [row for row in text if ids[row] not in ends]
         place = 0
-        for joined, group in whole_characters((ids[row], _bytes(pieces, ids[row])) for row in words):
+        for joined, group in whole_characters(token_bytes(pieces, (ids[row] for row in words))):
             rows = words[place : place + len(group)]
             place += len(group)
             if len(rows) > 1:
                 for row in rows:
                     shown[row], by[row] = "", rows[-1]
-                whole = joined if "\ufffd" not in joined else _joined(pieces, group)
+                whole = joined if "\ufffd" not in joined else letters(pieces, group)
                 shown[rows[-1]] = visible(whole)
     return shown, _small(by), _small(gone)
 
 
-def _bytes(pieces: Mapping[int, bytes], token: int) -> bytes:
-    return pieces.get(token, b"<%d>" % token)
-
-
-def _joined(pieces: Mapping[int, bytes], tokens: Iterable[int]) -> str:
-    return b"".join(_bytes(pieces, t) for t in tokens).decode("utf8", "surrogateescape")
-
-
 def _piece(pieces: Mapping[int, bytes], token: int) -> str:
     """A token alone, everything unseen written out; bytes that are no whole character as ``⟨0xE7⟩``."""
-    text = _bytes(pieces, token).decode("utf8", "surrogateescape")
+    text = letters(pieces, [token])
     return text if text.isascii() and text.isprintable() else visible(text)
 
 
-def _notes(run: dict[str, Any]) -> list[str]:
+def _notes(run: Json) -> list[str]:
     """What must be said before the trace is believed."""
     notes = []
     if run.get("complete") is False:
@@ -455,14 +417,14 @@ def _notes(run: dict[str, Any]) -> list[str]:
     return [visible(note) for note in notes]
 
 
-def _facts(run: dict[str, Any]) -> dict[str, Any]:
+def _facts(run: Json) -> Json:
     """What the player says of the run."""
     names = ("run", "method", "parameters", "sampling", "exactness", "eos", "dtype", "threads", "timing")
     facts = {name: _finite(run.get(name)) for name in (*names, "pseudocode")}
     return facts | {"model": visible(name_of(run["model"])), "draft": visible(name_of(run["draft"]))}
 
 
-def _finite(value: Any) -> Any:
+def _finite(value: object) -> object:
     """JSON in a file may hold NaN, which a browser's parser refuses."""
     if isinstance(value, dict):
         return {str(k): _finite(v) for k, v in value.items()}
@@ -471,7 +433,7 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not np.isfinite(value) else value
 
 
-def _prompts(trace: Trace) -> list[dict[str, Any]]:
+def _prompts(trace: Trace) -> list[Json]:
     """Each prompt in the order of the cycles: its index, rows ``[first, last)`` of the cycles, and text."""
     index = trace.cycles["prompt"].to_numpy()
     by_prompt = trace.prompts.set_index("prompt").to_dict("index") if len(trace.prompts) else {}
@@ -488,11 +450,11 @@ def _prompts(trace: Trace) -> list[dict[str, Any]]:
     return rows
 
 
-def _updates(cycles: pd.DataFrame, first: int) -> list[dict[str, Any]]:
+def _updates(cycles: pd.DataFrame, first: int) -> list[Json]:
     """Each update of a stream: its rows ``[first, last)``, number, source, where what is new in it begins;
     rows of the cache that stayed, tokens that are displayed, and a sentence. Empty without updates.
     """
-    entries: list[dict[str, Any]] = []
+    entries: list[Json] = []
     before: list[str] = []
     for row, each in enumerate(
         cycles[["update", "context", "source", "reused", "shown"]].to_dict("records"), first
@@ -520,7 +482,7 @@ def _updates(cycles: pd.DataFrame, first: int) -> list[dict[str, Any]]:
 # ---------------------------------------------------------------- bytes
 
 
-def pack(header: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> bytes:
+def pack(header: Json, arrays: Mapping[str, np.ndarray]) -> bytes:
     """Header and arrays as one run of bytes, which `unpack` in shared.js reads without a copy.
 
     The header's length (4 bytes, little endian), the header as JSON with the arrays' types, places and
@@ -545,15 +507,3 @@ def pack(header: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> bytes:
     words = text.encode("utf8", "replace")
     words += b" " * (-(len(words) + 4) % ALIGN)
     return struct.pack("<I", len(words)) + words + b"".join(buffers)
-
-
-def unpack(data: bytes) -> tuple[dict[str, Any], Arrays]:
-    """The header and arrays of `pack`."""
-    length = struct.unpack_from("<I", data)[0]
-    index = json.loads(data[4 : 4 + length])
-    base = 4 + length
-    arrays = {}
-    for name, (kind, place, count, same) in index["arrays"].items():
-        kept = np.frombuffer(data, np.dtype("<" + kind), 1 if same else count, base + place)
-        arrays[name] = np.repeat(kept, count) if same else kept
-    return index["header"], arrays

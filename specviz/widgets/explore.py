@@ -8,40 +8,39 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeAlias
 
 import ipywidgets
+import pandas as pd
 import traitlets as t
 from anywidget import AnyWidget
+from traitlets import Bunch
 
 from specviz import metrics
 from specviz.errors import ParameterError, SpecvizError, TraceError
+from specviz.trace import Trace
 from specviz.whatifs import BADGES, WhatIf, whatif
 from specviz.widgets.assets import script, style
+from specviz.widgets.columns import Json
+from specviz.widgets.player import Player, player
+from specviz.widgets.race import Race, race
+from specviz.widgets.stateful import error_line, joined
 
 if TYPE_CHECKING:
-    import pandas as pd
-    from traitlets import Bunch
-
     from specviz.loop.run import Run
     from specviz.methods import Parameter
-    from specviz.trace import Trace
-    from specviz.widgets.player import Player
-    from specviz.widgets.race import Race
+
+Value: TypeAlias = bool | float | str  # of a parameter
+Values: TypeAlias = dict[str, Value]
 
 PAUSE = 0.05  # seconds between two reports of a running decode: enough for the eye, little for the kernel
 TABLE = 1.0  # seconds that the answers along a slider may take
 STEPS = 100  # positions of a slider over a range of real numbers
 BASELINE = "autoregressive"
 RERUN = BADGES[-1]
-COUNTS = (
-    ("cycles", "{:.0f} cycles"),
-    ("tau", "τ {:.2f}"),
-    ("A/D", "A/D {:.2f}"),
-    ("drafted", "{:.0f} drafted"),
-)
+COUNTS = {"cycles": "{:.0f} cycles", "tau": "τ {:.2f}", "A/D": "A/D {:.2f}", "drafted": "{:.0f} drafted"}
 
 # The table's metrics: key, heading, digits and unit, meaning.
 COLUMNS = [
@@ -75,10 +74,10 @@ class Result:
 
     number: int
     method: str
-    values: dict[str, Any]
+    values: Values
     trace: Trace
 
-    def row(self, baseline: Trace | None) -> dict[str, Any]:
+    def row(self, baseline: Trace | None) -> Json:
         """What the table shows: the field's metrics, and the speedup over the baseline's decoding."""
         run, trace = self.trace.run, self.trace
         speed = metrics.tokens_per_second(trace)
@@ -97,16 +96,12 @@ class Result:
             "target_passes": metrics.target_passes(trace),
             "draft_passes": metrics.draft_passes(trace),
             "exactness": metrics.exactness(trace),
-            "same_text": None if baseline is None or not whole else _same(trace, baseline),
+            "same_text": None if baseline is None or not whole else trace.text == baseline.text,
             "complete": whole,
         }
 
 
-def _same(trace: Trace, baseline: Trace) -> bool:
-    return trace.text == baseline.text
-
-
-def slider(parameter: Parameter) -> dict[str, Any]:
+def slider(parameter: Parameter) -> Json:
     """A declared parameter (`specviz.methods.Parameter`) as what a control needs to know.
 
     Returns
@@ -117,20 +112,13 @@ def slider(parameter: Parameter) -> dict[str, Any]:
         them), ``choices``, ``unit``, ``meaning``, ``symbol``.
     """
     kind = type(parameter.default).__name__
-    control = {
-        "name": parameter.name,
-        "kind": kind,
-        "default": parameter.default,
-        "choices": list(parameter.choices),
-        "unit": parameter.unit,
-        "meaning": parameter.meaning,
-        "symbol": parameter.symbol,
-    }
+    names = ("name", "default", "unit", "meaning", "symbol")
+    control = {name: getattr(parameter, name) for name in names}
+    control |= {"kind": kind, "choices": list(parameter.choices)}
     if kind in ("int", "float"):
-        low = parameter.low
+        low, high = parameter.low, parameter.high
         if low is None:
             low = min(0, 4 * parameter.default)
-        high = parameter.high
         if high is None:  # four times the default shows what matters; more can be typed
             high = max(4 * abs(parameter.default), low + 10)
         step = 1 if kind == "int" else (high - low) / STEPS
@@ -139,7 +127,7 @@ def slider(parameter: Parameter) -> dict[str, Any]:
     return control
 
 
-def positions(control: Mapping[str, Any]) -> list[Any]:
+def positions(control: Json) -> list[float]:
     """Every value that a slider can stand at, as a browser says it: six digits."""
     low, step = control["low"], control["step"]
     count = int((control["high"] - low) / step + 1e-6) + 1
@@ -156,13 +144,13 @@ class Panel(AnyWidget):
     method = t.Unicode().tag(sync=True)
     title = t.Unicode().tag(sync=True)
     baseline = t.Unicode().tag(sync=True)
-    parameters: t.List[dict[str, Any]] = t.List().tag(sync=True)
+    parameters: t.List[Json] = t.List().tag(sync=True)
     columns = t.List(default_value=COLUMNS).tag(sync=True)
     values = t.Dict().tag(sync=True)
     code = t.Unicode().tag(sync=True)
     state = t.Enum(["idle", "running", "done", "cancelled", "error"], "idle").tag(sync=True)
     progress = t.Dict().tag(sync=True)
-    rows: t.List[dict[str, Any]] = t.List().tag(sync=True)
+    rows: t.List[Json] = t.List().tag(sync=True)
     badges = t.Dict().tag(sync=True)
     answer = t.Dict().tag(sync=True)
     lookup = t.Dict().tag(sync=True)
@@ -207,7 +195,7 @@ class Explorer(ipywidgets.VBox):
         decode: Callable[..., Run],
         call: Callable[..., str],
         limit: int,
-        values: Mapping[str, Any] | None = None,
+        values: Values | None = None,
         title: str = "",
         show: Callable[[list[int]], str] | None = None,
     ) -> None:
@@ -233,7 +221,7 @@ class Explorer(ipywidgets.VBox):
 
     # ------------------------------------------------------------ settings
 
-    def _checked(self, values: Mapping[str, Any]) -> dict[str, Any]:
+    def _checked(self, values: Values) -> Values:
         for name in values:
             if name not in self._parameters:
                 raise ParameterError(
@@ -243,7 +231,7 @@ class Explorer(ipywidgets.VBox):
         return {name: self._parameters[name].check(value) for name, value in values.items()}
 
     @property
-    def values(self) -> dict[str, Any]:
+    def values(self) -> Values:
         """The current settings.
 
         Raises
@@ -253,7 +241,7 @@ class Explorer(ipywidgets.VBox):
         """
         return self._checked(self.panel.values)
 
-    def set(self, **values: Any) -> None:
+    def set(self, **values: Value) -> None:
         """Move sliders."""
         self.panel.values = self.panel.values | self._checked(values)
 
@@ -286,9 +274,9 @@ class Explorer(ipywidgets.VBox):
         """
         values, places = self.values, positions(slider(self._parameters[name]))
         fixed = {other: value for other, value in values.items() if other != name}
-        entries: list[dict[str, Any] | None] = [None] * len(places)
+        entries: list[Json | None] = [None] * len(places)
         until = time.monotonic() + TABLE
-        for k in sorted(range(len(places)), key=lambda k: abs(places[k] - values[name])):
+        for k in sorted(range(len(places)), key=lambda k: abs(places[k] - float(values[name]))):
             if time.monotonic() > until:
                 break
             try:
@@ -298,14 +286,14 @@ class Explorer(ipywidgets.VBox):
                 entries[k] = {"code": "", "answer": {}, "error": str(error)}
         self.panel.lookup = {"name": name, "fixed": fixed, "entries": entries}
 
-    def _answer_to(self, values: Mapping[str, Any]) -> dict[str, Any]:
+    def _answer_to(self, values: Values) -> Json:
         """The answer to a setting, as the panel shows it; empty before there is a result to ask."""
         if self._last_question is None:
             return {}
         result, question = self._last_question
         moved = [name for name, value in values.items() if value != result.values[name]]
         words = ", ".join(f"{name} = {values[name]}" for name in moved)
-        answer: dict[str, Any] = {"run": result.number, "words": words, "badge": "", "why": "", "text": ""}
+        answer: Json = {"run": result.number, "words": words, "badge": "", "why": "", "text": ""}
         try:
             if moved:
                 answer |= _answer_words(question, values, moved)
@@ -361,12 +349,9 @@ class Explorer(ipywidgets.VBox):
 
     def wait(self, seconds: float | None = None) -> bool:
         """Wait for the running decode; whether it has ended."""
-        if self._thread is not None:
-            self._thread.join(seconds)
-            return not self._thread.is_alive()
-        return True
+        return joined(self._thread, seconds)
 
-    def _work(self, method: str, values: dict[str, Any]) -> None:
+    def _work(self, method: str, values: Values) -> None:
         run, state, message = None, "done", ""
         try:
             run = self._decode(method, **values)
@@ -374,13 +359,13 @@ class Explorer(ipywidgets.VBox):
             if self._stop.is_set():
                 state = "cancelled"
         except Exception as error:  # whatever the decode raises is one line in the panel
-            state, message = "error", _line(error)
+            state, message = "error", error_line(error)
         try:
             trace = getattr(run, "trace", None)
             if trace is not None and len(trace.cycles):
                 self._append(Result(len(self.results) + 1, method, values, trace))
         except Exception as error:
-            state, message = "error", _line(error)
+            state, message = "error", error_line(error)
         finally:
             _decoding.release()
         self.panel.error = message
@@ -431,23 +416,17 @@ class Explorer(ipywidgets.VBox):
     @property
     def table(self) -> pd.DataFrame:
         """One row a result: settings, metrics, and whether the text is the baseline's."""
-        import pandas as pd
-
         base = self._baseline
         return pd.DataFrame([result.row(base) for result in self.results])
 
     def play(self, run: int) -> None:
         """Show a result in the player, below the panel."""
         result = self._result(run)
-        from .player import player
-
         self._below(player(result.trace))
         self.panel.chosen = run
 
     def race(self, runs: Iterable[int] | None = None) -> None:
         """Race results against each other, below the panel; all of them if none are named."""
-        from .race import race
-
         chosen = [self._result(n) for n in runs] if runs is not None else self.results
         self._below(race([result.trace for result in chosen]))
         self.panel.chosen = 0
@@ -467,7 +446,7 @@ class Explorer(ipywidgets.VBox):
             raise TraceError(f"no run {run}; {there}")
         return self.results[run - 1]
 
-    def _on_message(self, _: Any, content: Any, buffers: Any) -> None:
+    def _on_message(self, _: AnyWidget, content: Json, buffers: list[bytes]) -> None:
         """A button of the panel was pressed."""
         verbs: dict[str, Callable[[], None]] = {
             "run": self.run,
@@ -481,7 +460,7 @@ class Explorer(ipywidgets.VBox):
         try:
             verbs[content["do"]]()
         except Exception as error:
-            self.panel.error = _line(error)
+            self.panel.error = error_line(error)
 
     def _use(self, run: int) -> None:
         result = self._result(run)
@@ -489,7 +468,7 @@ class Explorer(ipywidgets.VBox):
             self.set(**result.values)
 
 
-def _answer_words(question: WhatIf, values: Mapping[str, Any], moved: list[str]) -> dict[str, str]:
+def _answer_words(question: WhatIf, values: Values, moved: list[str]) -> dict[str, str]:
     """The answer to a setting: badge, reason and the numbers in words, each with its bounds."""
     cannot = [why for badge, why in map(question.can_answer, moved) if badge == RERUN]
     if cannot:
@@ -501,21 +480,13 @@ def _answer_words(question: WhatIf, values: Mapping[str, Any], moved: list[str])
         where = f"in cycle {place['cycle']}, at token {place['position']}"
         return {"badge": RERUN, "why": f"{where}: {place['why']}"}
     words = []
-    for name, form in COUNTS:
+    for name, form in COUNTS.items():
         low, high = row.get(f"{name}_lo", row[name]), row.get(f"{name}_hi", row[name])
         if row[name] == row[name]:
             words.append(form.format(row[name]) + (f" [{low:.4g}, {high:.4g}]" if low != high else ""))
     return {"badge": row["badge"], "why": answer.why, "text": ", ".join(words)}
 
 
-def _line(error: Exception) -> str:
-    """An error as one line."""
-    text = " ".join(str(error).split())[:500]
-    return (
-        text if isinstance(error, SpecvizError) and text else f"{type(error).__name__}: {text}".rstrip(": ")
-    )
-
-
-def _plain(row: dict[str, Any]) -> dict[str, Any]:
+def _plain(row: Json) -> Json:
     """A row as JSON knows it: NaN is null."""
     return {k: None if isinstance(v, float) and v != v else v for k, v in row.items()}

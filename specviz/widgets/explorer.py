@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ..errors import ParameterError, PromptError, loading
 
 if TYPE_CHECKING:
     from ..methods import Method
-    from .explore import Explorer
+    from ..streams import Stream
+    from .explore import Explorer, Value
     from .live import Interpreter
+
+Options: TypeAlias = dict[str, Any]  # by name, as `specviz.generate` takes them
 
 LANGUAGES = ("German", "Chinese", "Japanese", "Control")  # of the bundled translators
 # What a decode takes beside the method's parameters; a file to write (`out`) would be the same for each.
@@ -73,12 +76,12 @@ def explore(
         raise ParameterError(f"{method} needs a draft model: pass draft= (a name, a folder or a model)")
     drafter = load_drafter(target, draft, None, None) if kind.needs_draft else None
 
-    def decode(run: str, **values: Any) -> Run:
+    def decode(run: str, **values: Value) -> Run:
         # A dense record costs a pass of each model and the drafter's tails, and makes most what-ifs exact.
         dense = {"record": "dense"} if run == method == "speculative" and not given.get("temperature") else {}
         return Run(target, prompt, run, draft=drafter, **(dense | given), **values)
 
-    def call(**values: Any) -> str:
+    def call(**values: Value) -> str:
         names = {"method": method} | ({"draft": draft} if kind.needs_draft else {}) | where | given | values
         arguments = [_named(model, "model"), repr(prompt)]
         arguments += [f"{k}={_named(v, 'draft') if k == 'draft' else repr(v)}" for k, v in names.items()]
@@ -88,9 +91,7 @@ def explore(
     return Explorer(method, kind.parameters, decode, call, most, values, title=title, show=target.decode)
 
 
-def _sorted(
-    name: str, kind: type[Method], options: Mapping[str, Any]
-) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+def _sorted(name: str, kind: type[Method], options: Options) -> tuple[Options, Options, Options]:
     """Options by whose they are: the method's parameters, the decode's, and where the model is loaded.
 
     Raises
@@ -157,7 +158,7 @@ def live(
     built = kind(**values, target_language=target_language)
     target = load_if_needed(model, where.get("device"), where.get("dtype"))
 
-    def decode(stream: Any, **moved: Any) -> Run:
+    def decode(stream: Stream, **moved: Value) -> Run:
         return Run(target, stream, "retranslate", **given, **(values | moved))
 
     widget = Interpreter(

@@ -8,26 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import traitlets as t
-from anywidget import AnyWidget
 
-from specviz.errors import ParameterError, TraceError
+from specviz.errors import TraceError
 from specviz.escape import spaced, visible
-from specviz.files import write_text
+from specviz.trace import Trace
+from specviz.view import updates
 from specviz.view.flicker import block, figure, marks
-from specviz.view.updates import FATES, Ribbon, Row, alike, distinct, name, named, ribbon
+from specviz.view.updates import FATES, Ribbon, Row, Traces, alike, distinct, name, named, ribbon
 from specviz.whatifs import whatif
 from specviz.widgets.assets import script, style
-from specviz.widgets.columns import pack
-from specviz.widgets.page import View, document
-
-if TYPE_CHECKING:
-    from specviz.trace import Trace
-    from specviz.view.updates import Traces
+from specviz.widgets.columns import Json, pack
+from specviz.widgets.stateful import Stateful, Value
 
 MOST_K = 10
 RECORDED = "recorded"
@@ -155,13 +149,11 @@ def _betas(runs: Sequence[Trace], ribbons: Sequence[Ribbon]) -> dict[float, Answ
     return answers
 
 
-def table(made: Sequence[Column]) -> dict[str, Any]:
+def table(made: Sequence[Column]) -> Json:
     """What the browser looks up, as plain JSON."""
     first = made[0].ribbons[0]
-    costs = [[(row.counts["reused"], row.counts["prompt"]) for row in c.ribbons[0].rows] for c in made]
-    same_source = all(cost == costs[0] for cost in costs)
     every = [one for c in made for one in c.ribbons]
-    slowest = max([1e-9, *(t for one in every for row in one.rows if (t := row.prefill + row.seconds) == t)])
+    same_source, most = updates.same_cache([c.ribbons[0] for c in made]), max(updates.slowest(every), 1e-9)
     owns = {c.k for c in made}
     ks = {k for c in made for k in c.ks}
     return {
@@ -173,23 +165,21 @@ def table(made: Sequence[Column]) -> dict[str, Any]:
         "betas": sorted({beta for c in made for beta in c.betas}),
         "ks": [*([-1] if len(owns) > 1 else []), *sorted(ks)],
         "sources": [_source(row, same_source) for row in first.rows],
-        "unit": max(
-            1, *(max(len(row.words), row.kept + len(row.erased)) for one in every for row in one.rows)
-        ),
+        "unit": updates.widest(every),
         "columns": [
             {
                 "name": visible(c.name),
                 "masked": c.masked,
                 "k": c.k,
                 "betas": [[beta, a.run, a.until, a.badge, a.why] for beta, a in c.betas.items()],
-                "runs": [_run(c, run, one, same_source, slowest) for run, one in zip(c.runs, c.ribbons)],
+                "runs": [_run(c, run, one, same_source, most) for run, one in zip(c.runs, c.ribbons)],
             }
             for c in made
         ],
     }
 
 
-def _source(row: Row, same_source: bool) -> list[Any]:
+def _source(row: Row, same_source: bool) -> list[str | float | None]:
     """Of an update: its name, when it came, what of its source is old, gone and new; rows of the cache."""
     arrived = _or_none(row.arrival)
     label = f"{row.update}" + ("" if arrived is None else f", {arrived:.4g} s")
@@ -199,27 +189,27 @@ def _source(row: Row, same_source: bool) -> list[Any]:
     return [label, arrived, "… " * bool(common), gone, fresh, cache]
 
 
-def _run(column: Column, run: Trace, one: Ribbon, same_source: bool, slowest: float) -> dict[str, Any]:
+def _run(column: Column, run: Trace, one: Ribbon, same_source: bool, most: float) -> Json:
     """One run: what no mask changes, and at every k how its words are cut."""
     left_out = ("updates", "erased a word", "cache reused")
     return {
         "exactness": one.exactness,
         "kind": {"exact": "yes", "exact up to ties": "ties"}.get(one.exactness, "lossy"),
         "numbers": [f"{v} {n}" for n, v, _ in one.numbers if n not in left_out],
-        "rows": [_row(row, same_source, slowest) for row in one.rows],
+        "rows": [_row(row, same_source, most) for row in one.rows],
         "cuts": {k: _cuts(one if k == column.k else ribbon(run, one.index, k)) for k in column.ks},
     }
 
 
-def _row(row: Row, same_source: bool, slowest: float) -> list[Any]:
+def _row(row: Row, same_source: bool, most: float) -> tuple[str, list[list[str]], list[str], list[float]]:
     """Of an update: text, marked draft, what it cost in words and as two bars' widths (prompt, output)."""
     notes = [word for word in row.notes(not same_source) if word.split(" ")[-1] not in FATES]
     draft = [[*marks(status, spaced(text))] for text, status in row.draft] or [["", "none"]]
-    took = [round(100 * max(0.0, t) / slowest, 1) for t in (row.prefill, row.seconds) if t == t]
-    return ["".join(row.words), draft, notes, took]
+    took = [round(100 * max(0.0, t) / most, 1) for t in (row.prefill, row.seconds) if t == t]
+    return "".join(row.words), draft, notes, took
 
 
-def _cuts(masked: Ribbon) -> dict[str, Any]:
+def _cuts(masked: Ribbon) -> Json:
     """At one k, the words of each update in runs, as the browser draws them.
 
     Returns
@@ -229,7 +219,7 @@ def _cuts(masked: Ribbon) -> dict[str, Any]:
         each run, fates counted in the order of `FATED`; of what was taken back ``[0, from, to, words]``, from
         and to being characters of the update before.
     """
-    cuts: list[Any] = []
+    cuts: list[list[list[int]]] = []
     before = ""
     for row in masked.rows:
         runs = [[FATED.index(r.fate), REUSES.index(r.reuse), len(r.text), r.words] for r in row.runs]
@@ -247,10 +237,7 @@ def _or_none(value: float) -> float | None:
     return float(value) if np.isfinite(value) else None
 
 
-STATE = ("update", "beta", "k", "playing", "theme", "projector")
-
-
-class LiveFlicker(AnyWidget):
+class LiveFlicker(Stateful):
     """A flicker ribbon with a cursor; made by ``specviz.flicker(traces, live=True)``.
 
     These traits follow what is shown and can be set:
@@ -264,41 +251,25 @@ class LiveFlicker(AnyWidget):
 
     _esm = script("flicker")
     _css = style("flicker")
-    data = t.Bytes().tag(sync=True)
+    NAME = "the ribbon"
+    STATE = ("update", "beta", "k", "playing", "theme", "projector")
     update = t.Int(0).tag(sync=True)
     beta = t.Float(-1.0).tag(sync=True)
     k = t.Int(-1).tag(sync=True)
-    playing = t.Bool(False).tag(sync=True)
-    theme = t.Enum(["auto", "light", "dark"], "auto").tag(sync=True)
-    projector = t.Bool(False).tag(sync=True)
 
-    def __init__(self, traces: Traces, prompt: int | None = None, **state: Any) -> None:
-        if unknown := [n for n in state if n not in STATE]:
-            raise ParameterError(f"the ribbon has no {unknown[0]!r}; it has {', '.join(STATE)}")
+    def __init__(self, traces: Traces, prompt: int | None = None, **state: Value) -> None:
         self.columns = columns(traces, prompt)
         state.setdefault("update", len(self.columns[0].ribbons[0].rows) - 1)
         owns = {column.k for column in self.columns}
         state.setdefault("k", owns.pop() if len(owns) == 1 else -1)
         recorded = [b for c in self.columns for b, answer in c.betas.items() if answer.badge == RECORDED]
         state.setdefault("beta", recorded[0] if recorded else -1.0)
-        try:
-            super().__init__(data=pack(table(self.columns), {}), **state)
-        except t.TraitError as error:
-            raise ParameterError(f"the ribbon cannot start so: {error}") from None
+        super().__init__(pack(table(self.columns), {}), state)
 
-    def to_html(self, path: str | Path, *, force: bool = False) -> Path:
-        """Write the ribbon as one offline page; an existing file only with `force`.
-
-        Raises
-        ------
-        TraceError
-            If the file exists (unless `force`) or cannot be written.
-        """
-        state = {n: getattr(self, n) for n in STATE} | {"playing": False}
+    def _page(self) -> str:
         still = block([figure([one for column in self.columns for one in column.ribbons[:1]])])
-        view = View("flicker", "Flicker", self.data, state)
         names = ", ".join(column.name for column in self.columns)
-        return write_text(Path(path), document(f"specviz flicker: {names}", [view], still), force)
+        return self._document("flicker", f"specviz flicker: {names}", still)
 
 
 def partings(trace: Trace, prompt: int, betas: Sequence[float]) -> dict[float, tuple[int, str]]:

@@ -9,19 +9,21 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import traitlets as t
 from anywidget import AnyWidget
+from traitlets import Bunch
 
 from specviz.errors import SpecvizError
 from specviz.streams import Live, Shown, Stream, Update, follow
+from specviz.trace import Trace
 from specviz.widgets.assets import script, style
+from specviz.widgets.columns import Json
+from specviz.widgets.stateful import error_line, joined
 
 if TYPE_CHECKING:
-    from traitlets import Bunch
-
-    from specviz.trace import Trace
+    from specviz.loop.run import Run
 
 SETTINGS = ("mode", "beta", "k", "target_language")
 
@@ -67,9 +69,9 @@ class Interpreter(AnyWidget):
 
     def __init__(
         self,
-        decode: Callable[..., Any],
+        decode: Callable[..., Run],
         show: Callable[[list[int]], str],
-        settings: Mapping[str, Any],
+        settings: Mapping[str, float | str],
         modes: Sequence[str],
         languages: Sequence[str],
         title: str = "",
@@ -101,10 +103,7 @@ class Interpreter(AnyWidget):
 
     def wait(self, seconds: float | None = None) -> bool:
         """Wait for the run that is ending; whether it has ended."""
-        if self._thread is not None:
-            self._thread.join(seconds)
-            return not self._thread.is_alive()
-        return True
+        return joined(self._thread, seconds)
 
     def close(self) -> None:
         """Stop decoding, and close the widget."""
@@ -136,7 +135,7 @@ class Interpreter(AnyWidget):
         self._leave()
         self._typed()
 
-    def _on_message(self, _: Any, content: Any, buffers: Any) -> None:
+    def _on_message(self, _: AnyWidget, content: Json, buffers: list[bytes]) -> None:
         if content.get("do") == "finish":
             self.finish()
 
@@ -154,27 +153,20 @@ class Interpreter(AnyWidget):
 
     # ------------------------------------------------------------ the thread
 
-    def _work(self, live: Live, stop: threading.Event, settings: dict[str, Any]) -> None:
+    def _work(self, live: Live, stop: threading.Event, settings: Json) -> None:
         run = None
         with self._turn:
             try:
                 run = self._decode(Stream(_until(live, stop), live.id), **settings)
                 over_all = Counter[str]()
                 for update in follow(run, self._show):
-                    over_all.update(
-                        updates=1,
-                        erased=update.erased_tokens,
-                        drafted=update.drafted,
-                        accepted=update.accepted,
-                    )
+                    over_all.update(updates=1, erased=update.erased_tokens)
+                    over_all.update(drafted=update.drafted, accepted=update.accepted)
                     if not stop.is_set():
                         self._tell(update, over_all, live.skipped, run.recorder.run["exactness"])
             except Exception as error:  # whatever the decode raises is one line beneath the box
                 if not stop.is_set():
-                    line = " ".join(str(error).split())[:500]
-                    self.error = (
-                        line if isinstance(error, SpecvizError) else f"{type(error).__name__}: {line}"
-                    )
+                    self.error = error_line(error)
             trace = getattr(run, "trace", None)
             if trace is not None and len(trace.cycles):
                 self.traces.append(trace)
@@ -186,12 +178,8 @@ class Interpreter(AnyWidget):
             "updates": over_all["updates"],
             "skipped": skipped,
             "erased": now.erased_tokens,
-            "drafted": now.drafted,
-            "accepted": now.accepted,
+            **{name: getattr(now, name) for name in ("drafted", "accepted", "reused", "prompt", "tokens")},
             **{f"all_{name}": over_all[name] for name in ("erased", "drafted", "accepted")},
-            "reused": now.reused,
-            "prompt": now.prompt,
-            "tokens": now.tokens,
         }
         self.shown = {name: getattr(now, name) for name in ("kept", "new", "erased", "hidden", "source")}
 

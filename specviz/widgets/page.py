@@ -9,21 +9,17 @@ from __future__ import annotations
 import base64
 import json
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-from specviz.escape import script_sources, visible
+from specviz import view
+from specviz.escape import html, script_sources
 from specviz.files import write_text
-from specviz.view import html
+from specviz.trace import Trace
 from specviz.view.picture import name_of
 from specviz.widgets import assets
-from specviz.widgets.columns import Chunks, columns, pack
-
-if TYPE_CHECKING:
-    from specviz.trace import Trace
+from specviz.widgets.columns import Chunks, Json, columns, pack
 
 STILLS = 5  # texts of each run in the still picture
 POLICY = (
@@ -53,7 +49,7 @@ class View:
     view: str
     name: str
     data: bytes
-    state: Mapping[str, Any] = field(default_factory=dict)
+    state: Json = field(default_factory=dict)
     chunks: Sequence[bytes] = ()
 
 
@@ -86,7 +82,7 @@ def document(title: str, views: Sequence[View], still: str = "") -> str:
     names = list(dict.fromkeys(v.view for v in views))
     listing = [{"view": v.view, "state": dict(v.state), "chunks": len(v.chunks)} for v in views]
     buttons = "".join(
-        f'<button type="button" aria-pressed="{str(i == 0).lower()}">{escape(visible(v.name))}</button>'
+        f'<button type="button" aria-pressed="{str(i == 0).lower()}">{html(v.name)}</button>'
         for i, v in enumerate(views)
     )
     nav = f'<nav aria-label="Runs">{buttons}</nav>' if len(views) > 1 else ""
@@ -96,11 +92,11 @@ def document(title: str, views: Sequence[View], still: str = "") -> str:
     boot = assets.text("page.js")
     styles = assets.text("page.css") + "".join(assets.style(n) for n in names)
     return (
-        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(visible(title))}</title>'
+        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{html(title)}</title>'
         f'<meta http-equiv="Content-Security-Policy" content="{POLICY.format(script_sources(boot))}">'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
         f"<style>{styles}</style></head><body><main>"
-        f'<h1 class="unseen">{escape(visible(title))}</h1>{nav}<p id="failed" role="alert" hidden></p>'
+        f'<h1 class="unseen">{html(title)}</h1>{nav}<p id="failed" role="alert" hidden></p>'
         f'<div id="place"></div>{below}</main>{"".join(blocks)}'
         + _script("views", json.dumps(listing))
         + "".join(_script(f"module-{n}", assets.script(n)) for n in names)
@@ -133,7 +129,7 @@ def write(trace: Trace, path: Path, force: bool = False) -> Path:
             )
         )
     methods = ", ".join(dict.fromkeys(str(run.run["method"]) for run in trace.split()))
-    return write_text(path, document(f"specviz: {methods}", views, html(trace, STILLS)), force)
+    return write_text(path, document(f"specviz: {methods}", views, view.html(trace, STILLS)), force)
 
 
 def _packed(data: bytes) -> str:

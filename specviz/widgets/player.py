@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
 
 import traitlets as t
-from anywidget import AnyWidget
+from traitlets import Bunch
 
-from specviz.errors import ParameterError
-from specviz.trace import is_trace
+from specviz.trace import Trace, is_trace
 from specviz.widgets import assets
 from specviz.widgets.columns import Chunks, columns, pack
-
-if TYPE_CHECKING:
-    from traitlets import Bunch
-
-    from specviz.trace import Trace
+from specviz.widgets.stateful import Stateful, Value
 
 WHOLE = 4_000_000  # bytes up to which the first chunk travels with the columns
 
 
-class Player(AnyWidget):
+class Player(Stateful):
     """A trace that can be scrubbed, played and asked; made by `player`.
 
     The columns travel once, as bytes; stepping happens in the browser. These traits follow what is shown and
@@ -39,34 +33,28 @@ class Player(AnyWidget):
 
     _esm = assets.script("player")
     _css = assets.style("player")
-    data = t.Bytes().tag(sync=True)
+    NAME = "the player"
+    STATE = (
+        "prompt", "cycle", "phase", "playing", "speed", "predict", "substeps", "growth", "theme", "projector",
+    )  # fmt: skip
+    MORE = ("score",)
     chunk = t.Bytes().tag(sync=True)
     want = t.Int(-1).tag(sync=True)
     prompt = t.Int(0).tag(sync=True)
     cycle = t.Int(0).tag(sync=True)
     phase = t.Enum(["draft", "verify", "commit"], "commit").tag(sync=True)
-    playing = t.Bool(False).tag(sync=True)
     speed = t.Float(1.0).tag(sync=True)
     predict = t.Bool(False).tag(sync=True)
     score = t.List(t.Int(), [0, 0]).tag(sync=True)
     substeps = t.Bool(False).tag(sync=True)
     growth = t.Bool(False).tag(sync=True)
-    theme = t.Enum(["auto", "light", "dark"], "auto").tag(sync=True)
-    projector = t.Bool(False).tag(sync=True)
 
-    def __init__(self, trace: Trace, prompts: Iterable[int] | None = None, **state: Any) -> None:
-        own = [name for name in self.trait_names(sync=True) if name not in ("data", "chunk", "want")]
-        unknown = [name for name in state if name not in own or name.startswith("_")]
-        if unknown:
-            raise ParameterError(f"the player has no {unknown[0]!r}; it has {', '.join(STATE)}")
+    def __init__(self, trace: Trace, prompts: Iterable[int] | None = None, **state: Value) -> None:
         header, arrays = columns(trace, prompts)
         self._chunks = Chunks(trace, prompts)
         data = pack(header, arrays)
         chunk = pack(*self._chunks[0]) if len(data) <= WHOLE else b""
-        try:
-            super().__init__(data=data, chunk=chunk, **state)
-        except t.TraitError as error:
-            raise ParameterError(f"the player cannot start so: {error}") from None
+        super().__init__(data, state, chunk=chunk)
         self.observe(self._wanted, names="want")
 
     def _wanted(self, change: Bunch) -> None:
@@ -81,21 +69,7 @@ class CanvasPlayer(Player):
     _css = assets.style("canvas")
 
 
-STATE = (
-    "prompt",
-    "cycle",
-    "phase",
-    "playing",
-    "speed",
-    "predict",
-    "substeps",
-    "growth",
-    "theme",
-    "projector",
-)
-
-
-def player(trace: Trace, prompts: Iterable[int] | None = None, **state: Any) -> Player:
+def player(trace: Trace, prompts: Iterable[int] | None = None, **state: Value) -> Player:
     """A live view of a trace for a notebook: step, play, ask why, predict.
 
     Parameters

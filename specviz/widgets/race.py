@@ -4,30 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from html import escape
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
 import traitlets as t
-from anywidget import AnyWidget
 
-from specviz.errors import ParameterError, TraceError
-from specviz.escape import visible
-from specviz.files import write_text
-from specviz.trace import is_trace, listed
+from specviz.errors import TraceError
+from specviz.escape import html, visible
+from specviz.rules.speculative import common_prefix
+from specviz.trace import Trace, is_trace, listed
 from specviz.view.picture import PHASES
 from specviz.view.static import table
-from specviz.view.updates import is_stream
+from specviz.view.updates import Traces, is_stream
 from specviz.widgets import columns
 from specviz.widgets.assets import script, style
-from specviz.widgets.page import View, document
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from specviz.trace import Trace
-    from specviz.view.updates import Traces
+from specviz.widgets.columns import Json
+from specviz.widgets.stateful import Stateful, Value
 
 PARTIAL = "\u25cc"  # a token whose bytes end inside a character; the token that completes it shows it
 LONGEST = 3  # how many of a lane's longest waits are named
@@ -244,7 +236,7 @@ def _named(traces: Traces) -> list[tuple[str, Trace]]:
     return named
 
 
-def _names(runs: list[dict[str, Any]]) -> list[str]:
+def _names(runs: list[Json]) -> list[str]:
     names = []
     for run in runs:
         same = [other for other in runs if other["method"] == run["method"]]
@@ -272,13 +264,16 @@ def _notes(traces: list[Trace], seen: bool) -> tuple[list[str], bool]:
     """What must be said before anyone compares, and whether the clocks may be compared at all."""
     runs = [trace.run for trace in traces]
     notes = []
-    clocks = [{name: run[name] for name, _ in CLOCKS} | {"machine": _place(run)} for run in runs]
+    places = [[(run["machine"] or {}).get(name) for name in ("processor", "device")] for run in runs]
+    clocks = [
+        {name: run[name] for name, _ in CLOCKS} | {"machine": place} for run, place in zip(runs, places)
+    ]
     differ = [word for name, word in CLOCKS if any(clock[name] != clocks[0][name] for clock in clocks)]
     comparable = not differ
     if differ:
         words = differ[0] if len(differ) == 1 else ", ".join(differ[:-1]) + " and " + differ[-1]
         notes.append(f"Not comparable: the runs had different {words}. No speedup is given.")
-    if not all((run["machine"] or {}).get("processor") for run in runs):
+    if not all(processor for processor, _ in places):
         notes.append("A trace does not say which machine it ran on: its times may not be comparable.")
     if any((run["versions"] or {}) != (runs[0]["versions"] or {}) for run in runs):
         notes.append("The runs had different versions of the libraries.")
@@ -298,11 +293,6 @@ def _notes(traces: list[Trace], seen: bool) -> tuple[list[str], bool]:
     ):
         notes.append("The runs had different limits of new tokens.")
     return notes, comparable
-
-
-def _place(run: dict[str, Any]) -> tuple[Any, Any]:
-    machine = run["machine"] or {}
-    return machine.get("processor"), machine.get("device")
 
 
 def _lanes(name: str, trace: Trace, prompts: list[int]) -> list[Lane]:
@@ -340,7 +330,7 @@ def _lane(name: str, trace: Trace, words: list[str], sent: columns.Arrays, rows:
     # A character of several tokens is shown by the last of them, which completes it.
     whole = sent["out_by"][own] == np.arange(own.start, own.stop)
     codes, text = np.unique(sent["out_text"][own], return_inverse=True)
-    last = cycles["end"].astype(object).iloc[-1]
+    last = cycles["end"].iloc[-1]
     return Lane(
         name=name,
         method=str(run["method"]),
@@ -381,16 +371,14 @@ def _parted(lane: Lane, base: Lane) -> Lane:
     if text(lane) == text(base) and lane.end and base.end:
         return lane  # canvases that were filled in another order may still say the same
     own, other = final(lane), final(base)
-    same = 0
-    while same < min(len(own), len(other)) and own[same] == other[same]:
-        same += 1
+    same = common_prefix(own, other)
     # A text that was cut off did not part from one that went on: it stopped.
     rest, ahead = len(own) > same, len(other) > same
     over = (rest and ahead) or (rest and bool(base.end)) or (ahead and bool(lane.end))
     return replace(lane, parts=same if over else -1)
 
 
-def flat(fields: Sequence[Field]) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+def flat(fields: Sequence[Field]) -> tuple[Json, dict[str, np.ndarray]]:
     """The fields as a header and flat arrays, named ``<field>.<lane>.<array>``, for the browser.
 
     Times are float32 seconds; the clock of the picture is no finer.
@@ -447,10 +435,7 @@ def _number(value: float) -> float | None:
     return float(value) if np.isfinite(value) else None
 
 
-STATE = ("prompt", "time", "playing", "pace", "theme", "projector")
-
-
-class Race(AnyWidget):
+class Race(Stateful):
     """A race that can be scrubbed and played; made by `race`.
 
     Everything travels once, as bytes; playing happens in the browser. These traits follow what is shown and
@@ -464,25 +449,18 @@ class Race(AnyWidget):
 
     _esm = script("race")
     _css = style("race")
-    data = t.Bytes().tag(sync=True)
+    NAME = "the race"
+    STATE = ("prompt", "time", "playing", "pace", "theme", "projector")
     prompt = t.Int(0).tag(sync=True)
     time = t.Float(0.0).tag(sync=True)
-    playing = t.Bool(False).tag(sync=True)
     pace = t.Float(12.0).tag(sync=True)
-    theme = t.Enum(["auto", "light", "dark"], "auto").tag(sync=True)
-    projector = t.Bool(False).tag(sync=True)
 
-    def __init__(self, fields: Sequence[Field], **state: Any) -> None:
-        if unknown := [name for name in state if name not in STATE]:
-            raise ParameterError(f"the race has no {unknown[0]!r}; it has {', '.join(STATE)}")
+    def __init__(self, fields: Sequence[Field], **state: Value) -> None:
         self.fields = list(fields)
-        try:
-            super().__init__(data=columns.pack(*flat(self.fields)), **state)
-        except t.TraitError as error:
-            raise ParameterError(f"the race cannot start so: {error}") from None
+        super().__init__(columns.pack(*flat(self.fields)), state)
 
     @t.validate("prompt")
-    def _legal_prompt(self, proposal: Any) -> int:
+    def _legal_prompt(self, proposal: t.Bunch) -> int:
         if not 0 <= proposal["value"] < len(self.fields):
             raise t.TraitError(f"there is no prompt {proposal['value']}: the race has {len(self.fields)}")
         return int(proposal["value"])
@@ -490,39 +468,28 @@ class Race(AnyWidget):
     @property
     def table(self) -> pd.DataFrame:
         """One row a prompt and lane: finish in seconds, tokens, passes, speedup (NaN if clocks differ)."""
-        import pandas as pd
-
         rows = []
         for number, field in enumerate(self.fields):
             for i, lane in enumerate(field.lanes):
-                row = {
-                    "prompt": number,
-                    "name": lane.name,
-                    "exactness": lane.exactness,
+                row = {"prompt": number, "name": lane.name, "exactness": lane.exactness}
+                row |= {
                     "tokens": lane.output,
+                    "prefill": lane.prefill,
+                    "finish": lane.finish,
+                    "passes": len(lane.blocks["end"]),
                 }
-                row |= {"prefill": lane.prefill, "finish": lane.finish, "passes": len(lane.blocks["end"])}
                 row |= {"speedup": field.speedup(i), "speedup_with_prefill": field.speedup(i, prefill=True)}
                 rows.append(row | {"ended": lane.end, "parts": lane.parts})
         return pd.DataFrame(rows)
 
-    def to_html(self, path: str | Path, *, force: bool = False) -> Path:
-        """Write the race as one offline page; an existing file only with `force`.
-
-        Raises
-        ------
-        TraceError
-            If the file exists (unless `force`) or cannot be written.
-        """
-        state = {name: getattr(self, name) for name in STATE} | {"playing": False}
+    def _page(self) -> str:
         names = ", ".join(lane.name for lane in self.fields[self.prompt].lanes)
-        notes = "".join(f"<p>{escape(visible(note))}</p>" for note in self.fields[self.prompt].notes)
+        notes = "".join(f"<p>{html(note)}</p>" for note in self.fields[self.prompt].notes)
         still = f'<div class="specviz">{notes}{table(self.table.round(4))}</div>'
-        view = View("race", "Race", self.data, state)
-        return write_text(Path(path), document(f"specviz race: {names}", [view], still), force)
+        return self._document("race", f"specviz race: {names}", still)
 
 
-def race(traces: Traces, **state: Any) -> Race:
+def race(traces: Traces, **state: Value) -> Race:
     """Race several methods on the same prompt, each on its own recorded clock.
 
     Parameters

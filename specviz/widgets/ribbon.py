@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from specviz.view.updates import Traces
+    from specviz.widgets.stateful import Value
 
     from ..view.flicker import Flicker
     from .flicker import LiveFlicker
 
 
 def flicker(
-    traces: Traces, prompt: int | None = None, *, live: bool = False, **state: Any
+    traces: Traces, prompt: int | None = None, *, live: bool = False, **state: Value
 ) -> Flicker | LiveFlicker:
     """What a stream's display showed, took back and hid: time down, words across, runs side by side.
 

@@ -26,6 +26,8 @@ from specviz.widgets import assets
 from specviz.widgets.columns import Chunks, columns, pack
 from specviz.widgets.page import START
 
+from .front_end import LATER, first_size, sent_size
+
 K = 5
 VOCABULARY = 32_000
 LEVELS = 10
@@ -213,7 +215,7 @@ def bench(
     tick(2, 2, "a page")
     with tempfile.TemporaryDirectory() as folder:
         page = synthetic(200, 4, tokens=200).to_html(Path(folder) / "page.html").stat().st_size / 1e6
-    later = max(map(assets.sent_size, assets.LATER)) / 1e3
+    later = max(map(sent_size, LATER)) / 1e3
     row = rows[0]
     return Report(
         "player",
@@ -232,7 +234,7 @@ def bench(
             Bar("open, s", row["opened"], 2, "at most"),
             Bar("median step, ms", row["median"], 16, "at most"),
             Bar("page of 200 tokens, MB", page, 1, "at most"),
-            Bar("scripts and styles, player to explorer, kB", assets.first_size() / 1e3, 150, "at most"),
+            Bar("scripts and styles, player to explorer, kB", first_size() / 1e3, 150, "at most"),
             Bar("a later view's, as sent, kB", later, 40, "at most"),
         ],
         [

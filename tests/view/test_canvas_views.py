@@ -18,7 +18,7 @@ from canvas_traces import build
 from specviz import metrics, view
 from specviz.errors import ParameterError, TraceError
 from specviz.view import lattices, states
-from specviz.view.canvas import NOW, STATES, WHY, canvas
+from specviz.view.canvas import STATES, WHY, canvas
 from specviz.view.picture import picture
 
 matplotlib.use("agg")
@@ -26,6 +26,8 @@ RUNS = {
     "stepwise": {}, "ssd": {}, "mix": {"tree": "mix"}, "dual": {"tree": "mix", "cache": "dual", "refresh": 5},
     "parallel": {"threshold": 0.02},
 }  # fmt: skip
+
+NOW = ("accepted", "bonus", "correction", "plain", "parallel")  # states of a cell that is placed in the pass
 
 
 def of(name: str, **more):

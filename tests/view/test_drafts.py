@@ -60,10 +60,10 @@ def test_the_words_name_every_node(trace):
 
 
 def test_letters_that_no_font_has_are_boxes(monkeypatch, recwarn):
-    from specviz.view import plots
+    from specviz.view import axes
 
-    monkeypatch.setattr(plots, "_glyphs", lambda: frozenset(map(ord, "abc □")))
-    assert plots.drawable("cab 猫x") == "cab □□"
+    monkeypatch.setattr(axes, "_glyphs", lambda: frozenset(map(ord, "abc □")))
+    assert axes.drawable("cab 猫x") == "cab □□"
     monkeypatch.undo()
     ax = view.draft_tree(traces.build("unispec", nodes=24, tokens=60, seed=2))  # Chinese, control characters
     ax.figure.canvas.draw()

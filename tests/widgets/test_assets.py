@@ -5,10 +5,11 @@ from __future__ import annotations
 from importlib.resources import files
 
 import pytest
+from benchmarks.front_end import names
 
 from specviz.widgets import assets
 
-SCRIPTS = [name for name in assets.names() if name.endswith(".js")]
+SCRIPTS = [name for name in names() if name.endswith(".js")]
 
 
 def source(name):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from benchmarks.front_end import unpack
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -14,7 +15,7 @@ import specviz as sv
 from specviz.errors import TraceError
 from specviz.trace import Recorder
 from specviz.view.picture import KINDS
-from specviz.widgets.columns import CHUNK, END, Chunks, columns, pack, unpack
+from specviz.widgets.columns import CHUNK, END, Chunks, columns, pack
 from traces import EOS, HOSTILE, build, cycles, metadata, piece
 
 

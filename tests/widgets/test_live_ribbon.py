@@ -16,8 +16,9 @@ from specviz.view.updates import ribbon
 
 pytest.importorskip("anywidget", reason="needs the lab extra")
 
+from benchmarks.front_end import unpack
+
 from specviz.widgets.columns import columns as player_columns
-from specviz.widgets.columns import unpack
 from specviz.widgets.flicker import BETAS, FATED, MOST_K, RECORDED, columns, partings, table
 from specviz.widgets.race import race
 

@@ -8,10 +8,12 @@ import pytest
 
 pytest.importorskip("anywidget", reason="needs the lab extra")
 
+from benchmarks.front_end import LATER, first_size, sent_size, unpack
+
 import specviz as sv
 from specviz.errors import ParameterError, TraceError
 from specviz.widgets import assets
-from specviz.widgets.columns import Chunks, columns, pack, unpack
+from specviz.widgets.columns import Chunks, columns, pack
 from specviz.widgets.player import Player, player
 from traces import build
 
@@ -69,9 +71,9 @@ def test_the_page_holds_every_run_and_no_address(tmp_path):
 def test_the_front_end_is_small_and_plain():
     folder = Path(sv.__file__).parent / "widgets"
     files = [*folder.glob("*.js"), *folder.glob("*.css")]
-    assert assets.first_size() < 150_000
-    assert all(assets.sent_size(name) < 40_000 for name in assets.LATER)
-    assert {*assets.LATER, "player", "race", "explore"} <= {f.stem for f in files}
+    assert first_size() < 150_000
+    assert all(sent_size(name) < 40_000 for name in LATER)
+    assert {*LATER, "player", "race", "explore"} <= {f.stem for f in files}
     words = ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "@import", "url(h")
     for file in files:
         text = file.read_text(encoding="utf8")

@@ -1,0 +1,145 @@
+"""What the matplotlib views share: axes, fonts, colours with a form each, legends, and a figure as PNG."""
+
+from __future__ import annotations
+
+import io
+import logging
+import warnings
+from collections.abc import Sequence
+from functools import cache
+from typing import Any, TypeAlias
+
+import numpy as np
+from matplotlib import font_manager
+from matplotlib.axes import Axes
+from matplotlib.axis import Axis
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+Look: TypeAlias = dict[str, Any]  # keyword arguments of what matplotlib draws
+
+# Okabe and Ito's, with a marker each: what stands apart must do so without colour, too.
+LOOKS = (
+    ("#0072b2", "o"), ("#d55e00", "s"), ("#009e73", "^"),
+    ("#cc79a7", "D"), ("#e69f00", "v"), ("#56b4e9", "P"),
+)  # fmt: skip
+HATCHES = ("", "///", "...", "xx")
+GREY = "#888888"  # on white and on black
+# How a draft's node is drawn, by what became of it.
+FATE_LOOKS: dict[str, Look] = {
+    "accepted": {"marker": "o", "color": "#0072b2", "s": 15},
+    "rejected": {"marker": "x", "color": "#d55e00", "s": 24},
+    "unjudged": {"marker": ".", "color": "#777777", "s": 14},
+    "unreviewed": {"marker": "$?$", "color": "#56b4e9", "s": 28},
+    "cut": {"marker": "|", "color": "#777777", "s": 28},
+    "unsent": {"marker": "o", "facecolors": "none", "edgecolors": "#777777", "s": 15},
+    "pruned": {"marker": "^", "facecolors": "none", "edgecolors": "#777777", "s": 15},
+}
+CJK = (
+    "Noto Sans CJK SC", "Noto Sans CJK JP", "Hiragino Sans", "PingFang SC", "Yu Gothic", "Microsoft YaHei",
+    "WenQuanYi Micro Hei", "Noto Sans SC", "Droid Sans Fallback",
+)  # fmt: skip
+
+
+def axes(ax: Axes | None, size: tuple[float, float], boxed: bool = False) -> Axes:
+    """The given axes, or new ones of this size in inches; open above and at the right unless `boxed`."""
+    if ax is None:
+        import matplotlib.pyplot as plt
+
+        ax = plt.subplots(figsize=size, layout="constrained")[1]
+    if not boxed:
+        ax.spines[["top", "right"]].set_visible(False)
+    return ax
+
+
+def panel(ax: Axes, low: float, height: float) -> Axes:
+    """Axes in a part of others, as wide as these; open above and at the right."""
+    return axes(ax.inset_axes((0, low, 1, height)), (0, 0))
+
+
+def bare(ax: Axes, above: bool = True) -> None:
+    """Axes of a table: labels without marks or lines, those of the columns `above`."""
+    if above:
+        ax.xaxis.tick_top()
+    ax.tick_params(length=0)
+    ax.spines[:].set_visible(False)
+
+
+def look(number: int) -> tuple[str, str]:
+    """Colour and marker of the n-th of several things."""
+    return LOOKS[number % len(LOOKS)]
+
+
+def bar_look(number: int) -> Look:
+    """How the n-th of several bars side by side is filled."""
+    return {"color": look(number)[0], "hatch": HATCHES[number % len(HATCHES)], "edgecolor": "white"}
+
+
+def bar_places(number: int, count: int, places: int) -> tuple[np.ndarray, float]:
+    """Where the n-th of `count` bars stands at each of some places, and how far bars are apart."""
+    wide = 0.8 / count
+    return np.arange(places) + (number - (count - 1) / 2) * wide, wide
+
+
+def whole_numbers(*axis: Axis) -> None:
+    """Ticks at whole numbers only."""
+    for each in axis:
+        each.set_major_locator(MaxNLocator(integer=True))
+
+
+def note(ax: Axes, text: str, **more: Any) -> Axes:
+    """A sentence in the middle of axes that have nothing to show."""
+    ax.text(0.5, 0.5, text, ha="center", transform=ax.transAxes, **more)
+    return ax
+
+
+def legend(ax: Axes, *entries: Sequence[Any], **more: Any) -> None:
+    """A legend in one row without a frame, above the axes unless `more` says where."""
+    count = len(entries[0]) if entries else len(ax.get_legend_handles_labels()[0])
+    plain: Look = {"frameon": False, "fontsize": 8, "handlelength": 1.2, "borderpad": 0, "borderaxespad": 0}
+    if "loc" not in more:
+        plain |= {"loc": "lower left", "bbox_to_anchor": (0, 1.01)}
+    ax.legend(*entries, ncols=max(1, count), **(plain | more))
+
+
+def legend_right(ax: Axes, height: float = 1.02, **more: Any) -> None:
+    """`legend`, above the axes at their right."""
+    legend(ax, loc="lower right", bbox_to_anchor=(1, height), **more)
+
+
+def new_figure(size: tuple[float, float], **options: Any) -> Figure:
+    """A white figure of this size in inches that pyplot does not keep."""
+    logging.getLogger("matplotlib.font_manager").setLevel(logging.ERROR)
+    made = Figure(figsize=size, dpi=100, facecolor="white", **options)
+    FigureCanvasAgg(made)
+    return made
+
+
+def png(figure: Figure) -> bytes:
+    """A figure's PNG; a box stands for what no font has."""
+    out = io.BytesIO()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing")
+        figure.savefig(out, format="png")
+    return out.getvalue()
+
+
+@cache
+def fonts() -> list[str]:
+    """The font that matplotlib brings, and whatever installed one has Chinese and Japanese characters."""
+    have = set(font_manager.get_font_names())
+    return ["DejaVu Sans", *[name for name in CJK if name in have][:2]]
+
+
+@cache
+def _glyphs() -> frozenset[int]:
+    """Characters that the fonts of `fonts` have."""
+    return frozenset().union(
+        *(font_manager.get_font(font_manager.findfont(name)).get_charmap() for name in fonts())
+    )
+
+
+def drawable(text: str) -> str:
+    """A text as the fonts can draw it: a box for each character that none has, instead of a warning."""
+    return "".join(c if ord(c) in _glyphs() else "□" for c in text)

@@ -1,0 +1,60 @@
+"""What widgets share: data that travels once and traits that can be set; a thread's end and its error."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import ClassVar, TypeAlias
+
+import traitlets as t
+from anywidget import AnyWidget
+
+from specviz.errors import ParameterError, SpecvizError
+from specviz.view.static import Page
+from specviz.widgets.page import View, document
+
+Value: TypeAlias = bool | float | str | Sequence[int]  # of a trait that follows what is shown
+
+
+class Stateful(Page, AnyWidget):
+    """A widget whose data travels once, as bytes; its other traits follow what is shown and can be set.
+
+    A subclass says in `NAME` what an error calls it, in `STATE` which traits are where it stands, and in
+    `MORE` which others it may begin with.
+    """
+
+    NAME: ClassVar[str]
+    STATE: ClassVar[tuple[str, ...]]
+    MORE: ClassVar[tuple[str, ...]] = ()
+    data = t.Bytes().tag(sync=True)
+    playing = t.Bool(False).tag(sync=True)
+    theme = t.Enum(["auto", "light", "dark"], "auto").tag(sync=True)
+    projector = t.Bool(False).tag(sync=True)
+
+    def __init__(self, data: bytes, state: dict[str, Value], **more: bytes) -> None:
+        if unknown := [name for name in state if name not in (*self.STATE, *self.MORE)]:
+            raise ParameterError(f"{self.NAME} has no {unknown[0]!r}; it has {', '.join(self.STATE)}")
+        try:
+            super().__init__(data=data, **more, **state)
+        except t.TraitError as error:
+            raise ParameterError(f"{self.NAME} cannot start so: {error}") from None
+
+    def _document(self, view: str, title: str, still: str) -> str:
+        """One offline page, as it stands but for playing."""
+        state = {name: getattr(self, name) for name in self.STATE} | {"playing": False}
+        return document(title, [View(view, view.capitalize(), self.data, state)], still)
+
+
+def joined(thread: threading.Thread | None, seconds: float | None) -> bool:
+    """Wait for a decode's thread; whether it has ended."""
+    if thread is None:
+        return True
+    thread.join(seconds)
+    return not thread.is_alive()
+
+
+def error_line(error: Exception) -> str:
+    """An error as one line."""
+    text = " ".join(str(error).split())[:500]
+    own = isinstance(error, SpecvizError) and text
+    return text if own else f"{type(error).__name__}: {text}".rstrip(": ")
