@@ -127,7 +127,7 @@ def run(
         all_ranks.told(lambda: bool(begin(path, settled.settled, prompts, now)))
         results = all_ranks.tried(lambda: Results(path))
         keep = Keeper(results)
-        lacking = {tuple(place) for place in all_ranks.told(lambda: sorted(keep.lacking(retry)))}
+        lacking = {(c, n, p) for c, n, p in all_ranks.told(lambda: sorted(keep.lacking(retry)))}
         jobs = list(jobs_of(settled, lacking, kernels_of(results)))
         done, total = len(results.wanted) - sum(len(job.todo) for job in jobs), len(results.wanted)
         failed = 0

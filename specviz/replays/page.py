@@ -438,20 +438,23 @@ def title(paper: str) -> str:
 def marked(results: Results) -> tuple[dict[str, Any], dict[str, tuple[dict[str, Any], str]]] | None:
     """The fastest contender that left traces, and its best, median and worst prompt with their figure."""
     good = [row for row in results.records() if row["error"] is None]
-    ranked = []
-    for cell in results.cells:
-        if cell["cell"] != cell["against"] and (rows := ranked_rows(results, cell, good)):
-            ranked.append((cell, *rows))
-    if not ranked:
+    cells = [cell for cell in results.cells if cell["cell"] != cell["against"]]
+    ranked = [(cell, *ranked_rows(results, cell, good)) for cell in cells]
+    cell, rows, unit = max(ranked, key=lambda each: median_value(each[1]), default=({}, [], ""))
+    if not rows:
         return None
-    cell, rows, unit = max(ranked, key=lambda each: each[1][len(each[1]) // 2][0])
     places = {"best": rows[-1], "median": rows[len(rows) // 2], "worst": rows[0]}
     return cell, {name: (row, f"{value:.2f} {unit}") for name, (value, row) in places.items()}
 
 
+def median_value(rows: Sequence[tuple[float, dict[str, Any]]]) -> float:
+    """The figure of the middle one of ranked rows; minus infinity without any."""
+    return rows[len(rows) // 2][0] if rows else float("-inf")
+
+
 def ranked_rows(
     results: Results, cell: Mapping[str, Any], good: Sequence[dict[str, Any]]
-) -> tuple[list[tuple[float, dict[str, Any]]], str] | None:
+) -> tuple[list[tuple[float, dict[str, Any]]], str]:
     """A contender's rows with a trace by speedup, or where there are no times by tokens a cycle; the unit."""
     base = {(row["round"], row["prompt"]): row for row in good if row["cell"] == cell["against"]}
     timed, counted = [], []
@@ -465,4 +468,4 @@ def ranked_rows(
         if row["steps"]:
             counted.append((row["tokens"] / row["steps"], row))
     rows, unit = (timed, "× as fast") if timed else (counted, "tokens a cycle")
-    return (sorted(rows, key=lambda each: each[0]), unit) if rows else None
+    return sorted(rows, key=lambda each: each[0]), unit

@@ -71,7 +71,7 @@ def published(name: str) -> pd.DataFrame:
         "caption": entry["caption"],
         "place": entry["place"],
         "note": entry.get("note", ""),
-        "known": [known["text"] for known in entry.get("known", [])],
+        "known": [remark["text"] for remark in entry.get("known", [])],
     }
     return frame
 

@@ -515,7 +515,7 @@ def reason(row: Mapping[str, Any], recipe: Recipe, made: Measurement) -> str:
 
 
 def differences(frame: pd.DataFrame, recipe: Recipe, made: Measurement) -> list[dict[str, str]]:
-    """RunOptions the set-up differs from the paper's."""
+    """How the set-up differs from the paper's."""
 
     def words(column: str) -> str:
         return ", ".join(dict.fromkeys(filter(None, frame[column]))) or "does not say"
@@ -523,7 +523,7 @@ def differences(frame: pd.DataFrame, recipe: Recipe, made: Measurement) -> list[
     here = made.environment
     device = str(here.get("device"))
     if device.startswith("cpu"):
-        device += f" ({here.get('processor')}), {plural(here.get('threads'), 'thread')}"
+        device += f" ({here['processor']}), {plural(here['threads'], 'thread')}"
     model = here.get("model", {})
     size = model.get("parameters")
     ours = f"{model.get('name')}" + (f" ({size / 1e6:.1f} M parameters)" if size else "")
