@@ -24,7 +24,7 @@ def home() -> Path:
 
 
 def folder(name: str) -> Path:
-    """The data folder called `name` (``models``, ``traces``, ``suites``, ``templates``, ``published``).
+    """The data folder called `name` (``models``, ``traces``, ``published``, ``recipes`` ...).
 
     Raises
     ------

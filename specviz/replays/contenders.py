@@ -9,11 +9,14 @@ from typing import Any
 from specviz.loop import generate
 from specviz.measure.sweep import BEAM, Measured, Point
 from specviz.measure.timing import BASELINE
-from specviz.replays.recipes import EXIT_FALLBACKS, EXIT_ROLLBACKS, FALLBACKS, ROLLBACKS, WINDOWS
 
 # ---------------------------------------------------------------- BiLD (Kim et al.)
 
 NEVER = 1e6  # nats: no token is that unlikely
+FALLBACKS = (0.3, 0.5, 0.7, 0.9)  # the paper: 0.5 to 0.9 for translation, 0.2 to 0.6 for summaries
+ROLLBACKS = (1.0, 2.0, 4.0, 8.0)  # the paper: 1 to 10, and 2 to 6
+WINDOWS = range(3, 11)
+EXIT_FALLBACKS, EXIT_ROLLBACKS = (0.2, 0.5, 0.8), (0.5, 1.0, 1.5)
 CALM_THRESHOLDS, CALM_DECAYS = (0.7, 0.8, 0.9, 0.95, 0.98), (0, 4, 8)
 ORACLE = (0.01, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8)
 NUCLEUS = {"temperature": 1.0, "top_p": 0.8}

@@ -522,7 +522,7 @@ def differences(frame: pd.DataFrame, recipe: Recipe, made: Measurement) -> list[
 
     here = made.environment
     device = str(here.get("device"))
-    if device.startswith("cpu"):
+    if device.startswith("cpu") and here.keys() >= {"processor", "threads"}:
         device += f" ({here['processor']}), {plural(here['threads'], 'thread')}"
     model = here.get("model", {})
     size = model.get("parameters")
