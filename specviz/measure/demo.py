@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -16,15 +15,15 @@ from specviz.measure.report import Estimate, Part, Report
 from specviz.measure.timing import (
     BASELINE,
     Entrant,
-    Texts,
+    Phased,
     Timed,
     calibrated,
     closing,
     counter,
+    finish,
     lineup,
     paired,
     setting,
-    synchroniser,
     threads,
 )
 from specviz.methods import find
@@ -61,24 +60,6 @@ NOTES = [
     "What a method remembers was empty at the first text.",
     "Our methods write their record while the clock runs.",
 ]
-
-
-class Phased(Texts):
-    """A run, text by text, that keeps the seconds of each prefill."""
-
-    def __init__(self, run: Run) -> None:
-        super().__init__(run)
-        self.wait = synchroniser(run.model.device)
-        self.prefills: list[float] = []
-
-    def __call__(self, number: int = 0) -> list[int]:
-        self.begin = time.perf_counter()
-        return super().__call__(number)
-
-    def notice(self, cycle: Any) -> None:
-        if cycle.number == 0:
-            self.wait()
-            self.prefills.append(time.perf_counter() - self.begin)
 
 
 def plan(out: Path, entrants: list[Entrant], force: bool) -> list[Path]:
@@ -166,7 +147,7 @@ def run(
     if not any(e.method == BASELINE for e in entrants):
         raise PromptError(f"the method {BASELINE} is not installed, and speedups are measured against it")
     files = plan(out, entrants, force)
-    chosen = pick(entries, each)
+    chosen, brief = pick(entries, each), min(WARM_UP, max_new_tokens)
     with threads(count), ExitStack() as stack:
         parameters, remarks = ({}, []) if drafts else sizes(model, practice, tick)
         engines, missing = other_engines(path)
@@ -174,12 +155,12 @@ def run(
         stack.enter_context(closing(runs))
         for entrant, file in zip(entrants, files[1:]):
             more = {"draft": entrant.draft} | parameters.get(entrant.method, {})
-            _warm_up(model, chosen[0], entrant.method, min(WARM_UP, max_new_tokens), more)
+            finish(Run(model, chosen[0], entrant.method, max_new_tokens=brief, record=None, **more))
             runs[entrant.label] = Run(
                 model, chosen, entrant.method, out=file, force=force, max_new_tokens=max_new_tokens, **more
             )
         for engine in engines:
-            _warm_up(engine, chosen[0], BASELINE, min(WARM_UP, max_new_tokens), {})
+            finish(Run(engine, chosen[0], BASELINE, max_new_tokens=brief, record=None))
             runs[name_of(engine)] = Run(engine, chosen, BASELINE, max_new_tokens=max_new_tokens, record=None)
         texts = sum(len(e.get("turns", [0])) for e in chosen)
         decoders = {label: Phased(run) for label, run in runs.items()}
@@ -192,11 +173,6 @@ def run(
     report = tabulate(entrants, engines, times, prefills, traces, about)
     report.notes += remarks + missing
     return report, write_page(report, traces, out / PAGE, force)
-
-
-def _warm_up(model: Any, prompt: dict[str, Any], method: str, tokens: int, more: dict[str, Any]) -> None:
-    for _ in Run(model, prompt, method, max_new_tokens=tokens, record=None, **more):
-        pass
 
 
 def sizes(

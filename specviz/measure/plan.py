@@ -26,6 +26,7 @@ from specviz.errors import ParameterError, PromptError
 from specviz.files import checked, exists
 from specviz.loop.checks import check_prompts as entries_of
 from specviz.loop.drafters import bundled_draft
+from specviz.measure.rows import words
 from specviz.measure.schema import ModelTable, PlanKeys
 from specviz.measure.timing import BASELINE
 from specviz.methods.base import near
@@ -50,29 +51,16 @@ LANGUAGES = ("template", "source_language", "target_language")  # what streams m
 
 @dataclass(frozen=True)
 class Cell:
-    """One row of the table.
+    """One row of the table."""
 
-    Parameters
-    ----------
-    cell : int
-        Its number.
-    model, method, draft, suite : str
-        Names; `draft` is None for a method that needs none.
-    parameters : dict
-        Those of the method that were given.
-    temperature : float
-    against : int
-        Number of the reference's cell; a reference has its own.
-    """
-
-    cell: int
+    cell: int  # its number
     model: str
     method: str
-    draft: str | None
-    parameters: dict[str, Any]
+    draft: str | None  # None for a method that needs none
+    parameters: dict[str, Any]  # those of the method that were given
     suite: str
     temperature: float
-    against: int
+    against: int  # number of the reference's cell; a reference has its own
 
     @property
     def label(self) -> str:
@@ -92,44 +80,28 @@ class Suite:
     @property
     def digest(self) -> str:
         """Of all its prompts, in order."""
-        content = json.dumps(
-            [list(map(plain, self.entries)), list(map(plain, self.warm))], ensure_ascii=False
-        )
+        prompts = [list(map(plain, self.entries)), list(map(plain, self.warm))]
+        content = json.dumps(prompts, ensure_ascii=False)
         return hashlib.sha256(content.encode()).hexdigest()[:16]
 
 
 @dataclass
 class Plan:
-    """A plan whose every name and number was checked.
+    """A plan whose every name and number was checked."""
 
-    Parameters
-    ----------
-    models : list of dict
-        ``model`` (a name), ``device``, ``device_map`` or ``tp_plan``, ``dtype`` and ``revision`` of each.
-    cells : list of Cell
-    suites : dict of name to Suite
-    seeds : list of int
-    options : dict
-        ``max_new_tokens``, ``top_k``, ``top_p``.
-    number : int or None
-        Prompts of each suite; None: all.
-    warm_up, threads : int
-    timed, traces : bool
-    objects : dict
-        Models in memory by name; they cannot leave this process.
-    """
-
-    models: list[dict[str, Any]]
+    models: list[
+        dict[str, Any]
+    ]  # ``model`` (a name), ``device``, ``device_map`` or ``tp_plan``, ``dtype`` ...
     cells: list[Cell]
-    suites: dict[str, Suite]
+    suites: dict[str, Suite]  # by name
     seeds: list[int]
-    options: dict[str, Any]
-    number: int | None
+    options: dict[str, Any]  # ``max_new_tokens``, ``top_k``, ``top_p``
+    number: int | None  # prompts of each suite; None: all
     warm_up: int
     threads: int
     timed: bool
     traces: bool
-    objects: dict[str, Any] = field(default_factory=dict)
+    objects: dict[str, Any] = field(default_factory=dict)  # models in memory, which cannot leave this process
 
     @classmethod
     def of(cls, given: str | Path | Mapping[str, Any] | None = None, **keys: Any) -> Plan:
@@ -231,11 +203,6 @@ class Plan:
     def rows(self) -> int:
         """How many rows the finished run has."""
         return sum(len(self.suites[cell.suite].entries) for cell in self.cells) * len(self.seeds)
-
-
-def words(parameters: Mapping[str, Any]) -> str:
-    """Parameters as a table says them."""
-    return " ".join(f"{name}={value}" for name, value in parameters.items())
 
 
 # ---------------------------------------------------------------- reading

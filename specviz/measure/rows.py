@@ -79,6 +79,10 @@ class Results:
     ----------
     plan : dict
         What was asked, as plain data: ``models``, ``cells``, ``suites``, ``seeds``, ``max_new_tokens``, ...
+    cells : list of dict
+        The rows of the table: ``cell``, ``model``, ``method``, ``draft``, ``parameters``, ``suite`` ...
+    wanted : dict
+        (cell, round, prompt) of every row, by the name of its file without the ending.
     created : str
 
     Raises
@@ -104,42 +108,32 @@ class Results:
             raise TraceError(f"{file} has a schema which this version of specviz cannot read")
         checked(RunFile, content, str(file), "the file is damaged: run the plan again into another folder")
         self.plan, self.created = content["plan"], content["created"]
-        self._wanted = {
+        self.cells: list[dict[str, Any]] = self.plan["cells"]
+        self.wanted: dict[str, tuple[int, int, int]] = {
             key_of(cell["cell"], number, prompt): (cell["cell"], number, prompt)
-            for cell in self.plan["cells"]
+            for cell in self.cells
             for number in range(len(self.plan["seeds"]))
             for prompt in range(self.plan["suites"][cell["suite"]]["prompts"])
         }
 
     def __repr__(self) -> str:
-        done = len(self._wanted) - len(self.missing)
         failed = f", {len(self.failures())} failed" if len(self.failures()) else ""
-        return f"<Results {self.path}: {done} of {len(self._wanted)} rows{failed}>"
+        return f"<Results {self.path}: {len(self.done)} of {len(self.wanted)} rows{failed}>"
 
     def _repr_html_(self) -> str:
         page = self.shown().to_html(index=False, border=0, max_rows=100)
         return re.sub(r"(\[[\d.]+), ([\d.]+\])", r"\1,&nbsp;\2", page)  # an interval stays on one line
 
     @property
-    def cells(self) -> list[dict[str, Any]]:
-        """The rows of the table: ``cell``, ``model``, ``method``, ``draft``, ``parameters``, ``suite`` ..."""
-        return self.plan["cells"]  # type: ignore[no-any-return]
-
-    @property
-    def wanted(self) -> dict[str, tuple[int, int, int]]:
-        """File name without its ending of every row: (cell, round, prompt)."""
-        return self._wanted
-
-    @property
     def done(self) -> set[str]:
         """Names of those that are there, failed ones among them."""
-        return {file.stem for file in (self.path / "rows").glob("*.json")} & set(self._wanted)
+        return {file.stem for file in (self.path / "rows").glob("*.json")} & set(self.wanted)
 
     @property
     def missing(self) -> list[tuple[int, int, int]]:
         """(cell, round, prompt) of rows that are still to be decoded."""
         done = self.done
-        return [place for key, place in self._wanted.items() if key not in done]
+        return [place for key, place in self.wanted.items() if key not in done]
 
     @property
     def complete(self) -> bool:
@@ -164,7 +158,7 @@ class Results:
         """
         rows = []
         files = {file.stem: file for file in (self.path / "rows").glob("*.json")}
-        for key, place in self._wanted.items():
+        for key, place in self.wanted.items():
             if key not in files:
                 continue
             when = files[key].stat().st_mtime_ns
@@ -240,20 +234,18 @@ class Results:
             if name not in ROW_COLUMNS:
                 raise ParameterError(f"a table is broken down by {', '.join(ROW_COLUMNS)}; not by {name!r}")
         parts: dict[tuple, list[dict[str, Any]]] = defaultdict(list)
-        order: dict[tuple, None] = {}
         for row in self.records():
-            group = tuple(row.get(name) for name in given)
-            parts[(row["cell"], *group)].append(row)
-            order[group] = None
+            parts[(row["cell"], *(row.get(name) for name in given))].append(row)
+        groups = list(dict.fromkeys(key[1:] for key in parts)) or [()]
         lines = []
         for cell in self.cells:
-            for group in order or {(): None}:
+            for group in groups:
                 rows = parts.get((cell["cell"], *group), [])
                 if not rows and given:
                     continue
                 base = parts.get((cell["against"], *group), [])
                 head = {name: cell[name] for name in CELL_COLUMNS} | dict(zip(given, group))
-                head["parameters"] = " ".join(f"{k}={v}" for k, v in cell["parameters"].items())
+                head["parameters"] = words(cell["parameters"])
                 lines.append({"cell": cell["cell"]} | head | figures(rows, base, cell))
         return pd.DataFrame(lines)
 
@@ -293,18 +285,13 @@ class Results:
         ends = ("MiB", "of means", "a request", "tokens", "prompts", "decoding", "tokens/s pooled", "draft")
         ranks = [next((i for i, end in enumerate(ends) if str(name).endswith(end)), None) for name in table]
         columns = [
-            Column(
-                str(name),
-                right=name not in first,
-                folds=0 if name not in CELL_COLUMNS[1:3] else None,
-                drop_rank=rank,
-            )
+            Column(str(name), name not in first, None if name in CELL_COLUMNS[1:3] else 0, rank)
             for name, rank in zip(table, ranks)
         ]
         print_table(console, columns, table.to_numpy().tolist())
         for text in (*self.places(), *self.notes()):
             write(text)
-        write(f"{self.path}: {len(self.done)} of {len(self._wanted)} rows")
+        write(f"{self.path}: {len(self.done)} of {len(self.wanted)} rows")
 
     def places(self) -> list[str]:
         """Where it was measured, a line for each environment."""
@@ -325,9 +312,8 @@ class Results:
             notes.append("rows come from several environments: pooled figures mix them, paired ones do not")
         if self.missing:
             notes.append(f"{len(self.missing)} rows are still missing")
-        apart = table[
-            (table["pairs"] < table["prompts"]) & (table["cell"] != table["cell"].map(self._against))
-        ]
+        references = {cell["cell"] for cell in self.cells if cell["cell"] == cell["against"]}
+        apart = table[(table["pairs"] < table["prompts"]) & ~table["cell"].isin(references)]
         if self.plan["timed"] and len(apart):
             lost = int((apart["prompts"] - apart["pairs"]).max())
             notes.append(
@@ -338,10 +324,6 @@ class Results:
             where = f"{row['method']} on {row['model']}, {row['suite']} prompt {row['prompt']}"
             notes.append(f"failed: {where}: {row['error']}")
         return notes[:40]
-
-    @property
-    def _against(self) -> dict[int, int]:
-        return {cell["cell"]: cell["against"] for cell in self.cells}
 
 
 # What a printed table has of the figures: column: (heading, format).
@@ -361,6 +343,11 @@ SHOWN = {
     "device_memory": ("of the device", "{:,.0f}"),
 }
 BYTES = ("peak_memory", "device_memory")
+
+
+def words(parameters: Mapping[str, Any]) -> str:
+    """Parameters as a table says them."""
+    return " ".join(f"{name}={value}" for name, value in parameters.items())
 
 
 def says(column: Any) -> bool:
@@ -435,11 +422,12 @@ def paired(rows: Rows, base: Rows) -> list[tuple[Row, Row]]:
 def speedups(pairs: list[tuple[Row, Row]], itself: bool) -> dict[str, float]:
     """The four speedups over the reference; `itself` has 1."""
     names = ("pooled_speedup", "request_speedup", "paired_speedup", "decode_speedup")
-    if itself:
-        one = Estimate(1.0, float("nan"), float("nan"), 0)
-        return {key: value for name in names for key, value in named(name, one).items()}
-    if not pairs:
-        return {key: value for name in names for key, value in named(name, Estimate.of([])).items()}
+    estimates = compared(pairs) if pairs else [Estimate.of([1.0] if itself else [])] * len(names)
+    return {key: value for name, each in zip(names, estimates) for key, value in named(name, each).items()}
+
+
+def compared(pairs: list[tuple[Row, Row]]) -> list[Estimate]:
+    """Speedups of rows over others: pooled, of requests, paired and of decoding."""
     ours, theirs = [a for a, _ in pairs], [b for _, b in pairs]
 
     def columns(field: str) -> list[np.ndarray]:
@@ -449,13 +437,12 @@ def speedups(pairs: list[tuple[Row, Row]], itself: bool) -> dict[str, float]:
     ratios: dict[int, list[float]] = defaultdict(list)
     for a, b in pairs:
         ratios[a["prompt"]].append(speed(a) / speed(b))
-    estimates = (
+    return [
         resampled(quotient, *columns("seconds")),
         resampled(lambda a, b: a / b, *speeds),
         Estimate.of([float(np.median(each)) for each in ratios.values()]),
         resampled(quotient, *columns("decode_seconds")),
-    )
-    return {key: value for name, each in zip(names, estimates) for key, value in named(name, each).items()}
+    ]
 
 
 def quotient(tokens: Any, taken: Any, their_tokens: Any, their_taken: Any) -> Any:
@@ -579,9 +566,9 @@ def differences(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> list[str]
 
 def labelled(cell: Mapping[str, Any]) -> str:
     """A cell in words."""
-    parts = [cell["method"], cell["draft"], *(f"{k}={v}" for k, v in cell["parameters"].items())]
-    words = f"{' '.join(map(str, filter(None, parts)))} on {cell['model']} ({cell['suite']}"
-    return words + (f", temperature {cell['temperature']:g})" if cell["temperature"] else ")")
+    parts = [cell["method"], cell["draft"], words(cell["parameters"])]
+    warm = f", temperature {cell['temperature']:g}" if cell["temperature"] else ""
+    return f"{' '.join(filter(None, parts))} on {cell['model']} ({cell['suite']}{warm})"
 
 
 @contextmanager

@@ -127,7 +127,7 @@ def run(
         all_ranks.told(lambda: bool(begin(path, settled.settled, prompts, now)))
         results = all_ranks.tried(lambda: Results(path))
         keep = Keeper(results)
-        lacking = {(c, n, p) for c, n, p in all_ranks.told(lambda: sorted(keep.lacking(retry)))}
+        lacking = {(c, n, p) for c, n, p in all_ranks.told(lambda: lacking_rows(results, retry))}
         jobs = list(jobs_of(settled, lacking, kernels_of(results)))
         done, total = len(results.wanted) - sum(len(job.todo) for job in jobs), len(results.wanted)
         failed = 0
@@ -152,37 +152,30 @@ def run(
     return results
 
 
+def lacking_rows(results: Results, retry: bool) -> list[tuple[int, int, int]]:
+    """(cell, round, prompt) to decode: what is missing, and with `retry` what failed."""
+    failed = [row for row in results.records() if row["error"] is not None] if retry else []
+    return sorted({*results.missing, *((row["cell"], row["round"], row["prompt"]) for row in failed)})
+
+
 class Keeper:
-    """Writes rows down, and knows which are there."""
+    """Writes rows down, and where they were decoded."""
 
     def __init__(self, results: Results) -> None:
         self.results = results
         self.environments = results.environments
 
-    def lacking(self, retry: bool) -> set[tuple[int, int, int]]:
-        """(cell, round, prompt) to decode: what is missing, and with `retry` what failed."""
-        places = set(self.results.missing)
-        if retry:
-            places |= {
-                (row["cell"], row["round"], row["prompt"])
-                for row in self.results.records()
-                if row["error"] is not None
-            }
-        return places
-
     def __call__(self, row: dict[str, Any]) -> None:
         """Write a row, with its trace and what is new of its environment."""
         path = self.results.path
-        place = row.pop("environment")
+        place, digest = row["environment"], None
         if place is not None:
             self._same_weights(place)
             digest = hashlib.sha256(json.dumps(place, sort_keys=True).encode()).hexdigest()[:12]
             if digest not in self.environments:
                 write_json(path / "environments" / f"{digest}.json", place)
                 self.environments[digest] = place
-            row["environment"] = digest
-        else:
-            row["environment"] = None
+        row["environment"] = digest
         key = key_of(row["cell"], row["round"], row["prompt"])
         trace = row.pop("trace", None)
         if trace is not None:
@@ -192,20 +185,15 @@ class Keeper:
     def _same_weights(self, place: dict[str, Any]) -> None:
         """Refuse a model that is no longer the one that the run began with."""
         for other in self.environments.values():
-            for theirs, ours in (
-                (other["model"], place["model"]),
-                *paired_up(other["drafts"], place["drafts"]),
-            ):
+            shared = other["drafts"].keys() & place["drafts"].keys()
+            pairs = [(other["model"], place["model"])]
+            pairs += [(other["drafts"][name], place["drafts"][name]) for name in shared]
+            for theirs, ours in pairs:
                 if theirs["name"] == ours["name"] and theirs != ours and other["dtype"] == place["dtype"]:
                     raise SpecvizError(
                         f"{ours['name']} has other weights than when {self.results.path} was begun: choose "
                         "another folder"
                     )
-
-
-def paired_up(theirs: dict[str, Any], ours: dict[str, Any]) -> list[tuple[Any, Any]]:
-    """The values of keys that both have."""
-    return [(theirs[name], ours[name]) for name in theirs if name in ours]
 
 
 def kernels_of(results: Results) -> dict[str, str]:
@@ -241,21 +229,17 @@ def jobs_of(plan: Plan, lacking: set[tuple[int, int, int]], kernels: Mapping[str
 def decoded(
     jobs: list[work.Job], plan: Plan, executor: Executor | None, workers: int | None
 ) -> Iterator[dict[str, Any]]:
-    """The rows of all jobs: from an executor, from processes of its own, or decoded here."""
+    """The rows of all jobs: from an executor, from processes of its own, or decoded in this process."""
     if executor is not None:
         yield from spread_out(jobs, executor, plan, workers, ours=False)
-    elif workers is not None:
+        return
+    if workers is not None:
         with processes(workers) as pool:
             yield from spread_out(jobs, pool, plan, workers, ours=True)
-    else:
-        yield from here(jobs, plan.objects)
-
-
-def here(jobs: list[work.Job], objects: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """The rows of all jobs, decoded in this process."""
+        return
     try:
         for job in jobs:
-            yield from work.rows(job, objects)
+            yield from work.rows(job, plan.objects)
     finally:
         work.forget()
 
@@ -301,13 +285,11 @@ def spread_out(
         for future in wait(running, LOOK).done:
             if not future.cancelled() and future.exception() is None:
                 yield from future.result()
-        raise SpecvizError(
-            "a worker died (killed, or out of memory): give the same command again, with fewer workers if "
-            "memory ran out"
-            if isinstance(error, BrokenExecutor)
-            else "the executor gave up its work (did its scheduler end?): start it, then give the same "
-            "command again"
-        ) from error
+        again = "give the same command again"
+        what = f"the executor gave up its work (did its scheduler end?): start it, then {again}"
+        if isinstance(error, BrokenExecutor):
+            what = f"a worker died (killed, or out of memory): {again}, with fewer workers if memory ran out"
+        raise SpecvizError(what) from error
     finally:
         for future in () if ours else running:
             future.cancel()
@@ -332,9 +314,8 @@ def processes(count: int) -> Iterator[Executor]:
     """
     before, listening = set(active_children()), current_thread() is main_thread()
     with ProcessPoolExecutor(count, get_context("spawn"), initializer=work.attend) as pool:
-        heard = (
-            signal.signal(signal.SIGINT, signal.SIG_IGN) if listening else None
-        )  # a new process inherits it
+        # A new process inherits the handler.
+        heard = signal.signal(signal.SIGINT, signal.SIG_IGN) if listening else None
         try:
             for _ in range(count):
                 pool.submit(work.cores)

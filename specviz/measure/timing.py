@@ -17,12 +17,14 @@ from specviz import calibration, methods
 from specviz.arguments import check_threads
 from specviz.errors import SpecvizError
 from specviz.loop import Run
+from specviz.loop.cycle import Cycle
 from specviz.loop.machine import calibration_setting as calibration_setting
 from specviz.loop.machine import machine, versions
 from specviz.loop.machine import thread_count as computing
 from specviz.measure.report import Estimate
 from specviz.models.ranks import holding
 from specviz.suites.frozen import frozen, take
+from specviz.trace import Trace
 
 BASELINE = "autoregressive"
 
@@ -86,14 +88,42 @@ class Texts:
                 return tokens
         raise KeyboardInterrupt
 
-    def notice(self, cycle: Any) -> None:
+    def notice(self, cycle: Cycle) -> None:
         """Called with each finished cycle, the prefill among them."""
 
-    def finish(self) -> Any:
+    def finish(self) -> Trace:
         """End the run and return its trace."""
-        for _ in self.run:
-            pass
-        return self.run.trace
+        return finish(self.run)
+
+
+class Phased(Texts):
+    """The same, with the seconds of each text's prefill and the number of cycles after it."""
+
+    def __init__(self, run: Run, clock: Callable[[], float] = time.perf_counter) -> None:
+        super().__init__(run)
+        self.clock, self.wait = clock, synchroniser(run.model.device)
+        self.prefills: list[float] = []
+        self.cycles: list[int] = []
+
+    def __call__(self, number: int = 0) -> list[int]:
+        self.begin = self.clock()
+        self.cycles.append(0)
+        return super().__call__(number)
+
+    def notice(self, cycle: Cycle) -> None:
+        if cycle.number:
+            self.cycles[-1] += 1
+        else:
+            self.wait()
+            self.prefills.append(self.clock() - self.begin)
+
+
+def finish(run: Run) -> Trace:
+    """Decode what a run has left; return its trace."""
+    for _ in run:
+        pass
+    assert run.trace is not None
+    return run.trace
 
 
 def counter(tick: Callable[[int, int, str], None], of: int) -> Callable[[str], None]:
@@ -167,6 +197,15 @@ def paired(
                 times[name].texts.append(tokens)
                 tick(name)
     return times
+
+
+def seconds_of(call: Callable[[], object], wait: Callable[[], None], clock: Callable[[], float]) -> float:
+    """Seconds of a call, until the device has finished it."""
+    wait()
+    begin = clock()
+    call()
+    wait()
+    return clock() - begin
 
 
 def synchroniser(device: Any) -> Callable[[], None]:

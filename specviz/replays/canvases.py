@@ -13,8 +13,8 @@ from specviz.errors import ParameterError
 from specviz.loop.clock import Clock, clock_for
 from specviz.loop.cycle import Cycle
 from specviz.loop.unmasking import decode_canvases
-from specviz.measure.report import Bar, Estimate, Part
-from specviz.measure.timing import paired, quiet_clock, settled
+from specviz.measure.report import Estimate
+from specviz.measure.timing import counter, paired, quiet_clock, settled
 from specviz.methods import find
 from specviz.suites.frozen import frozen, take
 
@@ -49,13 +49,6 @@ def stepwise(**policy: Any) -> Way:
 def ssd(n: int, tree: str = "chain", **policy: Any) -> Way:
     """Self speculative decoding."""
     return Way("ssd", {"draft_length": n, "tree": tree, **policy})
-
-
-def spelt(policy: Mapping[str, Any]) -> str:
-    """A cache policy in words."""
-    kept = f"dual, refresh {policy['refresh']}" if policy["cache"] == "dual" else "none"
-    sure = f", sure {policy['sure']:g}" if "sure" in policy else ""
-    return f"B {policy['block']}, cache {kept}{sure}"
 
 
 @dataclass
@@ -210,36 +203,17 @@ def suite(n: int, shots: int = 0, only: str | None = None) -> list[dict[str, Any
 PAPER: dict[str, Any] = {"block": 8, "cache": "dual", "refresh": 8, "whole": True}
 LENGTH = 64  # cells
 SIZES = (1, 2, 4, 8, 16)  # prompts decoded together
-Tick = Callable[[int, int, str], None]
 
 
-@dataclass
-class PartResult:
-    """Tables, bars and notes of a part of the measurement."""
-
-    tables: list[Part]
-    bars: list[Bar] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-
-
-class Steps:
-    """Progress of a part."""
-
-    def __init__(self, tick: Tick, name: str, of: int) -> None:
-        self.tick, self.name, self.of, self.done = tick, name, of, 0
-
-    def __call__(self, label: str = "") -> None:
-        self.done += 1
-        self.tick(self.done, self.of, f"{self.name}: {label}" if label else self.name)
-
-
-def batches(model: Any, prompts: int, rounds: int, tick: Tick) -> PartResult:
-    """Figure 1: throughput by batch size, with and without cache."""
+def batches(
+    model: Any, prompts: int, rounds: int, tick: Callable[[int, int, str], None]
+) -> tuple[list[dict[str, Any]], list[str]]:
+    """Figure 1: throughput by batch size, with and without cache; a row each, and notes."""
     ids = sorted((model.encode(entry["prompt"]) for entry in suite(prompts)), key=len)
     ways = [stepwise(**PAPER), stepwise(**PAPER | {"cache": "none"}), ssd(4, **PAPER)]
     sizes = [size for size in SIZES if size <= len(ids)]
     runs = [(i, size) for i in range(len(ways)) for size in sizes]
-    steps = Steps(tick, "batches", rounds * len(runs))
+    step = counter(tick, rounds * len(runs))
     clock = quiet_clock(model.device)[0]
     seconds: dict[tuple[int, int], list[float]] = {run: [] for run in runs}
     texts: dict[tuple[int, int], list[Written]] = {}
@@ -249,7 +223,7 @@ def batches(model: Any, prompts: int, rounds: int, tick: Tick) -> PartResult:
     def decoder(i: int, size: int) -> Callable[[int], list[int]]:
         def decode(_: int) -> list[int]:
             texts[i, size] = write(model, ids, ways[i], LENGTH, size)
-            steps(f"{ways[i].label}, {size} together")
+            step(f"batches: {ways[i].label}, {size} together")
             return []
 
         return decode
@@ -272,17 +246,11 @@ def batches(model: Any, prompts: int, rounds: int, tick: Tick) -> PartResult:
             "fed": sum(text.fed for text in texts[i, size]) / shared,
             "same": sum(a.order == b.order for a, b in zip(texts[i, size], texts[i, 1])) / len(ids),
         })  # fmt: skip
-    columns = [("way", "", ""), ("batch", "batch", "{:d}"), ("speed", "valid tokens/s [95%]", ""),
-               ("times", "× batch 1 [95%]", ""), ("ms", "ms a cycle", "{:.2f}"),
-               ("fed", "positions a cycle", "{:.0f}"), ("same", "same", "{:.0%}")]  # fmt: skip
     notes = [
         "In a batch a cycle is two passes where some rows refresh and others do not (ssd's drift apart)."
     ]
-    notes += [
-        turning([row for row in rows if row["way"] == name]) for name in dict.fromkeys(r["way"] for r in rows)
-    ]
-    title = f"Figure 1: throughput by batch size, {len(ids)} prompts of {LENGTH} cells, {rounds} rounds"
-    return PartResult([Part(title, columns, rows, ("same",))], [], notes)
+    names = dict.fromkeys(row["way"] for row in rows)
+    return rows, [*notes, *(turning([row for row in rows if row["way"] == name]) for name in names)]
 
 
 def passes_shared(texts: Sequence[Written], size: int) -> int:

@@ -21,92 +21,47 @@ Where = Mapping[str, Any]  # columns of a published table and a value, or severa
 
 @dataclass(frozen=True)
 class Row:
-    """A contender.
+    """A contender."""
 
-    Parameters
-    ----------
-    where : mapping
-        Which rows of the published table it answers to.
-    method : str
-        Ours.
-    values : mapping
-        Its parameters. ``Best(f)`` stands for the draft size that calibration finds here, times `f`.
-    role : str, optional
-        Of its drafter, a key of `Recipe.drafts`.
-    plan : mapping
-        What else of the run differs: ``dtype``, ``temperature``, ``context``.
-    """
-
-    where: Where
-    method: str = ""
-    values: Where = field(default_factory=dict)
-    role: str | None = None
-    plan: Where = field(default_factory=dict)
+    where: Where  # which rows of the published table it answers to
+    method: str = ""  # ours
+    values: Where = field(default_factory=dict)  # its parameters
+    role: str | None = None  # of its drafter, a key of `Recipe.drafts`
+    plan: Where = field(default_factory=dict)  # what else of the run differs: dtype, temperature, context
 
 
 @dataclass(frozen=True)
 class Best:
-    """A share of the calibrated draft size."""
+    """A share of the draft size that calibration finds here: a parameter's value."""
 
     times: float = 1.0
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """What to run for a table.
+    """What to run for a table."""
 
-    Parameters
-    ----------
-    source : str
-        Who measures: a key of `specviz.replays.sources.SOURCES`.
-    compare : tuple of str
-        The columns whose values are contenders: within all others every two of them are compared.
-    rows : tuple of Row
-    parts : mapping
-        Column: its values, and the prompts that each stands for (``kind``, ``language``).
-    metrics : mapping
-        The paper's metric: ours.
-    total : (column, value), optional
-        The value that is the mean of the column's others.
-    model : str
-        Of the bundled ones.
-    drafts : mapping
-        Role: bundled drafter.
-    suite : str
-        Of the bundled ones.
-    options : mapping
-        What else the source must know.
-    quick, whole : mapping
-        ``prompts`` and ``max_new_tokens``, in haste and otherwise.
-    absent : tuple of (Where, reason)
-        Rows that nothing here can produce.
-    differs : tuple of (what, paper's, ours)
-        What of the set-up is another one, besides model, device and precision.
-    precision : str
-        The paper's number format, where it says.
-    data : str
-        The paper's prompts.
-    caption : str
-        Of a figure whose values are not printed.
-    """
-
-    source: str
-    compare: tuple[str, ...]
+    source: str  # who measures: a key of `specviz.replays.sources.SOURCES`
+    compare: tuple[
+        str, ...
+    ]  # the columns whose values are contenders: every two are compared within the others
     rows: tuple[Row, ...] = ()
+    # Column: its values, and the prompts that each stands for (``kind``, ``language``).
     parts: Mapping[str, Mapping[str, Where]] = field(default_factory=dict)
-    metrics: Where = field(default_factory=dict)
-    total: tuple[str, str] | None = None
-    model: str = "town"
-    drafts: Mapping[str, str] = field(default_factory=dict)
+    metrics: Where = field(default_factory=dict)  # the paper's metric: ours
+    total: tuple[str, str] | None = None  # a column, and its value that is the mean of the others
+    model: str = "town"  # of the bundled ones, as are the drafters and the suite
+    drafts: Mapping[str, str] = field(default_factory=dict)  # role: drafter
     suite: str = "multi-town"
-    options: Where = field(default_factory=dict)
+    options: Where = field(default_factory=dict)  # what else the source must know
+    # ``prompts`` and ``max_new_tokens``, in haste and otherwise.
     quick: Where = field(default_factory=lambda: {"prompts": 14, "max_new_tokens": 48})
     whole: Where = field(default_factory=lambda: {"prompts": 70, "max_new_tokens": 128})
-    absent: tuple[tuple[Where, str], ...] = ()
-    differs: tuple[tuple[str, str, str], ...] = ()
-    precision: str = "not said"
-    data: str = ""
-    caption: str = ""
+    absent: tuple[tuple[Where, str], ...] = ()  # rows that nothing here can produce, and why
+    differs: tuple[tuple[str, str, str], ...] = ()  # other set-up: what, the paper's, ours
+    precision: str = "not said"  # the paper's number format, where it says
+    data: str = ""  # the paper's prompts
+    caption: str = ""  # of a figure whose values are not printed
 
 
 # ---------------------------------------------------------------- the papers' files

@@ -41,35 +41,19 @@ Tally = tuple[int, int, int]  # comparisons: clearly the paper's way, unclear, c
 
 @dataclass
 class Cell:
-    """A number of a published table, and what was measured here for it.
+    """A number of a published table, and what was measured here for it."""
 
-    Parameters
-    ----------
-    keys : dict
-        The table's key columns and their values.
-    metric : str
-    value : float or None
-        What the paper printed; None for a curve without printed values.
-    printed : str
-        The same as the paper has it.
-    unit, device, model : str
-    measured, low, high : float or None
-        None where nothing was measured.
-    why : str
-        The reason for that, else empty.
-    """
-
-    keys: dict[str, Any]
+    keys: dict[str, Any]  # the table's key columns and their values
     metric: str
-    value: float | None
-    printed: str
+    value: float | None  # what the paper printed; None for a curve without printed values
+    printed: str  # the same as the paper has it
     unit: str
     device: str
     model: str
-    measured: float | None
+    measured: float | None  # None where nothing was measured
     low: float | None
     high: float | None
-    why: str
+    why: str  # the reason for that, else empty
 
     @classmethod
     def of(cls, row: Mapping[str, Any]) -> Cell:
@@ -96,20 +80,13 @@ class Cell:
 class Comparison:
     """Two contenders of a column that were both printed and both measured.
 
-    Parameters
-    ----------
-    first, second : int
-        Numbers of their cells.
-    printed, measured : float
-        The first's figure less the second's.
-    clear : bool
-        Whether other texts of the kind would say the same: the 95 % interval of the measured difference, both
-        sides resampled jointly, leaves zero out.
+    It is clear whether other texts of the kind would say the same: the 95 % interval of the measured
+    difference, both sides resampled jointly, leaves zero out.
     """
 
-    first: int
+    first: int  # numbers of their cells
     second: int
-    printed: float
+    printed: float  # the first's figure less the second's
     measured: float
     clear: bool
 

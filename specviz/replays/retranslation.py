@@ -18,7 +18,7 @@ from specviz import metrics
 from specviz.errors import ParameterError
 from specviz.loop import Run
 from specviz.measure.claims import BootstrapEstimate, Quality, ratio, resampled
-from specviz.measure.timing import closing, paired, quiet_clock, synchroniser
+from specviz.measure.timing import closing, finish, paired, quiet_clock, synchroniser
 from specviz.replays.translations import TARGETS, streams, texts
 from specviz.streams import Stream
 
@@ -35,16 +35,7 @@ class Setting:
 
 
 class Follow:
-    """A run that is advanced one stream at a time, and what each stream took and counted.
-
-    Parameters
-    ----------
-    run : Run
-    given : sequence of Stream
-        What it decodes.
-    clock : callable
-        Seconds.
-    """
+    """A run of `given` that is advanced one stream at a time, and what each stream took and counted."""
 
     def __init__(self, run: Run, given: Sequence[Stream], clock: Callable[[], float]) -> None:
         self.run, self.clock = run, clock
@@ -71,12 +62,6 @@ class Follow:
                 return tokens
             begin = self.clock()
         raise KeyboardInterrupt  # the run was interrupted, and has kept its trace
-
-    def finish(self) -> Any:
-        """End the run and return its trace."""
-        for _ in self.run:
-            pass
-        return self.run.trace
 
 
 @dataclass
@@ -149,12 +134,11 @@ def measure(
         runs: dict[str, Run] = {}
         with closing(runs):
             for each in chosen:
-                for _ in Run(model, given[:1], METHOD, **shared, **each.values):  # warm-up
-                    pass
+                finish(Run(model, given[:1], METHOD, **shared, **each.values))  # warm-up
                 runs[each.label] = Run(model, given, METHOD, **shared, **each.values)
             followed.append({name: Follow(run, given, clock) for name, run in runs.items()})
             paired(followed[-1], len(given), model.device, tick, clock)
-            traces = {name: follow.finish() for name, follow in followed[-1].items()}
+            traces = {name: finish(run) for name, run in runs.items()}
     quality = Quality(metrics.tokenizer(traces[RT].run).name, right)
     return {each.label: judged(each, [f[each.label].sums for f in followed], traces[each.label], quality)
             for each in chosen}, quality  # fmt: skip

@@ -11,7 +11,6 @@ from typing import Any
 
 from specviz import metrics
 from specviz.errors import ParameterError
-from specviz.measure.claims import Claim, bars_of
 from specviz.measure.pairs import suite
 from specviz.measure.report import Estimate, Part, Report
 from specviz.measure.sweep import Measured, Point, sweep
@@ -30,6 +29,7 @@ from specviz.replays.contenders import (  # fmt: skip
 from specviz.replays.recipes import ALIGNED, UNALIGNED
 
 from . import printed
+from .claims import Claim, bars_of
 
 TARGET, DRAFTS = "town-t5", ("town-t5-small", "town-t5-small-aligned")  # where nobody names others
 BESIDE = {"exits": "town-t5-exit", "calm": "town-t5-calm"}

@@ -24,6 +24,7 @@ from specviz.measure.timing import (
     Timed,
     closing,
     counter,
+    finish,
     first_turns,
     paired,
     quiet_clock,
@@ -43,25 +44,20 @@ GENERATE, OWN_LOOKUP, LOOKUP = "llama-cpp-python generate", "llama-cpp-python pr
 PEERS = {THROUGH: GENERATE, BASELINE: GENERATE, LOOKUP: OWN_LOOKUP}
 NOTHING = Draft.empty()
 WIDE: dict[str, Any] = {  # 27 million parameters
-    "num_hidden_layers": 8,
-    "hidden_size": 512,
-    "num_attention_heads": 8,
-    "num_key_value_heads": 4,
-    "intermediate_size": 1536,
-}
+    "num_hidden_layers": 8, "hidden_size": 512, "num_attention_heads": 8, "num_key_value_heads": 4,
+    "intermediate_size": 1536, "max_position_embeddings": 1024, "tie_word_embeddings": True,
+}  # fmt: skip
 NOTES = [
     "tokens/s with prefill: median over texts, and its quartiles. Ratios: medians over texts of tokens/s "
     "on the same text, with a 95 % bootstrap interval. Peers: Llama.generate, greedy, for autoregressive; "
-    "the "
-    "same with LlamaPromptLookupDecoding of the same n-grams and length, which needs logits_all, for "
+    "the same with LlamaPromptLookupDecoding of the same n-grams and length, which needs logits_all, for "
     "prompt_lookup. Each text begins with an empty cache on both sides.",
     "our context: the argmax of its scores goes back into it, and nothing else; autoregressive: the method, "
     "cycle by cycle, with its record.",
     "same text: token for token that of our autoregressive decoding; passes of one and of many tokens round "
     "differently, so others part at near-ties (specviz audit names them).",
     "wide: random weights, in which a token costs what it costs in a small real model. A token of the "
-    "bundled "
-    "models costs so little that the work around a pass is seen.",
+    "bundled models costs so little that the work around a pass is seen.",
 ]
 
 
@@ -94,9 +90,8 @@ def bench(
     ``LlamaPromptLookupDecoding`` more than 1.
     """
     with TemporaryDirectory(prefix="specviz-") as home:
-        given = (
-            model if hasattr(model, "gives_hidden") else _written(model, Path(home) / f"{model.name}.gguf")
-        )
+        native = hasattr(model, "gives_hidden")
+        given = model if native else _written(model, Path(home) / f"{model.name}.gguf")
         wide = _written(_wide(), Path(home) / "wide.gguf")
         ids = first_turns(given, spread(entries, number)) * rounds
         few = [i for i in ids[: max(1, len(ids) // 3)] if max(i) < wide.vocabulary]
@@ -141,14 +136,8 @@ def _wide() -> Any:
 
     like = load("town-draft")
     torch.manual_seed(0)
-    words: dict[str, Any] = {
-        "vocab_size": like.vocabulary,
-        "tie_word_embeddings": True,
-        "eos_token_id": list(like.eos),
-    }
-    return load(
-        LlamaForCausalLM(LlamaConfig(**WIDE, **words, max_position_embeddings=1024)), tokenizer=like.tokenizer
-    )
+    config = LlamaConfig(**WIDE, vocab_size=like.vocabulary, eos_token_id=list(like.eos))
+    return load(LlamaForCausalLM(config), tokenizer=like.tokenizer)
 
 
 def _decoded(
@@ -165,14 +154,13 @@ def _decoded(
     runs: dict[str, Run] = {}
     with closing(runs):
         for method in methods:
-            for _ in Run(model, [ids[longest]], method, max_new_tokens=most):
-                pass
+            finish(Run(model, [ids[longest]], method, max_new_tokens=most))
             runs[method] = Run(model, ids, method, max_new_tokens=most)
         texts = {method: Texts(run) for method, run in runs.items()}
         decoders: dict[str, Callable[[int], list[int]]] = {
             THROUGH: lambda i: through(model, ids[i], most),
             **texts,
-            **{name: partial(_of, peer, ids) for name, peer in theirs.items()},
+            **{name: partial(peer.text, ids) for name, peer in theirs.items()},
         }
         times = paired(decoders, len(ids), "cpu", step, quiet_clock("cpu")[0])
         traces = {method: text.finish() for method, text in texts.items()}
@@ -206,6 +194,10 @@ class Peer:
     def __call__(self, ids: list[int]) -> list[int]:
         return list(self.tokens(ids))
 
+    def text(self, texts: list[list[int]], number: int) -> list[int]:
+        """What follows text `number`."""
+        return self(texts[number])
+
     def tokens(self, ids: list[int]) -> Iterator[int]:
         """The new tokens, each when it is there."""
         self.llama.reset()
@@ -214,11 +206,6 @@ class Peer:
             yield token
             if token in self.ends or number == self.most:
                 break
-
-
-def _of(decode: Callable[[list[int]], list[int]], ids: list[list[int]], number: int) -> list[int]:
-    """Text `number` by what decodes token ids."""
-    return decode(ids[number])
 
 
 def through(model: Any, ids: list[int], most: int) -> list[int]:
@@ -254,8 +241,7 @@ def _around(side: Side) -> str:
     return (
         f"outside llama_decode, {side.name}: autoregressive {ours * 1e6:.0f} µs a token and {passes:.2f} "
         f"passes, llama-cpp-python {theirs * 1e6:.0f} µs and {len(inside) / tokens:.2f} (our prefill "
-        f"leaves the "
-        "last prompt token to the first cycle)"
+        "leaves the last prompt token to the first cycle)"
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Annotated, Any
 
 from specviz.errors import ModelError, ParameterError
@@ -115,15 +116,12 @@ def pair(
         decoders = {name: Texts(run) for name, run in runs.items()}
         times = paired(decoders, texts, model.device, clock=clock)
         # What is still held is written, and the tables are made: that is recording, too.
-        endings = {name: _ending(decoder) for name, decoder in decoders.items()}
+        endings = {name: partial(_ending, decoder) for name, decoder in decoders.items()}
         ends = paired(endings, 1, model.device, clock=clock)
     spent = {name: sum(times[name].seconds) + ends[name].seconds[0] for name in RECORDS}
     return spent, ends["with"].seconds[0], times["with"].tokens
 
 
-def _ending(decoder: Texts) -> Callable[[int], list[int]]:
-    def end(_: int) -> list[int]:
-        decoder.finish()
-        return []
-
-    return end
+def _ending(decoder: Texts, _: int) -> list[int]:
+    decoder.finish()
+    return []

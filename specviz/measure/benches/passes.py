@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Annotated, Any
 
 import numpy as np
@@ -12,7 +13,7 @@ import torch
 from specviz.draft import Draft
 from specviz.errors import ParameterError
 from specviz.measure.report import Bar, Estimate, Report
-from specviz.measure.timing import quiet_clock, setting, settled, synchroniser
+from specviz.measure.timing import quiet_clock, seconds_of, setting, settled, synchroniser
 from specviz.methods import find
 from specviz.models import kernels
 
@@ -64,18 +65,20 @@ def measure_together(
     context: int = 128,
     rounds: int = 31,
     tick: Callable[[int, int, str], None] = lambda done, of, name: None,
+    rows: int = 1,
+    prefill: int = 0,
 ) -> dict[Any, dict[int, np.ndarray]]:
-    """As `measure`, of several models that take turns within each round.
+    """As `measure`, of several models that take turns within each round; a pass may hold several rows.
 
     Returns
     -------
     dict of label to dict of size to array [rounds]
-        Milliseconds.
+        Milliseconds; under -1 those of the prefill of so many tokens, if one is asked for.
     """
     sizes = sorted({1, *sizes})
     if sizes[0] < 1 or context < 1:
         raise ParameterError("a pass holds at least one token, and so does its context")
-    spent: dict[Any, dict[int, list[float]]] = {label: {g: [] for g in sizes} for label in models}
+    spent = {label: {g: list[float]() for g in sizes + [-1] * bool(prefill)} for label in models}
     opened = {}
     try:
         for label, model in models.items():
@@ -84,30 +87,34 @@ def measure_together(
                     f"{context} tokens of context and {sizes[-1]} in a pass do not fit into {model.name}'s "
                     f"{model.max_length}"
                 )
-            ids = np.random.default_rng(0).integers(0, model.vocabulary, context + sizes[-1]).tolist()
-            drafts = {
-                g: Draft(np.array(ids[context : context + g - 1], np.int64), np.arange(-1, g - 2))
+            ids = np.random.default_rng(0).integers(0, model.vocabulary, (rows, context + sizes[-1]))
+            begun = model.open(ids[:, :context].tolist(), sizes[-1])
+            short = ids[:, : prefill + 1].tolist()
+            passes = {
+                g: partial(begun.forward, [Draft.chain(row[context : context + g - 1]) for row in ids])
                 for g in sizes
             }
-            text = model.open([ids[:context]], sizes[-1])
-            opened[label] = text, drafts, synchroniser(model.device), quiet_clock(model.device)[0]
-            text.prefill()
+            timed = partial(seconds_of, wait=synchroniser(model.device), clock=quiet_clock(model.device)[0])
+            opened[label] = begun, passes, timed, short
+            begun.prefill()
             for g in sizes * 3:
-                text.forward(drafts[g])  # the first also computes the context's last token
+                passes[g]()  # the first also computes the context's last token
         with settled():
             for turn in range(rounds):
                 first = turn % len(sizes)
                 for g in sizes[first:] + sizes[:first]:
-                    for label, (text, drafts, wait, clock) in opened.items():
-                        wait()
-                        begin = clock()
-                        text.forward(drafts[g])
-                        wait()
-                        spent[label][g].append(1e3 * (clock() - begin))
+                    for label, (_, passes, timed, _) in opened.items():
+                        spent[label][g].append(1e3 * timed(passes[g]))
+                for label, (_, _, timed, short) in opened.items() if prefill else ():
+                    new = models[label].open(short, 1)
+                    try:
+                        spent[label][-1].append(1e3 * timed(new.prefill))
+                    finally:
+                        new.close()
                 tick(turn + 1, rounds, "rounds")
     finally:
-        for text, *_ in opened.values():
-            text.close()
+        for begun, *_ in opened.values():
+            begun.close()
     return {label: {g: np.array(each) for g, each in by.items()} for label, by in spent.items()}
 
 

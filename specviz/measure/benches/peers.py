@@ -21,6 +21,7 @@ from specviz.measure.timing import (
     Timed,
     closing,
     counter,
+    finish,
     first_turns,
     paired,
     phases,
@@ -35,12 +36,8 @@ COLUMNS = [
     ("baseline", "over our autoregressive [95%]", ""), ("tau", "τ", "{:.2f}"), ("same", "same text", ""),
 ]  # fmt: skip
 SPARE = ("q25", "q75", "tau", "same")
-GENERATE, COMPILED, ASSISTED, COPIED = (
-    "transformers generate",
-    "transformers generate, compiled",
-    "transformers assisted",
-    "transformers prompt lookup",
-)
+GENERATE, COMPILED = "transformers generate", "transformers generate, compiled"
+ASSISTED, COPIED = "transformers assisted", "transformers prompt lookup"
 LOOKUP = "prompt_lookup"
 NOTES = [
     "tokens/s with prefill: median over texts, and its quartiles. Ratios: medians over texts of tokens/s "
@@ -98,8 +95,7 @@ def bench(
     with closing(runs):
         for side in ours:
             options: dict[str, Any] = {"draft": named.get(side.draft), "max_new_tokens": max_new_tokens}
-            for _ in Run(model, [ids[longest], ids[0]], side.decoder, **options):
-                pass
+            finish(Run(model, [ids[longest], ids[0]], side.decoder, **options))
             runs[side] = Run(model, ids, side.decoder, **options)
         texts = {side: Texts(run) for side, run in runs.items()}
         step = counter(tick, len(ids) * (len(texts) + len(theirs)))
@@ -114,14 +110,8 @@ def bench(
         for side, timed in times.items()
     ]
     bars = _bars(rows, cuda, times)
-    about = setting(
-        model,
-        drafts,
-        prompts=len(ids) // rounds,
-        rounds=rounds,
-        max_new_tokens=max_new_tokens,
-        draft_length=length,
-    )
+    sizes = {"rounds": rounds, "max_new_tokens": max_new_tokens, "draft_length": length}
+    about = setting(model, drafts, prompts=len(ids) // rounds, **sizes)
     version = about["versions"].get("transformers", "")
     title = f"Against transformers {version}: {model.name}, {len(ids)} texts, {length} draft tokens, greedy"
     return Report("peers", title, about, COLUMNS, rows, bars, [*NOTES, *map(spent, traces.values())], SPARE)
@@ -131,17 +121,19 @@ def opponents(
     peer: Peer, ids: list[list[int]], drafts: list[Any], length: int, cuda: bool
 ) -> dict[Side, Callable[[int], list[int]]]:
     """transformers' own decoders of the texts, by number."""
-    lookup = find(LOOKUP)().values
     theirs: dict[Side, Callable[[int], list[int]]] = {
         Side(GENERATE): lambda i: peer.generate(ids[i]),
-        Side(COPIED): lambda i: peer.copied(ids[i], lookup["draft_length"], lookup["ngram_max"]),
+        Side(COPIED): lambda i: peer.generate(ids[i], **lookup_options()),
     }
     if cuda:
         theirs[Side(COMPILED)] = lambda i: peer.generate(ids[i], cache_implementation="static")
     for draft in drafts:
-        assistant = twin(draft)
-        theirs[Side(ASSISTED, draft.name)] = partial(peer.answer, ids, assistant, length)
+        theirs[Side(ASSISTED, draft.name)] = partial(_assisted, peer, ids, twin(draft), length)
     return theirs
+
+
+def _assisted(peer: Peer, ids: list[list[int]], assistant: Any, length: int, number: int) -> list[int]:
+    return peer.assisted(ids[number], assistant, length)
 
 
 def compared_row(timed: Timed, base: Timed, peer: Timed | None, trace: Any) -> dict[str, Any]:
@@ -200,14 +192,6 @@ class Peer:
         out = self.net.generate(given, attention_mask=torch.ones_like(given), **self.options, **more)
         return out[0, len(ids) :].tolist()
 
-    def copied(self, ids: list[int], length: int, longest: int) -> list[int]:
-        """``generate(prompt_lookup_num_tokens=...)``: its own prompt lookup."""
-        return self.generate(ids, **lookup_options(length, longest))
-
-    def answer(self, texts: list[list[int]], assistant: Any, length: int, number: int) -> list[int]:
-        """`assisted` on text `number`."""
-        return self.assisted(texts[number], assistant, length)
-
     def assisted(self, ids: list[int], assistant: Any, length: int) -> list[int]:
         """``generate(assistant_model=...)`` that drafts `length` tokens each time."""
         config = assistant.generation_config
@@ -217,9 +201,10 @@ class Peer:
         return self.generate(ids, assistant_model=assistant)
 
 
-def lookup_options(length: int, longest: int) -> dict[str, int]:
-    """What ``generate`` takes for prompt lookup: tokens of a draft, and the longest n-gram."""
-    return {"prompt_lookup_num_tokens": length, "max_matching_ngram_size": longest}
+def lookup_options() -> dict[str, int]:
+    """What ``generate`` takes for a prompt lookup of as many tokens and as long n-grams as ours."""
+    ours = find(LOOKUP)().values
+    return {"prompt_lookup_num_tokens": ours["draft_length"], "max_matching_ngram_size": ours["ngram_max"]}
 
 
 def twin(model: Any) -> Any:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import Annotated, Any
 
 import numpy as np
 import torch
 
-from specviz.draft import Draft
 from specviz.errors import ParameterError
 from specviz.measure.benches import ceilings as measuring
+from specviz.measure.benches.passes import measure_together
 from specviz.measure.report import Part, Report
-from specviz.measure.timing import quiet_clock, setting, settled, synchroniser
+from specviz.measure.timing import quiet_clock, setting
 from specviz.methods import find
 from specviz.metrics import Ceilings
 from specviz.metrics.costs import Shape
@@ -88,11 +88,11 @@ def passes(model: Any, shape: Shape, top: Ceilings, rounds: int) -> list[dict[st
     rows = []
     size = float(shape.weights(1))
     for batch in BATCHES:
-        spent = measure(model, batch, rounds)
-        for name, seconds in spent.items():
+        spent = measure_together({"": model}, SIZES, CONTEXT, rounds, rows=batch, prefill=PREFILL)[""]
+        for name, times in spent.items():
             tokens, cached, logits = (PREFILL, 0, 0) if name < 0 else (name, CONTEXT - 1, name)
             flops, moved = shape.chain(tokens, cached, logits, batch)
-            q25, median, q75 = (1e3 * np.quantile(seconds, (0.25, 0.5, 0.75))).tolist()
+            q25, median, q75 = np.quantile(times, (0.25, 0.5, 0.75)).tolist()
             best = 1e3 * top.seconds(flops, moved, size)
             computing = flops / top.compute >= moved / top.bandwidth(size)
             row: dict[str, Any] = {
@@ -103,40 +103,3 @@ def passes(model: Any, shape: Shape, top: Ceilings, rounds: int) -> list[dict[st
             row |= {"median": median, "q25": q25, "q75": q75, "ratio": median / best}
             rows.append(row)
     return rows
-
-
-def measure(model: Any, rows: int, rounds: int, sizes: Sequence[int] = SIZES) -> dict[int, list[float]]:
-    """Seconds of passes over so many tokens a row, in turns; under -1 those of a prefill."""
-    rng = np.random.default_rng(0)
-    texts = rng.integers(0, model.vocabulary, (rows, CONTEXT + max(sizes))).tolist()
-    drafts = {
-        g: [Draft.chain(np.array(text[CONTEXT : CONTEXT + g - 1], np.int64)) for text in texts] for g in sizes
-    }
-    wait, (clock, _) = synchroniser(model.device), quiet_clock(model.device)
-    spent: dict[int, list[float]] = {g: [] for g in (*sizes, -1)}
-
-    def timed(call: Callable[[], Any]) -> float:
-        wait()
-        begin = clock()
-        call()
-        wait()
-        return clock() - begin
-
-    opened = model.open([text[:CONTEXT] for text in texts], max(sizes))
-    try:
-        opened.prefill()
-        for g in [*sizes] * 3:
-            opened.forward(drafts[g])
-        with settled():
-            for turn in range(rounds):
-                first = turn % len(sizes)
-                for g in [*sizes[first:], *sizes[:first]]:
-                    spent[g].append(timed(lambda g=g: opened.forward(drafts[g])))  # type: ignore[misc]
-                new = model.open([text[: PREFILL + 1] for text in texts], 1)
-                try:
-                    spent[-1].append(timed(new.prefill))
-                finally:
-                    new.close()
-    finally:
-        opened.close()
-    return spent

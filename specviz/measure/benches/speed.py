@@ -27,7 +27,6 @@ from specviz import methods
 from specviz.errors import ParameterError, PromptError
 from specviz.files import write_text
 from specviz.loop import Run
-from specviz.loop.cycle import Cycle
 from specviz.loop.machine import identity, thread_count
 from specviz.measure.benches import llamacpp, peers
 from specviz.measure.benches.trees import draft_sizes, groups
@@ -35,14 +34,13 @@ from specviz.measure.calibrate import calibrate
 from specviz.measure.report import Bar, Part, Report
 from specviz.measure.timing import (
     BASELINE,
-    Texts,
+    Phased,
     clock_of,
     closing,
     counter,
     first_turns,
     paired,
     setting,
-    synchroniser,
 )
 from specviz.methods import Method
 from specviz.metrics import Estimate
@@ -105,17 +103,11 @@ NOTES = [
 
 @dataclass(frozen=True)
 class Selection:
-    """Prompts by what they are for; none is in two groups.
-
-    Parameters
-    ----------
-    timed, warm, calibration : list of dict
-        Entries of a suite: what is timed, what fills warm stores, what draft sizes are timed on.
-    """
+    """Prompts by what they are for; none is in two groups."""
 
     timed: list[dict[str, Any]]
-    warm: list[dict[str, Any]]
-    calibration: list[dict[str, Any]]
+    warm: list[dict[str, Any]]  # they fill warm stores
+    calibration: list[dict[str, Any]]  # draft sizes are timed on them
 
     @classmethod
     def of(
@@ -201,30 +193,14 @@ def chosen_ids(path: Path, prompts: str) -> list[str]:
 
 @dataclass(frozen=True)
 class Contender:
-    """A way to decode.
+    """A way to decode."""
 
-    Parameters
-    ----------
-    name : str
-        As ``--only`` takes it.
-    method : str
-        Of ours; empty for another engine.
-    memory : str
-        How a store starts: ``cold`` or ``warm``; empty without one.
-    g : int or None
-        Draft size; None for the method's default.
-    fixed : bool
-        Whether the size was given, not calibrated.
-    calibrated : bool
-        Whether the size is calibrated where none is given.
-    """
-
-    name: str
-    method: str = ""
-    memory: str = ""
-    g: int | None = None
-    fixed: bool = False
-    calibrated: bool = False
+    name: str  # as ``--only`` takes it
+    method: str = ""  # of ours; empty for another engine
+    memory: str = ""  # how a store starts: ``cold`` or ``warm``; empty without one
+    g: int | None = None  # draft size; None for the method's default
+    fixed: bool = False  # whether the size was given, not calibrated
+    calibrated: bool = False  # whether the size is calibrated where none is given
 
     @property
     def label(self) -> str:
@@ -303,43 +279,19 @@ def gguf_file(model: Any) -> Path | None:
 
 @dataclass(frozen=True)
 class Phases:
-    """How a text's time divides.
+    """How a text's time divides."""
 
-    Parameters
-    ----------
-    prefill : float
-        Seconds until decoding begins.
-    head : int
-        New tokens that came with the prefill.
-    passes : int or None
-        The target's passes after it; None where nobody counts them.
-    """
-
-    prefill: float
-    head: int = 0
-    passes: int | None = None
+    prefill: float  # seconds until decoding begins
+    head: int = 0  # new tokens that came with the prefill
+    passes: int | None = None  # the target's passes after it; None where nobody counts them
 
 
-class Ours(Texts):
+class Ours(Phased):
     """A run of ours that says how each text's time divides."""
 
-    def __init__(self, run: Run, clock: Callable[[], float]) -> None:
-        super().__init__(run)
-        self.clock, self.wait = clock, synchroniser(run.model.device)
-        self.phases: list[Phases] = []
-
-    def __call__(self, number: int = 0) -> list[int]:
-        self.begin, self.prefill, self.cycles = self.clock(), 0.0, 0
-        tokens = super().__call__(number)
-        self.phases.append(Phases(self.prefill, 0, self.cycles))
-        return tokens
-
-    def notice(self, cycle: Cycle) -> None:
-        if cycle.number:
-            self.cycles += 1
-        else:
-            self.wait()
-            self.prefill = self.clock() - self.begin
+    @property
+    def phases(self) -> list[Phases]:
+        return [Phases(prefill, 0, cycles) for prefill, cycles in zip(self.prefills, self.cycles)]
 
 
 class Transformers:
@@ -349,10 +301,7 @@ class Transformers:
         self, peer: peers.Peer, texts: list[list[int]], clock: Callable[[], float], lookup: bool
     ) -> None:
         self.peer, self.texts, self.clock = peer, texts, clock
-        self.more: dict[str, Any] = {}
-        if lookup:
-            values = methods.find(LOOKUP)().values
-            self.more = peers.lookup_options(values["draft_length"], values["ngram_max"])
+        self.more = peers.lookup_options() if lookup else {}
         self.phases: list[Phases] = []
 
     def __call__(self, number: int) -> list[int]:

@@ -23,6 +23,7 @@ from specviz.measure.timing import (
     calibrated,
     closing,
     counter,
+    finish,
     first_turns,
     paired,
     practice,
@@ -47,14 +48,10 @@ GROUPED = [
     ("speedup_warm", "warm [95%]", ""),
 ]  # fmt: skip
 SPLIT = [
-    ("method", "method", ""),
-    ("memory", "memory", ""),
-    ("g", "g", "{:d}"),
-    ("drafted", "nodes", "{:.1f}"),
-    *((name, name, "{:.2f}") for name in PHASES),
-    ("cycle", "sum", "{:.2f}"),
+    ("method", "method", ""), ("memory", "memory", ""), ("g", "g", "{:d}"), ("drafted", "nodes", "{:.1f}"),
+    *((name, name, "{:.2f}") for name in PHASES), ("cycle", "sum", "{:.2f}"),
     ("share", "not forward", "{:.0%}"),
-]
+]  # fmt: skip
 NOTES = [
     "τ: tokens a cycle, the bonus counted, the mean over kinds of work. g: most nodes of a draft, without "
     "the root. tokens/s: over all texts, prefill and recording inside. speedup: median over texts of "
@@ -175,8 +172,7 @@ def bench(
         for side in lineup:
             method = side.build()
             first = before if side.memory == "warm" else texts[:2]
-            for _ in Run(model, first, method, record=None, max_new_tokens=max_new_tokens):
-                pass
+            finish(Run(model, first, method, record=None, max_new_tokens=max_new_tokens))
             runs[side] = Run(model, texts, method, max_new_tokens=max_new_tokens)
             step(side.label)
         decoders = {side: Texts(run) for side, run in runs.items()}

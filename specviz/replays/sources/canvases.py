@@ -90,19 +90,8 @@ def canvases(recipe: Recipe, options: RunOptions) -> Measurement:
     rounds = options.rounds
     step = options.counter(rounds * len(ways) * sum(map(len, prompts.values())))
     for task, ids in prompts.items():
-        written = dict(
-            zip(
-                ways,
-                timed(
-                    options.model,
-                    ids,
-                    list(ways.values()),
-                    options.max_new_tokens,
-                    rounds,
-                    lambda: step(WRITING),
-                ),
-            )
-        )
+        length, tick = options.max_new_tokens, lambda: step(WRITING)
+        written = dict(zip(ways, timed(options.model, ids, list(ways.values()), length, rounds, tick)))
         base = written[STEPWISE]
         their_tokens, their_seconds = speed(base, options.model.eos, rounds)
         for row in recipe.rows:
@@ -117,15 +106,9 @@ def canvases(recipe: Recipe, options: RunOptions) -> Measurement:
                 made.add(where, "verification_nodes", exact(1 + ways[key]().nodes))
         if not made.traces:
             fast = max((w for w in ways if w != STEPWISE), key=lambda w: -sum(written[w].seconds))
-            mine, theirs = (
-                np.divide(*speed(written[w], options.model.eos, rounds)) for w in (fast, STEPWISE)
-            )
-            made.record(
-                options,
-                f"{ways[fast].label}, {task}",
-                mine / theirs,
-                partial(again, options, ids, ways[fast]),
-            )
+            speeds = [np.divide(*speed(written[w], options.model.eos, rounds)) for w in (fast, STEPWISE)]
+            decode = partial(again, options, ids, ways[fast])
+            made.record(options, f"{ways[fast].label}, {task}", speeds[0] / speeds[1], decode)
     further(recipe, made)
     totals(made, recipe)
     means(recipe, made)

@@ -23,21 +23,11 @@ LONGEST = 32768  # Table 11's; a model that reads less gets the same shares of w
 
 @dataclass
 class Group:
-    """Rows that one run decodes, for they ask for the same plan.
+    """Rows that one run decodes, for they ask for the same plan."""
 
-    Parameters
-    ----------
-    name : str
-        Of the run's folder.
-    rows : list of Row
-    contenders : list of (method, parameters, drafter)
-        Of each row.
-    plan : dict
-    """
-
-    name: str
+    name: str  # of the run's folder
     rows: list[Row]
-    contenders: list[tuple[str, dict[str, Any], str | None]]
+    contenders: list[tuple[str, dict[str, Any], str | None]]  # of each row: method, parameters, drafter
     plan: dict[str, Any]
 
 

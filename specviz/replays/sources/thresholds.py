@@ -25,7 +25,7 @@ def thresholds(recipe: Recipe, options: RunOptions) -> Measurement:
     for dataset, part in recipe.parts["dataset"].items():
         every: Sweep = {}
         for curve in recipe.options["curves"]:
-            every |= measured(curve, part["task"], recipe, options)
+            every |= measured(curve, part["task"], options)
         settings += len(every)
         base = every[recipe.options.get("base", BASELINE)]
         metric = "bleu" if base.score.name == "BLEU" else "rouge_l"
@@ -33,9 +33,8 @@ def thresholds(recipe: Recipe, options: RunOptions) -> Measurement:
             where = {**row.where, "dataset": dataset}
             mine = base if row.method == BASELINE else picked(row, every, base)
             if mine is None:
-                made.absent.append(
-                    (where, f"no setting of the grid loses so little ({row.values['lose']:g})")
-                )
+                why = f"no setting of the grid loses so little ({row.values['lose']:g})"
+                made.absent.append((where, why))
                 continue
             made.add(where, metric, mine.quality)
             if mine is base:
@@ -82,7 +81,7 @@ def picked(row: Row, every: Sweep, base: Measured) -> Measured | None:
     those = [each for each in every.values() if each.point.group == row.values["curve"]]
     if rule == "fastest":
         if "lose" not in row.values:
-            return max(those, key=lambda each: each.over(each_base(every, each)).median)
+            return max(those, key=lambda each: each.over(every[each.point.base]).median)
         return contenders.fastest(those, base, row.values["lose"])
     if rule == "number":
         return those[row.values["at"]]
@@ -92,44 +91,31 @@ def picked(row: Row, every: Sweep, base: Measured) -> Measured | None:
         goal = 0.97 * other.over(base).median
         able = [each for each in those if each.over(base).median >= goal] or those
         return max(able, key=lambda each: each.quality.median)
-    goal = other.quality.median
-    able = [each for each in those if each.quality.median >= goal]
-    return (
-        max(able, key=lambda each: each.over(base).median)
-        if able
-        else max(those, key=lambda e: e.quality.median)
-    )
+    able = [each for each in those if each.quality.median >= other.quality.median]
+    if not able:
+        return max(those, key=lambda each: each.quality.median)
+    return max(able, key=lambda each: each.over(base).median)
 
 
-def each_base(every: Sweep, each: Measured) -> Measured:
-    """What a setting's speed is compared with."""
-    return every[each.point.base]
-
-
-def measured(curve: str, task: str, recipe: Recipe, options: RunOptions) -> Sweep:
+def measured(curve: str, task: str, options: RunOptions) -> Sweep:
     """A curve's settings on a task's texts; one process measures them once for all tables."""
-    key = (
-        "sweep",
-        options.model.name,
-        tuple(options.drafts.items()),
-        curve,
-        task,
-        options.number,
-        options.max_new_tokens,
+    return options.once(
+        ("sweep", curve, task), lambda: swept(CURVES[curve](options, options.extra), task, options)
     )
-    if key not in options.memory:
-        points = CURVES[curve](options, options.extra)
-        texts = entries(options, task)
-        step = options.counter(len(points) * len(texts))
-        options.memory[key] = sweep(
-            points, texts, max_new_tokens=options.max_new_tokens, tick=lambda label: step(f"{task}: {label}")
-        )
-    return dict(options.memory[key])
+
+
+def swept(points: list[Point], task: str, options: RunOptions) -> Sweep:
+    """Settings on a task's texts."""
+    texts = entries(options, task)
+    step = options.counter(len(points) * len(texts))
+    return sweep(
+        points, texts, max_new_tokens=options.max_new_tokens, tick=lambda label: step(f"{task}: {label}")
+    )
 
 
 def drafter(options: RunOptions, role: str) -> Any:
     """A drafter, loaded once."""
-    from specviz.loop.drafters import load_drafter as load_drafter
+    from specviz.loop.drafters import load_drafter
 
     name = options.drafts[role]
     key = ("draft", name, options.model.name)
@@ -156,12 +142,9 @@ def grid(role: str, curve: str) -> Callable[[RunOptions, dict[str, Any]], list[P
 
 def rejection(options: RunOptions, numbers: dict[str, Any]) -> list[Point]:
     """Speculative sampling at temperature 1 with fixed windows."""
-    points = [
-        p
-        for p in contenders.rejection(options.model, drafter(options, "small"))
-        if p.group != "speculative, greedy"
-    ]
-    kept = [p for p in points if p.method == BASELINE or p.values["draft_length"] in numbers["windows"]]
+    points = contenders.rejection(options.model, drafter(options, "small"))
+    sampled = [p for p in points if p.group != "speculative, greedy"]
+    kept = [p for p in sampled if p.method == BASELINE or p.values["draft_length"] in numbers["windows"]]
     return with_base(kept, options)
 
 
@@ -206,10 +189,8 @@ def allowed(point: Point, numbers: dict[str, Any]) -> bool:
 
 def calm(options: RunOptions, numbers: dict[str, Any]) -> list[Point]:
     """CALM, on the model that was tuned for it."""
-    points = [
-        replace(p, base=BASELINE) for p in contenders.leaving(None, options.model) if p.method != BASELINE
-    ]
-    return with_base([p for p in points if p.values["decay"] == 4], options)
+    points = [p for p in contenders.leaving(None, options.model) if p.values.get("decay") == 4]
+    return with_base([replace(p, base=BASELINE) for p in points], options)
 
 
 CURVES: dict[str, Callable[[RunOptions, dict[str, Any]], list[Point]]] = {
