@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from specviz import metrics
 from specviz.errors import ModelError, PromptError, SpecvizError, TraceError
 from specviz.loop import Run
 from specviz.measure.calibrate import calibrate
-from specviz.measure.report import Estimate, Part, Report
+from specviz.measure.report import Entry, Estimate, Part, Report, Row, Settings, Tick, Values
 from specviz.measure.timing import (
     BASELINE,
     Entrant,
@@ -28,8 +28,10 @@ from specviz.measure.timing import (
 )
 from specviz.methods import find
 from specviz.methods.kinds import CALIBRATED
+from specviz.models.protocols import Model
 from specviz.models.zoo import bundled
 from specviz.suites import pick
+from specviz.trace import Trace
 from specviz.trace.files import partial_of
 
 PAGE, TRACES = "demo.html", "traces"
@@ -40,7 +42,7 @@ SIZES = (2, 4, 5, 8, 10)
 MEASURED = 2  # of the other prompts; the rest fill the method's memory before
 CALIBRATION_TOKENS = 24
 # Its default, 80 nodes, is for a device that computes them in the time of one.
-SMALLER: dict[str, dict[str, Any]] = {"token_recycling": {"draft_size": 24}}
+SMALLER: dict[str, Settings] = {"token_recycling": {"draft_size": 24}}
 WARM_UP = 8  # tokens that each method writes before the clock runs
 COLUMNS = [
     ("method", "method", ""), ("draft", "draft", ""), ("exactness", "exactness", ""),
@@ -97,9 +99,9 @@ def other_engines(path: Path | None) -> tuple[list[Any], list[str]]:
 
 
 def run(
-    model: Any,
-    drafts: list[Any],
-    entries: list[dict[str, Any]],
+    model: Model,
+    drafts: list[Model],
+    entries: list[Entry],
     out: Path,
     *,
     each: int = 3,
@@ -107,8 +109,8 @@ def run(
     force: bool = False,
     count: int | None = 1,
     path: Path | None = None,
-    practice: Sequence[dict[str, Any]] = (),
-    tick: Callable[[int, int, str], None] = lambda done, of, name: None,
+    practice: Sequence[Entry] = (),
+    tick: Tick = lambda done, of, name: None,
 ) -> tuple[Report, Path]:
     """Decode a few prompts of each kind of work by several methods; write traces and a page.
 
@@ -175,16 +177,14 @@ def run(
     return report, write_page(report, traces, out / PAGE, force)
 
 
-def sizes(
-    model: Any, practice: Sequence[dict[str, Any]], tick: Callable[[int, int, str], None]
-) -> tuple[dict[str, dict[str, Any]], list[str]]:
+def sizes(model: Model, practice: Sequence[Entry], tick: Tick) -> tuple[dict[str, Settings], list[str]]:
     """Parameters of the methods that need no training, by method, and a sentence about their draft sizes.
 
     UniSpec's is calibrated for this model and machine by other prompts, and the other methods take the same:
     what a pass costs follows from how many tokens it reads, whoever drafted them. One that was calibrated
     before is taken as it is; without prompts each method has its default.
     """
-    chosen: dict[str, dict[str, Any]] = {name: dict(more) for name, more in SMALLER.items()}
+    chosen: dict[str, Settings] = {name: dict(more) for name, more in SMALLER.items()}
     fixed = {name: find(name)(**chosen.get(name, {})) for name in UNTRAINED if find(name).size}
     default = fixed.pop(SIZED).values[find(SIZED).size]
     others = ", ".join(f"{name} {method.values[method.size]}" for name, method in fixed.items())
@@ -221,11 +221,11 @@ def name_of(engine: Any) -> str:
 
 def tabulate(
     entrants: list[Entrant],
-    engines: Sequence[Any],
+    engines: Sequence[Model],
     times: Mapping[str, Timed],
     prefills: Mapping[str, float],
-    traces: Mapping[str, Any],
-    about: dict[str, Any],
+    traces: Mapping[str, Trace],
+    about: Settings,
 ) -> Report:
     """The demonstration's tables: exact methods and plain decodings by speed; lossy methods apart.
 
@@ -245,7 +245,7 @@ def tabulate(
     base = times[baseline]
     speeds = {name: t.tokens / (sum(t.seconds) - prefills[name]) for name, t in times.items()}
 
-    def row(name: str) -> dict[str, Any]:
+    def row(name: str) -> Row:
         timed = times[name]
         return {
             "tokens_per_second": speeds[name],
@@ -260,7 +260,7 @@ def tabulate(
             "prefill": prefills[name],
         }
 
-    rows: list[dict[str, Any]] = []
+    rows: list[Row] = []
     for entrant in entrants:
         summary = metrics.summary(traces[entrant.label]).iloc[0].to_dict()
         names = {"method": entrant.method, "draft": entrant.draft.name if entrant.draft is not None else None}
@@ -287,7 +287,7 @@ def tabulate(
     return Report("demo", title, about, columns, exact, notes=notes, dropped=SPARE, parts=parts)
 
 
-def title_of(exact: Sequence[Mapping[str, Any]], about: Mapping[str, Any]) -> str:
+def title_of(exact: Sequence[Values], about: Values) -> str:
     """The headline, and what was decoded."""
     model = about["model"]
     size = f"{model['parameters'] / 1e6:.1f} M parameters"
@@ -302,7 +302,7 @@ def title_of(exact: Sequence[Mapping[str, Any]], about: Mapping[str, Any]) -> st
     return "\n".join(lines)
 
 
-def headline(rows: Sequence[Mapping[str, Any]], dtype: str) -> str:
+def headline(rows: Sequence[Values], dtype: str) -> str:
     """The best exact method over the best plain decoding, whichever of them is faster, in two lines.
 
     Parameters
@@ -313,14 +313,14 @@ def headline(rows: Sequence[Mapping[str, Any]], dtype: str) -> str:
         Number format of ours.
     """
 
-    def speed(row: Mapping[str, Any]) -> float:
+    def speed(row: Values) -> float:
         return float(row["tokens_per_second"])
 
     ours = next(row for row in rows if row["method"] == BASELINE)
     best = max((row for row in rows if "engine" not in row and row is not ours), key=speed, default=ours)
     other = max((row for row in rows if "engine" in row), key=speed, default=None)
 
-    def over(row: Mapping[str, Any], inside: str = "") -> str:
+    def over(row: Values, inside: str = "") -> str:
         key = f"tokens_per_second{inside}"
         return f"{best[key] / row[key]:.2f}"
 
@@ -341,7 +341,7 @@ def headline(rows: Sequence[Mapping[str, Any]], dtype: str) -> str:
     return f"{sentence}\n{inside} and {over(other, INSIDE)} times"
 
 
-def write_page(report: Report, traces: dict[str, Any], path: Path, force: bool) -> Path:
+def write_page(report: Report, traces: dict[str, Trace], path: Path, force: bool) -> Path:
     """One offline page: the table, then for one prompt of each kind the picture under every method."""
     from html import escape
 

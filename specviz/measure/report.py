@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,13 @@ from specviz.metrics import Estimate
 
 if TYPE_CHECKING:
     import pandas as pd
+    from rich.console import Console
+
+Row = dict[str, Any]  # of a table or of a run: a value by the name of its column
+Entry = dict[str, Any]  # a prompt of a suite, as `specviz.suites.read` gives it
+Settings = dict[str, Any]  # what a run, a method or a machine was set to, by name
+Values = Mapping[str, Any]  # the same, or a row, that is only read
+Tick = Callable[[int, int, str], None]  # progress: done, of, what
 
 SCHEMA = 1
 FOLD = ("decoder", "exactness")  # columns of several words
@@ -62,14 +70,14 @@ class Part:
 
     title: str
     columns: list[tuple[str, str, str]]
-    rows: list[dict[str, Any]]
+    rows: list[Row]
     dropped: tuple[str, ...] = ()
 
     def cells(self) -> list[list[str]]:
         """The table's cells as text; what is missing is a dash."""
         return [[_cell(row.get(key), form) for key, _, form in self.columns] for row in self.rows]
 
-    def print(self, console: Any) -> None:
+    def print(self, console: Console) -> None:
         """The table on a rich console."""
         columns = [
             Column(
@@ -110,14 +118,14 @@ class Report:
 
     name: str
     title: str
-    setting: dict[str, Any]
+    setting: Settings
     columns: list[tuple[str, str, str]]
-    rows: list[dict[str, Any]]
+    rows: list[Row]
     bars: list[Bar] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     dropped: tuple[str, ...] = ()
     parts: list[Part] = field(default_factory=list)
-    measurements: list[dict[str, Any]] = field(default_factory=list)
+    measurements: list[Row] = field(default_factory=list)
 
     @property
     def table(self) -> Part:
@@ -186,7 +194,7 @@ class Report:
 
         return write_text(path, json.dumps(self.as_dict(), indent=1, ensure_ascii=False) + "\n", force)
 
-    def show(self, console: Any) -> None:
+    def show(self, console: Console) -> None:
         """Print the table, notes, bars and the summary line on a rich console."""
         from rich.text import Text
 
@@ -212,7 +220,9 @@ class Column:
     drop_rank: int | None = None  # the column with the lowest number is left out first
 
 
-def print_table(console: Any, columns: list[Column], rows: list[list[str]], headings: bool = True) -> None:
+def print_table(
+    console: Console, columns: list[Column], rows: list[list[str]], headings: bool = True
+) -> None:
     """Print a table as wide as the console at most.
 
     What does not fit gives way in this order: headings and columns that fold break between words, the gaps
@@ -306,7 +316,7 @@ def _cell(value: Any, form: str) -> str:
     return form.format(value) if form else str(value)
 
 
-def _rows(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _rows(rows: list[Row]) -> list[Row]:
     names = [each.name for each in fields(Estimate)]
     return [
         {k: {n: getattr(v, n) for n in names} if isinstance(v, Estimate) else v for k, v in row.items()}

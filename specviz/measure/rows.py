@@ -20,11 +20,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from rich.console import Console
 
 from specviz.errors import ParameterError, SpecvizError, TraceError
 from specviz.escape import line
 from specviz.files import checked, parsed, read_json, write_text
 from specviz.measure.claims import resampled
+from specviz.measure.report import Entry, Row, Settings, Values
 from specviz.metrics import Estimate, pooled
 
 if TYPE_CHECKING:
@@ -59,7 +61,7 @@ def write_json(path: Path, content: Any) -> None:
     write_text(path, json.dumps(content, ensure_ascii=False, allow_nan=False) + "\n", force=True)
 
 
-def _row(file: Path) -> dict[str, Any]:
+def _row(file: Path) -> Row:
     """A finished prompt."""
     from specviz.measure.schema import FailedRow, Fields, TimedRow, UntimedRow
 
@@ -93,7 +95,7 @@ class Results:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
-        self._read: dict[str, tuple[int, dict[str, Any]]] = {}  # rows by name, with the time of their file
+        self._read: dict[str, tuple[int, Row]] = {}  # rows by name, with the time of their file
         file = self.path / "run.json"
         if not file.is_file():
             raise TraceError(
@@ -101,14 +103,14 @@ class Results:
             )
         from specviz.measure.schema import RunFile
 
-        content = read_json(file, dict[str, Any])
+        content = read_json(file, Settings)
         if content.get("specviz") != "bench run":
             raise TraceError(f"{file} was not written by specviz bench run")
         if content.get("schema") != SCHEMA:
             raise TraceError(f"{file} has a schema which this version of specviz cannot read")
         checked(RunFile, content, str(file), "the file is damaged: run the plan again into another folder")
         self.plan, self.created = content["plan"], content["created"]
-        self.cells: list[dict[str, Any]] = self.plan["cells"]
+        self.cells: list[Row] = self.plan["cells"]
         self.wanted: dict[str, tuple[int, int, int]] = {
             key_of(cell["cell"], number, prompt): (cell["cell"], number, prompt)
             for cell in self.cells
@@ -141,14 +143,14 @@ class Results:
         return not self.missing
 
     @property
-    def environments(self) -> dict[str, dict[str, Any]]:
+    def environments(self) -> dict[str, Settings]:
         """Where rows were decoded: digest to device, processor, threads, number format, clock, versions."""
         from specviz.measure.schema import RowEnvironment
 
         files = sorted((self.path / "environments").glob("*.json"))
         return {file.stem: dict(read_json(file, RowEnvironment, AGAIN)) for file in files}
 
-    def records(self) -> list[dict[str, Any]]:
+    def records(self) -> list[Row]:
         """Every row as it is on disk, in order of cells, rounds and prompts.
 
         Raises
@@ -184,7 +186,7 @@ class Results:
         failed = [row for row in self.records() if row["error"] is not None]
         return pd.DataFrame([{c: row.get(c) for c in columns} for row in failed], columns=columns)
 
-    def prompts(self, suite: str) -> list[dict[str, Any]]:
+    def prompts(self, suite: str) -> list[Entry]:
         """The measured prompts of a suite with their references; a stream is a list of [text, time]."""
         if suite not in self.plan["suites"]:
             raise ParameterError(f"the run has no suite {suite!r}; it has {', '.join(self.plan['suites'])}")
@@ -233,7 +235,7 @@ class Results:
         for name in given:
             if name not in ROW_COLUMNS:
                 raise ParameterError(f"a table is broken down by {', '.join(ROW_COLUMNS)}; not by {name!r}")
-        parts: dict[tuple, list[dict[str, Any]]] = defaultdict(list)
+        parts: dict[tuple, list[Row]] = defaultdict(list)
         for row in self.records():
             parts[(row["cell"], *(row.get(name) for name in given))].append(row)
         groups = list(dict.fromkeys(key[1:] for key in parts)) or [()]
@@ -255,7 +257,7 @@ class Results:
 
         table = self.table(by)
         keep = [c for c in (*CELL_COLUMNS, *ROW_COLUMNS) if c in table and (c == "method" or says(table[c]))]
-        out: dict[str, Any] = {name: table[name].fillna("").map(str) for name in keep}
+        out: Row = {name: table[name].fillna("").map(str) for name in keep}
         for name in {"model", "draft"} & out.keys():
             short = out[name].map(lambda text: Path(text).name)  # a folder by its own name, if that tells all
             out[name] = short if short.nunique() == out[name].nunique() else out[name]
@@ -271,7 +273,7 @@ class Results:
                 out[heading] = cells
         return pd.DataFrame(out)
 
-    def show(self, console: Any) -> None:
+    def show(self, console: Console) -> None:
         """Print the table, where it was measured, and what failed, on a rich console."""
         from rich.text import Text
 
@@ -345,7 +347,7 @@ SHOWN = {
 BYTES = ("peak_memory", "device_memory")
 
 
-def words(parameters: Mapping[str, Any]) -> str:
+def words(parameters: Values) -> str:
     """Parameters as a table says them."""
     return " ".join(f"{name}={value}" for name, value in parameters.items())
 
@@ -368,13 +370,10 @@ def results(path: str | Path) -> Results:
 
 # ---------------------------------------------------------------- figures
 
-Row = Mapping[str, Any]
 Rows = Iterable[Row]
 
 
-def figures(
-    rows: list[dict[str, Any]], base: list[dict[str, Any]], cell: Mapping[str, Any]
-) -> dict[str, Any]:
+def figures(rows: list[Row], base: list[Row], cell: Values) -> Row:
     """A cell's figures over its rows, beside the rows of its reference."""
     good = [row for row in rows if row["error"] is None]
     itself = cell["cell"] == cell["against"]
@@ -451,22 +450,22 @@ def quotient(tokens: Any, taken: Any, their_tokens: Any, their_taken: Any) -> An
         return (tokens / taken) / (their_tokens / their_taken)
 
 
-def seconds(row: Mapping[str, Any]) -> float:
+def seconds(row: Values) -> float:
     """Of prefill and decoding."""
     return float(row["prefill_seconds"] + row["decode_seconds"])
 
 
-def speed(row: Mapping[str, Any]) -> float:
+def speed(row: Values) -> float:
     """Tokens a second, prefill inside."""
     return row["tokens"] / seconds(row)  # type: ignore[no-any-return]
 
 
-def fast(row: Mapping[str, Any]) -> bool:
+def fast(row: Values) -> bool:
     """Whether a row has a speed."""
     return bool(row["timed"]) and row["tokens"] > 0 and seconds(row) > 0
 
 
-def per_prompt(rows: Iterable[Mapping[str, Any]], value: Any) -> list[float]:
+def per_prompt(rows: Iterable[Values], value: Any) -> list[float]:
     """A mean over rounds of each prompt."""
     values: dict[int, list[float]] = defaultdict(list)
     for row in rows:
@@ -474,7 +473,7 @@ def per_prompt(rows: Iterable[Mapping[str, Any]], value: Any) -> list[float]:
     return [float(np.mean(each)) for each in values.values()]
 
 
-def sums(rows: Iterable[Mapping[str, Any]], field: str) -> np.ndarray:
+def sums(rows: Iterable[Values], field: str) -> np.ndarray:
     """A sum over rounds of each prompt, float [prompts]."""
     totals: dict[int, float] = defaultdict(float)
     for row in rows:
@@ -490,7 +489,7 @@ def over(above: float, below: float) -> float:
     return above / below if below else float("nan")
 
 
-def most(rows: Iterable[Mapping[str, Any]], field: str) -> int | None:
+def most(rows: Iterable[Values], field: str) -> int | None:
     return max((row[field] for row in rows if row[field] is not None), default=None)
 
 
@@ -502,9 +501,7 @@ def named(name: str, estimate: Estimate) -> dict[str, float]:
 # ---------------------------------------------------------------- beginning, and going on
 
 
-def begin(
-    path: Path, plan: Mapping[str, Any], prompts: Mapping[str, list[dict[str, Any]]], created: str
-) -> Results:
+def begin(path: Path, plan: Values, prompts: Mapping[str, list[Entry]], created: str) -> Results:
     """Make the folder of a run, or open the one of the same plan; one without a row takes any plan.
 
     Raises
@@ -532,7 +529,7 @@ def begin(
     return Results(path)
 
 
-def differences(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> list[str]:
+def differences(theirs: Values, ours: Values) -> list[str]:
     """What differs between two plans, in words."""
     lines = []
     for key in {**theirs, **ours}:
@@ -564,7 +561,7 @@ def differences(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> list[str]
     return lines
 
 
-def labelled(cell: Mapping[str, Any]) -> str:
+def labelled(cell: Values) -> str:
     """A cell in words."""
     parts = [cell["method"], cell["draft"], words(cell["parameters"])]
     warm = f", temperature {cell['temperature']:g}" if cell["temperature"] else ""

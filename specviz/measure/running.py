@@ -12,7 +12,7 @@ import os
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import (
     FIRST_COMPLETED,
     BrokenExecutor,
@@ -36,13 +36,13 @@ from specviz.files import write_bytes
 from specviz.measure import work
 from specviz.measure.calibrate import bar
 from specviz.measure.plan import Plan, plain
+from specviz.measure.report import Row, Settings, Tick
 from specviz.measure.rows import Results, begin, key_of, locked, write_json
 from specviz.models import ranks
 
 AHEAD = 3  # jobs an executor is handed for each worker, so that none waits
 LOOK = 5.0  # seconds between two looks at whether workers are left
 ALONE = 60.0  # seconds without any worker until the run is given up
-Tick = Callable[[int, int, str], None]
 
 
 def run(
@@ -165,7 +165,7 @@ class Keeper:
         self.results = results
         self.environments = results.environments
 
-    def __call__(self, row: dict[str, Any]) -> None:
+    def __call__(self, row: Row) -> None:
         """Write a row, with its trace and what is new of its environment."""
         path = self.results.path
         place, digest = row["environment"], None
@@ -182,7 +182,7 @@ class Keeper:
             write_bytes(path / "traces" / f"{key}.parquet", trace, force=True)
         write_json(path / "rows" / f"{key}.json", row)
 
-    def _same_weights(self, place: dict[str, Any]) -> None:
+    def _same_weights(self, place: Settings) -> None:
         """Refuse a model that is no longer the one that the run began with."""
         for other in self.environments.values():
             shared = other["drafts"].keys() & place["drafts"].keys()
@@ -228,7 +228,7 @@ def jobs_of(plan: Plan, lacking: set[tuple[int, int, int]], kernels: Mapping[str
 
 def decoded(
     jobs: list[work.Job], plan: Plan, executor: Executor | None, workers: int | None
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[Row]:
     """The rows of all jobs: from an executor, from processes of its own, or decoded in this process."""
     if executor is not None:
         yield from spread_out(jobs, executor, plan, workers, ours=False)
@@ -245,8 +245,8 @@ def decoded(
 
 
 def spread_out(
-    jobs: list[work.Job], executor: Any, plan: Plan, workers: int | None, ours: bool
-) -> Iterator[dict[str, Any]]:
+    jobs: list[work.Job], executor: Executor, plan: Plan, workers: int | None, ours: bool
+) -> Iterator[Row]:
     """The rows of all jobs as an executor finishes them; `ours` ends with the run.
 
     A job whose worker died again and again is a row of failures for each of its cells, where the executor
@@ -295,7 +295,7 @@ def spread_out(
             future.cancel()
 
 
-def lost(job: work.Job, error: Exception) -> Iterator[dict[str, Any]]:
+def lost(job: work.Job, error: Exception) -> Iterator[Row]:
     """The rows of a job that kills whoever takes it up."""
     for place, cell in enumerate(job.cells):
         if cell.cell in job.todo:
@@ -331,13 +331,13 @@ def processes(count: int) -> Iterator[Executor]:
             raise
 
 
-def present(executor: Any) -> frozenset[str] | None:
+def present(executor: Executor) -> frozenset[str] | None:
     """Addresses of the workers that a Dask cluster has just now; None: another executor."""
     client = getattr(executor, "_client", None)
     return None if client is None else frozenset(client.scheduler_info(n_workers=-1)["workers"])
 
 
-def machines(executor: Any, workers: int | None) -> list[tuple[int, int]]:
+def machines(executor: Executor, workers: int | None) -> list[tuple[int, int]]:
     """Of each machine: how many processes of an executor work there at once, and how many cores they have.
 
     Threads of one process count once: they decode one text at a time.

@@ -21,7 +21,8 @@ from specviz.loop.cycle import Cycle
 from specviz.loop.machine import calibration_setting as calibration_setting
 from specviz.loop.machine import machine, versions
 from specviz.loop.machine import thread_count as computing
-from specviz.measure.report import Estimate
+from specviz.measure.report import Entry, Estimate, Settings, Tick
+from specviz.models.protocols import Model
 from specviz.models.ranks import holding
 from specviz.suites.frozen import frozen, take
 from specviz.trace import Trace
@@ -34,7 +35,7 @@ class Entrant:
     """A method with its draft model, as the tables name it."""
 
     method: str
-    draft: Any = None
+    draft: Model | None = None
 
     @property
     def label(self) -> str:
@@ -47,7 +48,7 @@ class Entrant:
         return "".join(c if c.isalnum() or c in "-_." else "_" for c in name) + ".parquet"
 
 
-def lineup(drafts: list[Any], names: list[str] | None = None) -> list[Entrant]:
+def lineup(drafts: list[Model], names: list[str] | None = None) -> list[Entrant]:
     """Every installed method that decodes prompts: the baseline first, those with a draft once with each.
 
     Parameters
@@ -126,7 +127,7 @@ def finish(run: Run) -> Trace:
     return run.trace
 
 
-def counter(tick: Callable[[int, int, str], None], of: int) -> Callable[[str], None]:
+def counter(tick: Tick, of: int) -> Callable[[str], None]:
     """Progress by single steps: the function that comes back is called with what was done."""
     done = itertools.count(1)
     return lambda what: tick(next(done), of, what)
@@ -164,7 +165,7 @@ class Timed:
 def paired(
     contenders: Mapping[Any, Callable[[int], list[int]]],
     texts: int,
-    device: Any = "cpu",
+    device: str | torch.device = "cpu",
     tick: Callable[[Any], None] = lambda name: None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> dict[Any, Timed]:
@@ -208,7 +209,7 @@ def seconds_of(call: Callable[[], object], wait: Callable[[], None], clock: Call
     return clock() - begin
 
 
-def synchroniser(device: Any) -> Callable[[], None]:
+def synchroniser(device: str | torch.device) -> Callable[[], None]:
     """A function that waits until the device has nothing left to do."""
     kind = torch.device(device).type
     if kind == "cuda":
@@ -216,7 +217,7 @@ def synchroniser(device: Any) -> Callable[[], None]:
     return torch.mps.synchronize if kind == "mps" else lambda: None
 
 
-def quiet_clock(device: Any) -> tuple[Callable[[], float], str]:
+def quiet_clock(device: str | torch.device) -> tuple[Callable[[], float], str]:
     """A clock for differences of a few percent, and its name.
 
     One thread on a CPU is timed by the processor time of the process, which other work on the machine does
@@ -227,7 +228,7 @@ def quiet_clock(device: Any) -> tuple[Callable[[], float], str]:
     return time.perf_counter, "wall clock"
 
 
-def clock_of(model: Any) -> tuple[Callable[[], float], str]:
+def clock_of(model: Model) -> tuple[Callable[[], float], str]:
     """`quiet_clock` for a model.
 
     Split over ranks, or with threads or a GPU of llama.cpp's own, it is timed by the wall clock: waiting is
@@ -268,7 +269,7 @@ def threads(n: int | None) -> Iterator[int]:
         torch.set_num_threads(before)
 
 
-def setting(model: Any, drafts: list[Any], **more: Any) -> dict[str, Any]:
+def setting(model: Model, drafts: list[Model], **more: Any) -> Settings:
     """What a reader must know to judge a measurement."""
     return {
         "model": {"name": model.name, "parameters": model.parameters},
@@ -281,7 +282,7 @@ def setting(model: Any, drafts: list[Any], **more: Any) -> dict[str, Any]:
     }
 
 
-def first_turns(model: Any, entries: list[dict[str, Any]]) -> list[list[int]]:
+def first_turns(model: Model, entries: list[Entry]) -> list[list[int]]:
     """Token ids of each prompt; of a conversation its first turn."""
     return [
         model.encode([{"role": "user", "content": e["turns"][0]}] if "turns" in e else e["prompt"])
@@ -289,7 +290,7 @@ def first_turns(model: Any, entries: list[dict[str, Any]]) -> list[list[int]]:
     ]
 
 
-def calibrated(model: Any, name: str) -> int | None:
+def calibrated(model: Model, name: str) -> int | None:
     """A method's draft size as it was calibrated for this model, device and number of threads, if it was."""
     try:
         return calibration.stored(calibration_setting(model, methods.find(name)())).g
@@ -297,14 +298,16 @@ def calibrated(model: Any, name: str) -> int | None:
         return None
 
 
-def practice(model: Any, n: int) -> list[list[int]]:
+def practice(model: Model, n: int) -> list[list[int]]:
     """Token ids of `n` prompts that a method may learn from before a suite.
 
     They share no clause with the bundled suites. What the model has no room for
     is left out.
     """
     chats: list[Any] = [entry["messages"] for entry in take(frozen("practice"), n, "prompts to practise on")]
-    if not getattr(model.tokenizer, "chat_template", None):  # a plain model goes on from the user's words
+    if not getattr(
+        getattr(model, "tokenizer", None), "chat_template", None
+    ):  # a plain model goes on from the user's words
         chats = [chat[-1]["content"] for chat in chats]
     return [ids for ids in map(model.encode, chats) if model.left(len(ids)) > 0]
 
@@ -328,7 +331,7 @@ def closing(runs: Mapping[Any, Run]) -> Iterator[None]:
                     run.close(stopped)
 
 
-def phases(trace: Any) -> dict[str, float]:
+def phases(trace: Trace) -> dict[str, float]:
     """Share of each phase in the time between the first cycle's start and the last one's end.
 
     ``prefill`` is cycle 0; ``between`` is what no cycle covers: recording, and the loop's caller.

@@ -30,8 +30,10 @@ from specviz.loop import Run
 from specviz.loop.drafters import load_drafter
 from specviz.loop.machine import identity, machine_of, peak_memory, versions
 from specviz.measure.plan import Cell
+from specviz.measure.report import Entry, Row, Settings
 from specviz.measure.timing import clock_of, finish, settled, synchroniser, threads
 from specviz.methods import Method
+from specviz.models.protocols import Model
 from specviz.models.ranks import holding
 from specviz.trace import Trace
 
@@ -44,16 +46,16 @@ class Job:
     """One prompt of one round, by the cells that still lack it."""
 
     plan: str  # its digest
-    model: dict[str, Any]  # as `Plan.models` has it
+    model: Settings  # as `Plan.models` has it
     suite: str
-    warm: list[dict[str, Any]]  # prompts that fill what methods remember
+    warm: list[Entry]  # prompts that fill what methods remember
     cells: list[Cell]  # all of this model and suite
     todo: list[int]  # numbers of those to decode
     number: int  # the prompt's place in its suite
     round: int
     seed: int  # of the round
-    entry: dict[str, Any]  # the prompt
-    options: dict[str, Any]  # as `Plan.options`
+    entry: Entry  # the prompt
+    options: Settings  # as `Plan.options`
     threads: int
     timed: bool
     traces: bool
@@ -61,12 +63,12 @@ class Job:
     ticket: str = field(default_factory=lambda: uuid4().hex[:12])
 
 
-def work(job: Job) -> list[dict[str, Any]]:
+def work(job: Job) -> list[Row]:
     """All rows of a job, for an executor."""
     return list(rows(job))
 
 
-def rows(job: Job, objects: dict[str, Any] | None = None) -> Iterator[dict[str, Any]]:
+def rows(job: Job, objects: dict[str, Model] | None = None) -> Iterator[Row]:
     """The rows of a job, each when it is finished; who begins rotates with the prompt and the round.
 
     Raises
@@ -84,7 +86,7 @@ def rows(job: Job, objects: dict[str, Any] | None = None) -> Iterator[dict[str, 
                     yield about(job, cell, place) | bench.row(job, cell)
 
 
-def about(job: Job, cell: Cell, place: int) -> dict[str, Any]:
+def about(job: Job, cell: Cell, place: int) -> Settings:
     """What a row says of its prompt and its cell."""
     labels = {key: job.entry.get(key) for key in ("id", "kind", "language")}
     return {
@@ -101,7 +103,7 @@ def about(job: Job, cell: Cell, place: int) -> dict[str, Any]:
 class Bench:
     """A model, its draft models and its warmed methods for one suite."""
 
-    def __init__(self, job: Job, models: dict[str, Any]) -> None:
+    def __init__(self, job: Job, models: dict[str, Model]) -> None:
         self.models = models
         spec = job.model
         self.model = self._loaded(**spec)
@@ -127,7 +129,7 @@ class Bench:
             self.models[name] = load_drafter(self.model, name, None, None)
         return self.models[name]
 
-    def _environment(self) -> dict[str, Any]:
+    def _environment(self) -> Settings:
         """What a reader must know to judge a measurement; no name of the machine or of a person."""
         model = self.model
         return {
@@ -139,9 +141,7 @@ class Bench:
             "versions": versions() | getattr(model, "versions", {}),
         }  # fmt: skip
 
-    def _run(
-        self, job: Job, cell: Cell, method: Method, entry: dict[str, Any], number: int, record: Any
-    ) -> Run:
+    def _run(self, job: Job, cell: Cell, method: Method, entry: Entry, number: int, record: Any) -> Run:
         """A run of one prompt. Each prompt of a round has random numbers of its own."""
         draws = int(np.random.SeedSequence([job.seed, number]).generate_state(1)[0])
         draft = self.drafts[cell.draft] if cell.draft else None
@@ -168,9 +168,9 @@ class Bench:
             self.broken[cell.cell] = f"while warming up: {one_line(error)}"
         self.methods[cell.cell] = method if job.warm else fresh(cell)
 
-    def row(self, job: Job, cell: Cell) -> dict[str, Any]:
+    def row(self, job: Job, cell: Cell) -> Row:
         """Decode the job's prompt: what came out, and what it took. An error is part of the row."""
-        row: dict[str, Any] = {"timed": job.timed, "clock": self.clock_name if job.timed else None}
+        row: Row = {"timed": job.timed, "clock": self.clock_name if job.timed else None}
         row |= {"environment": self.environment, "error": self.broken.get(cell.cell)}
         if row["error"]:
             return row
@@ -189,7 +189,7 @@ class Bench:
             more["trace"] = parquet(finish(run))
         return row | decoded | more
 
-    def _decode(self, run: Run, timed: bool) -> dict[str, Any]:
+    def _decode(self, run: Run, timed: bool) -> Settings:
         """Run it to its end. Tokens are counted from their ids, the end token among them."""
         ids: list[list[int]] = []
         current: list[int] = []
@@ -229,11 +229,11 @@ class Bench:
 
 
 _benches: dict[tuple[str, ...], Bench] = {}
-_models: dict[str, Any] = {}
+_models: dict[str, Model] = {}
 _held: list[str] = []  # the model that `_models` holds, with its drafts
 
 
-def bench_for(job: Job, objects: dict[str, Any]) -> Bench:
+def bench_for(job: Job, objects: dict[str, Model]) -> Bench:
     """The bench of a job: the last one, if it is of the same plan, model and suite."""
     key = (job.plan, json.dumps(job.model), job.suite)
     if key in _benches:
@@ -298,7 +298,7 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def reset_peak(device: Any) -> None:
+def reset_peak(device: torch.device) -> None:
     """The peaks of memory begin anew, where the system can do that."""
     with contextlib.suppress(OSError):
         if CLEAR.exists():
@@ -307,7 +307,7 @@ def reset_peak(device: Any) -> None:
         torch.cuda.reset_peak_memory_stats(device)
 
 
-def peak(device: Any) -> dict[str, int | None]:
+def peak(device: torch.device) -> dict[str, int | None]:
     """Most bytes since then: of the process, all loaded models inside, and of the device.
 
     Where the system cannot forget a peak (it is no Linux), the process' is that of its whole life.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -13,9 +13,10 @@ from specviz.errors import ParameterError
 from specviz.loop.clock import Clock, clock_for
 from specviz.loop.cycle import Cycle
 from specviz.loop.unmasking import decode_canvases
-from specviz.measure.report import Estimate
+from specviz.measure.report import Entry, Estimate, Row, Settings, Tick, Values
 from specviz.measure.timing import counter, paired, quiet_clock, settled
 from specviz.methods import find
+from specviz.models.protocols import Model
 from specviz.suites.frozen import frozen, take
 
 
@@ -24,7 +25,7 @@ class Way:
     """A method with its parameters."""
 
     method: str
-    values: Mapping[str, Any] = field(default_factory=dict)
+    values: Values = field(default_factory=dict)
 
     def __call__(self) -> Any:
         """The method."""
@@ -81,7 +82,7 @@ class Written:
 
 
 def write(
-    model: Any, ids: Sequence[list[int]], way: Way, length: int, batch: int = 1, clock: Clock | None = None
+    model: Model, ids: Sequence[list[int]], way: Way, length: int, batch: int = 1, clock: Clock | None = None
 ) -> list[Written]:
     """Write the prompts' canvases, so many together; nothing is recorded."""
     texts = [Written() for _ in ids]
@@ -128,7 +129,7 @@ class Measured:
 
 
 def timed(
-    model: Any,
+    model: Model,
     ids: Sequence[list[int]],
     ways: Sequence[Way],
     length: int,
@@ -167,7 +168,7 @@ MIX = "every other one a translation from English into German, those between of 
 SHOTS = 3  # examples that lie beside a prompt
 
 
-def suite(n: int, shots: int = 0, only: str | None = None) -> list[dict[str, Any]]:
+def suite(n: int, shots: int = 0, only: str | None = None) -> list[Entry]:
     """Bundled prompts: `MIX`.
 
     Parameters
@@ -200,14 +201,12 @@ def suite(n: int, shots: int = 0, only: str | None = None) -> list[dict[str, Any
 # -- by batch size --------------------------------------------------------------------------------
 
 # Gao et al., section 4.1: how its models are run.
-PAPER: dict[str, Any] = {"block": 8, "cache": "dual", "refresh": 8, "whole": True}
+PAPER: Settings = {"block": 8, "cache": "dual", "refresh": 8, "whole": True}
 LENGTH = 64  # cells
 SIZES = (1, 2, 4, 8, 16)  # prompts decoded together
 
 
-def batches(
-    model: Any, prompts: int, rounds: int, tick: Callable[[int, int, str], None]
-) -> tuple[list[dict[str, Any]], list[str]]:
+def batches(model: Model, prompts: int, rounds: int, tick: Tick) -> tuple[list[Row], list[str]]:
     """Figure 1: throughput by batch size, with and without cache; a row each, and notes."""
     ids = sorted((model.encode(entry["prompt"]) for entry in suite(prompts)), key=len)
     ways = [stepwise(**PAPER), stepwise(**PAPER | {"cache": "none"}), ssd(4, **PAPER)]
@@ -258,7 +257,7 @@ def passes_shared(texts: Sequence[Written], size: int) -> int:
     return sum(max(t.passes for t in texts[i : i + size]) for i in range(0, len(texts), size))
 
 
-def turning(rows: Sequence[Mapping[str, Any]]) -> str:
+def turning(rows: Sequence[Values]) -> str:
     """Where twice the batch no longer gives half as much again: passes have become bound by arithmetic."""
     for small, large in pairwise(rows):
         gain = large["times"].median / small["times"].median

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specviz.errors import ParameterError
+from specviz.measure.report import Settings
 from specviz.paths import folder
 
 if TYPE_CHECKING:
@@ -123,9 +124,9 @@ def _papers() -> list[str]:
     return sorted(path.parent.name for path in folder("published").glob("*/tables.json"))
 
 
-def _tables(paper: str) -> dict[str, dict[str, Any]]:
+def _tables(paper: str) -> dict[str, Settings]:
     path = folder("published") / paper / "tables.json"
-    tables: dict[str, dict[str, Any]] = json.loads(path.read_text(encoding="utf8"))["tables"]
+    tables: dict[str, Settings] = json.loads(path.read_text(encoding="utf8"))["tables"]
     return tables
 
 
@@ -133,7 +134,7 @@ def _file(paper: str, table: str) -> Path:
     return folder("published") / paper / f"{table}.csv"
 
 
-def _find(name: str) -> tuple[str, str, dict[str, Any]]:
+def _find(name: str) -> tuple[str, str, Settings]:
     papers = _papers()
     paper, _, table = str(name).partition("/")
     if paper not in papers:

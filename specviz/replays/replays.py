@@ -10,7 +10,7 @@ wherever it is shown. `specviz.replays.running` makes replays; `terminal`, `mark
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from itertools import combinations
@@ -21,7 +21,7 @@ import numpy as np
 
 from specviz.errors import TraceError
 from specviz.files import checked, read_json
-from specviz.measure.report import plural
+from specviz.measure.report import Row, Settings, Values, plural
 from specviz.measure.rows import Results, write_json
 from specviz.replays.published import list_published, published
 from specviz.replays.recipes import CURVES, FIGURES, Recipe
@@ -43,7 +43,7 @@ Tally = tuple[int, int, int]  # comparisons: clearly the paper's way, unclear, c
 class Cell:
     """A number of a published table, and what was measured here for it."""
 
-    keys: dict[str, Any]  # the table's key columns and their values
+    keys: Row  # the table's key columns and their values
     metric: str
     value: float | None  # what the paper printed; None for a curve without printed values
     printed: str  # the same as the paper has it
@@ -56,13 +56,13 @@ class Cell:
     why: str  # the reason for that, else empty
 
     @classmethod
-    def of(cls, row: Mapping[str, Any]) -> Cell:
+    def of(cls, row: Values) -> Cell:
         """From a row of ``replay.json``."""
         names = [each.name for each in fields(cls)[1:]]
         keys = {name: value for name, value in row.items() if name not in names}
         return cls(keys, **{name: row[name] for name in names})
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> Row:
         """As a row of ``replay.json``."""
         return self.keys | {each.name: getattr(self, each.name) for each in fields(self)[1:]}
 
@@ -145,11 +145,11 @@ class Replay:
     cells: list[Cell]
     clear: list[list[int]]
     setup: list[dict[str, str]]
-    environment: dict[str, Any]
+    environment: Settings
     notes: list[str] = field(default_factory=list)
     runs: list[str] = field(default_factory=list)
     traces: list[dict[str, str]] = field(default_factory=list)
-    settings: dict[str, Any] = field(default_factory=dict)
+    settings: Settings = field(default_factory=dict)
     seconds: float = 0.0
     created: str = ""
     path: Path = Path()
@@ -366,7 +366,7 @@ def opened(path: str | Path) -> Replay:
         raise TraceError(f"{path} is no folder of a replay: it has no {FILE} (specviz replay makes one)")
     from specviz.replays.schema import CheckedReplay
 
-    content = read_json(file, dict[str, Any])
+    content = read_json(file, Settings)
     if content.get("specviz") != "replay" or content.get("schema") != SCHEMA:
         raise TraceError(f"{file} was not written by this version of specviz replay")
     checked(CheckedReplay, content, str(file), "the file is damaged: replay the table into another folder")
@@ -388,7 +388,7 @@ def opened_all(path: str | Path) -> Replays:
         raise TraceError(f"{path} is no folder of replays: it has no {ALL} (specviz replay --all makes one)")
     from specviz.replays.schema import ReplaysFile
 
-    content = read_json(file, dict[str, Any])
+    content = read_json(file, Settings)
     if content.get("specviz") != "replays" or content.get("schema") != SCHEMA:
         raise TraceError(f"{file} was not written by this version of specviz replay")
     checked(ReplaysFile, content, str(file), "the file is damaged: give the same replay --all again")
@@ -419,7 +419,7 @@ def opened_result(path: str | Path) -> Results | Replay | Replays:
 # ---------------------------------------------------------------- comparing
 
 
-def compared(table: str, recipe: Recipe, made: Measurement, settings: dict[str, Any]) -> Replay:
+def compared(table: str, recipe: Recipe, made: Measurement, settings: Settings) -> Replay:
     """A published table and what a source measured, cell by cell; of a curve without printed values alone."""
     if table in CURVES:
         import pandas as pd
@@ -428,7 +428,8 @@ def compared(table: str, recipe: Recipe, made: Measurement, settings: dict[str, 
         caption, place = recipe.caption, f"Figure {table.rpartition('figure')[2]}"
         figures: list[Figure | None] = list(made.figures)
         cells = [
-            Cell(f.where, f.metric, None, "", "", "", "", f.value, f.low, f.high, "") for f in made.figures
+            Cell(dict(f.where), f.metric, None, "", "", "", "", f.value, f.low, f.high, "")
+            for f in made.figures
         ]
     else:
         frame = published(table)
@@ -474,7 +475,7 @@ def ahead(a: Figure, b: Figure) -> bool:
     return a.low > b.high or b.low > a.high
 
 
-def covers(where: Mapping[str, Any], row: Mapping[str, Any]) -> bool:
+def covers(where: Values, row: Values) -> bool:
     """Whether columns and values are those of a row; several values of a column are a choice."""
     for key, value in where.items():
         choices = value if isinstance(value, list | tuple) else (value,)
@@ -483,7 +484,7 @@ def covers(where: Mapping[str, Any], row: Mapping[str, Any]) -> bool:
     return True
 
 
-def reason(row: Mapping[str, Any], recipe: Recipe, made: Measurement) -> str:
+def reason(row: Values, recipe: Recipe, made: Measurement) -> str:
     """Why nothing was measured for a row."""
     for where, why in (*made.absent, *recipe.absent):
         if covers(where, row):

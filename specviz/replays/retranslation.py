@@ -7,7 +7,7 @@ the same ones for both sides.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,9 +18,12 @@ from specviz import metrics
 from specviz.errors import ParameterError
 from specviz.loop import Run
 from specviz.measure.claims import BootstrapEstimate, Quality, ratio, resampled
+from specviz.measure.report import Settings, Values
 from specviz.measure.timing import closing, finish, paired, quiet_clock, synchroniser
+from specviz.models.protocols import Model
 from specviz.replays.translations import TARGETS, streams, texts
 from specviz.streams import Stream
+from specviz.trace import Trace
 
 METHOD = "retranslate"
 RT = "RT"
@@ -31,7 +34,7 @@ class Setting:
     """A way to decode the streams: its name in the tables, and the method's parameters."""
 
     label: str
-    values: Mapping[str, Any]
+    values: Values
 
 
 class Follow:
@@ -107,7 +110,7 @@ class Decoded:
 
 
 def measure(
-    model: Any,
+    model: Model,
     code: str,
     chosen: Sequence[Setting],
     *,
@@ -127,7 +130,7 @@ def measure(
         made = texts(code, prompts)
         given, right = given or streams(made), [list(each.references) for each in made]
     clock, _ = quiet_clock(model.device)
-    shared: dict[str, Any] = {"target_language": TARGETS[code], "template": template}
+    shared: Settings = {"target_language": TARGETS[code], "template": template}
     shared |= {"max_new_tokens": max_new_tokens, "record": None}
     followed: list[dict[str, Follow]] = []
     for _ in range(rounds):
@@ -144,7 +147,7 @@ def measure(
             for each in chosen}, quality  # fmt: skip
 
 
-def judged(of: Setting, rounds: list[dict[str, np.ndarray]], trace: Any, quality: Quality) -> Decoded:
+def judged(of: Setting, rounds: list[dict[str, np.ndarray]], trace: Trace, quality: Quality) -> Decoded:
     """A setting's sums: counts of one round, the median times of all, and what its texts are worth."""
     sums = dict(rounds[0])
     for name in ("seconds", "prefill"):

@@ -8,7 +8,7 @@ recorded.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from specviz.errors import ParameterError
 from specviz.loop.batch import decode_batch
 from specviz.loop.clock import Clock, clock_for
 from specviz.loop.cycle import Cycle, decode
-from specviz.measure.report import Bar, Estimate, Report
+from specviz.measure.report import Bar, Entry, Estimate, Report, Row, Settings, Tick
 from specviz.measure.timing import (
     BASELINE,
     Entrant,
@@ -30,6 +30,7 @@ from specviz.measure.timing import (
     synchroniser,
 )
 from specviz.methods.base import Method
+from specviz.models.protocols import Model
 
 SIZES = (1, 2, 4, 8, 16)
 METHODS = ("autoregressive", "speculative", "cm_asd", "unispec")
@@ -43,15 +44,15 @@ COLUMNS = [
 
 
 def bench(
-    model: Any,
-    drafts: list[Any],
-    entries: list[dict[str, Any]],
+    model: Model,
+    drafts: list[Model],
+    entries: list[Entry],
     *,
     only: Annotated[Sequence[str], "Methods, as autoregressive,unispec."] = METHODS,
     sizes: Annotated[Sequence[int], "Batch sizes; the first is 1."] = SIZES,
     rounds: Annotated[int, "Rounds in which all take turns."] = 5,
     max_new_tokens: Annotated[int, "Most tokens for each prompt."] = 64,
-    tick: Callable[[int, int, str], None] = lambda done, of, name: None,
+    tick: Tick = lambda done, of, name: None,
 ) -> Report:
     """Measure each method at each batch size.
 
@@ -129,14 +130,14 @@ class Once:
 
 
 def once(
-    model: Any, entrant: Entrant, make: Callable[[], Method], ids: list[list[int]], size: int, limit: int
+    model: Model, entrant: Entrant, make: Callable[[], Method], ids: list[list[int]], size: int, limit: int
 ) -> Once:
     """Decode the prompts, `size` at a time; 1 is the plain loop."""
     ticks, wait = quiet_clock(model.device)[0], synchroniser(model.device)
     clock = clock_for(model.device)
     if type(clock) is Clock:
         clock.mark = ticks  # type: ignore[method-assign]
-    options: dict[str, Any] = {"drafter": entrant.draft, "max_new_tokens": limit, "clock": clock}
+    options: Settings = {"drafter": entrant.draft, "max_new_tokens": limit, "clock": clock}
     cycles: list[list[Cycle]] = [[] for _ in ids]
     method = make()
     method.prepare(model)
@@ -167,7 +168,7 @@ def cold(entrant: Entrant) -> Callable[[], Method]:
     return lambda: kind(**values)
 
 
-def row(entrant: Entrant, size: int, made: list[Once], single: list[Once]) -> dict[str, Any]:
+def row(entrant: Entrant, size: int, made: list[Once], single: list[Once]) -> Row:
     """A line of the table."""
     speeds, alone = ([each.tokens / each.decoding for each in some] for some in (made, single))
     whole = [b.seconds / a.seconds for a, b in zip(made, single)]

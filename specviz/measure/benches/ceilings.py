@@ -16,6 +16,7 @@ import torch
 
 from specviz.loop.clock import EventClock
 from specviz.loop.machine import machine
+from specviz.measure.report import Row
 from specviz.measure.timing import quiet_clock, settled, synchroniser
 from specviz.metrics import Ceilings
 
@@ -30,12 +31,12 @@ COLUMNS = [
 
 
 def measure(
-    device: Any = "cpu",
+    device: str | torch.device = "cpu",
     dtype: torch.dtype = torch.float32,
     sizes: Sequence[int] = (),
     rounds: int = 11,
     block: int | None = None,
-) -> tuple[Ceilings, list[dict[str, Any]]]:
+) -> tuple[Ceilings, list[Row]]:
     """Measure the ceilings, with as many threads as torch has.
 
     Parameters
@@ -60,7 +61,7 @@ def measure(
     """
     device = torch.device(device)
     block = block or max(BLOCK, 2 * _largest_cache())
-    rows: list[dict[str, Any]] = []
+    rows: list[Row] = []
 
     def take(what: str, size: float, kernel: str, work: float, call: Any) -> float:
         rates = work / np.array(_timed(call, device, rounds)) / 1e9

@@ -17,7 +17,7 @@ from specviz.loop import Run
 from specviz.loop.machine import thread_count
 from specviz.measure.benches import peers
 from specviz.measure.benches.peers import compared_row, spent
-from specviz.measure.report import Bar, Report
+from specviz.measure.report import Bar, Entry, Report, Row, Settings, Tick
 from specviz.measure.timing import (
     BASELINE,
     Texts,
@@ -35,7 +35,9 @@ from specviz.methods.signals import likeliest
 from specviz.models import load
 from specviz.models.llamacpp import write_gguf
 from specviz.models.llamacpp.native import Native
+from specviz.models.protocols import Model
 from specviz.suites import spread
+from specviz.trace import Trace
 
 COLUMNS = [("file", "file", ""), *(each for each in peers.COLUMNS if each[0] != "draft")]
 SPARE = peers.SPARE
@@ -43,7 +45,7 @@ THROUGH = "our context"
 GENERATE, OWN_LOOKUP, LOOKUP = "llama-cpp-python generate", "llama-cpp-python prompt lookup", "prompt_lookup"
 PEERS = {THROUGH: GENERATE, BASELINE: GENERATE, LOOKUP: OWN_LOOKUP}
 NOTHING = Draft.empty()
-WIDE: dict[str, Any] = {  # 27 million parameters
+WIDE: Settings = {  # 27 million parameters
     "num_hidden_layers": 8, "hidden_size": 512, "num_attention_heads": 8, "num_key_value_heads": 4,
     "intermediate_size": 1536, "max_position_embeddings": 1024, "tie_word_embeddings": True,
 }  # fmt: skip
@@ -69,17 +71,17 @@ class Side:
     model: Any
     ids: list[list[int]]
     times: dict[str, Timed]
-    traces: dict[str, Any]
+    traces: dict[str, Trace]
 
 
 def bench(
-    model: Any,
-    entries: list[dict[str, Any]],
+    model: Model,
+    entries: list[Entry],
     *,
     number: Annotated[int, "Prompts."] = 21,
     max_new_tokens: Annotated[int, "Most tokens for each prompt."] = 128,
     rounds: Annotated[int, "Times that all prompts are decoded."] = 1,
-    tick: Callable[[int, int, str], None] = lambda done, of, name: None,
+    tick: Tick = lambda done, of, name: None,
 ) -> Report:
     """Autoregressive decoding and prompt lookup on llama.cpp against its Python package's own.
 
@@ -91,7 +93,7 @@ def bench(
     """
     with TemporaryDirectory(prefix="specviz-") as home:
         native = hasattr(model, "gives_hidden")
-        given = model if native else _written(model, Path(home) / f"{model.name}.gguf")
+        given: Any = model if native else _written(model, Path(home) / f"{model.name}.gguf")
         wide = _written(_wide(), Path(home) / "wide.gguf")
         ids = first_turns(given, spread(entries, number)) * rounds
         few = [i for i in ids[: max(1, len(ids) // 3)] if max(i) < wide.vocabulary]
@@ -105,7 +107,7 @@ def bench(
             given, [], prompts=len(ids) // rounds, rounds=rounds, max_new_tokens=max_new_tokens,
             clock=quiet_clock("cpu")[1], backend=given.backend,
         )  # fmt: skip
-    rows = [
+    rows: list[Row] = [
         {"file": side.name, "decoder": name}
         | compared_row(
             timed, side.times[BASELINE], side.times.get(PEERS.get(name, "")), side.traces.get(name)
@@ -126,7 +128,7 @@ def bench(
     return Report("llamacpp", title, about, COLUMNS, rows, bars, notes, SPARE)
 
 
-def _written(model: Any, path: Path) -> Any:
+def _written(model: Model, path: Path) -> Any:
     return load(f"gguf:{write_gguf(model, path, 'f16').path}")
 
 
@@ -141,7 +143,7 @@ def _wide() -> Any:
 
 
 def _decoded(
-    model: Any, name: str, ids: list[list[int]], most: int, methods: list[str], step: Callable[[Any], None]
+    model: Model, name: str, ids: list[list[int]], most: int, methods: list[str], step: Callable[[Any], None]
 ) -> Side:
     """Every text by our methods and by their peers, in turns."""
     values = find(LOOKUP)().values
@@ -208,7 +210,7 @@ class Peer:
                 break
 
 
-def through(model: Any, ids: list[int], most: int) -> list[int]:
+def through(model: Model, ids: list[int], most: int) -> list[int]:
     """Greedy decoding by the context's verbs alone."""
     context = model.open([ids], most)
     tokens: list[int] = []

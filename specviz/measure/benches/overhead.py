@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated
 
 from specviz.errors import ModelError, ParameterError
 from specviz.loop import Run
-from specviz.measure.report import Bar, Estimate, Report
+from specviz.measure.report import Bar, Entry, Estimate, Report, Tick
 from specviz.measure.timing import (
     Entrant,
     Texts,
@@ -20,6 +20,7 @@ from specviz.measure.timing import (
     setting,
     settled,
 )
+from specviz.models.protocols import Model
 from specviz.suites import spread
 
 LIMIT = 1.03
@@ -33,15 +34,15 @@ COLUMNS = [
 
 
 def bench(
-    model: Any,
-    drafts: list[Any],
-    entries: list[dict[str, Any]],
+    model: Model,
+    drafts: list[Model],
+    entries: list[Entry],
     *,
     number: Annotated[int, "Prompts."] = 28,
     max_new_tokens: Annotated[int, "Most tokens for each prompt."] = 128,
     rounds: Annotated[int, "Pairs of runs."] = 7,
     only: Annotated[Sequence[str] | None, "Methods, as unispec,spectra."] = None,
-    tick: Callable[[int, int, str], None] = lambda done, of, name: None,
+    tick: Tick = lambda done, of, name: None,
 ) -> Report:
     """Pairs of runs over the same prompts, one with ``record="judged"`` and one with ``record=None``.
 
@@ -104,7 +105,7 @@ def bench(
 
 
 def pair(
-    model: Any, chosen: list[dict[str, Any]], entrant: Entrant, turn: int, max_new_tokens: int,
+    model: Model, chosen: list[Entry], entrant: Entrant, turn: int, max_new_tokens: int,
     clock: Callable[[], float],
 ) -> tuple[dict[str, float], float, int]:  # fmt: skip
     """Seconds of a run with a record and of one without, those of ending the former, and its tokens."""

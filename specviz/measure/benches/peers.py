@@ -14,7 +14,7 @@ import torch
 from specviz import metrics
 from specviz.errors import ModelError
 from specviz.loop import Run
-from specviz.measure.report import Bar, Estimate, Report
+from specviz.measure.report import Bar, Entry, Estimate, Report, Row, Settings, Tick
 from specviz.measure.timing import (
     BASELINE,
     Texts,
@@ -28,7 +28,9 @@ from specviz.measure.timing import (
     setting,
 )
 from specviz.methods import find
+from specviz.models.protocols import Model
 from specviz.suites import spread
+from specviz.trace import Trace
 
 COLUMNS = [
     ("decoder", "decoder", ""), ("draft", "draft", ""), ("speed", "tokens/s with prefill", "{:,.0f}"),
@@ -61,14 +63,14 @@ class Side:
 
 
 def bench(
-    model: Any,
-    drafts: list[Any],
-    entries: list[dict[str, Any]],
+    model: Model,
+    drafts: list[Model],
+    entries: list[Entry],
     *,
     number: Annotated[int, "Prompts."] = 21,
     max_new_tokens: Annotated[int, "Most tokens for each prompt."] = 128,
     rounds: Annotated[int, "Times that all prompts are decoded."] = 1,
-    tick: Callable[[int, int, str], None] = lambda done, of, name: None,
+    tick: Tick = lambda done, of, name: None,
 ) -> Report:
     """Autoregressive and speculative decoding against transformers' own, text by text in turns.
 
@@ -94,7 +96,7 @@ def bench(
     ours += [Side(name, draft) for name in ("speculative", "bild") for draft in named]
     with closing(runs):
         for side in ours:
-            options: dict[str, Any] = {"draft": named.get(side.draft), "max_new_tokens": max_new_tokens}
+            options: Settings = {"draft": named.get(side.draft or ""), "max_new_tokens": max_new_tokens}
             finish(Run(model, [ids[longest], ids[0]], side.decoder, **options))
             runs[side] = Run(model, ids, side.decoder, **options)
         texts = {side: Texts(run) for side, run in runs.items()}
@@ -118,7 +120,7 @@ def bench(
 
 
 def opponents(
-    peer: Peer, ids: list[list[int]], drafts: list[Any], length: int, cuda: bool
+    peer: Peer, ids: list[list[int]], drafts: list[Model], length: int, cuda: bool
 ) -> dict[Side, Callable[[int], list[int]]]:
     """transformers' own decoders of the texts, by number."""
     theirs: dict[Side, Callable[[int], list[int]]] = {
@@ -136,7 +138,7 @@ def _assisted(peer: Peer, ids: list[list[int]], assistant: Any, length: int, num
     return peer.assisted(ids[number], assistant, length)
 
 
-def compared_row(timed: Timed, base: Timed, peer: Timed | None, trace: Any) -> dict[str, Any]:
+def compared_row(timed: Timed, base: Timed, peer: Timed | None, trace: Trace | None) -> Row:
     """A decoder's figures, over its peer and over our autoregressive decoding (None for what is missing)."""
     low, middle, high = np.quantile(timed.speeds(), (0.25, 0.5, 0.75)).tolist()
     return {
@@ -147,7 +149,7 @@ def compared_row(timed: Timed, base: Timed, peer: Timed | None, trace: Any) -> d
     }  # fmt: skip
 
 
-def _bars(rows: list[dict[str, Any]], cuda: bool, times: dict[Side, Timed]) -> list[Bar]:
+def _bars(rows: list[Row], cuda: bool, times: dict[Side, Timed]) -> list[Bar]:
     by = {(row["decoder"], row["draft"]): row for row in rows}
     bars = [Bar("autoregressive over generate", by[BASELINE, None]["peer"].median, 1.0)]
     bars.append(Bar("prompt_lookup over transformers' own", by[LOOKUP, None]["peer"].median, 1.0))
@@ -165,7 +167,7 @@ def _bars(rows: list[dict[str, Any]], cuda: bool, times: dict[Side, Timed]) -> l
     return bars
 
 
-def spent(trace: Any) -> str:
+def spent(trace: Trace) -> str:
     """Where a run's time went, in a sentence."""
     draft = (trace.run["draft"] or {}).get("name")
     label = trace.run["method"] + (f", {draft}" if draft else "")

@@ -31,7 +31,7 @@ from specviz.loop.machine import identity, thread_count
 from specviz.measure.benches import llamacpp, peers
 from specviz.measure.benches.trees import draft_sizes, groups
 from specviz.measure.calibrate import calibrate
-from specviz.measure.report import Bar, Part, Report
+from specviz.measure.report import Bar, Entry, Part, Report, Row, Settings, Tick
 from specviz.measure.timing import (
     BASELINE,
     Phased,
@@ -45,6 +45,7 @@ from specviz.measure.timing import (
 from specviz.methods import Method
 from specviz.metrics import Estimate
 from specviz.metrics.interval import pooled
+from specviz.models.protocols import Model
 from specviz.suites import spread
 
 LOOKUP, TUNED = "prompt_lookup", "prompt_lookup-tuned"
@@ -105,17 +106,17 @@ NOTES = [
 class Selection:
     """Prompts by what they are for; none is in two groups."""
 
-    timed: list[dict[str, Any]]
-    warm: list[dict[str, Any]]  # they fill warm stores
-    calibration: list[dict[str, Any]]  # draft sizes are timed on them
+    timed: list[Entry]
+    warm: list[Entry]  # they fill warm stores
+    calibration: list[Entry]  # draft sizes are timed on them
 
     @classmethod
     def of(
         cls,
-        entries: Sequence[dict[str, Any]],
+        entries: Sequence[Entry],
         number: int,
         ids: Sequence[str] | None = None,
-        fits: Callable[[dict[str, Any]], bool] = lambda entry: True,
+        fits: Callable[[Entry], bool] = lambda entry: True,
     ) -> Selection:
         """Choose, always alike: the timed prompts by id or spread over the kinds of work, then the others.
 
@@ -143,7 +144,7 @@ class Selection:
             wanted = [by_id[name] for name in ids]
             timed = wanted if number >= len(wanted) else spread(wanted, number)
         taken = {_first_turn(entry) for entry in timed}
-        others: list[dict[str, Any]] = []
+        others: list[Entry] = []
         for entry in spread(entries, len(entries)):
             if len(others) < WARM_UP + CALIBRATION and _first_turn(entry) not in taken and fits(entry):
                 taken.add(_first_turn(entry))
@@ -151,7 +152,7 @@ class Selection:
         return cls(timed, others[:WARM_UP], others[WARM_UP:])
 
 
-def _first_turn(entry: dict[str, Any]) -> str:
+def _first_turn(entry: Entry) -> str:
     return json.dumps(entry["turns"][0] if "turns" in entry else entry["prompt"])
 
 
@@ -214,7 +215,7 @@ class Contender:
 
 
 def lineup(
-    model: Any, only: Sequence[str] | None, chosen: dict[str, int] | None = None, sizes: Sequence[int] = ()
+    model: Model, only: Sequence[str] | None, chosen: dict[str, int] | None = None, sizes: Sequence[int] = ()
 ) -> tuple[list[Contender], dict[str, str]]:
     """The contenders, autoregressive decoding first, and why others are left out.
 
@@ -255,7 +256,7 @@ def lineup(
     return out, {name: why for name, why in lacking.items() if name in names}
 
 
-def _lacking(model: Any) -> dict[str, str]:
+def _lacking(model: Model) -> dict[str, str]:
     """Engines that cannot run this model, and why."""
     out: dict[str, str] = {}
     if getattr(model, "net", None) is None:
@@ -271,7 +272,7 @@ def _lacking(model: Any) -> dict[str, str]:
     return out
 
 
-def gguf_file(model: Any) -> Path | None:
+def gguf_file(model: Model) -> Path | None:
     """The GGUF file that a model was read from, whatever computes it."""
     path = getattr(model, "path", None)
     return Path(path) if path is not None and Path(path).suffix == ".gguf" else None
@@ -339,7 +340,12 @@ class Stage:
     """What is made once and serves every round: other engines' copies of the model, and filled stores."""
 
     def __init__(
-        self, model: Any, lineup: list[Contender], texts: list[list[int]], others: list[list[int]], most: int
+        self,
+        model: Model,
+        lineup: list[Contender],
+        texts: list[list[int]],
+        others: list[list[int]],
+        most: int,
     ) -> None:
         self.model, self.lineup, self.texts, self.others, self.most = model, lineup, texts, others, most
         self.clock = clock_of(model)[0]
@@ -382,9 +388,9 @@ class Stage:
         """What a contender decodes before the rounds."""
         return self.others if contender.memory == "warm" else self.others[:1]
 
-    def decoders(self) -> dict[str, Any]:
+    def decoders(self) -> Settings:
         """Everybody, ready for a round: each with a fresh store, or with a copy of the filled one."""
-        out: dict[str, Any] = {}
+        out: Settings = {}
         for contender in self.lineup:
             method = contender.build() if contender.method else None
             if method is not None and contender.label in self.stores:
@@ -446,7 +452,7 @@ def loops(tokens: Sequence[int]) -> bool:
     return max(rows.values(), default=0) >= TIMES
 
 
-def one_round(stage: Stage, turn: int, tick: Callable[[str], None]) -> dict[str, Any]:
+def one_round(stage: Stage, turn: int, tick: Callable[[str], None]) -> Settings:
     """Decode every text by everybody once; who begins differs from text to text and from round to round.
 
     Returns
@@ -482,11 +488,11 @@ class Results:
         As `one_round` gives them.
     """
 
-    def __init__(self, rounds: list[dict[str, Any]]) -> None:
+    def __init__(self, rounds: list[Row]) -> None:
         self.rounds = rounds
         self.names = list(rounds[0]["measurements"])
 
-    def of(self, name: str, key: Callable[[dict[str, Any]], float]) -> np.ndarray:
+    def of(self, name: str, key: Callable[[Row], float]) -> np.ndarray:
         """A number of every measurement of a contender: [rounds, texts]."""
         return np.array([[key(each) for each in r["measurements"][name]] for r in self.rounds], np.float64)
 
@@ -552,8 +558,8 @@ class Results:
 
 
 def bench(
-    model: Any,
-    entries: Sequence[dict[str, Any]],
+    model: Model,
+    entries: Sequence[Entry],
     *,
     source: str = "",
     number: Annotated[int, "Prompts that are timed."] = 24,
@@ -567,7 +573,7 @@ def bench(
         draft_sizes,
     ] = (),
     rounds_file: Path | None = None,
-    tick: Callable[[int, int, str], None] = lambda done, of, name: None,
+    tick: Tick = lambda done, of, name: None,
 ) -> Report:
     """How fast this package decodes, beside transformers and llama.cpp on the same weights.
 
@@ -676,7 +682,7 @@ def _check_enough(selection: Selection, contenders: list[Contender], calibrating
         )
 
 
-def _encoded(model: Any, entries: list[dict[str, Any]], most: int) -> list[list[int]]:
+def _encoded(model: Model, entries: list[Entry], most: int) -> list[list[int]]:
     texts = first_turns(model, entries)
     for entry, ids in zip(entries, texts):
         if model.left(len(ids)) < most:
@@ -687,9 +693,7 @@ def _encoded(model: Any, entries: list[dict[str, Any]], most: int) -> list[list[
     return texts
 
 
-def _calibrated(
-    model: Any, name: str, selection: Selection, most: int, tick: Callable[[int, int, str], None]
-) -> dict[str, Any]:
+def _calibrated(model: Model, name: str, selection: Selection, most: int, tick: Tick) -> Settings:
     """A method's draft size by prompts that are not timed; kept nowhere but with the rounds."""
     with TemporaryDirectory(prefix="specviz-") as folder:
         measured = calibrate(
@@ -700,13 +704,13 @@ def _calibrated(
     return {"g": measured.g, "summary": measured.summary, "points": measured.table.to_dict("records")}
 
 
-def _firsts(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _firsts(entries: list[Entry]) -> list[Entry]:
     return [{"turns": entry["turns"][:1]} if "turns" in entry else entry for entry in entries]
 
 
 def _plan(
-    model: Any, contenders: list[Contender], texts: list[Any], warm: list[Any], most: int
-) -> dict[str, Any]:
+    model: Model, contenders: list[Contender], texts: list[Any], warm: list[Any], most: int
+) -> Settings:
     """What must be the same for rounds to belong together."""
     circumstances = setting(model, [])
     return {
@@ -718,10 +722,10 @@ def _plan(
     }
 
 
-def _resumed(kept: Path | None, plan: dict[str, Any]) -> dict[str, Any]:
+def _resumed(kept: Path | None, plan: Settings) -> Settings:
     """The rounds that are kept, or none."""
     plan = json.loads(json.dumps(plan))
-    empty: dict[str, Any] = {"plan": plan, "calibration": {}, "rounds": []}
+    empty: Settings = {"plan": plan, "calibration": {}, "rounds": []}
     if kept is None or not kept.exists():
         return empty
     try:
@@ -742,11 +746,11 @@ def _resumed(kept: Path | None, plan: dict[str, Any]) -> dict[str, Any]:
 
 
 def _report(
-    model: Any,
+    model: Model,
     selection: Selection,
     contenders: list[Contender],
     lacking: dict[str, str],
-    state: dict[str, Any],
+    state: Settings,
     most: int,
 ) -> Report:
     results = Results(state["rounds"])
@@ -782,7 +786,7 @@ def _report(
     )
 
 
-def _row(results: Results, contender: Contender) -> dict[str, Any]:
+def _row(results: Results, contender: Contender) -> Row:
     name = contender.label
     base = name == BASELINE
     looping = results.loops(name)
@@ -807,9 +811,7 @@ def _row(results: Results, contender: Contender) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _by_kind(
-    results: Results, contenders: list[Contender], entries: list[dict[str, Any]]
-) -> Iterator[dict[str, Any]]:
+def _by_kind(results: Results, contenders: list[Contender], entries: list[Entry]) -> Iterator[Row]:
     for kind, texts in groups(entries, "kind").items():
         for i, contender in enumerate(contenders[1:]):
             name = contender.label
@@ -823,13 +825,11 @@ def _by_kind(
             }
 
 
-def _columns(rows: list[dict[str, Any]], columns: list[tuple[str, str, str]]) -> list[dict[str, Any]]:
+def _columns(rows: list[Row], columns: list[tuple[str, str, str]]) -> list[Row]:
     return [{key: row[key] for key, *_ in columns} for row in rows]
 
 
-def _bars(
-    results: Results, contenders: list[Contender], by_kind: list[dict[str, Any]]
-) -> tuple[list[Bar], list[str]]:
+def _bars(results: Results, contenders: list[Contender], by_kind: list[Row]) -> tuple[list[Bar], list[str]]:
     """The promises whose contenders ran, and what could not be judged."""
     ran = [contender.label for contender in contenders]
     bars = [
@@ -856,7 +856,7 @@ def _bars(
     return bars, unjudged
 
 
-def _remarks(results: Results, contenders: list[Contender], circumstances: dict[str, Any]) -> Iterator[str]:
+def _remarks(results: Results, contenders: list[Contender], circumstances: Settings) -> Iterator[str]:
     """Sentences on this measurement."""
     ours = [contender.label for contender in contenders if contender.method]
     best = max(ours, key=lambda name: results.speed(name, prefill=False))

@@ -6,16 +6,16 @@ for a method where one is given, as a calibration finds it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 
 from specviz import methods, metrics
 from specviz.errors import ParameterError
 from specviz.loop import Run
-from specviz.measure.report import Bar, Part, Report
+from specviz.measure.report import Bar, Entry, Part, Report, Row, Settings, Tick
 from specviz.measure.timing import (
     BASELINE,
     Texts,
@@ -30,7 +30,9 @@ from specviz.measure.timing import (
     quiet_clock,
     setting,
 )
+from specviz.models.protocols import Model
 from specviz.suites import spread
+from specviz.trace import Trace
 
 FAMILY = ("prompt_lookup", "lookahead", "token_recycling", "spectra", "unispec")
 WARM = 70  # prompts for practice that a warm method has decoded before
@@ -79,7 +81,7 @@ class Side:
 
     def build(self) -> methods.Method:
         """The method, ready to run."""
-        values: dict[str, Any] = {}
+        values: Settings = {}
         if self.g is not None:
             values[methods.find(self.method).size] = self.g
         if self.memory:
@@ -130,15 +132,15 @@ def draft_sizes(given: Sequence[int | str]) -> tuple[list[int], dict[str, int]]:
 
 
 def bench(
-    model: Any,
-    entries: list[dict[str, Any]],
+    model: Model,
+    entries: list[Entry],
     *,
     number: Annotated[int, "Prompts."] = 70,
     max_new_tokens: Annotated[int, "Most tokens for each prompt."] = 128,
     size: Annotated[
         Sequence[int | str], "Draft nodes of all; METHOD=NODES for one method besides.", draft_sizes
     ] = (24,),
-    tick: Callable[[int, int, str], None] = lambda done, of, name: None,
+    tick: Tick = lambda done, of, name: None,
 ) -> Report:
     """Autoregressive decoding and the training-free family, text by text in turns; greedy.
 
@@ -199,7 +201,7 @@ def bench(
     return report
 
 
-def groups(texts: list[dict[str, Any]], name: str) -> dict[str, list[int]]:
+def groups(texts: list[Entry], name: str) -> dict[str, list[int]]:
     """Numbers of the texts of each kind or language; of those that say none, under a dash."""
     numbers: dict[str, list[int]] = {}
     for i, text in enumerate(texts):
@@ -212,7 +214,7 @@ def only(timed: Timed, numbers: Iterable[int]) -> Timed:
     return Timed([timed.seconds[i] for i in numbers], [timed.texts[i] for i in numbers])
 
 
-def _row(side: Side, times: dict[Side, Timed], trace: Any) -> dict[str, Any]:
+def _row(side: Side, times: dict[Side, Timed], trace: Trace) -> Row:
     timed, base = times[side], times[Side(BASELINE)]
     kinds = groups(trace.run["prompts"], "kind").values()
     return {
@@ -233,13 +235,13 @@ def _row(side: Side, times: dict[Side, Timed], trace: Any) -> dict[str, Any]:
 def _grouped(
     lineup: list[Side],
     times: dict[Side, Timed],
-    traces: dict[Side, Any],
-    texts: list[dict[str, Any]],
+    traces: dict[Side, Trace],
+    texts: list[Entry],
     name: str,
-) -> list[dict[str, Any]]:
+) -> list[Row]:
     rows = []
     for group, numbers in groups(texts, name).items():
-        by_method: dict[tuple[str, int | None], dict[str, Any]] = {}
+        by_method: dict[tuple[str, int | None], Settings] = {}
         for side in lineup[1:]:
             row = by_method.setdefault((side.method, side.g), {"method": side.method, "g": side.g})
             state = side.memory or "cold"  # without a memory every text is
@@ -253,7 +255,7 @@ def _grouped(
     return rows
 
 
-def _split(side: Side, trace: Any) -> dict[str, Any]:
+def _split(side: Side, trace: Trace) -> Settings:
     """Milliseconds of each phase a cycle, and the share of a cycle that is not the target's pass."""
     cycles = trace.cycles
     steps = cycles[cycles["cycle"] > 0]
@@ -277,7 +279,7 @@ def _split(side: Side, trace: Any) -> dict[str, Any]:
     }
 
 
-def _bars(rows: dict[Side, dict[str, Any]], times: dict[Side, Timed], size: int) -> list[Bar]:
+def _bars(rows: dict[Side, Row], times: dict[Side, Timed], size: int) -> list[Bar]:
     best: dict[str, Side] = {}  # of each method, warm: at its own size where it ran at one
     equal: dict[str, Side] = {}
     for side in rows:

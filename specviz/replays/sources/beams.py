@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from specviz.measure.claims import BootstrapEstimate, Quality, ratio, resampled
+from specviz.measure.report import Entry
 from specviz.measure.sweep import Measured, Point
 from specviz.measure.timing import BASELINE
 from specviz.metrics import Estimate
@@ -57,7 +58,7 @@ def relative(mine: Measured, greedy: Measured) -> Estimate:
     return resampled(against.bleu, against.statistics(mine.texts))
 
 
-def rouges(mine: Measured, texts: list[dict[str, Any]]) -> dict[str, BootstrapEstimate]:
+def rouges(mine: Measured, texts: list[Entry]) -> dict[str, BootstrapEstimate]:
     """Mean ROUGE of the summaries."""
     rouge = Rouge()
     each = [rouge(entry["reference"], text) for entry, text in zip(texts, mine.texts)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -10,21 +10,21 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from specviz.measure.claims import BootstrapEstimate
-from specviz.measure.report import Estimate
+from specviz.measure.report import Estimate, Settings, Tick, Values
 from specviz.measure.timing import calibrated, counter
 from specviz.metrics.interval import RESAMPLES
+from specviz.models.protocols import Model
 from specviz.replays.recipes import Best, Recipe, Row
 from specviz.suites import Suite
 
 if TYPE_CHECKING:
     from specviz.trace import Trace
 
-Where = Mapping[str, Any]
-Tick = Callable[[int, int, str], None]
+Where = Values
 T = TypeVar("T")
 
 # A calibration in haste, where none was made before.
-CALIBRATION: dict[str, Any] = {
+CALIBRATION: Settings = {
     "sizes": (4, 8, 16, 32, 64), "number": 3, "warm_up": 5, "max_new_tokens": 48, "rounds": 1,
 }  # fmt: skip
 
@@ -33,13 +33,13 @@ CALIBRATION: dict[str, Any] = {
 class RunOptions:
     """How a recipe is run."""
 
-    model: Any
+    model: Any  # a model, once it is loaded
     drafts: dict[str, str]  # role: name of the drafter
     suite: Suite | None  # prompts in place of the recipe's
     number: int  # of prompts
     max_new_tokens: int
     threads: int  # on a CPU
-    extra: dict[str, Any]  # the recipe's other numbers: ``rounds``, thresholds
+    extra: Settings  # the recipe's other numbers: ``rounds``, thresholds
     path: Path  # the replay's folder
     shared: Path  # where calibrations are kept that several replays use
     memory: dict[Any, Any]  # models and measurements of this process that several tables need
@@ -76,7 +76,7 @@ class RunOptions:
             self.memory[key] = made.g
         return self.memory[key], "calibrated in haste"
 
-    def sized(self, row: Row) -> dict[str, Any]:
+    def sized(self, row: Row) -> Settings:
         """A row's parameters, the calibrated draft size put in."""
         values = dict(row.values)
         for name, value in values.items():
@@ -89,7 +89,7 @@ class RunOptions:
 class Figure:
     """A measured figure."""
 
-    where: dict[str, Any]  # columns of the published table and their values
+    where: Where  # columns of the published table and their values
     metric: str  # the paper's
     value: float
     low: float | None = None  # its interval
@@ -110,7 +110,7 @@ class Measurement:
 
     figures: list[Figure] = field(default_factory=list)
     absent: list[tuple[Where, str]] = field(default_factory=list)  # rows without a figure, and why
-    environment: dict[str, Any] = field(default_factory=dict)  # device, processor, threads, versions ...
+    environment: Settings = field(default_factory=dict)  # device, processor, threads, versions ...
     data: str = ""  # the prompts in words
     notes: list[str] = field(default_factory=list)
     runs: list[str] = field(default_factory=list)  # folders of runs, below the replay's
@@ -172,7 +172,7 @@ def totals(made: Measurement, recipe: Recipe) -> None:
         made.add(dict(rest) | {column: name}, metric, mean)
 
 
-def about(model: Any) -> dict[str, Any]:
+def about(model: Model) -> Settings:
     """Where something was measured that left no run's folder."""
     from specviz.loop.machine import identity
     from specviz.measure.timing import quiet_clock, setting

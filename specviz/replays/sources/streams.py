@@ -8,7 +8,9 @@ from typing import Any
 from specviz.errors import ParameterError
 from specviz.loop import generate
 from specviz.measure.claims import ratio
+from specviz.measure.report import Settings
 from specviz.measure.rows import words
+from specviz.models.protocols import Model
 from specviz.replays import retranslation
 from specviz.replays.recipes import Recipe, Row
 from specviz.replays.sources.shared import Measurement, RunOptions, about, exact
@@ -64,7 +66,7 @@ def streams(recipe: Recipe, options: RunOptions) -> Measurement:
     return made
 
 
-def again(model: Any, given: list[Any], options: dict[str, Any], i: int) -> Any:
+def again(model: Model, given: list[Any], options: Settings, i: int) -> Any:
     """A stream once more, recorded."""
     return generate(model, [given[i]], retranslation.METHOD, **options)
 

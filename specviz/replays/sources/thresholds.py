@@ -8,6 +8,7 @@ from typing import Any
 
 from specviz.loop import generate
 from specviz.measure.pairs import suite
+from specviz.measure.report import Entry, Settings
 from specviz.measure.sweep import Measured, Point, sweep
 from specviz.measure.timing import BASELINE
 from specviz.replays import contenders
@@ -70,7 +71,7 @@ def record_fastest(
     )  # fmt: skip
 
 
-def entries(options: RunOptions, task: str) -> list[dict[str, Any]]:
+def entries(options: RunOptions, task: str) -> list[Entry]:
     """The texts of a task."""
     return list(options.suite)[: options.number] if options.suite is not None else suite(task, options.number)
 
@@ -129,10 +130,10 @@ def with_base(points: list[Point], options: RunOptions) -> list[Point]:
     return [Point(BASELINE, BASELINE, model=options.model), *points]
 
 
-def grid(role: str, curve: str) -> Callable[[RunOptions, dict[str, Any]], list[Point]]:
+def grid(role: str, curve: str) -> Callable[[RunOptions, Settings], list[Point]]:
     """BiLD with a small model at every pair of thresholds."""
 
-    def points(options: RunOptions, numbers: dict[str, Any]) -> list[Point]:
+    def points(options: RunOptions, numbers: Settings) -> list[Point]:
         small = drafter(options, role)
         pairs = [(f, r) for r in numbers["rollbacks"] for f in numbers["fallbacks"]]
         return with_base([contenders.bild(options.model, small, f, r, curve) for f, r in pairs], options)
@@ -140,7 +141,7 @@ def grid(role: str, curve: str) -> Callable[[RunOptions, dict[str, Any]], list[P
     return points
 
 
-def rejection(options: RunOptions, numbers: dict[str, Any]) -> list[Point]:
+def rejection(options: RunOptions, numbers: Settings) -> list[Point]:
     """Speculative sampling at temperature 1 with fixed windows."""
     points = contenders.rejection(options.model, drafter(options, "small"))
     sampled = [p for p in points if p.group != "speculative, greedy"]
@@ -148,12 +149,12 @@ def rejection(options: RunOptions, numbers: dict[str, Any]) -> list[Point]:
     return with_base(kept, options)
 
 
-def nucleus(options: RunOptions, numbers: dict[str, Any]) -> list[Point]:
+def nucleus(options: RunOptions, numbers: Settings) -> list[Point]:
     """Nucleus sampling."""
     return with_base(contenders.nucleus(options.model, drafter(options, "aligned")), options)
 
 
-def exits(options: RunOptions, numbers: dict[str, Any]) -> list[Point]:
+def exits(options: RunOptions, numbers: Settings) -> list[Point]:
     """The first layer drafts."""
     points = [
         replace(point, base=BASELINE)
@@ -166,10 +167,10 @@ def exits(options: RunOptions, numbers: dict[str, Any]) -> list[Point]:
 
 def named(
     *groups: str, make: Callable[[Any, Any], list[Point]]
-) -> Callable[[RunOptions, dict[str, Any]], list[Point]]:
+) -> Callable[[RunOptions, Settings], list[Point]]:
     """Those settings of one of the bench's lists that lie on some curves."""
 
-    def points(options: RunOptions, numbers: dict[str, Any]) -> list[Point]:
+    def points(options: RunOptions, numbers: Settings) -> list[Point]:
         role = "small" if make is contenders.oracle else "aligned"
         made = [p for p in make(options.model, drafter(options, role)) if p.group in groups]
         some = [p for p in made if allowed(p, numbers)]
@@ -178,7 +179,7 @@ def named(
     return points
 
 
-def allowed(point: Point, numbers: dict[str, Any]) -> bool:
+def allowed(point: Point, numbers: Settings) -> bool:
     """Whether a setting's thresholds are among those that are asked for."""
     choices = {
         "fallback": (0.0, *numbers["fallbacks"]),
@@ -187,13 +188,13 @@ def allowed(point: Point, numbers: dict[str, Any]) -> bool:
     return all(point.values[name] in values for name, values in choices.items() if name in point.values)
 
 
-def calm(options: RunOptions, numbers: dict[str, Any]) -> list[Point]:
+def calm(options: RunOptions, numbers: Settings) -> list[Point]:
     """CALM, on the model that was tuned for it."""
     points = [p for p in contenders.leaving(None, options.model) if p.values.get("decay") == 4]
     return with_base([replace(p, base=BASELINE) for p in points], options)
 
 
-CURVES: dict[str, Callable[[RunOptions, dict[str, Any]], list[Point]]] = {
+CURVES: dict[str, Callable[[RunOptions, Settings], list[Point]]] = {
     UNALIGNED: grid("small", UNALIGNED),
     ALIGNED: grid("aligned", ALIGNED),
     REJECTION: rejection,
