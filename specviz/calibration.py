@@ -291,10 +291,7 @@ def calibrations(place: str | Path | None = None) -> Iterator[Calibration]:
 
 
 def stored(
-    setting: Mapping[str, Any],
-    place: str | Path | None = None,
-    options: str = "",
-    program: str = "specviz",
+    setting: Mapping[str, Any], place: str | Path | None = None, options: str = "", program: str = "specviz"
 ) -> Calibration:
     """The calibration of exactly this setting.
 

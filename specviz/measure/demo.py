@@ -10,22 +10,10 @@ from typing import Any
 from specviz import metrics
 from specviz.errors import ModelError, PromptError, SpecvizError, TraceError
 from specviz.loop import Run
+from specviz.measure import timing
 from specviz.measure.calibrate import calibrate
 from specviz.measure.report import Entry, Estimate, Part, Report, Row, Settings, Tick, Values
-from specviz.measure.timing import (
-    BASELINE,
-    Entrant,
-    Phased,
-    Timed,
-    calibrated,
-    closing,
-    counter,
-    finish,
-    lineup,
-    paired,
-    setting,
-    threads,
-)
+from specviz.measure.timing import BASELINE, Entrant, Phased, Timed
 from specviz.methods import find
 from specviz.methods.kinds import CALIBRATED
 from specviz.models.protocols import Model
@@ -145,30 +133,30 @@ def run(
     KeyboardInterrupt
         After Ctrl-C; every trace so far is kept.
     """
-    entrants = lineup(drafts, None if drafts else UNTRAINED)
+    entrants = timing.lineup(drafts, None if drafts else UNTRAINED)
     if not any(e.method == BASELINE for e in entrants):
         raise PromptError(f"the method {BASELINE} is not installed, and speedups are measured against it")
     files = plan(out, entrants, force)
     chosen, brief = pick(entries, each), min(WARM_UP, max_new_tokens)
-    with threads(count), ExitStack() as stack:
+    with timing.threads(count), ExitStack() as stack:
         parameters, remarks = ({}, []) if drafts else sizes(model, practice, tick)
         engines, missing = other_engines(path)
         runs: dict[str, Run] = {}
-        stack.enter_context(closing(runs))
+        stack.enter_context(timing.closing(runs))
         for entrant, file in zip(entrants, files[1:]):
             more = {"draft": entrant.draft} | parameters.get(entrant.method, {})
-            finish(Run(model, chosen[0], entrant.method, max_new_tokens=brief, record=None, **more))
+            timing.finish(Run(model, chosen[0], entrant.method, max_new_tokens=brief, record=None, **more))
             runs[entrant.label] = Run(
                 model, chosen, entrant.method, out=file, force=force, max_new_tokens=max_new_tokens, **more
             )
         for engine in engines:
-            finish(Run(engine, chosen[0], BASELINE, max_new_tokens=brief, record=None))
+            timing.finish(Run(engine, chosen[0], BASELINE, max_new_tokens=brief, record=None))
             runs[name_of(engine)] = Run(engine, chosen, BASELINE, max_new_tokens=max_new_tokens, record=None)
         texts = sum(len(e.get("turns", [0])) for e in chosen)
         decoders = {label: Phased(run) for label, run in runs.items()}
-        times = paired(decoders, texts, model.device, counter(tick, texts * len(runs)))
+        times = timing.paired(decoders, texts, model.device, timing.counter(tick, texts * len(runs)))
         traces = {label: decoder.finish() for label, decoder in decoders.items()}
-        about = setting(model, drafts, prompts=len(chosen), texts=texts, max_new_tokens=max_new_tokens)
+        about = timing.setting(model, drafts, prompts=len(chosen), texts=texts, max_new_tokens=max_new_tokens)
         prefills = {label: sum(decoder.prefills) for label, decoder in decoders.items()}
     for engine in engines:
         del traces[name_of(engine)]  # it holds no record
@@ -191,7 +179,7 @@ def sizes(model: Model, practice: Sequence[Entry], tick: Tick) -> tuple[dict[str
     if not practice:
         return chosen, [f"Draft tokens a pass, at most: {SIZED} {default}, {others}."]
     try:
-        size, origin = calibrated(model, SIZED), "as calibrated here before"
+        size, origin = timing.calibrated(model, SIZED), "as calibrated here before"
         if size is None:
             measured = calibrate(
                 model, SIZED, list(practice[:MEASURED]), SIZES, warm_up=list(practice[MEASURED:]) or 0,

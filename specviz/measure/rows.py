@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from rich.console import Console
 
 from specviz.errors import ParameterError, SpecvizError, TraceError
 from specviz.escape import line
@@ -31,6 +30,7 @@ from specviz.metrics import Estimate, pooled
 
 if TYPE_CHECKING:
     import pandas as pd
+    from rich.console import Console
 
     from specviz.trace import Trace
 

@@ -17,18 +17,9 @@ from specviz.errors import ParameterError
 from specviz.loop.batch import decode_batch
 from specviz.loop.clock import Clock, clock_for
 from specviz.loop.cycle import Cycle, decode
+from specviz.measure import timing
 from specviz.measure.report import Bar, Entry, Estimate, Report, Row, Settings, Tick
-from specviz.measure.timing import (
-    BASELINE,
-    Entrant,
-    counter,
-    first_turns,
-    lineup,
-    quiet_clock,
-    setting,
-    settled,
-    synchroniser,
-)
+from specviz.measure.timing import BASELINE, Entrant
 from specviz.methods.base import Method
 from specviz.models.protocols import Model
 
@@ -82,15 +73,15 @@ def bench(
     sizes = [int(size) for size in sizes]  # texts from the command line
     if not sizes or sizes[0] != 1:
         raise ParameterError(f"the first batch size is 1, which others are compared with, got {sizes}")
-    ids = first_turns(model, entries)
-    clock_name = quiet_clock(model.device)[1]
-    runs = [(entrant, size) for entrant in lineup(drafts, list(only)) for size in sizes]
+    ids = timing.first_turns(model, entries)
+    clock_name = timing.quiet_clock(model.device)[1]
+    runs = [(entrant, size) for entrant in timing.lineup(drafts, list(only)) for size in sizes]
     makes = {entrant: cold(entrant) for entrant, _ in runs}
     results: dict[tuple[Entrant, int], list[Once]] = {each: [] for each in runs}
     for entrant, size in runs:  # warm
         once(model, entrant, makes[entrant], ids[:size], size, min(8, max_new_tokens))
-    step = counter(tick, rounds * len(runs))
-    with settled():
+    step = timing.counter(tick, rounds * len(runs))
+    with timing.settled():
         for turn in range(rounds):
             first = turn * len(sizes) % len(runs)
             for entrant, size in runs[first:] + runs[:first]:
@@ -98,7 +89,7 @@ def bench(
                 results[entrant, size].append(made)
                 step(entrant.label)
     rows = [row(entrant, size, results[entrant, size], results[entrant, 1]) for entrant, size in runs]
-    where = setting(model, drafts, prompts=len(ids), max_new_tokens=max_new_tokens, rounds=rounds)
+    where = timing.setting(model, drafts, prompts=len(ids), max_new_tokens=max_new_tokens, rounds=rounds)
     own = [each for each in rows if each["method"] == BASELINE and each["batch"] == 8]
     return Report(
         "batches",
@@ -133,7 +124,7 @@ def once(
     model: Model, entrant: Entrant, make: Callable[[], Method], ids: list[list[int]], size: int, limit: int
 ) -> Once:
     """Decode the prompts, `size` at a time; 1 is the plain loop."""
-    ticks, wait = quiet_clock(model.device)[0], synchroniser(model.device)
+    ticks, wait = timing.quiet_clock(model.device)[0], timing.synchroniser(model.device)
     clock = clock_for(model.device)
     if type(clock) is Clock:
         clock.mark = ticks  # type: ignore[method-assign]

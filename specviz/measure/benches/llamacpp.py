@@ -15,21 +15,11 @@ import torch
 from specviz.draft import Draft
 from specviz.loop import Run
 from specviz.loop.machine import thread_count
+from specviz.measure import timing
 from specviz.measure.benches import peers
 from specviz.measure.benches.peers import compared_row, spent
 from specviz.measure.report import Bar, Entry, Report, Row, Settings, Tick
-from specviz.measure.timing import (
-    BASELINE,
-    Texts,
-    Timed,
-    closing,
-    counter,
-    finish,
-    first_turns,
-    paired,
-    quiet_clock,
-    setting,
-)
+from specviz.measure.timing import BASELINE, Texts, Timed
 from specviz.methods import find
 from specviz.methods.signals import likeliest
 from specviz.models import load
@@ -95,17 +85,17 @@ def bench(
         native = hasattr(model, "gives_hidden")
         given: Any = model if native else _written(model, Path(home) / f"{model.name}.gguf")
         wide = _written(_wide(), Path(home) / "wide.gguf")
-        ids = first_turns(given, spread(entries, number)) * rounds
+        ids = timing.first_turns(given, spread(entries, number)) * rounds
         few = [i for i in ids[: max(1, len(ids) // 3)] if max(i) < wide.vocabulary]
-        step = counter(tick, 5 * len(ids) + 3 * len(few))
+        step = timing.counter(tick, 5 * len(ids) + 3 * len(few))
         sides = [
             _decoded(given, given.name, ids, max_new_tokens, [BASELINE, LOOKUP], step),
             _decoded(wide, "wide", few, max_new_tokens, [BASELINE], step),
         ]
         around = [_around(side) for side in sides]
-        about = setting(
+        about = timing.setting(
             given, [], prompts=len(ids) // rounds, rounds=rounds, max_new_tokens=max_new_tokens,
-            clock=quiet_clock("cpu")[1], backend=given.backend,
+            clock=timing.quiet_clock("cpu")[1], backend=given.backend,
         )  # fmt: skip
     rows: list[Row] = [
         {"file": side.name, "decoder": name}
@@ -154,9 +144,9 @@ def _decoded(
     for peer in theirs.values():  # warm-up
         peer(ids[longest])
     runs: dict[str, Run] = {}
-    with closing(runs):
+    with timing.closing(runs):
         for method in methods:
-            finish(Run(model, [ids[longest]], method, max_new_tokens=most))
+            timing.finish(Run(model, [ids[longest]], method, max_new_tokens=most))
             runs[method] = Run(model, ids, method, max_new_tokens=most)
         texts = {method: Texts(run) for method, run in runs.items()}
         decoders: dict[str, Callable[[int], list[int]]] = {
@@ -164,7 +154,7 @@ def _decoded(
             **texts,
             **{name: partial(peer.text, ids) for name, peer in theirs.items()},
         }
-        times = paired(decoders, len(ids), "cpu", step, quiet_clock("cpu")[0])
+        times = timing.paired(decoders, len(ids), "cpu", step, timing.quiet_clock("cpu")[0])
         traces = {method: text.finish() for method, text in texts.items()}
     return Side(name, model, ids, times, traces)
 
@@ -225,7 +215,7 @@ def through(model: Model, ids: list[int], most: int) -> list[int]:
 
 def _around(side: Side) -> str:
     """What a token costs outside llama_decode, ours and theirs, in a sentence."""
-    clock = quiet_clock("cpu")[0]
+    clock = timing.quiet_clock("cpu")[0]
     ids = side.ids[:3]
     with _counted(Native, "decode", clock) as inside:
         run = Run(side.model, ids, BASELINE, max_new_tokens=32, record=None)

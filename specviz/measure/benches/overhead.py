@@ -8,18 +8,9 @@ from typing import Annotated
 
 from specviz.errors import ModelError, ParameterError
 from specviz.loop import Run
+from specviz.measure import timing
 from specviz.measure.report import Bar, Entry, Estimate, Report, Tick
-from specviz.measure.timing import (
-    Entrant,
-    Texts,
-    closing,
-    counter,
-    lineup,
-    paired,
-    quiet_clock,
-    setting,
-    settled,
-)
+from specviz.measure.timing import Entrant, Texts
 from specviz.models.protocols import Model
 from specviz.suites import spread
 
@@ -55,9 +46,9 @@ def bench(
     """
     chosen = spread(entries, number)
     rows, bars = [], []
-    clock, name_of_clock = quiet_clock(model.device)
+    clock, name_of_clock = timing.quiet_clock(model.device)
     entrants, refused = [], []
-    for entrant in lineup(drafts, list(only) if only else None):
+    for entrant in timing.lineup(drafts, list(only) if only else None):
         try:
             Run(model, chosen[:1], entrant.method, draft=entrant.draft, record=None).close()
             entrants.append(entrant)
@@ -65,8 +56,8 @@ def bench(
             if only:
                 raise
             refused.append(f"left out: {error}")
-    step = counter(tick, len(entrants) * (rounds + 1))
-    with settled():
+    step = timing.counter(tick, len(entrants) * (rounds + 1))
+    with timing.settled():
         for entrant in entrants:
             pairs = []
             for turn in range(rounds + 1):
@@ -85,7 +76,7 @@ def bench(
             )  # fmt: skip
             name = f"recording {entrant.label}, time with over without"
             bars.append(Bar(name, ratio.median, LIMIT, "at most"))
-    where = setting(
+    where = timing.setting(
         model, drafts, prompts=len(chosen), max_new_tokens=max_new_tokens, rounds=rounds, clock=name_of_clock
     )
     return Report(
@@ -113,12 +104,12 @@ def pair(
     order = list(RECORDS) if turn % 2 else list(RECORDS)[::-1]
     runs = {name: Run(model, chosen, entrant.method, record=RECORDS[name], **options) for name in order}
     texts = sum(len(e.get("turns", [0])) for e in chosen)
-    with closing(runs):
+    with timing.closing(runs):
         decoders = {name: Texts(run) for name, run in runs.items()}
-        times = paired(decoders, texts, model.device, clock=clock)
+        times = timing.paired(decoders, texts, model.device, clock=clock)
         # What is still held is written, and the tables are made: that is recording, too.
         endings = {name: partial(_ending, decoder) for name, decoder in decoders.items()}
-        ends = paired(endings, 1, model.device, clock=clock)
+        ends = timing.paired(endings, 1, model.device, clock=clock)
     spent = {name: sum(times[name].seconds) + ends[name].seconds[0] for name in RECORDS}
     return spent, ends["with"].seconds[0], times["with"].tokens
 

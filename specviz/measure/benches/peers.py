@@ -14,19 +14,9 @@ import torch
 from specviz import metrics
 from specviz.errors import ModelError
 from specviz.loop import Run
+from specviz.measure import timing
 from specviz.measure.report import Bar, Entry, Estimate, Report, Row, Settings, Tick
-from specviz.measure.timing import (
-    BASELINE,
-    Texts,
-    Timed,
-    closing,
-    counter,
-    finish,
-    first_turns,
-    paired,
-    phases,
-    setting,
-)
+from specviz.measure.timing import BASELINE, Texts, Timed
 from specviz.methods import find
 from specviz.models.protocols import Model
 from specviz.suites import spread
@@ -81,7 +71,7 @@ def bench(
     assisted generation at least 1.2 with each draft model;
     ``speculative`` and ``bild`` with their better draft model over our autoregressive more than 1.
     """
-    ids = first_turns(model, spread(entries, number)) * rounds
+    ids = timing.first_turns(model, spread(entries, number)) * rounds
     drafts = find("speculative").suited(drafts)  # transformers assist with models, not with an EAGLE drafter
     length = find("speculative")().values["draft_length"]
     cuda = torch.device(model.device).type == "cuda"
@@ -94,14 +84,14 @@ def bench(
     named = {draft.name: draft for draft in drafts}
     ours = [Side(BASELINE), Side(LOOKUP)]
     ours += [Side(name, draft) for name in ("speculative", "bild") for draft in named]
-    with closing(runs):
+    with timing.closing(runs):
         for side in ours:
             options: Settings = {"draft": named.get(side.draft or ""), "max_new_tokens": max_new_tokens}
-            finish(Run(model, [ids[longest], ids[0]], side.decoder, **options))
+            timing.finish(Run(model, [ids[longest], ids[0]], side.decoder, **options))
             runs[side] = Run(model, ids, side.decoder, **options)
         texts = {side: Texts(run) for side, run in runs.items()}
-        step = counter(tick, len(ids) * (len(texts) + len(theirs)))
-        times = paired({**texts, **theirs}, len(ids), model.device, lambda side: step(side.label))
+        step = timing.counter(tick, len(ids) * (len(texts) + len(theirs)))
+        times = timing.paired({**texts, **theirs}, len(ids), model.device, lambda side: step(side.label))
         traces = {side: text.finish() for side, text in texts.items()}
     peers = {Side(BASELINE): Side(GENERATE), Side(LOOKUP): Side(COPIED)}
     peers |= {Side("speculative", name): Side(ASSISTED, name) for name in named}
@@ -113,7 +103,7 @@ def bench(
     ]
     bars = _bars(rows, cuda, times)
     sizes = {"rounds": rounds, "max_new_tokens": max_new_tokens, "draft_length": length}
-    about = setting(model, drafts, prompts=len(ids) // rounds, **sizes)
+    about = timing.setting(model, drafts, prompts=len(ids) // rounds, **sizes)
     version = about["versions"].get("transformers", "")
     title = f"Against transformers {version}: {model.name}, {len(ids)} texts, {length} draft tokens, greedy"
     return Report("peers", title, about, COLUMNS, rows, bars, [*NOTES, *map(spent, traces.values())], SPARE)
@@ -171,7 +161,7 @@ def spent(trace: Trace) -> str:
     """Where a run's time went, in a sentence."""
     draft = (trace.run["draft"] or {}).get("name")
     label = trace.run["method"] + (f", {draft}" if draft else "")
-    shares = ", ".join(f"{name} {share:.0%}" for name, share in phases(trace).items())
+    shares = ", ".join(f"{name} {share:.0%}" for name, share in timing.phases(trace).items())
     return f"time of {label}: {shares}"
 
 

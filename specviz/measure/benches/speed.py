@@ -28,20 +28,12 @@ from specviz.errors import ParameterError, PromptError
 from specviz.files import write_text
 from specviz.loop import Run
 from specviz.loop.machine import identity, thread_count
+from specviz.measure import timing
 from specviz.measure.benches import llamacpp, peers
 from specviz.measure.benches.trees import draft_sizes, groups
 from specviz.measure.calibrate import calibrate
 from specviz.measure.report import Bar, Entry, Part, Report, Row, Settings, Tick
-from specviz.measure.timing import (
-    BASELINE,
-    Phased,
-    clock_of,
-    closing,
-    counter,
-    first_turns,
-    paired,
-    setting,
-)
+from specviz.measure.timing import BASELINE, Phased
 from specviz.methods import Method
 from specviz.metrics import Estimate
 from specviz.metrics.interval import pooled
@@ -348,7 +340,7 @@ class Stage:
         most: int,
     ) -> None:
         self.model, self.lineup, self.texts, self.others, self.most = model, lineup, texts, others, most
-        self.clock = clock_of(model)[0]
+        self.clock = timing.clock_of(model)[0]
         names = {contender.name for contender in lineup}
         self.peer: Any = peers.Peer(model, most) if names & {GENERATE, GENERATE_LOOKUP} else None
         self.llamas = {
@@ -462,12 +454,12 @@ def one_round(stage: Stage, turn: int, tick: Callable[[str], None]) -> Settings:
         over the texts of ``tokens``, ``seconds``, ``prefill``, ``head`` and ``passes``.
     """
     decoders = stage.decoders()
-    with closing({name: each.run for name, each in decoders.items() if isinstance(each, Ours)}):
+    with timing.closing({name: each.run for name, each in decoders.items() if isinstance(each, Ours)}):
         names = list(decoders)
         first = turn % len(names)
         ordered = {name: decoders[name] for name in names[first:] + names[:first]}
         load, begin = Load(), time.perf_counter()
-        times = paired(ordered, len(stage.texts), stage.model.device, tick, stage.clock)
+        times = timing.paired(ordered, len(stage.texts), stage.model.device, tick, stage.clock)
         wall, others = time.perf_counter() - begin, load.others()
     measurements = {
         name: [
@@ -616,10 +608,10 @@ def bench(
         entries,
         number,
         chosen_ids(ids, source) if ids is not None else None,
-        lambda entry: model.left(len(first_turns(model, [entry])[0])) >= max_new_tokens,
+        lambda entry: model.left(len(timing.first_turns(model, [entry])[0])) >= max_new_tokens,
     )
     contenders, _ = lineup(model, only, given, sizes)
-    texts, warm = _encoded(model, selection.timed, max_new_tokens), first_turns(model, selection.warm)
+    texts, warm = _encoded(model, selection.timed, max_new_tokens), timing.first_turns(model, selection.warm)
     wanted = [name for name in (LOOKUP, "unispec") if any(_open(c, name) for c in contenders)]
     _check_enough(selection, contenders, bool(wanted))
     plan = _plan(model, contenders, texts, warm, max_new_tokens)
@@ -639,7 +631,7 @@ def bench(
         if len(state["rounds"]) < rounds:
             stage = Stage(model, contenders, texts, warm or texts[:1], max_new_tokens)
             of = sum(len(stage.before(each)) for each in contenders)
-            step = counter(tick, of + len(contenders) * len(texts) * (rounds - len(state["rounds"])))
+            step = timing.counter(tick, of + len(contenders) * len(texts) * (rounds - len(state["rounds"])))
             stage.prepare(step)
             while (turn := len(state["rounds"])) < rounds:
                 state["rounds"].append(one_round(stage, turn, step))
@@ -683,7 +675,7 @@ def _check_enough(selection: Selection, contenders: list[Contender], calibrating
 
 
 def _encoded(model: Model, entries: list[Entry], most: int) -> list[list[int]]:
-    texts = first_turns(model, entries)
+    texts = timing.first_turns(model, entries)
     for entry, ids in zip(entries, texts):
         if model.left(len(ids)) < most:
             raise PromptError(
@@ -712,7 +704,7 @@ def _plan(
     model: Model, contenders: list[Contender], texts: list[Any], warm: list[Any], most: int
 ) -> Settings:
     """What must be the same for rounds to belong together."""
-    circumstances = setting(model, [])
+    circumstances = timing.setting(model, [])
     return {
         "model": identity(model) | {"kernels": getattr(model, "kernels", None)},
         "contenders": [asdict(each) for each in contenders],
@@ -757,9 +749,9 @@ def _report(
     rows = [_row(results, contender) for contender in contenders]
     by_kind = list(_by_kind(results, contenders, selection.timed))
     loads = [each["others"] for each in state["rounds"]]
-    circumstances = setting(
+    circumstances = timing.setting(
         model, [], prompts=len(selection.timed), max_new_tokens=most, rounds=len(state["rounds"]),
-        clock=clock_of(model)[1], backend=getattr(model, "backend", None),
+        clock=timing.clock_of(model)[1], backend=getattr(model, "backend", None),
         kernels=getattr(model, "kernels", None), others=loads, quiet=quietness(loads),
         wall=[each["wall"] for each in state["rounds"]],
         calibration=state["calibration"], left_out=lacking,

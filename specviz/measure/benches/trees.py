@@ -15,21 +15,9 @@ import numpy as np
 from specviz import methods, metrics
 from specviz.errors import ParameterError
 from specviz.loop import Run
+from specviz.measure import timing
 from specviz.measure.report import Bar, Entry, Part, Report, Row, Settings, Tick
-from specviz.measure.timing import (
-    BASELINE,
-    Texts,
-    Timed,
-    calibrated,
-    closing,
-    counter,
-    finish,
-    first_turns,
-    paired,
-    practice,
-    quiet_clock,
-    setting,
-)
+from specviz.measure.timing import BASELINE, Texts, Timed
 from specviz.models.protocols import Model
 from specviz.suites import spread
 from specviz.trace import Trace
@@ -158,34 +146,34 @@ def bench(
     """
     common, own = draft_sizes(size)
     if not own:
-        stored = {name: calibrated(model, name) for name in FAMILY if name in methods.names()}
+        stored = {name: timing.calibrated(model, name) for name in FAMILY if name in methods.names()}
         own = {name: g for name, g in stored.items() if g is not None}
     equal = common[-1] if common else 24
     lineup = sides(equal, own)
     chosen = spread(entries, number)
     texts = [
         {"prompt": ids} | {name: entry[name] for name in ("id", "kind", "language") if name in entry}
-        for ids, entry in zip(first_turns(model, chosen), chosen)
+        for ids, entry in zip(timing.first_turns(model, chosen), chosen)
     ]
-    before = practice(model, WARM)
-    step = counter(tick, len(lineup) * (len(texts) + 1))
+    before = timing.practice(model, WARM)
+    step = timing.counter(tick, len(lineup) * (len(texts) + 1))
     runs: dict[Side, Run] = {}
-    with closing(runs):
+    with timing.closing(runs):
         for side in lineup:
             method = side.build()
             first = before if side.memory == "warm" else texts[:2]
-            finish(Run(model, first, method, record=None, max_new_tokens=max_new_tokens))
+            timing.finish(Run(model, first, method, record=None, max_new_tokens=max_new_tokens))
             runs[side] = Run(model, texts, method, max_new_tokens=max_new_tokens)
             step(side.label)
         decoders = {side: Texts(run) for side, run in runs.items()}
-        clock, name_of_clock = quiet_clock(model.device)
-        times = paired(decoders, len(texts), model.device, lambda side: step(side.label), clock)
+        clock, name_of_clock = timing.quiet_clock(model.device)
+        times = timing.paired(decoders, len(texts), model.device, lambda side: step(side.label), clock)
         traces = {side: decoder.finish() for side, decoder in decoders.items()}
     rows = {side: _row(side, times, traces[side]) for side in lineup}
     report = Report(
         "trees",
         f"Training-free methods on {model.name}, {len(texts)} texts, up to {max_new_tokens} tokens, greedy",
-        setting(model, [], prompts=len(texts), max_new_tokens=max_new_tokens, size=equal, own=own,
+        timing.setting(model, [], prompts=len(texts), max_new_tokens=max_new_tokens, size=equal, own=own,
                 warm=f"{WARM} prompts for practice"),
         COLUMNS, list(rows.values()), _bars(rows, times, equal), list(NOTES), SPARE,
     )  # fmt: skip
@@ -233,11 +221,7 @@ def _row(side: Side, times: dict[Side, Timed], trace: Trace) -> Row:
 
 
 def _grouped(
-    lineup: list[Side],
-    times: dict[Side, Timed],
-    traces: dict[Side, Trace],
-    texts: list[Entry],
-    name: str,
+    lineup: list[Side], times: dict[Side, Timed], traces: dict[Side, Trace], texts: list[Entry], name: str
 ) -> list[Row]:
     rows = []
     for group, numbers in groups(texts, name).items():
