@@ -52,6 +52,12 @@ NOTES = [
 ]
 
 
+PLAIN = (
+    "{}, plain: its plain decoding of the same file, prompts, threads and number of tokens, in turns with ours, "
+    "without a record. Its texts may part from ours, for its arithmetic is another."
+)
+
+
 def plan(out: Path, entrants: list[Entrant], force: bool) -> list[Path]:
     """The files that a demonstration will write, checked before any work.
 
@@ -217,17 +223,8 @@ def tabulate(
 ) -> Report:
     """The demonstration's tables: exact methods and plain decodings by speed; lossy methods apart.
 
-    Parameters
-    ----------
-    entrants : list of Entrant
-    engines : sequence of Model
-        Other engines' models, of which plain decoding was timed.
-    times : mapping of label or engine to Timed
-    prefills : mapping of label or engine to float
-        Seconds of all its prefills.
-    traces : mapping of label to Trace
-    found : dict
-        The setting.
+    `engines` are other engines' models, of which plain decoding was timed. `times` and `prefills` (seconds of
+    all of them) are by label or engine.
     """
     baseline = next(e.label for e in entrants if e.method == BASELINE)
     base = times[baseline]
@@ -236,17 +233,12 @@ def tabulate(
     def row(name: str) -> Row:
         timed = times[name]
         return {
-            "tokens_per_second": speeds[name],
-            "speedup": speeds[name] / speeds[baseline],
+            "tokens_per_second": speeds[name], "speedup": speeds[name] / speeds[baseline],
             "tokens_per_second_with_prefill": timed.speed,
-            "speedup_with_prefill": Estimate(1.0, float("nan"), float("nan"), 0)
-            if name == baseline
-            else timed.over(base),
-            "same": f"{timed.same(base)}/{len(base.texts)}",
-            "tokens": timed.tokens,
-            "seconds": sum(timed.seconds),
-            "prefill": prefills[name],
-        }
+            "speedup_with_prefill": Estimate.of([1.0]) if name == baseline else timed.over(base),
+            "same": f"{timed.same(base)}/{len(base.texts)}", "tokens": timed.tokens,
+            "seconds": sum(timed.seconds), "prefill": prefills[name],
+        }  # fmt: skip
 
     rows: list[Row] = []
     for entrant in entrants:
@@ -265,13 +257,7 @@ def tabulate(
     columns = [column for column in COLUMNS if column[0] != "draft" or any(e.draft for e in entrants)]
     title = title_of(exact, about)
     parts = [Part(LOSSY, columns, lossy, SPARE)] if lossy else []
-    notes = list(NOTES)
-    for engine in engines:
-        notes.append(
-            f"{name_of(engine)}, plain: its plain decoding of the same file, prompts, threads and number of "
-            "tokens, in turns with ours, without a record. Its texts may part from ours, for its arithmetic "
-            "is another."
-        )
+    notes = NOTES + [PLAIN.format(name_of(engine)) for engine in engines]
     return Report("demo", title, about, columns, exact, notes=notes, dropped=SPARE, parts=parts)
 
 
@@ -279,14 +265,13 @@ def title_of(exact: Sequence[Values], about: Values) -> str:
     """The headline, and what was decoded."""
     model = about["model"]
     size = f"{model['parameters'] / 1e6:.1f} M parameters"
-    lines = [headline(exact, about["dtype"])]
-    if model["name"] in bundled():
-        lines.insert(
-            0, f"{model['name']} is a toy of {size}: its time goes to calls, not to reading weights."
-        )
-    lines.append(
-        f"{model['name']}, {size}: {about['texts']} texts, up to {about['max_new_tokens']} tokens each"
-    )
+    name, tokens = model["name"], about["max_new_tokens"]
+    lines = [
+        headline(exact, about["dtype"]),
+        f"{name}, {size}: {about['texts']} texts, up to {tokens} tokens each",
+    ]
+    if name in bundled():
+        lines.insert(0, f"{name} is a toy of {size}: its time goes to calls, not to reading weights.")
     return "\n".join(lines)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -167,17 +167,12 @@ class Report:
     def as_dict(self) -> dict[str, Any]:
         """Everything as plain data, ready for JSON: NaN becomes null."""
         content = {
-            "schema": SCHEMA,
-            "bench": self.name,
-            "title": self.title,
-            "setting": self.setting,
+            "schema": SCHEMA, "bench": self.name, "title": self.title, "setting": self.setting,
             "rows": _rows(self.rows),
             "parts": [{"title": part.title, "rows": _rows(part.rows)} for part in self.parts],
             "bars": [asdict(bar) | {"held": bool(bar.held)} for bar in self.bars],
-            "notes": self.notes,
-            "held": bool(self.held),
-            "summary": self.summary,
-        }
+            "notes": self.notes, "held": bool(self.held), "summary": self.summary,
+        }  # fmt: skip
         if self.measurements:
             content["measurements"] = self.measurements
         return _plain(content)
@@ -230,26 +225,11 @@ def print_table(
     never cut.
     """
     from rich.box import SIMPLE_HEAD
-    from rich.cells import cell_len
     from rich.table import Table
     from rich.text import Text
 
     rows = [list(map(visible, row)) for row in rows]
-
-    def longest(texts: list[str]) -> int:
-        return max(map(cell_len, texts), default=1)
-
-    least, most = [], []
-    for i, column in enumerate(columns):
-        cells = [row[i] for row in rows]
-        named = [column.heading] if headings else []
-        narrow = longest([word for text in named for word in text.split()])
-        if column.folds is not None and longest(cells) > column.folds:
-            narrow = max(narrow, column.folds, longest([word for text in cells for word in words(text)]))
-        else:
-            narrow = max(narrow, longest(cells))
-        least.append(narrow)
-        most.append(max(narrow, longest(cells), longest(named)))
+    least, most = zip(*(_widths(each, [row[i] for row in rows], headings) for i, each in enumerate(columns)))
     kept = list(range(len(columns)))
 
     def missing(gap: int) -> int:
@@ -285,6 +265,22 @@ def print_table(
     if left_out:
         line = f"left out, for the terminal is {console.width} columns wide: {', '.join(left_out)}"
         console.print(Text(line))
+
+
+def _widths(column: Column, cells: list[str], headings: bool) -> tuple[int, int]:
+    """The least and the most characters that a column has a use for."""
+    from rich.cells import cell_len
+
+    def longest(texts: Iterable[str]) -> int:
+        return max(map(cell_len, texts), default=1)
+
+    heading = [column.heading] if headings else []
+    least = longest(word for text in heading for word in text.split())
+    if column.folds is not None and longest(cells) > column.folds:
+        least = max(least, column.folds, longest(word for text in cells for word in words(text)))
+    else:
+        least = max(least, longest(cells))
+    return least, max(least, longest(cells), longest(heading))
 
 
 def words(text: str) -> list[str]:

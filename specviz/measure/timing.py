@@ -17,6 +17,7 @@ from specviz import calibration, methods
 from specviz.arguments import check_threads
 from specviz.errors import SpecvizError
 from specviz.loop import Run
+from specviz.loop.clock import Clock, clock_for
 from specviz.loop.cycle import Cycle
 from specviz.loop.machine import calibration_setting as calibration_setting
 from specviz.loop.machine import machine, versions
@@ -226,6 +227,19 @@ def quiet_clock(device: str | torch.device) -> tuple[Callable[[], float], str]:
     if torch.device(device).type == "cpu" and torch.get_num_threads() == 1:
         return time.process_time, "processor time"
     return time.perf_counter, "wall clock"
+
+
+class QuietClock(Clock):
+    """A clock for the phases of runs on the host that ticks as `quiet_clock` does."""
+
+    def mark(self) -> float:
+        return quiet_clock("cpu")[0]()
+
+
+def phase_clock(device: str | torch.device) -> Clock:
+    """The clock of a run's phases, the same one as that of whole texts."""
+    clock = clock_for(device)
+    return QuietClock() if type(clock) is Clock else clock
 
 
 def clock_of(model: Model) -> tuple[Callable[[], float], str]:

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from specviz.errors import ParameterError
-from specviz.loop.clock import Clock, clock_for
+from specviz.loop.clock import Clock
 from specviz.loop.cycle import Cycle
 from specviz.loop.unmasking import decode_canvases
 from specviz.measure.report import Entry, Estimate, Row, Settings, Tick, Values
-from specviz.measure.timing import counter, paired, quiet_clock, settled
+from specviz.measure.timing import counter, paired, phase_clock, quiet_clock, settled
 from specviz.methods import find
 from specviz.models.protocols import Model
 from specviz.suites.frozen import frozen, take
@@ -118,15 +118,6 @@ class Measured:
     def passes(self) -> int:
         return sum(text.passes for text in self.texts)
 
-    def split(self, clock: Clock) -> dict[str, float]:
-        """Milliseconds a pass of each phase; ``rest`` is what no phase covers, the canvas' opening first."""
-        marks = [mark for text in self.texts for mark in text.marks]
-        spans = [list(each) for each in zip(*marks)]
-        names = ("draft", "forward", "verify", "commit")
-        sums = {name: float(clock.seconds(spans[i], spans[i + 1]).sum()) for i, name in enumerate(names)}
-        sums["rest"] = sum(self.seconds) - sum(sums.values())
-        return {name: 1e3 * seconds / len(marks) for name, seconds in sums.items()}
-
 
 def timed(
     model: Model,
@@ -138,9 +129,7 @@ def timed(
 ) -> list[Measured]:
     """Let all ways write text 0, then text 1 ..., in an order that rotates; each has written one before."""
     results = [Measured(way) for way in ways]
-    clock, ticks = clock_for(model.device), quiet_clock(model.device)[0]
-    if type(clock) is Clock:  # phases and texts by the same clock
-        clock.mark = ticks  # type: ignore[method-assign]
+    clock, ticks = phase_clock(model.device), quiet_clock(model.device)[0]
 
     def decoder(measured: Measured) -> Callable[[int], list[int]]:
         def decode(i: int) -> list[int]:

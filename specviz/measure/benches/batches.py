@@ -15,7 +15,7 @@ import numpy as np
 from specviz import methods
 from specviz.errors import ParameterError
 from specviz.loop.batch import decode_batch
-from specviz.loop.clock import Clock, clock_for
+from specviz.loop.clock import Clock
 from specviz.loop.cycle import Cycle, decode
 from specviz.measure import timing
 from specviz.measure.report import Bar, Entry, Estimate, Report, Row, Settings, Tick
@@ -91,19 +91,13 @@ def bench(
     rows = [row(entrant, size, results[entrant, size], results[entrant, 1]) for entrant, size in runs]
     where = timing.setting(model, drafts, prompts=len(ids), max_new_tokens=max_new_tokens, rounds=rounds)
     own = [each for each in rows if each["method"] == BASELINE and each["batch"] == 8]
-    return Report(
-        "batches",
-        f"Throughput and latency by batch size, {len(ids)} prompts of up to {max_new_tokens} tokens",
-        where,
-        COLUMNS,
-        rows,
-        [Bar("autoregressive, batch 8 over batch 1", each["times"].median, WANTED) for each in own],
-        [
-            f"Medians of {rounds} interleaved rounds, 95 % bootstrap intervals; {clock_name}.",
-            "latency: from the start of a prompt's prefill to its end; waiting for a free row is outside.",
-        ],
-        ("tau", "token", "whole"),
-    )
+    bars = [Bar("autoregressive, batch 8 over batch 1", each["times"].median, WANTED) for each in own]
+    notes = [
+        f"Medians of {rounds} interleaved rounds, 95 % bootstrap intervals; {clock_name}.",
+        "latency: from the start of a prompt's prefill to its end; waiting for a free row is outside.",
+    ]
+    title = f"Throughput and latency by batch size, {len(ids)} prompts of up to {max_new_tokens} tokens"
+    return Report("batches", title, where, COLUMNS, rows, bars, notes, ("tau", "token", "whole"))
 
 
 class Once:
@@ -125,9 +119,7 @@ def once(
 ) -> Once:
     """Decode the prompts, `size` at a time; 1 is the plain loop."""
     ticks, wait = timing.quiet_clock(model.device)[0], timing.synchroniser(model.device)
-    clock = clock_for(model.device)
-    if type(clock) is Clock:
-        clock.mark = ticks  # type: ignore[method-assign]
+    clock = timing.phase_clock(model.device)
     options: Settings = {"drafter": entrant.draft, "max_new_tokens": limit, "clock": clock}
     cycles: list[list[Cycle]] = [[] for _ in ids]
     method = make()
@@ -167,14 +159,9 @@ def row(entrant: Entrant, size: int, made: list[Once], single: list[Once]) -> Ro
     tokens = [len(text) for each in made for text in each.texts]
     same = sum(a == b for a, b in zip(made[0].texts, single[0].texts))
     return {
-        "decoder": entrant.label,
-        "method": entrant.method,
-        "batch": size,
-        "speed": Estimate.of(speeds),
-        "times": Estimate.of([a / b for a, b in zip(speeds, alone)]),
-        "whole": Estimate.of(whole),
+        "decoder": entrant.label, "method": entrant.method, "batch": size, "speed": Estimate.of(speeds),
+        "times": Estimate.of([a / b for a, b in zip(speeds, alone)]), "whole": Estimate.of(whole),
         "latency": Estimate.of(latency),
         "token": 1e3 * float(np.median([s / max(n, 1) for s, n in zip(latency, tokens)])),
-        "tau": made[0].tokens / max(made[0].steps, 1),
-        "same": f"{same} of {len(made[0].texts)}",
-    }
+        "tau": made[0].tokens / max(made[0].steps, 1), "same": f"{same} of {len(made[0].texts)}",
+    }  # fmt: skip

@@ -206,18 +206,14 @@ def _row(side: Side, times: dict[Side, Timed], trace: Trace) -> Row:
     timed, base = times[side], times[Side(BASELINE)]
     kinds = groups(trace.run["prompts"], "kind").values()
     return {
-        "method": side.method,
-        "memory": side.memory or None,
-        "g": side.g,
+        "method": side.method, "memory": side.memory or None, "g": side.g,
         "tau": float(np.mean([metrics.tau(trace.select(prompt=numbers)) for numbers in kinds])),
         "tau_pooled": metrics.tau(trace),
-        "A/D": metrics.acceptance_rate(trace),
-        "speed": timed.speed,
+        "A/D": metrics.acceptance_rate(trace), "speed": timed.speed,
         "speedup": None if side.method == BASELINE else timed.over(base),
-        "same": f"{timed.same(base)}/{len(base.texts)}",
-        "tokens": timed.tokens,
+        "same": f"{timed.same(base)}/{len(base.texts)}", "tokens": timed.tokens,
         "seconds": sum(timed.seconds),
-    }
+    }  # fmt: skip
 
 
 def _grouped(
@@ -250,17 +246,13 @@ def _split(side: Side, trace: Trace) -> Settings:
         1e3 * float((text["start"] + text["duration"]).max() - text["start"].min())
         for _, text in cycles.groupby("prompt")
     )
-    inside = sum(phases.values())
+    inside, between = sum(phases.values()), (wall - covered) / count
     return {
-        "method": side.method,
-        "memory": side.memory or None,
-        "g": side.g,
-        "drafted": float(steps["sent"].sum()) / count,
-        **phases,
-        "between": (wall - covered) / count,
-        "cycle": inside + (wall - covered) / count,
+        "method": side.method, "memory": side.memory or None, "g": side.g,
+        "drafted": float(steps["sent"].sum()) / count, **phases, "between": between,
+        "cycle": inside + between,
         "share": (inside - phases["forward"]) / inside if inside else float("nan"),
-    }
+    }  # fmt: skip
 
 
 def _bars(rows: dict[Side, Row], times: dict[Side, Timed], size: int) -> list[Bar]:
