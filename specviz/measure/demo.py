@@ -53,8 +53,8 @@ NOTES = [
 
 
 PLAIN = (
-    "{}, plain: its plain decoding of the same file, prompts, threads and number of tokens, in turns with ours, "
-    "without a record. Its texts may part from ours, for its arithmetic is another."
+    "{}, plain: its plain decoding of the same file, prompts, threads and number of tokens, in turns with "
+    "ours, without a record. Its texts may part from ours, for its arithmetic is another."
 )
 
 

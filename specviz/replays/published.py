@@ -69,11 +69,9 @@ def published(name: str) -> pd.DataFrame:
     frame.insert(0, "paper", paper)
     frame.insert(1, "table", table)
     frame.attrs = {
-        "caption": entry["caption"],
-        "place": entry["place"],
-        "note": entry.get("note", ""),
+        "caption": entry["caption"], "place": entry["place"], "note": entry.get("note", ""),
         "known": [remark["text"] for remark in entry.get("known", [])],
-    }
+    }  # fmt: skip
     return frame
 
 
@@ -106,18 +104,12 @@ def list_published(paper: str | None = None) -> pd.DataFrame:
         for table, entry in _tables(each).items():
             with _file(each, table).open(encoding="utf8", newline="") as lines:
                 numbers = sum(1 for _ in csv.reader(lines)) - 1
-            rows.append(
-                {
-                    "name": f"{each}/{table}",
-                    "paper": each,
-                    "table": table,
-                    "caption": entry["caption"],
-                    "place": entry["place"],
-                    "numbers": numbers,
-                    "known": len(entry.get("known", [])),
-                }
-            )
-    return pd.DataFrame(rows)
+            rows.append([
+                f"{each}/{table}", each, table, entry["caption"], entry["place"], numbers,
+                len(entry.get("known", [])),
+            ])  # fmt: skip
+    columns = ["name", "paper", "table", "caption", "place", "numbers", "known"]
+    return pd.DataFrame(rows, columns=columns)
 
 
 def _papers() -> list[str]:

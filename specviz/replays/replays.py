@@ -262,21 +262,17 @@ class Replay:
         n = self.counts()
         if self.table in CURVES:
             return f"{n['measured']} figures of a curve that the paper draws without printed values"
-        line = f"{n['measured']} of {n['cells']} printed numbers measured here"
-        if n["figures"] < n["measured"]:
-            line = (
-                f"{n['measured']} of {n['cells']} printed numbers, beside {plural(n['figures'], 'figure')} "
-            )
-            line += "measured here"
+        beside = f", beside {plural(n['figures'], 'figure')}" if n["figures"] < n["measured"] else ""
+        line = f"{n['measured']} of {n['cells']} printed numbers{beside} measured here"
         judged = n["agrees"] + n["against"]
         if judged:
             line += (
                 f"; of {judged} comparisons {n['agrees']} go the paper's way ({n['clear_agrees']} clearly), "
                 f"{n['against']} do not ({n['clear_against']} clearly)"
             )
-        return line + (
-            f"; {n['level']} {'is' if n['level'] == 1 else 'are'} level here" if n["level"] else ""
-        )
+        if n["level"]:
+            line += f"; {n['level']} {'is' if n['level'] == 1 else 'are'} level here"
+        return line
 
     def missing(self) -> list[tuple[str, str, int]]:
         """What was not measured: (which rows, why, how many numbers), one for each reason."""
@@ -353,6 +349,13 @@ class Replays:
 # ---------------------------------------------------------------- reading
 
 
+def _content(file: Path, kind: str) -> Settings:
+    content = read_json(file, Settings)
+    if content.get("specviz") != kind or content.get("schema") != SCHEMA:
+        raise TraceError(f"{file} was not written by this version of specviz replay")
+    return content
+
+
 def opened(path: str | Path) -> Replay:
     """The replay of a folder.
 
@@ -361,14 +364,12 @@ def opened(path: str | Path) -> Replay:
     TraceError
         If it holds none, a damaged one, or one of a newer version.
     """
+    from specviz.replays.schema import CheckedReplay
+
     file = Path(path) / FILE
     if not file.is_file():
         raise TraceError(f"{path} is no folder of a replay: it has no {FILE} (specviz replay makes one)")
-    from specviz.replays.schema import CheckedReplay
-
-    content = read_json(file, Settings)
-    if content.get("specviz") != "replay" or content.get("schema") != SCHEMA:
-        raise TraceError(f"{file} was not written by this version of specviz replay")
+    content = _content(file, "replay")
     checked(CheckedReplay, content, str(file), "the file is damaged: replay the table into another folder")
     values = {name: content[key] for name, key in SAVED.items()}
     values |= {"cells": [Cell.of(row) for row in values["cells"]], "compare": tuple(values["compare"])}
@@ -383,14 +384,12 @@ def opened_all(path: str | Path) -> Replays:
     TraceError
         If it holds none, or damaged ones.
     """
+    from specviz.replays.schema import ReplaysFile
+
     file = Path(path) / ALL
     if not file.is_file():
         raise TraceError(f"{path} is no folder of replays: it has no {ALL} (specviz replay --all makes one)")
-    from specviz.replays.schema import ReplaysFile
-
-    content = read_json(file, Settings)
-    if content.get("specviz") != "replays" or content.get("schema") != SCHEMA:
-        raise TraceError(f"{file} was not written by this version of specviz replay")
+    content = _content(file, "replays")
     checked(ReplaysFile, content, str(file), "the file is damaged: give the same replay --all again")
     tables = [opened(Path(path) / table.replace("/", "-")) for table in content["tables"]]
     return Replays(Path(path), tables, dict(content["left"]))
@@ -439,13 +438,7 @@ def compared(table: str, recipe: Recipe, made: Measurement, settings: Settings) 
             next((f for f in made.figures if f.metric == row["metric"] and covers(f.where, row)), None)
             for row in rows
         ]
-        cells = []
-        for row, figure in zip(rows, figures):
-            here = dict.fromkeys(("measured", "low", "high"))
-            if figure is not None:
-                here = {"measured": figure.value, "low": figure.low, "high": figure.high}
-            why = reason(row, recipe, made) if figure is None else ""
-            cells.append(Cell.of({**row, **here, "why": why}))
+        cells = [measured_cell(row, f, recipe, made) for row, f in zip(rows, figures)]
     replay = Replay(
         table, caption, place, recipe.compare, cells, [], differences(frame, recipe, made), made.environment,
         made.notes, made.runs, made.traces, settings,
@@ -456,6 +449,15 @@ def compared(table: str, recipe: Recipe, made: Measurement, settings: Settings) 
         if first is not None and second is not None and ahead(first, second):
             replay.clear.append([each.first, each.second])
     return replay
+
+
+def measured_cell(row: Row, figure: Figure | None, recipe: Recipe, made: Measurement) -> Cell:
+    """A published number with its figure, or with the reason why it has none."""
+    if figure is None:
+        here: Row = {"measured": None, "low": None, "high": None, "why": reason(row, recipe, made)}
+    else:
+        here = {"measured": figure.value, "low": figure.low, "high": figure.high, "why": ""}
+    return Cell.of(row | here)
 
 
 def ahead(a: Figure, b: Figure) -> bool:
@@ -470,18 +472,13 @@ def ahead(a: Figure, b: Figure) -> bool:
     if len(measured) == 2 and a.texts == b.texts and a.draws is not None and b.draws is not None:
         low, high = np.nanquantile(a.draws - b.draws, (0.025, 0.975))
         return bool(low > 0 or high < 0)
-    if a.low is None or a.high is None or b.low is None or b.high is None:
-        return False
-    return a.low > b.high or b.low > a.high
+    return a.estimate.low > b.estimate.high or b.estimate.low > a.estimate.high
 
 
 def covers(where: Values, row: Values) -> bool:
     """Whether columns and values are those of a row; several values of a column are a choice."""
-    for key, value in where.items():
-        choices = value if isinstance(value, list | tuple) else (value,)
-        if row.get(key) not in choices:
-            return False
-    return True
+    choices = {key: value if isinstance(value, list) else [value] for key, value in where.items()}
+    return all(row.get(key) in values for key, values in choices.items())
 
 
 def reason(row: Values, recipe: Recipe, made: Measurement) -> str:

@@ -13,8 +13,8 @@ import json
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from importlib import metadata
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -287,35 +287,35 @@ class Ours(Phased):
         return [Phases(prefill, 0, cycles) for prefill, cycles in zip(self.prefills, self.cycles)]
 
 
+@dataclass
 class Transformers:
     """transformers' own decoding of the same weights; a streamer notices when tokens come."""
 
-    def __init__(
-        self, peer: peers.Peer, texts: list[list[int]], clock: Callable[[], float], lookup: bool
-    ) -> None:
-        self.peer, self.texts, self.clock = peer, texts, clock
-        self.more = peers.lookup_options() if lookup else {}
-        self.phases: list[Phases] = []
+    peer: peers.Peer
+    texts: list[list[int]]
+    clock: Callable[[], float]
+    options: Mapping[str, int]
+    phases: list[Phases] = field(default_factory=list)
 
     def __call__(self, number: int) -> list[int]:
-        begin, puts = self.clock(), []
-
-        def put(tokens: Any) -> None:
-            puts.append((self.clock(), tokens.numel()))
-
-        streamer = SimpleNamespace(put=put, end=lambda: None)
-        tokens = self.peer.generate(self.texts[number], streamer=streamer, **self.more)
+        begin, puts = self.clock(), list[tuple[float, int]]()
+        streamer = SimpleNamespace(
+            put=lambda tokens: puts.append((self.clock(), tokens.numel())), end=lambda: None
+        )
+        tokens = self.peer.generate(self.texts[number], streamer=streamer, **self.options)
         (first, head), later = puts[1], puts[2:]  # the very first is the prompt
         self.phases.append(Phases(first - begin, head, len(later)))
         return tokens
 
 
+@dataclass
 class LlamaCpp:
     """llama-cpp-python's own generation from the same file."""
 
-    def __init__(self, peer: llamacpp.Peer, texts: list[list[int]], clock: Callable[[], float]) -> None:
-        self.peer, self.texts, self.clock = peer, texts, clock
-        self.phases: list[Phases] = []
+    peer: llamacpp.Peer
+    texts: list[list[int]]
+    clock: Callable[[], float]
+    phases: list[Phases] = field(default_factory=list)
 
     def __call__(self, number: int) -> list[int]:
         tokens: list[int] = []
@@ -326,6 +326,9 @@ class LlamaCpp:
             tokens.append(token)
         self.phases.append(Phases(prefill, 1))
         return tokens
+
+
+Decoder = Ours | Transformers | LlamaCpp
 
 
 class Stage:
@@ -380,9 +383,9 @@ class Stage:
         """What a contender decodes before the rounds."""
         return self.others if contender.memory == "warm" else self.others[:1]
 
-    def decoders(self) -> Settings:
+    def decoders(self) -> dict[str, Decoder]:
         """Everybody, ready for a round: each with a fresh store, or with a copy of the filled one."""
-        out: Settings = {}
+        out: dict[str, Decoder] = {}
         for contender in self.lineup:
             method = contender.build() if contender.method else None
             if method is not None and contender.label in self.stores:
@@ -390,14 +393,15 @@ class Stage:
             out[contender.label] = self._decoder(contender, method, self.texts)
         return out
 
-    def _decoder(self, contender: Contender, method: Method | None, texts: list[list[int]]) -> Any:
+    def _decoder(self, contender: Contender, method: Method | None, texts: list[list[int]]) -> Decoder:
         if method is not None:
             prompts = [{"prompt": ids} for ids in texts]
             run = Run(self.model, prompts, method, record=None, max_new_tokens=self.most)
             return Ours(run, self.clock)
         if contender.name in self.llamas:
             return LlamaCpp(self.llamas[contender.name], texts, self.clock)
-        return Transformers(self.peer, texts, self.clock, contender.name == GENERATE_LOOKUP)
+        options = peers.lookup_options() if contender.name == GENERATE_LOOKUP else {}
+        return Transformers(self.peer, texts, self.clock, options)
 
 
 # ---------------------------------------------------------------- measuring
@@ -785,19 +789,15 @@ def _row(results: Results, contender: Contender) -> Row:
     straight = [i for i, each in enumerate(zip(looping, results.loops(BASELINE))) if not any(each)]
     same = results.same(name)
     return {
-        "contender": name,
-        "method": contender.method or None,
-        "memory": contender.memory or None,
-        "g": contender.g,
-        "tau": results.tau(name),
+        "contender": name, "method": contender.method or None, "memory": contender.memory or None,
+        "g": contender.g, "tau": results.tau(name),
         "speed": results.speed(name, prefill=False),
         "speed_prefill": results.speed(name, prefill=True),
         "ratio": None if base else results.ratio(name),
         "median": None if base else results.median(name, prefill=False),
         "ratio_prefill": None if base else results.ratio(name, prefill=True),
         "median_prefill": None if base else results.median(name, prefill=True),
-        "same": f"{sum(same)}/{len(same)}",
-        "equal": sum(same) / len(same),
+        "same": f"{sum(same)}/{len(same)}", "equal": sum(same) / len(same),
         "loops": sum(looping) / len(looping),
         "ratio_without": None if base else results.ratio(name, texts=straight),
     }  # fmt: skip
@@ -808,13 +808,9 @@ def _by_kind(results: Results, contenders: list[Contender], entries: list[Entry]
         for i, contender in enumerate(contenders[1:]):
             name = contender.label
             yield {
-                "kind": kind,
-                "shown": kind if i == 0 else "",
-                "texts": len(texts),
-                "contender": name,
-                "tau": results.tau(name, texts),
-                "ratio": results.ratio_of_few(name, texts),
-            }
+                "kind": kind, "shown": kind if i == 0 else "", "texts": len(texts), "contender": name,
+                "tau": results.tau(name, texts), "ratio": results.ratio_of_few(name, texts),
+            }  # fmt: skip
 
 
 def _columns(rows: list[Row], columns: list[tuple[str, str, str]]) -> list[Row]:
