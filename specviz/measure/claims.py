@@ -14,7 +14,7 @@ from specviz.metrics.interval import LEAST, RESAMPLES
 from specviz.metrics.tokens import ABSENT
 
 
-def ratio(above: Any, below: Any) -> Any:
+def ratio(above: np.ndarray, below: np.ndarray) -> np.ndarray:
     """A quotient; NaN where there is nothing to divide by."""
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(np.asarray(below) > 0, above / np.asarray(below, float), np.nan)
@@ -97,7 +97,7 @@ class Quality:
         scores = [self.rated.sentence_score(text, list(right)) for text, right in zip(texts, self.right)]
         return np.array([[*s.counts, *s.totals, s.sys_len, s.ref_len] for s in scores], float)
 
-    def bleu(self, sums: np.ndarray) -> Any:
+    def bleu(self, sums: np.ndarray) -> np.ndarray:
         """Corpus BLEU of such sums [..., 10]."""
 
         def one(numbers: np.ndarray) -> float:

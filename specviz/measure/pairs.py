@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -79,6 +78,6 @@ class Score:
         each = [self.rouge(right, text)["rougeL"] for right, text in zip(self.right, texts)]
         return np.stack([np.array(each), np.ones(len(each))], 1)
 
-    def of(self, sums: np.ndarray) -> Any:
+    def of(self, sums: np.ndarray) -> np.ndarray:
         """The score of such sums [..., n]."""
         return self.bleu.bleu(sums) if self.bleu is not None else sums[..., 0] / sums[..., 1]

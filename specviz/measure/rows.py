@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -352,7 +352,7 @@ def words(parameters: Values) -> str:
     return " ".join(f"{name}={value}" for name, value in parameters.items())
 
 
-def says(column: Any) -> bool:
+def says(column: pd.Series) -> bool:
     """Whether a column tells rows apart."""
     return bool(column.fillna("").map(str).nunique() > 1)
 
@@ -444,7 +444,9 @@ def compared(pairs: list[tuple[Row, Row]]) -> list[Estimate]:
     ]
 
 
-def quotient(tokens: Any, taken: Any, their_tokens: Any, their_taken: Any) -> Any:
+def quotient(
+    tokens: np.ndarray, taken: np.ndarray, their_tokens: np.ndarray, their_taken: np.ndarray
+) -> np.ndarray:
     """The ratio of two speeds."""
     with np.errstate(divide="ignore", invalid="ignore"):
         return (tokens / taken) / (their_tokens / their_taken)
@@ -457,7 +459,7 @@ def seconds(row: Values) -> float:
 
 def speed(row: Values) -> float:
     """Tokens a second, prefill inside."""
-    return row["tokens"] / seconds(row)  # type: ignore[no-any-return]
+    return float(row["tokens"] / seconds(row))
 
 
 def fast(row: Values) -> bool:
@@ -465,7 +467,7 @@ def fast(row: Values) -> bool:
     return bool(row["timed"]) and row["tokens"] > 0 and seconds(row) > 0
 
 
-def per_prompt(rows: Iterable[Values], value: Any) -> list[float]:
+def per_prompt(rows: Iterable[Values], value: Callable[[Values], float]) -> list[float]:
     """A mean over rounds of each prompt."""
     values: dict[int, list[float]] = defaultdict(list)
     for row in rows:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import gc
 import itertools
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -29,6 +29,7 @@ from specviz.suites.frozen import frozen, take
 from specviz.trace import Trace
 
 BASELINE = "autoregressive"
+K = TypeVar("K", bound=Hashable)  # a contender's name among others
 
 
 @dataclass(frozen=True)
@@ -164,12 +165,12 @@ class Timed:
 
 
 def paired(
-    contenders: Mapping[Any, Callable[[int], list[int]]],
+    contenders: Mapping[K, Callable[[int], list[int]]],
     texts: int,
     device: str | torch.device = "cpu",
-    tick: Callable[[Any], None] = lambda name: None,
+    tick: Callable[[K], object] = lambda name: None,
     clock: Callable[[], float] = time.perf_counter,
-) -> dict[Any, Timed]:
+) -> dict[K, Timed]:
     """Let every contender decode text 0, then every one text 1 ...; who begins rotates.
 
     Parameters
@@ -327,7 +328,7 @@ def practice(model: Model, n: int) -> list[list[int]]:
 
 
 @contextmanager
-def closing(runs: Mapping[Any, Run]) -> Iterator[None]:
+def closing(runs: Mapping[K, Run]) -> Iterator[None]:
     """However the block ends, no run stays open; each keeps its trace so far, which says why."""
     stopped = "closed by the caller"
     try:

@@ -20,7 +20,7 @@ UNITS = {"throughput": "tokens/s", "latency": "s", "forward_time": "s"}  # of cu
 LEGEND = {"orientation": "h", "x": 0, "xanchor": "left", "y": 1, "yanchor": "bottom"}
 Figure = dict[str, Any]  # of plotly: data and layout
 Labelled = tuple[str, Figure]  # a figure, and in front of it what it shows
-Span = tuple[Any, Any, Any]  # a value and its interval
+Span = tuple[float | None, float | None, float | None]  # a value and its interval
 
 
 def run_figures(results: Results) -> list[Labelled]:
@@ -152,8 +152,11 @@ def dots(
 ) -> Figure:  # fmt: skip
     """A scatter of values by label, with those intervals that there are."""
 
-    def clean(value: Any) -> float | None:
+    def clean(value: float | None) -> float | None:
         return None if value is None or value != value else round(float(value), 6)
+
+    def gap(above: float | None, below: float | None) -> float | None:
+        return None if above is None or below is None else clean(above - below)
 
     trace: Figure = {
         "type": "scatter", "mode": "markers", "name": text(name), "meta": kind,
@@ -162,8 +165,8 @@ def dots(
         "marker": {"symbol": symbol, "size": 9, "opacity": 1 if kind == "here" else 0.75},
     }  # fmt: skip
     if any(clean(low) is not None for _, low, _ in values):
-        above = [None if clean(high) is None else clean(high - value) for value, _, high in values]
-        below = [None if clean(low) is None else clean(value - low) for value, low, _ in values]
+        above = [gap(high, value) for value, _, high in values]
+        below = [gap(value, low) for value, low, _ in values]
         trace["error_x"] = {"type": "data", "symmetric": False, "array": above, "arrayminus": below,
                             "thickness": 1.2, "width": 3}  # fmt: skip
     if hover is not None:

@@ -57,7 +57,7 @@ def replay(
     threads: int = 1,
     out: str | Path | None = None,
     tick: Tick | None = None,
-    memory: dict[Any, Any] | None = None,
+    memory: dict[tuple, Any] | None = None,
     shared: Path | None = None,
 ) -> Replay:
     """Measure here what a paper printed, and compare the two.
@@ -259,7 +259,7 @@ def replay_all(
     """
     path = Path(out)
     refuse_others(path, FILE)
-    every, memory = Replays(path, left=SETTINGS | FIGURES), dict[Any, Any]()
+    every, memory = Replays(path, left=SETTINGS | FIGURES), dict[tuple, Any]()
     chosen = read_suite(suite)
     for table in [*RECIPES, *CURVES]:
         own = draft  # of several drafters those that this table has

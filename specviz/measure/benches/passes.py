@@ -13,7 +13,7 @@ import torch
 from specviz.draft import Draft
 from specviz.errors import ParameterError
 from specviz.measure.report import Bar, Estimate, Report, Row, Tick
-from specviz.measure.timing import quiet_clock, seconds_of, setting, settled, synchroniser
+from specviz.measure.timing import K, quiet_clock, seconds_of, setting, settled, synchroniser
 from specviz.methods import find
 from specviz.models import kernels
 from specviz.models.protocols import Model
@@ -59,14 +59,14 @@ def measure(model: Model, sizes: Sequence[int] = SIZES, context: int = 128, roun
 
 
 def measure_together(
-    models: Mapping[Any, Model],
+    models: Mapping[K, Model],
     sizes: Sequence[int] = SIZES,
     context: int = 128,
     rounds: int = 31,
     tick: Tick = lambda done, of, name: None,
     rows: int = 1,
     prefill: int = 0,
-) -> dict[Any, dict[int, np.ndarray]]:
+) -> dict[K, dict[int, np.ndarray]]:
     """As `measure`, of several models that take turns within each round; a pass may hold several rows.
 
     Returns

@@ -246,25 +246,25 @@ def fits(row: Values, part: Where) -> bool:
 Rows = Sequence[Settings]  # of one cell, or of its reference
 
 
-def per_cycle(results: Any, mine: Rows, base: Rows) -> BootstrapEstimate:
+def per_cycle(results: Results, mine: Rows, base: Rows) -> BootstrapEstimate:
     """τ: tokens a cycle, all cycles pooled."""
     good = [row for row in mine if row["error"] is None]
     return resampled(ratio, sums(good, "tokens"), sums(good, "steps"))
 
 
-def of_requests(results: Any, mine: Rows, base: Rows) -> BootstrapEstimate:
+def of_requests(results: Results, mine: Rows, base: Rows) -> BootstrapEstimate:
     """Mean over the prompts of tokens/s, prefill inside."""
     speeds = np.array(per_prompt([row for row in mine if row["error"] is None and fast(row)], speed))
     return resampled(ratio, speeds, np.ones(len(speeds)))
 
 
-def of_decoding(results: Any, mine: Rows, base: Rows) -> BootstrapEstimate:
+def of_decoding(results: Results, mine: Rows, base: Rows) -> BootstrapEstimate:
     """Tokens of all prompts over the seconds of their decoding."""
     good = [row for row in mine if row["error"] is None and fast(row)]
     return resampled(ratio, sums(good, "tokens"), sums(good, "decode_seconds"))
 
 
-def over_reference(results: Any, mine: Rows, base: Rows) -> Estimate:
+def over_reference(results: Results, mine: Rows, base: Rows) -> Estimate:
     """Spec-Bench's speedup: the ratio of two means over the prompts of tokens/s, pair by pair."""
     pairs = paired(mine, base)
     if any(a is b for a, b in pairs):
@@ -273,10 +273,10 @@ def over_reference(results: Any, mine: Rows, base: Rows) -> Estimate:
     return resampled(ratio, *speeds)
 
 
-def scored(name: str) -> Callable[[Any, Rows, Rows], BootstrapEstimate]:
+def scored(name: str) -> Callable[[Results, Rows, Rows], BootstrapEstimate]:
     """ROUGE of the last answers against the prompts' references."""
 
-    def mean(results: Any, mine: Rows, base: Rows) -> BootstrapEstimate:
+    def mean(results: Results, mine: Rows, base: Rows) -> BootstrapEstimate:
         from specviz.metrics.rouge import Rouge
 
         rouge, entries = Rouge(), results.prompts("prompts")
@@ -291,7 +291,7 @@ def scored(name: str) -> Callable[[Any, Rows, Rows], BootstrapEstimate]:
 
 
 # Our metrics that a recipe may name.
-FIGURES: dict[str, Callable[[Any, Rows, Rows], Estimate]] = {
+FIGURES: dict[str, Callable[[Results, Rows, Rows], Estimate]] = {
     "tau": per_cycle, "request_speedup": over_reference, "request_throughput": of_requests,
     "decode_throughput": of_decoding, **{name: scored(name) for name in ("rouge1", "rouge2", "rougeL")},
 }  # fmt: skip

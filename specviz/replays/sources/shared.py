@@ -42,7 +42,7 @@ class RunOptions:
     extra: Settings  # the recipe's other numbers: ``rounds``, thresholds
     path: Path  # the replay's folder
     shared: Path  # where calibrations are kept that several replays use
-    memory: dict[Any, Any]  # models and measurements of this process that several tables need
+    memory: dict[tuple, Any]  # models and measurements of this process that several tables need
     tick: Tick = lambda done, of, what: None
 
     @property
@@ -117,7 +117,9 @@ class Measurement:
     # Recorded texts, below the replay's folder: ``name``, ``of``, ``figure``, ``file``.
     traces: list[dict[str, str]] = field(default_factory=list)
 
-    def record(self, options: RunOptions, of: str, ratios: Any, decode: Callable[[int], Trace]) -> None:
+    def record(
+        self, options: RunOptions, of: str, ratios: np.ndarray, decode: Callable[[int], Trace]
+    ) -> None:
         """Decode the best, the median and the worst text again, recorded; `ratios` [texts] are speedups."""
         order = np.argsort(ratios)
         for name, i in (("best", order[-1]), ("median", order[len(order) // 2]), ("worst", order[0])):
@@ -182,6 +184,6 @@ def about(model: Model) -> Settings:
     return place | {"model": identity(model), "clock": quiet_clock(model.device)[1]}
 
 
-def middle(value: Any) -> float:
+def middle(value: Estimate | float) -> float:
     """The value of a figure, with or without an interval."""
     return float(value.median if isinstance(value, Estimate) else value)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
 from specviz.errors import ParameterError
 from specviz.loop import generate
@@ -16,7 +15,8 @@ from specviz.replays.recipes import Recipe, Row
 from specviz.replays.sources.shared import Measurement, RunOptions, about, exact
 from specviz.replays.translations import TARGETS, texts
 from specviz.replays.translations import streams as arriving
-from specviz.streams import simulate_partials
+from specviz.streams import Stream, simulate_partials
+from specviz.trace import Trace
 
 TEMPLATES = ("tower", "qwen3")  # of models by that name; others read the bundled translators' own
 NO_COMET = "COMET is not installed (its model weighs 2 GB); BLEU and chrF are in the notes"
@@ -66,7 +66,7 @@ def streams(recipe: Recipe, options: RunOptions) -> Measurement:
     return made
 
 
-def again(model: Model, given: list[Any], options: Settings, i: int) -> Any:
+def again(model: Model, given: list[Stream], options: Settings, i: int) -> Trace:
     """A stream once more, recorded."""
     return generate(model, [given[i]], retranslation.METHOD, **options)
 
@@ -78,7 +78,7 @@ def label(row: Row) -> str:
     return words(row.values)
 
 
-def sources(options: RunOptions, code: str, partials: bool) -> tuple[list[Any], list[list[str]]]:
+def sources(options: RunOptions, code: str, partials: bool) -> tuple[list[Stream], list[list[str]]]:
     """The streams of a language, and the translations that are right."""
     if options.suite is not None:
         some = options.suite.select(language=code, limit=options.number)
