@@ -262,8 +262,8 @@ class Replay:
         n = self.counts()
         if self.table in CURVES:
             return f"{n['measured']} figures of a curve that the paper draws without printed values"
-        beside = f", beside {plural(n['figures'], 'figure')}" if n["figures"] < n["measured"] else ""
-        line = f"{n['measured']} of {n['cells']} printed numbers{beside} measured here"
+        more = f", beside {plural(n['figures'], 'figure')}" if n["figures"] < n["measured"] else ""
+        line = f"{n['measured']} of {n['cells']} printed numbers{more} measured here"
         judged = n["agrees"] + n["against"]
         if judged:
             line += (
