@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import functools
 import inspect
 import operator
@@ -141,6 +142,13 @@ def _stand_in(name: str) -> type:
     return _ByName(name, (_Unresolved,), {})
 
 
+# What annotations name that a module may import for type checkers alone.
+_IMPORTED = {
+    "Path": Path, "Sequence": Sequence, "Iterable": Iterable, "Mapping": Mapping, "Callable": Callable,
+    "Annotated": Annotated, "Range": Range,
+}  # fmt: skip
+
+
 class _Names(dict[str, Any]):
     """What a module imports for type checkers alone: only these are judged, by their names."""
 
@@ -151,8 +159,7 @@ class _Names(dict[str, Any]):
 def _hints(function: Callable[..., Any]) -> dict[str, Any]:
     """The annotations of a function's parameters as types; those that cannot be read are left out."""
     inner = inspect.unwrap(getattr(function, "__func__", function))
-    known = {each.__name__: each for each in (Path, Sequence, Iterable, Mapping, Callable, Annotated, Range)}
-    names = ChainMap(inner.__globals__, vars(__import__("builtins")), _Names(known))
+    names = ChainMap(inner.__globals__, vars(builtins), _Names(_IMPORTED))
     hints = {}
     for name, parameter in inspect.signature(function).parameters.items():
         hint = parameter.annotation

@@ -145,8 +145,8 @@ class Calibration:
         import pandas as pd
 
         g, tau, s, low, high = self.measured()
-        found = {"g": g, "tau": tau, "ms": 1e3 * s, "ms_q25": 1e3 * low, "ms_q75": 1e3 * high}
-        return pd.DataFrame(found | {"tokens_per_second": tau / s})
+        columns = {"g": g, "tau": tau, "ms": 1e3 * s, "ms_q25": 1e3 * low, "ms_q75": 1e3 * high}
+        return pd.DataFrame(columns | {"tokens_per_second": tau / s})
 
     def measured(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """g, τ(g), s(g) and its quartiles over rounds, each [sizes]; seconds.
@@ -218,27 +218,27 @@ class Calibration:
         try:
             if path.stat().st_size > LIMIT:
                 raise ValueError("it is too long")
-            said = json.loads(path.read_text(encoding="utf8"))
-            if not isinstance(said, dict) or said.pop("specviz", None) != "calibration":
+            content = json.loads(path.read_text(encoding="utf8"))
+            if not isinstance(content, dict) or content.pop("specviz", None) != "calibration":
                 raise ValueError("it is no calibration")
-            if said.pop("schema") != SCHEMA:
+            if content.pop("schema") != SCHEMA:
                 raise ValueError("another version of specviz wrote it")
-            found = cls.of(said)
-            found._check()
+            calibration = cls.of(content)
+            calibration._check()
         except OSError as error:
             raise TraceError(f"cannot read {path}: {error.strerror or error}") from None
         except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
             raise TraceError(
                 f"{path} is not a calibration that can be used ({error}): delete it and run specviz calibrate"
             ) from None
-        return found
+        return calibration
 
     @classmethod
-    def of(cls, said: Mapping[str, Any]) -> Calibration:
-        """One as plain data, which ``dataclasses.asdict`` gives."""
-        points = [Point(**point) for point in said["points"]]
-        fits = {str(name): Fit(**fit) for name, fit in said["fits"].items()}
-        return cls(**{**said, "points": points, "fits": fits})
+    def of(cls, content: Mapping[str, Any]) -> Calibration:
+        """From plain data, as ``dataclasses.asdict`` gives it."""
+        points = [Point(**point) for point in content["points"]]
+        fits = {str(name): Fit(**fit) for name, fit in content["fits"].items()}
+        return cls(**{**content, "points": points, "fits": fits})
 
     def _check(self) -> None:
         """Raise ValueError if it is not what it should be."""
@@ -276,25 +276,22 @@ def folder(given: str | Path | None = None) -> Path:
 def file(setting: Mapping[str, Any], place: str | Path | None = None) -> Path:
     """The file of a setting, there or not: its name says what it is, and the digest all the rest."""
     words = [setting["model"]["name"], setting["method"], setting["device"]]
-    said = "-".join(re.sub(r"[^\w.]+", "_", str(word))[:24].strip("_") for word in words)
+    label = "-".join(re.sub(r"[^\w.]+", "_", str(word))[:24].strip("_") for word in words)
     digest = hashlib.sha256(json.dumps(setting, sort_keys=True).encode()).hexdigest()[:12]
-    return folder(place) / f"{said}-{digest}.json"
+    return folder(place) / f"{label}-{digest}.json"
 
 
 def calibrations(place: str | Path | None = None) -> Iterator[Calibration]:
     """Every finished calibration in the folder; files that cannot be read are passed over."""
     for path in sorted(folder(place).glob("*.json")):
         with suppress(TraceError):
-            found = Calibration.open(path)
-            if found.complete:
-                yield found
+            calibration = Calibration.open(path)
+            if calibration.complete:
+                yield calibration
 
 
 def stored(
-    setting: Mapping[str, Any],
-    place: str | Path | None = None,
-    options: str = "",
-    program: str = "specviz",
+    setting: Mapping[str, Any], place: str | Path | None = None, options: str = "", program: str = "specviz"
 ) -> Calibration:
     """The calibration of exactly this setting.
 
@@ -319,10 +316,10 @@ def stored(
     model = setting["model"]["name"]
     command = f"{program} calibrate {setting['method']} --model {model}{options}"
     if path.exists():
-        found = Calibration.open(path)
-        wrong = differences(found.setting, setting)
-        if found.complete and not wrong:
-            return found
+        calibration = Calibration.open(path)
+        wrong = differences(calibration.setting, setting)
+        if calibration.complete and not wrong:
+            return calibration
         why = f"{path} is for {wrong[0]}" if wrong else "its calibration was interrupted"
         raise SpecvizError(f"{why}; run: {command}")
     near = [
@@ -342,7 +339,7 @@ def stored(
 
 def differences(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> list[str]:
     """What differs between two settings, in words, what matters most first."""
-    found = []
+    lines = []
     for name, other in SETTING.items():
         a, b = theirs.get(name), ours.get(name)
         if a == b:
@@ -350,5 +347,5 @@ def differences(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> list[str]
         if isinstance(a, dict) and isinstance(b, dict):
             keys = [key for key in {**a, **b} if a.get(key) != b.get(key)]
             a, b = (", ".join(f"{key} {side.get(key)}" for key in keys) for side in (a, b))
-        found.append(f"{other} ({a}, here {b})")
-    return found
+        lines.append(f"{other} ({a}, here {b})")
+    return lines

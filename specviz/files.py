@@ -85,10 +85,10 @@ def write_text(path: Path, text: str, force: bool = False) -> Path:
 # ---------------------------------------------------------------- the gate
 
 
-_adapters: dict[object, TypeAdapter[Any]] = {}
+_adapters: dict[type, TypeAdapter[Any]] = {}
 
 
-def _adapter(kind: object) -> TypeAdapter[Any]:
+def _adapter(kind: type[Kind]) -> TypeAdapter[Kind]:
     if kind not in _adapters:
         from pydantic import TypeAdapter
 

@@ -24,7 +24,7 @@ def home() -> Path:
 
 
 def folder(name: str) -> Path:
-    """The data folder called `name` (``models``, ``traces``, ``suites``, ``templates``, ``published``).
+    """The data folder called `name` (``models``, ``traces``, ``published``, ``recipes`` ...).
 
     Raises
     ------
@@ -61,7 +61,7 @@ def example(name: str) -> Path:
     SpecvizError
         If there is none of that name; the message lists those there are.
     """
-    found = {path.stem: path for path in sorted(folder("traces").glob("*.parquet"))}
-    if name not in found:
-        raise SpecvizError(f"no recorded trace {name!r}; there is {', '.join(found) or 'none'}")
-    return found[name]
+    traces = {path.stem: path for path in sorted(folder("traces").glob("*.parquet"))}
+    if name not in traces:
+        raise SpecvizError(f"no recorded trace {name!r}; there is {', '.join(traces) or 'none'}")
+    return traces[name]

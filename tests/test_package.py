@@ -146,6 +146,7 @@ def test_the_wheel_holds_its_data(wheel):
         "data/suites/frozen/audit.jsonl.gz",
         "data/published/unispec/table1.csv",
         "data/published/unispec/tables.json",
+        "data/recipes/unispec.toml",
         "data/templates/token_recycling.json",
     ):
         assert f"specviz/{wanted}" in names

@@ -17,7 +17,7 @@ import hashlib
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -37,8 +37,10 @@ from specviz.loop.checks import check_prompts as entries_of
 from specviz.loop.drafters import choose_drafter, load_if_needed
 from specviz.loop.machine import calibration_setting
 from specviz.measure import fits
+from specviz.measure.report import Entry, Settings, Tick, Values
 from specviz.measure.timing import clock_of, settled, synchroniser
 from specviz.methods import Method
+from specviz.models.protocols import Model
 from specviz.models.ranks import holding
 from specviz.suites import spread
 from specviz.suites import suite as load_suite
@@ -50,15 +52,14 @@ SIZES = (
     1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256,
 )  # fmt: skip
 LOST = 0.6  # larger sizes are left out when the throughput has fallen below this share of the best
-Tick = Callable[[int, int, str], None]
 
 
 def calibrate(
-    model: Any,
+    model: Model,
     method: str | type[Method] = "unispec",
     suite: Any = None,
     sizes: Sequence[int] | None = None,
-    draft: Any = None,
+    draft: Model | None = None,
     *,
     number: int | None = None,
     warm_up: Any = WARM_UP,
@@ -158,7 +159,7 @@ def _completed(
     partial = path.with_suffix(".partial")
     ranks = holding(turns.model)  # where it is split over processes, the first one's files and times count
 
-    def look() -> dict[str, Any]:
+    def look() -> Settings:
         for file in () if force else (path, partial):
             with suppress(TraceError):  # missing, or damaged: it is measured anew
                 stored = Calibration.open(file)
@@ -170,7 +171,7 @@ def _completed(
         result.save(path)
         partial.unlink(missing_ok=True)
 
-    result = Calibration.of(ranks.told(look))
+    result = Calibration.of(ranks.from_leader(look))
     if result.complete:
         return result
     shown = bar() if tick is None else nullcontext(tick)
@@ -182,11 +183,11 @@ def _completed(
         )
     g, tau, s, _, _ = result.measured()
     result.fits, result.chosen = fits.fit(g, s, tau), fits.CHOSEN
-    ranks.told(keep)
+    ranks.from_leader(keep)
     return result
 
 
-def _sized(method: str, parameters: Mapping[str, Any]) -> type[Method]:
+def _sized(method: str, parameters: Values) -> type[Method]:
     """The method's class, if it has a draft size that is still to be chosen."""
     kind = methods.find(method)
     if not kind.size:
@@ -229,7 +230,7 @@ def _sizes(kind: type[Method], sizes: Sequence[int] | None) -> list[int]:
 
 
 def _texts(
-    model: Any, drafter: Any, suite: Any, number: int | None, warm_up: Any
+    model: Model, drafter: Model, suite: Any, number: int | None, warm_up: Any
 ) -> tuple[list[list[int]], list[list[int]]]:
     """Token ids of the texts to measure and of those that fill the memory before."""
     if _number(suite):
@@ -263,7 +264,7 @@ def _texts(
     return texts, warm
 
 
-def _prompts(given: Any) -> list[dict[str, Any]]:
+def _prompts(given: Any) -> list[Entry]:
     """The prompts of a suite or a file, or those that were given."""
     return list(load_suite(given)) if isinstance(given, str | Path) else entries_of(given)
 
@@ -279,10 +280,10 @@ def _number(value: Any) -> bool:
 class Turns:
     """One method at several draft sizes that take turns at texts; each text begins with the same memory."""
 
-    model: Any
+    model: Model
     kind: type[Method]
-    values: dict[str, Any]
-    drafter: Any
+    values: Settings
+    drafter: Model
     max_new_tokens: int
     memory: Method | None = None
 
@@ -320,7 +321,7 @@ class Turns:
             raise
         wait()
         taken = clock() - begin
-        return tokens, cycles, ranks.told(lambda: taken)
+        return tokens, cycles, ranks.from_leader(lambda: taken)
 
 
 @dataclass

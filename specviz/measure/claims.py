@@ -1,4 +1,4 @@
-"""What a paper claims, compared with what was measured: differences with intervals over texts."""
+"""Figures over texts that can be compared: ratios, scores and differences, with intervals over texts."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from specviz.errors import ParameterError
-from specviz.measure.report import Bar, Estimate
+from specviz.measure.report import Estimate
 from specviz.metrics.interval import LEAST, RESAMPLES
 from specviz.metrics.tokens import ABSENT
 
 
-def ratio(above: Any, below: Any) -> Any:
+def ratio(above: np.ndarray, below: np.ndarray) -> np.ndarray:
     """A quotient; NaN where there is nothing to divide by."""
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(np.asarray(below) > 0, above / np.asarray(below, float), np.nan)
@@ -97,7 +97,7 @@ class Quality:
         scores = [self.rated.sentence_score(text, list(right)) for text, right in zip(texts, self.right)]
         return np.array([[*s.counts, *s.totals, s.sys_len, s.ref_len] for s in scores], float)
 
-    def bleu(self, sums: np.ndarray) -> Any:
+    def bleu(self, sums: np.ndarray) -> np.ndarray:
         """Corpus BLEU of such sums [..., 10]."""
 
         def one(numbers: np.ndarray) -> float:
@@ -111,46 +111,3 @@ class Quality:
         most = max(map(len, self.right))
         columns = [[right[i] if i < len(right) else None for right in self.right] for i in range(most)]
         return float(self.letters.corpus_score(list(texts), columns).score)
-
-
-@dataclass(frozen=True)
-class Claim:
-    """What the paper claims, and what was measured in one place.
-
-    Parameters
-    ----------
-    name, where : str
-    value, limit, kind
-        As in `Bar`.
-    shown : Estimate, optional
-        What the value is an end of.
-    """
-
-    name: str
-    where: str
-    value: float
-    limit: float = 0.0
-    kind: str = "more than"
-    shown: Estimate | None = None
-
-    @property
-    def slack(self) -> float:
-        """How far it is from being missed."""
-        by = self.limit - self.value if self.kind == "at most" else self.value - self.limit
-        return by if by == by else -float("inf")
-
-
-def bars_of(claims: Sequence[Claim]) -> list[Bar]:
-    """One bar a claim: where it came nearest to being missed, or was missed by most."""
-    names: dict[str, list[Claim]] = {}
-    for claim in claims:
-        names.setdefault(claim.name, []).append(claim)
-    bars = []
-    for name, those in names.items():
-        least = min(those, key=lambda claim: claim.slack)
-        missed = list(dict.fromkeys(c.where for c in those if not Bar(name, c.value, c.limit, c.kind).held))
-        words = f"{name} ({least.where}" + (f" {least.shown}" if least.shown else "")
-        words += f", of {len(those)} the least clear)" if len(those) > 1 else ")"
-        words += f", missed in {'; '.join(missed)}" if len(missed) > 1 else ""
-        bars.append(Bar(words, least.value, least.limit, least.kind))
-    return bars

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -11,26 +10,16 @@ from typing import Any
 from specviz import metrics
 from specviz.errors import ModelError, PromptError, SpecvizError, TraceError
 from specviz.loop import Run
+from specviz.measure import timing
 from specviz.measure.calibrate import calibrate
-from specviz.measure.report import Estimate, Part, Report
-from specviz.measure.timing import (
-    BASELINE,
-    Entrant,
-    Texts,
-    Timed,
-    calibrated,
-    closing,
-    counter,
-    lineup,
-    paired,
-    setting,
-    synchroniser,
-    threads,
-)
+from specviz.measure.report import Entry, Estimate, Part, Report, Row, Settings, Tick, Values
+from specviz.measure.timing import BASELINE, Entrant, Phased, Timed
 from specviz.methods import find
 from specviz.methods.kinds import CALIBRATED
+from specviz.models.protocols import Model
 from specviz.models.zoo import bundled
 from specviz.suites import pick
+from specviz.trace import Trace
 from specviz.trace.files import partial_of
 
 PAGE, TRACES = "demo.html", "traces"
@@ -41,7 +30,7 @@ SIZES = (2, 4, 5, 8, 10)
 MEASURED = 2  # of the other prompts; the rest fill the method's memory before
 CALIBRATION_TOKENS = 24
 # Its default, 80 nodes, is for a device that computes them in the time of one.
-SMALLER: dict[str, dict[str, Any]] = {"token_recycling": {"draft_size": 24}}
+SMALLER: dict[str, Settings] = {"token_recycling": {"draft_size": 24}}
 WARM_UP = 8  # tokens that each method writes before the clock runs
 COLUMNS = [
     ("method", "method", ""), ("draft", "draft", ""), ("exactness", "exactness", ""),
@@ -63,22 +52,10 @@ NOTES = [
 ]
 
 
-class Phased(Texts):
-    """A run, text by text, that keeps the seconds of each prefill."""
-
-    def __init__(self, run: Run) -> None:
-        super().__init__(run)
-        self.wait = synchroniser(run.model.device)
-        self.prefills: list[float] = []
-
-    def __call__(self, number: int = 0) -> list[int]:
-        self.begin = time.perf_counter()
-        return super().__call__(number)
-
-    def notice(self, cycle: Any) -> None:
-        if cycle.number == 0:
-            self.wait()
-            self.prefills.append(time.perf_counter() - self.begin)
+PLAIN = (
+    "{}, plain: its plain decoding of the same file, prompts, threads and number of tokens, in turns with "
+    "ours, without a record. Its texts may part from ours, for its arithmetic is another."
+)
 
 
 def plan(out: Path, entrants: list[Entrant], force: bool) -> list[Path]:
@@ -116,9 +93,9 @@ def other_engines(path: Path | None) -> tuple[list[Any], list[str]]:
 
 
 def run(
-    model: Any,
-    drafts: list[Any],
-    entries: list[dict[str, Any]],
+    model: Model,
+    drafts: list[Model],
+    entries: list[Entry],
     out: Path,
     *,
     each: int = 3,
@@ -126,8 +103,8 @@ def run(
     force: bool = False,
     count: int | None = 1,
     path: Path | None = None,
-    practice: Sequence[dict[str, Any]] = (),
-    tick: Callable[[int, int, str], None] = lambda done, of, name: None,
+    practice: Sequence[Entry] = (),
+    tick: Tick = lambda done, of, name: None,
 ) -> tuple[Report, Path]:
     """Decode a few prompts of each kind of work by several methods; write traces and a page.
 
@@ -162,30 +139,30 @@ def run(
     KeyboardInterrupt
         After Ctrl-C; every trace so far is kept.
     """
-    entrants = lineup(drafts, None if drafts else UNTRAINED)
+    entrants = timing.lineup(drafts, None if drafts else UNTRAINED)
     if not any(e.method == BASELINE for e in entrants):
         raise PromptError(f"the method {BASELINE} is not installed, and speedups are measured against it")
     files = plan(out, entrants, force)
-    chosen = pick(entries, each)
-    with threads(count), ExitStack() as stack:
+    chosen, brief = pick(entries, each), min(WARM_UP, max_new_tokens)
+    with timing.threads(count), ExitStack() as stack:
         parameters, remarks = ({}, []) if drafts else sizes(model, practice, tick)
         engines, missing = other_engines(path)
         runs: dict[str, Run] = {}
-        stack.enter_context(closing(runs))
+        stack.enter_context(timing.closing(runs))
         for entrant, file in zip(entrants, files[1:]):
             more = {"draft": entrant.draft} | parameters.get(entrant.method, {})
-            _warm_up(model, chosen[0], entrant.method, min(WARM_UP, max_new_tokens), more)
+            timing.finish(Run(model, chosen[0], entrant.method, max_new_tokens=brief, record=None, **more))
             runs[entrant.label] = Run(
                 model, chosen, entrant.method, out=file, force=force, max_new_tokens=max_new_tokens, **more
             )
         for engine in engines:
-            _warm_up(engine, chosen[0], BASELINE, min(WARM_UP, max_new_tokens), {})
+            timing.finish(Run(engine, chosen[0], BASELINE, max_new_tokens=brief, record=None))
             runs[name_of(engine)] = Run(engine, chosen, BASELINE, max_new_tokens=max_new_tokens, record=None)
         texts = sum(len(e.get("turns", [0])) for e in chosen)
         decoders = {label: Phased(run) for label, run in runs.items()}
-        times = paired(decoders, texts, model.device, counter(tick, texts * len(runs)))
+        times = timing.paired(decoders, texts, model.device, timing.counter(tick, texts * len(runs)))
         traces = {label: decoder.finish() for label, decoder in decoders.items()}
-        about = setting(model, drafts, prompts=len(chosen), texts=texts, max_new_tokens=max_new_tokens)
+        about = timing.setting(model, drafts, prompts=len(chosen), texts=texts, max_new_tokens=max_new_tokens)
         prefills = {label: sum(decoder.prefills) for label, decoder in decoders.items()}
     for engine in engines:
         del traces[name_of(engine)]  # it holds no record
@@ -194,28 +171,21 @@ def run(
     return report, write_page(report, traces, out / PAGE, force)
 
 
-def _warm_up(model: Any, prompt: dict[str, Any], method: str, tokens: int, more: dict[str, Any]) -> None:
-    for _ in Run(model, prompt, method, max_new_tokens=tokens, record=None, **more):
-        pass
-
-
-def sizes(
-    model: Any, practice: Sequence[dict[str, Any]], tick: Callable[[int, int, str], None]
-) -> tuple[dict[str, dict[str, Any]], list[str]]:
+def sizes(model: Model, practice: Sequence[Entry], tick: Tick) -> tuple[dict[str, Settings], list[str]]:
     """Parameters of the methods that need no training, by method, and a sentence about their draft sizes.
 
     UniSpec's is calibrated for this model and machine by other prompts, and the other methods take the same:
     what a pass costs follows from how many tokens it reads, whoever drafted them. One that was calibrated
     before is taken as it is; without prompts each method has its default.
     """
-    chosen: dict[str, dict[str, Any]] = {name: dict(more) for name, more in SMALLER.items()}
+    chosen: dict[str, Settings] = {name: dict(more) for name, more in SMALLER.items()}
     fixed = {name: find(name)(**chosen.get(name, {})) for name in UNTRAINED if find(name).size}
     default = fixed.pop(SIZED).values[find(SIZED).size]
     others = ", ".join(f"{name} {method.values[method.size]}" for name, method in fixed.items())
     if not practice:
         return chosen, [f"Draft tokens a pass, at most: {SIZED} {default}, {others}."]
     try:
-        size, origin = calibrated(model, SIZED), "as calibrated here before"
+        size, origin = timing.calibrated(model, SIZED), "as calibrated here before"
         if size is None:
             measured = calibrate(
                 model, SIZED, list(practice[:MEASURED]), SIZES, warm_up=list(practice[MEASURED:]) or 0,
@@ -245,46 +215,32 @@ def name_of(engine: Any) -> str:
 
 def tabulate(
     entrants: list[Entrant],
-    engines: Sequence[Any],
+    engines: Sequence[Model],
     times: Mapping[str, Timed],
     prefills: Mapping[str, float],
-    traces: Mapping[str, Any],
-    about: dict[str, Any],
+    traces: Mapping[str, Trace],
+    about: Settings,
 ) -> Report:
     """The demonstration's tables: exact methods and plain decodings by speed; lossy methods apart.
 
-    Parameters
-    ----------
-    entrants : list of Entrant
-    engines : sequence of Model
-        Other engines' models, of which plain decoding was timed.
-    times : mapping of label or engine to Timed
-    prefills : mapping of label or engine to float
-        Seconds of all its prefills.
-    traces : mapping of label to Trace
-    found : dict
-        The setting.
+    `engines` are other engines' models, of which plain decoding was timed. `times` and `prefills` (seconds of
+    all of them) are by label or engine.
     """
     baseline = next(e.label for e in entrants if e.method == BASELINE)
     base = times[baseline]
     speeds = {name: t.tokens / (sum(t.seconds) - prefills[name]) for name, t in times.items()}
 
-    def row(name: str) -> dict[str, Any]:
+    def row(name: str) -> Row:
         timed = times[name]
         return {
-            "tokens_per_second": speeds[name],
-            "speedup": speeds[name] / speeds[baseline],
+            "tokens_per_second": speeds[name], "speedup": speeds[name] / speeds[baseline],
             "tokens_per_second_with_prefill": timed.speed,
-            "speedup_with_prefill": Estimate(1.0, float("nan"), float("nan"), 0)
-            if name == baseline
-            else timed.over(base),
-            "same": f"{timed.same(base)}/{len(base.texts)}",
-            "tokens": timed.tokens,
-            "seconds": sum(timed.seconds),
-            "prefill": prefills[name],
-        }
+            "speedup_with_prefill": Estimate.of([1.0]) if name == baseline else timed.over(base),
+            "same": f"{timed.same(base)}/{len(base.texts)}", "tokens": timed.tokens,
+            "seconds": sum(timed.seconds), "prefill": prefills[name],
+        }  # fmt: skip
 
-    rows: list[dict[str, Any]] = []
+    rows: list[Row] = []
     for entrant in entrants:
         summary = metrics.summary(traces[entrant.label]).iloc[0].to_dict()
         names = {"method": entrant.method, "draft": entrant.draft.name if entrant.draft is not None else None}
@@ -301,32 +257,25 @@ def tabulate(
     columns = [column for column in COLUMNS if column[0] != "draft" or any(e.draft for e in entrants)]
     title = title_of(exact, about)
     parts = [Part(LOSSY, columns, lossy, SPARE)] if lossy else []
-    notes = list(NOTES)
-    for engine in engines:
-        notes.append(
-            f"{name_of(engine)}, plain: its plain decoding of the same file, prompts, threads and number of "
-            "tokens, in turns with ours, without a record. Its texts may part from ours, for its arithmetic "
-            "is another."
-        )
+    notes = NOTES + [PLAIN.format(name_of(engine)) for engine in engines]
     return Report("demo", title, about, columns, exact, notes=notes, dropped=SPARE, parts=parts)
 
 
-def title_of(exact: Sequence[Mapping[str, Any]], about: Mapping[str, Any]) -> str:
+def title_of(exact: Sequence[Values], about: Values) -> str:
     """The headline, and what was decoded."""
     model = about["model"]
     size = f"{model['parameters'] / 1e6:.1f} M parameters"
-    lines = [headline(exact, about["dtype"])]
-    if model["name"] in bundled():
-        lines.insert(
-            0, f"{model['name']} is a toy of {size}: its time goes to calls, not to reading weights."
-        )
-    lines.append(
-        f"{model['name']}, {size}: {about['texts']} texts, up to {about['max_new_tokens']} tokens each"
-    )
+    name, tokens = model["name"], about["max_new_tokens"]
+    lines = [
+        headline(exact, about["dtype"]),
+        f"{name}, {size}: {about['texts']} texts, up to {tokens} tokens each",
+    ]
+    if name in bundled():
+        lines.insert(0, f"{name} is a toy of {size}: its time goes to calls, not to reading weights.")
     return "\n".join(lines)
 
 
-def headline(rows: Sequence[Mapping[str, Any]], dtype: str) -> str:
+def headline(rows: Sequence[Values], dtype: str) -> str:
     """The best exact method over the best plain decoding, whichever of them is faster, in two lines.
 
     Parameters
@@ -337,14 +286,14 @@ def headline(rows: Sequence[Mapping[str, Any]], dtype: str) -> str:
         Number format of ours.
     """
 
-    def speed(row: Mapping[str, Any]) -> float:
+    def speed(row: Values) -> float:
         return float(row["tokens_per_second"])
 
     ours = next(row for row in rows if row["method"] == BASELINE)
     best = max((row for row in rows if "engine" not in row and row is not ours), key=speed, default=ours)
     other = max((row for row in rows if "engine" in row), key=speed, default=None)
 
-    def over(row: Mapping[str, Any], inside: str = "") -> str:
+    def over(row: Values, inside: str = "") -> str:
         key = f"tokens_per_second{inside}"
         return f"{best[key] / row[key]:.2f}"
 
@@ -365,7 +314,7 @@ def headline(rows: Sequence[Mapping[str, Any]], dtype: str) -> str:
     return f"{sentence}\n{inside} and {over(other, INSIDE)} times"
 
 
-def write_page(report: Report, traces: dict[str, Any], path: Path, force: bool) -> Path:
+def write_page(report: Report, traces: dict[str, Trace], path: Path, force: bool) -> Path:
     """One offline page: the table, then for one prompt of each kind the picture under every method."""
     from html import escape
 

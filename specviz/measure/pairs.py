@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from specviz.errors import ParameterError
 from specviz.measure.claims import Quality
+from specviz.measure.report import Entry
 from specviz.metrics.rouge import Rouge
 from specviz.suites.frozen import frozen, take
 
@@ -22,7 +22,7 @@ TASKS = {
 SENTENCES = (2, 3, 4)  # of a text to translate
 
 
-def suite(task: str, n: int, start: int = 0) -> list[dict[str, Any]]:
+def suite(task: str, n: int, start: int = 0) -> list[Entry]:
     """Bundled prompts with their right answers.
 
     Parameters
@@ -63,7 +63,7 @@ class Score:
         ``BLEU`` or ``ROUGE-L``.
     """
 
-    def __init__(self, entries: Sequence[dict[str, Any]]) -> None:
+    def __init__(self, entries: Sequence[Entry]) -> None:
         self.right = [entry["reference"] for entry in entries]
         translations = entries[0]["kind"] == "translation"
         self.name = "BLEU" if translations else "ROUGE-L"
@@ -78,6 +78,6 @@ class Score:
         each = [self.rouge(right, text)["rougeL"] for right, text in zip(self.right, texts)]
         return np.stack([np.array(each), np.ones(len(each))], 1)
 
-    def of(self, sums: np.ndarray) -> Any:
+    def of(self, sums: np.ndarray) -> np.ndarray:
         """The score of such sums [..., n]."""
         return self.bleu.bleu(sums) if self.bleu is not None else sums[..., 0] / sums[..., 1]

@@ -26,18 +26,21 @@ from specviz.errors import ParameterError, PromptError
 from specviz.files import checked, exists
 from specviz.loop.checks import check_prompts as entries_of
 from specviz.loop.drafters import bundled_draft
+from specviz.measure.report import Entry, Settings, Values
+from specviz.measure.rows import words
 from specviz.measure.schema import ModelTable, PlanKeys
 from specviz.measure.timing import BASELINE
 from specviz.methods.base import near
 from specviz.methods.hooks import ADDITIONS
 from specviz.methods.sampling import Sampling
 from specviz.models.loading import find as find_model
+from specviz.models.protocols import Model
 from specviz.streams import Stream
 from specviz.suites import Suite as Prompts
 from specviz.suites import spread, suite
 
 # Key: its default.
-KEYS: dict[str, Any] = {
+KEYS: Settings = {
     "models": ("town",), "methods": None, "suites": ("town",), "seeds": (0,), "number": None, "warm_up": 5,
     "max_new_tokens": 128, "temperature": 0.0, "top_k": 0, "top_p": 1.0, "threads": 1, "timed": True,
     "traces": False, "device": "cpu", "dtype": "float32", "draft": None,
@@ -50,29 +53,16 @@ LANGUAGES = ("template", "source_language", "target_language")  # what streams m
 
 @dataclass(frozen=True)
 class Cell:
-    """One row of the table.
+    """One row of the table."""
 
-    Parameters
-    ----------
-    cell : int
-        Its number.
-    model, method, draft, suite : str
-        Names; `draft` is None for a method that needs none.
-    parameters : dict
-        Those of the method that were given.
-    temperature : float
-    against : int
-        Number of the reference's cell; a reference has its own.
-    """
-
-    cell: int
+    cell: int  # its number
     model: str
     method: str
-    draft: str | None
-    parameters: dict[str, Any]
+    draft: str | None  # None for a method that needs none
+    parameters: Settings  # those of the method that were given
     suite: str
     temperature: float
-    against: int
+    against: int  # number of the reference's cell; a reference has its own
 
     @property
     def label(self) -> str:
@@ -86,53 +76,37 @@ class Suite:
     """Prompts under a name: those to measure, and others that fill what methods remember before."""
 
     name: str
-    entries: list[dict[str, Any]]
-    warm: list[dict[str, Any]]
+    entries: list[Entry]
+    warm: list[Entry]
 
     @property
     def digest(self) -> str:
         """Of all its prompts, in order."""
-        content = json.dumps(
-            [list(map(plain, self.entries)), list(map(plain, self.warm))], ensure_ascii=False
-        )
+        prompts = [list(map(plain, self.entries)), list(map(plain, self.warm))]
+        content = json.dumps(prompts, ensure_ascii=False)
         return hashlib.sha256(content.encode()).hexdigest()[:16]
 
 
 @dataclass
 class Plan:
-    """A plan whose every name and number was checked.
+    """A plan whose every name and number was checked."""
 
-    Parameters
-    ----------
-    models : list of dict
-        ``model`` (a name), ``device``, ``device_map`` or ``tp_plan``, ``dtype`` and ``revision`` of each.
-    cells : list of Cell
-    suites : dict of name to Suite
-    seeds : list of int
-    options : dict
-        ``max_new_tokens``, ``top_k``, ``top_p``.
-    number : int or None
-        Prompts of each suite; None: all.
-    warm_up, threads : int
-    timed, traces : bool
-    objects : dict
-        Models in memory by name; they cannot leave this process.
-    """
-
-    models: list[dict[str, Any]]
+    models: list[Settings]  # ``model`` (a name), ``device``, ``device_map`` or ``tp_plan``, ``dtype`` ...
     cells: list[Cell]
-    suites: dict[str, Suite]
+    suites: dict[str, Suite]  # by name
     seeds: list[int]
-    options: dict[str, Any]
-    number: int | None
+    options: Settings  # ``max_new_tokens``, ``top_k``, ``top_p``
+    number: int | None  # prompts of each suite; None: all
     warm_up: int
     threads: int
     timed: bool
     traces: bool
-    objects: dict[str, Any] = field(default_factory=dict)
+    objects: dict[str, Model] = field(
+        default_factory=dict
+    )  # models in memory, which cannot leave this process
 
     @classmethod
-    def of(cls, given: str | Path | Mapping[str, Any] | None = None, **keys: Any) -> Plan:
+    def of(cls, given: str | Path | Values | None = None, **keys: Any) -> Plan:
         """Read a plan and check it; arguments win over the file.
 
         Raises
@@ -165,7 +139,7 @@ class Plan:
         temperatures = [Sampling(value, **top).temperature for value in temperatures]
         once("temperature", temperatures)
         suites = read_suites(plan_keys["suites"], number, warm_up)
-        objects: dict[str, Any] = {}
+        objects: dict[str, Model] = {}
         models, drafts = read_models(plan_keys, objects)
         contenders = read_methods(plan_keys["methods"], objects)
         options = {"max_new_tokens": check_int("max_new_tokens", plan_keys["max_new_tokens"], 1)} | top
@@ -180,12 +154,12 @@ class Plan:
         return plan
 
     def _add(
-        self, model: str, suite: str, temperature: float, contenders: list[dict[str, Any]], drafts: list[str]
+        self, model: str, suite: str, temperature: float, contenders: list[Settings], drafts: list[str]
     ) -> None:
         """The cells of one model, suite and temperature: each contender's, its reference's before it."""
         numbers: dict[str, int] = {}
 
-        def number(method: str, draft: str | None, parameters: dict[str, Any], against: int | None) -> int:
+        def number(method: str, draft: str | None, parameters: Settings, against: int | None) -> int:
             key = json.dumps([method, draft, parameters], sort_keys=True)
             if key not in numbers:
                 numbers[key] = at = len(self.cells)
@@ -209,7 +183,7 @@ class Plan:
                 number(method, draft, parameters, base)
 
     @property
-    def settled(self) -> dict[str, Any]:
+    def settled(self) -> Settings:
         """The plan as plain data: two runs of the same one have the same rows, timings aside."""
         return {
             "models": self.models,
@@ -233,15 +207,10 @@ class Plan:
         return sum(len(self.suites[cell.suite].entries) for cell in self.cells) * len(self.seeds)
 
 
-def words(parameters: Mapping[str, Any]) -> str:
-    """Parameters as a table says them."""
-    return " ".join(f"{name}={value}" for name, value in parameters.items())
-
-
 # ---------------------------------------------------------------- reading
 
 
-def read(given: str | Path | Mapping[str, Any] | None) -> dict[str, Any]:
+def read(given: str | Path | Values | None) -> Settings:
     """The keys of a TOML file, or of a dict."""
     if given is None:
         return {}
@@ -275,7 +244,7 @@ def once(name: str, values: Iterable[Any]) -> None:
         seen.append(value)
 
 
-def name_of(model: Any, what: str, objects: dict[str, Any]) -> str:
+def name_of(model: Model, what: str, objects: dict[str, Model]) -> str:
     """A model's name; one in memory is kept in `objects` under it."""
     if isinstance(model, str | Path):
         find_model(str(model)) if not str(model).startswith(("hf:", "gguf:")) else None
@@ -287,9 +256,7 @@ def name_of(model: Any, what: str, objects: dict[str, Any]) -> str:
     return model.name  # type: ignore[no-any-return]
 
 
-def read_models(
-    plan_keys: Mapping[str, Any], objects: dict[str, Any]
-) -> tuple[list[dict[str, Any]], list[list[str]]]:
+def read_models(plan_keys: Values, objects: dict[str, Model]) -> tuple[list[Settings], list[list[str]]]:
     """Each model as a plan keeps it, and the names of its draft models."""
     models, drafts = [], []
     for i, each in enumerate(several("models", plan_keys["models"])):
@@ -300,7 +267,7 @@ def read_models(
         checked(ModelTable, entry, f"the plan, models[{i}]", error=ParameterError)
         if "model" not in entry:
             raise ParameterError(f"models[{i}] lacks its model, as {{model = 'town'}}")
-        model: dict[str, Any] = {"model": name_of(entry["model"], f"models[{i}]", objects)}
+        model: Settings = {"model": name_of(entry["model"], f"models[{i}]", objects)}
         if model["model"] not in objects:
             model |= {key: entry.get(key, plan_keys[key]) for key in ("device", "dtype")}
             model |= {key: entry[key] for key in ("revision", "kernels", *SPREAD) if entry.get(key)}
@@ -314,7 +281,7 @@ def read_models(
     return models, drafts
 
 
-def read_methods(given: Any, objects: dict[str, Any]) -> list[dict[str, Any]]:
+def read_methods(given: Any, objects: dict[str, Model]) -> list[Settings]:
     """Each method with each combination of its parameters, checked."""
     contenders = []
     for i, each in enumerate(several("methods", given)):
@@ -369,7 +336,7 @@ def read_suites(given: Any, count: int | None, warm_up: int) -> dict[str, Suite]
     return suites
 
 
-def streamed(stream: Stream) -> dict[str, Any]:
+def streamed(stream: Stream) -> Entry:
     """A stream as an entry of a suite."""
     if not isinstance(stream.updates, list | tuple):
         raise PromptError(
@@ -379,7 +346,7 @@ def streamed(stream: Stream) -> dict[str, Any]:
     return {"stream": stream, "kind": "stream"} | {k: v for k, v in attributes.items() if v is not None}
 
 
-def plain(entry: Mapping[str, Any]) -> dict[str, Any]:
+def plain(entry: Values) -> Entry:
     """A suite's entry as JSON can hold it."""
     content = dict(entry)
     if "stream" in content:
@@ -390,7 +357,7 @@ def plain(entry: Mapping[str, Any]) -> dict[str, Any]:
 # ---------------------------------------------------------------- what is compared with what
 
 
-def reference_of(method: str, parameters: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+def reference_of(method: str, parameters: Values) -> tuple[str, Settings]:
     """The method, and its parameters, that another one speeds up.
 
     Autoregressive decoding; of a canvas one token a pass, in the same blocks with the same cache; of a stream
@@ -430,7 +397,7 @@ def drafts_of(kind: type[methods.Method], model: str, drafts: list[str]) -> Sequ
     return [bundled]
 
 
-def others(entries: list[dict[str, Any]], chosen: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def others(entries: list[Entry], chosen: list[Entry]) -> list[Entry]:
     """As many prompts again as are measured, if there are any: what methods remember warms up with them."""
     taken = {id(entry) for entry in chosen}
     rest = [entry for entry in entries if id(entry) not in taken]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,13 @@ from specviz.metrics import Estimate
 
 if TYPE_CHECKING:
     import pandas as pd
+    from rich.console import Console
+
+Row = dict[str, Any]  # of a table or of a run: a value by the name of its column
+Entry = dict[str, Any]  # a prompt of a suite, as `specviz.suites.read` gives it
+Settings = dict[str, Any]  # what a run, a method or a machine was set to, by name
+Values = Mapping[str, Any]  # the same, or a row, that is only read
+Tick = Callable[[int, int, str], None]  # progress: done, of, what
 
 SCHEMA = 1
 FOLD = ("decoder", "exactness")  # columns of several words
@@ -62,14 +70,14 @@ class Part:
 
     title: str
     columns: list[tuple[str, str, str]]
-    rows: list[dict[str, Any]]
+    rows: list[Row]
     dropped: tuple[str, ...] = ()
 
     def cells(self) -> list[list[str]]:
         """The table's cells as text; what is missing is a dash."""
         return [[_cell(row.get(key), form) for key, _, form in self.columns] for row in self.rows]
 
-    def print(self, console: Any) -> None:
+    def print(self, console: Console) -> None:
         """The table on a rich console."""
         columns = [
             Column(
@@ -110,14 +118,14 @@ class Report:
 
     name: str
     title: str
-    setting: dict[str, Any]
+    setting: Settings
     columns: list[tuple[str, str, str]]
-    rows: list[dict[str, Any]]
+    rows: list[Row]
     bars: list[Bar] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     dropped: tuple[str, ...] = ()
     parts: list[Part] = field(default_factory=list)
-    measurements: list[dict[str, Any]] = field(default_factory=list)
+    measurements: list[Row] = field(default_factory=list)
 
     @property
     def table(self) -> Part:
@@ -159,17 +167,12 @@ class Report:
     def as_dict(self) -> dict[str, Any]:
         """Everything as plain data, ready for JSON: NaN becomes null."""
         content = {
-            "schema": SCHEMA,
-            "bench": self.name,
-            "title": self.title,
-            "setting": self.setting,
+            "schema": SCHEMA, "bench": self.name, "title": self.title, "setting": self.setting,
             "rows": _rows(self.rows),
             "parts": [{"title": part.title, "rows": _rows(part.rows)} for part in self.parts],
             "bars": [asdict(bar) | {"held": bool(bar.held)} for bar in self.bars],
-            "notes": self.notes,
-            "held": bool(self.held),
-            "summary": self.summary,
-        }
+            "notes": self.notes, "held": bool(self.held), "summary": self.summary,
+        }  # fmt: skip
         if self.measurements:
             content["measurements"] = self.measurements
         return _plain(content)
@@ -186,7 +189,7 @@ class Report:
 
         return write_text(path, json.dumps(self.as_dict(), indent=1, ensure_ascii=False) + "\n", force)
 
-    def show(self, console: Any) -> None:
+    def show(self, console: Console) -> None:
         """Print the table, notes, bars and the summary line on a rich console."""
         from rich.text import Text
 
@@ -212,7 +215,9 @@ class Column:
     drop_rank: int | None = None  # the column with the lowest number is left out first
 
 
-def print_table(console: Any, columns: list[Column], rows: list[list[str]], headings: bool = True) -> None:
+def print_table(
+    console: Console, columns: list[Column], rows: list[list[str]], headings: bool = True
+) -> None:
     """Print a table as wide as the console at most.
 
     What does not fit gives way in this order: headings and columns that fold break between words, the gaps
@@ -220,26 +225,11 @@ def print_table(console: Any, columns: list[Column], rows: list[list[str]], head
     never cut.
     """
     from rich.box import SIMPLE_HEAD
-    from rich.cells import cell_len
     from rich.table import Table
     from rich.text import Text
 
     rows = [list(map(visible, row)) for row in rows]
-
-    def longest(texts: list[str]) -> int:
-        return max(map(cell_len, texts), default=1)
-
-    least, most = [], []
-    for i, column in enumerate(columns):
-        cells = [row[i] for row in rows]
-        named = [column.heading] if headings else []
-        narrow = longest([word for text in named for word in text.split()])
-        if column.folds is not None and longest(cells) > column.folds:
-            narrow = max(narrow, column.folds, longest([word for text in cells for word in words(text)]))
-        else:
-            narrow = max(narrow, longest(cells))
-        least.append(narrow)
-        most.append(max(narrow, longest(cells), longest(named)))
+    least, most = zip(*(_widths(each, [row[i] for row in rows], headings) for i, each in enumerate(columns)))
     kept = list(range(len(columns)))
 
     def missing(gap: int) -> int:
@@ -277,6 +267,22 @@ def print_table(console: Any, columns: list[Column], rows: list[list[str]], head
         console.print(Text(line))
 
 
+def _widths(column: Column, cells: list[str], headings: bool) -> tuple[int, int]:
+    """The least and the most characters that a column has a use for."""
+    from rich.cells import cell_len
+
+    def longest(texts: Iterable[str]) -> int:
+        return max(map(cell_len, texts), default=1)
+
+    heading = [column.heading] if headings else []
+    least = longest(word for text in heading for word in text.split())
+    if column.folds is not None and longest(cells) > column.folds:
+        least = max(least, column.folds, longest(word for text in cells for word in words(text)))
+    else:
+        least = max(least, longest(cells))
+    return least, max(least, longest(cells), longest(heading))
+
+
 def words(text: str) -> list[str]:
     """What of a cell stays on one line: its words, an interval being one."""
     return re.findall(r"\[[^\]]*\]|\S+", text)
@@ -306,7 +312,7 @@ def _cell(value: Any, form: str) -> str:
     return form.format(value) if form else str(value)
 
 
-def _rows(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _rows(rows: list[Row]) -> list[Row]:
     names = [each.name for each in fields(Estimate)]
     return [
         {k: {n: getattr(v, n) for n in names} if isinstance(v, Estimate) else v for k, v in row.items()}

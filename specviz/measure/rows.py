@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,10 +25,12 @@ from specviz.errors import ParameterError, SpecvizError, TraceError
 from specviz.escape import line
 from specviz.files import checked, parsed, read_json, write_text
 from specviz.measure.claims import resampled
+from specviz.measure.report import Entry, Row, Settings, Values
 from specviz.metrics import Estimate, pooled
 
 if TYPE_CHECKING:
     import pandas as pd
+    from rich.console import Console
 
     from specviz.trace import Trace
 
@@ -59,7 +61,7 @@ def write_json(path: Path, content: Any) -> None:
     write_text(path, json.dumps(content, ensure_ascii=False, allow_nan=False) + "\n", force=True)
 
 
-def _row(file: Path) -> dict[str, Any]:
+def _row(file: Path) -> Row:
     """A finished prompt."""
     from specviz.measure.schema import FailedRow, Fields, TimedRow, UntimedRow
 
@@ -79,6 +81,10 @@ class Results:
     ----------
     plan : dict
         What was asked, as plain data: ``models``, ``cells``, ``suites``, ``seeds``, ``max_new_tokens``, ...
+    cells : list of dict
+        The rows of the table: ``cell``, ``model``, ``method``, ``draft``, ``parameters``, ``suite`` ...
+    wanted : dict
+        (cell, round, prompt) of every row, by the name of its file without the ending.
     created : str
 
     Raises
@@ -89,7 +95,7 @@ class Results:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
-        self._read: dict[str, tuple[int, dict[str, Any]]] = {}  # rows by name, with the time of their file
+        self._read: dict[str, tuple[int, Row]] = {}  # rows by name, with the time of their file
         file = self.path / "run.json"
         if not file.is_file():
             raise TraceError(
@@ -97,49 +103,39 @@ class Results:
             )
         from specviz.measure.schema import RunFile
 
-        content = read_json(file, dict[str, Any])
+        content = read_json(file, Settings)
         if content.get("specviz") != "bench run":
             raise TraceError(f"{file} was not written by specviz bench run")
         if content.get("schema") != SCHEMA:
             raise TraceError(f"{file} has a schema which this version of specviz cannot read")
         checked(RunFile, content, str(file), "the file is damaged: run the plan again into another folder")
         self.plan, self.created = content["plan"], content["created"]
-        self._wanted = {
+        self.cells: list[Row] = self.plan["cells"]
+        self.wanted: dict[str, tuple[int, int, int]] = {
             key_of(cell["cell"], number, prompt): (cell["cell"], number, prompt)
-            for cell in self.plan["cells"]
+            for cell in self.cells
             for number in range(len(self.plan["seeds"]))
             for prompt in range(self.plan["suites"][cell["suite"]]["prompts"])
         }
 
     def __repr__(self) -> str:
-        done = len(self._wanted) - len(self.missing)
         failed = f", {len(self.failures())} failed" if len(self.failures()) else ""
-        return f"<Results {self.path}: {done} of {len(self._wanted)} rows{failed}>"
+        return f"<Results {self.path}: {len(self.done)} of {len(self.wanted)} rows{failed}>"
 
     def _repr_html_(self) -> str:
         page = self.shown().to_html(index=False, border=0, max_rows=100)
         return re.sub(r"(\[[\d.]+), ([\d.]+\])", r"\1,&nbsp;\2", page)  # an interval stays on one line
 
     @property
-    def cells(self) -> list[dict[str, Any]]:
-        """The rows of the table: ``cell``, ``model``, ``method``, ``draft``, ``parameters``, ``suite`` ..."""
-        return self.plan["cells"]  # type: ignore[no-any-return]
-
-    @property
-    def wanted(self) -> dict[str, tuple[int, int, int]]:
-        """File name without its ending of every row: (cell, round, prompt)."""
-        return self._wanted
-
-    @property
     def done(self) -> set[str]:
         """Names of those that are there, failed ones among them."""
-        return {file.stem for file in (self.path / "rows").glob("*.json")} & set(self._wanted)
+        return {file.stem for file in (self.path / "rows").glob("*.json")} & set(self.wanted)
 
     @property
     def missing(self) -> list[tuple[int, int, int]]:
         """(cell, round, prompt) of rows that are still to be decoded."""
         done = self.done
-        return [place for key, place in self._wanted.items() if key not in done]
+        return [place for key, place in self.wanted.items() if key not in done]
 
     @property
     def complete(self) -> bool:
@@ -147,14 +143,14 @@ class Results:
         return not self.missing
 
     @property
-    def environments(self) -> dict[str, dict[str, Any]]:
+    def environments(self) -> dict[str, Settings]:
         """Where rows were decoded: digest to device, processor, threads, number format, clock, versions."""
         from specviz.measure.schema import RowEnvironment
 
         files = sorted((self.path / "environments").glob("*.json"))
         return {file.stem: dict(read_json(file, RowEnvironment, AGAIN)) for file in files}
 
-    def records(self) -> list[dict[str, Any]]:
+    def records(self) -> list[Row]:
         """Every row as it is on disk, in order of cells, rounds and prompts.
 
         Raises
@@ -164,7 +160,7 @@ class Results:
         """
         rows = []
         files = {file.stem: file for file in (self.path / "rows").glob("*.json")}
-        for key, place in self._wanted.items():
+        for key, place in self.wanted.items():
             if key not in files:
                 continue
             when = files[key].stat().st_mtime_ns
@@ -190,7 +186,7 @@ class Results:
         failed = [row for row in self.records() if row["error"] is not None]
         return pd.DataFrame([{c: row.get(c) for c in columns} for row in failed], columns=columns)
 
-    def prompts(self, suite: str) -> list[dict[str, Any]]:
+    def prompts(self, suite: str) -> list[Entry]:
         """The measured prompts of a suite with their references; a stream is a list of [text, time]."""
         if suite not in self.plan["suites"]:
             raise ParameterError(f"the run has no suite {suite!r}; it has {', '.join(self.plan['suites'])}")
@@ -239,21 +235,19 @@ class Results:
         for name in given:
             if name not in ROW_COLUMNS:
                 raise ParameterError(f"a table is broken down by {', '.join(ROW_COLUMNS)}; not by {name!r}")
-        parts: dict[tuple, list[dict[str, Any]]] = defaultdict(list)
-        order: dict[tuple, None] = {}
+        parts: dict[tuple, list[Row]] = defaultdict(list)
         for row in self.records():
-            group = tuple(row.get(name) for name in given)
-            parts[(row["cell"], *group)].append(row)
-            order[group] = None
+            parts[(row["cell"], *(row.get(name) for name in given))].append(row)
+        groups = list(dict.fromkeys(key[1:] for key in parts)) or [()]
         lines = []
         for cell in self.cells:
-            for group in order or {(): None}:
+            for group in groups:
                 rows = parts.get((cell["cell"], *group), [])
                 if not rows and given:
                     continue
                 base = parts.get((cell["against"], *group), [])
                 head = {name: cell[name] for name in CELL_COLUMNS} | dict(zip(given, group))
-                head["parameters"] = " ".join(f"{k}={v}" for k, v in cell["parameters"].items())
+                head["parameters"] = words(cell["parameters"])
                 lines.append({"cell": cell["cell"]} | head | figures(rows, base, cell))
         return pd.DataFrame(lines)
 
@@ -263,7 +257,7 @@ class Results:
 
         table = self.table(by)
         keep = [c for c in (*CELL_COLUMNS, *ROW_COLUMNS) if c in table and (c == "method" or says(table[c]))]
-        out: dict[str, Any] = {name: table[name].fillna("").map(str) for name in keep}
+        out: Row = {name: table[name].fillna("").map(str) for name in keep}
         for name in {"model", "draft"} & out.keys():
             short = out[name].map(lambda text: Path(text).name)  # a folder by its own name, if that tells all
             out[name] = short if short.nunique() == out[name].nunique() else out[name]
@@ -279,7 +273,7 @@ class Results:
                 out[heading] = cells
         return pd.DataFrame(out)
 
-    def show(self, console: Any) -> None:
+    def show(self, console: Console) -> None:
         """Print the table, where it was measured, and what failed, on a rich console."""
         from rich.text import Text
 
@@ -293,18 +287,13 @@ class Results:
         ends = ("MiB", "of means", "a request", "tokens", "prompts", "decoding", "tokens/s pooled", "draft")
         ranks = [next((i for i, end in enumerate(ends) if str(name).endswith(end)), None) for name in table]
         columns = [
-            Column(
-                str(name),
-                right=name not in first,
-                folds=0 if name not in CELL_COLUMNS[1:3] else None,
-                drop_rank=rank,
-            )
+            Column(str(name), name not in first, None if name in CELL_COLUMNS[1:3] else 0, rank)
             for name, rank in zip(table, ranks)
         ]
         print_table(console, columns, table.to_numpy().tolist())
         for text in (*self.places(), *self.notes()):
             write(text)
-        write(f"{self.path}: {len(self.done)} of {len(self._wanted)} rows")
+        write(f"{self.path}: {len(self.done)} of {len(self.wanted)} rows")
 
     def places(self) -> list[str]:
         """Where it was measured, a line for each environment."""
@@ -325,9 +314,8 @@ class Results:
             notes.append("rows come from several environments: pooled figures mix them, paired ones do not")
         if self.missing:
             notes.append(f"{len(self.missing)} rows are still missing")
-        apart = table[
-            (table["pairs"] < table["prompts"]) & (table["cell"] != table["cell"].map(self._against))
-        ]
+        references = {cell["cell"] for cell in self.cells if cell["cell"] == cell["against"]}
+        apart = table[(table["pairs"] < table["prompts"]) & ~table["cell"].isin(references)]
         if self.plan["timed"] and len(apart):
             lost = int((apart["prompts"] - apart["pairs"]).max())
             notes.append(
@@ -338,10 +326,6 @@ class Results:
             where = f"{row['method']} on {row['model']}, {row['suite']} prompt {row['prompt']}"
             notes.append(f"failed: {where}: {row['error']}")
         return notes[:40]
-
-    @property
-    def _against(self) -> dict[int, int]:
-        return {cell["cell"]: cell["against"] for cell in self.cells}
 
 
 # What a printed table has of the figures: column: (heading, format).
@@ -363,7 +347,12 @@ SHOWN = {
 BYTES = ("peak_memory", "device_memory")
 
 
-def says(column: Any) -> bool:
+def words(parameters: Values) -> str:
+    """Parameters as a table says them."""
+    return " ".join(f"{name}={value}" for name, value in parameters.items())
+
+
+def says(column: pd.Series) -> bool:
     """Whether a column tells rows apart."""
     return bool(column.fillna("").map(str).nunique() > 1)
 
@@ -381,13 +370,10 @@ def results(path: str | Path) -> Results:
 
 # ---------------------------------------------------------------- figures
 
-Row = Mapping[str, Any]
 Rows = Iterable[Row]
 
 
-def figures(
-    rows: list[dict[str, Any]], base: list[dict[str, Any]], cell: Mapping[str, Any]
-) -> dict[str, Any]:
+def figures(rows: list[Row], base: list[Row], cell: Values) -> Row:
     """A cell's figures over its rows, beside the rows of its reference."""
     good = [row for row in rows if row["error"] is None]
     itself = cell["cell"] == cell["against"]
@@ -435,11 +421,12 @@ def paired(rows: Rows, base: Rows) -> list[tuple[Row, Row]]:
 def speedups(pairs: list[tuple[Row, Row]], itself: bool) -> dict[str, float]:
     """The four speedups over the reference; `itself` has 1."""
     names = ("pooled_speedup", "request_speedup", "paired_speedup", "decode_speedup")
-    if itself:
-        one = Estimate(1.0, float("nan"), float("nan"), 0)
-        return {key: value for name in names for key, value in named(name, one).items()}
-    if not pairs:
-        return {key: value for name in names for key, value in named(name, Estimate.of([])).items()}
+    estimates = compared(pairs) if pairs else [Estimate.of([1.0] if itself else [])] * len(names)
+    return {key: value for name, each in zip(names, estimates) for key, value in named(name, each).items()}
+
+
+def compared(pairs: list[tuple[Row, Row]]) -> list[Estimate]:
+    """Speedups of rows over others: pooled, of requests, paired and of decoding."""
     ours, theirs = [a for a, _ in pairs], [b for _, b in pairs]
 
     def columns(field: str) -> list[np.ndarray]:
@@ -449,37 +436,38 @@ def speedups(pairs: list[tuple[Row, Row]], itself: bool) -> dict[str, float]:
     ratios: dict[int, list[float]] = defaultdict(list)
     for a, b in pairs:
         ratios[a["prompt"]].append(speed(a) / speed(b))
-    estimates = (
+    return [
         resampled(quotient, *columns("seconds")),
         resampled(lambda a, b: a / b, *speeds),
         Estimate.of([float(np.median(each)) for each in ratios.values()]),
         resampled(quotient, *columns("decode_seconds")),
-    )
-    return {key: value for name, each in zip(names, estimates) for key, value in named(name, each).items()}
+    ]
 
 
-def quotient(tokens: Any, taken: Any, their_tokens: Any, their_taken: Any) -> Any:
+def quotient(
+    tokens: np.ndarray, taken: np.ndarray, their_tokens: np.ndarray, their_taken: np.ndarray
+) -> np.ndarray:
     """The ratio of two speeds."""
     with np.errstate(divide="ignore", invalid="ignore"):
         return (tokens / taken) / (their_tokens / their_taken)
 
 
-def seconds(row: Mapping[str, Any]) -> float:
+def seconds(row: Values) -> float:
     """Of prefill and decoding."""
     return float(row["prefill_seconds"] + row["decode_seconds"])
 
 
-def speed(row: Mapping[str, Any]) -> float:
+def speed(row: Values) -> float:
     """Tokens a second, prefill inside."""
-    return row["tokens"] / seconds(row)  # type: ignore[no-any-return]
+    return float(row["tokens"] / seconds(row))
 
 
-def fast(row: Mapping[str, Any]) -> bool:
+def fast(row: Values) -> bool:
     """Whether a row has a speed."""
     return bool(row["timed"]) and row["tokens"] > 0 and seconds(row) > 0
 
 
-def per_prompt(rows: Iterable[Mapping[str, Any]], value: Any) -> list[float]:
+def per_prompt(rows: Iterable[Values], value: Callable[[Values], float]) -> list[float]:
     """A mean over rounds of each prompt."""
     values: dict[int, list[float]] = defaultdict(list)
     for row in rows:
@@ -487,7 +475,7 @@ def per_prompt(rows: Iterable[Mapping[str, Any]], value: Any) -> list[float]:
     return [float(np.mean(each)) for each in values.values()]
 
 
-def sums(rows: Iterable[Mapping[str, Any]], field: str) -> np.ndarray:
+def sums(rows: Iterable[Values], field: str) -> np.ndarray:
     """A sum over rounds of each prompt, float [prompts]."""
     totals: dict[int, float] = defaultdict(float)
     for row in rows:
@@ -503,7 +491,7 @@ def over(above: float, below: float) -> float:
     return above / below if below else float("nan")
 
 
-def most(rows: Iterable[Mapping[str, Any]], field: str) -> int | None:
+def most(rows: Iterable[Values], field: str) -> int | None:
     return max((row[field] for row in rows if row[field] is not None), default=None)
 
 
@@ -515,9 +503,7 @@ def named(name: str, estimate: Estimate) -> dict[str, float]:
 # ---------------------------------------------------------------- beginning, and going on
 
 
-def begin(
-    path: Path, plan: Mapping[str, Any], prompts: Mapping[str, list[dict[str, Any]]], created: str
-) -> Results:
+def begin(path: Path, plan: Values, prompts: Mapping[str, list[Entry]], created: str) -> Results:
     """Make the folder of a run, or open the one of the same plan; one without a row takes any plan.
 
     Raises
@@ -545,7 +531,7 @@ def begin(
     return Results(path)
 
 
-def differences(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> list[str]:
+def differences(theirs: Values, ours: Values) -> list[str]:
     """What differs between two plans, in words."""
     lines = []
     for key in {**theirs, **ours}:
@@ -577,11 +563,11 @@ def differences(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> list[str]
     return lines
 
 
-def labelled(cell: Mapping[str, Any]) -> str:
+def labelled(cell: Values) -> str:
     """A cell in words."""
-    parts = [cell["method"], cell["draft"], *(f"{k}={v}" for k, v in cell["parameters"].items())]
-    words = f"{' '.join(map(str, filter(None, parts)))} on {cell['model']} ({cell['suite']}"
-    return words + (f", temperature {cell['temperature']:g})" if cell["temperature"] else ")")
+    parts = [cell["method"], cell["draft"], words(cell["parameters"])]
+    warm = f", temperature {cell['temperature']:g}" if cell["temperature"] else ""
+    return f"{' '.join(filter(None, parts))} on {cell['model']} ({cell['suite']}{warm})"
 
 
 @contextmanager

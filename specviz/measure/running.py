@@ -12,7 +12,7 @@ import os
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import (
     FIRST_COMPLETED,
     BrokenExecutor,
@@ -36,13 +36,13 @@ from specviz.files import write_bytes
 from specviz.measure import work
 from specviz.measure.calibrate import bar
 from specviz.measure.plan import Plan, plain
+from specviz.measure.report import Row, Settings, Tick
 from specviz.measure.rows import Results, begin, key_of, locked, write_json
 from specviz.models import ranks
 
 AHEAD = 3  # jobs an executor is handed for each worker, so that none waits
 LOOK = 5.0  # seconds between two looks at whether workers are left
 ALONE = 60.0  # seconds without any worker until the run is given up
-Tick = Callable[[int, int, str], None]
 
 
 def run(
@@ -123,11 +123,11 @@ def run(
     prompts = {name: list(map(plain, suite.entries)) for name, suite in settled.suites.items()}
     now = datetime.now(UTC).isoformat(timespec="seconds")
     with ExitStack() as stack:
-        all_ranks.told(lambda: stack.enter_context(locked(path)))
-        all_ranks.told(lambda: bool(begin(path, settled.settled, prompts, now)))
+        all_ranks.from_leader(lambda: stack.enter_context(locked(path)))
+        all_ranks.from_leader(lambda: bool(begin(path, settled.settled, prompts, now)))
         results = all_ranks.tried(lambda: Results(path))
         keep = Keeper(results)
-        lacking = {tuple(place) for place in all_ranks.told(lambda: sorted(keep.lacking(retry)))}
+        lacking = {(c, n, p) for c, n, p in all_ranks.from_leader(lambda: lacking_rows(results, retry))}
         jobs = list(jobs_of(settled, lacking, kernels_of(results)))
         done, total = len(results.wanted) - sum(len(job.todo) for job in jobs), len(results.wanted)
         failed = 0
@@ -152,60 +152,48 @@ def run(
     return results
 
 
+def lacking_rows(results: Results, retry: bool) -> list[tuple[int, int, int]]:
+    """(cell, round, prompt) to decode: what is missing, and with `retry` what failed."""
+    failed = [row for row in results.records() if row["error"] is not None] if retry else []
+    return sorted({*results.missing, *((row["cell"], row["round"], row["prompt"]) for row in failed)})
+
+
 class Keeper:
-    """Writes rows down, and knows which are there."""
+    """Writes rows down, and where they were decoded."""
 
     def __init__(self, results: Results) -> None:
         self.results = results
         self.environments = results.environments
 
-    def lacking(self, retry: bool) -> set[tuple[int, int, int]]:
-        """(cell, round, prompt) to decode: what is missing, and with `retry` what failed."""
-        places = set(self.results.missing)
-        if retry:
-            places |= {
-                (row["cell"], row["round"], row["prompt"])
-                for row in self.results.records()
-                if row["error"] is not None
-            }
-        return places
-
-    def __call__(self, row: dict[str, Any]) -> None:
+    def __call__(self, row: Row) -> None:
         """Write a row, with its trace and what is new of its environment."""
         path = self.results.path
-        place = row.pop("environment")
+        place, digest = row["environment"], None
         if place is not None:
             self._same_weights(place)
             digest = hashlib.sha256(json.dumps(place, sort_keys=True).encode()).hexdigest()[:12]
             if digest not in self.environments:
                 write_json(path / "environments" / f"{digest}.json", place)
                 self.environments[digest] = place
-            row["environment"] = digest
-        else:
-            row["environment"] = None
+        row["environment"] = digest
         key = key_of(row["cell"], row["round"], row["prompt"])
         trace = row.pop("trace", None)
         if trace is not None:
             write_bytes(path / "traces" / f"{key}.parquet", trace, force=True)
         write_json(path / "rows" / f"{key}.json", row)
 
-    def _same_weights(self, place: dict[str, Any]) -> None:
+    def _same_weights(self, place: Settings) -> None:
         """Refuse a model that is no longer the one that the run began with."""
         for other in self.environments.values():
-            for theirs, ours in (
-                (other["model"], place["model"]),
-                *paired_up(other["drafts"], place["drafts"]),
-            ):
+            shared = other["drafts"].keys() & place["drafts"].keys()
+            pairs = [(other["model"], place["model"])]
+            pairs += [(other["drafts"][name], place["drafts"][name]) for name in shared]
+            for theirs, ours in pairs:
                 if theirs["name"] == ours["name"] and theirs != ours and other["dtype"] == place["dtype"]:
                     raise SpecvizError(
                         f"{ours['name']} has other weights than when {self.results.path} was begun: choose "
                         "another folder"
                     )
-
-
-def paired_up(theirs: dict[str, Any], ours: dict[str, Any]) -> list[tuple[Any, Any]]:
-    """The values of keys that both have."""
-    return [(theirs[name], ours[name]) for name in theirs if name in ours]
 
 
 def kernels_of(results: Results) -> dict[str, str]:
@@ -240,29 +228,25 @@ def jobs_of(plan: Plan, lacking: set[tuple[int, int, int]], kernels: Mapping[str
 
 def decoded(
     jobs: list[work.Job], plan: Plan, executor: Executor | None, workers: int | None
-) -> Iterator[dict[str, Any]]:
-    """The rows of all jobs: from an executor, from processes of its own, or decoded here."""
+) -> Iterator[Row]:
+    """The rows of all jobs: from an executor, from processes of its own, or decoded in this process."""
     if executor is not None:
         yield from spread_out(jobs, executor, plan, workers, ours=False)
-    elif workers is not None:
+        return
+    if workers is not None:
         with processes(workers) as pool:
             yield from spread_out(jobs, pool, plan, workers, ours=True)
-    else:
-        yield from here(jobs, plan.objects)
-
-
-def here(jobs: list[work.Job], objects: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """The rows of all jobs, decoded in this process."""
+        return
     try:
         for job in jobs:
-            yield from work.rows(job, objects)
+            yield from work.rows(job, plan.objects)
     finally:
         work.forget()
 
 
 def spread_out(
-    jobs: list[work.Job], executor: Any, plan: Plan, workers: int | None, ours: bool
-) -> Iterator[dict[str, Any]]:
+    jobs: list[work.Job], executor: Executor, plan: Plan, workers: int | None, ours: bool
+) -> Iterator[Row]:
     """The rows of all jobs as an executor finishes them; `ours` ends with the run.
 
     A job whose worker died again and again is a row of failures for each of its cells, where the executor
@@ -301,19 +285,17 @@ def spread_out(
         for future in wait(running, LOOK).done:
             if not future.cancelled() and future.exception() is None:
                 yield from future.result()
-        raise SpecvizError(
-            "a worker died (killed, or out of memory): give the same command again, with fewer workers if "
-            "memory ran out"
-            if isinstance(error, BrokenExecutor)
-            else "the executor gave up its work (did its scheduler end?): start it, then give the same "
-            "command again"
-        ) from error
+        again = "give the same command again"
+        what = f"the executor gave up its work (did its scheduler end?): start it, then {again}"
+        if isinstance(error, BrokenExecutor):
+            what = f"a worker died (killed, or out of memory): {again}, with fewer workers if memory ran out"
+        raise SpecvizError(what) from error
     finally:
         for future in () if ours else running:
             future.cancel()
 
 
-def lost(job: work.Job, error: Exception) -> Iterator[dict[str, Any]]:
+def lost(job: work.Job, error: Exception) -> Iterator[Row]:
     """The rows of a job that kills whoever takes it up."""
     for place, cell in enumerate(job.cells):
         if cell.cell in job.todo:
@@ -332,9 +314,8 @@ def processes(count: int) -> Iterator[Executor]:
     """
     before, listening = set(active_children()), current_thread() is main_thread()
     with ProcessPoolExecutor(count, get_context("spawn"), initializer=work.attend) as pool:
-        heard = (
-            signal.signal(signal.SIGINT, signal.SIG_IGN) if listening else None
-        )  # a new process inherits it
+        # A new process inherits the handler.
+        heard = signal.signal(signal.SIGINT, signal.SIG_IGN) if listening else None
         try:
             for _ in range(count):
                 pool.submit(work.cores)
@@ -350,13 +331,13 @@ def processes(count: int) -> Iterator[Executor]:
             raise
 
 
-def present(executor: Any) -> frozenset[str] | None:
+def present(executor: Executor) -> frozenset[str] | None:
     """Addresses of the workers that a Dask cluster has just now; None: another executor."""
     client = getattr(executor, "_client", None)
     return None if client is None else frozenset(client.scheduler_info(n_workers=-1)["workers"])
 
 
-def machines(executor: Any, workers: int | None) -> list[tuple[int, int]]:
+def machines(executor: Executor, workers: int | None) -> list[tuple[int, int]]:
     """Of each machine: how many processes of an executor work there at once, and how many cores they have.
 
     Threads of one process count once: they decode one text at a time.

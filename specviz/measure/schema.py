@@ -30,30 +30,33 @@ class ModelName(TypedDict, total=False):
 
 
 @with_config(ConfigDict(extra="allow"))
-class Environment(TypedDict, total=False):
-    """Where rows were decoded."""
+class _Environment(TypedDict, total=False):
+    system: Text | None
+    cores: int | None
+    kernels: Plain
+    model: ModelName | None
+    drafts: dict[Text, ModelName] | Annotated[list[ModelName], Field(max_length=0)] | None
+    versions: dict[Text, Plain] | None
+
+
+class Environment(_Environment, total=False):
+    """Where something was measured."""
 
     device: Text
     processor: Text
-    system: Text | None
-    cores: int | None
     threads: int
     dtype: Text
     clock: Text
-    kernels: Any
-    model: ModelName | None
-    drafts: dict[Text, ModelName] | Annotated[list[ModelName], Field(max_length=0)] | None
-    versions: dict[Text, Any] | None
 
 
-class RowEnvironment(Environment):
-    """The same, with what every row's has."""
+class RowEnvironment(_Environment):
+    """Where rows were decoded: every row's has all of these."""
 
-    device: Text  # type: ignore[misc]
-    processor: Text  # type: ignore[misc]
-    threads: int  # type: ignore[misc]
-    dtype: Text  # type: ignore[misc]
-    clock: Text  # type: ignore[misc]
+    device: Text
+    processor: Text
+    threads: int
+    dtype: Text
+    clock: Text
 
 
 class PlanKeys(TypedDict, total=False):
@@ -158,26 +161,31 @@ class FailedRow(TypedDict):
     suite: NotRequired[Text]
 
 
-class TimedRow(FailedRow):
+class DecodedRow(FailedRow):
     """A row of a decoded prompt."""
 
-    timed: Literal[True]
     sitting: Word
     ids: list[list[int]]
     tokens: Count
     steps: Count
-    prefill_seconds: Seconds
-    decode_seconds: Seconds
     peak_memory: Count | None
     device_memory: Count | None
 
 
-class UntimedRow(TimedRow):
-    """A row of a run that measured no times."""
+class TimedRow(DecodedRow):
+    """A row of a run that measured times."""
 
-    timed: Literal[False]  # type: ignore[misc]
-    prefill_seconds: None  # type: ignore[misc]
-    decode_seconds: None  # type: ignore[misc]
+    timed: Literal[True]
+    prefill_seconds: Seconds
+    decode_seconds: Seconds
+
+
+class UntimedRow(DecodedRow):
+    """A row of a run that measured none."""
+
+    timed: Literal[False]
+    prefill_seconds: None
+    decode_seconds: None
 
 
 class SuiteEntry(TypedDict):

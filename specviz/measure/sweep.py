@@ -5,7 +5,7 @@ Every setting decodes text 0, then every one text 1 ...; who begins rotates (`sp
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,8 +17,10 @@ from specviz.errors import ParameterError
 from specviz.loop import Run
 from specviz.measure.claims import BootstrapEstimate, ratio, resampled
 from specviz.measure.pairs import Score
-from specviz.measure.timing import BASELINE, closing, paired, quiet_clock
+from specviz.measure.report import Entry, Settings, Values
+from specviz.measure.timing import BASELINE, closing, finish, paired, quiet_clock
 from specviz.methods import find
+from specviz.models.protocols import Model
 
 BEAM = "beam"  # in place of a method: transformers' own beam search, values {"beams": n}
 OWN = ("bonus", "correction", "resampled", "fallback", "plain")  # origins of tokens that the target wrote
@@ -27,32 +29,16 @@ TAKEN_BACK = ("correction", "resampled")
 
 @dataclass(frozen=True)
 class Point:
-    """A setting.
+    """A setting."""
 
-    Parameters
-    ----------
-    label : str
-        Names it among the others.
-    method : str
-    values : mapping
-        The method's parameters.
-    model, draft : Model
-    options : mapping
-        Of the sampling: temperature, top_p.
-    base : str
-        Label of the setting that its speed and its quality are compared with.
-    group : str
-        The curve that it lies on.
-    """
-
-    label: str
+    label: str  # names it among the others
     method: str
-    values: Mapping[str, Any] = field(default_factory=dict)
+    values: Values = field(default_factory=dict)  # the method's parameters
     model: Any = None
-    draft: Any = None
-    options: Mapping[str, Any] = field(default_factory=dict)
-    base: str = BASELINE
-    group: str = ""
+    draft: Model | None = None
+    options: Values = field(default_factory=dict)  # of the sampling: temperature, top_p
+    base: str = BASELINE  # label of the setting that its speed and its quality are compared with
+    group: str = ""  # the curve that it lies on
 
 
 class Advanced:
@@ -85,18 +71,9 @@ class Advanced:
 
 
 class Stock:
-    """transformers' own `generate`, one text at a time.
+    """transformers' own `generate`, one text at a time; one beam is greedy decoding."""
 
-    Parameters
-    ----------
-    model : Model
-        Of transformers.
-    entries : list of dict
-    beams : int
-        1: greedy.
-    """
-
-    def __init__(self, model: Any, entries: Sequence[dict[str, Any]], beams: int, most: int) -> None:
+    def __init__(self, model: Any, entries: Sequence[Entry], beams: int, most: int) -> None:
         self.model, self.beams, self.most = model, beams, most
         self.ids = [model.encode(entry["prompt"]) for entry in entries]
         self.sums = {"tokens": np.zeros(len(entries)), "cycles": np.zeros(len(entries))}
@@ -150,7 +127,7 @@ class Measured:
 @checked
 def sweep(
     points: Sequence[Point],
-    entries: list[dict[str, Any]],
+    entries: list[Entry],
     *,
     max_new_tokens: int = 128,
     rounds: int = 1,
@@ -193,14 +170,9 @@ def sweep(
                     decoders[point.label] = Stock(point.model, entries, point.values["beams"], max_new_tokens)
                     decoders[point.label](0)
                     continue
-                shared: dict[str, Any] = {
-                    "draft": point.draft,
-                    "max_new_tokens": max_new_tokens,
-                    "record": None,
-                }
+                shared: Settings = {"draft": point.draft, "max_new_tokens": max_new_tokens}
                 shared |= {"record": None, "seed": seed + number, **point.options, **point.values}
-                for _ in Run(point.model, entries[:1], point.method, **shared):  # warm-up
-                    pass
+                finish(Run(point.model, entries[:1], point.method, **shared))  # warm-up
                 runs[point.label] = Run(point.model, entries, point.method, **shared)
                 decoders[point.label] = Advanced(runs[point.label], len(entries))
             timed = paired(decoders, len(entries), device, tick, clock)

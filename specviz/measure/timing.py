@@ -5,11 +5,11 @@ from __future__ import annotations
 import gc
 import itertools
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -17,14 +17,19 @@ from specviz import calibration, methods
 from specviz.arguments import check_threads
 from specviz.errors import SpecvizError
 from specviz.loop import Run
+from specviz.loop.clock import Clock, clock_for
+from specviz.loop.cycle import Cycle
 from specviz.loop.machine import calibration_setting as calibration_setting
 from specviz.loop.machine import machine, versions
 from specviz.loop.machine import thread_count as computing
-from specviz.measure.report import Estimate
+from specviz.measure.report import Entry, Estimate, Settings, Tick
+from specviz.models.protocols import Model
 from specviz.models.ranks import holding
 from specviz.suites.frozen import frozen, take
+from specviz.trace import Trace
 
 BASELINE = "autoregressive"
+K = TypeVar("K", bound=Hashable)  # a contender's name among others
 
 
 @dataclass(frozen=True)
@@ -32,7 +37,7 @@ class Entrant:
     """A method with its draft model, as the tables name it."""
 
     method: str
-    draft: Any = None
+    draft: Model | None = None
 
     @property
     def label(self) -> str:
@@ -45,7 +50,7 @@ class Entrant:
         return "".join(c if c.isalnum() or c in "-_." else "_" for c in name) + ".parquet"
 
 
-def lineup(drafts: list[Any], names: list[str] | None = None) -> list[Entrant]:
+def lineup(drafts: list[Model], names: list[str] | None = None) -> list[Entrant]:
     """Every installed method that decodes prompts: the baseline first, those with a draft once with each.
 
     Parameters
@@ -86,17 +91,45 @@ class Texts:
                 return tokens
         raise KeyboardInterrupt
 
-    def notice(self, cycle: Any) -> None:
+    def notice(self, cycle: Cycle) -> None:
         """Called with each finished cycle, the prefill among them."""
 
-    def finish(self) -> Any:
+    def finish(self) -> Trace:
         """End the run and return its trace."""
-        for _ in self.run:
-            pass
-        return self.run.trace
+        return finish(self.run)
 
 
-def counter(tick: Callable[[int, int, str], None], of: int) -> Callable[[str], None]:
+class Phased(Texts):
+    """The same, with the seconds of each text's prefill and the number of cycles after it."""
+
+    def __init__(self, run: Run, clock: Callable[[], float] = time.perf_counter) -> None:
+        super().__init__(run)
+        self.clock, self.wait = clock, synchroniser(run.model.device)
+        self.prefills: list[float] = []
+        self.cycles: list[int] = []
+
+    def __call__(self, number: int = 0) -> list[int]:
+        self.begin = self.clock()
+        self.cycles.append(0)
+        return super().__call__(number)
+
+    def notice(self, cycle: Cycle) -> None:
+        if cycle.number:
+            self.cycles[-1] += 1
+        else:
+            self.wait()
+            self.prefills.append(self.clock() - self.begin)
+
+
+def finish(run: Run) -> Trace:
+    """Decode what a run has left; return its trace."""
+    for _ in run:
+        pass
+    assert run.trace is not None
+    return run.trace
+
+
+def counter(tick: Tick, of: int) -> Callable[[str], None]:
     """Progress by single steps: the function that comes back is called with what was done."""
     done = itertools.count(1)
     return lambda what: tick(next(done), of, what)
@@ -132,12 +165,12 @@ class Timed:
 
 
 def paired(
-    contenders: Mapping[Any, Callable[[int], list[int]]],
+    contenders: Mapping[K, Callable[[int], list[int]]],
     texts: int,
-    device: Any = "cpu",
-    tick: Callable[[Any], None] = lambda name: None,
+    device: str | torch.device = "cpu",
+    tick: Callable[[K], object] = lambda name: None,
     clock: Callable[[], float] = time.perf_counter,
-) -> dict[Any, Timed]:
+) -> dict[K, Timed]:
     """Let every contender decode text 0, then every one text 1 ...; who begins rotates.
 
     Parameters
@@ -169,7 +202,16 @@ def paired(
     return times
 
 
-def synchroniser(device: Any) -> Callable[[], None]:
+def seconds_of(call: Callable[[], object], wait: Callable[[], None], clock: Callable[[], float]) -> float:
+    """Seconds of a call, until the device has finished it."""
+    wait()
+    begin = clock()
+    call()
+    wait()
+    return clock() - begin
+
+
+def synchroniser(device: str | torch.device) -> Callable[[], None]:
     """A function that waits until the device has nothing left to do."""
     kind = torch.device(device).type
     if kind == "cuda":
@@ -177,7 +219,7 @@ def synchroniser(device: Any) -> Callable[[], None]:
     return torch.mps.synchronize if kind == "mps" else lambda: None
 
 
-def quiet_clock(device: Any) -> tuple[Callable[[], float], str]:
+def quiet_clock(device: str | torch.device) -> tuple[Callable[[], float], str]:
     """A clock for differences of a few percent, and its name.
 
     One thread on a CPU is timed by the processor time of the process, which other work on the machine does
@@ -188,7 +230,20 @@ def quiet_clock(device: Any) -> tuple[Callable[[], float], str]:
     return time.perf_counter, "wall clock"
 
 
-def clock_of(model: Any) -> tuple[Callable[[], float], str]:
+class QuietClock(Clock):
+    """A clock for the phases of runs on the host that ticks as `quiet_clock` does."""
+
+    def mark(self) -> float:
+        return quiet_clock("cpu")[0]()
+
+
+def phase_clock(device: str | torch.device) -> Clock:
+    """The clock of a run's phases, the same one as that of whole texts."""
+    clock = clock_for(device)
+    return QuietClock() if type(clock) is Clock else clock
+
+
+def clock_of(model: Model) -> tuple[Callable[[], float], str]:
     """`quiet_clock` for a model.
 
     Split over ranks, or with threads or a GPU of llama.cpp's own, it is timed by the wall clock: waiting is
@@ -229,7 +284,7 @@ def threads(n: int | None) -> Iterator[int]:
         torch.set_num_threads(before)
 
 
-def setting(model: Any, drafts: list[Any], **more: Any) -> dict[str, Any]:
+def setting(model: Model, drafts: list[Model], **more: Any) -> Settings:
     """What a reader must know to judge a measurement."""
     return {
         "model": {"name": model.name, "parameters": model.parameters},
@@ -242,7 +297,7 @@ def setting(model: Any, drafts: list[Any], **more: Any) -> dict[str, Any]:
     }
 
 
-def first_turns(model: Any, entries: list[dict[str, Any]]) -> list[list[int]]:
+def first_turns(model: Model, entries: list[Entry]) -> list[list[int]]:
     """Token ids of each prompt; of a conversation its first turn."""
     return [
         model.encode([{"role": "user", "content": e["turns"][0]}] if "turns" in e else e["prompt"])
@@ -250,7 +305,7 @@ def first_turns(model: Any, entries: list[dict[str, Any]]) -> list[list[int]]:
     ]
 
 
-def calibrated(model: Any, name: str) -> int | None:
+def calibrated(model: Model, name: str) -> int | None:
     """A method's draft size as it was calibrated for this model, device and number of threads, if it was."""
     try:
         return calibration.stored(calibration_setting(model, methods.find(name)())).g
@@ -258,20 +313,22 @@ def calibrated(model: Any, name: str) -> int | None:
         return None
 
 
-def practice(model: Any, n: int) -> list[list[int]]:
+def practice(model: Model, n: int) -> list[list[int]]:
     """Token ids of `n` prompts that a method may learn from before a suite.
 
     They share no clause with the bundled suites. What the model has no room for
     is left out.
     """
     chats: list[Any] = [entry["messages"] for entry in take(frozen("practice"), n, "prompts to practise on")]
-    if not getattr(model.tokenizer, "chat_template", None):  # a plain model goes on from the user's words
+    if not getattr(
+        getattr(model, "tokenizer", None), "chat_template", None
+    ):  # a plain model goes on from the user's words
         chats = [chat[-1]["content"] for chat in chats]
     return [ids for ids in map(model.encode, chats) if model.left(len(ids)) > 0]
 
 
 @contextmanager
-def closing(runs: Mapping[Any, Run]) -> Iterator[None]:
+def closing(runs: Mapping[K, Run]) -> Iterator[None]:
     """However the block ends, no run stays open; each keeps its trace so far, which says why."""
     stopped = "closed by the caller"
     try:
@@ -289,7 +346,7 @@ def closing(runs: Mapping[Any, Run]) -> Iterator[None]:
                     run.close(stopped)
 
 
-def phases(trace: Any) -> dict[str, float]:
+def phases(trace: Trace) -> dict[str, float]:
     """Share of each phase in the time between the first cycle's start and the last one's end.
 
     ``prefill`` is cycle 0; ``between`` is what no cycle covers: recording, and the loop's caller.

@@ -27,12 +27,15 @@ import torch
 from specviz import methods
 from specviz.errors import ModelError, ParameterError, PromptError
 from specviz.loop import Run
-from specviz.loop.drafters import load_drafter as load_drafter
+from specviz.loop.drafters import load_drafter
 from specviz.loop.machine import identity, machine_of, peak_memory, versions
 from specviz.measure.plan import Cell
-from specviz.measure.timing import clock_of, settled, synchroniser, threads
+from specviz.measure.report import Entry, Row, Settings
+from specviz.measure.timing import clock_of, finish, settled, synchroniser, threads
 from specviz.methods import Method
+from specviz.models.protocols import Model
 from specviz.models.ranks import holding
+from specviz.trace import Trace
 
 STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 _ALONE = threading.Lock()  # whatever the executor's threads: a process decodes one text at a time
@@ -40,56 +43,32 @@ _ALONE = threading.Lock()  # whatever the executor's threads: a process decodes 
 
 @dataclass
 class Job:
-    """One prompt of one round, by the cells that still lack it.
+    """One prompt of one round, by the cells that still lack it."""
 
-    Parameters
-    ----------
-    plan : str
-        Digest of the plan.
-    model : dict
-        As `Plan.models` has it.
-    suite : str
-    warm : list of dict
-        Prompts that fill what methods remember.
-    cells : list of Cell
-        All cells of this model and suite.
-    todo : list of int
-        Numbers of those to decode.
-    number, round, seed : int
-        The prompt's place in its suite, and the seed of the round.
-    entry : dict
-        The prompt.
-    options : dict
-        As `Plan.options`.
-    threads : int
-    timed, traces : bool
-    ticket : str
-        Makes it unlike every other job: a cluster may answer the same question from memory.
-    """
-
-    plan: str
-    model: dict[str, Any]
+    plan: str  # its digest
+    model: Settings  # as `Plan.models` has it
     suite: str
-    warm: list[dict[str, Any]]
-    cells: list[Cell]
-    todo: list[int]
-    number: int
+    warm: list[Entry]  # prompts that fill what methods remember
+    cells: list[Cell]  # all of this model and suite
+    todo: list[int]  # numbers of those to decode
+    number: int  # the prompt's place in its suite
     round: int
-    seed: int
-    entry: dict[str, Any]
-    options: dict[str, Any]
+    seed: int  # of the round
+    entry: Entry  # the prompt
+    options: Settings  # as `Plan.options`
     threads: int
     timed: bool
     traces: bool
+    # Makes it unlike every other job: a cluster may answer the same question from memory.
     ticket: str = field(default_factory=lambda: uuid4().hex[:12])
 
 
-def work(job: Job) -> list[dict[str, Any]]:
+def work(job: Job) -> list[Row]:
     """All rows of a job, for an executor."""
     return list(rows(job))
 
 
-def rows(job: Job, objects: dict[str, Any] | None = None) -> Iterator[dict[str, Any]]:
+def rows(job: Job, objects: dict[str, Model] | None = None) -> Iterator[Row]:
     """The rows of a job, each when it is finished; who begins rotates with the prompt and the round.
 
     Raises
@@ -107,7 +86,7 @@ def rows(job: Job, objects: dict[str, Any] | None = None) -> Iterator[dict[str, 
                     yield about(job, cell, place) | bench.row(job, cell)
 
 
-def about(job: Job, cell: Cell, place: int) -> dict[str, Any]:
+def about(job: Job, cell: Cell, place: int) -> Settings:
     """What a row says of its prompt and its cell."""
     labels = {key: job.entry.get(key) for key in ("id", "kind", "language")}
     return {
@@ -124,7 +103,7 @@ def about(job: Job, cell: Cell, place: int) -> dict[str, Any]:
 class Bench:
     """A model, its draft models and its warmed methods for one suite."""
 
-    def __init__(self, job: Job, models: dict[str, Any]) -> None:
+    def __init__(self, job: Job, models: dict[str, Model]) -> None:
         self.models = models
         spec = job.model
         self.model = self._loaded(**spec)
@@ -150,25 +129,19 @@ class Bench:
             self.models[name] = load_drafter(self.model, name, None, None)
         return self.models[name]
 
-    def _environment(self) -> dict[str, Any]:
+    def _environment(self) -> Settings:
         """What a reader must know to judge a measurement; no name of the machine or of a person."""
         model = self.model
         return {
-            **machine_of(model),
-            "cores": cores(),
-            "threads": torch.get_num_threads(),
-            "dtype": str(model.dtype).removeprefix("torch."),
-            "clock": self.clock_name,
-            "kernels": getattr(model, "kernels", None),
-            "model": identity(model),
+            **machine_of(model), "cores": cores(), "threads": torch.get_num_threads(),
+            "dtype": str(model.dtype).removeprefix("torch."), "clock": self.clock_name,
+            "kernels": getattr(model, "kernels", None), "model": identity(model),
             "places": [[str(device), layers] for device, layers in getattr(model, "places", None) or ()],
             "drafts": {name: identity(draft) for name, draft in self.drafts.items()},
             "versions": versions() | getattr(model, "versions", {}),
-        }
+        }  # fmt: skip
 
-    def _run(
-        self, job: Job, cell: Cell, method: Method, entry: dict[str, Any], number: int, record: Any
-    ) -> Run:
+    def _run(self, job: Job, cell: Cell, method: Method, entry: Entry, number: int, record: Any) -> Run:
         """A run of one prompt. Each prompt of a round has random numbers of its own."""
         draws = int(np.random.SeedSequence([job.seed, number]).generate_state(1)[0])
         draft = self.drafts[cell.draft] if cell.draft else None
@@ -186,7 +159,7 @@ class Bench:
         try:
             for number, entry in enumerate(job.warm or [job.entry]):
                 with contextlib.suppress(PromptError):  # one that is too long teaches nothing
-                    finish(self._run(job, cell, method, entry, number, None))
+                    complete(finish(self._run(job, cell, method, entry, number, None)))
         except (ModelError, ParameterError) as error:
             self.ranks.stop(error)
             raise type(error)(f"{cell.label} on {cell.model}: {error}") from None
@@ -195,9 +168,9 @@ class Bench:
             self.broken[cell.cell] = f"while warming up: {one_line(error)}"
         self.methods[cell.cell] = method if job.warm else fresh(cell)
 
-    def row(self, job: Job, cell: Cell) -> dict[str, Any]:
+    def row(self, job: Job, cell: Cell) -> Row:
         """Decode the job's prompt: what came out, and what it took. An error is part of the row."""
-        row: dict[str, Any] = {"timed": job.timed, "clock": self.clock_name if job.timed else None}
+        row: Row = {"timed": job.timed, "clock": self.clock_name if job.timed else None}
         row |= {"environment": self.environment, "error": self.broken.get(cell.cell)}
         if row["error"]:
             return row
@@ -213,16 +186,16 @@ class Bench:
         texts = [self.model.decode([t for t in ids if t not in self.model.eos]) for ids in decoded["ids"]]
         more = {"text": texts, "memory": state, "exactness": run.recorder.run["exactness"]}
         if job.traces:
-            more["trace"] = parquet(run.trace)
+            more["trace"] = parquet(finish(run))
         return row | decoded | more
 
-    def _decode(self, run: Run, timed: bool) -> dict[str, Any]:
+    def _decode(self, run: Run, timed: bool) -> Settings:
         """Run it to its end. Tokens are counted from their ids, the end token among them."""
         ids: list[list[int]] = []
         current: list[int] = []
         cells: list[int] = []
         steps = sent = accepted = 0
-        taken = {"prefill": 0.0, "decode": 0.0}
+        prefill = decode = 0.0  # seconds
         reset_peak(self.model.device)
         self.wait()
         start = time.perf_counter()
@@ -230,7 +203,7 @@ class Bench:
         for cycle in run:
             if cycle.number == 0:
                 self.wait()
-                taken["prefill"] += (now := self.clock()) - mark
+                prefill += (now := self.clock()) - mark
                 mark = now
             else:
                 steps += 1
@@ -241,35 +214,26 @@ class Bench:
             cells += cycle.cells
             if cycle.end is not None:
                 self.wait()
-                taken["decode"] += (now := self.clock()) - mark
+                decode += (now := self.clock()) - mark
                 mark, end = now, cycle.end
                 ids.append([current[i] for i in np.argsort(cells)] if cells else list(current))
         wall = time.perf_counter() - start
-        assert run.trace is not None
-        if not run.trace.run["complete"]:
-            raise KeyboardInterrupt  # the run has swallowed it
-        prompts = [len(prompt["tokens"]) for prompt in run.recorder.run["prompts"]]
+        complete(finish(run))
+        seconds = {"prefill_seconds": prefill, "decode_seconds": decode, "wall_seconds": wall}
         return {
-            "ids": ids,
-            "tokens": sum(map(len, ids)),
-            "prompt_tokens": sum(prompts),
-            "steps": steps,
-            "sent": sent,
-            "accepted": accepted,
-            "end": end,
-            "prefill_seconds": taken["prefill"] if timed else None,
-            "decode_seconds": taken["decode"] if timed else None,
-            "wall_seconds": wall if timed else None,
-            **peak(self.model.device),
-        }
+            "ids": ids, "tokens": sum(map(len, ids)),
+            "prompt_tokens": sum(len(prompt["tokens"]) for prompt in run.recorder.run["prompts"]),
+            "steps": steps, "sent": sent, "accepted": accepted, "end": end,
+            **(seconds if timed else dict.fromkeys(seconds)), **peak(self.model.device),
+        }  # fmt: skip
 
 
 _benches: dict[tuple[str, ...], Bench] = {}
-_models: dict[str, Any] = {}
+_models: dict[str, Model] = {}
 _held: list[str] = []  # the model that `_models` holds, with its drafts
 
 
-def bench_for(job: Job, objects: dict[str, Any]) -> Bench:
+def bench_for(job: Job, objects: dict[str, Model]) -> Bench:
     """The bench of a job: the last one, if it is of the same plan, model and suite."""
     key = (job.plan, json.dumps(job.model), job.suite)
     if key in _benches:
@@ -296,12 +260,9 @@ def fresh(cell: Cell) -> Method:
     return methods.find(cell.method)(**cell.parameters)
 
 
-def finish(run: Run) -> None:
-    """Run it to its end."""
-    for _ in run:
-        pass
-    assert run.trace is not None
-    if not run.trace.run["complete"]:
+def complete(trace: Trace) -> None:
+    """Raise the KeyboardInterrupt that a run swallowed."""
+    if not trace.run["complete"]:
         raise KeyboardInterrupt
 
 
@@ -310,10 +271,10 @@ def one_line(error: Exception) -> str:
     return " ".join(f"{type(error).__name__}: {error}".split())[:500]
 
 
-def parquet(trace: Any) -> bytes:
+def parquet(trace: Trace) -> bytes:
     """A trace as the bytes of its file."""
     with tempfile.TemporaryDirectory() as folder:
-        return trace.save(Path(folder) / "trace.parquet").read_bytes()  # type: ignore[no-any-return]
+        return trace.save(Path(folder) / "trace.parquet").read_bytes()
 
 
 # ---------------------------------------------------------------- the machine
@@ -337,7 +298,7 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def reset_peak(device: Any) -> None:
+def reset_peak(device: torch.device) -> None:
     """The peaks of memory begin anew, where the system can do that."""
     with contextlib.suppress(OSError):
         if CLEAR.exists():
@@ -346,7 +307,7 @@ def reset_peak(device: Any) -> None:
         torch.cuda.reset_peak_memory_stats(device)
 
 
-def peak(device: Any) -> dict[str, int | None]:
+def peak(device: torch.device) -> dict[str, int | None]:
     """Most bytes since then: of the process, all loaded models inside, and of the device.
 
     Where the system cannot forget a peak (it is no Linux), the process' is that of its whole life.

@@ -119,8 +119,8 @@ class Ranks:
             raise self.alone(error) from None
         return [json.loads(bytes(part[: int(n)].tolist())) for part, n in zip(parts, sizes)]
 
-    def told(self, make: Callable[[], T]) -> T:
-        """What rank 0 makes, which JSON can hold, on all ranks.
+    def from_leader(self, make: Callable[[], T]) -> T:
+        """The value that rank 0 makes, which JSON can hold, on all ranks.
 
         Raises
         ------

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 
 from specviz.errors import ParameterError
-from specviz.loop.clock import Clock, clock_for
+from specviz.loop.clock import Clock
 from specviz.loop.cycle import Cycle
 from specviz.loop.unmasking import decode_canvases
-from specviz.measure.report import Bar, Estimate, Part
-from specviz.measure.timing import paired, quiet_clock, settled
+from specviz.measure.report import Entry, Estimate, Row, Settings, Tick, Values
+from specviz.measure.timing import counter, paired, phase_clock, quiet_clock, settled
 from specviz.methods import find
+from specviz.models.protocols import Model
 from specviz.suites.frozen import frozen, take
 
 
@@ -24,7 +25,7 @@ class Way:
     """A method with its parameters."""
 
     method: str
-    values: Mapping[str, Any] = field(default_factory=dict)
+    values: Values = field(default_factory=dict)
 
     def __call__(self) -> Any:
         """The method."""
@@ -49,13 +50,6 @@ def stepwise(**policy: Any) -> Way:
 def ssd(n: int, tree: str = "chain", **policy: Any) -> Way:
     """Self speculative decoding."""
     return Way("ssd", {"draft_length": n, "tree": tree, **policy})
-
-
-def spelt(policy: Mapping[str, Any]) -> str:
-    """A cache policy in words."""
-    kept = f"dual, refresh {policy['refresh']}" if policy["cache"] == "dual" else "none"
-    sure = f", sure {policy['sure']:g}" if "sure" in policy else ""
-    return f"B {policy['block']}, cache {kept}{sure}"
 
 
 @dataclass
@@ -88,7 +82,7 @@ class Written:
 
 
 def write(
-    model: Any, ids: Sequence[list[int]], way: Way, length: int, batch: int = 1, clock: Clock | None = None
+    model: Model, ids: Sequence[list[int]], way: Way, length: int, batch: int = 1, clock: Clock | None = None
 ) -> list[Written]:
     """Write the prompts' canvases, so many together; nothing is recorded."""
     texts = [Written() for _ in ids]
@@ -124,18 +118,9 @@ class Measured:
     def passes(self) -> int:
         return sum(text.passes for text in self.texts)
 
-    def split(self, clock: Clock) -> dict[str, float]:
-        """Milliseconds a pass of each phase; ``rest`` is what no phase covers, the canvas' opening first."""
-        marks = [mark for text in self.texts for mark in text.marks]
-        spans = [list(each) for each in zip(*marks)]
-        names = ("draft", "forward", "verify", "commit")
-        sums = {name: float(clock.seconds(spans[i], spans[i + 1]).sum()) for i, name in enumerate(names)}
-        sums["rest"] = sum(self.seconds) - sum(sums.values())
-        return {name: 1e3 * seconds / len(marks) for name, seconds in sums.items()}
-
 
 def timed(
-    model: Any,
+    model: Model,
     ids: Sequence[list[int]],
     ways: Sequence[Way],
     length: int,
@@ -144,9 +129,7 @@ def timed(
 ) -> list[Measured]:
     """Let all ways write text 0, then text 1 ..., in an order that rotates; each has written one before."""
     results = [Measured(way) for way in ways]
-    clock, ticks = clock_for(model.device), quiet_clock(model.device)[0]
-    if type(clock) is Clock:  # phases and texts by the same clock
-        clock.mark = ticks  # type: ignore[method-assign]
+    clock, ticks = phase_clock(model.device), quiet_clock(model.device)[0]
 
     def decoder(measured: Measured) -> Callable[[int], list[int]]:
         def decode(i: int) -> list[int]:
@@ -174,7 +157,7 @@ MIX = "every other one a translation from English into German, those between of 
 SHOTS = 3  # examples that lie beside a prompt
 
 
-def suite(n: int, shots: int = 0, only: str | None = None) -> list[dict[str, Any]]:
+def suite(n: int, shots: int = 0, only: str | None = None) -> list[Entry]:
     """Bundled prompts: `MIX`.
 
     Parameters
@@ -207,39 +190,18 @@ def suite(n: int, shots: int = 0, only: str | None = None) -> list[dict[str, Any
 # -- by batch size --------------------------------------------------------------------------------
 
 # Gao et al., section 4.1: how its models are run.
-PAPER: dict[str, Any] = {"block": 8, "cache": "dual", "refresh": 8, "whole": True}
+PAPER: Settings = {"block": 8, "cache": "dual", "refresh": 8, "whole": True}
 LENGTH = 64  # cells
 SIZES = (1, 2, 4, 8, 16)  # prompts decoded together
-Tick = Callable[[int, int, str], None]
 
 
-@dataclass
-class PartResult:
-    """Tables, bars and notes of a part of the measurement."""
-
-    tables: list[Part]
-    bars: list[Bar] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-
-
-class Steps:
-    """Progress of a part."""
-
-    def __init__(self, tick: Tick, name: str, of: int) -> None:
-        self.tick, self.name, self.of, self.done = tick, name, of, 0
-
-    def __call__(self, label: str = "") -> None:
-        self.done += 1
-        self.tick(self.done, self.of, f"{self.name}: {label}" if label else self.name)
-
-
-def batches(model: Any, prompts: int, rounds: int, tick: Tick) -> PartResult:
-    """Figure 1: throughput by batch size, with and without cache."""
+def batches(model: Model, prompts: int, rounds: int, tick: Tick) -> tuple[list[Row], list[str]]:
+    """Figure 1: throughput by batch size, with and without cache; a row each, and notes."""
     ids = sorted((model.encode(entry["prompt"]) for entry in suite(prompts)), key=len)
     ways = [stepwise(**PAPER), stepwise(**PAPER | {"cache": "none"}), ssd(4, **PAPER)]
     sizes = [size for size in SIZES if size <= len(ids)]
     runs = [(i, size) for i in range(len(ways)) for size in sizes]
-    steps = Steps(tick, "batches", rounds * len(runs))
+    step = counter(tick, rounds * len(runs))
     clock = quiet_clock(model.device)[0]
     seconds: dict[tuple[int, int], list[float]] = {run: [] for run in runs}
     texts: dict[tuple[int, int], list[Written]] = {}
@@ -249,7 +211,7 @@ def batches(model: Any, prompts: int, rounds: int, tick: Tick) -> PartResult:
     def decoder(i: int, size: int) -> Callable[[int], list[int]]:
         def decode(_: int) -> list[int]:
             texts[i, size] = write(model, ids, ways[i], LENGTH, size)
-            steps(f"{ways[i].label}, {size} together")
+            step(f"batches: {ways[i].label}, {size} together")
             return []
 
         return decode
@@ -272,17 +234,11 @@ def batches(model: Any, prompts: int, rounds: int, tick: Tick) -> PartResult:
             "fed": sum(text.fed for text in texts[i, size]) / shared,
             "same": sum(a.order == b.order for a, b in zip(texts[i, size], texts[i, 1])) / len(ids),
         })  # fmt: skip
-    columns = [("way", "", ""), ("batch", "batch", "{:d}"), ("speed", "valid tokens/s [95%]", ""),
-               ("times", "× batch 1 [95%]", ""), ("ms", "ms a cycle", "{:.2f}"),
-               ("fed", "positions a cycle", "{:.0f}"), ("same", "same", "{:.0%}")]  # fmt: skip
     notes = [
         "In a batch a cycle is two passes where some rows refresh and others do not (ssd's drift apart)."
     ]
-    notes += [
-        turning([row for row in rows if row["way"] == name]) for name in dict.fromkeys(r["way"] for r in rows)
-    ]
-    title = f"Figure 1: throughput by batch size, {len(ids)} prompts of {LENGTH} cells, {rounds} rounds"
-    return PartResult([Part(title, columns, rows, ("same",))], [], notes)
+    names = dict.fromkeys(row["way"] for row in rows)
+    return rows, [*notes, *(turning([row for row in rows if row["way"] == name]) for name in names)]
 
 
 def passes_shared(texts: Sequence[Written], size: int) -> int:
@@ -290,7 +246,7 @@ def passes_shared(texts: Sequence[Written], size: int) -> int:
     return sum(max(t.passes for t in texts[i : i + size]) for i in range(0, len(texts), size))
 
 
-def turning(rows: Sequence[Mapping[str, Any]]) -> str:
+def turning(rows: Sequence[Values]) -> str:
     """Where twice the batch no longer gives half as much again: passes have become bound by arithmetic."""
     for small, large in pairwise(rows):
         gain = large["times"].median / small["times"].median

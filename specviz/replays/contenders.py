@@ -4,35 +4,41 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 from specviz.loop import generate
+from specviz.measure.report import Entry, Settings
 from specviz.measure.sweep import BEAM, Measured, Point
 from specviz.measure.timing import BASELINE
-from specviz.replays.recipes import EXIT_FALLBACKS, EXIT_ROLLBACKS, FALLBACKS, ROLLBACKS, WINDOWS
+from specviz.models.protocols import Model
 
 # ---------------------------------------------------------------- BiLD (Kim et al.)
 
 NEVER = 1e6  # nats: no token is that unlikely
+FALLBACKS = (0.3, 0.5, 0.7, 0.9)  # the paper: 0.5 to 0.9 for translation, 0.2 to 0.6 for summaries
+ROLLBACKS = (1.0, 2.0, 4.0, 8.0)  # the paper: 1 to 10, and 2 to 6
+WINDOWS = range(3, 11)
+EXIT_FALLBACKS, EXIT_ROLLBACKS = (0.2, 0.5, 0.8), (0.5, 1.0, 1.5)
 CALM_THRESHOLDS, CALM_DECAYS = (0.7, 0.8, 0.9, 0.95, 0.98), (0, 4, 8)
 ORACLE = (0.01, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8)
 NUCLEUS = {"temperature": 1.0, "top_p": 0.8}
 NO_ROLLBACK, NO_FALLBACK = "no rollback", "no fallback"
 
 
-def bild(target: Any, draft: Any, fallback: float, rollback: float, group: str, label: str = "") -> Point:
+def bild(
+    target: Model, draft: Model | None, fallback: float, rollback: float, group: str, label: str = ""
+) -> Point:
     """BiLD at a pair of thresholds."""
     values = {"fallback": fallback, "rollback": rollback}
     label = label or f"{group}: fallback {fallback:g}, rollback {rollback:g}"
     return Point(label, "bild", values, target, draft, group=group)
 
 
-def grid(target: Any, draft: Any, group: str) -> list[Point]:
+def grid(target: Model, draft: Model, group: str) -> list[Point]:
     """BiLD at every pair of thresholds."""
     return [bild(target, draft, f, r, group) for r in ROLLBACKS for f in FALLBACKS]
 
 
-def without(target: Any, draft: Any) -> list[Point]:
+def without(target: Model, draft: Model) -> list[Point]:
     """Figure 5: no rollback, and no fallback (the small model always writes ten tokens)."""
     points = [bild(target, draft, f, NEVER, NO_ROLLBACK, f"{NO_ROLLBACK}, fallback {f:g}") for f in FALLBACKS]
     return points + [
@@ -40,7 +46,7 @@ def without(target: Any, draft: Any) -> list[Point]:
     ]
 
 
-def rejection(target: Any, draft: Any) -> list[Point]:
+def rejection(target: Model, draft: Model) -> list[Point]:
     """Tables 3 and 4: rejection sampling with fixed windows, greedy and at temperature 1."""
     options = {"temperature": 1.0}
     points = [Point("sampling: autoregressive", BASELINE, model=target, options=options, group="sampling")]
@@ -52,14 +58,14 @@ def rejection(target: Any, draft: Any) -> list[Point]:
     return points
 
 
-def nucleus(target: Any, draft: Any) -> list[Point]:
+def nucleus(target: Model, draft: Model) -> list[Point]:
     """Table 5: nucleus sampling, p = 0.8."""
     base = Point("nucleus: autoregressive", BASELINE, model=target, options=NUCLEUS, group="nucleus")
     points = [bild(target, draft, f, r, "nucleus") for f, r in ((0.7, 1.0), (0.7, 2.0), (0.5, 4.0))]
     return [base, *(replace(point, options=NUCLEUS, base=base.label) for point in points)]
 
 
-def leaving(exits: Any, calm: Any) -> list[Point]:
+def leaving(exits: Model | None, calm: Model | None) -> list[Point]:
     """Figures 6 and 7: the first layer drafts, and CALM, each on the model that was tuned for it."""
     points: list[Point] = []
     if exits is not None:
@@ -80,7 +86,7 @@ def leaving(exits: Any, calm: Any) -> list[Point]:
     return points
 
 
-def oracle(target: Any, draft: Any) -> list[Point]:
+def oracle(target: Model, draft: Model) -> list[Point]:
     """Figure 2: the large model engaged only where the small one's token is too unlikely to it."""
     return [
         Point(f"oracle: least p {p:g}", "oracle", {"least": p}, target, draft, group="oracle") for p in ORACLE
@@ -100,7 +106,9 @@ FULL = {"k_max": 10}
 BEAMS = "beam 5 (transformers)"
 
 
-def lineup(target: Any, draft: Any, heads: Any = None, slots: Any = None) -> list[Point]:
+def lineup(
+    target: Model, draft: Model, heads: Model | None = None, slots: Model | None = None
+) -> list[Point]:
     """Tables I and II: beams, greedy, blockwise, SpecDec and CM-ASD, with each kind of drafter."""
     points = [
         Point(BASELINE, BASELINE, model=target),
@@ -119,13 +127,13 @@ def lineup(target: Any, draft: Any, heads: Any = None, slots: Any = None) -> lis
     return points
 
 
-def ablation(target: Any, draft: Any) -> list[Point]:
+def ablation(target: Model, draft: Model) -> list[Point]:
     """Table III: either half switched off, one signal alone; and every other reading."""
 
     def only(name: str) -> dict[str, float]:
         return {f"w_{each}": float(each == name) for each in ("entropy", "margin", "softmax", "variance")}
 
-    settings: dict[str, dict[str, Any]] = {
+    settings: dict[str, Settings] = {
         "w/o adaptive drafting": {"adaptive_drafting": False},
         "w/o adaptive verification": {"adaptive_verification": False},
         "w/o confidence": {"adaptive_drafting": False, "adaptive_verification": False},
@@ -141,8 +149,8 @@ def ablation(target: Any, draft: Any) -> list[Point]:
 
 
 def drafting(
-    points: Sequence[Point], entries: list[dict[str, Any]], max_new_tokens: int
-) -> tuple[dict[str, float], dict[str, Any]]:
+    points: Sequence[Point], entries: list[Entry], max_new_tokens: int
+) -> tuple[dict[str, float], Settings]:
     """Milliseconds of drafting an iteration, and the recorded runs that say so."""
     times, traces = {}, {}
     for point in points:

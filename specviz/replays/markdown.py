@@ -30,7 +30,8 @@ def markdown(result: Results | Replay | Replays) -> str:
     else:
         shown = result.shown().astype(str)
         lines = [f"### specviz bench run: {safe(result.path.name)}", ""]
-        lines += [*table(list(shown), shown.to_numpy().tolist(), len(list(shown))), ""]
+        headings = list(shown.columns)
+        lines += [*table(headings, shown.to_numpy().tolist(), len(headings)), ""]
         lines += [f"- {safe(line)}" for line in (*result.places(), *result.notes())]
     return "\n".join([*lines, ""])
 

@@ -18,10 +18,11 @@ from specviz.errors import ParameterError, TraceError, install
 from specviz.escape import html as text
 from specviz.escape import script_sources
 from specviz.files import write_text
+from specviz.measure.report import Row, Values
 from specviz.measure.rows import CELL_COLUMNS, ROW_COLUMNS, Results, fast, key_of, speed
 from specviz.paths import folder
 from specviz.replays.layout import ARROW, MARKS, grid, like_printed, marks
-from specviz.replays.plots import Labelled, curve_figures, replay_figures, run_figures
+from specviz.replays.plots import Figure, Labelled, curve_figures, replay_figures, run_figures
 from specviz.replays.recipes import CURVES
 from specviz.replays.replays import Replay, Replays
 
@@ -96,7 +97,7 @@ class Page:
         self.path, self.script = path, script
         self.title = ""
         self.parts: list[str] = []
-        self.figures: list[dict[str, Any]] = []
+        self.figures: list[Figure] = []
 
     # ------------------------------------------------------------ the whole
 
@@ -126,12 +127,12 @@ class Page:
         self.title = title
         self.add(f"<h1>{text(title)}</h1>", f"<p class='soft'>{text(below)}</p>" if below else "")
 
-    def environment(self, place: Mapping[str, Any]) -> None:
+    def environment(self, place: Values) -> None:
         """Where it was measured: what a reader must know to judge it."""
         if not place:
             return
         names = ("device", "processor", "system", "cores", "threads", "dtype", "clock")
-        lines: dict[str, Any] = {name: place[name] for name in names if place.get(name) is not None}
+        lines: Row = {name: place[name] for name in names if place.get(name) is not None}
         drafters = (("drafter", each) for each in (place.get("drafts") or {}).values())
         for name, each in (("model", place.get("model") or {}), *drafters):
             if isinstance(each, Mapping) and each.get("name"):
@@ -435,23 +436,24 @@ def title(paper: str) -> str:
     return str(content["title"])
 
 
-def marked(results: Results) -> tuple[dict[str, Any], dict[str, tuple[dict[str, Any], str]]] | None:
+def marked(results: Results) -> tuple[Row, dict[str, tuple[Row, str]]] | None:
     """The fastest contender that left traces, and its best, median and worst prompt with their figure."""
     good = [row for row in results.records() if row["error"] is None]
-    ranked = []
-    for cell in results.cells:
-        if cell["cell"] != cell["against"] and (rows := ranked_rows(results, cell, good)):
-            ranked.append((cell, *rows))
-    if not ranked:
+    cells = [cell for cell in results.cells if cell["cell"] != cell["against"]]
+    ranked = [(cell, *ranked_rows(results, cell, good)) for cell in cells]
+    cell, rows, unit = max(ranked, key=lambda each: median_value(each[1]), default=({}, [], ""))
+    if not rows:
         return None
-    cell, rows, unit = max(ranked, key=lambda each: each[1][len(each[1]) // 2][0])
     places = {"best": rows[-1], "median": rows[len(rows) // 2], "worst": rows[0]}
     return cell, {name: (row, f"{value:.2f} {unit}") for name, (value, row) in places.items()}
 
 
-def ranked_rows(
-    results: Results, cell: Mapping[str, Any], good: Sequence[dict[str, Any]]
-) -> tuple[list[tuple[float, dict[str, Any]]], str] | None:
+def median_value(rows: Sequence[tuple[float, Row]]) -> float:
+    """The figure of the middle one of ranked rows; minus infinity without any."""
+    return rows[len(rows) // 2][0] if rows else float("-inf")
+
+
+def ranked_rows(results: Results, cell: Values, good: Sequence[Row]) -> tuple[list[tuple[float, Row]], str]:
     """A contender's rows with a trace by speedup, or where there are no times by tokens a cycle; the unit."""
     base = {(row["round"], row["prompt"]): row for row in good if row["cell"] == cell["against"]}
     timed, counted = [], []
@@ -465,4 +467,4 @@ def ranked_rows(
         if row["steps"]:
             counted.append((row["tokens"] / row["steps"], row))
     rows, unit = (timed, "× as fast") if timed else (counted, "tokens a cycle")
-    return (sorted(rows, key=lambda each: each[0]), unit) if rows else None
+    return sorted(rows, key=lambda each: each[0]), unit

@@ -18,8 +18,9 @@ LABEL = 30  # letters of a line of a plot's label
 SYMBOLS = ("circle", "diamond", "square", "cross", "triangle-up", "x")
 UNITS = {"throughput": "tokens/s", "latency": "s", "forward_time": "s"}  # of curves
 LEGEND = {"orientation": "h", "x": 0, "xanchor": "left", "y": 1, "yanchor": "bottom"}
-Labelled = tuple[str, dict[str, Any]]  # a figure, and in front of it what it shows
-Span = tuple[Any, Any, Any]  # a value and its interval
+Figure = dict[str, Any]  # of plotly: data and layout
+Labelled = tuple[str, Figure]  # a figure, and in front of it what it shows
+Span = tuple[float | None, float | None, float | None]  # a value and its interval
 
 
 def run_figures(results: Results) -> list[Labelled]:
@@ -113,7 +114,7 @@ def trade_off(replay: Replay, dataset: str) -> Labelled:
     return f"{replay.table}: {axes[1]} by {axes[0]}", chart(*axes, lines, "markers")
 
 
-def chart(x: str, y: str, lines: Mapping[str, Sequence[tuple[Any, Any, str]]], mode: str) -> dict[str, Any]:
+def chart(x: str, y: str, lines: Mapping[str, Sequence[tuple[Any, Any, str]]], mode: str) -> Figure:
     """Curves of (x, y, words), which differ by their marks, too."""
     traces = []
     for i, (name, points) in enumerate(lines.items()):
@@ -148,21 +149,24 @@ def named(cell: Cell, keys: Sequence[str]) -> str:
 def dots(
     kind: str, name: str, labels: Sequence[str], values: Sequence[Span], symbol: str,
     hover: Sequence[str] | None = None,
-) -> dict[str, Any]:  # fmt: skip
+) -> Figure:  # fmt: skip
     """A scatter of values by label, with those intervals that there are."""
 
-    def clean(value: Any) -> float | None:
+    def clean(value: float | None) -> float | None:
         return None if value is None or value != value else round(float(value), 6)
 
-    trace: dict[str, Any] = {
+    def gap(above: float | None, below: float | None) -> float | None:
+        return None if above is None or below is None else clean(above - below)
+
+    trace: Figure = {
         "type": "scatter", "mode": "markers", "name": text(name), "meta": kind,
         "x": [clean(value) for value, _, _ in values],
         "y": ["<br>".join(map(text, wrap(label, LABEL))) for label in labels],
         "marker": {"symbol": symbol, "size": 9, "opacity": 1 if kind == "here" else 0.75},
     }  # fmt: skip
     if any(clean(low) is not None for _, low, _ in values):
-        above = [None if clean(high) is None else clean(high - value) for value, _, high in values]
-        below = [None if clean(low) is None else clean(value - low) for value, low, _ in values]
+        above = [gap(high, value) for value, _, high in values]
+        below = [gap(value, low) for value, low, _ in values]
         trace["error_x"] = {"type": "data", "symmetric": False, "array": above, "arrayminus": below,
                             "thickness": 1.2, "width": 3}  # fmt: skip
     if hover is not None:
@@ -177,7 +181,7 @@ def axis_of(metric: str, unit: str) -> str:
     return metric_name(metric) + (f" ({unit})" if unit else "")
 
 
-def dot_plot(axis: str, traces: list[dict[str, Any]], one: bool = False) -> dict[str, Any]:
+def dot_plot(axis: str, traces: list[Figure], one: bool = False) -> Figure:
     """Traces with their layout; contenders stand in the table's order, from above. `one` marks 1."""
     labels = {label for trace in traces for label in trace["y"]}
     rows, tall = max(4, len(labels)), max((label.count("<br>") for label in labels), default=0)

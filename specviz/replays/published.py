@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specviz.errors import ParameterError
+from specviz.measure.report import Settings
 from specviz.paths import folder
 
 if TYPE_CHECKING:
@@ -68,11 +69,9 @@ def published(name: str) -> pd.DataFrame:
     frame.insert(0, "paper", paper)
     frame.insert(1, "table", table)
     frame.attrs = {
-        "caption": entry["caption"],
-        "place": entry["place"],
-        "note": entry.get("note", ""),
-        "known": [known["text"] for known in entry.get("known", [])],
-    }
+        "caption": entry["caption"], "place": entry["place"], "note": entry.get("note", ""),
+        "known": [remark["text"] for remark in entry.get("known", [])],
+    }  # fmt: skip
     return frame
 
 
@@ -105,27 +104,21 @@ def list_published(paper: str | None = None) -> pd.DataFrame:
         for table, entry in _tables(each).items():
             with _file(each, table).open(encoding="utf8", newline="") as lines:
                 numbers = sum(1 for _ in csv.reader(lines)) - 1
-            rows.append(
-                {
-                    "name": f"{each}/{table}",
-                    "paper": each,
-                    "table": table,
-                    "caption": entry["caption"],
-                    "place": entry["place"],
-                    "numbers": numbers,
-                    "known": len(entry.get("known", [])),
-                }
-            )
-    return pd.DataFrame(rows)
+            rows.append([
+                f"{each}/{table}", each, table, entry["caption"], entry["place"], numbers,
+                len(entry.get("known", [])),
+            ])  # fmt: skip
+    columns = ["name", "paper", "table", "caption", "place", "numbers", "known"]
+    return pd.DataFrame(rows, columns=columns)
 
 
 def _papers() -> list[str]:
     return sorted(path.parent.name for path in folder("published").glob("*/tables.json"))
 
 
-def _tables(paper: str) -> dict[str, dict[str, Any]]:
+def _tables(paper: str) -> dict[str, Settings]:
     path = folder("published") / paper / "tables.json"
-    tables: dict[str, dict[str, Any]] = json.loads(path.read_text(encoding="utf8"))["tables"]
+    tables: dict[str, Settings] = json.loads(path.read_text(encoding="utf8"))["tables"]
     return tables
 
 
@@ -133,7 +126,7 @@ def _file(paper: str, table: str) -> Path:
     return folder("published") / paper / f"{table}.csv"
 
 
-def _find(name: str) -> tuple[str, str, dict[str, Any]]:
+def _find(name: str) -> tuple[str, str, Settings]:
     papers = _papers()
     paper, _, table = str(name).partition("/")
     if paper not in papers:

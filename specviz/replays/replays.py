@@ -10,7 +10,7 @@ wherever it is shown. `specviz.replays.running` makes replays; `terminal`, `mark
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from itertools import combinations
@@ -21,7 +21,7 @@ import numpy as np
 
 from specviz.errors import TraceError
 from specviz.files import checked, read_json
-from specviz.measure.report import plural
+from specviz.measure.report import Row, Settings, Values, plural
 from specviz.measure.rows import Results, write_json
 from specviz.replays.published import list_published, published
 from specviz.replays.recipes import CURVES, FIGURES, Recipe
@@ -41,44 +41,28 @@ Tally = tuple[int, int, int]  # comparisons: clearly the paper's way, unclear, c
 
 @dataclass
 class Cell:
-    """A number of a published table, and what was measured here for it.
+    """A number of a published table, and what was measured here for it."""
 
-    Parameters
-    ----------
-    keys : dict
-        The table's key columns and their values.
-    metric : str
-    value : float or None
-        What the paper printed; None for a curve without printed values.
-    printed : str
-        The same as the paper has it.
-    unit, device, model : str
-    measured, low, high : float or None
-        None where nothing was measured.
-    why : str
-        The reason for that, else empty.
-    """
-
-    keys: dict[str, Any]
+    keys: Row  # the table's key columns and their values
     metric: str
-    value: float | None
-    printed: str
+    value: float | None  # what the paper printed; None for a curve without printed values
+    printed: str  # the same as the paper has it
     unit: str
     device: str
     model: str
-    measured: float | None
+    measured: float | None  # None where nothing was measured
     low: float | None
     high: float | None
-    why: str
+    why: str  # the reason for that, else empty
 
     @classmethod
-    def of(cls, row: Mapping[str, Any]) -> Cell:
+    def of(cls, row: Values) -> Cell:
         """From a row of ``replay.json``."""
         names = [each.name for each in fields(cls)[1:]]
         keys = {name: value for name, value in row.items() if name not in names}
         return cls(keys, **{name: row[name] for name in names})
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> Row:
         """As a row of ``replay.json``."""
         return self.keys | {each.name: getattr(self, each.name) for each in fields(self)[1:]}
 
@@ -96,20 +80,13 @@ class Cell:
 class Comparison:
     """Two contenders of a column that were both printed and both measured.
 
-    Parameters
-    ----------
-    first, second : int
-        Numbers of their cells.
-    printed, measured : float
-        The first's figure less the second's.
-    clear : bool
-        Whether other texts of the kind would say the same: the 95 % interval of the measured difference, both
-        sides resampled jointly, leaves zero out.
+    It is clear whether other texts of the kind would say the same: the 95 % interval of the measured
+    difference, both sides resampled jointly, leaves zero out.
     """
 
-    first: int
+    first: int  # numbers of their cells
     second: int
-    printed: float
+    printed: float  # the first's figure less the second's
     measured: float
     clear: bool
 
@@ -168,11 +145,11 @@ class Replay:
     cells: list[Cell]
     clear: list[list[int]]
     setup: list[dict[str, str]]
-    environment: dict[str, Any]
+    environment: Settings
     notes: list[str] = field(default_factory=list)
     runs: list[str] = field(default_factory=list)
     traces: list[dict[str, str]] = field(default_factory=list)
-    settings: dict[str, Any] = field(default_factory=dict)
+    settings: Settings = field(default_factory=dict)
     seconds: float = 0.0
     created: str = ""
     path: Path = Path()
@@ -285,21 +262,17 @@ class Replay:
         n = self.counts()
         if self.table in CURVES:
             return f"{n['measured']} figures of a curve that the paper draws without printed values"
-        line = f"{n['measured']} of {n['cells']} printed numbers measured here"
-        if n["figures"] < n["measured"]:
-            line = (
-                f"{n['measured']} of {n['cells']} printed numbers, beside {plural(n['figures'], 'figure')} "
-            )
-            line += "measured here"
+        more = f", beside {plural(n['figures'], 'figure')}" if n["figures"] < n["measured"] else ""
+        line = f"{n['measured']} of {n['cells']} printed numbers{more} measured here"
         judged = n["agrees"] + n["against"]
         if judged:
             line += (
                 f"; of {judged} comparisons {n['agrees']} go the paper's way ({n['clear_agrees']} clearly), "
                 f"{n['against']} do not ({n['clear_against']} clearly)"
             )
-        return line + (
-            f"; {n['level']} {'is' if n['level'] == 1 else 'are'} level here" if n["level"] else ""
-        )
+        if n["level"]:
+            line += f"; {n['level']} {'is' if n['level'] == 1 else 'are'} level here"
+        return line
 
     def missing(self) -> list[tuple[str, str, int]]:
         """What was not measured: (which rows, why, how many numbers), one for each reason."""
@@ -376,6 +349,13 @@ class Replays:
 # ---------------------------------------------------------------- reading
 
 
+def _content(file: Path, kind: str) -> Settings:
+    content = read_json(file, Settings)
+    if content.get("specviz") != kind or content.get("schema") != SCHEMA:
+        raise TraceError(f"{file} was not written by this version of specviz replay")
+    return content
+
+
 def opened(path: str | Path) -> Replay:
     """The replay of a folder.
 
@@ -384,14 +364,12 @@ def opened(path: str | Path) -> Replay:
     TraceError
         If it holds none, a damaged one, or one of a newer version.
     """
+    from specviz.replays.schema import CheckedReplay
+
     file = Path(path) / FILE
     if not file.is_file():
         raise TraceError(f"{path} is no folder of a replay: it has no {FILE} (specviz replay makes one)")
-    from specviz.replays.schema import CheckedReplay
-
-    content = read_json(file, dict[str, Any])
-    if content.get("specviz") != "replay" or content.get("schema") != SCHEMA:
-        raise TraceError(f"{file} was not written by this version of specviz replay")
+    content = _content(file, "replay")
     checked(CheckedReplay, content, str(file), "the file is damaged: replay the table into another folder")
     values = {name: content[key] for name, key in SAVED.items()}
     values |= {"cells": [Cell.of(row) for row in values["cells"]], "compare": tuple(values["compare"])}
@@ -406,14 +384,12 @@ def opened_all(path: str | Path) -> Replays:
     TraceError
         If it holds none, or damaged ones.
     """
+    from specviz.replays.schema import ReplaysFile
+
     file = Path(path) / ALL
     if not file.is_file():
         raise TraceError(f"{path} is no folder of replays: it has no {ALL} (specviz replay --all makes one)")
-    from specviz.replays.schema import ReplaysFile
-
-    content = read_json(file, dict[str, Any])
-    if content.get("specviz") != "replays" or content.get("schema") != SCHEMA:
-        raise TraceError(f"{file} was not written by this version of specviz replay")
+    content = _content(file, "replays")
     checked(ReplaysFile, content, str(file), "the file is damaged: give the same replay --all again")
     tables = [opened(Path(path) / table.replace("/", "-")) for table in content["tables"]]
     return Replays(Path(path), tables, dict(content["left"]))
@@ -442,7 +418,7 @@ def opened_result(path: str | Path) -> Results | Replay | Replays:
 # ---------------------------------------------------------------- comparing
 
 
-def compared(table: str, recipe: Recipe, made: Measurement, settings: dict[str, Any]) -> Replay:
+def compared(table: str, recipe: Recipe, made: Measurement, settings: Settings) -> Replay:
     """A published table and what a source measured, cell by cell; of a curve without printed values alone."""
     if table in CURVES:
         import pandas as pd
@@ -451,7 +427,8 @@ def compared(table: str, recipe: Recipe, made: Measurement, settings: dict[str, 
         caption, place = recipe.caption, f"Figure {table.rpartition('figure')[2]}"
         figures: list[Figure | None] = list(made.figures)
         cells = [
-            Cell(f.where, f.metric, None, "", "", "", "", f.value, f.low, f.high, "") for f in made.figures
+            Cell(dict(f.where), f.metric, None, "", "", "", "", f.value, f.low, f.high, "")
+            for f in made.figures
         ]
     else:
         frame = published(table)
@@ -461,13 +438,7 @@ def compared(table: str, recipe: Recipe, made: Measurement, settings: dict[str, 
             next((f for f in made.figures if f.metric == row["metric"] and covers(f.where, row)), None)
             for row in rows
         ]
-        cells = []
-        for row, figure in zip(rows, figures):
-            here = dict.fromkeys(("measured", "low", "high"))
-            if figure is not None:
-                here = {"measured": figure.value, "low": figure.low, "high": figure.high}
-            why = reason(row, recipe, made) if figure is None else ""
-            cells.append(Cell.of({**row, **here, "why": why}))
+        cells = [measured_cell(row, f, recipe, made) for row, f in zip(rows, figures)]
     replay = Replay(
         table, caption, place, recipe.compare, cells, [], differences(frame, recipe, made), made.environment,
         made.notes, made.runs, made.traces, settings,
@@ -478,6 +449,15 @@ def compared(table: str, recipe: Recipe, made: Measurement, settings: dict[str, 
         if first is not None and second is not None and ahead(first, second):
             replay.clear.append([each.first, each.second])
     return replay
+
+
+def measured_cell(row: Row, figure: Figure | None, recipe: Recipe, made: Measurement) -> Cell:
+    """A published number with its figure, or with the reason why it has none."""
+    if figure is None:
+        here: Row = {"measured": None, "low": None, "high": None, "why": reason(row, recipe, made)}
+    else:
+        here = {"measured": figure.value, "low": figure.low, "high": figure.high, "why": ""}
+    return Cell.of(row | here)
 
 
 def ahead(a: Figure, b: Figure) -> bool:
@@ -492,21 +472,16 @@ def ahead(a: Figure, b: Figure) -> bool:
     if len(measured) == 2 and a.texts == b.texts and a.draws is not None and b.draws is not None:
         low, high = np.nanquantile(a.draws - b.draws, (0.025, 0.975))
         return bool(low > 0 or high < 0)
-    if a.low is None or a.high is None or b.low is None or b.high is None:
-        return False
-    return a.low > b.high or b.low > a.high
+    return a.estimate.low > b.estimate.high or b.estimate.low > a.estimate.high
 
 
-def covers(where: Mapping[str, Any], row: Mapping[str, Any]) -> bool:
+def covers(where: Values, row: Values) -> bool:
     """Whether columns and values are those of a row; several values of a column are a choice."""
-    for key, value in where.items():
-        choices = value if isinstance(value, list | tuple) else (value,)
-        if row.get(key) not in choices:
-            return False
-    return True
+    choices = {key: value if isinstance(value, list) else [value] for key, value in where.items()}
+    return all(row.get(key) in values for key, values in choices.items())
 
 
-def reason(row: Mapping[str, Any], recipe: Recipe, made: Measurement) -> str:
+def reason(row: Values, recipe: Recipe, made: Measurement) -> str:
     """Why nothing was measured for a row."""
     for where, why in (*made.absent, *recipe.absent):
         if covers(where, row):
@@ -515,15 +490,15 @@ def reason(row: Mapping[str, Any], recipe: Recipe, made: Measurement) -> str:
 
 
 def differences(frame: pd.DataFrame, recipe: Recipe, made: Measurement) -> list[dict[str, str]]:
-    """RunOptions the set-up differs from the paper's."""
+    """How the set-up differs from the paper's."""
 
     def words(column: str) -> str:
         return ", ".join(dict.fromkeys(filter(None, frame[column]))) or "does not say"
 
     here = made.environment
     device = str(here.get("device"))
-    if device.startswith("cpu"):
-        device += f" ({here.get('processor')}), {plural(here.get('threads'), 'thread')}"
+    if device.startswith("cpu") and here.keys() >= {"processor", "threads"}:
+        device += f" ({here['processor']}), {plural(here['threads'], 'thread')}"
     model = here.get("model", {})
     size = model.get("parameters")
     ours = f"{model.get('name')}" + (f" ({size / 1e6:.1f} M parameters)" if size else "")

@@ -7,7 +7,7 @@ the same ones for both sides.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,9 +18,12 @@ from specviz import metrics
 from specviz.errors import ParameterError
 from specviz.loop import Run
 from specviz.measure.claims import BootstrapEstimate, Quality, ratio, resampled
-from specviz.measure.timing import closing, paired, quiet_clock, synchroniser
+from specviz.measure.report import Settings, Values
+from specviz.measure.timing import closing, finish, paired, quiet_clock, synchroniser
+from specviz.models.protocols import Model
 from specviz.replays.translations import TARGETS, streams, texts
 from specviz.streams import Stream
+from specviz.trace import Trace
 
 METHOD = "retranslate"
 RT = "RT"
@@ -31,20 +34,11 @@ class Setting:
     """A way to decode the streams: its name in the tables, and the method's parameters."""
 
     label: str
-    values: Mapping[str, Any]
+    values: Values
 
 
 class Follow:
-    """A run that is advanced one stream at a time, and what each stream took and counted.
-
-    Parameters
-    ----------
-    run : Run
-    given : sequence of Stream
-        What it decodes.
-    clock : callable
-        Seconds.
-    """
+    """A run of `given` that is advanced one stream at a time, and what each stream took and counted."""
 
     def __init__(self, run: Run, given: Sequence[Stream], clock: Callable[[], float]) -> None:
         self.run, self.clock = run, clock
@@ -71,12 +65,6 @@ class Follow:
                 return tokens
             begin = self.clock()
         raise KeyboardInterrupt  # the run was interrupted, and has kept its trace
-
-    def finish(self) -> Any:
-        """End the run and return its trace."""
-        for _ in self.run:
-            pass
-        return self.run.trace
 
 
 @dataclass
@@ -122,7 +110,7 @@ class Decoded:
 
 
 def measure(
-    model: Any,
+    model: Model,
     code: str,
     chosen: Sequence[Setting],
     *,
@@ -142,25 +130,24 @@ def measure(
         made = texts(code, prompts)
         given, right = given or streams(made), [list(each.references) for each in made]
     clock, _ = quiet_clock(model.device)
-    shared: dict[str, Any] = {"target_language": TARGETS[code], "template": template}
+    shared: Settings = {"target_language": TARGETS[code], "template": template}
     shared |= {"max_new_tokens": max_new_tokens, "record": None}
     followed: list[dict[str, Follow]] = []
     for _ in range(rounds):
         runs: dict[str, Run] = {}
         with closing(runs):
             for each in chosen:
-                for _ in Run(model, given[:1], METHOD, **shared, **each.values):  # warm-up
-                    pass
+                finish(Run(model, given[:1], METHOD, **shared, **each.values))  # warm-up
                 runs[each.label] = Run(model, given, METHOD, **shared, **each.values)
             followed.append({name: Follow(run, given, clock) for name, run in runs.items()})
             paired(followed[-1], len(given), model.device, tick, clock)
-            traces = {name: follow.finish() for name, follow in followed[-1].items()}
+            traces = {name: finish(run) for name, run in runs.items()}
     quality = Quality(metrics.tokenizer(traces[RT].run).name, right)
     return {each.label: judged(each, [f[each.label].sums for f in followed], traces[each.label], quality)
             for each in chosen}, quality  # fmt: skip
 
 
-def judged(of: Setting, rounds: list[dict[str, np.ndarray]], trace: Any, quality: Quality) -> Decoded:
+def judged(of: Setting, rounds: list[dict[str, np.ndarray]], trace: Trace, quality: Quality) -> Decoded:
     """A setting's sums: counts of one round, the median times of all, and what its texts are worth."""
     sums = dict(rounds[0])
     for name in ("seconds", "prefill"):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from specviz.arguments import check_threads, checked
 from specviz.errors import ParameterError, SpecvizError, loading
+from specviz.measure.report import Settings, Tick, Values
 from specviz.replays.published import published
 from specviz.replays.recipes import CURVES, FIGURES, RECIPES, SETTINGS, Recipe
 from specviz.replays.replays import ALL, FILE, Replay, Replays, compared, opened
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
     from specviz.models import Model
     from specviz.replays.sources.shared import RunOptions
     from specviz.suites import Suite
-
-Tick = Callable[[int, int, str], None]
 
 
 def find(table: str) -> Recipe:
@@ -58,7 +57,7 @@ def replay(
     threads: int = 1,
     out: str | Path | None = None,
     tick: Tick | None = None,
-    memory: dict[Any, Any] | None = None,
+    memory: dict[tuple, Any] | None = None,
     shared: Path | None = None,
 ) -> Replay:
     """Measure here what a paper printed, and compare the two.
@@ -128,7 +127,7 @@ def replay(
     return measure(recipe, settings, options, tick)
 
 
-def measure(recipe: Recipe, settings: dict[str, Any], options: RunOptions, tick: Tick | None) -> Replay:
+def measure(recipe: Recipe, settings: Settings, options: RunOptions, tick: Tick | None) -> Replay:
     """Run a recipe and compare; the model of `options` is loaded here, if it is not yet."""
     from specviz.measure.calibrate import bar
     from specviz.measure.timing import threads
@@ -144,7 +143,7 @@ def measure(recipe: Recipe, settings: dict[str, Any], options: RunOptions, tick:
     return replayed
 
 
-def loaded(settings: Mapping[str, Any], options: RunOptions) -> Any:
+def loaded(settings: Values, options: RunOptions) -> Any:
     """The model; one of this process' replays loads it once."""
     if options.model is not None and not isinstance(options.model, str | Path):
         return options.model
@@ -156,7 +155,9 @@ def loaded(settings: Mapping[str, Any], options: RunOptions) -> Any:
     return options.memory[key]
 
 
-def roles(recipe: Recipe, model: Any, draft: str | Mapping[str, str] | None) -> dict[str, str]:
+def roles(
+    recipe: Recipe, model: str | Path | Model | None, draft: str | Mapping[str, str] | None
+) -> dict[str, str]:
     """Role of each drafter: its name.
 
     Raises
@@ -181,7 +182,7 @@ def roles(recipe: Recipe, model: Any, draft: str | Mapping[str, str] | None) -> 
     return {role: given.get(role, "" if own else name) for role, name in needed.items()}
 
 
-def name_of(model: Any, default: str) -> str:
+def name_of(model: str | Path | Model | None, default: str) -> str:
     """A model's name."""
     if model is None:
         return default
@@ -203,7 +204,7 @@ class OtherSettings(SpecvizError):
     """A folder holds a replay that was made in another way."""
 
 
-def opened_same(path: Path, settings: Mapping[str, Any]) -> Replay | None:
+def opened_same(path: Path, settings: Values) -> Replay | None:
     """The replay that a folder holds, if it is of the same settings; None where it holds none.
 
     Raises
@@ -258,7 +259,7 @@ def replay_all(
     """
     path = Path(out)
     refuse_others(path, FILE)
-    every, memory = Replays(path, left=SETTINGS | FIGURES), dict[Any, Any]()
+    every, memory = Replays(path, left=SETTINGS | FIGURES), dict[tuple, Any]()
     chosen = read_suite(suite)
     for table in [*RECIPES, *CURVES]:
         own = draft  # of several drafters those that this table has

@@ -48,11 +48,6 @@ class Cell(TypedDict):
     why: Text
 
 
-def plain(value: object) -> bool:
-    """Whether it is a text that UTF-8 can hold."""
-    return isinstance(value, str) and whole_text(value) == value
-
-
 class Difference(TypedDict):
     """What of the set-up differs."""
 
@@ -95,9 +90,12 @@ def _consistent(replay: ReplayFile) -> ReplayFile:
     for number, cell in enumerate(cells):
         if set(cell) != columns:
             raise ValueError(f"has cells[{number}] with other columns than cells[0]")
-        own = {name: value for name, value in cell.items() if name not in Cell.__annotations__}
-        if not all(isinstance(v, int | float | None) or plain(v) for v in own.values()):
+        own = [value for name, value in cell.items() if name not in Cell.__annotations__]
+        if not all(isinstance(value, str | int | float | None) for value in own):
             raise ValueError(f"has cells[{number}] with a column that is neither a text nor a number")
+        for value in own:
+            if isinstance(value, str):
+                whole_text(value)
         interval = [cell["low"] is not None, cell["high"] is not None]
         if any(interval) and not all([*interval, cell["measured"] is not None]):
             raise ValueError(f"has cells[{number}] with half an interval")

@@ -19,20 +19,11 @@ TARGETS = {"de": "German", "zh": "Chinese", "ja": "Japanese", "xx": "Control"}
 
 @dataclass(frozen=True)
 class Text:
-    """An English text and what it may become.
-
-    Parameters
-    ----------
-    source : str
-    target : str
-        A key of `TARGETS`.
-    references : tuple of str
-        Right translations, all different, the best one first; eight at most.
-    """
+    """An English text and what it may become."""
 
     source: str
-    target: str
-    references: tuple[str, ...]
+    target: str  # a key of `TARGETS`
+    references: tuple[str, ...]  # right translations, all different, the best one first; eight at most
 
     @property
     def reference(self) -> str:

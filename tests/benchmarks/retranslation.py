@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 from specviz import audit, metrics
-from specviz.measure.claims import Claim, Quality, bars_of, ratio
+from specviz.measure.claims import Quality, ratio
 from specviz.measure.report import Estimate, Part, Report
 from specviz.measure.timing import quiet_clock, setting
 from specviz.methods import find
@@ -16,6 +16,7 @@ from specviz.replays.retranslation import METHOD, RT, Decoded, Setting, measure
 from specviz.replays.translations import TARGETS, streams, texts
 
 from . import late, printed
+from .claims import Claim, bars_of
 
 MODELS = ("town-translator", "town-translator-prefix")  # where nobody names others
 BETAS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 1.0)

@@ -316,7 +316,7 @@ def test_bench(target):
 
 def test_prefill_apart_is_all_but_cycle_0(target, monkeypatch):
     """The clock ticks once a reading: cycle 0 ends one tick after the beginning."""
-    monkeypatch.setattr(speed, "clock_of", lambda model: (iter(range(999)).__next__, "ticks"))
+    monkeypatch.setattr(speed.timing, "clock_of", lambda model: (iter(range(999)).__next__, "ticks"))
     contenders, _ = speed.lineup(target, ["autoregressive"])
     stage = speed.Stage(target, contenders, [target.encode("Hello")], [], 5)
     (text,) = speed.one_round(stage, 0, lambda label: None)["measurements"]["autoregressive"]

@@ -15,7 +15,7 @@ from benchmarks.__main__ import main
 from specviz.errors import ParameterError
 from specviz.measure.report import Estimate
 from specviz.methods.ssd import SSD
-from specviz.replays.canvases import Way, spelt, ssd, stepwise, suite, turning, write
+from specviz.replays.canvases import Way, ssd, stepwise, suite, turning, write
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "models"))
 from canvases import MASK, tiny
@@ -121,8 +121,8 @@ def test_bounds():
 
 
 def test_words():
-    assert spelt({"block": 8, "cache": "none", "refresh": 8}) == "B 8, cache none"
-    assert spelt(diffusion.PAPER) == "B 8, cache dual, refresh 8"
+    assert diffusion.spelt({"block": 8, "cache": "none", "refresh": 8}) == "B 8, cache none"
+    assert diffusion.spelt(diffusion.PAPER) == "B 8, cache dual, refresh 8"
     assert ssd(4, "mix").label == "ssd, mix, N 4"
     assert Way("fast_dllm", {"threshold": 0.9}).label == "fast_dllm, τ 0.9"
 

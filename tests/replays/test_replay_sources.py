@@ -14,7 +14,7 @@ import pytest
 from specviz.measure.sweep import Measured, Point
 from specviz.measure.timing import BASELINE
 from specviz.replays import contenders, replays, retranslation, sources
-from specviz.replays.recipes import BEST, RECIPES, Best
+from specviz.replays.recipes import RECIPES, Best
 from specviz.replays.retranslation import Decoded
 from specviz.replays.sources import beams, canvases, prompts, streams, thresholds
 from specviz.replays.sources.shared import Measurement, RunOptions
@@ -47,21 +47,22 @@ def value(found, metric, **where):
     ("table", "where", "method", "values", "more"),
     [
         ("unispec/table1", {"method": "TokenRec."}, "token_recycling", {}, {}),
-        ("unispec/table1", {"method": "UNISPEC (ours)"}, "unispec", {"draft_size": BEST}, {}),
+        ("unispec/table1", {"method": "UNISPEC (ours)"}, "unispec", {"draft_size": Best()}, {}),
         ("unispec/table2", {"method": "w/o score estimation"}, "unispec",
-         {"draft_size": BEST, "scores": False}, {}),
+         {"draft_size": Best(), "scores": False}, {}),
         ("unispec/table9", {"method": "EAGLE-1"}, "eagle", {"tree": "static"}, {"role": "eagle"}),
         ("unispec/table9", {"method": "EAGLE-2"}, "eagle", {"tree": "dynamic"}, {"role": "eagle"}),
         ("unispec/table9", {"method": "EAGLE-3"}, "eagle", {"tree": "dynamic"}, {"role": "eagle3"}),
-        ("unispec/table6", {"temperature": 1.0, "method": "Ours"}, "unispec", {"draft_size": BEST},
+        ("unispec/table6", {"temperature": 1.0, "method": "Ours"}, "unispec", {"draft_size": Best()},
          {"plan": {"temperature": 1.0}}),
-        ("unispec/table10", {"precision": "FLOAT16", "method": "UNISPEC"}, "unispec", {"draft_size": BEST},
+        ("unispec/table10", {"precision": "FLOAT16", "method": "UNISPEC"}, "unispec", {"draft_size": Best()},
          {"plan": {"dtype": "float16"}}),
-        ("unispec/table11", {"context": 2048}, "unispec", {"draft_size": BEST}, {"plan": {"context": 2048}}),
-        ("unispec/table12", {"threshold": 0.025}, "unispec", {"draft_size": BEST, "threshold": 0.025}, {}),
+        ("unispec/table11", {"context": 2048}, "unispec", {"draft_size": Best()},
+         {"plan": {"context": 2048}}),
+        ("unispec/table12", {"threshold": 0.025}, "unispec", {"draft_size": Best(), "threshold": 0.025}, {}),
         ("unispec/table13", {"draft_size": 95}, "unispec", {"draft_size": Best(95 / 110)}, {}),
         ("unispec/table15", {"draft_size": 75}, "unispec", {"draft_size": Best(75 / 111)}, {}),
-        ("unispec/table17", {"method": "SPECTRA + Device-Aware"}, "spectra", {"draft_size": BEST}, {}),
+        ("unispec/table17", {"method": "SPECTRA + Device-Aware"}, "spectra", {"draft_size": Best()}, {}),
         ("ssbd/table2", {"method": "RT"}, "retranslate", {"mode": "rt"}, {}),
         ("ssbd/table3", {"beta": "0.3"}, "retranslate", {"beta": 0.3}, {}),
         ("ssbd/table3", {"beta": "CD"}, "retranslate", {"mode": "cd"}, {}),

@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 from benchmarks import late, retranslation
 from benchmarks.__main__ import main
+from benchmarks.claims import Claim, bars_of
 from benchmarks.confidence import relative
 from benchmarks.retranslation import CD, label
 
 import specviz
 from specviz.errors import ParameterError
 from specviz.measure import claims
-from specviz.measure.claims import Claim, Quality, bars_of, ratio, resampled
+from specviz.measure.claims import Quality, ratio, resampled
 from specviz.measure.report import Bar, Estimate
 from specviz.models import load
 from specviz.replays import translations

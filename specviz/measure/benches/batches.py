@@ -8,28 +8,20 @@ recorded.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 
 from specviz import methods
 from specviz.errors import ParameterError
 from specviz.loop.batch import decode_batch
-from specviz.loop.clock import Clock, clock_for
+from specviz.loop.clock import Clock
 from specviz.loop.cycle import Cycle, decode
-from specviz.measure.report import Bar, Estimate, Report
-from specviz.measure.timing import (
-    BASELINE,
-    Entrant,
-    counter,
-    first_turns,
-    lineup,
-    quiet_clock,
-    setting,
-    settled,
-    synchroniser,
-)
+from specviz.measure import timing
+from specviz.measure.report import Bar, Entry, Estimate, Report, Row, Settings, Tick
+from specviz.measure.timing import BASELINE, Entrant
 from specviz.methods.base import Method
+from specviz.models.protocols import Model
 
 SIZES = (1, 2, 4, 8, 16)
 METHODS = ("autoregressive", "speculative", "cm_asd", "unispec")
@@ -43,15 +35,15 @@ COLUMNS = [
 
 
 def bench(
-    model: Any,
-    drafts: list[Any],
-    entries: list[dict[str, Any]],
+    model: Model,
+    drafts: list[Model],
+    entries: list[Entry],
     *,
     only: Annotated[Sequence[str], "Methods, as autoregressive,unispec."] = METHODS,
     sizes: Annotated[Sequence[int], "Batch sizes; the first is 1."] = SIZES,
     rounds: Annotated[int, "Rounds in which all take turns."] = 5,
     max_new_tokens: Annotated[int, "Most tokens for each prompt."] = 64,
-    tick: Callable[[int, int, str], None] = lambda done, of, name: None,
+    tick: Tick = lambda done, of, name: None,
 ) -> Report:
     """Measure each method at each batch size.
 
@@ -81,15 +73,15 @@ def bench(
     sizes = [int(size) for size in sizes]  # texts from the command line
     if not sizes or sizes[0] != 1:
         raise ParameterError(f"the first batch size is 1, which others are compared with, got {sizes}")
-    ids = first_turns(model, entries)
-    clock_name = quiet_clock(model.device)[1]
-    runs = [(entrant, size) for entrant in lineup(drafts, list(only)) for size in sizes]
+    ids = timing.first_turns(model, entries)
+    clock_name = timing.quiet_clock(model.device)[1]
+    runs = [(entrant, size) for entrant in timing.lineup(drafts, list(only)) for size in sizes]
     makes = {entrant: cold(entrant) for entrant, _ in runs}
     results: dict[tuple[Entrant, int], list[Once]] = {each: [] for each in runs}
     for entrant, size in runs:  # warm
         once(model, entrant, makes[entrant], ids[:size], size, min(8, max_new_tokens))
-    step = counter(tick, rounds * len(runs))
-    with settled():
+    step = timing.counter(tick, rounds * len(runs))
+    with timing.settled():
         for turn in range(rounds):
             first = turn * len(sizes) % len(runs)
             for entrant, size in runs[first:] + runs[:first]:
@@ -97,21 +89,15 @@ def bench(
                 results[entrant, size].append(made)
                 step(entrant.label)
     rows = [row(entrant, size, results[entrant, size], results[entrant, 1]) for entrant, size in runs]
-    where = setting(model, drafts, prompts=len(ids), max_new_tokens=max_new_tokens, rounds=rounds)
+    where = timing.setting(model, drafts, prompts=len(ids), max_new_tokens=max_new_tokens, rounds=rounds)
     own = [each for each in rows if each["method"] == BASELINE and each["batch"] == 8]
-    return Report(
-        "batches",
-        f"Throughput and latency by batch size, {len(ids)} prompts of up to {max_new_tokens} tokens",
-        where,
-        COLUMNS,
-        rows,
-        [Bar("autoregressive, batch 8 over batch 1", each["times"].median, WANTED) for each in own],
-        [
-            f"Medians of {rounds} interleaved rounds, 95 % bootstrap intervals; {clock_name}.",
-            "latency: from the start of a prompt's prefill to its end; waiting for a free row is outside.",
-        ],
-        ("tau", "token", "whole"),
-    )
+    bars = [Bar("autoregressive, batch 8 over batch 1", each["times"].median, WANTED) for each in own]
+    notes = [
+        f"Medians of {rounds} interleaved rounds, 95 % bootstrap intervals; {clock_name}.",
+        "latency: from the start of a prompt's prefill to its end; waiting for a free row is outside.",
+    ]
+    title = f"Throughput and latency by batch size, {len(ids)} prompts of up to {max_new_tokens} tokens"
+    return Report("batches", title, where, COLUMNS, rows, bars, notes, ("tau", "token", "whole"))
 
 
 class Once:
@@ -129,14 +115,12 @@ class Once:
 
 
 def once(
-    model: Any, entrant: Entrant, make: Callable[[], Method], ids: list[list[int]], size: int, limit: int
+    model: Model, entrant: Entrant, make: Callable[[], Method], ids: list[list[int]], size: int, limit: int
 ) -> Once:
     """Decode the prompts, `size` at a time; 1 is the plain loop."""
-    ticks, wait = quiet_clock(model.device)[0], synchroniser(model.device)
-    clock = clock_for(model.device)
-    if type(clock) is Clock:
-        clock.mark = ticks  # type: ignore[method-assign]
-    options: dict[str, Any] = {"drafter": entrant.draft, "max_new_tokens": limit, "clock": clock}
+    ticks, wait = timing.quiet_clock(model.device)[0], timing.synchroniser(model.device)
+    clock = timing.phase_clock(model.device)
+    options: Settings = {"drafter": entrant.draft, "max_new_tokens": limit, "clock": clock}
     cycles: list[list[Cycle]] = [[] for _ in ids]
     method = make()
     method.prepare(model)
@@ -167,7 +151,7 @@ def cold(entrant: Entrant) -> Callable[[], Method]:
     return lambda: kind(**values)
 
 
-def row(entrant: Entrant, size: int, made: list[Once], single: list[Once]) -> dict[str, Any]:
+def row(entrant: Entrant, size: int, made: list[Once], single: list[Once]) -> Row:
     """A line of the table."""
     speeds, alone = ([each.tokens / each.decoding for each in some] for some in (made, single))
     whole = [b.seconds / a.seconds for a, b in zip(made, single)]
@@ -175,14 +159,9 @@ def row(entrant: Entrant, size: int, made: list[Once], single: list[Once]) -> di
     tokens = [len(text) for each in made for text in each.texts]
     same = sum(a == b for a, b in zip(made[0].texts, single[0].texts))
     return {
-        "decoder": entrant.label,
-        "method": entrant.method,
-        "batch": size,
-        "speed": Estimate.of(speeds),
-        "times": Estimate.of([a / b for a, b in zip(speeds, alone)]),
-        "whole": Estimate.of(whole),
+        "decoder": entrant.label, "method": entrant.method, "batch": size, "speed": Estimate.of(speeds),
+        "times": Estimate.of([a / b for a, b in zip(speeds, alone)]), "whole": Estimate.of(whole),
         "latency": Estimate.of(latency),
         "token": 1e3 * float(np.median([s / max(n, 1) for s, n in zip(latency, tokens)])),
-        "tau": made[0].tokens / max(made[0].steps, 1),
-        "same": f"{same} of {len(made[0].texts)}",
-    }
+        "tau": made[0].tokens / max(made[0].steps, 1), "same": f"{same} of {len(made[0].texts)}",
+    }  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 
@@ -12,8 +12,9 @@ from specviz import methods
 from specviz.calibration import Calibration
 from specviz.errors import ParameterError, PromptError
 from specviz.measure.calibrate import Tick, calibrate
-from specviz.measure.report import Bar, Report
+from specviz.measure.report import Bar, Entry, Report, Settings
 from specviz.measure.timing import setting as circumstances
+from specviz.models.protocols import Model
 from specviz.suites import spread
 
 COLUMNS = [
@@ -30,9 +31,9 @@ SHARE, TIME = 0.97, 90.0
 
 
 def bench(
-    model: Any,
-    drafts: list[Any],
-    entries: list[dict[str, Any]],
+    model: Model,
+    drafts: list[Model],
+    entries: list[Entry],
     *,
     number: Annotated[int, "Texts on which every size is tried."] = HELD_OUT,
     max_new_tokens: Annotated[int, "Most tokens for each text."] = 128,
@@ -55,7 +56,7 @@ def bench(
     method = methods.name_of(method)
     drafter = drafts[0] if drafts and methods.find(method).needs_draft else None
     sets = [(str(n), rest[:n]) for n in NUMBERS] + [("5 others", rest[n : n + 5]) for n in (5, 10)]
-    common: dict[str, Any] = {"warm_up": warm, "draft": drafter, "max_new_tokens": max_new_tokens}
+    common: Settings = {"warm_up": warm, "draft": drafter, "max_new_tokens": max_new_tokens}
     made = []
     with tempfile.TemporaryDirectory() as place:
         for name, some in sets:

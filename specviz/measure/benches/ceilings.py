@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 
 from specviz.loop.clock import EventClock
 from specviz.loop.machine import machine
+from specviz.measure.report import Row
 from specviz.measure.timing import quiet_clock, settled, synchroniser
 from specviz.metrics import Ceilings
 
@@ -30,12 +30,12 @@ COLUMNS = [
 
 
 def measure(
-    device: Any = "cpu",
+    device: str | torch.device = "cpu",
     dtype: torch.dtype = torch.float32,
     sizes: Sequence[int] = (),
     rounds: int = 11,
     block: int | None = None,
-) -> tuple[Ceilings, list[dict[str, Any]]]:
+) -> tuple[Ceilings, list[Row]]:
     """Measure the ceilings, with as many threads as torch has.
 
     Parameters
@@ -60,9 +60,9 @@ def measure(
     """
     device = torch.device(device)
     block = block or max(BLOCK, 2 * _largest_cache())
-    rows: list[dict[str, Any]] = []
+    rows: list[Row] = []
 
-    def take(what: str, size: float, kernel: str, work: float, call: Any) -> float:
+    def take(what: str, size: float, kernel: str, work: float, call: Callable[[], object]) -> float:
         rates = work / np.array(_timed(call, device, rounds)) / 1e9
         q25, median, q75 = np.quantile(rates, (0.25, 0.5, 0.75)).tolist()
         unit = "GFLOP/s" if what == "compute" else "GB/s"
@@ -74,7 +74,10 @@ def measure(
         matrix = torch.ones(max(1, size // dtype.itemsize // WIDE), WIDE, dtype=dtype, device=device)
         vector = torch.ones(WIDE, dtype=dtype, device=device)
         moved = matrix.numel() * dtype.itemsize
-        kernels = {"sum": matrix.sum, "matrix times vector": lambda: torch.mv(matrix, vector)}
+        kernels: dict[str, Callable[[], object]] = {
+            "sum": matrix.sum,
+            "matrix times vector": lambda: torch.mv(matrix, vector),
+        }
         return max(take(what, moved, name, moved, call) for name, call in kernels.items())
 
     def write(size: int) -> None:
@@ -102,7 +105,7 @@ def measure(
     return ceilings, rows
 
 
-def _timed(call: Callable[[], Any], device: torch.device, rounds: int) -> list[float]:
+def _timed(call: Callable[[], object], device: torch.device, rounds: int) -> list[float]:
     """Seconds of one call, once a round; each round repeats it until the clock can tell."""
     wait, (clock, _) = synchroniser(device), quiet_clock(device)
     events = EventClock()

@@ -15,26 +15,19 @@ import torch
 from specviz.draft import Draft
 from specviz.loop import Run
 from specviz.loop.machine import thread_count
+from specviz.measure import timing
 from specviz.measure.benches import peers
 from specviz.measure.benches.peers import compared_row, spent
-from specviz.measure.report import Bar, Report
-from specviz.measure.timing import (
-    BASELINE,
-    Texts,
-    Timed,
-    closing,
-    counter,
-    first_turns,
-    paired,
-    quiet_clock,
-    setting,
-)
+from specviz.measure.report import Bar, Entry, Report, Row, Settings, Tick
+from specviz.measure.timing import BASELINE, Texts, Timed
 from specviz.methods import find
 from specviz.methods.signals import likeliest
 from specviz.models import load
 from specviz.models.llamacpp import write_gguf
 from specviz.models.llamacpp.native import Native
+from specviz.models.protocols import Model
 from specviz.suites import spread
+from specviz.trace import Trace
 
 COLUMNS = [("file", "file", ""), *(each for each in peers.COLUMNS if each[0] != "draft")]
 SPARE = peers.SPARE
@@ -42,26 +35,21 @@ THROUGH = "our context"
 GENERATE, OWN_LOOKUP, LOOKUP = "llama-cpp-python generate", "llama-cpp-python prompt lookup", "prompt_lookup"
 PEERS = {THROUGH: GENERATE, BASELINE: GENERATE, LOOKUP: OWN_LOOKUP}
 NOTHING = Draft.empty()
-WIDE: dict[str, Any] = {  # 27 million parameters
-    "num_hidden_layers": 8,
-    "hidden_size": 512,
-    "num_attention_heads": 8,
-    "num_key_value_heads": 4,
-    "intermediate_size": 1536,
-}
+WIDE: Settings = {  # 27 million parameters
+    "num_hidden_layers": 8, "hidden_size": 512, "num_attention_heads": 8, "num_key_value_heads": 4,
+    "intermediate_size": 1536, "max_position_embeddings": 1024, "tie_word_embeddings": True,
+}  # fmt: skip
 NOTES = [
     "tokens/s with prefill: median over texts, and its quartiles. Ratios: medians over texts of tokens/s "
     "on the same text, with a 95 % bootstrap interval. Peers: Llama.generate, greedy, for autoregressive; "
-    "the "
-    "same with LlamaPromptLookupDecoding of the same n-grams and length, which needs logits_all, for "
+    "the same with LlamaPromptLookupDecoding of the same n-grams and length, which needs logits_all, for "
     "prompt_lookup. Each text begins with an empty cache on both sides.",
     "our context: the argmax of its scores goes back into it, and nothing else; autoregressive: the method, "
     "cycle by cycle, with its record.",
     "same text: token for token that of our autoregressive decoding; passes of one and of many tokens round "
     "differently, so others part at near-ties (specviz audit names them).",
     "wide: random weights, in which a token costs what it costs in a small real model. A token of the "
-    "bundled "
-    "models costs so little that the work around a pass is seen.",
+    "bundled models costs so little that the work around a pass is seen.",
 ]
 
 
@@ -73,17 +61,17 @@ class Side:
     model: Any
     ids: list[list[int]]
     times: dict[str, Timed]
-    traces: dict[str, Any]
+    traces: dict[str, Trace]
 
 
 def bench(
-    model: Any,
-    entries: list[dict[str, Any]],
+    model: Model,
+    entries: list[Entry],
     *,
     number: Annotated[int, "Prompts."] = 21,
     max_new_tokens: Annotated[int, "Most tokens for each prompt."] = 128,
     rounds: Annotated[int, "Times that all prompts are decoded."] = 1,
-    tick: Callable[[int, int, str], None] = lambda done, of, name: None,
+    tick: Tick = lambda done, of, name: None,
 ) -> Report:
     """Autoregressive decoding and prompt lookup on llama.cpp against its Python package's own.
 
@@ -94,23 +82,22 @@ def bench(
     ``LlamaPromptLookupDecoding`` more than 1.
     """
     with TemporaryDirectory(prefix="specviz-") as home:
-        given = (
-            model if hasattr(model, "gives_hidden") else _written(model, Path(home) / f"{model.name}.gguf")
-        )
+        native = hasattr(model, "gives_hidden")
+        given: Any = model if native else _written(model, Path(home) / f"{model.name}.gguf")
         wide = _written(_wide(), Path(home) / "wide.gguf")
-        ids = first_turns(given, spread(entries, number)) * rounds
+        ids = timing.first_turns(given, spread(entries, number)) * rounds
         few = [i for i in ids[: max(1, len(ids) // 3)] if max(i) < wide.vocabulary]
-        step = counter(tick, 5 * len(ids) + 3 * len(few))
+        step = timing.counter(tick, 5 * len(ids) + 3 * len(few))
         sides = [
             _decoded(given, given.name, ids, max_new_tokens, [BASELINE, LOOKUP], step),
             _decoded(wide, "wide", few, max_new_tokens, [BASELINE], step),
         ]
         around = [_around(side) for side in sides]
-        about = setting(
+        about = timing.setting(
             given, [], prompts=len(ids) // rounds, rounds=rounds, max_new_tokens=max_new_tokens,
-            clock=quiet_clock("cpu")[1], backend=given.backend,
+            clock=timing.quiet_clock("cpu")[1], backend=given.backend,
         )  # fmt: skip
-    rows = [
+    rows: list[Row] = [
         {"file": side.name, "decoder": name}
         | compared_row(
             timed, side.times[BASELINE], side.times.get(PEERS.get(name, "")), side.traces.get(name)
@@ -131,7 +118,7 @@ def bench(
     return Report("llamacpp", title, about, COLUMNS, rows, bars, notes, SPARE)
 
 
-def _written(model: Any, path: Path) -> Any:
+def _written(model: Model, path: Path) -> Any:
     return load(f"gguf:{write_gguf(model, path, 'f16').path}")
 
 
@@ -141,18 +128,12 @@ def _wide() -> Any:
 
     like = load("town-draft")
     torch.manual_seed(0)
-    words: dict[str, Any] = {
-        "vocab_size": like.vocabulary,
-        "tie_word_embeddings": True,
-        "eos_token_id": list(like.eos),
-    }
-    return load(
-        LlamaForCausalLM(LlamaConfig(**WIDE, **words, max_position_embeddings=1024)), tokenizer=like.tokenizer
-    )
+    config = LlamaConfig(**WIDE, vocab_size=like.vocabulary, eos_token_id=list(like.eos))
+    return load(LlamaForCausalLM(config), tokenizer=like.tokenizer)
 
 
 def _decoded(
-    model: Any, name: str, ids: list[list[int]], most: int, methods: list[str], step: Callable[[Any], None]
+    model: Model, name: str, ids: list[list[int]], most: int, methods: list[str], step: Callable[[Any], None]
 ) -> Side:
     """Every text by our methods and by their peers, in turns."""
     values = find(LOOKUP)().values
@@ -163,18 +144,17 @@ def _decoded(
     for peer in theirs.values():  # warm-up
         peer(ids[longest])
     runs: dict[str, Run] = {}
-    with closing(runs):
+    with timing.closing(runs):
         for method in methods:
-            for _ in Run(model, [ids[longest]], method, max_new_tokens=most):
-                pass
+            timing.finish(Run(model, [ids[longest]], method, max_new_tokens=most))
             runs[method] = Run(model, ids, method, max_new_tokens=most)
         texts = {method: Texts(run) for method, run in runs.items()}
         decoders: dict[str, Callable[[int], list[int]]] = {
             THROUGH: lambda i: through(model, ids[i], most),
             **texts,
-            **{name: partial(_of, peer, ids) for name, peer in theirs.items()},
+            **{name: partial(peer.text, ids) for name, peer in theirs.items()},
         }
-        times = paired(decoders, len(ids), "cpu", step, quiet_clock("cpu")[0])
+        times = timing.paired(decoders, len(ids), "cpu", step, timing.quiet_clock("cpu")[0])
         traces = {method: text.finish() for method, text in texts.items()}
     return Side(name, model, ids, times, traces)
 
@@ -206,6 +186,10 @@ class Peer:
     def __call__(self, ids: list[int]) -> list[int]:
         return list(self.tokens(ids))
 
+    def text(self, texts: list[list[int]], number: int) -> list[int]:
+        """What follows text `number`."""
+        return self(texts[number])
+
     def tokens(self, ids: list[int]) -> Iterator[int]:
         """The new tokens, each when it is there."""
         self.llama.reset()
@@ -216,12 +200,7 @@ class Peer:
                 break
 
 
-def _of(decode: Callable[[list[int]], list[int]], ids: list[list[int]], number: int) -> list[int]:
-    """Text `number` by what decodes token ids."""
-    return decode(ids[number])
-
-
-def through(model: Any, ids: list[int], most: int) -> list[int]:
+def through(model: Model, ids: list[int], most: int) -> list[int]:
     """Greedy decoding by the context's verbs alone."""
     context = model.open([ids], most)
     tokens: list[int] = []
@@ -236,7 +215,7 @@ def through(model: Any, ids: list[int], most: int) -> list[int]:
 
 def _around(side: Side) -> str:
     """What a token costs outside llama_decode, ours and theirs, in a sentence."""
-    clock = quiet_clock("cpu")[0]
+    clock = timing.quiet_clock("cpu")[0]
     ids = side.ids[:3]
     with _counted(Native, "decode", clock) as inside:
         run = Run(side.model, ids, BASELINE, max_new_tokens=32, record=None)
@@ -254,8 +233,7 @@ def _around(side: Side) -> str:
     return (
         f"outside llama_decode, {side.name}: autoregressive {ours * 1e6:.0f} µs a token and {passes:.2f} "
         f"passes, llama-cpp-python {theirs * 1e6:.0f} µs and {len(inside) / tokens:.2f} (our prefill "
-        f"leaves the "
-        "last prompt token to the first cycle)"
+        "leaves the last prompt token to the first cycle)"
     )
 
 

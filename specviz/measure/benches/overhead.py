@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any
+from functools import partial
+from typing import Annotated
 
 from specviz.errors import ModelError, ParameterError
 from specviz.loop import Run
-from specviz.measure.report import Bar, Estimate, Report
-from specviz.measure.timing import (
-    Entrant,
-    Texts,
-    closing,
-    counter,
-    lineup,
-    paired,
-    quiet_clock,
-    setting,
-    settled,
-)
+from specviz.measure import timing
+from specviz.measure.report import Bar, Entry, Estimate, Report, Tick
+from specviz.measure.timing import Entrant, Texts
+from specviz.models.protocols import Model
 from specviz.suites import spread
 
 LIMIT = 1.03
@@ -32,15 +25,15 @@ COLUMNS = [
 
 
 def bench(
-    model: Any,
-    drafts: list[Any],
-    entries: list[dict[str, Any]],
+    model: Model,
+    drafts: list[Model],
+    entries: list[Entry],
     *,
     number: Annotated[int, "Prompts."] = 28,
     max_new_tokens: Annotated[int, "Most tokens for each prompt."] = 128,
     rounds: Annotated[int, "Pairs of runs."] = 7,
     only: Annotated[Sequence[str] | None, "Methods, as unispec,spectra."] = None,
-    tick: Callable[[int, int, str], None] = lambda done, of, name: None,
+    tick: Tick = lambda done, of, name: None,
 ) -> Report:
     """Pairs of runs over the same prompts, one with ``record="judged"`` and one with ``record=None``.
 
@@ -53,9 +46,9 @@ def bench(
     """
     chosen = spread(entries, number)
     rows, bars = [], []
-    clock, name_of_clock = quiet_clock(model.device)
+    clock, name_of_clock = timing.quiet_clock(model.device)
     entrants, refused = [], []
-    for entrant in lineup(drafts, list(only) if only else None):
+    for entrant in timing.lineup(drafts, list(only) if only else None):
         try:
             Run(model, chosen[:1], entrant.method, draft=entrant.draft, record=None).close()
             entrants.append(entrant)
@@ -63,8 +56,8 @@ def bench(
             if only:
                 raise
             refused.append(f"left out: {error}")
-    step = counter(tick, len(entrants) * (rounds + 1))
-    with settled():
+    step = timing.counter(tick, len(entrants) * (rounds + 1))
+    with timing.settled():
         for entrant in entrants:
             pairs = []
             for turn in range(rounds + 1):
@@ -83,7 +76,7 @@ def bench(
             )  # fmt: skip
             name = f"recording {entrant.label}, time with over without"
             bars.append(Bar(name, ratio.median, LIMIT, "at most"))
-    where = setting(
+    where = timing.setting(
         model, drafts, prompts=len(chosen), max_new_tokens=max_new_tokens, rounds=rounds, clock=name_of_clock
     )
     return Report(
@@ -103,7 +96,7 @@ def bench(
 
 
 def pair(
-    model: Any, chosen: list[dict[str, Any]], entrant: Entrant, turn: int, max_new_tokens: int,
+    model: Model, chosen: list[Entry], entrant: Entrant, turn: int, max_new_tokens: int,
     clock: Callable[[], float],
 ) -> tuple[dict[str, float], float, int]:  # fmt: skip
     """Seconds of a run with a record and of one without, those of ending the former, and its tokens."""
@@ -111,19 +104,16 @@ def pair(
     order = list(RECORDS) if turn % 2 else list(RECORDS)[::-1]
     runs = {name: Run(model, chosen, entrant.method, record=RECORDS[name], **options) for name in order}
     texts = sum(len(e.get("turns", [0])) for e in chosen)
-    with closing(runs):
+    with timing.closing(runs):
         decoders = {name: Texts(run) for name, run in runs.items()}
-        times = paired(decoders, texts, model.device, clock=clock)
+        times = timing.paired(decoders, texts, model.device, clock=clock)
         # What is still held is written, and the tables are made: that is recording, too.
-        endings = {name: _ending(decoder) for name, decoder in decoders.items()}
-        ends = paired(endings, 1, model.device, clock=clock)
+        endings = {name: partial(_ending, decoder) for name, decoder in decoders.items()}
+        ends = timing.paired(endings, 1, model.device, clock=clock)
     spent = {name: sum(times[name].seconds) + ends[name].seconds[0] for name in RECORDS}
     return spent, ends["with"].seconds[0], times["with"].tokens
 
 
-def _ending(decoder: Texts) -> Callable[[int], list[int]]:
-    def end(_: int) -> list[int]:
-        decoder.finish()
-        return []
-
-    return end
+def _ending(decoder: Texts, _: int) -> list[int]:
+    decoder.finish()
+    return []

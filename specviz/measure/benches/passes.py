@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Annotated, Any
 
 import numpy as np
@@ -11,10 +12,11 @@ import torch
 
 from specviz.draft import Draft
 from specviz.errors import ParameterError
-from specviz.measure.report import Bar, Estimate, Report
-from specviz.measure.timing import quiet_clock, setting, settled, synchroniser
+from specviz.measure.report import Bar, Estimate, Report, Row, Tick
+from specviz.measure.timing import K, quiet_clock, seconds_of, setting, settled, synchroniser
 from specviz.methods import find
 from specviz.models import kernels
+from specviz.models.protocols import Model
 
 SIZES = (1, 2, 4, 5, 8, 9, 16, 17, 32)
 FORMATS = (torch.float32, torch.bfloat16)
@@ -29,9 +31,7 @@ SPARE = ("q25", "q75", "over")
 BARS = {"smollm2": {1: 1.02, 5: 0.58, 9: 0.62, 17: 0.66}}
 
 
-def measure(
-    model: Any, sizes: Sequence[int] = SIZES, context: int = 128, rounds: int = 31
-) -> list[dict[str, Any]]:
+def measure(model: Model, sizes: Sequence[int] = SIZES, context: int = 128, rounds: int = 31) -> list[Row]:
     """Time passes of each size after the same context, in turns.
 
     Parameters
@@ -59,23 +59,25 @@ def measure(
 
 
 def measure_together(
-    models: Mapping[Any, Any],
+    models: Mapping[K, Model],
     sizes: Sequence[int] = SIZES,
     context: int = 128,
     rounds: int = 31,
-    tick: Callable[[int, int, str], None] = lambda done, of, name: None,
-) -> dict[Any, dict[int, np.ndarray]]:
-    """As `measure`, of several models that take turns within each round.
+    tick: Tick = lambda done, of, name: None,
+    rows: int = 1,
+    prefill: int = 0,
+) -> dict[K, dict[int, np.ndarray]]:
+    """As `measure`, of several models that take turns within each round; a pass may hold several rows.
 
     Returns
     -------
     dict of label to dict of size to array [rounds]
-        Milliseconds.
+        Milliseconds; under -1 those of the prefill of so many tokens, if one is asked for.
     """
     sizes = sorted({1, *sizes})
     if sizes[0] < 1 or context < 1:
         raise ParameterError("a pass holds at least one token, and so does its context")
-    spent: dict[Any, dict[int, list[float]]] = {label: {g: [] for g in sizes} for label in models}
+    spent = {label: {g: list[float]() for g in sizes + [-1] * bool(prefill)} for label in models}
     opened = {}
     try:
         for label, model in models.items():
@@ -84,36 +86,38 @@ def measure_together(
                     f"{context} tokens of context and {sizes[-1]} in a pass do not fit into {model.name}'s "
                     f"{model.max_length}"
                 )
-            ids = np.random.default_rng(0).integers(0, model.vocabulary, context + sizes[-1]).tolist()
-            drafts = {
-                g: Draft(np.array(ids[context : context + g - 1], np.int64), np.arange(-1, g - 2))
+            ids = np.random.default_rng(0).integers(0, model.vocabulary, (rows, context + sizes[-1]))
+            begun = model.open(ids[:, :context].tolist(), sizes[-1])
+            short = ids[:, : prefill + 1].tolist()
+            passes = {
+                g: partial(begun.forward, [Draft.chain(row[context : context + g - 1]) for row in ids])
                 for g in sizes
             }
-            text = model.open([ids[:context]], sizes[-1])
-            opened[label] = text, drafts, synchroniser(model.device), quiet_clock(model.device)[0]
-            text.prefill()
+            timed = partial(seconds_of, wait=synchroniser(model.device), clock=quiet_clock(model.device)[0])
+            opened[label] = begun, passes, timed, short
+            begun.prefill()
             for g in sizes * 3:
-                text.forward(drafts[g])  # the first also computes the context's last token
+                passes[g]()  # the first also computes the context's last token
         with settled():
             for turn in range(rounds):
                 first = turn % len(sizes)
                 for g in sizes[first:] + sizes[:first]:
-                    for label, (text, drafts, wait, clock) in opened.items():
-                        wait()
-                        begin = clock()
-                        text.forward(drafts[g])
-                        wait()
-                        spent[label][g].append(1e3 * (clock() - begin))
+                    for label, (_, passes, timed, _) in opened.items():
+                        spent[label][g].append(1e3 * timed(passes[g]))
+                for label, (_, _, timed, short) in opened.items() if prefill else ():
+                    new = models[label].open(short, 1)
+                    try:
+                        spent[label][-1].append(1e3 * timed(new.prefill))
+                    finally:
+                        new.close()
                 tick(turn + 1, rounds, "rounds")
     finally:
-        for text, *_ in opened.values():
-            text.close()
+        for begun, *_ in opened.values():
+            begun.close()
     return {label: {g: np.array(each) for g, each in by.items()} for label, by in spent.items()}
 
 
-def rows_of(
-    spent: dict[int, np.ndarray], reference: dict[int, np.ndarray] | None = None
-) -> list[dict[str, Any]]:
+def rows_of(spent: dict[int, np.ndarray], reference: dict[int, np.ndarray] | None = None) -> list[Row]:
     """A row for each size; with a `reference` also its time over that one's, as an `Estimate`."""
     rows = []
     for g, times in spent.items():
@@ -125,15 +129,15 @@ def rows_of(
     return rows
 
 
-def variants(model: Any) -> dict[tuple[str, str], Any]:
+def variants(model: Model) -> dict[tuple[str, str], Any]:
     """A model in each layout and number format that serve it here, by layout and format.
 
     Only a causal model on torch has several; of another the one that was loaded comes back.
     """
-    from specviz.models.model import Model
+    from specviz.models.model import Model as Causal
 
     own = getattr(model, "kernels", "–"), str(model.dtype).removeprefix("torch.")
-    if not isinstance(model, Model) or not model.plain or torch.device(model.device).type != "cpu":
+    if not isinstance(model, Causal) or not model.plain or torch.device(model.device).type != "cpu":
         return {own: model}
     made = {}
     for dtype in FORMATS:
@@ -142,18 +146,18 @@ def variants(model: Any) -> dict[tuple[str, str], Any]:
             net = copy.deepcopy(net).to(dtype)
         for layout in kernels.candidates(net.device, dtype):
             label = layout, str(dtype).removeprefix("torch.")
-            made[label] = model if label == own else Model(net, model.tokenizer, model.name, kernels=layout)
+            made[label] = model if label == own else Causal(net, model.tokenizer, model.name, kernels=layout)
     return made if own in made else {**made, own: model}
 
 
 def bench(
-    model: Any,
-    drafts: list[Any],
+    model: Model,
+    drafts: list[Model],
     *,
     context: Annotated[int, "Tokens committed before the pass."] = 128,
     largest: Annotated[int, "Most tokens in a pass."] = 32,
     rounds: Annotated[int, "Passes of each size."] = 31,
-    tick: Callable[[int, int, str], None] = lambda done, of, name: None,
+    tick: Tick = lambda done, of, name: None,
 ) -> Report:
     """s(g) of the target in each layout and number format, and of each draft model as it is."""
     drafts = find("speculative").suited(drafts)  # an EAGLE drafter has no passes of its own
@@ -162,7 +166,7 @@ def bench(
     sizes = [g for g in SIZES if g <= min(largest, min(m.max_length for m in models) - context)]
     used = getattr(model, "kernels", "–"), str(model.dtype).removeprefix("torch.")
     spent = measure_together(variants(model), sizes, context, rounds, tick=tick)
-    rows: list[dict[str, Any]] = []
+    rows: list[Row] = []
     for (layout, number), times in spent.items():
         made = rows_of(times, spent.get(REFERENCE))
         labels = {"model": model.name, "layout": layout, "format": number, "used": (layout, number) == used}
@@ -188,7 +192,7 @@ def bench(
     )
 
 
-def _bars(model: Any, rows: list[dict[str, Any]]) -> list[Bar]:
+def _bars(model: Model, rows: list[Row]) -> list[Bar]:
     limits = next((bars for name, bars in BARS.items() if model.name.split(" ")[0] == name), {})
     mine = {row["g"]: row for row in rows if row["used"] and row["format"] == REFERENCE[1] and row["over"]}
     return [

@@ -14,20 +14,13 @@ import torch
 from specviz import metrics
 from specviz.errors import ModelError
 from specviz.loop import Run
-from specviz.measure.report import Bar, Estimate, Report
-from specviz.measure.timing import (
-    BASELINE,
-    Texts,
-    Timed,
-    closing,
-    counter,
-    first_turns,
-    paired,
-    phases,
-    setting,
-)
+from specviz.measure import timing
+from specviz.measure.report import Bar, Entry, Estimate, Report, Row, Settings, Tick
+from specviz.measure.timing import BASELINE, Texts, Timed
 from specviz.methods import find
+from specviz.models.protocols import Model
 from specviz.suites import spread
+from specviz.trace import Trace
 
 COLUMNS = [
     ("decoder", "decoder", ""), ("draft", "draft", ""), ("speed", "tokens/s with prefill", "{:,.0f}"),
@@ -35,12 +28,8 @@ COLUMNS = [
     ("baseline", "over our autoregressive [95%]", ""), ("tau", "τ", "{:.2f}"), ("same", "same text", ""),
 ]  # fmt: skip
 SPARE = ("q25", "q75", "tau", "same")
-GENERATE, COMPILED, ASSISTED, COPIED = (
-    "transformers generate",
-    "transformers generate, compiled",
-    "transformers assisted",
-    "transformers prompt lookup",
-)
+GENERATE, COMPILED = "transformers generate", "transformers generate, compiled"
+ASSISTED, COPIED = "transformers assisted", "transformers prompt lookup"
 LOOKUP = "prompt_lookup"
 NOTES = [
     "tokens/s with prefill: median over texts, and its quartiles. Ratios: medians over texts of tokens/s "
@@ -64,14 +53,14 @@ class Side:
 
 
 def bench(
-    model: Any,
-    drafts: list[Any],
-    entries: list[dict[str, Any]],
+    model: Model,
+    drafts: list[Model],
+    entries: list[Entry],
     *,
     number: Annotated[int, "Prompts."] = 21,
     max_new_tokens: Annotated[int, "Most tokens for each prompt."] = 128,
     rounds: Annotated[int, "Times that all prompts are decoded."] = 1,
-    tick: Callable[[int, int, str], None] = lambda done, of, name: None,
+    tick: Tick = lambda done, of, name: None,
 ) -> Report:
     """Autoregressive and speculative decoding against transformers' own, text by text in turns.
 
@@ -82,7 +71,7 @@ def bench(
     assisted generation at least 1.2 with each draft model;
     ``speculative`` and ``bild`` with their better draft model over our autoregressive more than 1.
     """
-    ids = first_turns(model, spread(entries, number)) * rounds
+    ids = timing.first_turns(model, spread(entries, number)) * rounds
     drafts = find("speculative").suited(drafts)  # transformers assist with models, not with an EAGLE drafter
     length = find("speculative")().values["draft_length"]
     cuda = torch.device(model.device).type == "cuda"
@@ -95,15 +84,14 @@ def bench(
     named = {draft.name: draft for draft in drafts}
     ours = [Side(BASELINE), Side(LOOKUP)]
     ours += [Side(name, draft) for name in ("speculative", "bild") for draft in named]
-    with closing(runs):
+    with timing.closing(runs):
         for side in ours:
-            options: dict[str, Any] = {"draft": named.get(side.draft), "max_new_tokens": max_new_tokens}
-            for _ in Run(model, [ids[longest], ids[0]], side.decoder, **options):
-                pass
+            options: Settings = {"draft": named.get(side.draft or ""), "max_new_tokens": max_new_tokens}
+            timing.finish(Run(model, [ids[longest], ids[0]], side.decoder, **options))
             runs[side] = Run(model, ids, side.decoder, **options)
         texts = {side: Texts(run) for side, run in runs.items()}
-        step = counter(tick, len(ids) * (len(texts) + len(theirs)))
-        times = paired({**texts, **theirs}, len(ids), model.device, lambda side: step(side.label))
+        step = timing.counter(tick, len(ids) * (len(texts) + len(theirs)))
+        times = timing.paired({**texts, **theirs}, len(ids), model.device, lambda side: step(side.label))
         traces = {side: text.finish() for side, text in texts.items()}
     peers = {Side(BASELINE): Side(GENERATE), Side(LOOKUP): Side(COPIED)}
     peers |= {Side("speculative", name): Side(ASSISTED, name) for name in named}
@@ -114,37 +102,33 @@ def bench(
         for side, timed in times.items()
     ]
     bars = _bars(rows, cuda, times)
-    about = setting(
-        model,
-        drafts,
-        prompts=len(ids) // rounds,
-        rounds=rounds,
-        max_new_tokens=max_new_tokens,
-        draft_length=length,
-    )
+    sizes = {"rounds": rounds, "max_new_tokens": max_new_tokens, "draft_length": length}
+    about = timing.setting(model, drafts, prompts=len(ids) // rounds, **sizes)
     version = about["versions"].get("transformers", "")
     title = f"Against transformers {version}: {model.name}, {len(ids)} texts, {length} draft tokens, greedy"
     return Report("peers", title, about, COLUMNS, rows, bars, [*NOTES, *map(spent, traces.values())], SPARE)
 
 
 def opponents(
-    peer: Peer, ids: list[list[int]], drafts: list[Any], length: int, cuda: bool
+    peer: Peer, ids: list[list[int]], drafts: list[Model], length: int, cuda: bool
 ) -> dict[Side, Callable[[int], list[int]]]:
     """transformers' own decoders of the texts, by number."""
-    lookup = find(LOOKUP)().values
     theirs: dict[Side, Callable[[int], list[int]]] = {
         Side(GENERATE): lambda i: peer.generate(ids[i]),
-        Side(COPIED): lambda i: peer.copied(ids[i], lookup["draft_length"], lookup["ngram_max"]),
+        Side(COPIED): lambda i: peer.generate(ids[i], **lookup_options()),
     }
     if cuda:
         theirs[Side(COMPILED)] = lambda i: peer.generate(ids[i], cache_implementation="static")
     for draft in drafts:
-        assistant = twin(draft)
-        theirs[Side(ASSISTED, draft.name)] = partial(peer.answer, ids, assistant, length)
+        theirs[Side(ASSISTED, draft.name)] = partial(_assisted, peer, ids, twin(draft), length)
     return theirs
 
 
-def compared_row(timed: Timed, base: Timed, peer: Timed | None, trace: Any) -> dict[str, Any]:
+def _assisted(peer: Peer, ids: list[list[int]], assistant: Any, length: int, number: int) -> list[int]:
+    return peer.assisted(ids[number], assistant, length)
+
+
+def compared_row(timed: Timed, base: Timed, peer: Timed | None, trace: Trace | None) -> Row:
     """A decoder's figures, over its peer and over our autoregressive decoding (None for what is missing)."""
     low, middle, high = np.quantile(timed.speeds(), (0.25, 0.5, 0.75)).tolist()
     return {
@@ -155,7 +139,7 @@ def compared_row(timed: Timed, base: Timed, peer: Timed | None, trace: Any) -> d
     }  # fmt: skip
 
 
-def _bars(rows: list[dict[str, Any]], cuda: bool, times: dict[Side, Timed]) -> list[Bar]:
+def _bars(rows: list[Row], cuda: bool, times: dict[Side, Timed]) -> list[Bar]:
     by = {(row["decoder"], row["draft"]): row for row in rows}
     bars = [Bar("autoregressive over generate", by[BASELINE, None]["peer"].median, 1.0)]
     bars.append(Bar("prompt_lookup over transformers' own", by[LOOKUP, None]["peer"].median, 1.0))
@@ -173,11 +157,11 @@ def _bars(rows: list[dict[str, Any]], cuda: bool, times: dict[Side, Timed]) -> l
     return bars
 
 
-def spent(trace: Any) -> str:
+def spent(trace: Trace) -> str:
     """Where a run's time went, in a sentence."""
     draft = (trace.run["draft"] or {}).get("name")
     label = trace.run["method"] + (f", {draft}" if draft else "")
-    shares = ", ".join(f"{name} {share:.0%}" for name, share in phases(trace).items())
+    shares = ", ".join(f"{name} {share:.0%}" for name, share in timing.phases(trace).items())
     return f"time of {label}: {shares}"
 
 
@@ -200,14 +184,6 @@ class Peer:
         out = self.net.generate(given, attention_mask=torch.ones_like(given), **self.options, **more)
         return out[0, len(ids) :].tolist()
 
-    def copied(self, ids: list[int], length: int, longest: int) -> list[int]:
-        """``generate(prompt_lookup_num_tokens=...)``: its own prompt lookup."""
-        return self.generate(ids, **lookup_options(length, longest))
-
-    def answer(self, texts: list[list[int]], assistant: Any, length: int, number: int) -> list[int]:
-        """`assisted` on text `number`."""
-        return self.assisted(texts[number], assistant, length)
-
     def assisted(self, ids: list[int], assistant: Any, length: int) -> list[int]:
         """``generate(assistant_model=...)`` that drafts `length` tokens each time."""
         config = assistant.generation_config
@@ -217,9 +193,10 @@ class Peer:
         return self.generate(ids, assistant_model=assistant)
 
 
-def lookup_options(length: int, longest: int) -> dict[str, int]:
-    """What ``generate`` takes for prompt lookup: tokens of a draft, and the longest n-gram."""
-    return {"prompt_lookup_num_tokens": length, "max_matching_ngram_size": longest}
+def lookup_options() -> dict[str, int]:
+    """What ``generate`` takes for a prompt lookup of as many tokens and as long n-grams as ours."""
+    ours = find(LOOKUP)().values
+    return {"prompt_lookup_num_tokens": ours["draft_length"], "max_matching_ngram_size": ours["ngram_max"]}
 
 
 def twin(model: Any) -> Any:

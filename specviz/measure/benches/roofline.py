@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 import torch
 
-from specviz.draft import Draft
 from specviz.errors import ParameterError
 from specviz.measure.benches import ceilings as measuring
-from specviz.measure.report import Part, Report
-from specviz.measure.timing import quiet_clock, setting, settled, synchroniser
+from specviz.measure.benches.passes import measure_together
+from specviz.measure.report import Part, Report, Row, Tick
+from specviz.measure.timing import quiet_clock, setting
 from specviz.methods import find
 from specviz.metrics import Ceilings
 from specviz.metrics.costs import Shape
+from specviz.models.protocols import Model
 
 CONTEXT = 128  # tokens that a pass stands behind
 SIZES = (1, 4, 8, 16)
@@ -32,17 +32,18 @@ SPARE = ("q25", "q75", "mb", "bound")
 
 
 def bench(
-    model: Any,
-    drafts: list[Any],
+    model: Model,
+    drafts: list[Model],
     *,
     rounds: Annotated[int, "Passes of each kind."] = 31,
-    tick: Callable[[int, int, str], None] = lambda done, of, name: None,
+    tick: Tick = lambda done, of, name: None,
 ) -> Report:
     """Every kind of pass of the target and of each draft model, beside the machine's roofline."""
     drafts = find("speculative").suited(drafts)  # an EAGLE drafter has no passes of its own
-    models = [model, *drafts]
+    models, shapes = [model, *drafts], []
     for each in models:
-        if each.geometry is None:
+        geometry = getattr(each, "geometry", None)
+        if geometry is None:
             raise ParameterError(
                 f"the costs of {each.name} are unknown: it has other matrices than those of attention and a "
                 "feed-forward network"
@@ -53,7 +54,7 @@ def bench(
             raise ParameterError(
                 f"bench roofline needs {CONTEXT + max(SIZES)} tokens of {each.name}'s context"
             )
-    shapes = [Shape(each.geometry) for each in models]
+        shapes.append(Shape(geometry))
     sizes = [int(shape.weights(1)) for shape in shapes]
     dtype = model.dtype if isinstance(model.dtype, torch.dtype) else torch.float32
     total = 1 + len(models)
@@ -83,60 +84,21 @@ def bench(
     )
 
 
-def passes(model: Any, shape: Shape, top: Ceilings, rounds: int) -> list[dict[str, Any]]:
+def passes(model: Model, shape: Shape, top: Ceilings, rounds: int) -> list[Row]:
     """Each kind of pass: its costs, the roofline's time and the measured one, in milliseconds."""
     rows = []
     size = float(shape.weights(1))
     for batch in BATCHES:
-        spent = measure(model, batch, rounds)
-        for name, seconds in spent.items():
+        spent = measure_together({"": model}, SIZES, CONTEXT, rounds, rows=batch, prefill=PREFILL)[""]
+        for name, times in spent.items():
             tokens, cached, logits = (PREFILL, 0, 0) if name < 0 else (name, CONTEXT - 1, name)
             flops, moved = shape.chain(tokens, cached, logits, batch)
-            q25, median, q75 = (1e3 * np.quantile(seconds, (0.25, 0.5, 0.75))).tolist()
+            q25, median, q75 = np.quantile(times, (0.25, 0.5, 0.75)).tolist()
             best = 1e3 * top.seconds(flops, moved, size)
             computing = flops / top.compute >= moved / top.bandwidth(size)
-            row: dict[str, Any] = {
-                "pass": f"prefill {PREFILL}" if name < 0 else f"{name} token" + "s" * (name > 1)
-            }
+            row: Row = {"pass": f"prefill {PREFILL}" if name < 0 else f"{name} token" + "s" * (name > 1)}
             row |= {"rows": batch, "mflops": flops / 1e6, "mb": moved / 1e6, "intensity": flops / moved}
             row |= {"bound": "computing" if computing else "moving", "roofline": best}
             row |= {"median": median, "q25": q25, "q75": q75, "ratio": median / best}
             rows.append(row)
     return rows
-
-
-def measure(model: Any, rows: int, rounds: int, sizes: Sequence[int] = SIZES) -> dict[int, list[float]]:
-    """Seconds of passes over so many tokens a row, in turns; under -1 those of a prefill."""
-    rng = np.random.default_rng(0)
-    texts = rng.integers(0, model.vocabulary, (rows, CONTEXT + max(sizes))).tolist()
-    drafts = {
-        g: [Draft.chain(np.array(text[CONTEXT : CONTEXT + g - 1], np.int64)) for text in texts] for g in sizes
-    }
-    wait, (clock, _) = synchroniser(model.device), quiet_clock(model.device)
-    spent: dict[int, list[float]] = {g: [] for g in (*sizes, -1)}
-
-    def timed(call: Callable[[], Any]) -> float:
-        wait()
-        begin = clock()
-        call()
-        wait()
-        return clock() - begin
-
-    opened = model.open([text[:CONTEXT] for text in texts], max(sizes))
-    try:
-        opened.prefill()
-        for g in [*sizes] * 3:
-            opened.forward(drafts[g])
-        with settled():
-            for turn in range(rounds):
-                first = turn % len(sizes)
-                for g in [*sizes[first:], *sizes[:first]]:
-                    spent[g].append(timed(lambda g=g: opened.forward(drafts[g])))  # type: ignore[misc]
-                new = model.open([text[: PREFILL + 1] for text in texts], 1)
-                try:
-                    spent[-1].append(timed(new.prefill))
-                finally:
-                    new.close()
-    finally:
-        opened.close()
-    return spent

@@ -13,8 +13,8 @@ import json
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from importlib import metadata
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -27,26 +27,17 @@ from specviz import methods
 from specviz.errors import ParameterError, PromptError
 from specviz.files import write_text
 from specviz.loop import Run
-from specviz.loop.cycle import Cycle
 from specviz.loop.machine import identity, thread_count
+from specviz.measure import timing
 from specviz.measure.benches import llamacpp, peers
 from specviz.measure.benches.trees import draft_sizes, groups
 from specviz.measure.calibrate import calibrate
-from specviz.measure.report import Bar, Part, Report
-from specviz.measure.timing import (
-    BASELINE,
-    Texts,
-    clock_of,
-    closing,
-    counter,
-    first_turns,
-    paired,
-    setting,
-    synchroniser,
-)
+from specviz.measure.report import Bar, Entry, Part, Report, Row, Settings, Tick
+from specviz.measure.timing import BASELINE, Phased
 from specviz.methods import Method
 from specviz.metrics import Estimate
 from specviz.metrics.interval import pooled
+from specviz.models.protocols import Model
 from specviz.suites import spread
 
 LOOKUP, TUNED = "prompt_lookup", "prompt_lookup-tuned"
@@ -105,25 +96,19 @@ NOTES = [
 
 @dataclass(frozen=True)
 class Selection:
-    """Prompts by what they are for; none is in two groups.
+    """Prompts by what they are for; none is in two groups."""
 
-    Parameters
-    ----------
-    timed, warm, calibration : list of dict
-        Entries of a suite: what is timed, what fills warm stores, what draft sizes are timed on.
-    """
-
-    timed: list[dict[str, Any]]
-    warm: list[dict[str, Any]]
-    calibration: list[dict[str, Any]]
+    timed: list[Entry]
+    warm: list[Entry]  # they fill warm stores
+    calibration: list[Entry]  # draft sizes are timed on them
 
     @classmethod
     def of(
         cls,
-        entries: Sequence[dict[str, Any]],
+        entries: Sequence[Entry],
         number: int,
         ids: Sequence[str] | None = None,
-        fits: Callable[[dict[str, Any]], bool] = lambda entry: True,
+        fits: Callable[[Entry], bool] = lambda entry: True,
     ) -> Selection:
         """Choose, always alike: the timed prompts by id or spread over the kinds of work, then the others.
 
@@ -151,7 +136,7 @@ class Selection:
             wanted = [by_id[name] for name in ids]
             timed = wanted if number >= len(wanted) else spread(wanted, number)
         taken = {_first_turn(entry) for entry in timed}
-        others: list[dict[str, Any]] = []
+        others: list[Entry] = []
         for entry in spread(entries, len(entries)):
             if len(others) < WARM_UP + CALIBRATION and _first_turn(entry) not in taken and fits(entry):
                 taken.add(_first_turn(entry))
@@ -159,7 +144,7 @@ class Selection:
         return cls(timed, others[:WARM_UP], others[WARM_UP:])
 
 
-def _first_turn(entry: dict[str, Any]) -> str:
+def _first_turn(entry: Entry) -> str:
     return json.dumps(entry["turns"][0] if "turns" in entry else entry["prompt"])
 
 
@@ -201,30 +186,14 @@ def chosen_ids(path: Path, prompts: str) -> list[str]:
 
 @dataclass(frozen=True)
 class Contender:
-    """A way to decode.
+    """A way to decode."""
 
-    Parameters
-    ----------
-    name : str
-        As ``--only`` takes it.
-    method : str
-        Of ours; empty for another engine.
-    memory : str
-        How a store starts: ``cold`` or ``warm``; empty without one.
-    g : int or None
-        Draft size; None for the method's default.
-    fixed : bool
-        Whether the size was given, not calibrated.
-    calibrated : bool
-        Whether the size is calibrated where none is given.
-    """
-
-    name: str
-    method: str = ""
-    memory: str = ""
-    g: int | None = None
-    fixed: bool = False
-    calibrated: bool = False
+    name: str  # as ``--only`` takes it
+    method: str = ""  # of ours; empty for another engine
+    memory: str = ""  # how a store starts: ``cold`` or ``warm``; empty without one
+    g: int | None = None  # draft size; None for the method's default
+    fixed: bool = False  # whether the size was given, not calibrated
+    calibrated: bool = False  # whether the size is calibrated where none is given
 
     @property
     def label(self) -> str:
@@ -238,7 +207,7 @@ class Contender:
 
 
 def lineup(
-    model: Any, only: Sequence[str] | None, chosen: dict[str, int] | None = None, sizes: Sequence[int] = ()
+    model: Model, only: Sequence[str] | None, chosen: dict[str, int] | None = None, sizes: Sequence[int] = ()
 ) -> tuple[list[Contender], dict[str, str]]:
     """The contenders, autoregressive decoding first, and why others are left out.
 
@@ -279,7 +248,7 @@ def lineup(
     return out, {name: why for name, why in lacking.items() if name in names}
 
 
-def _lacking(model: Any) -> dict[str, str]:
+def _lacking(model: Model) -> dict[str, str]:
     """Engines that cannot run this model, and why."""
     out: dict[str, str] = {}
     if getattr(model, "net", None) is None:
@@ -295,7 +264,7 @@ def _lacking(model: Any) -> dict[str, str]:
     return out
 
 
-def gguf_file(model: Any) -> Path | None:
+def gguf_file(model: Model) -> Path | None:
     """The GGUF file that a model was read from, whatever computes it."""
     path = getattr(model, "path", None)
     return Path(path) if path is not None and Path(path).suffix == ".gguf" else None
@@ -303,77 +272,50 @@ def gguf_file(model: Any) -> Path | None:
 
 @dataclass(frozen=True)
 class Phases:
-    """How a text's time divides.
+    """How a text's time divides."""
 
-    Parameters
-    ----------
-    prefill : float
-        Seconds until decoding begins.
-    head : int
-        New tokens that came with the prefill.
-    passes : int or None
-        The target's passes after it; None where nobody counts them.
-    """
-
-    prefill: float
-    head: int = 0
-    passes: int | None = None
+    prefill: float  # seconds until decoding begins
+    head: int = 0  # new tokens that came with the prefill
+    passes: int | None = None  # the target's passes after it; None where nobody counts them
 
 
-class Ours(Texts):
+class Ours(Phased):
     """A run of ours that says how each text's time divides."""
 
-    def __init__(self, run: Run, clock: Callable[[], float]) -> None:
-        super().__init__(run)
-        self.clock, self.wait = clock, synchroniser(run.model.device)
-        self.phases: list[Phases] = []
-
-    def __call__(self, number: int = 0) -> list[int]:
-        self.begin, self.prefill, self.cycles = self.clock(), 0.0, 0
-        tokens = super().__call__(number)
-        self.phases.append(Phases(self.prefill, 0, self.cycles))
-        return tokens
-
-    def notice(self, cycle: Cycle) -> None:
-        if cycle.number:
-            self.cycles += 1
-        else:
-            self.wait()
-            self.prefill = self.clock() - self.begin
+    @property
+    def phases(self) -> list[Phases]:
+        return [Phases(prefill, 0, cycles) for prefill, cycles in zip(self.prefills, self.cycles)]
 
 
+@dataclass
 class Transformers:
     """transformers' own decoding of the same weights; a streamer notices when tokens come."""
 
-    def __init__(
-        self, peer: peers.Peer, texts: list[list[int]], clock: Callable[[], float], lookup: bool
-    ) -> None:
-        self.peer, self.texts, self.clock = peer, texts, clock
-        self.more: dict[str, Any] = {}
-        if lookup:
-            values = methods.find(LOOKUP)().values
-            self.more = peers.lookup_options(values["draft_length"], values["ngram_max"])
-        self.phases: list[Phases] = []
+    peer: peers.Peer
+    texts: list[list[int]]
+    clock: Callable[[], float]
+    options: Mapping[str, int]
+    phases: list[Phases] = field(default_factory=list)
 
     def __call__(self, number: int) -> list[int]:
-        begin, puts = self.clock(), []
-
-        def put(tokens: Any) -> None:
-            puts.append((self.clock(), tokens.numel()))
-
-        streamer = SimpleNamespace(put=put, end=lambda: None)
-        tokens = self.peer.generate(self.texts[number], streamer=streamer, **self.more)
+        begin, puts = self.clock(), list[tuple[float, int]]()
+        streamer = SimpleNamespace(
+            put=lambda tokens: puts.append((self.clock(), tokens.numel())), end=lambda: None
+        )
+        tokens = self.peer.generate(self.texts[number], streamer=streamer, **self.options)
         (first, head), later = puts[1], puts[2:]  # the very first is the prompt
         self.phases.append(Phases(first - begin, head, len(later)))
         return tokens
 
 
+@dataclass
 class LlamaCpp:
     """llama-cpp-python's own generation from the same file."""
 
-    def __init__(self, peer: llamacpp.Peer, texts: list[list[int]], clock: Callable[[], float]) -> None:
-        self.peer, self.texts, self.clock = peer, texts, clock
-        self.phases: list[Phases] = []
+    peer: llamacpp.Peer
+    texts: list[list[int]]
+    clock: Callable[[], float]
+    phases: list[Phases] = field(default_factory=list)
 
     def __call__(self, number: int) -> list[int]:
         tokens: list[int] = []
@@ -386,14 +328,22 @@ class LlamaCpp:
         return tokens
 
 
+Decoder = Ours | Transformers | LlamaCpp
+
+
 class Stage:
     """What is made once and serves every round: other engines' copies of the model, and filled stores."""
 
     def __init__(
-        self, model: Any, lineup: list[Contender], texts: list[list[int]], others: list[list[int]], most: int
+        self,
+        model: Model,
+        lineup: list[Contender],
+        texts: list[list[int]],
+        others: list[list[int]],
+        most: int,
     ) -> None:
         self.model, self.lineup, self.texts, self.others, self.most = model, lineup, texts, others, most
-        self.clock = clock_of(model)[0]
+        self.clock = timing.clock_of(model)[0]
         names = {contender.name for contender in lineup}
         self.peer: Any = peers.Peer(model, most) if names & {GENERATE, GENERATE_LOOKUP} else None
         self.llamas = {
@@ -433,9 +383,9 @@ class Stage:
         """What a contender decodes before the rounds."""
         return self.others if contender.memory == "warm" else self.others[:1]
 
-    def decoders(self) -> dict[str, Any]:
+    def decoders(self) -> dict[str, Decoder]:
         """Everybody, ready for a round: each with a fresh store, or with a copy of the filled one."""
-        out: dict[str, Any] = {}
+        out: dict[str, Decoder] = {}
         for contender in self.lineup:
             method = contender.build() if contender.method else None
             if method is not None and contender.label in self.stores:
@@ -443,14 +393,15 @@ class Stage:
             out[contender.label] = self._decoder(contender, method, self.texts)
         return out
 
-    def _decoder(self, contender: Contender, method: Method | None, texts: list[list[int]]) -> Any:
+    def _decoder(self, contender: Contender, method: Method | None, texts: list[list[int]]) -> Decoder:
         if method is not None:
             prompts = [{"prompt": ids} for ids in texts]
             run = Run(self.model, prompts, method, record=None, max_new_tokens=self.most)
             return Ours(run, self.clock)
         if contender.name in self.llamas:
             return LlamaCpp(self.llamas[contender.name], texts, self.clock)
-        return Transformers(self.peer, texts, self.clock, contender.name == GENERATE_LOOKUP)
+        options = peers.lookup_options() if contender.name == GENERATE_LOOKUP else {}
+        return Transformers(self.peer, texts, self.clock, options)
 
 
 # ---------------------------------------------------------------- measuring
@@ -497,7 +448,7 @@ def loops(tokens: Sequence[int]) -> bool:
     return max(rows.values(), default=0) >= TIMES
 
 
-def one_round(stage: Stage, turn: int, tick: Callable[[str], None]) -> dict[str, Any]:
+def one_round(stage: Stage, turn: int, tick: Callable[[str], None]) -> Settings:
     """Decode every text by everybody once; who begins differs from text to text and from round to round.
 
     Returns
@@ -507,12 +458,12 @@ def one_round(stage: Stage, turn: int, tick: Callable[[str], None]) -> dict[str,
         over the texts of ``tokens``, ``seconds``, ``prefill``, ``head`` and ``passes``.
     """
     decoders = stage.decoders()
-    with closing({name: each.run for name, each in decoders.items() if isinstance(each, Ours)}):
+    with timing.closing({name: each.run for name, each in decoders.items() if isinstance(each, Ours)}):
         names = list(decoders)
         first = turn % len(names)
         ordered = {name: decoders[name] for name in names[first:] + names[:first]}
         load, begin = Load(), time.perf_counter()
-        times = paired(ordered, len(stage.texts), stage.model.device, tick, stage.clock)
+        times = timing.paired(ordered, len(stage.texts), stage.model.device, tick, stage.clock)
         wall, others = time.perf_counter() - begin, load.others()
     measurements = {
         name: [
@@ -533,11 +484,11 @@ class Results:
         As `one_round` gives them.
     """
 
-    def __init__(self, rounds: list[dict[str, Any]]) -> None:
+    def __init__(self, rounds: list[Row]) -> None:
         self.rounds = rounds
         self.names = list(rounds[0]["measurements"])
 
-    def of(self, name: str, key: Callable[[dict[str, Any]], float]) -> np.ndarray:
+    def of(self, name: str, key: Callable[[Row], float]) -> np.ndarray:
         """A number of every measurement of a contender: [rounds, texts]."""
         return np.array([[key(each) for each in r["measurements"][name]] for r in self.rounds], np.float64)
 
@@ -603,8 +554,8 @@ class Results:
 
 
 def bench(
-    model: Any,
-    entries: Sequence[dict[str, Any]],
+    model: Model,
+    entries: Sequence[Entry],
     *,
     source: str = "",
     number: Annotated[int, "Prompts that are timed."] = 24,
@@ -618,7 +569,7 @@ def bench(
         draft_sizes,
     ] = (),
     rounds_file: Path | None = None,
-    tick: Callable[[int, int, str], None] = lambda done, of, name: None,
+    tick: Tick = lambda done, of, name: None,
 ) -> Report:
     """How fast this package decodes, beside transformers and llama.cpp on the same weights.
 
@@ -661,10 +612,10 @@ def bench(
         entries,
         number,
         chosen_ids(ids, source) if ids is not None else None,
-        lambda entry: model.left(len(first_turns(model, [entry])[0])) >= max_new_tokens,
+        lambda entry: model.left(len(timing.first_turns(model, [entry])[0])) >= max_new_tokens,
     )
     contenders, _ = lineup(model, only, given, sizes)
-    texts, warm = _encoded(model, selection.timed, max_new_tokens), first_turns(model, selection.warm)
+    texts, warm = _encoded(model, selection.timed, max_new_tokens), timing.first_turns(model, selection.warm)
     wanted = [name for name in (LOOKUP, "unispec") if any(_open(c, name) for c in contenders)]
     _check_enough(selection, contenders, bool(wanted))
     plan = _plan(model, contenders, texts, warm, max_new_tokens)
@@ -684,7 +635,7 @@ def bench(
         if len(state["rounds"]) < rounds:
             stage = Stage(model, contenders, texts, warm or texts[:1], max_new_tokens)
             of = sum(len(stage.before(each)) for each in contenders)
-            step = counter(tick, of + len(contenders) * len(texts) * (rounds - len(state["rounds"])))
+            step = timing.counter(tick, of + len(contenders) * len(texts) * (rounds - len(state["rounds"])))
             stage.prepare(step)
             while (turn := len(state["rounds"])) < rounds:
                 state["rounds"].append(one_round(stage, turn, step))
@@ -727,8 +678,8 @@ def _check_enough(selection: Selection, contenders: list[Contender], calibrating
         )
 
 
-def _encoded(model: Any, entries: list[dict[str, Any]], most: int) -> list[list[int]]:
-    texts = first_turns(model, entries)
+def _encoded(model: Model, entries: list[Entry], most: int) -> list[list[int]]:
+    texts = timing.first_turns(model, entries)
     for entry, ids in zip(entries, texts):
         if model.left(len(ids)) < most:
             raise PromptError(
@@ -738,9 +689,7 @@ def _encoded(model: Any, entries: list[dict[str, Any]], most: int) -> list[list[
     return texts
 
 
-def _calibrated(
-    model: Any, name: str, selection: Selection, most: int, tick: Callable[[int, int, str], None]
-) -> dict[str, Any]:
+def _calibrated(model: Model, name: str, selection: Selection, most: int, tick: Tick) -> Settings:
     """A method's draft size by prompts that are not timed; kept nowhere but with the rounds."""
     with TemporaryDirectory(prefix="specviz-") as folder:
         measured = calibrate(
@@ -751,15 +700,15 @@ def _calibrated(
     return {"g": measured.g, "summary": measured.summary, "points": measured.table.to_dict("records")}
 
 
-def _firsts(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _firsts(entries: list[Entry]) -> list[Entry]:
     return [{"turns": entry["turns"][:1]} if "turns" in entry else entry for entry in entries]
 
 
 def _plan(
-    model: Any, contenders: list[Contender], texts: list[Any], warm: list[Any], most: int
-) -> dict[str, Any]:
+    model: Model, contenders: list[Contender], texts: list[Any], warm: list[Any], most: int
+) -> Settings:
     """What must be the same for rounds to belong together."""
-    circumstances = setting(model, [])
+    circumstances = timing.setting(model, [])
     return {
         "model": identity(model) | {"kernels": getattr(model, "kernels", None)},
         "contenders": [asdict(each) for each in contenders],
@@ -769,10 +718,10 @@ def _plan(
     }
 
 
-def _resumed(kept: Path | None, plan: dict[str, Any]) -> dict[str, Any]:
+def _resumed(kept: Path | None, plan: Settings) -> Settings:
     """The rounds that are kept, or none."""
     plan = json.loads(json.dumps(plan))
-    empty: dict[str, Any] = {"plan": plan, "calibration": {}, "rounds": []}
+    empty: Settings = {"plan": plan, "calibration": {}, "rounds": []}
     if kept is None or not kept.exists():
         return empty
     try:
@@ -793,20 +742,20 @@ def _resumed(kept: Path | None, plan: dict[str, Any]) -> dict[str, Any]:
 
 
 def _report(
-    model: Any,
+    model: Model,
     selection: Selection,
     contenders: list[Contender],
     lacking: dict[str, str],
-    state: dict[str, Any],
+    state: Settings,
     most: int,
 ) -> Report:
     results = Results(state["rounds"])
     rows = [_row(results, contender) for contender in contenders]
     by_kind = list(_by_kind(results, contenders, selection.timed))
     loads = [each["others"] for each in state["rounds"]]
-    circumstances = setting(
+    circumstances = timing.setting(
         model, [], prompts=len(selection.timed), max_new_tokens=most, rounds=len(state["rounds"]),
-        clock=clock_of(model)[1], backend=getattr(model, "backend", None),
+        clock=timing.clock_of(model)[1], backend=getattr(model, "backend", None),
         kernels=getattr(model, "kernels", None), others=loads, quiet=quietness(loads),
         wall=[each["wall"] for each in state["rounds"]],
         calibration=state["calibration"], left_out=lacking,
@@ -833,54 +782,42 @@ def _report(
     )
 
 
-def _row(results: Results, contender: Contender) -> dict[str, Any]:
+def _row(results: Results, contender: Contender) -> Row:
     name = contender.label
     base = name == BASELINE
     looping = results.loops(name)
     straight = [i for i, each in enumerate(zip(looping, results.loops(BASELINE))) if not any(each)]
     same = results.same(name)
     return {
-        "contender": name,
-        "method": contender.method or None,
-        "memory": contender.memory or None,
-        "g": contender.g,
-        "tau": results.tau(name),
+        "contender": name, "method": contender.method or None, "memory": contender.memory or None,
+        "g": contender.g, "tau": results.tau(name),
         "speed": results.speed(name, prefill=False),
         "speed_prefill": results.speed(name, prefill=True),
         "ratio": None if base else results.ratio(name),
         "median": None if base else results.median(name, prefill=False),
         "ratio_prefill": None if base else results.ratio(name, prefill=True),
         "median_prefill": None if base else results.median(name, prefill=True),
-        "same": f"{sum(same)}/{len(same)}",
-        "equal": sum(same) / len(same),
+        "same": f"{sum(same)}/{len(same)}", "equal": sum(same) / len(same),
         "loops": sum(looping) / len(looping),
         "ratio_without": None if base else results.ratio(name, texts=straight),
     }  # fmt: skip
 
 
-def _by_kind(
-    results: Results, contenders: list[Contender], entries: list[dict[str, Any]]
-) -> Iterator[dict[str, Any]]:
+def _by_kind(results: Results, contenders: list[Contender], entries: list[Entry]) -> Iterator[Row]:
     for kind, texts in groups(entries, "kind").items():
         for i, contender in enumerate(contenders[1:]):
             name = contender.label
             yield {
-                "kind": kind,
-                "shown": kind if i == 0 else "",
-                "texts": len(texts),
-                "contender": name,
-                "tau": results.tau(name, texts),
-                "ratio": results.ratio_of_few(name, texts),
-            }
+                "kind": kind, "shown": kind if i == 0 else "", "texts": len(texts), "contender": name,
+                "tau": results.tau(name, texts), "ratio": results.ratio_of_few(name, texts),
+            }  # fmt: skip
 
 
-def _columns(rows: list[dict[str, Any]], columns: list[tuple[str, str, str]]) -> list[dict[str, Any]]:
+def _columns(rows: list[Row], columns: list[tuple[str, str, str]]) -> list[Row]:
     return [{key: row[key] for key, *_ in columns} for row in rows]
 
 
-def _bars(
-    results: Results, contenders: list[Contender], by_kind: list[dict[str, Any]]
-) -> tuple[list[Bar], list[str]]:
+def _bars(results: Results, contenders: list[Contender], by_kind: list[Row]) -> tuple[list[Bar], list[str]]:
     """The promises whose contenders ran, and what could not be judged."""
     ran = [contender.label for contender in contenders]
     bars = [
@@ -907,7 +844,7 @@ def _bars(
     return bars, unjudged
 
 
-def _remarks(results: Results, contenders: list[Contender], circumstances: dict[str, Any]) -> Iterator[str]:
+def _remarks(results: Results, contenders: list[Contender], circumstances: Settings) -> Iterator[str]:
     """Sentences on this measurement."""
     ours = [contender.label for contender in contenders if contender.method]
     best = max(ours, key=lambda name: results.speed(name, prefill=False))

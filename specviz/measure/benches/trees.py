@@ -6,30 +6,21 @@ for a method where one is given, as a calibration finds it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 
 from specviz import methods, metrics
 from specviz.errors import ParameterError
 from specviz.loop import Run
-from specviz.measure.report import Bar, Part, Report
-from specviz.measure.timing import (
-    BASELINE,
-    Texts,
-    Timed,
-    calibrated,
-    closing,
-    counter,
-    first_turns,
-    paired,
-    practice,
-    quiet_clock,
-    setting,
-)
+from specviz.measure import timing
+from specviz.measure.report import Bar, Entry, Part, Report, Row, Settings, Tick
+from specviz.measure.timing import BASELINE, Texts, Timed
+from specviz.models.protocols import Model
 from specviz.suites import spread
+from specviz.trace import Trace
 
 FAMILY = ("prompt_lookup", "lookahead", "token_recycling", "spectra", "unispec")
 WARM = 70  # prompts for practice that a warm method has decoded before
@@ -47,14 +38,10 @@ GROUPED = [
     ("speedup_warm", "warm [95%]", ""),
 ]  # fmt: skip
 SPLIT = [
-    ("method", "method", ""),
-    ("memory", "memory", ""),
-    ("g", "g", "{:d}"),
-    ("drafted", "nodes", "{:.1f}"),
-    *((name, name, "{:.2f}") for name in PHASES),
-    ("cycle", "sum", "{:.2f}"),
+    ("method", "method", ""), ("memory", "memory", ""), ("g", "g", "{:d}"), ("drafted", "nodes", "{:.1f}"),
+    *((name, name, "{:.2f}") for name in PHASES), ("cycle", "sum", "{:.2f}"),
     ("share", "not forward", "{:.0%}"),
-]
+]  # fmt: skip
 NOTES = [
     "τ: tokens a cycle, the bonus counted, the mean over kinds of work. g: most nodes of a draft, without "
     "the root. tokens/s: over all texts, prefill and recording inside. speedup: median over texts of "
@@ -82,7 +69,7 @@ class Side:
 
     def build(self) -> methods.Method:
         """The method, ready to run."""
-        values: dict[str, Any] = {}
+        values: Settings = {}
         if self.g is not None:
             values[methods.find(self.method).size] = self.g
         if self.memory:
@@ -133,15 +120,15 @@ def draft_sizes(given: Sequence[int | str]) -> tuple[list[int], dict[str, int]]:
 
 
 def bench(
-    model: Any,
-    entries: list[dict[str, Any]],
+    model: Model,
+    entries: list[Entry],
     *,
     number: Annotated[int, "Prompts."] = 70,
     max_new_tokens: Annotated[int, "Most tokens for each prompt."] = 128,
     size: Annotated[
         Sequence[int | str], "Draft nodes of all; METHOD=NODES for one method besides.", draft_sizes
     ] = (24,),
-    tick: Callable[[int, int, str], None] = lambda done, of, name: None,
+    tick: Tick = lambda done, of, name: None,
 ) -> Report:
     """Autoregressive decoding and the training-free family, text by text in turns; greedy.
 
@@ -159,35 +146,34 @@ def bench(
     """
     common, own = draft_sizes(size)
     if not own:
-        stored = {name: calibrated(model, name) for name in FAMILY if name in methods.names()}
+        stored = {name: timing.calibrated(model, name) for name in FAMILY if name in methods.names()}
         own = {name: g for name, g in stored.items() if g is not None}
     equal = common[-1] if common else 24
     lineup = sides(equal, own)
     chosen = spread(entries, number)
     texts = [
         {"prompt": ids} | {name: entry[name] for name in ("id", "kind", "language") if name in entry}
-        for ids, entry in zip(first_turns(model, chosen), chosen)
+        for ids, entry in zip(timing.first_turns(model, chosen), chosen)
     ]
-    before = practice(model, WARM)
-    step = counter(tick, len(lineup) * (len(texts) + 1))
+    before = timing.practice(model, WARM)
+    step = timing.counter(tick, len(lineup) * (len(texts) + 1))
     runs: dict[Side, Run] = {}
-    with closing(runs):
+    with timing.closing(runs):
         for side in lineup:
             method = side.build()
             first = before if side.memory == "warm" else texts[:2]
-            for _ in Run(model, first, method, record=None, max_new_tokens=max_new_tokens):
-                pass
+            timing.finish(Run(model, first, method, record=None, max_new_tokens=max_new_tokens))
             runs[side] = Run(model, texts, method, max_new_tokens=max_new_tokens)
             step(side.label)
         decoders = {side: Texts(run) for side, run in runs.items()}
-        clock, name_of_clock = quiet_clock(model.device)
-        times = paired(decoders, len(texts), model.device, lambda side: step(side.label), clock)
+        clock, name_of_clock = timing.quiet_clock(model.device)
+        times = timing.paired(decoders, len(texts), model.device, lambda side: step(side.label), clock)
         traces = {side: decoder.finish() for side, decoder in decoders.items()}
     rows = {side: _row(side, times, traces[side]) for side in lineup}
     report = Report(
         "trees",
         f"Training-free methods on {model.name}, {len(texts)} texts, up to {max_new_tokens} tokens, greedy",
-        setting(model, [], prompts=len(texts), max_new_tokens=max_new_tokens, size=equal, own=own,
+        timing.setting(model, [], prompts=len(texts), max_new_tokens=max_new_tokens, size=equal, own=own,
                 warm=f"{WARM} prompts for practice"),
         COLUMNS, list(rows.values()), _bars(rows, times, equal), list(NOTES), SPARE,
     )  # fmt: skip
@@ -203,7 +189,7 @@ def bench(
     return report
 
 
-def groups(texts: list[dict[str, Any]], name: str) -> dict[str, list[int]]:
+def groups(texts: list[Entry], name: str) -> dict[str, list[int]]:
     """Numbers of the texts of each kind or language; of those that say none, under a dash."""
     numbers: dict[str, list[int]] = {}
     for i, text in enumerate(texts):
@@ -216,34 +202,26 @@ def only(timed: Timed, numbers: Iterable[int]) -> Timed:
     return Timed([timed.seconds[i] for i in numbers], [timed.texts[i] for i in numbers])
 
 
-def _row(side: Side, times: dict[Side, Timed], trace: Any) -> dict[str, Any]:
+def _row(side: Side, times: dict[Side, Timed], trace: Trace) -> Row:
     timed, base = times[side], times[Side(BASELINE)]
     kinds = groups(trace.run["prompts"], "kind").values()
     return {
-        "method": side.method,
-        "memory": side.memory or None,
-        "g": side.g,
+        "method": side.method, "memory": side.memory or None, "g": side.g,
         "tau": float(np.mean([metrics.tau(trace.select(prompt=numbers)) for numbers in kinds])),
         "tau_pooled": metrics.tau(trace),
-        "A/D": metrics.acceptance_rate(trace),
-        "speed": timed.speed,
+        "A/D": metrics.acceptance_rate(trace), "speed": timed.speed,
         "speedup": None if side.method == BASELINE else timed.over(base),
-        "same": f"{timed.same(base)}/{len(base.texts)}",
-        "tokens": timed.tokens,
+        "same": f"{timed.same(base)}/{len(base.texts)}", "tokens": timed.tokens,
         "seconds": sum(timed.seconds),
-    }
+    }  # fmt: skip
 
 
 def _grouped(
-    lineup: list[Side],
-    times: dict[Side, Timed],
-    traces: dict[Side, Any],
-    texts: list[dict[str, Any]],
-    name: str,
-) -> list[dict[str, Any]]:
+    lineup: list[Side], times: dict[Side, Timed], traces: dict[Side, Trace], texts: list[Entry], name: str
+) -> list[Row]:
     rows = []
     for group, numbers in groups(texts, name).items():
-        by_method: dict[tuple[str, int | None], dict[str, Any]] = {}
+        by_method: dict[tuple[str, int | None], Settings] = {}
         for side in lineup[1:]:
             row = by_method.setdefault((side.method, side.g), {"method": side.method, "g": side.g})
             state = side.memory or "cold"  # without a memory every text is
@@ -257,7 +235,7 @@ def _grouped(
     return rows
 
 
-def _split(side: Side, trace: Any) -> dict[str, Any]:
+def _split(side: Side, trace: Trace) -> Settings:
     """Milliseconds of each phase a cycle, and the share of a cycle that is not the target's pass."""
     cycles = trace.cycles
     steps = cycles[cycles["cycle"] > 0]
@@ -268,20 +246,16 @@ def _split(side: Side, trace: Any) -> dict[str, Any]:
         1e3 * float((text["start"] + text["duration"]).max() - text["start"].min())
         for _, text in cycles.groupby("prompt")
     )
-    inside = sum(phases.values())
+    inside, between = sum(phases.values()), (wall - covered) / count
     return {
-        "method": side.method,
-        "memory": side.memory or None,
-        "g": side.g,
-        "drafted": float(steps["sent"].sum()) / count,
-        **phases,
-        "between": (wall - covered) / count,
-        "cycle": inside + (wall - covered) / count,
+        "method": side.method, "memory": side.memory or None, "g": side.g,
+        "drafted": float(steps["sent"].sum()) / count, **phases, "between": between,
+        "cycle": inside + between,
         "share": (inside - phases["forward"]) / inside if inside else float("nan"),
-    }
+    }  # fmt: skip
 
 
-def _bars(rows: dict[Side, dict[str, Any]], times: dict[Side, Timed], size: int) -> list[Bar]:
+def _bars(rows: dict[Side, Row], times: dict[Side, Timed], size: int) -> list[Bar]:
     best: dict[str, Side] = {}  # of each method, warm: at its own size where it ran at one
     equal: dict[str, Side] = {}
     for side in rows:

@@ -7,14 +7,15 @@ from typing import Any
 import numpy as np
 
 from specviz.measure.claims import BootstrapEstimate, Quality, ratio, resampled
-from specviz.measure.sweep import Measured, Point, sweep
+from specviz.measure.report import Entry
+from specviz.measure.sweep import Measured, Point
 from specviz.measure.timing import BASELINE
 from specviz.metrics import Estimate
 from specviz.metrics.rouge import Rouge
 from specviz.replays import contenders
 from specviz.replays.recipes import Recipe
 from specviz.replays.sources.shared import Measurement, RunOptions, about, exact
-from specviz.replays.sources.thresholds import drafter, entries, record_fastest
+from specviz.replays.sources.thresholds import drafter, entries, record_fastest, swept
 
 
 def beams(recipe: Recipe, options: RunOptions) -> Measurement:
@@ -57,7 +58,7 @@ def relative(mine: Measured, greedy: Measured) -> Estimate:
     return resampled(against.bleu, against.statistics(mine.texts))
 
 
-def rouges(mine: Measured, texts: list[dict[str, Any]]) -> dict[str, BootstrapEstimate]:
+def rouges(mine: Measured, texts: list[Entry]) -> dict[str, BootstrapEstimate]:
     """Mean ROUGE of the summaries."""
     rouge = Rouge()
     each = [rouge(entry["reference"], text) for entry, text in zip(texts, mine.texts)]
@@ -71,32 +72,16 @@ def rouges(mine: Measured, texts: list[dict[str, Any]]) -> dict[str, BootstrapEs
 def measured(
     task: str, recipe: Recipe, options: RunOptions
 ) -> tuple[dict[str, Measured], dict[str, float], list[Any]]:
-    """The settings on a task's texts, milliseconds of drafting where asked for, and the texts' prompts.
-
-    One process measures them once for all tables.
-    """
+    """The settings on a task's texts, milliseconds of drafting where asked for, and the texts' prompts."""
     which = recipe.options["points"]
-    key = (
-        "beams",
-        options.model.name,
-        tuple(options.drafts.items()),
-        which,
-        task,
-        options.number,
-        options.max_new_tokens,
-    )
-    if key not in options.memory:
-        points = POINTS[which](options)
-        texts = entries(options, task)
-        step = options.counter(len(points) * len(texts))
-        results = sweep(
-            points, texts, max_new_tokens=options.max_new_tokens, tick=lambda label: step(f"{task}: {label}")
-        )
-        times: dict[str, float] = {}
-        if recipe.options.get("drafting"):
-            times, _ = contenders.drafting(points, texts, options.max_new_tokens)
-        options.memory[key] = results, times, texts
-    return options.memory[key]  # type: ignore[no-any-return]
+
+    def make() -> tuple[dict[str, Measured], dict[str, float], list[Any]]:
+        points, texts = POINTS[which](options), entries(options, task)
+        results = swept(points, task, options)
+        drafts = points if recipe.options.get("drafting") else []
+        return results, contenders.drafting(drafts, texts, options.max_new_tokens)[0], texts
+
+    return options.once(("beams", which, task), make)
 
 
 def lineup(options: RunOptions) -> list[Point]:

@@ -14,11 +14,12 @@ from specviz.errors import ParameterError
 from specviz.loop import generate
 from specviz.measure.claims import derived, resampled
 from specviz.metrics import Estimate
-from specviz.replays.canvases import PAPER, Way, ssd, stepwise, suite, timed
+from specviz.replays.canvases import PAPER, Measured, Way, ssd, stepwise, suite, timed
 from specviz.replays.recipes import Recipe, Row
 from specviz.replays.sources.shared import Measurement, RunOptions, about, exact, totals
+from specviz.trace import Trace
 
-STEPWISE = ("stepwise", None)
+STEPWISE: tuple[str, int | None] = ("stepwise", None)
 WRITING = "writing canvases"
 DRAFTS = (3, 4, 5)  # Table 3's
 BATCH = 8  # prompts decoded together where nothing is timed
@@ -52,7 +53,7 @@ def data(options: RunOptions, length: int) -> str:
     return f"{name}: {options.number} a task, canvases of {length} cells written whole"
 
 
-def speed(measured: Any, ends: Sequence[int], rounds: int) -> tuple[np.ndarray, np.ndarray]:
+def speed(measured: Measured, ends: Sequence[int], rounds: int) -> tuple[np.ndarray, np.ndarray]:
     """Valid tokens and seconds of each text: section 4.1 counts up to the first end token."""
     tokens = [len(text.text(ends)) for text in measured.texts]
     return each_text(tokens, rounds), each_text(measured.seconds, rounds)
@@ -63,17 +64,17 @@ def each_text(values: Sequence[float], rounds: int) -> np.ndarray:
     return np.reshape(np.asarray(values, float), (rounds, -1)).sum(0)
 
 
-def over(tokens: Any, taken: Any) -> Any:
+def over(tokens: np.ndarray, taken: np.ndarray) -> np.ndarray:
     """Tokens a second, all texts pooled."""
     return tokens / taken
 
 
-def faster(a: Any, b: Any, c: Any, d: Any) -> Any:
+def faster(a: np.ndarray, b: np.ndarray, c: np.ndarray, d: np.ndarray) -> np.ndarray:
     """The ratio of two speeds."""
     return (a / b) / (c / d)
 
 
-def saved(mine: Any, base: Any) -> Any:
+def saved(mine: np.ndarray, base: np.ndarray) -> np.ndarray:
     """Share of passes saved, in percent."""
     return 100 * (1 - mine / base)
 
@@ -82,7 +83,7 @@ def canvases(recipe: Recipe, options: RunOptions) -> Measurement:
     """Tables 1 and 3: throughput, speedup and passes saved of each way against stepwise decoding."""
     refuse(options)
     made = Measurement(environment=about(options.model), data=data(options, options.max_new_tokens))
-    ways: dict[tuple[str, Any], Way] = {STEPWISE: stepwise(**PAPER)}
+    ways: dict[tuple[str, int | None], Way] = {STEPWISE: stepwise(**PAPER)}
     for tree, n in map(key_of, recipe.rows):
         if n is not None:
             ways[tree, n] = ssd(n, tree, **PAPER)
@@ -90,19 +91,8 @@ def canvases(recipe: Recipe, options: RunOptions) -> Measurement:
     rounds = options.rounds
     step = options.counter(rounds * len(ways) * sum(map(len, prompts.values())))
     for task, ids in prompts.items():
-        written = dict(
-            zip(
-                ways,
-                timed(
-                    options.model,
-                    ids,
-                    list(ways.values()),
-                    options.max_new_tokens,
-                    rounds,
-                    lambda: step(WRITING),
-                ),
-            )
-        )
+        length, tick = options.max_new_tokens, lambda: step(WRITING)
+        written = dict(zip(ways, timed(options.model, ids, list(ways.values()), length, rounds, tick)))
         base = written[STEPWISE]
         their_tokens, their_seconds = speed(base, options.model.eos, rounds)
         for row in recipe.rows:
@@ -117,27 +107,21 @@ def canvases(recipe: Recipe, options: RunOptions) -> Measurement:
                 made.add(where, "verification_nodes", exact(1 + ways[key]().nodes))
         if not made.traces:
             fast = max((w for w in ways if w != STEPWISE), key=lambda w: -sum(written[w].seconds))
-            mine, theirs = (
-                np.divide(*speed(written[w], options.model.eos, rounds)) for w in (fast, STEPWISE)
-            )
-            made.record(
-                options,
-                f"{ways[fast].label}, {task}",
-                mine / theirs,
-                partial(again, options, ids, ways[fast]),
-            )
+            speeds = [np.divide(*speed(written[w], options.model.eos, rounds)) for w in (fast, STEPWISE)]
+            decode = partial(again, options, ids, ways[fast])
+            made.record(options, f"{ways[fast].label}, {task}", speeds[0] / speeds[1], decode)
     further(recipe, made)
     totals(made, recipe)
     means(recipe, made)
     return made
 
 
-def again(options: RunOptions, ids: list[list[int]], way: Way, i: int) -> Any:
+def again(options: RunOptions, ids: list[list[int]], way: Way, i: int) -> Trace:
     """A text once more, recorded."""
     return generate(options.model, [ids[i]], way(), max_new_tokens=options.max_new_tokens)
 
 
-def key_of(row: Row) -> tuple[str, Any]:
+def key_of(row: Row) -> tuple[str, int | None]:
     """A contender's tree and draft length."""
     return (row.values["tree"], row.values["draft_length"]) if row.method == "ssd" else STEPWISE
 

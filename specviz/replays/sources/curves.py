@@ -10,37 +10,41 @@ from specviz.measure.pairs import suite
 from specviz.replays import canvases as canvases_of
 from specviz.replays.recipes import Recipe
 from specviz.replays.sources.canvases import refuse
-from specviz.replays.sources.prompts import prompts_of
+from specviz.replays.sources.prompts import Entries, prompts_of
 from specviz.replays.sources.shared import Measurement, RunOptions, about, exact
 from specviz.replays.sources.thresholds import drafter, measured
+from specviz.trace import Trace
 
 
 def sizes(recipe: Recipe, options: RunOptions) -> Measurement:
     """UniSpec's Figure 2: tokens a cycle, and a pass' time, by the number of draft tokens."""
-    (chosen, warm), data = prompts_of(recipe, options)
+    entries, data = prompts_of(recipe, options)
     made = Measurement(environment=about(options.model), data=data)
     most = recipe.options["sizes"]
     times = {row["g"]: row["median"] for row in passes.measure(options.model, [g + 1 for g in most], 128, 15)}
     step = options.counter(len(most))
     for g in most:
-        trace = generate(
-            options.model, warm + chosen, "unispec", draft_size=g, max_new_tokens=options.max_new_tokens
-        )
-        trace = trace.select(prompt=list(range(len(warm), len(warm) + len(chosen))))
+        trace = warmed(options, entries, g)
         made.add({"draft size": g}, "tau", metrics.tau(trace))
         made.add({"draft size": g}, "forward_time", times[g + 1] / 1e3)
         step(f"draft size {g}")
     return made
 
 
+def warmed(options: RunOptions, entries: Entries, size: int) -> Trace:
+    """UniSpec's trace of the measured prompts, after those that warm it up."""
+    chosen, warm = entries
+    trace = generate(
+        options.model, warm + chosen, "unispec", draft_size=size, max_new_tokens=options.max_new_tokens
+    )
+    return trace.select(prompt=list(range(len(warm), len(warm) + len(chosen))))
+
+
 def scores(recipe: Recipe, options: RunOptions) -> Measurement:
     """UniSpec's Figure 3: how often nodes of a confidence score are accepted, and how many have it."""
-    (chosen, warm), data = prompts_of(recipe, options)
+    entries, data = prompts_of(recipe, options)
     made = Measurement(environment=about(options.model), data=data)
-    trace = generate(
-        options.model, warm + chosen, "unispec", draft_size=32, max_new_tokens=options.max_new_tokens
-    )
-    trace = trace.select(prompt=list(range(len(warm), len(warm) + len(chosen))))
+    trace = warmed(options, entries, 32)
     options.counter(1)("decoded")
     table = metrics.by_score(trace)
     for row in table[table["source"] == "all"].to_dict("records"):
@@ -69,9 +73,8 @@ def batched(recipe: Recipe, options: RunOptions) -> Measurement:
         sizes=recipe.options["sizes"], rounds=options.rounds, max_new_tokens=options.max_new_tokens,
         tick=options.tick,
     )  # fmt: skip
-    made = Measurement(
-        environment=about(options.model), data=f"{len(entries)} generated texts, English to German"
-    )
+    data = f"{len(entries)} generated texts, English to German"
+    made = Measurement(environment=about(options.model), data=data)
     for row in report.rows:
         where = {"method": row["method"], "batch size": row["batch"]}
         made.add(where, "throughput", row["speed"])
@@ -82,24 +85,21 @@ def batched(recipe: Recipe, options: RunOptions) -> Measurement:
 def canvases(recipe: Recipe, options: RunOptions) -> Measurement:
     """SSD's Figure 1: throughput by batch size, with and without the cache."""
     refuse(options)
-    result = canvases_of.batches(options.model, options.number, options.rounds, options.tick)
-    made = Measurement(
-        environment=about(options.model), data=f"{options.number} generated prompts, canvases of 64 cells"
-    )
-    for row in result.tables[0].rows:
+    rows, notes = canvases_of.batches(options.model, options.number, options.rounds, options.tick)
+    data = f"{options.number} generated prompts, canvases of 64 cells"
+    made = Measurement(environment=about(options.model), data=data, notes=notes)
+    for row in rows:
         made.add({"method": row["way"], "batch size": row["batch"]}, "throughput", row["speed"])
-    made.notes += result.notes
     return made
 
 
 def settings(recipe: Recipe, options: RunOptions) -> Measurement:
     """BiLD's trade-offs: quality against speed, setting by setting."""
-    made = Measurement(
-        environment=about(options.model), data=f"{options.number} generated texts a task (bundled)"
-    )
+    data = f"{options.number} generated texts a task (bundled)"
+    made = Measurement(environment=about(options.model), data=data)
     for dataset, part in recipe.parts["dataset"].items():
         for name in recipe.options["curves"]:
-            every = measured(name, part["task"], recipe, options)
+            every = measured(name, part["task"], options)
             for each in every.values():
                 base = every[each.point.base]
                 curve = each.point.group or "greedy"

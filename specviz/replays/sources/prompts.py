@@ -11,34 +11,25 @@ import numpy as np
 
 from specviz.errors import ModelError, ParameterError
 from specviz.measure.claims import BootstrapEstimate, ratio, resampled
-from specviz.measure.report import Estimate, plural
+from specviz.measure.report import Entry, Estimate, Settings, Values, plural
 from specviz.measure.rows import Results, fast, paired, per_prompt, speed, sums
+from specviz.models.protocols import Model
 from specviz.replays.recipes import Best, Recipe, Row
 from specviz.replays.sources.shared import Measurement, RunOptions, Where, about, exact, middle, totals
 from specviz.suites import spread
 
-Entries = tuple[list[dict[str, Any]], list[dict[str, Any]]]  # to measure, and to warm up
+Entries = tuple[list[Entry], list[Entry]]  # to measure, and to warm up
 LONGEST = 32768  # Table 11's; a model that reads less gets the same shares of what it reads
 
 
 @dataclass
 class Group:
-    """Rows that one run decodes, for they ask for the same plan.
+    """Rows that one run decodes, for they ask for the same plan."""
 
-    Parameters
-    ----------
-    name : str
-        Of the run's folder.
-    rows : list of Row
-    contenders : list of (method, parameters, drafter)
-        Of each row.
-    plan : dict
-    """
-
-    name: str
+    name: str  # of the run's folder
     rows: list[Row]
-    contenders: list[tuple[str, dict[str, Any], str | None]]
-    plan: dict[str, Any]
+    contenders: list[tuple[str, Settings, str | None]]  # of each row: method, parameters, drafter
+    plan: Settings
 
 
 def run(recipe: Recipe, options: RunOptions) -> Measurement:
@@ -103,7 +94,7 @@ def has_best(row: Row) -> bool:
 
 
 def planned(
-    options: RunOptions, rows: list[Row], shared: dict[str, Any], entries: Entries, made: Measurement
+    options: RunOptions, rows: list[Row], shared: Settings, entries: Entries, made: Measurement
 ) -> Group | None:
     """The run of rows that share some of its plan; None where it cannot be run."""
     model, (chosen, warm) = options.model, entries
@@ -114,7 +105,7 @@ def planned(
     if context is not None:
         room = model.max_length - 2 * options.max_new_tokens - 128  # a tree needs some, too
         length = round(context * min(1.0, room / LONGEST))
-        if not getattr(model.tokenizer, "chat_template", None):
+        if not getattr(getattr(model, "tokenizer", None), "chat_template", None):
             why = f"{model.name} has no chat template, so nothing can be put in front of a prompt"
             made.absent += [(row.where, why) for row in rows]
             return None
@@ -125,7 +116,7 @@ def planned(
     contenders = [
         (row.method, options.sized(row), options.drafts[row.role] if row.role else None) for row in rows
     ]
-    methods: list[dict[str, Any]] = []
+    methods: list[Settings] = []
     for method, values, draft in contenders:
         each = {"method": method, **values} | ({"draft": draft} if draft else {})
         if each not in methods:  # two of the paper's rows may be one contender here
@@ -138,16 +129,14 @@ def planned(
     return Group(name, rows, contenders, plan)
 
 
-def renamed(model: Any, name: str) -> Any:
+def renamed(model: Model, name: str) -> Any:
     """The same model under a name of its own, so that a run's rows tell two number formats apart."""
     other = copy.copy(model)
     other.name = name
     return other
 
 
-def prompts_of(
-    recipe: Recipe, options: RunOptions
-) -> tuple[tuple[list[dict[str, Any]], list[dict[str, Any]]], str]:
+def prompts_of(recipe: Recipe, options: RunOptions) -> tuple[Entries, str]:
     """The measured prompts and those that warm up, alike over kinds and languages; and both in words."""
     from specviz.suites import suite
 
@@ -170,9 +159,9 @@ def prompts_of(
     )
 
 
-def in_turns(prompts: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def in_turns(prompts: Sequence[Values]) -> list[Entry]:
     """Kinds of work take turns, and within each its languages do, beginning with another one each."""
-    kinds: dict[Any, dict[Any, list[dict[str, Any]]]] = {}
+    kinds: dict[str | None, dict[str | None, list[Entry]]] = {}
     for prompt in prompts:
         kinds.setdefault(prompt.get("kind"), {}).setdefault(prompt.get("language"), []).append(dict(prompt))
     lines = []
@@ -185,24 +174,20 @@ def in_turns(prompts: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return [line[i] for i in range(most) for line in lines if i < len(line)]
 
 
-def lengthened(
-    chosen: list[dict[str, Any]], warm: list[dict[str, Any]], length: int, model: Any
-) -> list[dict[str, Any]]:
+def lengthened(chosen: list[Entry], warm: list[Entry], length: int, model: Model) -> list[Entry]:
     """The prompts after earlier questions and their answers, as many as fit into `length` tokens."""
     others = [each for each in chosen + warm if question(each)]
     longer = [with_context(each, others, length, model) if question(each) else each for each in chosen]
     return [{**new, "id": old.get("id")} for new, old in zip(longer, chosen)]
 
 
-def question(entry: dict[str, Any]) -> str:
+def question(entry: Entry) -> str:
     """What a prompt of a single turn asks; empty for another."""
     text = entry["turns"][0] if len(entry.get("turns", ())) == 1 else entry.get("prompt", "")
     return text if isinstance(text, str) else ""
 
 
-def with_context(
-    entry: dict[str, Any], others: list[dict[str, Any]], length: int, model: Any
-) -> dict[str, Any]:
+def with_context(entry: Entry, others: list[Entry], length: int, model: Model) -> Entry:
     """The prompt as the last turn of a conversation of at most `length` tokens."""
     turns: list[dict[str, str]] = []
     last = {"role": "user", "content": question(entry)}
@@ -219,7 +204,7 @@ def with_context(
     return about | {"prompt": [*turns, last]}
 
 
-def in_dtype(model: Any, dtype: str) -> Any:
+def in_dtype(model: Any, dtype: str) -> Model:
     """The model with its weights in another number format: a copy, unless it has it already.
 
     Raises
@@ -229,7 +214,7 @@ def in_dtype(model: Any, dtype: str) -> Any:
     """
     import torch
 
-    from specviz.models import Model
+    from specviz.models import Model as Causal
 
     kind = getattr(torch, dtype)
     if model.dtype == kind:
@@ -240,46 +225,46 @@ def in_dtype(model: Any, dtype: str) -> Any:
         if "memory" not in str(error):
             raise
         raise ModelError(f"no memory for a copy of {model.name} in {dtype}: use a smaller model") from None
-    return Model(net, model.tokenizer, model.name)
+    return Causal(net, model.tokenizer, model.name)
 
 
-def combined(parts: Mapping[str, Mapping[str, Where]]) -> list[tuple[dict[str, str], dict[str, Any]]]:
+def combined(parts: Mapping[str, Mapping[str, Where]]) -> list[tuple[dict[str, str], Settings]]:
     """Every combination of the columns' values, and which prompts it stands for."""
-    out: list[tuple[dict[str, str], dict[str, Any]]] = [({}, {})]
+    out: list[tuple[dict[str, str], Settings]] = [({}, {})]
     for column, values in parts.items():
         out = [({**w, column: v}, {**p, **more}) for w, p in out for v, more in values.items()]
     return out
 
 
-def fits(row: Mapping[str, Any], part: Where) -> bool:
+def fits(row: Values, part: Where) -> bool:
     """Whether a row is of a part."""
     return all(row.get(key) == value for key, value in part.items())
 
 
 # ---------------------------------------------------------------- figures
 
-Rows = Sequence[Mapping[str, Any]]  # of one cell, or of its reference
+Rows = Sequence[Settings]  # of one cell, or of its reference
 
 
-def per_cycle(results: Any, mine: Rows, base: Rows) -> BootstrapEstimate:
+def per_cycle(results: Results, mine: Rows, base: Rows) -> BootstrapEstimate:
     """τ: tokens a cycle, all cycles pooled."""
     good = [row for row in mine if row["error"] is None]
     return resampled(ratio, sums(good, "tokens"), sums(good, "steps"))
 
 
-def of_requests(results: Any, mine: Rows, base: Rows) -> BootstrapEstimate:
+def of_requests(results: Results, mine: Rows, base: Rows) -> BootstrapEstimate:
     """Mean over the prompts of tokens/s, prefill inside."""
     speeds = np.array(per_prompt([row for row in mine if row["error"] is None and fast(row)], speed))
     return resampled(ratio, speeds, np.ones(len(speeds)))
 
 
-def of_decoding(results: Any, mine: Rows, base: Rows) -> BootstrapEstimate:
+def of_decoding(results: Results, mine: Rows, base: Rows) -> BootstrapEstimate:
     """Tokens of all prompts over the seconds of their decoding."""
     good = [row for row in mine if row["error"] is None and fast(row)]
     return resampled(ratio, sums(good, "tokens"), sums(good, "decode_seconds"))
 
 
-def over_reference(results: Any, mine: Rows, base: Rows) -> Estimate:
+def over_reference(results: Results, mine: Rows, base: Rows) -> Estimate:
     """Spec-Bench's speedup: the ratio of two means over the prompts of tokens/s, pair by pair."""
     pairs = paired(mine, base)
     if any(a is b for a, b in pairs):
@@ -288,10 +273,10 @@ def over_reference(results: Any, mine: Rows, base: Rows) -> Estimate:
     return resampled(ratio, *speeds)
 
 
-def scored(name: str) -> Callable[[Any, Rows, Rows], BootstrapEstimate]:
+def scored(name: str) -> Callable[[Results, Rows, Rows], BootstrapEstimate]:
     """ROUGE of the last answers against the prompts' references."""
 
-    def mean(results: Any, mine: Rows, base: Rows) -> BootstrapEstimate:
+    def mean(results: Results, mine: Rows, base: Rows) -> BootstrapEstimate:
         from specviz.metrics.rouge import Rouge
 
         rouge, entries = Rouge(), results.prompts("prompts")
@@ -306,7 +291,7 @@ def scored(name: str) -> Callable[[Any, Rows, Rows], BootstrapEstimate]:
 
 
 # Our metrics that a recipe may name.
-FIGURES: dict[str, Callable[[Any, Rows, Rows], Estimate]] = {
+FIGURES: dict[str, Callable[[Results, Rows, Rows], Estimate]] = {
     "tau": per_cycle, "request_speedup": over_reference, "request_throughput": of_requests,
     "decode_throughput": of_decoding, **{name: scored(name) for name in ("rouge1", "rouge2", "rougeL")},
 }  # fmt: skip

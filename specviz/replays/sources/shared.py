@@ -2,67 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from specviz.measure.claims import BootstrapEstimate
-from specviz.measure.report import Estimate
+from specviz.measure.report import Estimate, Settings, Tick, Values
 from specviz.measure.timing import calibrated, counter
 from specviz.metrics.interval import RESAMPLES
+from specviz.models.protocols import Model
 from specviz.replays.recipes import Best, Recipe, Row
 from specviz.suites import Suite
 
 if TYPE_CHECKING:
     from specviz.trace import Trace
 
-Where = Mapping[str, Any]
-Tick = Callable[[int, int, str], None]
+Where = Values
+T = TypeVar("T")
 
 # A calibration in haste, where none was made before.
-CALIBRATION: dict[str, Any] = {
+CALIBRATION: Settings = {
     "sizes": (4, 8, 16, 32, 64), "number": 3, "warm_up": 5, "max_new_tokens": 48, "rounds": 1,
 }  # fmt: skip
 
 
 @dataclass
 class RunOptions:
-    """How a recipe is run.
+    """How a recipe is run."""
 
-    Parameters
-    ----------
-    model : Model
-    drafts : dict
-        Role: name of the drafter.
-    suite : Suite or None
-        Prompts in place of the recipe's.
-    number, max_new_tokens, threads : int
-        Prompts, most tokens for each, and threads on a CPU.
-    extra : dict
-        The recipe's other numbers: ``rounds``, thresholds.
-    path : Path
-        The replay's folder.
-    shared : Path
-        Where calibrations are kept that several replays use.
-    memory : dict
-        Models and measurements of this process that several tables need.
-    tick : callable
-        Called with (done, of, what).
-    """
-
-    model: Any
-    drafts: dict[str, str]
-    suite: Suite | None
-    number: int
+    model: Any  # a model, once it is loaded
+    drafts: dict[str, str]  # role: name of the drafter
+    suite: Suite | None  # prompts in place of the recipe's
+    number: int  # of prompts
     max_new_tokens: int
-    threads: int
-    extra: dict[str, Any]
-    path: Path
-    shared: Path
-    memory: dict[Any, Any]
+    threads: int  # on a CPU
+    extra: Settings  # the recipe's other numbers: ``rounds``, thresholds
+    path: Path  # the replay's folder
+    shared: Path  # where calibrations are kept that several replays use
+    memory: dict[tuple, Any]  # models and measurements of this process that several tables need
     tick: Tick = lambda done, of, what: None
 
     @property
@@ -73,6 +53,15 @@ class RunOptions:
     def counter(self, of: int) -> Callable[[str], None]:
         """Progress by single steps: called with what was done."""
         return counter(self.tick, of)
+
+    def once(self, key: tuple[str, ...], make: Callable[[], T]) -> T:
+        """What `make` gives; a process makes it once for all tables with the same models and numbers."""
+        numbers = self.number, self.max_new_tokens
+        key_of_all = (*key, self.model.name, *self.drafts.items(), *numbers)
+        if key_of_all not in self.memory:
+            self.memory[key_of_all] = make()
+        result: T = self.memory[key_of_all]
+        return result
 
     def best(self, method: str) -> tuple[int, str]:
         """The calibrated draft size of a method here, and where it comes from."""
@@ -87,7 +76,7 @@ class RunOptions:
             self.memory[key] = made.g
         return self.memory[key], "calibrated in haste"
 
-    def sized(self, row: Row) -> dict[str, Any]:
+    def sized(self, row: Row) -> Settings:
         """A row's parameters, the calibrated draft size put in."""
         values = dict(row.values)
         for name, value in values.items():
@@ -98,30 +87,15 @@ class RunOptions:
 
 @dataclass(frozen=True)
 class Figure:
-    """A measured figure.
+    """A measured figure."""
 
-    Parameters
-    ----------
-    where : dict
-        Columns of the published table and their values.
-    metric : str
-        The paper's.
-    value : float
-    low, high : float or None
-        Its interval.
-    texts : int
-        How many it was measured on.
-    draws : array or None
-        Its values on resampled texts.
-    """
-
-    where: dict[str, Any]
-    metric: str
+    where: Where  # columns of the published table and their values
+    metric: str  # the paper's
     value: float
-    low: float | None = None
+    low: float | None = None  # its interval
     high: float | None = None
-    texts: int = 0
-    draws: np.ndarray | None = field(default=None, repr=False, compare=False)
+    texts: int = 0  # how many it was measured on
+    draws: np.ndarray | None = field(default=None, repr=False, compare=False)  # values on resampled texts
 
     @property
     def estimate(self) -> BootstrapEstimate:
@@ -132,32 +106,20 @@ class Figure:
 
 @dataclass
 class Measurement:
-    """What a source measured for a table.
-
-    Parameters
-    ----------
-    figures : list of Figure
-    absent : list of (where, reason)
-    environment : dict
-        Device, processor, threads, versions ...
-    data : str
-        The prompts in words.
-    notes : list of str
-    runs : list of str
-        Folders of runs, below the replay's.
-    traces : list of dict
-        Recorded texts, below the replay's folder: ``name``, ``of``, ``figure``, ``file``.
-    """
+    """What a source measured for a table."""
 
     figures: list[Figure] = field(default_factory=list)
-    absent: list[tuple[Where, str]] = field(default_factory=list)
-    environment: dict[str, Any] = field(default_factory=dict)
-    data: str = ""
+    absent: list[tuple[Where, str]] = field(default_factory=list)  # rows without a figure, and why
+    environment: Settings = field(default_factory=dict)  # device, processor, threads, versions ...
+    data: str = ""  # the prompts in words
     notes: list[str] = field(default_factory=list)
-    runs: list[str] = field(default_factory=list)
+    runs: list[str] = field(default_factory=list)  # folders of runs, below the replay's
+    # Recorded texts, below the replay's folder: ``name``, ``of``, ``figure``, ``file``.
     traces: list[dict[str, str]] = field(default_factory=list)
 
-    def record(self, options: RunOptions, of: str, ratios: Any, decode: Callable[[int], Trace]) -> None:
+    def record(
+        self, options: RunOptions, of: str, ratios: np.ndarray, decode: Callable[[int], Trace]
+    ) -> None:
         """Decode the best, the median and the worst text again, recorded; `ratios` [texts] are speedups."""
         order = np.argsort(ratios)
         for name, i in (("best", order[-1]), ("median", order[len(order) // 2]), ("worst", order[0])):
@@ -212,7 +174,7 @@ def totals(made: Measurement, recipe: Recipe) -> None:
         made.add(dict(rest) | {column: name}, metric, mean)
 
 
-def about(model: Any) -> dict[str, Any]:
+def about(model: Model) -> Settings:
     """Where something was measured that left no run's folder."""
     from specviz.loop.machine import identity
     from specviz.measure.timing import quiet_clock, setting
@@ -222,6 +184,6 @@ def about(model: Any) -> dict[str, Any]:
     return place | {"model": identity(model), "clock": quiet_clock(model.device)[1]}
 
 
-def middle(value: Any) -> float:
+def middle(value: Estimate | float) -> float:
     """The value of a figure, with or without an interval."""
     return float(value.median if isinstance(value, Estimate) else value)

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
 from specviz.errors import ParameterError
 from specviz.loop import generate
 from specviz.measure.claims import ratio
+from specviz.measure.report import Settings
+from specviz.measure.rows import words
+from specviz.models.protocols import Model
 from specviz.replays import retranslation
 from specviz.replays.recipes import Recipe, Row
 from specviz.replays.sources.shared import Measurement, RunOptions, about, exact
 from specviz.replays.translations import TARGETS, texts
 from specviz.replays.translations import streams as arriving
-from specviz.streams import simulate_partials
+from specviz.streams import Stream, simulate_partials
+from specviz.trace import Trace
 
 TEMPLATES = ("tower", "qwen3")  # of models by that name; others read the bundled translators' own
 NO_COMET = "COMET is not installed (its model weighs 2 GB); BLEU and chrF are in the notes"
@@ -52,15 +55,10 @@ def streams(recipe: Recipe, options: RunOptions) -> Measurement:
         speeds = {name: each.sums["emitted"] / each.sums["seconds"] for name, each in decoded.items()}
         fast = max((n for n in speeds if n != retranslation.RT), key=lambda n: decoded[n].over(base).median)
         if not made.traces:
-            again_options = {
-                "template": template,
-                "max_new_tokens": options.max_new_tokens,
-                **chosen[fast].values,
-            }
-            made.record(
-                options, f"{fast}, {language}", speeds[fast] / speeds[retranslation.RT],
-                partial(again, options.model, given, {"target_language": TARGETS[code], **again_options}),
-            )  # fmt: skip
+            shared = {"template": template, "max_new_tokens": options.max_new_tokens}
+            again_options = {"target_language": TARGETS[code], **shared, **chosen[fast].values}
+            decode = partial(again, options.model, given, again_options)
+            made.record(options, f"{fast}, {language}", speeds[fast] / speeds[retranslation.RT], decode)
     made.absent.append(({"metric": "comet"}, NO_COMET))
     kind = "simulated partials of a recogniser" if partials else "three words more an update"
     name = options.suite.name if options.suite is not None else "generated English texts (bundled)"
@@ -68,29 +66,26 @@ def streams(recipe: Recipe, options: RunOptions) -> Measurement:
     return made
 
 
-def again(model: Any, given: list[Any], options: dict[str, Any], i: int) -> Any:
+def again(model: Model, given: list[Stream], options: Settings, i: int) -> Trace:
     """A stream once more, recorded."""
     return generate(model, [given[i]], retranslation.METHOD, **options)
 
 
 def label(row: Row) -> str:
     """A contender's name among the settings."""
-    return (
-        retranslation.RT
-        if row.values.get("mode") == "rt"
-        else " ".join(f"{k}={v}" for k, v in row.values.items())
-    )
+    if row.values.get("mode") == "rt":
+        return retranslation.RT
+    return words(row.values)
 
 
-def sources(options: RunOptions, code: str, partials: bool) -> tuple[list[Any], list[list[str]]]:
+def sources(options: RunOptions, code: str, partials: bool) -> tuple[list[Stream], list[list[str]]]:
     """The streams of a language, and the translations that are right."""
     if options.suite is not None:
         some = options.suite.select(language=code, limit=options.number)
         right = [list(prompt.get("reference") or []) for prompt in some]
         if not all(right):
-            raise ParameterError(
-                f"{options.suite.name} has prompts without a reference: BLEU needs one of each"
-            )
+            name = options.suite.name
+            raise ParameterError(f"{name} has prompts without a reference: BLEU needs one of each")
         return (some.partials() if partials else some.streams(3)), right
     chosen = texts(code, options.number)
     right = [list(each.references) for each in chosen]

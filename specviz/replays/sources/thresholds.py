@@ -8,6 +8,7 @@ from typing import Any
 
 from specviz.loop import generate
 from specviz.measure.pairs import suite
+from specviz.measure.report import Entry, Settings
 from specviz.measure.sweep import Measured, Point, sweep
 from specviz.measure.timing import BASELINE
 from specviz.replays import contenders
@@ -25,7 +26,7 @@ def thresholds(recipe: Recipe, options: RunOptions) -> Measurement:
     for dataset, part in recipe.parts["dataset"].items():
         every: Sweep = {}
         for curve in recipe.options["curves"]:
-            every |= measured(curve, part["task"], recipe, options)
+            every |= measured(curve, part["task"], options)
         settings += len(every)
         base = every[recipe.options.get("base", BASELINE)]
         metric = "bleu" if base.score.name == "BLEU" else "rouge_l"
@@ -33,9 +34,8 @@ def thresholds(recipe: Recipe, options: RunOptions) -> Measurement:
             where = {**row.where, "dataset": dataset}
             mine = base if row.method == BASELINE else picked(row, every, base)
             if mine is None:
-                made.absent.append(
-                    (where, f"no setting of the grid loses so little ({row.values['lose']:g})")
-                )
+                why = f"no setting of the grid loses so little ({row.values['lose']:g})"
+                made.absent.append((where, why))
                 continue
             made.add(where, metric, mine.quality)
             if mine is base:
@@ -71,7 +71,7 @@ def record_fastest(
     )  # fmt: skip
 
 
-def entries(options: RunOptions, task: str) -> list[dict[str, Any]]:
+def entries(options: RunOptions, task: str) -> list[Entry]:
     """The texts of a task."""
     return list(options.suite)[: options.number] if options.suite is not None else suite(task, options.number)
 
@@ -82,7 +82,7 @@ def picked(row: Row, every: Sweep, base: Measured) -> Measured | None:
     those = [each for each in every.values() if each.point.group == row.values["curve"]]
     if rule == "fastest":
         if "lose" not in row.values:
-            return max(those, key=lambda each: each.over(each_base(every, each)).median)
+            return max(those, key=lambda each: each.over(every[each.point.base]).median)
         return contenders.fastest(those, base, row.values["lose"])
     if rule == "number":
         return those[row.values["at"]]
@@ -92,44 +92,31 @@ def picked(row: Row, every: Sweep, base: Measured) -> Measured | None:
         goal = 0.97 * other.over(base).median
         able = [each for each in those if each.over(base).median >= goal] or those
         return max(able, key=lambda each: each.quality.median)
-    goal = other.quality.median
-    able = [each for each in those if each.quality.median >= goal]
-    return (
-        max(able, key=lambda each: each.over(base).median)
-        if able
-        else max(those, key=lambda e: e.quality.median)
-    )
+    able = [each for each in those if each.quality.median >= other.quality.median]
+    if not able:
+        return max(those, key=lambda each: each.quality.median)
+    return max(able, key=lambda each: each.over(base).median)
 
 
-def each_base(every: Sweep, each: Measured) -> Measured:
-    """What a setting's speed is compared with."""
-    return every[each.point.base]
-
-
-def measured(curve: str, task: str, recipe: Recipe, options: RunOptions) -> Sweep:
+def measured(curve: str, task: str, options: RunOptions) -> Sweep:
     """A curve's settings on a task's texts; one process measures them once for all tables."""
-    key = (
-        "sweep",
-        options.model.name,
-        tuple(options.drafts.items()),
-        curve,
-        task,
-        options.number,
-        options.max_new_tokens,
+    return options.once(
+        ("sweep", curve, task), lambda: swept(CURVES[curve](options, options.extra), task, options)
     )
-    if key not in options.memory:
-        points = CURVES[curve](options, options.extra)
-        texts = entries(options, task)
-        step = options.counter(len(points) * len(texts))
-        options.memory[key] = sweep(
-            points, texts, max_new_tokens=options.max_new_tokens, tick=lambda label: step(f"{task}: {label}")
-        )
-    return dict(options.memory[key])
+
+
+def swept(points: list[Point], task: str, options: RunOptions) -> Sweep:
+    """Settings on a task's texts."""
+    texts = entries(options, task)
+    step = options.counter(len(points) * len(texts))
+    return sweep(
+        points, texts, max_new_tokens=options.max_new_tokens, tick=lambda label: step(f"{task}: {label}")
+    )
 
 
 def drafter(options: RunOptions, role: str) -> Any:
     """A drafter, loaded once."""
-    from specviz.loop.drafters import load_drafter as load_drafter
+    from specviz.loop.drafters import load_drafter
 
     name = options.drafts[role]
     key = ("draft", name, options.model.name)
@@ -143,10 +130,10 @@ def with_base(points: list[Point], options: RunOptions) -> list[Point]:
     return [Point(BASELINE, BASELINE, model=options.model), *points]
 
 
-def grid(role: str, curve: str) -> Callable[[RunOptions, dict[str, Any]], list[Point]]:
+def grid(role: str, curve: str) -> Callable[[RunOptions, Settings], list[Point]]:
     """BiLD with a small model at every pair of thresholds."""
 
-    def points(options: RunOptions, numbers: dict[str, Any]) -> list[Point]:
+    def points(options: RunOptions, numbers: Settings) -> list[Point]:
         small = drafter(options, role)
         pairs = [(f, r) for r in numbers["rollbacks"] for f in numbers["fallbacks"]]
         return with_base([contenders.bild(options.model, small, f, r, curve) for f, r in pairs], options)
@@ -154,23 +141,20 @@ def grid(role: str, curve: str) -> Callable[[RunOptions, dict[str, Any]], list[P
     return points
 
 
-def rejection(options: RunOptions, numbers: dict[str, Any]) -> list[Point]:
+def rejection(options: RunOptions, numbers: Settings) -> list[Point]:
     """Speculative sampling at temperature 1 with fixed windows."""
-    points = [
-        p
-        for p in contenders.rejection(options.model, drafter(options, "small"))
-        if p.group != "speculative, greedy"
-    ]
-    kept = [p for p in points if p.method == BASELINE or p.values["draft_length"] in numbers["windows"]]
+    points = contenders.rejection(options.model, drafter(options, "small"))
+    sampled = [p for p in points if p.group != "speculative, greedy"]
+    kept = [p for p in sampled if p.method == BASELINE or p.values["draft_length"] in numbers["windows"]]
     return with_base(kept, options)
 
 
-def nucleus(options: RunOptions, numbers: dict[str, Any]) -> list[Point]:
+def nucleus(options: RunOptions, numbers: Settings) -> list[Point]:
     """Nucleus sampling."""
     return with_base(contenders.nucleus(options.model, drafter(options, "aligned")), options)
 
 
-def exits(options: RunOptions, numbers: dict[str, Any]) -> list[Point]:
+def exits(options: RunOptions, numbers: Settings) -> list[Point]:
     """The first layer drafts."""
     points = [
         replace(point, base=BASELINE)
@@ -183,10 +167,10 @@ def exits(options: RunOptions, numbers: dict[str, Any]) -> list[Point]:
 
 def named(
     *groups: str, make: Callable[[Any, Any], list[Point]]
-) -> Callable[[RunOptions, dict[str, Any]], list[Point]]:
+) -> Callable[[RunOptions, Settings], list[Point]]:
     """Those settings of one of the bench's lists that lie on some curves."""
 
-    def points(options: RunOptions, numbers: dict[str, Any]) -> list[Point]:
+    def points(options: RunOptions, numbers: Settings) -> list[Point]:
         role = "small" if make is contenders.oracle else "aligned"
         made = [p for p in make(options.model, drafter(options, role)) if p.group in groups]
         some = [p for p in made if allowed(p, numbers)]
@@ -195,7 +179,7 @@ def named(
     return points
 
 
-def allowed(point: Point, numbers: dict[str, Any]) -> bool:
+def allowed(point: Point, numbers: Settings) -> bool:
     """Whether a setting's thresholds are among those that are asked for."""
     choices = {
         "fallback": (0.0, *numbers["fallbacks"]),
@@ -204,15 +188,13 @@ def allowed(point: Point, numbers: dict[str, Any]) -> bool:
     return all(point.values[name] in values for name, values in choices.items() if name in point.values)
 
 
-def calm(options: RunOptions, numbers: dict[str, Any]) -> list[Point]:
+def calm(options: RunOptions, numbers: Settings) -> list[Point]:
     """CALM, on the model that was tuned for it."""
-    points = [
-        replace(p, base=BASELINE) for p in contenders.leaving(None, options.model) if p.method != BASELINE
-    ]
-    return with_base([p for p in points if p.values["decay"] == 4], options)
+    points = [p for p in contenders.leaving(None, options.model) if p.values.get("decay") == 4]
+    return with_base([replace(p, base=BASELINE) for p in points], options)
 
 
-CURVES: dict[str, Callable[[RunOptions, dict[str, Any]], list[Point]]] = {
+CURVES: dict[str, Callable[[RunOptions, Settings], list[Point]]] = {
     UNALIGNED: grid("small", UNALIGNED),
     ALIGNED: grid("aligned", ALIGNED),
     REJECTION: rejection,
