@@ -26,10 +26,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from specviz.devices import send
 from specviz.draft import Draft
 from specviz.errors import ModelError, PromptError
 from specviz.models.context import Store, lower, no_memory
+from specviz.models.devices import send
 
 if TYPE_CHECKING:
     from specviz.models.diffusion import Diffusion

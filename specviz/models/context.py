@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias, cast
 import numpy as np
 import torch
 
-from specviz.devices import send
 from specviz.draft import Draft
 from specviz.errors import ModelError, PromptError
+from specviz.models.devices import send
 
 if TYPE_CHECKING:
     from transformers.cache_utils import Cache

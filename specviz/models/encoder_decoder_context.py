@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from specviz.devices import send
 from specviz.errors import PromptError
 from specviz.models.context import Context, Exit, Store, _tensor
+from specviz.models.devices import send
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
