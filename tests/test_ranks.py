@@ -184,7 +184,7 @@ def rank_decodes(root, found):
                                  max_new_tokens=6)  # fmt: skip
     best = specviz.generate(split, PROMPTS[0], "unispec", max_new_tokens=6, draft_size="calibrated").run
     texts["calibrated"] = [best["parameters"]["draft_size"] == measured.g, "2 × " in measured.device]
-    told = [split.ranks.told(lambda: f"of {rank}"), [point.seconds for point in measured.points]]
+    told = [split.ranks.from_leader(lambda: f"of {rank}"), [point.seconds for point in measured.points]]
     refusal("told", split.ranks.told, lambda: specviz.load("nobody"))
     words(Path(root) / f"words-{rank}.jsonl")
     run = {"methods": ["unispec"], "suites": [f"{root}/words-{rank}.jsonl"], "out": f"{root}/none-{rank}"}
@@ -348,7 +348,7 @@ def test_one_process_is_rank_0_of_1(monkeypatch):
     monkeypatch.delenv("RANK", raising=False)
     alone = ranks.everyone()
     assert (alone.rank, alone.size, alone.leads, ranks.leads()) == (0, 1, True, True)
-    assert alone.gather({"a": 1}) == [{"a": 1}] and alone.told(lambda: 3) == 3
+    assert alone.gather({"a": 1}) == [{"a": 1}] and alone.from_leader(lambda: 3) == 3
     mine = ModelError("no such model")
     with pytest.raises(ModelError) as caught:
         alone.tried(lambda: (_ for _ in ()).throw(mine))

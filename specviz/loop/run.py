@@ -180,7 +180,7 @@ class Run:
             setting, options = calibration_setting(*models), calibrate_options(*models)
             program = COMMAND.format(self.ranks.size) if self.ranks.size > 1 else "specviz"
             self.calibration = calibration.Calibration.of(
-                self.ranks.told(lambda: asdict(calibration.stored(setting, options=options, program=program)))
+                self.ranks.from_leader(lambda: asdict(calibration.stored(setting, options=options, program=program)))
             )
             method.resize(self.calibration.g)
 
@@ -212,8 +212,8 @@ class Run:
         saved = SavedRun()
         if options.resume:
             saved = load_saved(path) if path is not None else saved
-            self.ranks.told(lambda: saved.check(metadata | {"record": options.record}, self._records()))
-            saved.prompts, saved.finished = self.ranks.told(lambda: [saved.prompts, saved.finished])
+            self.ranks.from_leader(lambda: saved.check(metadata | {"record": options.record}, self._records()))
+            saved.prompts, saved.finished = self.ranks.from_leader(lambda: [saved.prompts, saved.finished])
             metadata |= {"prompts": saved.prompts} | saved.identity
         self._finished = set(saved.finished)
         self.recorder = Recorder(

@@ -170,7 +170,7 @@ def _completed(
         result.save(path)
         partial.unlink(missing_ok=True)
 
-    result = Calibration.of(ranks.told(look))
+    result = Calibration.of(ranks.from_leader(look))
     if result.complete:
         return result
     shown = bar() if tick is None else nullcontext(tick)
@@ -182,7 +182,7 @@ def _completed(
         )
     g, tau, s, _, _ = result.measured()
     result.fits, result.chosen = fits.fit(g, s, tau), fits.CHOSEN
-    ranks.told(keep)
+    ranks.from_leader(keep)
     return result
 
 
@@ -320,7 +320,7 @@ class Turns:
             raise
         wait()
         taken = clock() - begin
-        return tokens, cycles, ranks.told(lambda: taken)
+        return tokens, cycles, ranks.from_leader(lambda: taken)
 
 
 @dataclass

@@ -123,11 +123,11 @@ def run(
     prompts = {name: list(map(plain, suite.entries)) for name, suite in settled.suites.items()}
     now = datetime.now(UTC).isoformat(timespec="seconds")
     with ExitStack() as stack:
-        all_ranks.told(lambda: stack.enter_context(locked(path)))
-        all_ranks.told(lambda: bool(begin(path, settled.settled, prompts, now)))
+        all_ranks.from_leader(lambda: stack.enter_context(locked(path)))
+        all_ranks.from_leader(lambda: bool(begin(path, settled.settled, prompts, now)))
         results = all_ranks.tried(lambda: Results(path))
         keep = Keeper(results)
-        lacking = {tuple(place) for place in all_ranks.told(lambda: sorted(keep.lacking(retry)))}
+        lacking = {tuple(place) for place in all_ranks.from_leader(lambda: sorted(keep.lacking(retry)))}
         jobs = list(jobs_of(settled, lacking, kernels_of(results)))
         done, total = len(results.wanted) - sum(len(job.todo) for job in jobs), len(results.wanted)
         failed = 0
