@@ -10,6 +10,7 @@ import errno
 import os
 import signal
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
@@ -28,6 +29,7 @@ from specviz.cli import (
     replaying,
     sources,
 )
+from specviz.cli.options import option
 from specviz.cli.terminal import Interrupted
 from specviz.errors import SpecvizError
 from specviz.escape import visible
@@ -43,7 +45,7 @@ app = typer.Typer(
 
 def _doors(
     context: typer.Context,
-    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+    version: Annotated[bool, option("Print the version and exit.", "--version")] = False,
 ) -> None:
     if version:
         import specviz
@@ -81,9 +83,7 @@ def run(arguments: list[str] | None = None) -> int:
         except Exception:
             if not interrupted:
                 raise
-            return (
-                _interrupted()
-            )  # Ctrl-C in the middle of an import comes out of some libraries as another error
+            return _interrupted()  # of Ctrl-C in the middle of an import some libraries make another error
 
 
 @contextmanager
@@ -94,18 +94,15 @@ def _noting(interrupted: list[int]) -> Iterator[None]:
         interrupted.append(number)
         signal.default_int_handler(number, frame)
 
-    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
-        yield  # somebody else's, or another thread's
-        return
-    try:
+    usual = signal.default_int_handler
+    ours = signal.getsignal(signal.SIGINT) is usual and threading.current_thread() is threading.main_thread()
+    if ours:  # not somebody else's, nor another thread's
         signal.signal(signal.SIGINT, note)
-    except ValueError:  # not the main thread
-        yield
-        return
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        if ours:
+            signal.signal(signal.SIGINT, usual)
 
 
 def _run(arguments: list[str] | None) -> int:

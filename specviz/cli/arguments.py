@@ -7,12 +7,22 @@ import shlex
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from specviz.errors import ParameterError, PromptError, SpecvizError, TraceError
+from specviz.errors import ParameterError, PromptError, TraceError
+from specviz.models.zoo import bundled
+
+if TYPE_CHECKING:
+    from specviz.methods.base import Method
+    from specviz.models.protocols import Drafter, Model
+    from specviz.suites.files import Prompt
+
+Number = TypeVar("Number", int, float)
+Values: TypeAlias = dict[str, Any]  # options by name, for a function that checks them
+SWITCH = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 
 
-def listed(option: str, given: str | None, kind: Callable[[str], Any]) -> list[Any] | None:
+def listed(option: str, given: str | None, kind: Callable[[str], Number]) -> list[Number] | None:
     """Values with commas between them."""
     try:
         return None if given is None else [kind(part.strip()) for part in given.split(",")]
@@ -21,13 +31,13 @@ def listed(option: str, given: str | None, kind: Callable[[str], Any]) -> list[A
         raise ParameterError(f"{option} wants numbers with commas between them, as {example}") from None
 
 
-def parameters_of(kind: Any, pairs: list[str]) -> dict[str, Any]:
+def parameters_of(kind: type[Method], pairs: list[str]) -> Values:
     """``name=value`` texts as values of the types that the method's parameters declare."""
     from specviz.methods import near
     from specviz.methods.kinds import CALIBRATED
 
     parameters = {p.name: p for p in kind.parameters}
-    values: dict[str, Any] = {}
+    values: Values = {}
     for pair in pairs:
         name, equals, text = (part.strip() for part in pair.partition("="))
         if not equals or not name:
@@ -39,12 +49,10 @@ def parameters_of(kind: Any, pairs: list[str]) -> dict[str, Any]:
         if name == kind.size and text == CALIBRATED:
             values[name] = text
             continue
-        value: Any = text
+        value: bool | float | str = text
         default = parameters[name].default
         if isinstance(default, bool):
-            value = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}.get(
-                text.lower(), text
-            )
+            value = SWITCH.get(text.lower(), text)
         elif isinstance(default, int | float):
             with suppress(ValueError):
                 value = float(text)
@@ -54,7 +62,7 @@ def parameters_of(kind: Any, pairs: list[str]) -> dict[str, Any]:
     return values
 
 
-def entries_of(prompt: str | None, prompts: str | None, number: int | None = None) -> list[dict[str, Any]]:
+def entries_of(prompt: str | None, prompts: str | None, number: int | None = None) -> list[Prompt]:
     """What is to be decoded: one prompt, or the first ones of a suite or a file."""
     from specviz.suites import suite
 
@@ -65,19 +73,9 @@ def entries_of(prompt: str | None, prompts: str | None, number: int | None = Non
     return [{"prompt": prompt}]
 
 
-def bundled_models() -> dict[str, Path]:
-    """The bundled models' folders, without loading what could load them."""
-    from specviz.paths import folder
-
-    try:
-        return {path.parent.name: path.parent for path in sorted(folder("models").glob("*/config.json"))}
-    except SpecvizError:
-        return {}
-
-
 def loaded(
     model: str, draft: list[str] | None, device: str, dtype: str, revision: str | None
-) -> tuple[Any, list[Any]]:
+) -> tuple[Model, list[Drafter]]:
     """A target and its drafters, loaded and checked against each other."""
     from specviz.loop.drafters import ADDED, DEFAULT_DRAFT, load_drafter
     from specviz.models import load
@@ -85,7 +83,7 @@ def loaded(
 
     names = draft or [
         name
-        for name in bundled_models()
+        for name in bundled()
         if name.startswith(f"{model}-draft") or name in DEFAULT_DRAFT.get(model, {}).values()
     ]
     for name in (model, *names):  # a name that is none is told before a model is read
@@ -117,7 +115,7 @@ def writable(path: Path, force: bool) -> None:
         raise TraceError(f"cannot write {path}: no permission to write into {above}")
 
 
-def hint(name: str, *arguments: Any) -> str:
+def hint(name: str, *arguments: str | int | Path) -> str:
     """A command that can be copied."""
     return shlex.join(["specviz", name, *map(str, arguments)])
 

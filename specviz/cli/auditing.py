@@ -4,13 +4,26 @@ from __future__ import annotations
 
 import random
 import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, TypeAlias, TypedDict
 
 import typer
 
-from specviz.cli.arguments import entries_of, loaded, writable
-from specviz.cli.options import Device, Drafts, Dtype, Force, Kernels, NewTokens, OneThread, Prompts
+from specviz.cli.arguments import Values, entries_of, loaded, writable
+from specviz.cli.options import (
+    Device,
+    Drafts,
+    Dtype,
+    Force,
+    Json,
+    Kernels,
+    NewTokens,
+    OneThread,
+    Prompts,
+    option,
+)
 from specviz.cli.terminal import progress, screen
 from specviz.errors import ParameterError, loading
 from specviz.escape import visible
@@ -18,48 +31,51 @@ from specviz.files import write_text
 
 if TYPE_CHECKING:
     from specviz.audit import AuditResult
+    from specviz.models.protocols import Drafter, Model
+    from specviz.streams import Stream
+
+
+Chat: TypeAlias = list[dict[str, str]]
+Entry: TypeAlias = str | Chat | Values
+
+
+class Limits(TypedDict):
+    """What every audit of texts takes."""
+
+    max_new_tokens: int
+    threads: int
+
 
 MOST_DIFFERENCES = 40  # that the audit prints
 
 Target = Annotated[
     str | None,
-    typer.Option(
-        "--model", "-m",
-        help="Bundled name, folder, gguf:FILE, or hf:<id>. Default: town; of a soak every bundled target.",
-    ),
+    option("Bundled name, folder, gguf:FILE, or hf:<id>. Default: town; of a soak every bundled target.",
+           "--model", "-m"),
 ]  # fmt: skip
 Number = Annotated[
     int | None,
-    typer.Option(
-        "--number",
-        min=1,
-        help="How many prompts. Default: 100 bundled ones, 2,000 at most; all of --prompts.",
+    option(
+        "How many prompts. Default: 100 bundled ones, 2,000 at most; all of --prompts.", "--number", min=1
     ),
 ]
 Methods = Annotated[
     list[str] | None,
-    typer.Option(
-        "--method", help="NAME or NAME:parameter=value,...; may be repeated. Default: every exact one."
-    ),
+    option("NAME or NAME:parameter=value,...; may be repeated. Default: every exact one.", "--method"),
 ]
-Sampled = Annotated[int, typer.Option(min=0, help="Prompts that are decoded again with sampling.")]
+Sampled = Annotated[int, option("Prompts that are decoded again with sampling.", min=0)]
 Streams = Annotated[
-    int, typer.Option(min=0, help="Texts that arrive in updates, for methods that decode such; 0: none.")
+    int, option("Texts that arrive in updates, for methods that decode such; 0: none.", min=0)
 ]
 Batch = Annotated[
-    int | None,
-    typer.Option(min=1, help="Instead: whether each row of such batches is its prompt's single run."),
+    int | None, option("Instead: whether each row of such batches is its prompt's single run.", min=1)
 ]
-Seed = Annotated[int, typer.Option(help="Which of the bundled prompts: another seed draws others.")]
-Json = Annotated[Path | None, typer.Option("--json", help="Write the result as JSON.")]
-Soak = Annotated[
-    bool, typer.Option("--soak", help="Instead: audit drawn settings, one after another, until Ctrl-C.")
-]
+Seed = Annotated[int, option("Which of the bundled prompts: another seed draws others.")]
+Soak = Annotated[bool, option("Instead: audit drawn settings, one after another, until Ctrl-C.", "--soak")]
 Ledger = Annotated[
-    Path | None,
-    typer.Option("--ledger", help="Where a soak keeps its entries and goes on; alone: print their sums."),
+    Path | None, option("Where a soak keeps its entries and goes on; alone: print their sums.", "--ledger")
 ]
-Minutes = Annotated[float | None, typer.Option("--minutes", help="End the soak after so many minutes.")]
+Minutes = Annotated[float | None, option("End the soak after so many minutes.", "--minutes")]
 
 
 def audit(
@@ -97,13 +113,16 @@ def audit(
         return
     if json is not None:
         writable(json, force)
-    entries = _bundled(number or 100, seed) if prompts is None else entries_of(None, prompts, number)
+    entries: Sequence[Entry] = (
+        _bundled(number or 100, seed) if prompts is None else entries_of(None, prompts, number)
+    )
     with loading():
         from specviz import audit as auditing
 
         still, moving = _streaming(method)  # a name that is none is told before a model is read
         target, drafts = loaded(model or "town", draft, device, dtype, None)
-    if not getattr(target.tokenizer, "chat_template", None):  # a plain model goes on from the user's words
+    # A plain model goes on from the user's words.
+    if not getattr(target.text.tokenizer, "chat_template", None):
         entries = [e[-1]["content"] if isinstance(e, list) else e for e in entries]
     left_out: dict[str, str] = {}
     if method is not None:
@@ -113,15 +132,12 @@ def audit(
     elif moving is None and streams:
         moving, left_out = auditing.served(target, auditing.stream_methods(target))
     given_streams = _test_streams(target, streams) if moving else []
-    options = {"max_new_tokens": max_new_tokens, "threads": threads}
-    result = _audited(target, drafts, entries, still, batch, options | {"sampled": sampled})
+    limits = Limits(max_new_tokens=max_new_tokens, threads=threads)
+    result = _audited(target, drafts, entries, still, batch, sampled, limits)
     if given_streams:
         some = min(sampled, len(given_streams) // 2)
-        with progress() as tick:
-            more = auditing.streams(
-                target, given_streams, moving, sampled=some,
-                progress=lambda done, of: tick(done, of, "updates"), **options,
-            )  # fmt: skip
+        with _counting("updates") as tick:
+            more = auditing.streams(target, given_streams, moving, sampled=some, progress=tick, **limits)
         result = more if result is None else result.joined(more)
     if result is None:
         raise ParameterError("nothing to audit: these methods decode streams, so --streams must be above 0")
@@ -131,7 +147,7 @@ def audit(
     raise typer.Exit(0 if result.holds else 1)
 
 
-def _soak(ledger: Path | None, soak: bool, threads: int, options: dict[str, Any]) -> None:
+def _soak(ledger: Path | None, soak: bool, threads: int, options: Values) -> None:
     """Run a soak, or read a ledger; then print the sums and the bugs."""
     if ledger is None:
         raise ParameterError("a soak keeps its entries in a file: name one with --ledger FILE")
@@ -160,7 +176,7 @@ def _soak(ledger: Path | None, soak: bool, threads: int, options: dict[str, Any]
     raise typer.Exit(1 if bugs else 0)
 
 
-def _line(entry: dict[str, Any]) -> str:
+def _line(entry: Values) -> str:
     """An entry of a soak, in a line."""
     about = f"entry {entry['number']}, {entry['setting']['model']}, {entry['setting']['audit']}"
     if entry["refused"]:
@@ -170,39 +186,35 @@ def _line(entry: dict[str, Any]) -> str:
 
 
 def _audited(
-    target: Any,
-    drafts: list[Any],
-    entries: list[Any],
-    methods: list[str] | None,
-    batch: int | None,
-    options: dict[str, Any],
-) -> AuditResult | None:
+    target: Model, drafts: list[Drafter], entries: Sequence[Entry], methods: list[str] | None,
+    batch: int | None, sampled: int, limits: Limits,
+) -> AuditResult | None:  # fmt: skip
     """The audit of prompts that the target and the options ask for; None: no method decodes prompts."""
     from specviz import audit as auditing
 
     if target.kind == "diffusion":
-        options = {name: value for name, value in options.items() if name != "sampled"}
-    with progress() as tick:
-        if target.kind == "diffusion":
-            return auditing.canvases(
-                target, entries, methods, batch or 1, progress=lambda done, of: tick(done, of, "prompts"),
-                **options,
-            )  # fmt: skip
-        if batch is not None:
+        with _counting("prompts") as tick:
+            return auditing.canvases(target, entries, methods, batch or 1, progress=tick, **limits)
+    if batch is not None:
+        with _counting("methods") as tick:
             return auditing.batches(
-                target, drafts, entries, methods, batch,
-                progress=lambda done, of: tick(done, of, "methods"), **options,
-            )  # fmt: skip
-        if methods == []:
-            return None
-        return auditing.run(
-            target, drafts, entries, methods, progress=lambda done, of: tick(done, of, "prompts"), **options
-        )
+                target, drafts, entries, methods, batch, progress=tick, sampled=sampled, **limits
+            )
+    if methods == []:
+        return None
+    with _counting("prompts") as tick:
+        return auditing.run(target, drafts, entries, methods, progress=tick, sampled=sampled, **limits)
+
+
+@contextmanager
+def _counting(what: str) -> Iterator[Callable[[int, int], None]]:
+    """A progress bar that counts one kind of thing."""
+    with progress() as tick:
+        yield lambda done, of: tick(done, of, what)
 
 
 def _print_result(result: AuditResult, left_out: dict[str, str]) -> None:
     """The table, what was left out, the differences, the summary."""
-
     _print_rows(result.table(), ("bound", "tokens", "prompts"))  # the summary line has them, too
     if left_out:
         print(_left_out(left_out))
@@ -213,8 +225,8 @@ def _print_result(result: AuditResult, left_out: dict[str, str]) -> None:
     print(result.summary)
 
 
-def _print_rows(rows: list[dict[str, Any]], spare: tuple[str, ...] = ()) -> None:
-    """A table with numbers on the right; columns in `spare` are left out first where it is too wide."""
+def _print_rows(rows: list[Values], drop_first: tuple[str, ...] = ()) -> None:
+    """A table with numbers on the right; columns of `drop_first` are left out where it is too wide."""
     from specviz.measure.report import Column, print_table
 
     names = list(rows[0]) if rows else []
@@ -223,7 +235,7 @@ def _print_rows(rows: list[dict[str, Any]], spare: tuple[str, ...] = ()) -> None
             name.replace("_", " "),
             right=all(isinstance(row[name], int | float | None) for row in rows),
             folds=14 if name in ("method", "sampling") else None,
-            drop_rank=spare.index(name) if name in spare else None,
+            drop_rank=drop_first.index(name) if name in drop_first else None,
         )
         for name in names
     ]
@@ -240,7 +252,7 @@ def _streaming(methods: list[str] | None) -> tuple[list[str] | None, list[str] |
     return [name for name in methods if name not in moving], moving
 
 
-def _bundled(number: int, seed: int) -> list[Any]:
+def _bundled(number: int, seed: int) -> list[Chat]:
     """Bundled chats of every kind and language: the first ones, or by another seed others."""
     from specviz.suites.frozen import frozen, take
 
@@ -250,19 +262,16 @@ def _bundled(number: int, seed: int) -> list[Any]:
     return take(chats, number, "prompts")
 
 
-def _test_streams(target: Any, number: int) -> list[Any]:
+def _test_streams(target: Model, number: int) -> list[Stream]:
     """Test texts as streams, as many of them as have room in the model's context."""
     from specviz.replays.translations import streams, texts
 
     made = texts("de", number)
     room = target.max_length // 2
-    found = [stream for stream, each in zip(streams(made), made) if len(target.encode(each.source)) < room]
-    if len(found) < number:
-        print(
-            f"specviz: {number - len(found)} streams are too long for {target.name}: left out",
-            file=sys.stderr,
-        )
-    return found
+    fitting = [stream for stream, each in zip(streams(made), made) if len(target.encode(each.source)) < room]
+    if absent := number - len(fitting):
+        print(f"specviz: {absent} streams are too long for {target.name}: left out", file=sys.stderr)
+    return fitting
 
 
 def _left_out(reasons: dict[str, str]) -> str:
@@ -271,7 +280,7 @@ def _left_out(reasons: dict[str, str]) -> str:
     return f"left out: {', '.join(parts)}"
 
 
-def _cell(value: Any) -> str:
+def _cell(value: str | float | None) -> str:
     if value is None:
         return "–"
     return (

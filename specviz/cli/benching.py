@@ -5,19 +5,37 @@ from __future__ import annotations
 import logging
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import Annotated, Any, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin
 
 import typer
 
-from specviz.cli.arguments import listed, loaded, parameters_of, writable
-from specviz.cli.options import CSV, Device, Drafts, Dtype, Force, Kernels, Model, OneThread, Prompts
+from specviz.cli.arguments import Values, listed, loaded, parameters_of, writable
+from specviz.cli.options import (
+    CSV,
+    Device,
+    Drafts,
+    Dtype,
+    Force,
+    Json,
+    Kernels,
+    Model,
+    OneThread,
+    Prompts,
+    argument,
+    option,
+)
 from specviz.cli.terminal import Interrupted, progress, screen
 from specviz.errors import ParameterError, SpecvizError, install, loading
 from specviz.models import ranks
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
+    from specviz.measure.report import Report
 
 COMMANDS = {
     "run": "a run of your own: models x methods x parameters x suites (see bench run --help)",
@@ -89,8 +107,12 @@ def bench_command(name: str) -> Any:
         measure = find(name)
         taken = signature(measure, eval_str=True).parameters
 
-    notes = {each.name: getattr(each.annotation, "__metadata__", ()) for each in taken.values()}
-    checks = {option: note[1] for option, note in notes.items() if len(note) > 1}  # before any work
+    notes = {
+        each.name: get_args(each.annotation)[1:]
+        for each in taken.values()
+        if get_origin(each.annotation) is Annotated
+    }
+    checks = {name: note[1] for name, note in notes.items() if len(note) > 1}  # before any work
 
     def command(
         model: Model = "town",
@@ -100,15 +122,15 @@ def bench_command(name: str) -> Any:
         device: Device = "cpu",
         dtype: Dtype = "float32",
         kernels: Kernels = None,
-        json: Annotated[Path | None, typer.Option("--json", help="Write the result as JSON.")] = None,
+        json: Json = None,
         force: Force = False,
         **given: Any,
     ) -> None:
         if json is not None:
             writable(json, force)
         values = _values(given)
-        for option, check in checks.items():
-            check(values.get(option, ()))
+        for name, check in checks.items():
+            check(values.get(name, ()))
         filled = {"source": prompts or "town", "rounds_file": None if json is None else _rounds_file(json)}
         report = _measured(measure, taken, model, draft, device, dtype, threads, filled | values)
         report.show(screen())
@@ -140,17 +162,14 @@ def _option(parameter: Parameter) -> Parameter:
     name = "--" + parameter.name.replace("_", "-")
     short = ("-n",) if parameter.name == "max_new_tokens" else ()
     kinds = [each for each in get_args(kind) if each is not type(None)] or [kind]
-    several = next((each for each in (kind, *kinds) if get_origin(each) is Sequence), None)
-    if several is not None:  # repeated, or with commas between the values
-        annotation: Any = list[str] | None
-        option = typer.Option(name, help=f"{help_text} May be repeated.".strip())
-        return parameter.replace(annotation=Annotated[annotation, option], default=None)
-    least = {"min": 1} if kinds[0] is int else {}
-    option = typer.Option(name, *short, help=help_text or None, **least)
-    return parameter.replace(annotation=Annotated[kind, option])
+    if any(get_origin(each) is Sequence for each in (kind, *kinds)):  # repeated, or with commas between
+        several = option(f"{help_text} May be repeated.".strip(), name)
+        return parameter.replace(annotation=Annotated[list[str] | None, several], default=None)
+    least = 1 if kinds[0] is int else None
+    return parameter.replace(annotation=Annotated[kind, option(help_text, name, *short, min=least)])
 
 
-def _values(given: dict[str, Any]) -> dict[str, Any]:
+def _values(given: Values) -> Values:
     """The options that were given; those with several values are split at commas."""
     return {
         name: [part.strip() for each in value for part in each.split(",")]
@@ -162,9 +181,9 @@ def _values(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _measured(
-    measure: Callable[..., Any], taken: Any, model: str, draft: list[str] | None, device: str, dtype: str,
-    threads: int, given: dict[str, Any],
-) -> Any:  # fmt: skip
+    measure: Callable[..., Report], taken: Mapping[str, Parameter], model: str, draft: list[str] | None,
+    device: str, dtype: str, threads: int, given: Values,
+) -> Report:  # fmt: skip
     """The report of a bench on the models and prompts that it takes."""
     from specviz.suites import suite
 
@@ -195,63 +214,52 @@ def _rounds_file(json: Path) -> Path:
 @bench_app.command("run")
 def bench_run(
     plan: Annotated[
-        Path | None, typer.Argument(help="A TOML file with the plan; the options below win over it.")
+        Path | None, argument("A TOML file with the plan; the options below win over it.")
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(
-            "--out", "-o", help="Folder; one of the same plan is gone on with. Default: specviz-runs/."
-        ),
+        option("Folder; one of the same plan is gone on with. Default: specviz-runs/.", "--out", "-o"),
     ] = None,
     model: Annotated[
         list[str] | None,
-        typer.Option("--model", "-m", help="Bundled name, folder, gguf:FILE or hf:<id>; may be repeated."),
+        option("Bundled name, folder, gguf:FILE or hf:<id>; may be repeated.", "--model", "-m"),
     ] = None,
     draft: Annotated[
         list[str] | None,
-        typer.Option("--draft", "-d", help="Draft model; may be repeated. Default: the model's bundled one."),
+        option("Draft model; may be repeated. Default: the model's bundled one.", "--draft", "-d"),
     ] = None,
     method: Annotated[
         list[str] | None,
-        typer.Option(
-            help="A method with its parameters, as 'unispec draft_size=16 draft_size=32 keep=prompt'; may be "
+        option(
+            "A method with its parameters, as 'unispec draft_size=16 draft_size=32 keep=prompt'; may be "
             "repeated. Autoregressive decoding is added."
         ),
     ] = None,
     prompts: Annotated[
-        list[str] | None,
-        typer.Option("--prompts", help="A bundled suite or a file; may be repeated. Default: town."),
+        list[str] | None, option("A bundled suite or a file; may be repeated. Default: town.", "--prompts")
     ] = None,
-    number: Annotated[
-        int | None, typer.Option("--number", min=1, help="Prompts of each suite; default: all.")
-    ] = None,
-    seeds: Annotated[str | None, typer.Option(help="As 0,1,2: each is a round. Default: 0.")] = None,
-    max_new_tokens: Annotated[
-        int | None, typer.Option("--max-new-tokens", "-n", min=1, help="Default: 128.")
-    ] = None,
-    temperature: Annotated[str | None, typer.Option(help="As 0,1. Default: 0, greedy.")] = None,
-    top_k: Annotated[int | None, typer.Option(min=0, help="Default: off.")] = None,
-    top_p: Annotated[float | None, typer.Option(help="Default: off.")] = None,
+    number: Annotated[int | None, option("Prompts of each suite; default: all.", "--number", min=1)] = None,
+    seeds: Annotated[str | None, option("As 0,1,2: each is a round. Default: 0.")] = None,
+    max_new_tokens: Annotated[int | None, option("Default: 128.", "--max-new-tokens", "-n", min=1)] = None,
+    temperature: Annotated[str | None, option("As 0,1. Default: 0, greedy.")] = None,
+    top_k: Annotated[int | None, option("Default: off.", min=0)] = None,
+    top_p: Annotated[float | None, option("Default: off.")] = None,
     warm_up: Annotated[
         int | None,
-        typer.Option(
-            min=0, help="Other prompts of the suite that fill methods' memories before. Default: 5."
-        ),
+        option("Other prompts of the suite that fill methods' memories before. Default: 5.", min=0),
     ] = None,
-    threads: Annotated[int | None, typer.Option(min=1, help="Threads on the CPU. Default: 1.")] = None,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1 or mps. Default: cpu.")] = None,
+    threads: Annotated[int | None, option("Threads on the CPU. Default: 1.", min=1)] = None,
+    device: Annotated[str | None, option("cpu, cuda, cuda:1 or mps. Default: cpu.")] = None,
     dtype: Annotated[
-        str | None, typer.Option(help="float32, float16, bfloat16, float64 or auto. Default: float32.")
+        str | None, option("float32, float16, bfloat16, float64 or auto. Default: float32.")
     ] = None,
-    untimed: Annotated[
-        bool, typer.Option("--untimed", help="Take no times, so that workers may share cores.")
-    ] = False,
-    traces: Annotated[bool, typer.Option("--traces", help="Keep a trace of every row.")] = False,
+    untimed: Annotated[bool, option("Take no times, so that workers may share cores.", "--untimed")] = False,
+    traces: Annotated[bool, option("Keep a trace of every row.", "--traces")] = False,
     workers: Annotated[
-        int | None, typer.Option(min=1, help="Processes of this machine. Default: this one alone.")
+        int | None, option("Processes of this machine. Default: this one alone.", min=1)
     ] = None,
-    dask: Annotated[str | None, typer.Option(metavar="ADDRESS", help="Scheduler of a Dask cluster.")] = None,
-    retry: Annotated[bool, typer.Option("--retry", help="Decode again what failed.")] = False,
+    dask: Annotated[str | None, option("Scheduler of a Dask cluster.", metavar="ADDRESS")] = None,
+    retry: Annotated[bool, option("Decode again what failed.", "--retry")] = False,
 ) -> None:
     """Decode suites by methods beside autoregressive decoding, keep every row, print the table.
 
@@ -274,7 +282,7 @@ def bench_run(
         from specviz.measure.running import run
 
         contenders = [_method(each) for each in method] if method else None
-        given: dict[str, Any] = {
+        given: Values = {
             "models": model, "draft": draft, "methods": contenders,
             "suites": prompts, "number": number, "seeds": listed("--seeds", seeds, int),
             "max_new_tokens": max_new_tokens, "temperature": listed("--temperature", temperature, float),
@@ -291,14 +299,12 @@ def bench_run(
 
 @bench_app.command("report")
 def bench_report(
-    path: Annotated[Path, typer.Argument(help="Folder of a run, of a replay, or of replay --all.")],
-    html: Annotated[
-        bool, typer.Option("--html", help="Write one offline page with tables and plots.")
-    ] = False,
-    markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown, for an issue.")] = False,
+    path: Annotated[Path, argument("Folder of a run, of a replay, or of replay --all.")],
+    html: Annotated[bool, option("Write one offline page with tables and plots.", "--html")] = False,
+    markdown: Annotated[bool, option("Print Markdown, for an issue.", "--markdown")] = False,
     csv: CSV = False,
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="The page; default: report.html in the folder.")
+        Path | None, option("The page; default: report.html in the folder.", "--out", "-o")
     ] = None,
     force: Force = False,
 ) -> None:
@@ -326,13 +332,13 @@ def bench_report(
         terminal.show(result, screen())
 
 
-def _method(text: str) -> dict[str, Any]:
+def _method(text: str) -> Values:
     """``NAME parameter=value ...`` as a plan has it; a parameter that stands there twice has two values."""
     from specviz import methods
 
     name, *pairs = shlex.split(text) or [""]
     kind = methods.find(name)
-    entry: dict[str, Any] = {"method": name}
+    entry: Values = {"method": name}
     for pair in pairs:
         if pair.startswith("draft="):
             entry.setdefault("draft", []).append(pair.removeprefix("draft="))
@@ -343,7 +349,7 @@ def _method(text: str) -> dict[str, Any]:
 
 
 @contextmanager
-def _cluster(address: str | None) -> Iterator[Any]:
+def _cluster(address: str | None) -> Iterator[Executor | None]:
     """A Dask cluster's executor; None without an address."""
     if address is None:
         yield None

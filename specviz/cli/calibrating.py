@@ -4,56 +4,60 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Annotated
 
 from specviz.cli.arguments import on_threads, parameters_of, writable
-from specviz.cli.options import Device, Draft, Dtype, Kernels, Model, NewTokens, Prompts, Revision, Threads
+from specviz.cli.options import (
+    Device,
+    Draft,
+    Dtype,
+    Kernels,
+    Model,
+    NewTokens,
+    Prompts,
+    Revision,
+    Settings,
+    Threads,
+    argument,
+    option,
+)
 from specviz.cli.terminal import progress, screen
 from specviz.errors import ParameterError, loading
 from specviz.files import write_bytes
 from specviz.models import ranks
 
+if TYPE_CHECKING:
+    from specviz.calibration import Calibration
+
 
 def calibrate(
-    method: Annotated[str, typer.Argument(help="A method with a draft size.")] = "unispec",
+    method: Annotated[str, argument("A method with a draft size.")] = "unispec",
     model: Model = "town",
     draft: Draft = None,
     prompts: Prompts = "town",
     number: Annotated[
-        int | None,
-        typer.Option("--number", min=1, help="How many prompts; default: of town 5, of others all."),
+        int | None, option("How many prompts; default: of town 5, of others all.", "--number", min=1)
     ] = None,
     warm_up: Annotated[
-        int, typer.Option(min=0, help="Texts of the bundled suite that fill the method's memory before.")
+        int, option("Texts of the bundled suite that fill the method's memory before.", min=0)
     ] = 20,
     sizes: Annotated[
-        str | None,
-        typer.Option(help="Draft sizes to measure, as 1,2,4,8; default: up to where it gets slow."),
+        str | None, option("Draft sizes to measure, as 1,2,4,8; default: up to where it gets slow.")
     ] = None,
-    set_: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="NAME=VALUE", help="A parameter of the method; may be repeated."),
-    ] = None,
+    set_: Settings = None,
     max_new_tokens: NewTokens = 128,
-    rounds: Annotated[int, typer.Option(min=1, help="How often each text is timed at each size.")] = 5,
+    rounds: Annotated[int, option("How often each text is timed at each size.", min=1)] = 5,
     threads: Threads = None,
     device: Device = "cpu",
     dtype: Dtype = "float32",
     kernels: Kernels = None,
     revision: Revision = None,
     tp_plan: Annotated[
-        str | None,
-        typer.Option(help="auto: split the model over the ranks of torchrun, on whose devices it then runs."),
+        str | None, option("auto: split the model over the ranks of torchrun, on whose devices it then runs.")
     ] = None,
-    folder: Annotated[
-        Path | None, typer.Option(help="Where calibrations are kept; default: the user's cache.")
-    ] = None,
-    png: Annotated[Path | None, typer.Option(help="Write a picture of the curves.")] = None,
-    force: Annotated[
-        bool, typer.Option("--force", "-f", help="Measure anew; replace files that exist.")
-    ] = False,
+    folder: Annotated[Path | None, option("Where calibrations are kept; default: the user's cache.")] = None,
+    png: Annotated[Path | None, option("Write a picture of the curves.")] = None,
+    force: Annotated[bool, option("Measure anew; replace files that exist.", "--force", "-f")] = False,
 ) -> None:
     """Find a method's best draft size on this device; generate takes it with --set SIZE=calibrated."""
     if png is not None:
@@ -106,7 +110,7 @@ def _whole_numbers(sizes: str | None) -> list[int] | None:
     return [int(part) for part in parts]
 
 
-def _show_calibration(result: Any, new: bool) -> None:
+def _show_calibration(result: Calibration, new: bool) -> None:
     """The measured points, what each fit makes of them, and g*."""
     from specviz.measure.report import Column, print_table
 

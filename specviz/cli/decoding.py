@@ -5,15 +5,13 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Annotated
 
 from specviz.cli.arguments import (
-    bundled_models,
+    Values,
     entries_of,
     hint,
     loaded,
@@ -34,34 +32,36 @@ from specviz.cli.options import (
     OneThread,
     Prompts,
     Revision,
+    Settings,
     Threads,
+    argument,
+    option,
 )
 from specviz.cli.terminal import progress, screen, show_trace
 from specviz.errors import ModelError, ParameterError, PromptError, TraceError, loading
 from specviz.models.downloads import DOWNLOADS, local_path
+from specviz.models.zoo import bundled
 
 if TYPE_CHECKING:
     from specviz.loop import Run
     from specviz.methods.base import Method
+    from specviz.models import protocols
+    from specviz.streams import Shown, Stream
+    from specviz.suites.files import Prompt
     from specviz.trace import Trace
 
 
 def demo(
-    out: Annotated[
-        Path | None, typer.Option(help="Folder to write; default: a new folder specviz-demo.")
-    ] = None,
+    out: Annotated[Path | None, option("Folder to write; default: a new folder specviz-demo.")] = None,
     model: Model = "smollm2",
     draft: Drafts = None,
     prompts: Annotated[
-        str | None,
-        typer.Option(help="A suite or a file of prompts. Default: demo; of bundled models town."),
+        str | None, option("A suite or a file of prompts. Default: demo; of bundled models town.")
     ] = None,
-    number: Annotated[int, typer.Option(min=1, help="How many prompts of each kind of work.")] = 3,
+    number: Annotated[int, option("How many prompts of each kind of work.", min=1)] = 3,
     max_new_tokens: Annotated[
         int | None,
-        typer.Option(
-            "--max-new-tokens", "-n", min=1, help="Most tokens for each prompt. Default: 36; bundled: 96."
-        ),
+        option("Most tokens for each prompt. Default: 36; bundled: 96.", "--max-new-tokens", "-n", min=1),
     ] = None,
     threads: OneThread = 1,
     device: Device = "cpu",
@@ -85,7 +85,7 @@ def demo(
     writable(out / "demo.html", force)
     from specviz.suites import suite
 
-    toy = model in bundled_models()
+    toy = model in bundled()
     entries = list(suite(prompts or ("town" if toy else "demo")))
     path = None
     if model in DOWNLOADS:
@@ -125,72 +125,59 @@ def demo(
 
 
 def generate(
-    method: Annotated[str, typer.Argument(help="A decoding method; specviz models lists them.")],
+    method: Annotated[str, argument("A decoding method; specviz models lists them.")],
     model: Annotated[
         str | None,
-        typer.Option(
+        option(
+            "Bundled name, folder, gguf:FILE, or hf:<id>. Default: town; streams: town-translator; "
+            "canvases: town-diffusion.",
             "--model",
             "-m",
-            help="Bundled name, folder, gguf:FILE, or hf:<id>. Default: town; streams: town-translator; "
-            "canvases: town-diffusion.",
         ),
     ] = None,
     draft: Draft = None,
-    prompt: Annotated[str | None, typer.Option("--prompt", "-p", help="The text to go on from.")] = None,
+    prompt: Annotated[str | None, option("The text to go on from.", "--prompt", "-p")] = None,
     prompts: Prompts = None,
     number: Number = None,
     text: Annotated[
-        Path | None, typer.Option(help="For retranslate: a text file, revealed --lag words at a time.")
+        Path | None, option("For retranslate: a text file, revealed --lag words at a time.")
     ] = None,
     stream: Annotated[
         Path | None,
-        typer.Option(
-            help="For retranslate: partial results as JSON lines (text, time, final), or a transcript with "
+        option(
+            "For retranslate: partial results as JSON lines (text, time, final), or a transcript with "
             "times (JSON, WebVTT, SRT)."
         ),
     ] = None,
     lag: Annotated[
-        int,
-        typer.Option(help="Words that an update of a text or a transcript brings; of WebVTT and SRT: cues."),
+        int, option("Words that an update of a text or a transcript brings; of WebVTT and SRT: cues.")
     ] = 3,
-    language: Annotated[
-        str | None, typer.Option(help="The source's, as en or ja: which words --lag counts.")
-    ] = None,
-    raw: Annotated[bool, typer.Option("--raw", help="Leave the model's chat template out.")] = False,
-    set_: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="NAME=VALUE", help="A parameter of the method; may be repeated."),
-    ] = None,
+    language: Annotated[str | None, option("The source's, as en or ja: which words --lag counts.")] = None,
+    raw: Annotated[bool, option("Leave the model's chat template out.", "--raw")] = False,
+    set_: Settings = None,
     out: Annotated[
-        Path | None,
-        typer.Option("--out", "-o", help="Folder for METHOD.parquet and METHOD.html, or a .parquet file."),
+        Path | None, option("Folder for METHOD.parquet and METHOD.html, or a .parquet file.", "--out", "-o")
     ] = None,
     max_new_tokens: NewTokens = 128,
-    temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
-    top_k: Annotated[int, typer.Option(help="0 is off.")] = 0,
-    top_p: Annotated[float, typer.Option(help="1 is off.")] = 1.0,
-    seed: Annotated[int, typer.Option(help="Seed of the random numbers.")] = 0,
+    temperature: Annotated[float, option("0 is greedy.")] = 0.0,
+    top_k: Annotated[int, option("0 is off.")] = 0,
+    top_p: Annotated[float, option("1 is off.")] = 1.0,
+    seed: Annotated[int, option("Seed of the random numbers.")] = 0,
     record: Annotated[
-        str,
-        typer.Option(help="What the trace keeps: judged, all, dense (for what-ifs), none (the text)."),
+        str, option("What the trace keeps: judged, all, dense (for what-ifs), none (the text).")
     ] = "judged",
-    batch: Annotated[
-        int, typer.Option(min=1, help="Prompts decoded together at most; 1: one after another.")
-    ] = 1,
+    batch: Annotated[int, option("Prompts decoded together at most; 1: one after another.", min=1)] = 1,
     threads: Threads = None,
     device: Device = "cpu",
     dtype: Dtype = "float32",
     kernels: Kernels = None,
     revision: Revision = None,
-    store: Annotated[
-        Path | None, typer.Option(help="What the method learnt earlier: a file of --save-store.")
-    ] = None,
+    store: Annotated[Path | None, option("What the method learnt earlier: a file of --save-store.")] = None,
     save_store: Annotated[
-        Path | None, typer.Option("--save-store", help="Write what the method has learnt in the end.")
+        Path | None, option("Write what the method has learnt in the end.", "--save-store")
     ] = None,
     resume: Annotated[
-        bool,
-        typer.Option("--resume", help="Go on with a run that was cut off: decode what --out does not hold."),
+        bool, option("Go on with a run that was cut off: decode what --out does not hold.", "--resume")
     ] = False,
     force: Force = False,
 ) -> None:
@@ -206,7 +193,7 @@ def generate(
         writable(save_store, force)
     if streamed and batch > 1:
         raise ParameterError("streams are decoded one after another: drop --batch")
-    entries: list[Any] = (
+    entries: Sequence[Stream | Prompt] = (
         _streams(text, stream, lag, language) if streamed else entries_of(prompt, prompts, number)
     )
     with loading():
@@ -218,7 +205,7 @@ def generate(
         "seed": seed, "batch": batch, "record": None if record == "none" else record, "out": file,
         "force": force, "resume": resume,
     }  # fmt: skip
-    RunOptions(**options).sampling  # noqa: B018  what is wrong with them is said before a model is read
+    RunOptions.split(options)[0].sampling  # noqa: B018  what is wrong with them is said before a model is read
     kind = methods.find(method)
     _check_source(kind, source)
     built = kind(**parameters_of(kind, set_ or []))
@@ -228,7 +215,7 @@ def generate(
     if store is not None:
         built.load(store, target)
     for entry in entries if raw and not streamed else ():
-        if isinstance(entry.get("prompt"), str):
+        if isinstance(entry, dict) and isinstance(entry.get("prompt"), str):
             entry["prompt"] = target.encode(entry["prompt"], raw=True)
     with on_threads(threads) as threads_used:
         run = Run(target, entries, built, draft=drafter, **options)
@@ -244,7 +231,7 @@ def generate(
         raise KeyboardInterrupt
 
 
-def _source(options: dict[str, Any]) -> str:
+def _source(options: Values) -> str:
     """Which of the options that say what is decoded was given."""
     given = [name for name, value in options.items() if value is not None]
     if len(given) != 1:
@@ -283,7 +270,7 @@ def _output(out: Path | None, method: str, force: bool, resume: bool) -> Path | 
 
 def _models(
     kind: type[Method], model: str | None, draft: str | None, device: str, dtype: str, revision: str | None
-) -> tuple[Any, Any]:
+) -> tuple[protocols.Model, protocols.Drafter | None]:
     """The target and the draft model, if the method needs one that is not bundled."""
     from specviz.loop.drafters import bundled_draft
     from specviz.methods.hooks import ADDITIONS
@@ -337,7 +324,7 @@ def _report(
         print(f"trace: {file}\npage: {page}")
 
 
-def _streams(text: Path | None, stream: Path | None, lag: int, language: str | None) -> list[Any]:
+def _streams(text: Path | None, stream: Path | None, lag: int, language: str | None) -> list[Stream]:
     """The streams of a text file, of partial results or of a transcript: first line and ending tell."""
     from specviz import streams
     from specviz.streams.lag import read
@@ -358,14 +345,14 @@ def _streams(text: Path | None, stream: Path | None, lag: int, language: str | N
     return streams.from_partials(stream)
 
 
-def _follow(run: Any, show: Callable[[list[int]], str]) -> None:
+def _follow(run: Run, show: Callable[[list[int]], str]) -> None:
     """Print each update as it is decoded, {+what is new+}, then a table with a line a stream."""
     from specviz.escape import visible
     from specviz.streams import follow
 
     colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
     marks = ("\033[1;4;32m", "\033[0m") if colour else ("{+", "+}")  # as `specviz show` has it
-    streams: list[list[Any]] = []
+    streams: list[list[Shown]] = []
     for u in follow(run, show):
         if u.stream == len(streams):
             streams.append([])
@@ -385,7 +372,7 @@ def _follow(run: Any, show: Callable[[list[int]], str]) -> None:
         _print_updates([run.prompts[number]["id"] for number in range(len(streams))], streams)
 
 
-def _print_updates(names: list[str | None], streams: list[list[Any]]) -> None:
+def _print_updates(names: list[str | None], streams: list[list[Shown]]) -> None:
     """A table with a line a stream."""
     from specviz.escape import visible
     from specviz.measure.report import Column, print_table

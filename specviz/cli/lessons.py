@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from specviz.cli.arguments import writable
-from specviz.cli.options import Force
+from specviz.cli.options import Force, argument, option
 from specviz.errors import SpecvizError, install
 from specviz.files import write_bytes
 
@@ -19,15 +19,13 @@ from specviz.files import write_bytes
 def lab(
     arguments: Annotated[
         list[str] | None,
-        typer.Argument(
+        argument(
+            "Where the copy goes (specviz-notebooks; your edits in it stay), and what JupyterLab takes.",
             metavar="[FOLDER] [OPTIONS OF JUPYTERLAB]...",
-            help="Where the copy goes (specviz-notebooks; your edits in it stay), and what JupyterLab takes.",
         ),
     ] = None,
-    copy_only: Annotated[
-        bool, typer.Option("--copy-only", help="Copy, and do not start JupyterLab.")
-    ] = False,
-    browser: Annotated[bool, typer.Option(help="Open a browser.")] = True,
+    copy_only: Annotated[bool, option("Copy, and do not start JupyterLab.", "--copy-only")] = False,
+    browser: Annotated[bool, option("Open a browser.")] = True,
     force: Force = False,
 ) -> None:
     """Open JupyterLab on a copy of the walkthroughs; options that are not listed here go to JupyterLab."""
@@ -78,9 +76,7 @@ def _copy(folder: Path, force: bool) -> int:
 
 
 def exercises(
-    folder: Annotated[Path, typer.Argument(help="Where the students' copy goes.")] = Path(
-        "specviz-exercises"
-    ),
+    folder: Annotated[Path, argument("Where the students' copy goes.")] = Path("specviz-exercises"),
     force: Force = False,
 ) -> None:
     """Write the exercises for students: hints and checks, no solutions."""

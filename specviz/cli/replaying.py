@@ -5,38 +5,33 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
-from specviz.cli.arguments import hint
-from specviz.cli.options import Device, Dtype, Kernels, OneThread
+from specviz.cli.arguments import Values, hint
+from specviz.cli.options import Device, Dtype, Kernels, OneThread, argument, option
 from specviz.cli.terminal import progress, screen
 from specviz.errors import ParameterError, loading
 
 
 def replay(
     table: Annotated[
-        str | None, typer.Argument(help="A published table, as unispec/table3; without one they are listed.")
+        str | None, argument("A published table, as unispec/table3; without one they are listed.")
     ] = None,
-    every: Annotated[bool, typer.Option("--all", help="Every table of the five papers.")] = False,
+    every: Annotated[bool, option("Every table of the five papers.", "--all")] = False,
     model: Annotated[
-        str | None,
-        typer.Option("--model", "-m", help="Instead of the recipe's bundled one: a name, a folder, hf:<id>."),
+        str | None, option("Instead of the recipe's bundled one: a name, a folder, hf:<id>.", "--model", "-m")
     ] = None,
     draft: Annotated[
         list[str] | None,
-        typer.Option(
-            "--draft", "-d", help="Its drafter; where a recipe has several, as ROLE=NAME. May be repeated."
-        ),
+        option("Its drafter; where a recipe has several, as ROLE=NAME. May be repeated.", "--draft", "-d"),
     ] = None,
     prompts: Annotated[
-        str | None, typer.Option("--prompts", help="A suite or a file instead of the bundled prompts.")
+        str | None, option("A suite or a file instead of the bundled prompts.", "--prompts")
     ] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Few prompts, short answers: minutes.")] = False,
+    quick: Annotated[bool, option("Few prompts, short answers: minutes.", "--quick")] = False,
     number: Annotated[
-        int | None, typer.Option("--number", min=1, help="How many prompts; default: the recipe's.")
+        int | None, option("How many prompts; default: the recipe's.", "--number", min=1)
     ] = None,
     max_new_tokens: Annotated[
-        int | None, typer.Option("--max-new-tokens", "-n", min=1, help="Default: the recipe's.")
+        int | None, option("Default: the recipe's.", "--max-new-tokens", "-n", min=1)
     ] = None,
     device: Device = "cpu",
     dtype: Dtype = "float32",
@@ -44,9 +39,7 @@ def replay(
     threads: OneThread = 1,
     out: Annotated[
         Path | None,
-        typer.Option(
-            "--out", "-o", help="Folder; what is finished there is kept. Default: specviz-replays/."
-        ),
+        option("Folder; what is finished there is kept. Default: specviz-replays/.", "--out", "-o"),
     ] = None,
 ) -> None:
     """Measure here what a paper's table printed, and show both, cell by cell."""
@@ -57,7 +50,7 @@ def replay(
         return
     if table is not None and every:
         raise ParameterError("name a table, or say --all, not both")
-    given = {
+    given: Values = {
         "model": model, "draft": _drafters(draft), "suite": prompts, "quick": quick, "number": number,
         "max_new_tokens": max_new_tokens, "device": device, "dtype": dtype, "threads": threads,
     }  # fmt: skip
@@ -82,7 +75,7 @@ def replay(
         print(f"page: {hint('bench', 'report', result.path, '--html')}")
 
 
-def _drafters(given: list[str] | None) -> Any:
+def _drafters(given: list[str] | None) -> str | dict[str, str] | None:
     """``--draft``: a name for the only drafter, or ROLE=NAME for each."""
     if not given:
         return None

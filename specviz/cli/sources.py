@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from specviz.cli.arguments import hint, writable
-from specviz.cli.options import Force
+from specviz.cli.options import Force, argument, option
 from specviz.cli.terminal import screen
 
 streams_app = typer.Typer(help="Make sources that arrive in updates.")
@@ -16,10 +16,10 @@ streams_app = typer.Typer(help="Make sources that arrive in updates.")
 
 @streams_app.command()
 def simulate(
-    text: Annotated[Path, typer.Argument(help="A text file in UTF-8; each line is an utterance.")],
-    out: Annotated[Path, typer.Option("--out", "-o", help="The file of JSON lines to write.")],
-    seed: Annotated[int, typer.Option(min=0, help="Seed; the next line has the next one.")] = 0,
-    language: Annotated[str, typer.Option(help="The text's, as en or ja.")] = "en",
+    text: Annotated[Path, argument("A text file in UTF-8; each line is an utterance.")],
+    out: Annotated[Path, option("The file of JSON lines to write.", "--out", "-o")],
+    seed: Annotated[int, option("Seed; the next line has the next one.", min=0)] = 0,
+    language: Annotated[str, option("The text's, as en or ja.")] = "en",
     force: Force = False,
 ) -> None:
     """Make up what a speech recogniser might have guessed while it heard a text."""
@@ -27,22 +27,18 @@ def simulate(
 
     writable(out, force)
     sources = [list(stream)[-1].text for stream in from_file(text, 10**9, language)]
-    found = [simulate_partials(source, seed + i, language=language) for i, source in enumerate(sources)]
-    save_partials(found, out, force=force)
-    updates = sum(len(list(stream)) for stream in found)
-    print(f"partials: {out} ({len(found)} utterance{'s' * (len(found) != 1)}, {updates} updates)")
+    made = [simulate_partials(source, seed + i, language=language) for i, source in enumerate(sources)]
+    save_partials(made, out, force=force)
+    updates = sum(len(list(stream)) for stream in made)
+    print(f"partials: {out} ({len(made)} utterance{'s' * (len(made) != 1)}, {updates} updates)")
     model = ("--model", "town-translator") if language == "en" else ()  # it reads English alone
     print(hint("generate", "retranslate", *model, "--stream", out))
 
 
 def suites(
-    name: Annotated[
-        str | None,
-        typer.Argument(help="Which one, as flores:en-de; without it they are listed."),
-    ] = None,
+    name: Annotated[str | None, argument("Which one, as flores:en-de; without it they are listed.")] = None,
     path: Annotated[
-        Path | None,
-        typer.Argument(help="A local copy in its makers' form; default: it is fetched once."),
+        Path | None, argument("A local copy in its makers' form; default: it is fetched once.")
     ] = None,
 ) -> None:
     """List the suites of prompts, or say what is in one; every --prompts takes their names."""
@@ -54,24 +50,25 @@ def suites(
         rows = []
         for row in list_suites().to_dict("records"):
             parts = row["parts"].split(", ")
-            told = f"{parts[0]}, {parts[1]} and {len(parts) - 2} more" if len(parts) > 7 else row["parts"]
-            rows.append([row["name"], told, row["about"], row["licence"]])
+            parts_text = (
+                f"{parts[0]}, {parts[1]} and {len(parts) - 2} more" if len(parts) > 7 else row["parts"]
+            )
+            rows.append([row["name"], parts_text, row["about"], row["licence"]])
         columns = [
-            Column("suite"), Column(":part", folds=14), Column("what", folds=30), Column("licence", folds=12),
+            Column("suite"), Column(":part", folds=14), Column("what", folds=30), Column("licence", folds=12)
         ]  # fmt: skip
         print_table(screen(), columns, rows)
         return
-    found = suite(name, path)
-    counts = found.counts
-    print(f"{visible(found.name)}: {len(found):,} prompts, licence: {found.licence or 'not said'}")
+    prompts = suite(name, path)
+    counts = prompts.counts
+    print(f"{visible(prompts.name)}: {len(prompts):,} prompts, licence: {prompts.licence or 'not said'}")
     headings = [Column("kind"), *(Column(visible(str(code)), True) for code in counts.columns)]
     cells = [[visible(str(kind)), *map(str, values)] for kind, values in zip(counts.index, counts.values)]
     print_table(screen(), headings, cells)
     for kind in counts.index:
-        first = next(p for p in found if (p.get("kind") or "–") == kind)
-        asked = first["turns"][0] if "turns" in first else first["prompt"]
-        said = asked if isinstance(asked, str) else asked[-1]["content"]
-        line = " ".join(said.split())
+        first = next(p for p in prompts if (p.get("kind") or "–") == kind)
+        prompt = first["turns"][0] if "turns" in first else first["prompt"]
+        line = " ".join((prompt if isinstance(prompt, str) else prompt[-1]["content"]).split())
         print(
             f"\n{visible(str(kind))} {visible(first['id'])}: {visible(line[:200])}{'…' * (len(line) > 200)}"
         )

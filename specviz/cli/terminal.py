@@ -5,16 +5,19 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from specviz.cli.arguments import hint
 from specviz.escape import visible
 from specviz.models import ranks
 
 if TYPE_CHECKING:
+    import pandas as pd
+    from rich.console import Console
+
     from specviz.trace import Trace
 
 
@@ -35,77 +38,59 @@ def show_trace(trace: Trace, path: Path | None) -> None:
         print(f"\n{more}: {how}")
 
 
+# Columns of the table of runs: name in the summary, heading, format, which is left out first.
+PROMPT_COLUMNS = (
+    ("tau", "τ", "{:.2f}", None), ("A/D", "A/D", "{:.2f}", None), ("A/O", "A/O", "{:.2f}", 0),
+    ("tokens_per_second", "tokens/s", "{:,.0f}", None), ("target_passes", "target passes", "{:,.0f}", None),
+)  # fmt: skip
+STREAM_COLUMNS = (
+    ("updates", "updates", "{:,.0f}", None), ("NE", "NE", "{:.2f}", None), ("A/D", "A/D", "{:.2f}", None),
+    ("A/O", "A/O", "{:.2f}", 2), ("tokens_per_second", "tokens/s", "{:,.0f}", None),
+    ("AL", "AL", "{:.1f}", 1), ("reused_share", "reused", "{:.0%}", 0), ("BLEU", "BLEU", "{:.1f}", None),
+)  # fmt: skip
+
+
 def _print_table(trace: Trace) -> None:
     """One line a run; runs of streams have a table of their own."""
-    parts = trace.split()
-    streams = [part for part in parts if len(part.updates)]
+    rows = [(part, part.summary().iloc[0]) for part in trace.split()]
+    streams = [(part, row) for part, row in rows if len(part.updates)]
+    prompts = [(part, row) for part, row in rows if not len(part.updates)]
     if streams:
-        _print_streams(streams)
-    if len(streams) < len(parts):
-        _print_prompts([part for part in parts if not len(part.updates)])
+        _print_runs([(_setting(part), row) for part, row in streams], "setting", STREAM_COLUMNS)
+        names = visible(", ".join(dict.fromkeys(row["tokenizer"] for _, row in streams)))
+        print(
+            f"NE: tokens ({names}) erased from the display for each of the last one; "
+            "AL: words behind; reused: of the prompts' tokens"
+        )
+    if prompts:
+        drafts = [(str((part.run["draft"] or {}).get("name") or "–"), row) for part, row in prompts]
+        _print_runs(drafts, "draft", PROMPT_COLUMNS)
 
 
-def _print_streams(parts: list[Trace]) -> None:
+def _setting(part: Trace) -> str:
+    """How a run decoded its streams."""
+    values = part.run["parameters"] or {}
+    setting = str(values.get("mode", ""))
+    setting += f" β={values['beta']:g}" if setting == "ssbd" else ""
+    return setting + (f" k={values['k']} ({values['mask']})" if values.get("k") else "")
+
+
+def _print_runs(
+    parts: list[tuple[str, pd.Series]], second: str, shown: Sequence[tuple[str, str, str, int | None]]
+) -> None:
+    """A table of runs' summaries, each with what stands in its second column."""
     from specviz.measure.report import Column, print_table
 
-    shown = {
-        "updates": ("updates", "{:,.0f}"),
-        "NE": ("NE", "{:.2f}"),
-        "A/D": ("A/D", "{:.2f}"),
-        "A/O": ("A/O", "{:.2f}"),
-        "tokens_per_second": ("tokens/s", "{:,.0f}"),
-        "AL": ("AL", "{:.1f}"),
-        "reused_share": ("reused", "{:.0%}"),
-        "BLEU": ("BLEU", "{:.1f}"),
-    }
-    columns = [Column("method"), Column("setting"), Column("exactness", folds=14)]
-    spare = {"reused_share": 0, "AL": 1, "A/O": 2}
-    columns += [Column(heading, True, drop_rank=spare.get(name)) for name, (heading, _) in shown.items()]
-    rows, tokenizers = [], []
-    for part in parts:
-        row, values = part.summary().iloc[0], part.run["parameters"] or {}
-        setting = str(values.get("mode", ""))
-        setting += f" β={values['beta']:g}" if setting == "ssbd" else ""
-        setting += f" k={values['k']} ({values['mask']})" if values.get("k") else ""
-        cells = [
-            form.format(row[name]) if row[name] == row[name] else "–" for name, (_, form) in shown.items()
-        ]
-        rows.append([*map(visible, (row["method"], setting, row["exactness"])), *cells])
-        tokenizers.append(row["tokenizer"])
-    print_table(screen(), columns, rows)
-    names = visible(", ".join(dict.fromkeys(tokenizers)))
-    print(
-        f"NE: tokens ({names}) erased from the display for each of the last one; "
-        "AL: words behind; reused: of the prompts' tokens"
-    )
-
-
-def _print_prompts(parts: list[Trace]) -> None:
-    from specviz.measure.report import Column, print_table
-
-    shown = {
-        "tau": "τ",
-        "A/D": "A/D",
-        "A/O": "A/O",
-        "tokens_per_second": "tokens/s",
-        "target_passes": "target passes",
-    }
-    columns = [Column("method"), Column("draft"), Column("exactness", folds=14)]
-    columns += [
-        Column(heading, True, drop_rank=0 if heading == "A/O" else None) for heading in shown.values()
-    ]
+    columns = [Column("method"), Column(second), Column("exactness", folds=14)]
+    columns += [Column(heading, True, drop_rank=rank) for _, heading, _, rank in shown]
     rows = []
-    for run in parts:
-        row = run.summary().iloc[0].to_dict()
-        numbers = [row[name] for name in shown]
-        forms = ("{:.2f}", "{:.2f}", "{:.2f}", "{:,.0f}", "{:,.0f}")
-        cells = [form.format(x) if x == x else "–" for form, x in zip(forms, numbers)]
-        names = (row["method"], str((run.run["draft"] or {}).get("name") or "–"), row["exactness"])
-        rows.append([*map(visible, names), *cells])
+    for text, row in parts:
+        cells = [form.format(row[name]) if row[name] == row[name] else "–" for name, _, form, _ in shown]
+        rows.append([*map(visible, (row["method"], text, row["exactness"])), *cells])
     print_table(screen(), columns, rows)
 
 
-def screen(stderr: bool = False) -> Any:
+def screen(stderr: bool = False) -> Console:
     from rich.console import Console
 
     stream = sys.stderr if stderr else sys.stdout
@@ -124,20 +109,12 @@ def progress(lines: bool = False) -> Iterator[Callable[[int, int, str], None]]:
         return
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    columns = (
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        TextColumn("{task.description}", markup=False),
-    )
+    text = TextColumn("{task.description}", markup=False)
     # Two redraws a second: the bar's thread must not take time from what is measured.
     with Progress(
-        *columns,
-        console=screen(True),
-        transient=True,
-        refresh_per_second=2,
-        disable=not sys.stderr.isatty() or not ranks.leads(),
-    ) as bar:
+        BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), text, console=screen(True), transient=True,
+        refresh_per_second=2, disable=not sys.stderr.isatty() or not ranks.leads(),
+    ) as bar:  # fmt: skip
         task = bar.add_task("", total=None)
         yield lambda done, of, what: bar.update(task, completed=done, total=of, description=what)
 

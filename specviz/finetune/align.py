@@ -6,13 +6,11 @@ often with the target, so that more of what it drafts is accepted. For any pair 
 
 from __future__ import annotations
 
-import shutil
-import sys
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch.nn.functional import cross_entropy
@@ -20,38 +18,30 @@ from torch.nn.functional import cross_entropy
 from specviz.errors import ModelError, PromptError
 from specviz.finetune import training
 from specviz.finetune.optimizer import Optimizer
-from specviz.finetune.training import Pair
+from specviz.finetune.training import Pair, Trained, print_line
 from specviz.models import load
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from specviz.models.protocols import Prompt
+    from specviz.models.protocols import Prompt, Spec
     from specviz.models.torch_model import TorchModel
 
 
 @dataclass(frozen=True)
-class Aligned:
+class Aligned(Trained):
     """A draft that was aligned.
 
     Attributes
     ----------
-    path : Path
-        Its folder.
     before, after : float
         How often the draft's most likely token was the target's, on answers that it did not learn from.
-    learnt, held_out : int
-        Answers it learnt from, and was measured on.
-    tokens : int
-        Of all answers.
+    path, learnt, held_out, tokens
+        As of `Trained`.
     """
 
-    path: Path
     before: float
     after: float
-    learnt: int
-    held_out: int
-    tokens: int
 
     def __str__(self) -> str:
         return (
@@ -61,8 +51,8 @@ class Aligned:
 
 
 def align(
-    target: Any,
-    draft: Any,
+    target: Spec,
+    draft: Spec,
     prompts: Sequence[Prompt],
     out: str | Path,
     *,
@@ -74,7 +64,7 @@ def align(
     device: str = "cpu",
     force: bool = False,
     every: float = 60.0,
-    say: Callable[[str], None] = lambda line: print(line, file=sys.stderr, flush=True),
+    say: Callable[[str], None] = print_line,
 ) -> Aligned:
     """Fine-tune `draft` on `target`'s greedy answers to `prompts` and write it as a new model.
 
@@ -118,14 +108,9 @@ def align(
 
 
 def _align(
-    target: Any,
-    draft: Any,
-    prompts: Sequence[Prompt],
-    path: Path,
-    device: str,
-    force: bool,
+    target: Spec, draft: Spec, prompts: Sequence[Prompt], path: Path, device: str, force: bool,
     settings: training.Settings,
-) -> Aligned:
+) -> Aligned:  # fmt: skip
     if len(prompts) < 2:
         raise PromptError("alignment needs two prompts or more: one is held out to measure by")
     teacher, learner = _pair(target, draft, device)
@@ -148,18 +133,18 @@ def _align(
     training.learn(net, Optimizer(net, rate, rate), loss, learnt, partial, settings)
     after = agreement(net, held, batch, prefix)
 
-    result = Aligned(path, before, after, len(learnt), len(held), sum(map(len, answered)))
-    made = partial / "model"
-    shutil.rmtree(made, ignore_errors=True)
-    net.to(training.stored(draft, learner)).save_pretrained(made)
-    if learner.tokenizer is not None:
-        learner.tokenizer.save_pretrained(made)
-    (made / "README.md").write_text(_card(result, teacher.name, learner.name, epochs, rate), encoding="utf-8")
-    training.finish(made, path)
+    result = Aligned(path, len(learnt), len(held), sum(map(len, answered)), before, after)
+
+    def write(folder: Path) -> None:
+        net.to(training.stored(draft, learner)).save_pretrained(folder)
+        if learner.tokenizer is not None:
+            learner.tokenizer.save_pretrained(folder)
+
+    training.publish(partial, path, write, _card(result, teacher.name, learner.name, epochs, rate))
     return result
 
 
-def _pair(target: Any, draft: Any, device: str) -> tuple[TorchModel, TorchModel]:
+def _pair(target: Spec, draft: Spec, device: str) -> tuple[TorchModel, TorchModel]:
     """Target and draft, of one kind and vocabulary, in transformers' format.
 
     Raises

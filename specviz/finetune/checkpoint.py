@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import safe_open
@@ -25,7 +24,7 @@ def rate_at(progress: float) -> float:
     return 0.5 * (1 + math.cos(math.pi * min(1.0, (progress - WARM) / (1 - WARM))))
 
 
-def write_checkpoint(file: Path, optimizer: Optimizer, state: dict[str, Any]) -> None:
+def write_checkpoint(file: Path, optimizer: Optimizer, state: dict[str, int]) -> None:
     """Weights, optimiser and position in one file, replaced whole: a kill leaves the old or the new one."""
     tensors = {f"model.{n}": p.detach() for n, p in optimizer.parameters.items()}
     tensors |= {f"optimizer.{n}": t for n, t in optimizer.state.items()}
@@ -33,7 +32,7 @@ def write_checkpoint(file: Path, optimizer: Optimizer, state: dict[str, Any]) ->
         save_file(tensors, part, metadata={"state": json.dumps(state)})
 
 
-def read_checkpoint(file: Path, optimizer: Optimizer) -> dict[str, Any]:
+def read_checkpoint(file: Path, optimizer: Optimizer) -> dict[str, int]:
     """Load what :func:`write_checkpoint` wrote into the model and optimiser; returns the state.
 
     Raises

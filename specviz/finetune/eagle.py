@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import copy
 import json
-import shutil
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -19,46 +17,37 @@ from transformers import LlamaConfig
 from specviz.errors import ModelError, ParameterError, PromptError
 from specviz.finetune import eagle_loss, training
 from specviz.finetune.optimizer import Optimizer
-from specviz.finetune.training import Pair
+from specviz.finetune.training import Pair, Trained, print_line
 from specviz.models import load
 from specviz.models.eagle import Eagle
 from specviz.models.eagle_loading import read_layers
+from specviz.models.layers import embeddings
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from specviz.models.model import Model
-    from specviz.models.protocols import Prompt
+    from specviz.models.protocols import Prompt, Spec
 
 STEPS = 4  # that agreement is told of
-OTHERS = (
-    0.3  # the rate of what is no matrix, as a share of the matrices': as in the bundled drafters' recipes
-)
+OTHERS = 0.3  # rate of all but matrices, as a share of theirs: as in the bundled drafters' recipes
 
 
 @dataclass(frozen=True)
-class OwnEagle:
+class OwnEagle(Trained):
     """An EAGLE drafter that was trained.
 
     Attributes
     ----------
-    path : Path
-        Its folder.
     before, after : tuple of float
         How often its likeliest token was the target's on answers that it did not learn from, 1, 2, 3 and 4
         steps on: the answer's own tokens given, and behind the first step its own states.
-    learnt, held_out : int
-        Answers it learnt from, and was measured on.
-    tokens : int
-        Of all answers.
+    path, learnt, held_out, tokens
+        As of `Trained`.
     """
 
-    path: Path
     before: tuple[float, ...]
     after: tuple[float, ...]
-    learnt: int
-    held_out: int
-    tokens: int
 
     def __str__(self) -> str:
         return (
@@ -69,7 +58,7 @@ class OwnEagle:
 
 
 def train_eagle(
-    target: Any,
+    target: Spec,
     prompts: Sequence[Prompt],
     out: str | Path,
     generation: int = 3,
@@ -85,7 +74,7 @@ def train_eagle(
     device: str = "cpu",
     force: bool = False,
     every: float = 60.0,
-    say: Callable[[str], None] = lambda line: print(line, file=sys.stderr, flush=True),
+    say: Callable[[str], None] = print_line,
 ) -> OwnEagle:
     """Train an EAGLE drafter on `target`'s greedy answers to `prompts`, and write it as they are published.
 
@@ -146,7 +135,7 @@ def train_eagle(
     net = _twin(teacher.net)
     _check(teacher, net)
     states = _layers(teacher, generation, layers)
-    words = len(teacher.net.get_input_embeddings().weight)
+    words = len(embeddings(teacher.net))
     if draft_vocabulary is not None and not 0 < draft_vocabulary <= words:
         raise ParameterError(f"draft_vocabulary must lie in 1 .. {words:,}, got {draft_vocabulary}")
     encoded = training.encoded(teacher, prompts)
@@ -167,25 +156,19 @@ def train_eagle(
     _learn(model, loss, learnt, partial, settings)
     after = agreement(model, loss, held, batch)
 
-    result = OwnEagle(path, before, after, len(learnt), len(held), sum(map(len, answered)))
-    made = partial / "model"
-    shutil.rmtree(made, ignore_errors=True)
-    made.mkdir()
-    save(model, teacher.name, states, training.stored(target, teacher), made)
-    (made / "README.md").write_text(
-        _card(result, model, teacher.name, states, epochs, rate), encoding="utf-8"
-    )
-    training.finish(made, path)
+    result = OwnEagle(path, len(learnt), len(held), sum(map(len, answered)), before, after)
+    dtype = training.stored(target, teacher)
+    training.publish(
+        partial, path, lambda folder: save(model, teacher.name, states, dtype, folder),
+        _card(result, model, teacher.name, states, epochs, rate),
+    )  # fmt: skip
     return result
 
 
 def _learn(
-    model: Eagle,
-    loss: eagle_loss.EagleLoss,
-    pairs: Sequence[Pair],
-    partial: Path,
+    model: Eagle, loss: eagle_loss.EagleLoss, pairs: Sequence[Pair], partial: Path,
     settings: training.Settings,
-) -> None:
+) -> None:  # fmt: skip
     """Train the drafter on the mean loss of a token."""
 
     def mean(pairs: list[Pair]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -257,23 +240,21 @@ def _refuse(model: Model) -> None:
 
 def _twin(net: PreTrainedModel) -> PreTrainedModel:
     """The same weights in other modules: transformers leaves hooks on those that it was asked states of."""
-    memo: dict[int, torch.nn.Parameter] = {
-        id(p): torch.nn.Parameter(p.detach(), False) for p in net.parameters()
-    }
-    return copy.deepcopy(net, memo | {id(b): b for b in net.buffers()}).eval()
+    memo: dict[int, torch.Tensor] = {id(b): b for b in net.buffers()}
+    memo |= {id(p): torch.nn.Parameter(p.detach(), False) for p in net.parameters()}
+    return copy.deepcopy(net, memo).eval()
 
 
 def _check(model: Model, net: PreTrainedModel) -> None:
     """Refuse a target whose words do not follow from its last states and its head."""
-    head, table = net.get_output_embeddings(), net.get_input_embeddings().weight
+    head, table = net.get_output_embeddings(), embeddings(net)
     ids = torch.arange(min(8, len(table)), device=model.device)[None]
     with torch.inference_mode():
         logits = net(input_ids=ids, use_cache=False).logits.float()
         states = net.get_decoder()(input_ids=ids, use_cache=False, output_hidden_states=True).hidden_states
         widths = {state.shape[-1] for state in states}
-        alike = (
-            len(states) == model.layers + 1 and widths == {table.shape[1]} and len(head.weight) == len(table)
-        )
+        alike = widths == {table.shape[1]} and len(head.weight) == len(table)
+        alike = alike and len(states) == model.layers + 1
         if not alike or not torch.allclose(head(states[-1]).float(), logits, atol=1e-2, rtol=1e-2):
             raise ModelError(
                 f"{model.name} ({net.config.model_type}) does not say its words by its head from its last "
@@ -302,7 +283,7 @@ def _fresh(
     draft_vocabulary: int | None, learnt: Sequence[Pair], seed: int,
 ) -> Eagle:  # fmt: skip
     """A drafter of one layer of the target's width, heads and feed-forward, at the start of training."""
-    own, (words, width) = teacher.config, net.get_input_embeddings().weight.shape
+    own, (words, width) = teacher.config, embeddings(net).shape
     rope = {"rope_parameters": own.rope_parameters} if teacher.plain else {}
     config = LlamaConfig(
         vocab_size=words, hidden_size=width, num_hidden_layers=1, head_dim=teacher.dim,

@@ -8,7 +8,7 @@ what token i + 2 is, against the target's own distribution p_(i+1) there.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -16,12 +16,15 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from specviz.models.eagle import LAYERS, Eagle, attention_shape
+from specviz.models.layers import embeddings
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
+    from specviz.models.protocols import Settings
 
-def config(model: Eagle, target: str, states: Sequence[int]) -> dict[str, Any]:
+
+def config(model: Eagle, target: str, states: Sequence[int]) -> Settings:
     """The ``config.json`` of a drafter: a Llama's of one layer, as EAGLE's are published."""
     fields = model.config.to_diff_dict()
     fields |= {"architectures": ["LlamaForCausalLM" + "Eagle3" * (model.generation == 3)], "target": target}
@@ -137,13 +140,10 @@ class EagleLoss:
         net, kind = self.target.get_decoder(), model.fc.weight.dtype
         layers = net(input_ids=ids, use_cache=False, output_hidden_states=True).hidden_states
         # Not layers[0]: some families add positions to it, and a draft knows the table alone.
-        table = self.target.get_input_embeddings().weight
-        assert isinstance(table, Tensor)
-        embedded = F.embedding(ids, table).to(kind)
+        embedded = F.embedding(ids, embeddings(self.target)).to(kind)
         last = layers[-1].to(kind)
-        states = last
-        if model.generation == 3:
-            states = torch.cat([layers[layer] for layer in self.layers], -1).to(kind)
+        fused = model.generation == 3
+        states = torch.cat([layers[layer] for layer in self.layers], -1).to(kind) if fused else last
         return answers, embedded, states, last
 
     def _scores(self, states: Tensor) -> Tensor:

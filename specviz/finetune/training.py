@@ -11,6 +11,7 @@ import json
 import os
 import random
 import shutil
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -29,7 +30,7 @@ from specviz.finetune.optimizer import Optimizer
 from specviz.models.loading import find
 
 if TYPE_CHECKING:
-    from specviz.models.protocols import Drafter, Prompt, TextModel
+    from specviz.models.protocols import Drafter, Net, Prompt, Spec, TextModel
     from specviz.models.torch_model import TorchModel
 
 Pair = tuple[list[int], list[int]]  # a prompt and the target's answer
@@ -65,9 +66,33 @@ class Settings:
     say: Say
 
     def __post_init__(self) -> None:
-        positive(
-            epochs=self.epochs, rate=self.rate, batch=self.batch, max_new_tokens=self.max_new_tokens
-        )  # fmt: skip
+        names = ("epochs", "rate", "batch", "max_new_tokens")
+        positive(**{name: getattr(self, name) for name in names})
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A drafter that was trained.
+
+    Attributes
+    ----------
+    path : Path
+        Its folder.
+    learnt, held_out : int
+        Answers it learnt from, and was measured on.
+    tokens : int
+        Of all answers.
+    """
+
+    path: Path
+    learnt: int
+    held_out: int
+    tokens: int
+
+
+def print_line(line: str) -> None:
+    """Progress, on standard error."""
+    print(line, file=sys.stderr, flush=True)
 
 
 def vacant(out: str | Path, force: bool) -> Path:
@@ -120,7 +145,7 @@ def length(models: Sequence[Drafter], prompts: Sequence[Sequence[int]], most: in
     return min(most, room)
 
 
-def stored(given: Any, model: TorchModel) -> torch.dtype:
+def stored(given: Spec, model: TorchModel) -> torch.dtype:
     """The number format of a model's weights where they lie; they were loaded in float32."""
     if not isinstance(given, str | Path):
         return model.dtype
@@ -196,16 +221,15 @@ def greedy(model: TorchModel, prompts: Sequence[Sequence[int]], most: int) -> li
         given["decoder_input_ids"] = torch.tensor([prefix] * len(prompts), device=model.device)
         # Its layers are made as they are met: a decoder may be deeper than what the config calls its depth.
         given["past_key_values"] = EncoderDecoderCache(DynamicCache(), DynamicCache())
-    net, own = model.net, model.net.generation_config
+    net: Net = model.net
+    own = net.generation_config
     net.generation_config = GenerationConfig(
         do_sample=False, eos_token_id=list(model.eos) or None, pad_token_id=0,
         decoder_start_token_id=prefix[0] if prefix else None,
     )  # fmt: skip
     try:
         with torch.inference_mode():
-            continued = net.generate(**given, max_new_tokens=most)[
-                :, len(prefix) if prefix else width :
-            ].tolist()
+            continued = net.generate(**given, max_new_tokens=most)[:, len(prefix or ()) or width :].tolist()
     finally:
         net.generation_config = own
     answers = []
@@ -272,12 +296,16 @@ def learn(
     net.eval()
 
 
-def finish(made: Path, path: Path) -> None:
-    """Put a whole folder in its place and end what was under way; what was there goes last."""
-    old = path.with_name(path.name + ".old")
+def publish(partial: Path, path: Path, write: Callable[[Path], None], card: str) -> None:
+    """Write a whole folder, put it in its place and end what was under way; what was there goes last."""
+    made, old = partial / "model", path.with_name(path.name + ".old")
+    shutil.rmtree(made, ignore_errors=True)
+    made.mkdir()
+    write(made)
+    (made / "README.md").write_text(card, encoding="utf-8")
     if path.exists():
         shutil.rmtree(old, ignore_errors=True)
         os.replace(path, old)
     os.replace(made, path)
     shutil.rmtree(old, ignore_errors=True)
-    shutil.rmtree(made.parent)
+    shutil.rmtree(partial)

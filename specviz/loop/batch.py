@@ -14,11 +14,11 @@ from typing import Any
 
 import torch
 
-from ..devices import send
 from ..draft import Draft
 from ..errors import ModelError
 from ..methods.base import Method
 from ..models.context import Pass, nested
+from ..models.devices import send
 from .clock import Clock, Watched
 from .cycle import Cycle, Settings, Text, pass_request
 

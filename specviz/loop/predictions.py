@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..devices import send
 from ..methods.signals import top
+from ..models.devices import send
 
 TOP = 5  # candidates in each top list
 HELD = 1 << 22  # logits that are held at most, about

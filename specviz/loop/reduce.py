@@ -22,8 +22,8 @@ import torch
 from torch import Tensor
 
 from .. import schema
-from ..devices import send
 from ..methods.unmasking import Unmasked
+from ..models.devices import send
 from ..trace.checks import index_within
 from .clock import Clock
 from .cycle import Cycle

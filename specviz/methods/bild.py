@@ -13,8 +13,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from ..devices import send
 from ..draft import Draft
+from ..models.devices import send
 from ..rules.bild import BILD, goes_on, rolls_back
 from ..rules.parameters import Parameter
 from ..rules.speculative import chain_status

@@ -17,9 +17,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..devices import send
 from ..draft import Draft
 from ..errors import ParameterError
+from ..models.devices import send
 from ..rules import gap as rules
 from ..rules.gap import CM_ASD, WEIGHTS
 from ..schema import Signal

@@ -24,9 +24,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..devices import send
 from ..draft import Draft
 from ..errors import ParameterError
+from ..models.devices import send
 from ..paths import folder
 from ..schema import Signal
 from .base import Parameter, Session, Unsent, Verdict

@@ -11,8 +11,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..devices import send
 from ..draft import Draft
+from ..models.devices import send
 from ..rules.gap import passes
 from ..rules.speculative import chain_status, next_origin
 from .base import Verdict

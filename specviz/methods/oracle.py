@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..devices import send
 from ..draft import Draft
+from ..models.devices import send
 from ..schema import Signal
 from .base import Parameter, Session, Verdict
 from .draft_model import DraftModelMethod

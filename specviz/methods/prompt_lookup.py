@@ -15,9 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..devices import send
 from ..draft import Draft
 from ..errors import ParameterError
+from ..models.devices import send
 from ..rules.ngrams import PROMPT_LOOKUP, lookup, problem
 from .base import Session, Verdict
 from .kinds import SizedMethod

@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..devices import send
 from ..draft import Draft
 from ..errors import ModelError, ParameterError
+from ..models.devices import send
 from ..rules import retranslation as rules
 from ..rules.retranslation import RETRANSLATE, biased
 from ..rules.speculative import chain_status, next_origin

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from ..arguments import Range, check_fields
-from ..devices import send
 from ..errors import ParameterError
+from ..models.devices import send
 
 # What a cycle's uniforms are used for: each use has a stream of its own, so that a longer draft
 # does not shift the numbers of another use.

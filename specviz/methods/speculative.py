@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..devices import send
 from ..draft import Draft
+from ..models.devices import send
 from ..rules.speculative import (
     SPECULATIVE,
     accepts,

@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..devices import send
 from ..draft import ROOT, Draft
+from ..models.devices import send
 from ..rules.speculative import accepts, longest_path, next_origin
 from .base import Session, Verdict
 from .sampling import ACCEPT, FINAL, Sampling, draw, exact_type

@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, NoReturn, TypeAlias
 
 import torch
 from huggingface_hub.errors import StrictDataclassError
@@ -24,8 +24,14 @@ from specviz.models.eagle import Eagle
 from specviz.models.eagle_model import EagleModel
 from specviz.models.encoder_decoder import EncoderDecoder
 from specviz.models.encoder_decoder_context import Encoder, EncoderDecoderContext, Source
-from specviz.models.layers import Decoder
+from specviz.models.layers import Decoder, embeddings
+from specviz.models.model import Model
 from specviz.models.t5 import T5
+
+if TYPE_CHECKING:
+    from specviz.models.protocols import Prompt, Settings
+
+Target: TypeAlias = Model | EncoderDecoder
 
 
 class Addition:
@@ -51,7 +57,7 @@ class Addition:
     kind: str
     most: int
 
-    def __init__(self, net: nn.Module, config: dict[str, Any], name: str) -> None:
+    def __init__(self, net: nn.Module, config: Settings, name: str) -> None:
         self.net, self.config, self.name = net, config, name
         self.parameters = sum(p.numel() for p in net.parameters())
 
@@ -64,7 +70,7 @@ class Addition:
         """The target's name, or what is known of it."""
         return str(self.config["target"])
 
-    def on(self, target: Any) -> Any:
+    def on(self, target: Target) -> HeadModel | SlotModel | EagleModel:
         """What drafts for `target`: in its number format, on its device, with its tokens.
 
         Raises
@@ -74,7 +80,7 @@ class Addition:
         """
         raise NotImplementedError
 
-    def alone(self, *_: Any, **__: Any) -> Any:
+    def alone(self, *_: Prompt, **__: bool) -> NoReturn:
         """Refuse to be used as a model.
 
         Raises
@@ -91,7 +97,7 @@ class Addition:
     open = encode = check_vocabulary = alone
     text = property(alone)
 
-    def _check(self, target: Any) -> None:
+    def _check(self, target: Target) -> None:
         own, width = self.config["target"], self.config["width"]
         if target.kind not in self.targets:
             raise self._unfit(f"an encoder-decoder, {own}", f"{target.name} is {target.kind}")
@@ -119,9 +125,9 @@ class Heads(Addition):
     def most(self) -> int:  # type: ignore[override]
         return self.config["heads"] + 1
 
-    def on(self, target: Any) -> HeadModel:
+    def on(self, target: Target) -> HeadModel:
         self._check(target)
-        if target.kind == "causal" and not target.plain:
+        if isinstance(target, Model) and not target.plain:
             raise self._unfit("a model whose head can be asked alone", f"{target.name}'s cannot")
         return HeadModel(self, target)
 
@@ -138,14 +144,14 @@ class HeadModel:
     kind = "heads"
     geometry = None  # it is asked between the passes: there are none of its own
 
-    def __init__(self, addition: Heads, target: Any) -> None:
+    def __init__(self, addition: Heads, target: Target) -> None:
         self.addition, self.target, self.name = addition, target, addition.name
         self.parameters, self.most = addition.parameters, addition.most
         self.net = copy.deepcopy(addition.net).to(target.device, target.dtype).requires_grad_(False)
         for name in ("text", "tokenizer", "vocabulary", "max_length", "device", "dtype", "left"):
             setattr(self, name, getattr(target, name))
 
-    def on(self, target: Any) -> HeadModel:
+    def on(self, target: Target) -> HeadModel:
         """As `Addition.on`."""
         return self if target is self.target else self.addition.on(target)
 
@@ -177,17 +183,18 @@ class EagleHead(Addition):
         named = verifier.get("name_or_path") if isinstance(verifier, dict) else None
         return str(self.config.get("target") or named or f"a model of width {self.net.target_size}")
 
-    def on(self, target: Any) -> EagleModel:
+    def on(self, target: Target) -> EagleModel:
         self._check(target)
+        assert isinstance(target, Model)
         return EagleModel(self, target)
 
-    def layers(self, target: Any) -> tuple[int, ...]:
+    def layers(self, target: Target) -> tuple[int, ...]:
         """The layers of `target` whose states it reads."""
         if self.net.generation == 1:
             return (target.layers,)
         return eagle_loading.read_layers(self.config, self.net.states, target.layers)
 
-    def _check(self, target: Any) -> None:
+    def _check(self, target: Target) -> None:
         own, size, vocabulary = self.config.get("target"), self.net.target_size, self.net.config.vocab_size
         if target.kind not in self.targets:
             raise self._unfit(self.trained_on, f"{target.name} is {target.kind}")
@@ -197,7 +204,7 @@ class EagleHead(Addition):
             )
         if getattr(target, "places", None):
             raise self._unfit(self.trained_on, f"{target.name}'s layers lie on several devices")
-        words, width = target.net.get_input_embeddings().weight.shape
+        words, width = embeddings(target.net).shape
         if width != size:
             raise self._unfit(f"a model of width {size}", f"{target.name}'s is {width}")
         if words != vocabulary:
@@ -227,9 +234,9 @@ class Slots(Addition):
     def most(self) -> int:  # type: ignore[override]
         return self.config["slots"]
 
-    def on(self, target: Any) -> SlotModel:
+    def on(self, target: Target) -> SlotModel:
         self._check(target)
-        if not isinstance(target.decoder, T5):
+        if not isinstance(target, EncoderDecoder) or not isinstance(target.decoder, T5):
             raise self._unfit("a T5", f"{target.name} is a {target.config.model_type}")
         return SlotModel(self, target)
 
@@ -269,7 +276,7 @@ class SlotModel(EncoderDecoder):
         self.encoder = TargetsEncoder(target)
         self.decoder = SlotDecoder(self.drafter, target)
 
-    def on(self, target: Any) -> SlotModel:
+    def on(self, target: Target) -> SlotModel:
         """As `Addition.on`."""
         return self if target is self.target else self.addition.on(target)
 
@@ -317,7 +324,7 @@ class TargetsEncoder(Encoder):
 
 
 READ_ERRORS = (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError, StrictDataclassError)
-KINDS: dict[str, tuple[type[Addition], Callable[[Path], tuple[nn.Module, dict[str, Any]]]]] = {
+KINDS: dict[str, tuple[type[Addition], Callable[[Path], tuple[nn.Module, Settings]]]] = {
     heads.TYPE: (Heads, heads.load_heads),
     slots.TYPE: (Slots, slots.load_slots),
     "eagle": (EagleHead, eagle_loading.load_eagle),
@@ -327,7 +334,7 @@ KINDS: dict[str, tuple[type[Addition], Callable[[Path], tuple[nn.Module, dict[st
 ADDITION_FILES = "config.json", "*.safetensors", "*.safetensors.index.json"
 
 
-def may_be_addition(config: dict[str, Any]) -> bool:
+def may_be_addition(config: Settings) -> bool:
     """Whether a folder of this config may hold an addition."""
     return config.get("model_type") in KINDS or eagle_loading.claims(config)
 

@@ -7,19 +7,19 @@ take them from slots: the siblings of a token tree stand at the same place.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
 
-from specviz.models.attention import attend
-from specviz.models.layers import Decoder, Lines, activation
+from specviz.models.layers import Decoder, Function, Lines, activation
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from specviz.models.context import Exit, Store
-    from specviz.models.protocols import Positions
+    from specviz.models.context import Store
+    from specviz.models.protocols import Net, Positions
 
 CLASSES = ("BartForConditionalGeneration", "MarianMTModel")
 
@@ -37,12 +37,16 @@ class Bart(Decoder):
         How its matrices lie (`specviz.models.kernels`).
     """
 
-    def __init__(self, net: Any, layers: int, layout: str) -> None:
+    def __init__(self, net: Net, layers: int, layout: str) -> None:
         config, stack = net.config, net.model.decoder
         blocks = stack.layers[:layers]
         heads = config.decoder_attention_heads
         crossed = [part for b in blocks for part in (b.encoder_attn.k_proj, b.encoder_attn.v_proj)]
-        super().__init__(net, layout, heads, config.d_model // heads, crossed)
+        norms = [
+            (_norm(b.self_attn_layer_norm), _norm(b.encoder_attn_layer_norm), _norm(b.final_layer_norm))
+            for b in blocks
+        ]
+        super().__init__(net, layout, heads, config.d_model // heads, crossed, norms, groups(net))
         self.size = config.d_model
         words, places = stack.embed_tokens, stack.embed_positions
         self.embedding = words.weight.detach()
@@ -53,22 +57,6 @@ class Bart(Decoder):
         self.head = Lines(net.lm_head, layout=layout)
         self.final_bias: torch.Tensor = net.final_logits_bias
         self.act = activation(config.activation_function)
-        self.weights = []
-        products = (Lines(*group, layout=layout) for group in groups(net))
-        for layer in blocks:
-            self.weights.append(
-                (
-                    next(products),
-                    next(products),
-                    _norm(layer.self_attn_layer_norm),
-                    next(products),
-                    next(products),
-                    _norm(layer.encoder_attn_layer_norm),
-                    next(products),
-                    next(products),
-                    _norm(layer.final_layer_norm),
-                )
-            )
 
     def final(self, x: torch.Tensor) -> torch.Tensor:
         """States as they are: each layer ends with its norm."""
@@ -78,50 +66,30 @@ class Bart(Decoder):
         """Scores of final states [tokens, size]."""
         return self.head(last).add_(self.final_bias)
 
-    def __call__(
-        self,
-        ids: torch.Tensor,
-        positions: Positions,
-        mask: torch.Tensor | None,
-        store: Store,
-        keep: int,
-        hidden: tuple[int, ...] = (),
-        leave: Exit | None = None,
-    ) -> tuple[torch.Tensor, dict[int, torch.Tensor]]:
-        """Feed `ids` [rows, n]; see `EncoderDecoder.run`."""
-        rows, n = ids.shape
-        heads, dim, source = self.heads, self.dim, store.source
-        assert source is not None
+    def embed(self, ids: torch.Tensor, positions: Positions) -> torch.Tensor:
+        """Tokens and their places."""
         x = F.embedding(ids, self.embedding)
         x = self.places[positions] + (x if self.grow == 1.0 else x * self.grow)
-        x = x if self.start is None else F.layer_norm(x, *self.start)
-        wanted = {0: x[:, -keep:]} if 0 in hidden else {}
-        x = x.view(-1, self.size)
-        for i, (qkv, o, first, q, c, second, wide, down, third) in enumerate(self.weights):
-            entered = x
-            y = qkv(x).view(rows, n, 3, heads, dim).permute(2, 0, 3, 1, 4)
-            keys, values = store.write_both(i, y[1:])
-            out = attend(y[0], keys, values, mask)
-            x = F.layer_norm(o.add(out.transpose(1, 2).reshape(-1, self.size), x), *first)
-            y = q(x).view(rows, n, heads, dim).transpose(1, 2)
-            keys, values = source.pairs[i]
-            out = F.scaled_dot_product_attention(y, keys, values, source.mask)
-            x = F.layer_norm(c.add(out.transpose(1, 2).reshape(-1, self.size), x), *second)
-            x = F.layer_norm(down.add(self.act(wide(x)), x), *third)
-            if i + 1 in hidden:
-                wanted[i + 1] = x.view(rows, n, -1)[:, -keep:]
-            if leave is not None and i + 1 < len(self.weights) and leave.asks(i + 1, entered, x):
-                self.propagate(i + 1, x, store)
-                break
-        return x.view(rows, n, -1)[:, n - keep :], wanted
+        return x if self.start is None else self.start(x)
+
+    def layer(
+        self, i: int, x: torch.Tensor, rows: int, mask: torch.Tensor | bool | None, store: Store
+    ) -> torch.Tensor:
+        """Each part ends with its norm."""
+        (first, second, third), qkv, o, q, c, wide, down = self.weights[i]
+        x = first(o.add(self.attend(i, qkv(x), rows, mask, store), x))
+        x = second(c.add(self.attend_source(i, q(x), rows, store), x))
+        return third(down.add(self.act(wide(x)), x))
 
 
-def _norm(module: torch.nn.LayerNorm) -> tuple[tuple[int, ...], torch.Tensor, torch.Tensor, float]:
-    """What `layer_norm` takes beside the states."""
-    return module.normalized_shape, module.weight.detach(), module.bias.detach(), module.eps
+def _norm(module: torch.nn.LayerNorm) -> Function:
+    weight, bias = module.weight.detach(), module.bias.detach()
+    return partial(
+        F.layer_norm, normalized_shape=module.normalized_shape, weight=weight, bias=bias, eps=module.eps
+    )
 
 
-def groups(net: Any) -> Iterator[tuple[torch.nn.Linear, ...]]:
+def groups(net: Net) -> Iterator[tuple[torch.nn.Linear, ...]]:
     """The decoder's linear layers, layer by layer; those that read the same input together."""
     for layer in net.model.decoder.layers:
         a, c = layer.self_attn, layer.encoder_attn

@@ -21,19 +21,30 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
-from specviz.devices import send
 from specviz.draft import Draft
 from specviz.errors import ModelError, PromptError
-from specviz.models.context import Store, lower, no_memory
+from specviz.models.context import (
+    PassInput,
+    StorageShape,
+    Store,
+    check_ids,
+    check_path,
+    longest,
+    memory_error,
+)
+from specviz.models.devices import send
 
 if TYPE_CHECKING:
     from specviz.models.diffusion import Diffusion
 
+IntArray: TypeAlias = NDArray[np.int64]
+BoolArray: TypeAlias = NDArray[np.bool_]
 CACHES = ("none", "dual")
 KEPT = 64  # layouts of passes that are kept: those of a block repeat
 
@@ -62,9 +73,9 @@ class Read:
     """
 
     logits: torch.Tensor
-    canvas: np.ndarray
-    cell: np.ndarray
-    block: np.ndarray
+    canvas: IntArray
+    cell: IntArray
+    block: IntArray
     refreshed: bool
     fed: int
     rows: int
@@ -72,50 +83,25 @@ class Read:
 
 @dataclass
 class Layout:
-    """Where everything stands in a row's pass.
+    """Where everything stands in a row's pass: a row of each array is a canvas, the root's state first."""
 
-    Attributes
-    ----------
-    canvases : array of int [1 + nodes, positions]
-        Tokens of each canvas.
-    block : array of int [1 + nodes]
-    computed : array of bool [1 + nodes, positions]
-        Each canvas' window.
-    read : array of bool [1 + nodes, cells]
-        Which cells' predictions are wanted.
-    refreshed : bool
-        Whether every position of the state is computed.
-    """
-
-    canvases: np.ndarray
-    block: np.ndarray
-    computed: np.ndarray
-    read: np.ndarray
-    refreshed: bool
+    canvases: IntArray  # tokens [1 + nodes, positions]
+    block: IntArray  # in work [1 + nodes]
+    computed: BoolArray  # each canvas' window [1 + nodes, positions]
+    read: BoolArray  # cells whose predictions are wanted [1 + nodes, cells]
+    refreshed: bool  # whether every position of the state is computed
 
 
 @dataclass
 class Packing:
-    """The part of a pass that depends on windows and parents alone, not on tokens: it is used again.
+    """The part of a pass that depends on windows and parents alone, not on tokens: it is used again."""
 
-    Attributes
-    ----------
-    owner : array of int [1 + nodes, positions]
-        Which canvas' keys and values each canvas sees at a position; 0 is the root's, or the cache.
-    slot : array of int [1 + nodes, positions]
-        Where each canvas' own lie.
-    slots, positions : array of int [fed]
-    seen : array of bool [fed, slots]
-    """
-
-    owner: np.ndarray
-    slot: np.ndarray
-    slots: np.ndarray
-    positions: np.ndarray
-    seen: np.ndarray
-    device: tuple[torch.Tensor, torch.Tensor | bool, torch.Tensor] | None = (
-        None  # positions, entries of the storage and mask, when sent
-    )
+    owner: IntArray  # [1 + nodes, positions]: whose keys and values each sees; 0: the root's or cached ones
+    slot: IntArray  # where each canvas' own lie, [1 + nodes, positions]
+    slots: IntArray  # [fed]
+    positions: IntArray  # [fed]
+    seen: BoolArray  # [fed, slots]
+    device: tuple[torch.Tensor, torch.Tensor | bool, torch.Tensor] | None = None  # see `Canvas._sent`
 
 
 class Passing:
@@ -160,30 +146,17 @@ class Canvas:
     """
 
     def __init__(
-        self,
-        model: Diffusion,
-        prompts: Sequence[Sequence[int]],
-        length: int,
-        *,
-        block: int = 8,
-        cache: str = "none",
-        refresh: int = 8,
-        canvases: int = 0,
-    ) -> None:
-        if not prompts or any(len(prompt) == 0 for prompt in prompts):
-            raise PromptError("the prompt is empty; give at least one token")
-        longest = max(len(prompt) for prompt in prompts)
-        if longest + length > model.max_length:
+        self, model: Diffusion, prompts: Sequence[Sequence[int]], length: int, *, block: int = 8,
+        cache: str = "none", refresh: int = 8, canvases: int = 0,
+    ) -> None:  # fmt: skip
+        width = longest(prompts, model.max_length, model.name)
+        if width + length > model.max_length:
             raise PromptError(
-                f"the prompt has {longest} tokens, and {length} cells more are beyond the "
+                f"the prompt has {width} tokens, and {length} cells more are beyond the "
                 f"{model.max_length} that {model.name} takes"
             )
         for prompt in prompts:
-            wrong = [t for t in prompt if not 0 <= t < model.vocabulary]
-            if wrong:
-                raise PromptError(
-                    f"token id {wrong[0]} is outside {model.name}'s vocabulary of {model.vocabulary}"
-                )
+            check_ids(min(prompt), max(prompt), model)
         self.model, self.length, self.block, self.cache = model, length, block, cache
         self.refresh = refresh
         self.begin = [len(prompt) for prompt in prompts]
@@ -194,20 +167,16 @@ class Canvas:
         self.stale = [np.zeros(begin + length, bool) for begin in self.begin]
         self._read: dict[int, tuple[Draft, Layout, Packing | None]] = {}
         self._packings: dict[tuple[bytes, bytes], Packing] = {}
-        self.slots = longest + length
+        self.slots = width + length
         if cache == "dual":
             window = min(block + model.shift + 1, self.slots)
             extra = canvases * window + (len(prompts) > 1)  # the last slot takes the padding of ragged rows
+            rows, slots = len(prompts), self.slots + extra
+            shape = StorageShape(model.layers, rows, model.heads, slots, model.dim, model.dtype, model.device)
             try:
-                self.store = Store(
-                    model.layers, len(prompts), model.heads, self.slots + extra, model.dim, model.dtype,
-                    model.device,
-                )  # fmt: skip
+                self.store = Store(shape)
             except RuntimeError as error:
-                if not no_memory(error):
-                    raise
-                what = f"a cache of {len(prompts)} x {self.slots + extra} positions for {model.name}"
-                raise ModelError(lower(what, model)) from None
+                raise memory_error(error, f"a cache of {rows} x {slots} positions for", model) from None
             self.store.reach = self.slots
             self._layers = self.store.data.flatten(2, 4).unbind(0)
 
@@ -223,11 +192,11 @@ class Canvas:
         """Prompt and cells of each row, masks included."""
         return [text.tolist() for text in self.text]
 
-    def cells(self, row: int = 0) -> np.ndarray:
+    def cells(self, row: int = 0) -> IntArray:
         """A row's cells [length], the mask token where none is placed."""
         return self.text[row][self.begin[row] :]
 
-    def open_cells(self, row: int = 0) -> np.ndarray:
+    def open_cells(self, row: int = 0) -> BoolArray:
         """Which of a row's cells are masked, bool [length]."""
         return self.masked[row][self.begin[row] :]
 
@@ -270,8 +239,7 @@ class Canvas:
         if row not in self._read:
             raise ModelError("commit follows forward: there is no draft to keep nodes of")
         draft, layout, packing = self._read.pop(row)
-        if any(draft.parents[node] != before for before, node in zip([-1, *path], path)):
-            raise ModelError(f"commit of row {row}: nodes {list(path)} are not a path from the root")
+        check_path(draft, path, row)
         if not len(path):
             return
         last = 1 + path[-1]
@@ -326,9 +294,7 @@ class Canvas:
         packings = [] if whole else [self._packing(d, x) for d, x in zip(drafts, layouts)]
         logits: dict[int, torch.Tensor] = {}
         # Rows that refresh feed many times what the others do: side by side these would be padding.
-        parts = [
-            [i for i, x in enumerate(layouts) if x.refreshed == refreshed] for refreshed in (True, False)
-        ]
+        parts = ([i for i, x in enumerate(layouts) if x.refreshed == each] for each in (True, False))
         try:
             for part in filter(None, parts):
                 mine = [layouts[i] for i in part]
@@ -339,12 +305,8 @@ class Canvas:
                 for i, each in zip(part, scores):
                     logits[i] = each
         except RuntimeError as error:
-            if not no_memory(error):
-                raise
             fed = sum(int(x.computed.sum()) for x in layouts)
-            raise ModelError(
-                lower(f"a pass of {fed} positions through {self.model.name}", self.model)
-            ) from None
+            raise memory_error(error, f"a pass of {fed} positions through", self.model) from None
         reads = []
         for i, (row, draft, layout) in enumerate(zip(some, drafts, layouts)):
             self._read[row] = draft, layout, None if whole else packings[i]
@@ -456,7 +418,7 @@ class Canvas:
             sight = send(np.where(seen, np.float32(0), np.float32(-np.inf)), device, model.dtype)
             mask = sight[:, None].expand(-1, group, -1, -1).reshape(len(rows), 1, group * width, end)
         self._aim(rows, end, entries)
-        scores = model.run(ids, positions, mask, store, self._places(layouts, ids.shape[1]))
+        scores = model.run(PassInput(ids, positions, mask, self._places(layouts, ids.shape[1])), store)
         return list(scores.split([int(layout.read.sum()) for layout in layouts]))
 
     def _sent(self, packing: Packing) -> tuple[torch.Tensor, torch.Tensor | bool, torch.Tensor]:
@@ -487,9 +449,7 @@ class Canvas:
         shift = self.model.shift
         places = []
         for i, layout in enumerate(layouts):
-            index: np.ndarray = (
-                np.cumsum(layout.computed).reshape(layout.computed.shape) - 1
-            )  # place of each position fed
+            index = np.cumsum(layout.computed).reshape(layout.computed.shape) - 1  # of each position fed
             begin = layout.computed.shape[1] - self.length
             places.append(i * width + index[:, begin - shift : index.shape[1] - shift][layout.read])
         return send(np.concatenate(places), self.model.device)
@@ -515,13 +475,8 @@ class Canvas:
             places.append(at[first : first + count, begin - shift : positions - shift][layout.read])
             first += count
         positions = send(np.arange(width)[None], model.device).expand(len(ids), -1)
-        scores = model.run(
-            send(ids, model.device),
-            positions,
-            mask,
-            Passing(width),
-            send(np.concatenate(places), model.device),
-        )
+        read = send(np.concatenate(places), model.device)
+        scores = model.run(PassInput(send(ids, model.device), positions, mask, read), Passing(width))
         return list(scores.split([int(layout.read.sum()) for layout in layouts]))
 
 

@@ -8,20 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, TypeAlias, cast
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias, cast
 
 import numpy as np
 import torch
 
-from specviz.devices import send
 from specviz.draft import Draft
 from specviz.errors import ModelError, PromptError
+from specviz.models.devices import send
 
 if TYPE_CHECKING:
     from transformers.cache_utils import Cache
 
     from specviz.models.encoder_decoder_context import Source
-    from specviz.models.protocols import Device, Path, Positions, Tokens
+    from specviz.models.protocols import Device, Path, Positions, Rows, Tokens, Worded
+
+States: TypeAlias = tuple[torch.Tensor, dict[int, torch.Tensor]]  # the last ones, and those of layers
 
 
 @dataclass
@@ -53,8 +55,35 @@ class Pass:
         return sum(self.fed)
 
 
+@dataclass
+class PassInput:
+    """What a pass feeds over an aimed store, and what is wanted of it.
+
+    Attributes
+    ----------
+    ids : tensor of int [rows, n]
+    positions : slice or tensor of int [rows, n]
+    mask : tensor [rows or 1, 1 or heads, group * n, slots], bool or None
+        As `specviz.models.attention.attend` takes it.
+    keep : int or tensor
+        Columns from the last whose states go to `logits`. With 0 none do, and `hidden` states of all columns
+        come back. A tensor: places in the flat [rows * n], of a canvas model.
+    hidden : tuple of int
+        Layers whose states are wanted.
+    leave : Exit, optional
+        Asked after each layer but the last.
+    """
+
+    ids: torch.Tensor
+    positions: Positions
+    mask: torch.Tensor | bool | None
+    keep: int | torch.Tensor
+    hidden: tuple[int, ...] = ()
+    leave: Exit | None = None
+
+
 class Exit:
-    """A door behind a layer, of a pass of one token: what is known there, for a rule that may leave by it.
+    """Early-exit point after a layer, of a pass of one token; exposes the hidden state to an exit rule.
 
     Attributes
     ----------
@@ -128,20 +157,19 @@ class CachedModel(Protocol):
 
     def last(self, state: torch.Tensor) -> torch.Tensor: ...
 
-    def run(
-        self,
-        ids: torch.Tensor,
-        positions: Positions,
-        mask: torch.Tensor | None,
-        store: Store | Spread,
-        keep: int,
-        hidden: tuple[int, ...],
-        leave: Exit | None = None,
-    ) -> tuple[torch.Tensor, dict[int, torch.Tensor]]: ...
+    def run(self, given: PassInput, store: Store | Spread) -> States: ...
 
 
-# Layers, rows, heads, slots, width of a head, number format and device.
-StorageShape: TypeAlias = tuple[int, int, int, int, int, torch.dtype, torch.device]
+class StorageShape(NamedTuple):
+    """Arguments of a storage."""
+
+    layers: int
+    rows: int
+    heads: int
+    slots: int
+    dim: int  # of a head
+    dtype: torch.dtype
+    device: torch.device
 
 
 class Store:
@@ -151,20 +179,12 @@ class Store:
     reads; `write` is then called by each layer in turn.
     """
 
-    def __init__(
-        self,
-        layers: int,
-        rows: int,
-        heads: int,
-        slots: int,
-        dim: int,
-        dtype: torch.dtype,
-        device: torch.device,
-    ) -> None:
+    def __init__(self, shape: StorageShape) -> None:
+        *sizes, dtype, device = (shape.layers, 2, *shape[1:])
         # Zeros, not garbage: a masked slot still meets a weight of 0, and 0 times NaN is NaN.
-        self.data = torch.zeros(layers, 2, rows, heads, slots, dim, dtype=dtype, device=device)
-        self.flat = self.data.view(layers * 2, rows, heads, slots, dim)
-        self.reach = slots  # positions that a pass may use, counted from 0
+        self.data = torch.zeros(*sizes, dtype=dtype, device=device)
+        self.flat = self.data.flatten(0, 1)
+        self.reach = shape.slots  # positions that a pass may use, counted from 0
         self.cache: Cache | None = None  # the storage as transformers sees it, made when first needed
         self.read: Layers = ()  # keys and values that a pass reads, of each layer
         self.target: Sequence[torch.Tensor] = ()  # where it writes
@@ -179,14 +199,9 @@ class Store:
         return (self,)  # not kept: a storage that holds itself is freed late
 
     def aim(
-        self,
-        start: int,
-        count: int,
-        end: int,
-        rows: slice | None = None,
-        slots: torch.Tensor | None = None,
+        self, start: int, count: int, end: int, rows: slice | None = None, slots: torch.Tensor | None = None,
         index: torch.Tensor | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Write slots start ... start + count of `rows` in the next pass, and read their slots 0 ... end.
 
         Rows of different lengths write to `slots` [rows, tokens], whose entries in the storage seen as
@@ -231,20 +246,12 @@ class Spread:
     ----------
     places : list of (torch.device, int)
         Devices in order, and how many layers each holds.
-    rows, heads, slots, dim, dtype
-        As `Store` takes them.
+    shape : StorageShape
+        Of all together.
     """
 
-    def __init__(
-        self,
-        places: list[tuple[torch.device, int]],
-        rows: int,
-        heads: int,
-        slots: int,
-        dim: int,
-        dtype: torch.dtype,
-    ) -> None:
-        self.parts = tuple(Store(n, rows, heads, slots, dim, dtype, device) for device, n in places)
+    def __init__(self, places: list[tuple[torch.device, int]], shape: StorageShape) -> None:
+        self.parts = tuple(Store(shape._replace(layers=n, device=device)) for device, n in places)
         self._layers = [(part, i) for part in self.parts for i in range(len(part.data))]
         self.reach = self.parts[0].reach
         self.cache: Cache | None = None
@@ -261,14 +268,9 @@ class Spread:
         return self.parts[0].read
 
     def aim(
-        self,
-        start: int,
-        count: int,
-        end: int,
-        rows: slice | None = None,
-        slots: torch.Tensor | None = None,
+        self, start: int, count: int, end: int, rows: slice | None = None, slots: torch.Tensor | None = None,
         index: torch.Tensor | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """As `Store.aim`."""
         for part in self.parts:
             there = None if index is None else index.to(part.data.device)
@@ -282,11 +284,8 @@ class Spread:
 
 def storage(model: CachedModel, rows: int, slots: int) -> Store | Spread:
     """The storage of `rows` x `slots` tokens, where the model's layers lie."""
-    layers, rows, heads, slots, dim, dtype, device = model.shape(rows, slots)
-    places = getattr(model, "places", None)
-    if places:
-        return Spread(places, rows, heads, slots, dim, dtype)
-    return Store(layers, rows, heads, slots, dim, dtype, device)
+    shape, places = model.shape(rows, slots), getattr(model, "places", None)
+    return Spread(places, shape) if places else Store(shape)
 
 
 class Context:
@@ -307,16 +306,9 @@ class Context:
     joint = False
 
     def __init__(self, model: CachedModel, prompts: Sequence[Sequence[int]], room: int) -> None:
-        if not prompts or any(len(prompt) == 0 for prompt in prompts):
-            raise PromptError("the prompt is empty; give at least one token")
-        longest = max(len(prompt) for prompt in prompts)
-        if longest > model.max_length:
-            raise PromptError(
-                f"the prompt has {longest} tokens, but {model.name} takes at most {model.max_length}"
-            )
         self.model = model
         self.rows = len(prompts)
-        self.slots = longest + room
+        self.slots = longest(prompts, model.max_length, model.name) + room
         self.filled = [len(prompt) for prompt in prompts]
         self.cached = [0] * self.rows
         self.least = [1] * self.rows  # tokens that no rewind takes
@@ -325,7 +317,7 @@ class Context:
         self._triangles: dict[int, torch.Tensor] = {}
         self.store, self.ids = self._allocated(self.slots)
         for row, prompt in enumerate(prompts):
-            self.ids[row, : len(prompt)] = _tensor(prompt, model)
+            self.ids[row, : len(prompt)] = to_device(prompt, model)
 
     def _allocated(self, slots: int) -> tuple[Store | Spread, torch.Tensor]:
         """An empty storage and ids of so many slots a row; several rows have one more, for their padding."""
@@ -333,12 +325,8 @@ class Context:
         try:
             store = storage(model, self.rows, width)
             ids = torch.zeros(self.rows, width, dtype=torch.long, device=model.device)
-        except RuntimeError as error:  # torch.OutOfMemoryError on a GPU, RuntimeError on a CPU
-            if not no_memory(error):
-                raise
-            raise ModelError(
-                lower(f"a cache of {self.rows} x {slots} tokens for {model.name}", model)
-            ) from None
+        except RuntimeError as error:
+            raise memory_error(error, f"a cache of {self.rows} x {slots} tokens for", model) from None
         store.reach = min(slots, model.max_length)
         return store, ids
 
@@ -375,10 +363,10 @@ class Context:
         ModelError
             If the tokens do not fit into the room that `open` was asked for.
         """
-        each = self._for_rows(tokens)
+        each = for_rows(tokens, self.rows)
         rows = self._which(rows, each, "extend got tokens")
         for row, new in zip(rows, each):
-            self._fits(row, len(new), len(new))
+            check_fits(self, row, self.filled[row], len(new), len(new))
         self._write(rows, each)
         for row, new in zip(rows, each):
             if len(new):
@@ -390,14 +378,14 @@ class Context:
         new = [(row, self.filled[row], each) for row, each in zip(rows, tokens) if len(each)]
         if len(new) == 1:
             ((row, start, each),) = new
-            self.ids[row, start : start + len(each)] = _tensor(each, self.model)
+            self.ids[row, start : start + len(each)] = to_device(each, self.model)
         elif new:
             width = self.ids.shape[1]
             at = [row * width + start + i for row, start, each in new for i in range(len(each))]
             if any(torch.is_tensor(each) for *_, each in new):
-                values = torch.cat([_tensor(each, self.model) for *_, each in new])
+                values = torch.cat([to_device(each, self.model) for *_, each in new])
             else:
-                values = _tensor([token for *_, each in new for token in each], self.model)
+                values = to_device([token for *_, each in new for token in each], self.model)
             self.ids.view(-1).index_copy_(0, send(at, self.ids.device), values)
 
     def commit(self, paths: Path | Sequence[Path], rows: Sequence[int] | None = None) -> None:
@@ -415,22 +403,14 @@ class Context:
         ModelError
             If no draft is open or the nodes are not a path from the root.
         """
-        each = [[int(node) for node in path] for path in self._for_rows(paths)]
+        each = [[int(node) for node in path] for path in for_rows(paths, self.rows)]
         rows = self._which(rows, each, "commit got paths")
         for row, path in zip(rows, each):
             if row not in self._drafts:
                 raise ModelError("commit follows forward: there is no draft to keep nodes of")
-            parents = self._drafts[row].parents
-            if any(parents[node] != before for before, node in zip([-1, *path], path)):
-                raise ModelError(f"commit of row {row}: nodes {path} are not a path from the root")
+            check_path(self._drafts[row], path, row)
         for row, path in zip(rows, each):
             self._keep(row, path, self._drafts.pop(row))
-
-    def _for_rows(self, values: Tokens | Sequence[Tokens]) -> Sequence[Tokens]:
-        """One entry for each row; a context of one row also takes its entry alone."""
-        if self.rows == 1 and (torch.is_tensor(values) or not nested(values)):
-            return [cast("Tokens", values)]
-        return cast("Sequence[Tokens]", values)
 
     @torch.no_grad()
     def _keep(self, row: int, path: list[int], draft: Draft) -> None:
@@ -551,13 +531,12 @@ class Context:
         PromptError, ModelError
             As `Model.open` does.
         """
-        if not len(prompt):
-            raise PromptError("the prompt is empty; give at least one token")
+        longest([prompt], len(prompt), self.model.name)
         if len(prompt) + room > self.slots:
             self._grow(len(prompt) + room)
         self.filled[row] = self.cached[row] = 0
-        self._fits(row, len(prompt), len(prompt))
-        self.ids[row, : len(prompt)] = _tensor(prompt, self.model)
+        check_fits(self, row, self.filled[row], len(prompt), len(prompt))
+        self.ids[row, : len(prompt)] = to_device(prompt, self.model)
         self.filled[row] = len(prompt)
         self._drafts.pop(row, None)
 
@@ -656,7 +635,7 @@ class Context:
         counts = [self.filled[row] - start for row, start in zip(some, starts)]
         for row, draft in zip(some, drafts):
             if n := len(draft):
-                self._fits(row, n, int(draft.offsets.max()))
+                check_fits(self, row, self.filled[row], n, int(draft.offsets.max()))
         self._write(some, [draft.tokens for draft in drafts])
         wanted = self._layers(hidden)
         keep = 1 + max(nodes)
@@ -697,40 +676,24 @@ class Context:
         with torch.inference_mode():
             self.store.aim(end - 1, 1, end)
             ids, mask = self.ids[:, end - 1 : end], self._chain(end - 1, 1)
-            last, _ = self._call(ids, slice(end - 1, end), mask, 1, (), door)
+            last, _ = self._call(PassInput(ids, slice(end - 1, end), mask, 1, leave=door))
         self.cached, self._drafts = [end], {0: drafts[0]}
         # The rule may have asked for the prediction already; a copy made here is an ordinary tensor.
         logits = door.logits().clone() if door.left and door.seen else model.logits(last)[0]
         return Pass([logits], [1], {}, door.layer if door.left else model.layers)
 
-    def _fits(self, row: int, tokens: int, reach: int) -> None:
-        if self.filled[row] + tokens > self.slots:
-            raise ModelError(
-                f"row {row} holds {self.filled[row]} of {self.slots} tokens; {tokens} more do not fit: "
-                "open with more room"
-            )
-        if self.filled[row] + reach > self.model.max_length:
-            raise ModelError(
-                f"{self.model.name} takes at most {self.model.max_length} tokens; position "
-                f"{self.filled[row] + reach - 1} is beyond that"
-            )
-
     @torch.inference_mode()
     def _head(self, count: int, hidden: tuple[int, ...]) -> dict[int, torch.Tensor]:
         """Feed the first `count` slots of every row, without a mask; the states of the layers `hidden`."""
         self.store.aim(0, count, count)
-        return self._call(self.ids[:, :count], slice(0, count), self._chain(0, count), 0, hidden)[1]
+        mask = self._chain(0, count)
+        return self._call(PassInput(self.ids[:, :count], slice(0, count), mask, 0, hidden))[1]
 
     @torch.no_grad()
     def _run(
-        self,
-        rows: Sequence[int],
-        starts: list[int],
-        counts: list[int],
-        drafts: list[Draft] | None,
-        keep: int,
-        hidden: tuple[int, ...],
-    ) -> tuple[torch.Tensor, dict[int, torch.Tensor]]:
+        self, rows: Sequence[int], starts: list[int], counts: list[int], drafts: list[Draft] | None,
+        keep: int, hidden: tuple[int, ...],
+    ) -> States:  # fmt: skip
         """Feed slots starts ... starts + counts of some rows and their drafts' nodes behind them.
 
         Rows are aligned at their right ends, so that the last `keep` columns hold all roots and nodes. What
@@ -745,37 +708,24 @@ class Context:
             if whole and chains and len(set(starts)) == 1 and len(set(fed)) == 1:
                 start, count = starts[0], fed[0]
                 self.store.aim(start, count, start + count, span)
-                ids, mask = self.ids if span is None else self.ids[span], self._chain(start, count)
-                out = self._call(
-                    ids[:, start : start + count], slice(start, start + count), mask, keep, hidden
-                )
+                ids, columns = self.ids if span is None else self.ids[span], slice(start, start + count)
+                given = PassInput(ids[:, columns], columns, self._chain(start, count), keep, hidden)
             elif len(rows) == 1 and drafts is not None:
-                out = self._call(*self._tree(starts[0], counts[0], drafts[0], span), keep, hidden)
+                given = PassInput(*self._tree(starts[0], counts[0], drafts[0], span), keep, hidden)
             else:
-                out = self._call(*self._ragged(rows, starts, counts, fed, drafts, chains), keep, hidden)
-        last, states = out
+                part = self._ragged(rows, starts, counts, fed, drafts, chains)
+                given = PassInput(*part, keep, hidden)
+            last, states = self._call(given)
         if keep == 0:
             return last, states
         # The last step is done outside inference mode, so that its results are ordinary tensors.
         return self.model.logits(last), {layer: state.clone() for layer, state in states.items()}
 
-    def _call(
-        self,
-        ids: torch.Tensor,
-        positions: Positions,
-        mask: torch.Tensor | None,
-        keep: int,
-        hidden: tuple[int, ...],
-        leave: Exit | None = None,
-    ) -> tuple[torch.Tensor, dict[int, torch.Tensor]]:
+    def _call(self, given: PassInput) -> States:
         try:
-            return self.model.run(ids, positions, mask, self.store, keep, hidden, leave)
+            return self.model.run(given, self.store)
         except RuntimeError as error:
-            if not no_memory(error):
-                raise
-            raise ModelError(
-                lower(f"a pass of {ids.numel()} tokens through {self.model.name}", self.model)
-            ) from None
+            raise memory_error(error, f"a pass of {given.ids.numel()} tokens through", self.model) from None
 
     def _chain(self, start: int, count: int) -> torch.Tensor | None:
         """The mask of `count` tokens behind `start` others: a slice of one kept for each small count.
@@ -813,14 +763,9 @@ class Context:
         return ids[:, start:end], send(positions[None], device), mask.view(1, 1, -1, end)
 
     def _ragged(
-        self,
-        rows: Sequence[int],
-        starts: list[int],
-        counts: list[int],
-        fed: list[int],
-        drafts: list[Draft] | None,
-        chains: bool,
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        self, rows: Sequence[int], starts: list[int], counts: list[int], fed: list[int],
+        drafts: list[Draft] | None, chains: bool,
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
         """Ids, positions and mask for rows of different lengths, and for trees; aims the storage."""
         first, size = rows[0], rows[-1] + 1 - rows[0]
         device, width, heads = self.ids.device, max(fed), self.store.data.shape[3]
@@ -866,36 +811,80 @@ class Context:
         return ids, where, mask.reshape(size, 1, group * width, end)
 
 
-def nested(values: Tokens | Sequence[Tokens]) -> bool:
+def nested(values: Sequence[object]) -> bool:
     """Whether these are lists of rows, not a row of numbers."""
-    return (
-        len(values) > 0
-        and not isinstance(values[0], (int, np.integer))
-        and not (torch.is_tensor(values[0]) and not values[0].ndim)
+    first = values[0] if len(values) else 0
+    return not isinstance(first, int | np.integer) and not (
+        isinstance(first, torch.Tensor) and not first.ndim
     )
 
 
-def _tensor(tokens: Tokens, model: CachedModel) -> torch.Tensor:
+def for_rows(values: Tokens | Sequence[Tokens], rows: int) -> Sequence[Tokens]:
+    """One entry for each row; of one row its entry may stand alone."""
+    if rows == 1 and (torch.is_tensor(values) or not nested(values)):
+        return [cast("Tokens", values)]
+    return cast("Sequence[Tokens]", values)
+
+
+def longest(prompts: Sequence[Sequence[int]], most: int, name: str) -> int:
+    """The length of the longest prompt.
+
+    Raises
+    ------
+    PromptError
+        If a prompt is empty, or longer than `most`.
+    """
+    if not prompts or any(len(prompt) == 0 for prompt in prompts):
+        raise PromptError("the prompt is empty; give at least one token")
+    length = max(len(prompt) for prompt in prompts)
+    if length > most:
+        raise PromptError(f"the prompt has {length} tokens, but {name} takes at most {most}")
+    return length
+
+
+def check_ids(low: int, high: int, model: Worded) -> None:
+    """Check that ids from `low` to `high` are in the vocabulary."""
+    if not 0 <= low <= high < model.vocabulary:
+        wrong = int(high if high >= model.vocabulary else low)
+        raise PromptError(f"token id {wrong} is outside {model.name}'s vocabulary of {model.vocabulary}")
+
+
+def check_path(draft: Draft, path: Sequence[int], row: int) -> None:
+    """Check that nodes are a path from the root of the draft that is committed."""
+    if any(draft.parents[node] != before for before, node in zip([-1, *path], path)):
+        raise ModelError(f"commit of row {row}: nodes {list(path)} are not a path from the root")
+
+
+def check_fits(context: Rows, row: int, held: int, tokens: int, reach: int) -> None:
+    """Check that `tokens` more fit behind the `held` ones of a row, at positions up to `reach` further on."""
+    if held + tokens > context.slots:
+        raise ModelError(
+            f"row {row} holds {held} of {context.slots} tokens; {tokens} more do not fit: open with more room"
+        )
+    model = context.model
+    if held + reach > model.max_length:
+        raise ModelError(
+            f"{model.name} takes at most {model.max_length} tokens; position {held + reach - 1} is beyond "
+            "that"
+        )
+
+
+def to_device(tokens: Tokens, model: CachedModel) -> torch.Tensor:
     """Tokens as a tensor on the model's device; those that come from the host are checked on the way."""
     if torch.is_tensor(tokens):
         return send(tokens, model.device, torch.long)
     array = np.require(tokens, np.int64, "W")  # torch warns of read-only arrays
-    if len(array) and not 0 <= array.min() <= array.max() < model.vocabulary:
-        wrong = int(array.max() if array.max() >= model.vocabulary else array.min())
-        raise PromptError(f"token id {wrong} is outside {model.name}'s vocabulary of {model.vocabulary}")
+    if len(array):
+        check_ids(array.min(), array.max(), model)
     return send(array, model.device)
 
 
-def no_memory(error: RuntimeError) -> bool:
-    return (
-        isinstance(error, torch.OutOfMemoryError)
-        or "can't allocate memory" in str(error)
-        or "out of memory" in str(error)
-    )
-
-
-def lower(what: str, model: Device) -> str:
-    return (
-        f"out of memory on {model.device} for {what}: lower max_new_tokens, decode fewer prompts at "
-        f"once, shorten the prompt, or load with dtype='bfloat16' (now {model.dtype})"
+def memory_error(error: RuntimeError, what: str, model: Device) -> Exception:
+    """`error` itself, or what it means where memory is full: `what` ends before the model's name."""
+    full = isinstance(error, torch.OutOfMemoryError)  # on a GPU; on a CPU the text alone says so
+    if not full and "can't allocate memory" not in str(error) and "out of memory" not in str(error):
+        return error
+    return ModelError(
+        f"out of memory on {model.device} for {what} {model.name}: lower max_new_tokens, decode fewer "
+        f"prompts at once, shorten the prompt, or load with dtype='bfloat16' (now {model.dtype})"
     )

@@ -13,12 +13,12 @@ from specviz.errors import ModelError
 from specviz.models import kernels as layouts
 from specviz.models.canvas import Canvas
 from specviz.models.llama import Llama, describes, groups
-from specviz.models.text import Text
-from specviz.models.torch_model import UNBOUNDED, TorchModel, eos
+from specviz.models.torch_model import TorchModel
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+    from specviz.models.context import PassInput
     from specviz.models.protocols import Storage
 
 
@@ -56,38 +56,26 @@ class Diffusion(TorchModel):
     geometry = None  # the costs of its passes are not those of a causal model's
 
     def __init__(
-        self,
-        net: PreTrainedModel,
-        tokenizer: PreTrainedTokenizerBase | None = None,
-        name: str | None = None,
-        *,
-        mask: int,
-        shift: int = 0,
-        kernels: str | None = None,
-    ) -> None:
+        self, net: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None = None, name: str | None = None,
+        *, mask: int, shift: int = 0, kernels: str | None = None,
+    ) -> None:  # fmt: skip
         self.name = name or type(net).__name__
         if not describes(net):
             raise ModelError(
                 f"{self.name} ({net.config.model_type}) is not a plain member of the Llama family"
             )
-        self.net, self.tokenizer = net, tokenizer
-        self.config = config = net.config
+        super().__init__(net, tokenizer, self.name, kernels)
+        config = net.config
         self.layers = config.num_hidden_layers
         heads = config.num_attention_heads
         self.heads = config.num_key_value_heads
         self.group = heads // self.heads
         self.dim = getattr(config, "head_dim", None) or config.hidden_size // heads
-        self.vocabulary = net.get_output_embeddings().weight.shape[0]
         if shift not in (0, 1):
             raise ModelError(f"{self.name}: shift is 0 or 1, got {shift!r}")
         if not 0 <= mask < self.vocabulary:
             raise ModelError(f"{self.name}: mask token {mask} is outside its vocabulary of {self.vocabulary}")
         self.mask, self.shift = mask, shift
-        self.parameters = sum(p.numel() for p in net.parameters())
-        self.max_length = getattr(config, "max_position_embeddings", None) or UNBOUNDED
-        self.eos = eos(net, tokenizer)
-        self.text = Text(tokenizer, self.vocabulary, self.eos)
-        self._kernels = layouts.check(kernels)
         self._llama = self._laid()
 
     def open(self, prompts: Sequence[Sequence[int]], room: int, **policy: Any) -> Canvas:
@@ -116,26 +104,13 @@ class Diffusion(TorchModel):
         self.kernels = layouts.choose(self._kernels, self.net, groups(self.net))
         return Llama(self.net, self.layers, self.kernels)
 
-    def left(self, prompt: int) -> int:
-        """How many cells can stand behind a prompt of so many tokens."""
-        return self.max_length - prompt
+    def run(self, given: PassInput, store: Storage) -> torch.Tensor:
+        """Scores [places, vocabulary] at the flat places that are kept, of ids at positions [rows, n].
 
-    def run(
-        self,
-        ids: torch.Tensor,
-        positions: torch.Tensor,
-        mask: torch.Tensor | bool,
-        store: Storage,
-        read: torch.Tensor,
-    ) -> torch.Tensor:
-        """Feed `ids` [rows, n] at `positions` [rows, n]; scores at the flat places `read`, [places,
-        vocabulary].
-
-        `mask` [rows or 1, 1, group * n, slots], or False where every place sees everything. The scores are
-        float32, of a float64 model float64. The mask's own is -inf: no cell ends as one (MDLM, Sahoo et al.
-        2024; the published samplers of LLaDA and Dream leave it open).
+        The scores are float32, of a float64 model float64. The mask's own is -inf: no cell ends as one (MDLM,
+        Sahoo et al. 2024; the published samplers of LLaDA and Dream leave it open).
         """
-        last, _ = self._llama(ids, positions, mask, store, read)
+        last, _ = self._llama(given, store)
         scores = self._llama.head(last)
         scores = scores if scores.dtype == torch.float64 else scores.float()
         scores[:, self.mask] = -torch.inf

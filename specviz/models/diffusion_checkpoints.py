@@ -12,11 +12,11 @@ its file to where it stays.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import torch
 from huggingface_hub.errors import StrictDataclassError
@@ -27,6 +27,7 @@ from transformers import (
     LlamaForCausalLM,
     PreTrainedConfig,
     PreTrainedModel,
+    PreTrainedTokenizerBase,
     PreTrainedTokenizerFast,
     Qwen2Config,
     Qwen2ForCausalLM,
@@ -34,10 +35,13 @@ from transformers import (
 )
 from transformers.utils import logging
 
-from specviz.errors import ModelError
+from specviz.errors import ModelError, one_line
 from specviz.models.diffusion import Diffusion
 from specviz.models.llama import ROPES
 from specviz.models.torch_model import no_room
+
+if TYPE_CHECKING:
+    from specviz.models.protocols import AnyTokenizer, Settings
 
 INDEX = "model.safetensors.index.json"
 # All that is fetched from a hub: no code, no pickles.
@@ -54,11 +58,12 @@ FILES = (
     "*.safetensors",
 )
 FORMATS = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
-MODULES: dict[type, Any] = {LlamaConfig: LlamaForCausalLM, Qwen2Config: Qwen2ForCausalLM}
+MODULES: dict[type, type[PreTrainedModel]] = {LlamaConfig: LlamaForCausalLM, Qwen2Config: Qwen2ForCausalLM}
+Plain: TypeAlias = str | int | float | bool | None
 READ_ERRORS = (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError)
 
 # Field: its published default (of a config.json that does not name it), and the values that we compute.
-LLADA = {
+LLADA: dict[str, tuple[Plain, tuple[Plain, ...]]] = {
     "block_type": ("sequential", ("llama",)),
     "layer_norm_type": ("default", ("rms",)),
     "activation_type": ("swiglu", ("silu",)),
@@ -76,7 +81,7 @@ LLADA = {
     "rope_parameters": (None, (None,)),
     "quantization_config": (None, (None,)),
 }
-DREAM = {
+DREAM: dict[str, tuple[Plain, tuple[Plain, ...]]] = {
     "hidden_act": ("silu", ("silu", "swish")),
     "use_sliding_window": (False, (False, None)),
     "quantization_config": (None, (None,)),
@@ -109,7 +114,7 @@ class Family:
     shift: int
 
 
-def family(config: dict[str, Any]) -> str | None:
+def family(config: Settings) -> str | None:
     """The family that a ``config.json`` names: ``LLaDA``, ``Dream``, or None."""
     named = config.get("architectures")
     architectures = named if isinstance(named, list) else []
@@ -120,7 +125,7 @@ def family(config: dict[str, Any]) -> str | None:
     return None
 
 
-def read_config(folder: Path) -> dict[str, Any]:
+def read_config(folder: Path) -> Settings:
     """A folder's ``config.json``; empty where there is none that can be read."""
     try:
         fields = json.loads((folder / "config.json").read_text(encoding="utf-8"))
@@ -142,7 +147,7 @@ def load_checkpoint(
     name: str,
     device: torch.device,
     dtype: torch.dtype | str,
-    tokenizer: Any = None,
+    tokenizer: AnyTokenizer | None = None,
     kernels: str | None = None,
 ) -> Diffusion:
     """Load a checkpoint of one of the families.
@@ -201,14 +206,14 @@ def load_checkpoint(
 class Fields:
     """A config.json, asked for one field after the other."""
 
-    config: dict[str, Any]
+    config: Settings
     name: str
 
     def refuse(self, why: str) -> ModelError:
         """The error of a config that cannot be served."""
         return ModelError(f"{self.name} cannot be served: {why}")
 
-    def only(self, computed: dict[str, tuple[Any, tuple[Any, ...]]]) -> None:
+    def only(self, computed: Mapping[str, tuple[Plain, tuple[Plain, ...]]]) -> None:
         """Refuse a value that is not computed here."""
         for field, (default, values) in computed.items():
             value = self.config.get(field, default)
@@ -298,10 +303,10 @@ def _dream(fields: Fields) -> PreTrainedConfig:
             bos_token_id=None,
         )
     except (StrictDataclassError, ValueError, KeyError, TypeError) as error:  # of the scaling's own fields
-        raise fields.refuse(" ".join(str(error).split())[:200]) from None
+        raise fields.refuse(one_line(error, 200)) from None
 
 
-def _dream_rope(fields: Fields) -> dict[str, Any]:
+def _dream_rope(fields: Fields) -> Settings:
     """How positions turn: in two fields, or in the one that later versions of transformers write."""
     field = "rope_parameters" if fields.config.get("rope_parameters") else "rope_scaling"
     rope = fields.config.get(field) or {}
@@ -334,15 +339,13 @@ def _mask(fields: Fields, vocabulary: int) -> int:
     return mask
 
 
-def _eos(folder: Path, fields: Fields) -> Any:
+def _eos(folder: Path, fields: Fields) -> int | list[int] | None:
     """Ids that end a text: the generation config's, else the config's; one, several or None."""
     path = folder / "generation_config.json"
     generation = _json(path, fields.name) if path.is_file() else {}
     ids = generation.get("eos_token_id")
     ids = fields.config.get("eos_token_id") if ids is None else ids
-    if any(
-        isinstance(i, bool) or not isinstance(i, int) for i in (ids if isinstance(ids, list) else [ids or 0])
-    ):
+    if any(type(i) is not int for i in (ids if isinstance(ids, list) else [ids or 0])):
         raise fields.refuse(f"its eos_token_id {ids!r:.60} is no token id")
     return ids
 
@@ -402,8 +405,9 @@ def _stored(files: Sequence[Path], name: str) -> dict[str, Stored]:
                     part = opened.get_slice(key)
                     tensors[key] = Stored(file, tuple(part.get_shape()), part.get_dtype())
         except READ_ERRORS as error:
-            reason = " ".join(str(error).split())[:200]
-            raise ModelError(f"{file.name} of {name} is no safetensors file: {reason}") from None
+            raise ModelError(
+                f"{file.name} of {name} is no safetensors file: {one_line(error, 200)}"
+            ) from None
     return tensors
 
 
@@ -415,7 +419,7 @@ def _wanted(
     return {published(ours): (ours, p) for ours, p in parameters if not (tied and ours == "lm_head.weight")}
 
 
-def _check(wanted: dict[str, Any], stored: dict[str, Stored], tied: set[str], name: str) -> None:
+def _check(wanted: Settings, stored: dict[str, Stored], tied: set[str], name: str) -> None:
     """Check that the files hold what the config describes, no less and no more.
 
     `spare` tensors may be there and are not read: the head of a tied checkpoint.
@@ -443,13 +447,9 @@ def _check(wanted: dict[str, Any], stored: dict[str, Stored], tied: set[str], na
 
 
 def _fill(
-    net: PreTrainedModel,
-    wanted: dict[str, tuple[str, nn.Parameter]],
-    stored: dict[str, Stored],
-    device: torch.device,
-    dtype: torch.dtype | str,
-    name: str,
-) -> None:
+    net: PreTrainedModel, wanted: dict[str, tuple[str, nn.Parameter]], stored: dict[str, Stored],
+    device: torch.device, dtype: torch.dtype | str, name: str,
+) -> None:  # fmt: skip
     """Put the tensors into the modules, file by file; each is copied once, to where it stays."""
     sizes: dict[torch.dtype, int] = {}
     for key, (_, parameter) in wanted.items():
@@ -475,12 +475,12 @@ def _fill(
 # -- tokenizer ---------------------------------------------------------------------------------------
 
 
-def _tokenizer(folder: Path, name: str, qwen: bool) -> Any:
+def _tokenizer(folder: Path, name: str, qwen: bool) -> AnyTokenizer:
     """The tokenizer beside the weights, by transformers' own classes.
 
     Dream's class of its own splits and merges as Qwen2's does, from the same two files.
     """
-    kind: Any = None
+    kind: type[PreTrainedTokenizerBase] | None = None
     if (folder / "tokenizer.json").is_file():
         kind = PreTrainedTokenizerFast
     elif qwen and (folder / "vocab.json").is_file() and (folder / "merges.txt").is_file():
@@ -492,8 +492,7 @@ def _tokenizer(folder: Path, name: str, qwen: bool) -> Any:
         with _quiet():  # it would wonder about the model's type
             return kind.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
     except Exception as error:  # the tokenizers library raises bare exceptions
-        reason = " ".join(str(error).split())[:200]
-        raise ModelError(f"the tokenizer of {name} does not load: {reason}") from None
+        raise ModelError(f"the tokenizer of {name} does not load: {one_line(error, 200)}") from None
 
 
 @contextmanager
@@ -506,13 +505,11 @@ def _quiet() -> Iterator[None]:
         logging.set_verbosity(before)
 
 
-def _json(path: Path, name: str) -> dict[str, Any]:
+def _json(path: Path, name: str) -> Settings:
     try:
         fields = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise ModelError(
-            f"{path.name} of {name} cannot be read: {' '.join(str(error).split())[:200]}"
-        ) from None
+        raise ModelError(f"{path.name} of {name} cannot be read: {one_line(error, 200)}") from None
     if not isinstance(fields, dict):
         raise ModelError(f"{path.name} of {name} is no JSON object")
     return fields

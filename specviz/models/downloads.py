@@ -19,7 +19,7 @@ import tempfile
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -50,40 +50,18 @@ OPTIONS = (
 
 @dataclass(frozen=True)
 class Download:
-    """A GGUF file in a wheel of the package index.
+    """A GGUF file in a wheel of the package index."""
 
-    Attributes
-    ----------
-    name : str
-        What `specviz.load` knows it by.
-    title : str
-        What it is.
-    package, version : str
-        The wheel.
-    wheel_size : int
-        Bytes of the wheel.
-    member : str
-        Path of the GGUF file in the wheel.
-    file : str
-        Name of the file that is kept.
-    size : int
-        Bytes of the GGUF file.
-    sha256 : str
-        Of the GGUF file, in hexadecimal digits.
-    licence : str
-        SPDX identifier.
-    """
-
-    name: str
-    title: str
+    name: str  # what `specviz.load` knows it by
+    title: str  # what it is
     package: str
     version: str
-    wheel_size: int
-    member: str
-    file: str
-    size: int
-    sha256: str
-    licence: str
+    wheel_size: int  # bytes of the wheel
+    member: str  # path of the GGUF file in the wheel
+    file: str  # name of the file that is kept
+    size: int  # bytes of the GGUF file
+    sha256: str  # of the GGUF file, in hexadecimal digits
+    licence: str  # SPDX identifier
 
     @property
     def path(self) -> Path:
@@ -333,10 +311,8 @@ def _largest(temporary: Path) -> int:
     largest = 0
     for path, _, names in os.walk(temporary):
         for name in names:
-            try:
+            with suppress(OSError):
                 largest = max(largest, os.stat(os.path.join(path, name)).st_size)
-            except OSError:
-                continue
     return largest
 
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from safetensors import safe_open
@@ -27,6 +27,9 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from specviz.errors import ModelError
 from specviz.models.eagle import LAYERS, Eagle, Variant
+
+if TYPE_CHECKING:
+    from specviz.models.protocols import Settings
 
 KEYS = (
     "hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "head_dim",
@@ -39,7 +42,7 @@ ROPES = "default", "linear", "llama3", "yarn"  # others change with the length o
 FUSED = "norm.weight", "d2t", "layers.0.hidden_norm.weight"  # only generation 3 has them
 FLOATS = torch.float16, torch.bfloat16, torch.float32, torch.float64
 # A config's own word for what its layer computes otherwise: the value that changes nothing, what it means.
-OTHERWISE: dict[str, tuple[Any, str]] = {
+OTHERWISE: dict[str, tuple[float | bool, str]] = {
     "kv_lora_rank": (0, "latent attention"),
     "attention_multiplier": (1.0, "scaled attention"),
     "residual_multiplier": (1.0, "scaled residuals"),
@@ -54,7 +57,7 @@ OTHERWISE: dict[str, tuple[Any, str]] = {
 }
 
 
-def is_eagle(path: Path, config: dict[str, Any]) -> bool:
+def is_eagle(path: Path, config: Settings) -> bool:
     """Whether a folder's tensors are an EAGLE drafter's.
 
     Raises
@@ -73,14 +76,14 @@ def is_eagle(path: Path, config: dict[str, Any]) -> bool:
     )
 
 
-def claims(config: dict[str, Any]) -> bool:
+def claims(config: Settings) -> bool:
     """Whether a config may be an EAGLE drafter's; its tensors tell."""
     called = " ".join(map(str, config.get("architectures") or ())).lower()
     marked = "eagle" in called or {"eagle_config", "draft_vocab_size", "speculators_model_type"} & set(config)
     return bool(marked) or config.get("num_hidden_layers") == 1
 
 
-def load_eagle(path: Path) -> tuple[Eagle, dict[str, Any]]:
+def load_eagle(path: Path) -> tuple[Eagle, Settings]:
     """The drafter of a folder in float32, and its ``config.json``.
 
     Embeddings of its own stay in the format that they are stored in.
@@ -134,7 +137,7 @@ def load_eagle(path: Path) -> tuple[Eagle, dict[str, Any]]:
     return net.eval(), stated
 
 
-def read_layers(config: dict[str, Any], states: int, depth: int) -> tuple[int, ...]:
+def read_layers(config: Settings, states: int, depth: int) -> tuple[int, ...]:
     """The layers whose states generation 3 reads, of a target of `depth`; 0 is the embedding.
 
     Where a config names them at its top, as vLLM and speculators do, number j is what layer j reads, counted
@@ -150,12 +153,12 @@ def read_layers(config: dict[str, Any], states: int, depth: int) -> tuple[int, .
     return (2, depth // 2, depth - 3)[:states]
 
 
-def _named(config: dict[str, Any]) -> tuple[list[int], list[int]]:
+def _named(config: Settings) -> tuple[list[int], list[int]]:
     under = config.get("eagle_config") or {}
     return [int(j) for j in config.get(LAYERS) or ()], [int(j) for j in under.get(LAYERS) or ()]
 
 
-def _config(name: str, stated: dict[str, Any], stored: dict[str, Tensor]) -> LlamaConfig:
+def _config(name: str, stated: Settings, stored: dict[str, Tensor]) -> LlamaConfig:
     """The layer's config, if it asks for nothing that is not computed here."""
     layer = _table(name, stated, "transformer_layer_config") or stated
     _table(name, stated, "speculators_config")
@@ -184,7 +187,7 @@ def _config(name: str, stated: dict[str, Any], stored: dict[str, Tensor]) -> Lla
     return LlamaConfig(**fields, num_hidden_layers=1, mlp_bias=bias)
 
 
-def _table(name: str, config: dict[str, Any], key: str) -> dict[str, Any]:
+def _table(name: str, config: Settings, key: str) -> Settings:
     table = config.get(key) or {}
     if not isinstance(table, dict):
         raise ModelError(f"{key} in the config.json of {name} is no table of values")
@@ -192,7 +195,7 @@ def _table(name: str, config: dict[str, Any], key: str) -> dict[str, Any]:
 
 
 def _form(
-    name: str, stated: dict[str, Any], config: LlamaConfig, stored: dict[str, Tensor], fused: bool
+    name: str, stated: Settings, config: LlamaConfig, stored: dict[str, Tensor], fused: bool
 ) -> tuple[int, int | None, int, Variant, int]:
     """What `Eagle` takes behind the config."""
     every = {**(stated.get("eagle_config") or {}), **(stated.get("transformer_layer_config") or {}), **stated}

@@ -11,12 +11,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
-from specviz.errors import ModelError
 from specviz.models import geometry
 from specviz.models.attention import attend
-from specviz.models.context import Store, lower, no_memory
+from specviz.models.context import StorageShape, Store, memory_error
 from specviz.models.eagle import Eagle, attention_shape
-from specviz.models.layers import Lines, RMSNorm, activation, stamp
+from specviz.models.layers import Lines, RMSNorm, Rotary, activation, stamp, turn
 from specviz.models.ranks import whole
 
 if TYPE_CHECKING:
@@ -166,18 +165,7 @@ class Arithmetic:
         if net.generation == 3:
             self.before = layer.input_layernorm.weight.detach(), layer.hidden_norm.weight.detach()
             self.last = net.norm.weight.detach()
-        self.table: tuple[Tensor, Tensor] | None = None
-
-    def rotary(self, length: int) -> tuple[Tensor, Tensor]:
-        """Cosines and signed sines of at least `length` positions, each [positions, 1, dim]."""
-        if self.table is None or len(self.table[0]) < length:
-            length = 1 << (length - 1).bit_length()
-            places = torch.arange(length, device=self.embedding.device)[None]
-            cos, sin = self.net.rotary(self.embedding[:1], places)
-            sign = torch.ones(cos.shape[-1], device=cos.device, dtype=cos.dtype)
-            sign[: len(sign) // 2] = -1.0  # rotate_half's minus, folded into the table
-            self.table = cos[0, :, None], (sin[0] * sign)[:, None]
-        return self.table
+        self.rotary = Rotary(net.rotary, self.embedding)
 
     def fuse(self, states: Tensor) -> Tensor:
         """As `Eagle.fuse`: what the target's states [n, width * layers] count as, [n, width]."""
@@ -212,10 +200,7 @@ class Arithmetic:
             y = self.qkv(x)
         y = y.view(1, n, heads + 2 * groups, dim)
         cos, sin = self.rotary(store.reach)
-        turned = y.narrow(2, 0, heads + groups)
-        left, right = turned.chunk(2, -1)
-        swapped = torch.cat((right, left), -1)
-        turned.mul_(cos[positions]).addcmul_(swapped, sin[positions])
+        turned = turn(y.narrow(2, 0, heads + groups), cos[positions], sin[positions])
         new = y.narrow(2, heads, 2 * groups).view(1, n, 2, groups, dim).permute(2, 0, 3, 1, 4)
         keys, values = store.write_both(0, new)
         queries = turned.narrow(2, 0, heads)[:, n - keep :]  # nobody asks what the others saw
@@ -256,11 +241,9 @@ class EagleContext:
         self.model, self.length = model, 0
         heads, groups, dim = attention_shape(model.net.config)
         try:
-            self.store = Store(1, 1, groups, slots, dim, model.dtype, model.device)
+            self.store = Store(StorageShape(1, 1, groups, slots, dim, model.dtype, model.device))
         except RuntimeError as error:
-            if not no_memory(error):
-                raise
-            raise ModelError(lower(f"a cache of {slots} tokens for {model.name}", model)) from None
+            raise memory_error(error, f"a cache of {slots} tokens for", model) from None
         self.group = heads // groups
         self.slots = slots
         # Of a tree's nodes: a row each, 0 where it sees. Rows that are free see the text and themselves.

@@ -12,16 +12,13 @@ from transformers import PreTrainedModel
 from specviz.errors import ModelError
 from specviz.models import bart, geometry, t5
 from specviz.models import kernels as layouts
-from specviz.models.context import Exit, Spread, StorageShape, Store
+from specviz.models.context import PassInput, Spread, States, StorageShape, Store
 from specviz.models.encoder_decoder_context import Encoder, EncoderDecoderContext
 from specviz.models.layers import hooked
-from specviz.models.text import Text
-from specviz.models.torch_model import UNBOUNDED, TorchModel, eos
+from specviz.models.torch_model import TorchModel, unserved
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
-
-    from specviz.models.protocols import Positions
 
 FAMILIES = dict.fromkeys(t5.CLASSES, (t5.T5, t5.refusal)) | dict.fromkeys(
     bart.CLASSES, (bart.Bart, bart.refusal)
@@ -78,45 +75,20 @@ class EncoderDecoder(TorchModel):
     group = 1
 
     def __init__(
-        self,
-        net: PreTrainedModel,
-        tokenizer: PreTrainedTokenizerBase | None = None,
-        name: str | None = None,
-        layers: int | None = None,
-        encoder: Encoder | None = None,
-        kernels: str | None = None,
-    ) -> None:
-        self.name = name or type(net).__name__
-        self.net, self.config, self.tokenizer = net, net.config, tokenizer
-        self._family = _served(net, self.name)
-        self.prefix = _prefix(net, self.name)
-        self.vocabulary = net.get_output_embeddings().weight.shape[0]
-        self.parameters = sum(p.numel() for p in net.parameters())
-        self.max_length = getattr(net.config, "max_position_embeddings", None) or UNBOUNDED
-        self.eos = eos(net, tokenizer)
-        self.text = Text(tokenizer, self.vocabulary, self.eos, source=True)
+        self, net: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None = None, name: str | None = None,
+        layers: int | None = None, encoder: Encoder | None = None, kernels: str | None = None,
+    ) -> None:  # fmt: skip
+        name = name or type(net).__name__
+        self._family = _served(net, name)
+        self.prefix = _prefix(net, name)
+        super().__init__(net, tokenizer, name, kernels, encoder=True)
         self.encoder = encoder or Encoder(net)
         self.layers = layers or _depth(net)
-        self._kernels = layouts.check(kernels)
         self.decoder = self._laid()
         self.geometry = geometry.encoder_decoder(net, self.layers, len(self.prefix))
 
     def open(self, prompts: Sequence[Sequence[int]], room: int) -> EncoderDecoderContext:
-        """A context that holds `prompts` (token ids, one list a row), not yet encoded.
-
-        Parameters
-        ----------
-        prompts : list of lists of int
-        room : int
-            Most tokens that will be written in a row at any time, draft nodes included.
-
-        Raises
-        ------
-        PromptError
-            If a prompt is empty, longer than the encoder's positions, or holds an id that the model lacks.
-        ModelError
-            If the storage does not fit into memory.
-        """
+        """A context of `prompts`, not yet encoded; arguments and errors are those of `Model.open`."""
         if self.decoder.stale():
             self.decoder = self._laid()
             self.encoder.encodings.clear()
@@ -141,7 +113,8 @@ class EncoderDecoder(TorchModel):
 
     def shape(self, rows: int, slots: int) -> StorageShape:
         """Arguments of the storage that a context of `rows` x `slots` written tokens needs."""
-        return self.layers, rows, self.decoder.heads, slots, self.decoder.dim, self.dtype, self.device
+        decoder = self.decoder
+        return StorageShape(self.layers, rows, decoder.heads, slots, decoder.dim, self.dtype, self.device)
 
     def logits(self, last: torch.Tensor) -> torch.Tensor:
         """Scores in float32 of final hidden states [..., size]."""
@@ -156,28 +129,10 @@ class EncoderDecoder(TorchModel):
         """What the head reads of a hidden state [tokens, size], for `logits`."""
         return self.decoder.final(state)
 
-    def run(
-        self,
-        ids: torch.Tensor,
-        positions: Positions,
-        mask: torch.Tensor | None,
-        store: Store | Spread,
-        keep: int,
-        hidden: tuple[int, ...],
-        leave: Exit | None = None,
-    ) -> tuple[torch.Tensor, dict[int, torch.Tensor]]:
-        """Feed the decoder `ids` [rows, n] over an aimed store that has its source.
-
-        The last `keep` columns' results go to `logits`. `positions` is a slice or a tensor [rows, n]; `mask`
-        [rows or 1, 1 or heads, n, slots] or None.
-        """
+    def run(self, given: PassInput, store: Store | Spread) -> States:
+        """Feed the decoder over an aimed store that has its source; see `PassInput`."""
         assert isinstance(store, Store)  # its layers lie on one device
-        return self.decoder(ids, positions, mask, store, keep, hidden, leave)
-
-
-def unserved(name: str, kind: str, reason: str) -> ModelError:
-    """That a model of this kind cannot be served, and why."""
-    return ModelError(f"{name} ({kind}) cannot be served: {reason}")
+        return self.decoder(given, store)
 
 
 def _depth(net: PreTrainedModel) -> int:

@@ -13,16 +13,14 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from specviz.devices import send
-from specviz.errors import PromptError
-from specviz.models.context import Context, Exit, Store, _tensor
+from specviz.models.context import Context, PassInput, States, Store, longest, to_device
+from specviz.models.devices import send
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from specviz.models.encoder_decoder import EncoderDecoder
     from specviz.models.layers import Decoder
-    from specviz.models.protocols import Positions
 
 
 class Source:
@@ -79,16 +77,16 @@ class Source:
 def joined(rows: list[Source]) -> Source:
     """One for several rows, the shorter ones padded."""
     lengths = [len(row.prompts[0]) for row in rows]
-    longest, first = max(lengths), rows[0]
+    width, first = max(lengths), rows[0]
     layers, two, _, heads, _, dim = first.crossed.shape
-    states = first.states.new_zeros(len(rows), longest, first.states.shape[-1])
-    crossed = first.crossed.new_zeros(layers, two, len(rows), heads, longest, dim)
-    mask = first.states.new_zeros(len(rows), 1, 1, longest)
+    states = first.states.new_zeros(len(rows), width, first.states.shape[-1])
+    crossed = first.crossed.new_zeros(layers, two, len(rows), heads, width, dim)
+    mask = first.states.new_zeros(len(rows), 1, 1, width)
     for i, (row, n) in enumerate(zip(rows, lengths)):
         states[i, :n], crossed[:, :, i, :, :n] = row.states[0], row.crossed[:, :, 0]
         mask[i, ..., n:] = -torch.inf
     prompts = [row.prompts[0] for row in rows]
-    return Source(prompts, states, crossed, None if min(lengths) == longest else mask)
+    return Source(prompts, states, crossed, None if min(lengths) == width else mask)
 
 
 class Encoder:
@@ -116,10 +114,10 @@ class Encoder:
         key = tuple(map(tuple, prompts))
         source, fed = self.encodings.get(key), 0
         if source is None:
-            fed, longest = sum(map(len, prompts)), max(map(len, prompts))
+            fed, width = sum(map(len, prompts)), max(map(len, prompts))
             device = self.net.device
-            ids = torch.full((len(prompts), longest), self.config.pad_token_id or 0)
-            seen = torch.zeros(len(prompts), longest, dtype=torch.long)
+            ids = torch.full((len(prompts), width), self.config.pad_token_id or 0)
+            seen = torch.zeros(len(prompts), width, dtype=torch.long)
             for row, prompt in enumerate(prompts):
                 ids[row, : len(prompt)] = torch.as_tensor(prompt)
                 seen[row, : len(prompt)] = 1
@@ -152,15 +150,8 @@ class EncoderDecoderContext(Context):
     joint = True
 
     def __init__(self, model: EncoderDecoder, prompts: Sequence[Sequence[int]], room: int) -> None:
-        if not prompts or any(len(prompt) == 0 for prompt in prompts):
-            raise PromptError("the prompt is empty; give at least one token")
-        longest = max(len(prompt) for prompt in prompts)
-        if longest > model.max_length:
-            raise PromptError(
-                f"the prompt has {longest} tokens, but the encoder of {model.name} takes at most "
-                f"{model.max_length}"
-            )
-        self.prompts = [_tensor(list(prompt), model).tolist() for prompt in prompts]
+        longest(prompts, model.max_length, f"the encoder of {model.name}")
+        self.prompts = [to_device(list(prompt), model).tolist() for prompt in prompts]
         super().__init__(model, [model.prefix] * len(prompts), room)
         self.least = [len(prompt) for prompt in prompts]
         self.source: Source | None = None  # of all rows
@@ -181,9 +172,8 @@ class EncoderDecoderContext(Context):
 
     def replace(self, row: int, prompt: Sequence[int], room: int = 0) -> None:
         """As in `Context`; the row's new prompt is encoded when its row is next computed."""
-        if not len(prompt):
-            raise PromptError("the prompt is empty; give at least one token")
-        new = _tensor(list(prompt), self.model).tolist()
+        longest([prompt], len(prompt), self.model.name)
+        new = to_device(list(prompt), self.model).tolist()
         super().replace(row, self.model.prefix, room)
         self.prompts[row], self.least[row] = new, len(new)
         self._apart()
@@ -255,24 +245,16 @@ class EncoderDecoderContext(Context):
             return super()._chain(start, count)
         return self.model.decoder.bias.chain(start, count)
 
-    def _call(
-        self,
-        ids: torch.Tensor,
-        positions: Positions,
-        mask: torch.Tensor | None,
-        keep: int,
-        hidden: tuple[int, ...],
-        leave: Exit | None = None,
-    ) -> tuple[torch.Tensor, dict[int, torch.Tensor]]:
+    def _call(self, given: PassInput) -> States:
         if self.source is None:
             self._read()
         assert self.source is not None
         self.store.source = self.source.of(self.store.rows)
         bias = self.model.decoder.bias
-        if bias is not None and not isinstance(positions, slice):
-            assert mask is not None  # a pass with places of its own always has one
-            mask = mask + bias.between(positions, self._places(positions))
-        return super()._call(ids, positions, mask, keep, hidden, leave)
+        if bias is not None and not isinstance(given.positions, slice):
+            assert given.mask is not None  # a pass with places of its own always has one
+            given.mask = given.mask + bias.between(given.positions, self._places(given.positions))
+        return super()._call(given)
 
     def _places(self, positions: torch.Tensor) -> torch.Tensor:
         """Where the slots that a pass reads stand in the text, [rows, slots]: new ones where it says."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import torch
@@ -25,17 +25,20 @@ from specviz.errors import ModelError, SpecvizError, install, one_line
 from specviz.models import diffusion_checkpoints, ranks
 from specviz.models.additions import ADDITION_FILES, Addition, load_addition, may_be_addition
 from specviz.models.diffusion import Diffusion
-from specviz.models.encoder_decoder import SERVED, TYPES, EncoderDecoder, unserved
+from specviz.models.encoder_decoder import SERVED, TYPES, EncoderDecoder
 from specviz.models.loading import CONVERT, find
 from specviz.models.model import Model
 from specviz.models.schema import FILES, check_files
-from specviz.models.torch_model import no_room
+from specviz.models.torch_model import no_room, unserved
 from specviz.models.zoo import bundled
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from transformers import PreTrainedConfig, PreTrainedTokenizerBase
+    from transformers.distributed import DistributedConfig
+
+    from specviz.models.protocols import AnyTokenizer, Net, Settings, Spec
 
 TESTED = ("llama", "mistral", "qwen2", "qwen3", "gemma", "gpt2")  # families whose scores our tests compare
 DTYPES = {
@@ -49,12 +52,9 @@ Words: TypeAlias = "PreTrainedTokenizerBase | str | Path | None"  # a tokenizer,
 
 
 def adopt(
-    spec: Any,
-    device: str | torch.device | None,
-    dtype: str | torch.dtype | None,
-    tokenizer: Words,
+    spec: Spec, device: str | torch.device | None, dtype: str | torch.dtype | None, tokenizer: Words,
     kernels: str | None = None,
-) -> Model | EncoderDecoder:
+) -> Model | EncoderDecoder:  # fmt: skip
     """A transformers model in memory; it keeps its device and dtype unless they are given."""
     if not isinstance(spec, PreTrainedModel):
         raise ModelError(
@@ -63,25 +63,19 @@ def adopt(
         )
     if device is not None or dtype is not None:
         weights: torch.nn.Module = spec  # transformers' own `to` has no types
+        number = _dtype(dtype or "auto")
         weights.to(
             device=_device(device) if device is not None else spec.device,
-            dtype=_dtype(dtype) if dtype not in (None, "auto") else spec.dtype,
+            dtype=number if isinstance(number, torch.dtype) else spec.dtype,
         )
     name = Path(getattr(spec, "name_or_path", "") or type(spec).__name__).name
-    words = _tokenizer(tokenizer) if isinstance(tokenizer, (str, Path)) else tokenizer
-    return _model(spec.eval(), words, name, kernels)
+    return _model(spec.eval(), _tokenizer(tokenizer), name, kernels)
 
 
 def fetch(
-    text: str,
-    path: Path | None,
-    device: str | torch.device,
-    dtype: str | torch.dtype,
-    tokenizer: Words,
-    revision: str | None,
-    device_map: str | Mapping[str, int | str] | None = None,
-    kernels: str | None = None,
-) -> Model | EncoderDecoder | Diffusion | Addition:
+    text: str, path: Path | None, device: str | torch.device, dtype: str | torch.dtype, tokenizer: Words,
+    revision: str | None, device_map: str | Mapping[str, int | str] | None = None, kernels: str | None = None,
+) -> Model | EncoderDecoder | Diffusion | Addition:  # fmt: skip
     """A folder's model, or a hub model's where there is no `path`; or what was trained on top of a model."""
     if device_map is not None and find_spec("accelerate") is None:
         raise ModelError(f"device_map needs accelerate: {install('large')}")
@@ -89,7 +83,7 @@ def fetch(
     number = _dtype(dtype)
     source, name, local = _source(text, path)
     folder = path if path is not None else _hub_folder(source, revision)
-    given = _tokenizer(tokenizer) if isinstance(tokenizer, (str, Path)) else tokenizer
+    given = _tokenizer(tokenizer)
     if folder is not None:
         check_files({file: folder / file for file in FILES if (folder / file).is_file()})
         with _as_model_error(source, name):
@@ -147,10 +141,10 @@ def fetch_split(text: str, dtype: str | torch.dtype, tokenizer: Words, revision:
             raise ModelError(f"{name} is no causal model, and only those are split: drop tp_plan")
         return source, name, local
 
-    def read() -> tuple[PreTrainedModel, Any]:
+    def read() -> tuple[PreTrainedModel, AnyTokenizer]:
         spread = {"distributed_config": _split()}
         net, words = _fetch(source, name, local, revision, _dtype(dtype), spread)
-        given = _tokenizer(tokenizer) if isinstance(tokenizer, (str, Path)) else tokenizer
+        given = _tokenizer(tokenizer)
         return net.eval().requires_grad_(False), words if given is None else given
 
     # First what each must find: one that ends here would be waited for while shards are made.
@@ -164,7 +158,9 @@ def _source(text: str, path: Path | None) -> tuple[str, str, bool]:
     return (text[3:], text[3:], False) if path is None else (str(path), path.resolve().name, True)
 
 
-def _model(net: PreTrainedModel, words: Any, name: str, kernels: str | None) -> Model | EncoderDecoder:
+def _model(
+    net: PreTrainedModel, words: AnyTokenizer, name: str, kernels: str | None
+) -> Model | EncoderDecoder:
     if net.config.is_encoder_decoder:
         return EncoderDecoder(net, words, name, kernels=kernels)
     return _probed(Model(net, words, name, kernels=kernels))
@@ -198,8 +194,8 @@ def _probed(model: Model) -> Model:
 
 
 def _fetch(
-    source: str, name: str, local: bool, revision: str | None, dtype: Any, spread: dict[str, Any]
-) -> tuple[PreTrainedModel, Any]:
+    source: str, name: str, local: bool, revision: str | None, dtype: torch.dtype | str, spread: Settings
+) -> tuple[PreTrainedModel, AnyTokenizer]:
     """Weights and tokenizer: from the disk or the hub's cache, else from the network.
 
     `spread` says to transformers where the weights go, if not to the CPU.
@@ -220,7 +216,7 @@ def _fetch(
                     ranks.check_plan(config, name)
                 words = AutoTokenizer.from_pretrained(source, local_files_only=only, **options)
                 kind = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
-                loaded: Any = kind.from_pretrained(
+                loaded: Net = kind.from_pretrained(
                     source, config=config, dtype=dtype, use_safetensors=True, local_files_only=only,
                     output_loading_info=True, **spread, **options,
                 )  # fmt: skip
@@ -250,7 +246,7 @@ def _cached(source: str, revision: str | None) -> dict[str, Path]:
 
 def _hub_folder(source: str, revision: str | None) -> Path | None:
     """A hub model's files, if they are not transformers' to read: from the hub's cache, else the network."""
-    what: Any = {"repo_id": source, "revision": revision}
+    what: Settings = {"repo_id": source, "revision": revision}
     try:
         config = try_to_load_from_cache(filename="config.json", **what)
         if not isinstance(config, str):
@@ -305,13 +301,13 @@ def _why(source: str, name: str, local: bool, revision: str | None, error: Excep
     return f"hf:{source}{where} does not load as a language model: {one_line(words, 200)}"
 
 
-def _split() -> Any:
+def _split() -> DistributedConfig:
     """What tells transformers to split a model over all ranks by its own plan."""
-    from transformers.distributed import DistributedConfig
+    from transformers import distributed
 
-    if "tp_plan" not in DistributedConfig.__dataclass_fields__:
+    if "tp_plan" not in distributed.DistributedConfig.__dataclass_fields__:
         raise ModelError("tp_plan needs a newer transformers: pip install -U transformers")
-    return DistributedConfig(tp_plan="auto", tp_size=ranks.size())
+    return distributed.DistributedConfig(tp_plan="auto", tp_size=ranks.size())
 
 
 def _check_config(config: PreTrainedConfig, name: str) -> None:
@@ -319,7 +315,10 @@ def _check_config(config: PreTrainedConfig, name: str) -> None:
         raise unserved(name, config.model_type, SERVED)
 
 
-def _tokenizer(source: str | Path) -> Any:
+def _tokenizer(source: Words) -> AnyTokenizer:
+    """The one that is given, or what is read from a folder or the hub."""
+    if not isinstance(source, str | Path):
+        return source
     text = str(source)
     local = not text.startswith("hf:")
     try:
@@ -330,7 +329,7 @@ def _tokenizer(source: str | Path) -> Any:
         raise ModelError(f"no tokenizer in {text}: {one_line(error, 200)}") from None
 
 
-def _dtype(dtype: str | torch.dtype) -> Any:
+def _dtype(dtype: str | torch.dtype) -> torch.dtype | str:
     if isinstance(dtype, torch.dtype) or dtype == "auto":
         return dtype
     if dtype not in DTYPES:

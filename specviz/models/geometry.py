@@ -8,14 +8,21 @@ says are there are those that the model has: one with experts, packed weights or
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from torch import Tensor, nn
+from torch import nn
 
+from specviz.models.layers import embeddings
 from specviz.models.ranks import here
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel
+
+    from specviz.models.protocols import Net, Settings
+
+
+LAYER = ("layers", "hidden", "heads", "kv_heads", "head_dim", "feed_forward")
+BYTES = ("weight_bytes", "cache_bytes", "activation_bytes")  # of an element
 
 
 def causal(net: PreTrainedModel, layers: int) -> dict[str, int] | None:
@@ -31,17 +38,11 @@ def causal(net: PreTrainedModel, layers: int) -> dict[str, int] | None:
     if stack is None:
         return None
     hidden, heads = config.hidden_size, config.num_attention_heads
-    sizes = {
-        "layers": layers,
-        "hidden": hidden,
-        "heads": heads,
-        "kv_heads": getattr(config, "num_key_value_heads", None) or heads,
-        "head_dim": getattr(config, "head_dim", None) or hidden // heads,
-        "feed_forward": _first_of(config, "intermediate_size", "n_inner", "ffn_dim") or 4 * hidden,
-        **_ends(net),
-    }
-    attention = 2 * hidden * sizes["head_dim"] * (heads + sizes["kv_heads"])
-    return _checked(sizes, net, stack, attention)
+    kv_heads = getattr(config, "num_key_value_heads", None) or heads
+    dim = getattr(config, "head_dim", None) or hidden // heads
+    inner = _first_of(config, "intermediate_size", "n_inner", "ffn_dim") or 4 * hidden
+    sizes = _layer_sizes(layers, hidden, heads, kv_heads, dim, inner) | _ends(net)
+    return _checked(sizes, net, stack, 2 * hidden * dim * (heads + kv_heads))
 
 
 def encoder_decoder(net: PreTrainedModel, layers: int, prefix: int) -> dict[str, int | dict[str, int]] | None:
@@ -62,37 +63,24 @@ def encoder_decoder(net: PreTrainedModel, layers: int, prefix: int) -> dict[str,
         under ``encoder`` `schema.ENCODER_FIELDS`.
     """
     config = net.config
-    hidden = _first_of(config, "d_model", "hidden_size")
-    heads = _first_of(config, "decoder_attention_heads", "num_heads")
     encoder, decoder = (_stack(part) for part in (net.get_encoder(), net.get_decoder()))
     if encoder is None or decoder is None:
         return None
-    dim = getattr(config, "d_kv", None) or hidden // heads
-    own = {
-        "layers": layers,
-        "prefix": prefix,
-        "hidden": hidden,
-        "heads": heads,
-        "kv_heads": heads,
-        "head_dim": dim,
-        "feed_forward": _first_of(config, "decoder_ffn_dim", "d_ff"),
-        **_ends(net),
-    }
-    heads = _first_of(config, "encoder_attention_heads", "num_heads")
-    other = {
-        "layers": len(encoder),
-        "hidden": hidden,
-        "heads": heads,
-        "kv_heads": heads,
-        "head_dim": getattr(config, "d_kv", None) or hidden // heads,
-        "feed_forward": _first_of(config, "encoder_ffn_dim", "d_ff"),
-    }
-    sizes = _checked(own, net.get_decoder(), decoder, 8 * hidden * own["heads"] * dim)
-    read = _checked(other, net.get_encoder(), encoder, 4 * hidden * heads * other["head_dim"])
-    return None if sizes is None or read is None else sizes | {"encoder": read}
+    hidden = _first_of(config, "d_model", "hidden_size")
+
+    def sizes(side: str, count: int) -> dict[str, int]:
+        heads = _first_of(config, f"{side}_attention_heads", "num_heads")
+        dim = getattr(config, "d_kv", None) or hidden // heads
+        return _layer_sizes(count, hidden, heads, heads, dim, _first_of(config, f"{side}_ffn_dim", "d_ff"))
+
+    own, other = sizes("decoder", layers), sizes("encoder", len(encoder))
+    attention = 8 * hidden * own["heads"] * own["head_dim"]  # each layer's own, and that over the source
+    written = _checked(own | {"prefix": prefix} | _ends(net), net.get_decoder(), decoder, attention)
+    read = _checked(other, net.get_encoder(), encoder, 4 * hidden * other["heads"] * other["head_dim"])
+    return None if written is None or read is None else written | {"encoder": read}
 
 
-def eagle(net: Any, target: Any) -> dict[str, Any]:
+def eagle(net: Net, target: Net) -> Settings:
     """The geometry of an EAGLE drafter that speaks by its own head, or by its target's.
 
     Parameters
@@ -111,21 +99,15 @@ def eagle(net: Any, target: Any) -> dict[str, Any]:
     vectors = sum(p.numel() for p in layer.parameters() if p.ndim < 2)
     size = fc.element_size()
     fuses = net.generation == 3
-    return {
-        "layers": 1,
-        "hidden": config.hidden_size,
-        "heads": config.num_attention_heads,
-        "kv_heads": config.num_key_value_heads,
-        "head_dim": config.head_dim,
-        "feed_forward": config.intermediate_size,
+    heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
+    sizes = _layer_sizes(1, config.hidden_size, heads, kv_heads, config.head_dim, config.intermediate_size)
+    return sizes | {
         "gated": True,
         "vectors": vectors,
         "last": sum(p.numel() for p in net.parameters() if p.ndim < 2) - vectors,
         "vocabulary": head.shape[0],
         "tied": head.data_ptr() == embedding.data_ptr(),
-        "weight_bytes": size,
-        "cache_bytes": size,
-        "activation_bytes": size,
+        **dict.fromkeys(BYTES, size),
         "eagle": {
             "read": layer.self_attn.q_proj.in_features,
             "entered": 0 if fuses else fc.numel(),
@@ -136,7 +118,7 @@ def eagle(net: Any, target: Any) -> dict[str, Any]:
 
 def gguf(
     meta: Callable[[str], str | None], parameters: int, size: int, cache_bytes: int, vocabulary: int
-) -> dict[str, Any] | None:
+) -> Settings | None:
     """The geometry of a GGUF file's model, from its metadata.
 
     Parameters
@@ -175,13 +157,7 @@ def gguf(
             break
     else:
         return None
-    return {
-        "layers": layers,
-        "hidden": hidden,
-        "heads": heads,
-        "kv_heads": kv_heads,
-        "head_dim": dim,
-        "feed_forward": inner,
+    return _layer_sizes(layers, hidden, heads, kv_heads, dim, inner) | {
         "vocabulary": vocabulary,
         "tied": tied,
         "weight_bytes": size / parameters,
@@ -193,6 +169,10 @@ def gguf(
     }
 
 
+def _layer_sizes(*values: int) -> dict[str, int]:
+    return dict(zip(LAYER, values, strict=True))
+
+
 def _stack(net: nn.Module) -> nn.ModuleList | None:
     """The layers: the longest list of modules right under the model or its base."""
     base = getattr(net, "base_model", net)
@@ -202,15 +182,12 @@ def _stack(net: nn.Module) -> nn.ModuleList | None:
 
 def _ends(net: PreTrainedModel) -> dict[str, int]:
     """What stands before and behind the layers."""
-    head, embedding = net.get_output_embeddings().weight, net.get_input_embeddings().weight
-    assert isinstance(embedding, Tensor)
+    head, embedding = net.get_output_embeddings().weight, embeddings(net)
     size = head.element_size()
     return {
         "vocabulary": head.shape[0],
         "tied": here(head).data_ptr() == here(embedding).data_ptr(),
-        "weight_bytes": size,
-        "cache_bytes": size,
-        "activation_bytes": size,
+        **dict.fromkeys(BYTES, size),
     }
 
 

@@ -15,12 +15,17 @@ model's own), ``width`` and ``inner``. Its ``model.safetensors`` holds ``up`` [h
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
 from torch import Tensor, nn
 
+if TYPE_CHECKING:
+    from specviz.models.protocols import Settings
+
+Weights = TypeVar("Weights", bound=nn.Module)
 TYPE = "specviz-blockwise"
 
 
@@ -48,11 +53,16 @@ class BlockwiseHeads(nn.Module):
         return state[:, None] + offset + (inner @ down).transpose(0, 1)
 
 
-def load_heads(folder: Path) -> tuple[BlockwiseHeads, dict[str, Any]]:
+def load_heads(folder: Path) -> tuple[BlockwiseHeads, Settings]:
     """Heads of a folder in float32, and its ``config.json``."""
+    return loaded(folder, BlockwiseHeads, ("heads", "width", "inner"))
+
+
+def loaded(folder: Path, kind: Callable[..., Weights], sizes: Sequence[str]) -> tuple[Weights, Settings]:
+    """The weights of a folder in float32, of the `sizes` that its ``config.json`` names, and that config."""
     from safetensors.torch import load_file
 
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    heads = BlockwiseHeads(config["heads"], config["width"], config["inner"])
-    heads.load_state_dict(load_file(folder / "model.safetensors"))
-    return heads.float().eval(), config
+    net = kind(*(config[name] for name in sizes))
+    net.load_state_dict(load_file(folder / "model.safetensors"))
+    return net.float().eval(), config

@@ -1,25 +1,30 @@
-"""What the plain functions of the model families share: linear layers, and RMSNorm."""
+"""What the plain functions of the model families share: linear layers, norms, rotary positions, a decoder."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from itertools import islice
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import torch
 import torch.nn.functional as F
 from transformers.activations import ACT2FN
 
+from specviz.models.attention import attend
 from specviz.models.kernels import PLAIN, lay
 from specviz.models.ranks import here, whole
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from specviz.models.context import Store
+    from specviz.models.context import PassInput, States, Store
+    from specviz.models.protocols import Positions
     from specviz.models.t5 import Bias
 
-ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+Function: TypeAlias = Callable[[torch.Tensor], torch.Tensor]
+ACTIVATIONS: dict[str, Function] = {
     "relu": torch.relu_,
     "gelu": F.gelu,
     "gelu_new": partial(F.gelu, approximate="tanh"),
@@ -84,10 +89,10 @@ class Rest:
     """
 
     def __init__(
-        self, lines: list[Lines], queries: int, norm: RMSNorm | None, scales: list[torch.Tensor]
+        self, lines: list[Lines], queries: int, norm: RMSNorm | None, scales: Sequence[torch.Tensor]
     ) -> None:
         self.lines, self.norm = lines, norm
-        self.scales = torch.stack(scales)[:, None] if scales else torch.empty(0)
+        self.scales = torch.stack(list(scales))[:, None] if scales else torch.empty(0)
         self.ones = torch.ones_like(scales[0]) if scales else torch.empty(0)
         # Small matrices are copied side by side: one batched product does for all.
         small = sum(w.numel() for line in lines for w in line.weights[1:]) <= SMALL
@@ -122,6 +127,13 @@ def hooked(part: torch.nn.Module) -> bool:
     return any(getattr(hook, "__module__", None) != RECORDS for hook in hooks)
 
 
+def embeddings(net: PreTrainedModel) -> torch.Tensor:
+    """A model's input embeddings, a row a token."""
+    weight = net.get_input_embeddings().weight
+    assert isinstance(weight, torch.Tensor)
+    return weight
+
+
 def stamp(net: torch.nn.Module) -> list[tuple[int, int]]:
     """What changes when a model is moved, converted or trained."""
     return [(here(p).data_ptr(), p._version) for p in net.parameters()]
@@ -144,51 +156,162 @@ class RMSNorm:
         return (x * square.rsqrt_().view(-1, 1)).mul_(weight)
 
 
-def activation(name: str) -> Callable[[torch.Tensor], torch.Tensor]:
+def activation(name: str) -> Function:
     """A feed-forward layer's nonlinearity by transformers' name, in one kernel where torch has one."""
-    if name in ACTIVATIONS:
-        return ACTIVATIONS[name]
-    function: Callable[[torch.Tensor], torch.Tensor] = ACT2FN[name]
-    return function
+    return ACTIVATIONS.get(name) or ACT2FN[name]
 
 
-class Decoder:
-    """What the decoders of encoder-decoders share: a family adds its layers and `__call__`.
+class Rotary:
+    """A model's rotary positions as tables, which grow with the length that is asked for.
 
     Parameters
     ----------
-    net : transformers model
-        Read, never changed; `stale` says when its parameters are no longer those that were read.
-    layout : str
-        How its matrices lie (`specviz.models.kernels`).
-    heads, dim : int
-        Of its attention.
-    crossed : list of linear layers
-        Those that make keys and values of the encoder's states, layer by layer.
+    module : transformers' rotary embedding
+    like : tensor
+        Of the model's number format, on its device.
     """
 
-    weights: list[tuple]
-    norm: RMSNorm | None = None  # with which its layers begin, if they do
-    bias: Bias | None = None  # what the attention adds to scores for the distance of two places, if it does
+    def __init__(self, module: torch.nn.Module, like: torch.Tensor) -> None:
+        self.module, self.like = module, like[:1]
+        self.table: tuple[torch.Tensor, torch.Tensor] | None = None
 
-    def __init__(
-        self, net: PreTrainedModel, layout: str, heads: int, dim: int, crossed: list[torch.nn.Linear]
-    ) -> None:
+    def __call__(self, length: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Cosines and signed sines of at least the first `length` positions, each [positions, 1, dim]."""
+        if self.table is None or len(self.table[0]) < length:
+            length = 1 << (length - 1).bit_length()  # sizes come in classes: the table seldom grows
+            cos, sin = self.module(self.like, torch.arange(length, device=self.like.device)[None])
+            sign = torch.ones_like(sin[0, 0])
+            sign[: len(sign) // 2] = -1.0  # rotate_half's minus, folded into the table
+            self.table = cos[0, :, None], (sin[0] * sign)[:, None]
+        return self.table
+
+
+def turn(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    """Queries or keys turned by their positions, in place."""
+    left, right = x.chunk(2, -1)
+    swapped = torch.cat((right, left), -1)
+    return x.mul_(cos).addcmul_(swapped, sin)
+
+
+class PlainFunction:
+    """A model's forward pass as one function; the model is read, never changed."""
+
+    def __init__(self, net: PreTrainedModel) -> None:
         self.net, self.read = net, stamp(net)
-        self.heads, self.dim = heads, dim
-        self.crossed = Lines(*crossed, layout=layout)
         self.rest: Rest | None = None  # made when a pass first leaves early
 
     def stale(self) -> bool:
         """Whether the model was moved, converted or trained since it was read."""
         return stamp(self.net) != self.read
 
+
+class DecoderLayer(NamedTuple):
+    """A layer's norms, of its attention, cross-attention and feed-forward part, and their products."""
+
+    norms: tuple[Function, Function, Function]
+    qkv: Lines
+    o: Lines
+    q: Lines
+    c: Lines
+    wide: Lines
+    down: Lines
+
+
+class Decoder(PlainFunction):
+    """What the decoders of encoder-decoders share: a family adds how it embeds, and what a layer computes.
+
+    Parameters
+    ----------
+    net : transformers model
+    layout : str
+        How its matrices lie (`specviz.models.kernels`).
+    heads, dim : int
+        Of its attention.
+    crossed : list of linear layers
+        Those that make keys and values of the encoder's states, layer by layer.
+    norms : sequence
+        Of each layer, as `DecoderLayer` has them.
+    groups : iterator
+        Its linear layers, six groups a layer, each of those that read the same input.
+    """
+
+    size: int
+    scale: float | None = None  # of the attention's scores; None: by the heads' width
+    norm: RMSNorm | None = None  # with which its layers begin, if they do
+    scales: Sequence[torch.Tensor] = ()  # that norm's weights, of each layer
+    bias: Bias | None = None  # what the attention adds to scores for the distance of two places, if it does
+
+    def __init__(
+        self, net: PreTrainedModel, layout: str, heads: int, dim: int, crossed: list[torch.nn.Linear],
+        norms: Sequence[tuple[Function, Function, Function]], groups: Iterator[tuple[torch.nn.Linear, ...]],
+    ) -> None:  # fmt: skip
+        super().__init__(net)
+        self.heads, self.dim = heads, dim
+        self.crossed = Lines(*crossed, layout=layout)
+        self.weights = [
+            DecoderLayer(each, *(Lines(*group, layout=layout) for group in islice(groups, 6)))
+            for each in norms
+        ]
+
+    @abstractmethod
+    def embed(self, ids: torch.Tensor, positions: Positions) -> torch.Tensor:
+        """What the first layer reads, [rows, n, size]."""
+
+    @abstractmethod
+    def layer(
+        self, i: int, x: torch.Tensor, rows: int, mask: torch.Tensor | bool | None, store: Store
+    ) -> torch.Tensor:
+        """Layer `i`'s output of `x` [rows * n, size]."""
+
+    @abstractmethod
+    def final(self, x: torch.Tensor) -> torch.Tensor:
+        """What the head reads of the last layer's output [tokens, size]."""
+
+    @abstractmethod
+    def logits(self, last: torch.Tensor) -> torch.Tensor:
+        """Scores of final states [tokens, size]."""
+
+    def __call__(self, given: PassInput, store: Store) -> States:
+        """A pass; see `EncoderDecoder.run`."""
+        (rows, n), keep, hidden, leave = given.ids.shape, given.keep, given.hidden, given.leave
+        x = self.embed(given.ids, given.positions)
+        wanted = {0: x[:, -keep:]} if 0 in hidden else {}
+        x, depth = x.view(-1, self.size), len(self.weights)
+        for i in range(depth):
+            entered = x
+            x = self.layer(i, x, rows, given.mask, store)
+            if i + 1 in hidden:
+                wanted[i + 1] = x.view(rows, n, -1)[:, -keep:]
+            if leave is not None and i + 1 < depth and leave.asks(i + 1, entered, x):
+                self.propagate(i + 1, x, store)
+                break
+        if keep < n and not (keep == 0 and depth in hidden):
+            x = x.view(rows, n, -1)[:, n - keep :].reshape(-1, self.size)
+        last = self.final(x).view(rows, -1, self.size)
+        if depth in hidden:
+            wanted[depth] = last
+        return last, wanted
+
+    def attend(
+        self, i: int, y: torch.Tensor, rows: int, mask: torch.Tensor | bool | None, store: Store
+    ) -> torch.Tensor:
+        """Layer `i`'s attention over the text, of queries, keys and values side by side in `y`."""
+        y = y.view(rows, -1, 3, self.heads, self.dim).permute(2, 0, 3, 1, 4)
+        out = attend(y[0], *store.write_both(i, y[1:]), mask, self.scale)
+        return out.transpose(1, 2).reshape(-1, self.heads * self.dim)
+
+    def attend_source(self, i: int, y: torch.Tensor, rows: int, store: Store) -> torch.Tensor:
+        """Layer `i`'s attention over the encoder's states, of queries `y`."""
+        assert store.source is not None
+        y = y.view(rows, -1, self.heads, self.dim).transpose(1, 2)
+        out = F.scaled_dot_product_attention(y, *store.source.pairs[i], store.source.mask, scale=self.scale)
+        return out.transpose(1, 2).reshape(-1, self.heads * self.dim)
+
     def propagate(self, layer: int, x: torch.Tensor, store: Store) -> None:
         """Keys and values of the layers behind the first `layer`, of one token's state `x` [1, size]."""
         if self.rest is None:
-            lines = [next(part for part in each if isinstance(part, Lines)) for each in self.weights]
-            scales = [] if self.norm is None else [first for first, *_ in self.weights]
-            self.rest = Rest(lines, self.heads * self.dim, self.norm, scales)
+            lines = [each.qkv for each in self.weights]
+            self.rest = Rest(lines, self.heads * self.dim, self.norm, self.scales)
         y = self.rest(layer, x)
         store.fill(layer, y.view(-1, 2, 1, self.heads, 1, self.dim))
 

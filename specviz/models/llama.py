@@ -8,19 +8,20 @@ through transformers' modules.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from itertools import islice
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 import torch.nn.functional as F
 
 from specviz.models.attention import attend
-from specviz.models.context import Exit, Store
-from specviz.models.layers import Lines, Rest, RMSNorm, hooked, stamp
+from specviz.models.context import PassInput, States, Store
+from specviz.models.layers import Lines, PlainFunction, Rest, RMSNorm, Rotary, hooked, turn
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from specviz.models.protocols import Positions, Storage
+    from specviz.models.protocols import Net, Storage
 
 CLASSES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
 ROPES = ("default", "linear", "llama3", "yarn")  # those whose angles do not depend on the length so far
@@ -43,7 +44,7 @@ def describes(net: PreTrainedModel) -> bool:
     )
 
 
-def groups(net: Any) -> Iterator[tuple[torch.nn.Linear, ...]]:
+def groups(net: Net) -> Iterator[tuple[torch.nn.Linear, ...]]:
     """The linear layers of each layer in turn; those that read the same input together."""
     for layer in net.model.layers:
         a, m = layer.self_attn, layer.mlp
@@ -62,7 +63,7 @@ class LayerWeights(NamedTuple):
     down: Lines
 
 
-class Llama:
+class Llama(PlainFunction):
     """A forward pass of a Llama-family model over a context's storage.
 
     Parameters
@@ -75,10 +76,9 @@ class Llama:
         How its matrices lie (`specviz.models.kernels`).
     """
 
-    def __init__(self, net: Any, layers: int, layout: str) -> None:
+    def __init__(self, net: Net, layers: int, layout: str) -> None:
+        super().__init__(net)
         first = net.model.layers[0].self_attn
-        self.whole, self.net = net, net.model
-        self.read = stamp(net)
         self.embedding = net.model.embed_tokens.weight.detach()
         self.head = Lines(net.lm_head, layout=layout)
         self.heads = net.config.num_attention_heads
@@ -90,53 +90,18 @@ class Llama:
         self.weights: list[LayerWeights] = []
         products = (Lines(*group, layout=layout) for group in groups(net))
         for layer in net.model.layers[:layers]:
-            a = layer.self_attn
-            self.weights.append(
-                LayerWeights(
-                    layer.input_layernorm.weight.detach(),
-                    next(products),
-                    (a.q_norm.weight.detach(), a.k_norm.weight.detach()) if hasattr(a, "q_norm") else None,
-                    next(products),
-                    layer.post_attention_layernorm.weight.detach(),
-                    next(products),
-                    next(products),
-                )
-            )
+            before, after = layer.input_layernorm.weight, layer.post_attention_layernorm.weight
+            a, (qkv, o, gate_up, down) = layer.self_attn, islice(products, 4)
+            norms = (a.q_norm.weight.detach(), a.k_norm.weight.detach()) if hasattr(a, "q_norm") else None
+            self.weights.append(LayerWeights(before.detach(), qkv, norms, o, after.detach(), gate_up, down))
         self.eps = net.config.rms_norm_eps
         self.norm = RMSNorm(self.eps, self.embedding)
-        self.table: tuple[torch.Tensor, torch.Tensor] | None = None
-        self.rest: Rest | None = None  # made when a pass first leaves early
+        self.rotary = Rotary(net.model.rotary_emb, self.embedding)
 
-    def stale(self) -> bool:
-        """Whether the model was moved, converted or trained since it was read."""
-        return stamp(self.whole) != self.read
-
-    def rotary(self, length: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Cosines and signed sines of at least the first `length` positions, each [positions, 1, dim]."""
-        if self.table is None or len(self.table[0]) < length:
-            device = self.embedding.device
-            length = 1 << (length - 1).bit_length()  # sizes come in classes: the table seldom grows
-            cos, sin = self.net.rotary_emb(self.embedding[:1], torch.arange(length, device=device)[None])
-            sign = torch.ones(self.dim, device=device, dtype=sin.dtype)
-            sign[: self.dim // 2] = -1.0  # rotate_half's minus, folded into the table
-            self.table = cos[0, :, None], (sin[0] * sign)[:, None]
-        return self.table
-
-    def __call__(
-        self,
-        ids: torch.Tensor,
-        positions: Positions,
-        mask: torch.Tensor | bool | None,
-        store: Storage,
-        keep: int | torch.Tensor,
-        hidden: tuple[int, ...] = (),
-        leave: Exit | None = None,
-    ) -> tuple[torch.Tensor, dict[int, torch.Tensor]]:
-        """Feed `ids` [rows, n]; see `Model.run` for the arguments and what comes back.
-
-        `keep` may also be a tensor of places in the flat [rows * n], whose final states then come back,
-        [places, size]. With `keep` 0 all hidden states come back, and no final ones.
-        """
+    def __call__(self, given: PassInput, store: Storage) -> States:
+        """A pass; see `Model.run`. With places to keep, their final states come back, [places, size]."""
+        ids, positions, mask, keep = given.ids, given.positions, given.mask, given.keep
+        hidden, leave = given.hidden, given.leave
         (rows, n), dim, heads, groups = ids.shape, self.dim, self.heads, self.groups
         turning = heads + groups
         cos, sin = self.rotary(store.reach)
@@ -196,9 +161,7 @@ class Llama:
             queries, keys = turned.split((self.heads, self.groups), 2)
             queries = F.rms_norm(queries, (self.dim,), norms[0], self.eps)
             turned = torch.cat((queries, F.rms_norm(keys, (self.dim,), norms[1], self.eps)), 2)
-        left, right = turned.chunk(2, -1)
-        swapped = torch.cat((right, left), -1)
-        return turned.mul_(cos).addcmul_(swapped, sin)
+        return turn(turned, cos, sin)
 
     def final(self, x: torch.Tensor) -> torch.Tensor:
         """The final norm of states [tokens, size]."""
@@ -217,7 +180,5 @@ class Llama:
         if norms := [each.norms[1] for each in self.weights[layer:] if each.norms is not None]:
             each = torch.stack(norms)[:, None]
             key.copy_(F.rms_norm(key, (dim,), None, self.eps) * each)
-        left, right = key.chunk(2, -1)
-        swapped = torch.cat((right, left), -1)
-        key.mul_(cos).addcmul_(swapped, sin)
+        turn(key, cos, sin)
         store.fill(layer, y.view(-1, 2, 1, groups, 1, dim))

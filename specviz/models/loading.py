@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from specviz.models.llamacpp.model import LlamaCpp
     from specviz.models.model import Model
+    from specviz.models.protocols import Spec
 
 GGUF = "gguf:"
 BACKENDS = ("torch", "llama.cpp")
@@ -57,7 +58,7 @@ def find(text: str) -> Path | None:
 
 @loading()
 def load(
-    spec: Any,
+    spec: Spec,
     device: str | torch.device | None = None,
     dtype: str | torch.dtype | None = None,
     tokenizer: PreTrainedTokenizerBase | str | Path | None = None,
@@ -126,16 +127,13 @@ def load(
     _check_spread(spec, device, device_map, tp_plan)
     if hasattr(spec, "open") and hasattr(spec, "encode") and not isinstance(spec, Path):
         return spec
-    if isinstance(spec, str) and (spec.startswith(GGUF) or spec in DOWNLOADS):
-        brought = {"tokenizer": tokenizer, "revision": revision}
-        if stray := next((name for name, value in brought.items() if value is not None), None):
-            raise ModelError(f"a GGUF file brings its own {stray}: drop {stray}={brought[stray]!r}")
+    if isinstance(spec, str) and _is_gguf(spec):
+        _drop("a GGUF file brings its own {0}: drop {0}={1!r}", tokenizer=tokenizer, revision=revision)
         return _gguf(spec, backend, device, dtype, threads, gpu_layers, context, kernels)
-    if backend not in (None, "torch"):
-        raise ModelError(f"backend is a GGUF file's (gguf:PATH): drop backend={backend!r}")
-    for name, value in (("threads", threads), ("gpu_layers", gpu_layers), ("context", context)):
-        if value is not None:
-            raise ModelError(f"{name} is a GGUF file's (gguf:PATH): drop {name}={value!r}")
+    _drop(
+        "{0} is a GGUF file's (gguf:PATH): drop {0}={1!r}", backend=None if backend == "torch" else backend,
+        threads=threads, gpu_layers=gpu_layers, context=context,
+    )  # fmt: skip
     if tp_plan is not None:
         from specviz.models.fetching import fetch_split
 
@@ -152,36 +150,35 @@ def load(
     return adopt(spec, device, dtype, tokenizer, kernels)
 
 
+def _is_gguf(spec: str) -> bool:
+    return spec.startswith(GGUF) or spec in DOWNLOADS
+
+
+def _drop(message: str, **options: object) -> None:
+    """Refuse options where they mean nothing; the message has places for a name and its value."""
+    for name, value in options.items():
+        if value is not None:
+            raise ModelError(message.format(name, value))
+
+
 def _gguf(
-    spec: str,
-    backend: str | None,
-    device: str | torch.device | None,
-    dtype: str | torch.dtype | None,
-    threads: int | None,
-    gpu_layers: int | None,
-    context: int | None,
-    kernels: str | None,
-) -> Model | LlamaCpp:
+    spec: str, backend: str | None, device: str | torch.device | None, dtype: str | torch.dtype | None,
+    threads: int | None, gpu_layers: int | None, context: int | None, kernels: str | None,
+) -> Model | LlamaCpp:  # fmt: skip
     """A GGUF file's model, on torch or on llama.cpp."""
     if backend not in (None, *BACKENDS):
         raise ModelError(f"backend is {' or '.join(BACKENDS)}; got {backend!r}")
     name = spec.removeprefix(GGUF)
     path = require(name) if name in DOWNLOADS else ggufs().get(name, Path(name).expanduser())
     if (backend or (BACKENDS[1] if spec.startswith(GGUF) else BACKENDS[0])) == BACKENDS[0]:
-        for option, value in (("threads", threads), ("gpu_layers", gpu_layers), ("context", context)):
-            if value is not None:
-                raise ModelError(
-                    f"{option} is llama.cpp's: drop {option}={value!r}, or set backend='llama.cpp'"
-                )
+        message = "{0} is llama.cpp's: drop {0}={1!r}, or set backend='llama.cpp'"
+        _drop(message, threads=threads, gpu_layers=gpu_layers, context=context)
         from specviz.models.fetching import from_gguf
 
         return from_gguf(path, device or "cpu", dtype or "float32", Path(name).stem, kernels)
-    for option, value in (("dtype", dtype), ("kernels", kernels)):
-        if value not in (None, "auto", "float32"):  # which is the default
-            raise ModelError(
-                f"a GGUF file brings its own {option} to llama.cpp: drop {option}={value!r}, or set "
-                "backend='torch'"
-            )
+    message = "a GGUF file brings its own {0} to llama.cpp: drop {0}={1!r}, or set backend='torch'"
+    usual = (None, "auto", "float32")
+    _drop(message, **{k: v for k, v in (("dtype", dtype), ("kernels", kernels)) if v not in usual})
     from specviz.models.llamacpp.model import LlamaCpp
 
     if gpu_layers is None:
@@ -190,7 +187,7 @@ def _gguf(
 
 
 def _check_spread(
-    spec: Any, device: str | torch.device | None, device_map: str | Mapping[str, int | str] | None,
+    spec: Spec, device: str | torch.device | None, device_map: str | Mapping[str, int | str] | None,
     tp_plan: str | None,
 ) -> None:  # fmt: skip
     """Refuse what does not go together, before anything is loaded."""
@@ -201,7 +198,7 @@ def _check_spread(
     name, given = ("tp_plan", tp_plan) if device_map is None else ("device_map", device_map)
     if given is None:
         return
-    if isinstance(spec, str) and (spec.startswith(GGUF) or spec in DOWNLOADS):
+    if isinstance(spec, str) and _is_gguf(spec):
         raise ModelError(
             f"a GGUF file is not spread by {name}: drop it; on llama.cpp gpu_layers puts layers on a GPU"
         )

@@ -15,15 +15,23 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 from specviz.errors import ModelError
 from specviz.models import attention, geometry, ranks
 from specviz.models import kernels as layouts
-from specviz.models.context import Context, Exit, Spread, StorageShape, Store
+from specviz.models.context import Context, PassInput, Spread, States, StorageShape, Store
 from specviz.models.llama import Llama, describes, groups
-from specviz.models.text import Text
-from specviz.models.torch_model import UNBOUNDED, TorchModel, eos
+from specviz.models.torch_model import UNBOUNDED, TorchModel, unserved
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from specviz.models.protocols import Positions
+
+KINDS = {"full_attention", "sliding_attention", "attention"}  # layers that keep keys and values alone
+# What a config asks for, by its field, that is not computed here.
+UNKNOWN = {
+    "attn_logit_softcapping": "attention soft-capping",
+    "final_logit_softcapping": "soft-capped scores",
+    "num_kv_shared_layers": "layers that share keys and values",
+    "kv_lora_rank": "latent attention",
+    "attention_chunk_size": "chunked attention",
+}
 
 
 class Model(TorchModel):
@@ -73,21 +81,13 @@ class Model(TorchModel):
     kind = "causal"
 
     def __init__(
-        self,
-        net: PreTrainedModel,
-        tokenizer: PreTrainedTokenizerBase | None = None,
-        name: str | None = None,
-        plain: bool | None = None,
-        layers: int | None = None,
-        kernels: str | None = None,
-    ) -> None:
-        self.name = name or type(net).__name__
-        self.net = net
-        config = self._served(net)
-        self.config = config
-        self.tokenizer = tokenizer
-        self.places = _places(net, self.name)
-        self.ranks = ranks.of(net)
+        self, net: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None = None, name: str | None = None,
+        plain: bool | None = None, layers: int | None = None, kernels: str | None = None,
+    ) -> None:  # fmt: skip
+        name = name or type(net).__name__
+        _check_served(net, name)
+        super().__init__(net, tokenizer, name, kernels)
+        self.places, self.ranks, config = _places(net, name), ranks.of(net), net.config
         if self.places and layers:
             raise ModelError(
                 f"the first layers of {self.name} cannot be run alone: it lies on several devices"
@@ -99,19 +99,13 @@ class Model(TorchModel):
         self.dim = getattr(config, "head_dim", None) or config.hidden_size // heads
         if self.ranks.size > 1:
             self.heads = ranks.heads_here(config, self.heads)
-        self.vocabulary = net.get_output_embeddings().weight.shape[0]
-        self.parameters = sum(p.numel() for p in net.parameters())
-        positions = getattr(config, "max_position_embeddings", None) or UNBOUNDED
         # Within the window a sliding layer is an ordinary one; beyond it this backend does not go.
         self.window = _window(config)
-        self.max_length = min(positions, self.window or UNBOUNDED)
-        self.eos = eos(net, tokenizer)
-        self.text = Text(tokenizer, self.vocabulary, self.eos)
+        self.max_length = min(self.max_length, self.window or UNBOUNDED)
         self.geometry = geometry.causal(net, self.layers)
         self.plain = describes(net) if plain is None else plain
         if self.plain and not describes(net):
             raise ModelError(f"{self.name} ({config.model_type}) is not a plain member of the Llama family")
-        self._kernels = layouts.check(kernels)
         self._llama = self._laid()
         self._shallow = _first(net, self.layers) if self.layers < config.num_hidden_layers else net
         self._count: torch.Tensor | None = None
@@ -146,10 +140,6 @@ class Model(TorchModel):
         self.kernels = layouts.choose(self._kernels, self.net, groups(self.net))
         return Llama(self.net, self.layers, self.kernels)
 
-    def left(self, prompt: int) -> int:
-        """How many tokens can be written behind a prompt of so many."""
-        return self.max_length - prompt
-
     def first(self, layers: int) -> Model:
         """The first `layers` layers with the same norm and head: an early-exit drafter of shared weights."""
         if not 1 <= layers <= self.layers:
@@ -159,7 +149,7 @@ class Model(TorchModel):
 
     def shape(self, rows: int, slots: int) -> StorageShape:
         """Arguments of the storage that a context of `rows` x `slots` tokens needs."""
-        return self.layers, rows, self.heads, slots, self.dim, self.dtype, self.device
+        return StorageShape(self.layers, rows, self.heads, slots, self.dim, self.dtype, self.device)
 
     def logits(self, last: torch.Tensor) -> torch.Tensor:
         """Scores in float32 of final hidden states [..., size] (or of scores, which pass through)."""
@@ -192,26 +182,12 @@ class Model(TorchModel):
         assert self._llama is not None
         return self._llama.final(state)
 
-    def run(
-        self,
-        ids: torch.Tensor,
-        positions: Positions,
-        mask: torch.Tensor | None,
-        store: Store | Spread,
-        keep: int,
-        hidden: tuple[int, ...],
-        leave: Exit | None = None,
-    ) -> tuple[torch.Tensor, dict[int, torch.Tensor]]:
-        """Feed `ids` [rows, n] over an aimed store; the last `keep` columns' results go to `logits`.
-
-        With `keep` 0 nothing does, and `hidden` states of all columns come back.
-
-        `positions` is a slice or a tensor [rows, n]; `mask` [rows or 1, 1, group * n, slots] or None. Only
-        the plain function can `leave` early.
-        """
+    def run(self, given: PassInput, store: Store | Spread) -> States:
+        """Feed ids over an aimed store; see `PassInput`. Only the plain function can leave early."""
         if self._llama is not None:
             assert isinstance(store, Store)  # it lies on one device
-            return self._llama(ids, positions, mask, store, keep, hidden, leave)
+            return self._llama(given, store)
+        ids, positions, keep, hidden = given.ids, given.positions, given.keep, given.hidden
         if isinstance(positions, slice):
             if self._count is None or len(self._count) < positions.stop or self._count.device != ids.device:
                 self._count = torch.arange(max(store.reach, positions.stop), device=ids.device)
@@ -224,68 +200,14 @@ class Model(TorchModel):
             out = self._shallow(
                 input_ids=ids,
                 position_ids=positions,
-                attention_mask=mask,
+                attention_mask=given.mask,
                 past_key_values=store.cache,
                 use_cache=True,
-                logits_to_keep=max(keep, 1),
+                logits_to_keep=keep or 1,
                 output_hidden_states=bool(hidden),
             )
         states = {layer: out.hidden_states[layer][:, -keep:].to(ids.device) for layer in hidden}
         return out.logits.to(ids.device), states
-
-    def _served(self, net: PreTrainedModel) -> PreTrainedConfig:
-        """The text config of a model that can be served; otherwise the reason why not."""
-        config, kind = net.config, net.config.model_type
-
-        def refuse(reason: str) -> ModelError:
-            return ModelError(f"{self.name} ({kind}) cannot be served: {reason}")
-
-        if getattr(config, "is_encoder_decoder", False):
-            raise refuse("it is not a causal language model but an encoder-decoder")
-        if not hasattr(config, "num_hidden_layers") or not hasattr(config, "num_attention_heads"):
-            raise refuse("its config names no layers and heads")
-        if net.get_output_embeddings() is None:
-            raise refuse("it is not a causal language model (it has no language-model head)")
-        if (
-            getattr(config, "text_config", None) is not None
-            or getattr(config, "vision_config", None) is not None
-        ):
-            raise refuse("it takes more than text; load its language model alone")
-        if any(getattr(part, "is_causal", None) is False for part in (config, *net.modules())) or getattr(
-            config, "use_bidirectional_attention", False
-        ):
-            raise refuse("it is not a causal language model (its attention looks both ways)")
-        for field, meaning in (
-            ("attn_logit_softcapping", "attention soft-capping"),
-            ("final_logit_softcapping", "soft-capped scores"),
-            ("num_kv_shared_layers", "layers that share keys and values"),
-            ("kv_lora_rank", "latent attention"),
-            ("attention_chunk_size", "chunked attention"),
-        ):
-            if getattr(config, field, None):
-                raise refuse(
-                    f"it uses {meaning} ({field} in its config), which this backend does not compute"
-                )
-        kinds = set(getattr(config, "layer_types", None) or ()) - {
-            "full_attention",
-            "sliding_attention",
-            "attention",
-        }
-        if kinds:
-            raise refuse(
-                f"its {', '.join(sorted(kinds))} layers keep a state that a key-value cache does not hold"
-            )
-        if any(hasattr(part, name) for part in net.modules() for name in ("sinks", "conv1d", "A_log")):
-            raise refuse("it has attention sinks or recurrent layers, which this backend does not compute")
-        if getattr(config, "add_cross_attention", False):
-            raise refuse("it has cross-attention, so it is not a causal language model by itself")
-        if not getattr(net, "_supports_attention_backend", False):
-            raise refuse("its attention is its own and cannot be pointed at our storage")
-        if any(p.is_meta for p in net.parameters()):
-            raise refuse(
-                "a part of it waits on the disk or in another memory (it was offloaded): load less of it"
-            )
-        return config
 
 
 class _Layer(CacheLayerMixin):
@@ -314,6 +236,46 @@ class _Layer(CacheLayerMixin):
 
     def get_max_length(self) -> int:
         return self.store.data.shape[4]
+
+
+def _check_served(net: PreTrainedModel, name: str) -> None:
+    """Refuse a model that cannot be served."""
+    config, parts = net.config, list(net.modules())
+
+    def has(field: str) -> bool:
+        return bool(getattr(config, field, None))
+
+    causal = all(getattr(part, "is_causal", None) is not False for part in (config, *parts))
+    kinds = set(getattr(config, "layer_types", None) or ()) - {
+        "full_attention",
+        "sliding_attention",
+        "attention",
+    }
+    unknown = next((field for field in UNKNOWN if has(field)), "")
+    reasons = (
+        (has("is_encoder_decoder"), "it is not a causal language model but an encoder-decoder"),
+        (not hasattr(config, "num_hidden_layers") or not hasattr(config, "num_attention_heads"),
+         "its config names no layers and heads"),
+        (net.get_output_embeddings() is None,
+         "it is not a causal language model (it has no language-model head)"),
+        (has("text_config") or has("vision_config"),
+         "it takes more than text; load its language model alone"),
+        (not causal or has("use_bidirectional_attention"),
+         "it is not a causal language model (its attention looks both ways)"),
+        (unknown,
+         f"it uses {UNKNOWN.get(unknown)} ({unknown} in its config), which this backend does not compute"),
+        (kinds, f"its {', '.join(sorted(kinds))} layers keep a state that a key-value cache does not hold"),
+        (any(hasattr(part, each) for part in parts for each in ("sinks", "conv1d", "A_log")),
+         "it has attention sinks or recurrent layers, which this backend does not compute"),
+        (has("add_cross_attention"),
+         "it has cross-attention, so it is not a causal language model by itself"),
+        (not getattr(net, "_supports_attention_backend", False),
+         "its attention is its own and cannot be pointed at our storage"),
+        (any(p.is_meta for p in net.parameters()),
+         "a part of it waits on the disk or in another memory (it was offloaded): load less of it"),
+    )  # fmt: skip
+    if reason := next((reason for true, reason in reasons if true), None):
+        raise unserved(name, config.model_type, reason)
 
 
 @contextmanager

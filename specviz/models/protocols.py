@@ -8,11 +8,14 @@ Importing this loads no torch.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 if TYPE_CHECKING:
+    import os
+
     import torch
     from torch import Tensor
+    from transformers import PreTrainedModel
 
     from specviz.draft import Draft
     from specviz.models.context import Exit
@@ -23,6 +26,10 @@ Path: TypeAlias = "Sequence[int]"  # node indices, from a child of the root down
 Positions: TypeAlias = "slice | Tensor"  # places in the text: the same of all rows, or [rows, n]
 Prompt: TypeAlias = "str | Sequence[int] | Sequence[Mapping[str, str]]"  # a text, ids, or chat messages
 ExitRule: TypeAlias = "Callable[[Exit], bool]"
+Settings: TypeAlias = "dict[str, Any]"  # what a JSON file of a model holds: its reader checks every field
+Net: TypeAlias = "Any"  # a transformers model of a family that was checked: its parts have no declared types
+Spec: TypeAlias = "str | os.PathLike[str] | PreTrainedModel | Model"  # what is loaded: see `load`
+AnyTokenizer: TypeAlias = "Any"  # transformers', fast or slow, or llama.cpp's with the same face
 
 
 class Pass(Protocol):
@@ -183,8 +190,33 @@ class Model(Drafter, TextModel, Protocol):
         """Raise `ModelError` unless token ids mean the same in both."""
 
 
+class Rows(Protocol):
+    """What is asked of a context before tokens are added: its slots, and how long the model lets a row be."""
+
+    slots: int
+
+    @property
+    def model(self) -> Limited: ...
+
+
+class Worded(Protocol):
+    """A model of so many token ids."""
+
+    name: str
+    vocabulary: int
+
+
+class Limited(Protocol):
+    """A model of so many positions."""
+
+    name: str
+    max_length: int
+
+
 class Device(Protocol):
-    """What an error about memory names: where the weights are, and in which number format."""
+    """What an error about memory names: the model, where its weights are, and in which number format."""
+
+    name: str
 
     @property
     def device(self) -> torch.device: ...

@@ -20,13 +20,16 @@ import json
 import os
 from collections.abc import Callable
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from specviz.errors import ModelError, ParameterError, PromptError, SpecvizError
 
 if TYPE_CHECKING:
     import torch
+    import torch.distributed as dist
     from transformers import PreTrainedConfig
+
+    from specviz.models.protocols import Drafter
 
 # Longest wait for another rank: the slowest one's reading of its weights is inside. torchrun notices one that
 # has died in a moment.
@@ -63,7 +66,7 @@ class Ranks:
 
     def __init__(self, several: bool) -> None:
         self.rank, self.size = 0, 1
-        self._group: Any = None
+        self._group: dist.ProcessGroup | None = None
         if several:
             self._meet()
 
@@ -223,7 +226,7 @@ def of(net: torch.nn.Module) -> Ranks:
     return join() if (getattr(net, "tp_size", None) or 1) > 1 else ALONE
 
 
-def holding(model: Any) -> Ranks:
+def holding(model: Drafter) -> Ranks:
     """The ranks that hold a model."""
     return getattr(model, "ranks", ALONE)
 

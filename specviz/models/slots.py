@@ -17,11 +17,17 @@ T5Stack below ``decoder.``: ``decoder.embed_tokens.weight`` [slots, width] are t
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
+
+from specviz.models.heads import loaded
+
+if TYPE_CHECKING:
+    from transformers import EncoderDecoderCache
+
+    from specviz.models.protocols import Settings
 
 TYPE = "specviz-slots"
 
@@ -46,7 +52,11 @@ class SlotDrafter(nn.Module):
         self.decoder = T5Stack(config)
 
     def forward(
-        self, embedded: Tensor, encoded: Tensor, mask: Tensor | None = None, cache: Any = None
+        self,
+        embedded: Tensor,
+        encoded: Tensor,
+        mask: Tensor | None = None,
+        cache: EncoderDecoderCache | None = None,
     ) -> Tensor:
         """States behind the final norm, [rows, n, width].
 
@@ -72,12 +82,6 @@ class SlotDrafter(nn.Module):
         return self.decoder.embed_tokens.weight
 
 
-def load_slots(folder: Path) -> tuple[SlotDrafter, dict[str, Any]]:
+def load_slots(folder: Path) -> tuple[SlotDrafter, Settings]:
     """The drafter of a folder in float32, and its ``config.json``."""
-    from safetensors.torch import load_file
-
-    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    shape = {name: config[name] for name in ("slots", "layers", "width", "heads", "feed_forward")}
-    drafter = SlotDrafter(**shape)
-    drafter.load_state_dict(load_file(folder / "model.safetensors"))
-    return drafter.float().eval(), config
+    return loaded(folder, SlotDrafter, ("slots", "layers", "width", "heads", "feed_forward"))

@@ -7,7 +7,8 @@ the text, where they take it from slots: the siblings of a token tree stand at t
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
@@ -18,8 +19,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
     from transformers.models.t5.modeling_t5 import T5Attention
 
-    from specviz.models.context import Exit, Store
-    from specviz.models.protocols import Positions
+    from specviz.models.context import Store
+    from specviz.models.protocols import Net, Positions
 
 CLASSES = ("T5ForConditionalGeneration", "MT5ForConditionalGeneration")
 FEW = 64  # tokens of a chain whose biases are kept
@@ -88,40 +89,30 @@ class T5(Decoder):
         How its matrices lie (`specviz.models.kernels`).
     """
 
-    def __init__(self, net: Any, layers: int, layout: str) -> None:
+    scale = 1.0
+
+    def __init__(self, net: Net, layers: int, layout: str) -> None:
         config, stack = net.config, net.decoder
         blocks = stack.block[:layers]
         crossed = [
             part for b in blocks for part in (b.layer[1].EncDecAttention.k, b.layer[1].EncDecAttention.v)
         ]
-        super().__init__(net, layout, config.num_heads, config.d_kv, crossed)
-        self.size = config.d_model
         self.embedding = stack.embed_tokens.weight.detach()
+        self.norm: RMSNorm = RMSNorm(config.layer_norm_epsilon, self.embedding)
+        scales = [[part.layer_norm.weight.detach() for part in block.layer] for block in blocks]
+        self.scales = [own for own, *_ in scales]
+        first, second, third = ([partial(self.norm, weight=w) for w in part] for part in zip(*scales))
+        super().__init__(
+            net, layout, config.num_heads, config.d_kv, crossed, list(zip(first, second, third)), groups(net)
+        )
+        self.size = config.d_model
         self.head = Lines(net.lm_head, layout=layout)
         # T5 1.0 shrinks the states before its head, which is the embedding; 1.1 and mT5 do not.
         scaled = getattr(config, "scale_decoder_outputs", False)
         self.shrink = config.d_model**-0.5 if scaled else 1.0
-        self.norm: RMSNorm = RMSNorm(config.layer_norm_epsilon, self.embedding)
         self.last = stack.final_layer_norm.weight.detach()
         self.bias = Bias(stack.block[0].layer[0].SelfAttention)
         self.act, self.gated = activation(config.dense_act_fn), config.is_gated_act
-        self.weights = []
-        products = (Lines(*group, layout=layout) for group in groups(net))
-        for block in blocks:
-            own, cross, feed = block.layer
-            self.weights.append(
-                (
-                    own.layer_norm.weight.detach(),
-                    next(products),
-                    next(products),
-                    cross.layer_norm.weight.detach(),
-                    next(products),
-                    next(products),
-                    feed.layer_norm.weight.detach(),
-                    next(products),
-                    next(products),
-                )
-            )
 
     def final(self, x: torch.Tensor) -> torch.Tensor:
         """The final norm of states [tokens, size]."""
@@ -131,55 +122,27 @@ class T5(Decoder):
         """Scores of final states [tokens, size]."""
         return self.head(last if self.shrink == 1.0 else last * self.shrink)
 
-    def __call__(
-        self,
-        ids: torch.Tensor,
-        positions: Positions,
-        mask: torch.Tensor | None,
-        store: Store,
-        keep: int,
-        hidden: tuple[int, ...] = (),
-        leave: Exit | None = None,
-    ) -> tuple[torch.Tensor, dict[int, torch.Tensor]]:
-        """Feed `ids` [rows, n]; see `EncoderDecoder.run`. The mask holds the biases."""
-        rows, n = ids.shape
-        heads, dim, norm = self.heads, self.dim, self.norm
-        attend, source = F.scaled_dot_product_attention, store.source
-        assert source is not None
-        x = F.embedding(ids, self.embedding)
-        wanted = {0: x[:, -keep:]} if 0 in hidden else {}
-        x = x.view(-1, self.size)
-        for i, (first, qkv, o, second, q, c, third, wide, down) in enumerate(self.weights):
-            entered = x
-            y = qkv(norm(x, first)).view(rows, n, 3, heads, dim).permute(2, 0, 3, 1, 4)
-            keys, values = store.write_both(i, y[1:])
-            out = attend(y[0], keys, values, mask, scale=1.0)
-            x = o.add(out.transpose(1, 2).reshape(-1, heads * dim), x)
-            y = q(norm(x, second)).view(rows, n, heads, dim).transpose(1, 2)
-            keys, values = source.pairs[i]
-            out = attend(y, keys, values, source.mask, scale=1.0)
-            x = c.add(out.transpose(1, 2).reshape(-1, heads * dim), x)
-            y = wide(norm(x, third))
-            if self.gated:
-                gate, up = y.chunk(2, -1)
-                y = self.act(gate).mul_(up)
-            else:
-                y = self.act(y)
-            x = down.add(y, x)
-            if i + 1 in hidden:
-                wanted[i + 1] = x.view(rows, n, -1)[:, -keep:]
-            if leave is not None and i + 1 < len(self.weights) and leave.asks(i + 1, entered, x):
-                self.propagate(i + 1, x, store)
-                break
-        if keep < n:
-            x = x.view(rows, n, -1)[:, n - keep :].reshape(-1, self.size)
-        last = norm(x, self.last).view(rows, -1, self.size)
-        if len(self.weights) in hidden:
-            wanted[len(self.weights)] = last
-        return last, wanted
+    def embed(self, ids: torch.Tensor, positions: Positions) -> torch.Tensor:
+        """Tokens alone: the mask holds the biases of their places."""
+        return F.embedding(ids, self.embedding)
+
+    def layer(
+        self, i: int, x: torch.Tensor, rows: int, mask: torch.Tensor | bool | None, store: Store
+    ) -> torch.Tensor:
+        """Each part begins with its norm."""
+        (first, second, third), qkv, o, q, c, wide, down = self.weights[i]
+        x = o.add(self.attend(i, qkv(first(x)), rows, mask, store), x)
+        x = c.add(self.attend_source(i, q(second(x)), rows, store), x)
+        y = wide(third(x))
+        if self.gated:
+            gate, up = y.chunk(2, -1)
+            y = self.act(gate).mul_(up)
+        else:
+            y = self.act(y)
+        return down.add(y, x)
 
 
-def groups(net: Any) -> Iterator[tuple[torch.nn.Linear, ...]]:
+def groups(net: Net) -> Iterator[tuple[torch.nn.Linear, ...]]:
     """The decoder's linear layers, layer by layer; those that read the same input together."""
     for block in net.decoder.block:
         own, cross, feed = block.layer

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from specviz.errors import ModelError, PromptError
 
 if TYPE_CHECKING:
-    from specviz.models.protocols import TextModel
+    from specviz.models.protocols import AnyTokenizer, Prompt, TextModel
 
 BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 NONCHARACTERS = [chr(0xFDD0 + i) for i in range(32)]  # no text holds one, or at least not all
@@ -34,7 +34,7 @@ class Text:
     """
 
     def __init__(
-        self, tokenizer: Any, vocabulary: int, eos: tuple[int, ...] = (), source: bool = False
+        self, tokenizer: AnyTokenizer, vocabulary: int, eos: tuple[int, ...] = (), source: bool = False
     ) -> None:
         self.tokenizer, self.vocabulary, self.eos, self.source = tokenizer, vocabulary, eos, source
         self.scheme = _scheme(tokenizer) if tokenizer is not None else "none"
@@ -43,9 +43,7 @@ class Text:
         self.added = {i: str(token) for i, token in added.items()}
         self._pieces: dict[int, bytes] = {}
 
-    def encode(
-        self, prompt: str | Sequence[Any], model: str = "the model", *, raw: bool = False
-    ) -> list[int]:
+    def encode(self, prompt: Prompt, model: str = "the model", *, raw: bool = False) -> list[int]:
         """Token ids of a text, of chat messages, or of ids.
 
         Parameters
@@ -64,10 +62,10 @@ class Text:
             it or half of one, or needs a tokenizer or chat template that the model has not.
         """
         if not isinstance(prompt, str):
-            prompt = list(prompt)
-            if prompt and all(isinstance(item, dict) for item in prompt):
-                return self._chat(prompt, model)
-            return self._ids(prompt, model)
+            items: list[Any] = list(prompt)
+            if items and all(isinstance(item, dict) for item in items):
+                return self._chat(items, model)
+            return self._ids(items, model)
         if self.tokenizer is None:
             raise PromptError(f"{model} has no tokenizer: pass token ids, or load it with tokenizer=")
         if not prompt:
@@ -283,7 +281,7 @@ class Text:
         return (twice[len(before) :] if twice.startswith(before) else before).encode()
 
 
-def _scheme(tokenizer: Any) -> str:
+def _scheme(tokenizer: AnyTokenizer) -> str:
     """How the tokenizer spells bytes, read off its decoder."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:  # a slow tokenizer: sentencepiece, or one that only decode() explains
@@ -324,15 +322,51 @@ def _alphabet() -> dict[str, int]:
     return {chr(b): b for b in plain} | {chr(256 + i): b for i, b in enumerate(others)}
 
 
-def check_vocabularies(one: TextModel, other: TextModel) -> None:
-    """Check that token ids mean the same in two models; see `TorchModel.check_vocabulary`."""
-    differing = one.text.difference(other.text)
-    sizes = f"{one.name} has {one.vocabulary} ids, {other.name} has {other.vocabulary}"
-    if differing is not None:
-        mine, theirs = (repr(text.name(differing)) for text in (one.text, other.text))
-        raise ModelError(
-            f"{one.name} and {other.name} have different vocabularies: id {differing} is {mine} in the one "
-            f"and {theirs} in the other ({sizes}); use two models with one tokenizer"
-        )
-    if one.vocabulary != other.vocabulary and None in (one.tokenizer, other.tokenizer):
-        raise ModelError(f"the vocabularies differ in size: {sizes}; use two models with one tokenizer")
+class TokenizedModel:
+    """What every model does by its tokenizer."""
+
+    name: str
+    text: Text
+    vocabulary: int
+    eos: tuple[int, ...]
+    max_length: int
+
+    def encode(self, prompt: Prompt, *, raw: bool = False) -> list[int]:
+        """Token ids of a text, of chat messages, or of ids (checked); see `Text.encode`."""
+        return self.text.encode(prompt, self.name, raw=raw)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of `ids`, special tokens left out."""
+        return self.text.decode(ids)
+
+    def piece(self, token: int) -> bytes:
+        """The bytes that a token stands for."""
+        return self.text.piece(token)
+
+    def left(self, prompt: int) -> int:
+        """How many tokens can be written behind a prompt of so many."""
+        return self.max_length - prompt
+
+    def check_vocabulary(self, other: TextModel) -> None:
+        """Check that token ids mean the same in both models.
+
+        Raises
+        ------
+        ModelError
+            Naming the first id whose pieces differ; or the sizes, where there are no tokenizers to compare.
+
+        Notes
+        -----
+        Heads of one family are padded to different sizes (Qwen2.5 0.5B and 7B); ids beyond the tokenizer are
+        never written, so that alone is no difference.
+        """
+        differing = self.text.difference(other.text)
+        sizes = f"{self.name} has {self.vocabulary} ids, {other.name} has {other.vocabulary}"
+        if differing is not None:
+            mine, theirs = (repr(text.name(differing)) for text in (self.text, other.text))
+            raise ModelError(
+                f"{self.name} and {other.name} have different vocabularies: id {differing} is {mine} in the "
+                f"one and {theirs} in the other ({sizes}); use two models with one tokenizer"
+            )
+        if self.vocabulary != other.vocabulary and None in (self.text.tokenizer, other.text.tokenizer):
+            raise ModelError(f"the vocabularies differ in size: {sizes}; use two models with one tokenizer")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,32 +11,48 @@ import torch
 from transformers import PreTrainedModel
 
 from specviz.errors import ModelError
+from specviz.models import kernels as layouts
 from specviz.models.layers import stamp
 from specviz.models.ranks import whole
-from specviz.models.text import Text, check_vocabularies
+from specviz.models.text import Text, TokenizedModel
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from specviz.models.protocols import Prompt, TextModel
-
 UNBOUNDED = 1 << 40  # positions of a model that knows no limit
 
 
-class TorchModel:
-    """A transformers model, its tokenizer and its name."""
+class TorchModel(TokenizedModel):
+    """A transformers model, its tokenizer and its name.
 
-    name: str
-    net: PreTrainedModel
-    tokenizer: PreTrainedTokenizerBase | None
-    text: Text
-    parameters: int
-    kernels: str
+    Parameters
+    ----------
+    net : PreTrainedModel
+    tokenizer : transformers tokenizer, optional
+    name : str
+    kernels : str, optional
+        How its matrices are to lie.
+    encoder : bool
+        Whether prompts are an encoder's.
+    """
+
+    kind: str
+    kernels: str  # how they do lie
     source: str | None = None  # of weights that were read from another format: which it was, and how
     path: Path | None = None  # of the file that was read
-    _content: tuple[list[tuple[int, int]], str] | None = (
-        None  # what the weights were when they were hashed, and the hash
-    )
+    _content: tuple[list[tuple[int, int]], str] | None = None  # the weights' stamp, and their hash
+
+    def __init__(
+        self, net: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None, name: str,
+        kernels: str | None = None, encoder: bool = False,
+    ) -> None:  # fmt: skip
+        self.name, self.net, self.config, self.tokenizer = name, net, net.config, tokenizer
+        self.vocabulary = net.get_output_embeddings().weight.shape[0]
+        self.parameters = sum(p.numel() for p in net.parameters())
+        self.max_length = getattr(net.config, "max_position_embeddings", None) or UNBOUNDED
+        self.eos = eos(net, tokenizer)
+        self.text = Text(tokenizer, self.vocabulary, self.eos, encoder)
+        self._kernels = layouts.check(kernels)
 
     def __repr__(self) -> str:
         dtype = str(self.dtype).removeprefix("torch.")
@@ -71,35 +86,6 @@ class TorchModel:
         """Take this as the hash of the weights as they are now."""
         self._content = stamp(self.net), digest
 
-    # -- text -----------------------------------------------------------------------------------
-
-    def encode(self, prompt: Prompt, *, raw: bool = False) -> list[int]:
-        """Token ids of a text, of chat messages, or of ids (checked); see `Text.encode`."""
-        return self.text.encode(prompt, self.name, raw=raw)
-
-    def decode(self, ids: Sequence[int]) -> str:
-        """The text of `ids`, special tokens left out."""
-        return self.text.decode(ids)
-
-    def piece(self, token: int) -> bytes:
-        """The bytes that a token stands for."""
-        return self.text.piece(token)
-
-    def check_vocabulary(self, other: TextModel) -> None:
-        """Check that token ids mean the same in both models.
-
-        Raises
-        ------
-        ModelError
-            Naming the first id whose pieces differ; or the sizes, where there are no tokenizers to compare.
-
-        Notes
-        -----
-        Heads of one family are padded to different sizes (Qwen2.5 0.5B and 7B); ids beyond the tokenizer are
-        never written, so that alone is no difference.
-        """
-        check_vocabularies(self, other)
-
 
 def hashed(net: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None) -> str:
     """SHA-256 of a model's weights, by name, and of its tokenizer."""
@@ -123,6 +109,11 @@ def eos(net: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None) -> tupl
         if ids is not None:
             return tuple(ids) if isinstance(ids, (list, tuple)) else (int(ids),)
     return ()
+
+
+def unserved(name: str, kind: str, reason: str) -> ModelError:
+    """That a model of this kind cannot be served, and why."""
+    return ModelError(f"{name} ({kind}) cannot be served: {reason}")
 
 
 def no_room(name: str, device: torch.device, size: float) -> ModelError:

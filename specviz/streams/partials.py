@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, TypeAlias
 
 from specviz.errors import ParameterError, PromptError
 from specviz.files import checked, parsed, write_text
@@ -21,6 +21,7 @@ from .lag import read, whole
 from .segmentation import clusters, segmenter, words
 from .stream import Stream, Update
 
+Line: TypeAlias = str | Mapping[str, Any]  # JSON, or what it holds: `schema.Partial` checks it
 # What sounds alike in English. Any other word is misheard by being cut off.
 ALIKE = (
     "their there", "to two too", "for four", "hear here", "know no", "right write", "see sea", "one won",
@@ -30,7 +31,7 @@ ALIKE = (
 SOUND = {w: [o for o in group.split() if o != w] for group in ALIKE for w in group.split()}
 
 
-def from_partials(source: str | Path | Iterable[str | Mapping[str, Any]]) -> list[Stream]:
+def from_partials(source: str | Path | Iterable[Line]) -> list[Stream]:
     """The utterances of a file of partial results, one stream each.
 
     Parameters
@@ -52,7 +53,7 @@ def from_partials(source: str | Path | Iterable[str | Mapping[str, Any]]) -> lis
     """
     if isinstance(source, str | Path):
         name = str(source)
-        lines: Iterable[Any] = read(Path(source)).split("\n")
+        lines: Iterable[Line] = read(Path(source)).split("\n")
         stem = Path(source).stem
     else:
         if not isinstance(source, Iterable) or isinstance(source, Mapping):
@@ -80,7 +81,7 @@ def from_partials(source: str | Path | Iterable[str | Mapping[str, Any]]) -> lis
     return [Stream(updates, id=f"{stem}:{n}") for n, updates in enumerate(utterances, 1)]
 
 
-def _update(line: Any, where: str) -> Update:
+def _update(line: Line, where: str) -> Update:
     from .schema import Partial
 
     given = parsed(line, where, error=PromptError) if isinstance(line, str) else line
@@ -110,7 +111,7 @@ def save_partials(streams: Stream | Iterable[Stream], path: str | Path, *, force
     for stream in [streams] if isinstance(streams, Stream) else streams:
         updates = list(stream)
         for i, update in enumerate(updates, 1):
-            line: dict[str, Any] = {"text": update.text}
+            line: dict[str, str | float | bool] = {"text": update.text}
             if update.time is not None:
                 line["time"] = update.time
             line["final"] = update.last or i == len(updates)

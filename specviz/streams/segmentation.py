@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import cache
 from importlib import metadata, util
+from types import ModuleType
 
 import regex
 
@@ -26,11 +27,8 @@ RUN = {
     "th": regex.compile(r".+", regex.DOTALL),
 }
 PARSERS = {
-    "ja": "japanese",
-    "zh": "simplified_chinese",
-    "zh-hant": "traditional_chinese",
-    "th": "thai",
-}
+    "ja": "japanese", "zh": "simplified_chinese", "zh-hant": "traditional_chinese", "th": "thai"
+}  # fmt: skip
 TRADITIONAL = ("zh-hant", "zh-tw", "zh-hk", "zh-mo")
 TIGHT = regex.compile(rf"[{UNSPACED}\u3000-\u303f\uff00-\uff65]")  # punctuation as wide as they are
 LETTER = rf"(?![{UNSPACED}])\w"
@@ -121,7 +119,7 @@ def _kind(text: str, language: str | None) -> str | None:
 
 
 @cache
-def _library() -> object | None:
+def _library() -> ModuleType | None:
     if util.find_spec("budoux") is None:
         return None
     import budoux

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from .segmentation import kept
 
+Cycle: TypeAlias = Any  # a finished cycle of the loop, which stands on this package
 UNJUDGED = ("unsent", "pruned", "cut", "unreviewed")  # no part of A/D
 
 
@@ -58,7 +59,7 @@ class Shown:
         return self.kept + self.new
 
 
-def follow(run: Iterable[Any], show: Callable[[list[int]], str]) -> Iterator[Shown]:
+def follow(run: Iterable[Cycle], show: Callable[[list[int]], str]) -> Iterator[Shown]:
     """What is displayed after each update of a run of streams, as soon as it is decoded.
 
     Parameters
@@ -74,7 +75,6 @@ def follow(run: Iterable[Any], show: Callable[[list[int]], str]) -> Iterator[Sho
     stood = ""
     output: list[int] = []
     drafted = accepted = 0
-    first: Any = None
     for cycle in run:
         if cycle.number == 0:
             first, output, drafted, accepted = cycle, [], 0, 0

@@ -7,7 +7,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from specviz.errors import ParameterError, PromptError
 from specviz.files import checked
@@ -16,13 +16,15 @@ from .lag import read, whole
 from .segmentation import unspaced
 from .stream import Stream, Update
 
+Entry: TypeAlias = Mapping[str, Any]  # a word with its times, as `schema.Word` checks it
+Document: TypeAlias = Any  # what JSON holds
 ARROW = re.compile(r"^\s*([\d:.,]+)\s*-->\s*([\d:.,]+)")
 CLOCK = re.compile(r"(?:(\d+):)?(\d{1,2}):(\d{2})[.,](\d{3})$")
 MARKUP = re.compile(r"<[^>]*>")
 
 
 def word_timed(
-    source: str | Path | Iterable[Mapping[str, Any]],
+    source: str | Path | Iterable[Entry],
     words: int | None = None,
     seconds: float | None = None,
     *,
@@ -85,7 +87,7 @@ def _tick(end: float, seconds: float) -> int:
     return math.ceil(end / seconds - 1e-9)
 
 
-def _entries(source: Any) -> tuple[str, list[Any]]:
+def _entries(source: str | Path | Iterable[Entry]) -> tuple[str, list[Entry]]:
     """What the entries are called in a complaint, and the entries."""
     if not isinstance(source, str | Path):
         if isinstance(source, Mapping) or not isinstance(source, Iterable):
@@ -114,7 +116,7 @@ def _entries(source: Any) -> tuple[str, list[Any]]:
         return f"{path}, word", entries
 
 
-def _words(document: Any) -> list[Any]:
+def _words(document: Document) -> list[Entry]:
     """The words of a JSON document: a list, under ``words``, or under the ``words`` of its ``segments``."""
     if isinstance(document, Mapping):
         if "word" in document:
@@ -133,8 +135,8 @@ def _words(document: Any) -> list[Any]:
     return [word for part in inner for word in part]
 
 
-def _cues(text: str, path: Path) -> list[dict[str, Any]]:
-    cues: list[dict[str, Any]] = []
+def _cues(text: str, path: Path) -> list[Entry]:
+    cues: list[Entry] = []
     for block in re.split(r"\n\s*\n", text.replace("\r\n", "\n")):
         lines = block.strip("\n").split("\n")
         at = next((i for i, line in enumerate(lines) if "-->" in line), None)
@@ -153,7 +155,7 @@ def _cues(text: str, path: Path) -> list[dict[str, Any]]:
     return cues
 
 
-def _checked(what: str, entries: list[Any]) -> list[tuple[str, float]]:
+def _checked(what: str, entries: list[Entry]) -> list[tuple[str, float]]:
     """Words with their ends."""
     from .schema import Word
 

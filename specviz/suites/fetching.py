@@ -6,11 +6,10 @@ import os
 import re
 import shutil
 import urllib.request
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from specviz.errors import PromptError, one_line
 from specviz.files import replacing
@@ -215,7 +214,7 @@ def _from_web(file: File, suite: str) -> Path:
     return path
 
 
-def _written(path: Path, write: Any) -> None:
+def _written(path: Path, write: Callable[[Path], None]) -> None:
     """`write` a file beside `path`, then put it there: two processes may fetch at once, one may die."""
     with replacing(path) as part:
         write(part)

@@ -11,11 +11,12 @@ import json
 import zlib
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from specviz.errors import PromptError
 from specviz.files import checked
 
+Prompt: TypeAlias = dict[str, Any]  # with what `specviz.generate` reads of it; Entry is its checked form
 LIMIT = 64 << 20  # bytes of a prompt file
 KEPT = ("id", "kind", "language", "reference", "source", "from")
 # Spec-Bench's words for kinds of work, in the bundled suite's. It reports MT-bench's categories as one.
@@ -24,7 +25,7 @@ KINDS = dict.fromkeys(
 ) | {"math_reasoning": "arithmetic", "humaneval": "code", "code_generation": "code"}
 
 
-def read(path: str | Path) -> list[dict[str, Any]]:
+def read(path: str | Path) -> list[Prompt]:
     """Prompts of a file, one a line; blank lines are skipped.
 
     In JSON lines each is an object with ``prompt`` (a text), ``turns`` (texts of one conversation) or
@@ -99,7 +100,7 @@ def load(path: Path) -> bytes:
     return content
 
 
-def entry(line: Any, where: str) -> dict[str, Any]:
+def entry(line: object, where: str) -> Prompt:
     """One object of a JSON lines file as a prompt.
 
     Raises
@@ -109,16 +110,16 @@ def entry(line: Any, where: str) -> dict[str, Any]:
     """
     from specviz.suites.schema import Entry
 
-    line = dict(checked(Entry, line, where, error=PromptError))
-    form = next((name for name in ("turns", "messages", "prompt") if line.get(name) is not None), None)
+    fields: Prompt = {**checked(Entry, line, where, error=PromptError)}
+    form = next((name for name in ("turns", "messages", "prompt") if fields.get(name) is not None), None)
     if form is None:
-        has = ", ".join(repr(name[:20]) for name in list(line)[:6]) or "nothing"
+        has = ", ".join(repr(name[:20]) for name in list(fields)[:6]) or "nothing"
         raise PromptError(f"{where}: 'prompt', 'turns' or 'messages' is wanted; it has {has}")
-    entry: dict[str, Any] = {"turns" if form == "turns" else "prompt": line[form]}
+    entry: Prompt = {"turns" if form == "turns" else "prompt": fields[form]}
     other = {"id": "question_id", "kind": "category", "reference": "references"}
-    line = {name: line.get(theirs) for name, theirs in other.items()} | line
-    if "category" in line:  # Spec-Bench's form, in which every turn has its reference
-        line["kind"] = KINDS.get(line["kind"], line["kind"])
-        if len(entry.get("turns", ())) > 1 and isinstance(line["reference"], list):
-            line["reference"] = [text for text in line["reference"][-1:] if text] or None
-    return entry | {name: line[name] for name in KEPT if line.get(name) is not None}
+    fields = {name: fields.get(theirs) for name, theirs in other.items()} | fields
+    if "category" in fields:  # Spec-Bench's form, in which every turn has its reference
+        fields["kind"] = KINDS.get(fields["kind"], fields["kind"])
+        if len(entry.get("turns", ())) > 1 and isinstance(fields["reference"], list):
+            fields["reference"] = [text for text in fields["reference"][-1:] if text] or None
+    return entry | {name: fields[name] for name in KEPT if fields.get(name) is not None}

@@ -9,14 +9,17 @@ import gzip
 import json
 from collections.abc import Sequence
 from functools import cache
-from typing import Any
+from typing import TypeVar
 
 from ..errors import ParameterError
 from ..paths import folder
+from .files import Prompt
+
+Item = TypeVar("Item")
 
 
 @cache
-def frozen(name: str) -> tuple[dict[str, Any], ...]:
+def frozen(name: str) -> tuple[Prompt, ...]:
     """All entries of a frozen file, in their order.
 
     Parameters
@@ -28,7 +31,7 @@ def frozen(name: str) -> tuple[dict[str, Any], ...]:
     return tuple(map(json.loads, gzip.decompress(path.read_bytes()).decode("utf8").splitlines()))
 
 
-def take(entries: Sequence[Any], n: int, what: str) -> list[Any]:
+def take(entries: Sequence[Item], n: int, what: str) -> list[Item]:
     """The first `n` entries.
 
     Raises

@@ -5,19 +5,23 @@ from __future__ import annotations
 import difflib
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, overload
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, TypeAlias, overload
 
 from specviz.errors import ParameterError, PromptError
 from specviz.streams import Stream, fixed_lag, simulate_partials
+
+from .files import Prompt
 
 if TYPE_CHECKING:
     import pandas as pd
 
 SOURCE = "{source}"
+Name: TypeAlias = str | int | None
 
 
-class Suite(Sequence[dict[str, Any]]):
+class Suite(Sequence[Prompt]):
     """Prompts as `specviz.generate` takes them.
 
     Parameters
@@ -36,7 +40,7 @@ class Suite(Sequence[dict[str, Any]]):
         If there is no prompt, or two have the same id.
     """
 
-    def __init__(self, prompts: Iterable[Mapping[str, Any]], name: str, licence: str = "") -> None:
+    def __init__(self, prompts: Iterable[Prompt], name: str, licence: str = "") -> None:
         self.name, self.licence = name, licence
         self.prompts = [{"id": i, **prompt} for i, prompt in enumerate(prompts, 1)]
         if not self.prompts:
@@ -52,15 +56,15 @@ class Suite(Sequence[dict[str, Any]]):
         return len(self.prompts)
 
     @overload
-    def __getitem__(self, at: int) -> dict[str, Any]: ...
+    def __getitem__(self, at: int) -> Prompt: ...
 
     @overload
     def __getitem__(self, at: slice) -> Suite: ...
 
-    def __getitem__(self, at: int | slice) -> dict[str, Any] | Suite:
+    def __getitem__(self, at: int | slice) -> Prompt | Suite:
         return self._of(self.prompts[at]) if isinstance(at, slice) else self.prompts[at]
 
-    def __iter__(self) -> Iterator[dict[str, Any]]:
+    def __iter__(self) -> Iterator[Prompt]:
         return iter(self.prompts)
 
     def __repr__(self) -> str:
@@ -83,7 +87,7 @@ class Suite(Sequence[dict[str, Any]]):
     def _values(self, key: str) -> list[str]:
         return list(dict.fromkeys(p[key] for p in self.prompts if p.get(key) is not None))
 
-    def _of(self, prompts: Iterable[Mapping[str, Any]]) -> Suite:
+    def _of(self, prompts: Iterable[Prompt]) -> Suite:
         return Suite(prompts, self.name, self.licence)
 
     @property
@@ -144,14 +148,12 @@ class Suite(Sequence[dict[str, Any]]):
             if number is not None and (isinstance(number, bool) or not isinstance(number, int) or number < 1):
                 raise ParameterError(f"{name} must be a whole number of at least 1, got {number!r}")
         if each is not None:
-            counts: dict[Any, int] = {}
-            kept = []
-            for p in chosen:
+            counts = Counter[tuple[Name, Name]]()
+            kept, chosen = chosen, []
+            for p in kept:
                 cell = p.get("kind"), p.get("language")
-                counts[cell] = counts.get(cell, 0) + 1
-                if counts[cell] <= each:
-                    kept.append(p)
-            chosen = kept
+                counts[cell] += 1
+                chosen += [p] * (counts[cell] <= each)
         if not chosen:
             raise ParameterError(f"{self.name} has no prompt of kind {kind!r} in language {language!r}")
         return self._of(chosen[:limit])
@@ -204,18 +206,18 @@ class Suite(Sequence[dict[str, Any]]):
             for i, p in enumerate(self.prompts)
         ]
 
-    def _source(self, prompt: Mapping[str, Any]) -> str:
+    def _source(self, prompt: Prompt) -> str:
         if not isinstance(prompt.get("source"), str):
             raise ParameterError(f"{self.name}: prompt {prompt['id']} has no source text to be put elsewhere")
         return prompt["source"]
 
 
-def _spoken(prompt: Mapping[str, Any]) -> str | None:
+def _spoken(prompt: Prompt) -> str | None:
     """The language of the source."""
     return prompt.get("from") or prompt.get("language")
 
 
-def _named(prompt: Mapping[str, Any]) -> dict[str, Any]:
+def _named(prompt: Prompt) -> Prompt:
     right = prompt.get("reference")
     return {"id": prompt["id"], "reference": right[0] if isinstance(right, list) and right else right}
 
@@ -229,20 +231,20 @@ def near(name: str, names: Iterable[str]) -> str:
     return "; it has " + ", ".join(map(str, names)) if names else "; it says none"
 
 
-def pick(entries: Iterable[dict[str, Any]], each: int) -> list[dict[str, Any]]:
+def pick(entries: Iterable[Prompt], each: int) -> list[Prompt]:
     """The first `each` prompts of every kind of work, kind by kind in order of appearance."""
     return [item for items in _by_kind(entries).values() for item in items[:each]]
 
 
-def spread(entries: Iterable[dict[str, Any]], n: int) -> list[dict[str, Any]]:
+def spread(entries: Iterable[Prompt], n: int) -> list[Prompt]:
     """`n` prompts, as evenly over the kinds of work as they come: one of each kind, then the next of each."""
     kinds = _by_kind(entries)
     rounds = max(map(len, kinds.values()))
     return [items[i] for i in range(rounds) for items in kinds.values() if i < len(items)][:n]
 
 
-def _by_kind(entries: Iterable[dict[str, Any]]) -> dict[Any, list[dict[str, Any]]]:
-    kinds: dict[Any, list[dict[str, Any]]] = {}
+def _by_kind(entries: Iterable[Prompt]) -> dict[Name, list[Prompt]]:
+    kinds: dict[Name, list[Prompt]] = {}
     for item in entries:
         kinds.setdefault(item.get("kind"), []).append(item)
     return kinds

@@ -9,8 +9,9 @@ import re
 import tarfile
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from specviz.errors import PromptError, one_line
 from specviz.files import checked, parsed, shown
@@ -30,7 +31,7 @@ class Row:
     values : mapping
     """
 
-    def __init__(self, where: str, values: Any) -> None:
+    def __init__(self, where: str, values: object) -> None:
         if not isinstance(values, Mapping):
             raise PromptError(f"{where}: an object with named fields is wanted, not {shown(values)}")
         self.where, self.values = where, values
@@ -101,10 +102,15 @@ def rows(paths: Path | Iterable[Path], columns: Sequence[str] | None = None) -> 
         elif ending == ".json":
             yield from _json(path)
         else:
-            for number, line in enumerate(_text(path, files.load(path)).split("\n"), 1):
-                if line.strip():
-                    where = f"{path}, line {number}"
-                    yield Row(where, parsed(line, where, error=PromptError))
+            yield from _lines(path, _text(path, files.load(path)))
+
+
+def _lines(path: Path, text: str) -> Iterator[Row]:
+    """The rows of JSON lines."""
+    for number, line in enumerate(text.split("\n"), 1):
+        if line.strip():
+            where = f"{path}, line {number}"
+            yield Row(where, parsed(line, where, error=PromptError))
 
 
 def _parquet(path: Path, columns: Sequence[str] | None) -> Iterator[Row]:
@@ -115,11 +121,9 @@ def _parquet(path: Path, columns: Sequence[str] | None) -> Iterator[Row]:
         source = pq.ParquetFile(path)
         names = source.schema_arrow.names
         wanted = None if columns is None else [c for c in columns if c in names]
-        number = 0
-        for batch in source.iter_batches(1024, columns=wanted):
-            for values in batch.to_pylist():
-                number += 1
-                yield Row(f"{path}, row {number}", values)
+        batches = source.iter_batches(1024, columns=wanted)
+        for number, values in enumerate(chain.from_iterable(batch.to_pylist() for batch in batches), 1):
+            yield Row(f"{path}, row {number}", values)
     except (pa.ArrowException, OSError) as error:
         raise PromptError(f"{path} is no whole Parquet file ({one_line(error, 120)})") from None
 
@@ -148,10 +152,7 @@ def _json(path: Path) -> Iterator[Row]:
     except json.JSONDecodeError as error:
         lines = [line for line in text.split("\n") if line.strip()]
         if len(lines) > 1 and lines[0].strip().endswith("}"):  # JSON lines under another name
-            for number, line in enumerate(text.split("\n"), 1):
-                if line.strip():
-                    where = f"{path}, line {number}"
-                    yield Row(where, parsed(line, where, error=PromptError))
+            yield from _lines(path, text)
             return
         raise PromptError(f"{path}, line {error.lineno}: no JSON ({error.msg})") from None
     except (RecursionError, ValueError):
@@ -211,7 +212,8 @@ def member(path: Path, pattern: str) -> tuple[str, str]:
     raise PromptError(f"{path} has no file like {pattern}")
 
 
-def _limited(path: Path, name: str, file: Any) -> bytes:
+def _limited(path: Path, name: str, file: IO[bytes] | None) -> bytes:
+    assert file is not None  # a file of an archive
     content = file.read(files.LIMIT + 1)
     if len(content) > files.LIMIT:
         raise PromptError(f"{path}, {name} is longer than {files.LIMIT >> 20} MiB")

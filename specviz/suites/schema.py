@@ -19,6 +19,7 @@ def _words(text: str) -> str:
 Text = Annotated[str, AfterValidator(whole_text)]
 Words = Annotated[Text, AfterValidator(_words)]
 Name = Text | int | None
+Answers = Text | list[Any] | None
 
 
 class Message(TypedDict):
@@ -41,8 +42,8 @@ Entry = TypedDict(
         "language": Name,
         "source": Name,
         "from": Name,
-        "reference": Text | list[Any] | None,
-        "references": Text | list[Any] | None,
+        "reference": Answers,
+        "references": Answers,
     },
     total=False,
 )

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 from specviz.errors import PromptError
 from specviz.files import parsed
@@ -15,7 +14,7 @@ from .fetching import File
 from .rows import Row, member, rows, squad
 
 Get = Callable[[File], list[Path]]
-Prompts = Iterator[dict[str, Any]]
+Prompts = Iterator[files.Prompt]
 GITHUB = "https://raw.githubusercontent.com/"
 EACH = 80  # prompts of a task in a language, in Spec-Bench and in what extends it
 SUBJECTS = (

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from specviz.errors import PromptError
 
 from . import wording
 from .fetching import File
+from .files import Prompt
 from .rows import member, rows, segments
 from .tasks import EACH, Get, Prompts
 
@@ -99,7 +99,7 @@ def _parallel(path: Path, patterns: list[str], part: str, name: str) -> Prompts:
         yield _translation(source, answer, part, f"{name}/{number}")
 
 
-def _translation(source: str, answer: str, part: str, name: str) -> dict[str, Any]:
+def _translation(source: str, answer: str, part: str, name: str) -> Prompt:
     from_, into = part.split("-")
     return {"id": name, "kind": "translation", "language": into, "from": from_, "source": source,
             "prompt": wording.translate(source, from_, into), "reference": [answer]}  # fmt: skip
@@ -138,7 +138,7 @@ def xsum(get: Get, part: str) -> Prompts:
         yield _summary(row.text("document"), row.text("summary"), row.values.get("id") or number)
 
 
-def _summary(source: str, answer: str, name: object) -> dict[str, Any]:
+def _summary(source: str, answer: str, name: str | int) -> Prompt:
     return {"id": f"{name}", "kind": "summarization", "language": "en", "source": source,
             "prompt": wording.summarize(source, "en"), "reference": [answer]}  # fmt: skip
 

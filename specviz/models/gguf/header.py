@@ -19,44 +19,26 @@ MAGIC, VERSIONS = b"GGUF", (2, 3)
 ALIGNMENT = 32  # of tensor data, where the file does not say
 MOST_DIMENSIONS = 4
 STRING, ARRAY, BOOL = 8, 9, 7
+Metadata = dict[str, Any]  # numbers, booleans, texts, and lists of such: whoever reads one checks it
 SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 
 
 @dataclass(frozen=True)
 class Tensor:
-    """Where a tensor lies.
-
-    Attributes
-    ----------
-    name : str
-    shape : tuple of int
-        As torch has it: the outermost dimension first.
-    type : int
-        Of its blocks, by GGML's number.
-    offset : int
-        Of its first byte in the file.
-    """
+    """Where a tensor lies."""
 
     name: str
-    shape: tuple[int, ...]
-    type: int
-    offset: int
+    shape: tuple[int, ...]  # as torch has it: the outermost dimension first
+    type: int  # of its blocks, by GGML's number
+    offset: int  # of its first byte in the file
 
 
 @dataclass(frozen=True)
 class Header:
-    """What a GGUF file says before its data.
-
-    Attributes
-    ----------
-    path : Path
-    fields : dict
-        Metadata by key: numbers, booleans, texts, and lists of such.
-    tensors : dict of name to Tensor
-    """
+    """What a GGUF file says before its data."""
 
     path: Path
-    fields: dict[str, Any]
+    fields: Metadata
     tensors: dict[str, Tensor]
 
 
@@ -128,7 +110,7 @@ def _read(cursor: _Cursor) -> Header:
     version, tensors, pairs = cursor.take("IQQ")
     if version not in VERSIONS:
         raise ModelError(f"{path} is GGUF of version {version}; versions 2 and 3 (little-endian) are read")
-    fields: dict[str, Any] = {}
+    fields: Metadata = {}
     for _ in range(pairs):
         key = cursor.text()
         fields[key] = cursor.value(cursor.take("I")[0])

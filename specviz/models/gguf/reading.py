@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import torch
@@ -34,24 +34,21 @@ from specviz.models.gguf.tokenizer import ends, tokenizer
 from specviz.models.model import Model
 from specviz.models.torch_model import no_room
 
+if TYPE_CHECKING:
+    from specviz.models.protocols import Net
+
+Config: TypeAlias = LlamaConfig | Qwen2Config | Qwen3Config
 TYPES = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q4_K", "Q6_K")  # of tensors that are read
 WHOLE = ("F32", "F16", "BF16")
 
 
 @dataclass(frozen=True)
 class Family:
-    """How an architecture's tensors become a transformers model.
+    """How an architecture's tensors become a transformers model."""
 
-    Attributes
-    ----------
-    config, model : type
-    turned : bool
-        Whether rows of queries and keys stand in llama.cpp's order.
-    """
-
-    config: type
-    model: type
-    turned: bool
+    config: type[Config]
+    model: type[PreTrainedModel]
+    turned: bool  # whether rows of queries and keys stand in llama.cpp's order
 
 
 FAMILIES = {
@@ -166,7 +163,7 @@ def _type(tensor: Tensor, path: Path) -> str:
     return name
 
 
-def _config(header: Header, name: str) -> tuple[Family, Any]:
+def _config(header: Header, name: str) -> tuple[Family, Config]:
     """The transformers config of the file's metadata; what it asks for beyond that is refused by name."""
     fields, path = header.fields, header.path
     kind = fields.get("general.architecture")
@@ -226,7 +223,7 @@ def _config(header: Header, name: str) -> tuple[Family, Any]:
     return family, config
 
 
-def _empty(family: Family, config: Any, device: torch.device) -> PreTrainedModel:
+def _empty(family: Family, config: Config, device: torch.device) -> PreTrainedModel:
     """The modules without storage, but for what stands in no file."""
     with torch.device("meta"):
         net = family.model(config)
@@ -235,15 +232,9 @@ def _empty(family: Family, config: Any, device: torch.device) -> PreTrainedModel
 
 
 def _fill(
-    net: PreTrainedModel,
-    header: Header,
-    family: Family,
-    config: Any,
-    device: torch.device,
-    number: torch.dtype,
-    digest: Any,
-    name: str,
-) -> None:
+    net: PreTrainedModel, header: Header, family: Family, config: Config, device: torch.device,
+    number: torch.dtype, digest: hashlib._Hash, name: str,
+) -> None:  # fmt: skip
     """Put the tensors into the modules, dequantised one by one."""
     wanted = dict(net.named_parameters())
     if config.tie_word_embeddings:
@@ -261,7 +252,7 @@ def _fill(
     if family.turned:
         order = {
             "q_proj": lambda t: halves(t, config.num_attention_heads),
-            "k_proj": lambda t: halves(t, config.num_key_value_heads),
+            "k_proj": lambda t: halves(t, config.num_key_value_heads or config.num_attention_heads),
         }
     for key in sorted(wanted):
         tensor = header.tensors[stored[key]]
@@ -280,7 +271,7 @@ def _fill(
         setattr(net.get_submodule(module), kind, nn.Parameter(kept, requires_grad=False))
     if ROTARY in header.tensors:
         factors = torch.from_numpy(dequantise(data, header.tensors[ROTARY], header.path)).to(device)
-        rotary: Any = net.model.rotary_emb
+        rotary: Net = net.model.rotary_emb
         if factors.shape != rotary.inv_freq.shape:
             raise ModelError(f"{header.path} is damaged: its {ROTARY} has {len(factors)} factors")
         rotary.inv_freq = rotary.inv_freq / factors

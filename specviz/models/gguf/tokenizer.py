@@ -6,7 +6,6 @@ is cut before the merges, which tokens are special whatever the file calls them,
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from specviz.errors import ModelError
@@ -14,6 +13,8 @@ from specviz.errors import ModelError
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
     from transformers import PreTrainedTokenizerFast
+
+    from specviz.models.gguf.header import Metadata
 
 NORMAL, UNKNOWN, CONTROL, DEFINED, UNUSED = range(1, 6)  # of tokenizer.ggml.token_type
 # What a token is for, as the file says it: with transformers' name, and what else ends a text.
@@ -93,7 +94,7 @@ BEGUN = "falcon3 falcon-h1 lfm2 llama3 llama-bpe llama-v3 midm-2.0 pixtral tekke
 WHOLE = f"{BEGUN} minicpm5"  # ... and of these a part that is a piece is one token, whatever the merges
 
 
-def tokenizer(fields: Mapping[str, Any], name: str) -> PreTrainedTokenizerFast:
+def tokenizer(fields: Metadata, name: str) -> PreTrainedTokenizerFast:
     """A GGUF file's tokenizer.
 
     What looks like a control token in a text is text, unless a call says ``split_special_tokens=False``.
@@ -135,7 +136,7 @@ def tokenizer(fields: Mapping[str, Any], name: str) -> PreTrainedTokenizerFast:
     return made
 
 
-def ends(fields: Mapping[str, Any], name: str) -> tuple[int, ...]:
+def ends(fields: Metadata, name: str) -> tuple[int, ...]:
     """Ids that end a text, the file's own end token first; parameters as of `tokenizer`."""
     vocabulary = _Vocabulary(fields, name)
     first = vocabulary.roles.get("eos")
@@ -146,31 +147,14 @@ def ends(fields: Mapping[str, Any], name: str) -> tuple[int, ...]:
 
 
 class _Vocabulary:
-    """A file's vocabulary, checked.
+    """A file's vocabulary, checked."""
 
-    Attributes
-    ----------
-    kind : str
-        ``gpt2`` (byte-level BPE) or ``llama`` (sentencepiece).
-    pieces, types : list
-        By id.
-    ids : dict
-        By piece, without the ids that only fill the head up.
-    roles : dict
-        Ids by what they are for.
-    pre : str
-        How text is cut, by name.
-    begins : bool
-        Whether a text begins with the begin token.
-    stripped : set of str
-        Added tokens that take the spaces behind them along.
-    """
-
-    def __init__(self, fields: Mapping[str, Any], name: str) -> None:
+    def __init__(self, fields: Metadata, name: str) -> None:
         self._fields, self._name = fields, name
         self.kind = self.get("model")
         if self.kind not in ("gpt2", "llama"):
             raise self.error(f"its tokenizer is of the kind {self.kind or 'none'}; gpt2 and llama are served")
+        # By id; and ids by piece, without those that only fill the head up.
         self.pieces = [piece or f"[EMPTY_{i}]" for i, piece in enumerate(self.texts("tokens"))]
         types = self.get("token_type") or [NORMAL] * len(self.pieces)
         size = len(self.pieces)
@@ -186,6 +170,7 @@ class _Vocabulary:
         # llama.cpp goes by the name here.
         spaced = "phi-3" in (title := str(fields.get("general.name")).lower()) or "phi3" in title
         added = set(self.of(UNKNOWN, CONTROL, DEFINED) if spaced else ())
+        # Added tokens that take the spaces behind them along.
         self.stripped = added - {"<unk>", "<s>", "<|endoftext|>"}
         self.pre = self.get("pre") or "default"
         self.begins = self.get("add_bos_token", self.kind == "llama" or self.pre in BEGUN.split())

@@ -8,19 +8,21 @@ leaf's sequence is one whole text. Committing a path gives its nodes to the row 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
 from specviz.draft import Draft
-from specviz.errors import ModelError, PromptError
-from specviz.models.context import Pass
+from specviz.errors import ModelError
+from specviz.models.context import Pass, check_fits, check_ids, check_path, for_rows, longest
 from specviz.models.llamacpp.native import SEQUENCES, Native
 
 if TYPE_CHECKING:
-    from specviz.models.llamacpp.model import LlamaCpp
+    from numpy.typing import NDArray
 
+    from specviz.models.llamacpp.model import LlamaCpp
+    from specviz.models.protocols import Path, Tokens
 
 NONE = np.empty(0, np.int64)
 
@@ -39,26 +41,18 @@ class LlamaCppContext:
     """
 
     def __init__(self, model: LlamaCpp, prompts: Sequence[Sequence[int]], room: int) -> None:
-        if not prompts or any(len(prompt) == 0 for prompt in prompts):
-            raise PromptError("the prompt is empty; give at least one token")
-        longest = max(len(prompt) for prompt in prompts)
-        if longest > model.max_length:
-            raise PromptError(
-                f"the prompt has {longest} tokens, but {model.name} takes at most {model.max_length}"
-            )
+        length = longest(prompts, model.max_length, model.name)
         if len(prompts) > SEQUENCES:
             raise ModelError(
                 f"llama.cpp decodes at most {SEQUENCES} rows at once, got {len(prompts)}: open fewer"
             )
         self.model = model
         self.rows = len(prompts)
-        self.slots = longest + room
+        self.slots = length + room
         self.length = [len(prompt) for prompt in prompts]
         self.cached = [0] * self.rows
         self._drafts: list[Draft] | None = None
-        self._leaves: list[
-            list[int]
-        ] = []  # of each row's open draft: the first node below each sequence's end
+        self._leaves: list[list[int]] = []  # of each row's open draft: sequences, one for each leaf
         self._ids = np.zeros((self.rows, self.slots), np.int32)
         for row, prompt in enumerate(prompts):
             self._ids[row, : len(prompt)] = _checked(prompt, model)
@@ -76,59 +70,34 @@ class LlamaCppContext:
         """How many more tokens fit behind the longest row, draft nodes included."""
         return min(self.slots, self.model.max_length) - max(self.length)
 
-    def extend(self, tokens: Any) -> None:
-        """Commit tokens that no draft held; they are computed by the next pass.
-
-        Parameters
-        ----------
-        tokens : list of lists of int, one for each row (an empty list leaves its row as it is)
-            For a context of one row also a flat list or a tensor.
-
-        Raises
-        ------
-        ModelError
-            If the tokens do not fit into the room that `open` was asked for.
-        """
-        if self.rows == 1 and (torch.is_tensor(tokens) or not nested(tokens)):
-            tokens = [tokens]
-        if len(tokens) != self.rows:
-            raise ModelError(f"extend got tokens for {len(tokens)} rows; the context has {self.rows}")
-        checked = [_checked(new, self.model) for new in tokens]
+    def extend(self, tokens: Tokens | Sequence[Tokens]) -> None:
+        """As `Context.extend`, of every row."""
+        each = for_rows(tokens, self.rows)
+        if len(each) != self.rows:
+            raise ModelError(f"extend got tokens for {len(each)} rows; the context has {self.rows}")
+        checked = [_checked(new, self.model) for new in each]
         for row, new in enumerate(checked):
-            self._fits(row, len(new), len(new))
+            check_fits(self, row, self.length[row], len(new), len(new))
         self._drop()
         for row, new in enumerate(checked):
             end = self.length[row] + len(new)
             self._ids[row, self.length[row] : end] = new
             self.length[row] = end
 
-    def commit(self, paths: Sequence[Any]) -> None:
-        """Keep these nodes of the drafts just read, drop the others.
-
-        Parameters
-        ----------
-        paths : list of lists of int, one for each row
-            Node indices from the first level down; empty keeps nothing. One row also takes a flat list.
-
-        Raises
-        ------
-        ModelError
-            If no draft is open or the nodes are not a path from the root.
-        """
+    def commit(self, paths: Path | Sequence[Path]) -> None:
+        """As `Context.commit`, of every row."""
         drafts = self._drafts
         if drafts is None:
             raise ModelError("commit follows forward: there is no draft to keep nodes of")
-        if self.rows == 1 and not nested(paths):
-            paths = [paths]
-        if len(paths) != self.rows:
-            raise ModelError(f"commit got paths for {len(paths)} rows; the context has {self.rows}")
-        for row, path in enumerate(paths):
-            if any(drafts[row].parents[node] != before for before, node in zip([-1, *path], path)):
-                raise ModelError(f"commit of row {row}: nodes {list(path)} are not a path from the root")
-        for row, path in enumerate(paths):
-            if len(path):
-                start, end = self.length[row], self.length[row] + len(path)
-                nodes = np.asarray(path, np.int64)
+        each = for_rows(paths, self.rows)
+        if len(each) != self.rows:
+            raise ModelError(f"commit got paths for {len(each)} rows; the context has {self.rows}")
+        nodes_of = [_host(path) for path in each]
+        for row, nodes in enumerate(nodes_of):
+            check_path(drafts[row], nodes.tolist(), row)
+        for row, nodes in enumerate(nodes_of):
+            if len(nodes):
+                start, end = self.length[row], self.length[row] + len(nodes)
                 self._ids[row, start:end] = _host(drafts[row].tokens)[nodes]
                 if sequences := self._leaves[row]:
                     below = drafts[row].mask[_ends(drafts[row]), nodes[-1]]
@@ -152,15 +121,7 @@ class LlamaCppContext:
         self.length = lengths
 
     def reserve(self, room: int) -> None:
-        """Make sure that `room` more tokens fit behind the longest row; what is computed stays.
-
-        The room grows by doubling, up to the model's `max_length`; of one row's the cells are there already.
-
-        Raises
-        ------
-        ModelError
-            If there is no memory for the cells.
-        """
+        """As `Context.reserve`; of one row's the cells are there already."""
         want = min(max(self.length) + room, self.model.max_length)
         if want <= self.slots:
             return
@@ -173,20 +134,7 @@ class LlamaCppContext:
         self._ids = ids
 
     def branch(self, lengths: Sequence[int], room: int) -> LlamaCppContext:
-        """Another context, each row of which is a first part of this one's text, as far as it is computed.
-
-        Parameters
-        ----------
-        lengths : list of int
-            For each row how many of the committed tokens it begins with.
-        room : int
-            As `LlamaCpp.open` takes it.
-
-        Raises
-        ------
-        ModelError
-            If this context has several rows or fewer tokens, or there is no memory for the cells.
-        """
+        """As `Context.branch`: the rows share the cells of what they have in common."""
         if self.rows != 1 or not 1 <= min(lengths) <= max(lengths) <= self.length[0]:
             raise ModelError(
                 f"branch takes lengths from 1 to {self.length[0]} of a context of one row; this one has "
@@ -197,7 +145,7 @@ class LlamaCppContext:
         branch = LlamaCppContext(self.model, [text[:length] for length in lengths], room)
         branch.cached = [min(self.cached[0], length) for length in lengths]
         if any(branch.cached):
-            self.native.move(branch.native, 0)  # rows share the cells of what they have in common
+            self.native.move(branch.native, 0)
             for row, count in enumerate(branch.cached):
                 branch.native.copy(0, row, 0, count)
             branch.native.remove(0, branch.cached[0])
@@ -219,20 +167,13 @@ class LlamaCppContext:
         return sum(self.cached) - before
 
     def forward(self, drafts: Draft | Sequence[Draft], hidden: Sequence[int] = ()) -> Pass:
-        """One pass over the pending tokens and the drafts' nodes.
-
-        Parameters
-        ----------
-        drafts : Draft, or one for each row
-            ``Draft.empty()`` reads the root alone.
-        hidden : sequence of int
-            Must be empty: llama.cpp does not give hidden states.
+        """As `Context.forward`, of every row, without hidden states or an exit rule.
 
         Raises
         ------
         ModelError
             If nodes or positions go beyond the room or the model's context, a node stands elsewhere than at
-            its depth, or the trees have more leaves than llama.cpp has sequences.
+            its depth, the trees have more leaves than llama.cpp has sequences, or hidden states are wanted.
         """
         if isinstance(drafts, Draft):
             if self.rows == 1 and not len(drafts) and not len(hidden):
@@ -243,8 +184,7 @@ class LlamaCppContext:
         if len(hidden):
             raise ModelError(
                 f"{self.model.name} runs on llama.cpp, which gives no hidden states: a method that drafts "
-                f"from "
-                "the target's layers needs a folder in transformers' format"
+                "from the target's layers needs a folder in transformers' format"
             )
         drafts = list(drafts)
         tokens, ends = self._legal(drafts)
@@ -292,9 +232,9 @@ class LlamaCppContext:
                 continue
             tokens[row] = _checked(draft.tokens, self.model)
             if draft.is_chain:
-                self._fits(row, len(draft), len(draft))
+                check_fits(self, row, self.length[row], len(draft), len(draft))
                 continue
-            self._fits(row, len(draft), draft.depth)
+            check_fits(self, row, self.length[row], len(draft), draft.depth)
             if draft.positions is not None and not np.array_equal(draft.offsets, draft.depths):
                 raise ModelError("llama.cpp reads a node at its depth; this draft places one elsewhere")
             ends[row] = _ends(draft)
@@ -401,18 +341,6 @@ class LlamaCppContext:
                 self.native.remove(row, self.cached[row])
         self._drafts, self._leaves = None, []
 
-    def _fits(self, row: int, tokens: int, reach: int) -> None:
-        if self.length[row] + tokens > self.slots:
-            raise ModelError(
-                f"row {row} holds {self.length[row]} of {self.slots} tokens; {tokens} more do not fit: "
-                "open with more room"
-            )
-        if self.length[row] + reach > self.model.max_length:
-            raise ModelError(
-                f"{self.model.name} takes at most {self.model.max_length} tokens; position "
-                f"{self.length[row] + reach - 1} is beyond that"
-            )
-
 
 def _ends(draft: Draft) -> np.ndarray:
     """Nodes of a draft that have no child."""
@@ -421,25 +349,13 @@ def _ends(draft: Draft) -> np.ndarray:
     return np.flatnonzero(leaf[:-1])
 
 
-def nested(values: Sequence[Any]) -> bool:
-    return (
-        len(values) > 0
-        and not isinstance(values[0], (int, np.integer))
-        and not (torch.is_tensor(values[0]) and not values[0].ndim)
-    )
+def _host(tokens: Tokens) -> NDArray[np.int64]:
+    return tokens.cpu().numpy() if isinstance(tokens, torch.Tensor) else np.asarray(tokens, np.int64)
 
 
-def _host(tokens: Any) -> np.ndarray:
-    return tokens.cpu().numpy() if torch.is_tensor(tokens) else np.asarray(tokens, np.int64)
-
-
-def _checked(tokens: Any, model: LlamaCpp) -> Any:
+def _checked(tokens: Tokens, model: LlamaCpp) -> NDArray[np.int64]:
     """Tokens on the host, each of them in the vocabulary."""
-    if not isinstance(tokens, list):
-        tokens = _host(tokens)
-    if len(tokens):
-        low, high = (min(tokens), max(tokens)) if isinstance(tokens, list) else (tokens.min(), tokens.max())
-        if not 0 <= low <= high < model.vocabulary:
-            wrong = int(high if high >= model.vocabulary else low)
-            raise PromptError(f"token id {wrong} is outside {model.name}'s vocabulary of {model.vocabulary}")
-    return tokens
+    values = _host(tokens)
+    if len(values):
+        check_ids(values.min(), values.max(), model)
+    return values

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import ctypes
 from collections import deque
+from collections.abc import Callable
 from functools import cache
 from importlib import metadata
-from typing import Any
+from types import ModuleType
 
 from specviz.errors import ModelError, install
 
@@ -15,11 +16,11 @@ CONTINUES = 5  # GGML_LOG_LEVEL_CONT
 MISSING = f"llama.cpp is not installed; a GGUF file needs it: {install('llamacpp')}"
 
 _lines: deque[str] = deque(maxlen=8)  # what the library complained of last
-_keep: list[Any] = []  # the callback must outlive the library's use of it
+_keep: list[Callable[..., None]] = []  # the callback must outlive the library's use of it
 
 
 @cache
-def library() -> Any:
+def library() -> ModuleType:
     """llama-cpp-python's low-level module, its backend started.
 
     Raises
@@ -36,7 +37,7 @@ def library() -> Any:
     level = 0
 
     @llama.llama_log_callback
-    def heard(new: int, text: bytes, _: Any) -> None:
+    def heard(new: int, text: bytes, _: int | None) -> None:
         nonlocal level
         if new != CONTINUES:
             level = new

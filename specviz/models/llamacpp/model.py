@@ -8,7 +8,6 @@ import weakref
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 
@@ -19,10 +18,7 @@ from specviz.models.llamacpp.context import LlamaCppContext
 from specviz.models.llamacpp.library import last_message, library, system, versions
 from specviz.models.llamacpp.native import Native, rounded
 from specviz.models.llamacpp.text import GgufText, Tokenizer
-from specviz.models.text import check_vocabularies
-
-if TYPE_CHECKING:
-    from specviz.models.protocols import Prompt, TextModel
+from specviz.models.text import Text, TokenizedModel
 
 PREFIX = "gguf:"
 CONTEXT = 4096  # tokens of a context, where the model knows as many positions and the caller does not say
@@ -96,7 +92,7 @@ class Weights:
         return room.value.decode("utf8", "replace") if count >= 0 else None
 
 
-class LlamaCpp:
+class LlamaCpp(TokenizedModel):
     """A causal language model in a GGUF file behind the seam's verbs.
 
     Parameters
@@ -176,7 +172,7 @@ class LlamaCpp:
                 f"{self.name} cannot be served: its vocabulary names no end token, so no text would end; "
                 "convert the model again"
             )
-        self.text = GgufText(self.tokenizer, self.vocabulary, self.eos)
+        self.text: Text = GgufText(self.tokenizer, self.vocabulary, self.eos)
         self.parameters = int(lib.llama_model_n_params(pointer))
         self.layers = int(lib.llama_model_n_layer(pointer))
         self.positions = int(lib.llama_model_n_ctx_train(pointer))
@@ -234,47 +230,11 @@ class LlamaCpp:
         with open(self.path, "rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
 
-    # -- text -----------------------------------------------------------------------------------
-
-    def encode(self, prompt: Prompt, *, raw: bool = False) -> list[int]:
-        """Token ids of a text, of chat messages, or of ids (checked); see `Text.encode`."""
-        return self.text.encode(prompt, self.name, raw=raw)
-
-    def decode(self, ids: Sequence[int]) -> str:
-        """The text of `ids`, control tokens left out."""
-        return self.text.decode(ids)
-
-    def piece(self, token: int) -> bytes:
-        """The bytes that a token stands for."""
-        return self.text.piece(token)
-
-    def check_vocabulary(self, other: TextModel) -> None:
-        """Check that token ids mean the same in both models; see `TorchModel.check_vocabulary`."""
-        check_vocabularies(self, other)
-
     # -- running ----------------------------------------------------------------------------------
 
     def open(self, prompts: Sequence[Sequence[int]], room: int) -> LlamaCppContext:
-        """A context holding `prompts` (token ids, one list a row), not yet computed.
-
-        Parameters
-        ----------
-        prompts : list of lists of int
-        room : int
-            Most tokens that will stand behind the longest prompt at any time, draft nodes included.
-
-        Raises
-        ------
-        PromptError
-            If a prompt is empty, longer than the model's context, or holds an id that the model lacks.
-        ModelError
-            If there are too many rows, or no memory for the cells.
-        """
+        """As `Model.open`; there are at most as many rows as llama.cpp has sequences."""
         return LlamaCppContext(self, prompts, room)
-
-    def left(self, prompt: int) -> int:
-        """How many tokens can be written behind a prompt of so many."""
-        return self.max_length - prompt
 
     def first(self, layers: int) -> LlamaCpp:
         """Refused: llama.cpp runs all layers or none."""

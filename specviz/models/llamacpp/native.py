@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -17,7 +17,7 @@ from specviz.errors import ModelError
 from specviz.models.llamacpp.library import last_message, library
 
 if TYPE_CHECKING:
-    from specviz.models.llamacpp.model import LlamaCpp
+    from specviz.models.llamacpp.model import LlamaCpp, Weights
 
 SEQUENCES = 256  # LLAMA_MAX_SEQ: sequence ids are smaller
 BATCH = 2048  # most tokens of a pass
@@ -135,8 +135,8 @@ class Native:
         """
         address = ctypes.addressof(self.lib.llama_get_logits(self.pointer).contents)
         if self._view is None or self._view[:2] != (address, rows):
-            block = (ctypes.c_char * (rows * self.vocabulary * 4)).from_address(address)
-            self._view = address, rows, np.frombuffer(block, np.float32).reshape(rows, self.vocabulary)
+            block = (ctypes.c_float * (rows * self.vocabulary)).from_address(address)
+            self._view = address, rows, np.ctypeslib.as_array(block).reshape(rows, self.vocabulary)
         return torch.from_numpy(self._view[2].copy())
 
     def one(self, token: int, position: int) -> torch.Tensor:
@@ -187,7 +187,7 @@ class Native:
             raise ModelError(f"this context knows sequences 0 to {self.sequences - 1}, not {sequence}")
 
 
-def _free(pointer: Any, weights: Any) -> None:
+def _free(pointer: ctypes.c_void_p, weights: Weights) -> None:
     library().llama_free(pointer)
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from specviz.errors import ModelError
 from specviz.models.llamacpp.library import library
@@ -116,7 +117,7 @@ class Tokenizer:
         ends = [i for i in ends if i == first or i != assumed]
         return tuple(sorted(ends, key=lambda i: (i != first, i)))
 
-    def _named(self, name: str, ask: Any) -> int:
+    def _named(self, name: str, ask: Callable[[ctypes.c_void_p], int]) -> int:
         """The id of ``bos`` or ``eos``, -1 where there is none.
 
         Where a byte-level file names none llama.cpp assumes id 11, GPT-2's, which means something else here.
@@ -132,7 +133,7 @@ class Tokenizer:
             tokens[f"{name}_token"] = self.names[token] if token >= 0 else ""
         return tokens
 
-    def apply_chat_template(self, messages: list[dict], **_: Any) -> str:
+    def apply_chat_template(self, messages: list[dict[str, str]], **_: bool) -> str:
         """The chat as text, by transformers' own sandboxed rendering, the answer's beginning last."""
         from transformers.utils.chat_template_utils import render_jinja_template
 

@@ -8,18 +8,22 @@ the query and key projections change places.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from specviz.errors import ModelError
 from specviz.files import replacing
 from specviz.models.llamacpp.library import MISSING
+
+if TYPE_CHECKING:
+    from gguf import GGUFWriter
+    from specviz.models.protocols import AnyTokenizer, Settings, Spec
 
 NAMES = {"f32": "float32", "f16": "float16", "q8_0": "Q8_0", "q4_k_m": "Q4_K_M"}
 ARCHITECTURES = {"llama": "llama", "mistral": "llama", "qwen2": "qwen2", "qwen3": "qwen3"}
@@ -56,7 +60,7 @@ class Written:
         return f"{self.path} ({size:.1f} MB; tensors: {many})"
 
 
-def write_gguf(model: Any, path: str | Path, type: str = "f16", force: bool = False) -> Written:
+def write_gguf(model: Spec, path: str | Path, type: str = "f16", force: bool = False) -> Written:
     """Write a model as a GGUF file.
 
     Parameters
@@ -120,18 +124,16 @@ def tensors(path: Path) -> dict[str, list[str]]:
 class _Source:
     """What is to be written: config, weights by name, tokenizer."""
 
-    def __init__(self, model: Any) -> None:
-        if not hasattr(model, "net"):
-            from specviz.models.loading import load
+    def __init__(self, model: Spec) -> None:
+        from specviz.models.loading import load
+        from specviz.models.torch_model import TorchModel
 
-            model = load(model, dtype="auto")
-            if not hasattr(model, "net"):
-                raise ModelError(
-                    f"{model.name} is a GGUF file already; write_gguf takes what transformers runs"
-                )
-        self.name, self.config, self.tokenizer = model.name, model.net.config, model.tokenizer
-        self._net = model.net
-        generation = getattr(model.net, "generation_config", None)
+        loaded = load(model, dtype="auto")
+        if not isinstance(loaded, TorchModel):
+            raise ModelError(f"{loaded.name} is a GGUF file already; write_gguf takes what transformers runs")
+        self.tokenizer: AnyTokenizer = loaded.tokenizer
+        self.name, self.config, self._net = loaded.name, loaded.net.config, loaded.net
+        generation = getattr(loaded.net, "generation_config", None)
         ends = getattr(generation, "eos_token_id", None)
         ends = self.config.eos_token_id if ends is None else ends
         self.eos = (
@@ -179,7 +181,7 @@ class _Source:
                 yield name, tensor.detach().to("cpu", torch.float32).numpy()
 
 
-def _pre_tokenizer(vocabulary: dict[str, Any], refuse: Any) -> str:
+def _pre_tokenizer(vocabulary: Settings, refuse: Callable[[str], ModelError]) -> str:
     """llama.cpp's name of how a tokenizer cuts text before the merges."""
     model = vocabulary["model"]
     if model["type"] != "BPE" or model.get("byte_fallback"):
@@ -244,7 +246,7 @@ def turned(rows: np.ndarray, heads: int) -> np.ndarray:
     return rows.reshape(heads, 2, -1, *rows.shape[1:]).swapaxes(1, 2).reshape(rows.shape)
 
 
-def _describe(out: Any, source: _Source, type: str) -> None:
+def _describe(out: GGUFWriter, source: _Source, type: str) -> None:
     """The shape, as llama.cpp names it."""
     import gguf
 
@@ -269,7 +271,7 @@ def _describe(out: Any, source: _Source, type: str) -> None:
     out.add_vocab_size(config.vocab_size)
 
 
-def _words(out: Any, source: _Source) -> None:
+def _words(out: GGUFWriter, source: _Source) -> None:
     """The tokenizer: pieces, merges, what each special token is for, the chat template."""
     from gguf import TokenType
 
