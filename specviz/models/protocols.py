@@ -160,6 +160,8 @@ class Model(Drafter, TextModel, Protocol):
         Most tokens of one text.
     device : torch.device
         Where ids are taken and logits arrive.
+    dtype : torch.dtype or str
+        The number format; llama.cpp's is a name.
     """
 
     layers: int
@@ -167,6 +169,9 @@ class Model(Drafter, TextModel, Protocol):
 
     @property
     def device(self) -> torch.device: ...
+
+    @property
+    def dtype(self) -> torch.dtype | str: ...
 
     def open(self, prompts: Sequence[Sequence[int]], room: int) -> Context:
         """A context of `prompts`, not yet computed; `room` tokens fit after the longest one."""
