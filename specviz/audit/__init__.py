@@ -12,8 +12,9 @@ from . import law
 from .batches import run as batches
 from .canvases import run as canvases
 from .result import AuditResult, Difference, Row
+from .setup import served
 from .soak import soak
-from .text import run, served
+from .text import run
 from .updates import default as stream_methods
 from .updates import run as streams
 

@@ -9,8 +9,9 @@ within the bound: then rounding has turned a decision. Anything else is a bug.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -22,38 +23,24 @@ from ..errors import ParameterError
 from ..loop.batch import check_rows, decode_batch
 from ..loop.checks import check_batchable
 from ..loop.cycle import Cycle, decode
-from ..methods.base import Method
+from ..loop.drafters import Loadable
+from ..loop.machine import number_format
 from ..methods.sampling import Sampling
-from .reference import reference_of
+from ..models.protocols import Model
+from . import law, setup
+from .law import GREEDY, Make
+from .reference import reference_of, shared_length
 from .result import AuditResult, Difference, Row
-from .text import (
-    Decoding,
-    _Audit,
-    _backend,
-    _exact,
-    _factory,
-    _label,
-    _measure,
-    _raised,
-    _rows_read,
-    _spell,
-    _text,
-    audited_model,
-    check_causal,
-    choose,
-    counter,
-    encoded,
-    result_of,
-)  # fmt: skip
+from .text import Decoding, Text, _Audit, _measure, _rows_read, _text, result_of
 
 ROUNDS = 4  # batches' worth of prompts that are decoded in one go, so that rows come and go
 
 
 def run(
-    model: Any,
-    drafts: Any = None,
-    prompts: Sequence[Any] = (),
-    methods: Sequence[Any] | None = None,
+    model: Loadable,
+    drafts: Loadable | None = None,
+    prompts: Sequence[setup.Entry] = (),
+    methods: Sequence[setup.Given] | None = None,
     batch: int = 8,
     max_new_tokens: int = 64,
     dtype: str | None = None,
@@ -61,7 +48,7 @@ def run(
     threads: int | None = None,
     sampled: int = 20,
     temperature: float = 1.0,
-    progress: Callable[[int, int], None] | None = None,
+    progress: setup.Progress = None,
     top_k: int = 0,
     top_p: float = 1.0,
     seed: int = 0,
@@ -89,112 +76,105 @@ def run(
         Before any work.
     """
     batch = check_int("batch", batch, 1)
-    with _backend(threads):
-        target = audited_model(model, device, dtype)
-        check_causal(target)
-        ids = encoded(target, prompts)
+    with setup.on_backend(threads):
+        target = setup.audited_model(model, device, dtype)
+        setup.check_causal(target)
+        ids = setup.encoded(target, prompts)
         given = catalogue.names("prompt") if methods is None else methods
-        factories = [_cold(_factory(each)) for each in catalogue.as_list(given)]
+        factories = [_cold(setup.factory(each)) for each in catalogue.as_list(given)]
         if methods is None:  # a pass that leaves early is one row's own: no batch is run so
             factories = [make for make in factories if make().exit_rule is None]
         for make in factories:
             check_batchable(make(), [])
         check_rows(target)
-        chosen = choose(target, factories, drafts, methods is None, device, dtype)
-        check_rows(*chosen.drafters)
+        lineup = setup.Lineup.choose(target, factories, drafts, methods is not None, device, dtype)
+        check_rows(*lineup.drafters)
         reference = reference_of(target)
         bound = _measure(target, reference, ids, max_new_tokens)
         pairs = [
             (sampling, some, make, drafter)
-            for sampling, some in ((Sampling(), ids), (Sampling(temperature, top_k, top_p), ids[:sampled]))
+            for sampling, some in ((GREEDY, ids), (Sampling(temperature, top_k, top_p), ids[:sampled]))
             if some
-            for make in chosen.factories
+            for make, drafter in lineup.pairs()
             if sampling.greedy or not make().only_greedy
-            for drafter in make().suited(chosen.drafters)
         ]
-        tick = counter(progress, len(pairs))
+        tick = setup.counter(progress, len(pairs))
         rows = []
         for sampling, some, make, drafter in pairs:
             audit = _Rows(target, reference, Decoding(sampling, max_new_tokens, bound.value, seed))
             rows.append(audit.method(make, drafter, some, batch))
             tick()
-        return result_of(target, max_new_tokens, bound, rows, left_out=chosen.left_out)
+        return result_of(target, max_new_tokens, bound, rows, left_out=lineup.left_out)
 
 
 class _Rows(_Audit):
     """Compares rows with single runs."""
 
-    def method(self, make: Callable[[], Method], drafter: Any, prompts: list[list[int]], batch: int) -> Row:
+    def method(self, make: Make, drafter: Model | None, prompts: list[list[int]], batch: int) -> Row:
         """One method with one draft, all prompts."""
-        named = f"{_spell(self.sampling)}, {batch} rows"
-        row = Row(_label(make()), drafter.name if drafter else "", named, self.bound, spared=1)
-        options = {
+        name = f"{law.spell(self.sampling)}, {batch} rows"
+        row = Row(setup.label(make()), drafter.name if drafter else "", name, self.bound, spared=1)
+        options: dict[str, Any] = {
             "drafter": drafter, "sampling": self.sampling, "max_new_tokens": self.limit,
             "seed": self.decoding.seed,
         }  # fmt: skip
-        exact = self.sampling.greedy and _exact(make(), self.sampling, self.target)
+        exact = self.sampling.greedy and not setup.is_lossy(make(), number_format(self.target))
         for first in range(0, len(prompts), ROUNDS * batch):
             some = prompts[first : first + ROUNDS * batch]
-            found: list[list[Cycle]] = [[] for _ in some]
-            failed = ""
+            rows: list[list[Cycle]] = [[] for _ in some]
             try:
                 for cycles in decode_batch(self.target, some, make(), rows=batch, **options):
                     for cycle in cycles:
-                        found[cycle.prompt].append(cycle)
+                        rows[cycle.prompt].append(cycle)
             except Exception as error:  # a batch that raises has not written its texts
-                failed = f"the batch raised {_raised(error)}"
+                for i in range(len(some)):
+                    words = f"the batch raised {setup.raised(error)}"
+                    row.count([Difference(first + i, -1, "bug", words)])
+                continue
             for i, prompt in enumerate(some):
-                if failed:
-                    row.count([Difference(first + i, -1, "bug", failed)])
-                    continue
                 alone = list(decode(self.target, prompt, make(), prompt=i, **options))
-                row.tokens += len(_text(found[i]))
-                row.count(self.compare(first + i, prompt, found[i], alone, exact))
+                row.tokens += len(_text(rows[i]))
+                row.count(self.compare(first + i, prompt, rows[i], alone, exact))
         return row
 
     def compare(
         self, number: int, prompt: list[int], row: list[Cycle], alone: list[Cycle], exact: bool
     ) -> list[Difference]:
-        """What sets a row apart from its single run; `exact`: it is greedy, and the text the target's own."""
-        text, expected = _text(row), _text(alone)
-        read, other = _rows_read(row), _rows_read(alone)
-        part = next((i for i, (a, b) in enumerate(zip(expected, text)) if a != b), None)
-        if part is None and len(text) != len(expected):
-            words = f"the row has {len(text)} tokens; alone the text has {len(expected)}"
-            return [Difference(number, min(len(text), len(expected)), "bug", words)]
-        if part is not None and exact:
-            pair = expected[part], text[part]
-            rows = read[part], other[part]
-            return [self.place(number, prompt, text[:part], *pair, *rows, "the text decoded alone")]
-        if part is not None:
-            return [self.turned(number, part, row, alone)]
-        for i, (a, b) in enumerate(zip(read, other)):
+        """Judge a row beside its single run; `exact`: it is greedy, and the text the target's own."""
+        text, other = (Text(number, prompt, _text(each), _rows_read(each)) for each in (row, alone))
+        part = shared_length(text.tokens, other.tokens)
+        if part < min(len(text.tokens), len(other.tokens)):
+            if exact:
+                expected = other.tokens[part], other.rows[part]
+                return [self.place(text, part, *expected, "the text decoded alone")]
+            return [self.turned(text, part, row, alone)]
+        if len(text.tokens) != len(other.tokens):
+            words = f"the row has {len(text.tokens)} tokens; alone the text has {len(other.tokens)}"
+            return [text.bug(part, words)]
+        for i, (a, b) in enumerate(zip(text.rows, other.rows)):
             if a is not None and b is not None and (apart := _apart(a, b)) > 2 * self.bound:
-                words = (
-                    f"logits differ by {apart:.1e} from those of the single run (bound {2 * self.bound:.1e})"
-                )
-                return [Difference(number, i, "bug", f"{words}, though no token changed", distance=apart)]
+                words = f"logits differ by {apart:.1e} from those of the single run"
+                words += f" (bound {2 * self.bound:.1e}), though no token changed"
+                return [text.bug(i, words, apart)]
         return []
 
-    def turned(self, number: int, part: int, row: list[Cycle], alone: list[Cycle]) -> Difference:
+    def turned(self, text: Text, part: int, row: list[Cycle], alone: list[Cycle]) -> Difference:
         """Whether rounding alone can have parted two texts: judged at the first cycle that differs."""
         worst = 0.0
         for one, other in zip(row, alone):
             worst = max(worst, _between(one, other))
             if not _same_uniforms(one, other):
-                return Difference(number, part, "bug", f"cycle {one.number} drew other random numbers")
+                return text.bug(part, f"cycle {one.number} drew other random numbers")
             if worst > 2 * self.bound:
                 words = f"in cycle {one.number} logits differ by {worst:.1e} (bound {2 * self.bound:.1e})"
-                return Difference(
-                    number, part, "bug", f"{words} from those of the single run", distance=worst
-                )
+                return text.bug(part, f"{words} from those of the single run", worst)
             if one.tokens != other.tokens or one.status != other.status:
                 break
         words = f"a decision of cycle {one.number} was turned by rounding: logits differ by {worst:.1e}"
-        return Difference(number, part, "noise", words, distance=worst)
+        return Difference(text.number, part, "noise", words, distance=worst)
 
 
-def _cold(make: Callable[[], Method]) -> Callable[[], Method]:
+def _cold(make: Make) -> Make:
     """The method, remembering for one prompt only where it would for all."""
     method = make()
     if method.streams:
@@ -211,37 +191,23 @@ def _apart(one: torch.Tensor, other: torch.Tensor) -> float:
 
 
 def _between(one: Cycle, other: Cycle) -> float:
-    """Largest difference of what two cycles read before they part: rows behind the same tokens."""
+    """Largest difference of what two cycles read before they part: rows after the same tokens."""
     if one.verdict is None or other.verdict is None or one.draft is None or other.draft is None:
         return 0.0
-    found = [0.0]
-    said = (one.draft.logits, other.draft.logits)
-    believed = [[] if logits is None else list(logits) for logits in said]
-    shared = 0
-    for a, b in zip(one.verdict.tokens, other.verdict.tokens):
-        if a != b:
-            break
-        shared += 1
-    found += [_apart(a, b) for a, b in zip(*(rows[: shared + 1] for rows in believed))]
-    if (
-        one.scores is not None
-        and other.scores is not None
-        and np.array_equal(one.draft.parents[:shared], other.draft.parents[:shared])
-    ):
-        found += [_apart(a, b) for a, b in zip(one.scores[: shared + 1], other.scores[: shared + 1])]
-    return max(found)
+    shared = shared_length(one.verdict.tokens, other.verdict.tokens)
+    pairs = [(one.draft.logits, other.draft.logits)]
+    if np.array_equal(one.draft.parents[:shared], other.draft.parents[:shared]):
+        pairs.append((one.scores, other.scores))
+    rows = (zip(*pair) for pair in pairs if pair[0] is not None and pair[1] is not None)
+    return max((_apart(a, b) for both in rows for a, b in islice(both, shared + 1)), default=0.0)
 
 
 def _same_uniforms(one: Cycle, other: Cycle) -> bool:
     """Whether both cycles drew the same numbers, as far as both drew."""
     if one.verdict is None or other.verdict is None:
         return one.verdict is other.verdict
-    drawn = one.verdict.token_u, other.verdict.token_u
-    if None not in drawn and drawn[0] != drawn[1]:
+    if one.verdict.token_u is not None and other.verdict.token_u not in (None, one.verdict.token_u):
         return False
     if one.verdict.u is None or other.verdict.u is None:
         return True
-    a, b = (np.asarray(cycle.verdict.u, np.float64) for cycle in (one, other))  # type: ignore[union-attr]
-    n = min(len(a), len(b))
-    a, b = a[:n], b[:n]
-    return bool((np.isnan(a) | np.isnan(b) | (a == b)).all())
+    return all(a == b or np.isnan(a) or np.isnan(b) for a, b in zip(one.verdict.u, other.verdict.u))

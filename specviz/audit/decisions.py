@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, TypeAlias
 
 import numpy as np
+import pandas as pd
 
 from ..methods import find, names, of_session
 from ..methods.kinds import SampledTreeMethod
 from ..methods.sampling import Sampling
+from ..trace import Trace
+from .reference import Reference, Stepwise
 from .result import Difference
 
+Decoded: TypeAlias = tuple[int, Trace, dict[int, list[int]]]  # first prompt, trace, texts by its prompts
+Faults: TypeAlias = Iterator[tuple[Any, str]]  # prompts, each with a sentence
 ROUNDING = 1e-6  # probabilities are recorded in float32
 LOGS = 1e-4  # and their logarithms differ from the logits' difference by what a softmax rounds
 TINY = 1e-30  # below it float32 keeps fewer digits
 
 
 def recorded(
-    traces: list[tuple[int, Any, dict[int, list[int]]]],
-    reference: Any,
-    sampling: Sampling,
-    bound: float,
-    most: int,
+    traces: list[Decoded], reference: Reference | Stepwise, sampling: Sampling, bound: float, most: int
 ) -> list[Difference]:
     """What the traces of a method get wrong.
 
@@ -41,10 +43,10 @@ def recorded(
     list of Difference
         All bugs.
     """
-    found = []
+    bugs = []
     for first, trace, texts in traces:
-        for prompt, words in _again(trace, texts) + _gaps(trace) + _windows(trace):
-            found.append(Difference(first + prompt, -1, "bug", words))
+        for prompt, words in (*_again(trace, texts), *_gaps(trace), *_windows(trace)):
+            bugs.append(Difference(first + int(prompt), -1, "bug", words))
         prompts = [p["tokens"] for p in trace.run["prompts"]]
         picks = sorted(texts)[:: max(1, len(texts) // most)][:most]
         tables = _tables(trace)
@@ -54,70 +56,66 @@ def recorded(
                 plain = rows.softmax(-1).cpu().numpy()
                 warped = plain if sampling.greedy else sampling.probabilities(rows).cpu().numpy()
                 if (worst := _compare(tables, prompt, plain, warped, bound)) is not None:
-                    found.append(Difference(first + prompt, *worst))
-    return found
+                    bugs.append(Difference(first + prompt, *worst))
+    return bugs
 
 
-def _again(trace: Any, texts: dict[int, list[int]]) -> list[tuple[int, str]]:
+def _again(trace: Trace, texts: dict[int, list[int]]) -> Faults:
     """Decisions that the record does not repeat, and recorded texts that are not what was emitted."""
-    found = []
     again = trace.recheck()
     for prompt, some in again[~again["agrees"]].groupby("prompt", observed=True):
         first = some.iloc[0]
         words = (
-            f"{len(some)} recorded decisions are not what the rule ({first['rule']}) makes of the recorded"
+            f"{len(some)} recorded decisions are not what the rule ({first['rule']}) makes of the recorded "
         )
-        found.append(
-            (int(prompt), f"{words} numbers; the first in cycle {first['cycle']}, node {first['node']}")
-        )
+        yield prompt, f"{words}numbers; the first in cycle {first['cycle']}, node {first['node']}"
     outputs = trace.outputs
     written = outputs[outputs["kept"]].groupby("prompt", observed=True)["token"].apply(list).to_dict()
     for prompt, text in texts.items():
         if written.get(prompt, []) != text:
-            found.append((prompt, "the recorded text is not the emitted one"))
-    return found
+            yield prompt, "the recorded text is not the emitted one"
 
 
-def _gaps(trace: Any) -> list[tuple[int, str]]:
+def _gaps(trace: Trace) -> Faults:
     """Gaps that do not follow from the recorded probabilities, thresholds not from the confidences."""
     nodes, run = trace.nodes, trace.run
     nodes = nodes[nodes["gap"].notna() & (nodes["p"] > TINY)]
     if not len(nodes):
-        return []
+        return
     first = trace.tops("pred")
     first = first.loc[first["place"] == 0, ["prompt", "cycle", "node", "p"]]
     first = first.rename(columns={"node": "parent", "p": "most"})
     nodes = nodes.merge(first, on=["prompt", "cycle", "parent"])
-    off = np.abs(np.log(nodes["most"].to_numpy(np.float64) / nodes["p"].to_numpy(np.float64)) - nodes["gap"])
-    wrong = nodes[off > LOGS * (1 + nodes["gap"].abs())]
-    found = [
-        (int(prompt), f"the recorded gap {some.iloc[0]['gap']:.6g} of a node is not that of the recorded "
-         f"probabilities, in cycle {some.iloc[0]['cycle']}")
-        for prompt, some in wrong.groupby("prompt", observed=True)
-    ]  # fmt: skip
-    if run["method"] != "cm_asd":
-        return found
-    given, score = run["parameters"], nodes["score"].to_numpy(np.float64)
-    moved = {"as_written": 1 - score, "as_described": score}[given["gap"]] * given["adaptive_verification"]
-    off = np.abs(given["tau_base"] + given["gamma"] * moved - nodes["threshold"])
-    wrong = nodes[off > ROUNDING * (1 + nodes["threshold"])]
-    return found + [
-        (int(prompt), f"the recorded threshold {some.iloc[0]['threshold']:.6g} of a node does not follow "
-         f"from its confidence, in cycle {some.iloc[0]['cycle']}")
-        for prompt, some in wrong.groupby("prompt", observed=True)
-    ]  # fmt: skip
+    gap = np.log(nodes["most"].to_numpy(np.float64) / nodes["p"].to_numpy(np.float64))
+    yield from _wrong(nodes, "gap", gap, LOGS, "is not that of the recorded probabilities")
+    if run["method"] == "cm_asd":
+        given, score = run["parameters"], nodes["score"].to_numpy(np.float64)
+        moved = {"as_written": 1 - score, "as_described": score}[given["gap"]] * given[
+            "adaptive_verification"
+        ]
+        threshold = given["tau_base"] + given["gamma"] * moved
+        yield from _wrong(nodes, "threshold", threshold, ROUNDING, "does not follow from its confidence")
 
 
-def _windows(trace: Any) -> list[tuple[int, str]]:
+def _wrong(nodes: pd.DataFrame, column: str, expected: np.ndarray, limit: float, words: str) -> Faults:
+    """Where a column is not what was expected, up to a relative error."""
+    off = np.abs(expected - nodes[column]) > limit * (1 + nodes[column].abs())
+    for prompt, some in nodes[off].groupby("prompt", observed=True):
+        first = some.iloc[0]
+        yield (
+            prompt,
+            f"the recorded {column} {first[column]:.6g} of a node {words}, in cycle {first['cycle']}",
+        )
+
+
+def _windows(trace: Trace) -> Faults:
     """Cycles of CM-ASD that sent more or fewer tokens than the recorded confidences allow."""
     run = trace.run
     if run["method"] != "cm_asd" or not run["parameters"]["adaptive_drafting"]:
-        return []
+        return
     given, ends = run["parameters"], run["eos"] or []
-    nodes = trace.nodes
-    found = []
-    for (prompt, cycle), chain in nodes.groupby(["prompt", "cycle"], observed=True):
-        over = chain["token"].isin(ends).cumsum().shift(fill_value=0) > 0  # behind an end token
+    for (prompt, cycle), chain in trace.nodes.groupby(["prompt", "cycle"], observed=True):
+        over = chain["token"].isin(ends).cumsum().shift(fill_value=0) > 0  # after an end token
         drafted = chain[~over]
         claim = given["alpha"] * given["k_max"] * drafted["score"].mean()
         # The mean was taken in float64 of float32 numbers; a claim at a whole number may fall on either side.
@@ -127,12 +125,11 @@ def _windows(trace: Any) -> list[tuple[int, str]]:
         }
         sent = int((chain["status"] != "unsent").sum())
         if sent not in {min(window, len(drafted)) for window in windows}:
-            found.append((int(prompt), f"{sent} tokens were sent in cycle {cycle}, where the window of the "
-                          f"recorded confidences holds {min(windows)}"))  # fmt: skip
-    return found
+            words = f"{sent} tokens were sent in cycle {cycle}, where the window of the recorded confidences"
+            yield prompt, f"{words} holds {min(windows)}"
 
 
-def _tables(trace: Any) -> dict[str, Any]:
+def _tables(trace: Trace) -> dict[str, pd.DataFrame]:
     keep = trace.cycles[["prompt", "cycle", "keep"]]
     nodes = trace.nodes
     nodes = nodes[nodes["status"].isin(["accepted", "rejected"])].merge(keep, on=["prompt", "cycle"])
@@ -149,7 +146,7 @@ def _tables(trace: Any) -> dict[str, Any]:
 
 
 def _compare(
-    tables: dict[str, Any], prompt: int, plain: np.ndarray, warped: np.ndarray, bound: float
+    tables: dict[str, pd.DataFrame], prompt: int, plain: np.ndarray, warped: np.ndarray, bound: float
 ) -> tuple[int, str, str] | None:
     """The worst recorded probability of a text, if it is beyond the bound: position, verdict, reason."""
     worst = (0.0, -1, "")
@@ -161,7 +158,7 @@ def _compare(
         table = tables[name]
         table = table[(table["prompt"] == prompt) & table["p"].notna()]
         place = at(table).to_numpy(np.int64)
-        inside = (place >= 0) & (place < len(p))  # behind the end there is nothing to compare with
+        inside = (place >= 0) & (place < len(p))  # after the end there is nothing to compare with
         table, place = table[inside], place[inside]
         if not len(table):
             continue
@@ -172,5 +169,5 @@ def _compare(
     limit = bound + ROUNDING
     if worst[0] <= limit:
         return None
-    what = {"outputs": "an emitted token", "nodes": "a judged node", "tops": "a candidate"}[worst[2]]
-    return worst[1], "bug", f"the recorded probability of {what} is off by {worst[0]:.1e} (bound {limit:.1e})"
+    of = {"outputs": "an emitted token", "nodes": "a judged node", "tops": "a candidate"}[worst[2]]
+    return worst[1], "bug", f"the recorded probability of {of} is off by {worst[0]:.1e} (bound {limit:.1e})"

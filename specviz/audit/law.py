@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
-from types import SimpleNamespace
-from typing import Any
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from functools import cache, partial
+from itertools import chain, pairwise, product
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import torch
@@ -22,16 +21,31 @@ from torch import Tensor
 from ..draft import Draft
 from ..errors import ParameterError
 from ..loop.cycle import decode
+from ..methods import find
 from ..methods.base import Method
 from ..methods.kinds import SampledTreeMethod
 from ..methods.sampling import Sampling
+from ..models.context import Pass
+from .reference import Reference, Stepwise, reference_of
+from .result import ChiSquare, LawResult
+
+if TYPE_CHECKING:
+    from ..loop.cycle import Target
+    from ..models.protocols import Model, Prompt
+
+Make: TypeAlias = Callable[[], Method]  # makes a method anew
+Words: TypeAlias = tuple[int, ...]  # the tokens of a text
+Law: TypeAlias = dict[Words, float]  # by text its probability
+Key: TypeAlias = tuple[int, int, int]  # of a uniform number: its cycle, its use and its place
+Numbers: TypeAlias = dict[Key, float]
+Trail: TypeAlias = tuple[tuple[Hashable, ...], ...]  # by cycle everything that the method did
 
 TOLERANCE = 1e-9
 STEP = 1e-13  # how finely a cell's edge is found
 GRID = 5  # cells that are looked into before any edge is known
 FILLING = 32  # tokens that a method which remembers has decoded before, where it is to be warm
+GREEDY = Sampling()
 SETTINGS = (Sampling(1.0), Sampling(0.6), Sampling(0.9, top_k=2), Sampling(1.2, top_p=0.9))
-CHANCE = 1e-4  # a chi-square test fails by chance this often
 EXPECTED = 5.0  # draws that a cell of the chi-square test should expect; rarer ones are pooled
 
 
@@ -53,9 +67,9 @@ class Table:
     def __init__(
         self, vocabulary: int, seed: int, near: Table | None = None, eos: tuple[int, ...] = ()
     ) -> None:
-        self.vocabulary, self.seed, self.near, self.name = vocabulary, seed, near, f"table-{seed}"
-        self.eos = eos
-        self._rows: dict[tuple[int, ...], Tensor] = {}
+        self.vocabulary, self.seed, self.near, self.eos = vocabulary, seed, near, eos
+        self.name = f"table-{seed}"
+        self._rows: dict[Words, Tensor] = {}
 
     def logits(self, text: Sequence[int]) -> Tensor:
         """What follows `text`, [vocabulary]."""
@@ -66,12 +80,16 @@ class Table:
         return self._rows[key]
 
     def left(self, prompt: int) -> int:
-        """How many tokens can be written behind a prompt of so many."""
+        """How many tokens can follow a prompt of so many."""
         return self.max_length - prompt
 
-    def open(self, prompts: Sequence[Sequence[int]], room: int) -> _Text:
+    def open(self, prompts: Sequence[Sequence[int]], room: int) -> _Text | _Pairs:
         """A context of one row."""
         return _Text(self, list(prompts[0]))
+
+    def texts(self, length: int) -> Iterator[Words]:
+        """All texts of fewer than `length` tokens."""
+        return chain.from_iterable(product(range(self.vocabulary), repeat=n) for n in range(length))
 
 
 class Reader(Table):
@@ -79,7 +97,7 @@ class Reader(Table):
 
     kind, apart, layers = "eagle", True, (0,)
 
-    def open(self, prompts: Sequence[Sequence[int]], room: int) -> Any:
+    def open(self, prompts: Sequence[Sequence[int]], room: int) -> _Pairs:
         """A context of one row; nothing but the first token is read."""
         return _Pairs(self, list(prompts[0][:1]))
 
@@ -110,7 +128,7 @@ class _Text:
     """A context over a table."""
 
     def __init__(self, model: Table, text: list[int]) -> None:
-        self.model, self.text, self.nodes = model, text, [0][:0]
+        self.model, self.text, self.nodes = model, text, list[int]()
 
     @property
     def length(self) -> list[int]:
@@ -128,20 +146,17 @@ class _Text:
     def states(self) -> dict[int, dict[int, Tensor]]:
         return {0: {0: torch.zeros(len(self.text) - 1, 1)}}
 
-    def prefill(self, hidden: Any = ()) -> int:
+    def prefill(self, hidden: Sequence[int] = ()) -> int:
         return 0
 
-    def extend(self, tokens: Any) -> None:
-        if not torch.is_tensor(tokens):
-            tokens = [t for row in tokens for t in (row if isinstance(row, list | tuple) else [row])]
-        self.text += [int(t) for t in tokens]
+    def extend(self, tokens: Tensor | list[int] | list[list[int]]) -> None:
+        self.text += torch.as_tensor(tokens).flatten().tolist()
 
-    def forward(self, draft: Draft, hidden: Any = ()) -> Any:
-        self.nodes = [int(t) for t in draft.tokens]
+    def forward(self, draft: Draft, hidden: Sequence[int] = ()) -> Pass:
+        self.nodes = draft.tokens.tolist()
         paths = [[self.nodes[j] for j in draft.path(i)] for i in range(-1, len(draft))]
         rows = torch.stack([self.model.logits(self.text + path) for path in paths])
-        states = {layer: [torch.zeros(len(rows), 1)] for layer in hidden}
-        return SimpleNamespace(logits=[rows], tokens=len(rows), hidden=states)
+        return Pass([rows], [len(rows)], {layer: [torch.zeros(len(rows), 1)] for layer in hidden})
 
     def commit(self, path: Sequence[int]) -> None:
         self.text += [self.nodes[node] for node in path]
@@ -153,44 +168,8 @@ class _Text:
         pass
 
 
-@dataclass(frozen=True)
-class LawResult:
-    """How far a law is from the target's.
-
-    Parameters
-    ----------
-    method, sampling : str
-    error : float
-        Largest difference between the probabilities of a text under the method and under the target.
-    bound : float
-        What it may be.
-    cells : int
-        Cells of the uniform space that were run.
-    reason : str
-        What the method raised, if it has no law; `error` is then infinite.
-    """
-
-    method: str
-    sampling: str
-    error: float
-    bound: float
-    cells: int
-    reason: str = ""
-
-    @property
-    def holds(self) -> bool:
-        return self.error <= self.bound
-
-    @property
-    def verdict(self) -> str:
-        return "holds" if self.holds else "does not hold"
-
-
 def check(
-    make: Callable[[], Method],
-    settings: Sequence[Sampling] = SETTINGS,
-    vocabulary: int = 3,
-    length: int = 2,
+    make: Make, settings: Sequence[Sampling] = SETTINGS, vocabulary: int = 3, length: int = 2
 ) -> list[LawResult]:
     """Compare the exact law of a method's texts with the target's, on a toy vocabulary.
 
@@ -220,16 +199,31 @@ def check(
     for name, maker in makers.items():
         for i, sampling in enumerate(settings):
             steps = length + (i == 0)
-            found, cells = law_of(maker, target, drafter, [0, 1], steps, sampling)
-            expected = law_of_target(target, [0, 1], steps, sampling)
-            error = max(abs(found.get(text, 0.0) - expected.get(text, 0.0)) for text in {*found, *expected})
+            law, cells = law_of(maker, target, drafter, [0, 1], steps, sampling)
+            error = apart(law, law_of_target(target, [0, 1], steps, sampling))
             results.append(LawResult(name, spell(sampling), error, TOLERANCE, cells))
     return results
 
 
+def enumerable(make: Make) -> Make:
+    """The method as a toy vocabulary takes it, without files and a memory of another vocabulary."""
+    method = make()
+    if method.law_check_params:
+        return partial(type(method), **(method.values | method.law_check_params))
+    remembers = method.memory is not None and method.memory["known"]
+    if not remembers and not any(getattr(method, name) for name in method.files):
+        return make
+    return partial(type(method), **{k: v for k, v in method.values.items() if k not in method.files})
+
+
+def apart(one: Law, other: Law) -> float:
+    """Largest difference between two laws' probabilities of a text."""
+    return max(abs(one.get(text, 0.0) - other.get(text, 0.0)) for text in {*one, *other})
+
+
 def warm(
-    make: Callable[[], Method], target: Any, drafter: Any, prompts: Sequence[list[int]], length: int
-) -> Callable[[], Method] | None:
+    make: Make, target: Target, drafter: Target | None, prompts: Sequence[list[int]], length: int
+) -> Make | None:
     """Makes the method with what it learnt from texts of `length` tokens; None if it keeps nothing."""
     full = make()
     if full.memory is None or full.memory["keep"] != "run":
@@ -247,99 +241,92 @@ def warm(
 
 
 def law_of_target(
-    target: Any, prompt: Sequence[int], length: int, sampling: Sampling
-) -> dict[tuple[int, ...], float]:
-    """Probability of each text of `length` tokens under the target alone."""
-    law: dict[tuple[int, ...], float] = {(): 1.0}
-    for _ in range(length):
-        law = {
-            (*text, token): chance * p
-            for text, chance in law.items()
-            for token, p in enumerate(sampling.probabilities(target.logits([*prompt, *text])).tolist())
-            if p
-        }
+    target: Table, prompt: Sequence[int], length: int, sampling: Sampling, draft: Sequence[int] = (),
+    beta: float = 0.0,
+) -> Law:  # fmt: skip
+    """Probability of each text of at most `length` tokens under the target alone.
+
+    With `beta` by equation 3 (Zeng et al.): while a text is the beginning of the draft its next token has the
+    law (1 - β) p + β δ.
+    """
+    law: Law = {(): 1.0}
+    for place in range(length):
+        longer: Law = {}
+        for text, chance in law.items():
+            if text and text[-1] in target.eos:
+                longer[text] = chance
+                continue
+            p = sampling.probabilities(target.logits([*prompt, *text])).tolist()
+            if place < len(draft) and text == tuple(draft[:place]):
+                p = [(1 - beta) * each + beta * (token == draft[place]) for token, each in enumerate(p)]
+            longer |= {(*text, token): chance * each for token, each in enumerate(p) if each}
+        law = longer
     return law
 
 
 def law_of(
-    make: Callable[[], Method],
-    target: Table,
-    drafter: Table,
-    prompt: list[int],
-    length: int,
-    sampling: Sampling,
-    previous: Sequence[int] = (),
-    edges: np.ndarray | None = None,
-) -> tuple[dict[tuple[int, ...], float], int]:
+    make: Make, target: Table, drafter: Table, prompt: list[int], length: int, sampling: Sampling,
+    previous: Sequence[int] = (), edges: np.ndarray | None = None,
+) -> tuple[Law, int]:  # fmt: skip
     """Probability of each text that the method writes in the real loop, and the cells that were run.
 
     `previous` is what a stream's update before has left, for methods that draft from it; `edges` are guesses
     of where outcomes change.
 
     What a method does is a step function of its uniform numbers. One number after another, in the order in
-    which the method asks for them, [0, 1) is cut where the outcome changes; edges are found by bisection,
-    wherever they lie. So the method is known by its behaviour alone, and a wrong one has a wrong law.
+    which the method takes them, [0, 1) is cut where the outcome changes; edges are searched by bisection,
+    wherever they lie. So the method is judged by its behaviour alone, and a wrong one has a wrong law.
     """
-    found = _guesses(target, drafter, prompt, length, sampling) if edges is None else edges
-    guesses = np.unique(found[(found > 0) & (found < 1)])
-    law: dict[tuple[int, ...], float] = {}
-    open_cells: list[tuple[dict[tuple, float], float]] = [({}, 1.0)]
+    places = _guesses(target, drafter, prompt, length, sampling) if edges is None else edges
+    guesses = np.unique(places[(places > 0) & (places < 1)])
+    play = partial(
+        _play, make, target, list(prompt), length, drafter=drafter, sampling=sampling, previous=previous
+    )
+    law: Law = {}
+    open_cells: list[tuple[Numbers, float]] = [({}, 1.0)]
     cells = 0
-
-    def play(known: dict[tuple, float]) -> tuple[list[tuple], tuple, tuple[int, ...]]:
-        asked: dict[tuple, None] = {}
-
-        def uniforms(cycle: int, use: int, n: int) -> np.ndarray:
-            keys = [(cycle, use, i) for i in range(n)]
-            asked.update(dict.fromkeys(keys))
-            return np.array([known.get(key, 0.5) for key in keys])
-
-        trail, text, method = [], [], make()
-        for cycle in decode(
-            target,
-            list(prompt),
-            method,
-            drafter=drafter,
-            sampling=sampling,
-            max_new_tokens=length,
-            uniforms=uniforms,
-            previous=previous,
-        ):
-            text += cycle.tokens
-            drawn = method.drawn() if isinstance(method, SampledTreeMethod) else ()
-            drafted = () if cycle.verdict is None else tuple(cycle.verdict.tokens)
-            trail.append((drafted, tuple(cycle.status), tuple(cycle.tokens), drawn))
-        return [key for key in asked if key not in known], tuple(trail), tuple(text[:length])
-
     while open_cells:
-        known, volume = open_cells.pop()
-        unknown, _, text = play(known)
-        if not unknown:
+        fixed, volume = open_cells.pop()
+        free, _, text = play(fixed)
+        if not free:
             law[text] = law.get(text, 0.0) + volume
             cells += 1
             continue
-        key = unknown[0]
 
-        def outcome(u: float, key: tuple = key, known: dict[tuple, float] = known) -> tuple:
-            return play({**known, key: u})[1]
+        def outcome(u: float, key: Key = free[0], fixed: Numbers = fixed) -> Trail:
+            return play({**fixed, key: u})[1]
 
         for middle, width in _cut(outcome, guesses):
-            open_cells.append(({**known, key: middle}, volume * width))
+            open_cells.append(({**fixed, free[0]: middle}, volume * width))
     return law, cells
 
 
-def _cut(outcome: Callable[[float], Any], guesses: np.ndarray) -> list[tuple[float, float]]:
+def _play(
+    make: Make, target: Table, prompt: list[int], length: int, fixed: Numbers, **options: Any
+) -> tuple[list[Key], Trail, Words]:
+    """Decode with some uniform numbers fixed: which others the method took, all that happened, the text."""
+    taken: dict[Key, None] = {}
+
+    def uniforms(cycle: int, use: int, n: int) -> np.ndarray:
+        keys = [(cycle, use, i) for i in range(n)]
+        taken.update(dict.fromkeys(keys))
+        return np.array([fixed.get(key, 0.5) for key in keys])
+
+    trail, text, method = [], list[int](), make()
+    for cycle in decode(target, prompt, method, max_new_tokens=length, uniforms=uniforms, **options):
+        text += cycle.tokens
+        drawn = method.drawn() if isinstance(method, SampledTreeMethod) else ()
+        drafted = () if cycle.verdict is None else tuple(cycle.verdict.tokens)
+        trail.append((drafted, tuple(cycle.status), tuple(cycle.tokens), drawn))
+    return [key for key in taken if key not in fixed], tuple(trail), tuple(text[:length])
+
+
+def _cut(outcome: Callable[[float], Hashable], guesses: np.ndarray) -> list[tuple[float, float]]:
     """Midpoints and widths of the cells of [0, 1) in which `outcome` is constant.
 
     `guesses` are places where an edge may well lie; they save bisection steps and decide nothing.
     """
-    seen: dict[float, Any] = {}
-
-    def at(u: float) -> Any:
-        if u not in seen:
-            seen[u] = outcome(u)
-        return seen[u]
-
+    at = cache(outcome)
     edges: list[float] = []
 
     def search(low: float, high: float) -> None:
@@ -368,70 +355,35 @@ def _cut(outcome: Callable[[float], Any], guesses: np.ndarray) -> list[tuple[flo
 
 def _guesses(target: Table, drafter: Table, prompt: list[int], length: int, sampling: Sampling) -> np.ndarray:
     """Where edges lie for methods that draw by inverse CDF and accept by p/q, over all texts."""
-    found: list[Tensor] = []
-    texts: list[tuple[int, ...]] = [()]
-    for _ in range(length):
-        for text in texts:
-            p, q = (sampling.probabilities(m.logits([*prompt, *text])) for m in (target, drafter))
-            rest = (p - q).clamp(min=0)
-            found += [p.cumsum(0), q.cumsum(0), (p / q).clamp(max=1), rest.cumsum(0) / rest.sum()]
-            if drafter.kind == "eagle":  # a second sibling's draw, and its trial
-                for gone in range(target.vocabulary):
-                    other = q.index_fill(0, torch.tensor([gone]), 0.0)
-                    other, left = other / other.sum(), rest / rest.sum()
-                    last = (left - other).clamp(min=0)
-                    found += [other.cumsum(0), (left / other).clamp(max=1), last.cumsum(0) / last.sum()]
-        texts = [(*text, token) for text in texts for token in range(target.vocabulary)]
-    return torch.cat(found).nan_to_num(0).numpy()
+    places: list[Tensor] = []
+    for text in target.texts(length):
+        p, q = (sampling.probabilities(m.logits([*prompt, *text])) for m in (target, drafter))
+        rest = (p - q).clamp(min=0)
+        places += [p.cumsum(0), q.cumsum(0), (p / q).clamp(max=1), rest.cumsum(0) / rest.sum()]
+        if drafter.kind == "eagle":  # a second sibling's draw, and its trial
+            for gone in range(target.vocabulary):
+                other = q.index_fill(0, torch.tensor([gone]), 0.0)
+                other, left = other / other.sum(), rest / rest.sum()
+                last = (left - other).clamp(min=0)
+                places += [other.cumsum(0), (left / other).clamp(max=1), last.cumsum(0) / last.sum()]
+    return torch.cat(places).nan_to_num(0).numpy()
 
 
 def spell(sampling: Sampling) -> str:
     """The settings in words."""
+    if sampling.greedy:
+        return "greedy"
     words = f"temperature {sampling.temperature:g}"
     words += f", top-k {sampling.top_k}" if sampling.top_k else ""
     return words + (f", top-p {sampling.top_p:g}" if sampling.top_p < 1 else "")
 
 
-@dataclass(frozen=True)
-class ChiSquare:
-    """A chi-square test of the first tokens' distribution.
-
-    Parameters
-    ----------
-    statistic : float
-    freedom : int
-        Degrees of freedom: cells after pooling, minus one.
-    p : float
-        Chance of a statistic at least as large if the law is the target's.
-    draws, cells : int
-    threshold : float
-        The test fails if p is below it.
-    """
-
-    statistic: float
-    freedom: int
-    p: float
-    draws: int
-    cells: int
-    threshold: float = CHANCE
-
-    @property
-    def holds(self) -> bool:
-        return self.p >= self.threshold
-
-    def __str__(self) -> str:
-        return (
-            f"chi-square {self.statistic:.1f}, {self.freedom} degrees of freedom, {self.draws} draws: "
-            f"p = {self.p:.3g}, {'holds' if self.holds else 'does not hold'} (threshold {self.threshold:g})"
-        )
-
-
 def chi_square(
-    model: Any,
-    draft: Any,
-    prompt: Any,
+    model: Model,
+    draft: Model | None,
+    prompt: Prompt,
     n: int = 2000,
-    method: Callable[[], Method] | None = None,
+    method: Make | None = None,
     tokens: int = 2,
     sampling: Sampling = SETTINGS[0],
     seed: int = 0,
@@ -458,13 +410,10 @@ def chi_square(
     ParameterError
         If n is too small for two cells, or the text ends before a cell is whole too often to compare.
     """
-    from ..methods import find
-    from .reference import reference_of
-
     make = method or find("speculative")
     ids = list(model.encode(prompt))
     law = first_tokens(model, reference_of(model), ids, n, tokens, sampling)
-    counts: Counter[tuple[int, ...]] = Counter()
+    counts: Counter[Words] = Counter()
     for i in range(n):
         text: list[int] = []
         # One token more than is looked at, so that the cell's last one may be a draft's.
@@ -479,45 +428,44 @@ def chi_square(
 
 
 def first_tokens(
-    model: Any, reference: Any, ids: list[int], n: int, tokens: int, sampling: Sampling
-) -> dict[tuple[int, ...], float]:
+    model: Model, reference: Reference | Stepwise, ids: list[int], n: int, tokens: int, sampling: Sampling
+) -> Law:
     """Probabilities of the cells of a chi-square test by the stock module; rare first tokens are left out."""
-    ends = set(model.eos)
 
     def after(text: list[int]) -> np.ndarray:
-        p = sampling.probabilities(reference.rows(ids, [*text, 0])[-1])  # what predicts the 0 behind it
+        p = sampling.probabilities(reference.rows(ids, [*text, 0])[-1])  # the row that predicts the 0
         return p.double().cpu().numpy() / float(p.double().sum())
 
-    found: dict[tuple[int, ...], float] = {}
+    law: Law = {}
     for token, p in enumerate(after([])):
-        if tokens == 1 or token in ends:
-            found[(token,)] = p
+        if tokens == 1 or token in model.eos:
+            law[(token,)] = p
         elif p * n >= EXPECTED:  # the others' cells are all rare: they land in the pool
-            found |= {(token, second): p * b for second, b in enumerate(after([token]))}
-    return found
+            law |= {(token, second): p * b for second, b in enumerate(after([token]))}
+    return law
 
 
-def cells_of(law: dict[tuple[int, ...], float], n: int) -> dict[tuple[int, ...], float]:
+def cells_of(law: Law, n: int) -> Law:
     """Of so many draws, how many each cell expects that is no part of the pool."""
     return {cell: p * n for cell, p in law.items() if p * n >= EXPECTED}
 
 
-def _test(counts: Counter[tuple[int, ...]], law: dict[tuple[int, ...], float], n: int) -> ChiSquare:
+def _test(counts: Counter[Words], law: Law, n: int) -> ChiSquare:
     own = cells_of(law, n)
     pool = n - sum(own.values())
-    found, wanted = [counts[cell] for cell in own], list(own.values())
-    left = n - sum(found)
+    drawn, expected = [counts[cell] for cell in own], list(own.values())
+    left = n - sum(drawn)
     if pool >= EXPECTED or not own:
-        found.append(left)
-        wanted.append(pool)
+        drawn.append(left)
+        expected.append(pool)
     elif left or pool > 0:  # too little for a cell of its own: it joins the smallest
-        least = int(np.argmin(wanted))
-        found[least] += left
-        wanted[least] += pool
-    if len(found) < 2:
+        least = int(np.argmin(expected))
+        drawn[least] += left
+        expected[least] += pool
+    if len(drawn) < 2:
         raise ParameterError(f"{n} draws make only one cell: draw more, or raise the temperature")
-    statistic = sum((a - b) ** 2 / b for a, b in zip(found, wanted))
-    freedom = len(found) - 1
+    statistic = sum((a - b) ** 2 / b for a, b in zip(drawn, expected))
+    freedom = len(drawn) - 1
     half = torch.tensor([freedom / 2, statistic / 2], dtype=torch.float64)
     p = float(torch.special.gammaincc(half[0], half[1])) if math.isfinite(statistic) else 0.0
-    return ChiSquare(float(statistic), freedom, p, n, len(found))
+    return ChiSquare(float(statistic), freedom, p, n, len(drawn))

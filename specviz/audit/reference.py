@@ -7,9 +7,11 @@ time in a fresh context, without drafts, trees or rewinding (`Stepwise`).
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
+from itertools import takewhile
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import torch
 from torch import Tensor
@@ -17,6 +19,13 @@ from torch.overrides import TorchFunctionMode
 
 from ..errors import ModelError
 
+if TYPE_CHECKING:
+    from ..models.diffusion import Diffusion
+    from ..models.llamacpp.model import LlamaCpp
+    from ..models.protocols import Model
+
+Net: TypeAlias = Any  # a transformers module, of any family
+Value: TypeAlias = Any  # an argument or the result of any function of torch
 FACTOR = 8.0  # the bound is this many times the largest rounding error that was measured ...
 FLOOR, CAP = 2.0, 1024.0  # ... between these multiples of eps times the largest logit ...
 SHARE = 0.05  # ... and never more than this share of the largest logit
@@ -33,8 +42,11 @@ class Wide(TorchFunctionMode):
     model cast to float64 would still round there.
     """
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        def wide(value: Any) -> Any:
+    def __torch_function__(
+        self, func: Callable[..., Value], types: Sequence[type], args: Sequence[Value] = (),
+        kwargs: Mapping[str, Value] | None = None,
+    ) -> Value:  # fmt: skip
+        def wide(value: Value) -> Value:
             return torch.float64 if value is torch.float32 else value
 
         if func is torch.Tensor.float:
@@ -67,16 +79,22 @@ class Bound:
     high: float
     against: str = "float64"
 
+    @classmethod
+    def of(cls, measured: float, scale: float, rows: int, eps: float, against: str = "float64") -> Bound:
+        """The bound that a measured error makes, for logits as large as `scale`."""
+        low, high = FLOOR * eps * scale, min(CAP * eps, SHARE) * scale
+        return cls(min(max(FACTOR * measured, low), high), measured, rows, low, high, against)
+
     def __str__(self) -> str:
-        text = f"{self.value:.1e} = {FACTOR:g} x {self.measured:.1e}, the largest error of {self.rows}"
-        text += f" predictions against {self.against}"
-        if self.value in (self.low, self.high):
-            text += f", {'raised' if self.value == self.low else 'lowered'} to its limit"
-        return text
+        limits = {self.high: ", lowered to its limit", self.low: ", raised to its limit"}
+        return (
+            f"{self.value:.1e} = {FACTOR:g} x {self.measured:.1e}, the largest error of {self.rows} "
+            f"predictions against {self.against}{limits.get(self.value, '')}"
+        )
 
 
-def reference_of(model: Any) -> Reference | Stepwise:
-    """What a model's predictions are compared with."""
+def reference_of(model: Model) -> Reference | Stepwise:
+    """The reference of a model's predictions."""
     if getattr(model, "backend", {}).get("name") == "llama.cpp":
         return Stepwise(model)
     return Crossed(model) if model.kind == "encoder-decoder" else Reference(model)
@@ -98,21 +116,20 @@ class Reference:
 
     name, exactly = "the stock module", "in float64"
 
-    def __init__(self, model: Any) -> None:
-        self.net: Any = getattr(model, "net", None)
+    def __init__(self, model: Model | Diffusion) -> None:
+        self.net: Net = getattr(model, "net", None)
         if self.net is None:
             raise ModelError(f"{model.name} does not run on transformers, with which the audit compares")
         if model.layers < self.depth:
             raise ModelError(f"{model.name} is only the first layers of a model: audit the whole model")
-        self._double: Any = None
 
     @property
     def depth(self) -> int:
         """Layers of the whole model."""
         return int(self.net.config.get_text_config().num_hidden_layers)
 
-    def forward(self, net: Any, prompt: Sequence[int], text: Sequence[int]) -> Tensor:
-        """Logits that predict each token of `text` behind `prompt`, by one call of the module."""
+    def forward(self, net: Net, prompt: Sequence[int], text: Sequence[int]) -> Tensor:
+        """Logits that predict each token of `text` after `prompt`, by one call of the module."""
         tokens = torch.tensor([[*prompt, *text[:-1]]], device=net.device)
         return net(input_ids=tokens, use_cache=False, logits_to_keep=len(text)).logits[0]
 
@@ -123,45 +140,49 @@ class Reference:
 
     @torch.inference_mode()
     def rows(self, prompt: Sequence[int], text: Sequence[int]) -> Tensor:
-        """Logits that predict each token of `text` behind `prompt`: float32 [len(text), vocabulary]."""
+        """Logits that predict each token of `text` after `prompt`: float32 [len(text), vocabulary]."""
         return self.forward(self.net, prompt, text).float()
 
     @torch.inference_mode()
     def double(self, prompt: Sequence[int], text: Sequence[int]) -> Tensor:
         """The same in float64 on the CPU."""
-        if self._double is None:
-            with torch.inference_mode(False):  # our own code may read this copy too, and looks at versions
-                self._double = copy.deepcopy(self.net).to("cpu", torch.float64).eval()
-            if self._double.config._attn_implementation not in ("eager", "sdpa"):
-                self._double.set_attn_implementation("eager")
         with Wide():
-            return self.forward(self._double, prompt, text)
+            return self.forward(self.wide_net, prompt, text)
+
+    @cached_property
+    def wide_net(self) -> Net:
+        """A copy of the module in float64 on the CPU."""
+        with torch.inference_mode(False):  # our own code may read it too, and looks at versions
+            net = copy.deepcopy(self.net).to("cpu", torch.float64).eval()
+        if net.config._attn_implementation not in ("eager", "sdpa"):
+            net.set_attn_implementation("eager")
+        return net
 
     def bound(self, texts: Sequence[tuple[list[int], list[int]]]) -> Bound:
         """Measure the rounding error over (prompt, text) pairs, every place of them."""
         measured, scale, count = 0.0, 0.0, 0
         for prompt, text in texts:
-            asked = self.measured(prompt, text)
-            if not asked[1]:
+            part = self.measured(prompt, text)
+            if not part[1]:
                 continue
-            exact, found = self.double(*asked), self.rows(*asked)
-            measured = max(measured, distance(found, exact))
+            exact, rows = self.double(*part), self.rows(*part)
+            measured = max(measured, distance(rows, exact))
             scale = max(scale, float(exact[exact.isfinite()].abs().max()))
             count += len(exact)
-        self._bound = bound_of(measured, scale, count, torch.finfo(self.net.dtype).eps)
+        self._bound = Bound.of(measured, scale, count, torch.finfo(self.net.dtype).eps)
         return self._bound
 
     def bound_at(self, ids: Sequence[int]) -> float:
-        """How far rounding may move a logit behind `ids`: everywhere as far as `bound` measured."""
+        """How far rounding may move a logit after `ids`: everywhere as far as `bound` measured."""
         return self._bound.value
 
 
 class Crossed(Reference):
     """An encoder-decoder's predictions by transformers' own forward, over whole prompts and texts."""
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Model) -> None:
         super().__init__(model)
-        self.prefix = model.prefix
+        self.prefix: Sequence[int] = getattr(model, "prefix", ())
 
     @property
     def depth(self) -> int:
@@ -169,8 +190,8 @@ class Crossed(Reference):
         config = self.net.config
         return int(getattr(config, "num_decoder_layers", None) or config.decoder_layers)
 
-    def forward(self, net: Any, prompt: Sequence[int], text: Sequence[int]) -> Tensor:
-        """Logits that predict each token of `text` behind `prompt`, by one call of the module."""
+    def forward(self, net: Net, prompt: Sequence[int], text: Sequence[int]) -> Tensor:
+        """Logits that predict each token of `text` after `prompt`, by one call of the module."""
         source = torch.tensor([prompt], device=net.device)
         tokens = torch.tensor([[*self.prefix, *text[:-1]]], device=net.device)
         return net(input_ids=source, decoder_input_ids=tokens, use_cache=False).logits[0][-len(text) :]
@@ -195,30 +216,26 @@ class Stepwise:
 
     name, exactly = "the file read token by token", "token by token"
 
-    def __init__(self, model: Any) -> None:
-        self.model = model
-        self._native = model.take(model.max_length, 1)
+    def __init__(self, model: Model) -> None:
+        self.model = cast("LlamaCpp", model)
+        self._native = self.model.take(model.max_length, 1)
+        self._epsilon = EPSILON.get(self.model.dtype, 2.0**-8)
         self._ids: list[int] = []
         self._scale = 0.0
 
     def rows(self, prompt: Sequence[int], text: Sequence[int]) -> Tensor:
-        """Logits that predict each token of `text` behind `prompt`: float32 [len(text), vocabulary]."""
+        """Logits that predict each token of `text` after `prompt`: float32 [len(text), vocabulary]."""
         ids = [*prompt, *text[:-1]]
         # What was read before the same way need not be read again.
-        shared = next((i for i, (a, b) in enumerate(zip(self._ids, ids)) if a != b), len(self._ids))
-        shared = min(shared, len(prompt) - 1)
+        shared = min(shared_length(self._ids, ids), len(prompt) - 1)
         self._native.remove(0, shared)
-        self._ids = self._ids[:shared]
-        found = []
-        for place in range(shared, len(ids)):
-            kept = self._read(place, ids[place : place + 1], place >= len(prompt) - 1)
-            self._ids.append(ids[place])
-            if kept is not None:
-                found.append(kept)
-        return torch.cat(found)
+        self._ids = []  # until all is read
+        rows = [self._read(i, ids[i : i + 1], i >= len(prompt) - 1) for i in range(shared, len(ids))]
+        self._ids = ids
+        return torch.cat([row for row in rows if row is not None])
 
     def double(self, prompt: Sequence[int], text: Sequence[int]) -> Tensor:
-        """The same, in float64's clothes."""
+        """The same numbers as float64: this file has no better ones."""
         return self.rows(prompt, text).double()
 
     def bound(self, texts: Sequence[tuple[list[int], list[int]]]) -> Bound:
@@ -229,31 +246,29 @@ class Stepwise:
                 continue
             exact = self.rows(prompt, text)
             for width in WIDTHS:
-                found = self._blocks([*prompt, *text[:-1]], width)[len(prompt) - 1 :]
-                measured = max(measured, distance(found, exact))
+                rows = self._blocks([*prompt, *text[:-1]], width)[len(prompt) - 1 :]
+                measured = max(measured, distance(rows, exact))
             scale = max(scale, float(exact.abs().max()))
             count += len(exact)
-        eps = EPSILON.get(self.model.dtype, 2.0**-8)
         self._scale = scale
-        return bound_of(measured, scale, count, eps, "the same file read one token at a time")
+        return Bound.of(measured, scale, count, self._epsilon, "the same file read one token at a time")
 
     def bound_at(self, ids: Sequence[int]) -> float:
-        """How far the kernels may move a logit behind `ids`, measured there at several widths."""
+        """How far the kernels may move a logit after `ids`, measured there at several widths."""
         exact = self.rows(ids, [0])
         noise = max(distance(self._blocks(ids, width)[-1:], exact) for width in WIDTHS)
-        eps = EPSILON.get(self.model.dtype, 2.0**-8)
-        return bound_of(noise, self._scale, 1, eps).value
+        return Bound.of(noise, self._scale, 1, self._epsilon).value
 
     def _blocks(self, ids: Sequence[int], width: int) -> Tensor:
-        """Logits behind every token of `ids`, read `width` tokens a pass."""
+        """Logits after every token of `ids`, read `width` tokens a pass."""
         self._native.remove(0, 0)
-        self._ids = []
         parts = [self._read(i, ids[i : i + width], True) for i in range(0, len(ids), width)]
         self._native.remove(0, 0)
-        return torch.cat(parts)  # type: ignore[arg-type]
+        self._ids = []
+        return torch.cat([part for part in parts if part is not None])
 
     def _read(self, place: int, ids: Sequence[int], wanted: bool) -> Tensor | None:
-        """One pass over `ids` behind the `place` tokens read before."""
+        """One pass over `ids` after the `place` tokens read before."""
         native, n = self._native, len(ids)
         native.tokens[:n] = ids
         native.positions[:n] = range(place, place + n)
@@ -262,10 +277,9 @@ class Stepwise:
         return native.logits(n) if wanted else None
 
 
-def bound_of(measured: float, scale: float, count: int, eps: float, against: str = "float64") -> Bound:
-    """The bound that a measured error makes, for logits as large as `scale`."""
-    low, high = FLOOR * eps * scale, min(CAP * eps, SHARE) * scale
-    return Bound(min(max(FACTOR * measured, low), high), measured, count, low, high, against)
+def shared_length(one: Sequence[Hashable], other: Sequence[Hashable]) -> int:
+    """How many entries two sequences begin with in common."""
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other)))
 
 
 def distance(a: Tensor, b: Tensor) -> float:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
-from .law import ChiSquare, LawResult
 from .reference import Bound
+
+CHANCE = 1e-4  # a chi-square test fails by chance this often
 
 SHARE = 0.01  # of the prompts may differ by ties and noise
 VERDICTS = ("equal", "tie", "noise", "reference noise", "bug")  # the worst last
@@ -29,17 +30,17 @@ class Difference:
         with the method, and the other row is off within the bound); or bug.
     reason : str
         One sentence.
-    expected, found : int or None
-        The two tokens, and what they read (`expected_text`, `found_text`).
+    expected, actual : int or None
+        The two tokens, and what they read (`expected_text`, `actual_text`).
     gap, gap_alone, gap_double : float or None
-        Logit of `expected` minus that of `found`: in the method's own pass, in a pass of width 1 over the
+        Logit of `expected` minus that of `actual`: in the method's own pass, in a pass of width 1 over the
         committed prefix, in float64.
     distance : float or None
         Largest difference between the row that the method read there and the float64 row.
     update : int or None
         Of a stream, which update; `prompt` is then the stream's index.
     cells : (int, int) or None
-        Of a canvas, the cells of `expected` and `found`; `position` then counts steps of unmasking, and the
+        Of a canvas, the cells of `expected` and `actual`; `position` then counts steps of unmasking, and the
         gaps are of log-odds.
     """
 
@@ -48,9 +49,9 @@ class Difference:
     verdict: str
     reason: str
     expected: int | None = None
-    found: int | None = None
+    actual: int | None = None
     expected_text: str = ""
-    found_text: str = ""
+    actual_text: str = ""
     gap: float | None = None
     gap_alone: float | None = None
     gap_double: float | None = None
@@ -66,8 +67,20 @@ class Difference:
         return f"{place}: {self.verdict}: {self.reason}"
 
 
+class Judged:
+    """A result that holds, or does not."""
+
+    @property
+    def holds(self) -> bool:
+        raise NotImplementedError
+
+    @property
+    def verdict(self) -> str:
+        return "holds" if self.holds else "does not hold"
+
+
 @dataclass
-class Row:
+class Row(Judged):
     """What the audit found of one method with one draft.
 
     Parameters
@@ -108,35 +121,98 @@ class Row:
         small = self.tie + self.noise + self.reference_noise
         return self.bug == 0 and small <= max(self.spared, SHARE * self.prompts) and self.prompts > 0
 
-    @property
-    def verdict(self) -> str:
-        return "holds" if self.holds else "does not hold"
+    def __str__(self) -> str:
+        return _with_draft(self)
 
-    def count(self, found: list[Difference]) -> None:
+    def count(self, differences: list[Difference]) -> None:
         """Enter one prompt with all its differences."""
-        worst = max((d.verdict for d in found), key=VERDICTS.index, default="equal")
+        worst = max((d.verdict for d in differences), key=VERDICTS.index, default="equal")
         self.prompts += 1
         self._move(worst, 1)
-        self.differences += found
+        self.differences += differences
 
-    def blame(self, found: list[Difference]) -> None:
-        """Bugs that were found after the prompts were counted, in the records."""
+    def blame(self, bugs: list[Difference]) -> None:
+        """Enter bugs that the records showed after the prompts were counted."""
         ranked = sorted(self.differences, key=lambda d: VERDICTS.index(d.verdict))
-        known = {d.prompt: d.verdict for d in ranked}  # the worst is last
-        for prompt in {d.prompt for d in found}:
-            before = known.get(prompt, "equal")
-            if before != "bug":
-                self._move(before, -1)
-                self.bug += 1
-        self.differences += found
+        worst = {d.prompt: d.verdict for d in ranked}
+        for prompt in {d.prompt for d in bugs}:
+            self._move(worst.get(prompt, "equal"), -1)
+            self._move("bug", 1)
+        self.differences += bugs
 
     def _move(self, verdict: str, by: int) -> None:
         name = verdict.replace(" ", "_")
         setattr(self, name, getattr(self, name) + by)
 
 
+@dataclass(frozen=True)
+class LawResult(Judged):
+    """How far a law is from the target's.
+
+    Parameters
+    ----------
+    method, sampling : str
+    error : float
+        Largest difference between the probabilities of a text under the method and under the target.
+    bound : float
+        What it may be.
+    cells : int
+        Cells of the uniform space that were run.
+    reason : str
+        What the method raised, if it has no law; `error` is then infinite.
+    """
+
+    method: str
+    sampling: str
+    error: float
+    bound: float
+    cells: int
+    reason: str = ""
+
+    @property
+    def holds(self) -> bool:
+        return self.error <= self.bound
+
+    def __str__(self) -> str:
+        return f"{self.method}'s law, {self.sampling}{f' (it raised {self.reason})' if self.reason else ''}"
+
+
+@dataclass(frozen=True)
+class ChiSquare(Judged):
+    """A chi-square test of the first tokens' distribution.
+
+    Parameters
+    ----------
+    statistic : float
+    freedom : int
+        Degrees of freedom: cells after pooling, minus one.
+    p : float
+        Chance of a statistic at least as large if the law is the target's.
+    draws, cells : int
+    threshold : float
+        The test fails if p is below it.
+    """
+
+    statistic: float
+    freedom: int
+    p: float
+    draws: int
+    cells: int
+    threshold: float = CHANCE
+
+    @property
+    def holds(self) -> bool:
+        return self.p >= self.threshold
+
+    def __str__(self) -> str:
+        return (
+            f"chi-square {self.statistic:.1f}, {self.freedom} degrees of freedom, {self.draws} draws: "
+            f"p = {self.p:.3g}, {self.verdict} (threshold {self.threshold:g})"
+        )
+
+
 @dataclass
-class Drawn:
+class Drawn(Judged):
     """A chi-square test of a method's first two tokens on the model itself.
 
     Parameters
@@ -159,20 +235,15 @@ class Drawn:
     def holds(self) -> bool:
         return self.test is not None and self.test.holds
 
-    @property
-    def verdict(self) -> str:
-        return "holds" if self.holds else "does not hold"
-
     def __str__(self) -> str:
-        with_draft = f" with {self.draft}" if self.draft else ""
-        found = f"it raised {self.reason}" if self.test is None else self.test
-        return f"{self.method}{with_draft}, {self.sampling}, first tokens of prompt {self.prompt}: {found}"
+        outcome = f"it raised {self.reason}" if self.test is None else self.test
+        return f"{_with_draft(self)}, first tokens of prompt {self.prompt}: {outcome}"
 
 
-COLUMNS = (
-    *("method", "draft", "sampling", "prompts", "tokens"),
-    *(*VERDICTS, "bound", "verdict"),
-)
+COLUMNS = ("method", "draft", "sampling", "prompts", "tokens", *VERDICTS, "bound", "verdict")
+Line: TypeAlias = dict[str, str | int | float | None]  # of a table: a cell by column
+Plain: TypeAlias = Any  # what JSON holds
+R = TypeVar("R", LawResult, Drawn)
 
 
 @dataclass
@@ -212,8 +283,13 @@ class AuditResult:
     @property
     def holds(self) -> bool:
         """Whether every method holds."""
-        found: list[Row | LawResult | Drawn] = [*self.rows, *self.laws, *self.drawn]
-        return bool(self.rows) and all(each.holds for each in found)
+        return bool(self.rows) and not self.failed
+
+    @property
+    def failed(self) -> list[Row | LawResult | Drawn]:
+        """What does not hold."""
+        results: list[Row | LawResult | Drawn] = [*self.rows, *self.laws, *self.drawn]
+        return [each for each in results if not each.holds]
 
     @property
     def differences(self) -> list[tuple[Row, Difference]]:
@@ -221,103 +297,89 @@ class AuditResult:
         return [(row, difference) for row in self.rows for difference in row.differences]
 
     def joined(self, other: AuditResult) -> AuditResult:
-        """This one with another's rows, laws and tests of the same model behind its own."""
+        """This one with another's rows, laws and tests of the same model after its own."""
         return replace(
             self, rows=self.rows + other.rows, laws=self.laws + other.laws, drawn=self.drawn + other.drawn,
             left_out=self.left_out | other.left_out,
         )  # fmt: skip
 
-    def table(self) -> list[dict[str, Any]]:
+    def table(self) -> list[Line]:
         """Rows to print, keys `COLUMNS`.
 
         A law has no prompts, and its bound is of probabilities; a chi-square test's bound is the p-value
         below which it fails. Of each method the ones that hold are one row, with the worst of them.
         """
-        found = [{name: getattr(row, name.replace(" ", "_")) for name in COLUMNS} for row in self.rows]
-
-        def add(each: LawResult | Drawn, **values: Any) -> None:
-            line = dict.fromkeys(COLUMNS) | {"method": each.method, "verdict": each.verdict}
-            found.append(line | {"bug": int(not each.holds)} | values)
-
-        for laws in _alike(self.laws, lambda law: law.method):
+        lines: list[Line] = [
+            {name: getattr(row, name.replace(" ", "_")) for name in COLUMNS} for row in self.rows
+        ]
+        for laws in _alike(self.laws):
             worst = max(laws, key=lambda law: law.error)
             off = "raised" if worst.reason else f"off by {'at most ' * (len(laws) > 1)}{worst.error:.0e}"
-            add(worst, draft="toy", sampling=f"law, {_counted(laws)}: {off}", bound=worst.bound)
-        for tests in _alike(self.drawn, lambda each: (each.method, each.draft)):
+            words = f"law, {_counted(laws)}: {off}"
+            lines.append(_line(worst) | {"draft": "toy", "sampling": words, "bound": worst.bound})
+        for tests in _alike(self.drawn):
             least = min(tests, key=lambda each: 0.0 if each.test is None else each.test.p)
-            if least.test is None:
-                p, bound = "raised", None
-            else:
+            p, bound = "raised", None
+            if least.test is not None:
                 p = f"{least.test.draws} draws, {'least ' * (len(tests) > 1)}p = {least.test.p:.2g}"
                 bound = least.test.threshold
-            said = f"chi-square, {_counted(tests)}: {p}"
-            add(least, draft=least.draft, sampling=said, prompts=len(tests), bound=bound)
-        return found
+            words = f"chi-square, {_counted(tests)}: {p}"
+            numbers: Line = {"prompts": len(tests), "bound": bound}
+            lines.append(_line(least) | {"draft": least.draft, "sampling": words} | numbers)
+        return lines
 
     @property
     def summary(self) -> str:
         """One line."""
-        failed = [
-            f"{row.method}{f' with {row.draft}' if row.draft else ''}, {row.sampling}"
-            for row in self.rows
-            if not row.holds
-        ]
-        for law in self.laws:
-            if not law.holds:
-                reason = f" (it raised {law.reason})" if law.reason else ""
-                failed.append(f"{law.method}'s law, {law.sampling}{reason}")
-        failed += [str(each) for each in self.drawn if not each.holds]
-        updates = [row.prompts for row in self.rows if row.streams]
-        prompts = [row.prompts for row in self.rows if not row.streams]
-        most = [
-            f"{max(some)} {word}{'s' * (max(some) != 1)}"
-            for some, word in ((prompts, "prompt"), (updates, "update"))
-            if some
-        ]
-        head = (
-            f"audit of {self.model}, {self.dtype}{f', {self.kernels} kernels' if self.kernels else ''} on "
-            f"{self.device}, {self.threads} thread"
-            f"{'s' * (self.threads != 1)}: {' and '.join(most) or 'nothing'}, "
+        sizes = []
+        for word, streams in (("prompt", False), ("update", True)):
+            if some := [row.prompts for row in self.rows if row.streams == streams]:
+                sizes.append(f"{max(some)} {word}{'s' * (max(some) != 1)}")
+        kernels = f", {self.kernels} kernels" if self.kernels else ""
+        machine = f"{self.device}, {self.threads} thread{'s' * (self.threads != 1)}"
+        words = {"tie": "ties", "noise": "kernel noise", "reference_noise": "reference noise", "bug": "bugs"}
+        numbers = [f"{sum(getattr(row, name) for row in self.rows)} {word}" for name, word in words.items()]
+        failed = "; ".join(map(str, self.failed)) or "nothing ran"
+        return (
+            f"audit of {self.model}, {self.dtype}{kernels} on {machine}: {' and '.join(sizes) or 'nothing'}, "
+            f"{', '.join(numbers)}; {'every method holds' if self.holds else f'does not hold: {failed}'} "
+            f"(bound on a logit {self.bound})"
         )
-        numbers = ", ".join(
-            f"{sum(getattr(row, name) for row in self.rows)} {word}"
-            for name, word in (
-                ("tie", "ties"),
-                ("noise", "kernel noise"),
-                ("reference_noise", "reference noise"),
-                ("bug", "bugs"),
-            )
-        )
-        verdict = (
-            "every method holds" if self.holds else "does not hold: " + "; ".join(failed or ["nothing ran"])
-        )
-        return f"{head}{numbers}; {verdict} (bound on a logit {self.bound})"
 
     def to_json(self) -> str:
         """All of it as JSON."""
         result = asdict(self) | {"holds": self.holds, "summary": self.summary}
-        for row, made in zip(self.rows, result["rows"]):
-            made["verdict"] = row.verdict
-        for law, made in zip(self.laws, result["laws"]):
-            made["verdict"] = law.verdict
-        for each, made in zip(self.drawn, result["drawn"]):
-            made["verdict"] = each.verdict
+        for name in ("rows", "laws", "drawn"):
+            for each, plain in zip(getattr(self, name), result[name]):
+                plain["verdict"] = each.verdict
         return json.dumps(_finite(result), ensure_ascii=False, allow_nan=False)
 
 
-def _alike(found: list[Any], key: Callable[[Any], Any]) -> list[list[Any]]:
-    """What holds, by its key; what does not, each by itself."""
-    groups: dict[Any, list[Any]] = {}
-    for number, each in enumerate(found):
-        groups.setdefault((key(each), -1 if each.holds else number), []).append(each)
+def _with_draft(of: Row | Drawn) -> str:
+    """What was audited, in words."""
+    return f"{of.method}{f' with {of.draft}' if of.draft else ''}, {of.sampling}"
+
+
+def _line(of: LawResult | Drawn) -> Line:
+    """A line of the table of something that has no prompts to count."""
+    verdict: Line = {"method": of.method, "bug": int(not of.holds), "verdict": of.verdict}
+    return dict.fromkeys(COLUMNS) | verdict
+
+
+def _alike(results: list[R]) -> list[list[R]]:
+    """The results that hold, by method and draft; each of the others by itself."""
+    groups: dict[tuple[str, str, int], list[R]] = {}
+    for number, each in enumerate(results):
+        key = each.method, getattr(each, "draft", ""), -1 if each.holds else number
+        groups.setdefault(key, []).append(each)
     return list(groups.values())
 
 
-def _counted(found: list[Any]) -> str:
-    return found[0].sampling if len(found) == 1 else f"{len(found)} settings"
+def _counted(results: Sequence[LawResult | Drawn]) -> str:
+    return results[0].sampling if len(results) == 1 else f"{len(results)} settings"
 
 
-def _finite(value: Any) -> Any:
+def _finite(value: Plain) -> Plain:
     if isinstance(value, dict):
         return {key: _finite(inner) for key, inner in value.items()}
     if isinstance(value, list):

@@ -13,32 +13,37 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
+from itertools import chain
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, Literal, Required, TypeAlias, get_args
 
 import torch
+from typing_extensions import TypedDict
 
 from .. import methods as catalogue
 from ..errors import ParameterError, SpecvizError, TraceError
-from ..files import write_text
+from ..files import checked, parsed, write_text
 from ..loop.batch import check_rows
 from ..loop.checks import check_batchable
 from ..loop.drafters import load_drafter
+from ..loop.machine import number_format
 from ..methods.base import Method, Parameter
-from ..methods.sampling import Sampling
 from ..models import available, kernels, load
+from ..models.protocols import Model
 from ..streams import fixed_lag
 from ..suites.frozen import frozen
+from . import setup
 from .batches import run as run_batches
 from .canvases import DEFAULT as CANVAS_METHODS
 from .canvases import run as run_canvases
-from .result import AuditResult
-from .text import _factory, _raised, number_format, run, served
+from .result import AuditResult, Row
+from .text import run
 from .updates import default as stream_methods
 from .updates import run as run_streams
 
-COUNTS = ("prompts", "tokens", "equal", "tie", "noise", "reference_noise", "bug")
+Count: TypeAlias = Literal["prompts", "tokens", "equal", "tie", "noise", "reference_noise", "bug"]
+COUNTS: tuple[Count, ...] = get_args(Count)
 DRAFTS = {
     "town": ("town-draft", "town-draft-aligned", "town-eagle", "town-eagle3"),
     "town-t5": ("town-t5-small", "town-t5-small-aligned", "town-t5-heads"),
@@ -62,6 +67,68 @@ MARKS = (
 SHORT = (".", "a", "I", "0", "?", "…", "\n.", " x", "\t1")
 
 
+class Setting(TypedDict, total=False):
+    """What an entry audits, as `repeat` takes it."""
+
+    model: Required[str]
+    device: str | None
+    dtype: str | None
+    kernels: str | None
+    drafts: list[str]
+    audit: str
+    methods: list[str]
+    prompts: list[str]
+    max_new_tokens: int
+    temperature: float
+    top_k: int
+    top_p: float
+    batch: int
+    seed: int
+
+
+class About(TypedDict):
+    """A row of an audit's table."""
+
+    method: str
+    draft: str
+    sampling: str
+
+
+class Sums(About):
+    """Its counts."""
+
+    prompts: int
+    tokens: int
+    equal: int
+    tie: int
+    noise: int
+    reference_noise: int
+    bug: int
+
+
+class Bug(About):
+    """A bug of it."""
+
+    reason: str
+
+
+class Outcome(TypedDict):
+    """An entry without its number."""
+
+    setting: Setting
+    seconds: float
+    rows: list[Sums]
+    bugs: list[Bug]
+    refused: str
+
+
+class Entry(Outcome):
+    """A line of a ledger."""
+
+    number: int
+    seed: int
+
+
 def soak(
     ledger: str | Path,
     models: Sequence[str] | None = None,
@@ -70,8 +137,8 @@ def soak(
     drafts: Sequence[str] | None = None,
     device: str | None = None,
     dtype: str | None = None,
-) -> Iterator[dict[str, Any]]:
-    """Audit drawn settings until the time is over, and keep what was found in a ledger.
+) -> Iterator[Entry]:
+    """Audit drawn settings until the time is over, and keep the results in a ledger.
 
     Parameters
     ----------
@@ -111,9 +178,8 @@ def soak(
         number = max((entry["number"] + 1 for entry in entries if entry["seed"] == seed), default=0)
         targets = models or [*TARGETS, *({"smollm2"} & available().keys())]
         while time.monotonic() < end:
-            options = {"device": device, "dtype": dtype}
-            setting = draw(Random(f"{seed} {number}"), targets, drafts, options)
-            entry = {"number": number, "seed": seed} | _audited(setting)
+            setting = draw(Random(f"{seed} {number}"), targets, drafts, {"device": device, "dtype": dtype})
+            entry: Entry = {"number": number, "seed": seed, **_audited(setting)}
             entries.append(entry)
             lines = [json.dumps(each, ensure_ascii=False, allow_nan=False) + "\n" for each in entries]
             write_text(path, "".join(lines), force=True)
@@ -121,7 +187,7 @@ def soak(
             number += 1
 
 
-def repeat(setting: dict[str, Any]) -> AuditResult:
+def repeat(setting: Setting) -> AuditResult:
     """Run one entry's audit again.
 
     Parameters
@@ -130,20 +196,21 @@ def repeat(setting: dict[str, Any]) -> AuditResult:
         The ``setting`` of a ledger's entry.
     """
     target, drafters = _loaded(setting)
-    length, methods, seed = setting["max_new_tokens"], setting["methods"], setting["seed"]
+    prompts, methods, batch = setting["prompts"], setting["methods"], setting["batch"]
     if setting["audit"] == "canvases":
-        return run_canvases(target, setting["prompts"], methods, setting["batch"], length)
-    warped = {name: setting[name] for name in ("temperature", "top_k", "top_p")} | {"seed": seed}
-    some: dict[str, Any] = {"max_new_tokens": length, "sampled": len(setting["prompts"]), **warped}
+        return run_canvases(target, prompts, methods, batch, setting["max_new_tokens"])
+    names = ("max_new_tokens", "temperature", "top_k", "top_p", "seed")
+    options: dict[str, Any] = {name: value for name, value in setting.items() if name in names}
+    options["sampled"] = len(prompts)
     if setting["audit"] == "streams":
-        streams = [fixed_lag(text, words=1 + seed % 4, language=None) for text in setting["prompts"]]
-        return run_streams(target, streams, methods, laws=False, **some)
+        streams = [fixed_lag(text, words=1 + setting["seed"] % 4, language=None) for text in prompts]
+        return run_streams(target, streams, methods, laws=False, **options)
     if setting["audit"] == "batches":
-        return run_batches(target, drafters, setting["prompts"], methods, setting["batch"], **some)
-    return run(target, drafters, setting["prompts"], methods, laws=False, **some)
+        return run_batches(target, drafters, prompts, methods, batch, **options)
+    return run(target, drafters, prompts, methods, laws=False, **options)
 
 
-def read_ledger(path: str | Path) -> list[dict[str, Any]]:
+def read_ledger(path: str | Path) -> list[Entry]:
     """The entries of a ledger.
 
     Raises
@@ -159,50 +226,40 @@ def read_ledger(path: str | Path) -> list[dict[str, Any]]:
     lines = text.removesuffix("\n").split("\n") if text else []  # a prompt may hold other line ends
     entries = []
     for i, line in enumerate(lines, 1):
+        where = f"{path}, line {i}"
         try:
-            entry = json.loads(line)
-            whole = [entry["number"], entry["seed"], *(row[name] for row in entry["rows"] for name in COUNTS)]
-            texts = [entry["setting"]["model"], entry["refused"]]
-            texts += [row[name] for row in entry["rows"] for name in ("method", "draft", "sampling")]
-            texts += [
-                bug[name] for bug in entry["bugs"] for name in ("method", "draft", "sampling", "reason")
-            ]
-            sound = all(type(each) is int for each in whole) and all(type(each) is str for each in texts)
-        except (ValueError, KeyError, TypeError, RecursionError):
-            sound = False
-        if not sound:
-            raise TraceError(f"{path}, line {i} is no entry of a soak's ledger")
-        entries.append(entry)
+            entries.append(checked(Entry, parsed(line, where), where))
+        except TraceError:
+            raise TraceError(f"{where} is no entry of a soak's ledger") from None
     return entries
 
 
-def sums(entries: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def sums(entries: Sequence[Entry]) -> list[dict[str, str | int]]:
     """The table of a ledger: a row for each model and method, whatever its parameters, and one for all."""
-    table: dict[tuple[str, str], dict[str, Any]] = {}
-    total = {"model": "all", "method": "", "entries": len(entries)} | dict.fromkeys(COUNTS, 0)
-    for entry in entries:
-        model, counted = entry["setting"]["model"], set()
+    rows: dict[tuple[str, str], list[tuple[int, Sums]]] = {}
+    for number, entry in enumerate(entries):
         for row in entry["rows"]:
-            key = model, row["method"].partition(" ")[0]
-            line = table.setdefault(
-                key, {"model": key[0], "method": key[1], "entries": 0} | dict.fromkeys(COUNTS, 0)
-            )
-            line["entries"] += key not in counted
-            counted.add(key)
-            for name in COUNTS:
-                line[name] += row[name]
-                total[name] += row[name]
-    return [*(table[key] for key in sorted(table)), total]
+            key = entry["setting"]["model"], row["method"].partition(" ")[0]
+            rows.setdefault(key, []).append((number, row))
+    table = [_summed(*key, rows[key]) for key in sorted(rows)]
+    return [*table, _summed("all", "", [*chain(*rows.values())]) | {"entries": len(entries)}]
+
+
+def _summed(model: str, method: str, rows: list[tuple[int, Sums]]) -> dict[str, str | int]:
+    """A line of the table: the sums of rows, each with the number of its entry."""
+    counts: dict[str, str | int] = {name: sum(row[name] for _, row in rows) for name in COUNTS}
+    return {"model": model, "method": method, "entries": len({number for number, _ in rows}), **counts}
 
 
 # -- what an entry audits ------------------------------------------------------------------------------
 
 
 def draw(
-    random: Random, models: Sequence[str], drafts: Sequence[str] | None, options: dict[str, Any]
-) -> dict[str, Any]:
+    random: Random, models: Sequence[str], drafts: Sequence[str] | None, options: dict[str, str | None]
+) -> Setting:
     """The setting of an entry: plain values, which JSON keeps."""
-    setting: dict[str, Any] = {"model": random.choice(list(models)), **options}
+    device, dtype = options["device"], options["dtype"]
+    setting: Setting = {"model": random.choice(list(models)), "device": device, "dtype": dtype}
     given = DRAFTS.get(setting["model"], ()) if drafts is None else drafts
     setting["drafts"] = sorted(random.sample(list(given), min(len(given), 2)))
     layouts = kernels.candidates(torch.device(setting["device"] or "cpu"), torch.float32)
@@ -231,7 +288,7 @@ def draw(
     return setting
 
 
-def _kind(random: Random, target: Any) -> str:
+def _kind(random: Random, target: Model) -> str:
     """Which of the audits: canvases for a model that writes them; batches and streams where they can be."""
     if target.kind == "diffusion":
         return "canvases"
@@ -240,26 +297,26 @@ def _kind(random: Random, target: Any) -> str:
         if drawn == "batches":
             check_rows(target)
         elif drawn == "streams":
-            served(target, stream_methods(target), named=True)
+            setup.served(target, stream_methods(target), named=True)
     except SpecvizError:
         return "run"
     return drawn
 
 
-def _suits(base: str, target: Any, drafters: Sequence[Any], audit: str) -> bool:
+def _suits(base: str, target: Model, drafters: Sequence[Model], audit: str) -> bool:
     """Whether a method can be audited on the target with one of the drafters."""
     try:
-        served(target, [base], named=True)
-        method = _factory(base)()
+        setup.served(target, [base], named=True)
+        method = setup.factory(base)()
         if audit == "batches":
             check_batchable(method, [])
-        return bool(method.suited(drafters)) and not (audit == "run" and _is_lossy(_exactly(base), target))
+        return bool(method.suited(drafters)) and not (audit == "run" and _lossy(_exactly(base), target))
     except SpecvizError:
         return False
 
 
-def _is_lossy(spelled: str, target: Any) -> bool:
-    return _factory(spelled)().exactness(Sampling(), number_format(target)) == "lossy"
+def _lossy(spelled: str, target: Model) -> bool:
+    return setup.is_lossy(setup.factory(spelled)(), number_format(target))
 
 
 def _exactly(base: str) -> str:
@@ -269,7 +326,7 @@ def _exactly(base: str) -> str:
     return base if fixed else f"{name}:{exact}".removesuffix(":")
 
 
-def _spelled(random: Random, base: str, target: Any, drafters: Sequence[Any], audit: str) -> str:
+def _spelled(random: Random, base: str, target: Model, drafters: Sequence[Model], audit: str) -> str:
     """The method with some parameters drawn, as `specviz audit --method` takes it."""
     base = base if audit in ("batches", "canvases") else _exactly(base)
     name, _, fixed = base.partition(":")
@@ -277,18 +334,15 @@ def _spelled(random: Random, base: str, target: Any, drafters: Sequence[Any], au
     free = [p for p in kind.parameters if f"{p.name}=" not in fixed and p.name not in kind.files]
     free = [p for p in free if p.choices or not isinstance(p.default, str)]
     for _ in range(TRIES):
-        drawn = [
-            f"{p.name}={_value(random, p)}" for p in free if p.name == kind.size or random.random() < SHARE
-        ]
-        spelled = f"{name}:{','.join(filter(None, [fixed, *drawn]))}"
-        if _suits(spelled, target, drafters, audit) and (
-            audit != "streams" or not _is_lossy(spelled, target)
-        ):
+        drawn = [p for p in free if p.name == kind.size or random.random() < SHARE]
+        settings = [fixed, *(f"{p.name}={_value(random, p)}" for p in drawn)]
+        spelled = f"{name}:{','.join(filter(None, settings))}"
+        if _suits(spelled, target, drafters, audit) and (audit != "streams" or not _lossy(spelled, target)):
             return spelled
     return base
 
 
-def _value(random: Random, parameter: Parameter) -> Any:
+def _value(random: Random, parameter: Parameter) -> str | float:
     """A legal value of a parameter."""
     if parameter.choices:
         return random.choice(parameter.choices)
@@ -318,7 +372,7 @@ def _prompt(random: Random) -> str:
     ))()  # fmt: skip
 
 
-def _fitting(target: Any, text: str) -> str:
+def _fitting(target: Model, text: str) -> str:
     """The beginning of a text that is not too long for an entry; a text that has no token is a full stop."""
     try:
         while len(target.encode(text)) > min(LONGEST, target.max_length // 2):
@@ -331,40 +385,50 @@ def _fitting(target: Any, text: str) -> str:
 # -- one entry -----------------------------------------------------------------------------------------
 
 
-def _audited(setting: dict[str, Any]) -> dict[str, Any]:
+def _audited(setting: Setting) -> Outcome:
     """An entry without its number: the sums of its rows, and the bugs."""
-    begin, rows, bugs, refused = time.monotonic(), [], [], ""
+    begin = time.monotonic()
+    outcome: Outcome = {"setting": setting, "seconds": 0.0, "rows": [], "bugs": [], "refused": ""}
     try:
         for row in repeat(setting).rows:
-            about = {"method": row.method, "draft": row.draft, "sampling": row.sampling}
-            rows.append(about | {name: getattr(row, name) for name in COUNTS})
-            bugs += [about | {"reason": str(d)} for d in row.differences if d.verdict == "bug"]
+            outcome["rows"].append(_sums(row))
+            outcome["bugs"] += [_bug(row, str(d)) for d in row.differences if d.verdict == "bug"]
     except SpecvizError as error:
-        refused = str(error)
-    except Exception as error:  # what ends an audit is a bug of it
-        name = " + ".join(setting["methods"])
-        about = {"method": name, "draft": "", "sampling": ""}
-        rows.append(about | dict.fromkeys(COUNTS, 0) | {"bug": 1})
-        bugs.append(about | {"reason": f"the audit raised {_raised(error)}"})
-    seconds = round(time.monotonic() - begin, 1)
-    return {"setting": setting, "seconds": seconds, "rows": rows, "bugs": bugs, "refused": refused}
+        outcome["refused"] = str(error)
+    except Exception as error:  # an exception that ends an audit is a bug of it
+        row = Row(" + ".join(setting["methods"]), "", "", 0.0, bug=1)
+        outcome["rows"].append(_sums(row))
+        outcome["bugs"].append(_bug(row, f"the audit raised {setup.raised(error)}"))
+    return outcome | {"seconds": round(time.monotonic() - begin, 1)}
 
 
-def _loaded(setting: dict[str, Any]) -> tuple[Any, list[Any]]:
+def _sums(row: Row) -> Sums:
+    return {
+        "method": row.method, "draft": row.draft, "sampling": row.sampling, "prompts": row.prompts,
+        "tokens": row.tokens, "equal": row.equal, "tie": row.tie, "noise": row.noise,
+        "reference_noise": row.reference_noise, "bug": row.bug,
+    }  # fmt: skip
+
+
+def _bug(row: Row, reason: str) -> Bug:
+    return {"method": row.method, "draft": row.draft, "sampling": row.sampling, "reason": reason}
+
+
+def _loaded(setting: Setting) -> tuple[Model, list[Model]]:
     """The target and the drafters of a setting."""
-    options = tuple(setting[name] for name in ("device", "dtype", "kernels"))
+    options = setting["device"], setting["dtype"], setting["kernels"]
     target = _model(setting["model"], *options)
     return target, [_drafter(setting["model"], name, options) for name in setting["drafts"]]
 
 
 @lru_cache(maxsize=4)
-def _model(name: str, device: str | None, dtype: str | None, layout: str | None) -> Any:
+def _model(name: str, device: str | None, dtype: str | None, layout: str | None) -> Model:
     given = layout if not name.startswith("gguf:") else None
     return load(name, device, dtype, kernels=given)
 
 
 @lru_cache(maxsize=4)
-def _drafter(target: str, name: str, options: tuple[str | None, ...]) -> Any:
+def _drafter(target: str, name: str, options: tuple[str | None, str | None, str | None]) -> Model:
     return load_drafter(_model(target, *options), name, *options[:2])
 
 

@@ -1,9 +1,9 @@
 """The audit of streams: every update's text against the target's own, every pass against the stock module's.
 
 At β = 0 SSBD must write, update by update, what re-translation writes, and that is the target's own text
-behind the update's prompt. Where two updates part the next drafts differ, but no draft may change a text:
+after the update's prompt. Where two updates part the next drafts differ, but no draft may change a text:
 so each update is judged alone, by the rule that judges prompts, against a decode from an empty cache. The
-laws of sampling are enumerated on a toy vocabulary behind every draft of up to two tokens: the target's at
+laws of sampling are enumerated on a toy vocabulary after every draft of up to two tokens: the target's at
 β = 0, equation 3's (Zeng et al.) at β > 0.
 """
 
@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
@@ -19,31 +18,20 @@ import torch
 from .. import methods as catalogue
 from ..errors import ParameterError
 from ..loop.cycle import Cycle
+from ..loop.drafters import Loadable
+from ..loop.machine import number_format
 from ..loop.run import Run
-from ..methods.base import Method
 from ..methods.kinds import StreamMethod
 from ..methods.retranslate import Retranslate
 from ..methods.sampling import Sampling
+from ..models.protocols import Model
 from ..models.template import Template
 from ..streams import Stream, Update
-from . import law
+from . import law, setup
+from .law import GREEDY, Make
 from .reference import reference_of
-from .result import AuditResult, Difference, Row
-from .text import (
-    Decoding,
-    Subject,
-    _Audit,
-    _backend,
-    _factories,
-    _label,
-    _measure,
-    _raised,
-    audited_model,
-    counter,
-    number_format,
-    result_of,
-    served,
-)  # fmt: skip
+from .result import AuditResult, Difference, LawResult, Row
+from .text import Decoding, Subject, _Audit, _measure, result_of
 
 END = 2  # the end token of the toy vocabulary, which has three
 DRAFTS = ((0, 0), (0, 1), (1, 0), (1, 1), (0, END), (1, END), (END,))  # what an update may leave the next one
@@ -51,7 +39,7 @@ BIAS = 0.3  # of the lossy law that is enumerated
 
 
 class Updates(Subject):
-    """A method that decodes streams on its way through their updates; one on which it raised is given up.
+    """A method that decodes streams on its way through their updates; a stream on which it raised ends there.
 
     Parameters
     ----------
@@ -60,11 +48,7 @@ class Updates(Subject):
     """
 
     def __init__(
-        self,
-        target: Any,
-        make: Callable[[], Method],
-        decoding: Decoding,
-        given: Sequence[Sequence[Update]],
+        self, target: Model, make: Make, decoding: Decoding, given: Sequence[Sequence[Update]]
     ) -> None:
         method = make()
         assert isinstance(method, StreamMethod)
@@ -82,22 +66,13 @@ class Updates(Subject):
         if stream == self.lost:
             raise RuntimeError(f"update {update} was not reached")
         if self.run is None:
-            self.run = Run(
-                self.target, [Stream(list(updates)) for updates in self.given[stream:]], self.make(),
-                record=None, **self.options(),
-            )  # fmt: skip
-        cycles = []
-        try:
-            for cycle in self.run:
-                cycles.append(cycle)
-                if cycle.end is not None:
-                    break
-        except Exception:
-            self.run, self.lost = None, stream
-            raise
+            streams, options = [Stream(list(each)) for each in self.given[stream:]], self.decoding.options()
+            self.run = Run(self.target, streams, self.make(), record=None, **options)
+        self.lost = stream  # unless its text ends
+        cycles = self.one_text(self.run)
+        self.lost = -1
         if number == len(self.places) - 1:
-            for _ in self.run:
-                pass
+            self.run.finish()
         return cycles
 
     def faults(self, number: int, cycles: list[Cycle]) -> list[Difference]:
@@ -110,9 +85,9 @@ class Updates(Subject):
 
 
 def run(
-    model: Any,
+    model: Loadable,
     streams: Sequence[Stream],
-    methods: Sequence[Any] | None = None,
+    methods: Sequence[setup.Given] | None = None,
     max_new_tokens: int = 64,
     dtype: str | None = None,
     device: str | None = None,
@@ -120,7 +95,7 @@ def run(
     sampled: int = 5,
     temperature: float = 1.0,
     laws: bool = True,
-    progress: Callable[[int, int], None] | None = None,
+    progress: setup.Progress = None,
     top_k: int = 0,
     top_p: float = 1.0,
     seed: int = 0,
@@ -163,30 +138,29 @@ def run(
     ParameterError, ModelError, PromptError
         Before any work.
     """
-    with _backend(threads):
-        target = audited_model(model, device, dtype)
+    with setup.on_backend(threads):
+        target = setup.audited_model(model, device, dtype)
         given = [list(stream) for stream in streams]
         if not all(given) or not given:
             raise ParameterError("the audit needs at least one stream, and at least one update in each")
-        if methods is None:
-            methods = default(target)
-        factories = _factories(methods, number_format(target), streams=True)
-        served(target, factories, named=True)
+        named = default(target) if methods is None else methods
+        factories = setup.factories_of(named, number_format(target), streams=True)
+        setup.served(target, factories, named=True)
         reference = reference_of(target)
-        first = Updates(target, factories[0], Decoding(Sampling(), max_new_tokens, 0.0), given)
+        first = Updates(target, factories[0], Decoding(GREEDY, max_new_tokens, 0.0), given)
         bound = _measure(target, reference, first.prompts, max_new_tokens)
-        plans = [(Sampling(), given), (Sampling(temperature, top_k, top_p), given[:sampled])]
-        tick = counter(progress, sum(len(updates) for _, some in plans for updates in some))
+        plans = [(GREEDY, given), (Sampling(temperature, top_k, top_p), given[:sampled])]
+        tick = setup.counter(progress, sum(len(updates) for _, some in plans for updates in some))
         rows = []
         for sampling, some in plans:
             decoding = Decoding(sampling, max_new_tokens, bound.value, seed)
             subjects = [Updates(target, make, decoding, some) for make in factories if some]
             rows += _rows(_Audit(target, reference, decoding), subjects, tick)
-        found: list[law.LawResult] = []
+        results: list[LawResult] = []
         if laws:
-            lossy = partial(catalogue.find("retranslate"), beta=BIAS)
-            found = [each for make in (*factories, lossy) for each in check(make)]
-        return result_of(target, max_new_tokens, bound, rows, found)
+            lossy: Make = partial(catalogue.find("retranslate"), beta=BIAS)
+            results = [each for make in [*factories, lossy] for each in check(make)]
+        return result_of(target, max_new_tokens, bound, rows, results)
 
 
 def _rows(audit: _Audit, subjects: list[Updates], tick: Callable[[], None]) -> list[Row]:
@@ -204,19 +178,22 @@ def _rows(audit: _Audit, subjects: list[Updates], tick: Callable[[], None]) -> l
     return [subject.row for subject in subjects]
 
 
-def default(target: Any) -> list[str]:
-    """What is audited unless told; a model without the bundled prompt's marks continues the bare source."""
+def default(target: Model) -> list[str]:
+    """The methods of an audit that names none.
+
+    A model without the marks of the bundled prompt continues the bare source.
+    """
     template = ""
     try:
         Template(target, *Retranslate().wording())
     except ParameterError:
         template = ",template={source}"
-    return [f"retranslate:{how}{template}" for how in ("mode=rt", "beta=0", "beta=0,second_pass=true")]
+    return [
+        f"retranslate:{setting}{template}" for setting in ("mode=rt", "beta=0", "beta=0,second_pass=true")
+    ]
 
 
-def check(
-    make: Callable[[], Method], settings: Sequence[Sampling] = law.SETTINGS, length: int = 3
-) -> list[law.LawResult]:
+def check(make: Make, settings: Sequence[Sampling] = law.SETTINGS, length: int = 3) -> list[LawResult]:
     """Compare the exact law of an update's texts with equation 3's, on a toy vocabulary with an end token.
 
     While a text is the beginning of the draft its next token has the law (1 - β) p + β δ, everywhere else p:
@@ -235,10 +212,9 @@ def check(
     list of LawResult
         One for each setting, the worst of all drafts.
     """
-    method: Any = make()
-    known = method.values
-    beta = known.get("beta", 0.0) if known.get("mode") == "ssbd" else 0.0
-    masked = known.get("k", 0) if known.get("mask") == "draft" else 0
+    values = make().values
+    beta = values.get("beta", 0.0) if values.get("mode") == "ssbd" else 0.0
+    masked = values.get("k", 0) if values.get("mask") == "draft" else 0
     target = law.Table(END + 1, 8, eos=(END,))
     results = []
     for sampling in settings:
@@ -246,54 +222,24 @@ def check(
         edges = _edges(target, length, sampling, beta)
         try:
             for previous in DRAFTS:
-                found, count = law.law_of(
-                    make, target, target, [0, 1], length, sampling, list(previous), edges
-                )
+                actual, count = law.law_of(make, target, target, [0, 1], length, sampling, previous, edges)
                 draft = [token for token in previous if token != END]
                 draft = draft[: max(0, len(draft) - masked)][: length - 1]
-                wanted = biased(target, [0, 1], draft, length, sampling, beta)
-                gaps = [abs(found.get(text, 0.0) - wanted.get(text, 0.0)) for text in {*found, *wanted}]
-                error, cells = max(error, *gaps), cells + count
-        except Exception as raised:  # a method that raises has no law
-            error, reason = float("inf"), _raised(raised)
-        name = _label(method) + (", equation 3" if beta else "")
-        results.append(law.LawResult(name, law.spell(sampling), error, law.TOLERANCE, cells, reason))
+                expected = law.law_of_target(target, [0, 1], length, sampling, draft, beta)
+                error, cells = max(error, law.apart(actual, expected)), cells + count
+        except Exception as fault:  # a method that raises has no law
+            error, reason = float("inf"), setup.raised(fault)
+        name = setup.label(make()) + (", equation 3" if beta else "")
+        results.append(LawResult(name, law.spell(sampling), error, law.TOLERANCE, cells, reason))
     return results
 
 
 def _edges(target: law.Table, length: int, sampling: Sampling, beta: float) -> np.ndarray:
     """Where a uniform number should turn a decision: they save bisection steps and decide nothing."""
-    found: list[torch.Tensor] = []
-    texts: list[tuple[int, ...]] = [()]
-    for _ in range(length):
-        for text in texts:
-            p = sampling.probabilities(target.logits([0, 1, *text]))
-            left = p.repeat(len(p), 1).fill_diagonal_(0)  # row y: p without y
-            left = left.cumsum(1) / left.sum(1, keepdim=True)
-            found += [p.cumsum(0), (1 - beta) * p + beta, left.flatten()]
-        texts = [(*text, token) for text in texts for token in range(target.vocabulary)]
-    return torch.cat(found).nan_to_num(0).numpy()
-
-
-def biased(
-    target: law.Table,
-    prompt: Sequence[int],
-    draft: Sequence[int],
-    length: int,
-    sampling: Sampling,
-    beta: float,
-) -> dict[tuple[int, ...], float]:
-    """Probability of each text of at most `length` tokens by equation 3."""
-    texts: dict[tuple[int, ...], float] = {(): 1.0}
-    for place in range(length):
-        longer: dict[tuple[int, ...], float] = {}
-        for text, chance in texts.items():
-            if text[-1:] == (END,):
-                longer[text] = chance
-                continue
-            p = sampling.probabilities(target.logits([*prompt, *text])).tolist()
-            if place < len(draft) and text == tuple(draft[:place]):
-                p = [(1 - beta) * each + beta * (token == draft[place]) for token, each in enumerate(p)]
-            longer |= {(*text, token): chance * each for token, each in enumerate(p) if each}
-        texts = longer
-    return texts
+    places: list[torch.Tensor] = []
+    for text in target.texts(length):
+        p = sampling.probabilities(target.logits([0, 1, *text]))
+        left = p.repeat(len(p), 1).fill_diagonal_(0)  # row y: p without y
+        left = left.cumsum(1) / left.sum(1, keepdim=True)
+        places += [p.cumsum(0), (1 - beta) * p + beta, left.flatten()]
+    return torch.cat(places).nan_to_num(0).numpy()

@@ -7,21 +7,27 @@ wrong, the mistake has a name; else the smallest failing case is shown. It needs
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from ..errors import loading
-from .exercise import judge
+from .exercise import Student, judge
 from .result import Result
 
 if TYPE_CHECKING:
+    from ..loop.drafters import Loadable
+    from ..methods import Method
+    from ..models.protocols import Prompt
     from .conformance import Conformance
 
 __all__ = ["Result", "bild_rollback", "greedy_verifier", "method", "rejection_rule", "tree_mask"]
 
 
 @loading()
-def method(given: Any, model: Any = "town", *, draft: Any = None, prompts: Any = None) -> Conformance:
+def method(
+    given: Method | type[Method] | str, model: Loadable = "town", *, draft: Loadable | None = None,
+    prompts: str | Sequence[Prompt] | None = None,
+) -> Conformance:  # fmt: skip
     """Check that a method keeps what it claims: a table, a row for each claim.
 
     Rows: ``decode`` (it runs and keeps to the limit of new tokens), ``text`` (each token is the target's own,
@@ -54,7 +60,7 @@ def method(given: Any, model: Any = "town", *, draft: Any = None, prompts: Any =
     return check(given, model, draft, prompts)
 
 
-def greedy_verifier(function: Callable[..., Any]) -> Result:
+def greedy_verifier(function: Student) -> Result:
     """Check ``function(drafted, best, eos) -> tokens``.
 
     Parameters
@@ -75,7 +81,7 @@ def greedy_verifier(function: Callable[..., Any]) -> Result:
     return judge(EXERCISE, function)
 
 
-def rejection_rule(function: Callable[..., Any]) -> Result:
+def rejection_rule(function: Student) -> Result:
     """Check ``function(drafted, draft_logits, target_logits, temperature, u) -> (kept, law)``.
 
     Parameters
@@ -96,7 +102,7 @@ def rejection_rule(function: Callable[..., Any]) -> Result:
     return judge(EXERCISE, function)
 
 
-def bild_rollback(function: Callable[..., Any]) -> Result:
+def bild_rollback(function: Student) -> Result:
     """Check ``function(drafted, p, threshold) -> tokens``.
 
     Parameters
@@ -117,7 +123,7 @@ def bild_rollback(function: Callable[..., Any]) -> Result:
     return judge(EXERCISE, function)
 
 
-def tree_mask(function: Callable[..., Any]) -> Result:
+def tree_mask(function: Student) -> Result:
     """Check ``function(parents) -> (mask, depth)``.
 
     Parameters

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from html import escape
@@ -19,8 +19,12 @@ from specviz.errors import ParameterError, SpecvizError, one_line
 from specviz.trace import Trace
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from specviz.audit import AuditResult
+    from specviz.loop.drafters import Loadable
     from specviz.methods import Method
+    from specviz.models.protocols import Model, Prompt
 
 PASS, FAIL, NOT_CLAIMED = "pass", "fail", "not claimed"
 SIGNS = {PASS: "✓", FAIL: "✗", NOT_CLAIMED: "–"}
@@ -78,10 +82,8 @@ class Conformance:
 
     def __repr__(self) -> str:
         wide = max(len(row.check) for row in self.rows)
-        lines = [f"{SIGNS[row.state]} {row.check:{wide}}  {row.state:11}  {row.detail}" for row in self.rows]
-        return "\n".join(
-            [f"{SIGNS[PASS if self else FAIL]} {self.headline}", *(f"  {line}" for line in lines)]
-        )
+        rows = (f"{SIGNS[row.state]} {row.check:{wide}}  {row.state:11}  {row.detail}" for row in self.rows)
+        return "\n  ".join([f"{SIGNS[PASS if self else FAIL]} {self.headline}", *rows])
 
     def _repr_html_(self) -> str:
         rows = "".join(
@@ -110,17 +112,18 @@ class Broken(Exception):
 class Case:
     """A method on its way through the checks, with what several of them need."""
 
-    def __init__(self, make: Callable[[], Method], model: Any, draft: Any, prompts: list[Any]) -> None:
+    def __init__(
+        self, make: Callable[[], Method], model: Model, draft: Loadable | None, prompts: list[Prompt]
+    ) -> None:
         self.make, self.model, self.prompts = make, model, prompts
-        self.draft = [] if draft is None else [draft]
+        self.draft = draft
         self.method = make()
 
     def generate(self, **options: Any) -> Trace:
         """The prompts decoded by a fresh method."""
         from specviz.loop import generate
 
-        draft = {"draft": self.draft[0]} if self.draft else {}
-        options = {"max_new_tokens": TOKENS} | draft | options
+        options = {"max_new_tokens": TOKENS, "draft": self.draft} | options
         return generate(self.model, self.prompts, self.make(), **options)
 
     @cached_property
@@ -130,10 +133,10 @@ class Case:
 
     def claims(self, make: Callable[[], Method], temperature: float) -> bool:
         """Whether the method says that it is exact."""
+        from specviz.loop.machine import number_format
         from specviz.methods.sampling import Sampling
 
-        number_format = str(self.model.dtype).removeprefix("torch.")
-        return make().exactness(Sampling(temperature), number_format) != "lossy"
+        return make().exactness(Sampling(temperature), number_format(self.model)) != "lossy"
 
     @cached_property
     def audit(self) -> AuditResult | None:
@@ -145,9 +148,7 @@ class Case:
             make = partial(type(self.method), **(self.method.values | self.method.exact))
             if not self.method.exact or not self.claims(make, 0.0):
                 return None
-        return audit.run(
-            self.model, self.draft or None, self.prompts, [make], TOKENS, sampled=2, laws=False, draws=0
-        )
+        return audit.run(self.model, self.draft, self.prompts, [make], TOKENS, sampled=2, laws=False, draws=0)
 
     def bugs(self, of_record: bool) -> list[str]:
         """The audit's findings about the record, or about the text."""
@@ -157,7 +158,10 @@ class Case:
         return [str(each) for each in bugs if bool(OF_RECORD.match(each.reason)) == of_record]
 
 
-def check(given: Any, model: Any, draft: Any, prompts: Any) -> Conformance:
+def check(
+    given: Method | type[Method] | str, model: Loadable, draft: Loadable | None,
+    prompts: str | Sequence[Prompt] | None,
+) -> Conformance:  # fmt: skip
     """As `specviz.check.method`."""
     from specviz import methods, suites
     from specviz.loop.drafters import load_if_needed
@@ -198,9 +202,8 @@ def _decodes(case: Case) -> str:
             raise Broken(f"it wrote {longest} tokens where max_new_tokens was {limit}")
     drafted, accepted = int(cycles["drafted"].sum()), int(cycles["accepted"].sum())
     emitted, passes = int(cycles["emitted"].sum()), int((cycles["cycle"] > 0).sum())
-    return (
-        f"{len(case.prompts)} prompts, {emitted} tokens in {passes} cycles; {accepted} of {drafted} accepted"
-    )
+    what = f"{len(case.prompts)} prompts, {emitted} tokens in {passes} cycles"
+    return f"{what}; {accepted} of {drafted} accepted"
 
 
 def _text(case: Case) -> str:
@@ -210,9 +213,8 @@ def _text(case: Case) -> str:
     if bugs := case.bugs(False):
         raise Broken(one_line(bugs[0], 240))
     tokens = sum(row.tokens for row in case.audit.rows)
-    return f"{tokens} tokens, greedy and sampled, are the target's own" + (
-        "" if case.claims(case.make, 0.0) else f" with {case.method.exact}"
-    )
+    setting = "" if case.claims(case.make, 0.0) else f" with {case.method.exact}"
+    return f"{tokens} tokens, greedy and sampled, are the target's own{setting}"
 
 
 def _record(case: Case) -> str:
@@ -235,18 +237,11 @@ def _law(case: Case) -> str:
         raise Unclaimed("the method decodes greedily only")
     if not case.claims(case.make, 1.0):
         raise Unclaimed("the method calls its sampling lossy")
-    method = case.method
-    make = (
-        partial(type(method), **(method.values | method.law_check_params))
-        if method.law_check_params
-        else case.make
-    )
-    results = law.check(make)
+    results = law.check(law.enumerable(case.make))
     worst = max(results, key=lambda result: result.error)
     if not worst.holds:
-        raise Broken(
-            f"at {worst.sampling} a text's probability is off by {worst.error:.2g} {worst.reason}".strip()
-        )
+        off = f"at {worst.sampling} a text's probability is off by {worst.error:.2g}"
+        raise Broken(f"{off} {worst.reason}".strip())
     return f"{len(results)} settings enumerated, off by at most {worst.error:.1g}"
 
 
@@ -259,9 +254,9 @@ def _batch(case: Case) -> str:
     except SpecvizError as reason:
         raise Unclaimed(str(reason)) from None
     batched = case.generate(batch=2)
-    different = [i for i, pair in enumerate(zip(batched.texts, case.trace.texts)) if pair[0] != pair[1]]
-    if different:
-        raise Broken(f"prompt {different[0]} has another text in a batch of 2 than alone")
+    for prompt, (text, alone) in enumerate(zip(batched.texts, case.trace.texts)):
+        if text != alone:
+            raise Broken(f"prompt {prompt} has another text in a batch of 2 than alone")
     return f"{len(case.prompts)} prompts write the same text two at a time"
 
 
@@ -290,13 +285,12 @@ def _trace(case: Case) -> str:
 
 def _given(trace: Trace, signal: schema.Signal) -> bool:
     """Whether a declared signal was recorded anywhere; none can be where nothing was drafted."""
-    frame, column = (trace.nodes, signal.name)
-    if signal.level == "cycle":
-        frame, column = (trace.cycles, f"control_{signal.name}")
+    of_cycle = signal.level == "cycle"
+    frame, column = (trace.cycles, f"control_{signal.name}") if of_cycle else (trace.nodes, signal.name)
     return not len(trace.nodes) or (column in frame and bool(frame[column].notna().any()))
 
 
-def _same(one: Any, other: Any) -> bool:
+def _same(one: pd.DataFrame, other: pd.DataFrame) -> bool:
     """Whether two tables hold the same, whatever codes their words have."""
     if list(one) != list(other) or len(one) != len(other):
         return False
@@ -333,9 +327,8 @@ def _player(case: Case) -> str:
     with tempfile.TemporaryDirectory() as folder:
         file = page.write(case.trace, Path(folder) / "page.html", False)
         size = file.stat().st_size
-    loop = (
-        "its own pseudocode" if case.method.pseudocode else "the general loop, for it declares no pseudocode"
-    )
+    own = case.method.pseudocode
+    loop = "its own pseudocode" if own else "the general loop, for it declares no pseudocode"
     return f"a page of {size / 1000:.0f} kB, with {loop}"
 
 

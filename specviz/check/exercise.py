@@ -5,19 +5,28 @@ from __future__ import annotations
 import copy
 import inspect
 import linecache
+import operator
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, field
 from io import StringIO
+from itertools import takewhile
 from types import FrameType, TracebackType
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from .result import RIGHT, SIGNS, TODO, WRONG, Result, words
 
 MOST_STEPS = 200_000  # of the interpreter for one case; the right functions take a few hundred
+
+
+Given: TypeAlias = dict[str, Any]  # a case's arguments by name
+Returned: TypeAlias = Any  # what a student's function returned: anything at all
+Answer: TypeAlias = tuple[Any, ...]  # an entry for each part of the right form
+Student: TypeAlias = Callable[..., Returned]
+TraceFunction: TypeAlias = "Callable[[FrameType, str, object], TraceFunction | None]"
 
 
 class Misfit(Exception):
@@ -32,16 +41,16 @@ class Endless(BaseException):
 class Case:
     """Arguments by name, in order; its stage; what a table shows of it (default: the arguments)."""
 
-    given: dict[str, Any]
+    given: Given
     stage: int = 0
-    shown: dict[str, Any] | None = None
+    shown: Given | None = None
 
 
 @dataclass(frozen=True)
 class Mistake:
     """A wrong variant, returning what the right one returns, and the sentence that names it."""
 
-    answer: Callable[..., tuple]
+    answer: Callable[..., Answer]
     says: str
 
 
@@ -73,9 +82,9 @@ class Exercise:
     """
 
     name: str
-    answer: Callable[..., tuple]
+    answer: Callable[..., Answer]
     parts: tuple[str, ...]
-    parse: Callable[..., tuple]
+    parse: Callable[..., Answer]
     cases: list[Case]
     stages: tuple[str, ...]
     mistakes: tuple[Mistake, ...]
@@ -88,31 +97,33 @@ class Attempt:
     """What a function made of a case: a tuple, or why there is none; and what is right."""
 
     case: Case
-    right: tuple
-    value: tuple | None = None
-    raw: Any = None
+    right: Answer
+    value: Answer | None = None
+    raw: Returned = None
     problem: str = ""
     todo: bool = False
     raised: bool = False
     printed: str = field(default="", repr=False)
 
 
-def judge(exercise: Exercise, function: Callable[..., Any]) -> Result:
+def judge(exercise: Exercise, function: Student) -> Result:
     """Run a function on every case of an exercise and say what is wrong with it."""
-    call = f"{exercise.name}({', '.join(exercise.cases[0].given)})"
+
+    def wrong(headline: str, says: str, *rows: tuple[str, str, str], state: str = WRONG) -> Result:
+        return Result(exercise.name, state, headline, says, list(rows))
+
     if not callable(function):
-        return Result(
-            exercise.name, WRONG, "give the function itself",
+        return wrong(
+            "give the function itself",
             f"The check wants the function, without calling it: sv.check.{exercise.name}({exercise.name}). "
             f"It got {words(function)}.",
-        )  # fmt: skip
+        )
     try:
         inspect.signature(function).bind(*exercise.cases[0].given)
     except TypeError:
-        return Result(
-            exercise.name, WRONG, "the arguments do not fit",
-            f"It is called as {call}, and yours takes {inspect.signature(function)}.",
-        )  # fmt: skip
+        call = f"{exercise.name}({', '.join(exercise.cases[0].given)})"
+        says = f"It is called as {call}, and yours takes {inspect.signature(function)}."
+        return wrong("the arguments do not fit", says)
     except ValueError:  # a builtin without a signature: its first call will tell
         pass
     attempts: list[Attempt] = []
@@ -120,13 +131,11 @@ def judge(exercise: Exercise, function: Callable[..., Any]) -> Result:
         for case in (c for c in exercise.cases if c.stage == stage):
             attempt = run(exercise, function, case)
             if attempt.todo:
-                return Result(
-                    exercise.name, TODO, "not implemented yet",
-                    "Fill in the stub above, run its cell, then run this one again.",
-                )  # fmt: skip
+                says = "Fill in the stub above, run its cell, then run this one again."
+                return wrong("not implemented yet", says, state=TODO)
             if attempt.problem:
                 headline = "your code stopped with an error" if attempt.raised else "not the form asked for"
-                return Result(exercise.name, WRONG, headline, attempt.problem, table(exercise, attempt))
+                return wrong(headline, attempt.problem, *table(exercise, attempt))
             attempts.append(attempt)
         for part in range(len(exercise.parts)):
             result = compare(exercise, attempts, part, stage)
@@ -145,15 +154,11 @@ def compare(exercise: Exercise, attempts: list[Attempt], part: int, stage: int) 
     wrong = [a for a in attempts if a.value and not same(a.value[part], a.right[part])]
     if not wrong:
         return None
-    name, best = None, list[Attempt]()
-    for mistake in exercise.mistakes:
-        explained = explains(mistake, attempts, part)
-        if len(explained) > len(best):
-            name, best = mistake, explained
-    if name is None:
+    explained = [(explains(mistake, attempts, part), mistake.says) for mistake in exercise.mistakes]
+    best, says = max(explained, key=lambda pair: len(pair[0]))
+    says = f"Likely mistake: {says}"
+    if not best:
         says = "No mistake that this check knows by name explains it. The smallest case that fails:"
-    else:
-        says = "Likely mistake: " + name.says
     what = f"{exercise.parts[part]} is wrong" if len(exercise.parts) > 1 else "wrong"
     count = sum(a.case.stage == stage for a in attempts)
     headline = f"{what} in {len(wrong)} of {count} cases {exercise.stages[stage]}".rstrip()
@@ -176,31 +181,20 @@ def table(exercise: Exercise, attempt: Attempt) -> list[tuple[str, str, str]]:
     """The example's rows: given, yours, right."""
     given = attempt.case.given if attempt.case.shown is None else attempt.case.shown
     rows = [("given", name, words(value)) for name, value in given.items()]
-    several = len(exercise.parts) > 1
-    if attempt.value is None:
-        if not attempt.raised:
-            rows.append(("yours", "yours returned", words(attempt.raw)))
-    else:
-        rows += [
-            (kind, name if same(mine, right) else f"{name} {SIGNS[WRONG]}".strip(), text)
-            for (kind, name, text), mine, right in zip(
-                pairs("yours", "yours returned", exercise.parts if several else ("",), attempt.value),
-                attempt.value,
-                attempt.right,
-            )
-        ]
-    rows += pairs("right", "right is", exercise.parts if several else ("",), attempt.right)
+    parts = [f" {part}" for part in exercise.parts] if len(exercise.parts) > 1 else [""]
+    if attempt.value is not None:
+        for part, mine, right in zip(parts, attempt.value, attempt.right):
+            sign = "" if same(mine, right) else f" {SIGNS[WRONG]}"
+            rows.append(("yours", f"yours returned{part}{sign}", words(mine)))
+    elif not attempt.raised:
+        rows.append(("yours", "yours returned", words(attempt.raw)))
+    rows += [("right", f"right is{part}", words(value)) for part, value in zip(parts, attempt.right)]
     if attempt.printed:
         rows.append(("given", "yours printed", attempt.printed[-400:]))
     return rows
 
 
-def pairs(kind: str, label: str, names: tuple[str, ...], values: tuple) -> list[tuple[str, str, str]]:
-    """One row for each part of an answer."""
-    return [(kind, f"{label} {name}".strip(), words(value)) for name, value in zip(names, values)]
-
-
-def same(one: Any, other: Any) -> bool:
+def same(one: Returned, other: Returned) -> bool:
     """Whether two parts agree: numbers up to 1e-6, all else exactly."""
     if isinstance(one, np.ndarray) or isinstance(other, np.ndarray):
         if np.shape(one) != np.shape(other):
@@ -213,7 +207,7 @@ def same(one: Any, other: Any) -> bool:
 # ---------------------------------------------------------------- running what a student wrote
 
 
-def run(exercise: Exercise, function: Callable[..., Any], case: Case) -> Attempt:
+def run(exercise: Exercise, function: Student, case: Case) -> Attempt:
     """Call a function on copies of a case's arguments; nothing it raises or prints gets out."""
     attempt = Attempt(case, exercise.answer(**case.given))
     out = StringIO()
@@ -223,8 +217,7 @@ def run(exercise: Exercise, function: Callable[..., Any], case: Case) -> Attempt
     except NotImplementedError:
         attempt.todo = True
     except Endless as error:
-        line = place(function, error.__traceback__)
-        attempt.raised = True
+        attempt.raised, line = True, place(function, error.__traceback__)
         attempt.problem = (
             f"It does not come to an end in the case below{line}. Does a loop forget to count up?"
         )
@@ -243,7 +236,7 @@ def run(exercise: Exercise, function: Callable[..., Any], case: Case) -> Attempt
     return attempt
 
 
-def place(function: Callable[..., Any], trace: TracebackType | None) -> str:
+def place(function: Student, trace: TracebackType | None) -> str:
     """Where in the student's own code an error arose: line number and line."""
     file = home(function)
     number = None
@@ -257,14 +250,14 @@ def place(function: Callable[..., Any], trace: TracebackType | None) -> str:
     return f", in line {number} of its cell" + (f": {line}" if line else "")
 
 
-def home(function: Callable[..., Any]) -> str:
+def home(function: Student) -> str:
     """The file (in a notebook, the cell) that a function was written in."""
     code = getattr(inspect.unwrap(function), "__code__", None)
     return code.co_filename if code else ""
 
 
 @contextmanager
-def limited(function: Callable[..., Any]) -> Iterator[None]:
+def limited(function: Student) -> Iterator[None]:
     """Ends a function after `MOST_STEPS` steps in its own file, so that an endless loop gets an answer.
 
     Where something else already follows each step (a debugger, a coverage run) it does nothing.
@@ -274,7 +267,7 @@ def limited(function: Callable[..., Any]) -> Iterator[None]:
         return
     file, left = home(function), MOST_STEPS
 
-    def follow(frame: FrameType, event: str, _: Any) -> Any:
+    def follow(frame: FrameType, event: str, _: object) -> TraceFunction | None:
         nonlocal left
         if frame.f_code.co_filename != file:
             return None
@@ -294,14 +287,13 @@ def limited(function: Callable[..., Any]) -> Iterator[None]:
 # ---------------------------------------------------------------- reading what a student returned
 
 
-def tokens(returned: Any) -> list[int]:
-    """A list of token ids.
+def before(tests: Iterable[bool]) -> int:
+    """How many come before the first that is true."""
+    return sum(1 for _ in takewhile(operator.not_, tests))
 
-    Raises
-    ------
-    Misfit
-        If it is something else.
-    """
+
+def one_list(returned: Returned, **given: object) -> tuple[list[int]]:
+    """A list of token ids, the only part of an answer; or `Misfit`."""
     if isinstance(returned, np.ndarray) and returned.ndim == 1:
         returned = returned.tolist()
     if isinstance(returned, int | np.integer) and not isinstance(returned, bool):
@@ -311,35 +303,20 @@ def tokens(returned: Any) -> list[int]:
     for entry in returned:
         if isinstance(entry, bool) or not isinstance(entry, int | np.integer):
             raise Misfit(f"The list holds {words(entry)}, and token ids are whole numbers (int).")
-    return [int(entry) for entry in returned]
+    return ([int(entry) for entry in returned],)
 
 
-def two(returned: Any, names: str) -> tuple[Any, Any]:
-    """A pair.
-
-    Raises
-    ------
-    Misfit
-        If it is something else.
-    """
+def two(returned: Returned, names: str) -> tuple[Returned, Returned]:
+    """A pair, or `Misfit`."""
     if not isinstance(returned, list | tuple) or len(returned) != 2:
-        got = (
-            f"{len(returned)} things"
-            if isinstance(returned, list | tuple)
-            else f"a {type(returned).__name__}"
-        )
+        several = isinstance(returned, list | tuple)
+        got = f"{len(returned)} things" if several else f"a {type(returned).__name__}"
         raise Misfit(f"Return two things, {names}; it returned {got}.")
     return returned[0], returned[1]
 
 
-def array(value: Any, shape: tuple[int, ...], name: str) -> np.ndarray:
-    """An array of numbers of a shape.
-
-    Raises
-    ------
-    Misfit
-        If it is something else.
-    """
+def array(value: Returned, shape: tuple[int, ...], name: str) -> np.ndarray:
+    """An array of numbers of a shape, or `Misfit`."""
     try:
         array = np.asarray(value)
     except ValueError:  # rows of different lengths

@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from itertools import product
-from typing import Any
 
 import numpy as np
 
-from .exercise import Case, Exercise, Mistake, tokens
+from .exercise import Case, Exercise, Given, Mistake, before, one_list
 
 EOS = 9
 
 
 def matching(drafted: list[int], best: list[int]) -> int:
     """Length of the prefix on which draft and target agree."""
-    kept = 0
-    while kept < len(drafted) and drafted[kept] == best[kept]:
-        kept += 1
-    return kept
+    return before(a != b for a, b in zip(drafted, best))
 
 
 def ended(emitted: list[int], eos: int) -> list[int]:
@@ -33,30 +28,6 @@ def answer(drafted: list[int], best: list[int], eos: int) -> tuple[list[int]]:
     return (ended([*drafted[:kept], best[kept]], eos),)
 
 
-def variant(
-    rule: Callable[[list[int], list[int]], list[int]], drafted: list[int], best: list[int], eos: int
-) -> tuple[list[int]]:
-    """A wrong verifier that minds the end of the text."""
-    return (ended(rule(drafted, best), eos),)
-
-
-def shifted(drafted: list[int], best: list[int]) -> list[int]:
-    kept = 0
-    while kept < len(drafted) and drafted[kept] == best[kept + 1]:
-        kept += 1
-    return [*drafted[:kept], best[kept]]
-
-
-def both(drafted: list[int], best: list[int]) -> list[int]:
-    kept = matching(drafted, best)
-    return [*drafted[:kept], best[kept], *([] if kept == len(drafted) else best[-1:])]
-
-
-def skipping(drafted: list[int], best: list[int]) -> list[int]:
-    kept = [a for a, b in zip(drafted, best) if a == b]
-    return [*kept, best[len(kept)]]
-
-
 def no_end(drafted: list[int], best: list[int], eos: int) -> tuple[list[int]]:
     kept = matching(drafted, best)
     return ([*drafted[:kept], best[kept]],)
@@ -68,104 +39,83 @@ def end_dropped(drafted: list[int], best: list[int], eos: int) -> tuple[list[int
 
 
 def bonus_after_end(drafted: list[int], best: list[int], eos: int) -> tuple[list[int]]:
-    kept = matching(drafted, best)
-    head = ended(drafted[:kept], eos)
+    head = ended(drafted[: matching(drafted, best)], eos)
     return ([*head, best[len(head)]],)
 
 
-def rule(function: Callable[[list[int], list[int]], list[int]], says: str) -> Mistake:
-    """A mistake that has nothing to do with the end of the text."""
-    return Mistake(partial(variant, function), says)
+def shifted(drafted: list[int], best: list[int], kept: int) -> list[int]:
+    kept = matching(drafted, best[1:])
+    return [*drafted[:kept], best[kept]]
+
+
+def skipping(drafted: list[int], best: list[int], kept: int) -> list[int]:
+    agreeing = [a for a, b in zip(drafted, best) if a == b]
+    return [*agreeing, best[len(agreeing)]]
+
+
+def rule(function: Callable[[list[int], list[int], int], list[int]], says: str) -> Mistake:
+    """A mistake that has nothing to do with the end of the text: a function of (drafted, best, accepted)."""
+
+    def variant(drafted: list[int], best: list[int], eos: int) -> tuple[list[int]]:
+        return (ended(function(drafted, best, matching(drafted, best)), eos),)
+
+    return Mistake(variant, says)
 
 
 MISTAKES = (
-    rule(
-        lambda d, b: d if matching(d, b) == len(d) else [*d[: matching(d, b)], b[matching(d, b)]],
-        "off by one at the end: no bonus token. After a wholly accepted draft of n tokens the pass has also "
-        "predicted place n, so best[n] comes for free; best has 1 + n entries.",
-    ),
-    rule(
-        lambda d, b: d[: matching(d, b)],
+    rule(lambda d, b, kept: d if kept == len(d) else [*d[:kept], b[kept]],
+        "off by one at the end: no bonus token. After a wholly accepted draft of n tokens the pass has "
+        "also predicted place n, so best[n] comes for free; best has 1 + n entries."),
+    rule(lambda d, b, kept: d[:kept],
         "only the draft's tokens are emitted. Each cycle also emits one of the target's own: a correction "
         "after a mismatch, the bonus after a wholly accepted draft. Without it a cycle may emit nothing at "
-        "all.",
-    ),
-    rule(
-        lambda d, b: [*d[: matching(d, b)], b[-1]],
+        "all."),
+    rule(lambda d, b, kept: [*d[:kept], b[-1]],
         "the last entry of best is always appended. It is right only when the whole draft was accepted; "
         "after a mismatch it was predicted behind a token that is not in the text. The next token is "
-        "best[kept].",
-    ),
-    rule(
-        lambda d, b: [*d[: matching(d, b)], b[max(matching(d, b) - 1, 0)]],
+        "best[kept]."),
+    rule(lambda d, b, kept: [*d[:kept], b[max(kept - 1, 0)]],
         "off by one: the target's token is taken from best[kept - 1]. Row i predicts the place of "
-        "drafted[i], so after `kept` accepted tokens the next one is best[kept].",
-    ),
-    rule(
-        lambda d, b: [*d[: matching(d, b)], b[min(matching(d, b) + 1, len(b) - 1)]],
+        "drafted[i], so after `kept` accepted tokens the next one is best[kept]."),
+    rule(lambda d, b, kept: [*d[:kept], b[min(kept + 1, len(b) - 1)]],
         "off by one: the target's token is taken from best[kept + 1]. That row was predicted behind the "
-        "rejected token; the next one is best[kept].",
-    ),
-    rule(
-        both,
+        "rejected token; the next one is best[kept]."),
+    rule(lambda d, b, kept: [*d[:kept], b[kept], *([] if kept == len(d) else b[-1:])],
         "a bonus is added after a correction. There is one token of the target's own a cycle: the "
-        "correction or the bonus, never both.",
-    ),
-    rule(
-        lambda d, b: d[: matching(d, b) + 1] if matching(d, b) < len(d) else [*d, b[-1]],
-        "the rejected draft token itself is emitted. In its place comes the target's own token, best[kept].",
-    ),
-    rule(
-        lambda d, b: [*d[: matching(d, b) + 1], b[matching(d, b)]],
-        "off by one: the rejected draft token is kept, too, before the target's own token.",
-    ),
-    rule(
-        skipping,
+        "correction or the bonus, never both."),
+    rule(lambda d, b, kept: d[: kept + 1] if kept < len(d) else [*d, b[-1]],
+        "the rejected draft token itself is emitted. In its place comes the target's own token, "
+        "best[kept]."),
+    rule(lambda d, b, kept: [*d[: kept + 1], b[kept]],
+        "off by one: the rejected draft token is kept, too, before the target's own token."),
+    rule(skipping,
         "it does not stop at the first mismatch. What stands behind a mismatch was drafted, and judged, as "
-        "the continuation of a token that is not in the text; it is gone even if it matches.",
-    ),
-    rule(
-        lambda d, b: b,
+        "the continuation of a token that is not in the text; it is gone even if it matches."),
+    rule(lambda d, b, kept: b,
         "all of best is emitted. Behind the first mismatch the target's rows answer a text that does not "
-        "exist.",
-    ),
-    rule(lambda d, b: [*d, b[-1]], "nothing is ever rejected: the draft is emitted as it is."),
-    rule(
-        lambda d, b: [b[0]],
-        "every cycle emits one token: nothing that was drafted is accepted.",
-    ),
-    rule(
-        shifted,
+        "exist."),
+    rule(lambda d, b, kept: [*d, b[-1]], "nothing is ever rejected: the draft is emitted as it is."),
+    rule(lambda d, b, kept: [b[0]], "every cycle emits one token: nothing that was drafted is accepted."),
+    rule(shifted,
         "drafted[i] is compared with best[i + 1]. Row i of best is the target's token in the place of "
-        "drafted[i].",
-    ),
-    Mistake(
-        no_end,
+        "drafted[i]."),
+    Mistake(no_end,
         "it goes on behind the end of the text. When an accepted token (or the target's own) is eos, the "
-        "text ends there: what was accepted behind it, and the bonus, are cut.",
-    ),
-    Mistake(
-        end_dropped,
+        "text ends there: what was accepted behind it, and the bonus, are cut."),
+    Mistake(end_dropped,
         "the end-of-text token itself is dropped. It is part of the output; the text ends with it, not "
-        "before it.",
-    ),
-    Mistake(
-        bonus_after_end,
+        "before it."),
+    Mistake(bonus_after_end,
         "a token of the target's own is added behind the end of the text. After an accepted eos there is "
-        "none.",
-    ),
+        "none."),
 )  # fmt: skip
-
-
-def parse(returned: Any, **given: Any) -> tuple[list[int]]:
-    return (tokens(returned),)
 
 
 def cases() -> list[Case]:
     """All drafts of up to two tokens over {1, 2, eos}; longer ones drawn."""
-    cases: list[dict[str, Any]] = []
+    cases: list[Given] = []
     for n in (1, 2, 0):
-        block: list[dict[str, Any]] = [
+        block: list[Given] = [
             {"drafted": list(drafted), "best": list(best), "eos": EOS}
             for drafted in product((1, 2, EOS), repeat=n)
             for best in product((1, 2, 3, EOS), repeat=n + 1)
@@ -193,7 +143,7 @@ EXERCISE = Exercise(
     name="greedy_verifier",
     answer=answer,
     parts=("tokens",),
-    parse=parse,
+    parse=one_list,
     cases=cases(),
     stages=("without an end of text", "with an end of text in the block"),
     mistakes=MISTAKES,

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import numpy as np
 
-from .exercise import Case, Exercise, Misfit, Mistake, array, two
+from .exercise import Case, Exercise, Given, Misfit, Mistake, Returned, array, before, two
 from .result import words
 
+Accept = Callable[[list[int], np.ndarray, np.ndarray, list[float]], int]
 Law = Callable[[np.ndarray, np.ndarray, int], np.ndarray]
 LAWS = (
     [0.6, 0.3, 0.1], [0.1, 0.6, 0.3], [0.3, 0.1, 0.6], [0.5, 0.25, 0.25], [0.2, 0.7, 0.1], [0.1, 0.2, 0.7],
@@ -31,10 +31,7 @@ def over(values: np.ndarray) -> np.ndarray:
 
 def accepted(drafted: list[int], q: np.ndarray, p: np.ndarray, u: list[float]) -> int:
     """How many tokens are accepted before the first rejection."""
-    for i, x in enumerate(drafted):
-        if not u[i] * q[i, x] < p[i, x]:
-            return i
-    return len(drafted)
+    return before(not u[i] * q[i, x] < p[i, x] for i, x in enumerate(drafted))
 
 
 def after(p: np.ndarray, q: np.ndarray, kept: int) -> np.ndarray:
@@ -43,168 +40,114 @@ def after(p: np.ndarray, q: np.ndarray, kept: int) -> np.ndarray:
 
 
 def answer(
-    drafted: list[int],
-    draft_logits: np.ndarray,
-    target_logits: np.ndarray,
-    temperature: float,
-    u: list[float],
-    accept: Callable[..., int] = accepted,
-    law: Law = after,
-    q_tempered: bool = True,
-    p_tempered: bool = True,
-) -> tuple[int, np.ndarray]:
-    """Leviathan et al. 2023, Algorithm 1, lines 8-15; the last four arguments put other rules in."""
-    q = softmax(draft_logits / (temperature if q_tempered else 1))
-    p = softmax(target_logits / (temperature if p_tempered else 1))
+    drafted: list[int], draft_logits: np.ndarray, target_logits: np.ndarray, temperature: float,
+    u: list[float], accept: Accept = accepted, law: Law = after, tempered: str = "pq",
+) -> tuple[int, np.ndarray]:  # fmt: skip
+    """Leviathan et al. 2023, Algorithm 1, lines 8-15; the last three arguments put other rules in."""
+    q = softmax(draft_logits / (temperature if "q" in tempered else 1))
+    p = softmax(target_logits / (temperature if "p" in tempered else 1))
     kept = accept(drafted, q, p, u)
     return kept, law(p, q, kept)
 
 
-def until(test: Callable[[float, float, float], bool], drafted: list[int], q: Any, p: Any, u: Any) -> int:
-    """Tokens before the first that fails a test of p(x), q(x) and u."""
-    for i, x in enumerate(drafted):
-        if not test(p[i, x], q[i, x], u[i]):
-            return i
-    return len(drafted)
-
-
 def tested(test: Callable[[float, float, float], bool], says: str) -> Mistake:
-    return Mistake(partial(answer, accept=partial(until, test)), says)
+    """Tokens are accepted up to the first that fails a test of p(x), q(x) and u."""
+
+    def until(drafted: list[int], q: np.ndarray, p: np.ndarray, u: list[float]) -> int:
+        return before(not test(p[i, x], q[i, x], u[i]) for i, x in enumerate(drafted))
+
+    return Mistake(partial(answer, accept=until), says)
 
 
-def counted(drafted: list[int], q: Any, p: Any, u: Any) -> int:
+def counted(drafted: list[int], q: np.ndarray, p: np.ndarray, u: list[float]) -> int:
     return sum(bool(u[i] * q[i, x] < p[i, x]) for i, x in enumerate(drafted))
 
 
-def one_more(drafted: list[int], q: Any, p: Any, u: Any) -> int:
+def one_more(drafted: list[int], q: np.ndarray, p: np.ndarray, u: list[float]) -> int:
     return min(accepted(drafted, q, p, u) + 1, len(drafted))
 
 
-def likeliest(drafted: list[int], q: Any, p: Any, u: Any) -> int:
-    for i, x in enumerate(drafted):
-        if x != p[i].argmax():
-            return i
-    return len(drafted)
+def likeliest(drafted: list[int], q: np.ndarray, p: np.ndarray, u: list[float]) -> int:
+    return before(x != p[i].argmax() for i, x in enumerate(drafted))
 
 
 def lawful(law: Law, says: str) -> Mistake:
     return Mistake(partial(answer, law=law), says)
 
 
-def after_rejection(rest: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> Law:
+def rejected(rest: Callable[[np.ndarray, np.ndarray], np.ndarray], says: str) -> Mistake:
     """A law that is wrong only after a rejection."""
-    return lambda p, q, kept: p[kept] if kept == len(q) else rest(p[kept], q[kept])
+    return lawful(lambda p, q, kept: p[kept] if kept == len(q) else rest(p[kept], q[kept]), says)
 
 
-def after_all(bonus: Law) -> Law:
+def bonus(law: Law, says: str) -> Mistake:
     """A law that is wrong only after a wholly accepted draft of at least one token."""
-    return lambda p, q, kept: bonus(p, q, kept) if kept == len(q) > 0 else after(p, q, kept)
+    return lawful(lambda p, q, kept: (law if kept == len(q) > 0 else after)(p, q, kept), says)
 
 
 MISTAKES = (
-    Mistake(
-        partial(answer, q_tempered=False),
+    Mistake(partial(answer, tempered="p"),
         "q is that of an untempered draft. The draft was drawn at the temperature, so q is "
         "softmax(draft_logits / temperature): what the token was really drawn from, not what the model "
-        "first said.",
-    ),
-    Mistake(
-        partial(answer, p_tempered=False),
-        "p leaves the temperature out. The law that is wanted is softmax(target_logits / temperature).",
-    ),
-    Mistake(
-        partial(answer, q_tempered=False, p_tempered=False),
-        "the temperature is left out. Both models' logits are divided by it before the softmax.",
-    ),
-    tested(
-        lambda p, q, u: p >= q,
-        "u is not used: a token is accepted exactly when p >= q. Where p < q it must still be accepted with "
-        "probability p / q, else it comes out too seldom.",
-    ),
-    tested(
-        lambda p, q, u: u < p,
-        "u is compared with p(x) alone. The token was drawn with probability q(x) already; accept where u <"
-        " p(x) / q(x).",
-    ),
-    tested(
-        lambda p, q, u: u * p < q,
-        "the ratio is upside down: accept where u < p(x) / q(x), the target's probability over the draft's.",
-    ),
-    tested(
-        lambda p, q, u: not u * q < p,
-        "the comparison is the wrong way round: a small u accepts. Accept where u < p(x) / q(x).",
-    ),
-    tested(
-        lambda p, q, u: u * q <= p,
+        "first said."),
+    Mistake(partial(answer, tempered="q"),
+        "p leaves the temperature out. The law that is wanted is softmax(target_logits / temperature)."),
+    Mistake(partial(answer, tempered=""),
+        "the temperature is left out. Both models' logits are divided by it before the softmax."),
+    tested(lambda p, q, u: p >= q,
+        "u is not used: a token is accepted exactly when p >= q. Where p < q it must still be accepted "
+        "with probability p / q, else it comes out too seldom."),
+    tested(lambda p, q, u: u < p,
+        "u is compared with p(x) alone. The token was drawn with probability q(x) already; accept where u "
+        "< p(x) / q(x)."),
+    tested(lambda p, q, u: u * p < q,
+        "the ratio is upside down: accept where u < p(x) / q(x), the target's probability over the "
+        "draft's."),
+    tested(lambda p, q, u: not u * q < p,
+        "the comparison is the wrong way round: a small u accepts. Accept where u < p(x) / q(x)."),
+    tested(lambda p, q, u: u * q <= p,
         "`<=` in place of `<`. u can be exactly 0, and then a token that the target gives probability 0 "
-        "comes through.",
-    ),
-    Mistake(
-        partial(answer, accept=likeliest),
-        "a token is accepted when it is the target's argmax. That is the greedy rule; here accept where u <"
-        " p(x) / q(x).",
-    ),
-    Mistake(
-        partial(answer, accept=counted),
-        "it counts every token that passes the test. The first rejection ends the block: what stands behind"
-        " it was drafted as the continuation of a token that is not in the text.",
-    ),
-    Mistake(
-        partial(answer, accept=one_more),
-        "off by one: the rejected token is counted as accepted.",
-    ),
-    lawful(
-        after_rejection(lambda p, q: np.maximum(p - q, 0)),
+        "comes through."),
+    Mistake(partial(answer, accept=likeliest),
+        "a token is accepted when it is the target's argmax. That is the greedy rule; here accept where u "
+        "< p(x) / q(x)."),
+    Mistake(partial(answer, accept=counted),
+        "it counts every token that passes the test. The first rejection ends the block: what stands "
+        "behind it was drafted as the continuation of a token that is not in the text."),
+    Mistake(partial(answer, accept=one_more), "off by one: the rejected token is counted as accepted."),
+    rejected(lambda p, q: np.maximum(p - q, 0),
         "the residual is not renormalised. max(0, p - q) sums to the probability of a rejection, not to 1; "
-        "divide it by its sum.",
-    ),
-    lawful(
-        after_rejection(lambda p, q: p),
+        "divide it by its sum."),
+    rejected(lambda p, q: p,
         "after a rejection it draws from p itself. Tokens that the draft proposes too seldom would then "
-        "still come out too seldom; draw from max(0, p - q), divided by its sum.",
-    ),
-    lawful(
-        after_rejection(lambda p, q: over(np.maximum(q - p, 0))),
-        "the residual has its sign turned: it is max(0, p - q), what the draft gives too little of.",
-    ),
-    lawful(
-        after_rejection(lambda p, q: over(np.abs(p - q))),
+        "still come out too seldom; draw from max(0, p - q), divided by its sum."),
+    rejected(lambda p, q: over(np.maximum(q - p, 0)),
+        "the residual has its sign turned: it is max(0, p - q), what the draft gives too little of."),
+    rejected(lambda p, q: over(np.abs(p - q)),
         "the residual takes |p - q|. Where q is larger than p there is nothing to make up for: max(0, p - "
-        "q).",
-    ),
-    lawful(
-        after_rejection(lambda p, q: over(np.minimum(p, q))),
-        "the residual takes min(p, q). That is what was accepted already; what is missing is max(0, p - q).",
-    ),
-    lawful(
-        after_rejection(lambda p, q: q),
+        "q)."),
+    rejected(lambda p, q: over(np.minimum(p, q)),
+        "the residual takes min(p, q). That is what was accepted already; what is missing is max(0, p - "
+        "q)."),
+    rejected(lambda p, q: q,
         "after a rejection it draws from the draft's q. What is missing is max(0, p - q), divided by its "
-        "sum.",
-    ),
-    lawful(
-        after_all(lambda p, q, kept: p[kept - 1]),
+        "sum."),
+    bonus(lambda p, q, kept: p[kept - 1],
         "off by one bonus: after a wholly accepted draft the law is the last row of p, p[n], not p[n - 1]. "
-        "There is one row more than drafted tokens.",
-    ),
-    lawful(
-        after_all(lambda p, q, kept: over(np.maximum(p[kept] - q[kept - 1], 0))),
+        "There is one row more than drafted tokens."),
+    bonus(lambda p, q, kept: over(np.maximum(p[kept] - q[kept - 1], 0)),
         "the bonus is drawn from a residual. After a wholly accepted draft nothing was proposed for that "
-        "place, so its law is p[n] itself.",
-    ),
-    lawful(
-        after_all(lambda p, q, kept: over(np.maximum(p[kept - 1] - q[kept - 1], 0))),
+        "place, so its law is p[n] itself."),
+    bonus(lambda p, q, kept: over(np.maximum(p[kept - 1] - q[kept - 1], 0)),
         "a wholly accepted draft is treated like a rejection of its last token. Then the law is p[n], the "
-        "bonus.",
-    ),
-    lawful(
-        lambda p, q, kept: p[kept] if kept == len(q) else p[kept + 1],
+        "bonus."),
+    lawful(lambda p, q, kept: p[kept] if kept == len(q) else p[kept + 1],
         "off by one: after a rejection the law belongs to the place of the rejected token, row `kept`, not "
-        "the one behind it.",
-    ),
+        "the one behind it."),
 )  # fmt: skip
 
 
-def parse(returned: Any, **given: Any) -> tuple[int, np.ndarray]:
+def parse(returned: Returned, **given: np.ndarray) -> tuple[int, np.ndarray]:
     kept, law = two(returned, "kept (how many are accepted) and law (a distribution)")
     if isinstance(kept, list | tuple | np.ndarray) and np.ndim(kept) > 0:
         raise Misfit("kept is how many drafted tokens are accepted, a whole number, not the tokens.")
@@ -242,18 +185,14 @@ def case(rng: np.random.Generator, n: int, temperature: float) -> Case:
             return build(drafted, q, p, temperature, u.tolist(), int(temperature != 1))
 
 
-def build(drafted: list[int], q: Any, p: Any, temperature: float, u: list[float], stage: int) -> Case:
+def build(
+    drafted: list[int], q: np.ndarray, p: np.ndarray, temperature: float, u: list[float], stage: int
+) -> Case:
     """A case from the probabilities at its temperature."""
-    with np.errstate(divide="ignore"):
-        # A constant on top changes no softmax.
-        given = {
-            "drafted": drafted,
-            "draft_logits": temperature * np.log(q) + 2,
-            "target_logits": temperature * np.log(p) + 1,
-            "temperature": temperature,
-            "u": u,
-        }
-    shown: dict[str, Any] = {"drafted": drafted, "u": u, "temperature": temperature}
+    with np.errstate(divide="ignore"):  # a constant on top changes no softmax
+        logits = {"draft_logits": temperature * np.log(q) + 2, "target_logits": temperature * np.log(p) + 1}
+    given: Given = {"drafted": drafted, **logits, "temperature": temperature, "u": u}
+    shown: Given = {"drafted": drafted, "u": u, "temperature": temperature}
     shown |= {"q = softmax(draft_logits / temperature)": q, "p = softmax(target_logits / temperature)": p}
     return Case(given, stage, {name: value for name, value in shown.items() if np.size(value)})
 
@@ -261,14 +200,10 @@ def build(drafted: list[int], q: Any, p: Any, temperature: float, u: list[float]
 def cases() -> list[Case]:
     """Drawn once, with a fixed seed."""
     rng = np.random.default_rng(1)
-    cases = [
-        case(rng, n, 1) for n, count in ((1, 100), (2, 80), (3, 60), (5, 40), (0, 4)) for _ in range(count)
-    ]
-    cases += [
-        case(rng, n, float(rng.choice([0.5, 0.8, 1.5])))
-        for n, count in ((1, 80), (2, 60), (4, 40))
-        for _ in range(count)
-    ]
+    plain, warped = ((1, 100), (2, 80), (3, 60), (5, 40), (0, 4)), ((1, 80), (2, 60), (4, 40))
+    drawn = lambda: float(rng.choice([0.5, 0.8, 1.5]))
+    cases = [case(rng, n, 1) for n, count in plain for _ in range(count)]
+    cases += [case(rng, n, drawn()) for n, count in warped for _ in range(count)]
     never = np.array([[0.5, 0.5, 0.0], [0.3, 0.6, 0.1]])
     cases.append(build([2], np.array([[0.1, 0.2, 0.7]]), never, 1, [0.0], 2))
     return cases

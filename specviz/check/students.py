@@ -4,28 +4,26 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from ..errors import SpecvizError
 from ..files import write_text
 from ..paths import walkthroughs
 
+Notebook: TypeAlias = dict[str, Any]  # one of its cells, too: parsed JSON
 TAG = "solution"  # of the cells that students do not get
 
 
-def without_solutions(book: dict[str, Any]) -> dict[str, Any]:
+def without_solutions(book: Notebook) -> Notebook:
     """A notebook (format 4, as parsed JSON) without the cells tagged ``solution``, and without outputs."""
-    cells = []
-    for cell in book["cells"]:
-        if not solves(cell):
-            blank: dict[str, Any] = (
-                {"outputs": [], "execution_count": None} if cell["cell_type"] == "code" else {}
-            )
-            cells.append(cell | blank)
+    blank: Notebook = {"outputs": [], "execution_count": None}
+    cells = [
+        cell | (blank if cell["cell_type"] == "code" else {}) for cell in book["cells"] if not solves(cell)
+    ]
     return book | {"cells": cells}
 
 
-def solves(cell: dict[str, Any]) -> bool:
+def solves(cell: Notebook) -> bool:
     """Whether a cell gives a solution."""
     return TAG in cell.get("metadata", {}).get("tags", [])
 

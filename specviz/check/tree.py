@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from itertools import product
-from typing import Any
 
 import numpy as np
 
 from ..draft import ROOT, Draft
-from .exercise import Case, Exercise, Misfit, Mistake, array, two
+from .exercise import Case, Exercise, Misfit, Mistake, Returned, array, two
 
 
 def answer(parents: list[int]) -> tuple[np.ndarray, np.ndarray]:
@@ -19,22 +17,24 @@ def answer(parents: list[int]) -> tuple[np.ndarray, np.ndarray]:
     return draft.mask, draft.depths
 
 
-def masked(rule: Callable[[list[int], np.ndarray, np.ndarray], np.ndarray], parents: list[int]) -> tuple:
-    mask, depth = answer(parents)
-    return rule(parents, mask.copy(), depth).astype(bool), depth
-
-
-def deep(rule: Callable[[list[int], np.ndarray], Any], parents: list[int]) -> tuple:
-    mask, depth = answer(parents)
-    return mask, np.asarray(rule(parents, depth))
-
-
 def of_mask(rule: Callable[[list[int], np.ndarray, np.ndarray], np.ndarray], says: str) -> Mistake:
-    return Mistake(partial(masked, rule), says)
+    """A wrong mask: a function of (parents, mask, depth)."""
+
+    def variant(parents: list[int]) -> tuple[np.ndarray, np.ndarray]:
+        mask, depth = answer(parents)
+        return rule(parents, mask.copy(), depth).astype(bool), depth
+
+    return Mistake(variant, says)
 
 
-def of_depth(rule: Callable[[list[int], np.ndarray], Any], says: str) -> Mistake:
-    return Mistake(partial(deep, rule), says)
+def of_depth(rule: Callable[[np.ndarray, np.ndarray], np.ndarray], says: str) -> Mistake:
+    """Wrong depths: a function of (parents, depth)."""
+
+    def variant(parents: list[int]) -> tuple[np.ndarray, np.ndarray]:
+        mask, depth = answer(parents)
+        return mask, rule(np.asarray(parents), depth)
+
+    return Mistake(variant, says)
 
 
 def parent_only(parents: list[int], mask: np.ndarray, depth: np.ndarray) -> np.ndarray:
@@ -59,82 +59,52 @@ def siblings(parents: list[int]) -> np.ndarray:
 
 
 MISTAKES = (
-    of_mask(
-        lambda parents, mask, depth: np.tri(len(parents)),
+    of_mask(lambda parents, mask, depth: np.tri(len(parents)),
         "a sibling leaks into the mask: each node sees every node before it, as in a chain. In a tree it "
-        "sees its ancestors and itself only.",
-    ),
-    of_mask(
-        lambda parents, mask, depth: mask | (siblings(parents) & np.tri(len(parents), dtype=bool)),
+        "sees its ancestors and itself only."),
+    of_mask(lambda parents, mask, depth: mask | (siblings(parents) & np.tri(len(parents), dtype=bool)),
         "a sibling leaks into the mask. Two children of one parent are rival continuations: neither sees "
-        "the other.",
-    ),
-    of_mask(
-        lambda parents, mask, depth: mask | siblings(parents),
+        "the other."),
+    of_mask(lambda parents, mask, depth: mask | siblings(parents),
         "siblings leak into the mask, in both directions. Two children of one parent are rival "
-        "continuations: neither sees the other.",
-    ),
-    of_mask(
-        lambda parents, mask, depth: (depth[:, None] > depth) | np.eye(len(parents), dtype=bool),
+        "continuations: neither sees the other."),
+    of_mask(lambda parents, mask, depth: (depth[:, None] > depth) | np.eye(len(parents), dtype=bool),
         "nodes of other branches leak into the mask: each node sees all shallower ones. Only its own "
-        "ancestors count.",
-    ),
-    of_mask(
-        lambda parents, mask, depth: mask & ~np.eye(len(parents), dtype=bool),
+        "ancestors count."),
+    of_mask(lambda parents, mask, depth: mask & ~np.eye(len(parents), dtype=bool),
         "the node itself is missing: the diagonal must be true. A token attends to its own key and value, "
-        "too.",
-    ),
-    of_mask(
-        parent_only,
-        "only the parent and the node itself are seen. All ancestors are: go on from parent to parent up to"
-        " the root.",
-    ),
-    of_mask(
-        lambda parents, mask, depth: parent_only(parents, mask, depth) & ~np.eye(len(parents), dtype=bool),
-        "only the parent is seen. The node itself and all its ancestors must be.",
-    ),
-    of_mask(
-        lambda parents, mask, depth: mask.T,
+        "too."),
+    of_mask(parent_only,
+        "only the parent and the node itself are seen. All ancestors are: go on from parent to parent up "
+        "to the root."),
+    of_mask(lambda parents, mask, depth: parent_only(parents, mask, depth) & ~np.eye(len(mask), dtype=bool),
+        "only the parent is seen. The node itself and all its ancestors must be."),
+    of_mask(lambda parents, mask, depth: mask.T,
         "the mask is transposed: it says who sees the column's node in its row. Row i is what node i sees, "
-        "its ancestors, not its descendants.",
-    ),
-    of_mask(
-        lambda parents, mask, depth: mask | mask.T,
-        "descendants are seen, too. Row i is what node i sees: its ancestors and itself.",
-    ),
-    of_mask(
-        wrapped,
+        "its ancestors, not its descendants."),
+    of_mask(lambda parents, mask, depth: mask | mask.T,
+        "descendants are seen, too. Row i is what node i sees: its ancestors and itself."),
+    of_mask(wrapped,
         "-1 was used as an index. In Python that is the last one, so every node sees the last node. The "
-        "root is no node of the draft: treat -1 apart, or stop the walk there.",
-    ),
-    of_mask(
-        lambda parents, mask, depth: np.ones_like(mask),
-        "every node sees every node. It sees its ancestors and itself only.",
-    ),
-    of_depth(
-        lambda parents, depth: depth - 1,
+        "root is no node of the draft: treat -1 apart, or stop the walk there."),
+    of_mask(lambda parents, mask, depth: np.ones_like(mask),
+        "every node sees every node. It sees its ancestors and itself only."),
+    of_depth(lambda parents, depth: depth - 1,
         "wrong depth: it starts at 0. The root, the last committed token, has depth 0; the first level of "
-        "the draft comes one place behind it and has depth 1.",
-    ),
-    of_depth(
-        lambda parents, depth: np.arange(1, len(parents) + 1),
+        "the draft comes one place behind it and has depth 1."),
+    of_depth(lambda parents, depth: np.arange(1, len(parents) + 1),
         "wrong depth: the nodes are numbered through, as in a chain. Siblings stand in the same place of "
-        "the text, so they have the same depth: one more than their parent's.",
-    ),
-    of_depth(
-        lambda parents, depth: np.arange(len(parents)),
+        "the text, so they have the same depth: one more than their parent's."),
+    of_depth(lambda parents, depth: np.arange(len(parents)),
         "wrong depth: it is the node's number. Siblings stand in the same place of the text, so they have "
-        "the same depth: one more than their parent's, and 1 on the first level.",
-    ),
-    of_depth(
-        lambda parents, depth: np.asarray(parents) + 2,
-        "wrong depth: it counts from the parent's number. It is one more than the parent's depth.",
-    ),
+        "the same depth: one more than their parent's, and 1 on the first level."),
+    of_depth(lambda parents, depth: parents + 2,
+        "wrong depth: it counts from the parent's number. It is one more than the parent's depth."),
 )  # fmt: skip
 
 
-def parse(returned: Any, **given: Any) -> tuple[np.ndarray, np.ndarray]:
-    n = len(given["parents"])
+def parse(returned: Returned, parents: list[int]) -> tuple[np.ndarray, np.ndarray]:
+    n = len(parents)
     if isinstance(returned, np.ndarray):
         raise Misfit("Return two things, mask and depth; it returned one array.")
     mask, depth = two(returned, "mask and depth")

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from .. import methods
 from ..errors import ModelError, ParameterError, PromptError
 from ..methods.base import Method
+from ..methods.hooks import ADDED
 from ..models.ranks import Ranks
 from ..streams import Stream
+
+if TYPE_CHECKING:
+    from ..models.additions import Addition
+    from ..models.protocols import Model
 
 PROMPT_FIELDS = ("id", "kind", "language", "reference", "segmented")  # of a prompt that the record keeps
 # Settings of a generation config whose logits processors read the whole text so far: a block pass
@@ -162,7 +167,18 @@ def check_record(record: str | None, greedy: bool, method: Method) -> None:
         )
 
 
-def check_writes(model: Any, method: Method) -> None:
+def check_alone(model: Model) -> None:
+    """Refuse a target that only drafts for another model.
+
+    Raises
+    ------
+    ModelError
+    """
+    if model.kind in ADDED:
+        cast("Addition", model).alone()
+
+
+def check_writes(model: Model, method: Method) -> None:
     """Refuse a method that writes masked canvases on a model that does not, and the other way round.
 
     Raises
@@ -183,7 +199,7 @@ def check_writes(model: Any, method: Method) -> None:
     )
 
 
-def check_hidden(model: Any, method: Method, drafter: Any) -> None:
+def check_hidden(model: Model, method: Method, drafter: Model | None) -> None:
     """Refuse a method that reads hidden states on a backend that gives none.
 
     Raises
@@ -197,7 +213,7 @@ def check_hidden(model: Any, method: Method, drafter: Any) -> None:
         )
 
 
-def check_served(model: Any, method: Method) -> None:
+def check_served(model: Model, method: Method) -> None:
     """Refuse a method that a model cannot serve, whatever drafts for it.
 
     Raises
@@ -212,7 +228,7 @@ def check_served(model: Any, method: Method) -> None:
         check_hidden(model, method, None)
 
 
-def check_processors(model: Any) -> None:
+def check_processors(model: Model) -> None:
     """Refuse a generation config whose logits processors depend on the whole prefix.
 
     Raises

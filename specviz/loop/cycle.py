@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from ..draft import Draft
 from ..errors import ParameterError
@@ -14,6 +14,19 @@ from ..methods.sampling import Sampling, Uniforms
 from .clock import Clock, Watched
 
 NOTHING = Draft.empty()
+
+
+class Target(Protocol):
+    """What the loop asks of the model whose text is wanted."""
+
+    vocabulary: int
+    eos: tuple[int, ...]
+
+    def left(self, prompt: int) -> int:
+        """How many tokens can follow a prompt of `prompt` tokens."""
+
+    def open(self, prompts: Sequence[Sequence[int]], room: int) -> Any:
+        """A context of `prompts`."""
 
 
 @dataclass

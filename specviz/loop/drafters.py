@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import torch
 
 from ..errors import ModelError, ParameterError
 from ..methods.base import Method
-from ..methods.hooks import ADDITIONS
+from ..methods.hooks import ADDED, ADDITIONS
+from .machine import number_format
 
+if TYPE_CHECKING:
+    from ..models.additions import Addition
+    from ..models.protocols import Model
+
+Loadable: TypeAlias = Any  # a model that is loaded, or what `specviz.load` takes
 # Bundled targets that bring drafters, by what a method drafts with.
 DEFAULT_DRAFT = {
     "town": {"model": "town-draft", "eagle": "town-eagle"},
     "town-t5": {"model": "town-t5-small", "heads": "town-t5-heads"},
 }
-ADDED = ("heads", "slots", "eagle")  # kinds of drafters that are no models by themselves
 
 
 def bundled_draft(method: Method | type[Method], target: str) -> str | None:
@@ -25,7 +30,9 @@ def bundled_draft(method: Method | type[Method], target: str) -> str | None:
     return DEFAULT_DRAFT.get(target, {}).get(method.drafts_with)
 
 
-def load_if_needed(model: Any, device: str | None, dtype: str | None, kernels: str | None = None) -> Any:
+def load_if_needed(
+    model: Loadable | None, device: str | None, dtype: str | None, kernels: str | None = None
+) -> Model:
     """A model that can open contexts: loaded if it is a name, a path or a transformers model."""
     if model is None:
         raise ModelError("no model was given")
@@ -47,7 +54,7 @@ def _device(name: str) -> torch.device:
         raise ModelError(f"device must be cpu, cuda, cuda:1 or mps, got {name!r}") from None
 
 
-def load_drafter(model: Any, draft: Any, device: str | None, dtype: str | None) -> Any:
+def load_drafter(model: Model, draft: Loadable, device: str | None, dtype: str | None) -> Model:
     """A draft model, loaded on the target's device and in its number format, where it has no other.
 
     Raises
@@ -55,13 +62,13 @@ def load_drafter(model: Any, draft: Any, device: str | None, dtype: str | None) 
     ModelError
         If it is of another kind than the target, or was trained on top of another one.
     """
-    own = str(model.dtype).removeprefix("torch.")
+    own = number_format(model)
     if dtype is None and hasattr(torch, own) and not str(draft).startswith("gguf:"):
         dtype = own  # that of a quantized file is its own
     loaded = getattr(draft, "kind", None) in ADDED  # which have no device before they are on a target
     drafter = draft if loaded else load_if_needed(draft, device or str(model.device), dtype)
     if drafter.kind in ADDED:
-        return drafter.on(model)
+        return cast("Addition", drafter).on(model)
     if drafter.kind != model.kind:
         raise ModelError(
             f"a draft model must be of the target's kind: {model.name} is {model.kind}, {drafter.name} is "
@@ -70,7 +77,9 @@ def load_drafter(model: Any, draft: Any, device: str | None, dtype: str | None) 
     return drafter
 
 
-def choose_drafter(model: Any, method: Method, draft: Any, device: str | None, dtype: str | None) -> Any:
+def choose_drafter(
+    model: Model, method: Method, draft: Loadable | None, device: str | None, dtype: str | None
+) -> Model | None:
     """The draft model, loaded if need be, or a part of the target; None if the method needs none.
 
     Raises
@@ -93,9 +102,10 @@ def choose_drafter(model: Any, method: Method, draft: Any, device: str | None, d
     if not method.suited([drafter]):
         raise ModelError(f"{method.name} drafts with {needed}; {drafter.name} is {drafter.kind}")
     block = getattr(method, method.block_length_param) if method.block_length_param else 1
-    if block > getattr(drafter, "most", block):
+    most = getattr(drafter, "most", block)
+    if block > most:
         raise ParameterError(
             f"{method.name} asks for blocks of {block} tokens, and {drafter.name} has {drafter.kind} for "
-            f"{drafter.most}: set {method.block_length_param} to at most that"
+            f"{most}: set {method.block_length_param} to at most that"
         )
     return drafter

@@ -9,7 +9,7 @@ import sys
 from contextlib import suppress
 from functools import cache
 from importlib import metadata
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 import torch
@@ -17,11 +17,15 @@ import torch
 from ..methods.base import Method
 from ..models.ranks import holding, whole
 
+if TYPE_CHECKING:
+    from ..models.diffusion import Diffusion
+    from ..models.protocols import Model
+
 # The digests of split models: for one every weight is gathered, which takes its time.
 _split_digests: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
 
 
-def identity(model: Any) -> dict[str, Any]:
+def identity(model: Model) -> dict[str, Any]:
     """What tells a model from another one of the same name: its size and a digest of some of its weights."""
     about = {"name": model.name, "parameters": model.parameters, "vocabulary": model.vocabulary}
     net = getattr(model, "net", None)
@@ -44,7 +48,7 @@ def _sampled_digest(net: Any) -> str:
     return digest.hexdigest()[:16]
 
 
-def about(model: Any) -> dict[str, Any]:
+def about(model: Model) -> dict[str, Any]:
     """What the record says of a model."""
     fields = {"name": model.name, "parameters": model.parameters, "max_length": model.max_length}
     fields |= {"kind": model.kind, "shape": getattr(model, "geometry", None)}
@@ -52,12 +56,17 @@ def about(model: Any) -> dict[str, Any]:
     return fields | ({"prefix": len(model.prefix)} if hasattr(model, "prefix") else {})
 
 
-def content(model: Any) -> str | None:
+def content(model: Model) -> str | None:
     """SHA-256 of a model's weights and tokenizer; None where it is split, or keeps none."""
     return None if holding(model).size > 1 else getattr(model, "content", None)
 
 
-def thread_count(model: Any) -> int:
+def number_format(model: Model | Diffusion) -> str:
+    """The name of a model's number format, without ``torch.``."""
+    return str(model.dtype).removeprefix("torch.")
+
+
+def thread_count(model: Model | Diffusion) -> int:
     """Threads that a model's backend computes on."""
     return getattr(model, "threads", None) or torch.get_num_threads()
 
@@ -73,7 +82,7 @@ def machine(device: torch.device) -> dict[str, str]:
     return {"processor": processor, "device": name, "system": f"{platform.system()} {platform.release()}"}
 
 
-def machine_of(model: Any) -> dict[str, str]:
+def machine_of(model: Model) -> dict[str, str]:
     """As `machine`, of a model; of one that is split over ranks with all their devices."""
     described, ranks = machine(model.device), holding(model)
     if ranks.size > 1:
@@ -108,7 +117,7 @@ def peak_memory(device: torch.device) -> dict[str, int | None]:
     return {"process": process, "device": torch.cuda.max_memory_allocated(device) if cuda else None}
 
 
-def calibration_setting(model: Any, method: Method, drafter: Any = None) -> dict[str, Any]:
+def calibration_setting(model: Model, method: Method, drafter: Model | None = None) -> dict[str, Any]:
     """What a measurement of a draft size holds for: the keys of `calibration.SETTING`.
 
     Threads are a processor's; on another device they are no part of it.
@@ -123,7 +132,7 @@ def calibration_setting(model: Any, method: Method, drafter: Any = None) -> dict
         "model": identity(model) | {"kernels": getattr(model, "kernels", None)},
         "draft": None if drafter is None or not method.needs_draft else identity(drafter),
         "device": processor if cpu else where["device"],
-        "dtype": str(model.dtype).removeprefix("torch."),
+        "dtype": number_format(model),
         "threads": thread_count(model) if cpu else None,
         "versions": {
             name: installed[name]
@@ -134,9 +143,9 @@ def calibration_setting(model: Any, method: Method, drafter: Any = None) -> dict
     }
 
 
-def calibrate_options(model: Any, method: Method, drafter: Any = None) -> str:
+def calibrate_options(model: Model, method: Method, drafter: Model | None = None) -> str:
     """The options of `specviz calibrate`, beside method and model, that measure in this setting."""
-    device, dtype = torch.device(model.device).type, str(model.dtype).removeprefix("torch.")
+    device, dtype = torch.device(model.device).type, number_format(model)
     options = [] if drafter is None else ["--draft", drafter.name]
     if holding(model).size > 1:
         options += ["--tp-plan", "auto"]

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 SAME = ("method", "parameters", "sampling", "record", "exactness", "canvas", "dtype")  # in both runs
+WEIGHTS = ("name", "parameters", "content")  # of both runs' models
 
 
 @dataclass
@@ -86,12 +87,10 @@ class SavedRun:
 
     def _check_same(self, metadata: dict[str, Any]) -> None:
         new = json.loads(dump(metadata))
-        pairs = [(name, self.run[name], new[name]) for name in SAME]
-        for name in ("model", "draft"):
-            about = [run[name] or {} for run in (self.run, new)]
-            keys = ("name", "parameters", "content")
-            pairs.append((name, *({key: each.get(key) for key in keys} for each in about)))
-        for name, old, here in pairs:
+        for name in (*SAME, "model", "draft"):
+            old, here = self.run[name], new[name]
+            if name not in SAME:
+                old, here = ({key: (each or {}).get(key) for key in WEIGHTS} for each in (old, here))
             if isinstance(old, dict) and isinstance(here, dict):
                 names = [key for key in {**old, **here} if old.get(key) != here.get(key)]
                 old, here = ({key: each.get(key) for key in names} for each in (old, here))

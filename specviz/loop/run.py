@@ -20,6 +20,7 @@ from .. import methods
 from ..arguments import SEED, Range, check_fields
 from ..errors import ParameterError, PromptError
 from ..methods.base import Method
+from ..methods.hooks import ADDED
 from ..methods.kinds import SizedMethod, StreamMethod
 from ..methods.sampling import Sampling
 from ..methods.unmasking import Unmasking
@@ -29,6 +30,7 @@ from ..trace import Recorder, Trace
 from .batch import check_rows, decode_batch
 from .checks import (
     PROMPT_FIELDS,
+    check_alone,
     check_batchable,
     check_hidden,
     check_processors,
@@ -41,12 +43,13 @@ from .checks import (
 from .clock import clock_for
 from .cycle import Cycle, decode
 from .dense import densify
-from .drafters import ADDED, choose_drafter, load_if_needed
+from .drafters import choose_drafter, load_if_needed
 from .machine import (
     about,
     calibrate_options,
     calibration_setting,
     machine_of,
+    number_format,
     peak_memory,
     thread_count,
     versions,
@@ -150,8 +153,7 @@ class Run:
         """Load the target and the drafter; refuse those that do not fit each other or the method."""
         options, method = self.options, self.method
         self.model = load_if_needed(model, options.device, options.dtype, options.kernels)
-        if self.model.kind in ADDED:
-            self.model.alone()
+        check_alone(self.model)
         check_writes(self.model, method)
         self.ranks = holding(self.model)  # the processes that it is split over
         check_ranks(self.ranks, method, self.prompts)
@@ -246,6 +248,13 @@ class Run:
         if self.ranks.size > 1:
             self._digest.update(json.dumps([cycle.prompt, cycle.keep, cycle.tokens]).encode())
         return cycle
+
+    def finish(self) -> Trace:
+        """Decode all that is left; return the trace."""
+        for _ in self:
+            pass
+        assert self.trace is not None
+        return self.trace
 
     def close(self, stopped: str = "closed by the caller") -> None:
         """Stop here and keep the trace so far, which says why it `stopped`."""
@@ -407,7 +416,7 @@ class Run:
 
     def _metadata(self, name: str) -> dict[str, Any]:
         model, drafter, options = self.model, self.drafter, self.options
-        dtype = str(model.dtype).removeprefix("torch.")
+        dtype = number_format(model)
         drawn = ("temperature", "top_k", "top_p", "seed", "max_new_tokens")
         tokenizer = getattr(model, "tokenizer", None)
         return {
@@ -444,7 +453,7 @@ class Run:
         if not isinstance(self.method, Unmasking):
             return None
         policy = {"length": self.options.max_new_tokens} | self.method.policy()
-        return policy | {"mask": self.model.mask, "shift": self.model.shift}
+        return policy | {name: getattr(self.model, name) for name in ("mask", "shift")}
 
     def _calibrated(self) -> dict[str, Any] | None:
         if self.calibration is None:
@@ -511,11 +520,7 @@ def generate(
     ParameterError, ModelError, PromptError
         Before any work, with one line that says what to do.
     """
-    run = Run(model, prompt, method, **options)
-    for _ in run:
-        pass
-    assert run.trace is not None
-    return run.trace
+    return Run(model, prompt, method, **options).finish()
 
 
 def stream(

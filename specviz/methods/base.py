@@ -6,7 +6,7 @@ import difflib
 import re
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, final
+from typing import TYPE_CHECKING, Any, ClassVar, Self, final
 
 import numpy as np
 
@@ -206,7 +206,7 @@ class Method(Hooks):
         """The parameters as `repr` shows them."""
         return self.values
 
-    def again(self) -> Method:
+    def again(self) -> Self:
         """Another one with the same parameters and a copy of the memory: each row of a batch has its own."""
         other = type(self)(**self.values)
         other.like(self)

@@ -17,6 +17,9 @@ ADDITIONS = {  # drafters trained on top of one target, in words
 }
 
 
+ADDED = ("heads", "slots", "eagle")  # kinds of drafters that are no models by themselves
+
+
 class Hooks:
     """Optional declarations and hooks, each with its default."""
 

@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
 
 from specviz.errors import ParameterError, TraceError
 from specviz.files import checked, parsed
@@ -371,8 +371,7 @@ def _acceptance(
     from specviz.trace.foreign_schema import Acceptance, AcceptanceByCount
 
     by_count = isinstance(given.get("acceptance_histogram"), dict)
-    kind: type[Acceptance] = AcceptanceByCount if by_count else Acceptance
-    spec = line.checked(kind, given, place)
+    spec = cast("Acceptance", line.checked(AcceptanceByCount if by_count else Acceptance, given, place))
     chain = (engine or spec.get("engine")) == "vllm"  # others verify trees, too
     steps, accepted, drafted = (
         spec["num_spec_steps"], spec["num_accepted_draft_tokens"], spec["num_draft_tokens"],

@@ -250,7 +250,7 @@ def flipped(distance, error=0.0):
     target = twins(distance)
     Flips.error = error
     row = run((target, target), ["autoregressive", Flips], PROMPTS).rows[1]
-    verdicts = [d for d in row.differences if {d.expected, d.found} == {40, 41}]
+    verdicts = [d for d in row.differences if {d.expected, d.actual} == {40, 41}]
     assert verdicts
     return row, verdicts
 

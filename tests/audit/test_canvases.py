@@ -91,7 +91,7 @@ def test_planted_bugs(name):
     assert all(d.verdict == "bug" for d in row.differences)
     if name == "the second surest cell":
         first = row.differences[0]
-        assert first.cells[0] != first.cells[1] or first.expected != first.found
+        assert first.cells[0] != first.cells[1] or first.expected != first.actual
         assert "where stepwise has cell" in first.reason
         assert f"step {first.position}" in str(first)
 

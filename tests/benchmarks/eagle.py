@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from specviz import audit, metrics
-from specviz.audit.law import CHANCE, TOLERANCE
-from specviz.audit.result import SHARE
+from specviz.audit.law import TOLERANCE
+from specviz.audit.result import CHANCE, SHARE
 from specviz.errors import ParameterError
 from specviz.loop import Run, generate
 from specviz.measure.claims import ratio, resampled

@@ -1,0 +1,269 @@
+"""Models, prompts, methods and drafters: as a caller names them, and as an audit takes them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from itertools import count
+from typing import TypeAlias, TypeVar, cast
+
+import torch
+
+from .. import methods as catalogue
+from ..arguments import check_threads
+from ..errors import ModelError, ParameterError
+from ..loop.checks import check_alone, check_processors, check_served
+from ..loop.drafters import Loadable, bundled_draft, load_drafter, load_if_needed
+from ..methods.base import Method
+from ..methods.hooks import ADDITIONS
+from ..methods.sampling import Sampling
+from ..models.protocols import Model, Prompt
+from . import law
+from .law import Make
+
+Given: TypeAlias = str | Method | type[Method] | Make  # a method as a caller names it
+G = TypeVar("G", bound=Given)
+Entry: TypeAlias = "Prompt | Mapping[str, str | Sequence[str]]"  # a prompt, or a dict that holds one
+Progress: TypeAlias = Callable[[int, int], None] | None
+
+
+@dataclass
+class Lineup:
+    """Which methods are audited with which drafters; `left_out`: the names of the others with the reasons."""
+
+    target: Model
+    factories: list[Make]
+    drafters: list[Model]
+    left_out: dict[str, str]
+
+    @classmethod
+    def choose(
+        cls, target: Model, factories: list[Make], drafts: Loadable | None, named: bool, device: str | None,
+        dtype: str | None,
+    ) -> Lineup:  # fmt: skip
+        """The methods that the target can serve, and the drafters; `named`: a person named the methods.
+
+        Raises
+        ------
+        ParameterError, ModelError
+            If a named method cannot be served.
+        """
+        if not named and isinstance(drafts, list | tuple) and not drafts:
+            factories = [make for make in factories if not make().needs_draft]
+        factories, left_out = served(target, factories, named)
+        drafters = _drafters(target, drafts, factories, device, dtype)
+        able = [make for make in factories if make().suited(drafters)]
+        for method in (make() for make in factories if make not in able):
+            if named:
+                raise ParameterError(
+                    f"none of the drafts is one that {method.name} drafts with: pass such a one too"
+                )
+            left_out[method.name] = (
+                f"{method.name} needs {ADDITIONS.get(method.drafts_with, 'a draft model')}"
+            )
+        return cls(target, able, drafters, left_out)
+
+    def pairs(self, factories: Sequence[Make] | None = None) -> Iterator[tuple[Make, Model | None]]:
+        """The methods, or some of them, each with every drafter that suits it."""
+        for make in self.factories if factories is None else factories:
+            for drafter in make().suited(self.drafters):
+                yield make, drafter
+
+
+def served(target: Model, methods: Sequence[G], named: bool = False) -> tuple[list[G], dict[str, str]]:
+    """Which of some methods a model can serve, and why not the others.
+
+    Parameters
+    ----------
+    target : Model
+    methods : sequence of str, Method or factory
+        As `run` takes them.
+    named : bool
+        Whether a person named them: then the first one that cannot be served is refused.
+
+    Returns
+    -------
+    (list, dict of str to str)
+        Those of `methods` that can be served; the names of the others with the reasons.
+
+    Raises
+    ------
+    ParameterError, ModelError
+        If `named`.
+    """
+    able, left_out = [], {}
+    for each in methods:
+        method = factory(each)()
+        try:
+            check_served(target, method)
+        except (ParameterError, ModelError) as error:
+            if named:
+                raise
+            left_out[method.name] = str(error)
+        else:
+            able.append(each)
+    return able, left_out
+
+
+def _drafters(
+    target: Model, drafts: Loadable | None, factories: list[Make], device: str | None, dtype: str | None
+) -> list[Model]:
+    needing = [method for method in (make() for make in factories) if method.needs_draft]
+    if not needing:
+        return []
+    if drafts is None:
+        bundled = [bundled_draft(method, target.name) for method in needing]
+        drafts = [name for name in dict.fromkeys(bundled) if name is not None]
+        if not drafts:
+            raise ParameterError("methods with a draft model need drafts= (names, folders or models)")
+    named = drafts if isinstance(drafts, list | tuple) else [drafts]
+    if not named:
+        raise ParameterError("methods with a draft model need at least one draft")
+    drafters = [load_drafter(target, draft, device, dtype) for draft in named]
+    for drafter in drafters:
+        target.check_vocabulary(drafter)
+    return drafters
+
+
+def factories_of(given: Sequence[Given] | Given | None, dtype: str, streams: bool = False) -> list[Make]:
+    """Functions that make each method anew; all of them decode prompts, or all of them streams."""
+    if given is None:
+        names = ("autoregressive", *(n for n in catalogue.names("prompt") if n != "autoregressive"))
+        settings = [[partial(kind), partial(kind, **kind.exact)] for kind in map(catalogue.find, names)]
+        exact = ([make for make in pair if not is_lossy(make(), dtype)] for pair in settings)
+        return [pair[0] for pair in exact if pair]
+    result = [factory(each) for each in catalogue.as_list(given)]
+    for make in result:
+        method = make()
+        if method.canvas:
+            raise ParameterError(f"{method.name} writes canvases: audit it with audit.canvases")
+        if method.streams != streams:
+            reads, where = ("streams", "audit.streams") if method.streams else ("prompts", "audit.run")
+            raise ParameterError(f"{method.name} decodes {reads}: audit it with {where}")
+        if is_lossy(method, dtype):
+            raise ParameterError(
+                f"{label(method)} is lossy by design, so there is nothing to audit; set parameters with "
+                f"which it is exact ({method.name}:name=value)"
+            )
+    return result
+
+
+def factory(given: Given) -> Make:
+    """A function that makes a method anew, of a name with settings, a class or an instance."""
+    if isinstance(given, Method):
+        return given.again
+    if isinstance(given, type):
+        return catalogue.find(given)
+    if not isinstance(given, str):
+        return given
+    name, _, settings = given.partition(":")
+    kind = catalogue.find(name.strip())
+    defaults = {p.name: p.default for p in kind.parameters}
+    values: dict[str, bool | str | float] = {}
+    for setting in filter(None, settings.split(",")):
+        key, equals, word = (part.strip() for part in setting.partition("="))
+        if not equals:
+            raise ParameterError(f"write {name}:name=value, not {given!r}")
+        default = defaults.get(key, "")
+        try:
+            if isinstance(default, bool):
+                values[key] = {"true": True, "1": True, "false": False, "0": False}[word.lower()]
+            else:
+                values[key] = word if isinstance(default, str) else float(word)
+        except (KeyError, ValueError):
+            raise ParameterError(f"{key} of {name} cannot be {word!r}") from None
+    kind(**values)
+    return partial(kind, **values)
+
+
+def is_lossy(method: Method, dtype: str, sampling: Sampling = law.GREEDY) -> bool:
+    """Whether a method, as it is set, makes no claim that could be audited."""
+    return method.exactness(sampling, dtype) == "lossy"
+
+
+def audited_model(model: Loadable, device: str | None, dtype: str | None) -> Model:
+    """A model that can be audited, loaded if need be.
+
+    Raises
+    ------
+    ModelError
+        If it only drafts for another model, or its generation config sets what no method decodes with.
+    """
+    target = load_if_needed(model, device, dtype)
+    check_alone(target)
+    check_processors(target)
+    return target
+
+
+def check_causal(target: Model) -> None:
+    """Refuse a model that writes canvases.
+
+    Raises
+    ------
+    ParameterError
+    """
+    if target.kind == "diffusion":
+        raise ParameterError(f"{target.name} is a masked-diffusion model: audit it with audit.canvases")
+
+
+def encoded(target: Model, prompts: Sequence[Entry]) -> list[list[int]]:
+    """The prompts as token ids.
+
+    Raises
+    ------
+    ParameterError
+        If there is none.
+    """
+    if not prompts:
+        raise ParameterError("the audit needs at least one prompt")
+    ids = []
+    for entry in prompts:
+        prompt = cast("Prompt", entry)
+        if isinstance(entry, dict) and "role" not in entry:
+            turns = entry.get("turns")
+            prompt = [{"role": "user", "content": turns[0]}] if turns else entry.get("prompt", "")
+        ids.append(list(target.encode(prompt)))
+    return ids
+
+
+def counter(progress: Progress, total: int) -> Callable[[], None]:
+    """A function that reports one more of `total` steps as done."""
+    done = count(1)
+
+    def tick() -> None:
+        if progress:
+            progress(next(done), total)
+
+    return tick
+
+
+def label(method: Method) -> str:
+    """The method's name, with the parameters that are not the default."""
+    changed = []
+    for p in method.parameters:
+        if (value := getattr(method, p.name)) != p.default:
+            changed.append(
+                f"{p.name}={value}" if isinstance(p.default, str | bool) else f"{p.name}={value:g}"
+            )
+    return method.name + (f" ({', '.join(changed)})" if changed else "")
+
+
+def raised(error: Exception) -> str:
+    """An exception in one line."""
+    return " ".join(f"{type(error).__name__}: {error}".split())[:200]
+
+
+@contextmanager
+def on_backend(threads: int | None) -> Iterator[None]:
+    """So many threads, and float32 products in float32 (TF32 off), until the audit is over."""
+    before, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
+    if threads is not None:
+        torch.set_num_threads(check_threads(threads))
+    torch.set_float32_matmul_precision("highest")
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+        torch.set_float32_matmul_precision(precision)
