@@ -185,7 +185,7 @@ def rank_decodes(root, found):
     best = specviz.generate(split, PROMPTS[0], "unispec", max_new_tokens=6, draft_size="calibrated").run
     texts["calibrated"] = [best["parameters"]["draft_size"] == measured.g, "2 × " in measured.device]
     told = [split.ranks.from_leader(lambda: f"of {rank}"), [point.seconds for point in measured.points]]
-    refusal("told", split.ranks.told, lambda: specviz.load("nobody"))
+    refusal("told", split.ranks.from_leader, lambda: specviz.load("nobody"))
     words(Path(root) / f"words-{rank}.jsonl")
     run = {"methods": ["unispec"], "suites": [f"{root}/words-{rank}.jsonl"], "out": f"{root}/none-{rank}"}
     refusal("whole", specviz.measure.run, models=[f"{root}/target"], **run)
