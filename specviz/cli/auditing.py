@@ -55,9 +55,7 @@ Target = Annotated[
 ]  # fmt: skip
 Number = Annotated[
     int | None,
-    option(
-        "How many prompts. Default: 100 bundled ones, 2,000 at most; all of --prompts.", "--number", min=1
-    ),
+    option("How many prompts. Default: 100 bundled ones, 2,000 at most; all of --prompts.", min=1),
 ]
 Methods = Annotated[
     list[str] | None,
@@ -73,9 +71,9 @@ Batch = Annotated[
 Seed = Annotated[int, option("Which of the bundled prompts: another seed draws others.")]
 Soak = Annotated[bool, option("Instead: audit drawn settings, one after another, until Ctrl-C.", "--soak")]
 Ledger = Annotated[
-    Path | None, option("Where a soak keeps its entries and goes on; alone: print their sums.", "--ledger")
+    Path | None, option("Where a soak keeps its entries and goes on; alone: print their sums.")
 ]
-Minutes = Annotated[float | None, option("End the soak after so many minutes.", "--minutes")]
+Minutes = Annotated[float | None, option("End the soak after so many minutes.")]
 
 
 def audit(

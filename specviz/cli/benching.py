@@ -236,9 +236,9 @@ def bench_run(
         ),
     ] = None,
     prompts: Annotated[
-        list[str] | None, option("A bundled suite or a file; may be repeated. Default: town.", "--prompts")
+        list[str] | None, option("A bundled suite or a file; may be repeated. Default: town.")
     ] = None,
-    number: Annotated[int | None, option("Prompts of each suite; default: all.", "--number", min=1)] = None,
+    number: Annotated[int | None, option("Prompts of each suite; default: all.", min=1)] = None,
     seeds: Annotated[str | None, option("As 0,1,2: each is a round. Default: 0.")] = None,
     max_new_tokens: Annotated[int | None, option("Default: 128.", "--max-new-tokens", "-n", min=1)] = None,
     temperature: Annotated[str | None, option("As 0,1. Default: 0, greedy.")] = None,

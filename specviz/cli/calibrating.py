@@ -36,7 +36,7 @@ def calibrate(
     draft: Draft = None,
     prompts: Prompts = "town",
     number: Annotated[
-        int | None, option("How many prompts; default: of town 5, of others all.", "--number", min=1)
+        int | None, option("How many prompts; default: of town 5, of others all.", min=1)
     ] = None,
     warm_up: Annotated[
         int, option("Texts of the bundled suite that fill the method's memory before.", min=0)

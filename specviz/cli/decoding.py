@@ -173,9 +173,7 @@ def generate(
     kernels: Kernels = None,
     revision: Revision = None,
     store: Annotated[Path | None, option("What the method learnt earlier: a file of --save-store.")] = None,
-    save_store: Annotated[
-        Path | None, option("Write what the method has learnt in the end.", "--save-store")
-    ] = None,
+    save_store: Annotated[Path | None, option("Write what the method has learnt in the end.")] = None,
     resume: Annotated[
         bool, option("Go on with a run that was cut off: decode what --out does not hold.", "--resume")
     ] = False,

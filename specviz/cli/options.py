@@ -51,7 +51,6 @@ Kernels = Annotated[
     option(
         "How the matrices lie on a CPU: plain, transposed or onednn. Default: SPECVIZ_KERNELS, or "
         "what is fastest here, measured once.",
-        "--kernels",
         callback=_pin,
     ),
 ]
@@ -73,20 +72,17 @@ Prompts = Annotated[
     option(
         "A suite (specviz suites lists them), NAME=FILE for a local copy of one, or a file: JSON lines "
         "with prompt or turns, or plain lines.",
-        "--prompts",
     ),
 ]
-Number = Annotated[
-    int | None, option("How many of --prompts, the first ones; default: all.", "--number", min=1)
-]
+Number = Annotated[int | None, option("How many of --prompts, the first ones; default: all.", min=1)]
 NewTokens = Annotated[int, option("Most tokens for each prompt.", "--max-new-tokens", "-n", min=1)]
 Baseline = Annotated[
     Path | None,
     option("The same prompts without speculation, in the same kind of file; tells speedups, too."),
 ]
-Json = Annotated[Path | None, option("Write the result as JSON.", "--json")]
+Json = Annotated[Path | None, option("Write the result as JSON.")]
 Settings = Annotated[
     list[str] | None, option("A parameter of the method; may be repeated.", "--set", metavar="NAME=VALUE")
 ]
 CSV = Annotated[bool, option("Print CSV, unrounded, for a script.", "--csv")]
-AIPerf = Annotated[Path | None, option("Write AIPerf's records, JSON lines.", "--aiperf")]
+AIPerf = Annotated[Path | None, option("Write AIPerf's records, JSON lines.")]

@@ -23,13 +23,9 @@ def replay(
         list[str] | None,
         option("Its drafter; where a recipe has several, as ROLE=NAME. May be repeated.", "--draft", "-d"),
     ] = None,
-    prompts: Annotated[
-        str | None, option("A suite or a file instead of the bundled prompts.", "--prompts")
-    ] = None,
+    prompts: Annotated[str | None, option("A suite or a file instead of the bundled prompts.")] = None,
     quick: Annotated[bool, option("Few prompts, short answers: minutes.", "--quick")] = False,
-    number: Annotated[
-        int | None, option("How many prompts; default: the recipe's.", "--number", min=1)
-    ] = None,
+    number: Annotated[int | None, option("How many prompts; default: the recipe's.", min=1)] = None,
     max_new_tokens: Annotated[
         int | None, option("Default: the recipe's.", "--max-new-tokens", "-n", min=1)
     ] = None,

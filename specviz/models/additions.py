@@ -199,9 +199,8 @@ class EagleHead(Addition):
         if target.kind not in self.targets:
             raise self._unfit(self.trained_on, f"{target.name} is {target.kind}")
         if not hasattr(target, "net"):
-            raise self._unfit(
-                self.trained_on, f"{target.name} runs in llama.cpp, which gives no hidden states"
-            )
+            why = f"{target.name} runs in llama.cpp, which gives no hidden states"
+            raise self._unfit(self.trained_on, why)
         if getattr(target, "places", None):
             raise self._unfit(self.trained_on, f"{target.name}'s layers lie on several devices")
         words, width = embeddings(target.net).shape
@@ -218,9 +217,8 @@ class EagleHead(Addition):
             read = ", ".join(map(str, layers))
             raise self._unfit(f"a model whose layers {read} it reads", f"{target.name} has {last}")
         if last in layers and not own:  # elsewhere it is the state before the final norm
-            raise self._unfit(
-                f"the state behind the last layer, {last}", f"{target.name}'s is known behind its norm only"
-            )
+            why = f"{target.name}'s is known behind its norm only"
+            raise self._unfit(f"the state behind the last layer, {last}", why)
 
 
 class Slots(Addition):

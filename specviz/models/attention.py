@@ -15,15 +15,13 @@ from transformers import AttentionInterface
 from specviz.errors import ModelError
 
 NAME = "specviz"  # transformers makes no mask of its own for a name that it has no mask function for
+UNSERVED = {"softcap": "attention soft-capping", "s_aux": "attention sinks", "sinks": "attention sinks"}
 
 
 def attend(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    mask: torch.Tensor | bool | None,
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | bool | None,
     scale: float | None = None,
-) -> torch.Tensor:
+) -> torch.Tensor:  # fmt: skip
     """Grouped-query attention without copies of the cache.
 
     Parameters
@@ -56,20 +54,10 @@ def attend(
 
 
 def _interface(
-    module: torch.nn.Module,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attention_mask: torch.Tensor | None,
-    scaling: float | None = None,
-    dropout: float = 0.0,
-    **rest: Any,
-) -> tuple[torch.Tensor, None]:
-    for name, meaning in (
-        ("softcap", "attention soft-capping"),
-        ("s_aux", "attention sinks"),
-        ("sinks", "attention sinks"),
-    ):
+    module: torch.nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
+    attention_mask: torch.Tensor | None, scaling: float | None = None, dropout: float = 0.0, **rest: Any,
+) -> tuple[torch.Tensor, None]:  # fmt: skip
+    for name, meaning in UNSERVED.items():
         if rest.get(name) is not None:
             raise ModelError(f"{type(module).__name__} uses {meaning}, which this backend does not serve")
     return attend(query, key, value, attention_mask, scaling).transpose(1, 2).contiguous(), None

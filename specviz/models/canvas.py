@@ -45,7 +45,6 @@ if TYPE_CHECKING:
 
 IntArray: TypeAlias = NDArray[np.int64]
 BoolArray: TypeAlias = NDArray[np.bool_]
-CACHES = ("none", "dual")
 KEPT = 64  # layouts of passes that are kept: those of a block repeat
 
 

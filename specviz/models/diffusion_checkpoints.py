@@ -184,9 +184,11 @@ def load_checkpoint(
     config.is_causal = False
     net = _empty(config, device)
     stored = _stored(_weight_files(folder, name), name)
-    wanted = _wanted(net, config.tie_word_embeddings, kind.published)
-    tied = {kind.published("lm_head.weight")} if config.tie_word_embeddings else set()
-    _check(wanted, stored, tied, name)
+    tied = {"lm_head.weight"} if config.tie_word_embeddings else set()
+    # Name in the checkpoint: our name, and the parameter without storage.
+    parameters = {kind.published(ours): (ours, p) for ours, p in net.named_parameters(remove_duplicate=False)}
+    wanted = {key: (ours, p) for key, (ours, p) in parameters.items() if ours not in tied}
+    _check(wanted, stored, {kind.published(ours) for ours in tied}, name)
     words = tokenizer if tokenizer is not None else _tokenizer(folder, name, kind is FAMILIES["Dream"])
     if mask not in words.get_vocab().values():
         raise ModelError(
@@ -409,14 +411,6 @@ def _stored(files: Sequence[Path], name: str) -> dict[str, Stored]:
                 f"{file.name} of {name} is no safetensors file: {one_line(error, 200)}"
             ) from None
     return tensors
-
-
-def _wanted(
-    net: PreTrainedModel, tied: bool, published: Callable[[str], str]
-) -> dict[str, tuple[str, nn.Parameter]]:
-    """Name in the checkpoint: our name, and the parameter without storage."""
-    parameters = net.named_parameters(remove_duplicate=False)
-    return {published(ours): (ours, p) for ours, p in parameters if not (tied and ours == "lm_head.weight")}
 
 
 def _check(wanted: Settings, stored: dict[str, Stored], tied: set[str], name: str) -> None:

@@ -83,7 +83,7 @@ class EncoderDecoder(TorchModel):
         self.prefix = _prefix(net, name)
         super().__init__(net, tokenizer, name, kernels, encoder=True)
         self.encoder = encoder or Encoder(net)
-        self.layers = layers or _depth(net)
+        self.layers = layers or getattr(self.config, "num_decoder_layers", None) or self.config.decoder_layers
         self.decoder = self._laid()
         self.geometry = geometry.encoder_decoder(net, self.layers, len(self.prefix))
 
@@ -133,11 +133,6 @@ class EncoderDecoder(TorchModel):
         """Feed the decoder over an aimed store that has its source; see `PassInput`."""
         assert isinstance(store, Store)  # its layers lie on one device
         return self.decoder(given, store)
-
-
-def _depth(net: PreTrainedModel) -> int:
-    config = net.config
-    return getattr(config, "num_decoder_layers", None) or config.decoder_layers
 
 
 def _prefix(net: PreTrainedModel, name: str) -> list[int]:

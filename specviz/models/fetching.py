@@ -35,7 +35,7 @@ from specviz.models.zoo import bundled
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from transformers import PreTrainedConfig, PreTrainedTokenizerBase
+    from transformers import PreTrainedTokenizerBase
     from transformers.distributed import DistributedConfig
 
     from specviz.models.protocols import AnyTokenizer, Net, Settings, Spec
@@ -211,7 +211,8 @@ def _fetch(
                 if not only:
                     _ask(source, revision)
                 config = AutoConfig.from_pretrained(source, local_files_only=only, **options)
-                _check_config(config, name)
+                if config.is_encoder_decoder and config.model_type not in TYPES:
+                    raise unserved(name, config.model_type, SERVED)
                 if "distributed_config" in spread:
                     ranks.check_plan(config, name)
                 words = AutoTokenizer.from_pretrained(source, local_files_only=only, **options)
@@ -308,11 +309,6 @@ def _split() -> DistributedConfig:
     if "tp_plan" not in distributed.DistributedConfig.__dataclass_fields__:
         raise ModelError("tp_plan needs a newer transformers: pip install -U transformers")
     return distributed.DistributedConfig(tp_plan="auto", tp_size=ranks.size())
-
-
-def _check_config(config: PreTrainedConfig, name: str) -> None:
-    if config.is_encoder_decoder and config.model_type not in TYPES:
-        raise unserved(name, config.model_type, SERVED)
 
 
 def _tokenizer(source: Words) -> AnyTokenizer:

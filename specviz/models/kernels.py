@@ -20,7 +20,6 @@ import weakref
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from functools import cache
-from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
@@ -230,9 +229,9 @@ def _fastest(
         "layouts": list(possible),
     }
     path = home() / "kernels" / f"{hashlib.sha256(json.dumps(where).encode()).hexdigest()[:16]}.json"
-    stored = _stored(path)
-    if stored in possible:
-        return str(stored)
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        if (stored := json.loads(path.read_text(encoding="utf8"))["fastest"]) in possible:
+            return stored
     sample, size = [], 0
     for group in groups:
         sample.append([part.weight for part in group])
@@ -281,12 +280,6 @@ def measure(
     finally:
         torch.set_num_threads(threads)
     return spent
-
-
-def _stored(path: Path) -> str | None:
-    with suppress(OSError, ValueError, KeyError, TypeError):
-        return str(json.loads(path.read_text(encoding="utf8"))["fastest"])
-    return None
 
 
 @cache

@@ -125,14 +125,11 @@ def math(get: Get, part: str) -> Prompts:
         file = File(
             rf"(({named})/test-.*\.parquet|test/({named})/\d+\.json)$", repo="EleutherAI/hendrycks_math"
         )
-        entries = rows(sorted(get(file), key=_numbered))
+        numbered = ((p.parent.name, int(p.stem) if p.stem.isdecimal() else 0, p) for p in get(file))
+        entries = rows(p for *_, p in sorted(numbered))
     for number, row in enumerate(entries, 1):
         yield {"id": row.values.get("unique_id") or f"math/{number}", "kind": "arithmetic", "language": "en",
                "prompt": row.text("problem"), "reference": [row.text("solution")]}  # fmt: skip
-
-
-def _numbered(path: Path) -> tuple[str, int]:
-    return path.parent.name, int(path.stem) if path.stem.isdecimal() else 0
 
 
 def mgsm(get: Get, part: str) -> Prompts:

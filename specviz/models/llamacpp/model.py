@@ -134,13 +134,9 @@ class LlamaCpp(TokenizedModel):
     batches = False
 
     def __init__(
-        self,
-        path: str | Path,
-        threads: int | None = None,
-        gpu_layers: int = 0,
-        context: int | None = None,
+        self, path: str | Path, threads: int | None = None, gpu_layers: int = 0, context: int | None = None,
         flash: bool = False,
-    ) -> None:
+    ) -> None:  # fmt: skip
         path = Path(path).expanduser()
         _check_file(path)
         for name, value, low in (
@@ -156,8 +152,7 @@ class LlamaCpp(TokenizedModel):
         if gpu_layers and not lib.llama_supports_gpu_offload():
             raise ModelError(
                 "this llama.cpp was built without a GPU, so gpu_layers must be 0: install llama-cpp-python "
-                "again "
-                'with CMAKE_ARGS="-DGGML_METAL=on" or "-DGGML_CUDA=on"'
+                'again with CMAKE_ARGS="-DGGML_METAL=on" or "-DGGML_CUDA=on"'
             )
         self.path, self.name = path, path.stem
         self.gpu_layers, self.flash, self._threads = gpu_layers, bool(flash), threads
@@ -204,13 +199,9 @@ class LlamaCpp(TokenizedModel):
     def backend(self) -> dict[str, str | int | bool]:
         """What computes, for the record."""
         return {
-            "name": "llama.cpp",
-            "system": system(),
-            "threads": self.threads,
-            "gpu_layers": self.gpu_layers,
-            "flash_attention": self.flash,
-            "type": self.dtype,
-        }
+            "name": "llama.cpp", "system": system(), "threads": self.threads, "gpu_layers": self.gpu_layers,
+            "flash_attention": self.flash, "type": self.dtype,
+        }  # fmt: skip
 
     @property
     def digest(self) -> str:

@@ -89,15 +89,12 @@ class Native:
         self.ids = np.arange(SEQUENCES, dtype=np.int32)
         self.alone = self.ids.ctypes.data + 4 * np.arange(SEQUENCES, dtype=np.uintp)  # lists of one id each
         self._view: tuple[int, int, np.ndarray] | None = None
+        number = ctypes.POINTER(ctypes.c_int32)
         self._batch = lib.llama_batch(
-            0,
-            self.tokens.ctypes.data_as(ctypes.POINTER(ctypes.c_int32)),
-            None,
-            self.positions.ctypes.data_as(ctypes.POINTER(ctypes.c_int32)),
-            self.counts.ctypes.data_as(ctypes.POINTER(ctypes.c_int32)),
-            self.lists.ctypes.data_as(ctypes.POINTER(ctypes.POINTER(ctypes.c_int32))),
+            0, self.tokens.ctypes.data_as(number), None, self.positions.ctypes.data_as(number),
+            self.counts.ctypes.data_as(number), self.lists.ctypes.data_as(ctypes.POINTER(number)),
             self.outputs.ctypes.data_as(ctypes.POINTER(ctypes.c_int8)),
-        )
+        )  # fmt: skip
 
     def use(self, threads: int) -> None:
         """Compute on so many threads from now on."""

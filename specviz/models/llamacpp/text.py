@@ -63,12 +63,9 @@ class Tokenizer:
         return len(self.names)
 
     def __call__(
-        self,
-        text: str,
-        add_special_tokens: bool = True,
-        split_special_tokens: bool = True,
+        self, text: str, add_special_tokens: bool = True, split_special_tokens: bool = True,
         verbose: bool = False,
-    ) -> dict[str, list[int]]:
+    ) -> dict[str, list[int]]:  # fmt: skip
         """Token ids of a text: what looks like a control token in it is text, unless not split.
 
         llama.cpp drops a byte without a piece in a byte-level vocabulary, and ends the process at one in
