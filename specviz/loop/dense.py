@@ -21,7 +21,7 @@ from ..draft import Draft
 from ..errors import ModelError, ParameterError
 from ..methods.sampling import exact_type
 from ..methods.signals import top
-from ..trace import Trace
+from ..trace import Trace, is_trace
 from ..trace.dense import attach
 from .drafters import load_if_needed
 from .predictions import TOP
@@ -65,7 +65,7 @@ def densify(trace: Trace, model: Any, draft: Any = None, tail: int = TAIL) -> Tr
     ModelError
         If the text is not one that these models write.
     """
-    run = trace.run
+    run = is_trace(trace).run
     tail = check_int("tail", tail, 0)
     model = load_if_needed(model, None, None)
     draft = None if draft is None else load_if_needed(draft, None, None)
