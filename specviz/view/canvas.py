@@ -370,9 +370,7 @@ def _why(
     size: int,
 ) -> str:
     """Why a pass placed no more than it did; of a refused draft the causes of `specviz.metrics.failures`.
-
-    `known` are the guesses that it drafted from, `work` the block in work in the pass that they are from.
-    """
+    `work` is the block in work in the pass that the guesses are from."""
     if isinstance(row["end"], str):
         return "end"
     if not most:

@@ -190,13 +190,7 @@ def fields(traces: Sequence[Trace] | Mapping[str, Trace] | Trace) -> list[Field]
 
 
 def _check_order(named: Sequence[tuple[str, Trace]]) -> bool:
-    """Whether the runs fill canvases.
-
-    Raises
-    ------
-    TraceError
-        If one is of streams, or only some fill canvases.
-    """
+    """Whether the runs fill canvases; refused if one is of streams, or only some do."""
     for name, trace in named:
         if is_stream(trace):
             raise TraceError(
