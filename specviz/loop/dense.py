@@ -21,7 +21,7 @@ from ..draft import Draft
 from ..errors import ModelError, ParameterError
 from ..methods.sampling import exact_type
 from ..methods.signals import top
-from ..trace import Trace
+from ..trace import Trace, is_trace
 from ..trace.dense import attach
 from ..trace.trace import is_trace
 from .drafters import load_if_needed

@@ -159,23 +159,15 @@ def _limit(ranks: list[np.ndarray], n: int, k: int) -> dict[str, float]:
     """A row of `acceptance_limit`."""
     counts = np.array([_rounds(rank, n, k) for rank in ranks]).reshape(-1, 5)
     steps, rounds, matched, unread, restarts = counts.T
-    reduction, restarted = pooled(matched, steps), pooled(steps - restarts, steps)
-    return {
-        "draft_length": n,
-        "top": k,
-        "steps": int(steps.sum()),
-        "rounds": int(rounds.sum()),
-        "matched": int(matched.sum()),
-        "unread": int(unread.sum()),
-        "reduction": reduction.median,
-        "reduction_lo": reduction.low,
-        "reduction_hi": reduction.high,
-        "restarts": int(restarts.sum()),
-        "restarted": restarted.median,
-        "restarted_lo": restarted.low,
-        "restarted_hi": restarted.high,
-        "bound": n / (n + 1),
-    }
+    sums = {"steps": steps, "rounds": rounds, "matched": matched, "unread": unread}
+    return (
+        {"draft_length": n, "top": k}
+        | {name: int(each.sum()) for name, each in sums.items()}
+        | pooled(matched, steps).columns("reduction")
+        | {"restarts": int(restarts.sum())}
+        | pooled(steps - restarts, steps).columns("restarted")
+        | {"bound": n / (n + 1)}
+    )
 
 
 UNREAD = np.iinfo(np.int64).max  # a rank that no number of candidates reaches
@@ -280,16 +272,9 @@ def _shares(counts: np.ndarray, held: int) -> list[dict[str, float | str]]:
     chains = counts.sum(1)
     rows: list[dict[str, float | str]] = []
     for name, own in zip(CAUSES, counts.T):
-        share = pooled(own, chains)
+        share = pooled(own, chains).columns("share")
         rows.append(
-            {
-                "cause": name,
-                "chains": int(own.sum()),
-                "share": share.median,
-                "share_lo": share.low,
-                "share_hi": share.high,
-                "held": held if name == "order" else 0,
-            }
+            {"cause": name, "chains": int(own.sum()), **share, "held": held if name == "order" else 0}
         )
     return rows
 

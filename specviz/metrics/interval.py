@@ -33,6 +33,10 @@ class Estimate:
             low, high = np.quantile(np.median(draws, axis=1), (0.025, 0.975)).tolist()
         return cls(float(np.median(finite)), low, high, len(finite))
 
+    def columns(self, name: str) -> dict[str, float]:
+        """The value by a name, and its interval as ``NAME_lo`` and ``NAME_hi``."""
+        return {name: self.median, f"{name}_lo": self.low, f"{name}_hi": self.high}
+
     def __str__(self) -> str:
         has_interval = self.low == self.low
         return f"{self.median:.3f}" + (f" [{self.low:.3f}, {self.high:.3f}]" if has_interval else "")

@@ -104,14 +104,11 @@ def _point(
     """A row of `sweep`, its speed relative to that of `start`."""
     if _prompts(run) != _prompts(start):
         raise TraceError(f"the run {run.run['run']} is of other prompts than the base, or in another order")
-    estimate = SCORES[score](run, resamples)
     return {
         "group": group or str(run.run["method"]),
         "method": str(run.run["method"]),
         "exactness": cycles.exactness(run),
-        "quality": estimate.median,
-        "quality_lo": estimate.low,
-        "quality_hi": estimate.high,
+        **SCORES[score](run, resamples).columns("quality"),
         "speed": cycles.seconds(start) / cycles.seconds(run),
         "speed_a_token": cycles.tokens_per_second(run) / cycles.tokens_per_second(start),
         **{name: MEASURES[name](run) for name in ("tau", "fallback_share", "rollback_share", "target_share")},

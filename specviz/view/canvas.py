@@ -60,24 +60,18 @@ WHY = {
     "first": ("no draft yet", "no cell had been read, so nothing was drafted"),
     "tail": ("tail", "fewer cells were masked than a draft has, so nothing was drafted"),
     "refresh": ("refresh", "the next refresh cut the draft short"),
-    "short": (
-        "short draft",
-        "no more was drafted: of the cells behind none had been read, or none was masked",
-    ),
+    "short": ("short draft",
+              "no more was drafted: of the cells behind none had been read, or none was masked"),
     "skip": ("skip", "a skip of the mix-order tree was taken, and nothing grows from it"),
     "length": ("whole draft", "every drafted token was accepted"),
-    "order": (
-        "wrong order",
-        "the guess for the cell that was next was right, but the draft had another cell there",
-    ),
+    "order": ("wrong order",
+              "the guess for the cell that was next was right, but the draft had another cell there"),
     "token": ("wrong token", "the guess for the cell that was next was another token"),
-    "border": (
-        "block border",
-        "what came next lies in another block than the one the drafts' pass worked in",
-    ),
+    "border": ("block border",
+               "what came next lies in another block than the one the drafts' pass worked in"),
     "none": ("", "one token a pass"),
     "parallel": ("parallel", "every cell that its rule let through was placed"),
-}
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -376,9 +370,7 @@ def _why(
     size: int,
 ) -> str:
     """Why a pass placed no more than it did; of a refused draft the causes of `specviz.metrics.failures`.
-
-    `known` are the guesses that it drafted from, `work` the block in work in the pass that they are from.
-    """
+    `work` is the block in work in the pass that the guesses are from."""
     if isinstance(row["end"], str):
         return "end"
     if not most:

@@ -423,17 +423,13 @@ def _draw(one: Ribbon, ax: Axes | None, words: bool | None) -> Axes:
             text = spaced(word.strip() or word)
             text = text if len(text) <= 14 else text[:13] + "…"
             ax.text(i + 0.5, y, text, ha="center", va="center", size=7, family=fonts(), parse_math=False)
-    handles = [
-        ax.plot([], [], color=HUES[f], lw=1.4)[0]
-        if f == "erased"
-        else Patch(facecolor=HUES[f], **looks[f])
-        if f != "hidden"
-        else Patch(**looks[f])
-        for f in FATES
-        if f in used
-    ]
+    used_fates = [fate for fate in FATES if fate in used]
+    patches = {
+        f: Patch(**look if f == "hidden" else look | {"facecolor": HUES[f]}) for f, look in looks.items()
+    }
+    handles = [patches[f] if f in patches else ax.plot([], [], color=HUES[f], lw=1.4)[0] for f in used_fates]
     ax.legend(
-        handles, [f for f in FATES if f in used], frameon=False, fontsize=8, ncols=5, loc="lower right",
+        handles, used_fates, frameon=False, fontsize=8, ncols=5, loc="lower right",
         bbox_to_anchor=(1, 1.0), borderpad=0, borderaxespad=0.3,
     )  # fmt: skip
     ax.set(xlim=(0, wide), ylim=(len(one.rows) - 0.45, -0.55), xlabel="words", ylabel="update")

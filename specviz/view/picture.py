@@ -242,11 +242,8 @@ def _written(text: str, tokens: list[int], pieces: dict[int, bytes]) -> str:
 
 
 def _lost(nodes: pd.DataFrame, pieces: dict[int, bytes]) -> dict[int, str]:
-    """By cycle, the draft tokens that were sent and dropped.
-
-    A chain's are text. Of a tree, most of which was bound to be dropped, only those that were tried where the
-    target left it, the best few, apart; the rest is a number.
-    """
+    """By cycle, the draft tokens that were sent and dropped: a chain's as text, of a tree the best few of
+    those that were tried where the target left it, and how many more there were."""
     lost = {}
     gone = nodes[nodes["status"].isin(["rejected", "unjudged"])]
     for number, dropped in gone.groupby("cycle", observed=True):
@@ -320,10 +317,7 @@ ALSO = {
 def _details(
     nodes: pd.DataFrame, belief: str, rollback: float | None, own: Iterable[tuple[str, str]] = ()
 ) -> list[str]:
-    """What else is known of each node: how near the verdict was, and the recorded signals.
-
-    `own` are name and unit of those that only this method has.
-    """
+    """Of each node how near the verdict was, and its signals; `own`: name and unit of the method's."""
     parts: list[list[str]] = [[] for _ in range(len(nodes))]
 
     def say(values: np.ndarray, words: str) -> None:

@@ -24,18 +24,8 @@ from specviz.view.lattices import FRAME, GRID, INK, short
 from specviz.view.picture import name_of, prompts
 
 MOST = 80  # states that are drawn
-CHAIN = (
-    "order",
-    "token",
-    "border",
-    "refresh",
-    "short",
-    "length",
-    "skip",
-    "tail",
-    "first",
-    "end",
-)  # as they are told
+# Why chains ended, in the order in which they are told.
+CHAIN = ("order", "token", "border", "refresh", "short", "length", "skip", "tail", "first", "end")
 DONE = "#5f5f5f"
 LETTERS = 18  # of a token
 

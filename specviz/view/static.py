@@ -179,18 +179,14 @@ def confidence_lane(shown: Picture) -> str:
     dots = []
     for b in drawn:
         x, y = f"{(b.position + 0.5) * 100 / last:.2f}%", low - b.value * (low - top)
-        if b.status == "accepted":
-            shape = f'<circle cx="{x}" cy="{y:.1f}" r="3.5" class="ok"/>'
-        elif b.status == "rejected":
-            shape = f'<text x="{x}" y="{y:.1f}" class="no">×</text>'
-        elif b.status in ("pruned", "unreviewed"):
-            shape = f'<text x="{x}" y="{y:.1f}" class="sym">{DOTS[b.status]}</text>'
-        elif b.status == "cut":
+        if b.status == "cut":
             shape = f'<line x1="{x}" x2="{x}" y1="{y - 4:.1f}" y2="{y + 4:.1f}"/>'
+        elif b.status in ("rejected", "pruned", "unreviewed"):
+            kind = "no" if b.status == "rejected" else "sym"
+            shape = f'<text x="{x}" y="{y:.1f}" class="{kind}">{DOTS[b.status]}</text>'
         else:
-            shape = (
-                f'<circle cx="{x}" cy="{y:.1f}" r="{3 if b.status == "unsent" else 2}" class="{b.status}"/>'
-            )
+            size, kind = {"accepted": (3.5, "ok"), "unsent": (3, "unsent")}.get(b.status, (2, b.status))
+            shape = f'<circle cx="{x}" cy="{y:.1f}" r="{size}" class="{kind}"/>'
         caption = f"position {b.position}: {shown.belief} {b.value:.3f}, {b.status}"
         more = f"; {b.more}" if b.more else ""
         dots.append(f"<g><title>{caption}{more}</title>{shape}</g>")

@@ -356,10 +356,7 @@ def _whole(value: float | None) -> int:
 def _output(
     written: list[tuple[str, list[int]]], origins: list[str], shown_text: str
 ) -> tuple[int, list[str], list[str]]:
-    """How many words are displayed, where each word comes from, and the words.
-
-    A word that the mask cuts in two is two: what is displayed of it, and what is hidden.
-    """
+    """How many words are displayed, where each comes from, and the words; the mask may cut one in two."""
     text, came = "", []  # of each character
     place = 0
     for piece, ids in written:
@@ -399,43 +396,27 @@ def _numbers(rows: Sequence[Row], updates: pd.DataFrame) -> Numbers:
     total = {n: float(updates[n].sum()) for n in ("drafted", "accepted", "unreviewed", "emitted")}
     seconds, prefill = float(updates["duration"].sum()), float(updates["prefill"].sum())
     reused, prompt = float(updates["reused"].sum()), float(updates["prompt_tokens"].sum())
-    figures = [("updates", f"{len(rows)}", "times that the source grew or changed, the first included")]
-    if final:
-        figures.append(
-            ("erased a word", f"{erased / final:.2f}",
-             f"{erased} words taken back on the display, over {final} words of the final text: normalized "
-             "erasure in words as drawn here; specviz.metrics counts it in tokens of sacrebleu's tokenizer")
-        )  # fmt: skip
-    if total["drafted"] and not total["unreviewed"]:
-        figures.append(
-            ("A/D", f"{total['accepted'] / total['drafted']:.2f}", "draft tokens accepted over drafted")
-        )
-    if total["drafted"]:
-        taken = (total["accepted"] + total["unreviewed"]) / total["emitted"]
-        why = "draft tokens taken over, over tokens written" + (
-            "; the target never judged them" if total["unreviewed"] else ""
-        )
-        figures.append(("A/O", f"{taken:.2f}", why))
-    if prompt:
-        figures.append(
-            (
-                "cache reused",
-                f"{reused / prompt:.0%}",
-                "prompt tokens whose keys and values were kept, over all prompt tokens",
-            )
-        )
-    if seconds > 0:
-        figures.append(
-            (
-                "tokens/s",
-                f"{total['emitted'] / seconds:,.0f}",
-                "output tokens a second, from the first output token on (the prompt's time left out)",
-            )
-        )
-        figures.append(
-            ("in all", spell(seconds + prefill), "the time of all updates, their prompts included")
-        )
-    return tuple(figures)
+    unseen = "; the target never judged them" if total["unreviewed"] else ""
+    taken = total["accepted"] + total["unreviewed"]
+    ratios = (  # name, above and below the line, form, meaning
+        ("erased a word", erased, final, "{:.2f}",
+         f"{erased} words taken back on the display, over {final} words of the final text: normalized "
+         "erasure in words as drawn here; specviz.metrics counts it in tokens of sacrebleu's tokenizer"),
+        ("A/D", total["accepted"], 0 if unseen else total["drafted"], "{:.2f}",
+         "draft tokens accepted over drafted"),
+        ("A/O", taken, total["emitted"] if total["drafted"] else 0, "{:.2f}",
+         f"draft tokens taken over, over tokens written{unseen}"),
+        ("cache reused", reused, prompt, "{:.0%}",
+         "prompt tokens whose keys and values were kept, over all prompt tokens"),
+        ("tokens/s", total["emitted"], seconds, "{:,.0f}",
+         "output tokens a second, from the first output token on (the prompt's time left out)"),
+    )  # fmt: skip
+    whole = ("in all", spell(seconds + prefill), "the time of all updates, their prompts included")
+    return (
+        ("updates", f"{len(rows)}", "times that the source grew or changed, the first included"),
+        *((name, form.format(above / below), why) for name, above, below, form, why in ratios if below),
+        *([whole] if seconds > 0 else []),
+    )
 
 
 def side_by_side(traces: Traces, prompt: int | None = None) -> list[Ribbon]:

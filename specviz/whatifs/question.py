@@ -533,13 +533,7 @@ class WhatIf:
     # -- the replays ---------------------------------------------------------------------------------
 
     def _ask(self, method: str, parameters: Setting) -> tuple[list[Setting], str]:
-        """The settings that are asked about, and the question in words.
-
-        Raises
-        ------
-        TraceError
-            If no question about the method can be answered.
-        """
+        """The settings that are asked about, and the question in words; refused if nothing can be said."""
         grid = self._grid(method, parameters)
         if problem := self._problem(method):
             raise TraceError(f"nothing can be said of {method}: {problem}")

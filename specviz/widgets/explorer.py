@@ -92,13 +92,7 @@ def explore(
 
 
 def _sorted(name: str, kind: type[Method], options: Options) -> tuple[Options, Options, Options]:
-    """Options by whose they are: the method's parameters, the decode's, and where the model is loaded.
-
-    Raises
-    ------
-    ParameterError
-        If one is nobody's; near names are offered.
-    """
+    """Options by whose they are: the method's parameters, the decode's, and where the model is loaded."""
     from ..methods import near
 
     own = {p.name for p in kind.parameters}

@@ -24,6 +24,7 @@ from specviz.widgets.stateful import Stateful, Value
 PARTIAL = "\u25cc"  # a token whose bytes end inside a character; the token that completes it shows it
 LONGEST = 3  # how many of a lane's longest waits are named
 UNSENT = ("id", "cell", "kept")  # of a lane's tokens
+SENT = ("exactness", "end", "output", "texts", "waits", "parts")  # of a lane, as they are
 ENDED = ("eos", "length", "context")
 # What must agree before two clocks may be compared, and how a person calls it.
 CLOCKS = (
@@ -190,13 +191,7 @@ def fields(traces: Sequence[Trace] | Mapping[str, Trace] | Trace) -> list[Field]
 
 
 def _check_order(named: Sequence[tuple[str, Trace]]) -> bool:
-    """Whether the runs fill canvases.
-
-    Raises
-    ------
-    TraceError
-        If one is of streams, or only some fill canvases.
-    """
+    """Whether the runs fill canvases; refused if one is of streams, or only some do."""
     for name, trace in named:
         if is_stream(trace):
             raise TraceError(
@@ -398,25 +393,18 @@ def flat(fields: Sequence[Field]) -> tuple[Json, dict[str, np.ndarray]]:
                 {
                     "name": visible(lane.name),
                     "drafter": visible(lane.draft),
-                    "exactness": lane.exactness,
-                    "end": lane.end,
-                    "output": lane.output,
+                    **{name: getattr(lane, name) for name in SENT},
                     "prefill": _float32(lane.prefill),
                     "finish": _float32(lane.finish),
                     "speedup": _number(field.speedup(i)),
                     "speedup_with_prefill": _number(field.speedup(i, prefill=True)),
-                    "texts": lane.texts,
-                    "waits": lane.waits,
-                    "parts": lane.parts,
                     "columns": list(own),
                 }
             )
         listing.append(
             {
                 "prompt": visible(field.prompt),
-                "baseline": field.baseline,
-                "comparable": field.comparable,
-                "notes": field.notes,
+                **{name: getattr(field, name) for name in ("baseline", "comparable", "notes")},
                 **({"across": "order of placing"} if field.filled else {}),
                 "lanes": lanes,
             }
