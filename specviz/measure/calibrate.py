@@ -55,11 +55,11 @@ LOST = 0.6  # larger sizes are left out when the throughput has fallen below thi
 
 
 def calibrate(
-    model: Model,
+    model: Any,
     method: str | type[Method] = "unispec",
     suite: Any = None,
     sizes: Sequence[int] | None = None,
-    draft: Model | None = None,
+    draft: Any = None,
     *,
     number: int | None = None,
     warm_up: Any = WARM_UP,
