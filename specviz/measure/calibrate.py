@@ -55,11 +55,11 @@ LOST = 0.6  # larger sizes are left out when the throughput has fallen below thi
 
 
 def calibrate(
-    model: Model,
+    model: Any,
     method: str | type[Method] = "unispec",
     suite: Any = None,
     sizes: Sequence[int] | None = None,
-    draft: Model | None = None,
+    draft: Any = None,
     *,
     number: int | None = None,
     warm_up: Any = WARM_UP,
@@ -135,15 +135,11 @@ def calibrate(
         model.check_vocabulary(drafter)
     texts, warm = _texts(model, drafter, suite, number, warm_up)
     how = {
-        "prompts": len(texts),
-        "warm_up": len(warm),
+        "prompts": len(texts), "warm_up": len(warm),
         "texts": hashlib.sha256(json.dumps([texts, warm]).encode()).hexdigest()[:16],
-        "sizes": draft_sizes,
-        "open": sizes is None,
-        "max_new_tokens": max_new_tokens,
-        "rounds": rounds,
+        "sizes": draft_sizes, "open": sizes is None, "max_new_tokens": max_new_tokens, "rounds": rounds,
         "clock": clock_of(model)[1],
-    }
+    }  # fmt: skip
     where = calibration_setting(model, built, drafter)
     now = datetime.now(UTC).isoformat(timespec="seconds")
     empty = Calibration(where, kind.size, how, [], created=now)

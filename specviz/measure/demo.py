@@ -40,6 +40,7 @@ COLUMNS = [
 ]  # fmt: skip
 SPARE = ("A/O", "exactness", "A/D", "same")
 INSIDE = "_with_prefill"
+ITSELF = Estimate(1.0, float("nan"), float("nan"), 0)  # the baseline's own speedup
 LOSSY = "Lossy methods, whose texts may differ from the model's own"
 NOTES = [
     "tokens/s and speedup: of all texts together, the prefill (reading the prompt) left out. With prefill: "
@@ -235,7 +236,7 @@ def tabulate(
         return {
             "tokens_per_second": speeds[name], "speedup": speeds[name] / speeds[baseline],
             "tokens_per_second_with_prefill": timed.speed,
-            "speedup_with_prefill": Estimate.of([1.0]) if name == baseline else timed.over(base),
+            "speedup_with_prefill": ITSELF if name == baseline else timed.over(base),
             "same": f"{timed.same(base)}/{len(base.texts)}", "tokens": timed.tokens,
             "seconds": sum(timed.seconds), "prefill": prefills[name],
         }  # fmt: skip

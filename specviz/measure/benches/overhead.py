@@ -79,20 +79,11 @@ def bench(
     where = timing.setting(
         model, drafts, prompts=len(chosen), max_new_tokens=max_new_tokens, rounds=rounds, clock=name_of_clock
     )
-    return Report(
-        "overhead",
-        f"Recording at the default level, {rounds} pairs of runs over {len(chosen)} prompts",
-        where,
-        COLUMNS,
-        [row | {"shown": str(row["ratio"])} for row in rows],
-        bars,
-        [
-            f"ms: median over runs, {name_of_clock}. with/without: median over pairs, with its 95 % bootstrap"
-            " interval.",
-            *refused,
-        ],
-        dropped=SPARE,
-    )
+    title = f"Recording at the default level, {rounds} pairs of runs over {len(chosen)} prompts"
+    note = f"ms: median over runs, {name_of_clock}. with/without: median over pairs, with its 95 % bootstrap"
+    note += " interval."
+    shown = [row | {"shown": str(row["ratio"])} for row in rows]
+    return Report("overhead", title, where, COLUMNS, shown, bars, [note, *refused], SPARE)
 
 
 def pair(

@@ -27,6 +27,12 @@ COLUMNS = [
     ("ratio", "s(g) [95%]", ""), ("over", "over plain float32 [95%]", ""),
 ]  # fmt: skip
 SPARE = ("q25", "q75", "over")
+NOTES = [
+    "s(g): a pass over g tokens in units of one over one, in the same layout and format. It is flat while "
+    "reading the weights costs more than computing with them, and then grows.",
+    "Layouts: plain is torch's own product; transposed, one buffer whose rows are the inputs; onednn, "
+    "oneDNN's blocked one. The figures are this model's on this machine.",
+]
 # Of the fastest layout in float32, over the plain product: what SmolLM2-135M must keep on one thread.
 BARS = {"smollm2": {1: 1.02, 5: 0.58, 9: 0.62, 17: 0.66}}
 
@@ -175,21 +181,10 @@ def bench(
         labels = {"model": each.name, "layout": getattr(each, "kernels", "–"), "used": True}
         labels["format"] = str(each.dtype).removeprefix("torch.")
         rows += [labels | row for row in measure(each, sizes, context, rounds)]
-    return Report(
-        "passes",
-        f"One pass over g tokens after {context}, median of {rounds}; {model.name} runs {used[0]}, {used[1]}",
-        setting(model, drafts, context=context, rounds=rounds, clock=quiet_clock(model.device)[1]),
-        COLUMNS,
-        rows,
-        _bars(model, rows),
-        [
-            "s(g): a pass over g tokens in units of one over one, in the same layout and format. It is flat "
-            "while reading the weights costs more than computing with them, and then grows.",
-            "Layouts: plain is torch's own product; transposed, one buffer whose rows are the inputs; "
-            "onednn, oneDNN's blocked one. The figures are this model's on this machine.",
-        ],
-        SPARE,
-    )
+    runs = f"{model.name} runs {used[0]}, {used[1]}"
+    title = f"One pass over g tokens after {context}, median of {rounds}; {runs}"
+    about = setting(model, drafts, context=context, rounds=rounds, clock=quiet_clock(model.device)[1])
+    return Report("passes", title, about, COLUMNS, rows, _bars(model, rows), NOTES, SPARE)
 
 
 def _bars(model: Model, rows: list[Row]) -> list[Bar]:

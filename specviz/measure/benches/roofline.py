@@ -29,6 +29,13 @@ COLUMNS = [
     ("q75", "75%", "{:.3f}"), ("ratio", "ratio", "{:.2f}"),
 ]  # fmt: skip
 SPARE = ("q25", "q75", "mb", "bound")
+NOTES = [
+    "ratio: the measured time over the roofline's.",
+    "The roofline takes the bandwidth that was measured on a block as large as the model, read again and "
+    "again: a small model stays in the processor's caches.",
+    "Bytes are weights and keys and values. A pass of few tokens also pays for each kernel that is called, "
+    "which no ceiling knows.",
+]
 
 
 def bench(
@@ -66,22 +73,9 @@ def bench(
         tick(2 + number, total, each.name)
     clock = quiet_clock(model.device)[1]
     about = setting(model, drafts, context=CONTEXT, rounds=rounds, clock=clock, ceilings=asdict(top))
-    return Report(
-        "roofline",
-        f"Passes behind {CONTEXT} tokens against the roofline, median of {rounds}",
-        about,
-        COLUMNS,
-        rows,
-        notes=[
-            "ratio: the measured time over the roofline's.",
-            "The roofline takes the bandwidth that was measured on a block as large as the model, read again "
-            "and again: a small model stays in the processor's caches.",
-            "Bytes are weights and keys and values. A pass of few tokens also pays for each kernel that is "
-            "called, which no ceiling knows.",
-        ],
-        dropped=SPARE,
-        parts=[Part("The machine's ceilings", measuring.COLUMNS, kernels)],
-    )
+    title = f"Passes behind {CONTEXT} tokens against the roofline, median of {rounds}"
+    parts = [Part("The machine's ceilings", measuring.COLUMNS, kernels)]
+    return Report("roofline", title, about, COLUMNS, rows, notes=NOTES, dropped=SPARE, parts=parts)
 
 
 def passes(model: Model, shape: Shape, top: Ceilings, rounds: int) -> list[Row]:

@@ -777,9 +777,8 @@ def _report(
         Part("By kind of work, the prefill apart", KINDS, by_kind),
     ]
     notes = [*NOTES, *_remarks(results, contenders, circumstances), *unjudged]
-    return Report(
-        "speed", title, circumstances, COLUMNS, rows, bars, notes, ("median",), parts, state["rounds"]
-    )
+    spare = ("median",)
+    return Report("speed", title, circumstances, COLUMNS, rows, bars, notes, spare, parts, state["rounds"])
 
 
 def _row(results: Results, contender: Contender) -> Row:
