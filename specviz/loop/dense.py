@@ -23,7 +23,6 @@ from ..methods.sampling import exact_type
 from ..methods.signals import top
 from ..trace import Trace, is_trace
 from ..trace.dense import attach
-from ..trace.trace import is_trace
 from .drafters import load_if_needed
 from .predictions import TOP
 
