@@ -31,6 +31,7 @@ from specviz.files import write_text
 
 if TYPE_CHECKING:
     from specviz.audit import AuditResult
+    from specviz.audit.soak import Entry as SoakEntry
     from specviz.models.protocols import Drafter, Model
     from specviz.streams import Stream
 
@@ -174,7 +175,7 @@ def _soak(ledger: Path | None, soak: bool, threads: int, options: Values) -> Non
     raise typer.Exit(1 if bugs else 0)
 
 
-def _line(entry: Values) -> str:
+def _line(entry: SoakEntry) -> str:
     """An entry of a soak, in a line."""
     about = f"entry {entry['number']}, {entry['setting']['model']}, {entry['setting']['audit']}"
     if entry["refused"]:

@@ -226,7 +226,7 @@ def _sizes(kind: type[Method], sizes: Sequence[int] | None) -> list[int]:
 
 
 def _texts(
-    model: Model, drafter: Model, suite: Any, number: int | None, warm_up: Any
+    model: Model, drafter: Model | None, suite: Any, number: int | None, warm_up: Any
 ) -> tuple[list[list[int]], list[list[int]]]:
     """Token ids of the texts to measure and of those that fill the memory before."""
     if _number(suite):
@@ -279,7 +279,7 @@ class Turns:
     model: Model
     kind: type[Method]
     values: Settings
-    drafter: Model
+    drafter: Model | None
     max_new_tokens: int
     memory: Method | None = None
 
