@@ -148,7 +148,7 @@ class Canvas:
         self, model: Diffusion, prompts: Sequence[Sequence[int]], length: int, *, block: int = 8,
         cache: str = "none", refresh: int = 8, canvases: int = 0,
     ) -> None:  # fmt: skip
-        width = longest(prompts, model.max_length, model.name)
+        width = longest(prompts)
         if width + length > model.max_length:
             raise PromptError(
                 f"the prompt has {width} tokens, and {length} cells more are beyond the "

@@ -531,7 +531,7 @@ class Context:
         PromptError, ModelError
             As `Model.open` does.
         """
-        longest([prompt], len(prompt), self.model.name)
+        longest([prompt])
         if len(prompt) + room > self.slots:
             self._grow(len(prompt) + room)
         self.filled[row] = self.cached[row] = 0
@@ -826,7 +826,7 @@ def for_rows(values: Tokens | Sequence[Tokens], rows: int) -> Sequence[Tokens]:
     return cast("Sequence[Tokens]", values)
 
 
-def longest(prompts: Sequence[Sequence[int]], most: int, name: str) -> int:
+def longest(prompts: Sequence[Sequence[int]], most: int | None = None, name: str = "") -> int:
     """The length of the longest prompt.
 
     Raises
@@ -837,7 +837,7 @@ def longest(prompts: Sequence[Sequence[int]], most: int, name: str) -> int:
     if not prompts or any(len(prompt) == 0 for prompt in prompts):
         raise PromptError("the prompt is empty; give at least one token")
     length = max(len(prompt) for prompt in prompts)
-    if length > most:
+    if most is not None and length > most:
         raise PromptError(f"the prompt has {length} tokens, but {name} takes at most {most}")
     return length
 

@@ -75,7 +75,9 @@ def encoder_decoder(net: PreTrainedModel, layers: int, prefix: int) -> dict[str,
 
     own, other = sizes("decoder", layers), sizes("encoder", len(encoder))
     attention = 8 * hidden * own["heads"] * own["head_dim"]  # each layer's own, and that over the source
-    written = _checked(own | {"prefix": prefix} | _ends(net), net.get_decoder(), decoder, attention)
+    written = _checked(
+        {"layers": layers, "prefix": prefix} | own | _ends(net), net.get_decoder(), decoder, attention
+    )
     read = _checked(other, net.get_encoder(), encoder, 4 * hidden * other["heads"] * other["head_dim"])
     return None if written is None or read is None else written | {"encoder": read}
 
