@@ -84,7 +84,7 @@ def spelt(policy: Mapping[str, Any]) -> str:
     return f"B {policy['block']}, cache {kept}{sure}"
 
 
-def split(mine: canvases.Measured, clock: Clock) -> dict[str, float]:
+def phase_times(mine: canvases.Measured, clock: Clock) -> dict[str, float]:
     """Milliseconds a pass of each phase; ``rest`` is what no phase covers, the canvas' opening first."""
     marks = [mark for text in mine.texts for mark in text.marks]
     spans = [list(each) for each in zip(*marks)]
@@ -324,7 +324,7 @@ def time(model: Any, prompts: int, rounds: int, tick: Tick) -> PartResult:
             split.append(where | {
                 "fed": sum(text.fed for text in measured.texts) / n,
                 "refreshes": sum(text.refreshes for text in measured.texts) / n,
-                "a_pass": 1e3 * sum(measured.seconds) / n, **split(measured, clock),
+                "a_pass": 1e3 * sum(measured.seconds) / n, **phase_times(measured, clock),
             })  # fmt: skip
             if over is not None:
                 best.append((over.median, over, where))
