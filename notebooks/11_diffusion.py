@@ -261,7 +261,7 @@ name, (wide, narrow, each, cell) = next(
 say = model.tokenizer.decode
 rows = []
 for state in range(each.start, int((narrow.cell == cell).argmax()) + 1):
-    told = narrow.said[state]
+    told = narrow.readings[state]
     at = int((told.cell == cell).argmax())
     rows.append(
         (state, int(narrow.cell[state]), say(narrow.token[state]), say(told.token[at]), told.p[at, 0])
@@ -299,7 +299,7 @@ right_guess, chain_guess = 0.8, 0.4
 reach = 8
 asked, token, tokens, chain = np.zeros((4, reach + 1))
 for each in written(stepwise):
-    for state, told in each.said.items():
+    for state, told in each.readings.items():
         ahead = told.cell // each.block - each.work(state)
         drafted = told.cell[np.lexsort((-told.odds, ahead))]
         guess = dict(zip(told.cell.tolist(), told.token.tolist()))
@@ -651,7 +651,7 @@ for each, head in zip(written(cached), cached.run["prompts"]):
     passes = canvas.forward([Draft.empty()] * len(each))
     whole = read_cells(passes, each.block, cached.run["parameters"]["sure"])
     for state, fresh in enumerate(whole):
-        kept, work = each.said[state], each.work(state)
+        kept, work = each.readings[state], each.work(state)
         odds = dict(zip(fresh.cell[fresh.work].tolist(), fresh.rank[fresh.work].tolist()))
         mine = kept.cell // each.block == work
         moved = np.mean([abs(odds[cell] - x) for cell, x in zip(kept.cell[mine].tolist(), kept.odds[mine])])

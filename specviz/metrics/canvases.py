@@ -212,12 +212,12 @@ def _ranks(text: Written, most: int) -> np.ndarray:
 
 
 def _at(text: Written, state: int) -> Reading:
-    if state not in text.said:
+    if state not in text.readings:
         raise TraceError(
             f"run {text.run}, prompt {text.prompt}: no pass at the state with {state} tokens is recorded; "
             "stepwise and ssd verify every state, recorded with 'judged' or 'all'"
         )
-    return text.said[state]
+    return text.readings[state]
 
 
 def _rounds(rank: np.ndarray, n: int, k: int) -> tuple[int, int, int, int, int]:

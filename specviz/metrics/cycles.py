@@ -802,7 +802,7 @@ def _surest(part: Trace, nodes: pd.DataFrame) -> tuple[pd.DataFrame, np.ndarray,
             states = dict(zip([-1, *each.path], range(each.start, each.start + len(each.path) + 1)))
             for node, status in enumerate(each.status):
                 state = states.get(int(each.parent[node]))
-                if status in ("accepted", "rejected") and state in text.said:
+                if status in ("accepted", "rejected") and state in text.readings:
                     place = int(each.cell[node]), int(each.token[node])
                     decisions[text.prompt, each.cycle, node] = _decided(text, state, *place, wide)
     keys = zip(*(nodes[name].tolist() for name in ("prompt", "cycle", "node")))
@@ -817,7 +817,7 @@ def _surest(part: Trace, nodes: pd.DataFrame) -> tuple[pd.DataFrame, np.ndarray,
 
 def _decided(text: Written, state: int, cell: int, token: int, wide: bool) -> tuple[bool, float, bool] | None:
     """Whether a token in a cell is what is placed at a state; by which margin; whether that is rounding."""
-    reading = text.said[state]
+    reading = text.readings[state]
     work = np.flatnonzero(reading.cell // text.block == text.work(state))
     at = np.flatnonzero(reading.cell[work] == cell)
     if not len(at):

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from specviz.errors import TraceError
 from specviz.trace.checks import list_sizes
+from specviz.trace.files import Record
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from specviz.trace.trace import Trace
 
 COLUMNS = (
@@ -102,7 +105,7 @@ class Written:
         In the order of unmasking.
     odds, p : arrays of float [placed]
         As the pass that placed it had them.
-    said : dict of int to Reading
+    readings : dict of int to Reading
         What was said at a state, of each that a verified pass stood at.
     passes : list of Pass
     end : str or None
@@ -119,7 +122,7 @@ class Written:
     token: np.ndarray
     odds: np.ndarray
     p: np.ndarray
-    said: dict[int, Reading]
+    readings: dict[int, Reading]
     passes: list[Pass]
     end: str | None
 
@@ -168,7 +171,7 @@ def _of_run(part: Trace) -> Iterator[Written]:
         rows.setdefault(prompt, []).append(i)
     for prompt, own in sorted(rows.items()):
         passes: list[Pass] = []
-        said: dict[int, Reading] = {}
+        readings: dict[int, Reading] = {}
         out: list[list[np.ndarray]] = []
         for i in own:
             row = {name: values[i] for name, values in lists.items()}
@@ -183,21 +186,21 @@ def _of_run(part: Trace) -> Iterator[Written]:
             )  # fmt: skip
             passes.append(made)
             for state, node in enumerate([-1, *made.path], keep):
-                said[state] = _reading(row, node, plain["top_k"][i] or 1, sure)
+                readings[state] = _reading(row, node, plain["top_k"][i] or 1, sure)
         cell, token, odds, p = (np.concatenate(parts) for parts in zip(*out))
         wrong = len(np.unique(cell)) < len(cell) or (cell < 0).any() or (cell >= length).any()
         starts = np.cumsum([0, *(each.placed for each in passes)])[:-1].tolist()
-        read = [each.cell for each in said.values()]
+        read = [each.cell for each in readings.values()]
         wrong = wrong or any((each < 0).any() or (each >= length).any() for each in read)
         if wrong or [each.start for each in passes] != starts:
             raise TraceError(f"run {run['run']}, prompt {prompt}: its cells are not those of a canvas")
         yield Written(
             run["run"], prompt, plain["context"][own[0]], length, block, refresh, cell.astype(np.int64),
-            token.astype(np.int64), odds, p, said, passes, plain["end"][own[-1]],
+            token.astype(np.int64), odds, p, readings, passes, plain["end"][own[-1]],
         )  # fmt: skip
 
 
-def _reading(row: dict[str, Any], node: int, k: int, sure: float) -> Reading:
+def _reading(row: Record, node: int, k: int, sure: float) -> Reading:
     at = np.flatnonzero(row["pred_node"] == node)
     k = k if len(row["pred_top_token"]) else 0
     if not k:
@@ -210,7 +213,7 @@ def _reading(row: dict[str, Any], node: int, k: int, sure: float) -> Reading:
     return Reading(cell, top[:, 0].astype(np.int64), odds, entropy, top, p)
 
 
-def _lists(column: Any) -> list[np.ndarray]:
+def _lists(column: pa.ChunkedArray) -> list[np.ndarray]:
     """A list column's rows; null is an empty one."""
     import pyarrow.compute as pc
 

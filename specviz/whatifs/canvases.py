@@ -79,7 +79,7 @@ def ssd(text: Written, dtype: str, sure: float, draft_length: int, tree: str, ta
         path, status = judge(text, start, draft)
         end = min(start + len(path) + 1, len(text))  # the pass places one more, unless the text has ended
         states, count, n = range(start, end), len(walk.steps) + 1, len(draft)
-        if missing := [state for state in states if state not in text.said]:
+        if missing := [state for state in states if state not in text.readings]:
             walk.place = Place(text.prompt, count, missing[0], None, NO_PASS)
             return walk
         walk.close += (
@@ -87,7 +87,7 @@ def ssd(text: Written, dtype: str, sure: float, draft_length: int, tree: str, ta
         ) or any(contested(text, state, dtype, sure) for state in states)  # fmt: skip
         odds = memory.odds[cells]
         for state in states:
-            memory.learn(text.said[state])
+            memory.learn(text.readings[state])
         masked[text.cell[start:end]] = False
         walk.nodes.append(
             {
@@ -152,7 +152,7 @@ def unsure(
 
 def contested(text: Written, state: int, dtype: str, sure: float) -> bool:
     """Whether another rounding could unmask another cell at a state."""
-    reading = text.said[state]
+    reading = text.readings[state]
     odds = np.sort(reading.odds[reading.cell // text.block == text.cell[state] // text.block])[-2:]
     return len(odds) > 1 and bool(near(odds[1:], odds[:1], dtype, sure).any())
 
@@ -185,7 +185,7 @@ def _cycle(text: Written, step: Step, nodes: dict[str, list], shift: int) -> dic
     status, parents = nodes["node_status"], np.array(nodes["node_parent"], np.int64)
     path = [node for node, word in enumerate(status) if word == "accepted"]
     state = dict(zip([-1, *path], range(start, end)))  # of each canvas that was verified
-    readings = {node: text.said[at] for node, at in state.items()}
+    readings = {node: text.readings[at] for node, at in state.items()}
     refused = any(
         word == "rejected" and parents[i] == (path[-1] if path else -1) for i, word in enumerate(status)
     )
