@@ -388,7 +388,7 @@ looker = taught("lookahead", draft_size=large)
 looked = sv.generate(model, prompt, looker, max_new_tokens=new_tokens)
 sent = looked.nodes[~looked.nodes["status"].isin(["pruned", "unsent"])]
 print(
-    f"window: {sent['source'].eq('window').mean():.0%} of {len(sent)} nodes sent; the pool holds {looker.store.known} n-grams"
+    f"window: {sent['source'].eq('window').mean():.0%} of {len(sent)} nodes sent; the pool holds {looker.store.entries} n-grams"
 )
 begins = [t for t in dict.fromkeys(looked.outputs["token"].tolist()) if len(looker.store.get(t))][:6]
 show(lambda t: [words(g) for g in looker.store.get(t)[:4]], begins)

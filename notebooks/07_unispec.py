@@ -81,7 +81,7 @@ def word(token):
 
 store = student.store
 print(
-    f"{store.known} of {model.vocabulary} words have a row: {store.known / model.vocabulary:.0%}, your guess {guess:.0%}"
+    f"{store.entries} of {model.vocabulary} words have a row: {store.entries / model.vocabulary:.0%}, your guess {guess:.0%}"
 )
 print(
     f"memory {store.bytes / 1e6:.2f} MB here; at V = 150,000 it would be {150_000 * 10 * 8 / 1e6:.0f} MB, and never more"

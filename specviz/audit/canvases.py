@@ -17,7 +17,7 @@ compared with their single runs.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any, TypeAlias, cast
@@ -81,34 +81,22 @@ class CanvasRow(Row):
 
 @dataclass
 class Written:
-    """A canvas, in the order in which it was written; one entry a token.
+    """A canvas, in the order in which it was written; one entry a token."""
 
-    Attributes
-    ----------
-    placed : list of (cell, token)
-    cycle, canvas : list of int
-        The pass that decided it, and which of its canvases.
-    odds : list of dict of int to float
-        Log-odds of every masked cell of the block in work, as that canvas had them.
-    passes : int
-    end : str or None
-    refreshed : list of int
-        Entries whose pass computed every position.
-    """
-
-    placed: list[tuple[int, int]] = field(default_factory=list)
-    cycle: list[int] = field(default_factory=list)
-    canvas: list[int] = field(default_factory=list)
+    placed: list[tuple[int, int]] = field(default_factory=list)  # cell and token
+    cycle: list[int] = field(default_factory=list)  # the pass that decided it ...
+    canvas: list[int] = field(default_factory=list)  # ... and which of its canvases
+    # Log-odds of every masked cell of the block in work, as that canvas had them.
     odds: list[dict[int, float]] = field(default_factory=list)
     passes: int = 0
     end: str | None = None
-    refreshed: list[int] = field(default_factory=list)
+    refreshed: list[int] = field(default_factory=list)  # entries whose pass computed every position
 
     def add(self, cycle: Cycle, block: int) -> None:
         """A cycle more."""
         self.end = cycle.end
         verdict, read = cycle.verdict, cycle.cells_read
-        if not isinstance(verdict, Unmasked):
+        if not isinstance(verdict, Unmasked) or read is None:
             return
         self.passes += 1
         canvases = [-1, *verdict.path]
@@ -319,23 +307,19 @@ class _Audit:
 
         Every pass up to there is run again: the cache holds what they left. Without a cache one is enough.
         """
-        with Wide() if model.dtype == torch.float64 else nullcontext():
-            canvas = model.open([prompt], self.length, **method.policy())
-            try:
-                start = 0
-                for step in range(1, part + 1):
-                    if step < part and written.cycle[step] == written.cycle[start]:
-                        continue
-                    if method.cache == "dual":
-                        canvas.forward(Draft.empty())
-                        canvas.commit([])
-                    cells, tokens = zip(*written.placed[start:step])
-                    canvas.fill(cells, tokens)
-                    start = step
-                read = canvas.forward(Draft.empty())[0]
-                return rows_of(read, read.logits, -1, method.block)
-            finally:
-                canvas.close()
+        wide = Wide() if model.dtype == torch.float64 else nullcontext()
+        with wide, closing(model.open([prompt], self.length, **method.policy())) as canvas:
+            start = 0
+            for step in range(1, part + 1):
+                if step < part and written.cycle[step] == written.cycle[start]:
+                    continue
+                if method.cache == "dual":
+                    canvas.forward(Draft.empty())
+                    canvas.commit([])
+                cells, tokens = zip(*written.placed[start:step])
+                canvas.fill(cells, tokens)
+                start = step
+            return rows_of(canvas.forward(Draft.empty())[0], -1, method.block)
 
     def stock(self, number: int, prompt: list[int], method: Unmasking) -> list[Difference]:
         """Whether passes over every position say what transformers' own forward says."""
@@ -344,7 +328,7 @@ class _Audit:
         for step in (written.refreshed[i] for i in spread(len(written.refreshed), STATES)):
             cycle = by_number[written.cycle[step]]
             exact = self.reference.rows(prompt, self.cells(written.placed[:step]))
-            rows = rows_of(cycle.cells_read, cycle.scores, -1, method.block)
+            rows = rows_of(cycle.cells_read, -1, method.block)
             apart = max(distance(row, exact[cell]) for cell, row in rows.items())
             if not apart <= self.bound.value:
                 words = f"logits of step {step} differ by {apart:.1e} from those of {self.reference.name}"
@@ -458,7 +442,7 @@ class _Pair:
         """Logits of each masked cell of the block in work that a method's own pass read of a canvas."""
         _, cycles = self.audit.decode(self.prompts, self.method.again(), keep=self.i)
         cycle = next(cycle for cycle in cycles if cycle.number == number)
-        return rows_of(cycle.cells_read, cycle.scores, canvas, self.method.block)
+        return rows_of(cycle.cells_read, canvas, self.method.block)
 
 
 def policy_of(method: Unmasking) -> dict[str, Any]:
@@ -476,9 +460,10 @@ def cells_in_work(read: Read, canvas: int, block: int) -> np.ndarray:
     return np.flatnonzero((read.canvas == canvas) & (read.cell // block == read.block[1 + canvas]))
 
 
-def rows_of(read: Read, logits: Tensor, canvas: int, block: int) -> Logits:
+def rows_of(read: Read | None, canvas: int, block: int) -> Logits:
     """Logits of each cell that a pass read of a canvas' block in work."""
-    return {int(read.cell[i]): logits[int(i)] for i in cells_in_work(read, canvas, block)}
+    assert read is not None
+    return {int(read.cell[i]): read.logits[int(i)] for i in cells_in_work(read, canvas, block)}
 
 
 def log_odds(row: Tensor, token: int) -> float:

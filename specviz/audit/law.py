@@ -26,12 +26,12 @@ from ..methods.base import Method
 from ..methods.kinds import SampledTreeMethod
 from ..methods.sampling import Sampling
 from ..models.context import Pass
+from ..models.protocols import Model, Prompt
 from .reference import Reference, Stepwise, reference_of
 from .result import ChiSquare, LawResult
 
 if TYPE_CHECKING:
     from ..loop.cycle import Target
-    from ..models.protocols import Model, Prompt
 
 Make: TypeAlias = Callable[[], Method]  # makes a method anew
 Words: TypeAlias = tuple[int, ...]  # the tokens of a text
@@ -379,15 +379,9 @@ def spell(sampling: Sampling) -> str:
 
 
 def chi_square(
-    model: Model,
-    draft: Model | None,
-    prompt: Prompt,
-    n: int = 2000,
-    method: Make | None = None,
-    tokens: int = 2,
-    sampling: Sampling = SETTINGS[0],
-    seed: int = 0,
-) -> ChiSquare:
+    model: Model, draft: Model | None, prompt: Prompt, n: int = 2000, method: Make | None = None,
+    tokens: int = 2, sampling: Sampling = SETTINGS[0], seed: int = 0,
+) -> ChiSquare:  # fmt: skip
     """Test the distribution of the first tokens over many seeds against the target's own.
 
     The target's probabilities come from the stock transformers module. Cells that expect fewer than

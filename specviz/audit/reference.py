@@ -18,11 +18,11 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from ..errors import ModelError
+from ..models.protocols import Model
 
 if TYPE_CHECKING:
     from ..models.diffusion import Diffusion
     from ..models.llamacpp.model import LlamaCpp
-    from ..models.protocols import Model
 
 Net: TypeAlias = Any  # a transformers module, of any family
 Value: TypeAlias = Any  # an argument or the result of any function of torch

@@ -198,24 +198,13 @@ def audited_model(model: Loadable, device: str | None, dtype: str | None) -> Mod
 
 
 def check_causal(target: Model) -> None:
-    """Refuse a model that writes canvases.
-
-    Raises
-    ------
-    ParameterError
-    """
+    """Refuse a model that writes canvases (`ParameterError`)."""
     if target.kind == "diffusion":
         raise ParameterError(f"{target.name} is a masked-diffusion model: audit it with audit.canvases")
 
 
 def encoded(target: Model, prompts: Sequence[Entry]) -> list[list[int]]:
-    """The prompts as token ids.
-
-    Raises
-    ------
-    ParameterError
-        If there is none.
-    """
+    """The prompts as token ids (`ParameterError`, if there is none)."""
     if not prompts:
         raise ParameterError("the audit needs at least one prompt")
     ids = []

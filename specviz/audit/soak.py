@@ -67,48 +67,28 @@ MARKS = (
 SHORT = (".", "a", "I", "0", "?", "…", "\n.", " x", "\t1")
 
 
-class Setting(TypedDict, total=False):
-    """What an entry audits, as `repeat` takes it."""
+Setting = TypedDict(  # noqa: UP013  what an entry audits, as `repeat` takes it
+    "Setting",
+    {
+        "model": Required[str], "device": str | None, "dtype": str | None, "kernels": str | None,
+        "drafts": list[str], "audit": str, "methods": list[str], "prompts": list[str], "max_new_tokens": int,
+        "temperature": float, "top_k": int, "top_p": float, "batch": int, "seed": int,
+    },
+    total=False,
+)  # fmt: skip
+Sums = TypedDict(  # noqa: UP013  the counts of a row of its table
+    "Sums",
+    {
+        "method": str, "draft": str, "sampling": str, "prompts": int, "tokens": int, "equal": int, "tie": int,
+        "noise": int, "reference_noise": int, "bug": int,
+    },
+)  # fmt: skip
 
-    model: Required[str]
-    device: str | None
-    dtype: str | None
-    kernels: str | None
-    drafts: list[str]
-    audit: str
-    methods: list[str]
-    prompts: list[str]
-    max_new_tokens: int
-    temperature: float
-    top_k: int
-    top_p: float
-    batch: int
-    seed: int
 
-
-class About(TypedDict):
-    """A row of an audit's table."""
-
+class Bug(TypedDict):
     method: str
     draft: str
     sampling: str
-
-
-class Sums(About):
-    """Its counts."""
-
-    prompts: int
-    tokens: int
-    equal: int
-    tie: int
-    noise: int
-    reference_noise: int
-    bug: int
-
-
-class Bug(About):
-    """A bug of it."""
-
     reason: str
 
 

@@ -129,21 +129,11 @@ def run(
 
 @dataclass(frozen=True)
 class Decoding:
-    """How the texts of a row of the table are decoded and judged.
-
-    Parameters
-    ----------
-    sampling : Sampling
-    limit : int
-        Most new tokens of a text.
-    bound : float
-        How far rounding may move a logit.
-    seed : int
-    """
+    """How the texts of a row of the table are decoded and judged."""
 
     sampling: Sampling
-    limit: int
-    bound: float
+    limit: int  # most new tokens of a text
+    bound: float  # how far rounding may move a logit
     seed: int = 0
 
     def options(self) -> dict[str, Any]:
@@ -447,7 +437,7 @@ def _rows_read(cycles: list[Cycle]) -> Rows:
         del read[cycle.keep :]
         if cycle.verdict is None:
             continue
-        scores = [] if cycle.scores is None else cycle.scores
+        scores: Sequence[Tensor] | Tensor = () if cycle.scores is None else cycle.scores
         places = [0, *(1 + node for node in cycle.verdict.path)][: len(cycle.tokens)]
         read += [scores[place] if place < len(scores) else None for place in places]
     return read

@@ -56,40 +56,21 @@ class Mistake:
 
 @dataclass(frozen=True)
 class Exercise:
-    """One exercise.
+    """One exercise: cases, the right answer and wrong ones.
 
-    Parameters
-    ----------
-    name : str
-        What the student's function is called.
-    answer : callable
-        The right function; returns a tuple with one entry for each part.
-    parts : tuple of str
-        Names of what is returned. An earlier part is judged before a later one.
-    parse : callable
-        ``parse(returned, **given)`` turns what a student returned into such a tuple, or raises `Misfit`.
-    cases : list of Case
-        In the order in which they are shown: the smallest first, stage by stage.
-    stages : tuple of str
-        What is special about the cases of each stage. A later stage is judged when the earlier ones are
-        right, so that two mistakes do not hide each other.
-    mistakes : tuple of Mistake
-        Where two explain the same cases, the earlier one is named.
-    tried : str
-        What the cases cover.
-    further : str
-        One question for those who are done.
+    An earlier part is judged before a later one, and a stage when the earlier ones are right, so that two
+    mistakes do not hide each other.
     """
 
-    name: str
-    answer: Callable[..., Answer]
-    parts: tuple[str, ...]
-    parse: Callable[..., Answer]
-    cases: list[Case]
-    stages: tuple[str, ...]
-    mistakes: tuple[Mistake, ...]
-    tried: str
-    further: str
+    name: str  # of the student's function
+    answer: Callable[..., Answer]  # the right function
+    parts: tuple[str, ...]  # names of what is returned
+    parse: Callable[..., Answer]  # parse(returned, **given): the parts, or `Misfit`
+    cases: list[Case]  # in the order in which they are shown: the smallest first, stage by stage
+    stages: tuple[str, ...]  # what is special about the cases of each
+    mistakes: tuple[Mistake, ...]  # where two explain the same cases, the earlier one is named
+    tried: str  # what the cases cover
+    further: str  # one question for those who are done
 
 
 @dataclass

@@ -8,33 +8,29 @@ prompt; where none is waiting it goes, and the passes are narrower from then on.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import torch
 
 from ..draft import Draft
 from ..errors import ModelError
-from ..methods.base import Method
+from ..methods.base import Drafting, Method
 from ..models.context import Pass, nested
 from ..models.devices import send
-from .clock import Clock, Watched
-from .cycle import Cycle, Settings, Text, pass_request
+from ..models.protocols import Model, Path, Tokens
+from .clock import Clock, Mark, Watched
+from .cycle import Cycle, Settings, Target, Text, pass_request
 
 WASTE = 1.5  # rows are prefilled together if that computes at most so many times what they hold
 
 
 def decode_batch(
-    target: Any,
-    prompts: Sequence[list[int]],
-    method: Method,
-    *,
-    rows: int,
-    numbers: Sequence[int] | None = None,
-    clock: Clock | None = None,
-    **options: Any,
-) -> Iterator[list[Cycle]]:
+    target: Target, prompts: Sequence[list[int]], method: Method, *, rows: int,
+    numbers: Sequence[int] | None = None, clock: Clock | None = None, **options: Any,
+) -> Iterator[list[Cycle]]:  # fmt: skip
     """Decode prompts, at most `rows` of them at a time; yield the cycles that ran together.
 
     Parameters
@@ -58,8 +54,7 @@ def decode_batch(
         One for each row that took part: a prefill of those that begin, or a cycle of all.
     """
     numbered = list(zip(range(len(prompts)) if numbers is None else numbers, prompts))
-    batch = Batch(target, numbered, method, rows, clock, Settings(**options))
-    try:
+    with closing(Batch(target, numbered, method, rows, clock, Settings(**options))) as batch:
         while True:
             while new := batch.enter():
                 yield batch.prefill(new)
@@ -67,18 +62,10 @@ def decode_batch(
             if not batch.texts:
                 return
             yield batch.step()
-    finally:
-        batch.close()
 
 
-def check_rows(*models: Any) -> None:
-    """Refuse models whose contexts decode one prompt.
-
-    Raises
-    ------
-    ModelError
-        Naming the first.
-    """
+def check_rows(*models: Model | None) -> None:
+    """Refuse models whose contexts decode one prompt (`ModelError`, naming the first)."""
     for model in models:
         if model is not None and not getattr(model, "batches", True):
             raise ModelError(
@@ -91,20 +78,15 @@ class Batch:
     """The texts that are being decoded, in the order of the contexts' rows."""
 
     def __init__(
-        self,
-        target: Any,
-        prompts: Sequence[tuple[int, list[int]]],
-        method: Method,
-        rows: int,
-        clock: Clock | None,
-        settings: Settings,
-    ) -> None:
+        self, target: Target, prompts: Sequence[tuple[int, list[int]]], method: Method, rows: int,
+        clock: Clock | None, settings: Settings,
+    ) -> None:  # fmt: skip
         self.target, self.method, self.clock, self.settings = target, method, clock, settings
         self.waiting = list(prompts)[::-1]  # the next one last
         self.texts: list[Any] = [None] * min(rows, len(prompts))
-        self.contexts: dict[Any, Shared] = {}
+        self.contexts: dict[int, Shared] = {}
 
-    def mark(self) -> Any:
+    def mark(self) -> Mark:
         """A point in time, if times are taken."""
         return self.clock.mark() if self.clock else None
 
@@ -184,7 +166,7 @@ class Batch:
     def _drafts(self) -> list[Draft]:
         """Every row's draft. Rows that ask for a pass of the same context at the same time share it."""
         drafts: list[Any] = [text.draft() for text in self.texts]
-        drafting: list[tuple[int, Generator[Any, Any, Draft], Pass | None]] = [
+        drafting: list[tuple[int, Drafting, Any]] = [  # a generator is begun with None
             (place, draft, None) for place, draft in enumerate(drafts) if not isinstance(draft, Draft)
         ]
         while drafting:
@@ -192,6 +174,7 @@ class Batch:
             for place, generator, result in drafting:
                 try:
                     part, draft = pass_request(generator.send(result))
+                    assert isinstance(part, Part)
                     requests.setdefault(part.shared, {})[place] = draft
                 except StopIteration as done:
                     drafts[place] = done.value
@@ -242,7 +225,7 @@ class Row(Text):
         self.own_contexts: list[Watched] = []
         self.target: Any = None
 
-    def open(self, model: Any, tokens: list[int], room: int, name: str) -> Part | Watched:
+    def open(self, model: Target, tokens: list[int], room: int, name: str) -> Part | Watched:
         """A row of a shared context: the n-th that this row opens is the n-th of every row."""
         if getattr(model, "apart", False):
             return self.open_alone(model, tokens, room, name)
@@ -256,7 +239,7 @@ class Row(Text):
         shared.place(self.place, tokens, room)
         return Part(shared, self)
 
-    def open_alone(self, model: Any, tokens: list[int], room: int, name: str) -> Watched:
+    def open_alone(self, model: Target, tokens: list[int], room: int, name: str) -> Watched:
         """A context of this row alone, of a drafter that reads states as well as tokens."""
         self.own_contexts.append(Watched(model.open([tokens], room), name, self.batch.clock, self.passes))
         return self.own_contexts[-1]
@@ -267,7 +250,7 @@ class Row(Text):
             context.close()
         self.own_contexts.clear()
 
-    def _cycle(self, marks: list[Any]) -> Cycle:
+    def _cycle(self, marks: list[Mark]) -> Cycle:
         cycle = super()._cycle(marks)
         cycle.row = self.row
         return cycle
@@ -280,7 +263,7 @@ class Shared:
         self.context, self.name, self.clock = context, name, clock
         self.fresh: dict[int, list[int]] = dict(enumerate(prompts))  # rows as they were opened
         self.prefill_queue: list[Row] = []
-        self.unwritten: dict[int, list[Any]] = {}  # what rows were extended by and is not in the context yet
+        self.unwritten: dict[int, list[Tokens]] = {}  # what rows were extended by and the context lacks
 
     def place(self, row: int, tokens: list[int], room: int) -> None:
         """Let a row hold `tokens`, none of them computed yet, with room for more after them."""
@@ -293,7 +276,7 @@ class Shared:
         self.settle()
         self.context.drop(row)
 
-    def extend(self, row: int, tokens: Any) -> None:
+    def extend(self, row: int, tokens: Tokens) -> None:
         """Note what a row is extended by; `settle` writes the tokens of all rows in one go."""
         if len(tokens):
             self.unwritten.setdefault(row, []).append(tokens)
@@ -348,13 +331,13 @@ class Shared:
             for text in group if hidden else ():
                 text.session.states = context.states.pop(text.place)
 
-    def _note(self, texts: list[Row], fed: list[int], begin: Any) -> None:
+    def _note(self, texts: list[Row], fed: list[int], begin: Mark) -> None:
         end = self.clock.mark() if self.clock else None
         for text, tokens in zip(texts, fed):
             text.passes.append((self.name, len(texts), tokens, begin, end))
 
 
-def chained(parts: list[Any]) -> Any:
+def chained(parts: list[Tokens]) -> Tokens:
     """Sequences of tokens, concatenated: lists, or tensors that stay on their device."""
     if len(parts) == 1:
         return parts[0]
@@ -373,7 +356,7 @@ class Part:
         self.shared, self.text = shared, text
 
     @property
-    def model(self) -> Any:
+    def model(self) -> Model:
         return self.shared.context.model
 
     @property
@@ -393,15 +376,15 @@ class Part:
         context = self.shared.context
         return int(context.room + max(context.length) - self.length[0])
 
-    def extend(self, tokens: Any) -> None:
+    def extend(self, tokens: Tokens | Sequence[Tokens]) -> None:
         """As a context's."""
-        self.shared.extend(self.text.place, tokens[0] if nested(tokens) else tokens)
+        self.shared.extend(self.text.place, cast("Tokens", tokens[0] if nested(tokens) else tokens))
 
-    def commit(self, paths: Any) -> None:
+    def commit(self, paths: Sequence[int] | Sequence[Path]) -> None:
         """As a context's."""
         self.shared.context.commit([paths[0] if nested(paths) else paths], [self.text.place])
 
-    def rewind(self, length: Any) -> None:
+    def rewind(self, length: int | Sequence[int]) -> None:
         """As a context's."""
         self.shared.rewind(self.text.place, length if isinstance(length, int) else int(length[0]))
 

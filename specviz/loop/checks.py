@@ -3,40 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from .. import methods
 from ..errors import ModelError, ParameterError, PromptError
 from ..methods.base import Method
 from ..methods.hooks import ADDED
+from ..models.protocols import Model
 from ..models.ranks import Ranks
 from ..streams import Stream
+from ..trace.files import Record
 
 if TYPE_CHECKING:
     from ..models.additions import Addition
-    from ..models.protocols import Model
 
+Prompts: TypeAlias = Any  # a prompt in any form that `generate` takes, a stream, or a list of such
 PROMPT_FIELDS = ("id", "kind", "language", "reference", "segmented")  # of a prompt that the record keeps
 # Settings of a generation config whose logits processors read the whole text so far: a block pass
 # would need another one at each node. Beside each the value that switches it off.
 PREFIX_PROCESSORS = {
-    "repetition_penalty": 1.0,
-    "encoder_repetition_penalty": 1.0,
-    "no_repeat_ngram_size": 0,
-    "encoder_no_repeat_ngram_size": 0,
-    "bad_words_ids": None,
-    "sequence_bias": None,
-    "exponential_decay_length_penalty": None,
-    "guidance_scale": 1.0,
-    "watermarking_config": None,
-    "constraints": None,
-    "force_words_ids": None,
-}
+    "repetition_penalty": 1.0, "encoder_repetition_penalty": 1.0, "guidance_scale": 1.0,
+    "no_repeat_ngram_size": 0, "encoder_no_repeat_ngram_size": 0,
+} | dict.fromkeys(
+    ("bad_words_ids", "sequence_bias", "exponential_decay_length_penalty", "watermarking_config",
+     "constraints", "force_words_ids"),
+)  # fmt: skip
 
 # -- prompts ---------------------------------------------------------------------------------------
 
 
-def check_prompts(given: Any) -> list[dict[str, Any]]:
+def check_prompts(given: Prompts) -> list[Record]:
     """The prompts as a list of dicts with ``prompt`` or ``turns``.
 
     Raises
@@ -62,7 +58,7 @@ def check_prompts(given: Any) -> list[dict[str, Any]]:
     ]
 
 
-def _check_prompt(entry: Any, where: str) -> dict[str, Any]:
+def _check_prompt(entry: Prompts, where: str) -> Record:
     """One prompt as a dict; `where` ends the message if it is none."""
     if not isinstance(entry, Mapping):
         entry = {"prompt": entry.tolist() if hasattr(entry, "tolist") else entry}
@@ -82,7 +78,7 @@ def _check_prompt(entry: Any, where: str) -> dict[str, Any]:
     return dict(entry)
 
 
-def check_streams(given: Any, method: Method) -> list[dict[str, Any]]:
+def check_streams(given: Prompts, method: Method) -> list[Record]:
     """The streams that a method decodes, as a list of dicts with ``stream`` and what is kept of each.
 
     Raises
@@ -101,7 +97,7 @@ def check_streams(given: Any, method: Method) -> list[dict[str, Any]]:
     return [{"stream": s, "kind": "stream"} | {name: getattr(s, name) for name in fields} for s in several]
 
 
-def check_batchable(method: Method, entries: list[dict[str, Any]]) -> None:
+def check_batchable(method: Method, entries: list[Record]) -> None:
     """Refuse what cannot be decoded in a batch.
 
     Raises
@@ -126,13 +122,8 @@ def check_batchable(method: Method, entries: list[dict[str, Any]]) -> None:
             )
 
 
-def check_ranks(ranks: Ranks, method: Method, entries: list[dict[str, Any]]) -> None:
-    """Refuse a stream that reaches the ranks of a split model at different times.
-
-    Raises
-    ------
-    PromptError
-    """
+def check_ranks(ranks: Ranks, method: Method, entries: list[Record]) -> None:
+    """Refuse a stream that reaches the ranks of a split model at different times (`PromptError`)."""
     if ranks.size == 1 or not method.streams:
         return
     if any(not isinstance(entry["stream"].updates, list | tuple) for entry in entries):
@@ -146,12 +137,7 @@ def check_ranks(ranks: Ranks, method: Method, entries: list[dict[str, Any]]) -> 
 
 
 def check_record(record: str | None, greedy: bool, method: Method) -> None:
-    """Refuse a dense record of what cannot be replayed place by place.
-
-    Raises
-    ------
-    ParameterError
-    """
+    """Refuse a dense record of what cannot be replayed place by place (`ParameterError`)."""
     if record != "dense":
         return
     if not greedy:
@@ -168,12 +154,7 @@ def check_record(record: str | None, greedy: bool, method: Method) -> None:
 
 
 def check_alone(model: Model) -> None:
-    """Refuse a target that only drafts for another model.
-
-    Raises
-    ------
-    ModelError
-    """
+    """Refuse a target that only drafts for another model (`ModelError`)."""
     if model.kind in ADDED:
         cast("Addition", model).alone()
 
@@ -200,12 +181,7 @@ def check_writes(model: Model, method: Method) -> None:
 
 
 def check_hidden(model: Model, method: Method, drafter: Model | None) -> None:
-    """Refuse a method that reads hidden states on a backend that gives none.
-
-    Raises
-    ------
-    ParameterError
-    """
+    """Refuse a method that reads hidden states on a backend that gives none (`ParameterError`)."""
     if method.hidden_layers(drafter) and not getattr(model, "gives_hidden", True):
         raise ParameterError(
             f"{method.name} needs hidden states of the target's layers, and llama.cpp gives none: run it on "
@@ -237,11 +213,8 @@ def check_processors(model: Model) -> None:
         Naming them.
     """
     config = getattr(getattr(model, "net", None), "generation_config", None)
-    active = [
-        f"{name}={value!r}"
-        for name, off in PREFIX_PROCESSORS.items()
-        if (value := getattr(config, name, None)) not in (None, off)
-    ]
+    values = {name: getattr(config, name, None) for name in PREFIX_PROCESSORS}
+    active = [f"{name}={v!r}" for name, v in values.items() if v not in (None, PREFIX_PROCESSORS[name])]
     if active:
         raise ModelError(
             f"{model.name}'s generation config sets {', '.join(active)}, which depends on the whole text so "

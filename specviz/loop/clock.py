@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import torch
+from torch import Tensor
+
+from ..models.protocols import ExitRule, Pass
+
+if TYPE_CHECKING:
+    from ..draft import Draft
+
+
+Mark: TypeAlias = Any  # a point in time: seconds, or an event of the device; None where no times are taken
 
 
 class Clock:
@@ -14,11 +24,11 @@ class Clock:
 
     timing = "host clock"
 
-    def mark(self) -> Any:
+    def mark(self) -> Mark:
         """A point in time; lists of marks are compared later."""
         return time.perf_counter()
 
-    def seconds(self, first: list[Any], second: list[Any]) -> np.ndarray:
+    def seconds(self, first: list[Mark], second: list[Mark]) -> np.ndarray:
         """Seconds from each mark of one list to its partner in the other."""
         return np.subtract(second, first, dtype=np.float64)
 
@@ -28,12 +38,12 @@ class EventClock(Clock):
 
     timing = "device events, read after the fact; about 5 us of host time each"
 
-    def mark(self) -> Any:
+    def mark(self) -> Mark:
         event = torch.cuda.Event(enable_timing=True)
         event.record()
         return event
 
-    def seconds(self, first: list[Any], second: list[Any]) -> np.ndarray:
+    def seconds(self, first: list[Mark], second: list[Mark]) -> np.ndarray:
         return np.array([elapsed(a, b) for a, b in zip(first, second, strict=True)], np.float64)
 
 
@@ -42,12 +52,12 @@ class SynchronisedClock(Clock):
 
     timing = "synchronised: the device is drained at each phase, which slows the run"
 
-    def mark(self) -> Any:
+    def mark(self) -> Mark:
         torch.mps.synchronize()
         return time.perf_counter()
 
 
-def elapsed(first: Any, second: Any) -> float:
+def elapsed(first: Mark, second: Mark) -> float:
     """Seconds between two events; waits for the second."""
     if first is second:
         return 0.0
@@ -74,34 +84,34 @@ class Watched:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.context, name)
 
-    def forward(self, *given: Any, **options: Any) -> Any:
+    def forward(self, draft: Draft, hidden: Sequence[int] = (), **options: ExitRule) -> Pass:
         """The context's forward, timed."""
         start = self._clock.mark() if self._clock else None
-        result = self.context.forward(*given, **options)
+        result: Pass = self.context.forward(draft, hidden, **options)
         self._note(result.tokens, start)
         return result
 
-    def read(self, tokens: Any, states: Any) -> Any:
+    def read(self, tokens: Tensor, states: Tensor) -> tuple[Tensor, Tensor]:
         """The context's read (`EagleContext`), timed."""
         start = self._clock.mark() if self._clock else None
-        result = self.context.read(tokens, states)
+        result: tuple[Tensor, Tensor] = self.context.read(tokens, states)
         self._note(len(tokens), start)
         return result
 
-    def grow(self, tokens: Any, states: Any, above: Any) -> Any:
+    def grow(self, tokens: Tensor, states: Tensor, above: Tensor | None) -> tuple[Tensor, Tensor]:
         """The context's grow (`EagleContext`), timed."""
         start = self._clock.mark() if self._clock else None
-        result = self.context.grow(tokens, states, above)
+        result: tuple[Tensor, Tensor] = self.context.grow(tokens, states, above)
         self._note(len(tokens), start)
         return result
 
-    def _note(self, tokens: int, start: Any) -> None:
+    def _note(self, tokens: int, start: Mark) -> None:
         self._passes.append((self._name, 1, tokens, start, self._clock.mark() if self._clock else None))
 
     def prefill(self, hidden: tuple[int, ...] = ()) -> int:
         """The context's prefill, timed."""
         start = self._clock.mark() if self._clock else None
-        tokens = self.context.prefill(hidden=hidden) if hidden else self.context.prefill()
+        tokens: int = self.context.prefill(hidden=hidden) if hidden else self.context.prefill()
         if tokens:  # a prompt of one token leaves nothing to compute
             self._note(tokens, start)
         return tokens

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from ..draft import Draft
 from ..errors import ParameterError
-from ..methods.base import Method, Session, Verdict
+from ..methods.base import Drafting, Method, Request, Session, Verdict
 from ..methods.kinds import SizedMethod, StreamMethod
 from ..methods.sampling import Sampling, Uniforms
-from .clock import Clock, Watched
+from ..models.protocols import Context, Model, Pass
+from .clock import Clock, Mark, Watched
+
+if TYPE_CHECKING:
+    import numpy as np
+    from torch import Tensor
+
+    from ..models.canvas import Read
 
 NOTHING = Draft.empty()
 
@@ -72,9 +80,9 @@ class Cycle:
     draft: Draft | None = None
     verdict: Verdict | None = None
     status: list[str] = field(default_factory=list)
-    scores: Any = None
+    scores: Tensor | None = None
     passes: list[tuple] = field(default_factory=list)
-    marks: list[Any] = field(default_factory=list)
+    marks: list[Mark] = field(default_factory=list)
     control: dict[str, float] = field(default_factory=dict)
     row: int = 0
     update: int = 0
@@ -82,7 +90,7 @@ class Cycle:
     arrival: float | None = None
     reused: int | None = None
     shown: int | None = None
-    cells_read: Any = None
+    cells_read: Read | None = None
     block: int | None = None
     refreshed: bool | None = None
     cells: list[int] = field(default_factory=list)
@@ -110,25 +118,20 @@ class Settings:
         In a stream, the output of the update before.
     """
 
-    drafter: Any = None
+    drafter: Target | None = None
     sampling: Sampling | None = None
     max_new_tokens: int = 128
-    eos: Any = None
+    eos: Iterable[int] | None = None
     seed: int = 0
     prompt: int = 0
-    uniforms: Any = None
+    uniforms: Callable[[int, int, int], np.ndarray] | None = None
     previous: Sequence[int] = ()
 
 
 def decode(
-    target: Any,
-    tokens: list[int],
-    method: Method,
-    *,
-    clock: Clock | None = None,
-    context: Any = None,
-    **options: Any,
-) -> Iterator[Cycle]:
+    target: Target, tokens: list[int], method: Method, *, clock: Clock | None = None,
+    context: Context | None = None, **options: Any,
+) -> Iterator[Cycle]:  # fmt: skip
     """Decode one prompt; yield each cycle when it is finished.
 
     Parameters
@@ -152,13 +155,10 @@ def decode(
     Cycle
         First the prefill, then one for each draft-verify cycle.
     """
-    text = SingleText(target, tokens, method, clock, Settings(**options))
-    try:
+    with closing(SingleText(target, tokens, method, clock, Settings(**options))) as text:
         yield text.prefill(context)
         while text.end is None:
             yield text.step()
-    finally:
-        text.close()
 
 
 class Text:
@@ -168,7 +168,7 @@ class Text:
     ran since the last one.
     """
 
-    def __init__(self, target: Any, tokens: list[int], method: Method, settings: Settings) -> None:
+    def __init__(self, target: Target, tokens: list[int], method: Method, settings: Settings) -> None:
         if isinstance(method, SizedMethod) and method.unsized:
             raise ParameterError(
                 f"{method.name} has no {method.size} yet: resize it, or decode with generate"
@@ -183,12 +183,12 @@ class Text:
         uniforms = settings.uniforms or Uniforms(settings.seed, settings.prompt)
         session = self.session = Session(
             list(tokens), settings.sampling or Sampling(), target,
-            settings.drafter or method.drafter_of(target), self.eos, self.limit, self.open,
+            settings.drafter or method.drafter_of(cast("Model", target)), self.eos, self.limit, self.open,
             lambda use, n: uniforms(session.cycle, use, n), previous=list(settings.previous),
             text=list(tokens),
         )  # fmt: skip
 
-    def open(self, model: Any, tokens: list[int], room: int, name: str) -> Any:
+    def open(self, model: Target, tokens: list[int], room: int, name: str) -> Any:
         """A context for the method, whose passes are recorded under a name."""
         raise NotImplementedError
 
@@ -197,7 +197,7 @@ class Text:
         """How many tokens may still be emitted."""
         return self.limit - (self.length - self.prompt_length)
 
-    def draft(self) -> Draft | Generator[Any, Any, Draft]:
+    def draft(self) -> Draft | Drafting:
         """Begin a cycle: what the method proposes."""
         self.session.cycle += 1
         proposal = self.method.draft(self.left)
@@ -215,13 +215,13 @@ class Text:
         self.session.text += self.tokens[: self.count]
         return self.end is None
 
-    def prefilled(self, marks: list[Any]) -> Cycle:
+    def prefilled(self, marks: list[Mark]) -> Cycle:
         """Cycle 0. In it the target comes first; marks tell the phases apart all the same."""
         cycle = self._cycle(marks)
         cycle.end = self.end
         return cycle
 
-    def cycle(self, draft: Draft, result: Any, verdict: Verdict, marks: list[Any]) -> Cycle:
+    def cycle(self, draft: Draft, result: Pass | None, verdict: Verdict, marks: list[Mark]) -> Cycle:
         """The cycle that ends with this verdict, after `goes_on`."""
         cycle = self._cycle(marks)
         cycle.tokens, cycle.origins = self.tokens[: self.count], self.origins[: self.count]
@@ -231,7 +231,7 @@ class Text:
         self.length += self.count
         return cycle
 
-    def _cycle(self, marks: list[Any]) -> Cycle:
+    def _cycle(self, marks: list[Mark]) -> Cycle:
         new = self.passes[:]
         self.passes.clear()
         number, keep = self.session.cycle, self.length - self.prompt_length
@@ -243,13 +243,13 @@ class SingleText(Text):
     """A text that is decoded alone, with contexts of one row."""
 
     def __init__(
-        self, target: Any, tokens: list[int], method: Method, clock: Clock | None, settings: Settings
+        self, target: Target, tokens: list[int], method: Method, clock: Clock | None, settings: Settings
     ) -> None:
         self.clock = clock
         self.opened: list[Watched] = []
         super().__init__(target, tokens, method, settings)
 
-    def open(self, model: Any, tokens: list[int], room: int, name: str) -> Watched:
+    def open(self, model: Target, tokens: list[int], room: int, name: str) -> Watched:
         self.opened.append(Watched(model.open([tokens], room), name, self.clock, self.passes))
         return self.opened[-1]
 
@@ -258,11 +258,11 @@ class SingleText(Text):
         for context in self.opened:
             context.close()
 
-    def mark(self) -> Any:
+    def mark(self) -> Mark:
         """A point in time, if times are taken."""
         return self.clock.mark() if self.clock else None
 
-    def prefill(self, context: Any = None) -> Cycle:
+    def prefill(self, context: Context | None = None) -> Cycle:
         """Cycle 0: the target reads the prompt, in its own context or a given one; the method starts."""
         begin = self.mark()
         method, session = self.method, self.session
@@ -327,20 +327,21 @@ def check_proposal(proposal: object, method: Method, left: int) -> None:
         )
 
 
-def drafted_by(proposal: Draft | Generator[Any, Any, Draft]) -> Draft:
+def drafted_by(proposal: Draft | Drafting) -> Draft:
     """The draft, after running the passes that a drafter asks for on the way."""
     if isinstance(proposal, Draft):
         return proposal
-    result = None
+    result: Any = None  # a generator is begun with None
     while True:
         try:
-            context, draft = pass_request(proposal.send(result))
+            context, read = pass_request(proposal.send(result))
         except StopIteration as done:
-            return done.value  # type: ignore[no-any-return]
-        result = context.forward(draft)
+            draft: Draft = done.value
+            return draft
+        result = context.forward(read)
 
 
-def pass_request(request: Any) -> tuple[Any, Draft]:
+def pass_request(request: Request) -> tuple[Context, Draft]:
     """What a drafter yielded: a context, and the draft that its pass reads after the pending tokens."""
     return request if isinstance(request, tuple) else (request, NOTHING)
 

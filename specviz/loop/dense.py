@@ -11,7 +11,8 @@ writes all tails of a text at once, as rows of one context.
 
 from __future__ import annotations
 
-from typing import Any
+from contextlib import closing
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -21,9 +22,11 @@ from ..draft import Draft
 from ..errors import ModelError, ParameterError
 from ..methods.sampling import exact_type
 from ..methods.signals import top
+from ..models.protocols import Model
 from ..trace import Trace, is_trace
 from ..trace.dense import attach
-from .drafters import load_if_needed
+from ..trace.files import Record
+from .drafters import Loadable, load_if_needed
 from .predictions import TOP
 
 BLOCK = 64  # tokens of a pass: what is held of a text's logits at once
@@ -33,11 +36,12 @@ TIE = 1e-3  # a text's token may be this much less probable than the best one, f
 ROUGH = 16  # or so many times the number format's epsilon
 TAILS = {"tail_position": np.int64, "tail_token": np.int64, "tail_p": np.float32, "tail_margin": np.float32}
 NOTHING = Draft.empty()
+Branching: TypeAlias = Any  # a context whose rows can be copied (`branch`)
 
 Entry = tuple[int, int, float, float]  # of a tail: its place, a token, its probability, its lead
 
 
-def densify(trace: Trace, model: Any, draft: Any = None, tail: int = TAIL) -> Trace:
+def densify(trace: Trace, model: Loadable, draft: Loadable | None = None, tail: int = TAIL) -> Trace:
     """The trace with its dense record, which `specviz.whatif` reads.
 
     Parameters
@@ -100,28 +104,20 @@ def densify(trace: Trace, model: Any, draft: Any = None, tail: int = TAIL) -> Tr
 
 
 def _drafter(
-    prompt: list[int],
-    text: list[int],
-    draft: Any,
-    top_k: int,
-    tail: int,
-    ends: frozenset[int],
+    prompt: list[int], text: list[int], draft: Model, top_k: int, tail: int, ends: frozenset[int],
     most: int | None,
-) -> dict[str, np.ndarray]:
+) -> dict[str, np.ndarray]:  # fmt: skip
     """The drafter's columns of one text, one row a token; of ``tail_*`` one row a token of a tail."""
     token, p = np.zeros((len(text), top_k), np.int64), np.full((len(text), top_k), np.nan, np.float32)
     written: list[Entry] = []
     full = draft.left(len(prompt))  # beyond its own context the drafter predicts nothing
     if full > 0:
         forced_text = text[:full]
-        context = draft.open([prompt], len(forced_text))
-        try:
+        with closing(draft.open([prompt], len(forced_text))) as context:
             token[:full], p[:full], _ = forced(context, forced_text, top_k)
             wrong = {i: t for i, t in enumerate(token[:full, 0].tolist()) if t != text[i] and t not in ends}
             end = min(full, most or full)  # no draft goes beyond these positions
             written = tails(context, len(prompt), wrong, {i: min(tail, end - i - 1) for i in wrong}, ends)
-        finally:
-            context.close()
     columns: dict[str, np.ndarray] = {"out_draft_token": token, "out_draft_p": p}
     for i, (name, kind) in enumerate(TAILS.items()):
         columns[name] = np.array([entry[i] for entry in written], kind)
@@ -129,15 +125,12 @@ def _drafter(
 
 
 def _target(
-    prompt: list[int], text: list[int], model: Any, top_k: int, drafter: dict[str, np.ndarray]
+    prompt: list[int], text: list[int], model: Model, top_k: int, drafter: dict[str, np.ndarray]
 ) -> dict[str, np.ndarray]:
     """The target's columns of one text, and what it thinks of the drafter's first tokens."""
     first = drafter["out_draft_token"][:, 0].tolist() if drafter else None
-    context = model.open([prompt], len(text))
-    try:
+    with closing(model.open([prompt], len(text))) as context:
         token, p, rated = forced(context, text, top_k, first)
-    finally:
-        context.close()
     columns = {"out_top_token": token, "out_top_p": p}
     if drafter:
         no_draft = np.isnan(drafter["out_draft_p"][:, 0])
@@ -146,7 +139,7 @@ def _target(
 
 
 def forced(
-    context: Any, text: list[int], top_k: int, rated: list[int] | None = None
+    context: Branching, text: list[int], top_k: int, rated: list[int] | None = None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """What a model predicts at each place of `text` after a context of one row, given the text before it.
 
@@ -186,7 +179,7 @@ def best(rows: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def tails(
-    context: Any, start: int, wrong: dict[int, int], room: dict[int, int], ends: frozenset[int]
+    context: Branching, start: int, wrong: dict[int, int], room: dict[int, int], ends: frozenset[int]
 ) -> list[Entry]:
     """What a drafter writes after its own tokens, greedily, each tail to an end token or its room.
 
@@ -214,16 +207,13 @@ def tails(
     some = max(1, HELD // (start + places[-1] + 1 + most))
     entries: list[Entry] = []
     for batch in (places[i : i + some] for i in range(0, len(places), some)):
-        rows = context.branch([start + at for at in batch], 1 + most)
-        try:
+        with closing(context.branch([start + at for at in batch], 1 + most)) as rows:
             entries += _tail_batch(rows, batch, wrong, room, ends)
-        finally:
-            rows.close()
     return entries
 
 
 def _tail_batch(
-    rows: Any, places: list[int], wrong: dict[int, int], room: dict[int, int], ends: frozenset[int]
+    rows: Branching, places: list[int], wrong: dict[int, int], room: dict[int, int], ends: frozenset[int]
 ) -> list[Entry]:
     """Tails as rows of one context: one pass a token, one synchronisation a pass."""
     written: list[list[Entry]] = [[] for _ in places]
@@ -242,16 +232,14 @@ def _tail_batch(
     return [entry for tail in written for entry in tail]
 
 
-def epsilon(model: Any) -> float:
+def epsilon(model: Model) -> float:
     """Of the numbers that a model computes with; quantized files round what they multiply to eight bits."""
     if isinstance(model.dtype, torch.dtype):
         return torch.finfo(model.dtype).eps
     return {"float32": 2.0**-23, "float16": 2.0**-10}.get(model.dtype, 2.0**-8)
 
 
-def _check(
-    number: int, text: np.ndarray, columns: dict[str, np.ndarray], run: dict[str, Any], model: Any
-) -> None:
+def _check(number: int, text: np.ndarray, columns: dict[str, np.ndarray], run: Record, model: Model) -> None:
     """Refuse a text that the models could not have written, as far as the record shows."""
     token, p = columns["out_top_token"], columns["out_top_p"]
     tie = max(TIE, ROUGH * epsilon(model))

@@ -11,11 +11,11 @@ import torch
 from ..errors import ModelError, ParameterError
 from ..methods.base import Method
 from ..methods.hooks import ADDED, ADDITIONS
+from ..models.protocols import Model
 from .machine import number_format
 
 if TYPE_CHECKING:
     from ..models.additions import Addition
-    from ..models.protocols import Model
 
 Loadable: TypeAlias = Any  # a model that is loaded, or what `specviz.load` takes
 # Bundled targets that bring drafters, by what a method drafts with.

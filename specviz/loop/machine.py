@@ -15,17 +15,18 @@ from weakref import WeakKeyDictionary
 import torch
 
 from ..methods.base import Method
+from ..models.protocols import Model
 from ..models.ranks import holding, whole
+from ..trace.files import Record
 
 if TYPE_CHECKING:
     from ..models.diffusion import Diffusion
-    from ..models.protocols import Model
 
 # The digests of split models: for one every weight is gathered, which takes its time.
 _split_digests: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
 
 
-def identity(model: Model) -> dict[str, Any]:
+def identity(model: Model) -> Record:
     """What tells a model from another one of the same name: its size and a digest of some of its weights."""
     about = {"name": model.name, "parameters": model.parameters, "vocabulary": model.vocabulary}
     net = getattr(model, "net", None)
@@ -48,7 +49,7 @@ def _sampled_digest(net: Any) -> str:
     return digest.hexdigest()[:16]
 
 
-def about(model: Model) -> dict[str, Any]:
+def about(model: Model) -> Record:
     """What the record says of a model."""
     fields = {"name": model.name, "parameters": model.parameters, "max_length": model.max_length}
     fields |= {"kind": model.kind, "shape": getattr(model, "geometry", None)}
@@ -117,7 +118,7 @@ def peak_memory(device: torch.device) -> dict[str, int | None]:
     return {"process": process, "device": torch.cuda.max_memory_allocated(device) if cuda else None}
 
 
-def calibration_setting(model: Model, method: Method, drafter: Model | None = None) -> dict[str, Any]:
+def calibration_setting(model: Model, method: Method, drafter: Model | None = None) -> Record:
     """What a measurement of a draft size holds for: the keys of `calibration.SETTING`.
 
     Threads are a processor's; on another device they are no part of it.

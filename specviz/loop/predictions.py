@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -20,27 +19,15 @@ CHUNK = 1 << 19  # logits reduced at once on a CPU: more would fall out of its c
 
 @dataclass
 class Reduced:
-    """Rows of logits in a few numbers.
+    """Rows of logits in a few numbers."""
 
-    Parameters
-    ----------
-    entropy : array [rows]
-        In nats.
-    top_token, top_p : array [rows, k]
-        Best first.
-    p, rank : array [pairs]
-        Of the pairs that were passed.
-    lead, variance : array [rows]
-        The best logit minus the second; the logits' variance, NaN unless `spread`.
-    """
-
-    entropy: np.ndarray
-    top_token: np.ndarray
+    entropy: np.ndarray  # [rows], in nats
+    top_token: np.ndarray  # [rows, k], best first
     top_p: np.ndarray
-    p: np.ndarray
+    p: np.ndarray  # [pairs], of the pairs that were passed
     rank: np.ndarray
-    lead: np.ndarray
-    variance: np.ndarray
+    lead: np.ndarray  # [rows], the best logit minus the second
+    variance: np.ndarray  # [rows], of the logits; NaN unless `spread`
 
 
 class Predictions:
@@ -55,7 +42,7 @@ class Predictions:
         self.rows: list[int] = []  # of each chunk
         self.limit = 0  # rows of a chunk at most
 
-    def add(self, logits: Any) -> None:
+    def add(self, logits: Tensor | list[Tensor]) -> None:
         """Queue rows [n, vocabulary], or a list of rows."""
         if not self.chunks:
             row = logits[0]

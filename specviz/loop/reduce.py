@@ -11,11 +11,11 @@ tested and drawn from; in greedy decoding that is the plain softmax too.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from operator import attrgetter
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -25,7 +25,8 @@ from .. import schema
 from ..methods.unmasking import Unmasked
 from ..models.devices import send
 from ..trace.checks import index_within
-from .clock import Clock
+from ..trace.recorder import Columns, Recorder
+from .clock import Clock, Mark
 from .cycle import Cycle
 from .predictions import HELD, TOP, Predictions, Reduced
 
@@ -35,6 +36,8 @@ SCALARS = {
     for name in ("prompt", "row", "update", "context", "keep", "end", "source", "arrival", "reused", "shown")
 } | {"number": "cycle", "block": "block", "refreshed": "refreshed"}
 KEPT = ("accepted", "rejected", "unsent", "pruned")  # nodes whose probability under the target is kept
+
+Entry: TypeAlias = Any  # of a list column: a word or a number
 
 scalars_of = attrgetter(*SCALARS)
 
@@ -55,13 +58,13 @@ class Reducer:
     """
 
     def __init__(
-        self, recorder: Any, record: str | None, clock: Clock | None, learned_top_k: int = 0
+        self, recorder: Recorder, record: str | None, clock: Clock | None, learned_top_k: int = 0
     ) -> None:
         self.recorder, self.record, self.clock = recorder, record, clock
         self.top = max(TOP, learned_top_k) if record == "all" else TOP
         self.held: list[Cycle] = []
         self.rows = self.vocabulary = 0  # rows of logits held, and their length
-        self.last: tuple[Any, float] | None = None  # the mark before, in seconds from the start of the run
+        self.last: tuple[Mark, float] | None = None  # the mark before, in seconds from the start of the run
 
     def add(self, *cycles: Cycle) -> None:
         """Take finished cycles that ran together."""
@@ -124,7 +127,7 @@ class Reducer:
             columns |= self._times(batch, columns, self.clock)
         self.recorder.extend(columns, len(batch.scalars))
 
-    def _times(self, batch: Batch, columns: dict[str, Any], clock: Clock) -> dict[str, Any]:
+    def _times(self, batch: Batch, columns: Columns, clock: Clock) -> Columns:
         """Phase and pass times from the marks."""
         begin, *rest = (batch.marks[i::5] for i in range(5))
         # Event times are float32 and lose precision over a long run, so each start builds on the last one.
@@ -150,27 +153,17 @@ class Reducer:
 
 @dataclass
 class ListColumns:
-    """List columns with as many entries as each other in every cycle.
+    """List columns with as many entries as each other in every cycle; all cycles are in when it is read."""
 
-    Parameters
-    ----------
-    entries : dict of str to list
-        By column, the entries of all cycles, one cycle's after another's.
-    count : list of int
-        How many of them are each cycle's; -1: it has no list (null).
-
-    `counts` and `cycle` are for when all cycles are in.
-    """
-
-    entries: dict[str, list[Any]]
-    count: list[int] = field(default_factory=list)
+    entries: dict[str, list[Entry]]  # by column those of all cycles, one cycle's after another's
+    count: list[int] = field(default_factory=list)  # of each cycle's entries; -1: it has no list (null)
 
     @classmethod
     def named(cls, *names: str) -> ListColumns:
         """Empty columns of these names."""
         return cls({name: [] for name in names})
 
-    def add(self, count: int, *values: Sequence[Any]) -> None:
+    def add(self, count: int, *values: Iterable[Entry]) -> None:
         """Take a cycle's lists, in the columns' order; none where `count` is -1."""
         for entries, new in zip(self.entries.values(), values):
             entries.extend(new)
@@ -189,7 +182,7 @@ class ListColumns:
         """The cycle of each entry."""
         return np.repeat(np.arange(len(self.count)), np.maximum(self.counts, 0))
 
-    def columns(self) -> dict[str, Any]:
+    def columns(self) -> Columns:
         """The columns as the recorder takes them."""
         counts = self.counts
         return {name: (entries, counts) for name, entries in self.entries.items()}
@@ -197,33 +190,20 @@ class ListColumns:
 
 @dataclass
 class NodeTable:
-    """Drafted nodes, sent or not.
+    """Drafted nodes, sent or not."""
 
-    Parameters
-    ----------
-    lists, u : ListColumns
-    tested : list of int
-        Of each cycle: how many nodes have a probability under the target, -1 if none was computed.
-    own_p : list of bool
-        Of each cycle: whether the verifier gave those probabilities.
-    drafter : list of int
-        Of each cycle: rows of the drafter's logits, -1 if it gave none.
-    overrides : dict of str to list
-        By signal, the method's own values: (cycle, first node, nodes, sent, values, values of unsent nodes).
-    """
-
-    lists: ListColumns
-    u: ListColumns
-    tested: list[int] = field(default_factory=list)
-    own_p: list[bool] = field(default_factory=list)
-    drafter: list[int] = field(default_factory=list)
+    lists: ListColumns = field(
+        default_factory=partial(
+            ListColumns.named, "node_token", "node_parent", "node_position", "node_source", "node_status"
+        )
+    )
+    u: ListColumns = field(default_factory=partial(ListColumns.named, "node_u"))
+    tested: list[int] = field(default_factory=list)  # a cycle's nodes with a p under the target; -1: no p
+    own_p: list[bool] = field(default_factory=list)  # whether the verifier gave a cycle's p
+    drafter: list[int] = field(default_factory=list)  # rows of the drafter's logits; -1: it gave none
+    # By signal the method's own values: (cycle, first node, nodes, sent, values, values of unsent nodes).
     overrides: dict[str, list[tuple]] = field(default_factory=dict)
     size: int = 0
-
-    @classmethod
-    def empty(cls) -> NodeTable:
-        names = ("node_token", "node_parent", "node_position", "node_source", "node_status")
-        return cls(ListColumns.named(*names), ListColumns.named("node_u"))
 
     def skip(self) -> None:
         """A cycle without a draft."""
@@ -282,32 +262,17 @@ class NodeTable:
 
 @dataclass
 class OutputTable:
-    """Emitted tokens.
+    """Emitted tokens."""
 
-    Parameters
-    ----------
-    lists, u, order : ListColumns
-    path : ListColumns
-        The nodes that the first tokens of each cycle are, within its draft.
-    drawn : list of (int, number)
-        Tokens, and their probability as they were drawn.
-    cells : list of (int, list of int)
-        Of canvases: a first token, and the cells of its cycle's tokens.
-    """
-
-    lists: ListColumns
-    u: ListColumns
-    order: ListColumns
-    path: ListColumns
-    drawn: list[tuple[int, Any]] = field(default_factory=list)
-    cells: list[tuple[int, list[int]]] = field(default_factory=list)
+    lists: ListColumns = field(default_factory=partial(ListColumns.named, "out_token", "out_origin"))
+    u: ListColumns = field(default_factory=partial(ListColumns.named, "out_u"))
+    order: ListColumns = field(default_factory=partial(ListColumns.named, "out_order", "out_odds"))
+    path: ListColumns = field(
+        default_factory=partial(ListColumns.named, "node")
+    )  # nodes of its draft that a cycle's first tokens are
+    drawn: list[tuple[int, Tensor | float]] = field(default_factory=list)  # tokens, and their p as drawn
+    cells: list[tuple[int, list[int]]] = field(default_factory=list)  # of canvases: first token, cells
     size: int = 0
-
-    @classmethod
-    def empty(cls) -> OutputTable:
-        text, order = ("out_token", "out_origin"), ("out_order", "out_odds")
-        named = ListColumns.named
-        return cls(named(*text), named("out_u"), named(*order), named("node"))
 
     def add(self, cycle: Cycle) -> None:
         """A cycle's text."""
@@ -353,26 +318,15 @@ class OutputTable:
 
 @dataclass
 class PredictionTable:
-    """The target's predictions that are kept.
+    """The target's predictions that are kept."""
 
-    Parameters
-    ----------
-    lists : ListColumns
-        The node after which each one stands, -1 being the root; of canvases the canvas.
-    cells : ListColumns
-        Of canvases: the cell of each, and its log-odds.
-    target_logits : Predictions
-        The predictions themselves.
-    """
-
-    lists: ListColumns
-    cells: ListColumns
     target_logits: Predictions
-
-    @classmethod
-    def empty(cls, top: int) -> PredictionTable:
-        cells = ListColumns.named("pred_position", "pred_odds")
-        return cls(ListColumns.named("pred_node"), cells, Predictions(top))
+    lists: ListColumns = field(
+        default_factory=partial(ListColumns.named, "pred_node")
+    )  # the node that each one follows, -1 the root; or the canvas
+    cells: ListColumns = field(
+        default_factory=partial(ListColumns.named, "pred_position", "pred_odds")
+    )  # of canvases
 
     def skip(self) -> None:
         """A cycle without predictions of the target."""
@@ -382,7 +336,7 @@ class PredictionTable:
     def add(self, cycle: Cycle, everything: bool) -> None:
         """Queue a cycle's predictions: those that judging read, or all."""
         scores = cycle.scores
-        if cycle.cells_read is not None:
+        if cycle.cells_read is not None:  # which has scores
             assert isinstance(cycle.verdict, Unmasked)
             canvas = cycle.cells_read.canvas.tolist()
             self.lists.add(len(canvas), canvas)
@@ -394,10 +348,10 @@ class PredictionTable:
             if len(rows) < len(scores):
                 prefix = len(rows) == rows[-1] + 2  # a chain's needs no copy
                 scores = scores[: len(rows)] if prefix else scores[[node + 1 for node in rows]]
-        else:
+        if scores is None:
             self.skip()
-            return
-        self.target_logits.add(scores)
+        else:
+            self.target_logits.add(scores)
 
     def find(self, cycle: np.ndarray, node: np.ndarray, cell: np.ndarray) -> np.ndarray:
         """Index of the prediction after each node of each cycle (of canvases: of each cell); -1 if not kept.
@@ -432,13 +386,13 @@ class Batch:
         self.record = record
         self.scalars: list[tuple] = []
         self.drafts: list[tuple] = []  # stop, depth, width
-        self.nodes, self.outputs = NodeTable.empty(), OutputTable.empty()
-        self.predictions, self.drafter_logits = PredictionTable.empty(top), Predictions(top, True)
+        self.nodes, self.outputs = NodeTable(), OutputTable()
+        self.predictions, self.drafter_logits = PredictionTable(Predictions(top)), Predictions(top, True)
         self.passes = ListColumns.named("pass_model", "pass_rows", "pass_tokens")
         self.control = ListColumns.named("control_name", "control_value")
-        self.marks: list[Any] = []  # five a cycle
-        self.pass_begin: list[Any] = []
-        self.pass_end: list[Any] = []
+        self.marks: list[Mark] = []  # five a cycle
+        self.pass_begin: list[Mark] = []
+        self.pass_end: list[Mark] = []
 
     def add(self, cycle: Cycle) -> None:
         """Take a cycle apart."""
@@ -452,7 +406,7 @@ class Batch:
         self.pass_end += ends
         self.marks += cycle.marks
         self.marks += cycle.marks[-1:] * (5 - len(cycle.marks))
-        self.control.add(len(cycle.control) or -1, cycle.control.keys(), cycle.control.values())  # type: ignore[arg-type]
+        self.control.add(len(cycle.control) or -1, cycle.control.keys(), cycle.control.values())
         draft = cycle.draft
         if draft is None:
             self.drafts.append((None, None, None))
@@ -466,9 +420,9 @@ class Batch:
         if logits := drafter_logits(cycle):
             self.drafter_logits.add(logits)
 
-    def columns(self) -> dict[str, Any]:
+    def columns(self) -> Columns:
         """The columns: one value a cycle, or (flat entries, each cycle's count)."""
-        columns: dict[str, Any] = dict(zip(SCALARS.values(), zip(*self.scalars)))
+        columns: Columns = dict(zip(SCALARS.values(), zip(*self.scalars)))
         nodes, outputs, predictions = self.nodes, self.outputs, self.predictions
         position = outputs.position(columns["keep"])
         columns |= {"out_position": (position, outputs.lists.counts)} | outputs.lists.columns()
@@ -486,7 +440,7 @@ class Batch:
         self._add_signals(columns)
         return columns
 
-    def _add_drafter(self, columns: dict[str, Any]) -> None:
+    def _add_drafter(self, columns: Columns) -> None:
         """What the drafter's logits are reduced to."""
         count = np.array(self.nodes.drafter)
         tokens = self.nodes.lists["node_token"][count[self.nodes.lists.cycle] >= 0]
@@ -506,7 +460,7 @@ class Batch:
             "node_top_p": (drafter.top_p.ravel(), times(count, k)),
         }
 
-    def _add_target(self, columns: dict[str, Any], position: np.ndarray) -> None:
+    def _add_target(self, columns: Columns, position: np.ndarray) -> None:
         """What the target's logits are reduced to, and the probabilities of what was drafted and emitted.
 
         Of an unsent node too the target's probability is kept, where the pass happened to hold it.
@@ -536,7 +490,7 @@ class Batch:
             out_p[token] = float(value)
         columns["out_p"] = out_p, np.where(drafted.counts < 0, -1, outputs.lists.counts)
 
-    def _add_predictions(self, columns: dict[str, Any], target: Reduced, judged: np.ndarray) -> None:
+    def _add_predictions(self, columns: Columns, target: Reduced, judged: np.ndarray) -> None:
         """The target's candidates, and the ranks of the nodes that it judged."""
         nodes, count = self.nodes.lists.counts, self.predictions.lists.counts
         k = target.top_p.shape[1]
@@ -564,7 +518,7 @@ class Batch:
             raise ValueError("a token was emitted after a node whose prediction is not kept")
         return np.flatnonzero(own), row
 
-    def _add_signals(self, columns: dict[str, Any]) -> None:
+    def _add_signals(self, columns: Columns) -> None:
         """The method's own numbers, in the place of those that were reduced."""
         nodes = self.nodes.lists.counts
         for name, overrides in self.nodes.overrides.items():
@@ -635,10 +589,11 @@ def kept_cells(cycle: Cycle, everything: bool) -> Cycle:
     if everything:
         return cycle
     assert isinstance(verdict, Unmasked)
+    assert cells is not None
     kept = np.flatnonzero(np.isin(cells.canvas, [-1, *verdict.path]))
     if len(kept) == len(cells.canvas):
         return cycle
-    scores = cycle.scores.index_select(0, send(kept, cycle.scores.device))
+    scores = cells.logits.index_select(0, send(kept, cells.logits.device))
     some = replace(cells, logits=scores, canvas=cells.canvas[kept], cell=cells.cell[kept])
     verdict = replace(verdict, read_odds=verdict.read_odds[kept])
     return replace(cycle, scores=scores, cells_read=some, verdict=verdict)
@@ -649,6 +604,6 @@ def kept_rows(cycle: Cycle, everything: bool) -> list[int]:
     return [-1, *(i for i, s in enumerate(cycle.status) if everything or s == "accepted")]
 
 
-def host(values: Any) -> np.ndarray:
+def host(values: Tensor | np.ndarray | Sequence[float]) -> np.ndarray:
     """A tensor or array on the host."""
     return values.float().cpu().numpy() if torch.is_tensor(values) else np.asarray(values)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from .. import schema
 from ..errors import ParameterError
 from ..trace import Trace
-from ..trace.files import arrow_schema, dump, partial_of
+from ..trace.files import Record, arrow_schema, dump, partial_of
 from ..trace.recorder import lock, unlock
 
 if TYPE_CHECKING:
@@ -37,12 +37,12 @@ class SavedRun:
     """
 
     path: Path | None = None
-    run: dict[str, Any] = field(default_factory=dict)
+    run: Record = field(default_factory=dict)
     table: pa.Table | None = None
     finished: list[int] = field(default_factory=list)
-    prompts: list[dict[str, Any]] = field(default_factory=list)
+    prompts: list[Record] = field(default_factory=list)
 
-    def check(self, metadata: dict[str, Any], records: list[list[dict[str, Any]]]) -> None:
+    def check(self, metadata: Record, records: list[list[Record]]) -> None:
         """Find the finished texts, and refuse a file of another run.
 
         Parameters
@@ -85,7 +85,7 @@ class SavedRun:
         self.prompts = saved[: max(self.finished, default=-1) + 1]
         self._keep_finished()
 
-    def _check_same(self, metadata: dict[str, Any]) -> None:
+    def _check_same(self, metadata: Record) -> None:
         new = json.loads(dump(metadata))
         for name in (*SAME, "model", "draft"):
             old, here = self.run[name], new[name]
@@ -116,7 +116,7 @@ class SavedRun:
         self.table = self.table.filter(pc.is_in(self.table.column("prompt"), value_set=finished))
 
     @property
-    def identity(self) -> dict[str, Any]:
+    def identity(self) -> Record:
         """What the run keeps when it goes on: its name, and when it began."""
         return {} if self.table is None else {name: self.run[name] for name in ("run", "created")}
 

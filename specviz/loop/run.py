@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import numpy as np
 
@@ -27,37 +27,21 @@ from ..methods.unmasking import Unmasking
 from ..models.ranks import COMMAND, holding
 from ..models.template import Template
 from ..trace import Recorder, Trace
+from ..trace.files import Record
+from . import checks, machine
 from .batch import check_rows, decode_batch
-from .checks import (
-    PROMPT_FIELDS,
-    check_alone,
-    check_batchable,
-    check_hidden,
-    check_processors,
-    check_prompts,
-    check_ranks,
-    check_record,
-    check_streams,
-    check_writes,
-)
+from .checks import Prompts
 from .clock import clock_for
 from .cycle import Cycle, decode
 from .dense import densify
-from .drafters import choose_drafter, load_if_needed
-from .machine import (
-    about,
-    calibrate_options,
-    calibration_setting,
-    machine_of,
-    number_format,
-    peak_memory,
-    thread_count,
-    versions,
-)
+from .drafters import Loadable, choose_drafter, load_if_needed
 from .reduce import Reducer
 from .resume import SavedRun, load_saved
 from .unmasking import decode_canvases
 from .updates import decode_stream
+
+if TYPE_CHECKING:
+    from ..models.diffusion import Diffusion
 
 
 @dataclass(frozen=True)
@@ -97,7 +81,7 @@ class RunOptions:
         return Sampling(self.temperature, self.top_k, self.top_p)
 
     @classmethod
-    def split(cls, keywords: dict[str, Any]) -> tuple[RunOptions, dict[str, Any]]:
+    def split(cls, keywords: Record) -> tuple[RunOptions, Record]:
         """The options among these keywords, checked; the others are parameters of the method."""
         names = {field.name for field in fields(cls)}
         options = cls(**{name: value for name, value in keywords.items() if name in names})
@@ -113,11 +97,11 @@ class Run:
 
     def __init__(
         self,
-        model: Any,
-        prompt: Any,
+        model: Loadable,
+        prompt: Prompts,
         method: str | Method | type[Method] = "speculative",
         *,
-        draft: Any = None,
+        draft: Loadable | None = None,
         **keywords: Any,
     ) -> None:
         self.options, parameters = RunOptions.split(keywords)
@@ -133,7 +117,7 @@ class Run:
 
     # -- before any work ---------------------------------------------------------------------------
 
-    def _check(self, prompt: Any, method: str | Method | type[Method], parameters: dict[str, Any]) -> None:
+    def _check(self, prompt: Prompts, method: str | Method | type[Method], parameters: Record) -> None:
         """Check what can be checked without a model."""
         if isinstance(method, Method) and parameters:
             raise ParameterError(f"the method has its parameters already; drop {', '.join(parameters)}")
@@ -144,23 +128,25 @@ class Run:
                 f"{self.method.name} decodes greedily: it compares a token with the target's likeliest one, "
                 "not with a draw; leave temperature at 0 (speculative samples)"
             )
-        check_record(self.options.record, self.sampling.greedy, self.method)
-        self.prompts = check_streams(prompt, self.method) if self.method.streams else check_prompts(prompt)
+        checks.check_record(self.options.record, self.sampling.greedy, self.method)
+        self.prompts = (
+            checks.check_streams(prompt, self.method) if self.method.streams else checks.check_prompts(prompt)
+        )
         if self.options.batch > 1:
-            check_batchable(self.method, self.prompts)
+            checks.check_batchable(self.method, self.prompts)
 
-    def _load(self, model: Any, draft: Any) -> None:
+    def _load(self, model: Loadable, draft: Loadable | None) -> None:
         """Load the target and the drafter; refuse those that do not fit each other or the method."""
         options, method = self.options, self.method
         self.model = load_if_needed(model, options.device, options.dtype, options.kernels)
-        check_alone(self.model)
-        check_writes(self.model, method)
+        checks.check_alone(self.model)
+        checks.check_writes(self.model, method)
         self.ranks = holding(self.model)  # the processes that it is split over
-        check_ranks(self.ranks, method, self.prompts)
+        checks.check_ranks(self.ranks, method, self.prompts)
         self.drafter = choose_drafter(self.model, method, draft, options.device, options.dtype)
         if options.batch > 1:
             check_rows(self.model, self.drafter)
-        check_processors(self.model)
+        checks.check_processors(self.model)
         if self.drafter is not None:
             self.model.check_vocabulary(self.drafter)
             if options.record == "dense" and self.drafter.kind in ADDED:
@@ -168,7 +154,7 @@ class Run:
                     f"record='dense' asks the drafter at every place of a text, and {self.drafter.name} "
                     f"({self.drafter.kind}) cannot be asked there: record 'judged' or 'all'"
                 )
-        check_hidden(self.model, method, self.drafter)
+        checks.check_hidden(self.model, method, self.drafter)
 
     def _fit(self) -> None:
         """Make the method ready for these models: its memory, its canvas, its calibrated draft size."""
@@ -179,7 +165,7 @@ class Run:
         self.calibration = None
         if isinstance(method, SizedMethod) and method.calibrated:  # it may have run elsewhere before
             models = self.model, method, self.drafter
-            setting, options = calibration_setting(*models), calibrate_options(*models)
+            setting, options = machine.calibration_setting(*models), machine.calibrate_options(*models)
             program = COMMAND.format(self.ranks.size) if self.ranks.size > 1 else "specviz"
             self.calibration = calibration.Calibration.of(
                 self.ranks.from_leader(
@@ -229,7 +215,7 @@ class Run:
         if self.clock is not None and saved.table is not None:
             self.reducer.last = self.clock.mark(), saved.seconds
 
-    def _records(self) -> list[list[dict[str, Any]]]:
+    def _records(self) -> list[list[Record]]:
         """What the record will say of each prompt's texts; the tokens of later turns are not known yet."""
         records = []
         for entry, ids in zip(self.prompts, self.ids):
@@ -287,7 +273,7 @@ class Run:
         else:
             self._end(None)
 
-    def _texts(self, entry: dict[str, Any], ids: list[int], texts: range) -> Iterator[Cycle]:
+    def _texts(self, entry: Record, ids: list[int], texts: range) -> Iterator[Cycle]:
         """The texts of one prompt: one for each turn, a turn's answer being part of the next one's prompt."""
         if self.template is not None:
             yield from self._stream(entry, ids, texts[0])
@@ -329,9 +315,7 @@ class Run:
         options = self._options() | {"drafter": self.drafter, "rows": self.options.batch, "numbers": numbers}
         yield from decode_batch(self.model, [self.ids[i] for i in numbers], self.method, **options)
 
-    def _text(
-        self, ids: list[int], entry: dict[str, Any], number: int, turn: int | None = None
-    ) -> Iterator[Cycle]:
+    def _text(self, ids: list[int], entry: Record, number: int, turn: int | None = None) -> Iterator[Cycle]:
         self._begin(number, ids, entry, turn)
         if isinstance(self.method, Unmasking):
             for cycles in self._canvases([number], ids):
@@ -346,16 +330,15 @@ class Run:
     def _canvases(self, numbers: list[int], ids: list[int] | None = None) -> Iterator[list[Cycle]]:
         """The canvases of these prompts, decoded together; `ids` are the tokens of a single one."""
         assert isinstance(self.method, Unmasking)
-        return decode_canvases(
-            self.model,
-            [self.ids[number] for number in numbers] if ids is None else [ids],
-            self.method,
-            max_new_tokens=self.options.max_new_tokens,
-            numbers=numbers,
-            clock=self.clock,
-        )
+        prompts = [self.ids[number] for number in numbers] if ids is None else [ids]
+        options: Record = {
+            "max_new_tokens": self.options.max_new_tokens,
+            "numbers": numbers,
+            "clock": self.clock,
+        }
+        return decode_canvases(cast("Diffusion", self.model), prompts, self.method, **options)
 
-    def _stream(self, entry: dict[str, Any], ids: list[int], number: int) -> Iterator[Cycle]:
+    def _stream(self, entry: Record, ids: list[int], number: int) -> Iterator[Cycle]:
         assert isinstance(self.method, StreamMethod)
         self._begin(number, ids, entry)  # each update says its source itself
         options = self._options() | {"template": self.template, "prompt": number}
@@ -363,12 +346,12 @@ class Run:
             self.reducer.add(cycle)
             yield cycle
 
-    def _begin(self, number: int, ids: list[int], entry: dict[str, Any], turn: int | None = None) -> None:
+    def _begin(self, number: int, ids: list[int], entry: Record, turn: int | None = None) -> None:
         """A text begins: the record gets its prompt."""
         if number == len(self.recorder.run["prompts"]):  # else it had begun before the run was cut off
             self.recorder.run["prompts"].append({"tokens": ids} | _described(entry, turn))
 
-    def _options(self) -> dict[str, Any]:
+    def _options(self) -> Record:
         return {
             "sampling": self.sampling,
             "max_new_tokens": self.options.max_new_tokens,
@@ -382,7 +365,7 @@ class Run:
         self.reducer.flush()
         if self.method.memory is not None:
             self.recorder.run["memory"]["end"] = self.method.memory
-        self.recorder.run["peak_memory"] = peak_memory(self.model.device)
+        self.recorder.run["peak_memory"] = machine.peak_memory(self.model.device)
         trace = self.recorder.close(complete=stopped is None, stopped=stopped)
         if stopped is None:
             self.ranks.check(self._digest.hexdigest(), "text")
@@ -394,7 +377,7 @@ class Run:
 
     # -- prompts and metadata ----------------------------------------------------------------------
 
-    def _ids(self, prompt: Any, turns: bool, name: str = "the prompt") -> list[int]:
+    def _ids(self, prompt: Prompts, turns: bool, name: str = "the prompt") -> list[int]:
         if turns:  # questions and answers by turns
             prompt = [
                 {"role": ("user", "assistant")[i % 2], "content": text} for i, text in enumerate(prompt)
@@ -414,9 +397,9 @@ class Run:
             )
         return ids
 
-    def _metadata(self, name: str) -> dict[str, Any]:
+    def _metadata(self, name: str) -> Record:
         model, drafter, options = self.model, self.drafter, self.options
-        dtype = number_format(model)
+        dtype = machine.number_format(model)
         drawn = ("temperature", "top_k", "top_p", "seed", "max_new_tokens")
         tokenizer = getattr(model, "tokenizer", None)
         return {
@@ -427,19 +410,19 @@ class Run:
             "exactness": self._exactness(dtype),
             "pseudocode": [list(line) for line in self.method.pseudocode],
             "signals": schema.as_metadata(self.method.signals),
-            "model": about(model),
-            "draft": None if drafter is None else about(drafter),
+            "model": machine.about(model),
+            "draft": None if drafter is None else machine.about(drafter),
             "canvas": self._canvas(),
             "memory": None if self.method.memory is None else {"start": self.method.memory},
             "calibration": self._calibrated(),
             "tokenizer": None if tokenizer is None else getattr(tokenizer, "name_or_path", "") or model.name,
             "eos": list(model.eos),
             "prompts": [],
-            "machine": machine_of(model),
-            "threads": thread_count(model),
+            "machine": machine.machine_of(model),
+            "threads": machine.thread_count(model),
             "dtype": dtype,
             "backend": getattr(model, "backend", None),
-            "versions": versions() | getattr(model, "versions", {}),
+            "versions": machine.versions() | getattr(model, "versions", {}),
             "created": datetime.now(UTC).isoformat(timespec="seconds"),
             "timing": self.clock.timing if self.clock else None,
         }
@@ -449,13 +432,13 @@ class Run:
         label = self.method.exactness(self.sampling, dtype)
         return "exact up to ties" if label == "exact" and self.options.batch > 1 else label
 
-    def _canvas(self) -> dict[str, Any] | None:
+    def _canvas(self) -> Record | None:
         if not isinstance(self.method, Unmasking):
             return None
         policy = {"length": self.options.max_new_tokens} | self.method.policy()
         return policy | {name: getattr(self.model, name) for name in ("mask", "shift")}
 
-    def _calibrated(self) -> dict[str, Any] | None:
+    def _calibrated(self) -> Record | None:
         if self.calibration is None:
             return None
         assert isinstance(self.method, SizedMethod)
@@ -463,14 +446,14 @@ class Run:
         return size | {"device": self.calibration.device, "created": self.calibration.created}
 
 
-def _described(entry: dict[str, Any], turn: int | None) -> dict[str, Any]:
+def _described(entry: Record, turn: int | None) -> Record:
     """What a prompt says of itself and the record keeps."""
-    described = {name: entry[name] for name in PROMPT_FIELDS if entry.get(name) is not None}
+    described = {name: entry[name] for name in checks.PROMPT_FIELDS if entry.get(name) is not None}
     return described if turn is None else described | {"turn": turn}
 
 
 def generate(
-    model: Any, prompt: Any, method: str | Method | type[Method] = "speculative", **options: Any
+    model: Loadable, prompt: Prompts, method: str | Method | type[Method] = "speculative", **options: Any
 ) -> Trace:
     """Decode one prompt, or several, one after another or in batches, and return the trace.
 
@@ -524,7 +507,7 @@ def generate(
 
 
 def stream(
-    model: Any, prompt: Any, method: str | Method | type[Method] = "speculative", **options: Any
+    model: Loadable, prompt: Prompts, method: str | Method | type[Method] = "speculative", **options: Any
 ) -> Run:
     """Like `generate`, but gives an iterator of finished cycles whose ``trace`` is there at the end.
 

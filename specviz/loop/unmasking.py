@@ -7,18 +7,22 @@ Several prompts are rows of one context and share its passes; a row whose text h
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
 from copy import copy
 from dataclasses import dataclass, field
-from typing import Any
+from typing import NoReturn
 
 import numpy as np
 
+from ..draft import Draft
 from ..errors import ParameterError
 from ..methods.base import Session
 from ..methods.sampling import Sampling
 from ..methods.unmasking import Unmasked, Unmasking, read_cells
-from .clock import Clock
+from ..models.canvas import Canvas, Read
+from ..models.diffusion import Diffusion
+from .clock import Clock, Mark
 from .cycle import Cycle, cut
 
 
@@ -37,15 +41,9 @@ class Writing:
 
 
 def decode_canvases(
-    target: Any,
-    prompts: Sequence[list[int]],
-    method: Unmasking,
-    *,
-    max_new_tokens: int = 128,
-    eos: Any = None,
-    numbers: Sequence[int] | None = None,
-    clock: Clock | None = None,
-) -> Iterator[list[Cycle]]:
+    target: Diffusion, prompts: Sequence[list[int]], method: Unmasking, *, max_new_tokens: int = 128,
+    eos: Iterable[int] | None = None, numbers: Sequence[int] | None = None, clock: Clock | None = None,
+) -> Iterator[list[Cycle]]:  # fmt: skip
     """Decode prompts together; yield the cycles that ran together.
 
     Parameters
@@ -73,10 +71,9 @@ def decode_canvases(
     length = max_new_tokens
     ends = frozenset(target.eos if eos is None else eos)
     begin = mark()
-    canvas = target.open(prompts, length, **method.policy(), canvases=method.nodes)
     numbers = range(len(prompts)) if numbers is None else numbers
     rows = [Writing(row, numbers[row], len(tokens), copy(method)) for row, tokens in enumerate(prompts)]
-    try:
+    with closing(target.open(prompts, length, **method.policy(), canvases=method.nodes)) as canvas:
         for each, tokens in zip(rows, prompts):
             each.method.start(session_of(tokens, target, ends, length))
         marks = [begin, mark(), mark()]
@@ -84,11 +81,9 @@ def decode_canvases(
         while rows:
             yield step(canvas, rows, mark, ends)
             rows = [r for r in rows if r.end is None]
-    finally:
-        canvas.close()
 
 
-def step(canvas: Any, rows: list[Writing], mark: Callable[[], Any], ends: frozenset[int]) -> list[Cycle]:
+def step(canvas: Canvas, rows: list[Writing], mark: Callable[[], Mark], ends: frozenset[int]) -> list[Cycle]:
     """A cycle of every row; their passes are one."""
     method = rows[0].method
     begin = mark()
@@ -107,16 +102,16 @@ def step(canvas: Any, rows: list[Writing], mark: Callable[[], Any], ends: frozen
     return [cycle(*each, marks) for each in zip(rows, drafts, reads, verdicts)]
 
 
-def session_of(tokens: list[int], target: Any, ends: frozenset[int], length: int) -> Session:
+def session_of(tokens: list[int], target: Diffusion, ends: frozenset[int], length: int) -> Session:
     """What a method may use: no draft model, no uniforms, a canvas of `length` cells."""
 
-    def nothing(*_: Any) -> Any:
+    def nothing(*_: object) -> NoReturn:
         raise ParameterError("a canvas is written greedily, by its own model alone")
 
     return Session(list(tokens), Sampling(), target, None, ends, length, nothing, nothing)
 
 
-def keep(canvas: Any, r: Writing, draft: Any, verdict: Unmasked, ends: frozenset[int]) -> None:
+def keep(canvas: Canvas, r: Writing, draft: Draft, verdict: Unmasked, ends: frozenset[int]) -> None:
     """Take a verdict into the canvas, as far as the text goes: it may end with any of the tokens.
 
     `verdict` is cut to what is emitted; drafted nodes after it become ``cut``.
@@ -142,7 +137,7 @@ def keep(canvas: Any, r: Writing, draft: Any, verdict: Unmasked, ends: frozenset
     verdict.cells, verdict.odds = verdict.cells[:count], verdict.odds[:count]
 
 
-def cycle(r: Writing, draft: Any, read: Any, verdict: Unmasked, marks: list[Any]) -> Cycle:
+def cycle(r: Writing, draft: Draft, read: Read, verdict: Unmasked, marks: list[Mark]) -> Cycle:
     """The cycle that ends with this verdict."""
     r.number += 1
     tokens = [*(verdict.tokens[node] for node in verdict.path), *verdict.own]

@@ -12,21 +12,16 @@ from typing import Any
 from ..errors import PromptError
 from ..methods.kinds import StreamMethod
 from ..methods.sampling import Uniforms
+from ..models.protocols import Context, Model
 from ..models.template import Template
 from ..streams import Stream
 from .cycle import Cycle, decode
 
 
 def decode_stream(
-    target: Any,
-    stream: Stream,
-    method: StreamMethod,
-    *,
-    template: Template,
-    seed: int = 0,
-    prompt: int = 0,
-    **options: Any,
-) -> Iterator[Cycle]:
+    target: Model, stream: Stream, method: StreamMethod, *, template: Template, seed: int = 0,
+    prompt: int = 0, **options: Any,
+) -> Iterator[Cycle]:  # fmt: skip
     """Decode each update of a stream when the one before is decoded; yield every finished cycle.
 
     Parameters
@@ -51,7 +46,7 @@ def decode_stream(
     PromptError
         If an update leaves no room in the target's context. Everything before it was yielded.
     """
-    context: Any = None
+    context: Context | None = None
     before: list[int] = []  # the prompt of the update before
     output: list[int] = []
     try:
@@ -79,13 +74,8 @@ def decode_stream(
             context.close()
 
 
-def check_room(target: Any, number: int, tokens: list[int]) -> None:
-    """Refuse an update whose prompt fills the target's context.
-
-    Raises
-    ------
-    PromptError
-    """
+def check_room(target: Model, number: int, tokens: list[int]) -> None:
+    """Refuse an update whose prompt fills the target's context (`PromptError`)."""
     if target.left(len(tokens)) < 1:
         raise PromptError(
             f"update {number} has a prompt of {len(tokens)} tokens and leaves no room in {target.name}'s "
@@ -93,12 +83,14 @@ def check_room(target: Any, number: int, tokens: list[int]) -> None:
         )
 
 
-def continued(context: Any, target: Any, before: list[int], tokens: list[int], room: int) -> tuple[Any, int]:
+def continued(
+    context: Context | None, target: Model, before: list[int], tokens: list[int], room: int
+) -> tuple[Context, int]:
     """A context that holds the prefix of two prompts, and its length; a new one if they share nothing."""
     reused = 0 if context is None else shared(before, tokens)
-    if not reused:
-        if context is not None:
-            context.close()
+    if context is not None and not reused:
+        context.close()
+    if context is None or not reused:
         context = target.open([tokens], room)
     context.rewind(reused or 1)
     return context, reused

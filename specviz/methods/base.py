@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Collection, Generator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Self, final
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeAlias, final
 
 import numpy as np
 
 from ..errors import ParameterError
+from ..models.protocols import Context, Pass
 from ..rules.parameters import Parameter as Parameter
+from ..rules.parameters import Value
 from ..schema import Signal, check_signals
 from .hooks import Hooks
 
@@ -20,6 +22,10 @@ if TYPE_CHECKING:
 
     from ..draft import Draft
     from .sampling import Sampling
+
+Request: TypeAlias = "Context | tuple[Context, Draft]"  # of a pass over pending tokens and a draft
+Drafting: TypeAlias = "Generator[Request, Pass, Draft]"  # yields what it asks for, and receives the pass
+Signals: TypeAlias = "dict[str, Tensor | np.ndarray]"  # a number of each node, by name
 
 
 @dataclass
@@ -44,8 +50,8 @@ class Unsent:
     tokens: list[int]
     parents: list[int]
     status: str | list[str] = "unsent"
-    logits: Sequence[Any] = ()
-    signals: dict[str, Any] = field(default_factory=dict)
+    logits: Sequence[Tensor] = ()
+    signals: Signals = field(default_factory=dict)
     source: str | list[str] = "model"
 
     def __post_init__(self) -> None:
@@ -92,11 +98,11 @@ class Verdict:
     status: list[str]
     u: np.ndarray | None = None
     token_u: float | None = None
-    p: Any = None
-    q: Any = None
-    token_p: Any = None
+    p: Tensor | np.ndarray | None = None
+    q: Tensor | np.ndarray | None = None
+    token_p: Tensor | float | None = None
     unsent: Unsent | None = None
-    signals: dict[str, Any] = field(default_factory=dict)
+    signals: Signals = field(default_factory=dict)
     own_p: np.ndarray | None = None
 
     def __post_init__(self) -> None:
@@ -171,7 +177,7 @@ class Method(Hooks):
     pseudocode: ClassVar[tuple[tuple[str, str], ...]] = ()
     only_greedy: ClassVar[bool] = False  # whether it has no rule for sampling
 
-    def __init_subclass__(cls, **options: Any) -> None:
+    def __init_subclass__(cls, **options: object) -> None:
         """A class that gives itself no name is called as its class is: ``LastWords`` is ``last_words``."""
         super().__init_subclass__(**options)
         if "name" not in cls.__dict__:
@@ -182,7 +188,7 @@ class Method(Hooks):
                 "guarantee"
             )
 
-    def __init__(self, **values: Any) -> None:
+    def __init__(self, **values: Value) -> None:
         declared = {p.name: p for p in self.parameters}
         for name in values:
             if name not in declared:
@@ -198,11 +204,11 @@ class Method(Hooks):
         return f"<{self.name}: {settings or 'no parameters'}{memory}>"
 
     @property
-    def values(self) -> dict[str, Any]:
+    def values(self) -> dict[str, Value]:
         """Every parameter with its value."""
         return {p.name: getattr(self, p.name) for p in self.parameters}
 
-    def _displayed(self) -> dict[str, Any]:
+    def _displayed(self) -> dict[str, Value]:
         """The parameters as `repr` shows them."""
         return self.values
 
@@ -238,7 +244,7 @@ class Method(Hooks):
         """A prompt begins: open contexts, forget the last prompt."""
         self.session = session
 
-    def draft(self, left: int) -> Draft | Generator[Any, Any, Draft]:
+    def draft(self, left: int) -> Draft | Drafting:
         """Propose tokens. `left` tokens may still be emitted, so at most ``left - 1`` lead to a pass.
 
         A method whose drafter is a model writes it as a generator: it yields a context that it opened, or
@@ -263,11 +269,11 @@ class Method(Hooks):
         assert scores is not None
         return judge(draft, scores, self.session)[0]
 
-    def learn(self, draft: Draft, result: Any, verdict: Verdict) -> None:
+    def learn(self, draft: Draft, result: Pass | None, verdict: Verdict) -> None:
         """A cycle was committed and decoding goes on: bring the drafter up to date."""
 
 
-def near(name: str, names: Any, otherwise: str) -> str:
+def near(name: str, names: Collection[str], otherwise: str) -> str:
     """The end of a sentence about an unknown name: what was probably meant, or what there is."""
     close = difflib.get_close_matches(str(name), list(names), n=3, cutoff=0.5)
     if close:

@@ -6,9 +6,8 @@ section 3.5.1 is just another draft model. Lossy by design.
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -18,7 +17,7 @@ from ..models.devices import send
 from ..rules.bild import BILD, goes_on, rolls_back
 from ..rules.parameters import Parameter
 from ..rules.speculative import chain_status
-from .base import Verdict
+from .base import Drafting, Verdict
 from .draft_model import DraftModelMethod
 from .sampling import FINAL, Sampling, draw
 
@@ -59,7 +58,7 @@ class BiLD(DraftModelMethod):
             return "exact up to ties"  # only a token of probability 1, the argmax, survives the review
         return "lossy"
 
-    def draft(self, left: int) -> Generator[Any, Any, Draft]:
+    def draft(self, left: int) -> Drafting:
         """Algorithm 1, lines 3-6, until line 7 or the cap (appendix 7.1.2: 10 tokens)."""
         # Without a review of the end, the small model may write the last token itself.
         n, stop = self.drafter.reach(self.cap, left - self.review_end)

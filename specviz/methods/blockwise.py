@@ -8,11 +8,10 @@ writes it itself.
 
 from __future__ import annotations
 
-from typing import Any
-
 from torch import Tensor
 
 from ..draft import Draft
+from ..models.protocols import Model, Pass
 from .base import Method, Parameter, Session, Verdict
 from .sampling import Sampling
 from .speculative import verify_greedy
@@ -52,7 +51,7 @@ class Blockwise(Method):
     def guarantee(self, sampling: Sampling, dtype: str) -> str:
         return "exact up to ties"
 
-    def hidden_layers(self, drafter: Any) -> tuple[int, ...]:
+    def hidden_layers(self, drafter: Model | None) -> tuple[int, ...]:
         return (-1,)
 
     def start(self, session: Session) -> None:
@@ -71,5 +70,6 @@ class Blockwise(Method):
         assert scores is not None
         return verify_greedy(draft, scores)
 
-    def learn(self, draft: Draft, result: Any, verdict: Verdict) -> None:
+    def learn(self, draft: Draft, result: Pass | None, verdict: Verdict) -> None:
+        assert result is not None
         self.state = result.hidden[-1][0][len(verdict.path)]  # of the root, or the node accepted last

@@ -18,6 +18,8 @@ import torch
 from torch import Tensor
 
 from ..errors import ModelError, ParameterError
+from ..models.protocols import Model
+from ..rules.parameters import Value
 from ..schema import Signal
 from .autoregressive import NOTHING, Autoregressive
 from .base import Parameter, Session, Verdict
@@ -68,7 +70,7 @@ class Calm(Autoregressive):
     decay: float
     first: int
 
-    def __init__(self, **values: Any) -> None:
+    def __init__(self, **values: Value) -> None:
         super().__init__(**values)
         self.exit_rule = self.sure
 
@@ -80,7 +82,7 @@ class Calm(Autoregressive):
         """Whether no token can leave: no confidence is above 1."""
         return threshold_at(self.threshold, self.decay, 0, 1) >= 1 and self.decay == 0
 
-    def prepare(self, target: Any) -> None:
+    def prepare(self, target: Model) -> None:
         if not getattr(target, "leaves", False):
             if self._stays:
                 return  # nothing is asked: every token runs to the end, on any model

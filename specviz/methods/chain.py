@@ -33,7 +33,7 @@ class Chain:
         self.factors = [pow(FACTOR, i + 1, 1 << 64) for i in range(length)]
 
     @property
-    def known(self) -> int:
+    def entries(self) -> int:
         """Runs that it holds."""
         return int((self.next != EMPTY).sum())
 

@@ -10,8 +10,6 @@ Lossy by design.
 from __future__ import annotations
 
 import math
-from collections.abc import Generator
-from typing import Any
 
 import numpy as np
 import torch
@@ -22,8 +20,9 @@ from ..errors import ParameterError
 from ..models.devices import send
 from ..rules import gap as rules
 from ..rules.gap import CM_ASD, WEIGHTS
+from ..rules.parameters import Value
 from ..schema import Signal
-from .base import Unsent, Verdict
+from .base import Drafting, Signals, Unsent, Verdict
 from .draft_model import DraftModelMethod, pair
 from .gap import verify_gap
 from .sampling import Sampling, exact_type
@@ -81,7 +80,7 @@ class CMASD(DraftModelMethod):
     adaptive_verification: bool
     controller: str
 
-    def __init__(self, **values: Any) -> None:
+    def __init__(self, **values: Value) -> None:
         super().__init__(**values)
         self.weights = tuple(getattr(self, name) for name in WEIGHTS)
         if words := rules.problem(self.values):
@@ -92,7 +91,7 @@ class CMASD(DraftModelMethod):
         no_gap = self.tau_base == 0 and (self.gamma == 0 or not self.adaptive_verification)
         return "exact up to ties" if no_gap or self.top_beta == 1 else "lossy"
 
-    def draft(self, left: int) -> Generator[Any, Any, Draft]:
+    def draft(self, left: int) -> Drafting:
         """Algorithm 1, lines 3-12."""
         self.unsent: Unsent | None = None
         n, stop = self.drafter.reach(self.k_max, left - 1)
@@ -109,7 +108,7 @@ class CMASD(DraftModelMethod):
             seen = [int(token) for token in drafted], sure
         return self.sent(tokens, rows, scores, seen, n, stop)
 
-    def one_by_one(self, n: int, stop: str) -> Generator[Any, Any, Draft]:
+    def one_by_one(self, n: int, stop: str) -> Drafting:
         """The early-stopping controller: the mean over what is drafted stands for the one over k_max tokens.
 
         Token i is sent if the window of the first i confidences, its own among them, has room for i tokens;
@@ -169,7 +168,7 @@ class CMASD(DraftModelMethod):
             k, stop = rules.sent(drafted[:end], window, self.session.eos, most, stop)
             self.session.control |= {"window": window, "confidence": mean}
             if k < n:
-                after = {"score": scores[k:], "met": np.zeros(n - k, bool)}
+                after: Signals = {"score": scores[k:], "met": np.zeros(n - k, bool)}
                 parents = list(range(k - 1, n - 1))
                 self.unsent = Unsent(
                     drafted[k:], parents, logits=list(rows[k:]), signals=after, source=self.drafter.source

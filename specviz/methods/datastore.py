@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import ParameterError, PromptError
+from ..models.protocols import Model
 from .files import read, write
 from .memory import fingerprint
 from .prefix_tree import END, merge
@@ -48,7 +49,7 @@ class Datastore:
         return len(self.tokens)
 
     @classmethod
-    def build(cls, path: str | Path, model: Any) -> Datastore:
+    def build(cls, path: str | Path, model: Model) -> Datastore:
         """The datastore of a text file in UTF-8, in the tokens of `model`.
 
         Raises
@@ -73,7 +74,7 @@ class Datastore:
             raise ParameterError(f"{path}: {error}") from None
 
     @classmethod
-    def open(cls, path: str | Path, model: Any) -> Datastore:
+    def open(cls, path: str | Path, model: Model) -> Datastore:
         """A saved datastore, or that of a text file, whichever the file is.
 
         Raises
@@ -91,13 +92,13 @@ class Datastore:
             saved = True
         return cls.load(path, model) if saved else cls.build(path, model)
 
-    def save(self, path: str | Path, model: Any) -> Path:
+    def save(self, path: str | Path, model: Model) -> Path:
         """Write it to a file; `model` is the one whose vocabulary it speaks."""
         about = {"specviz": "datastore", "vocabulary": fingerprint(model)}
         return write(path, {"tokens": self.tokens, "suffixes": self.suffixes}, about)
 
     @classmethod
-    def load(cls, path: str | Path, model: Any) -> Datastore:
+    def load(cls, path: str | Path, model: Model) -> Datastore:
         """Read what `save` wrote.
 
         Raises

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from ..draft import Draft
+from ..models.protocols import Pass
 from ..rules.speculative import reach
-from .base import Method, Session, Unsent, Verdict
+from .base import Drafting, Method, Request, Session, Unsent, Verdict
 from .sampling import DRAFT, draw, exact_type
 from .signals import confidence
 
@@ -25,7 +26,7 @@ class DraftModelMethod(Method):
         self.session = session
         self.drafter = drafter_of(session)
 
-    def learn(self, draft: Draft, result: Any, verdict: Verdict) -> None:
+    def learn(self, draft: Draft, result: Pass | None, verdict: Verdict) -> None:
         self.drafter.follow(len(verdict.path), verdict.token)
 
 
@@ -61,7 +62,7 @@ class DraftModel:
     def chain(
         self, n: int, stop: str, goes_on: Callable[[float], bool] | None = None, reason: str = "unsure",
         q_signal: bool = False,
-    ) -> Generator[Any, Any, Draft]:  # fmt: skip
+    ) -> Drafting:  # fmt: skip
         """n tokens, drawn as the target draws (same temperature, top-k and top-p), without looking at them.
 
         Leviathan et al. 2023, Algorithm 1, lines 1-5: q_i from the small model, x_i from q_i.
@@ -117,7 +118,7 @@ class DraftModel:
             torch.cat(tokens), q=q_all, logits=scores, signals=signals, source=self.source, stop=stop
         )
 
-    def block(self, n: int) -> Generator[Any, Any, tuple[Tensor, Tensor]]:
+    def block(self, n: int) -> Generator[Request, Pass, tuple[Tensor, Tensor]]:
         """n greedy tokens [n] and the logits that they were chosen from [n, vocabulary], without a look."""
         tokens: list[Tensor] = []
         rows: list[Tensor] = []
@@ -128,7 +129,7 @@ class DraftModel:
             self.context.extend(tokens[-1])
         return torch.cat(tokens), torch.stack(rows)
 
-    def predict(self) -> Generator[Any, Any, Tensor]:
+    def predict(self) -> Generator[Request, Pass, Tensor]:
         """The drafter's logits after the committed text and what it drafted, [vocabulary].
 
         The pass is asked for by yielding the context: the loop runs it, for all rows of a batch at once.
@@ -167,21 +168,21 @@ class SlotDraft(DraftModel):
         self.slots_used = 0
         return self.slots_wanted, stop
 
-    def block(self, n: int) -> Generator[Any, Any, tuple[Tensor, Tensor]]:
+    def block(self, n: int) -> Generator[Request, Pass, tuple[Tensor, Tensor]]:
         """As `DraftModel.block`, in one pass."""
         rows = yield from self.fill(n)
         tokens = rows.argmax(-1)
         self.context.extend(tokens)  # not computed: those that stay are read as text by the next pass
         return tokens, rows
 
-    def predict(self) -> Generator[Any, Any, Tensor]:
+    def predict(self) -> Generator[Request, Pass, Tensor]:
         """The next slot's logits, [vocabulary]; the first one's pass fills all that `reach` allowed."""
         if self.rows is None:
             self.rows = yield from self.fill(self.slots_wanted)
         self.slots_used += 1
         return self.rows[self.slots_used - 1]
 
-    def fill(self, n: int) -> Generator[Any, Any, Tensor]:
+    def fill(self, n: int) -> Generator[Request, Pass, Tensor]:
         """What n slots after the committed text predict, [n, vocabulary]."""
         result = yield self.context, Draft.chain(self.session.drafter.slots[:n])
         # Row 0 stands at the last written token: it was not taught to say anything.

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import numpy as np
 import torch
@@ -27,13 +27,18 @@ from torch import Tensor
 from ..draft import Draft
 from ..errors import ParameterError
 from ..models.devices import send
+from ..models.protocols import Model, Pass
 from ..paths import folder
+from ..rules.parameters import Value
 from ..schema import Signal
 from .base import Parameter, Session, Unsent, Verdict
 from .kinds import SampledTreeMethod
 from .sampling import ACCEPT, DRAFT, FINAL, Sampling, exact_type, located
 from .template import MOST, Template, read
 from .tree import bring, judge, judge_drawn
+
+if TYPE_CHECKING:
+    from ..models.eagle_model import EagleModel
 
 WIDEST = 64  # children of a node
 
@@ -87,7 +92,7 @@ class Eagle(SampledTreeMethod):
     needs_draft = True
     drafts_with = "eagle"
     reads_prompt = True
-    law_check_params: ClassVar[dict[str, Any]] = {"draft_size": 2, "depth": 1, "branches": 3}
+    law_check_params: ClassVar[dict[str, Value]] = {"draft_size": 2, "depth": 1, "branches": 3}
     size = "draft_size"
     draft_size: int
     tree: str
@@ -95,7 +100,7 @@ class Eagle(SampledTreeMethod):
     branches: int
     template: str
 
-    def __init__(self, **values: Any) -> None:
+    def __init__(self, **values: Value) -> None:
         super().__init__(**values)
         self.paths = []
         if self.tree == "static":
@@ -117,8 +122,8 @@ class Eagle(SampledTreeMethod):
     def guarantee(self, sampling: Sampling, dtype: str) -> str:
         return "exact up to ties" if sampling.greedy else "exact"
 
-    def hidden_layers(self, drafter: Any) -> tuple[int, ...]:
-        return tuple(drafter.layers)
+    def hidden_layers(self, drafter: Model | None) -> tuple[int, ...]:
+        return tuple(cast("EagleModel", drafter).layers)
 
     def start(self, session: Session) -> None:
         self.session = session
@@ -184,8 +189,9 @@ class Eagle(SampledTreeMethod):
         verdict.unsent = self.unsent if len(draft) else None
         return verdict
 
-    def learn(self, draft: Draft, result: Any, verdict: Verdict) -> None:
+    def learn(self, draft: Draft, result: Pass | None, verdict: Verdict) -> None:
         """The target's own states take the place of those that the drafter made up."""
+        assert result is not None
         rows = [0, *(node + 1 for node in verdict.path)]
         states = self._side_by_side({layer: rows[0] for layer, rows in result.hidden.items()})
         tokens = [*(verdict.tokens[node] for node in verdict.path), verdict.token]
@@ -413,18 +419,10 @@ def without_replacement(
 
 @dataclass(frozen=True)
 class Ranks:
-    """A level of a template.
+    """A level of a template."""
 
-    Attributes
-    ----------
-    kept : array of bool [m, k]
-        Which of the k likeliest children of each node that is read the template has.
-    parents : array of int [m]
-        The nodes that are read, by their places among the children of the level above.
-    """
-
-    kept: np.ndarray
-    parents: np.ndarray
+    kept: np.ndarray  # bool [m, k]: which of the likeliest children of each node that is read it has
+    parents: np.ndarray  # int [m]: the nodes that are read, by place among the children of the level above
 
 
 def ranked(template: Template, levels: int) -> list[Ranks]:

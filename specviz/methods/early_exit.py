@@ -7,8 +7,7 @@ the block it computes those of every layer, so that nothing that stays was made 
 
 from __future__ import annotations
 
-from typing import Any
-
+from ..models.protocols import Model
 from .base import Parameter
 from .bild import BiLD
 
@@ -27,5 +26,5 @@ class EarlyExit(BiLD):
     needs_draft = False
     layers: int
 
-    def drafter_of(self, target: Any) -> Any:
+    def drafter_of(self, target: Model) -> Model:
         return target.first(self.layers)

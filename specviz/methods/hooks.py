@@ -6,10 +6,16 @@ writes itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any, ClassVar
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, ClassVar, Self
 
 from ..errors import ParameterError
+from ..rules.parameters import Value
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ..models.protocols import ExitRule, Model
 
 ADDITIONS = {  # drafters trained on top of one target, in words
     "heads": "heads on the target",
@@ -24,8 +30,10 @@ class Hooks:
     """Optional declarations and hooks, each with its default."""
 
     name: ClassVar[str] = ""
-    exact: ClassVar[dict[str, Any]] = {}  # parameters with which a lossy method is exact: the audit sets them
-    law_check_params: ClassVar[dict[str, Any]] = {}  # parameters small enough to enumerate the sampling law
+    exact: ClassVar[
+        dict[str, Value]
+    ] = {}  # parameters with which a lossy method is exact: the audit sets them
+    law_check_params: ClassVar[dict[str, Value]] = {}  # parameters small enough to enumerate the sampling law
     files: ClassVar[tuple[str, ...]] = ()  # parameters that name a file tied to one vocabulary
     needs_draft: ClassVar[bool] = False
     drafts_with: ClassVar[str] = "model"  # the kind of drafter that it needs: model, heads or eagle
@@ -34,40 +42,40 @@ class Hooks:
     canvas: ClassVar[bool] = False  # whether it writes masked canvases of a diffusion model, and only those
     streams: ClassVar[bool] = False  # whether it decodes sources that arrive in updates: see `StreamMethod`
     reads_prompt: ClassVar[bool] = False  # whether the prefill returns `hidden_layers` in `Session.states`
-    exit_rule: Callable[[Any], bool] | None = None  # whether the target's pass ends after a layer
+    exit_rule: ExitRule | None = None  # whether the target's pass ends after a layer
     extra_cache_slots: int = 0  # slots for side branches, beyond the tokens that may still be emitted
     learned_top_k: int = 0  # successors that it learns from each row: record="all" keeps as many
 
     @property
-    def memory(self) -> dict[str, Any] | None:
+    def memory(self) -> dict[str, Value] | None:
         """What it remembers of earlier texts: state (cold, warm), keep, known, bytes; None if nothing."""
         return None
 
-    def save(self, path: Any, model: Any) -> Any:
+    def save(self, path: str | Path, model: Model) -> Path:
         """Write the memory to a file; see `specviz.methods.memory`."""
         raise ParameterError(f"{self.name} remembers nothing from text to text")
 
-    def load(self, path: Any, model: Any) -> None:
+    def load(self, path: str | Path, model: Model) -> None:
         """Start from a saved memory."""
         raise ParameterError(f"{self.name} remembers nothing from text to text")
 
-    def like(self, other: Any) -> None:
+    def like(self, other: Self) -> None:
         """Copy the memory of another method of the same kind."""
 
-    def prepare(self, target: Any) -> None:
+    def prepare(self, target: Model) -> None:
         """A run with this model begins: refuse here, before any work, what does not fit it."""
 
     @classmethod
-    def suited(cls, drafters: Iterable[Any]) -> list[Any]:
+    def suited(cls, drafters: Iterable[Model]) -> list[Model | None]:
         """Those of `drafters` that the method can draft with; [None] if it needs none."""
         if not cls.needs_draft:
             return [None]
         return [d for d in drafters if cls.drafts_with == (d.kind if d.kind in ADDITIONS else "model")]
 
-    def drafter_of(self, target: Any) -> Any:
+    def drafter_of(self, target: Model) -> Model | None:
         """The part of the target that drafts, for methods without a draft model; None if there is none."""
         return None
 
-    def hidden_layers(self, drafter: Any) -> tuple[int, ...]:
+    def hidden_layers(self, drafter: Model | None) -> tuple[int, ...]:
         """Layers of the target whose states every pass returns, when it drafts with `drafter`."""
         return ()

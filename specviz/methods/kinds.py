@@ -5,8 +5,7 @@ Methods that write canvases are `specviz.methods.unmasking.Unmasking`.
 
 from __future__ import annotations
 
-from typing import Any
-
+from ..rules.parameters import Value
 from .base import Method
 
 CALIBRATED = "calibrated"  # in place of a draft size: the best one that was measured on this device
@@ -23,13 +22,13 @@ class SizedMethod(Method):
         Whether none was taken yet.
     """
 
-    def __init__(self, **values: Any) -> None:
+    def __init__(self, **values: Value) -> None:
         self.calibrated = self.unsized = values.get(self.size) == CALIBRATED
         if self.unsized:
             del values[self.size]
         super().__init__(**values)
 
-    def _displayed(self) -> dict[str, Any]:
+    def _displayed(self) -> dict[str, Value]:
         return super()._displayed() | ({self.size: CALIBRATED} if self.unsized else {})
 
     def resize(self, nodes: int) -> None:

@@ -22,6 +22,8 @@ import numpy as np
 from torch import Tensor
 
 from ..draft import ROOT, Draft
+from ..models.protocols import Pass
+from ..rules.parameters import Value
 from ..schema import Signal
 from .base import Parameter, Session, Unsent, Verdict
 from .memory import KEEP, Remembering
@@ -82,7 +84,7 @@ class Lookahead(Remembering):
     guesses: int
     from_text: bool
 
-    def __init__(self, **values: Any) -> None:
+    def __init__(self, **values: Value) -> None:
         super().__init__(**values)
         self.extra_cache_slots = self.draft_size
 
@@ -139,7 +141,7 @@ class Lookahead(Remembering):
         verdict.unsent = self.unsent if len(draft) and self.unsent.tokens else None
         return verdict
 
-    def learn(self, draft: Draft, result: Any, verdict: Verdict) -> None:
+    def learn(self, draft: Draft, result: Pass | None, verdict: Verdict) -> None:
         grams = self.ahead.move(int(self.text[self.length - 1]), self.after[: self.cells])
         assert verdict.token is not None
         new = [*(verdict.tokens[node] for node in verdict.path), verdict.token]

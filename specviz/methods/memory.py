@@ -5,12 +5,14 @@ from __future__ import annotations
 import copy
 import hashlib
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
 import numpy as np
 
 from ..errors import ModelError, ParameterError
-from .base import Method, Parameter, Session
+from ..models.protocols import Model
+from ..rules.parameters import Value
+from .base import Parameter, Session
 from .files import read, write
 from .kinds import SizedMethod
 
@@ -29,7 +31,7 @@ class Memory(Protocol):
     """What a method remembers."""
 
     @property
-    def known(self) -> int:
+    def entries(self) -> int:
         """Entries that hold something."""
 
     @property
@@ -61,7 +63,7 @@ class Remembering(SizedMethod):
         """An empty memory."""
         raise NotImplementedError
 
-    def prepare(self, target: Any) -> None:
+    def prepare(self, target: Model) -> None:
         """Take up the memory, or begin a new one.
 
         Raises
@@ -88,20 +90,19 @@ class Remembering(SizedMethod):
             for name, array in self.store.arrays().items():
                 array[...] = self.loaded[name]
 
-    def like(self, other: Method) -> None:
+    def like(self, other: Self) -> None:
         """Take over a copy of what another one remembers."""
-        assert isinstance(other, Remembering)
         self.store, self.vocabulary = copy.deepcopy(other.store), other.vocabulary
         self.loaded = other.loaded  # never written to
 
     @property
-    def memory(self) -> dict[str, Any]:
-        entries = self.store.known if self.store is not None else 0
+    def memory(self) -> dict[str, Value]:
+        entries = self.store.entries if self.store is not None else 0
         warm = bool(entries) or self.loaded is not None
         size = self.store.bytes if self.store is not None else 0
         return {"state": "warm" if warm else "cold", "keep": self.keep, "known": entries, "bytes": size}
 
-    def save(self, path: str | Path, model: Any) -> Path:
+    def save(self, path: str | Path, model: Model) -> Path:
         """Write what is remembered to a file; `model` is the one whose vocabulary it speaks.
 
         Raises
@@ -115,7 +116,7 @@ class Remembering(SizedMethod):
         about |= {name: str(getattr(self, name)) for name in self.shape}
         return write(path, self.store.arrays(), about)
 
-    def load(self, path: str | Path, model: Any) -> None:
+    def load(self, path: str | Path, model: Model) -> None:
         """Start from what was saved.
 
         Raises
@@ -152,7 +153,7 @@ class Remembering(SizedMethod):
         self._begin(model.vocabulary)
 
 
-def fingerprint(model: Any) -> str:
+def fingerprint(model: Model) -> str:
     """A digest of what a model's token ids mean."""
     digest = hashlib.sha256(str(model.vocabulary).encode())
     for token in range(model.vocabulary):

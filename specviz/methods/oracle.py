@@ -6,16 +6,13 @@ for every token, so nothing is saved: it is a measurement. Lossy by design.
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from typing import Any
-
 import torch
 from torch import Tensor
 
 from ..draft import Draft
 from ..models.devices import send
 from ..schema import Signal
-from .base import Parameter, Session, Verdict
+from .base import Drafting, Parameter, Session, Verdict
 from .draft_model import DraftModelMethod
 from .sampling import Sampling
 
@@ -54,7 +51,7 @@ class Oracle(DraftModelMethod):
         super().start(session)
         self.written = self.engaged = 0
 
-    def draft(self, left: int) -> Generator[Any, Any, Draft]:
+    def draft(self, left: int) -> Drafting:
         n, stop = self.drafter.reach(1, left)
         if n == 0:
             return Draft.empty(stop)

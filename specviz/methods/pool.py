@@ -27,7 +27,7 @@ class Pool:
         self.clock = np.zeros(1, np.uint32)
 
     @property
-    def known(self) -> int:
+    def entries(self) -> int:
         """N-grams that it holds."""
         return int(np.count_nonzero(self.met))
 

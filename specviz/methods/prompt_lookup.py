@@ -9,8 +9,6 @@ for its loop could not stop inside a block.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -18,7 +16,9 @@ from torch import Tensor
 from ..draft import Draft
 from ..errors import ParameterError
 from ..models.devices import send
+from ..models.protocols import Pass
 from ..rules.ngrams import PROMPT_LOOKUP, lookup, problem
+from ..rules.parameters import Value
 from .base import Session, Verdict
 from .kinds import SizedMethod
 from .sampling import ACCEPT, FINAL, Sampling
@@ -49,7 +49,7 @@ class PromptLookup(SizedMethod):
     ngram_min: int
     draft_length: int
 
-    def __init__(self, **values: Any) -> None:
+    def __init__(self, **values: Value) -> None:
         super().__init__(**values)
         if words := problem(self.values):
             raise ParameterError(words)
@@ -80,7 +80,7 @@ class PromptLookup(SizedMethod):
         u, last = self.session.uniforms(ACCEPT, n), float(self.session.uniforms(FINAL, 1)[0])
         return verify_sampled(Draft.chain(tokens, q=q), p, u, last)
 
-    def learn(self, draft: Draft, result: Any, verdict: Verdict) -> None:
+    def learn(self, draft: Draft, result: Pass | None, verdict: Verdict) -> None:
         new = [verdict.tokens[node] for node in verdict.path]
         new += [] if verdict.token is None else [verdict.token]
         self.text[self.length : self.length + len(new)] = new

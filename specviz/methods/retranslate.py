@@ -7,8 +7,6 @@ decoding). The output of the update before is the draft of this one. Lossy where
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -16,7 +14,9 @@ from torch import Tensor
 from ..draft import Draft
 from ..errors import ModelError, ParameterError
 from ..models.devices import send
+from ..models.protocols import Model
 from ..rules import retranslation as rules
+from ..rules.parameters import Value
 from ..rules.retranslation import RETRANSLATE, biased
 from ..rules.speculative import chain_status, next_origin
 from .base import Parameter, Session, Verdict
@@ -85,7 +85,7 @@ class Retranslate(StreamMethod):
     source_language: str
     target_language: str
 
-    def __init__(self, **values: object) -> None:
+    def __init__(self, **values: Value) -> None:
         super().__init__(**values)
         if self.template not in TEMPLATES and self.template.count("{source}") != 1:
             raise ParameterError(
@@ -96,7 +96,7 @@ class Retranslate(StreamMethod):
             if not getattr(self, slot).strip():
                 raise ParameterError(f"{slot} is empty: name a language, as the model's prompt would")
 
-    def prepare(self, target: Any) -> None:
+    def prepare(self, target: Model) -> None:
         if target.kind != "causal":
             raise ModelError(
                 f"{self.name} goes on from the part of a prompt that has not changed, and {target.name} is "

@@ -6,14 +6,11 @@ Its drafter fills all places in one pass; here it is that or any draft model. Lo
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from typing import Any
-
 from torch import Tensor
 
 from ..draft import Draft
 from ..rules.gap import SPECDEC
-from .base import Verdict
+from .base import Drafting, Verdict
 from .draft_model import DraftModelMethod
 from .gap import verify_gap
 from .kinds import SizedMethod
@@ -53,7 +50,7 @@ class SpecDec(SizedMethod, DraftModelMethod):
         strict = self.top_beta == 1 or self.tau_base == 0  # only what is as likely as the likeliest passes
         return "exact up to ties" if strict else "lossy"
 
-    def draft(self, left: int) -> Generator[Any, Any, Draft]:
+    def draft(self, left: int) -> Drafting:
         n, stop = self.drafter.reach(self.draft_length, left - 1)
         if n == 0:
             return Draft.empty(stop)

@@ -23,6 +23,8 @@ from typing import Any
 import numpy as np
 
 from ..errors import ParameterError
+from ..models.protocols import Model
+from ..rules.parameters import Value
 from .base import Parameter
 from .chain import Chain
 from .datastore import REMEDY, Datastore
@@ -76,7 +78,7 @@ class Spectra(Lookahead):
     external: Datastore | None = None
     opened_for: Any = None  # the model in whose tokens it is
 
-    def __init__(self, **values: Any) -> None:
+    def __init__(self, **values: Value) -> None:
         super().__init__(**values)
         if self.run >= self.ngram:
             raise ParameterError(f"run must be less than ngram, got {self.run} and {self.ngram}")
@@ -86,7 +88,7 @@ class Spectra(Lookahead):
     def fresh(self, vocabulary: int) -> Internal:
         return Internal(vocabulary, self.guesses, self.ngram, self.run)
 
-    def prepare(self, target: Any) -> None:
+    def prepare(self, target: Model) -> None:
         if self.datastore and self.opened_for is not target:
             self.external, self.opened_for = Datastore.open(self.datastore, target), target
         super().prepare(target)
@@ -123,9 +125,9 @@ class Internal:
         self.get = self.pool.get
 
     @property
-    def known(self) -> int:
+    def entries(self) -> int:
         """N-grams that they hold."""
-        return self.pool.known + self.chain.known
+        return self.pool.entries + self.chain.entries
 
     @property
     def bytes(self) -> int:

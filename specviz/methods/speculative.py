@@ -7,9 +7,6 @@ Sampling", Algorithm 2). Both give the same rule; line numbers below are Leviath
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from typing import Any
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -25,7 +22,7 @@ from ..rules.speculative import (
     next_origin,
     residual,
 )
-from .base import Verdict
+from .base import Drafting, Verdict
 from .draft_model import DraftModelMethod
 from .kinds import SizedMethod
 from .sampling import ACCEPT, FINAL, Sampling, draw, exact_type
@@ -62,7 +59,7 @@ class Speculative(SizedMethod, DraftModelMethod):
         # law of the output is the target's (Leviathan, theorem in appendix A.1), whatever a draw rounds to.
         return "exact up to ties" if sampling.greedy else "exact"
 
-    def draft(self, left: int) -> Generator[Any, Any, Draft]:
+    def draft(self, left: int) -> Drafting:
         # The target adds a token to every draft, so one token of what is left is its own.
         n, stop = self.drafter.reach(self.draft_length, left - 1)
         goes_on = (lambda p: not is_unsure(p, self.stop)) if self.stop else None

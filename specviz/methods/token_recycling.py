@@ -8,12 +8,13 @@ prefill keeps no logits. It holds no probabilities, so nodes have no score.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from torch import Tensor
 
 from ..draft import ROOT, Draft
+from ..models.protocols import Pass
+from ..rules.parameters import Value
 from ..rules.store import EMPTY, Adjacency
 from ..schema import Signal
 from .base import Parameter, Session, Verdict
@@ -62,7 +63,7 @@ class TokenRecycling(Remembering):
     candidates: int
     template: str
 
-    def __init__(self, **values: Any) -> None:
+    def __init__(self, **values: Value) -> None:
         super().__init__(**values)
         if self.template:
             paths = read(Path(self.template), self.candidates)
@@ -110,7 +111,7 @@ class TokenRecycling(Remembering):
         verdict, (self.lesson,) = judge(draft, scores, self.session, tokens, best=tokens[:, 0])
         return verdict
 
-    def learn(self, draft: Draft, result: Any, verdict: Verdict) -> None:
+    def learn(self, draft: Draft, result: Pass | None, verdict: Verdict) -> None:
         self.store.learn(np.append(self.root, draft.tokens), self.lesson)  # rejected nodes too, in order
         self.store.forget(self.ends)
         assert verdict.token is not None

@@ -7,12 +7,12 @@ parameter's meaning says what is read into it: ``score``, ``root_token``.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from torch import Tensor
 
 from ..draft import ROOT, Draft
+from ..models.protocols import Pass
+from ..rules.parameters import Value
 from ..rules.store import EMPTY, UNISPEC, Growth, Store, grow
 from ..schema import Signal
 from .base import Session, Unsent, Verdict
@@ -55,7 +55,7 @@ class UniSpec(Remembering):
     score: str
     root_token: str
 
-    def __init__(self, **values: Any) -> None:
+    def __init__(self, **values: Value) -> None:
         super().__init__(**values)
         self.extra_cache_slots, self.learned_top_k = self.draft_size, self.candidates
 
@@ -90,7 +90,7 @@ class UniSpec(Remembering):
         verdict.unsent = self.unsent if len(draft) else None
         return verdict
 
-    def learn(self, draft: Draft, result: Any, verdict: Verdict) -> None:
+    def learn(self, draft: Draft, result: Pass | None, verdict: Verdict) -> None:
         tokens, p = self.lesson
         self.store.learn(np.append(self.root, draft.tokens), tokens, p)  # lines 38-44, rejected nodes too
         self.store.forget(self.ends)

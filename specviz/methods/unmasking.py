@@ -18,6 +18,7 @@ import torch
 from ..draft import Draft
 from ..errors import ModelError, ParameterError
 from ..rules.cells import COARSE, FINE
+from ..rules.parameters import Value
 from .base import Method, Parameter, Session, Verdict
 from .sampling import Sampling
 
@@ -183,17 +184,12 @@ class Unmasking(Method):
         """Most canvases of a draft, the root apart."""
         return 0
 
-    def policy(self) -> dict[str, Any]:
+    def policy(self) -> dict[str, Value]:
         """How its canvases are opened; runs compare where these are equal."""
         return {"block": self.block, "cache": self.cache, "refresh": self.refresh}
 
     def fits(self, length: int) -> None:
-        """Check that a canvas of so many cells can be written.
-
-        Raises
-        ------
-        ParameterError
-        """
+        """Check that a canvas of so many cells can be written (`ParameterError`)."""
 
     def start(self, session: Session) -> None:
         self.session = session
@@ -236,12 +232,7 @@ def placed(
 
 
 def check_length(method: Method, length: int, least: int, what: str) -> None:
-    """Refuse a canvas that is shorter than what a method places in one pass.
-
-    Raises
-    ------
-    ParameterError
-    """
+    """Refuse a canvas that is shorter than what a method places in one pass (`ParameterError`)."""
     if length < least:
         raise ParameterError(
             f"{method.name}: {what} of {least} is more than the canvas' {length} cells; lower it, or raise "

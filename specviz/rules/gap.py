@@ -9,13 +9,12 @@ paper the text parameters stand for.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Iterable, Sequence
 
 import numpy as np
 
 from .arrays import Array, Number
-from .parameters import Parameter
+from .parameters import Parameter, Settings
 
 TOP_BETA = Parameter(
     "top_beta", 3, 1, None, "tokens", "An accepted token is one of so many likeliest ones of the target.", "β"
@@ -62,7 +61,7 @@ WEIGHTS = ("w_entropy", "w_margin", "w_softmax", "w_variance")
 ROUNDING = 1e-5  # three thirds in five digits sum to less than 1
 
 
-def problem(values: Mapping[str, Any]) -> str:
+def problem(values: Settings) -> str:
     """Why values of CM-ASD's parameters do not fit together; empty if they do."""
     weights = {name: values[name] for name in WEIGHTS}
     total = sum(weights.values())
@@ -108,7 +107,7 @@ def blend(signals: Iterable[tuple[float, Array]]) -> Array:
     return sum(weight * signal for weight, signal in signals).clip(0, 1)  # type: ignore[union-attr]
 
 
-def confidence(signals: np.ndarray, vocabulary: int, values: Mapping[str, Any]) -> np.ndarray:
+def confidence(signals: np.ndarray, vocabulary: int, values: Settings) -> np.ndarray:
     """C_t from recorded signals, as `specviz.methods.signals.ensemble` computes it from logits.
 
     Parameters
@@ -135,7 +134,7 @@ def confidence(signals: np.ndarray, vocabulary: int, values: Mapping[str, Any]) 
 # -- the window --------------------------------------------------------------------------------------
 
 
-def window(mean: float, values: Mapping[str, Any]) -> int:
+def window(mean: float, values: Settings) -> int:
     """k_j = min(k_max, max(k_min, ⌊α C̄ k_max⌋)), section III (b)."""
     k_max: int = values["k_max"]
     return min(k_max, max(values["k_min"], math.floor(values["alpha"] * mean * k_max)))
@@ -160,7 +159,7 @@ def sent(tokens: Sequence[int], window: int, eos: Collection[int], most: int, st
 # -- the verdict -------------------------------------------------------------------------------------
 
 
-def threshold(confidence: Number, values: Mapping[str, Any]) -> Number:
+def threshold(confidence: Number, values: Settings) -> Number:
     """τ_t of each node (line 16), in nats."""
     moved = confidence if values["gap"] == "as_described" else 1 - confidence
     return values["tau_base"] + (values["gamma"] if values["adaptive_verification"] else 0.0) * moved

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from typing import Any
+from collections.abc import Collection
 
 import numpy as np
 
-from .parameters import Parameter
+from .parameters import Parameter, Settings
 
 PROMPT_LOOKUP = (
     Parameter("ngram_max", 3, 1, 16, "tokens", "Longest run of last tokens that is looked for."),
@@ -16,16 +15,14 @@ PROMPT_LOOKUP = (
 )
 
 
-def problem(values: Mapping[str, Any]) -> str:
+def problem(values: Settings) -> str:
     """Why values of the parameters do not fit together; empty if they do."""
     if values["ngram_min"] > values["ngram_max"]:
         return f"ngram_min must be at most ngram_max, got {values['ngram_min']} and {values['ngram_max']}"
     return ""
 
 
-def lookup(
-    text: np.ndarray, values: Mapping[str, Any], left: int, eos: Collection[int]
-) -> tuple[np.ndarray, str]:
+def lookup(text: np.ndarray, values: Settings, left: int, eos: Collection[int]) -> tuple[np.ndarray, str]:
     """The draft after a text, and why it is no longer.
 
     Parameters

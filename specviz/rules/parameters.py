@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from ..errors import ParameterError
+
+Value: TypeAlias = Any  # of a parameter: bool, int, float or str
+Settings: TypeAlias = Mapping[str, Value]  # the parameters of a method, by name
 
 
 @dataclass(frozen=True)
@@ -33,7 +37,7 @@ class Parameter:
     """
 
     name: str
-    default: Any
+    default: Value
     low: float | None = None
     high: float | None = None
     unit: str = ""
@@ -41,7 +45,7 @@ class Parameter:
     symbol: str = ""
     choices: tuple[str, ...] = ()
 
-    def check(self, value: Any) -> Any:
+    def check(self, value: Value) -> Value:
         """The value in the parameter's type.
 
         Raises

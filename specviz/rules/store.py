@@ -8,14 +8,13 @@ arrays, so that a run can be replayed from its record.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from ..draft import ROOT, Draft
-from .parameters import Parameter
+from .parameters import Parameter, Settings
 
 EMPTY = -1
 GHOSTS = 12  # most unsent candidates that are recorded, best first
@@ -56,7 +55,7 @@ class Adjacency:
         self.tokens = np.full((vocabulary, k), EMPTY, np.int32)
 
     @property
-    def known(self) -> int:
+    def entries(self) -> int:
         """Tokens that have a successor."""
         return int((self.tokens[:, 0] != EMPTY).sum())
 
@@ -140,7 +139,7 @@ class Growth:
     neighbours: bool = True
 
     @classmethod
-    def of(cls, values: Mapping[str, Any], left: int) -> Growth:
+    def of(cls, values: Settings, left: int) -> Growth:
         """By UniSpec's parameters, no deeper than what may be emitted with the target's own token."""
         return cls(
             min(values["depth"], left - 1), values["candidates"],

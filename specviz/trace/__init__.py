@@ -20,18 +20,6 @@ from specviz.trace.text import whole_characters
 from specviz.trace.trace import Trace, is_trace, listed
 
 __all__ = [
-    "KEYS",
-    "PARTIAL",
-    "Counts",
-    "Reading",
-    "Recorder",
-    "Trace",
-    "Written",
-    "arrow_schema",
-    "is_trace",
-    "listed",
-    "read_counts",
-    "validate",
-    "whole_characters",
-    "written",
-]
+    "KEYS", "PARTIAL", "Counts", "Reading", "Recorder", "Trace", "Written", "arrow_schema", "is_trace",
+    "listed", "read_counts", "validate", "whole_characters", "written",
+]  # fmt: skip

@@ -9,6 +9,7 @@ from typing import Any
 from specviz.errors import TraceError
 from specviz.files import write_text
 from specviz.trace.counts import SUMS, Counts
+from specviz.trace.files import Record
 
 
 def write_aiperf(counts: Counts, path: Path, force: bool = False) -> Path:
@@ -41,8 +42,8 @@ def write_aiperf(counts: Counts, path: Path, force: bool = False) -> Path:
     return write_text(path, "\n".join(lines) + "\n", force)
 
 
-def _record(number: int, row: dict[str, Any], steps: Any, most: int | None) -> dict[str, Any]:
-    metadata: dict[str, Any] = {
+def _record(number: int, row: Record, steps: Any, most: int | None) -> Record:
+    metadata: Record = {
         "session_num": number, "conversation_id": row["id"], "turn_index": 0, "worker_id": "specviz",
         "record_processor_id": "specviz", "benchmark_phase": "profiling", "was_cancelled": False,
     }  # fmt: skip
@@ -58,7 +59,7 @@ def _record(number: int, row: dict[str, Any], steps: Any, most: int | None) -> d
     ):
         if row[column] is not None:
             metrics[tag] = {"value": row[column] * scale, "unit": unit}
-    request: dict[str, Any] = {"metadata": metadata, "metrics": metrics}
+    request: Record = {"metadata": metadata, "metrics": metrics}
     accepted, drafted, n = int(row["accepted"]), int(row["drafted"]), int(row["drafts"] or 0)
     if n and steps is not None:
         some = steps[steps["drafted"].isna() | (steps["drafted"] > 0)]

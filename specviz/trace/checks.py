@@ -15,7 +15,7 @@ import numpy as np
 
 from specviz import files, schema
 from specviz.errors import TraceError
-from specviz.trace.files import KEY, KEYS, TOKEN_COLUMNS, arrow_schema, dump
+from specviz.trace.files import KEY, KEYS, TOKEN_COLUMNS, Record, arrow_schema, dump
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -33,7 +33,7 @@ TEXT_LIMIT = 1 << 20  # ... and of a source text: more than contexts hold
 # ---------------------------------------------------------------- metadata
 
 
-def check_run(run: Any, where: str) -> dict[str, Any]:
+def check_run(run: Any, where: str) -> Record:
     """The run's metadata, if every field is of the type it should be."""
     from specviz.trace.metadata import Run
 
@@ -50,13 +50,13 @@ def check_run(run: Any, where: str) -> dict[str, Any]:
     return {name: dict(checked).get(name) for name in schema.RUN_FIELDS}
 
 
-def plain_run(run: Mapping[str, Any]) -> dict[str, Any]:
+def plain_run(run: Mapping[str, Any]) -> Record:
     """The metadata of a run of this process as its file would give them: every field, as plain data."""
     plain = json.loads(dump(run))
     return {name: plain.get(name) for name in schema.RUN_FIELDS}
 
 
-def load_metadata(metadata: dict[bytes, bytes] | None, where: str) -> dict[str, Any]:
+def load_metadata(metadata: dict[bytes, bytes] | None, where: str) -> Record:
     text = (metadata or {}).get(KEY)
     if text is None:
         raise TraceError(f"{where} is not a specviz trace (its metadata has no '{KEY.decode()}')")
@@ -138,7 +138,7 @@ def plain_message(metadata: bytes) -> bool:
 # ---------------------------------------------------------------- columns
 
 
-def list_sizes(column: Any) -> np.ndarray:
+def list_sizes(column: pa.ChunkedArray) -> np.ndarray:
     """Length of each row's list, -1 for null."""
     import pyarrow.compute as pc
 

@@ -13,10 +13,11 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from specviz.errors import ParameterError, TraceError
 from specviz.trace.counts import STEP, SUMS, Counts, request_table, step_table
+from specviz.trace.files import Record
 
 PREFIX = "vllm:spec_decode_num_"
 DRAFTS, DRAFTED, ACCEPTED = (PREFIX + name for name in ("drafts", "draft_tokens", "accepted_tokens"))
@@ -82,7 +83,7 @@ def read_counters(path: Path, since: Path | None = None, plain: bool = False) ->
     for i, engine in enumerate(engines):
         drafts, drafted, accepted = (engine.value[name] for name in (DRAFTS, DRAFTED, ACCEPTED))
         output, prefills = (engine.value.get(name) for name in (OUTPUT, PREFILLS))
-        row: dict[str, Any] = {"id": ", ".join(f"{label} {value[:80]}" for label, value in engine.labels)}
+        row: Record = {"id": ", ".join(f"{label} {value[:80]}" for label, value in engine.labels)}
         row |= {"drafts": drafts, "drafted": drafted, "accepted": accepted, "output": output}
         if output is not None and prefills is not None and output <= accepted + drafts + prefills:
             row |= {"steps": drafts, "emitted": accepted + drafts}

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from specviz.errors import TraceError
+from specviz.trace.files import Record
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -139,7 +140,7 @@ class Counts:
         )
 
 
-def request_table(rows: list[dict[str, Any]]) -> pd.DataFrame:
+def request_table(rows: list[Record]) -> pd.DataFrame:
     """Rows of requests as the table that `Counts` holds; what a row does not say is null."""
     import pandas as pd
 
@@ -148,14 +149,14 @@ def request_table(rows: list[dict[str, Any]]) -> pd.DataFrame:
     return table.astype(kinds)
 
 
-def left_out_table(rows: list[dict[str, Any]]) -> pd.DataFrame:
+def left_out_table(rows: list[Record]) -> pd.DataFrame:
     """Lines that hold nothing to count, and why."""
     import pandas as pd
 
     return pd.DataFrame(rows, columns=["line", "why"])
 
 
-def step_table(columns: dict[str, Any]) -> pd.DataFrame:
+def step_table(columns: Record) -> pd.DataFrame:
     """Columns of steps as the table that `Counts` holds; what is missing is null."""
     import pandas as pd
 

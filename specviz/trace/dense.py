@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from specviz import schema
 from specviz.trace.checks import list_sizes, plain_run
-from specviz.trace.files import TOKEN_COLUMNS, arrow_schema, arrow_type, encode_pieces
+from specviz.trace.files import TOKEN_COLUMNS, Record, arrow_schema, arrow_type, encode_pieces
 from specviz.trace.reading import Store
 from specviz.trace.trace import Trace
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 TYPES = {c.name: c.type for c in schema.COLUMNS}
 DENSE = tuple(name for name in TYPES if name.startswith(("out_top_", "out_draft_")))
@@ -19,13 +22,9 @@ TAILS = tuple(name for name in TYPES if name.startswith("tail_"))
 
 
 def attach(
-    trace: Trace,
-    rows: np.ndarray,
-    values: dict[str, np.ndarray],
-    top_k: int,
-    about: dict[str, Any] | None,
+    trace: Trace, rows: np.ndarray, values: dict[str, np.ndarray], top_k: int, about: Record | None,
     piece: Callable[[int], bytes],
-) -> Trace:
+) -> Trace:  # fmt: skip
     """A copy of a run with its dense columns filled.
 
     Parameters
@@ -50,39 +49,39 @@ def attach(
     run = dict(trace.run)
     table = trace.arrow([c.name for c in schema.COLUMNS]).cast(arrow_schema())
     count = np.maximum(list_sizes(table.column("out_token")), 0)
-    new: set[int] = set()
-    for name in DENSE:
-        array: Any = pa.nulls(len(table), arrow_type(TYPES[name]))
-        if name in values:
-            given = values[name]
-            whole = np.zeros((int(count.sum()), *given.shape[1:]), given.dtype)
-            if given.dtype.kind == "f":
-                whole[:] = np.nan
-            whole[rows] = given
-            each = given.shape[1] if given.ndim > 1 else 1
-            ends = np.append(0, np.cumsum(count * each)).astype(np.int32)
-            flat = pa.array(whole.ravel(), from_pandas=given.dtype.kind == "f").cast(array.type.value_type)
-            array = pa.ListArray.from_arrays(ends, flat)
-            if name in TOKEN_COLUMNS:
-                new.update(np.unique(given).tolist())
-        table = table.set_column(table.schema.get_field_index(name), table.schema.field(name), array)
     row = np.repeat(rows, values.get("tail", 0))  # of each token of a tail
-    cycle = np.repeat(np.arange(len(table)), count)[row]
-    ends = np.append(0, np.cumsum(np.bincount(cycle, minlength=len(table)))).astype(np.int32)
-    for name in TAILS:
-        array = pa.nulls(len(table), arrow_type(TYPES[name]))
+    tails = np.bincount(np.repeat(np.arange(len(table)), count)[row], minlength=len(table))
+    new: set[int] = set()
+    for name in (*DENSE, *TAILS):
+        array: pa.Array = pa.nulls(len(table), arrow_type(TYPES[name]))
         if name in values:
-            given = values[name][np.argsort(row, kind="stable")]
-            array = pa.ListArray.from_arrays(ends, pa.array(given).cast(array.type.value_type))
+            given, dense = values[name], name in DENSE
+            flat = _spread(given, rows, int(count.sum())) if dense else given[np.argsort(row, kind="stable")]
+            sizes = count * (given.shape[1] if given.ndim > 1 else 1) if dense else tails
+            entries = pa.array(flat.ravel(), from_pandas=dense and flat.dtype.kind == "f")
+            ends = np.append(0, np.cumsum(sizes)).astype(np.int32)
+            array = pa.ListArray.from_arrays(ends, entries.cast(array.type.value_type))
             if name in TOKEN_COLUMNS:
                 new.update(np.unique(given).tolist())
-        table = table.set_column(table.schema.get_field_index(name), table.schema.field(name), array)
-    at = table.schema.get_field_index("top_k")
-    table = table.set_column(
-        at, table.schema.field(at), pc.fill_null(table.column(at), pa.scalar(top_k, pa.int32()))
-    )
+        table = _with(table, name, array)
+    table = _with(table, "top_k", pc.fill_null(table.column("top_k"), pa.scalar(top_k, pa.int32())))
     pieces = trace.pieces
     pieces |= {token: piece(token) for token in new if token not in pieces}
     run |= {"dense": about, "record": "dense", "pieces": encode_pieces(pieces)}
     made = Trace([Store(plain_run(run), table=table)])
     return made.select(prompt=trace.cycles["prompt"].unique().tolist())
+
+
+def _spread(values: np.ndarray, rows: np.ndarray, count: int) -> np.ndarray:
+    """Values in their rows of `count`; the other rows are 0, or not a number."""
+    whole = np.zeros((count, *values.shape[1:]), values.dtype)
+    if values.dtype.kind == "f":
+        whole[:] = np.nan
+    whole[rows] = values
+    return whole
+
+
+def _with(table: pa.Table, name: str, array: pa.Array) -> pa.Table:
+    """The table with another column of that name."""
+    at = table.schema.get_field_index(name)
+    return table.set_column(at, table.schema.field(at), array)

@@ -10,7 +10,7 @@ import json
 import os
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from specviz import schema
 from specviz.files import replacing
@@ -18,6 +18,8 @@ from specviz.files import replacing
 if TYPE_CHECKING:
     import pyarrow as pa
 
+Plain: TypeAlias = Any  # what JSON holds, and what is written as such
+Record: TypeAlias = dict[str, Plain]  # an object of it: the metadata of a run, a row, a line
 PARTIAL = ".partial"  # how the name of a run's stream ends while the run goes on; see `partial_of`
 KEY = b"specviz"  # where the run's metadata stands in the file
 GROUP_BYTES = 64 << 20  # a row group of the finished file
@@ -40,7 +42,7 @@ def arrow_type(name: str) -> pa.DataType:
     return {**plain, "float": pa.float32(), "double": pa.float64(), "bool": pa.bool_()}[name]
 
 
-def arrow_schema(run: dict[str, Any] | None = None) -> pa.Schema:
+def arrow_schema(run: Record | None = None) -> pa.Schema:
     """The record's columns as an Arrow schema, with the run's metadata if given."""
     import pyarrow as pa
 
@@ -48,8 +50,8 @@ def arrow_schema(run: dict[str, Any] | None = None) -> pa.Schema:
     return pa.schema(fields, {KEY: dump(run)} if run is not None else None)
 
 
-def dump(value: Any) -> bytes:
-    def plain(x: Any) -> Any:
+def dump(value: Plain) -> bytes:
+    def plain(x: Plain) -> Plain:
         if hasattr(x, "item"):  # a NumPy number
             return x.item()
         if isinstance(x, os.PathLike):
@@ -69,7 +71,7 @@ def reason(error: BaseException) -> str:
     return os.strerror(number) if number else str(error).splitlines()[0][:200]
 
 
-def write_parquet(path: Path, run: dict[str, Any], batches: Iterable[pa.RecordBatch]) -> None:
+def write_parquet(path: Path, run: Record, batches: Iterable[pa.RecordBatch]) -> None:
     """Write a run's file under another name, then rename it: there is never half a file."""
     import pyarrow as pa
     import pyarrow.parquet as pq

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
 from specviz.errors import ParameterError, TraceError
 from specviz.files import checked, parsed
 from specviz.trace.counts import Counts, left_out_table, request_table, step_table
-from specviz.trace.files import reason
+from specviz.trace.files import Record, reason
 
 if TYPE_CHECKING:
     from specviz.trace.foreign_schema import Acceptance
@@ -79,11 +79,10 @@ def read_counts(
         return read_counters(path, None if since is None else Path(since), plain)
     if since is not None:
         raise ParameterError(f"since is for the counters of a server ({COUNTERS}), not for {origin}")
-    requests: list[dict[str, Any]] = []
-    steps: dict[str, list[Any]] = {
-        name: [] for name in ("request", "drafted", "depth", "accepted", "emitted")
-    }
-    left_out: list[dict[str, Any]] = []
+    requests: list[Record] = []
+    columns = ("request", "drafted", "depth", "accepted", "emitted")
+    steps: dict[str, list[int | None]] = {name: [] for name in columns}
+    left_out: list[Record] = []
     lengths: list[int] = []
     seen: dict[str, int] = {}
     spans: list[tuple[float, float] | None] = []
@@ -123,7 +122,7 @@ def read_counts(
     )
 
 
-def _wall(origin: str, requests: list[dict[str, Any]], spans: list[tuple[float, float] | None]) -> float:
+def _wall(origin: str, requests: list[Record], spans: list[tuple[float, float] | None]) -> float:
     """Seconds of the whole run: Spec-Bench answers one question at a time, of AIPerf from first to last."""
     if origin == "spec-bench":
         return float(sum(request["seconds"] for request in requests))
@@ -141,7 +140,7 @@ class Line:
 
     path: Path
     number: int
-    entry: dict[str, Any]
+    entry: Record
     only: bool = False  # the file is this object
 
     def fail(self, what: str) -> NoReturn:
@@ -198,7 +197,7 @@ def _json(text: str) -> Any:
 
 def _checked(path: Path, number: int, entry: Any, only: bool = False) -> Line:
     line = Line(path, number, entry, only)
-    line.checked(dict[str, Any], entry)
+    line.checked(Record, entry)
     return line
 
 
@@ -209,7 +208,7 @@ def _checked(path: Path, number: int, entry: Any, only: bool = False) -> Line:
 class Request:
     """A request's row and its steps; whether drafts are chains, so that each is as long as it has tokens."""
 
-    row: dict[str, Any]
+    row: Record
     accepted: list[int]
     drafted: list[int | None]
     chain: bool
@@ -235,12 +234,9 @@ def _vllm(line: Line, plain: bool) -> Request | str:
             if bench
             else "is no response of vLLM: it has neither metrics nor usage nor choices"
         )
-    request: dict[str, Any] = {"id": f"line {line.number}"}
-    for name, count in (
-        ("prompt_tokens", usage.get("prompt_tokens")),
-        ("output", usage.get("completion_tokens")),
-    ):
-        if count is not None:
+    request: Record = {"id": f"line {line.number}"}
+    for name, field in (("prompt_tokens", "prompt_tokens"), ("output", "completion_tokens")):
+        if (count := usage.get(field)) is not None:
             request[name] = count
     first, rest = metrics.get("time_to_first_token_ms"), metrics.get("generation_time_ms")
     if first is not None:
@@ -277,17 +273,15 @@ def _aiperf(line: Line, plain: bool) -> Request | str:
     name = next((name for name in names if name is not None), None)
     if name is None:
         line.fail("has metadata without a conversation_id, x_request_id or session_num")
-    request: dict[str, Any] = {"id": str(name)}
+    request: Record = {"id": str(name)}
     if turn := about.get("turn_index"):
         request["id"] += f"/{turn}"
     if (latency := metrics.get("request_latency")) is not None:
         request["seconds"] = latency["value"] * UNITS[latency["unit"]]
     if (first := metrics.get("time_to_first_token")) is not None:
         request["first"] = request["prefill"] = first["value"] * UNITS[first["unit"]]
-    for column, length in (
-        ("prompt_tokens", metrics.get("input_sequence_length")),
-        ("output", metrics.get("output_sequence_length")),
-    ):
+    lengths = metrics.get("input_sequence_length"), metrics.get("output_sequence_length")
+    for column, length in zip(("prompt_tokens", "output"), lengths):
         if length is not None:
             request[column] = int(length["value"])
     span = None
@@ -344,29 +338,22 @@ def _word(value: Any) -> str | None:
     return value[:NAME_LIMIT] if isinstance(value, str) else None
 
 
-def _plain(
-    line: Line, request: dict[str, Any], name: str, span: tuple[float, float] | None = None
-) -> Request | str:
+def _plain(line: Line, request: Record, name: str, span: tuple[float, float] | None = None) -> Request | str:
     """A request without speculation: every token had a step of its own."""
     output = request.get("output")
     if output is None:
         return f"no {name}"
     if output > STEP_LIMIT:
         line.fail(f"has more than {STEP_LIMIT:,} steps")
-    request |= dict.fromkeys(("steps", "emitted"), output) | dict.fromkeys(
-        ("drafts", "drafted", "accepted"), 0
-    )
+    request |= dict.fromkeys(("steps", "emitted"), output)
+    request |= dict.fromkeys(("drafts", "drafted", "accepted"), 0)
     return Request(request, [0] * output, [0] * output, True, 0, span)
 
 
 def _acceptance(
-    line: Line,
-    given: dict[str, Any],
-    request: dict[str, Any],
-    span: tuple[float, float] | None = None,
-    engine: str | None = None,
-    place: str = "",
-) -> Request:
+    line: Line, given: Record, request: Record, span: tuple[float, float] | None = None,
+    engine: str | None = None, place: str = "",
+) -> Request:  # fmt: skip
     """vLLM's object and AIPerf's record, which have the same fields and identities."""
     from specviz.trace.foreign_schema import Acceptance, AcceptanceByCount
 

@@ -7,6 +7,8 @@ from typing import Annotated, Any, Literal, NotRequired
 from pydantic import Field
 from typing_extensions import TypedDict
 
+from specviz.trace.files import Record
+
 MOST = 2**31 - 1  # of any count
 STEP_LIMIT = 20_000_000  # steps of a file: a histogram names many in a few characters
 UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "sec": 1.0, "s": 1.0, "seconds": 1.0}
@@ -52,7 +54,7 @@ class VllmMetrics(TypedDict, total=False):
 
     time_to_first_token_ms: Time | None
     generation_time_ms: Time | None
-    speculative_decoding: dict[str, Any] | None
+    speculative_decoding: Record | None
 
 
 class VllmResponse(TypedDict, total=False):
@@ -102,8 +104,8 @@ class AiperfRecord(TypedDict):
 
     metadata: AiperfMetadata
     metrics: NotRequired[AiperfMetrics | None]
-    error: NotRequired[dict[str, Any] | None]
-    spec_decode_acceptance: NotRequired[dict[str, Any] | None]
+    error: NotRequired[Record | None]
+    spec_decode_acceptance: NotRequired[Record | None]
 
 
 class Answer(TypedDict):

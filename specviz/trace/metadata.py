@@ -8,12 +8,13 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, NotRequired
+from typing import Annotated, Literal, NotRequired
 
 from pydantic import AfterValidator, Field
 from typing_extensions import TypedDict
 
 from specviz import schema
+from specviz.trace.files import Record
 
 WORD_LIMIT = 256  # characters of a word ...
 LINES_LIMIT = 64  # ... and lines of pseudocode
@@ -35,7 +36,7 @@ def _sizes(shape: object, fields: set[str]) -> bool:
     return all(isinstance(v, int | float) and least.get(name, 1e-6) <= v < 1e12 for name, v in shape.items())
 
 
-def _shape(shape: dict[str, Any]) -> dict[str, Any]:
+def _shape(shape: Record) -> Record:
     """A model's shape: a decoder's, with an encoder's inside, or with what an EAGLE drafter has before it."""
     own = dict(shape)
     encoder, eagle = own.pop("encoder", None), own.pop("eagle", None)
@@ -69,7 +70,7 @@ class Model(TypedDict, total=False):
     parameters: Count | Number | None
     max_length: Count | None
     kind: Word | None
-    shape: Annotated[dict[str, Any], AfterValidator(_shape)] | None
+    shape: Annotated[Record, AfterValidator(_shape)] | None
     content: Word | None
     source: Text | None
     prefix: Count | None
@@ -108,13 +109,13 @@ class Canvas(TypedDict):
     shift: NotRequired[int | None]
 
 
-class Memory(TypedDict):
-    """What a drafter remembered."""
-
-    state: Word
-    keep: NotRequired[Word | int | None]
-    known: Count
-    bytes: NotRequired[Count | None]
+Memory = TypedDict(  # noqa: UP013  what a drafter remembered
+    "Memory",
+    {
+        "state": Word, "keep": NotRequired[Word | int | None], "known": Count,
+        "bytes": NotRequired[Count | None],
+    },
+)  # fmt: skip
 
 
 class Memories(TypedDict, total=False):
@@ -148,7 +149,7 @@ class Run(TypedDict):
     schema: int
     run: Text
     method: Text
-    parameters: NotRequired[dict[str, Any] | None]
+    parameters: NotRequired[Record | None]
     sampling: NotRequired[Sampling | None]
     exactness: NotRequired[Text | None]
     signals: NotRequired[list[Annotated[Signal, AfterValidator(_named)]] | None]
@@ -165,13 +166,13 @@ class Run(TypedDict):
     pieces: NotRequired[Annotated[dict[str, str], AfterValidator(pieces_of)] | None]
     machine: NotRequired[dict[str, Text | None] | None]
     threads: NotRequired[int | None]
-    backend: NotRequired[dict[str, Any] | None]
+    backend: NotRequired[Record | None]
     dtype: NotRequired[Text | None]
-    versions: NotRequired[dict[str, Any] | None]
+    versions: NotRequired[Record | None]
     created: NotRequired[Text | None]
     record: NotRequired[Text | None]
     replayed: NotRequired[Text | None]
-    timing: NotRequired[Text | dict[str, Any] | None]
+    timing: NotRequired[Text | Record | None]
     peak_memory: NotRequired[dict[str, Count | None] | None]
     complete: NotRequired[bool | None]
     stopped: NotRequired[Text | None]

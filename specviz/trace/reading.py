@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from specviz import schema
 from specviz.errors import TraceError
@@ -21,7 +21,7 @@ from specviz.trace.checks import (
     load_metadata,
     plain_message,
 )
-from specviz.trace.files import arrow_schema, reason
+from specviz.trace.files import Record, arrow_schema, reason
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -44,9 +44,7 @@ def _coded(field: pa.Field) -> pa.Field:
 class Store:
     """One run's metadata and columns; columns are read when first asked for."""
 
-    def __init__(
-        self, run: dict[str, Any], *, table: pa.Table | None = None, path: Path | None = None
-    ) -> None:
+    def __init__(self, run: Record, *, table: pa.Table | None = None, path: Path | None = None) -> None:
         self.run = run
         self.path = path
         self._table = table

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from specviz.errors import TraceError
 from specviz.trace.checks import check_lengths, plain_run
 from specviz.trace.files import (
     TOKEN_COLUMNS,
+    Record,
     arrow_schema,
     arrow_type,
     dump,
@@ -35,32 +36,21 @@ if TYPE_CHECKING:
 
 BATCH = 256  # cycles that are written at once
 WAIT = 2.0  # seconds after which a smaller batch is written: a kill loses a moment
-TEXT_COLUMNS: tuple[str, ...] = (
-    "run",
-    "method",
-    "prompt",
-    "row",
-    "seed",
-    "update",
-    "cycle",
-    "context",
-    "keep",
-    "end",
-    "source",
-    "arrival",
-    "reused",
-    "shown",
-)
-TEXT_COLUMNS += ("out_position", "out_token", "out_origin")
+TEXT_COLUMNS = (
+    "run", "method", "prompt", "row", "seed", "update", "cycle", "context", "keep", "end", "source",
+    "arrival", "reused", "shown", "out_position", "out_token", "out_origin",
+)  # fmt: skip
+Column: TypeAlias = Any  # an array, or a list of numbers or words
+Columns: TypeAlias = dict[str, Column]  # by name; of lists a pair with each cycle's count
 
 
-def _flat(values: list[Any]) -> tuple[Any, np.ndarray]:
+def _flat(values: list[Column]) -> tuple[Column, np.ndarray]:
     """One value per row (array, list or None) as one long array or list; each row's length, -1 for None."""
     given = np.array([v is not None for v in values])
     parts = [v for v in values if v is not None]
     if any(isinstance(v, list | tuple) for v in parts):
         parts = [v if isinstance(v, list | tuple) else np.ravel(v).tolist() for v in parts]
-        flat: Any = list(chain.from_iterable(parts))
+        flat: Column = list(chain.from_iterable(parts))
     else:
         flat = np.concatenate(parts, axis=None) if parts else []
     counts = np.full(len(values), -1, np.int64)
@@ -68,7 +58,7 @@ def _flat(values: list[Any]) -> tuple[Any, np.ndarray]:
     return flat, counts
 
 
-def _array(values: Any, kind: pa.DataType) -> pa.Array:
+def _array(values: Column, kind: pa.DataType) -> pa.Array:
     """Numbers or words (NaN becomes null) as an Arrow array."""
     import pyarrow as pa
 
@@ -80,7 +70,7 @@ def _array(values: Any, kind: pa.DataType) -> pa.Array:
     return array if array.type == kind else array.cast(kind)
 
 
-def _lists(flat: Any, counts: np.ndarray, kind: pa.ListType) -> pa.Array:
+def _lists(flat: Column, counts: np.ndarray, kind: pa.ListType) -> pa.Array:
     """A list column from its entries, one row's after another's, and each row's length, -1 for null."""
     import pyarrow as pa
 
@@ -123,7 +113,7 @@ class Recorder:
 
     def __init__(
         self,
-        run: dict[str, Any],
+        run: Record,
         path: str | Path | None = None,
         record: str | None = "judged",
         *,
@@ -137,7 +127,7 @@ class Recorder:
         self.run = {**dict.fromkeys(schema.RUN_FIELDS), **run, "schema": schema.VERSION, "record": record}
         self.path = None if path is None else Path(path)
         self.cycles = 0
-        self._rows: list[dict[str, Any]] = []
+        self._rows: list[Record] = []
         self._piece = piece
         self._pieces: dict[int, bytes] = {}
         self._prompts = 0  # how many of the run's prompts are written
@@ -146,7 +136,7 @@ class Recorder:
         self._kept = self._names if record is not None else set(TEXT_COLUMNS)
         self._batches: list[pa.RecordBatch] = []
         self._failed: TraceError | None = None
-        self._file: Any = None
+        self._file: BinaryIO | None = None
         self._closed = False
         self._lock: FileLock | None = None
         if self.path is not None:
@@ -202,7 +192,7 @@ class Recorder:
             stream.unlink(missing_ok=True)
         unlock(self._lock)
 
-    def add(self, cycle: dict[str, Any]) -> None:
+    def add(self, cycle: Record) -> None:
         """Take one finished cycle.
 
         Parameters
@@ -227,7 +217,7 @@ class Recorder:
         late = self._file is not None and time.perf_counter() - self._flushed > WAIT
         return held >= BATCH or late
 
-    def extend(self, columns: dict[str, Any], cycles: int) -> None:
+    def extend(self, columns: Columns, cycles: int) -> None:
         """Take many finished cycles, column by column, and write them.
 
         Parameters
@@ -281,13 +271,13 @@ class Recorder:
         self._prompts += len(prompts)
         self.cycles += len(batch)
 
-    def _fixed(self) -> dict[str, Any]:
+    def _fixed(self) -> Record:
         """What is the same in all cycles that do not say otherwise."""
         seed = (self.run.get("sampling") or {}).get("seed")
         run = {"run": self.run["run"], "method": self.run["method"], "seed": seed}
         return run | {"prompt": 0, "row": 0, "update": 0}
 
-    def _convert(self, columns: dict[str, Any], cycles: int) -> pa.RecordBatch:
+    def _convert(self, columns: Columns, cycles: int) -> pa.RecordBatch:
         import pyarrow as pa
 
         unknown = set(columns) - self._names
@@ -318,7 +308,7 @@ class Recorder:
         check_lengths(counts, batch.column("top_k"), "the record")
         return batch
 
-    def _new_pieces(self, batch: pa.RecordBatch | None, prompts: list[dict[str, Any]]) -> dict[int, bytes]:
+    def _new_pieces(self, batch: pa.RecordBatch | None, prompts: list[Record]) -> dict[int, bytes]:
         """Pieces of the tokens that occur here for the first time."""
         if self._piece is None:
             return {}

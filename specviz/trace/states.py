@@ -8,14 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from specviz.errors import TraceError
 from specviz.trace.checks import list_sizes
+from specviz.trace.files import Record
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from specviz.trace.trace import Trace
 
 COLUMNS = (
@@ -197,7 +200,7 @@ def _of_run(part: Trace) -> Iterator[Written]:
         )  # fmt: skip
 
 
-def _reading(row: dict[str, Any], node: int, k: int, sure: float) -> Reading:
+def _reading(row: Record, node: int, k: int, sure: float) -> Reading:
     at = np.flatnonzero(row["pred_node"] == node)
     k = k if len(row["pred_top_token"]) else 0
     if not k:
@@ -210,7 +213,7 @@ def _reading(row: dict[str, Any], node: int, k: int, sure: float) -> Reading:
     return Reading(cell, top[:, 0].astype(np.int64), odds, entropy, top, p)
 
 
-def _lists(column: Any) -> list[np.ndarray]:
+def _lists(column: pa.ChunkedArray) -> list[np.ndarray]:
     """A list column's rows; null is an empty one."""
     import pyarrow.compute as pc
 

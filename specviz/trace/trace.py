@@ -22,6 +22,7 @@ from specviz.trace.files import (
     KEYS,
     PARTIAL,
     TOKEN_COLUMNS,
+    Record,
     arrow_schema,
     partial_of,
     reason,
@@ -88,9 +89,9 @@ class Trace:
         single = path.suffix == ".parquet"
         if single and len(self._stores) != 1:
             raise TraceError(f"{len(self._stores)} runs need a folder, not the file {path}")
-        names = (
-            [path] if single else [path / f"{re.sub(r'[^A-Za-z0-9_-]', '_', r)}.parquet" for r in self._ids]
-        )
+        names = [path]
+        if not single:
+            names = [path / f"{re.sub(r'[^A-Za-z0-9_-]', '_', run)}.parquet" for run in self._ids]
         for name in names:
             if name.exists() and not force:
                 raise TraceError(f"{name} exists: choose another name, or replace it with force=True")
@@ -131,7 +132,7 @@ class Trace:
         return [store.run["run"] for store in self._stores]
 
     @property
-    def run(self) -> dict[str, Any]:
+    def run(self) -> Record:
         """The run's metadata (`schema.RUN_FIELDS`), without the token pieces.
 
         Raises
@@ -244,7 +245,7 @@ class Trace:
         """
         import pandas as pd
 
-        rows: list[dict[str, Any]] = []
+        rows: list[Record] = []
         for part in self.split():
             fixed = {c.name for c in schema.COLUMNS}
             recorded = {
@@ -305,10 +306,8 @@ class Trace:
         frame["drafted"] = drafted
         frame["sent"] = drafted - count("pruned", "unsent", "unreviewed")
         frame["judged"] = count("accepted", "rejected")
-        frame["accepted"] = count("accepted")
-        frame["rejected"] = count("rejected")
-        frame["cut"] = count("cut")
-        frame["unreviewed"] = count("unreviewed")
+        for word in ("accepted", "rejected", "cut", "unreviewed"):
+            frame[word] = count(word)
         frame["emitted"] = np.maximum(list_sizes(table.column("out_token")), 0)
         size = np.maximum(list_sizes(table.column("control_name")), 0)
         row = np.repeat(np.arange(len(table)), size)
@@ -378,12 +377,7 @@ class Trace:
         size = np.zeros(len(table), np.int64)
         for name in columns:
             np.maximum(size, list_sizes(table.column(name)), out=size)
-        data: dict[str, Any] = {}
-        for name in KEYS:
-            values = _numpy(table.column(name))
-            data[name] = (
-                values.repeat(size) if isinstance(values, pd.Categorical) else np.repeat(values, size)
-            )
+        data = {name: _numpy(table.column(name)).repeat(size) for name in KEYS}
         if index:
             data[index] = index_within(size)
         for name in columns:
@@ -463,12 +457,7 @@ class Trace:
         k = np.maximum(_numpy(table.column("top_k"), 0), 1).astype(np.int64)
         within = index_within(size)
         each = np.repeat(k, size)
-        data: dict[str, Any] = {}
-        for name in KEYS:
-            values = _numpy(table.column(name))
-            data[name] = (
-                values.repeat(size) if isinstance(values, pd.Categorical) else np.repeat(values, size)
-            )
+        data = {name: _numpy(table.column(name)).repeat(size) for name in KEYS}
         entry = within // each
         if group == "pred":
             count = np.maximum(list_sizes(table.column(own)), 0)
@@ -591,8 +580,8 @@ class Trace:
     def _repr_html_(self) -> str:
         return str(hook("html")(self))
 
-    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
-        bundle: dict[str, Any] = {"text/plain": repr(self)}
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> Record:
+        bundle: Record = {"text/plain": repr(self)}
         with contextlib.suppress(ImportError):  # without matplotlib the words are left
             bundle["text/html"] = hook("html")(self)
             bundle["image/png"] = base64.b64encode(hook("png")(self)).decode("ascii")
@@ -637,7 +626,7 @@ def _prompt_by_prompt(table: pa.Table) -> pa.Table:
     return table.take(np.argsort(prompt, kind="stable"))
 
 
-def _numpy(column: Any, empty: float | None = None) -> Any:
+def _numpy(column: pa.ChunkedArray, empty: float | None = None) -> Any:
     """A column as NumPy (null is NaN) or, for words, as a pandas categorical."""
     import pandas as pd
     import pyarrow as pa
@@ -647,7 +636,7 @@ def _numpy(column: Any, empty: float | None = None) -> Any:
     return (column if empty is None else column.fill_null(empty)).to_numpy()
 
 
-def _flat(column: Any, size: np.ndarray) -> Any:
+def _flat(column: pa.ChunkedArray, size: np.ndarray) -> Any:
     """A list column as one long array; rows that lack the list get as many nulls as `size` says."""
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -674,7 +663,7 @@ def _traces(folder: Path) -> list[Path]:
     return sorted([*folder.glob("[!._]*.parquet"), *folder.glob(f"[!.]*.parquet{PARTIAL}")])
 
 
-def _redact(store: Store, table: pa.Table) -> dict[str, Any]:
+def _redact(store: Store, table: pa.Table) -> Record:
     """The run's metadata without what names a person, a machine or a prompt."""
     import pyarrow.compute as pc
 

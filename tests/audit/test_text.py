@@ -201,12 +201,12 @@ def test_a_method_that_remembers_is_drawn_warm(varied):
 def test_what_a_method_remembers_is_audited_with_it(varied):
     method = catalogue.make("unispec")
     specviz.generate(varied[0], [3, 4, 5], method, max_new_tokens=30)
-    known = method.store.known
+    known = method.store.entries
     with patch.object(UniSpec, "prepare", autospec=True, side_effect=UniSpec.prepare) as prepare:
         result = run(varied, [method], [[3, 4, 5]], sampled=1, laws=True, max_new_tokens=4, draws=120)
     assert result.holds, result.summary
-    assert prepare.call_args_list[0].args[0].store.known >= known > 2
-    assert method.store.known == known  # it is a copy that decodes
+    assert prepare.call_args_list[0].args[0].store.entries >= known > 2
+    assert method.store.entries == known  # it is a copy that decodes
 
 
 def test_a_method_that_raises_has_no_law(varied):

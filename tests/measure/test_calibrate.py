@@ -218,13 +218,14 @@ def test_bad_input(model, monkeypatch):
 def test_resizing_keeps_what_is_remembered(model):
     method = UniSpec(depth=3)
     specviz.generate(model, TEXTS[0], method, max_new_tokens=8, record=None)
-    known = method.store.known
+    known = method.store.entries
     method.resize(7)
-    assert (method.draft_size, method.extra_cache_slots, method.depth, method.store.known) == (7, 7, 3, known)
+    assert (method.draft_size, method.extra_cache_slots, method.depth) == (7, 7, 3)
+    assert method.store.entries == known
     other = UniSpec(depth=3)
     other.like(method)
     specviz.generate(model, TEXTS[1], other, max_new_tokens=8, record=None)
-    assert method.store.known == known < other.store.known
+    assert method.store.entries == known < other.store.entries
 
 
 def test_the_bench_tells_the_best_from_the_lucky(model, monkeypatch):

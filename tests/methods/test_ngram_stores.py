@@ -34,7 +34,7 @@ class TestPool:
                     slow[first].remove(rest)
                 slow[first] = [rest, *slow[first]][:guesses]
         assert {token: pool.get(token).tolist() for token in range(V)} == slow
-        assert pool.known == sum(map(len, slow.values()))
+        assert pool.entries == sum(map(len, slow.values()))
 
     def test_its_memory_is_fixed(self):
         pool = Pool(150_000, 15, 4)
@@ -57,7 +57,7 @@ class TestChain:
             found.append(slow[at])
             at = (at[1], slow[at])
         assert store.follow(list(run), 7) == found
-        assert store.known == len(slow)
+        assert store.entries == len(slow)
 
     def test_a_collision_forgets_and_does_not_lie(self, monkeypatch):
         monkeypatch.setattr(chain, "SLOTS", 4)
@@ -72,7 +72,7 @@ class TestChain:
                     assert (a, b, *found) in seen
                     asked += 1
         assert asked > 50
-        assert store.known <= 4
+        assert store.entries <= 4
 
 
 @st.composite

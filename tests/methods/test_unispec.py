@@ -155,7 +155,7 @@ class TestMemory:
             trace = specviz.generate(model, [[3, 4], [7, 8, 9]], method, max_new_tokens=5)
             assert trace.run["memory"]["start"]["state"] == "cold"
             first = trace.cycles[(trace.cycles["prompt"] == 1) & (trace.cycles["cycle"] == 1)]
-            known[keep] = method.store.known
+            known[keep] = method.store.entries
             if keep == "prompt":
                 assert first["drafted"].iloc[0] == 0
         assert known["run"] > known["prompt"]

@@ -92,7 +92,7 @@ def test_a_store_from_a_file_or_arrays(decoded, tmp_path):
     *_, method, model = decoded
     path = method.save(tmp_path / "store.safetensors", model)
     titles = {view.store(it).get_title(loc="left") for it in (path, str(path), method.store.arrays())}
-    known = method.store.known
+    known = method.store.entries
     assert titles == {f"{known} of 40 tokens have successors ({known / 40:.0%})"}
     view.store({"tokens": np.full((4, 2), -1)})  # nothing is known yet
     (tmp_path / "x").write_text("no store")
