@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).parents[1]
 ESCAPE = re.compile(r"\bAny\b|\bobject\b|\bcast\(|type: ignore")
@@ -26,3 +30,11 @@ def test_untyped_values_stay_rare():
     counts = {name: escapes(ROOT / "specviz" / name) for name in MOST}
     assert not {name: n for name, n in counts.items() if n > MOST[name]}
     assert escapes(ROOT / "specviz") <= ALL
+
+
+@pytest.mark.slow
+def test_mypy_passes():
+    made = subprocess.run(
+        [sys.executable, "-m", "mypy"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert made.returncode == 0, made.stdout

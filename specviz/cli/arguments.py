@@ -14,7 +14,7 @@ from specviz.models.zoo import bundled
 
 if TYPE_CHECKING:
     from specviz.methods.base import Method
-    from specviz.models.protocols import Drafter, Model
+    from specviz.models.protocols import Model
     from specviz.suites.files import Prompt
 
 Number = TypeVar("Number", int, float)
@@ -75,7 +75,7 @@ def entries_of(prompt: str | None, prompts: str | None, number: int | None = Non
 
 def loaded(
     model: str, draft: list[str] | None, device: str, dtype: str, revision: str | None
-) -> tuple[Model, list[Drafter]]:
+) -> tuple[Model, list[Model]]:
     """A target and its drafters, loaded and checked against each other."""
     from specviz.loop.drafters import ADDED, DEFAULT_DRAFT, load_drafter
     from specviz.models import load

@@ -185,7 +185,7 @@ def _line(entry: SoakEntry) -> str:
 
 
 def _audited(
-    target: Model, drafts: list[Drafter], entries: Sequence[Entry], methods: list[str] | None,
+    target: Model, drafts: Sequence[Drafter], entries: Sequence[Entry], methods: list[str] | None,
     batch: int | None, sampled: int, limits: Limits,
 ) -> AuditResult | None:  # fmt: skip
     """The audit of prompts that the target and the options ask for; None: no method decodes prompts."""

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 import torch
 
 from ..errors import ModelError, ParameterError
 from ..methods.base import Method
 from ..methods.hooks import ADDED, ADDITIONS
-from ..models.protocols import Model
+from ..models.protocols import Model, Unbound
 from .machine import number_format
-
-if TYPE_CHECKING:
-    from ..models.additions import Addition
 
 Loadable: TypeAlias = Any  # a model that is loaded, or what `specviz.load` takes
 # Bundled targets that bring drafters, by what a method drafts with.
@@ -68,7 +65,7 @@ def load_drafter(model: Model, draft: Loadable, device: str | None, dtype: str |
     loaded = getattr(draft, "kind", None) in ADDED  # which have no device before they are on a target
     drafter = draft if loaded else load_if_needed(draft, device or str(model.device), dtype)
     if drafter.kind in ADDED:
-        return cast("Addition", drafter).on(model)
+        return cast("Unbound", drafter).on(model)
     if drafter.kind != model.kind:
         raise ModelError(
             f"a draft model must be of the target's kind: {model.name} is {model.kind}, {drafter.name} is "

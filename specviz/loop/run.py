@@ -205,7 +205,8 @@ class Run:
             self.ranks.from_leader(
                 lambda: saved.check(metadata | {"record": options.record}, self._records())
             )
-            saved.prompts, saved.finished = self.ranks.from_leader(lambda: [saved.prompts, saved.finished])
+            saved.prompts = self.ranks.from_leader(lambda: saved.prompts)
+            saved.finished = self.ranks.from_leader(lambda: saved.finished)
             metadata |= {"prompts": saved.prompts} | saved.identity
         self._finished = set(saved.finished)
         self.recorder = Recorder(

@@ -811,7 +811,7 @@ class Context:
         return ids, where, mask.reshape(size, 1, group * width, end)
 
 
-def nested(values: Sequence[object]) -> bool:
+def nested(values: Sequence[object] | torch.Tensor) -> bool:
     """Whether these are lists of rows, not a row of numbers."""
     first = values[0] if len(values) else 0
     return not isinstance(first, int | np.integer) and not (

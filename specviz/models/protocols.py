@@ -157,6 +157,15 @@ class Drafter(Protocol):
         """How many tokens can follow a prompt of `prompt` tokens."""
 
 
+class Unbound(Protocol):
+    """Weights that draft for one target, before they are bound to it."""
+
+    kind: str
+
+    def on(self, target: Model) -> Model:
+        """What drafts for `target`."""
+
+
 class Model(Drafter, TextModel, Protocol):
     """A language model that can open contexts.
 

@@ -16,7 +16,7 @@ from specviz.loop.unmasking import decode_canvases
 from specviz.measure.report import Entry, Estimate, Row, Settings, Tick, Values
 from specviz.measure.timing import counter, paired, phase_clock, quiet_clock, settled
 from specviz.methods import find
-from specviz.models.protocols import Model
+from specviz.models.diffusion import Diffusion
 from specviz.suites.frozen import frozen, take
 
 
@@ -82,7 +82,12 @@ class Written:
 
 
 def write(
-    model: Model, ids: Sequence[list[int]], way: Way, length: int, batch: int = 1, clock: Clock | None = None
+    model: Diffusion,
+    ids: Sequence[list[int]],
+    way: Way,
+    length: int,
+    batch: int = 1,
+    clock: Clock | None = None,
 ) -> list[Written]:
     """Write the prompts' canvases, so many together; nothing is recorded."""
     texts = [Written() for _ in ids]
@@ -120,7 +125,7 @@ class Measured:
 
 
 def timed(
-    model: Model,
+    model: Diffusion,
     ids: Sequence[list[int]],
     ways: Sequence[Way],
     length: int,
@@ -195,7 +200,7 @@ LENGTH = 64  # cells
 SIZES = (1, 2, 4, 8, 16)  # prompts decoded together
 
 
-def batches(model: Model, prompts: int, rounds: int, tick: Tick) -> tuple[list[Row], list[str]]:
+def batches(model: Diffusion, prompts: int, rounds: int, tick: Tick) -> tuple[list[Row], list[str]]:
     """Figure 1: throughput by batch size, with and without cache; a row each, and notes."""
     ids = sorted((model.encode(entry["prompt"]) for entry in suite(prompts)), key=len)
     ways = [stepwise(**PAPER), stepwise(**PAPER | {"cache": "none"}), ssd(4, **PAPER)]

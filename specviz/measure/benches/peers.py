@@ -72,7 +72,9 @@ def bench(
     ``speculative`` and ``bild`` with their better draft model over our autoregressive more than 1.
     """
     ids = timing.first_turns(model, spread(entries, number)) * rounds
-    drafts = find("speculative").suited(drafts)  # transformers assist with models, not with an EAGLE drafter
+    drafts = [
+        each for each in drafts if find("speculative").suited([each])
+    ]  # transformers assist with models, not with an EAGLE drafter
     length = find("speculative")().values["draft_length"]
     cuda = torch.device(model.device).type == "cuda"
     theirs = opponents(Peer(model, max_new_tokens), ids, drafts, length, cuda)
