@@ -166,9 +166,8 @@ def bench(
     tick: Tick = lambda done, of, name: None,
 ) -> Report:
     """s(g) of the target in each layout and number format, and of each draft model as it is."""
-    drafts = [
-        each for each in drafts if find("speculative").suited([each])
-    ]  # an EAGLE drafter has no passes of its own
+    # an EAGLE drafter has no passes of its own
+    drafts = [each for each in drafts if find("speculative").suited([each])]
     models = [model, *drafts]
     context = min(context, model.max_length // 2)
     sizes = [g for g in SIZES if g <= min(largest, min(m.max_length for m in models) - context)]

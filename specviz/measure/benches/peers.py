@@ -72,9 +72,8 @@ def bench(
     ``speculative`` and ``bild`` with their better draft model over our autoregressive more than 1.
     """
     ids = timing.first_turns(model, spread(entries, number)) * rounds
-    drafts = [
-        each for each in drafts if find("speculative").suited([each])
-    ]  # transformers assist with models, not with an EAGLE drafter
+    # transformers assist with models, not with an EAGLE drafter
+    drafts = [each for each in drafts if find("speculative").suited([each])]
     length = find("speculative")().values["draft_length"]
     cuda = torch.device(model.device).type == "cuda"
     theirs = opponents(Peer(model, max_new_tokens), ids, drafts, length, cuda)

@@ -46,9 +46,8 @@ def bench(
     tick: Tick = lambda done, of, name: None,
 ) -> Report:
     """Every kind of pass of the target and of each draft model, beside the machine's roofline."""
-    drafts = [
-        each for each in drafts if find("speculative").suited([each])
-    ]  # an EAGLE drafter has no passes of its own
+    # an EAGLE drafter has no passes of its own
+    drafts = [each for each in drafts if find("speculative").suited([each])]
     models, shapes = [model, *drafts], []
     for each in models:
         geometry = getattr(each, "geometry", None)
