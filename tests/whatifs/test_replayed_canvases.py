@@ -112,7 +112,7 @@ def test_mix_order_never_accepts_fewer_from_a_state() -> None:
                     kept[tree] = len(judge(text, state, draft)[0])
                 assert kept["mix"] >= kept["chain"]
                 more += kept["mix"] > kept["chain"]
-                memory.learn(text.said[state])
+                memory.learn(text.readings[state])
                 masked[text.cell[state]] = False
     assert more
 
