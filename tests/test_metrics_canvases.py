@@ -257,7 +257,7 @@ def test_the_states_of_ssd_are_those_of_stepwise(cache: str) -> None:
     assert len(two.passes) < len(one.passes) == len(one) == len(two)
     assert list(zip(one.cell, one.token)) == list(zip(two.cell, two.token))
     for state in range(len(one)):
-        mine, other = one.said[state], two.said[state]
+        mine, other = one.readings[state], two.readings[state]
         assert mine.cell.tolist() == other.cell.tolist()
         assert mine.token.tolist() == other.token.tolist()
         np.testing.assert_allclose(mine.odds, other.odds, rtol=1e-6, atol=1e-6)
