@@ -131,6 +131,12 @@ class Case:
         """The prompts decoded greedily."""
         return self.generate()
 
+    @cached_property
+    def repeats(self) -> bool:
+        """Whether the same prompts and the same seed give the same drafts again."""
+        columns = ["prompt", "cycle", "node", "token"]
+        return _same(self.generate().nodes[columns], self.trace.nodes[columns])
+
     def claims(self, make: Callable[[], Method], temperature: float) -> bool:
         """Whether the method says that it is exact."""
         from specviz.loop.machine import number_format
@@ -200,6 +206,11 @@ def _decodes(case: Case) -> str:
         longest = int(outputs[outputs["kept"]].groupby("prompt").size().max())
         if longest > limit:
             raise Broken(f"it wrote {longest} tokens where max_new_tokens was {limit}")
+    if not case.repeats:
+        raise Broken(
+            "the same prompts and seed were drafted otherwise the second time: draw from "
+            "self.session.uniforms(DRAFT, n), and let start forget the last prompt"
+        )
     drafted, accepted = int(cycles["drafted"].sum()), int(cycles["accepted"].sum())
     emitted, passes = int(cycles["emitted"].sum()), int((cycles["cycle"] > 0).sum())
     what = f"{len(case.prompts)} prompts, {emitted} tokens in {passes} cycles"
@@ -237,6 +248,8 @@ def _law(case: Case) -> str:
         raise Unclaimed("the method decodes greedily only")
     if not case.claims(case.make, 1.0):
         raise Unclaimed("the method calls its sampling lossy")
+    if not case.repeats:
+        raise Unclaimed("drafts that do not repeat have no law that can be enumerated")
     results = law.check(law.enumerable(case.make))
     worst = max(results, key=lambda result: result.error)
     if not worst.holds:

@@ -89,6 +89,15 @@ class Silent(LastWords):
     signals = (*LastWords.signals, sv.Signal("weight", "", "Never given.", "cycle"))
 
 
+class Rolls(sv.Method):
+    """Drafts by chance of its own, which no seed repeats."""
+
+    chance = np.random.default_rng(0)
+
+    def draft(self, left):
+        return sv.Draft.chain(self.chance.choice(self.session.text, min(3, left - 1)))
+
+
 PROMPTS = ["Can you tell me about the cook?", "The cook visited a doctor. The cook visited a"]
 
 
@@ -131,6 +140,12 @@ def test_a_method_that_raises_fails_in_every_row_it_reaches():
     result = report(Runs)
     assert result["decode"].detail == "it raised ValueError: no idea"
     assert {row.check for row in result.rows if row.state == "fail"} >= {"decode", "text", "sampling law"}
+
+
+def test_chance_that_no_seed_repeats_is_named():
+    result = report(Rolls)
+    assert "draw from self.session.uniforms" in result["decode"].detail
+    assert result["sampling law"].state == "not claimed" and not result
 
 
 def test_installed_methods_are_checked_by_name_and_as_instances():
