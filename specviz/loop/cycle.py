@@ -312,10 +312,10 @@ def check_proposal(proposal: object, method: Method, left: int) -> None:
     Raises
     ------
     ParameterError
-        If it is no draft, or a chain longer than what may still be emitted.
+        If it is no draft, or a chain longer than what may still be emitted; a stream's old output may be.
     """
     if isinstance(proposal, Draft):
-        if len(proposal) >= max(left, 1) and proposal.is_chain and proposal.read:
+        if len(proposal) > left and proposal.is_chain and not method.streams:
             raise ParameterError(
                 f"{method.name} drafted {len(proposal)} tokens where {left} may still be emitted: draft at "
                 "most left - 1, since the target adds one"
