@@ -306,3 +306,9 @@ def test_a_cold_start_is_fast():
         "assert not {'torch', 'numpy', 'pandas', 'pyarrow', 'pydantic'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_layout_that_no_environment_holds_is_one_line(monkeypatch, capsys):
+    monkeypatch.setenv("SPECVIZ_KERNELS", "plain")
+    assert cli.run(["generate", "autoregressive", "-p", "a", "--kernels", "\ud800"]) != 0
+    assert len(capsys.readouterr().err.splitlines()) == 1

@@ -42,7 +42,8 @@ def _pin(value: str | None) -> str | None:
         import os
 
         # Before torch is loaded; `specviz.models.kernels` checks the name and says which there are.
-        os.environ["SPECVIZ_KERNELS"] = value
+        # Half a character, which no environment holds, becomes a question mark, which no layout is called.
+        os.environ["SPECVIZ_KERNELS"] = value.encode("utf8", "replace").decode("utf8")
     return value
 
 
