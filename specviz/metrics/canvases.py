@@ -11,14 +11,17 @@ and cost passes, but is no text: `emitted` and `tau` count it, `output` and toke
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 
 from specviz.errors import ParameterError, TraceError
 from specviz.metrics.cycles import _ratio, _texts, seconds
 from specviz.metrics.interval import Estimate, pooled
 from specviz.trace import Reading, Trace, Written, written
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 CAUSES = ("none", "short", "order", "token", "border")
 
@@ -45,6 +48,8 @@ def by_canvas(trace: Trace, stepwise: Trace | None = None) -> pd.DataFrame:
     TraceError
         If a run wrote no canvas, or `stepwise` is none or lacks a prompt.
     """
+    import pandas as pd
+
     ends = {part.run["run"]: part.run["eos"] or [] for part in trace.split()}
     rows = []
     for each in written(trace):
@@ -147,6 +152,8 @@ def acceptance_limit(
     ParameterError
         If a length or a number of candidates is none.
     """
+    import pandas as pd
+
     lengths, top = list(lengths), list(top)
     if not lengths or not top or min(*lengths, *top, 1) < 1:
         raise ParameterError("lengths and top are whole numbers of at least 1")
@@ -252,6 +259,8 @@ def failures(trace: Trace) -> pd.DataFrame:
     TraceError
         If a run is of another method.
     """
+    import pandas as pd
+
     for part in trace.split():
         if part.run["method"] != "ssd":
             raise TraceError(

@@ -47,15 +47,17 @@ from collections.abc import Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
-import pandas as pd
 
 from specviz.errors import TraceError
 from specviz.metrics.cycles import _texts, seconds
 from specviz.schema import Metadata
 from specviz.trace import KEYS, Trace
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Amount: TypeAlias = float | np.ndarray  # one number, or one a pass
 Widths: TypeAlias = Mapping[str, Any]  # counts and widths by name
@@ -388,6 +390,8 @@ def cost_summary(trace: Trace) -> pd.DataFrame:
     TraceError
         As `pass_costs`.
     """
+    import pandas as pd
+
     rows = []
     for part in trace.split():
         table, tokens = pass_costs(part), len(_texts(part))
@@ -438,6 +442,8 @@ def relative_costs(traces: Mapping[str, Trace], baseline: str, prefill: bool = F
     TraceError
         If there is no such baseline, the prompts differ, or as `pass_costs`.
     """
+    import pandas as pd
+
     if baseline not in traces:
         raise TraceError(f"no trace is called {baseline!r}; there are {', '.join(map(str, traces))}")
     rows = []
@@ -490,11 +496,15 @@ def shape_of(run: Metadata, model: str = "target") -> Shape:
 
 def _shared(trace: Trace) -> pd.DataFrame:
     """One row a pass and row of the batch, with its part of the costs; ``pass`` numbers what is shared."""
+    import pandas as pd
+
     table = pd.concat([_of_run(part) for part in trace.split()], ignore_index=True)
     return table.assign(**{"pass": table.groupby(["run", "model", "pass"], sort=False).ngroup()})
 
 
 def _of_run(part: Trace) -> pd.DataFrame:
+    import pandas as pd
+
     if part.run["canvas"] is not None:
         raise TraceError(
             f"passes of {part.run['method']} are over windows of canvases, and what such a pass costs is not "

@@ -27,10 +27,9 @@ A canvas (diffusion) is written to the end of a block, and its text ends before:
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-import pandas as pd
 
 from specviz.errors import TraceError
 from specviz.rules import speculative
@@ -42,6 +41,9 @@ from specviz.schema import EXACTNESS, ROLLBACK
 from specviz.trace import KEYS, Trace
 from specviz.trace.counts import Counts
 from specviz.trace.states import Written, written
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 ROUNDING = 1e-6  # relative: probabilities are recorded in float32
 GRID = COARSE * 1.01  # logits of canvases are compared on a grid of such steps
@@ -283,6 +285,8 @@ def latency(trace: Trace) -> pd.DataFrame:
         ``first``, seconds to the end of the first cycle with a token; ``seconds`` to the end of the text;
         ``per_token`` = (seconds - first) / (tokens behind that cycle's), NaN without any.
     """
+    import pandas as pd
+
     cycles = trace.cycles
     cycles = cycles.assign(stop=cycles["start"] + cycles["duration"])
     keys = ["run", "prompt"]
@@ -387,6 +391,8 @@ def by_layer(trace: Trace) -> pd.DataFrame:
     TraceError
         If no pass of the trace could leave early.
     """
+    import pandas as pd
+
     layers = _layers(trace)
     if not len(layers):
         raise TraceError("no pass of this trace could leave early: calm records behind which layer each did")
@@ -418,6 +424,8 @@ def by_depth(trace: Trace) -> pd.DataFrame:
         got there, those in which some node there was judged (the chance of going one deeper; in a chain the
         same as ``rate``); ``overall`` = accepted / steps with a draft, as vLLM's acceptance per position.
     """
+    import pandas as pd
+
     nodes = trace.nodes
     status = nodes["status"]
     nodes = nodes.assign(
@@ -494,6 +502,8 @@ def by_score(trace: Trace, bins: int = 10, reading: str = "judged") -> pd.DataFr
     TraceError
         If `reading` or `bins` is none, or a run wrote canvases.
     """
+    import pandas as pd
+
     if reading not in READINGS or bins < 1:
         raise TraceError(f"reading is one of {', '.join(READINGS)} and bins at least 1")
     if any(part.run.get("canvas") is not None for part in trace.split()):
@@ -606,6 +616,8 @@ def learnt(trace: Trace) -> pd.DataFrame:
     TraceError
         If a run's method remembers nothing or no successors, or its prompts are not in the trace.
     """
+    import pandas as pd
+
     tables = []
     for part in trace.split():
         run, keys = part.run, list(KEYS)
@@ -680,6 +692,8 @@ def recheck(trace: Trace) -> pd.DataFrame:
         greedy) and ``agrees``. A decision nearer than float32 rounding agrees either way. Nodes whose record
         lacks a number the rule needs are left out.
     """
+    import pandas as pd
+
     tables = [_recheck(part) for part in trace.split()]
     names = [*KEYS, "node", "status", "rule", "expected", "margin", "agrees"]
     return pd.concat(tables, ignore_index=True)[names]

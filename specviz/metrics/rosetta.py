@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from datetime import datetime
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 
 from specviz.errors import TraceError
 from specviz.metrics.cycles import _silent, _steps, seconds
 from specviz.metrics.definitions import DEFINITIONS, EMITTED, MEAN, WHOLE, Definition, tally
 from specviz.trace import Trace
 from specviz.trace.counts import SUMS, Counts, request_table, step_table
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 def counts(trace: Trace) -> Counts:
@@ -26,6 +29,8 @@ def counts(trace: Trace) -> Counts:
     TraceError
         If the trace holds streams or canvases, in which a step is another thing.
     """
+    import pandas as pd
+
     runs = trace.split()
     for part in runs:
         if part.run["canvas"] is not None:
@@ -141,6 +146,8 @@ def rosetta(trace: Trace | Counts, baseline: Trace | Counts | None = None) -> pd
     TraceError
         If the trace holds streams or canvases, or the baseline is no autoregressive run of the same prompts.
     """
+    import pandas as pd
+
     own = trace if isinstance(trace, Counts) else counts(trace)
     base = None
     if baseline is not None:
@@ -182,6 +189,8 @@ def by_position(trace: Trace | Counts) -> pd.DataFrame:
     TraceError
         If it is not known which steps had a draft.
     """
+    import pandas as pd
+
     own = trace if isinstance(trace, Counts) else counts(trace)
     t = tally(own, True)
     if not len(t.n) or np.isnan(t.n).any():

@@ -13,14 +13,17 @@ their weighted sum. Signals of the method's own (`specviz.schema.Signal`) are ra
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 
 from specviz.errors import ParameterError
 from specviz.metrics.cycles import _rates
 from specviz.metrics.interval import RESAMPLES, Estimate
 from specviz.trace import KEYS, Trace
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 # What a signal is; all lie in [0, 1]. As `specviz.methods.signals`, which computes them from logits.
 SIGNALS = {
@@ -76,6 +79,8 @@ def signals(
     ParameterError
         If the weights do not sum to 1, or another value is none.
     """
+    import pandas as pd
+
     given = np.zeros(len(ENSEMBLE))
     given[: len(weights)] = weights[: len(ENSEMBLE)]
     # three thirds in five digits sum to less than 1
@@ -171,6 +176,8 @@ def signal_summary(trace: Trace) -> pd.DataFrame:
         the ROC curve for acceptance; ``correlation``, of a cycle signal Spearman's with the share of the
         judged nodes that is accepted.
     """
+    import pandas as pd
+
     rows = []
     for part in trace.split():
         judged = signals(part)
@@ -224,6 +231,8 @@ def calibration_curve(
     ParameterError
         If `bins` or `outcome` is none.
     """
+    import pandas as pd
+
     if bins < 1 or outcome not in OUTCOMES:
         raise ParameterError(f"bins is at least 1, and outcome one of {', '.join(OUTCOMES)}")
     parts = []
@@ -287,6 +296,8 @@ def auroc(
     ParameterError
         If there is no such outcome or signal.
     """
+    import pandas as pd
+
     among = signal_names(table)
     if outcome not in OUTCOMES or than not in among:
         raise ParameterError(f"outcome is one of {', '.join(OUTCOMES)}, and than one of {', '.join(among)}")
@@ -310,6 +321,8 @@ def _rated(
     table: pd.DataFrame, name: str, outcome: str, resamples: int
 ) -> tuple[tuple[str | float, ...], np.ndarray]:
     """A row of `auroc` but for the gain (`RATED`), and the areas of the resamples."""
+    import pandas as pd
+
     values, right = _finite(table, name, outcome)
     group = pd.factorize(table["prompt"])[0]
     # groups keep their numbers, so that every signal is drawn with the same prompts

@@ -6,10 +6,9 @@ import json
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
-import pandas as pd
 from numpy.typing import ArrayLike
 
 from specviz.errors import ParameterError, TraceError
@@ -18,6 +17,9 @@ from specviz.metrics.interval import RESAMPLES, Estimate
 from specviz.metrics.quality import quality
 from specviz.metrics.rouge import rouge
 from specviz.trace import Trace
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Source: TypeAlias = Trace | str | Path
 Several: TypeAlias = Source | list[Source] | tuple[Source, ...]
@@ -83,6 +85,8 @@ def sweep(
     TraceError
         If a run is of other prompts than the base, or no prompt has a reference.
     """
+    import pandas as pd
+
     if score not in SCORES:
         raise ParameterError(f"score is one of {', '.join(SCORES)}, not {score!r}")
     _, start, at = _opened("", base)[0]
@@ -181,6 +185,8 @@ def over_seeds(
     TraceError
         If two runs of a setting have the same seed: they are one run counted twice, or timings apart.
     """
+    import pandas as pd
+
     given = [traces] if isinstance(traces, Trace) else list(traces)
     groups: dict[str, list[Trace]] = {}
     for run in (part for each in given for part in each.split()):

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-
-import pandas as pd
+from typing import TYPE_CHECKING
 
 from specviz.errors import ParameterError, TraceError
 from specviz.metrics import cycles
@@ -13,6 +12,9 @@ from specviz.metrics.quality import quality
 from specviz.metrics.tokens import MODEL
 from specviz.metrics.updates import by_stream
 from specviz.trace import Trace
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 # The measures of cycles, by the field's name or their own.
 OF_CYCLES: dict[str, Callable[[Trace], float | str]] = {
@@ -74,6 +76,8 @@ def summary(trace: Trace) -> pd.DataFrame:
     counted by; ``AL`` and the others of `lagging`, means over streams; ``reused_share`` of the prompts'
     tokens; ``BLEU`` and ``chrF`` of the last outputs (`quality`), NaN without references or sacrebleu.
     """
+    import pandas as pd
+
     names = ("run", "method")
     rows = [{name: part.run[name] for name in names} | _measure(part) for part in trace.split()]
     return pd.DataFrame(rows)
@@ -101,6 +105,8 @@ def compare(traces: Mapping[str, Trace], baseline: str) -> pd.DataFrame:
     TraceError
         If there is no such baseline.
     """
+    import pandas as pd
+
     if baseline not in traces:
         raise TraceError(f"no trace is called {baseline!r}; there are {', '.join(map(str, traces))}")
     table = pd.DataFrame([{"name": name, **_measure(trace)} for name, trace in traces.items()])

@@ -13,9 +13,9 @@ all of it, before masking.
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 
 from specviz import schema
 from specviz.errors import ParameterError, TraceError
@@ -23,6 +23,9 @@ from specviz.metrics.interval import Estimate
 from specviz.metrics.tokens import MODEL, tokenizer, words
 from specviz.rules.speculative import common_prefix
 from specviz.trace import Trace
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 DISPLAY, DRAFT = OUTPUTS = ("display", "draft")
 STREAM = ["run", "prompt"]
@@ -58,6 +61,8 @@ def erasure(trace: Trace, of: str = DISPLAY, tokenize: str | None = None) -> pd.
     ParameterError
         If `of` is none, sacrebleu is not installed, or the tokenizer's model or dictionary is not there.
     """
+    import pandas as pd
+
     if of not in OUTPUTS:
         raise ParameterError(f"of is one of {', '.join(OUTPUTS)}, not {of!r}")
     tables = []
@@ -130,6 +135,8 @@ def by_stream(trace: Trace, tokenize: str | None = None) -> pd.DataFrame:
         - ``prompt_tokens`` and how many were ``reused``: rows of the KV cache that an update did not compute.
         - ``AL``, ``LAAL`` in words and ``AL_seconds``, ``LAAL_seconds``: see `lagging`.
     """
+    import pandas as pd
+
     updates = trace.updates
     groups = updates.groupby(STREAM, observed=True, sort=False)
     sums = {name: (name, "sum") for name in ("unreviewed", "emitted", "prompt_tokens", "reused", "prefill")}
@@ -217,6 +224,8 @@ def lagging(trace: Trace, tokenize: str | None = None) -> pd.DataFrame:
         One row a stream: ``run``, ``prompt``, ``AL``, ``LAAL`` in words, ``AL_seconds``, ``LAAL_seconds``
         (NaN without arrival times). NaN where nothing was displayed.
     """
+    import pandas as pd
+
     shown = erasure(trace, DISPLAY, tokenize)
     runs = {part.run["run"]: part.run for part in trace.split()}
     references = trace.prompts.set_index(STREAM)["reference"]
