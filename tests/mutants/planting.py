@@ -42,6 +42,9 @@ SLOW = {
     "test_cli.py",
     "test_cli_streams.py",
 }  # tests
+USUAL = {  # packages whose files are mostly tested from outside
+    "loop": ("tests/test_loop.py", "tests/test_batch.py"), "methods": ("tests/methods/test_methods.py",),
+}  # fmt: skip
 LOGIC = {ast.And: ("and", "or"), ast.Or: ("or", "and")}
 
 
@@ -160,7 +163,7 @@ def chosen(root: Path, number: int, seed: int = 0) -> list[Mutant]:
     return [order[i] for i in range(depth) for order in orders if i < len(order)][:number]
 
 
-def covering(root: Path, file: str, most: int = 4) -> list[str]:
+def covering(root: Path, file: str, most: int = 3) -> list[str]:
     """The test files that cover a file: first those named like it, then those that import it most often."""
     package, stem = Path(file).parent.name, Path(file).stem
     names = [rf"{package}\.{stem}\b", rf"specviz\.{package} import .*\b{stem}\b", rf"\b{stem}\."]
@@ -174,5 +177,5 @@ def covering(root: Path, file: str, most: int = 4) -> list[str]:
         score = 20 * near + 2 * (package in path.parts) + imports
         scores[path.relative_to(root).as_posix()] = score
     ranked = sorted((name for name in scores if scores[name] > 0), key=lambda name: -scores[name])
-    usual = {"loop": "tests/test_loop.py", "methods": "tests/methods/test_methods.py"}.get(package)
-    return list(dict.fromkeys([*ranked[:most], *([usual] if usual in scores else [])]))
+    usual = [name for name in USUAL.get(package, ()) if name in scores]
+    return list(dict.fromkeys([*ranked[:most], *usual]))
