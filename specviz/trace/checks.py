@@ -180,6 +180,11 @@ def check_lengths(sizes: dict[str, np.ndarray], top_k: Any, where: str) -> None:
                 raise TraceError(f"{where}: cycle {i} has {size[i]} of {name}; {first} asks for {wanted[i]}")
             if not flat:
                 expected, first = np.maximum(expected, size), name
+    for name in (n for n in sizes if n.endswith(("_top_token", "_draft_token"))):
+        other = name.replace("_token", "_p")
+        if other in sizes and (bad := sizes[name] != sizes[other]).any():
+            i = int(np.argmax(bad))
+            raise TraceError(f"{where}: cycle {i} has one of {name} and {other} without the other")
 
 
 def check_values(table: pa.Table, where: str) -> None:

@@ -16,3 +16,8 @@ def test_damaged_files_give_a_result_or_one_line(name):
     assert not report.crashes, f"{name}: {report}"
     assert report.refused > 3 or name == "card"  # one that does not fit is not shown
     assert report.results + report.refused == INPUTS.get(name, 150)
+
+
+@pytest.mark.parametrize(("name", "number"), [("partial", 65)])  # a list of tokens without its probabilities
+def test_what_once_ended_in_a_traceback(name, number):
+    assert not (report := fuzz(name, 1, first=number)).crashes, report
