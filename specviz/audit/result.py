@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, TypeAlias, TypeVar
@@ -67,12 +68,12 @@ class Difference:
         return f"{place}: {self.verdict}: {self.reason}"
 
 
-class Judged:
+class Judged(ABC):
     """A result that holds, or does not."""
 
     @property
-    def holds(self) -> bool:
-        raise NotImplementedError
+    @abstractmethod
+    def holds(self) -> bool: ...
 
     @property
     def verdict(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -161,7 +162,7 @@ def decode(
             yield text.step()
 
 
-class Text:
+class Text(ABC):
     """One prompt on its way to its text: what a single prompt and a row of a batch have in common.
 
     `open` is `Session.open`. Passes are written down in `passes` as they run; every cycle takes those that
@@ -188,9 +189,9 @@ class Text:
             text=list(tokens),
         )  # fmt: skip
 
+    @abstractmethod
     def open(self, model: Target, tokens: list[int], room: int, name: str) -> Any:
         """A context for the method, whose passes are recorded under a name."""
-        raise NotImplementedError
 
     @property
     def left(self) -> int:
