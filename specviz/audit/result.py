@@ -267,6 +267,8 @@ class AuditResult:
     left_out : dict of str to str
         Methods that nobody named and the model cannot serve, or that no drafter was given for; each with the
         reason.
+    invariant : bool
+        Whether the target's rows do not depend on what shares their pass: bits were compared then.
     """
 
     model: str
@@ -280,6 +282,7 @@ class AuditResult:
     drawn: list[Drawn]
     kernels: str | None = None
     left_out: dict[str, str] = field(default_factory=dict)
+    invariant: bool = False
 
     @property
     def holds(self) -> bool:
@@ -337,6 +340,7 @@ class AuditResult:
             if some := [row.prompts for row in self.rows if row.streams == streams]:
                 sizes.append(f"{max(some)} {word}{'s' * (max(some) != 1)}")
         kernels = f", {self.kernels} kernels" if self.kernels else ""
+        kernels += ", compared bit for bit" * self.invariant
         machine = f"{self.device}, {self.threads} thread{'s' * (self.threads != 1)}"
         words = {"tie": "ties", "noise": "kernel noise", "reference_noise": "reference noise", "bug": "bugs"}
         numbers = [f"{sum(getattr(row, name) for row in self.rows)} {word}" for name, word in words.items()]

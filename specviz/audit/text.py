@@ -153,6 +153,7 @@ def result_of(
     return AuditResult(
         target.name, str(target.device), number_format(target), thread_count(target), limit, bound,
         list(rows), list(laws), list(drawn), getattr(target, "kernels", None), left_out or {},
+        getattr(target, "invariant", False),
     )  # fmt: skip
 
 
@@ -280,6 +281,8 @@ class _Audit:
                     rows[key] = self.reference.rows(prompt, text.tokens)
                 if own is not None:
                     differences += self.against_own(text, own)
+                    if getattr(self.target, "invariant", False):
+                        differences += self.bits(text, own)
                     judged = {d.position for d in differences}
                     differences += self.against_reference(text, rows[key], judged)
                 if not any(d.verdict == "bug" for d in differences):
@@ -311,6 +314,20 @@ class _Audit:
         if at == min(len(text.tokens), len(own.tokens)):  # another length is a fault of its own, see above
             return []
         return [self.place(text, at, own.tokens[at], own.rows[at], "the autoregressive text")]
+
+    def bits(self, text: Text, own: Text) -> list[Difference]:
+        """The first row of an invariant model's that is not, bit for bit, the autoregressive text's.
+
+        No bound and no float64: up to where the texts part both were read after the same words.
+        """
+        at = shared_length(text.tokens, own.tokens)
+        pairs = zip(text.rows[: at + 1], own.rows[: at + 1])
+        for place, (row, alone) in enumerate(pairs):
+            if row is not None and alone is not None and not torch.equal(row, alone):
+                off = distance(row, alone)
+                words = f"the row of this token is not, bit for bit, the one of a pass alone: off by {off:.1e}"
+                return [text.bug(place, words, off)]
+        return []
 
     def against_reference(self, text: Text, rows: Tensor, judged: set[int]) -> list[Difference]:
         """Places where a token is not the argmax of the stock module's row after the same prefix."""

@@ -11,6 +11,7 @@ from specviz.cli.options import (
     Device,
     Draft,
     Dtype,
+    Invariant,
     Kernels,
     Model,
     NewTokens,
@@ -51,6 +52,7 @@ def calibrate(
     device: Device = "cpu",
     dtype: Dtype = "float32",
     kernels: Kernels = None,
+    invariant: Invariant = None,
     revision: Revision = None,
     tp_plan: Annotated[
         str | None, option("auto: split the model over the ranks of torchrun, on whose devices it then runs.")

@@ -25,6 +25,7 @@ from specviz.cli.options import (
     Drafts,
     Dtype,
     Force,
+    Invariant,
     Kernels,
     Model,
     NewTokens,
@@ -67,6 +68,7 @@ def demo(
     device: Device = "cpu",
     dtype: Dtype = "float32",
     kernels: Kernels = None,
+    invariant: Invariant = None,
     force: Force = False,
 ) -> None:
     """Decode a few prompts of each kind of work by several methods: a table, traces, an offline page.
@@ -171,6 +173,7 @@ def generate(
     device: Device = "cpu",
     dtype: Dtype = "float32",
     kernels: Kernels = None,
+    invariant: Invariant = None,
     revision: Revision = None,
     store: Annotated[Path | None, option("What the method learnt earlier: a file of --save-store.")] = None,
     save_store: Annotated[Path | None, option("Write what the method has learnt in the end.")] = None,

@@ -55,6 +55,26 @@ Kernels = Annotated[
         callback=_pin,
     ),
 ]
+
+
+def _set_invariant(value: bool | None) -> bool | None:
+    """Let every model of this process that can be invariant be so, or none."""
+    if value is not None:
+        import os
+
+        os.environ["SPECVIZ_INVARIANT"] = str(int(value))
+    return value
+
+
+Invariant = Annotated[
+    bool | None,
+    option(
+        "Compute each row of a pass as it is computed alone, bit for bit (Llama family, CPU). Default: "
+        "SPECVIZ_INVARIANT, or not.",
+        "--invariant/--no-invariant",
+        callback=_set_invariant,
+    ),
+]
 Revision = Annotated[str | None, option("Branch, tag or commit of a hub model.")]
 Force = Annotated[bool, option("Replace files that exist.", "--force", "-f")]
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from specviz.cli.arguments import Values, hint
-from specviz.cli.options import Device, Dtype, Kernels, OneThread, argument, option
+from specviz.cli.options import Device, Dtype, Invariant, Kernels, OneThread, argument, option
 from specviz.cli.terminal import progress, screen
 from specviz.errors import ParameterError, loading
 
@@ -32,6 +32,7 @@ def replay(
     device: Device = "cpu",
     dtype: Dtype = "float32",
     kernels: Kernels = None,
+    invariant: Invariant = None,
     threads: OneThread = 1,
     out: Annotated[
         Path | None,

@@ -429,8 +429,14 @@ class Run:
         }
 
     def _exactness(self, dtype: str) -> str:
-        """The method's; in a batch passes have other shapes than alone, so it is exact up to ties at most."""
+        """The method's; where rows depend on what shares their pass, ties may part a text from the target's.
+
+        In a batch passes have other shapes than alone, so it is exact up to ties at most. An invariant model
+        gives each row the same bits in any pass.
+        """
         label = self.method.exactness(self.sampling, dtype)
+        if getattr(self.model, "invariant", False):
+            return "exact" if label == "exact up to ties" else label
         return "exact up to ties" if label == "exact" and self.options.batch > 1 else label
 
     def _canvas(self) -> Record | None:

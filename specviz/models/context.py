@@ -15,6 +15,7 @@ import torch
 
 from specviz.draft import Draft
 from specviz.errors import ModelError, PromptError
+from specviz.models import ordered
 from specviz.models.devices import send
 
 if TYPE_CHECKING:
@@ -72,6 +73,9 @@ class PassInput:
         Layers whose states are wanted.
     leave : Exit, optional
         Asked after each layer but the last.
+    tails : list of Tail, optional
+        Of a pass of an invariant model over trees, see `specviz.models.ordered.attend`; `mask` is then, and
+        in each pass of such a model, as that function takes it.
     """
 
     ids: torch.Tensor
@@ -80,6 +84,7 @@ class PassInput:
     keep: int | torch.Tensor
     hidden: tuple[int, ...] = ()
     leave: Exit | None = None
+    tails: list[ordered.Tail] | None = None
 
 
 class Exit:
@@ -139,6 +144,7 @@ class CachedModel(Protocol):
     vocabulary: int
     max_length: int
     layers: int
+    invariant: bool
 
     @property
     def group(self) -> int: ...
@@ -185,6 +191,7 @@ class Store:
         self.data = torch.zeros(*sizes, dtype=dtype, device=device)
         self.flat = self.data.flatten(0, 1)
         self.reach = shape.slots  # positions that a pass may use, counted from 0
+        self.block = 1  # a pass reads a multiple of so many slots
         self.cache: Cache | None = None  # the storage as transformers sees it, made when first needed
         self.read: Layers = ()  # keys and values that a pass reads, of each layer
         self.target: Sequence[torch.Tensor] = ()  # where it writes
@@ -209,7 +216,7 @@ class Store:
         """
         self.rows, self.slots, self.index = rows, slots, index
         flat = self.flat if rows is None else self.flat[:, rows]
-        self.read = flat.narrow(3, 0, end).unbind(0)
+        self.read = flat.narrow(3, 0, -(-end // self.block) * self.block).unbind(0)
         if index is None:
             data = self.data if rows is None else self.data[:, :, rows]
             self.span = data.narrow(4, start, count)
@@ -231,7 +238,8 @@ class Store:
         if self.index is None:
             self.target[layer].copy_(new)
         else:
-            self.target[layer].index_copy_(1, self.index, new.reshape(2, -1, new.shape[-1]))
+            flat = new.reshape(2, -1, new.shape[-1]).to(self.data.dtype)
+            self.target[layer].index_copy_(1, self.index, flat)
         return self.read[2 * layer], self.read[2 * layer + 1]
 
     def fill(self, layer: int, new: torch.Tensor) -> None:
@@ -308,6 +316,9 @@ class Context:
     def __init__(self, model: CachedModel, prompts: Sequence[Sequence[int]], room: int) -> None:
         self.model = model
         self.rows = len(prompts)
+        # Of masks: an invariant model's are the same for all heads, and added in float32.
+        self.group = 1 if model.invariant else model.group
+        self.kind = torch.float32 if model.invariant else model.dtype
         self.slots = longest(prompts, model.max_length, model.name) + room
         self.filled = [len(prompt) for prompt in prompts]
         self.cached = [0] * self.rows
@@ -322,8 +333,11 @@ class Context:
     def _allocated(self, slots: int) -> tuple[Store | Spread, torch.Tensor]:
         """An empty storage and ids of so many slots a row; several rows have one more, for their padding."""
         model, width = self.model, slots + int(self.rows > 1)
+        if model.invariant:  # whole blocks are read
+            width = -(-width // ordered.BLOCK) * ordered.BLOCK
         try:
             store = storage(model, self.rows, width)
+            store.block = ordered.BLOCK if model.invariant else 1
             ids = torch.zeros(self.rows, width, dtype=torch.long, device=model.device)
         except RuntimeError as error:
             raise memory_error(error, f"a cache of {self.rows} x {slots} tokens for", model) from None
@@ -715,6 +729,8 @@ class Context:
             else:
                 part = self._ragged(rows, starts, counts, fed, drafts, chains)
                 given = PassInput(*part, keep, hidden)
+            if drafts is not None and self.model.invariant and not chains:
+                given.tails = self._tails(rows, starts, counts, drafts)
             last, states = self._call(given)
         if keep == 0:
             return last, states
@@ -730,20 +746,27 @@ class Context:
     def _chain(self, start: int, count: int) -> torch.Tensor | None:
         """The mask of `count` tokens behind `start` others: a slice of one kept for each small count.
 
-        One token sees all, a prefill from slot 0 is causal: neither needs a mask.
+        One token sees all, a prefill from slot 0 is causal: neither needs a mask, but where whole blocks are
+        read.
         """
-        if count == 1 or start == 0:
+        beyond = self.store.block - 1  # slots that a pass may read behind its tokens
+        if not beyond and (count == 1 or start == 0):
             return None
         kept = self._triangles.get(count)
         if kept is None:
             small = count <= 64  # a draft's; a long text behind a cached one comes once
             size = self.store.data.shape[4] if small else start
-            local = np.zeros((self.model.group, count, size + count), np.float32)
-            local[:, :, size:] = np.where(np.tri(count, dtype=bool), 0.0, -np.inf)
-            kept = send(local, self.model.device, self.model.dtype).view(1, 1, -1, size + count)
+            local = np.zeros((self.group, count, size + count + beyond), np.float32)
+            local[:, :, size:][:, ~np.tri(count, count + beyond, dtype=bool)] = -np.inf
+            kept = send(local, self.model.device, self.kind).view(1, 1, -1, size + count + beyond)
             if small:
                 self._triangles[count] = kept
-        return kept[..., kept.shape[-1] - count - start :]
+        first = kept.shape[-1] - beyond - count - start
+        return kept[..., first : first + self._read(start + count)]
+
+    def _read(self, end: int) -> int:
+        """How many slots a pass reads that reaches up to `end`."""
+        return -(-end // self.store.block) * self.store.block
 
     def _tree(
         self, start: int, count: int, draft: Draft, row: slice | None
@@ -756,11 +779,24 @@ class Context:
         positions = np.concatenate([np.arange(start, start + count), start + count - 1 + draft.offsets])
         self.store.reach = max(self.store.reach, int(positions.max()) + 1)
         self.store.aim(start, width, end, row)
-        model, device = self.model, self.ids.device
-        mask = torch.zeros(model.group, width, end, dtype=model.dtype, device=device)
-        mask[..., start:] = send(near, device)
+        device, slots = self.ids.device, self._read(end)
+        mask = torch.zeros(self.group, width, slots, dtype=self.kind, device=device)
+        mask[..., start:end] = send(near, device)
+        mask[..., end:] = -torch.inf
         ids = self.ids if row is None else self.ids[row]
-        return ids[:, start:end], send(positions[None], device), mask.view(1, 1, -1, end)
+        return ids[:, start:end], send(positions[None], device), mask.view(1, 1, -1, slots)
+
+    def _tails(
+        self, rows: Sequence[int], starts: list[int], counts: list[int], drafts: list[Draft]
+    ) -> list[ordered.Tail]:
+        """Of an invariant model's pass over trees: where each row from the first to the last ends."""
+        device, each = self.ids.device, dict(zip(rows, zip(starts, counts, drafts)))
+        tails = []
+        for row in range(rows[0], rows[-1] + 1):
+            start, count, draft = each.get(row, (0, 1, NOTHING))
+            check_nodes(draft, self.model.name)
+            tails.append(ordered.tail(start + count - 1, draft.offsets, start + count, device))
+        return tails
 
     def _ragged(
         self, rows: Sequence[int], starts: list[int], counts: list[int], fed: list[int],
@@ -794,11 +830,11 @@ class Context:
         where, slot = where.view(size, width), slot.view(size, width)
         self.store.aim(0, width, end, slice(first, first + size), slot, index)
         ids = self.ids[first : first + size].gather(1, slot)
-        group, kind = self.model.group, self.model.dtype
+        group, kind, read = self.group, self.kind, self._read(end)
         # Slots rise with the text, so a chain sees what stands before it; padding sees slot 0, for a query
         # that sees nothing is NaN.
         last = where if chains else torch.where(slot == padding_slot, 0, slot)
-        beyond = torch.arange(end, device=device) > last[..., None]
+        beyond = torch.arange(read, device=device) > last[..., None]
         mask = torch.zeros(beyond.shape, dtype=kind, device=device).masked_fill_(beyond, -torch.inf)
         if not chains:
             assert drafts is not None
@@ -808,7 +844,7 @@ class Context:
                     near = np.where(draft.mask, 0.0, -np.inf)
                     mask[i, width - n :, low : low + n] = send(near, device, kind)
         mask = mask[:, None, None].expand(-1, 1, group, -1, -1)
-        return ids, where, mask.reshape(size, 1, group * width, end)
+        return ids, where, mask.reshape(size, 1, group * width, read)
 
 
 def nested(values: Sequence[object] | torch.Tensor) -> bool:
@@ -866,6 +902,15 @@ def check_fits(context: Rows, row: int, held: int, tokens: int, reach: int) -> N
         raise ModelError(
             f"{model.name} takes at most {model.max_length} tokens; position {held + reach - 1} is beyond "
             "that"
+        )
+
+
+def check_nodes(draft: Draft, name: str) -> None:
+    """Check that a tree is small enough to be judged bit for bit."""
+    if len(draft) > ordered.MOST_NODES:
+        raise ModelError(
+            f"{name} is invariant for trees of at most {ordered.MOST_NODES} nodes, and this draft has "
+            f"{len(draft)}: draft fewer, or load with invariant=False"
         )
 
 

@@ -21,7 +21,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from functools import cache
 from statistics import median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch.utils.weak import WeakIdKeyDictionary
@@ -106,6 +106,38 @@ KINDS: dict[str, type[Plain] | type[Transposed] | type[OneDNN]] = {
     TRANSPOSED: Transposed,
     ONEDNN: OneDNN,
 }
+
+
+class Product(Protocol):
+    """A product with weights that were laid out."""
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor: ...
+
+    def add(self, x: torch.Tensor, to: torch.Tensor) -> torch.Tensor: ...
+
+
+class Pieces:
+    """A product over parts of the input, added in turn: for a kernel that splits long sums by the rows."""
+
+    def __init__(self, weights: Sequence[torch.Tensor], layout: str, pieces: int) -> None:
+        parts = torch.cat(list(weights)).chunk(pieces, 1)
+        self.sizes = [part.shape[1] for part in parts]
+        self.products = [KINDS[layout]([part.contiguous()]) for part in parts]
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        first, *others = zip(self.products, x.split(self.sizes, 1))
+        return self._added(others, first[0](first[1].contiguous()))
+
+    def add(self, x: torch.Tensor, to: torch.Tensor) -> torch.Tensor:
+        return self._added(zip(self.products, x.split(self.sizes, 1)), to)
+
+    @staticmethod
+    def _added(parts: Iterable[tuple[Product, torch.Tensor]], y: torch.Tensor) -> torch.Tensor:
+        for product, x in parts:
+            y = product.add(x.contiguous(), y)
+        return y
+
+
 # Matrices that were laid out, by the first weight of each: a model's first layers, and a drafter that reads
 # its target's head, share them.
 _laid: WeakIdKeyDictionary = WeakIdKeyDictionary()

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from transformers.activations import ACT2FN
 
 from specviz.models.attention import attend
-from specviz.models.kernels import PLAIN, lay
+from specviz.models.kernels import LEAST, PLAIN, Pieces, Product, lay
 from specviz.models.ranks import here, whole
 
 if TYPE_CHECKING:
@@ -44,6 +44,8 @@ class Lines:
         Read, never changed.
     layout : str
         How their matrices lie (`specviz.models.kernels`).
+    invariant : bool, optional
+        Whether a row of the product must not depend on how many there are.
 
     Attributes
     ----------
@@ -51,23 +53,37 @@ class Lines:
         Each layer's own, as the model holds it.
     """
 
-    def __init__(self, *parts: torch.nn.Linear, layout: str) -> None:
+    def __init__(self, *parts: torch.nn.Linear, layout: str, invariant: bool = False) -> None:
+        self.least = LEAST if invariant else 1  # rows of a product: below, another kernel serves
+        self.layout, self.pieces = layout, 1
         self.weights = [whole(part.weight.detach()) for part in parts]
         # A matrix that is laid out is shared by all who read the parameter; one in shards is only gathered.
-        self.product = lay(self.weights if layout == PLAIN else [part.weight for part in parts], layout)
+        own = self.weights if layout == PLAIN else [part.weight for part in parts]
+        self.product: Product = lay(own, layout)
         self.bias = (
             None if parts[0].bias is None else torch.cat([whole(part.bias.detach()) for part in parts])
         )
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """All outputs side by side, [tokens, out]."""
-        y = self.product(x)
+        y = self.product(x) if len(x) >= self.least else self.product(self._padded(x))[: len(x)]
         return y if self.bias is None else y.add_(self.bias)
 
     def add(self, x: torch.Tensor, to: torch.Tensor) -> torch.Tensor:
         """The output of a single layer added to `to`."""
-        y = self.product.add(x, to)
+        if len(x) >= self.least:
+            y = self.product.add(x, to)
+        else:
+            y = self.product.add(self._padded(x), self._padded(to))[: len(x)]
         return y if self.bias is None else y.add_(self.bias)
+
+    def cut(self, pieces: int) -> None:
+        """Compute the product in so many pieces of the input, which are added in turn."""
+        if pieces != self.pieces:
+            self.product, self.pieces = Pieces(self.weights, self.layout, pieces), pieces
+
+    def _padded(self, x: torch.Tensor) -> torch.Tensor:
+        return F.pad(x, (0, 0, 0, self.least - len(x)))
 
 
 class Rest:
@@ -142,8 +158,8 @@ def stamp(net: torch.nn.Module) -> list[tuple[int, int]]:
 class RMSNorm:
     """RMSNorm of `x` [tokens, size] by a weight, for models in the format and on the device of `like`."""
 
-    def __init__(self, eps: float, like: torch.Tensor) -> None:
-        self.eps = eps
+    def __init__(self, eps: float, like: torch.Tensor, invariant: bool = False) -> None:
+        self.eps, self.invariant = eps, invariant
         # The CPU has no fused RMSNorm: torch composes it of eight kernels.
         self.composed = like.device.type == "cpu" and like.dtype in (torch.float32, torch.float64)
         self.ground = torch.full((1, 1, 1), eps, dtype=like.dtype, device=like.device)
@@ -151,6 +167,10 @@ class RMSNorm:
     def __call__(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         if not self.composed:
             return F.rms_norm(x, weight.shape, weight, self.eps)
+        if self.invariant:  # the product below adds a row alone in another order than several
+            length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+            square = length.mul_(length).div_(len(weight)).add_(self.eps)
+            return (x * square.rsqrt_()).mul_(weight)
         # eps + x.x / size in one kernel: a batched product of each row with itself.
         square = torch.baddbmm(self.ground, x.unsqueeze(1), x.unsqueeze(2), alpha=1 / len(weight))
         return (x * square.rsqrt_().view(-1, 1)).mul_(weight)

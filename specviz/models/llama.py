@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 import torch.nn.functional as F
 
+from specviz.models import ordered
 from specviz.models.attention import attend
 from specviz.models.context import PassInput, States, Store
 from specviz.models.layers import Lines, PlainFunction, Rest, RMSNorm, Rotary, hooked, turn
@@ -74,13 +75,15 @@ class Llama(PlainFunction):
         How many of its layers to run: fewer than it has make the early-exit drafter.
     layout : str
         How its matrices lie (`specviz.models.kernels`).
+    invariant : bool, optional
+        Whether a row's numbers must not depend on the other rows of a pass (`specviz.models.ordered`).
     """
 
-    def __init__(self, net: Net, layers: int, layout: str) -> None:
+    def __init__(self, net: Net, layers: int, layout: str, invariant: bool = False) -> None:
         super().__init__(net)
         first = net.model.layers[0].self_attn
         self.embedding = net.model.embed_tokens.weight.detach()
-        self.head = Lines(net.lm_head, layout=layout)
+        self.head = Lines(net.lm_head, layout=layout, invariant=invariant)
         self.heads = net.config.num_attention_heads
         self.groups = net.config.num_key_value_heads
         self.dim = first.head_dim
@@ -88,14 +91,15 @@ class Llama(PlainFunction):
         self.size = net.config.hidden_size
         self.last = net.model.norm.weight.detach()
         self.weights: list[LayerWeights] = []
-        products = (Lines(*group, layout=layout) for group in groups(net))
+        products = (Lines(*group, layout=layout, invariant=invariant) for group in groups(net))
         for layer in net.model.layers[:layers]:
             before, after = layer.input_layernorm.weight, layer.post_attention_layernorm.weight
             a, (qkv, o, gate_up, down) = layer.self_attn, islice(products, 4)
             norms = (a.q_norm.weight.detach(), a.k_norm.weight.detach()) if hasattr(a, "q_norm") else None
             self.weights.append(LayerWeights(before.detach(), qkv, norms, o, after.detach(), gate_up, down))
         self.eps = net.config.rms_norm_eps
-        self.norm = RMSNorm(self.eps, self.embedding)
+        self.invariant = invariant
+        self.norm = RMSNorm(self.eps, self.embedding, invariant)
         self.rotary = Rotary(net.model.rotary_emb, self.embedding)
 
     def __call__(self, given: PassInput, store: Storage) -> States:
@@ -129,7 +133,11 @@ class Llama(PlainFunction):
                 if isinstance(mask, torch.Tensor):
                     seen = mask.view(1, heads // groups, n, -1).index_select(2, keep)
                     mask = seen.view(1, 1, -1, seen.shape[-1])
-            out = attend(queries.transpose(1, 2), keys, values, mask, self.scale)
+            if self.invariant:
+                assert isinstance(mask, torch.Tensor)
+                out = ordered.attend(queries.transpose(1, 2), keys, values, mask, self.scale, given.tails)
+            else:
+                out = attend(queries.transpose(1, 2), keys, values, mask, self.scale)
             x = o.add(out.transpose(1, 2).reshape(-1, heads * dim), x)
             gate, up = gate_up(norm(x, after)).chunk(2, -1)
             x = down.add(F.silu(gate).mul_(up), x)
@@ -162,6 +170,12 @@ class Llama(PlainFunction):
             queries = F.rms_norm(queries, (self.dim,), norms[0], self.eps)
             turned = torch.cat((queries, F.rms_norm(keys, (self.dim,), norms[1], self.eps)), 2)
         return turn(turned, cos, sin)
+
+    def lines(self) -> Iterator[Lines]:
+        """Its products."""
+        yield self.head
+        for layer in self.weights:
+            yield from (layer.qkv, layer.o, layer.gate_up, layer.down)
 
     def final(self, x: torch.Tensor) -> torch.Tensor:
         """The final norm of states [tokens, size]."""

@@ -7,7 +7,9 @@ when it is needed.
 from __future__ import annotations
 
 import difflib
+import os
 import re
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from specviz.models.protocols import Spec
 
 GGUF = "gguf:"
+VARIABLE = "SPECVIZ_INVARIANT"
 BACKENDS = ("torch", "llama.cpp")
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")  # owner and name, as on the hub
 # Nothing is unpickled here; torch reads tensors alone out of a pickle, and that is left to the user.
@@ -71,6 +74,7 @@ def load(
     tp_plan: str | None = None,
     backend: str | None = None,
     kernels: str | None = None,
+    invariant: bool | None = None,
 ) -> Any:
     """Load a language model, or what was trained on top of one and drafts for it.
 
@@ -111,6 +115,10 @@ def load(
     kernels : {"auto", "plain", "transposed", "onednn"}, optional
         How the matrices lie in memory on torch (`specviz.models.kernels`): the choice changes speed and the
         last digits. Default: the environment variable SPECVIZ_KERNELS, else the fastest here, measured once.
+    invariant : bool, optional
+        Compute each row of a pass as it is computed alone, bit for bit (`specviz.models.ordered`): what is
+        verified in one pass is then what is decoded token by token. On a CPU, for the Llama family on torch.
+        Default: where the environment variable SPECVIZ_INVARIANT is 1 and the model can.
 
     Returns
     -------
@@ -126,28 +134,38 @@ def load(
     """
     _check_spread(spec, device, device_map, tp_plan)
     if hasattr(spec, "open") and hasattr(spec, "encode") and not isinstance(spec, Path):
-        return spec
-    if isinstance(spec, str) and _is_gguf(spec):
+        model = spec
+    elif isinstance(spec, str) and _is_gguf(spec):
         _drop("a GGUF file brings its own {0}: drop {0}={1!r}", tokenizer=tokenizer, revision=revision)
-        return _gguf(spec, backend, device, dtype, threads, gpu_layers, context, kernels)
-    _drop(
-        "{0} is a GGUF file's (gguf:PATH): drop {0}={1!r}", backend=None if backend == "torch" else backend,
-        threads=threads, gpu_layers=gpu_layers, context=context,
-    )  # fmt: skip
-    if tp_plan is not None:
-        from specviz.models.fetching import fetch_split
+        model = _gguf(spec, backend, device, dtype, threads, gpu_layers, context, kernels)
+    else:
+        _drop(
+            "{0} is a GGUF file's (gguf:PATH): drop {0}={1!r}",
+            backend=None if backend == "torch" else backend,
+            threads=threads, gpu_layers=gpu_layers, context=context,
+        )  # fmt: skip
+        path = None  # found before the libraries are loaded, which takes seconds
+        if isinstance(spec, (str, Path)) and tp_plan is None:
+            path = find(str(spec))
+        from specviz.models import fetching
 
-        return fetch_split(str(spec), dtype or "float32", tokenizer, revision)
-    if isinstance(spec, (str, Path)):
-        path = find(str(spec))  # before the libraries are loaded, which takes seconds
-        from specviz.models.fetching import fetch
-
-        return fetch(
-            str(spec), path, device or "cpu", dtype or "float32", tokenizer, revision, device_map, kernels
-        )
-    from specviz.models.fetching import adopt
-
-    return adopt(spec, device, dtype, tokenizer, kernels)
+        if tp_plan is not None:
+            model = fetching.fetch_split(str(spec), dtype or "float32", tokenizer, revision)
+        elif isinstance(spec, (str, Path)):
+            given = device or "cpu", dtype or "float32", tokenizer, revision, device_map, kernels
+            model = fetching.fetch(str(spec), path, *given)
+        else:
+            model = fetching.adopt(spec, device, dtype, tokenizer, kernels)
+    if invariant:
+        if not hasattr(model, "make_invariant"):
+            raise ModelError(
+                f"{spec} cannot be invariant: only the Llama family on torch can; drop invariant"
+            )
+        model.make_invariant()
+    elif invariant is None and os.environ.get(VARIABLE) == "1" and hasattr(model, "make_invariant"):
+        with suppress(ModelError):  # the variable holds for every model that can
+            model.make_invariant()
+    return model
 
 
 def _is_gguf(spec: str) -> bool:

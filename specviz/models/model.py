@@ -13,7 +13,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.cache_utils import Cache, CacheLayerMixin
 
 from specviz.errors import ModelError
-from specviz.models import attention, geometry, ranks
+from specviz.models import attention, geometry, ordered, ranks
 from specviz.models import kernels as layouts
 from specviz.models.context import Context, PassInput, Spread, States, StorageShape, Store
 from specviz.models.llama import Llama, describes, groups
@@ -109,6 +109,7 @@ class Model(TorchModel):
         self._llama = self._laid()
         self._shallow = _first(net, self.layers) if self.layers < config.num_hidden_layers else net
         self._count: torch.Tensor | None = None
+        self._threads = 0  # on which it was made invariant
 
     # -- running ----------------------------------------------------------------------------------
 
@@ -126,10 +127,13 @@ class Model(TorchModel):
         PromptError
             If a prompt is empty, longer than the model's context, or holds an id that the model lacks.
         ModelError
-            If the storage does not fit into memory.
+            If the storage does not fit into memory, or an invariant model cannot be so on this number of threads.
         """
-        if self._llama is not None and self._llama.stale():
+        stale = self._llama is not None and self._llama.stale()
+        if stale:
             self._llama = self._laid()
+        if self.invariant and (stale or self._threads != torch.get_num_threads()):
+            self.make_invariant()
         return Context(self, prompts, room)
 
     def _laid(self) -> Llama | None:
@@ -140,16 +144,50 @@ class Model(TorchModel):
         self.kernels = layouts.choose(self._kernels, self.net, groups(self.net))
         return Llama(self.net, self.layers, self.kernels)
 
+    def make_invariant(self) -> None:
+        """Compute each row of a pass as it is computed alone, bit for bit (`specviz.models.ordered`).
+
+        Raises
+        ------
+        ModelError
+            If that was not found to hold here, for this model, layout, format and number of threads.
+        """
+        if self._llama is None or self.device.type != "cpu":
+            fault = "passes on a GPU or through transformers' modules add in an order of their own"
+        elif not ordered.fixed_order(self.dim, torch.get_num_threads()):
+            fault = "torch's products over a head's width change their order with a pass's size here"
+        else:
+            fault = self._settled()
+        if fault:
+            raise ModelError(f"{self.name} cannot be invariant: {fault}; load with invariant=False")
+        self.invariant, self._threads = True, torch.get_num_threads()
+
+    def _settled(self) -> str:
+        """Lay the matrices so that no product depends on the number of rows; a line that says why not."""
+        others = () if self._kernels else layouts.candidates(self.device, self.dtype)
+        faults = []
+        for layout in dict.fromkeys((self.kernels, *others)):
+            llama = Llama(self.net, self.layers, layout, invariant=True)
+            if not (fault := ordered.settle(llama.lines())):
+                self.kernels, self._llama = layout, llama
+                return ""
+            faults.append(f"with {layout} kernels {fault}")
+        return ", ".join(faults)
+
     def first(self, layers: int) -> Model:
         """The first `layers` layers with the same norm and head: an early-exit drafter of shared weights."""
         if not 1 <= layers <= self.layers:
             raise ModelError(f"{self.name} has {self.layers} layers; first({layers}) is not among them")
         name = f"{self.name}[:{layers}]"
-        return Model(self.net, self.tokenizer, name, self.plain, layers, self._kernels)
+        first = Model(self.net, self.tokenizer, name, self.plain, layers, self._kernels)
+        if self.invariant:
+            first.make_invariant()
+        return first
 
     def shape(self, rows: int, slots: int) -> StorageShape:
         """Arguments of the storage that a context of `rows` x `slots` tokens needs."""
-        return StorageShape(self.layers, rows, self.heads, slots, self.dim, self.dtype, self.device)
+        kind = torch.float32 if self.invariant else self.dtype  # attention then computes in float32
+        return StorageShape(self.layers, rows, self.heads, slots, self.dim, kind, self.device)
 
     def logits(self, last: torch.Tensor) -> torch.Tensor:
         """Scores in float32 of final hidden states [..., size] (or of scores, which pass through)."""

@@ -38,6 +38,7 @@ class TorchModel(TokenizedModel):
 
     kind: str
     kernels: str  # how they do lie
+    invariant: bool = False  # whether each row of a pass gets the bits that it gets alone
     source: str | None = None  # of weights that were read from another format: which it was, and how
     path: Path | None = None  # of the file that was read
     _content: tuple[list[tuple[int, int]], str] | None = None  # the weights' stamp, and their hash
@@ -72,7 +73,8 @@ class TorchModel(TokenizedModel):
     @property
     def backend(self) -> dict[str, str | int | bool]:
         """What computes, for the record."""
-        return {"name": "torch", "threads": torch.get_num_threads(), "kernels": self.kernels}
+        about: dict[str, str | int | bool] = {"name": "torch", "threads": torch.get_num_threads()}
+        return about | {"kernels": self.kernels} | ({"invariant": True} if self.invariant else {})
 
     @property
     def content(self) -> str:
