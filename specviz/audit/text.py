@@ -325,7 +325,7 @@ class _Audit:
         for place, (row, alone) in enumerate(pairs):
             if row is not None and alone is not None and not torch.equal(row, alone):
                 off = distance(row, alone)
-                words = f"the row of this token is not, bit for bit, the one of a pass alone: off by {off:.1e}"
+                words = f"the row of this token is not, bit for bit, that of a pass alone: off by {off:.1e}"
                 return [text.bug(place, words, off)]
         return []
 

@@ -262,6 +262,7 @@ class Spread:
         self.parts = tuple(Store(shape._replace(layers=n, device=device)) for device, n in places)
         self._layers = [(part, i) for part in self.parts for i in range(len(part.data))]
         self.reach = self.parts[0].reach
+        self.block = 1
         self.cache: Cache | None = None
         self.source: Source | None = None
 
@@ -762,9 +763,9 @@ class Context:
             if small:
                 self._triangles[count] = kept
         first = kept.shape[-1] - beyond - count - start
-        return kept[..., first : first + self._read(start + count)]
+        return kept[..., first : first + self._slots_read(start + count)]
 
-    def _read(self, end: int) -> int:
+    def _slots_read(self, end: int) -> int:
         """How many slots a pass reads that reaches up to `end`."""
         return -(-end // self.store.block) * self.store.block
 
@@ -779,7 +780,7 @@ class Context:
         positions = np.concatenate([np.arange(start, start + count), start + count - 1 + draft.offsets])
         self.store.reach = max(self.store.reach, int(positions.max()) + 1)
         self.store.aim(start, width, end, row)
-        device, slots = self.ids.device, self._read(end)
+        device, slots = self.ids.device, self._slots_read(end)
         mask = torch.zeros(self.group, width, slots, dtype=self.kind, device=device)
         mask[..., start:end] = send(near, device)
         mask[..., end:] = -torch.inf
@@ -830,7 +831,7 @@ class Context:
         where, slot = where.view(size, width), slot.view(size, width)
         self.store.aim(0, width, end, slice(first, first + size), slot, index)
         ids = self.ids[first : first + size].gather(1, slot)
-        group, kind, read = self.group, self.kind, self._read(end)
+        group, kind, read = self.group, self.kind, self._slots_read(end)
         # Slots rise with the text, so a chain sees what stands before it; padding sees slot 0, for a query
         # that sees nothing is NaN.
         last = where if chains else torch.where(slot == padding_slot, 0, slot)

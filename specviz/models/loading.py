@@ -134,7 +134,7 @@ def load(
     """
     _check_spread(spec, device, device_map, tp_plan)
     if hasattr(spec, "open") and hasattr(spec, "encode") and not isinstance(spec, Path):
-        model = spec
+        model: Any = spec
     elif isinstance(spec, str) and _is_gguf(spec):
         _drop("a GGUF file brings its own {0}: drop {0}={1!r}", tokenizer=tokenizer, revision=revision)
         model = _gguf(spec, backend, device, dtype, threads, gpu_layers, context, kernels)

@@ -127,7 +127,7 @@ class Model(TorchModel):
         PromptError
             If a prompt is empty, longer than the model's context, or holds an id that the model lacks.
         ModelError
-            If the storage does not fit into memory, or an invariant model cannot be so on this number of threads.
+            If the storage does not fit into memory, or the model cannot be invariant on so many threads.
         """
         stale = self._llama is not None and self._llama.stale()
         if stale:

@@ -117,8 +117,8 @@ def attend(
     if tails is None:
         out = _summed(_blocks(weights, values))
     else:
-        each = zip(weights.split(groups), values.split(groups), tails)
-        out = torch.cat([_by_position(*row) for row in each])
+        by_row = zip(weights.split(groups), values.split(groups), tails)
+        out = torch.cat([_by_position(*row) for row in by_row])
     out = out.div_(total)[:, :lines]
     return out.reshape(rows, heads, queries, dim).to(query.dtype)
 

@@ -1,0 +1,285 @@
+"""An invariant model: each row of any pass is, bit for bit, the row of a pass over its own text alone."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import specviz as sv
+from specviz import audit
+from specviz.draft import Draft
+from specviz.errors import ModelError
+from specviz.models import kernels, ordered
+from specviz.models.model import Model
+
+torch.set_num_threads(1)
+VOCABULARY = 61
+LONGEST = 700
+TEXT = np.random.default_rng(0).integers(2, VOCABULARY, LONGEST + 64).tolist()
+NUMBERS = st.integers(0, 2**32 - 1)
+
+
+def net(heads: int = 3, groups: int = 1, dtype: torch.dtype = torch.float32):
+    """A random Llama whose heads are 64 wide, as SmolLM2's are."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=VOCABULARY, hidden_size=64 * heads, intermediate_size=320, num_hidden_layers=2,
+        num_attention_heads=heads, num_key_value_heads=groups, max_position_embeddings=1024,
+        initializer_range=0.2, bos_token_id=0, eos_token_id=1, pad_token_id=None,
+    )  # fmt: skip
+    return LlamaForCausalLM(config).eval().to(dtype)
+
+
+@lru_cache
+def model(layout: str = kernels.PLAIN, dtype: torch.dtype = torch.float32, groups: int = 1) -> Model:
+    made = Model(net(groups=groups, dtype=dtype), kernels=layout, name=f"random-{layout}")
+    made.make_invariant()
+    return made
+
+
+def row(target: Model, text: list[int]) -> torch.Tensor:
+    """What a pass of one token predicts behind a text."""
+    context = target.open([text], 1)
+    context.prefill()
+    return context.forward(Draft.empty()).logits[0][0]
+
+
+def steps(target: Model, text: list[int], more: list[int]) -> list[torch.Tensor]:
+    """Rows of decoding token by token: behind `text`, then behind each of `more`."""
+    context = target.open([text], len(more) + 1)
+    context.prefill()
+    rows = [context.forward(Draft.empty()).logits[0][0]]
+    for token in more:
+        context.extend([token])
+        rows.append(context.forward(Draft.empty()).logits[0][0])
+    return rows
+
+
+def tree(random: np.random.Generator, nodes: int) -> Draft:
+    parents = [int(random.integers(-1, node)) if random.random() < 0.5 else node - 1 for node in range(nodes)]
+    return Draft(random.integers(2, VOCABULARY, nodes), parents) if nodes else Draft.empty()
+
+
+def path_to(draft: Draft, node: int) -> list[int]:
+    path = []
+    while node >= 0:
+        path.insert(0, node)
+        node = int(draft.parents[node])
+    return path
+
+
+def parted(target: Model, texts: list[list[int]], drafts: list[Draft], sampled: int = 4) -> int:
+    """How many rows of a pass are not those of single passes, of a few nodes of each row and its root."""
+    context = target.open(texts, 140)
+    context.prefill()
+    logits = context.forward(drafts).logits
+    random, wrong = np.random.default_rng(len(texts)), 0
+    for text, draft, rows in zip(texts, drafts, logits):
+        nodes = random.permutation(len(draft))[:sampled].tolist()
+        for node in (-1, *nodes):
+            tokens = [int(draft.tokens[each]) for each in path_to(draft, node)]
+            wrong += not torch.equal(rows[1 + node], row(target, text + tokens))
+    return wrong
+
+
+@pytest.mark.parametrize("layout", kernels.candidates(torch.device("cpu"), torch.float32))
+@settings(max_examples=25, deadline=None)
+@given(length=st.integers(1, LONGEST), nodes=st.integers(0, 40), seed=NUMBERS)
+def test_every_row_of_a_tree_is_the_row_of_its_own_path(layout, length, nodes, seed):
+    draft = tree(np.random.default_rng(seed), nodes)
+    assert parted(model(layout), [TEXT[:length]], [draft]) == 0
+
+
+@settings(max_examples=20, deadline=None)
+@given(lengths=st.lists(st.integers(1, 300), min_size=2, max_size=4), seed=NUMBERS, chains=st.booleans())
+def test_every_row_of_a_batch_is_the_row_of_its_own_path(lengths, seed, chains):
+    random = np.random.default_rng(seed)
+    sizes = random.integers(0, 20, len(lengths)).tolist()
+    drafts = [Draft.chain(TEXT[:n]) if chains else tree(random, n) for n in sizes]
+    assert parted(model(groups=3), [TEXT[:length] for length in lengths], drafts, 2) == 0
+
+
+@settings(max_examples=10, deadline=None)
+@given(length=st.integers(1, LONGEST - 20), count=st.integers(1, 20))
+def test_a_chain_is_decoding_token_by_token(length, count):
+    target, more = model(), TEXT[length : length + count]
+    context = target.open([TEXT[:length]], count + 1)
+    context.prefill()
+    rows = context.forward(Draft.chain(more)).logits[0]
+    assert all(torch.equal(a, b) for a, b in zip(rows, steps(target, TEXT[:length], more), strict=True))
+    assert torch.equal(rows[-1], row(target, TEXT[: length + count]))  # a prefill of all of it
+
+
+@settings(max_examples=10, deadline=None)
+@given(length=st.integers(1, 300), seed=NUMBERS)
+def test_what_was_committed_is_read_like_text(length, seed):
+    """A path's keys and values move to where they would have been written, bit for bit."""
+    target, random = model(), np.random.default_rng(seed)
+    draft = tree(random, 24)
+    path = path_to(draft, int(random.integers(24)))
+    context = target.open([TEXT[:length]], 40)
+    context.prefill()
+    context.forward(draft)
+    context.commit(path)
+    text = TEXT[:length] + [int(draft.tokens[node]) for node in path]
+    assert torch.equal(context.forward(Draft.empty()).logits[0][0], row(target, text))
+
+
+@pytest.mark.parametrize("length", [3, 63, 64, 130])
+def test_bfloat16(length):
+    target = model(dtype=torch.bfloat16)
+    draft = tree(np.random.default_rng(length), 20)
+    assert parted(target, [TEXT[:length]], [draft]) == 0
+    assert parted(target, [TEXT[:length], TEXT[:20]], [draft, Draft.chain(TEXT[:5])]) == 0
+
+
+def test_it_computes_what_the_model_computes():
+    plain = Model(net(), kernels=kernels.PLAIN)
+    for length in (1, 64, 200):
+        gap = (row(plain, TEXT[:length]) - row(model(), TEXT[:length])).abs().max()
+        assert 0 < gap < 1e-4 or (length == 1 and gap < 1e-4)
+
+
+# ---------------------------------------------------------------- each part is needed
+
+
+def _unmasked(monkeypatch):
+    """Slots behind the text are seen."""
+    original = ordered.attend
+
+    def attend(query, key, value, mask, *rest):
+        return original(query, key, value, mask.clone().masked_fill_(mask[..., :1] < 1, 0.0), *rest)
+
+    monkeypatch.setattr(ordered, "attend", attend)
+
+
+def _slots_for_positions(monkeypatch):
+    """A tree's values are added in the order of their slots, in blocks of slots."""
+    monkeypatch.setattr(
+        ordered,
+        "_by_position",
+        lambda weights, values, tail: ordered._summed(ordered._blocks(weights, values)),
+    )
+
+
+def _last_block_first(monkeypatch):
+    """The blocks of a tree's pass are added in falling order."""
+    original = ordered._by_position
+
+    def reversed_order(weights, values, tail):
+        with monkeypatch.context() as patch:
+            patch.setattr(ordered, "_summed", lambda parts: parts.flip(1).sum(1))
+            return original(weights, values, tail)
+
+    monkeypatch.setattr(ordered, "_by_position", reversed_order)
+
+
+@pytest.mark.parametrize("broken", [_unmasked, _slots_for_positions, _last_block_first])
+def test_a_broken_part_shows(broken, monkeypatch):
+    draft = tree(np.random.default_rng(1), 30)
+    texts = [TEXT[:245]]  # the tree reaches over the end of a block
+    assert parted(model(), texts, [draft], 30) == 0
+    broken(monkeypatch)
+    assert parted(model(), texts, [draft], 30) > 0
+
+
+def test_a_varying_product_is_noticed_and_computed_in_pieces(monkeypatch):
+    original = ordered._keeps
+    monkeypatch.setattr(ordered, "_tried_products", {})
+    monkeypatch.setattr(ordered, "_keeps", lambda line: line.pieces == 3 and original(line))
+    target = Model(net(), kernels=kernels.PLAIN)
+    target.make_invariant()
+    assert {line.pieces for line in target._llama.lines()} == {3}
+    assert parted(target, [TEXT[:100]], [tree(np.random.default_rng(2), 20)]) == 0
+    assert (row(target, TEXT[:100]) - row(model(), TEXT[:100])).abs().max() < 1e-4
+
+
+def test_products_are_compared_row_by_row():
+    line = model()._llama.weights[0].down
+    assert ordered._keeps(line)
+
+    class Varying:
+        """Rounds otherwise from nine rows on."""
+
+        def __init__(self, product):
+            self.product = product
+
+        def __call__(self, x):
+            return self.product(x) * (1 + 1e-6 * (len(x) > 8))
+
+        def add(self, x, to):
+            return self(x) + to
+
+    line.product, kept = Varying(line.product), line.product
+    try:
+        assert not ordered._keeps(line)
+    finally:
+        line.product = kept
+
+
+def test_a_model_that_cannot_is_refused_in_one_line(monkeypatch):
+    monkeypatch.setattr(ordered, "_tried_products", {})
+    monkeypatch.setattr(ordered, "_keeps", lambda line: False)
+    target = Model(net(), kernels=kernels.PLAIN)
+    with pytest.raises(
+        ModelError, match=r"random|Llama.*cannot be invariant: with plain kernels a product with"
+    ):
+        target.make_invariant()
+    assert not target.invariant
+    modules = Model(net(), plain=False)
+    with pytest.raises(ModelError, match="through transformers' modules"):
+        modules.make_invariant()
+    with pytest.raises(ModelError, match="only the Llama family on torch can"):
+        sv.load("town-t5", invariant=True)
+
+
+def test_a_tree_too_large_is_refused_in_one_line():
+    context = model().open([TEXT[:10]], 200)
+    context.prefill()
+    with pytest.raises(ModelError, match="at most 128 nodes, and this draft has 140"):
+        context.forward(Draft([2] * 140, [-1] * 140))
+
+
+# ---------------------------------------------------------------- what is said of it
+
+
+def test_the_variable_holds_for_models_that_can(monkeypatch):
+    monkeypatch.setenv("SPECVIZ_INVARIANT", "1")
+    assert sv.load("town").invariant
+    assert not sv.load("town-t5").invariant
+    assert not sv.load("town", invariant=False).invariant
+
+
+def test_runs_are_labelled_exact():
+    target = sv.load("town", invariant=True)
+    prompts = ["A walk by the sea", "Once upon a time"]
+    own = sv.generate(target, prompts, method="autoregressive", max_new_tokens=24)
+    for options in ({"method": "unispec"}, {"method": "prompt_lookup", "batch": 2}):
+        trace = sv.generate(target, prompts, max_new_tokens=24, **options)
+        assert trace.run["exactness"] == "exact"
+        assert trace.run["backend"]["invariant"] is True
+        assert trace.texts == own.texts
+    assert (
+        sv.generate("town", prompts[0], method="unispec", max_new_tokens=4).run["exactness"]
+        == "exact up to ties"
+    )
+
+
+def test_the_audit_compares_bits(monkeypatch):
+    target = sv.load("town", invariant=True)
+    prompts = ["A walk by the sea"]
+    limits = {"max_new_tokens": 80, "sampled": 0, "laws": False}
+    result = audit.run(target, None, prompts, ["unispec"], **limits)
+    assert result.holds and result.invariant and "bit for bit" in result.summary
+    original = ordered._by_position
+    monkeypatch.setattr(ordered, "_by_position", lambda *given: original(*given) * (1 + 1e-6))
+    broken = audit.run(target, None, prompts, ["unispec"], **limits)
+    assert not broken.holds
+    assert any("bit for bit" in difference.reason for _, difference in broken.differences)
