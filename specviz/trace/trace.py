@@ -582,7 +582,7 @@ class Trace:
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> Record:
         bundle: Record = {"text/plain": repr(self)}
-        with contextlib.suppress(ImportError):  # without matplotlib the words are left
+        with contextlib.suppress(ImportError):  # without matplotlib the picture is left out
             bundle["text/html"] = hook("html")(self)
             bundle["image/png"] = base64.b64encode(hook("png")(self)).decode("ascii")
         return bundle

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 
 from specviz import metrics, schema
 from specviz.escape import visible, written_out
@@ -20,6 +19,8 @@ from specviz.schema import Metadata
 from specviz.trace import Trace, whole_characters
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from specviz.view.canvas import Canvas
 
 NAMED = ("draft", "forward", "verify", "commit")  # phases that the record times

@@ -11,14 +11,16 @@ from collections.abc import Iterable
 from importlib.resources import files
 from math import isfinite
 from pathlib import Path
-
-import pandas as pd
+from typing import TYPE_CHECKING
 
 from specviz.escape import html, spaced, visible
 from specviz.files import write_text
 from specviz.trace import Trace
 from specviz.view.lattices import figure
 from specviz.view.picture import FATES, KINDS, PHASES, Numbers, Picture, Span, headline, pictures, prompts
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 MOST_SPANS = 1200  # beyond this the static text stops and says so; the trace itself holds everything
 MOST_CYCLES = 240

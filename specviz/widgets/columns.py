@@ -10,10 +10,9 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import ArrayLike
@@ -25,6 +24,9 @@ from specviz.trace import Trace, whole_characters
 from specviz.trace.checks import list_sizes
 from specviz.view import updates
 from specviz.view.picture import FATES, KINDS, PHASES, letters, name_of, phase_times, token_bytes
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 CHUNK = 64  # cycles
 ALIGN = 8  # bytes

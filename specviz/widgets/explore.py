@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 import ipywidgets
-import pandas as pd
 import traitlets as t
 from anywidget import AnyWidget
 from traitlets import Bunch
@@ -29,6 +28,8 @@ from specviz.widgets.race import Race, race
 from specviz.widgets.stateful import error_line, joined
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from specviz.loop.run import Run
     from specviz.methods import Parameter
 
@@ -416,6 +417,8 @@ class Explorer(ipywidgets.VBox):
     @property
     def table(self) -> pd.DataFrame:
         """One row a result: settings, metrics, and whether the text is the baseline's."""
+        import pandas as pd
+
         base = self._baseline
         return pd.DataFrame([result.row(base) for result in self.results])
 
