@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -175,13 +176,13 @@ class WhatIf:
 
     # -- what can be asked ---------------------------------------------------------------------------
 
-    def can_answer(self, parameter: str, method: str | None = None) -> tuple[str, str]:
+    def can_answer(self, parameter: str, method: Any = None) -> tuple[str, str]:
         """How sure an answer about a parameter would be at best, and why.
 
         Parameters
         ----------
         parameter : str
-        method : str, optional
+        method : str, class or Method, optional
             Whose; default the run's own.
 
         Returns

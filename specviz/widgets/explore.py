@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import ipywidgets
 import traitlets as t
@@ -319,14 +319,14 @@ class Explorer(ipywidgets.VBox):
 
     # ------------------------------------------------------------ decoding
 
-    def run(self, method: str | None = None) -> None:
+    def run(self, method: Any = None) -> None:
         """Decode in the background with the current settings.
 
         Parameters
         ----------
-        method : str, optional
-            Another method than the explorer's own, with its defaults; the panel's baseline button runs
-            ``autoregressive``.
+        method : str, class or Method, optional
+            Another method than the explorer's own, with its defaults or, of an instance, its parameters; the
+            panel's baseline button runs ``autoregressive``.
         """
         panel = self.panel
         try:
@@ -352,7 +352,7 @@ class Explorer(ipywidgets.VBox):
         """Wait for the running decode; whether it has ended."""
         return joined(self._thread, seconds)
 
-    def _work(self, method: str, values: Values) -> None:
+    def _work(self, method: Any, values: Values) -> None:
         run, state, message = None, "done", ""
         try:
             run = self._decode(method, **values)
@@ -364,7 +364,7 @@ class Explorer(ipywidgets.VBox):
         try:
             trace = getattr(run, "trace", None)
             if trace is not None and len(trace.cycles):
-                self._append(Result(len(self.results) + 1, method, values, trace))
+                self._append(Result(len(self.results) + 1, trace.run["method"], values, trace))
         except Exception as error:
             state, message = "error", error_line(error)
         finally:
