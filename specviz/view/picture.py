@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from specviz.view.canvas import Canvas
 
-NAMED = ("draft", "forward", "verify", "commit")  # phases that the record times
+NAMED = schema.PHASES  # phases that the record times
 PHASES = (*NAMED, "rest")  # with what a cycle spent in none of them: they add up to the cycle
 PHASE_HUES = dict(zip(PHASES, ("#56b4e9", "#0072b2", "#e69f00", "#999999", "#cfcfcf")))
 
