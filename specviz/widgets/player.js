@@ -12,13 +12,6 @@ const ENDS = { eos: "an end token", length: "the limit of new tokens", context: 
 const ordinal = (n) => n + (n % 100 > 10 && n % 100 < 14 ? "th" : { 1: "st", 2: "nd", 3: "rd" }[n % 10] ?? "th");
 const known = (x) => x !== undefined && !Number.isNaN(x);
 
-// What the probabilities that a run tests and draws with are bent by; those of the lists of candidates are not.
-function bentBy(record) {
-	const { temperature, top_k, top_p } = record.header.run.sampling ?? {};
-	if (!(temperature > 0)) return "";
-	return [temperature !== 1 && `temperature ${temperature}`, top_k && `top-k ${top_k}`, top_p < 1 && `top-p ${top_p}`].filter(Boolean).join(", ");
-}
-
 // A probability in words: never rounded to 0 or 1 unless it is.
 function prob(x) {
 	if (!known(x)) return "not recorded";
@@ -178,9 +171,8 @@ function why(cycle, i, details) {
 	const drawn = (header.run.sampling?.temperature ?? 0) > 0;
 	const q = cycle.value("q", i), p = cycle.value("p", i), rank = cycle.value("rank", i), u = details?.value("u", i);
 	const best = details?.target(cycle.parent[i])?.[0];
-	const bent = bentBy(cycle.record), at = bent && ` at ${bent}`;
-	const own = best ? `${quote(cycle.record.text(best[0]))} (p = ${prob(best[1])}${bent && ` before ${bent}`})` : "another token";
-	const place = rank >= 0 ? `its ${rank ? ordinal(rank + 1) : "first"} (p = ${prob(p)}${at})` : `p = ${prob(p)}${at}`;
+	const own = best ? `${quote(cycle.record.text(best[0]))} (p = ${prob(best[1])})` : "another token";
+	const place = rank >= 0 ? `its ${rank ? ordinal(rank + 1) : "first"} (p = ${prob(p)}${header.at})` : `p = ${prob(p)}${header.at}`;
 	const rule = known(params.rollback);
 	const status = cycle.status[i];
 	if (status === "accepted" || status === "rejected") {
@@ -201,9 +193,9 @@ function why(cycle, i, details) {
 		}
 		if (drawn && known(u) && known(p) && known(q) && q > 0) {
 			const [a, b] = apart(u, p / q);
-			return `${cycle.children[cycle.parent[i] + 1][0] < i ? "Of what elder siblings left: " : ""}u = ${a} ${yes ? "<" : "≥"} p/q = ${prob(p)}/${prob(q)} = ${b}${bent && ` (p and q at ${bent})`}: ${status}${p < q ? "" : " (as always where p ≥ q)"}.`;
+			return `${cycle.children[cycle.parent[i] + 1][0] < i ? "Of what elder siblings left: " : ""}u = ${a} ${yes ? "<" : "≥"} p/q = ${prob(p)}/${prob(q)} = ${b}${header.at}: ${status}${p < q ? "" : " (as always where p ≥ q)"}.`;
 		}
-		if (yes && rank === 0) return `The target's own choice is this token too (p = ${prob(p)}${at}): accepted.`;
+		if (yes && rank === 0) return `The target's own choice is this token too (p = ${prob(p)}${header.at}): accepted.`;
 		if (yes) return `The method's rule lets it through: for the target this token is ${place}: accepted.`;
 		return `The target's own choice is ${own}; this token is ${place}: rejected.`;
 	}
@@ -245,8 +237,8 @@ function why(cycle, i, details) {
 
 // Where the token that the target added comes from.
 function whyExtra(cycle) {
-	const { record } = cycle, p = record.a.out_p?.[cycle.extra], bent = bentBy(record);
-	const token = `${quote(record.text(record.a.out_token[cycle.extra]))} (p = ${prob(p)}${bent && ` at ${bent}`})`;
+	const { record } = cycle, p = record.a.out_p?.[cycle.extra];
+	const token = `${quote(record.text(record.a.out_token[cycle.extra]))} (p = ${prob(p)}${record.header.at})`;
 	const refused = cycle.rejected >= 0 ? quote(record.text(cycle.token[cycle.rejected])) : "the rejected token";
 	const capped = cycle.stop === "fallback" ? "The drafter was unsure" : "The drafter had written as many tokens as it may";
 	return cycle.kind.why.replace("{token}", () => token).replace("{refused}", () => refused).replace("{why}", capped);
@@ -376,8 +368,7 @@ class WhyLane {
 		this.fate = h("span.fate");
 		this.sentence = h("p.why");
 		this.drafter = h("div.tops"), this.target = h("div.tops");
-		this.bent = bentBy(record);
-		const before = this.bent && `, before ${this.bent}`;
+		const { before } = record.header;
 		this.node = lane("whys", "Why", [this.word, this.fate], this.sentence,
 			h("div.both", h("div", h("h4", `the drafter's candidates${before}`), this.drafter), h("div", h("h4", `the target's candidates${before}`), this.target)));
 	}
@@ -414,7 +405,7 @@ class WhyLane {
 		if (!list) { node.replaceChildren(h("p.soft", "on their way …")); return; }
 		if (!list.length) { node.replaceChildren(h("p.soft", none)); return; }
 		const rows = list.map(([id, p], k) => [k + 1, id, p]);
-		if (!list.some(([id]) => id === token) && known(own)) rows.push([rank >= 0 ? rank + 1 : "", token, this.bent ? NaN : own]); // a bent one stands in the sentence
+		if (!list.some(([id]) => id === token) && known(own)) rows.push([rank >= 0 ? rank + 1 : "", token, this.record.header.at ? NaN : own]); // of another law than the list
 		const there = [...node.querySelectorAll(".top")];
 		rows.forEach(([place, id, p], k) => {
 			let row = there[k];
