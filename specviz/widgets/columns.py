@@ -114,7 +114,7 @@ OwnSignal: TypeAlias = tuple[str, str, str, float, float]  # array, heading, mea
 
 
 def _bent_by(run: Json) -> str:
-    """What changes the probabilities that a run tests and draws with; those of candidates are as they were."""
+    """What bends the probabilities that a run tests and draws with; those of candidates are as they were."""
     sampling = run.get("sampling") or {}
     temperature, top_k, top_p = (sampling.get(name) for name in ("temperature", "top_k", "top_p"))
     if not temperature:
