@@ -172,7 +172,7 @@ function why(cycle, i, details) {
 	const q = cycle.value("q", i), p = cycle.value("p", i), rank = cycle.value("rank", i), u = details?.value("u", i);
 	const best = details?.target(cycle.parent[i])?.[0];
 	const own = best ? `${quote(cycle.record.text(best[0]))} (p = ${prob(best[1])})` : "another token";
-	const sure = `p = ${prob(p)}${header.at}`, place = rank >= 0 ? `its ${rank ? ordinal(rank + 1) : "first"} (${sure})` : sure;
+	const pAt = `p = ${prob(p)}${header.at}`, place = rank >= 0 ? `its ${rank ? ordinal(rank + 1) : "first"} (${pAt})` : pAt;
 	const rule = known(params.rollback);
 	const status = cycle.status[i];
 	if (status === "accepted" || status === "rejected") {
@@ -195,7 +195,7 @@ function why(cycle, i, details) {
 			const [a, b] = apart(u, p / q);
 			return `${cycle.children[cycle.parent[i] + 1][0] < i ? "Of what elder siblings left: " : ""}u = ${a} ${yes ? "<" : "≥"} p/q = ${prob(p)}/${prob(q)} = ${b}${header.at}: ${status}${p < q ? "" : " (as always where p ≥ q)"}.`;
 		}
-		if (yes && rank === 0) return `The target's own choice is this token too (${sure}): accepted.`;
+		if (yes && rank === 0) return `The target's own choice is this token too (${pAt}): accepted.`;
 		if (yes) return `The method's rule lets it through: for the target this token is ${place}: accepted.`;
 		return `The target's own choice is ${own}; this token is ${place}: rejected.`;
 	}
