@@ -90,7 +90,7 @@ def warmly(root: Path, planted: list[Mutant], jobs: int, limit: float, end: floa
     given = {
         "mutants": [mutant.record() for mutant in planted],
         "files": sorted({name for mutant in planted for name in covering(root, mutant.file)}),
-        "jobs": jobs, "limit": limit, "budget": limit, "end": end,
+        "jobs": jobs, "limit": limit, "budget": limit / 2, "end": end,
     }  # fmt: skip
     command = [sys.executable, "-m", "tests.mutants.warm"]
     environment = os.environ | {"PYTHONPATH": f"{root}{os.pathsep}{ROOT}", "OMP_NUM_THREADS": "1"}

@@ -89,7 +89,7 @@ class Judge:
     limit : float
         Seconds that a test may take beyond ten times those that it takes without a mutant.
     budget : float
-        Seconds that the tests of a mutant may take together without it; the longest are left out.
+        Seconds that a file's tests may take together, and those of a mutant; what follows is left out.
     end : float
         Time of day, in seconds, after which no mutant is begun.
     tell : callable
@@ -157,11 +157,11 @@ class Judge:
             files[item.path].append(number)
         tests: dict[int, list[int]] = {number: [] for number in self.mutants}
         for path, answer in self.forked(list(files), lambda path: self.survey(files[path])):
-            if answer.get("failures") != []:
+            if answer.get("outcome") == "killed" or answer.get("failures"):
                 self.tell({"failures": answer.get("failures") or [f"{path}: {answer['by']}"]})
                 os._exit(1)
             self.tell({"file": str(path), "seconds": answer["seconds"]})
-            for item, seconds, reached in answer["tests"]:
+            for item, seconds, reached in answer.get("tests", ()):  # none of a file that is out of time
                 self.seconds[item] = seconds
                 for number in reached:
                     tests[number].append(item)
@@ -175,6 +175,8 @@ class Judge:
             reached = self.reached.union(*(self.of_fixture[each] for found in shared for each in found))
             tests.append((number, seconds, sorted(reached)))
             self.reached = set()
+            if sum(each[1] for each in tests) > self.budget:
+                break
         return {"tests": tests, "failures": self.failures}
 
     def judged(self, number: int, tests: list[int]) -> Answer:
@@ -207,7 +209,7 @@ class Judge:
         """Run tests one after the other; the alarm ends a fork that takes too long."""
         items = [self.items[number] for number in numbers]
         for number, item, following in zip(numbers, items, [*items[1:], None]):
-            signal.alarm(math.ceil(self.limit + 10 * self.seconds.get(number, self.limit)))
+            signal.alarm(math.ceil(self.limit + 10 * self.seconds.get(number, self.budget / 10)))
             begin = time.monotonic()
             item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
             yield number, time.monotonic() - begin
