@@ -24,6 +24,7 @@ ONCE = [
     ("trace", 1593),  # a cycle without the length of its context
     ("trace", 1551),  # a signal without a name
     ("trace", 2996),  # a controller's value without its name
+    ("run", 994),  # a plan without seeds, as a run without rows: nothing to break down
 ]
 
 
