@@ -425,7 +425,7 @@ def _spans(one: Trace, kept: pd.DataFrame, prompt: int, rollback: bool) -> tuple
 
 def _beliefs(one: Trace, rollback: float | None, filled: bool) -> tuple[str, tuple[Belief, ...]]:
     """Which of the drafter's signals is shown, and its value at each node."""
-    nodes, cycles = one.nodes, one.cycles
+    nodes, cycles = one.nodes, one.cycles.dropna(subset="context")
     names = ["confidence", "score"]
     if not filled and nodes.duplicated(["cycle", "parent"]).any():
         names.reverse()  # siblings share one confidence, their parent's; the score is a node's own
@@ -448,6 +448,7 @@ def _beliefs(one: Trace, rollback: float | None, filled: bool) -> tuple[str, tup
     return belief, tuple(
         Belief(int(w), float(c), str(s), more)
         for w, c, s, more in zip(where, nodes[column], nodes["status"], details)
+        if w == w  # the record may lack the cycle's context
     )
 
 
