@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import ipywidgets
 import traitlets as t
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from specviz.loop.run import Run
-    from specviz.methods import Parameter
+    from specviz.methods import Given, Parameter
 
 Value: TypeAlias = bool | float | str  # of a parameter
 Values: TypeAlias = dict[str, Value]
@@ -319,7 +319,7 @@ class Explorer(ipywidgets.VBox):
 
     # ------------------------------------------------------------ decoding
 
-    def run(self, method: Any = None) -> None:
+    def run(self, method: Given | None = None) -> None:
         """Decode in the background with the current settings.
 
         Parameters
@@ -352,7 +352,7 @@ class Explorer(ipywidgets.VBox):
         """Wait for the running decode; whether it has ended."""
         return joined(self._thread, seconds)
 
-    def _work(self, method: Any, values: Values) -> None:
+    def _work(self, method: Given, values: Values) -> None:
         run, state, message = None, "done", ""
         try:
             run = self._decode(method, **values)
