@@ -18,6 +18,7 @@ from specviz.errors import ParameterError
 VERSION = 5
 
 STATUSES = ("pruned", "unsent", "unjudged", "accepted", "rejected", "cut", "unreviewed")
+PHASES = ("draft", "forward", "verify", "commit")  # of a cycle, as `Method.pseudocode` names them
 ORIGINS = ("draft", "unreviewed", "bonus", "correction", "resampled", "fallback", "plain", "parallel")
 UNKNOWN = 2**31 - 1  # in a replay: a token that was drafted for certain and that nobody wrote down
 ENDS = ("eos", "length", "context", "interrupted")

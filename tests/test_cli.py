@@ -118,7 +118,7 @@ def test_generate_show(here, say, folders):
     assert status == 0, err
     assert "tokens/s" in out
     assert out.index("speculative") > 0
-    assert out.endswith("\n2 more texts: specviz show o --prompt 2\n")
+    assert out.endswith("\n2 more texts: specviz show o --prompt 2\n") and out.count("more text") == 1
     assert say("show", "o/bild.parquet")[1].endswith(
         "\n1 more text: specviz show o/bild.parquet --prompt 3\n"
     )

@@ -235,6 +235,12 @@ def test_a_lone_surrogate_in_a_prompts_file_is_refused_where_it_stands(tmp_path)
         ("config.json", '{"model_type": "llama", "eos_token_id": {}}', "config.json, eos_token_id should be"),
         ("config.json", '{"model_type": "llama", "vocab_size": "no"}', "vocab_size should be a whole number"),
         ("tokenizer.json", '{"version": "1.0", "model": {"type": "No"}}', "does not load"),
+        (
+            "tokenizer.json",
+            '{"model": {"vocab": {"a": 4294967295}}}',  # all ids up to it would be walked through
+            r"tokenizer.json, model.vocab.a should be less than 134217728.*fetch or save it again",
+        ),
+        ("tokenizer.json", '{"added_tokens": [{"id": -1}]}', r"added_tokens\[0\].id should be"),
         ("tokenizer_config.json", "[]", "tokenizer_config.json should be an object, not a list"),
         ("model.safetensors.index.json", '{"weight_map": {"a": "../x"}}', "is no file of the folder"),
     ],

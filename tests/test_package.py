@@ -32,6 +32,19 @@ def test_import_loads_nothing_heavy():
     assert run(code) == "[]"
 
 
+def test_looking_loads_no_plotting():
+    """matplotlib is imported when a picture is first drawn, and pandas when a table is first wanted."""
+    code = (
+        "import sys, specviz as sv\n"
+        "sv.view, sv.player, sv.race\n"
+        "print([m for m in ('torch', 'pandas', 'matplotlib', 'plotly') if m in sys.modules])\n"
+        "trace = sv.open(sv.example('unispec'))\n"
+        "sv.player(trace), repr(trace), trace._repr_html_()\n"
+        "print([m for m in ('torch', 'matplotlib', 'plotly') if m in sys.modules])"
+    )
+    assert run(code).splitlines() == ["[]", "[]"]
+
+
 def test_command_line_help_needs_no_torch():
     code = (
         "import sys; sys.argv = ['specviz', '--help']\n"

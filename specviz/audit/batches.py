@@ -60,7 +60,7 @@ def run(
     model, drafts, prompts, max_new_tokens, dtype, device, threads, sampled, temperature, progress, top_k,
     top_p, seed
         As `specviz.audit.run` takes them.
-    methods : list of str, Method or factory, optional
+    methods : list of str, class, Method or factory, optional
         Lossy ones too. Default: every method that decodes prompts. Those that remember do so for one prompt.
     batch : int
         Rows.
@@ -81,7 +81,7 @@ def run(
         setup.check_causal(target)
         ids = setup.encoded(target, prompts)
         given = catalogue.names("prompt") if methods is None else methods
-        factories = [_cold(setup.factory(each)) for each in catalogue.as_list(given)]
+        factories = [_cold(catalogue.factory(each)) for each in catalogue.as_list(given)]
         if methods is None:  # a pass that leaves early is one row's own: no batch is run so
             factories = [make for make in factories if make().exit_rule is None]
         for make in factories:

@@ -160,7 +160,7 @@ def run(
     model : Diffusion or what `specviz.load` takes
     prompts : list of str, token ids, chat messages, or dicts with ``prompt`` or ``turns``
         Of several turns the first is decoded.
-    methods : list of str, dict, Method or factory, optional
+    methods : list of str, dict, class, Method or factory, optional
         ``"ssd:draft_length=3,cache=dual"``, or ``{"method": "ssd", "draft_length": 3, "cache": "dual"}``.
         Default: every method, with and without a cache; ssd with both trees.
     batch : int
@@ -479,7 +479,7 @@ def _made(given: setup.Given | Named) -> Make:
     if isinstance(given, Mapping):
         values = {name: value for name, value in given.items() if name != "method"}
         given = partial(catalogue.find(given["method"]), **values)
-    make = setup.factory(given)
+    make = catalogue.factory(given)
     method = make()
     if not isinstance(method, Unmasking):
         raise ParameterError(f"{method.name} writes no canvases: audit it with audit.run")

@@ -21,8 +21,7 @@ from torch import Tensor
 from ..draft import Draft
 from ..errors import ParameterError
 from ..loop.cycle import decode
-from ..methods import find
-from ..methods.base import Method
+from ..methods import Given, Make, Method, factory
 from ..methods.kinds import SampledTreeMethod
 from ..methods.sampling import Sampling
 from ..models.context import Pass
@@ -33,7 +32,6 @@ from .result import ChiSquare, LawResult
 if TYPE_CHECKING:
     from ..loop.cycle import Target
 
-Make: TypeAlias = Callable[[], Method]  # makes a method anew
 Words: TypeAlias = tuple[int, ...]  # the tokens of a text
 Law: TypeAlias = dict[Words, float]  # by text its probability
 Key: TypeAlias = tuple[int, int, int]  # of a uniform number: its cycle, its use and its place
@@ -47,6 +45,10 @@ FILLING = 32  # tokens that a method which remembers has decoded before, where i
 GREEDY = Sampling()
 SETTINGS = (Sampling(1.0), Sampling(0.6), Sampling(0.9, top_k=2), Sampling(1.2, top_p=0.9))
 EXPECTED = 5.0  # draws that a cell of the chi-square test should expect; rarer ones are pooled
+
+
+class OutsideVocabulary(ParameterError):
+    """A method drafts ids that a toy vocabulary does not have, so its law cannot be enumerated there."""
 
 
 class Table:
@@ -154,6 +156,12 @@ class _Text:
 
     def forward(self, draft: Draft, hidden: Sequence[int] = ()) -> Pass:
         self.nodes = draft.tokens.tolist()
+        size = self.model.vocabulary
+        if strange := next((token for token in self.nodes if not 0 <= token < size), None):
+            raise OutsideVocabulary(
+                f"the law is enumerated over a toy vocabulary of {size} tokens, and token {strange} was "
+                "drafted: draft ids below self.session.target.vocabulary to have it checked"
+            )
         paths = [[self.nodes[j] for j in draft.path(i)] for i in range(-1, len(draft))]
         rows = torch.stack([self.model.logits(self.text + path) for path in paths])
         return Pass([rows], [len(rows)], {layer: [torch.zeros(len(rows), 1)] for layer in hidden})
@@ -169,7 +177,7 @@ class _Text:
 
 
 def check(
-    make: Make, settings: Sequence[Sampling] = SETTINGS, vocabulary: int = 3, length: int = 2
+    make: Given, settings: Sequence[Sampling] = SETTINGS, vocabulary: int = 3, length: int = 2
 ) -> list[LawResult]:
     """Compare the exact law of a method's texts with the target's, on a toy vocabulary.
 
@@ -178,8 +186,8 @@ def check(
 
     Parameters
     ----------
-    make : callable
-        Makes the method anew.
+    make : str, class, Method or callable
+        The method, or what makes it anew.
     settings : sequence of Sampling
         The first is enumerated over one token more than the others.
     vocabulary, length : int
@@ -190,6 +198,7 @@ def check(
     list of LawResult
         One for each setting and state of the memory.
     """
+    make = factory(make)
     target = Table(vocabulary, 8)
     drafter = (Reader if make().drafts_with == "eagle" else Table)(vocabulary, 9, near=target)
     makers = {make().name: make}
@@ -379,7 +388,7 @@ def spell(sampling: Sampling) -> str:
 
 
 def chi_square(
-    model: Model, draft: Model | None, prompt: Prompt, n: int = 2000, method: Make | None = None,
+    model: Model, draft: Model | None, prompt: Prompt, n: int = 2000, method: Given = "speculative",
     tokens: int = 2, sampling: Sampling = SETTINGS[0], seed: int = 0,
 ) -> ChiSquare:  # fmt: skip
     """Test the distribution of the first tokens over many seeds against the target's own.
@@ -393,8 +402,8 @@ def chi_square(
     prompt : as `Model.encode` takes it
     n : int
         Draws, one a seed: `seed`, `seed` + 1, ...
-    method : callable, optional
-        Makes the method; default speculative decoding.
+    method : str, class, Method or callable
+        The method, or what makes it anew.
     tokens : int
         1 or 2 tokens make a cell.
     sampling : Sampling
@@ -404,7 +413,7 @@ def chi_square(
     ParameterError
         If n is too small for two cells, or the text ends before a cell is whole too often to compare.
     """
-    make = method or find("speculative")
+    make = factory(method)
     ids = list(model.encode(prompt))
     law = first_tokens(model, reference_of(model), ids, n, tokens, sampling)
     counts: Counter[Words] = Counter()

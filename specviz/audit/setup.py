@@ -16,14 +16,12 @@ from ..arguments import check_threads
 from ..errors import ModelError, ParameterError
 from ..loop.checks import check_alone, check_processors, check_served
 from ..loop.drafters import Loadable, bundled_draft, load_drafter, load_if_needed
-from ..methods.base import Method
+from ..methods import Given, Make, Method
 from ..methods.hooks import ADDITIONS
 from ..methods.sampling import Sampling
 from ..models.protocols import Model, Prompt
 from . import law
-from .law import Make
 
-Given: TypeAlias = str | Method | type[Method] | Make  # a method as a caller names it
 G = TypeVar("G", bound=Given)
 Entry: TypeAlias = "Prompt | Mapping[str, str | Sequence[str]]"  # a prompt, or a dict that holds one
 Progress: TypeAlias = Callable[[int, int], None] | None
@@ -95,7 +93,7 @@ def served(target: Model, methods: Sequence[G], named: bool = False) -> tuple[li
     """
     able, left_out = [], {}
     for each in methods:
-        method = factory(each)()
+        method = catalogue.factory(each)()
         try:
             check_served(target, method)
         except (ParameterError, ModelError) as error:
@@ -134,7 +132,7 @@ def factories_of(given: Sequence[Given] | Given | None, dtype: str, streams: boo
         settings = [[partial(kind), partial(kind, **kind.exact)] for kind in map(catalogue.find, names)]
         exact = ([make for make in pair if not is_lossy(make(), dtype)] for pair in settings)
         return [pair[0] for pair in exact if pair]
-    result = [factory(each) for each in catalogue.as_list(given)]
+    result = [catalogue.factory(each) for each in catalogue.as_list(given)]
     for make in result:
         method = make()
         if method.canvas:
@@ -148,34 +146,6 @@ def factories_of(given: Sequence[Given] | Given | None, dtype: str, streams: boo
                 f"which it is exact ({method.name}:name=value)"
             )
     return result
-
-
-def factory(given: Given) -> Make:
-    """A function that makes a method anew, of a name with settings, a class or an instance."""
-    if isinstance(given, Method):
-        return given.again
-    if isinstance(given, type):
-        return catalogue.find(given)
-    if not isinstance(given, str):
-        return given
-    name, _, settings = given.partition(":")
-    kind = catalogue.find(name.strip())
-    defaults = {p.name: p.default for p in kind.parameters}
-    values: dict[str, bool | str | float] = {}
-    for setting in filter(None, settings.split(",")):
-        key, equals, word = (part.strip() for part in setting.partition("="))
-        if not equals:
-            raise ParameterError(f"write {name}:name=value, not {given!r}")
-        default = defaults.get(key, "")
-        try:
-            if isinstance(default, bool):
-                values[key] = {"true": True, "1": True, "false": False, "0": False}[word.lower()]
-            else:
-                values[key] = word if isinstance(default, str) else float(word)
-        except (KeyError, ValueError):
-            raise ParameterError(f"{key} of {name} cannot be {word!r}") from None
-    kind(**values)
-    return partial(kind, **values)
 
 
 def is_lossy(method: Method, dtype: str, sampling: Sampling = law.GREEDY) -> bool:

@@ -287,7 +287,7 @@ def _suits(base: str, target: Model, drafters: Sequence[Model], audit: str) -> b
     """Whether a method can be audited on the target with one of the drafters."""
     try:
         setup.served(target, [base], named=True)
-        method = setup.factory(base)()
+        method = catalogue.factory(base)()
         if audit == "batches":
             check_batchable(method, [])
         return bool(method.suited(drafters)) and not (audit == "run" and _lossy(_exactly(base), target))
@@ -296,7 +296,7 @@ def _suits(base: str, target: Model, drafters: Sequence[Model], audit: str) -> b
 
 
 def _lossy(spelled: str, target: Model) -> bool:
-    return setup.is_lossy(setup.factory(spelled)(), number_format(target))
+    return setup.is_lossy(catalogue.factory(spelled)(), number_format(target))
 
 
 def _exactly(base: str) -> str:

@@ -69,7 +69,7 @@ def run(
         list leaves such methods out of the default ones.
     prompts : list of str, token ids, chat messages, or dicts with ``prompt`` or ``turns``
         Of several turns the first is decoded.
-    methods : list of str, Method or factory, optional
+    methods : list of str, class, Method or factory, optional
         ``"bild:rollback=0,cap=3"`` sets parameters; a callable makes a fresh `Method`; one that remembers
         begins with its memory. Default: every method that is not lossy by default, and every lossy one in the
         setting that it declares as exact, of those that the model can serve; the result names the others.

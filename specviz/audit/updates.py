@@ -108,7 +108,7 @@ def run(
     ----------
     model : Model or what `specviz.load` takes
     streams : sequence of Stream
-    methods : list of str, Method or factory, optional
+    methods : list of str, class, Method or factory, optional
         As in `specviz.audit.run`. Default: re-translation from scratch, and SSBD at β = 0, its token at the
         divergence from the verification pass or from a pass of its own.
     max_new_tokens : int

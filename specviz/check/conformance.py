@@ -31,6 +31,7 @@ SIGNS = {PASS: "✓", FAIL: "✗", NOT_CLAIMED: "–"}
 CLASSES = {PASS: "right", FAIL: "wrong", NOT_CLAIMED: "todo"}  # of `STYLE`
 PROMPTS, TOKENS = 4, 24
 LIMITS = (1, 2, 5)  # tokens: shorter than most drafts
+DRAFTED = ["prompt", "cycle", "node", "token"]  # columns that say what was drafted
 # How an audit's sentence begins that is about the record, not the text.
 OF_RECORD = re.compile(r"(the |\d+ )recorded|\d+ tokens were sent")
 ROWS = """
@@ -127,6 +128,18 @@ class Case:
         return generate(self.model, self.prompts, self.make(), **options)
 
     @cached_property
+    def forgets(self) -> bool:
+        """Whether one instance drafts the same for the prompts again; one with a declared memory need not."""
+        from specviz.loop import generate
+
+        method = self.make()
+        if method.memory is not None:
+            return True
+        options: dict[str, Any] = {"max_new_tokens": TOKENS, "draft": self.draft}
+        first, again = (generate(self.model, self.prompts, method, **options) for _ in range(2))
+        return _same(first.nodes[DRAFTED], again.nodes[DRAFTED])
+
+    @cached_property
     def trace(self) -> Trace:
         """The prompts decoded greedily."""
         return self.generate()
@@ -134,8 +147,7 @@ class Case:
     @cached_property
     def repeats(self) -> bool:
         """Whether the same prompts and the same seed give the same drafts again."""
-        columns = ["prompt", "cycle", "node", "token"]
-        return _same(self.generate().nodes[columns], self.trace.nodes[columns])
+        return _same(self.generate().nodes[DRAFTED], self.trace.nodes[DRAFTED])
 
     def claims(self, make: Callable[[], Method], temperature: float) -> bool:
         """Whether the method says that it is exact."""
@@ -172,7 +184,7 @@ def check(
     from specviz import methods, suites
     from specviz.loop.drafters import load_if_needed
 
-    make = given.again if isinstance(given, methods.Method) else methods.find(given)
+    make = methods.factory(given)
     if make().streams or make().canvas:
         how = "streams" if make().streams else "canvases"
         raise ParameterError(f"check.method is for methods that continue prompts: use audit.{how}")
@@ -210,6 +222,11 @@ def _decodes(case: Case) -> str:
         raise Broken(
             "the same prompts and seed were drafted otherwise the second time: draw from "
             "self.session.uniforms(DRAFT, n), and let start forget the last prompt"
+        )
+    if not case.forgets:
+        raise Broken(
+            "the same instance drafted the same prompts otherwise the second time: let start forget the last "
+            "prompt, or derive from specviz.methods.memory.Remembering"
         )
     drafted, accepted = int(cycles["drafted"].sum()), int(cycles["accepted"].sum())
     emitted, passes = int(cycles["emitted"].sum()), int((cycles["cycle"] > 0).sum())
@@ -250,7 +267,10 @@ def _law(case: Case) -> str:
         raise Unclaimed("the method calls its sampling lossy")
     if not case.repeats:
         raise Unclaimed("drafts that do not repeat have no law that can be enumerated")
-    results = law.check(law.enumerable(case.make))
+    try:
+        results = law.check(law.enumerable(case.make))
+    except law.OutsideVocabulary as reason:
+        raise Unclaimed(str(reason)) from None
     worst = max(results, key=lambda result: result.error)
     if not worst.holds:
         off = f"at {worst.sampling} a text's probability is off by {worst.error:.2g}"
@@ -342,7 +362,36 @@ def _player(case: Case) -> str:
         size = file.stat().st_size
     own = case.method.pseudocode
     loop = "its own pseudocode" if own else "the general loop, for it declares no pseudocode"
-    return f"a page of {size / 1000:.0f} kB, with {loop}"
+    return f"a page of {size / 1000:.0f} kB, with {loop}{_labels(own, case.trace) if own else ''}"
+
+
+def _labels(pseudocode: Sequence[tuple[str, str]], trace: Trace) -> str:
+    """Labels of pseudocode that were never lit though they may be, and phases that light no line.
+
+    Raises
+    ------
+    Broken
+        If a label can never be lit.
+    """
+    labels = [when.partition(":")[::2] for when, _ in pseudocode if when]
+    stops = set(trace.cycles["stop"].dropna())  # a drafter's own words
+    unlit = []
+    for phase, event in labels:
+        if phase not in schema.PHASES:
+            phases = ", ".join(schema.PHASES)
+            raise Broken(f"the pseudocode's label {phase!r} is no phase of the loop: there is {phases}")
+        if not event or event in {*schema.ORIGINS, *schema.STATUSES, *schema.ENDS, *stops}:
+            continue
+        if phase != "draft":
+            raise Broken(
+                f"the pseudocode's label '{phase}:{event}' is never lit: {event!r} is no origin, status or "
+                "end"
+            )
+        unlit.append(f"'{phase}:{event}'")
+    words = f"; no draft here stopped for its label {', '.join(unlit)}" if unlit else ""
+    idle = set() if trace.cycles["drafted"].any() else {"draft", "verify"}
+    missing = [p for p in schema.PHASES if p not in {phase for phase, _ in labels} | idle]
+    return words + (f"; it has no line for {', '.join(missing)}" if missing else "")
 
 
 CHECKS: dict[str, Callable[[Case], str]] = {

@@ -30,7 +30,7 @@ def show_trace(trace: Trace, path: Path | None) -> None:
         _print_table(trace)
     colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
     most = 1 if len(runs) > 1 else 2
-    print(view.text(trace, colour=colour, most=most))
+    print(view.text(trace, colour=colour, most=most, rest=False))
     count = max(run.cycles["prompt"].nunique() for run in runs)
     if count > most:
         more = f"{count - most} more text{'s' * (count - most != 1)}"

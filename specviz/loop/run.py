@@ -121,7 +121,8 @@ class Run:
         """Check what can be checked without a model."""
         if isinstance(method, Method) and parameters:
             raise ParameterError(f"the method has its parameters already; drop {', '.join(parameters)}")
-        self.method = method if isinstance(method, Method) else methods.find(method)(**parameters)
+        kind = methods.find(type(method) if isinstance(method, Method) else method)
+        self.method = method if isinstance(method, Method) else kind(**parameters)
         self.sampling = self.options.sampling
         if self.method.only_greedy and not self.sampling.greedy:
             raise ParameterError(

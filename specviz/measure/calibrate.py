@@ -56,7 +56,7 @@ LOST = 0.6  # larger sizes are left out when the throughput has fallen below thi
 
 def calibrate(
     model: Any,
-    method: str | type[Method] = "unispec",
+    method: str | type[Method] | Method = "unispec",
     suite: Any = None,
     sizes: Sequence[int] | None = None,
     draft: Any = None,
@@ -80,8 +80,8 @@ def calibrate(
     Parameters
     ----------
     model, draft : as in `specviz.generate`
-    method : str or class
-        Any method with a draft size.
+    method : str, class or Method
+        Any method with a draft size; of an instance its parameters count, not what it remembers.
     suite : str, Path or list of prompts
         What is decoded: a suite or a file as `specviz.suite` takes them, or prompts; default ``town``. Of a
         conversation the first turn. Greedy.
@@ -121,7 +121,7 @@ def calibrate(
         Before any work, with one line that says what to do.
     """
     fits.needed()
-    method = methods.name_of(method)
+    method, parameters = methods.settings_of(method, parameters)
     kind = _sized(method, parameters)
     built = kind(**parameters)
     draft_sizes = _sizes(kind, sizes)

@@ -284,15 +284,22 @@ def read_models(plan_keys: Values, objects: dict[str, Model]) -> tuple[list[Sett
 def read_methods(given: Any, objects: dict[str, Model]) -> list[Settings]:
     """Each method with each combination of its parameters, checked."""
     contenders = []
+    kinds: dict[str, type[methods.Method]] = {}
     for i, each in enumerate(several("methods", given)):
         entry = dict(each) if isinstance(each, Mapping) else {"method": each}
         if "method" not in entry:
             raise ParameterError(f"methods[{i}] lacks its method, as {{method = 'unispec'}}")
         given_method, own_draft = entry.pop("method"), entry.pop("draft", None)
-        name = methods.name_of(given_method) if isinstance(given_method, type) else str(given_method)
+        if not isinstance(given_method, str | type | methods.Method):
+            raise ParameterError(f"methods[{i}] is a name, a class or a method, got {given_method!r:.80}")
+        name, entry = methods.settings_of(given_method, entry)
         names = [] if own_draft is None else several("draft", own_draft)
         drafts = [name_of(draft, f"the draft of {name}", objects) for draft in names]
         kind = methods.find(name)
+        if kinds.setdefault(name, kind) is not kind:
+            raise ParameterError(
+                f"methods holds two classes of the name {name!r}: give each a name of its own"
+            )
         choices = [several(parameter, value) for parameter, value in entry.items()]
         for values in product(*choices):
             parameters = dict(zip(entry, values))

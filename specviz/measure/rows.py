@@ -256,6 +256,8 @@ class Results:
         import pandas as pd
 
         table = self.table(by)
+        if table.empty:  # nothing is decoded yet, and there is nothing to break down
+            return table
         keep = [c for c in (*CELL_COLUMNS, *ROW_COLUMNS) if c in table and (c == "method" or says(table[c]))]
         out: Row = {name: table[name].fillna("").map(str) for name in keep}
         for name in {"model", "draft"} & out.keys():

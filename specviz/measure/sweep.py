@@ -6,7 +6,7 @@ Every setting decodes text 0, then every one text 1 ...; who begins rotates (`sp
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from specviz.measure.claims import BootstrapEstimate, ratio, resampled
 from specviz.measure.pairs import Score
 from specviz.measure.report import Entry, Settings, Values
 from specviz.measure.timing import BASELINE, closing, finish, paired, quiet_clock
-from specviz.methods import find
+from specviz.methods import Method, find, settings_of
 from specviz.models.protocols import Model
 
 BEAM = "beam"  # in place of a method: transformers' own beam search, values {"beams": n}
@@ -32,8 +32,8 @@ class Point:
     """A setting."""
 
     label: str  # names it among the others
-    method: str
-    values: Values = field(default_factory=dict)  # the method's parameters
+    method: str | type[Method] | Method
+    values: Values = field(default_factory=dict)  # the method's parameters; an instance has its own
     model: Any = None
     draft: Model | None = None
     options: Values = field(default_factory=dict)  # of the sampling: temperature, top_p
@@ -153,9 +153,7 @@ def sweep(
     """
     if not points or not entries:
         raise ParameterError("a sweep needs points (settings) and entries (texts), at least one of each")
-    for point in points:
-        if point.method != BEAM:
-            find(point.method)(**point.values)
+    points = [_named(point) for point in points]
     device = points[0].model.device
     clock, _ = quiet_clock(device)
     score = Score(entries)
@@ -185,6 +183,15 @@ def sweep(
     for label, measured in results.items():
         measured.sums["seconds"] = np.median(seconds[label], axis=0)
     return results
+
+
+def _named(point: Point) -> Point:
+    """A setting with its method's name, and parameters that the method takes."""
+    if point.method == BEAM:
+        return point
+    name, values = settings_of(point.method, point.values)
+    find(name)(**values)
+    return replace(point, method=name, values=values)
 
 
 def pooled(sets: Sequence[dict[str, Measured]]) -> dict[str, Measured]:

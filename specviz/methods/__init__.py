@@ -1,7 +1,9 @@
 """The methods: one file a paper or a family.
 
-Whatever takes a method takes its class too, so a class in a notebook cell needs no registration. A package
-makes its method known by name in its own entry points (group ``specviz.methods``):
+Whatever takes a method's name takes its class and an instance too, so a class in a notebook cell needs no
+registration. Of several classes of one name the one that was given last has it; a class with the name of an
+installed method is refused. A package makes its method known by name in its own entry points (group
+``specviz.methods``):
 
     [project.entry-points."specviz.methods"]
     mine = "my_package.mine:Mine"
@@ -9,20 +11,23 @@ makes its method known by name in its own entry points (group ``specviz.methods`
 
 from __future__ import annotations
 
-from functools import cache
+from collections.abc import Callable, Mapping
+from functools import cache, partial
 from importlib import metadata
-from typing import Any
+from typing import Any, TypeAlias
 
 from ..errors import ModelError, ParameterError, SpecvizError, loading
 from ..schema import Signal
 from .base import Method, Parameter, Session, Unsent, Verdict, near
 
 __all__ = [
-    "GROUP", "Method", "Parameter", "Session", "Signal", "Unsent", "Verdict", "as_list", "find", "make",
-    "name_of", "names", "near", "of_session",
+    "GROUP", "Given", "Make", "Method", "Parameter", "Session", "Signal", "Unsent", "Verdict", "as_list",
+    "factory", "find", "make", "name_of", "names", "near", "of_session", "settings_of",
 ]  # fmt: skip
 
 GROUP = "specviz.methods"
+Make: TypeAlias = Callable[[], Method]  # makes a method anew
+Given: TypeAlias = str | Method | type[Method] | Make  # a method as a caller names it
 _classes: dict[str, type[Method]] = {}  # by name, the classes that were given and no package declares
 
 
@@ -75,22 +80,58 @@ def as_list(given: Any) -> list[Any]:
 
 
 def name_of(given: str | type[Method]) -> str:
-    """The name of a method, by which `find` gives its class from then on in this process.
+    """The name of a method, by which `find` gives its class from then on in this process."""
+    return given if isinstance(given, str) else find(given).name
+
+
+def settings_of(
+    given: str | Method | type[Method], parameters: Mapping[str, Any]
+) -> tuple[str, dict[str, Any]]:
+    """A method's name with its parameters; an instance brings its own, those that are not the default.
 
     Raises
     ------
     ParameterError
-        If it is a class with the name of another method.
+        If there are parameters for an instance.
     """
-    if isinstance(given, str):
+    if not isinstance(given, Method):
+        return name_of(given), dict(parameters)
+    if parameters:
+        raise ParameterError(f"the method has its parameters already; drop {', '.join(parameters)}")
+    own = {p.name: p.default for p in given.parameters}
+    return name_of(type(given)), {name: v for name, v in given.values.items() if v != own[name]}
+
+
+def factory(given: Given) -> Make:
+    """A function that makes a method anew, of a name (with settings: ``name:key=value,key=value``), a class
+    or an instance."""
+    if isinstance(given, Method):
+        find(type(given))
+        return given.again
+    if isinstance(given, type):
+        return find(given)
+    if callable(given):
         return given
-    kind = find(given)
-    if kind.name in _points() and find(kind.name) is not kind:
-        raise ParameterError(
-            f"the class {kind.__name__} has the name of the installed method {kind.name!r}: "
-            'give it a name of its own, as name = "mine"'
-        )
-    return kind.name
+    if not isinstance(given, str):
+        raise ParameterError(f"a method is a name, a class or an instance, got {given!r:.80}")
+    name, _, settings = given.partition(":")
+    kind = find(name.strip())
+    defaults = {p.name: p.default for p in kind.parameters}
+    values: dict[str, bool | str | float] = {}
+    for setting in filter(None, settings.split(",")):
+        key, equals, word = (part.strip() for part in setting.partition("="))
+        if not equals:
+            raise ParameterError(f"write {name}:name=value, not {given!r}")
+        default = defaults.get(key, "")
+        try:
+            if isinstance(default, bool):
+                values[key] = {"true": True, "1": True, "false": False, "0": False}[word.lower()]
+            else:
+                values[key] = word if isinstance(default, str) else float(word)
+        except (KeyError, ValueError):
+            raise ParameterError(f"{key} of {name} cannot be {word!r}") from None
+    kind(**values)
+    return partial(kind, **values)
 
 
 def of_session(name: str) -> type[Method] | None:
@@ -104,7 +145,8 @@ def find(name: str | type[Method]) -> type[Method]:
     Raises
     ------
     ParameterError
-        If there is no such method, near names are offered; or the class is no `Method`.
+        If there is no such method, near names are offered; or the class is no `Method`, or has the name of
+        an installed one.
     ModelError
         If torch is not installed.
     SpecvizError
@@ -113,8 +155,15 @@ def find(name: str | type[Method]) -> type[Method]:
     if isinstance(name, type):
         if not issubclass(name, Method):
             raise ParameterError(f"{name.__name__} is no method: derive it from specviz.methods.Method")
+        if name.name in _points() and find(name.name) is not name:
+            raise ParameterError(
+                f"the class {name.__name__} has the name of the installed method {name.name!r}: "
+                'give it a name of its own, as name = "mine"'
+            )
         _classes[name.name] = name
         return name
+    if isinstance(name, Method):
+        raise ParameterError(f"{name!r} is an instance: pass its class, and its parameters by their names")
     points = _points()
     if name not in points:
         if name in _classes:

@@ -174,6 +174,7 @@ class Method(Hooks):
     # The loop as its paper writes it, about a dozen lines of (when, line); a viewer lights the lines of what
     # happens. `when` is a phase (draft, forward, verify, commit), a phase and what must occur in that cycle
     # (``commit:bonus``: an origin, a node's status, or why drafting or the text ended), or empty: never lit.
+    # `specviz.check.method` names labels that nothing lights.
     pseudocode: ClassVar[tuple[tuple[str, str], ...]] = ()
     only_greedy: ClassVar[bool] = False  # whether it has no rule for sampling
 

@@ -14,6 +14,7 @@ from specviz.files import read_json
 Count = Annotated[int, Field(ge=0, le=2**63 - 1)]
 Size = Annotated[int, Field(ge=1, le=2**27)]
 TokenId = Annotated[int, Field(ge=-1, lt=2**31)]  # -1: some configs name no token so
+VocabularyId = Annotated[int, Field(ge=0, lt=2**27)]
 TokenIds = TokenId | Annotated[list[TokenId], Field(max_length=10_000)] | None
 Number = Annotated[float, Field(allow_inf_nan=False)]
 
@@ -61,6 +62,25 @@ class TokenizerConfig(TypedDict, total=False):
     chat_template: str | list[Any] | dict[str, Any] | None
     eos_token: str | dict[str, Any] | None
     bos_token: str | dict[str, Any] | None
+
+
+class AddedToken(TypedDict, total=False):
+    """A token beside the vocabulary."""
+
+    id: VocabularyId
+
+
+class Vocabulary(TypedDict, total=False):
+    """Ids by token, or tokens with their scores."""
+
+    vocab: dict[str, VocabularyId] | list[Any]
+
+
+class Tokenizer(TypedDict, total=False):
+    """``tokenizer.json``. The tokenizers library walks through all ids up to the largest."""
+
+    model: Vocabulary
+    added_tokens: list[AddedToken]
 
 
 class Index(TypedDict):
@@ -115,7 +135,7 @@ FILES = {
     "generation_config.json": Generation,
     "tokenizer_config.json": TokenizerConfig,
     "model.safetensors.index.json": Index,
-    "tokenizer.json": dict[str, Any],
+    "tokenizer.json": Tokenizer,
 }
 REMEDY = "the model's folder is damaged, fetch or save it again"
 

@@ -37,6 +37,21 @@ class Setting:
     values: Values
 
 
+@dataclass(frozen=True)
+class Sources:
+    """What is decoded: streams, the translations of each that are right, and a key of `TARGETS`."""
+
+    language: str
+    streams: Sequence[Stream]
+    references: Sequence[Sequence[str]]
+
+    @classmethod
+    def bundled(cls, language: str, count: int = 100) -> Sources:
+        """The first bundled texts of a language, as `specviz.replays.translations` streams them."""
+        made = texts(language, count)
+        return cls(language, streams(made), [each.references for each in made])
+
+
 class Follow:
     """A run of `given` that is advanced one stream at a time, and what each stream took and counted."""
 
@@ -111,26 +126,21 @@ class Decoded:
 
 def measure(
     model: Model,
-    code: str,
+    sources: Sources,
     chosen: Sequence[Setting],
     *,
-    prompts: int = 100,
     rounds: int = 1,
     max_new_tokens: int = 128,
     template: str = "town",
-    given: Sequence[Stream] | None = None,
-    right: Sequence[Sequence[str]] | None = None,
     tick: Callable[[str], None] = lambda label: None,
 ) -> tuple[dict[str, Decoded], Quality]:
-    """Let every setting decode the test streams of a language, text by text in turns.
+    """Let every setting decode the streams of a language, text by text in turns.
 
-    Of several rounds a text's median time counts. `given` are other streams, and `right` their translations.
+    Of several rounds a text's median time counts.
     """
-    if given is None or right is None:
-        made = texts(code, prompts)
-        given, right = given or streams(made), [list(each.references) for each in made]
+    given = sources.streams
     clock, _ = quiet_clock(model.device)
-    shared: Settings = {"target_language": TARGETS[code], "template": template}
+    shared: Settings = {"target_language": TARGETS[sources.language], "template": template}
     shared |= {"max_new_tokens": max_new_tokens, "record": None}
     followed: list[dict[str, Follow]] = []
     for _ in range(rounds):
@@ -142,7 +152,7 @@ def measure(
             followed.append({name: Follow(run, given, clock) for name, run in runs.items()})
             paired(followed[-1], len(given), model.device, tick, clock)
             traces = {name: finish(run) for name, run in runs.items()}
-    quality = Quality(metrics.tokenizer(traces[RT].run).name, right)
+    quality = Quality(metrics.tokenizer(traces[RT].run).name, sources.references)
     return {each.label: judged(each, [f[each.label].sums for f in followed], traces[each.label], quality)
             for each in chosen}, quality  # fmt: skip
 

@@ -180,9 +180,9 @@ def check_lengths(sizes: dict[str, np.ndarray], top_k: Any, where: str) -> None:
                 raise TraceError(f"{where}: cycle {i} has {size[i]} of {name}; {first} asks for {wanted[i]}")
             if not flat:
                 expected, first = np.maximum(expected, size), name
-    for name in (n for n in sizes if n.endswith(("_top_token", "_draft_token"))):
-        other = name.replace("_token", "_p")
-        if other in sizes and (bad := sizes[name] != sizes[other]).any():
+    pairs = [(n, n.replace("_token", "_p")) for n in sizes if n.endswith(("_top_token", "_draft_token"))]
+    for name, other in (*pairs, ("out_token", "out_position"), ("control_name", "control_value")):
+        if {name, other} <= sizes.keys() and (bad := sizes[name] != sizes[other]).any():
             i = int(np.argmax(bad))
             raise TraceError(f"{where}: cycle {i} has one of {name} and {other} without the other")
 
@@ -217,6 +217,9 @@ def check_values(table: pa.Table, where: str) -> None:
             fail(name, "has negative numbers")
         if name == "top_k" and (pc.max(column).as_py() or 0) > 1_000_000:
             fail(name, "has absurd numbers")
+    for name in ("control_name", "signal_name"):
+        if name in names and pc.list_flatten(table.column(name)).null_count:
+            fail(name, "has empty entries")
     indices = (*TOKEN_COLUMNS, "node_parent", "pred_node", "out_position", "tail_position", "pass_tokens")
     for name in (n for n in names if n in indices):
         flat = pc.list_flatten(table.column(name))

@@ -148,10 +148,11 @@ class Trace:
         self,
         *,
         prompt: int | Iterable[int] | None = None,
-        method: str | Iterable[str] | None = None,
+        method: Any = None,
         run: str | Iterable[str] | None = None,
     ) -> Trace:
-        """The part of the trace with these prompts, methods and runs (one, or several of each)."""
+        """The part of the trace with these prompts, methods (names, classes or instances) and runs, one or
+        several of each."""
 
         def some(value: Any) -> set[Any]:
             try:
@@ -163,7 +164,9 @@ class Trace:
 
         stores = self._stores
         if method is not None:
-            stores = [s for s in stores if s.run["method"] in some(method)]
+            several = [method] if hasattr(method, "name") else some(method)
+            named = {getattr(each, "name", each) for each in several}
+            stores = [s for s in stores if s.run["method"] in named]
         if run is not None:
             stores = [s for s in stores if s.run["run"] in some(run)]
         if not stores:
@@ -582,7 +585,7 @@ class Trace:
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> Record:
         bundle: Record = {"text/plain": repr(self)}
-        with contextlib.suppress(ImportError):  # without matplotlib the words are left
+        with contextlib.suppress(ImportError):  # without matplotlib the picture is left out
             bundle["text/html"] = hook("html")(self)
             bundle["image/png"] = base64.b64encode(hook("png")(self)).decode("ascii")
         return bundle

@@ -64,16 +64,22 @@ def png(trace: Trace) -> bytes:
     return (flicker if updates.is_stream(trace.split()[0]) else plots).poster(trace)
 
 
-def text(trace: Trace, colour: bool = False, most: int = 2) -> str:
-    """The trace as plain text with marks, and with ANSI colours if asked for."""
+def text(trace: Trace, colour: bool = False, most: int = 2, rest: bool = True) -> str:
+    """The trace as plain text with marks, and with ANSI colours if asked for.
+
+    `most` texts of each run are shown; `rest`: say how many are not.
+    """
     parts = []
     for run in trace.split():
+        count = len(picture.prompts(run))
         if updates.is_stream(run):
             parts += [flicker.plain(updates.ribbon(run, n), colour) for n in picture.prompts(run)[:most]]
-            continue
-        shown, count = picture.pictures(run, most), len(picture.prompts(run))
-        parts.append(terminal.head(shown[0], picture.headline(run) if count > 1 else (), count, colour))
-        parts += [terminal.block(one, colour) for one in shown]
+        else:
+            shown = picture.pictures(run, most)
+            parts.append(terminal.head(shown[0], picture.headline(run) if count > 1 else (), count, colour))
+            parts += [terminal.block(one, colour) for one in shown]
+        if rest and count > most:
+            parts.append(static.more_texts(count - most))
     return "\n\n".join(parts)
 
 

@@ -7,15 +7,14 @@ import logging
 import warnings
 from collections.abc import Sequence
 from functools import cache
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
-from matplotlib import font_manager
-from matplotlib.axes import Axes
-from matplotlib.axis import Axis
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
+    from matplotlib.figure import Figure
 
 Look: TypeAlias = dict[str, Any]  # keyword arguments of what matplotlib draws
 
@@ -84,6 +83,8 @@ def bar_places(number: int, count: int, places: int) -> tuple[np.ndarray, float]
 
 def whole_numbers(*axis: Axis) -> None:
     """Ticks at whole numbers only."""
+    from matplotlib.ticker import MaxNLocator
+
     for each in axis:
         each.set_major_locator(MaxNLocator(integer=True))
 
@@ -110,6 +111,9 @@ def legend_right(ax: Axes, height: float = 1.02, **more: Any) -> None:
 
 def new_figure(size: tuple[float, float], **options: Any) -> Figure:
     """A white figure of this size in inches that pyplot does not keep."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
     logging.getLogger("matplotlib.font_manager").setLevel(logging.ERROR)
     made = Figure(figsize=size, dpi=100, facecolor="white", **options)
     FigureCanvasAgg(made)
@@ -128,6 +132,8 @@ def png(figure: Figure) -> bytes:
 @cache
 def fonts() -> list[str]:
     """The font that matplotlib brings, and whatever installed one has Chinese and Japanese characters."""
+    from matplotlib import font_manager
+
     have = set(font_manager.get_font_names())
     return ["DejaVu Sans", *[name for name in CJK if name in have][:2]]
 
@@ -135,6 +141,8 @@ def fonts() -> list[str]:
 @cache
 def _glyphs() -> frozenset[int]:
     """Characters that the fonts of `fonts` have."""
+    from matplotlib import font_manager
+
     return frozenset().union(
         *(font_manager.get_font(font_manager.findfont(name)).get_charmap() for name in fonts())
     )

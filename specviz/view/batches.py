@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
-
-from matplotlib.axes import Axes
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from specviz.errors import TraceError
 from specviz.metrics import Estimate
 from specviz.view.axes import axes
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 Row: TypeAlias = Mapping[str, Any]  # a line of a report
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
-import matplotlib
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.patheffects import withStroke
-from matplotlib.ticker import NullFormatter
 
 from specviz.calibration import Calibration
 from specviz.errors import ParameterError
 from specviz.view.axes import axes, new_figure, png
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 # Of each fit: its name in a legend, its line, its colour.
 LOOKS = {
@@ -91,6 +91,8 @@ def _beyond(values: np.ndarray, bottom: float, top: float) -> str:
 
 def _diamond(ax: Axes, g: int, at: float, colour: str, first: bool, below: bool) -> None:
     """A fit's g* on its curve, named beside it."""
+    from matplotlib.patheffects import withStroke
+
     ax.plot([g], [at], "D", color=colour, ms=8, mec="white", zorder=4, clip_on=False)
     ax.annotate(
         f"g* = {g}", (g, at), (6 if first else 0, -14 if below else 9), textcoords="offset points",
@@ -171,8 +173,10 @@ def by_prompts(calibrations: Mapping[int, Calibration], ax: Axes | None = None) 
         Monotone fits, each over its own best: where they lie together, more prompts change nothing. The
         legend has g* and the seconds that measuring took.
     """
+    from matplotlib import colormaps
+
     ax = axes(ax, (6.4, 3.4))
-    colours = matplotlib.colormaps["viridis"](np.linspace(0, 0.85, max(1, len(calibrations))))
+    colours = colormaps["viridis"](np.linspace(0, 0.85, max(1, len(calibrations))))
     for colour, (number, c) in zip(colours, sorted(calibrations.items())):
         fit = c.fits["monotone"]
         speed = np.array(fit.tau) / np.array(fit.s)
@@ -222,6 +226,8 @@ def _round(x: float) -> str:
 
 def _sizes(ax: Axes, g: np.ndarray) -> None:
     """Ticks at measured sizes that have room on a logarithmic axis."""
+    from matplotlib.ticker import NullFormatter
+
     ticks = [int(g[0])]
     for each in g[1:]:
         if each >= 1.35 * ticks[-1]:

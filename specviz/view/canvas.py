@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
-import pandas as pd
 import pyarrow.compute as pc
 
 from specviz.errors import TraceError
@@ -21,6 +20,9 @@ from specviz.schema import Metadata
 from specviz.trace import Trace
 from specviz.trace.checks import list_sizes
 from specviz.view.picture import first_run, letters, name_of
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Row: TypeAlias = Mapping[Hashable, Any]  # of a table, by column
 END = "■"  # a token that ends a text

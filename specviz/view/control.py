@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
-from matplotlib.axes import Axes
 
 from specviz import schema
 from specviz.errors import TraceError
@@ -14,6 +13,10 @@ from specviz.escape import visible
 from specviz.trace import Trace
 from specviz.view.axes import FATE_LOOKS, GREY, Look, axes, legend_right, note, panel, whole_numbers
 from specviz.view.picture import FATES, first_run, name_of
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
 
 # How a node is drawn in the bar of its window, by what became of it.
 BARS: dict[str, Look] = {
@@ -69,6 +72,8 @@ def loop(trace: Trace, prompt: int | None = None, most: int = MOST) -> Loop:
     TraceError
         If nothing was drafted.
     """
+    import pandas as pd
+
     run, index = first_run(trace, prompt)
     one = run.select(prompt=index)
     facts, nodes, cycles = one.run, one.nodes, one.cycles

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-from matplotlib.axes import Axes
 
 from specviz.errors import ParameterError, TraceError
 from specviz.escape import visible
@@ -13,6 +13,9 @@ from specviz.trace import Trace
 from specviz.view.axes import Look, axes, bare, drawable, fonts
 from specviz.view.lattices import FRAME, INK, short
 from specviz.view.picture import FATES
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 # Of each status: its sign, its colour, and of the line that leads to it. FATES has the words.
 SIGNS = {

@@ -10,9 +10,7 @@ from dataclasses import replace
 from importlib.resources import files
 from itertools import groupby
 from math import isfinite
-
-from matplotlib.axes import Axes
-from matplotlib.patches import Patch
+from typing import TYPE_CHECKING
 
 from specviz.escape import html, spaced, visible
 from specviz.trace import Trace
@@ -32,6 +30,9 @@ from specviz.view.updates import (
     ribbon,
     side_by_side,
 )
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 FIRST, LAST = 12, 3  # rows of a long stream that are not folded
 MOST_ROWS = 400  # beyond this the rows stop and say so; the trace itself holds everything
@@ -394,6 +395,8 @@ def drawn(trace: Trace, prompt: int | None = None, ax: Axes | None = None, words
 
 
 def _draw(one: Ribbon, ax: Axes | None, words: bool | None) -> Axes:
+    from matplotlib.patches import Patch
+
     wide = updates.widest([one])
     if words is None:
         words = len(one.rows) <= 12 and wide <= 16

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.patches import Patch, Rectangle
 
 from specviz.errors import ParameterError
 from specviz.view.axes import axes
-from specviz.whatifs import Answer
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.patches import Rectangle
+
+    from specviz.whatifs import Answer
 
 # What a cell's badge adds to its number, so that no map hides how sure it is.
 MARKS = {"exact": "", "bounded": "±", "modelled": "~", "needs a rerun": "?"}
@@ -87,7 +92,9 @@ def _numbers(ax: Axes, grid: np.ndarray, badges: np.ndarray, has_interval: bool)
             ax.text(j, i, f"{grid[i, j]:.3g}{mark}", ha="center", va="center", color=colour, size=8)
 
 
-def _hatch(row: int, column: int) -> Patch:
+def _hatch(row: int, column: int) -> Rectangle:
+    from matplotlib.patches import Rectangle
+
     return Rectangle(
         (column - 0.5, row - 0.5), 1, 1, fill=False, hatch="///", linewidth=0, edgecolor=(1, 1, 1, 0.3)
     )

@@ -13,7 +13,6 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 
 from specviz.errors import ParameterError, TraceError, install
 from specviz.escape import html, plotly, script_sources
@@ -26,6 +25,7 @@ from specviz.view.static import Page
 from specviz.view.tradeoff import based, columns_of, curves, on_front
 
 if TYPE_CHECKING:
+    import pandas as pd
     from plotly.basedatatypes import BaseTraceType
     from plotly.graph_objects import Figure
 

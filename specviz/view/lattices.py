@@ -8,21 +8,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
+from typing import TYPE_CHECKING
 
 import numpy as np
-from matplotlib import colors
-from matplotlib.artist import Artist
-from matplotlib.axes import Axes
-from matplotlib.collections import LineCollection, PolyCollection
-from matplotlib.lines import Line2D
-from matplotlib.patches import Patch, Rectangle
-from matplotlib.path import Path
-from matplotlib.transforms import ScaledTranslation
 
 from specviz.escape import html, spaced
 from specviz.trace import Trace
 from specviz.view.axes import Look, axes, bare, fonts
 from specviz.view.canvas import STATES, WHY, Canvas, Pass, canvas
+
+if TYPE_CHECKING:
+    from matplotlib.artist import Artist
+    from matplotlib.axes import Axes
 
 MOST = 80  # passes that are drawn
 LETTERS = 10  # of a token over its cell
@@ -71,6 +68,9 @@ def lattice(trace: Trace, prompt: int | None = None, ax: Axes | None = None, mos
     TraceError
         If the run wrote no canvases, or only its text was recorded.
     """
+    from matplotlib.collections import LineCollection
+    from matplotlib.patches import Rectangle
+
     shown = canvas(trace, prompt)
     width = _used(shown)
     passes = shown.passes[:most]
@@ -122,6 +122,8 @@ Signs = dict[str, list[tuple[float, float, str]]]  # of each state, where its si
 
 def _fill(ax: Axes, shown: Canvas, passes: Sequence[Pass], width: int) -> Signs:
     """Colour the cells, and return the signs that stand in them."""
+    from matplotlib.collections import PolyCollection
+
     faces, boxes, signs = [], [], Signs()
     for y, one in enumerate(passes):
         for x, state, p in _row(shown, one, width):
@@ -137,6 +139,8 @@ def _fill(ax: Axes, shown: Canvas, passes: Sequence[Pass], width: int) -> Signs:
 
 def _mark(ax: Axes, signs: Signs) -> None:
     """Draw the signs, and outlines around what was drafted in vain."""
+    from matplotlib.collections import PolyCollection
+
     for state, places in signs.items():
         for ink in dict.fromkeys(ink for *_, ink in places):
             some = [(x, y) for x, y, own in places if own == ink]
@@ -190,7 +194,8 @@ def _depth(state: str, p: float) -> float:
 
 
 def _colour(state: str, p: float) -> tuple[float, float, float, float]:
-    return (*colors.to_rgb(STATES[state].hue), _depth(state, p))
+    red, green, blue = bytes.fromhex(STATES[state].hue.removeprefix("#"))
+    return red / 255, green / 255, blue / 255, _depth(state, p)
 
 
 def _dark(face: Sequence[float]) -> bool:
@@ -210,6 +215,8 @@ def _inner(x: float, y: float) -> list[tuple[float, float]]:
 
 
 def _marker(state: str, ink: str) -> Look:
+    from matplotlib.path import Path
+
     tick = Path([(-0.8, 0.0), (-0.2, -0.7), (0.9, 0.8)])
     unequal = Path(
         [(-0.8, 0.35), (0.8, 0.35), (-0.8, -0.35), (0.8, -0.35), (-0.45, -1.0), (0.45, 1.0)],
@@ -263,6 +270,10 @@ def _occurring(shown: Canvas) -> list[str]:
 
 
 def _keys(ax: Axes, shown: Canvas) -> None:
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+    from matplotlib.transforms import ScaledTranslation
+
     marks: list[Artist | tuple[Artist, ...]] = []
     names = _occurring(shown)
     for name in names:

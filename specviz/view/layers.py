@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import numpy as np
-from matplotlib import colormaps
-from matplotlib.axes import Axes
-from matplotlib.patches import Patch
 
 from specviz.errors import TraceError
 from specviz.escape import spaced
 from specviz.trace import Trace
 from specviz.view.axes import axes, bare, fonts
 from specviz.view.picture import first_run, picture
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 SKIPPED = "#e6e6e6"
 RGBA = tuple[float, float, float, float]
@@ -44,6 +45,8 @@ def exit_layers(trace: Trace, prompt: int | None = None, ax: Axes | None = None,
     TraceError
         If no pass of the prompt could leave early.
     """
+    from matplotlib import colormaps
+
     run, index = first_run(trace, prompt)
     cycles = run.cycles
     cycles = cycles[(cycles["prompt"] == index) & (cycles["cycle"] > 0)]
@@ -78,6 +81,8 @@ def exit_layers(trace: Trace, prompt: int | None = None, ax: Axes | None = None,
 
 def _legend(ax: Axes, layers: np.ndarray, depth: int, hues: Mapping[int, RGBA]) -> None:
     """How many tokens left at each layer."""
+    from matplotlib.patches import Patch
+
     of = {layer: int((layers == layer).sum()) for layer in sorted(set(layers.tolist()))}
     names = [
         f"ran through all {depth} ({tokens})" if layer == depth else f"left behind layer {layer} ({tokens})"

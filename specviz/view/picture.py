@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 
 from specviz import metrics, schema
 from specviz.escape import visible, written_out
@@ -20,9 +19,11 @@ from specviz.schema import Metadata
 from specviz.trace import Trace, whole_characters
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from specviz.view.canvas import Canvas
 
-NAMED = ("draft", "forward", "verify", "commit")  # phases that the record times
+NAMED = schema.PHASES  # phases that the record times
 PHASES = (*NAMED, "rest")  # with what a cycle spent in none of them: they add up to the cycle
 PHASE_HUES = dict(zip(PHASES, ("#56b4e9", "#0072b2", "#e69f00", "#999999", "#cfcfcf")))
 
@@ -424,7 +425,7 @@ def _spans(one: Trace, kept: pd.DataFrame, prompt: int, rollback: bool) -> tuple
 
 def _beliefs(one: Trace, rollback: float | None, filled: bool) -> tuple[str, tuple[Belief, ...]]:
     """Which of the drafter's signals is shown, and its value at each node."""
-    nodes, cycles = one.nodes, one.cycles
+    nodes, cycles = one.nodes, one.cycles.dropna(subset="context")
     names = ["confidence", "score"]
     if not filled and nodes.duplicated(["cycle", "parent"]).any():
         names.reverse()  # siblings share one confidence, their parent's; the score is a node's own
@@ -447,6 +448,7 @@ def _beliefs(one: Trace, rollback: float | None, filled: bool) -> tuple[str, tup
     return belief, tuple(
         Belief(int(w), float(c), str(s), more)
         for w, c, s, more in zip(where, nodes[column], nodes["status"], details)
+        if w == w  # the record may lack the cycle's context
     )
 
 

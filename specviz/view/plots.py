@@ -5,16 +5,9 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from functools import cache
+from typing import TYPE_CHECKING
 
 import numpy as np
-from matplotlib.artist import Artist
-from matplotlib.axes import Axes
-from matplotlib.backend_bases import RendererBase
-from matplotlib.backends.backend_agg import RendererAgg
-from matplotlib.font_manager import FontProperties
-from matplotlib.patches import Rectangle
-from matplotlib.text import Text
-from matplotlib.transforms import IdentityTransform
 
 from specviz.escape import spaced, visible
 from specviz.trace import Trace
@@ -42,6 +35,11 @@ from specviz.view.picture import (
     picture,
     pictures,
 )
+
+if TYPE_CHECKING:
+    from matplotlib.artist import Artist
+    from matplotlib.axes import Axes
+    from matplotlib.backend_bases import RendererBase
 
 SIZE = 11.0  # points, of the text
 LINE = 21.0  # points from one line of it to the next
@@ -143,11 +141,15 @@ def _word_start(places: list[Place], line: int, span: Span, part: str) -> int:
 @cache
 def _ruler(dpi: float) -> Callable[[str], float]:
     """Measures texts in pixels, without a figure."""
+    from matplotlib.backends.backend_agg import RendererAgg
+
     return _measure(RendererAgg(8, 8, dpi))
 
 
 def _measure(renderer: RendererBase) -> Callable[[str], float]:
     """Measures texts in a renderer's pixels."""
+    from matplotlib.font_manager import FontProperties
+
     font = FontProperties(family=fonts(), size=SIZE)
 
     @cache
@@ -171,6 +173,11 @@ def _height(shown: Picture, inches: float, lines: int) -> float:
 
 
 def _strip(shown: Picture, ax: Axes, lines: int) -> Axes:
+    from matplotlib.artist import Artist
+    from matplotlib.patches import Rectangle
+    from matplotlib.text import Text
+    from matplotlib.transforms import IdentityTransform
+
     class Words(Artist):
         """Text that is laid out anew in its axes each time it is drawn."""
 

@@ -7,15 +7,9 @@ those of `specviz.metrics.costs`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
-from matplotlib.artist import Artist
-from matplotlib.axes import Axes
-from matplotlib.lines import Line2D
-from matplotlib.patches import Patch
-from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from specviz import metrics
 from specviz.escape import visible
@@ -24,6 +18,11 @@ from specviz.trace import Trace
 from specviz.view.axes import GREY, Look, axes, bar_look, bar_places, legend, look
 from specviz.view.picture import name_of
 from specviz.view.updates import Traces, named
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.artist import Artist
+    from matplotlib.axes import Axes
 
 FIGURES = {
     "relative_flops": "FLOPs",
@@ -176,6 +175,8 @@ def costs_figure(
     TraceError
         As `specviz.metrics.relative_costs`.
     """
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+
     table = metrics.relative_costs(traces, baseline, prefill)
     rows = table[table["name"] != baseline]
     ax = axes(ax, (7.2, 3.4))
@@ -248,6 +249,8 @@ def _machine(ceilings: Ceilings) -> str:
 
 def _points(traces: Traces, ceilings: Ceilings) -> pd.DataFrame:
     """One row a run, model and size of pass: sums, intensity, and share of the run's time in passes."""
+    import pandas as pd
+
     tables = []
     for given, run in named(traces):
         table = metrics.roofline_times(run, ceilings)
@@ -270,6 +273,9 @@ def _hues(points: pd.DataFrame) -> dict[str, str]:
 
 def _keys(ax: Axes, hues: Mapping[str, str], forms: Mapping[str, str], **place: Any) -> None:
     """Legends: colours of models, forms of runs, and what lines have a label."""
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
     handles: list[Artist] = [Patch(color=hue, label=visible(model)) for model, hue in hues.items()]
     for label, form in forms.items():
         handles.append(Line2D([], [], ls="", marker=form, color=GREY, ms=6, label=visible(label)))

@@ -6,11 +6,9 @@ Each takes ``ax=``, draws only on it, and returns it. The numbers are those of `
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
-from matplotlib.axes import Axes
 
 from specviz import metrics
 from specviz.errors import ParameterError
@@ -21,6 +19,10 @@ from specviz.trace import Trace
 from specviz.view.axes import FATE_LOOKS, GREY, LOOKS, Look, axes, legend_right, note, panel
 from specviz.view.control import MOST
 from specviz.view.picture import first_run
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
 
 NAMES = {
     "score": "C_t, as recorded",

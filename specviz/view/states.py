@@ -9,9 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-
-from matplotlib.axes import Axes
-from matplotlib.patches import FancyBboxPatch, Rectangle
+from typing import TYPE_CHECKING
 
 from specviz.errors import TraceError
 from specviz.escape import spaced
@@ -22,6 +20,9 @@ from specviz.view.axes import axes, bare, fonts
 from specviz.view.canvas import STATES, WHY, Canvas, Pass, Placed, canvas
 from specviz.view.lattices import FRAME, GRID, INK, short
 from specviz.view.picture import name_of, prompts
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 MOST = 80  # states that are drawn
 # Why chains ended, in the order in which they are told.
@@ -140,6 +141,8 @@ def aligned(
     TraceError
         If one is not of canvases, the first is not stepwise, or model, prompt or policy differ.
     """
+    from matplotlib.patches import Rectangle
+
     both = align(stepwise, ssd, prompt)
     drawn = min(both.same, most)
     ax = axes(ax, (8.6, 1.5 + 0.22 * max(1, drawn)))
@@ -167,6 +170,8 @@ def aligned(
 
 def _bar(ax: Axes, one: Pass, end: int) -> None:
     """One pass of the speculative run, over the states from where it began to `end`."""
+    from matplotlib.patches import FancyBboxPatch
+
     begin = one.begun
     ax.add_patch(
         FancyBboxPatch(

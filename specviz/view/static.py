@@ -11,14 +11,16 @@ from collections.abc import Iterable
 from importlib.resources import files
 from math import isfinite
 from pathlib import Path
-
-import pandas as pd
+from typing import TYPE_CHECKING
 
 from specviz.escape import html, spaced, visible
 from specviz.files import write_text
 from specviz.trace import Trace
 from specviz.view.lattices import figure
 from specviz.view.picture import FATES, KINDS, PHASES, Numbers, Picture, Span, headline, pictures, prompts
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 MOST_SPANS = 1200  # beyond this the static text stops and says so; the trace itself holds everything
 MOST_CYCLES = 240
@@ -265,6 +267,11 @@ def section(shown: Picture, alone: bool = False) -> str:
     return prompt + note + own + "".join(lanes)
 
 
+def more_texts(count: int) -> str:
+    """So many texts of a run are not shown."""
+    return f"{count} more text{'s' * (count != 1)}: trace.select(prompt=…) shows each."
+
+
 def _run(trace: Trace, shown: list[Picture], anchor: str = "") -> str:
     """One run: its name, its numbers if it has several texts, and the pictures of the first of them."""
     count = len(prompts(trace))
@@ -274,9 +281,7 @@ def _run(trace: Trace, shown: list[Picture], anchor: str = "") -> str:
         at = f' id="{anchor}-{one.index + 1}"' if anchor else ""
         parts.append(f"<section{at}>{section(one, count == 1)}</section>")
     if count > len(shown):
-        parts.append(
-            f'<p class="note">{count - len(shown)} more texts: trace.select(prompt=…) shows each.</p>'
-        )
+        parts.append(f'<p class="note">{more_texts(count - len(shown))}</p>')
     at = f' id="{anchor}"' if anchor else ""
     return f'<div class="run"{at}>{head(shown[0])}{totals}{"".join(parts)}</div>'
 

@@ -7,16 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.ticker import PercentFormatter
 
 from specviz import metrics
 from specviz.errors import TraceError
 from specviz.trace import Trace
 from specviz.view.axes import GREY, LOOKS, Look, axes, legend, look, note, whole_numbers
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
 
 READINGS = {"judged": "accepted of those judged", "text": "in the final text, of those sent"}
 
@@ -85,6 +87,8 @@ def right_by(
     TraceError
         If `by` is neither.
     """
+    from matplotlib.ticker import PercentFormatter
+
     if by not in ("depth", "rank"):
         raise TraceError(f"by is 'depth' or 'rank', not {by!r}")
     table = metrics.by_source(trace, ("source", by), reading)

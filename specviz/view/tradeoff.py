@@ -9,11 +9,9 @@ drawn.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
-import pandas as pd
-from matplotlib.axes import Axes
 
 from specviz import metrics
 from specviz.errors import TraceError
@@ -22,6 +20,10 @@ from specviz.schema import Metadata
 from specviz.trace import Trace
 from specviz.view.axes import GREY, axes, bar_look, bar_places, legend, look, whole_numbers
 from specviz.view.updates import Traces, name, named
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
 
 Figure: TypeAlias = str | float | metrics.Estimate | None
 
@@ -57,6 +59,8 @@ def trade_offs(traces: Traces) -> pd.DataFrame:
         ``ne``, ``ad``, ``ao`` (`Estimate` over streams), ``tps``, ``speedup`` over RT on the same streams;
         ``bleu`` and ``chrf`` where the streams have references. `specviz.metrics` defines them.
     """
+    import pandas as pd
+
     runs = [run for _, run in named(traces)]
     bases: dict[str, Trace] = {}
     for run in runs:

@@ -6,9 +6,9 @@ child is accepted where its parent's pass would have placed just this token in j
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.patches import Patch, Rectangle
 
 from specviz.errors import ParameterError
 from specviz.escape import spaced
@@ -16,6 +16,10 @@ from specviz.trace import Trace
 from specviz.view.axes import axes, bare, fonts
 from specviz.view.canvas import STATES, WHY, Canvas, Node, Pass, canvas
 from specviz.view.lattices import FRAME, GRID, INK, OUTLINED, short
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.patches import Rectangle
 
 STEP, GAP = 0.55, 1.1  # of a level of the tree, in cells; between the tree and the cells
 WORDS = {"unjudged": "not judged", "accepted": "accepted", "rejected": "rejected", "cut": "cut"}
@@ -112,6 +116,8 @@ def _row_of_cells(
     ax: Axes, y: int, left: float, cells: range, shown: Canvas, one: Pass, node: Node | None
 ) -> None:
     """One canvas: what stands in its cells, and the frame around what the pass would place next."""
+    from matplotlib.patches import Rectangle
+
     texts = _filled(shown, one, node)
     following = one.root if node is None else node.next
     verified = node is None or node.status == "accepted"
@@ -141,7 +147,9 @@ def _row_of_cells(
                     family=fonts(), parse_math=False, clip_on=True)  # fmt: skip
 
 
-def _frame(x: float, y: float, colour: str, dashes: str, width: float) -> Patch:
+def _frame(x: float, y: float, colour: str, dashes: str, width: float) -> Rectangle:
+    from matplotlib.patches import Rectangle
+
     corner = x + 0.05, y + 0.15
     return Rectangle(corner, 0.9, 0.7, fill=False, zorder=4, ec=colour, ls=dashes, lw=width)
 

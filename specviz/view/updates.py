@@ -12,9 +12,7 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import TypeAlias
-
-import pandas as pd
+from typing import TYPE_CHECKING, TypeAlias
 
 from specviz.errors import TraceError
 from specviz.escape import visible
@@ -24,6 +22,9 @@ from specviz.schema import Metadata
 from specviz.trace import Trace, is_trace, listed, whole_characters
 from specviz.trace.text import begun_text
 from specviz.view.picture import Numbers, name_of, prompts, token_bytes
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Traces: TypeAlias = "Trace | Sequence[Trace] | Mapping[str, Trace]"
 

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -43,6 +44,9 @@ from specviz.whatifs.updates import (
     tolerance,
 )  # fmt: skip
 from specviz.whatifs.walk import TURN, Place, Step, Walk
+
+if TYPE_CHECKING:
+    from specviz.methods import Given
 
 # The methods that can be replayed, with the parameters that a question can change.
 METHODS: dict[str, dict[str, Parameter]] = {
@@ -175,20 +179,20 @@ class WhatIf:
 
     # -- what can be asked ---------------------------------------------------------------------------
 
-    def can_answer(self, parameter: str, method: str | None = None) -> tuple[str, str]:
+    def can_answer(self, parameter: str, method: Given | None = None) -> tuple[str, str]:
         """How sure an answer about a parameter would be at best, and why.
 
         Parameters
         ----------
         parameter : str
-        method : str, optional
+        method : str, class or Method, optional
             Whose; default the run's own.
 
         Returns
         -------
         badge, why : str
         """
-        method = getattr(method, "name", method) or self._run["method"]
+        method = str(getattr(method, "name", method) or self._run["method"])
         if method in NO_TREE:
             return RERUN, no_replay(method)
         if parameter not in METHODS.get(method, {}):

@@ -10,10 +10,9 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import ArrayLike
@@ -25,6 +24,9 @@ from specviz.trace import Trace, whole_characters
 from specviz.trace.checks import list_sizes
 from specviz.view import updates
 from specviz.view.picture import FATES, KINDS, PHASES, letters, name_of, phase_times, token_bytes
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 CHUNK = 64  # cycles
 ALIGN = 8  # bytes
@@ -111,6 +113,17 @@ Json: TypeAlias = dict[str, Any]  # what travels beside the arrays
 OwnSignal: TypeAlias = tuple[str, str, str, float, float]  # array, heading, meaning, least, most
 
 
+def _bent_by(run: Json) -> str:
+    """What bends the probabilities that a run tests and draws with; those of candidates are as they were."""
+    sampling = run.get("sampling") or {}
+    temperature, top_k, top_p = (sampling.get(name) for name in ("temperature", "top_k", "top_p"))
+    if not temperature:
+        return ""
+    parts = [f"temperature {temperature:g}"] if temperature != 1 else []
+    parts += [f"top-k {top_k}"] if top_k else []
+    return ", ".join(parts + ([f"top-p {top_p:g}"] if top_p is not None and top_p < 1 else []))
+
+
 def columns(trace: Trace, prompts: Iterable[int] | None = None) -> tuple[Json, Arrays]:
     """What the player needs at once.
 
@@ -174,10 +187,12 @@ def columns(trace: Trace, prompts: Iterable[int] | None = None) -> tuple[Json, A
 def _header(one: Trace, words: dict[str, list[str]], ids: list[int], weighed: bool) -> Json:
     """The run's part of the header; `weighed` says whether nodes have a threshold."""
     run, own, pieces = one.run, _own_signals(one), one.pieces
-    filled = run.get("canvas")
+    filled, bent = run.get("canvas"), _bent_by(run)
     return {
         "run": _facts(run),
         "loop": run.get("pseudocode") or LOOP,
+        "at": f" at {bent}" if bent else "",
+        "before": f", before {bent}" if bent else "",
         "notes": _notes(run),
         "words": words,
         "kinds": KINDS_SENT,

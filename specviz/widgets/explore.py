@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 import ipywidgets
-import pandas as pd
 import traitlets as t
 from anywidget import AnyWidget
 from traitlets import Bunch
@@ -29,8 +28,10 @@ from specviz.widgets.race import Race, race
 from specviz.widgets.stateful import error_line, joined
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from specviz.loop.run import Run
-    from specviz.methods import Parameter
+    from specviz.methods import Given, Parameter
 
 Value: TypeAlias = bool | float | str  # of a parameter
 Values: TypeAlias = dict[str, Value]
@@ -318,14 +319,14 @@ class Explorer(ipywidgets.VBox):
 
     # ------------------------------------------------------------ decoding
 
-    def run(self, method: str | None = None) -> None:
+    def run(self, method: Given | None = None) -> None:
         """Decode in the background with the current settings.
 
         Parameters
         ----------
-        method : str, optional
-            Another method than the explorer's own, with its defaults; the panel's baseline button runs
-            ``autoregressive``.
+        method : str, class or Method, optional
+            Another method than the explorer's own, with its defaults or, of an instance, its parameters; the
+            panel's baseline button runs ``autoregressive``.
         """
         panel = self.panel
         try:
@@ -351,7 +352,7 @@ class Explorer(ipywidgets.VBox):
         """Wait for the running decode; whether it has ended."""
         return joined(self._thread, seconds)
 
-    def _work(self, method: str, values: Values) -> None:
+    def _work(self, method: Given, values: Values) -> None:
         run, state, message = None, "done", ""
         try:
             run = self._decode(method, **values)
@@ -363,7 +364,7 @@ class Explorer(ipywidgets.VBox):
         try:
             trace = getattr(run, "trace", None)
             if trace is not None and len(trace.cycles):
-                self._append(Result(len(self.results) + 1, method, values, trace))
+                self._append(Result(len(self.results) + 1, trace.run["method"], values, trace))
         except Exception as error:
             state, message = "error", error_line(error)
         finally:
@@ -416,6 +417,8 @@ class Explorer(ipywidgets.VBox):
     @property
     def table(self) -> pd.DataFrame:
         """One row a result: settings, metrics, and whether the text is the baseline's."""
+        import pandas as pd
+
         base = self._baseline
         return pd.DataFrame([result.row(base) for result in self.results])
 

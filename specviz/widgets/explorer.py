@@ -24,14 +24,14 @@ OPTIONS = (
 
 @loading()
 def explore(
-    method: str | type[Method], model: Any, prompt: Any, draft: Any = None, **options: Any
+    method: str | type[Method] | Method, model: Any, prompt: Any, draft: Any = None, **options: Any
 ) -> Explorer:
     """Move a method's parameters, decode, and compare: a widget.
 
     Parameters
     ----------
-    method : str or class
-        See `specviz.list_methods`.
+    method : str, class or Method
+        See `specviz.list_methods`; of an instance its parameters are what the settings begin with.
     model : str, path, transformers model or specviz model
         As in `specviz.generate`; loaded once.
     prompt : str, list of chat messages, list of token ids, or dict
@@ -56,17 +56,17 @@ def explore(
     from ..loop.checks import check_prompts
     from ..loop.drafters import bundled_draft, load_drafter, load_if_needed
     from ..loop.run import Run
-    from ..methods import find, name_of
+    from ..methods import Method, find, settings_of
     from .explore import Explorer
 
-    method = name_of(method)
-    kind = find(method)
+    kind = find(type(method) if isinstance(method, Method) else method)
     if kind.streams:
         raise ParameterError(
-            f"{method} decodes a source that arrives in updates, which explore does not show: "
+            f"{kind.name} decodes a source that arrives in updates, which explore does not show: "
             "specviz.live(model) has a box to type into, specviz.flicker(trace, live=True) the sliders"
         )
     values, given, where = _sorted("explore", kind, options)
+    method, values = settings_of(method, values)
     kind(**values)  # checks them
     if [len(entry.get("turns") or [""]) for entry in check_prompts(prompt)] != [1]:
         raise PromptError("explore takes one prompt of one turn: compare several with specviz.generate")

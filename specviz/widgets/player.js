@@ -172,7 +172,7 @@ function why(cycle, i, details) {
 	const q = cycle.value("q", i), p = cycle.value("p", i), rank = cycle.value("rank", i), u = details?.value("u", i);
 	const best = details?.target(cycle.parent[i])?.[0];
 	const own = best ? `${quote(cycle.record.text(best[0]))} (p = ${prob(best[1])})` : "another token";
-	const place = rank >= 0 ? `its ${rank ? ordinal(rank + 1) : "first"} (p = ${prob(p)})` : `p = ${prob(p)}`;
+	const pAt = `p = ${prob(p)}${header.at}`, place = rank >= 0 ? `its ${rank ? ordinal(rank + 1) : "first"} (${pAt})` : pAt;
 	const rule = known(params.rollback);
 	const status = cycle.status[i];
 	if (status === "accepted" || status === "rejected") {
@@ -193,9 +193,9 @@ function why(cycle, i, details) {
 		}
 		if (drawn && known(u) && known(p) && known(q) && q > 0) {
 			const [a, b] = apart(u, p / q);
-			return `${cycle.children[cycle.parent[i] + 1][0] < i ? "Of what elder siblings left: " : ""}u = ${a} ${yes ? "<" : "≥"} p/q = ${prob(p)}/${prob(q)} = ${b}: ${status}${p < q ? "" : " (as always where p ≥ q)"}.`;
+			return `${cycle.children[cycle.parent[i] + 1][0] < i ? "Of what elder siblings left: " : ""}u = ${a} ${yes ? "<" : "≥"} p/q = ${prob(p)}/${prob(q)} = ${b}${header.at}: ${status}${p < q ? "" : " (as always where p ≥ q)"}.`;
 		}
-		if (yes && rank === 0) return `The target's own choice is this token too (p = ${prob(p)}): accepted.`;
+		if (yes && rank === 0) return `The target's own choice is this token too (${pAt}): accepted.`;
 		if (yes) return `The method's rule lets it through: for the target this token is ${place}: accepted.`;
 		return `The target's own choice is ${own}; this token is ${place}: rejected.`;
 	}
@@ -238,7 +238,7 @@ function why(cycle, i, details) {
 // Where the token that the target added comes from.
 function whyExtra(cycle) {
 	const { record } = cycle, p = record.a.out_p?.[cycle.extra];
-	const token = `${quote(record.text(record.a.out_token[cycle.extra]))} (p = ${prob(p)})`;
+	const token = `${quote(record.text(record.a.out_token[cycle.extra]))} (p = ${prob(p)}${record.header.at})`;
 	const refused = cycle.rejected >= 0 ? quote(record.text(cycle.token[cycle.rejected])) : "the rejected token";
 	const capped = cycle.stop === "fallback" ? "The drafter was unsure" : "The drafter had written as many tokens as it may";
 	return cycle.kind.why.replace("{token}", () => token).replace("{refused}", () => refused).replace("{why}", capped);
@@ -368,8 +368,9 @@ class WhyLane {
 		this.fate = h("span.fate");
 		this.sentence = h("p.why");
 		this.drafter = h("div.tops"), this.target = h("div.tops");
+		const { before } = record.header;
 		this.node = lane("whys", "Why", [this.word, this.fate], this.sentence,
-			h("div.both", h("div", h("h4", "the drafter's candidates"), this.drafter), h("div", h("h4", "the target's candidates"), this.target)));
+			h("div.both", h("div", h("h4", `the drafter's candidates${before}`), this.drafter), h("div", h("h4", `the target's candidates${before}`), this.target)));
 	}
 	draw(cycle, i, phase, stage) {
 		this.stage = stage;
@@ -404,7 +405,7 @@ class WhyLane {
 		if (!list) { node.replaceChildren(h("p.soft", "on their way …")); return; }
 		if (!list.length) { node.replaceChildren(h("p.soft", none)); return; }
 		const rows = list.map(([id, p], k) => [k + 1, id, p]);
-		if (!list.some(([id]) => id === token) && known(own)) rows.push([rank >= 0 ? rank + 1 : "", token, own]);
+		if (!list.some(([id]) => id === token) && known(own)) rows.push([rank >= 0 ? rank + 1 : "", token, this.record.header.at ? NaN : own]);
 		const there = [...node.querySelectorAll(".top")];
 		rows.forEach(([place, id, p], k) => {
 			let row = there[k];
@@ -417,8 +418,8 @@ class WhyLane {
 			const [a, b, c, d] = row.children;
 			a.textContent = place;
 			b.textContent = this.record.text(id) === "" ? "∅" : shownToken(this.record.text(id));
-			c.firstChild.style.width = `${100 * Math.min(1, Math.max(0, p))}%`;
-			d.textContent = prob(p);
+			c.firstChild.style.width = `${100 * Math.min(1, Math.max(0, p || 0))}%`;
+			d.textContent = known(p) ? prob(p) : "";
 		});
 		for (const row of there.slice(rows.length)) row.remove();
 		for (const note of node.querySelectorAll("p")) note.remove();

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 import traitlets as t
 
 from specviz.errors import TraceError
@@ -20,6 +20,9 @@ from specviz.widgets import columns
 from specviz.widgets.assets import script, style
 from specviz.widgets.columns import Json
 from specviz.widgets.stateful import Stateful, Value
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 PARTIAL = "\u25cc"  # a token whose bytes end inside a character; the token that completes it shows it
 LONGEST = 3  # how many of a lane's longest waits are named
@@ -456,6 +459,8 @@ class Race(Stateful):
     @property
     def table(self) -> pd.DataFrame:
         """One row a prompt and lane: finish in seconds, tokens, passes, speedup (NaN if clocks differ)."""
+        import pandas as pd
+
         rows = []
         for number, field in enumerate(self.fields):
             for i, lane in enumerate(field.lanes):

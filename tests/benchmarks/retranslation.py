@@ -12,7 +12,7 @@ from specviz.measure.report import Estimate, Part, Report
 from specviz.measure.timing import quiet_clock, setting
 from specviz.methods import find
 from specviz.models.template import Template
-from specviz.replays.retranslation import METHOD, RT, Decoded, Setting, measure
+from specviz.replays.retranslation import METHOD, RT, Decoded, Setting, Sources, measure
 from specviz.replays.translations import TARGETS, streams, texts
 
 from . import late, printed
@@ -142,7 +142,7 @@ def bench(
         first = len(parts)
         for code in languages:
             found, quality = measure(
-                model, code, chosen, prompts=number, rounds=rounds, max_new_tokens=max_new_tokens,
+                model, Sources.bundled(code, number), chosen, rounds=rounds, max_new_tokens=max_new_tokens,
                 template=template, tick=told,
             )  # fmt: skip
             whole[code] = found

@@ -162,6 +162,25 @@ def test_hostile_tokens_are_text(opened):
         assert "\u202e" not in page.locator("#place").inner_text()
 
 
+def test_probabilities_say_what_bent_them(opened):
+    """At a temperature the candidates' probabilities are the model's own, and a verdict's are not."""
+    pytest.importorskip("torch", reason="needs the run extra")
+
+    class Echo(sv.Method):
+        def draft(self, left: int) -> sv.Draft:
+            return sv.Draft.chain(self.session.text[: min(4, left - 1)])
+
+    for options, words in (({"temperature": 0.8, "top_k": 9}, "temperature 0.8, top-k 9"), ({}, "")):
+        page = opened(sv.generate("town", "The cook saw", Echo, max_new_tokens=4, **options))
+        headings = page.locator(".whys h4")
+        before = f", before {words}" if words else ""
+        expect(headings).to_have_text([f"the {who}'s candidates{before}" for who in ("drafter", "target")])
+        sentence = page.locator("p.why")
+        expect(sentence).to_contain_text(f"at {words}" if words else "The target's own choice is")
+        number = page.locator(".top.own.far .number")
+        expect(number).to_have_text("" if words else re.compile("[0-9]"))
+
+
 def test_candidates_of_far_cycles_arrive(opened):
     recorder = Recorder(metadata("tree", prompts=9), piece=piece)
     for cycle in cycles("tree", prompts=9, tokens=40):

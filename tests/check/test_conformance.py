@@ -14,7 +14,8 @@ pytest.importorskip("torch", reason="needs the run extra")
 import torch
 
 import specviz as sv
-from specviz.check.conformance import CHECKS
+from specviz.check import conformance
+from specviz.check.conformance import CHECKS, Broken
 from specviz.errors import ParameterError
 from specviz.methods.sampling import ACCEPT, FINAL
 from specviz.methods.tree import judge, judge_sampled
@@ -98,6 +99,30 @@ class Rolls(sv.Method):
         return sv.Draft.chain(self.chance.choice(self.session.text, min(3, left - 1)))
 
 
+class Fixed(sv.Method):
+    """Drafts ids of the bundled vocabulary, whatever the target's is; its labels are wrong."""
+
+    pseudocode = (("draft:whim", "x = 17"), ("commit", "text = text + accepted"))
+
+    def draft(self, left):
+        return sv.Draft.chain([17, 18, 19][: left - 1])
+
+
+class Hoards(sv.Method):
+    """Keeps what it has seen on the instance, and never forgets it."""
+
+    def __init__(self, **values):
+        super().__init__(**values)
+        self.after = {}
+
+    def draft(self, left):
+        tokens = [self.after[t] for t in self.session.text[-1:] if t in self.after][: left - 1]
+        return sv.Draft.chain(tokens) if tokens else sv.Draft.empty()
+
+    def learn(self, draft, result, verdict):
+        self.after.update(zip(self.session.text, self.session.text[1:]))
+
+
 PROMPTS = ["Can you tell me about the cook?", "The cook visited a doctor. The cook visited a"]
 
 
@@ -146,6 +171,39 @@ def test_chance_that_no_seed_repeats_is_named():
     result = report(Rolls)
     assert "draw from self.session.uniforms" in result["decode"].detail
     assert result["sampling law"].state == "not claimed" and not result
+
+
+def test_memory_on_the_instance_is_named():
+    result = report(Hoards)
+    assert [row.check for row in result.rows if row.state == "fail"] == ["decode"], result
+    assert "let start forget the last prompt, or derive from" in result["decode"].detail
+
+
+def test_ids_beyond_the_toy_vocabulary_have_no_law():
+    result = report(Fixed)
+    law = result["sampling law"]
+    assert law.state == "not claimed" and "vocabulary of 3 tokens, and token 17 was drafted" in law.detail
+    page = result["player"].detail
+    assert "no draft here stopped for its label 'draft:whim'; it has no line for forward, verify" in page
+
+
+@pytest.mark.parametrize(
+    ("label", "words"),
+    [
+        ("verfy:accepted", "label 'verfy' is no phase of the loop: there is draft, forward, verify, commit"),
+        ("commit:bonsu", "label 'commit:bonsu' is never lit: 'bonsu' is no origin, status or end"),
+    ],
+)
+def test_labels_that_are_never_lit_are_named(label, words):
+    trace = sv.generate("town", PROMPTS[0], LastWords, max_new_tokens=4)
+    with pytest.raises(Broken, match=words):
+        conformance._labels(((label, "a line"),), trace)
+
+
+def test_labels_of_installed_methods_can_be_lit():
+    trace = sv.generate("town", PROMPTS[0], LastWords, max_new_tokens=4)
+    for name in sv.list_methods():
+        conformance._labels(type(sv.method(name)).pseudocode, trace)
 
 
 def test_installed_methods_are_checked_by_name_and_as_instances():

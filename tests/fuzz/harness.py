@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import logging
 import signal
 import tempfile
 import traceback
@@ -19,6 +20,7 @@ from specviz.escape import UNSEEN
 
 from .formats import FORMATS
 
+MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None  # files without a disk
 PATIENCE = 30  # seconds of processor time for one input
 
 
@@ -31,12 +33,28 @@ class Report:
     crashes: Counter[str] = field(default_factory=Counter)
     examples: dict[str, str] = field(default_factory=dict)
 
+    def __add__(self, more: Report) -> Report:
+        return Report(
+            self.results + more.results, self.refused + more.refused,
+            self.crashes + more.crashes, more.examples | self.examples,
+        )  # fmt: skip
+
     def __str__(self) -> str:
         lines = [
             f"{self.results} results, {self.refused} refused in one line, {self.crashes.total()} tracebacks"
         ]
         lines += [f"  {n} x {what} (input {self.examples[what]})" for what, n in self.crashes.most_common()]
         return "\n".join(lines)
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Libraries log nothing of an input."""
+    logging.disable()
+    try:
+        yield
+    finally:
+        logging.disable(logging.NOTSET)
 
 
 @contextlib.contextmanager
@@ -58,7 +76,7 @@ def patience() -> Iterator[None]:
 def fuzz(name: str, inputs: int, seed: int = 0, first: int = 0) -> Report:
     """Try inputs `first` to `first + inputs` of a format; each depends on its number and the seed alone."""
     report = Report()
-    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
+    with tempfile.TemporaryDirectory(dir=MEMORY) as folder, warnings.catch_warnings(), quiet():
         warnings.simplefilter("ignore")
         form = FORMATS[name](Path(folder))
         for number in range(first, first + inputs):

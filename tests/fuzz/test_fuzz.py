@@ -18,6 +18,16 @@ def test_damaged_files_give_a_result_or_one_line(name):
     assert report.results + report.refused == INPUTS.get(name, 150)
 
 
-@pytest.mark.parametrize(("name", "number"), [("partial", 65)])  # a list of tokens without its probabilities
+ONCE = [
+    ("partial", 65),  # a list of tokens without its probabilities
+    ("trace", 1722),  # tokens without their positions
+    ("trace", 1593),  # a cycle without the length of its context
+    ("trace", 1551),  # a signal without a name
+    ("trace", 2996),  # a controller's value without its name
+    ("run", 994),  # a plan without seeds, as a run without rows: nothing to break down
+]
+
+
+@pytest.mark.parametrize(("name", "number"), ONCE)
 def test_what_once_ended_in_a_traceback(name, number):
     assert not (report := fuzz(name, 1, first=number)).crashes, report

@@ -55,6 +55,7 @@ def test_a_sweep_counts_what_a_trace_has(models):
         Point(BASELINE, BASELINE, model=target),
         Point("a", "bild", {"fallback": 0.6, "rollback": 1.0}, target, draft),
         Point("same", "speculative", {"draft_length": 3}, target, draft),
+        Point("instance", specviz.method("speculative", draft_length=3), {}, target, draft),
         Point("stock", BEAM, {"beams": 1}, target),
     ]
     ticks = []
@@ -62,6 +63,9 @@ def test_a_sweep_counts_what_a_trace_has(models):
     assert sorted(ticks) == sorted(4 * [point.label for point in points])
     base = found[BASELINE]
     assert found["same"].texts == base.texts
+    instance = found["instance"]
+    assert (instance.point.method, instance.point.values) == ("speculative", {"draft_length": 3})
+    assert instance.sums["drafted"].tolist() == found["same"].sums["drafted"].tolist()
     assert found["stock"].sums["tokens"].sum() == base.sums["tokens"].sum()
     assert found["same"].lost(base).median == 0 and base.over(base).median == 1
     trace = specviz.generate(

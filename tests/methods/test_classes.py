@@ -61,6 +61,11 @@ def test_audits_take_a_class():
         audit.batches("town", None, prompts * 2, [Copies], max_new_tokens=8, sampled=0),
     ):
         assert result.holds and {row.method for row in result.rows} == {"copies"}
+    greedy = [audit.law.SETTINGS[0]]
+    for given in ("prompt_lookup", Copies, Copies(most=2)):
+        assert all(law.holds for law in audit.law.check(given, greedy))
+    with pytest.raises(ParameterError, match="a method is a name, a class or an instance, got 3"):
+        audit.law.check(3)
 
 
 def test_plans_explorers_and_lineups_take_a_class(tmp_path):
@@ -76,6 +81,54 @@ def test_plans_explorers_and_lineups_take_a_class(tmp_path):
     assert "Explore copies" in repr(sv.explore(Copies, "town", "The cook saw").panel.title)
 
 
+def test_an_instance_stands_for_its_class_with_its_parameters(tmp_path):
+    results = sv.run(
+        models="town", methods=[Copies(most=2)], number=1, warm_up=0,
+        suites={"own": ["The cook saw"]}, timed=False, max_new_tokens=6, out=tmp_path / "run",
+    )  # fmt: skip
+    assert {"copies": "most=2"}.items() <= dict(results.table()[["method", "parameters"]].to_numpy()).items()
+    again = {"models": "town", "suites": {"own": ["The cook saw"]}, "number": 1}
+    with pytest.raises(ParameterError, match="methods holds copies most=2 twice"):
+        sv.run(methods=[Copies(most=2), {"method": Copies, "most": 2}], **again)
+    with pytest.raises(ParameterError, match="parameters already; drop most"):
+        sv.run(methods=[{"method": Copies(), "most": 2}], **again)
+    with pytest.raises(ParameterError, match=r"methods\[0\] is a name, a class or a method, got 3"):
+        sv.run(methods=[3], **again)
+    with pytest.raises(ParameterError, match="copies has no draft size that could be calibrated"):
+        sv.calibrate("town", Copies(most=2))
+    with pytest.raises(ParameterError, match="draft_size is what calibration finds"):
+        sv.calibrate("town", sv.method("unispec", draft_size=16))
+    with pytest.raises(ParameterError, match="is an instance: pass its class, and its parameters by their"):
+        lineup([], [Copies(most=2)])
+
+
+def test_explorers_take_an_instance_and_run_other_classes():
+    pytest.importorskip("anywidget", reason="needs the lab extra")
+    explorer = sv.explore(Copies(most=2), "town", "The cook saw", max_new_tokens=6)
+    assert explorer.values == {"most": 2}
+    with pytest.raises(ParameterError, match="parameters already; drop most"):
+        sv.explore(Copies(), "town", "The cook saw", most=2)
+
+    class Nothing(sv.Method):
+        def draft(self, left: int) -> sv.Draft:
+            return sv.Draft.empty()
+
+    for given, name in ((Nothing, "nothing"), (Copies(most=3), "copies")):
+        explorer.run(given)
+        assert explorer.wait(60) and explorer.results[-1].method == name, explorer.panel.error
+
+
+def test_traces_and_what_ifs_take_a_class_for_its_name():
+    trace = sv.generate("town", "The cook saw", Copies, max_new_tokens=6)
+    for given in ("copies", Copies, Copies(most=2), ["speculative", Copies]):
+        assert trace.select(method=given).run["method"] == "copies"
+    with pytest.raises(sv.TraceError, match="no such run"):
+        trace.select(method=sv.method("speculative"))
+    lookup = type(sv.method("prompt_lookup"))
+    questions = sv.whatif(trace)
+    assert questions.can_answer("draft_length", lookup) == questions.can_answer("draft_length", lookup.name)
+
+
 def test_a_class_is_found_by_its_name_once_it_was_given():
     assert methods.name_of(Copies) == "copies" and methods.find("copies") is Copies
     assert methods.of_session("copies") is Copies and "copies" not in sv.list_methods()
@@ -84,8 +137,22 @@ def test_a_class_is_found_by_its_name_once_it_was_given():
     class Speculative(sv.Method):
         pass
 
-    with pytest.raises(ParameterError, match="name of the installed method 'speculative'"):
-        methods.name_of(Speculative)
+    options = {"models": "town", "suites": {"own": ["The cook"]}, "number": 1}
+    for call in (
+        lambda: methods.name_of(Speculative),
+        lambda: sv.generate("town", "The cook", Speculative),
+        lambda: sv.generate("town", "The cook", Speculative()),
+        lambda: sv.run(methods=[Speculative()], **options),
+        lambda: audit.run("town", None, ["The cook"], Speculative()),
+        lambda: sv.check.method(Speculative),
+    ):
+        with pytest.raises(ParameterError, match="name of the installed method 'speculative'"):
+            call()
+    other = type("Other", (Copies,), {"name": "copies"})
+    with pytest.raises(ParameterError, match="two classes of the name 'copies'"):
+        sv.run(methods=[{"method": Copies, "most": 1}, {"method": other, "most": 2}], **options)
+    assert methods.find("copies") is other, "of several classes of one name the last one has it"
+    assert methods.find(Copies) is methods.find("copies")
     with pytest.raises(ParameterError, match="dict is no method"):
         sv.generate("town", "The cook", dict)
 

@@ -1,9 +1,10 @@
 """Plant mutants and see which tests notice: ``python -m tests.mutants``.
 
-Each mutant is planted in a copy of the repository, never in it; the tests that cover its file run there,
-with a time limit, and stop at the first failure. Survivors are printed. The same tests run first without a
-mutant: they must pass, and their time sets the limit. What was done stands in the record: an interrupted run
-goes on from it, and tries only mutants of changed files again.
+A warm process (``warm.py``) forks for each mutant and runs the tests that reach it, up to the first failure.
+What survives there is planted in a copy of the repository, never in it, where the whole test files that cover
+it run; who survives this, too, is printed. The tests run first without a mutant: they must pass, and their
+time sets the limits. What was done stands in the record: an interrupted run goes on from it, and tries only
+mutants of changed files again.
 """
 
 from __future__ import annotations
@@ -17,19 +18,20 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from queue import SimpleQueue
-from threading import Lock
+from typing import Any
 
 from specviz.files import write_text
 from tests.mutants.planting import Mutant, chosen, covering
 
 ROOT = Path(__file__).parents[2]
 COPIED, LINKED = ("specviz", "tests", "pyproject.toml", "README.md"), ("data", "notebooks", "docs", "binder")
+Entry = dict[str, Any]
 OUTCOMES = {0: "survived", 1: "killed", 2: "killed", 3: "killed"}  # of pytest: 2 is an error while collecting
 
 
@@ -69,18 +71,6 @@ def judged(mutant: Mutant, tests: list[str], copy: Path, limit: float) -> str:
     return OUTCOMES[status]
 
 
-def unmutated(tests: list[str], copy: Path, limit: float) -> float:
-    """Seconds that the tests take without a mutant; a failure among them ends the run."""
-    begin = time.monotonic()
-    try:
-        status, output = tried(tests, copy, limit)
-    except subprocess.TimeoutExpired:
-        raise SystemExit(f"{' '.join(tests)} take longer than {limit:g} s without a mutant") from None
-    if status:
-        raise SystemExit(f"{' '.join(tests)} fail without a mutant:\n{output[-1000:]}")
-    return time.monotonic() - begin
-
-
 def tried(tests: list[str], copy: Path, limit: float) -> tuple[int, str]:
     """Run tests in a copy up to the first failure; the exit status and what was printed."""
     environment = os.environ | {
@@ -95,47 +85,88 @@ def tried(tests: list[str], copy: Path, limit: float) -> tuple[int, str]:
     return done.returncode, done.stdout + done.stderr
 
 
+def warmly(root: Path, planted: list[Mutant], jobs: int, limit: float, end: float) -> Iterator[Entry]:
+    """What the warm process says of each mutant, as soon as it says so."""
+    given = {
+        "mutants": [mutant.record() for mutant in planted],
+        "files": sorted({name for mutant in planted for name in covering(root, mutant.file)}),
+        "jobs": jobs, "limit": limit, "budget": limit / 2, "end": end,
+    }  # fmt: skip
+    command = [sys.executable, "-m", "tests.mutants.warm"]
+    environment = os.environ | {"PYTHONPATH": f"{root}{os.pathsep}{ROOT}", "OMP_NUM_THREADS": "1"}
+    with tempfile.TemporaryFile("w+") as errors:
+        process = subprocess.Popen(
+            command, cwd=root, env=environment, text=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors,
+        )  # fmt: skip
+        assert process.stdin is not None and process.stdout is not None
+        process.stdin.write(json.dumps(given))
+        process.stdin.close()
+        for line in process.stdout:
+            entry = json.loads(line)
+            if "failures" in entry:
+                raise SystemExit(f"{' '.join(entry['failures'])} fail without a mutant")
+            if "file" in entry:
+                print(f"without a mutant: {entry['file']} ({entry['seconds']:g} s)", flush=True)
+            else:
+                yield entry
+        if process.wait():
+            errors.seek(0)
+            raise SystemExit(f"no tests ran: {errors.read()[-1000:]}")
+
+
 def run(root: Path, record: Path, number: int, seed: int, jobs: int, limit: float, minutes: float) -> int:
     """Judge the mutants that the record lacks; print the survivors; give how many there are."""
     entries = [json.loads(line) for line in record.read_text().splitlines()] if record.exists() else []
     known = {(*entry["mutant"].values(), entry["digest"]): entry for entry in entries}
-    end = time.monotonic() + 60 * minutes
-    baselines: dict[str, float] = {}
-    locks: defaultdict[str, Lock] = defaultdict(Lock)
+    end = time.time() + 60 * minutes
+    planted = {mutant: digest(root / mutant.file) for mutant in chosen(root, number, seed)}
+    keys = {mutant: (*mutant.record().values(), of_file) for mutant, of_file in planted.items()}
+    todo = [mutant for mutant, key in keys.items() if key not in known]
 
-    def one(mutant: Mutant) -> dict[str, object] | None:
-        digest = hashlib.sha256((root / mutant.file).read_bytes()).hexdigest()[:16]
-        key = (*mutant.record().values(), digest)
-        if key in known:
-            return known[key]
-        if time.monotonic() > end:
-            return None
+    def show(mutant: Mutant) -> None:
+        entry = known[keys[mutant]]
+        by = ", " + entry["by"] if entry.get("by") else ""
+        print(f"{entry['outcome']}: {mutant} ({entry['seconds']:g} s{by})", flush=True)
+
+    def note(mutant: Mutant, outcome: str, seconds: float, by: str = "") -> None:
+        entry = {"mutant": mutant.record(), "digest": planted[mutant], "outcome": outcome, "seconds": seconds}
+        known[keys[mutant]] = entry | {"by": by}
+        write_text(record, "".join(json.dumps(each) + "\n" for each in known.values()), force=True)
+        show(mutant)
+
+    for mutant in planted:
+        if mutant not in todo:
+            show(mutant)
+    alive: dict[Mutant, float] = {}
+    for entry in warmly(root, todo, jobs, limit, end) if todo else ():
+        mutant = todo[entry["number"]]
+        if entry["outcome"] == "survived":
+            alive[mutant] = entry["seconds"]
+        else:
+            note(mutant, entry["outcome"], entry["seconds"], entry["by"])
+
+    def coldly(mutant: Mutant) -> tuple[str, float]:
         copy, begin = queue.get(), time.monotonic()
-        tests = covering(root, mutant.file)
         try:
-            with locks[mutant.file]:
-                if mutant.file not in baselines:
-                    baselines[mutant.file] = unmutated(tests, copy, 10 * limit)
-            outcome = judged(mutant, tests, copy, limit + 3 * baselines[mutant.file])
+            outcome = judged(mutant, covering(root, mutant.file), copy, 10 * limit)
         finally:
             queue.put(copy)
-        seconds = round(time.monotonic() - begin, 1)
-        return {"mutant": mutant.record(), "digest": digest, "outcome": outcome, "seconds": seconds}
+        return outcome, round(alive[mutant] + time.monotonic() - begin, 1)
 
-    planted, done = chosen(root, number, seed), []
-    with copies(root, jobs) as queue, ThreadPoolExecutor(jobs) as pool:
-        for mutant, entry in zip(planted, pool.map(one, planted)):
-            if entry is None:
-                continue
-            done.append(entry)
-            known[(*mutant.record().values(), entry["digest"])] = entry
-            write_text(record, "".join(json.dumps(each) + "\n" for each in known.values()), force=True)
-            print(f"{entry['outcome']}: {mutant} ({entry['seconds']} s)", flush=True)
-    counts = Counter(str(entry["outcome"]) for entry in done)
-    left = len(planted) - len(done)
-    words = [f"{n} {name}" for name, n in counts.items()] + [f"{left} not tried"] * bool(left)
+    with copies(root, jobs if alive else 0) as queue, ThreadPoolExecutor(jobs) as pool:
+        for mutant, result in zip(alive, pool.map(coldly, alive)):
+            note(mutant, *result)
+    outcomes = Counter(str(known[key]["outcome"]) for key in keys.values() if key in known)
+    left = len(planted) - outcomes.total()
+    words = [f"{n} {name}" for name, n in outcomes.items()] + [f"{left} not tried"] * bool(left)
     print(", ".join(words))
-    return counts["survived"]
+    return outcomes["survived"]
+
+
+def digest(path: Path) -> str:
+    """Of a file's content."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -147,7 +178,8 @@ def main(arguments: list[str] | None = None) -> int:
         "--limit",
         type=float,
         default=60,
-        help="Seconds for a mutant, beyond three times those that its tests take without one.",
+        help="Seconds that a test may take beyond ten times those without a mutant, and a mutant's tests "
+        "together; in a copy of the repository, ten times as many.",
     )
     parser.add_argument("--minutes", type=float, default=30, help="No mutant is begun later.")
     parser.add_argument("--record", type=Path, default=Path("mutants.jsonl"))

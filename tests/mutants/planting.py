@@ -32,16 +32,10 @@ ARITHMETIC = {
     ast.Add: ("+", "-"), ast.Sub: ("-", "+"), ast.Mult: ("*", "+"), ast.Div: ("/", "*"),
     ast.FloorDiv: ("//", "*"), ast.Mod: ("%", "*"), ast.BitAnd: ("&", "|"), ast.BitOr: ("|", "&"),
 }  # fmt: skip
-SLOW = {
-    "browser",
-    "benchmarks",
-    "town",
-    "test_binder.py",
-    "test_notebooks.py",
-    "test_package.py",
-    "test_cli.py",
-    "test_cli_streams.py",
-}  # tests
+SLOW = {  # tests
+    "audit", "benchmarks", "browser", "measure", "replays", "suites", "town", "view",
+    "test_binder.py", "test_cli.py", "test_cli_streams.py", "test_notebooks.py", "test_package.py",
+}  # fmt: skip
 USUAL = {  # packages whose files are mostly tested from outside
     "loop": ("tests/test_loop.py", "tests/test_batch.py"), "methods": ("tests/methods/test_methods.py",),
 }  # fmt: skip

@@ -10,6 +10,7 @@ import pytest
 
 from tests.mutants import __main__ as command
 from tests.mutants.planting import AREAS, chosen, covering, mutants
+from tests.mutants.warm import pairs, probed
 
 TOY = '''"""A module with 1 < 2 in its docstring."""
 
@@ -74,6 +75,34 @@ def test_every_area_of_the_repository_has_mutants_and_tests():
     assert all(covering(command.ROOT, m.file) for m in planted)
 
 
+def test_a_probe_stands_before_what_a_mutant_changes():
+    found = dict(enumerate(mutants(TOY.encode(), "toy.py")))
+    names = {"reached": set()}
+    names["__reached__"] = names["reached"].add
+    exec(compile(probed(TOY.encode(), found), "toy.py", "exec"), names)
+    lines = lambda: {found[number].line for number in names["reached"]}
+    names["accepts"](0.2)
+    assert lines() == {8}
+    with pytest.raises(TypeError):
+        names["other"](None)
+    assert lines() == {8, 12}
+    names["other"](2)
+    assert lines() == {8, 12, 14} and names["reached"] == set(found)
+
+
+def test_a_changed_file_has_the_same_functions():
+    for each in chosen(command.ROOT, 20):
+        source = (command.ROOT / each.file).read_bytes()
+        before, *others = (
+            compile(content, each.file, "exec", dont_inherit=True)
+            for content in (source, each.applied(source), probed(source, {0: each}))
+        )
+        for other in others:
+            found = list(pairs(before, other))
+            assert all((old.co_name, old.co_freevars) == (new.co_name, new.co_freevars) for old, new in found)
+            assert any(old.co_code != new.co_code or old.co_consts != new.co_consts for old, new in found)
+
+
 def test_survivors_are_printed_and_a_record_goes_on(root, tmp_path_factory, capsys, monkeypatch):
     record = tmp_path_factory.mktemp("record") / "mutants.jsonl"
     (planted,) = (m for m in mutants(TOY.encode(), "specviz/rules/toy.py", "accept") if m.before == "and")
@@ -87,7 +116,7 @@ def test_survivors_are_printed_and_a_record_goes_on(root, tmp_path_factory, caps
     assert "1 killed, 1 survived" in out
     assert (root / "specviz" / "rules" / "toy.py").read_text(encoding="utf8") == TOY
     assert [json.loads(line)["outcome"] for line in record.read_text().splitlines()] == ["killed", "survived"]
-    monkeypatch.setattr(command, "judged", lambda *_: pytest.fail("it is in the record"))
+    monkeypatch.setattr(command, "warmly", lambda *_: pytest.fail("it is in the record"))
     assert command.run(root, record, **options) == 1
     assert command.run(root, record, **options | {"minutes": 0}) == 1
 

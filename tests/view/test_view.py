@@ -152,6 +152,13 @@ def test_text_view_cannot_command_a_terminal():
     assert "\x1b[34m" in view.text(trace, colour=True)
 
 
+def test_texts_that_are_not_shown_are_counted():
+    trace = traces.build("bild", prompts=3)
+    assert repr(trace).endswith("\n\n1 more text: trace.select(prompt=…) shows each.")
+    assert "1 more text: trace" in view.html(trace) and "2 more texts: trace" in view.html(trace, most=1)
+    assert "more text" not in repr(traces.build("bild", prompts=2))
+
+
 def test_png_and_mimebundle():
     trace = traces.build("speculative", tokens=60, seed=3)
     assert view.png(trace).startswith(b"\x89PNG")

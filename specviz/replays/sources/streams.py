@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 
 from specviz.errors import ParameterError
@@ -14,7 +16,6 @@ from specviz.replays import retranslation
 from specviz.replays.recipes import Recipe, Row
 from specviz.replays.sources.shared import Measurement, RunOptions, about, exact
 from specviz.replays.translations import TARGETS, texts
-from specviz.replays.translations import streams as arriving
 from specviz.streams import Stream, simulate_partials
 from specviz.trace import Trace
 
@@ -33,10 +34,10 @@ def streams(recipe: Recipe, options: RunOptions) -> Measurement:
         chosen.setdefault(label(row), retranslation.Setting(label(row), row.values))
     step = options.counter(len(languages) * options.number * len(chosen))
     for language, code in languages.items():
-        given, right = sources(options, code, partials)
+        given = sources(options, code, partials)
         decoded, quality = retranslation.measure(
-            options.model, code, list(chosen.values()), max_new_tokens=options.max_new_tokens,
-            template=template, given=given, right=right, tick=step,
+            options.model, given, list(chosen.values()), max_new_tokens=options.max_new_tokens,
+            template=template, tick=step,
         )  # fmt: skip
         base = decoded[retranslation.RT]
         for row in recipe.rows:
@@ -57,7 +58,7 @@ def streams(recipe: Recipe, options: RunOptions) -> Measurement:
         if not made.traces:
             shared = {"template": template, "max_new_tokens": options.max_new_tokens}
             again_options = {"target_language": TARGETS[code], **shared, **chosen[fast].values}
-            decode = partial(again, options.model, given, again_options)
+            decode = partial(again, options.model, given.streams, again_options)
             made.record(options, f"{fast}, {language}", speeds[fast] / speeds[retranslation.RT], decode)
     made.absent.append(({"metric": "comet"}, NO_COMET))
     kind = "simulated partials of a recogniser" if partials else "three words more an update"
@@ -66,7 +67,7 @@ def streams(recipe: Recipe, options: RunOptions) -> Measurement:
     return made
 
 
-def again(model: Model, given: list[Stream], options: Settings, i: int) -> Trace:
+def again(model: Model, given: Sequence[Stream], options: Settings, i: int) -> Trace:
     """A stream once more, recorded."""
     return generate(model, [given[i]], retranslation.METHOD, **options)
 
@@ -78,7 +79,7 @@ def label(row: Row) -> str:
     return words(row.values)
 
 
-def sources(options: RunOptions, code: str, partials: bool) -> tuple[list[Stream], list[list[str]]]:
+def sources(options: RunOptions, code: str, partials: bool) -> retranslation.Sources:
     """The streams of a language, and the translations that are right."""
     if options.suite is not None:
         some = options.suite.select(language=code, limit=options.number)
@@ -86,12 +87,12 @@ def sources(options: RunOptions, code: str, partials: bool) -> tuple[list[Stream
         if not all(right):
             name = options.suite.name
             raise ParameterError(f"{name} has prompts without a reference: BLEU needs one of each")
-        return (some.partials() if partials else some.streams(3)), right
-    chosen = texts(code, options.number)
-    right = [list(each.references) for each in chosen]
+        return retranslation.Sources(code, some.partials() if partials else some.streams(3), right)
+    bundled = retranslation.Sources.bundled(code, options.number)
     if not partials:
-        return arriving(chosen), right
-    return [
+        return bundled
+    given = [
         simulate_partials(each.source, i, language="en", id=f"{code}-{i:02d}", reference=each.reference)
-        for i, each in enumerate(chosen)
-    ], right
+        for i, each in enumerate(texts(code, options.number))
+    ]
+    return replace(bundled, streams=given)
