@@ -254,7 +254,7 @@ RUN_FIELDS: dict[str, str] = {
     "pieces": "Bytes (base64) of every token id that occurs in the run; the recorder fills it.",
     "machine": "{processor, device, system}.",
     "threads": "Threads that the backend used.",
-    "backend": "What computed: {name: torch or llama.cpp, threads}; of torch also kernels (how the matrices lay), of llama.cpp system (how it was built), gpu_layers, flash_attention and the file's type.",
+    "backend": "What computed: {name: torch or llama.cpp, threads}; of torch also kernels (how the matrices lay) and invariant (whether rows did not depend on what shared their pass), of llama.cpp system (how it was built), gpu_layers, flash_attention and the file's type.",
     "dtype": "Number format of the target.",
     "versions": "Versions of Python, specviz and the libraries that ran.",
     "created": "When the run began, ISO 8601, UTC.",
