@@ -415,6 +415,7 @@ def _spans(one: Trace, kept: pd.DataFrame, prompt: int, rollback: bool) -> tuple
     for text, ids in one.tokens(prompt) if len(kept) else ():
         text = "■" if ids[0] in ends else _written(text, ids, one.pieces)
         origin, cycle, position, p = rows[place]
+        position = position if position == position else place  # a file may lack a cycle's context length
         place += len(ids)
         kind = "rollback" if rollback and origin == "correction" else origin if origin in KINDS else "plain"
         number = int(cycle)

@@ -38,6 +38,7 @@ class Player(Stateful):
         "prompt", "cycle", "phase", "playing", "speed", "predict", "substeps", "growth", "theme", "projector",
     )  # fmt: skip
     MORE = ("score",)
+    VIEW = "player"  # the module in `assets`
     chunk = t.Bytes().tag(sync=True)
     want = t.Int(-1).tag(sync=True)
     prompt = t.Int(0).tag(sync=True)
@@ -51,7 +52,7 @@ class Player(Stateful):
 
     def __init__(self, trace: Trace, prompts: Iterable[int] | None = None, **state: Value) -> None:
         header, arrays = columns(trace, prompts)
-        self._chunks = Chunks(trace, prompts)
+        self._trace, self._chunks = trace, Chunks(trace, prompts)
         data = pack(header, arrays)
         chunk = pack(*self._chunks[0]) if len(data) <= WHOLE else b""
         super().__init__(data, state, chunk=chunk)
@@ -61,10 +62,15 @@ class Player(Stateful):
         if 0 <= change["new"] < len(self._chunks):
             self.chunk = pack(*self._chunks[change["new"]])
 
+    def _page(self) -> str:
+        chunks = [pack(*self._chunks[i]) for i in range(len(self._chunks))]
+        return self._document(self.VIEW, f"specviz: {self._trace.run['method']}", "", chunks)
+
 
 class CanvasPlayer(Player):
     """The player of a trace that fills masked canvases: with the files that only such a trace needs."""
 
+    VIEW = "canvas"
     _esm = assets.script("canvas")
     _css = assets.style("canvas")
 
@@ -84,7 +90,8 @@ def player(trace: Trace, prompts: Iterable[int] | None = None, **state: Value) -
     Returns
     -------
     Player
-        Its traits follow what is shown. Without a kernel use ``trace.to_html(path)``.
+        Its traits follow what is shown; ``to_html(path)`` writes it as one offline page that opens where it
+        stands, and ``trace.to_html(path)`` a page with the player of every run.
 
     Raises
     ------

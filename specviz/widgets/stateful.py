@@ -39,10 +39,12 @@ class Stateful(Page, AnyWidget):
         except t.TraitError as error:
             raise ParameterError(f"{self.NAME} cannot start so: {error}") from None
 
-    def _document(self, view: str, title: str, still: str) -> str:
-        """One offline page, as it stands but for playing."""
+    def _document(self, view: str, title: str, still: str, chunks: Sequence[bytes] = ()) -> str:
+        """One offline page, as it stands but for playing; `chunks` are what the view asks for by ``want``."""
         state = {name: getattr(self, name) for name in self.STATE} | {"playing": False}
-        return document(title, [View(view, view.capitalize(), self.data, state)], still)
+        if chunks:
+            state["want"] = 0
+        return document(title, [View(view, view.capitalize(), self.data, state, chunks)], still)
 
 
 def joined(thread: threading.Thread | None, seconds: float | None) -> bool:

@@ -21,6 +21,7 @@ def test_damaged_files_give_a_result_or_one_line(name):
 ONCE = [
     ("partial", 65),  # a list of tokens without its probabilities
     ("trace", 1722),  # tokens without their positions
+    ("trace", 3847),  # a cycle of tokens without its context length
     ("trace", 1593),  # a cycle without the length of its context
     ("trace", 1551),  # a signal without a name
     ("trace", 2996),  # a controller's value without its name

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -12,9 +13,11 @@ from benchmarks.front_end import LATER, first_size, sent_size, unpack
 
 import specviz as sv
 from specviz.errors import ParameterError, TraceError
+from specviz.view.static import Page
 from specviz.widgets import assets
 from specviz.widgets.columns import Chunks, columns, pack
 from specviz.widgets.player import Player, player
+from specviz.widgets.stateful import Stateful
 from traces import build
 
 
@@ -66,6 +69,24 @@ def test_the_page_holds_every_run_and_no_address(tmp_path):
     assert "http://" not in body and "https://" not in body
     with pytest.raises(TraceError, match="exists"):
         sv.open(tmp_path / "t").to_html(tmp_path / "p.html")
+
+
+def test_the_player_writes_the_page_that_it_shows(tmp_path):
+    shown = player(build("tree"), cycle=2, predict=True)
+    page = shown.to_html(tmp_path / "p.html").read_text(encoding="utf8")
+    (state,) = json.loads(page.split('id="views">')[1].split("</script>")[0])
+    assert state["view"] == "player" and state["chunks"] == page.count('id="chunk-0-') >= 1
+    assert state["state"]["cycle"] == 2 and state["state"]["predict"] and state["state"]["want"] == 0
+
+
+def test_whatever_has_to_html_has_a_page():
+    def kinds(of):
+        return [of, *(kind for each in of.__subclasses__() for kind in kinds(each))]
+
+
+    made = set(kinds(Page)) - {Page, Stateful}
+    assert len(made) >= 6
+    assert not [kind.__name__ for kind in made if kind._page is Page._page]
 
 
 def test_the_front_end_is_small_and_plain():
