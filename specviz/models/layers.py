@@ -32,6 +32,7 @@ ACTIVATIONS: dict[str, Function] = {
     "swish": F.silu,
 }
 RECORDS = "transformers.utils.output_capturing"
+MOST_ROWS = 128  # of one invariant product
 SMALL = 1 << 24  # elements of all projections that are copied side by side
 
 
@@ -54,8 +55,8 @@ class Lines:
     """
 
     def __init__(self, *parts: torch.nn.Linear, layout: str, invariant: bool = False) -> None:
-        self.least = LEAST if invariant else 1  # rows of a product: below, another kernel serves
-        self.layout, self.pieces = layout, 1
+        self.layout, self.invariant = layout, invariant
+        self.pieces, self.least = 1, LEAST
         self.weights = [whole(part.weight.detach()) for part in parts]
         # A matrix that is laid out is shared by all who read the parameter; one in shards is only gathered.
         own = self.weights if layout == PLAIN else [part.weight for part in parts]
@@ -66,24 +67,32 @@ class Lines:
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """All outputs side by side, [tokens, out]."""
-        y = self.product(x) if len(x) >= self.least else self.product(self._padded(x))[: len(x)]
+        y = self._in_order(x) if self.invariant else self.product(x)
         return y if self.bias is None else y.add_(self.bias)
 
     def add(self, x: torch.Tensor, to: torch.Tensor) -> torch.Tensor:
         """The output of a single layer added to `to`."""
-        if len(x) >= self.least:
-            y = self.product.add(x, to)
-        else:
-            y = self.product.add(self._padded(x), self._padded(to))[: len(x)]
+        y = self._in_order(x, to) if self.invariant else self.product.add(x, to)
         return y if self.bias is None else y.add_(self.bias)
 
-    def cut(self, pieces: int) -> None:
-        """Compute the product in so many pieces of the input, which are added in turn."""
+    def _in_order(self, x: torch.Tensor, to: torch.Tensor | None = None) -> torch.Tensor:
+        """The product of at least and at most so many rows at once: other numbers may take other kernels."""
+        rows = len(x)
+        if rows > MOST_ROWS:
+            others = x.split(MOST_ROWS) if to is None else to.split(MOST_ROWS)
+            each = zip(x.split(MOST_ROWS), others)
+            return torch.cat([self._in_order(a, None if to is None else b) for a, b in each])
+        if rows < self.least:
+            x = F.pad(x, (0, 0, 0, self.least - rows))
+            to = to if to is None else F.pad(to, (0, 0, 0, self.least - rows))
+        y = self.product(x) if to is None else self.product.add(x, to)
+        return y[:rows]
+
+    def cut(self, pieces: int, least: int) -> None:
+        """Compute an invariant product in pieces of the input, added in turn, of at least so many rows."""
         if pieces != self.pieces:
             self.product, self.pieces = Pieces(self.weights, self.layout, pieces), pieces
-
-    def _padded(self, x: torch.Tensor) -> torch.Tensor:
-        return F.pad(x, (0, 0, 0, self.least - len(x)))
+        self.least = least
 
 
 class Rest:

@@ -99,6 +99,7 @@ class Llama(PlainFunction):
             self.weights.append(LayerWeights(before.detach(), qkv, norms, o, after.detach(), gate_up, down))
         self.eps = net.config.rms_norm_eps
         self.invariant = invariant
+        self.least_rows = ordered.ROWS[0]  # of an invariant attention's products
         self.norm = RMSNorm(self.eps, self.embedding, invariant)
         self.rotary = Rotary(net.model.rotary_emb, self.embedding)
 
@@ -135,7 +136,9 @@ class Llama(PlainFunction):
                     mask = seen.view(1, 1, -1, seen.shape[-1])
             if self.invariant:
                 assert isinstance(mask, torch.Tensor)
-                out = ordered.attend(queries.transpose(1, 2), keys, values, mask, self.scale, given.tails)
+                out = ordered.attend(
+                    queries.transpose(1, 2), keys, values, mask, self.scale, given.tails, rows=self.least_rows
+                )
             else:
                 out = attend(queries.transpose(1, 2), keys, values, mask, self.scale)
             x = o.add(out.transpose(1, 2).reshape(-1, heads * dim), x)

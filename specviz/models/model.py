@@ -154,25 +154,31 @@ class Model(TorchModel):
         """
         if self._llama is None or self.device.type != "cpu":
             fault = "passes on a GPU or through transformers' modules add in an order of their own"
-        elif not ordered.fixed_order(self.dim, torch.get_num_threads()):
+        elif not (rows := ordered.fixed_order(self.dim, torch.get_num_threads())):
             fault = "torch's products over a head's width change their order with a pass's size here"
         else:
-            fault = self._settled()
+            fault = self._settled(rows)
         if fault:
             raise ModelError(f"{self.name} cannot be invariant: {fault}; load with invariant=False")
         self.invariant, self._threads = True, torch.get_num_threads()
 
-    def _settled(self) -> str:
+    def _settled(self, rows: int) -> str:
         """Lay the matrices so that no product depends on the number of rows; a line that says why not."""
         others = () if self._kernels else layouts.candidates(self.device, self.dtype)
         faults = []
         for layout in dict.fromkeys((self.kernels, *others)):
             llama = Llama(self.net, self.layers, layout, invariant=True)
+            llama.least_rows = rows
             if not (fault := ordered.settle(llama.lines())):
                 self.kernels, self._llama = layout, llama
                 return ""
             faults.append(f"with {layout} kernels {fault}")
         return ", ".join(faults)
+
+    @property
+    def plain_function(self) -> Llama | None:
+        """What computes its passes; None where transformers' modules run."""
+        return self._llama
 
     def first(self, layers: int) -> Model:
         """The first `layers` layers with the same norm and head: an early-exit drafter of shared weights."""

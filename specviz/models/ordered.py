@@ -5,7 +5,7 @@ among others can get other bits than one that is decoded alone, and a text parts
 sum has one order, whatever shares the pass:
 
 - scores are products over a head's width, whose order does not depend on the number of rows or slots as long
-  as there are at least `ROWS` rows and `BLOCK` slots;
+  as there are enough rows (`ROWS`) and at least `BLOCK` slots;
 - the sum of a row's weights is exact: they are rounded to multiples of `GRID` and added in float64;
 - values are added in blocks of `BLOCK` positions, in rising order of slots within a block. A masked slot has
   a weight of exactly 0, and along a path slots rise with positions, so nodes of other paths between them
@@ -31,13 +31,15 @@ if TYPE_CHECKING:
     from specviz.models.layers import Lines
 
 BLOCK = 64  # positions whose values are added in one product
-ROWS = 8  # least rows of a product: below, another kernel may serve
+ROWS = (8, 16, 32)  # least rows of attention's products, tried in turn: below, another kernel may serve
 QUERIES = 128  # of a long pass that are computed at once
-PIECES = (1, 2, 3, 4)  # of the input, that a product is tried in
+# Pieces of the input and least rows that a product is tried with, cheapest first.
+WAYS = ((1, 4), (1, 8), (2, 4), (3, 4), (4, 4), (1, 16), (2, 16), (4, 16))
 GRID = 2.0**-36  # weights are multiples of it, so that float64 adds 2^17 of them without rounding
 ROUNDING = 1.5 * GRID * 2.0**23  # added and taken away again, it leaves a float32 on the grid
 _tried_products: dict[tuple[object, ...], bool] = {}  # see `keeps`
 MOST_NODES = 128  # of a draft: behind them a product may be too long to keep its order
+LENGTHS = (1, 40, BLOCK, 150, 700)  # of texts after which attention is tried
 WIDTHS = (2, 3, 4, 5, 8, 9, 13, 17, 33, 64, 129)  # rows at which products are compared
 
 
@@ -76,7 +78,7 @@ def tail(root: int, offsets: np.ndarray, first: int, device: torch.device) -> Ta
 
 def attend(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor,
-    scale: float | None = None, tails: Sequence[Tail] | None = None,
+    scale: float | None = None, tails: Sequence[Tail] | None = None, *, rows: int = ROWS[0],
 ) -> torch.Tensor:  # fmt: skip
     """Grouped-query attention in one order of additions.
 
@@ -89,28 +91,26 @@ def attend(
         Added to the scores: 0 where a query sees a slot, else -inf.
     tails : sequence of Tail, optional
         For each row, where its slots are not in the order of their positions. None: they are.
+    rows : int
+        Least rows of a product.
 
     Returns
     -------
     tensor [rows, heads, queries, dim]
         In the format of `query`.
     """
-    rows, heads, queries, dim = query.shape
+    texts, heads, queries, dim = query.shape
     if queries > QUERIES:
         parts = zip(query.split(QUERIES, 2), mask.split(QUERIES, 2))
-        return torch.cat([attend(q, key, value, m, scale, tails) for q, m in parts], 2)
+        return torch.cat([attend(q, key, value, m, scale, tails, rows=rows) for q, m in parts], 2)
     groups, slots = key.shape[1], key.shape[2]
     lines = heads // groups * queries  # the heads of a group are further rows
-    x = query.reshape(rows * groups, lines, dim).float() * (dim**-0.5 if scale is None else scale)
-    if lines < ROWS:
-        x = F.pad(x, (0, 0, 0, ROWS - lines))
+    x = query.reshape(texts * groups, lines, dim).float() * (dim**-0.5 if scale is None else scale)
+    if lines < rows:
+        x = F.pad(x, (0, 0, 0, rows - lines))
     weights = torch.bmm(x, key.flatten(0, 1).transpose(1, 2))
-    seen = weights[:, :lines].view(rows, heads, queries, slots) if lines >= ROWS else None
-    if seen is not None:
-        seen.add_(mask)
-    else:  # padded rows see everything, and are dropped
-        each = weights.view(rows, groups, -1, slots)[:, :, :lines]
-        each.unflatten(2, (-1, queries)).add_(mask[:, :, None])
+    seen = weights.view(texts, groups, -1, slots)[:, :, :lines]  # padded rows see all, and are dropped
+    seen.unflatten(2, (-1, queries)).add_(mask[:, :, None])
     weights.sub_(weights.amax(-1, keepdim=True)).exp_().add_(ROUNDING).sub_(ROUNDING)
     total = weights.sum(-1, keepdim=True, dtype=torch.float64)
     values = value.flatten(0, 1)
@@ -120,7 +120,7 @@ def attend(
         by_row = zip(weights.split(groups), values.split(groups), tails)
         out = torch.cat([_by_position(*row) for row in by_row])
     out = out.div_(total)[:, :lines]
-    return out.reshape(rows, heads, queries, dim).to(query.dtype)
+    return out.reshape(texts, heads, queries, dim).to(query.dtype)
 
 
 def _blocks(weights: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
@@ -157,15 +157,15 @@ def settle(lines: Iterable[Lines]) -> str:
     for line in lines:
         alike.setdefault(tuple(weight.shape for weight in line.weights), []).append(line)
     for shapes, group in alike.items():
-        for pieces in PIECES:
-            group[0].cut(pieces)
+        for pieces, least in WAYS:
+            group[0].cut(pieces, least)
             if keeps(group[0]):
                 break
         else:
             shape = " x ".join(map(str, shapes[0]))
             return f"a product with {shape} weights changes with the number of rows"
         for line in group[1:]:
-            line.cut(pieces)
+            line.cut(pieces, least)
     return ""
 
 
@@ -176,8 +176,8 @@ def keeps(product: Lines) -> bool:
     """
     first = product.weights[0]
     key = (
-        product.layout, product.pieces, tuple(tuple(weight.shape) for weight in product.weights),
-        first.dtype, product.bias is None, torch.get_num_threads(),
+        product.layout, product.pieces, product.least, first.dtype, product.bias is None,
+        tuple(tuple(weight.shape) for weight in product.weights), torch.get_num_threads(),
     )  # fmt: skip
     if key not in _tried_products:
         _tried_products[key] = _keeps(product)
@@ -203,8 +203,8 @@ def _keeps(product: Lines) -> bool:
 
 
 @cache
-def fixed_order(dim: int, threads: int) -> bool:
-    """Whether the products of attention keep their order on this machine, for heads of this width.
+def fixed_order(dim: int, threads: int) -> int:
+    """How many rows attention's products need to keep their order on this machine; 0 if none helps.
 
     Tried on random numbers: a token among others and alone, slots behind and between that are masked, and
     passes of many lengths.
@@ -213,21 +213,22 @@ def fixed_order(dim: int, threads: int) -> bool:
     torch.manual_seed(dim)
     try:
         with torch.inference_mode():
-            return all(_tried(dim, length) for length in (1, 40, BLOCK, 150, 700))
+            return next((n for n in ROWS if all(_tried(dim, each, n) for each in LENGTHS)), 0)
     finally:
         torch.random.set_rng_state(state)
 
 
-def _tried(dim: int, length: int) -> bool:
+def _tried(dim: int, length: int, rows: int) -> bool:
     """Whether the last token's row is the same in passes of several shapes over `length` tokens."""
     slots = (length + MOST_NODES + BLOCK) // BLOCK * BLOCK
     query, key, value = (torch.randn(1, 1, 40, dim), *torch.randn(2, 1, 1, slots, dim))
     nothing = torch.full((1, 1, 40, slots), -torch.inf)
     nothing[..., :length] = 0
     least = -(-length // BLOCK) * BLOCK
-    alone = attend(query[:, :, :1], key[:, :, :least], value[:, :, :least], nothing[:, :, :1, :least])
+    one, short = query[:, :, :1], nothing[:, :, :1, :least]
+    alone = attend(one, key[:, :, :least], value[:, :, :least], short, rows=rows)
     for queries in (2, 5, 9, 40):
-        many = attend(query[:, :, :queries], key, value, nothing[:, :, :queries])
+        many = attend(query[:, :, :queries], key, value, nothing[:, :, :queries], rows=rows)
         if not torch.equal(many[:, :, :1], alone):
             return False
     # The last tokens move to later slots, as those of a path through a tree do.
@@ -240,4 +241,4 @@ def _tried(dim: int, length: int) -> bool:
     path = torch.full((1, 1, 1, slots), -torch.inf)
     path[..., : root + 1], path[..., later] = 0, 0
     tails = [tail(root, offsets, root + 1, key.device)]
-    return torch.equal(attend(query[:, :, :1], key, value, path, tails=tails), alone)
+    return torch.equal(attend(one, key, value, path, tails=tails, rows=rows), alone)

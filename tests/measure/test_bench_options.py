@@ -14,7 +14,7 @@ from specviz.measure import BENCHES, find
 from specviz.replays.published import published
 from specviz.replays.recipes import ALIGNED
 
-COMMON = {"model", "threads", "device", "dtype", "kernels", "json", "force"}
+COMMON = {"model", "threads", "device", "dtype", "kernels", "invariant", "json", "force"}
 
 
 @pytest.mark.parametrize("name", BENCHES)

@@ -267,12 +267,41 @@ def test_passes(pair):
     forms = {(r["layout"], r["format"]) for r in data["rows"] if r["model"] == "target"}
     kinds = {"float32": torch.float32, "bfloat16": torch.bfloat16}
     cpu = torch.device("cpu")  # one without AVX-512 packs no bfloat16
-    assert forms == {(layout, kind) for kind in kinds for layout in kernels.candidates(cpu, kinds[kind])}
+    ordinary = {(layout, kind) for layout, kind in forms if not layout.endswith(passes.INVARIANT)}
+    assert ordinary == {(layout, kind) for kind in kinds for layout in kernels.candidates(cpu, kinds[kind])}
+    assert len(forms - ordinary) <= len(kinds)  # where torch's products allow it
     plain = [
         r for r in data["rows"] if (r["model"], r["layout"], r["format"]) == ("target", "plain", "float32")
     ]
     assert all(r["over"]["median"] == 1 for r in plain)
     assert all(r["over"] for r in data["rows"] if r["model"] == "target")
+
+
+def test_passes_over_the_floor(pair):
+    target, _ = pair
+    (part,) = passes.bench(target, [], context=20, largest=4, rounds=3, floor=True).parts
+    rates = [row for row in part.rows if "g" not in row]
+    assert [row["part"][-9:].strip(", ") for row in rates] == ["1 thread", "2 threads"][: len(rates)]
+    for g in (1, 5, 9):
+        parts = {row["part"]: row for row in part.rows if row.get("g") == g}
+        whole = parts.pop("the whole pass")
+        assert sum(row["median"] for row in parts.values()) == pytest.approx(whole["median"])
+        assert sum(row.get("mb", 0) for row in parts.values()) == pytest.approx(whole["mb"])
+        assert whole["share"] == pytest.approx(1e-9 * whole["rate"] * 1e9 / rates[0]["rate"])
+    with pytest.raises(ParameterError, match="--floor needs a model of the Llama family"):
+        passes.bench(load("town-t5"), [], context=20, largest=4, rounds=1, floor=True)
+
+
+def test_the_cost_of_an_invariant_pass_is_judged():
+    made = passes._cost(
+        type("Named", (), {"name": "smollm2 (4 bit)", "dtype": "float32", "kernels": "plain"})(),
+        [
+            {"model": "smollm2 (4 bit)", "format": "float32", "g": g, "layout": layout, "median": time}
+            for g in (1, 9)
+            for layout, time in (("plain", 2.0), ("onednn", 1.0), ("onednn, invariant", 1.05 * g))
+        ],
+    )
+    assert [bar.held for bar in made] == [True, False]
 
 
 def test_passes_feed_g_tokens(pair, monkeypatch):

