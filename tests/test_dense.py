@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -141,6 +143,12 @@ def test_it_is_written_with_the_run(tmp_path):
     assert part.cycles["prompt"].unique().tolist() == [1]
     plain = specviz.generate(TARGET, [[1, 2]], draft=DRAFTER, max_new_tokens=5, record=None)
     assert len(columns(densify(plain, TARGET, DRAFTER))["out_top_p"]) == 25
+
+
+@pytest.mark.parametrize("name", ["float16", "float32"])
+def test_the_epsilon_of_a_format_that_torch_does_not_hold_is_torchs(name):
+    epsilons = {dense.epsilon(SimpleNamespace(dtype=dtype)) for dtype in (name, getattr(torch, name))}
+    assert epsilons == {torch.finfo(getattr(torch, name)).eps}
 
 
 def test_what_is_refused():

@@ -85,6 +85,13 @@ def test_a_stream_on_a_device(values: dict[str, object], temperature: float) -> 
         assert run(away) == want
 
 
+def test_marks_are_compared_in_pairs() -> None:
+    mark = object()
+    assert clock.EventClock().seconds([mark, mark], [mark, mark]).tolist() == [0, 0]
+    with pytest.raises(ValueError, match="longer"):
+        clock.EventClock().seconds([mark], [mark, mark])
+
+
 def test_what_a_device_refuses_is_refused() -> None:
     row, other = there(torch.arange(4.0)), torch.ones(4)
     with Elsewhere():

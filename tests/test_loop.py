@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from specviz import metrics
 from specviz.errors import ModelError, ParameterError, PromptError, SpecvizError, TraceError
 from specviz.loop import decode
 from specviz.loop.cycle import ending
+from specviz.loop.machine import calibration_setting, identity, machine_of
 from specviz.methods import find
 
 METHODS = ("autoregressive", "speculative", "bild")
@@ -135,6 +137,32 @@ def test_many_cycles_reduced_together_are_what_each_is_alone(pair, method, monke
                 np.testing.assert_allclose(a[column], b[column], atol=1e-6)
             else:
                 assert a[column].astype(str).equals(b[column].astype(str))
+
+
+def test_a_calibration_is_of_the_drafter_where_the_method_has_one(pair):
+    target, drafter = pair
+    named = {
+        name: calibration_setting(target, find(name)(), drafter)["draft"]
+        for name in ("speculative", "unispec")
+    }
+    assert named == {"speculative": identity(drafter), "unispec": None}
+
+
+def test_a_split_model_names_all_devices():
+    for devices, named in ((["cpu", "cpu"], "2 × cpu"), (["cpu", "cuda:1"], "cpu + cuda:1")):
+        there = SimpleNamespace(size=2, gather=lambda mine, devices=devices: [mine, *devices[1:]])
+        assert machine_of(SimpleNamespace(device="cpu", ranks=there))["device"] == named
+
+
+def test_of_a_tree_only_the_predictions_that_are_kept_are_held(pair):
+    from specviz.loop import reduce
+
+    reducer = reduce.Reducer(SimpleNamespace(due=lambda cycles: False), "judged", None)
+    for cycle in decode(pair[0], [3, 4, 5], find("token_recycling")(), max_new_tokens=20):
+        if cycle.draft is not None and not cycle.draft.is_chain:
+            reducer.add(cycle)
+            assert len(reducer.held[-1].scores) == 1 + cycle.status.count("accepted") < len(cycle.scores)
+    assert reducer.held
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])

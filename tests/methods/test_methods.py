@@ -7,8 +7,11 @@ import types
 from importlib import metadata
 
 import pytest
+from tiny import TableModel
 
+import specviz
 from specviz import methods
+from specviz.draft import Draft
 from specviz.errors import ParameterError, SpecvizError
 from specviz.methods import Method, Parameter
 
@@ -73,6 +76,18 @@ def test_an_unknown_parameter_is_answered_with_near_ones():
         methods.find("bild")(falback=0.5)
     with pytest.raises(ParameterError, match="it has none"):
         methods.find("autoregressive")(gamma=3)
+
+
+def test_the_inherited_verifier_takes_probabilities_where_nothing_is_drawn():
+    class Sure(Method):
+        def draft(self, left):
+            return Draft.chain([1], q=[[0, 1, 0]]) if left > 1 else Draft.empty()
+
+    target = TableModel(vocabulary=3, seed=1)
+    plain = specviz.generate(target, [[2]], "autoregressive", max_new_tokens=6)
+    assert specviz.generate(target, [[2]], Sure, max_new_tokens=6).texts == plain.texts
+    with pytest.raises(ParameterError, match="which the inherited verifier does not use"):
+        specviz.generate(target, [[2]], Sure, max_new_tokens=6, temperature=0.8)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from specviz.loop import decode
 from specviz.methods import find
 from specviz.methods.sampling import Sampling
 from specviz.methods.unispec import UniSpec
-from specviz.rules.store import EMPTY, Store
+from specviz.rules.store import EMPTY, Grown, Growth, Store
 
 V = 7
 TARGET = Looping(vocabulary=V, seed=1, name="target", max_length=128)
@@ -95,6 +95,13 @@ def test_greedy_equals_autoregressive(prompt, g, depth, k, flags, limit, eos):
     assert [t for cycle in cycles for t in cycle.tokens] == text
     assert cycles[-1].end == plain[-1].end
     assert max(len(cycle.draft) for cycle in cycles if cycle.draft is not None or limit < 1) <= g
+
+
+def test_at_the_threshold_a_node_is_not_pruned():
+    score = np.array([0.75, 0.5, 0.25], np.float32)
+    grown = Grown(np.array([7, 8, 9]), np.full(3, ROOT), score, np.zeros(3, bool))
+    draft, rest = grown.cut(1, Growth(1, 3, threshold=0.5))
+    assert (draft.tokens.tolist(), rest.tokens, rest.status) == ([7], [8, 9], ["unsent", "pruned"])
 
 
 @pytest.mark.parametrize("name", ["unispec", "token_recycling"])

@@ -172,11 +172,23 @@ def test_rows_of_a_batch_are_their_single_selves(model: Diffusion, cache: str) -
             assert read.cell.tolist() == alone.cell.tolist() and read.refreshed == alone.refreshed
             together.commit(paths[row], row)
             singles[row].commit(paths[row])
+            placed = [int(drafts[row].positions[node]) for node in paths[row]]
+            assert not together.open_cells(row)[placed].any()
             cell = int(together.open_cells(row).argmax())
             together.fill([cell], [9], row)
             singles[row].fill([cell], [9])
             drafts[row], paths[row] = EMPTY, []
             assert together.tokens[row] == singles[row].tokens[0]
+
+
+def test_rows_side_by_side_are_read_without_a_copy() -> None:
+    context = tiny(1).open([PROMPT] * 4, 4, block=4, cache="dual", refresh=4, canvases=2)
+    for rows, copied in (([0, 1, 2, 3], False), ([0, 1], False), ([2, 3], False), ([0, 2], True)):
+        context.forward([EMPTY] * len(rows), rows)
+        read, stored = (
+            data.untyped_storage().data_ptr() for data in (context.store.read[0], context.store.data)
+        )
+        assert (read != stored) == copied
 
 
 def test_what_does_not_fit_is_said(model: Diffusion) -> None:

@@ -198,6 +198,16 @@ def test_the_encoder_runs_once(monkeypatch: pytest.MonkeyPatch) -> None:
     check(other, make("t5"), [[3, 4, 6]], [[]], [Draft.empty()])
 
 
+def test_a_prompt_is_due_until_it_is_encoded() -> None:
+    context = model("t5")[0].open([[3, 4, 5], [6, 7]], ROOM)
+    due = lambda: [context.due(row) for row in range(2)]
+    assert due() == [3, 2] and context.prefill() == 5
+    assert due() == [0, 0]
+    context.replace(1, [8, 9, 10, 11])
+    assert due() == [0, 4] and context.prefill() == 4
+    assert due() == [0, 0]
+
+
 def test_a_model_that_was_trained_or_moved_is_read_again() -> None:
     net = make("t5", dtype=torch.float32)
     served = EncoderDecoder(net)

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specviz.draft import Draft
+from specviz.errors import ParameterError
 from specviz.methods import signals
 from specviz.methods.retranslate import keeps
 from specviz.rules import bild, cells, gap, ngrams, retranslation, speculative
@@ -154,6 +155,11 @@ def test_shares_of_arrays_and_tensors(values, vocabulary):
         np.testing.assert_array_equal(share(array, vocabulary), share(tensor, vocabulary))
 
 
+def test_the_confidence_is_cut_to_0_and_1():
+    signals = [(0.5, np.array([-3.0, 0.25, 9.0])), (0.5, np.array([0.0, 0.5, 0.0]))]
+    assert gap.blend(signals).tolist() == [0, 0.375, 1]
+
+
 @pytest.mark.parametrize("reading", ["as_written", "as_described"])
 @pytest.mark.parametrize("adaptive", [True, False])
 def test_thresholds_of_numbers_arrays_and_tensors(reading, adaptive):
@@ -240,6 +246,20 @@ def test_an_end_is_never_drafted_and_a_mask_hides_the_last():
     assert retranslation.drafted([3, 4], 5, "draft", {1}) == []
     assert retranslation.displayed(4, 3, last=False) == 1
     assert retranslation.displayed(4, 3, last=True) == 4
+
+
+@pytest.mark.parametrize("tail", ["stepwise", "shorter"])
+def test_the_last_cells_are_placed_one_by_one_where_the_tail_says_so(tail):
+    masked, belief = np.array([False, True, True]), np.array([-np.inf, 1.0, 2.0])
+    found = cells.pick_cells(masked, belief, 3, 3, 3, "chain", tail)
+    assert (found.stop == "tail") == (tail == "stepwise")
+
+
+def test_a_text_that_is_not_taken_is_answered_with_what_is():
+    with pytest.raises(ParameterError, match="x must be one of a, b, got 'c'"):
+        Parameter("x", "a", choices=("a", "b")).check("c")
+    with pytest.raises(ParameterError, match="x must be a text, got 1"):
+        Parameter("x", "a").check(1)
 
 
 def test_every_rules_parameter_is_legal():

@@ -22,7 +22,7 @@ from specviz.schema import UNKNOWN
 from specviz.trace import Trace, validate
 from specviz.whatifs import Costs, whatif
 from specviz.whatifs import walk as replays
-from specviz.whatifs.costs import price
+from specviz.whatifs.costs import price, timed
 from specviz.whatifs.question import METHODS
 
 
@@ -487,8 +487,8 @@ def test_cells_of_the_other_methods(recorded, spec, lossy):
 
 
 def test_prices():
-    costs = {1: 2.0, 3: 4.0, 5: 6.0}
-    assert price(costs, np.array([0.5, 1, 2, 5, 9]), "target").tolist() == pytest.approx([2, 2, 3, 6, 10])
+    costs = {1: 5.0, 3: 9.0, 5: 13.0}
+    assert price(costs, np.array([0.5, 1, 2, 5, 9]), "target").tolist() == pytest.approx([5, 5, 7, 13, 21])
     assert price({4: 3.0}, np.array([1, 8]), "target").tolist() == [3, 3]
     with pytest.raises(ParameterError, match="no cost of a pass of the draft"):
         price({}, np.ones(1), "draft")
@@ -515,6 +515,12 @@ def test_the_clock(spec, lossy):
     assert looked["seconds"] == pytest.approx(looked["cycles"] * 2.25)
     stopped = found.clock(whatif(lossy).ask(fallback=1.0), flat)
     assert stopped.badge == "needs a rerun"
+
+
+def test_the_prefill_is_no_price():
+    trace = specviz.generate(TARGET, [[1, 2, 3], [4]], draft=GOOD, max_new_tokens=6)
+    assert trace.cycles["duration"].notna().all()
+    assert timed(trace)["cycle"].tolist() == [cycle for cycle in trace.cycles["cycle"] if cycle > 0]
 
 
 def test_prices_of_another_device(tmp_path):

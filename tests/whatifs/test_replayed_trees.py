@@ -9,7 +9,7 @@ import specviz
 from specviz.errors import TraceError
 from specviz.trace import validate
 from specviz.whatifs.texts import read_texts
-from specviz.whatifs.tree import STALE, Trees, read_lessons
+from specviz.whatifs.tree import STALE, TreeReplay, Trees, read_lessons
 
 PROMPTS = [[3, 4, 5], [7, 8, 9, 3, 4], [3, 4], [11, 5, 7]]
 FIELDS = ("cycle", "keep", "sent", "drafted", "accepted", "cut", "emitted", "stop")
@@ -70,6 +70,21 @@ def test_exact_cycles_are_the_reruns(model, keep, changed):
             row[-2] for row in rows
         )  # the text is the text
     assert exact > 0
+
+
+def test_of_the_runs_own_setting_both_stores_are_one(model, monkeypatch):
+    seen, draft = [], TreeReplay.draft
+
+    def checked(self, start, count, root):
+        words = [word for word in range(24) if word not in self.eos]
+        for kept, own in ((self.run.store.tokens, self.run.own.tokens), (self.run.store.p, self.run.own.p)):
+            assert kept[words].tolist() == own[words].tolist()
+        seen.append(start)
+        return draft(self, start, count, root)
+
+    monkeypatch.setattr(TreeReplay, "draft", checked)
+    replay(record(model, draft_size=12, keep="prompt"))
+    assert any(seen)
 
 
 def test_a_model_stays_one_while_the_store_does(model):
