@@ -26,6 +26,7 @@ __all__ = [
 ]  # fmt: skip
 
 GROUP = "specviz.methods"
+NO_METHOD = "a method is a name, a class or an instance, got {!r:.80}"
 Make: TypeAlias = Callable[[], Method]  # makes a method anew
 Given: TypeAlias = str | Method | type[Method] | Make  # a method as a caller names it
 _classes: dict[str, type[Method]] = {}  # by name, the classes that were given and no package declares
@@ -113,7 +114,7 @@ def factory(given: Given) -> Make:
     if callable(given):
         return given
     if not isinstance(given, str):
-        raise ParameterError(f"a method is a name, a class or an instance, got {given!r:.80}")
+        raise ParameterError(NO_METHOD.format(given))
     name, _, settings = given.partition(":")
     kind = find(name.strip())
     defaults = {p.name: p.default for p in kind.parameters}
@@ -164,6 +165,8 @@ def find(name: str | type[Method]) -> type[Method]:
         return name
     if isinstance(name, Method):
         raise ParameterError(f"{name!r} is an instance: pass its class, and its parameters by their names")
+    if not isinstance(name, str):
+        raise ParameterError(NO_METHOD.format(name))
     points = _points()
     if name not in points:
         if name in _classes:
