@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from transformers.activations import ACT2FN
 
 from specviz.models.attention import attend
-from specviz.models.kernels import LEAST, PLAIN, Pieces, Product, lay
+from specviz.models.kernels import LEAST, ONEDNN, PLAIN, Pieces, Product, lay
 from specviz.models.ranks import here, whole
 
 if TYPE_CHECKING:
@@ -79,14 +79,12 @@ class Lines:
         """The product of at least and at most so many rows at once: other numbers may take other kernels."""
         rows = len(x)
         if rows > MOST_ROWS:
-            others = x.split(MOST_ROWS) if to is None else to.split(MOST_ROWS)
-            each = zip(x.split(MOST_ROWS), others)
-            return torch.cat([self._in_order(a, None if to is None else b) for a, b in each])
-        if rows < self.least:
+            y = torch.cat([self._in_order(part) for part in x.split(MOST_ROWS)])
+            return y if to is None else y.add_(to)
+        if rows < self.least and (self.layout != ONEDNN or self.least > LEAST):  # oneDNN's pads by itself
             x = F.pad(x, (0, 0, 0, self.least - rows))
-            to = to if to is None else F.pad(to, (0, 0, 0, self.least - rows))
-        y = self.product(x) if to is None else self.product.add(x, to)
-        return y[:rows]
+        y = self.product(x)[:rows]
+        return y if to is None else y.add_(to)
 
     def cut(self, pieces: int, least: int) -> None:
         """Compute an invariant product in pieces of the input, added in turn, of at least so many rows."""
