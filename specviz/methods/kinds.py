@@ -5,6 +5,7 @@ Methods that write canvases are `specviz.methods.unmasking.Unmasking`.
 
 from __future__ import annotations
 
+from ..errors import ParameterError
 from ..rules.parameters import Value
 from .base import Method
 
@@ -43,7 +44,7 @@ class SampledTreeMethod(SizedMethod):
 
     def drawn(self) -> tuple[int, ...]:
         """Every token drawn for the last draft, sent or not: all that its uniforms can change."""
-        raise NotImplementedError
+        raise ParameterError(f"{self.name} is a SampledTreeMethod: write drawn(), the tokens that it drew")
 
 
 class StreamMethod(Method):
@@ -53,7 +54,7 @@ class StreamMethod(Method):
 
     def wording(self) -> tuple[str, str]:
         """The prompt's text before and after the source."""
-        raise NotImplementedError
+        raise ParameterError(f"{self.name} is a StreamMethod: write wording(), what stands around a source")
 
     def shown(self, tokens: int, last: bool) -> int:
         """How many of an output's tokens are displayed; `last`: the source is complete."""

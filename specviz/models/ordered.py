@@ -39,7 +39,7 @@ GRID = 2.0**-36  # weights are multiples of it, so that float64 adds 2^17 of the
 ROUNDING = 1.5 * GRID * 2.0**23  # added and taken away again, it leaves a float32 on the grid
 _tried_products: dict[tuple[object, ...], bool] = {}  # see `keeps`
 MOST_NODES = 128  # of a draft: behind them a product may be too long to keep its order
-LENGTHS = (1, 40, BLOCK, 150, 700)  # of texts after which attention is tried
+LENGTHS = (1, 40, BLOCK, 150, 700, 5000)  # of texts after which attention is tried
 WIDTHS = (2, 3, 4, 5, 8, 9, 13, 17, 33, 64, 129)  # rows at which products are compared
 
 
@@ -206,8 +206,8 @@ def _keeps(product: Lines) -> bool:
 def fixed_order(dim: int, threads: int) -> int:
     """How many rows attention's products need to keep their order on this machine; 0 if none helps.
 
-    Tried on random numbers: a token among others and alone, slots behind and between that are masked, and
-    passes of many lengths.
+    Tried on random numbers: a token among others and alone, among other texts, slots behind and between that
+    are masked, and passes of many lengths.
     """
     state = torch.random.get_rng_state()
     torch.manual_seed(dim)
@@ -229,8 +229,13 @@ def _tried(dim: int, length: int, rows: int) -> bool:
     alone = attend(one, key[:, :, :least], value[:, :, :least], short, rows=rows)
     for queries in (2, 5, 9, 40):
         many = attend(query[:, :, :queries], key, value, nothing[:, :, :queries], rows=rows)
-        if not torch.equal(many[:, :, :1], alone):
+        last = query[:, :, queries - 1 : queries]
+        single = attend(last, key[:, :, :least], value[:, :, :least], short, rows=rows)
+        if not (torch.equal(many[:, :, :1], alone) and torch.equal(many[:, :, -1:], single)):
             return False
+    batch = attend(*(each.repeat(3, 1, 1, 1) for each in (one, key, value)), nothing[:, :, :1], rows=rows)
+    if not all(torch.equal(each, alone[0]) for each in batch):
+        return False
     # The last tokens move to later slots, as those of a path through a tree do.
     moved, root = min(length - 1, 5), length - 1 - min(length - 1, 5)
     later = np.sort(np.random.default_rng(length).choice(MOST_NODES, moved, replace=False)) + root + 1

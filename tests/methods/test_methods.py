@@ -14,6 +14,7 @@ from specviz import methods
 from specviz.draft import Draft
 from specviz.errors import ParameterError, SpecvizError
 from specviz.methods import Method, Parameter
+from specviz.methods.kinds import SampledTreeMethod, StreamMethod
 
 
 @pytest.fixture
@@ -115,3 +116,18 @@ def test_every_parameter_says_what_it_is():
             assert parameter.check(parameter.default) == parameter.default
             assert parameter.meaning.endswith(".")
             assert parameter.unit or isinstance(parameter.default, bool | str)
+
+
+def test_a_kind_of_method_says_which_hook_is_missing():
+    class Drawn(SampledTreeMethod):
+        name = "drawn-without-tokens"
+
+    class Streamed(StreamMethod):
+        name = "streamed-without-wording"
+
+    with pytest.raises(ParameterError, match=r"drawn-without-tokens is a SampledTreeMethod: write"):
+        Drawn().drawn()
+    with pytest.raises(
+        ParameterError, match=r"streamed-without-wording is a StreamMethod: write wording\(\)"
+    ):
+        Streamed().wording()
