@@ -233,7 +233,8 @@ def _tried(dim: int, length: int, rows: int) -> bool:
         single = attend(last, key[:, :, :least], value[:, :, :least], short, rows=rows)
         if not (torch.equal(many[:, :, :1], alone) and torch.equal(many[:, :, -1:], single)):
             return False
-    batch = attend(*(each.repeat(3, 1, 1, 1) for each in (one, key, value)), nothing[:, :, :1], rows=rows)
+    three = [each.repeat(3, 1, 1, 1) for each in (one, key, value)]
+    batch = attend(three[0], three[1], three[2], nothing[:, :, :1], rows=rows)
     if not all(torch.equal(each, alone[0]) for each in batch):
         return False
     # The last tokens move to later slots, as those of a path through a tree do.
