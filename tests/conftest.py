@@ -16,11 +16,12 @@ def no_calibration_of_this_machine(tmp_path_factory, monkeypatch):
 
 @pytest.fixture(autouse=True)
 def one_layout(monkeypatch):
-    """What the person at this machine measured must not turn a test's last digits.
+    """What the person at this machine measured or set must not turn a test's last digits.
 
     SPECVIZ_TEST_KERNELS runs the tests in another layout.
     """
     monkeypatch.setenv("SPECVIZ_KERNELS", os.environ.get("SPECVIZ_TEST_KERNELS", "transposed"))
+    monkeypatch.delenv("SPECVIZ_INVARIANT", raising=False)
 
 
 @pytest.fixture(scope="session")

@@ -312,3 +312,27 @@ def test_a_layout_that_no_environment_holds_is_one_line(monkeypatch, capsys):
     monkeypatch.setenv("SPECVIZ_KERNELS", "plain")
     assert cli.run(["generate", "autoregressive", "-p", "a", "--kernels", "\ud800"]) != 0
     assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_a_command_leaves_the_environment_as_it_was(monkeypatch, capsys):
+    """Later models of the process, a notebook's for one, are loaded as if the command had not run."""
+    import os
+
+    monkeypatch.setenv("SPECVIZ_KERNELS", "transposed")
+    words = [
+        "generate",
+        "autoregressive",
+        "-m",
+        "town",
+        "-p",
+        "a",
+        "-n",
+        "2",
+        "--kernels",
+        "plain",
+        "--invariant",
+    ]
+    assert cli.run(words) == 0
+    assert "exact" in capsys.readouterr().out
+    assert cli.run([*words[:-2], "fast"]) == 2  # as a command that fails does
+    assert os.environ["SPECVIZ_KERNELS"] == "transposed" and "SPECVIZ_INVARIANT" not in os.environ

@@ -16,7 +16,7 @@ Given = TypeVar("Given")
 
 def option(
     help: str, *names: str, min: int | None = None, metavar: str | None = None,
-    callback: Callable[[Given], Given] | None = None,
+    callback: Callable[[Given], Given] | Callable[[typer.Context, Given], Given] | None = None,
 ) -> OptionInfo:  # fmt: skip
     """An option of a command; without `names` it is called as its parameter."""
     return typer.Option(*names, help=help, min=min, metavar=metavar, callback=callback)
@@ -36,14 +36,23 @@ Device = Annotated[str, option("cpu, cuda, cuda:1 or mps.")]
 Dtype = Annotated[str, option("float32, float16, bfloat16, float64 or auto.")]
 
 
-def _pin(value: str | None) -> str | None:
-    """Pin a layout for every model of this process, and of those that it starts."""
-    if value is not None:
-        import os
+def _pin(context: typer.Context, variable: str, value: str) -> None:
+    """Set an environment variable until the command ends, for every model of it and of what it starts."""
+    import os
 
-        # Before torch is loaded; `specviz.models.kernels` checks the name and says which there are.
-        # Half a character, which no environment holds, becomes a question mark, which no layout is called.
-        os.environ["SPECVIZ_KERNELS"] = value.encode("utf8", "replace").decode("utf8")
+    def restore(before: str | None = os.environ.get(variable)) -> None:
+        os.environ.pop(variable, None)
+        if before is not None:
+            os.environ[variable] = before
+
+    context.call_on_close(restore)
+    # Half a character, which no environment holds, becomes a question mark, which no value has.
+    os.environ[variable] = value.encode("utf8", "replace").decode("utf8")
+
+
+def _pin_layout(context: typer.Context, value: str | None) -> str | None:
+    if value is not None:  # `specviz.models.kernels` checks the name and says which there are
+        _pin(context, "SPECVIZ_KERNELS", value)
     return value
 
 
@@ -52,17 +61,14 @@ Kernels = Annotated[
     option(
         "How the matrices lie on a CPU: plain, transposed or onednn. Default: SPECVIZ_KERNELS, or "
         "what is fastest here, measured once.",
-        callback=_pin,
+        callback=_pin_layout,
     ),
 ]
 
 
-def _set_invariant(value: bool | None) -> bool | None:
-    """Let every model of this process that can be invariant be so, or none."""
+def _pin_invariant(context: typer.Context, value: bool | None) -> bool | None:
     if value is not None:
-        import os
-
-        os.environ["SPECVIZ_INVARIANT"] = str(int(value))
+        _pin(context, "SPECVIZ_INVARIANT", str(int(value)))
     return value
 
 
@@ -72,7 +78,7 @@ Invariant = Annotated[
         "Compute each row of a pass as it is computed alone, bit for bit (Llama family, CPU). Default: "
         "SPECVIZ_INVARIANT, or not.",
         "--invariant/--no-invariant",
-        callback=_set_invariant,
+        callback=_pin_invariant,
     ),
 ]
 Revision = Annotated[str | None, option("Branch, tag or commit of a hub model.")]
