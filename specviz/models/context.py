@@ -74,7 +74,7 @@ class PassInput:
     leave : Exit, optional
         Asked after each layer but the last.
     tails : list of Tail, optional
-        Of a pass of an invariant model over trees, see `specviz.models.ordered.attend`; `mask` is then, and
+        Of a pass of an invariant model over trees, see `specviz.models.ordered.sight`; `mask` is then, and
         in each pass of such a model, as that function takes it.
     """
 
@@ -319,7 +319,7 @@ class Context:
         self.rows = len(prompts)
         # Of masks: an invariant model's are the same for all heads, and added in float32.
         self.group = 1 if model.invariant else model.group
-        self.kind = torch.float32 if model.invariant else model.dtype
+        self.kind = torch.promote_types(model.dtype, torch.float32) if model.invariant else model.dtype
         self.slots = longest(prompts, model.max_length, model.name) + room
         self.filled = [len(prompt) for prompt in prompts]
         self.cached = [0] * self.rows

@@ -176,7 +176,7 @@ class RMSNorm:
             return F.rms_norm(x, weight.shape, weight, self.eps)
         if self.invariant:  # the product below adds a row alone in another order than several
             length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
-            square = length.mul_(length).div_(len(weight)).add_(self.eps)
+            square = length.mul_(length).mul_(1 / len(weight)).add_(self.eps)
             return (x * square.rsqrt_()).mul_(weight)
         # eps + x.x / size in one kernel: a batched product of each row with itself.
         square = torch.baddbmm(self.ground, x.unsqueeze(1), x.unsqueeze(2), alpha=1 / len(weight))

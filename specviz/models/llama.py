@@ -117,6 +117,10 @@ class Llama(PlainFunction):
         wanted = {0: x[:, columns]} if 0 in hidden else {}
         x = x.view(-1, self.size)
         depth = len(self.weights)
+        seen = None
+        if self.invariant:
+            assert isinstance(mask, torch.Tensor)
+            seen = ordered.sight(mask, rows, heads, groups, given.tails, self.least_rows)
         for i, (before, qkv, norms, o, after, gate_up, down) in enumerate(self.weights):
             entered = x
             y = qkv(norm(x, before)).view(rows, n, turning + groups, dim)
@@ -132,16 +136,14 @@ class Llama(PlainFunction):
                 # Nobody reads the other places any more: their keys and values are written, that is all.
                 queries, x = queries.index_select(1, keep), x.index_select(0, keep)
                 if isinstance(mask, torch.Tensor):
-                    seen = mask.view(1, heads // groups, n, -1).index_select(2, keep)
-                    mask = seen.view(1, 1, -1, seen.shape[-1])
-            if self.invariant:
-                assert isinstance(mask, torch.Tensor)
-                out = ordered.attend(
-                    queries.transpose(1, 2), keys, values, mask, self.scale, given.tails, rows=self.least_rows
-                )
+                    kept = mask.view(1, heads // groups, n, -1).index_select(2, keep)
+                    mask = kept.view(1, 1, -1, kept.shape[-1])
+            if seen is not None:
+                out = ordered.attend(queries, keys, values, seen, self.scale)
             else:
                 out = attend(queries.transpose(1, 2), keys, values, mask, self.scale)
-            x = o.add(out.transpose(1, 2).reshape(-1, heads * dim), x)
+                out = out.transpose(1, 2).reshape(-1, heads * dim)
+            x = o.add(out, x)
             gate, up = gate_up(norm(x, after)).chunk(2, -1)
             x = down.add(F.silu(gate).mul_(up), x)
             if i + 1 in hidden:

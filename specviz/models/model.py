@@ -192,7 +192,8 @@ class Model(TorchModel):
 
     def shape(self, rows: int, slots: int) -> StorageShape:
         """Arguments of the storage that a context of `rows` x `slots` tokens needs."""
-        kind = torch.float32 if self.invariant else self.dtype  # attention then computes in float32
+        # An invariant model's attention computes in float32 at least.
+        kind = torch.promote_types(self.dtype, torch.float32) if self.invariant else self.dtype
         return StorageShape(self.layers, rows, self.heads, slots, self.dim, kind, self.device)
 
     def logits(self, last: torch.Tensor) -> torch.Tensor:

@@ -6,10 +6,11 @@ sum has one order, whatever shares the pass:
 
 - scores are products over a head's width, whose order does not depend on the number of rows or slots as long
   as there are enough rows (`ROWS`) and at least `BLOCK` slots;
-- the sum of a row's weights is exact: they are rounded to multiples of `GRID` and added in float64;
-- values are added in blocks of `BLOCK` positions, in rising order of slots within a block. A masked slot has
-  a weight of exactly 0, and along a path slots rise with positions, so nodes of other paths between them
-  change nothing. The blocks are added in rising order.
+- a row's softmax adds its weights in rising order of positions: a tree's rows are put into that order for it,
+  and a masked slot, which comes last, adds exactly 0;
+- values are added in blocks of `BLOCK` positions, in rising order of slots within a block. Along a path slots
+  rise with positions, so nodes of other paths between them, with weights of 0, change nothing. The blocks are
+  added in rising order.
 
 Which products keep their order is not promised by any library: `keeps` and `fixed_order` test it where the
 code runs, on the shapes at hand, before a model may call itself invariant.
@@ -17,8 +18,9 @@ code runs, on the shapes at hand, before a model may call itself invariant.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
+from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -32,11 +34,9 @@ if TYPE_CHECKING:
 
 BLOCK = 64  # positions whose values are added in one product
 ROWS = (8, 16, 32)  # least rows of attention's products, tried in turn: below, another kernel may serve
-QUERIES = 128  # of a long pass that are computed at once
+LINES = 384  # of a long pass that are computed at once
 # Pieces of the input and least rows that a product is tried with, cheapest first.
 WAYS = ((1, 4), (1, 8), (2, 4), (3, 4), (4, 4), (1, 16), (2, 16), (4, 16))
-GRID = 2.0**-36  # weights are multiples of it, so that float64 adds 2^17 of them without rounding
-ROUNDING = 1.5 * GRID * 2.0**23  # added and taken away again, it leaves a float32 on the grid
 _tried_products: dict[tuple[object, ...], bool] = {}  # see `keeps`
 MOST_NODES = 128  # of a draft: behind them a product may be too long to keep its order
 LENGTHS = (1, 40, BLOCK, 150, 700, 5000)  # of texts after which attention is tried
@@ -76,70 +76,137 @@ def tail(root: int, offsets: np.ndarray, first: int, device: torch.device) -> Ta
     return Tail(start, [send(slots[numbers == number], device) for number in np.unique(numbers)])
 
 
+class Sight(NamedTuple):
+    """What each line of a pass sees: a line is a query of one head.
+
+    Attributes
+    ----------
+    mask : tensor [texts * key-value heads, lines, slots]
+        Added to the scores: 0 where a line sees a slot, else -inf. The heads that share keys are neighbours.
+    tails : sequence of Tail, optional
+        For each text, where its slots are not in the order of their positions. None: they are.
+    orders : list of (tensor, tensor) of int [lines, slots of the tail]
+        For each tail, which of its slots comes where in the order of positions, and the way back.
+    """
+
+    mask: torch.Tensor
+    tails: Sequence[Tail] | None
+    orders: list[tuple[torch.Tensor, torch.Tensor]]
+
+
+def sight(
+    mask: torch.Tensor, texts: int, heads: int, groups: int,
+    tails: Sequence[Tail] | None = None, rows: int = ROWS[0],
+) -> Sight:  # fmt: skip
+    """The `Sight` of all layers of a pass.
+
+    Parameters
+    ----------
+    mask : tensor [texts or 1, 1, queries, slots]
+        0 where a query sees a slot, else -inf.
+    heads, groups : int
+        Heads, and how many of them have keys and values of their own.
+    rows : int
+        Least lines of a product.
+    """
+    lines = mask[:, 0].repeat_interleave(heads // groups, 1)
+    if (missing := rows - lines.shape[1]) > 0:  # padded lines see all, and are dropped
+        lines = F.pad(lines, (0, 0, 0, missing))
+    lines = lines.expand(texts, -1, -1)
+    orders = []
+    for seen, each in zip(lines, tails or ()):
+        order = seen[:, each.start :].ne(0).to(torch.uint8).argsort(stable=True, dim=-1)
+        orders.append((order, order.argsort(-1)))
+    each_group = lines[:, None].expand(-1, groups, -1, -1).flatten(0, 1)
+    return Sight(each_group, tails, orders)
+
+
 def attend(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor,
-    scale: float | None = None, tails: Sequence[Tail] | None = None, *, rows: int = ROWS[0],
-) -> torch.Tensor:  # fmt: skip
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, seen: Sight, scale: float
+) -> torch.Tensor:
     """Grouped-query attention in one order of additions.
 
     Parameters
     ----------
-    query : tensor [rows, heads, queries, dim]
-    key, value : tensor [rows, key-value heads, slots, dim], float32
+    query : tensor [texts, queries, heads, dim]
+    key, value : tensor [texts, key-value heads, slots, dim], float32
         As many slots as fill whole blocks.
-    mask : tensor [rows or 1, 1, queries, slots]
-        Added to the scores: 0 where a query sees a slot, else -inf.
-    tails : sequence of Tail, optional
-        For each row, where its slots are not in the order of their positions. None: they are.
-    rows : int
-        Least rows of a product.
 
     Returns
     -------
-    tensor [rows, heads, queries, dim]
+    tensor [texts * queries, heads * dim]
         In the format of `query`.
     """
-    texts, heads, queries, dim = query.shape
-    if queries > QUERIES:
-        parts = zip(query.split(QUERIES, 2), mask.split(QUERIES, 2))
-        return torch.cat([attend(q, key, value, m, scale, tails, rows=rows) for q, m in parts], 2)
-    groups, slots = key.shape[1], key.shape[2]
-    lines = heads // groups * queries  # the heads of a group are further rows
-    x = query.reshape(texts * groups, lines, dim).float() * (dim**-0.5 if scale is None else scale)
-    if lines < rows:
-        x = F.pad(x, (0, 0, 0, rows - lines))
-    weights = torch.bmm(x, key.flatten(0, 1).transpose(1, 2))
-    seen = weights.view(texts, groups, -1, slots)[:, :, :lines]  # padded rows see all, and are dropped
-    seen.unflatten(2, (-1, queries)).add_(mask[:, :, None])
-    weights.sub_(weights.amax(-1, keepdim=True)).exp_().add_(ROUNDING).sub_(ROUNDING)
-    total = weights.sum(-1, keepdim=True, dtype=torch.float64)
-    values = value.flatten(0, 1)
-    if tails is None:
-        out = _summed(_blocks(weights, values))
+    texts, queries, heads, dim = query.shape
+    groups, rows = key.shape[1], seen.mask.shape[1]
+    lines = heads // groups * queries
+    folded = query.unflatten(2, (groups, -1)).transpose(1, 2)
+    if rows == lines:
+        x = folded.reshape(texts * groups, lines, dim).to(key.dtype)
     else:
-        by_row = zip(weights.split(groups), values.split(groups), tails)
-        out = torch.cat([_by_position(*row) for row in by_row])
-    out = out.div_(total)[:, :lines]
-    return out.reshape(texts, heads, queries, dim).to(query.dtype)
+        x = key.new_zeros(texts * groups, rows, dim)
+        x.view(texts, groups, rows, dim)[:, :, :lines].unflatten(2, (queries, -1)).copy_(folded)
+    keys, values = key.flatten(0, 1).transpose(1, 2), value.flatten(0, 1)
+    if rows <= LINES:
+        out = _attended(x, keys, values, seen, scale)
+    else:
+        out = torch.cat([_attended(*part, scale) for part in _parts(x, keys, values, seen)], 1)
+    if rows > lines:
+        out = out[:, :lines]
+    return out.reshape(folded.shape).transpose(1, 2).reshape(texts * queries, -1).to(query.dtype)
 
 
-def _blocks(weights: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-    """What each block of slots adds, [groups, blocks, lines, dim], of weights [groups, lines, slots]."""
-    by_block = weights.unflatten(2, (-1, BLOCK)).transpose(1, 2)
-    return torch.matmul(by_block, values.unflatten(1, (-1, BLOCK)))
+def _parts(
+    x: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, seen: Sight
+) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor, Sight]]:
+    """The arguments of `_attended` for a part of the lines at a time."""
+    count = -(-x.shape[1] // LINES)
+    orders = [list(zip(*(index.tensor_split(count) for index in both))) for both in seen.orders]
+    for i, (lines, mask) in enumerate(zip(x.tensor_split(count, 1), seen.mask.tensor_split(count, 1))):
+        yield lines, keys, values, Sight(mask, seen.tails, [each[i] for each in orders])
 
 
-def _summed(parts: torch.Tensor) -> torch.Tensor:
-    return parts.sum(1) if parts.shape[1] > 1 else parts[:, 0]
+def _attended(
+    x: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, seen: Sight, scale: float
+) -> torch.Tensor:
+    """What lines [n, lines, dim] read of keys [n, dim, slots] and values [n, slots, dim]."""
+    scores = torch.baddbmm(seen.mask, x, keys, alpha=scale)
+    if seen.tails is None:
+        return _summed(_blocks(scores.softmax(-1), values))
+    groups = len(scores) // len(seen.tails)
+    for part, tail, (order, _) in zip(scores.split(groups), seen.tails, seen.orders):
+        _arrange(part, tail, order)
+    weights = scores.softmax(-1)
+    texts = zip(weights.split(groups), values.split(groups), seen.tails, seen.orders)
+    return torch.cat([_by_position(*text) for text in texts])
 
 
-def _by_position(weights: torch.Tensor, values: torch.Tensor, tail: Tail) -> torch.Tensor:
-    """The sum of one row's values, whose last slots stand out of order."""
-    parts = [_blocks(weights[..., : tail.start], values[:, : tail.start])] if tail.start else []
-    for slots in tail.blocks:
-        part = torch.bmm(weights.index_select(2, slots), values.index_select(1, slots))
-        parts.append(part[:, None])
-    return _summed(torch.cat(parts, 1) if len(parts) > 1 else parts[0])
+def _arrange(part: torch.Tensor, tail: Tail, order: torch.Tensor) -> None:
+    """Put the last columns of scores or weights into another order, in place."""
+    last = part[..., tail.start :]
+    last.copy_(last.gather(-1, order.expand(len(part), -1, -1)))
+
+
+def _blocks(
+    weights: torch.Tensor, values: torch.Tensor
+) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    return zip(weights.split(BLOCK, 2), values.split(BLOCK, 1))
+
+
+def _by_position(
+    weights: torch.Tensor, values: torch.Tensor, tail: Tail, orders: tuple[torch.Tensor, torch.Tensor]
+) -> torch.Tensor:
+    """The sum of one text's values, whose last slots stand out of order."""
+    _arrange(weights, tail, orders[1])
+    last = ((weights.index_select(2, slots), values.index_select(1, slots)) for slots in tail.blocks)
+    return _summed(chain(_blocks(weights[..., : tail.start], values[:, : tail.start]), last))
+
+
+def _summed(blocks: Iterator[tuple[torch.Tensor, torch.Tensor]]) -> torch.Tensor:
+    out = torch.bmm(*next(blocks))
+    for weights, values in blocks:
+        out.baddbmm_(weights, values)
+    return out
 
 
 # ---------------------------------------------------------------- whether it is so here
@@ -221,21 +288,25 @@ def fixed_order(dim: int, threads: int) -> int:
 def _tried(dim: int, length: int, rows: int) -> bool:
     """Whether the last token's row is the same in passes of several shapes over `length` tokens."""
     slots = (length + MOST_NODES + BLOCK) // BLOCK * BLOCK
-    query, key, value = (torch.randn(1, 1, 40, dim), *torch.randn(2, 1, 1, slots, dim))
+    query, key, value = (torch.randn(1, 40, 1, dim), *torch.randn(2, 1, 1, slots, dim))
     nothing = torch.full((1, 1, 40, slots), -torch.inf)
     nothing[..., :length] = 0
-    least = -(-length // BLOCK) * BLOCK
-    one, short = query[:, :, :1], nothing[:, :, :1, :least]
-    alone = attend(one, key[:, :, :least], value[:, :, :least], short, rows=rows)
+    least, scale = -(-length // BLOCK) * BLOCK, dim**-0.5
+
+    def attended(
+        x: torch.Tensor, mask: torch.Tensor, tails: list[Tail] | None = None, texts: int = 1
+    ) -> torch.Tensor:
+        keys, values = (each[:, :, : mask.shape[-1]].repeat(texts, 1, 1, 1) for each in (key, value))
+        return attend(x.repeat(texts, 1, 1, 1), keys, values, sight(mask, texts, 1, 1, tails, rows), scale)
+
+    one, short = query[:, :1], nothing[:, :, :1, :least]
+    alone = attended(one, short)[0]
     for queries in (2, 5, 9, 40):
-        many = attend(query[:, :, :queries], key, value, nothing[:, :, :queries], rows=rows)
-        last = query[:, :, queries - 1 : queries]
-        single = attend(last, key[:, :, :least], value[:, :, :least], short, rows=rows)
-        if not (torch.equal(many[:, :, :1], alone) and torch.equal(many[:, :, -1:], single)):
+        many = attended(query[:, :queries], nothing[:, :, :queries])
+        single = attended(query[:, queries - 1 : queries], short)
+        if not (torch.equal(many[0], alone) and torch.equal(many[-1], single[0])):
             return False
-    three = [each.repeat(3, 1, 1, 1) for each in (one, key, value)]
-    batch = attend(three[0], three[1], three[2], nothing[:, :, :1], rows=rows)
-    if not all(torch.equal(each, alone[0]) for each in batch):
+    if not all(torch.equal(each, alone) for each in attended(one, nothing[:, :, :1], texts=3)):
         return False
     # The last tokens move to later slots, as those of a path through a tree do.
     moved, root = min(length - 1, 5), length - 1 - min(length - 1, 5)
@@ -247,4 +318,4 @@ def _tried(dim: int, length: int, rows: int) -> bool:
     path = torch.full((1, 1, 1, slots), -torch.inf)
     path[..., : root + 1], path[..., later] = 0, 0
     tails = [tail(root, offsets, root + 1, key.device)]
-    return torch.equal(attend(one, key, value, path, tails=tails, rows=rows), alone)
+    return torch.equal(attended(one, path, tails)[0], alone)

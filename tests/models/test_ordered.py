@@ -159,36 +159,42 @@ def test_it_computes_what_the_model_computes():
 
 def _unmasked(monkeypatch):
     """Slots behind the text are seen."""
-    original = ordered.attend
+    original = ordered.sight
 
-    def attend(query, key, value, mask, *rest, **rows):
-        return original(query, key, value, mask.clone().masked_fill_(mask[..., :1] < 1, 0.0), *rest, **rows)
+    def sight(mask, *rest):
+        return original(torch.zeros_like(mask), *rest)
 
-    monkeypatch.setattr(ordered, "attend", attend)
+    monkeypatch.setattr(ordered, "sight", sight)
 
 
-def _slots_for_positions(monkeypatch):
-    """A tree's values are added in the order of their slots, in blocks of slots."""
-    monkeypatch.setattr(
-        ordered,
-        "_by_position",
-        lambda weights, values, tail: ordered._summed(ordered._blocks(weights, values)),
-    )
+def _values_by_slot(monkeypatch):
+    """A tree's values are added in blocks of slots."""
+
+    def by_slot(weights, values, tail, orders):
+        ordered._arrange(weights, tail, orders[1])
+        return ordered._summed(ordered._blocks(weights, values))
+
+    monkeypatch.setattr(ordered, "_by_position", by_slot)
+
+
+def _weights_by_slot(monkeypatch):
+    """A softmax adds a tree's weights in the order of their slots."""
+    monkeypatch.setattr(ordered, "_arrange", lambda part, tail, order: None)
 
 
 def _last_block_first(monkeypatch):
     """The blocks of a tree's pass are added in falling order."""
-    original = ordered._by_position
+    original, summed = ordered._by_position, ordered._summed
 
-    def reversed_order(weights, values, tail):
+    def falling(*given):
         with monkeypatch.context() as patch:
-            patch.setattr(ordered, "_summed", lambda parts: parts.flip(1).sum(1))
-            return original(weights, values, tail)
+            patch.setattr(ordered, "_summed", lambda blocks: summed(reversed(list(blocks))))
+            return original(*given)
 
-    monkeypatch.setattr(ordered, "_by_position", reversed_order)
+    monkeypatch.setattr(ordered, "_by_position", falling)
 
 
-@pytest.mark.parametrize("broken", [_unmasked, _slots_for_positions, _last_block_first])
+@pytest.mark.parametrize("broken", [_unmasked, _values_by_slot, _weights_by_slot, _last_block_first])
 def test_a_broken_part_shows(broken, monkeypatch):
     draft = tree(np.random.default_rng(1), 30)
     texts = [TEXT[:245]]  # the tree reaches over the end of a block

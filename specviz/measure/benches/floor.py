@@ -95,20 +95,22 @@ def _products(lines: Sequence[Lines], g: int) -> Callable[[], None]:
 
 def _attention(model: Model, context: int, g: int) -> Callable[[], None]:
     """Every layer's attention of `g` queries, over keys and values of random numbers."""
-    query = torch.randn(1, model.heads * model.group, g, model.dim, dtype=model.dtype)
+    heads = model.heads * model.group
+    query = torch.randn(1, g, heads, model.dim, dtype=model.dtype)
     shape = model.shape(1, context + g if not model.invariant else _whole_blocks(context + g))
     pairs = torch.randn(shape.layers, 2, 1, shape.heads, shape.slots, shape.dim, dtype=shape.dtype)
-    heads = 1 if model.invariant else model.group
-    mask = torch.zeros(1, 1, heads * g, shape.slots, dtype=shape.dtype)
 
     def call() -> None:
         for key, value in pairs:
-            if model.invariant:
-                ordered.attend(query, key, value, mask)
-            else:
-                attend(query, key, value, None if g == 1 else mask)
+            attend(query.transpose(1, 2), key, value, None if g == 1 else mask)
 
-    return call
+    def call_in_order() -> None:
+        seen = ordered.sight(mask, 1, heads, model.heads)
+        for key, value in pairs:
+            ordered.attend(query, key, value, seen, model.dim**-0.5)
+
+    mask = torch.zeros(1, 1, g if model.invariant else model.group * g, shape.slots, dtype=shape.dtype)
+    return call_in_order if model.invariant else call
 
 
 def _whole_blocks(slots: int) -> int:
