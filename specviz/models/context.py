@@ -795,7 +795,6 @@ class Context:
         tails = []
         for row in range(rows[0], rows[-1] + 1):
             start, count, draft = each.get(row, (0, 1, NOTHING))
-            check_nodes(draft, self.model.name)
             tails.append(ordered.tail(start + count - 1, draft.offsets, start + count, device))
         return tails
 
@@ -903,15 +902,6 @@ def check_fits(context: Rows, row: int, held: int, tokens: int, reach: int) -> N
         raise ModelError(
             f"{model.name} takes at most {model.max_length} tokens; position {held + reach - 1} is beyond "
             "that"
-        )
-
-
-def check_nodes(draft: Draft, name: str) -> None:
-    """Check that a tree is small enough to be judged bit for bit."""
-    if len(draft) > ordered.MOST_NODES:
-        raise ModelError(
-            f"{name} is invariant for trees of at most {ordered.MOST_NODES} nodes, and this draft has "
-            f"{len(draft)}: draft fewer, or load with invariant=False"
         )
 
 

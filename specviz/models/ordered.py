@@ -38,7 +38,7 @@ LINES = 384  # of a long pass that are computed at once
 # Pieces of the input and least rows that a product is tried with, cheapest first.
 WAYS = ((1, 4), (1, 8), (2, 4), (3, 4), (4, 4), (1, 16), (2, 16), (4, 16))
 _tried_products: dict[tuple[object, ...], bool] = {}  # see `keeps`
-MOST_NODES = 128  # of a draft: behind them a product may be too long to keep its order
+MOST_NODES = 128  # of a draft whose values are added in common: a longer product may change its order
 LENGTHS = (1, 40, BLOCK, 150, 700, 5000)  # of texts after which attention is tried
 WIDTHS = (2, 3, 4, 5, 8, 9, 13, 17, 33, 64, 129)  # rows at which products are compared
 
@@ -197,9 +197,30 @@ def _by_position(
     weights: torch.Tensor, values: torch.Tensor, tail: Tail, orders: tuple[torch.Tensor, torch.Tensor]
 ) -> torch.Tensor:
     """The sum of one text's values, whose last slots stand out of order."""
+    if max(map(len, tail.blocks)) > BLOCK + MOST_NODES:
+        return _line_by_line(weights, values, tail, orders[0])
     _arrange(weights, tail, orders[1])
     last = ((weights.index_select(2, slots), values.index_select(1, slots)) for slots in tail.blocks)
     return _summed(chain(_blocks(weights[..., : tail.start], values[:, : tail.start]), last))
+
+
+def _line_by_line(
+    weights: torch.Tensor, values: torch.Tensor, tail: Tail, order: torch.Tensor
+) -> torch.Tensor:
+    """`_by_position` of a large draft: each line reads the last values in the order of its own positions."""
+    (groups, lines, _), dim = weights.shape, values.shape[2]
+
+    def padded(rows: torch.Tensor) -> torch.Tensor:  # each line is a product of its own
+        return F.pad(rows.reshape(groups * lines, 1, -1), (0, 0, 0, ROWS[-1] - 1))
+
+    whole = list(_blocks(weights[..., : tail.start], values[:, : tail.start])) if tail.start else []
+    out = padded(_summed(iter(whole)) if whole else values.new_zeros(groups, lines, dim))
+    for i, start in enumerate(range(0, BLOCK * len(tail.blocks), BLOCK)):
+        slots = tail.start + order[:, start : start + BLOCK].flatten()
+        own = values.index_select(1, slots).view(groups * lines, BLOCK, dim)
+        part = padded(weights[..., tail.start + start :][..., :BLOCK])
+        out = torch.bmm(part, own) if not whole and not i else out.baddbmm_(part, own)
+    return out[:, 0].view(groups, lines, dim)
 
 
 def _summed(blocks: Iterator[tuple[torch.Tensor, torch.Tensor]]) -> torch.Tensor:

@@ -84,7 +84,7 @@ def path_to(draft: Draft, node: int) -> list[int]:
 
 def parted(target: Model, texts: list[list[int]], drafts: list[Draft], sampled: int = 4) -> int:
     """How many rows of a pass are not those of single passes, of a few nodes of each row and its root."""
-    context = target.open(texts, 140)
+    context = target.open(texts, 1 + max(map(len, drafts)))
     context.prefill()
     logits = context.forward(drafts).logits
     random, wrong = np.random.default_rng(len(texts)), 0
@@ -252,11 +252,11 @@ def test_a_model_that_cannot_is_refused_in_one_line(monkeypatch):
         sv.load("town-t5", invariant=True)
 
 
-def test_a_tree_too_large_is_refused_in_one_line():
-    context = model().open([TEXT[:10]], 200)
-    context.prefill()
-    with pytest.raises(ModelError, match="at most 128 nodes, and this draft has 140"):
-        context.forward(Draft([2] * 140, [-1] * 140))
+@pytest.mark.parametrize("length", [20, 120])
+def test_a_large_tree(length):
+    draft = tree(np.random.default_rng(length), 300)
+    assert parted(model(groups=3), [TEXT[:length]], [draft], 12) == 0
+    assert parted(model(), [TEXT[:length], TEXT[:90]], [draft, Draft.chain(TEXT[:5])], 8) == 0
 
 
 # ---------------------------------------------------------------- what is said of it
