@@ -91,7 +91,7 @@ def audit(
     seed: Seed = 0,
     threads: OneThread = 1,
     device: Device = "cpu",
-    dtype: Dtype = "float32",
+    dtype: Dtype = "auto",
     kernels: Kernels = None,
     invariant: Invariant = None,
     json: Json = None,

@@ -253,7 +253,7 @@ def bench_run(
     threads: Annotated[int | None, option("Threads on the CPU. Default: 1.", min=1)] = None,
     device: Annotated[str | None, option("cpu, cuda, cuda:1 or mps. Default: cpu.")] = None,
     dtype: Annotated[
-        str | None, option("float32, float16, bfloat16, float64 or auto. Default: float32.")
+        str | None, option("float32, float16, bfloat16, float64, stored or auto. Default: float32.")
     ] = None,
     untimed: Annotated[bool, option("Take no times, so that workers may share cores.", "--untimed")] = False,
     traces: Annotated[bool, option("Keep a trace of every row.", "--traces")] = False,

@@ -50,7 +50,7 @@ def calibrate(
     rounds: Annotated[int, option("How often each text is timed at each size.", min=1)] = 5,
     threads: Threads = None,
     device: Device = "cpu",
-    dtype: Dtype = "float32",
+    dtype: Dtype = "auto",
     kernels: Kernels = None,
     invariant: Invariant = None,
     revision: Revision = None,

@@ -15,8 +15,10 @@ from weakref import WeakKeyDictionary
 import torch
 
 from ..methods.base import Method
+from ..models.choices import large
 from ..models.protocols import Model
 from ..models.ranks import holding, whole
+from ..models.torch_model import TorchModel
 from ..trace.files import Record
 
 if TYPE_CHECKING:
@@ -154,7 +156,8 @@ def calibrate_options(model: Model, method: Method, drafter: Model | None = None
         options += ["--device", device]
     if device == "cpu":
         options += ["--threads", str(thread_count(model))]
-    options += [] if dtype == "float32" else ["--dtype", dtype]
+    chosen = isinstance(model, TorchModel) and large(model.net)  # where none is named
+    options += ["--dtype", dtype] if chosen or dtype != "float32" else []
     for p in method.parameters:
         if p.name != method.size and method.values[p.name] != p.default:
             options += ["--set", f"{p.name}={method.values[p.name]}"]

@@ -22,7 +22,7 @@ from transformers.utils import logging
 
 from specviz.draft import Draft
 from specviz.errors import ModelError, SpecvizError, install, one_line
-from specviz.models import diffusion_checkpoints, ranks
+from specviz.models import choices, diffusion_checkpoints, ranks
 from specviz.models.additions import ADDITION_FILES, Addition, load_addition, may_be_addition
 from specviz.models.diffusion import Diffusion
 from specviz.models.encoder_decoder import SERVED, TYPES, EncoderDecoder
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from specviz.models.protocols import AnyTokenizer, Net, Settings, Spec
 
 TESTED = ("llama", "mistral", "qwen2", "qwen3", "gemma", "gpt2")  # families whose scores our tests compare
+AUTO, STORED = "auto", "stored"
 DTYPES = {
     "float32": torch.float32,
     "float16": torch.float16,
@@ -63,7 +64,7 @@ def adopt(
         )
     if device is not None or dtype is not None:
         weights: torch.nn.Module = spec  # transformers' own `to` has no types
-        number = _dtype(dtype or "auto")
+        number = _dtype(STORED if dtype in (None, AUTO) else dtype)
         weights.to(
             device=_device(device) if device is not None else spec.device,
             dtype=number if isinstance(number, torch.dtype) else spec.dtype,
@@ -103,7 +104,8 @@ def fetch(
             raise
         raise no_room(name, target, sum(p.numel() * p.element_size() for p in net.parameters())) from None
     with _as_model_error(source, name):
-        return _model(net.eval().requires_grad_(False), words, name, kernels)
+        net = net.eval().requires_grad_(False)
+        return _model(net if device_map else _chosen(net, dtype), words, name, kernels)
 
 
 @contextmanager
@@ -123,7 +125,7 @@ def from_gguf(
     """A GGUF file's model on torch, its weights dequantised."""
     from specviz.models.gguf.reading import load_gguf
 
-    return load_gguf(path, _device(device), _dtype(dtype), name, kernels)
+    return load_gguf(path, _device(device), _dtype(dtype), name, kernels, fastest=dtype == AUTO)
 
 
 def fetch_split(text: str, dtype: str | torch.dtype, tokenizer: Words, revision: str | None) -> Model:
@@ -326,11 +328,21 @@ def _tokenizer(source: Words) -> AnyTokenizer:
 
 
 def _dtype(dtype: str | torch.dtype) -> torch.dtype | str:
-    if isinstance(dtype, torch.dtype) or dtype == "auto":
+    """A format, as transformers takes it: ``auto`` is that of the stored weights."""
+    if isinstance(dtype, torch.dtype):
         return dtype
+    if dtype == STORED:
+        return "auto"
+    if dtype == AUTO:  # see `_chosen`
+        return torch.float32
     if dtype not in DTYPES:
-        raise ModelError(f"no dtype {dtype!r}; choose one of {', '.join(DTYPES)} or auto")
+        raise ModelError(f"no dtype {dtype!r}; choose one of {', '.join(DTYPES)}, {STORED} or {AUTO}")
     return DTYPES[dtype]
+
+
+def _chosen(net: PreTrainedModel, dtype: str | torch.dtype) -> PreTrainedModel:
+    """The network, in the format that is fastest where none was named."""
+    return choices.convert(net) if dtype == AUTO else net
 
 
 def _device(device: str | torch.device) -> torch.device:

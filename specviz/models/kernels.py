@@ -17,13 +17,14 @@ import os
 import platform
 import time
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from statistics import median
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
 
 import torch
+from pydantic import BaseModel, ConfigDict
 from torch.utils.weak import WeakIdKeyDictionary
 
 from specviz.errors import ModelError, TraceError
@@ -44,6 +45,22 @@ SAMPLE = 96 << 20  # bytes of matrices that are timed: more than a cache holds
 ROUNDS = 5  # timed turns, after one of warm-up
 CALM = 1.5  # median over least time above which other work disturbed the measurement
 MOST = 0.7  # seconds after which no further turn begins
+
+
+class Measured(BaseModel):
+    """What `remembered` keeps."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Fastest(Measured):
+    """The least times of passes by layout and number of rows, and the layout that is fastest."""
+
+    milliseconds: dict[str, dict[int, float]]
+    fastest: Literal["plain", "transposed", "onednn"]
+
+
+Kept = TypeVar("Kept", bound=Measured)
 
 
 class Plain:
@@ -252,33 +269,66 @@ def _fastest(
     net: PreTrainedModel, groups: Iterable[Sequence[torch.nn.Linear]], possible: Sequence[str]
 ) -> str:
     """The layout whose passes over `ROWS` rows take the least time, as measured now or at an earlier load."""
-    where = {
+
+    def measured() -> tuple[Fastest, bool]:
+        times = measure(sample(([part.weight for part in group] for group in groups), SAMPLE), possible)
+        # Other work on the machine only ever adds time, so the least is what a layout needs.
+        least = {layout: {n: min(each) for n, each in by.items()} for layout, by in times.items()}
+        best = min(least, key=lambda layout: sum(least[layout].values()))
+        return Fastest.model_validate({"milliseconds": least, "fastest": best}), calm(times)
+
+    return remembered(Fastest, about(net) | {"layouts": list(possible)}, measured).fastest
+
+
+def about(net: PreTrainedModel) -> dict[str, object]:
+    """What a measurement of a model's products depends on."""
+    return {
         "machine": processor(),
+        "instructions": torch.backends.cpu.get_cpu_capability(),
         "torch": torch.__version__,
         "dtype": str(net.dtype).removeprefix("torch."),
         "shapes": sorted({tuple(p.shape) for p in net.parameters() if p.ndim == 2}),
         "parameters": sum(p.numel() for p in net.parameters()),
-        "layouts": list(possible),
     }
+
+
+def remembered(
+    kind: type[Kept], where: Mapping[str, object], measure: Callable[[], tuple[Kept, bool]]
+) -> Kept:
+    """What was measured on this machine, now or at an earlier load.
+
+    Parameters
+    ----------
+    kind : class of `Measured`
+    where : dict
+        What it depends on.
+    measure : callable
+        Returns what it measured, and whether that was undisturbed: only then is it kept for later loads.
+    """
     path = home() / "kernels" / f"{hashlib.sha256(json.dumps(where).encode()).hexdigest()[:16]}.json"
     with suppress(OSError, ValueError, KeyError, TypeError):
-        if (stored := json.loads(path.read_text(encoding="utf8"))["fastest"]) in possible:
-            return stored
-    sample, size = [], 0
-    for group in groups:
-        sample.append([part.weight for part in group])
-        size += sum(weight.numel() * weight.element_size() for weight in sample[-1])
-        if size >= SAMPLE:
-            break
-    times = measure(sample, possible)
-    # Other work on the machine only ever adds time, so the least is what a layout needs.
-    least = {layout: {n: min(each) for n, each in by.items()} for layout, by in times.items()}
-    best = min(least, key=lambda layout: sum(least[layout].values()))
-    disturbed = any(median(each) > CALM * min(each) for by in times.values() for each in by.values())
-    if not disturbed:
+        return kind.model_validate(json.loads(path.read_text(encoding="utf8"))["measured"])
+    result, undisturbed = measure()
+    if undisturbed:
         with suppress(TraceError):  # a cache that cannot be written costs the next load a second, no more
-            write_text(path, json.dumps(where | {"milliseconds": least, "fastest": best}), force=True)
-    return best
+            write_text(path, json.dumps({**where, "measured": result.model_dump()}), force=True)
+    return result
+
+
+def sample(groups: Iterable[list[torch.Tensor]], least: int) -> list[list[torch.Tensor]]:
+    """The first groups of matrices, of at least so many bytes in all where there are as many."""
+    chosen, size = [], 0
+    for group in groups:
+        chosen.append(group)
+        size += sum(weight.numel() * weight.element_size() for weight in group)
+        if size >= least:
+            break
+    return chosen
+
+
+def calm(times: Mapping[str, Mapping[int, Sequence[float]]]) -> bool:
+    """Whether no other work disturbed what `measure` returned."""
+    return all(median(each) <= CALM * min(each) for by in times.values() for each in by.values())
 
 
 @torch.inference_mode()

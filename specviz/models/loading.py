@@ -88,9 +88,11 @@ def load(
     device : str, default ``cpu``
         ``cpu``, ``cuda``, ``cuda:1`` or ``mps``. A GGUF file takes it as ``gpu_layers``: none of them for
         ``cpu``, else all.
-    dtype : str, default ``float32``
-        ``float32``, ``float16``, ``bfloat16``, ``float64``, or ``auto`` for that of the stored weights. A
-        GGUF file has its own.
+    dtype : str, default ``auto``
+        ``float32``, ``float16``, ``bfloat16``, ``float64``, ``stored`` for that of the stored weights, or
+        ``auto``: float32, but of a large Llama-family model on a CPU the faster of float32 and bfloat16 in
+        which its passes can be invariant, measured once. A model in memory keeps its own, and a GGUF file
+        on llama.cpp has its own.
     tokenizer : transformers tokenizer, folder or hub id, optional
         Default: the one beside the weights.
     revision : str, optional
@@ -118,7 +120,8 @@ def load(
     invariant : bool, optional
         Compute each row of a pass as it is computed alone, bit for bit (`specviz.models.ordered`): what is
         verified in one pass is then what is decoded token by token. On a CPU, for the Llama family on torch.
-        Default: where the environment variable SPECVIZ_INVARIANT is 1 and the model can.
+        Default: the environment variable SPECVIZ_INVARIANT (1 or 0) for models that can; else for large
+        models where it costs less than 10 %, measured once, and where ``auto`` chose bfloat16.
 
     Returns
     -------
@@ -150,9 +153,9 @@ def load(
         from specviz.models import fetching
 
         if tp_plan is not None:
-            model = fetching.fetch_split(str(spec), dtype or "float32", tokenizer, revision)
+            model = fetching.fetch_split(str(spec), dtype or "auto", tokenizer, revision)
         elif isinstance(spec, (str, Path)):
-            given = device or "cpu", dtype or "float32", tokenizer, revision, device_map, kernels
+            given = device or "cpu", dtype or "auto", tokenizer, revision, device_map, kernels
             model = fetching.fetch(str(spec), path, *given)
         else:
             model = fetching.adopt(spec, device, dtype, tokenizer, kernels)
@@ -162,9 +165,12 @@ def load(
                 f"{spec} cannot be invariant: only the Llama family on torch can; drop invariant"
             )
         model.make_invariant()
-    elif invariant is None and os.environ.get(VARIABLE) == "1" and hasattr(model, "make_invariant"):
-        with suppress(ModelError):  # the variable holds for every model that can
-            model.make_invariant()
+    elif invariant is None and model is not spec and hasattr(model, "make_invariant"):
+        from specviz.models import choices
+
+        if choices.unasked(model, dtype, os.environ.get(VARIABLE)):
+            with suppress(ModelError):  # the variable holds for every model that can
+                model.make_invariant()
     return model
 
 
@@ -193,7 +199,7 @@ def _gguf(
         _drop(message, threads=threads, gpu_layers=gpu_layers, context=context)
         from specviz.models.fetching import from_gguf
 
-        return from_gguf(path, device or "cpu", dtype or "float32", Path(name).stem, kernels)
+        return from_gguf(path, device or "cpu", dtype or "auto", Path(name).stem, kernels)
     message = "a GGUF file brings its own {0} to llama.cpp: drop {0}={1!r}, or set backend='torch'"
     usual = (None, "auto", "float32")
     _drop(message, **{k: v for k, v in (("dtype", dtype), ("kernels", kernels)) if v not in usual})

@@ -13,7 +13,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.cache_utils import Cache, CacheLayerMixin
 
 from specviz.errors import ModelError
-from specviz.models import attention, geometry, ordered, ranks
+from specviz.models import attention, choices, geometry, ranks
 from specviz.models import kernels as layouts
 from specviz.models.context import Context, PassInput, Spread, States, StorageShape, Store
 from specviz.models.llama import Llama, describes, groups
@@ -153,27 +153,15 @@ class Model(TorchModel):
             If that was not found to hold here, for this model, layout, format and number of threads.
         """
         if self._llama is None or self.device.type != "cpu":
-            fault = "passes on a GPU or through transformers' modules add in an order of their own"
-        elif not (rows := ordered.fixed_order(self.dim, torch.get_num_threads())):
-            fault = "torch's products over a head's width change their order with a pass's size here"
+            where = "on a GPU" if self.device.type != "cpu" else "through transformers' modules"
+            way = choices.Way(fault=f"passes {where} add in an order of their own")
         else:
-            fault = self._settled(rows)
-        if fault:
-            raise ModelError(f"{self.name} cannot be invariant: {fault}; load with invariant=False")
+            others = () if self._kernels else layouts.candidates(self.device, self.dtype)
+            way = choices.way(self, others)
+        if way.fault:
+            raise ModelError(f"{self.name} cannot be invariant: {way.fault}; load with invariant=False")
+        self.kernels, self._llama = way.layout, way.laid(self.net, self.layers)
         self.invariant, self._threads = True, torch.get_num_threads()
-
-    def _settled(self, rows: int) -> str:
-        """Lay the matrices so that no product depends on the number of rows; a line that says why not."""
-        others = () if self._kernels else layouts.candidates(self.device, self.dtype)
-        faults = []
-        for layout in dict.fromkeys((self.kernels, *others)):
-            llama = Llama(self.net, self.layers, layout, invariant=True)
-            llama.least_rows = rows
-            if not (fault := ordered.settle(llama.lines())):
-                self.kernels, self._llama = layout, llama
-                return ""
-            faults.append(f"with {layout} kernels {fault}")
-        return ", ".join(faults)
 
     @property
     def plain_function(self) -> Llama | None:

@@ -187,9 +187,7 @@ def _arrange(part: torch.Tensor, tail: Tail, order: torch.Tensor) -> None:
     last.copy_(last.gather(-1, order.expand(len(part), -1, -1)))
 
 
-def _blocks(
-    weights: torch.Tensor, values: torch.Tensor
-) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+def _blocks(weights: torch.Tensor, values: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     return zip(weights.split(BLOCK, 2), values.split(BLOCK, 1))
 
 

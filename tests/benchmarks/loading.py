@@ -24,7 +24,7 @@ STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 EVERY = 0.002  # seconds between two looks at the anonymous memory, of which Linux keeps no peak
 
 
-def loading(gigabytes: float = 1.2, shards: int = 5, dtype: str = "auto") -> dict[str, Any]:
+def loading(gigabytes: float = 1.2, shards: int = 5, dtype: str = "stored") -> dict[str, Any]:
     """Write a checkpoint, load it in a fresh process, and say what that process held.
 
     Parameters

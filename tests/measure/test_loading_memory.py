@@ -30,7 +30,7 @@ def test_the_checkpoint_is_one_of_its_family(small: None, tmp_path: Path) -> Non
     assert len(files) == 3
     assert sum(t.nbytes for t in held) == made["bytes"] >= 100_000
     assert (len(held), max(t.nbytes for t in held)) == (made["tensors"], made["largest"])
-    model = load(tmp_path / "synthetic", dtype="auto")
+    model = load(tmp_path / "synthetic", dtype="stored")
     assert (model.kind, str(model.dtype), 2 * model.parameters) == (
         "diffusion",
         "torch.bfloat16",
@@ -45,7 +45,7 @@ def test_the_figures(small: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert found["peak"] >= found["before"] > found["anonymous_before"] > 0
     assert found["anonymous_peak"] >= found["anonymous"] > 0
     assert found["resident_ratio"] * found["bytes"] == pytest.approx(found["peak"] - found["before"])
-    assert (found["shards"], found["dtype"]) == (2, "auto")
+    assert (found["shards"], found["dtype"]) == (2, "stored")
     assert not list(tmp_path.iterdir())
 
 

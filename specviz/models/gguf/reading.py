@@ -29,6 +29,7 @@ from transformers import (
 )
 
 from specviz.errors import ModelError, one_line
+from specviz.models import choices
 from specviz.models.gguf.header import Header, Tensor, read_header
 from specviz.models.gguf.tokenizer import ends, tokenizer
 from specviz.models.model import Model
@@ -80,6 +81,8 @@ def load_gguf(
     dtype: torch.dtype | str,
     name: str,
     kernels: str | None = None,
+    *,
+    fastest: bool = False,
 ) -> Model:
     """A GGUF file's model on torch.
 
@@ -89,6 +92,8 @@ def load_gguf(
     device : torch.device
     dtype : torch.dtype or ``auto``
         Of the dequantised weights; ``auto`` is float32.
+    fastest : bool
+        Convert them to the format in which the model is fastest (`specviz.models.choices`).
     name : str
         What the file is called. The model's name also says how its weights came.
     kernels : str, optional
@@ -123,7 +128,8 @@ def load_gguf(
     if not end:
         raise ModelError(f"{name} cannot be served: its vocabulary names no end token, so no text would end")
     net.generation_config = GenerationConfig(eos_token_id=end)
-    model = Model(net.eval().requires_grad_(False), words, name, kernels=kernels)
+    net = net.eval().requires_grad_(False)
+    model = Model(choices.convert(net) if fastest else net, words, name, kernels=kernels)
     model.path = path
     digest.update(words.backend_tokenizer.to_str().encode("utf8", "surrogatepass"))
     model.source = f"GGUF, {kind}" + (

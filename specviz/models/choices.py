@@ -1,0 +1,230 @@
+"""What a large model on a CPU is loaded as where nobody says: its number format, and whether it is invariant.
+
+Both are measured once on a machine and kept in a file. A model whose matrices fit into a cache is left in
+float32: its passes are not spent on reading them, and its texts should be the same on every machine.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from functools import cache
+from itertools import islice
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from specviz.draft import Draft
+from specviz.errors import ModelError
+from specviz.models import kernels, ordered
+from specviz.models.layers import Lines
+from specviz.models.llama import Llama, describes, groups
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from specviz.models.llama import Net
+    from specviz.models.model import Model
+
+COST = 1.10  # of an invariant pass over another one, above which a model is not made invariant unasked
+NODES = (0, 8)  # of the drafts that the cost is measured with: one row, and nine
+LENGTH = 128  # tokens before them
+ROUNDS = 9  # timed turns, after one of warm-up
+
+
+class Way(kernels.Measured):
+    """How a model's passes are made invariant on a machine.
+
+    Attributes
+    ----------
+    fault : str
+        Why they cannot be; empty if they can.
+    layout : str
+        How the matrices lie.
+    rows : int
+        Least rows of attention's products.
+    cuts : list of (int, int)
+        For each of `Llama.lines`, what its `cut` takes.
+    """
+
+    fault: str
+    layout: str = ""
+    rows: int = 0
+    cuts: list[tuple[int, int]] = []
+
+    def laid(self, net: Net, layers: int) -> Llama:
+        """The plain function of a model's first layers."""
+        llama = Llama(net, layers, self.layout, invariant=True)
+        llama.least_rows = self.rows
+        for line, cut in zip(llama.lines(), self.cuts):
+            line.cut(*cut)
+        return llama
+
+
+class Format(kernels.Measured):
+    """The least times of passes over 1, 5 and 9 tokens together by format, and which is taken.
+
+    Attributes
+    ----------
+    invariant : bool
+        Whether a pass in bfloat16 can be.
+    """
+
+    milliseconds: dict[str, float]
+    invariant: bool
+    fastest: str
+
+
+class Cost(kernels.Measured):
+    """The time of an invariant pass over another one's; None where there is none, and why."""
+
+    cost: float | None = None
+    fault: str = ""
+
+
+def way(model: Model, others: Sequence[str]) -> Way:
+    """How a model's passes are made invariant, by its own layout or one of the others.
+
+    Of a large model it is tried once on a machine, and kept in a file.
+    """
+
+    def tried() -> tuple[Way, bool]:
+        return _tried(model, others), True
+
+    where = {"choice": "way", "layers": model.layers, "threads": torch.get_num_threads()}
+    where |= {"layouts": [model.kernels, *others], **kernels.about(model.net)}
+    return kernels.remembered(Way, where, tried) if large(model.net) else tried()[0]
+
+
+def _tried(model: Model, others: Sequence[str]) -> Way:
+    if not (rows := ordered.fixed_order(model.dim, torch.get_num_threads())):
+        return Way(fault="torch's products over a head's width change their order with a pass's size here")
+    faults = []
+    for layout in dict.fromkeys((model.kernels, *others)):
+        lines = list(Llama(model.net, model.layers, layout, invariant=True).lines())
+        if not (fault := ordered.settle(lines)):
+            cuts = [(line.pieces, line.least) for line in lines]
+            return Way(fault="", layout=layout, rows=rows, cuts=cuts)
+        faults.append(f"with {layout} kernels {fault}")
+    return Way(fault=", ".join(faults))
+
+
+def convert(net: PreTrainedModel) -> PreTrainedModel:
+    """A network in float32, converted to the format in which it is fastest and can be invariant.
+
+    That is bfloat16 where the processor computes in it, the model is large and of the Llama family, and its
+    products take less time so; else float32.
+    """
+    if large(net) and _native() and describes(net) and _format(net) != net.dtype:
+        weights: torch.nn.Module = net  # transformers' own `to` has no types
+        weights.to(torch.bfloat16)
+    return net
+
+
+def _format(net: PreTrainedModel) -> torch.dtype:
+    formats = (torch.float32, torch.bfloat16)
+    # In either format more than a cache holds.
+    sample = kernels.sample(([part.weight for part in group] for group in groups(net)), 2 * kernels.SAMPLE)
+
+    def measured() -> tuple[Format, bool]:
+        least, calm = {}, True
+        for dtype in formats:
+            matrices = [[weight.to(dtype) for weight in group] for group in sample]
+            times = kernels.measure(matrices, kernels.candidates(net.device, dtype))
+            least[str(dtype)] = min(sum(min(each) for each in by.values()) for by in times.values())
+            calm = calm and kernels.calm(times)
+        settled = _settles(net, torch.bfloat16)
+        fastest = min(least, key=least.__getitem__) if settled else str(formats[0])
+        return Format(milliseconds=least, invariant=settled, fastest=fastest), calm
+
+    kept = kernels.remembered(Format, {"choice": "format", **kernels.about(net)}, measured)
+    return next((dtype for dtype in formats if str(dtype) == kept.fastest), net.dtype)
+
+
+def unasked(model: Model, dtype: object, variable: str | None) -> bool:
+    """Whether to make a model invariant that nobody said it of.
+
+    Parameters
+    ----------
+    dtype : str, torch.dtype or None
+        What its format was asked to be.
+    variable : str or None
+        SPECVIZ_INVARIANT.
+    """
+    if variable in ("0", "1"):
+        return variable == "1"
+    if model.plain_function is None or not large(model.net):
+        return False
+    return (dtype in (None, "auto") and model.dtype == torch.bfloat16) or _cheap(model)
+
+
+def _cheap(model: Model) -> bool:
+    """Whether a model's passes can be invariant here for at most `COST`."""
+    where = {"choice": "invariant", **kernels.about(model.net), "layout": model.kernels}
+
+    def measured() -> tuple[Cost, bool]:
+        twin = type(model)(model.net, model.tokenizer, model.name, kernels=model.kernels)
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)  # so that the choice, and with it the text, is the same on any number
+        try:
+            twin.make_invariant()
+        except ModelError as error:
+            return Cost(fault=str(error)), True
+        else:
+            times = [_times(model, twin, nodes) for nodes in NODES]
+            cost = max(min(slow) / min(fast) for fast, slow in times)
+            calm = all(np.median(each) <= kernels.CALM * min(each) for both in times for each in both)
+            return Cost(cost=cost), bool(calm)
+        finally:
+            torch.set_num_threads(threads)
+
+    cost = kernels.remembered(Cost, where, measured).cost
+    return cost is not None and cost <= COST
+
+
+def _times(model: Model, twin: Model, nodes: int) -> tuple[list[float], list[float]]:
+    """Seconds of passes of both models over the same text and draft, in turns."""
+    ids = np.random.default_rng(0).integers(0, model.vocabulary, LENGTH + nodes).tolist()
+    draft = Draft.chain(ids[LENGTH:]) if nodes else Draft.empty()
+    contexts = []
+    for each in (model, twin):
+        contexts.append(each.open([ids[:LENGTH]], nodes + 1))
+        contexts[-1].prefill()
+    spent: tuple[list[float], list[float]] = ([], [])
+    for turn in range(1 + ROUNDS):
+        for times, context in zip(spent, contexts):
+            begin = time.perf_counter()
+            context.forward(draft)
+            if turn:
+                times.append(time.perf_counter() - begin)
+            context.rewind(LENGTH)
+    return spent
+
+
+def large(net: torch.nn.Module) -> bool:
+    """Whether a model lies on the CPU and its parameters do not fit into a cache."""
+    on_cpu = [p for p in net.parameters() if p.device.type == "cpu"]
+    return sum(p.numel() * p.element_size() for p in on_cpu) > kernels.SAMPLE
+
+
+@cache
+def _native() -> bool:
+    """Whether the processor has instructions for bfloat16."""
+    return any(has is True for name, has in torch.cpu.get_capabilities().items() if "bf16" in name)
+
+
+def _settles(net: PreTrainedModel, dtype: torch.dtype) -> bool:
+    """Whether one layer's products, and the head's, can keep their order in a format."""
+    some = [*islice(groups(net), 4), (net.lm_head,)]
+
+    def converted(part: torch.nn.Linear) -> torch.nn.Linear:
+        copy = torch.nn.Linear(1, 1, bias=False, device="meta")
+        copy.weight = torch.nn.Parameter(part.weight.detach().to(dtype), requires_grad=False)
+        return copy
+
+    copies = [[converted(part) for part in group] for group in some]
+    return any(
+        not ordered.settle(Lines(*group, layout=layout, invariant=True) for group in copies)
+        for layout in kernels.candidates(net.device, dtype)
+    )

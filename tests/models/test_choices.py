@@ -1,0 +1,109 @@
+"""What a large model is loaded as where nobody says: measured once, kept, and refused by no one."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import specviz as sv
+from specviz.models import choices, kernels
+
+
+@pytest.fixture(autouse=True)
+def unmeasured(monkeypatch, tmp_path):
+    """A machine on which nothing was measured yet, and whose cache holds no bundled model."""
+    monkeypatch.delenv("SPECVIZ_INVARIANT")
+    monkeypatch.setenv("SPECVIZ_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(kernels, "SAMPLE", 1 << 10)
+    if not choices.way(sv.load("town", invariant=False), kernels.LAYOUTS).layout:
+        pytest.skip("no product of this machine keeps its order")
+
+
+def cost(monkeypatch, seconds):
+    """Let an invariant pass take so long, another one 1 s."""
+    monkeypatch.setattr(choices, "_times", lambda *given: ([1.0, 1.0], [seconds, seconds]))
+
+
+def forbid(monkeypatch, name):
+    def refuse(*given):
+        raise AssertionError(f"{name} measured again")
+
+    monkeypatch.setattr(choices, name, refuse)
+
+
+@pytest.mark.parametrize(("seconds", "made"), [(1.09, True), (1.11, False)])
+def test_a_model_is_invariant_where_that_is_cheap(seconds, made, monkeypatch):
+    cost(monkeypatch, seconds)
+    assert sv.load("town").invariant is made
+    forbid(monkeypatch, "_times")
+    forbid(monkeypatch, "_tried")
+    assert sv.load("town").invariant is made
+    assert not sv.load("town", invariant=False).invariant
+
+
+def test_the_variable_and_the_size_of_a_model_come_first(monkeypatch):
+    forbid(monkeypatch, "_times")
+    monkeypatch.setenv("SPECVIZ_INVARIANT", "0")
+    assert not sv.load("town").invariant
+    monkeypatch.setenv("SPECVIZ_INVARIANT", "1")
+    assert sv.load("town").invariant
+    monkeypatch.delenv("SPECVIZ_INVARIANT")
+    monkeypatch.setattr(kernels, "SAMPLE", 1 << 30)
+    model = sv.load("town")
+    assert not model.invariant
+    assert model.dtype == torch.float32
+    assert not sv.load("town-t5").invariant
+
+
+def test_a_model_given_in_memory_stays_as_it_is(monkeypatch):
+    cost(monkeypatch, 1.0)
+    model = sv.load("town", invariant=False)
+    assert not sv.load(model).invariant
+
+
+def test_a_cost_measured_beside_other_work_is_not_kept(monkeypatch):
+    monkeypatch.setattr(choices, "_times", lambda *given: ([1.0, 9.0, 9.0], [1.2, 1.2, 1.2]))
+    assert not sv.load("town").invariant
+    cost(monkeypatch, 1.0)
+    assert sv.load("town").invariant
+
+
+def faster(monkeypatch, dtype):
+    """Let products in one format take less time, on a processor with instructions for bfloat16."""
+
+    def measure(matrices, layouts, rows=kernels.ROWS):
+        time = 1.0 if matrices[0][0].dtype == dtype else 2.0
+        return {layout: {n: [time, time] for n in rows} for layout in layouts}
+
+    monkeypatch.setattr(choices, "_native", lambda: True)
+    monkeypatch.setattr(kernels, "measure", measure)
+
+
+@pytest.mark.parametrize("asked", [None, "auto"])
+def test_the_faster_format_is_taken_and_made_exact(asked, monkeypatch):
+    faster(monkeypatch, torch.bfloat16)
+    cost(monkeypatch, 3.0)  # in bfloat16 texts would part without, so the cost does not count
+    model = sv.load("town", dtype=asked)
+    assert model.dtype == torch.bfloat16
+    assert model.invariant
+    assert sv.load("town", dtype="float32").dtype == torch.float32
+    assert not sv.load("town", dtype="bfloat16").invariant
+    trace = sv.generate(model, "A walk by the sea", method="prompt_lookup", max_new_tokens=24)
+    own = sv.generate(model, "A walk by the sea", method="autoregressive", max_new_tokens=24)
+    assert trace.texts == own.texts
+    assert trace.run["exactness"] == "exact"
+
+
+def test_a_format_whose_passes_cannot_be_invariant_is_not_taken(monkeypatch):
+    faster(monkeypatch, torch.bfloat16)
+    monkeypatch.setattr(choices, "_settles", lambda *given: False)
+    assert sv.load("town").dtype == torch.float32
+
+
+def test_float32_stays_where_it_is_faster_or_the_processor_has_nothing_else(monkeypatch):
+    faster(monkeypatch, torch.float32)
+    assert sv.load("town", invariant=False).dtype == torch.float32
+    faster(monkeypatch, torch.bfloat16)
+    monkeypatch.setattr(choices, "_native", lambda: False)
+    assert sv.load("town", invariant=False).dtype == torch.float32
+    assert sv.load("town-t5").dtype == torch.float32
