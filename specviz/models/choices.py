@@ -44,14 +44,14 @@ class Way(kernels.Measured):
         How the matrices lie.
     rows : int
         Least rows of attention's products.
-    cuts : list of (int, int)
+    cuts : tuple of (int, int)
         For each of `Llama.lines`, what its `cut` takes.
     """
 
     fault: str
     layout: str = ""
     rows: int = 0
-    cuts: list[tuple[int, int]] = []
+    cuts: tuple[tuple[int, int], ...] = ()
 
     def laid(self, net: Net, layers: int) -> Llama:
         """The plain function of a model's first layers."""
@@ -104,7 +104,7 @@ def _tried(model: Model, others: Sequence[str]) -> Way:
     for layout in dict.fromkeys((model.kernels, *others)):
         lines = list(Llama(model.net, model.layers, layout, invariant=True).lines())
         if not (fault := ordered.settle(lines)):
-            cuts = [(line.pieces, line.least) for line in lines]
+            cuts = tuple((line.pieces, line.least) for line in lines)
             return Way(fault="", layout=layout, rows=rows, cuts=cuts)
         faults.append(f"with {layout} kernels {fault}")
     return Way(fault=", ".join(faults))

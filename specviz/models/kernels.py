@@ -35,7 +35,10 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 PLAIN, TRANSPOSED, ONEDNN = "plain", "transposed", "onednn"
-LAYOUTS = (PLAIN, TRANSPOSED, ONEDNN)
+LAYOUTS = (PLAIN, TRANSPOSED, ONEDNN)  # of the same numbers
+INT8, INT4 = "int8", "int4"
+WHOLE_NUMBERS = (INT8, INT4)  # which change the model, so that they are taken by name alone
+GROUP = 32  # weights that share a scale in four bits
 AUTO = "auto"
 VARIABLE = "SPECVIZ_KERNELS"
 FORMATS = (torch.float32, torch.bfloat16, torch.float16)  # that are laid out anew
@@ -118,10 +121,73 @@ class OneDNN:
         return self(x).add_(to)
 
 
-KINDS: dict[str, type[Plain] | type[Transposed] | type[OneDNN]] = {
+class Int8:
+    """The matrices as one, in whole numbers of eight bits with a scale for each output."""
+
+    def __init__(self, weights: Sequence[torch.Tensor]) -> None:
+        whole = torch.cat(list(weights)).float()
+        scale = (whole.abs().amax(1) / 127).clamp_min(torch.finfo(torch.float32).tiny)
+        self.matrix = whole.div_(scale[:, None]).round_().to(torch.int8)
+        self.scale = scale.to(weights[0].dtype)
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.ops.aten._weight_int8pack_mm(x.contiguous(), self.matrix, self.scale)
+
+    def add(self, x: torch.Tensor, to: torch.Tensor) -> torch.Tensor:
+        return self(x).add_(to)
+
+
+class Int4:
+    """The matrices as one, in the four-bit numbers that their file held (see `four_bits`)."""
+
+    def __init__(self, weights: Sequence[torch.Tensor]) -> None:
+        bits = [bits for weight in weights if (bits := four_bits(weight))]
+        numbers, scales, lows = (torch.cat(each) for each in zip(*bits, strict=True))
+        self.matrix = torch.ops.aten._convert_weight_to_int4pack_for_cpu(numbers.flatten(1), 1)
+        # The operator takes a number q for scale * (q - 8) + zero.
+        pairs = torch.stack((scales, lows + 8 * scales), -1)[:, :, 0]
+        self.scales = pairs.transpose(0, 1).to(weights[0].dtype).contiguous()
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.ops.aten._weight_int4pack_mm_for_cpu(x.contiguous(), self.matrix, GROUP, self.scales)
+
+    def add(self, x: torch.Tensor, to: torch.Tensor) -> torch.Tensor:
+        return self(x).add_(to)
+
+
+def four_bits(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None:
+    """The numbers from 0 to 15 of a matrix held in four bits, and each group's scale and least value.
+
+    GGUF's Q4_1 holds groups of 32 from the least value to the greatest, Q4_0 from the one of greatest size,
+    which is -8, on. None for a matrix that is not of this kind, or whose shape torch's product does not take.
+
+    Parameters
+    ----------
+    weight : tensor [out, in]
+
+    Returns
+    -------
+    tuple of tensor [out, in / 32, 32], [out, in / 32, 1], [out, in / 32, 1]
+    """
+    if weight.shape[0] % 16 or weight.shape[1] % GROUP:
+        return None
+    groups = weight.detach().float().unflatten(1, (-1, GROUP))
+    lows, highs = groups.amin(-1, keepdim=True), groups.amax(-1, keepdim=True)
+    eighth = torch.where(highs > -lows, highs, lows) / -8
+    bound = 3 * torch.finfo(weight.dtype).eps * groups.abs().amax(-1, keepdim=True)
+    for scales, least in (((highs - lows) / 15, lows), (eighth, -8 * eighth)):
+        numbers = ((groups - least) / torch.where(scales == 0, 1, scales)).round_().clamp_(0, 15)
+        if bool(((numbers * scales + least) - groups).abs().le(bound).all()):
+            return numbers.int(), scales, least
+    return None
+
+
+KINDS: dict[str, type[Plain] | type[Transposed] | type[OneDNN] | type[Int8] | type[Int4]] = {
     PLAIN: Plain,
     TRANSPOSED: Transposed,
     ONEDNN: OneDNN,
+    INT8: Int8,
+    INT4: Int4,
 }
 
 
@@ -161,12 +227,14 @@ _laid: WeakIdKeyDictionary = WeakIdKeyDictionary()
 _chosen: WeakIdKeyDictionary = WeakIdKeyDictionary()  # by model: where it was measured, and the fastest
 
 
-def lay(weights: Sequence[torch.Tensor], layout: str) -> Plain | Transposed | OneDNN:
+def lay(weights: Sequence[torch.Tensor], layout: str) -> Product:
     """The product with weights [out, in] that read the same input, in a layout; shared while they stay.
+
+    With ``int4`` matrices that did not come in four bits lie in eight.
 
     Returns
     -------
-    Plain, Transposed or OneDNN
+    Product
         Called with x [rows, in] it gives all outputs side by side, [rows, out]; ``add(x, to)`` adds a single
         matrix's to `to`.
     """
@@ -176,6 +244,8 @@ def lay(weights: Sequence[torch.Tensor], layout: str) -> Plain | Transposed | On
     shelf = _laid.setdefault(weights[0], weakref.WeakValueDictionary())
     product = shelf.get(key)
     if product is None:
+        if layout == INT4 and not all(four_bits(weight) for weight in weights):
+            layout = INT8
         product = shelf[key] = KINDS[layout]([weight.detach() for weight in weights])
     return product
 
@@ -186,8 +256,8 @@ def choose(layout_name: str | None, net: PreTrainedModel, groups: Iterable[Seque
     Parameters
     ----------
     layout_name : str or None
-        One of `LAYOUTS`; ``auto`` and None leave it to the variable ``SPECVIZ_KERNELS``, then to a
-        measurement.
+        One of `LAYOUTS` or `WHOLE_NUMBERS`; ``auto`` and None leave it to the variable ``SPECVIZ_KERNELS``,
+        then to a measurement.
     net : transformers model
         On its device, in its format.
     groups : iterable of sequences of linear layers
@@ -200,6 +270,9 @@ def choose(layout_name: str | None, net: PreTrainedModel, groups: Iterable[Seque
     """
     layout_name = check(layout_name)
     possible = candidates(net.device, net.dtype)
+    if layout_name in WHOLE_NUMBERS:
+        _check_whole_numbers(layout_name, net, groups)
+        return layout_name
     if layout_name is None and (pinned := check(os.environ.get(VARIABLE), VARIABLE)):
         return pinned if pinned in possible else PLAIN  # it holds for every model, this one's format or not
     if layout_name:
@@ -226,9 +299,45 @@ def check(layout_name: str | None, name: str = "kernels") -> str | None:
     """
     if layout_name in (None, "", AUTO):
         return None
-    if layout_name not in LAYOUTS:
-        raise ModelError(f"{name} is {AUTO}, {', '.join(LAYOUTS)}; got {layout_name!r}")
+    names = LAYOUTS if name == VARIABLE else (*LAYOUTS, *WHOLE_NUMBERS)
+    if layout_name not in names:
+        raise ModelError(f"{name} is {AUTO}, {', '.join(names)}; got {layout_name!r}")
     return layout_name
+
+
+def _check_whole_numbers(
+    layout_name: str, net: PreTrainedModel, groups: Iterable[Sequence[torch.nn.Linear]]
+) -> None:
+    """Check that a model's matrices can be held in whole numbers here."""
+    if net.device.type != "cpu" or net.dtype != torch.bfloat16:
+        here = f"{str(net.dtype).removeprefix('torch.')} on {net.device}"
+        raise ModelError(f"kernels={layout_name!r} computes in bfloat16 on a CPU; this model is in {here}")
+    if not _multiplies_whole_numbers():
+        raise ModelError(f"torch has no products for kernels={layout_name!r} on this machine: leave it out")
+    if layout_name == INT4 and not any(four_bits(part.weight) for group in groups for part in group):
+        raise ModelError(
+            "kernels='int4' serves weights that came in four bits (a GGUF file of type Q4_0 or Q4_1), and "
+            "this model's did not: take 'int8'"
+        )
+
+
+@cache
+def _multiplies_whole_numbers() -> bool:
+    """Whether torch's products with weights in eight and four bits are there and compute a product."""
+    torch_state = torch.random.get_rng_state()
+    try:
+        x, whole = torch.randn(5, 64).bfloat16(), torch.randint(0, 16, (32, 2, 32)).bfloat16()
+        whole[..., 0], whole[..., 1] = 0, 15
+        weight = whole.flatten(1)
+        want = x.double() @ weight.double().t()
+        bound = 5e-2 * float(want.abs().max())
+        with torch.inference_mode():
+            results = (Int8([weight])(x), Int4([weight])(x))
+        return all(bool((got.double() - want).abs().max() <= bound) for got in results)
+    except (AttributeError, RuntimeError, NotImplementedError, TypeError):
+        return False
+    finally:
+        torch.random.set_rng_state(torch_state)
 
 
 def candidates(device: torch.device, dtype: torch.dtype) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from transformers.activations import ACT2FN
 
 from specviz.models.attention import attend
-from specviz.models.kernels import LEAST, ONEDNN, PLAIN, Pieces, Product, lay
+from specviz.models.kernels import PLAIN, Pieces, Product, lay
 from specviz.models.ranks import here, whole
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class Lines:
 
     def __init__(self, *parts: torch.nn.Linear, layout: str, invariant: bool = False) -> None:
         self.layout, self.invariant = layout, invariant
-        self.pieces, self.least = 1, LEAST
+        self.pieces, self.least = 1, 1
         self.weights = [whole(part.weight.detach()) for part in parts]
         # A matrix that is laid out is shared by all who read the parameter; one in shards is only gathered.
         own = self.weights if layout == PLAIN else [part.weight for part in parts]
@@ -81,7 +81,7 @@ class Lines:
         if rows > MOST_ROWS:
             y = torch.cat([self._in_order(part) for part in x.split(MOST_ROWS)])
             return y if to is None else y.add_(to)
-        if rows < self.least and (self.layout != ONEDNN or self.least > LEAST):  # oneDNN's pads by itself
+        if rows < self.least:
             x = F.pad(x, (0, 0, 0, self.least - rows))
         y = self.product(x)[:rows]
         return y if to is None else y.add_(to)

@@ -114,9 +114,11 @@ def load(
     backend : {"torch", "llama.cpp"}, optional
         What runs a GGUF file. Default: llama.cpp for ``gguf:``, torch for a downloaded name. On torch the
         weights of a Llama-family file are dequantised, and the model's name says so.
-    kernels : {"auto", "plain", "transposed", "onednn"}, optional
+    kernels : {"auto", "plain", "transposed", "onednn", "int8", "int4"}, optional
         How the matrices lie in memory on torch (`specviz.models.kernels`): the choice changes speed and the
         last digits. Default: the environment variable SPECVIZ_KERNELS, else the fastest here, measured once.
+        ``int8`` rounds the weights to eight bits; ``int4`` keeps those that came in four, and rounds the
+        others to eight. Both compute in bfloat16 on a CPU.
     invariant : bool, optional
         Compute each row of a pass as it is computed alone, bit for bit (`specviz.models.ordered`): what is
         verified in one pass is then what is decoded token by token. On a CPU, for the Llama family on torch.
@@ -136,6 +138,8 @@ def load(
         safetensors weights are read.
     """
     _check_spread(spec, device, device_map, tp_plan)
+    if kernels in ("int8", "int4") and dtype in (None, "auto"):
+        dtype = "bfloat16"  # the one that they compute in
     if hasattr(spec, "open") and hasattr(spec, "encode") and not isinstance(spec, Path):
         model: Any = spec
     elif isinstance(spec, str) and _is_gguf(spec):

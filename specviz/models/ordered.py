@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 BLOCK = 64  # positions whose values are added in one product
 ROWS = (8, 16, 32)  # least rows of attention's products, tried in turn: below, another kernel may serve
 LINES = 384  # of a long pass that are computed at once
-# Pieces of the input and least rows that a product is tried with, cheapest first.
-WAYS = ((1, 4), (1, 8), (2, 4), (3, 4), (4, 4), (1, 16), (2, 16), (4, 16))
+# Pieces of the input and least rows that a product is tried with, cheapest first. Some pad by themselves.
+WAYS = ((1, 1), (1, 4), (1, 8), (2, 4), (3, 4), (4, 4), (1, 16), (2, 16), (4, 16))
 _tried_products: dict[tuple[object, ...], bool] = {}  # see `keeps`
 MOST_NODES = 128  # of a draft whose values are added in common: a longer product may change its order
 LENGTHS = (1, 40, BLOCK, 150, 700, 5000)  # of texts after which attention is tried

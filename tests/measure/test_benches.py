@@ -268,7 +268,8 @@ def test_passes(pair):
     kinds = {"float32": torch.float32, "bfloat16": torch.bfloat16}
     cpu = torch.device("cpu")  # one without AVX-512 packs no bfloat16
     ordinary = {(layout, kind) for layout, kind in forms if not layout.endswith(passes.INVARIANT)}
-    assert ordinary == {(layout, kind) for kind in kinds for layout in kernels.candidates(cpu, kinds[kind])}
+    layouts = {(layout, kind) for kind in kinds for layout in kernels.candidates(cpu, kinds[kind])}
+    assert ordinary == layouts | {("packed", "int8")}  # its weights never were in four bits
     assert len(forms - ordinary) <= len(kinds)  # where torch's products allow it
     plain = [
         r for r in data["rows"] if (r["model"], r["layout"], r["format"]) == ("target", "plain", "float32")

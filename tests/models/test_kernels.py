@@ -56,6 +56,74 @@ def test_a_layout_computes_the_product(layout: str, dtype: torch.dtype) -> None:
             assert torch.equal(to, kept)  # what is added to is left alone
 
 
+def of_four_bits(kind: str, outputs: int, inputs: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """A matrix as a GGUF file of a type holds it, and its numbers from 0 to 15."""
+    numbers = torch.randint(0, 16, (outputs, inputs // 32, 32))
+    numbers[..., 0] = 0  # the end of its range that each group holds
+    scales = torch.rand(outputs, inputs // 32, 1).half().float() + 0.01
+    if kind == "Q4_1":
+        numbers[..., 1] = 15
+        weight = numbers * scales + torch.randn(scales.shape).half().float()
+    else:
+        weight = (numbers - 8) * scales * torch.where(torch.rand(scales.shape) < 0.5, -1, 1)
+    return weight.flatten(1), numbers.flatten(1)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("kind", ["Q4_0", "Q4_1"])
+def test_the_numbers_of_a_four_bit_file_come_back(kind: str, dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    weight, numbers = of_four_bits(kind, 32, 96)
+    weight[:16, :32] = 0  # a group without any
+    numbers[:16, :32] = 0 if kind == "Q4_1" else 8
+    got = kernels.four_bits(weight.to(dtype))
+    assert got is not None
+    assert torch.equal(got[0].flatten(1)[16:], numbers[16:].int())
+    back = (got[0] * got[1] + got[2]).flatten(1)
+    assert (back - weight).abs().max() <= 2 * torch.finfo(dtype).eps * weight.abs().max()
+
+
+@pytest.mark.parametrize("matrix", [torch.randn(32, 96), torch.zeros(24, 96), torch.zeros(32, 40)])
+def test_other_matrices_are_not_taken_for_four_bits(matrix: torch.Tensor) -> None:
+    assert kernels.four_bits(matrix) is None
+    assert kernels.four_bits(matrix.bfloat16()) is None
+
+
+@pytest.mark.parametrize("layout", kernels.WHOLE_NUMBERS)
+def test_products_with_whole_numbers(layout: str) -> None:
+    torch.manual_seed(0)
+    parts = [of_four_bits("Q4_1", outputs, 64)[0].bfloat16() for outputs in (32, 16)]
+    both, one = kernels.lay(parts, layout), kernels.lay(parts[:1], layout)
+    assert isinstance(both, kernels.Int4 if layout == kernels.INT4 else kernels.Int8)
+    x, to = torch.randn(9, 64).bfloat16(), torch.randn(9, 32).bfloat16()
+    want = x.double() @ torch.cat(parts).double().t()
+    assert (both(x).double() - want).abs().max() <= 2e-2 * want.abs().max()
+    assert (one.add(x, to).double() - want[:, :32] - to.double()).abs().max() <= 3e-2 * want.abs().max()
+    if layout == kernels.INT4:  # what was not held in four bits is held in eight
+        assert isinstance(kernels.lay([torch.randn(32, 64).bfloat16()], layout), kernels.Int8)
+
+
+def test_whole_numbers_are_taken_by_name_where_they_can_be(monkeypatch) -> None:
+    with pytest.raises(ModelError, match="computes in bfloat16 on a CPU; this model is in float32"):
+        specviz.load("town", dtype="float32", kernels="int8")
+    with pytest.raises(ModelError, match=r"came in four bits .* take 'int8'"):
+        specviz.load("town", kernels="int4")
+    model = specviz.load("town", kernels="int8")
+    assert (model.dtype, model.kernels) == (torch.bfloat16, "int8")
+    traces = [
+        specviz.generate(model, PROMPTS[0], method, max_new_tokens=16)
+        for method in ("autoregressive", "unispec")
+    ]
+    assert traces[1].run["backend"]["kernels"] == "int8"
+    assert len(trace_tokens(traces[0], 0)) == len(trace_tokens(traces[1], 0))
+    monkeypatch.setattr(kernels, "_multiplies_whole_numbers", lambda: False)
+    with pytest.raises(ModelError, match="no products for kernels='int8' on this machine"):
+        specviz.load("town", kernels="int8")
+    monkeypatch.setenv(kernels.VARIABLE, "int8")
+    with pytest.raises(ModelError, match="SPECVIZ_KERNELS is auto, plain, transposed, onednn; got 'int8'"):
+        specviz.load("town")
+
+
 def test_few_rows_are_those_of_a_padded_pass() -> None:
     torch.manual_seed(0)
     product = kernels.lay([torch.randn(96, 64)], "onednn")

@@ -33,6 +33,8 @@ NOTES = [
     "reading the weights costs more than computing with them, and then grows.",
     "Layouts: plain is torch's own product; transposed, one buffer whose rows are the inputs; onednn, "
     "oneDNN's blocked one. The figures are this model's on this machine.",
+    "int8 and int4 are weights rounded to whole numbers, which makes another model of it; they compute in "
+    "bfloat16. int4 is there for weights that came so.",
 ]
 INVARIANT = ", invariant"  # behind the layout's name
 # Of an invariant pass over the fastest other one in the same format.
@@ -157,6 +159,10 @@ def variants(model: Model) -> dict[tuple[str, str], Any]:
         for layout in kernels.candidates(net.device, dtype):
             label = layout, str(dtype).removeprefix("torch.")
             made[label] = model if label == own else Causal(net, model.tokenizer, model.name, kernels=layout)
+        for layout in kernels.WHOLE_NUMBERS:
+            with suppress(ModelError):  # in bfloat16 alone, and int4 where the weights came so
+                whole = Causal(net, model.tokenizer, model.name, kernels=layout)
+                made.setdefault(_label(whole), whole)
         again = Causal(net, model.tokenizer, model.name, kernels=None)
         with suppress(ModelError):  # where torch's products do not allow it
             again.make_invariant()
@@ -165,9 +171,11 @@ def variants(model: Model) -> dict[tuple[str, str], Any]:
 
 
 def _label(model: Any) -> tuple[str, str]:
-    """A model's layout and number format."""
-    layout = getattr(model, "kernels", "–") + INVARIANT * getattr(model, "invariant", False)
-    return layout, str(model.dtype).removeprefix("torch.")
+    """A model's layout, and the number format of its weights."""
+    layout, number = getattr(model, "kernels", "–"), str(model.dtype).removeprefix("torch.")
+    if layout in kernels.WHOLE_NUMBERS:
+        layout, number = "packed", layout
+    return layout + INVARIANT * getattr(model, "invariant", False), number
 
 
 def bench(
@@ -217,7 +225,9 @@ def _cost(model: Model, rows: list[Row]) -> list[Bar]:
     for g, limit in COST.items() if model.name.split(" ")[0] in BARS else ():
         times = {row["layout"]: row["median"] for row in mine if row["g"] == g}
         ordinary = [time for layout, time in times.items() if not layout.endswith(INVARIANT)]
-        for layout in times.keys() - {name for name in times if not name.endswith(INVARIANT)}:
+        for layout in times if ordinary else ():
+            if not layout.endswith(INVARIANT):
+                continue
             words = f"an invariant pass over {g} token{'s' * (g > 1)} over the fastest other one"
             bars.append(Bar(words, times[layout] / min(ordinary), limit, "at most"))
     return bars
