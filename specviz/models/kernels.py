@@ -138,15 +138,14 @@ class Int8:
 
 
 class Int4:
-    """The matrices as one, in the four-bit numbers that their file held (see `four_bits`)."""
+    """The matrices as one, in the four-bit numbers that their file held: what `four_bits` made of each."""
 
-    def __init__(self, weights: Sequence[torch.Tensor]) -> None:
-        bits = [bits for weight in weights if (bits := four_bits(weight))]
-        numbers, scales, lows = (torch.cat(each) for each in zip(*bits, strict=True))
+    def __init__(self, bits: Sequence[Sequence[torch.Tensor]], dtype: torch.dtype) -> None:
+        numbers, scales, lows = (torch.cat(each) for each in zip(*bits))
         self.matrix = torch.ops.aten._convert_weight_to_int4pack_for_cpu(numbers.flatten(1), 1)
         # The operator takes a number q for scale * (q - 8) + zero.
         pairs = torch.stack((scales, lows + 8 * scales), -1)[:, :, 0]
-        self.scales = pairs.transpose(0, 1).to(weights[0].dtype).contiguous()
+        self.scales = pairs.transpose(0, 1).to(dtype).contiguous()
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         return torch.ops.aten._weight_int4pack_mm_for_cpu(x.contiguous(), self.matrix, GROUP, self.scales)
@@ -171,6 +170,8 @@ def four_bits(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.T
     """
     if weight.shape[0] % 16 or weight.shape[1] % GROUP:
         return None
+    if len(weight) > 16 and not four_bits(weight[:16]):  # most that are not show it at once
+        return None
     groups = weight.detach().float().unflatten(1, (-1, GROUP))
     lows, highs = groups.amin(-1, keepdim=True), groups.amax(-1, keepdim=True)
     eighth = torch.where(highs > -lows, highs, lows) / -8
@@ -182,13 +183,10 @@ def four_bits(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.T
     return None
 
 
-KINDS: dict[str, type[Plain] | type[Transposed] | type[OneDNN] | type[Int8] | type[Int4]] = {
-    PLAIN: Plain,
-    TRANSPOSED: Transposed,
-    ONEDNN: OneDNN,
-    INT8: Int8,
-    INT4: Int4,
-}
+def four_or_eight(weights: Sequence[torch.Tensor]) -> Int4 | Int8:
+    """The matrices in four bits if all of them came so, else in eight."""
+    bits = [bits for weight in weights if (bits := four_bits(weight))]
+    return Int4(bits, weights[0].dtype) if len(bits) == len(weights) else Int8(weights)
 
 
 class Product(Protocol):
@@ -197,6 +195,15 @@ class Product(Protocol):
     def __call__(self, x: torch.Tensor) -> torch.Tensor: ...
 
     def add(self, x: torch.Tensor, to: torch.Tensor) -> torch.Tensor: ...
+
+
+KINDS: dict[str, Callable[[Sequence[torch.Tensor]], Product]] = {
+    PLAIN: Plain,
+    TRANSPOSED: Transposed,
+    ONEDNN: OneDNN,
+    INT8: Int8,
+    INT4: four_or_eight,
+}
 
 
 class Pieces:
@@ -244,8 +251,6 @@ def lay(weights: Sequence[torch.Tensor], layout: str) -> Product:
     shelf = _laid.setdefault(weights[0], weakref.WeakValueDictionary())
     product = shelf.get(key)
     if product is None:
-        if layout == INT4 and not all(four_bits(weight) for weight in weights):
-            layout = INT8
         product = shelf[key] = KINDS[layout]([weight.detach() for weight in weights])
     return product
 
@@ -332,7 +337,7 @@ def _multiplies_whole_numbers() -> bool:
         want = x.double() @ weight.double().t()
         bound = 5e-2 * float(want.abs().max())
         with torch.inference_mode():
-            results = (Int8([weight])(x), Int4([weight])(x))
+            results = (Int8([weight])(x), four_or_eight([weight])(x))
         return all(bool((got.double() - want).abs().max() <= bound) for got in results)
     except (AttributeError, RuntimeError, NotImplementedError, TypeError):
         return False
