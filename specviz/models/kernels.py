@@ -349,7 +349,10 @@ def candidates(device: torch.device, dtype: torch.dtype) -> tuple[str, ...]:
     """The layouts that work for a device and a number format; in float64, which checks others, plain."""
     if torch.device(device).type != "cpu" or dtype not in FORMATS:
         return (PLAIN,)
-    return LAYOUTS if _packs(dtype) else (PLAIN, TRANSPOSED)
+    if _packs(dtype):
+        return LAYOUTS
+    # A processor that packs no 16-bit matrix multiplies a transposed one element by element.
+    return (PLAIN, TRANSPOSED) if dtype == torch.float32 else (PLAIN,)
 
 
 @cache
