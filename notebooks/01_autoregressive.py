@@ -284,6 +284,69 @@ plt.show()
 # with them. `specviz bench passes` prints the same table with intervals, in bfloat16
 # too; `sv.load(..., kernels="plain")` and the variable `SPECVIZ_KERNELS` pin a layout.
 #
+# ## The same model in four formats
+#
+# A pass over one token reads every weight once, so fewer bytes a weight make it faster. Four formats of one model:
+#
+# - `float32`, four bytes a weight, and `bfloat16`, two;
+# - `int8`, one: whole numbers from −127 to 127, with a scale for each output;
+# - `int4`, half a byte: whole numbers from 0 to 15, with a scale and a least value for each 32. Only weights that came in four
+#   bits are taken: to round others so coarsely is a craft of its own.
+#
+# The whole numbers are read from memory as they are and multiplied in bfloat16. Each format is another model, with another
+# text. But is it one for which drafting pays?
+#
+# **Predict.** For each format: is the best draft 0, 2, 4, 8 or 16 tokens? And which format writes most tokens a second
+# without any draft?
+
+# %%
+best_guess, fastest_guess = {"float32": 4, "bfloat16": 4, "int8": 2, "int4": 0}, "int4"
+
+# %%
+import copy
+
+nets = {dtype: copy.deepcopy(model.net).to(dtype) for dtype in (torch.float32, torch.bfloat16)}
+formats = {str(dtype)[6:]: sv.load(net, tokenizer=model.tokenizer) for dtype, net in nets.items()}
+for whole in kernels.WHOLE_NUMBERS:
+    try:
+        formats[whole] = sv.load(nets[torch.bfloat16], tokenizer=model.tokenizer, kernels=whole)
+    except sv.ModelError as why:
+        print(why)
+spent = measure_together(formats, sizes, context=96, rounds=rounds)
+cost = {name: np.array([np.median(times[g]) for g in sizes]) for name, times in spent.items()}
+print(f"{'tokens in the pass':20}" + "".join(f"{g:14}" for g in sizes))
+for name, each in cost.items():
+    print(f"{name:20}" + "".join(f"{t:7.2f} ({t / each[0]:4.2f})" for t in each) + "   ms and s(g)")
+
+COLORS = {"float32": "#0072b2", "bfloat16": "#009e73", "int8": "#e69f00", "int4": "#d55e00"}
+figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3.4), layout="constrained")
+for name, each in cost.items():
+    passes = np.interp(np.array(drafts) + 1, sizes, each)
+    rate = 1e3 * tau / passes
+    left.plot(sizes, each / each[0], "o-", color=COLORS[name], label=name)
+    right.plot(range(len(drafts)), rate, "o-", color=COLORS[name])
+    right.plot(rate.argmax(), rate.max(), "o", ms=12, mfc="none", color=COLORS[name])
+    print(
+        f"{name:10} best draft size {drafts[rate.argmax()]:2d} (your guess {best_guess[name]}), "
+        f"τ/s {rate.max() / rate[0]:.2f}; tokens/s {rate[0]:.0f} without drafts, {rate.max():.0f} at best"
+    )
+fastest = min(cost, key=lambda name: cost[name][0])
+print(f"fastest without drafts: {fastest} (your guess {fastest_guess})")
+left.set(xlabel="tokens in the pass", ylabel="in units of the format's pass over one", ylim=(0, None))
+left.set_xticks(sizes, sizes)
+left.legend(frameon=False)
+right.set(xlabel="draft size g", ylabel="tokens a second", title="ring: the best size", ylim=(0, None))
+right.set_xticks(range(len(drafts)), drafts)
+plt.show()
+
+# %% [markdown]
+# τ(g) is the one measured above: a coarser format accepts nearly the same drafts, as it writes nearly the same text.
+#
+# Fewer bytes make the first token of a pass cheap and leave the arithmetic of the others as it was. So a format that is
+# fast alone has a steep s(g), and a draft that was free in float32 costs passes in it. Speculative decoding and whole numbers
+# sell the same thing, the time a pass spends on reading weights, and it can be sold once. Compare tokens a second, never
+# speedups over baselines in different formats.
+#
 # ## What this cannot tell you
 #
 # - On another machine s(g) has another shape; on a large GPU it stays flat for far longer. Run this notebook there.

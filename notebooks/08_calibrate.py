@@ -261,11 +261,19 @@ layouts = {
     for layout in kernels.candidates(model.device, model.dtype)
 }
 tokens = (1, 2, 3, 5, 9, 17, 25) if target == "smollm2" else (1, 2, 3, 5, 9, 17, 33, 65, 129)
-spent = measure_together(layouts, tokens, context=128, rounds={"smollm2": 5, "town": 31}[target])
-ms = {layout: np.array([np.median(times[n]) for n in tokens]) for layout, times in spent.items()}
-print(f"{'tokens in the pass':19}" + "".join(f"{n:15}" for n in tokens))
-for layout, each in ms.items():
-    print(f"{layout:19}" + "".join(f"{x:8.2f} ({x / each[0]:4.2f})" for x in each) + "  ms, s")
+
+
+def times_of(models):
+    """Milliseconds of passes over `tokens` tokens by each model, in turns."""
+    spent = measure_together(models, tokens, context=128, rounds={"smollm2": 5, "town": 31}[target])
+    ms = {name: np.array([np.median(times[n]) for n in tokens]) for name, times in spent.items()}
+    print(f"{'tokens in the pass':19}" + "".join(f"{n:15}" for n in tokens))
+    for name, each in ms.items():
+        print(f"{name:19}" + "".join(f"{x:8.2f} ({x / each[0]:4.2f})" for x in each) + "  ms, s")
+    return ms
+
+
+ms = times_of(layouts)
 five = {layout: each[tokens.index(5)] / each[0] for layout, each in ms.items()}
 print(
     f"cheapest pass over five: your guess {five_guess}, measured {min(five.values()):.2f} ({min(five, key=five.get)})"
@@ -318,6 +326,58 @@ plt.show()
 # The speedups stand over plain decoding *in the same layout*, and a slow baseline makes a fine speedup. Between layouts,
 # compare tokens a second.
 #
+# ## Another number format, another size
+#
+# The same weights in fewer bytes: `bfloat16`, and the whole numbers `int8` and, for weights that came so, `int4` (01 introduces
+# them). Each is another model, but its drafts are accepted nearly as often; so τ(g) and the rest of a cycle stay once more.
+#
+# **Predict.** Which g does each format make best? Zero is an answer.
+
+# %%
+g_guess = {"float32": 4, "bfloat16": 4, "int8": 2, "int4": 0}
+
+# %%
+import copy
+
+nets = {dtype: copy.deepcopy(model.net).to(dtype) for dtype in (torch.float32, torch.bfloat16)}
+formats = {str(dtype)[6:]: sv.load(net, tokenizer=model.tokenizer) for dtype, net in nets.items()}
+for whole in kernels.WHOLE_NUMBERS:
+    try:
+        formats[whole] = sv.load(nets[torch.bfloat16], tokenizer=model.tokenizer, kernels=whole)
+    except sv.ModelError as why:
+        print(why)
+by_format = times_of(formats)
+
+COLORS = {"float32": "#0072b2", "bfloat16": "#009e73", "int8": "#e69f00", "int4": "#d55e00"}
+figure, axes = plt.subplots(figsize=(7, 3.6), layout="constrained")
+for name, each in by_format.items():
+    rate = 1e3 * tau[within] / (rest[within] + np.interp(g[within] + 1, tokens, each))
+    plain = 1e3 / each[0]
+    best = int(rate.argmax())
+    axes.plot(g[within], rate, "o-", color=COLORS[name], label=name)
+    axes.axhline(plain, ls="--", lw=1, color=COLORS[name])
+    size = g[within][best] if rate[best] > plain else 0
+    print(
+        f"{name:10} best g {size:3d} (your guess {g_guess[name]}); tokens/s {plain:.0f} without drafts, "
+        f"{max(rate[best], plain):.0f} at best"
+    )
+axes.set(
+    xscale="log",
+    xlabel="draft size g",
+    ylabel="tokens a second",
+    title="dashed: without drafts",
+    ylim=(0, None),
+)
+axes.set_xticks(g[within], g[within])
+axes.minorticks_off()
+axes.legend(frameon=False)
+plt.show()
+
+# %% [markdown]
+# A format whose dashed line lies above its curve decodes fastest without drafts. Whole numbers save what drafting saves, the
+# reading of weights, and leave little of it to be saved again: a second cure for the same illness. Calibrate for the format that
+# will run.
+#
 # ## Another device, another size
 #
 # A processor soon pays for every further node, in any layout. A large GPU reads the weights once for a hundred nodes nearly
@@ -325,8 +385,6 @@ plt.show()
 # Below, the same points with another machine's $s$, invented: flat up to 32 nodes.
 
 # %%
-import copy
-
 from specviz.measure.fits import fit as fit_all
 
 invented = copy.deepcopy(found)

@@ -169,7 +169,7 @@ def load(
                 f"{spec} cannot be invariant: only the Llama family on torch can; drop invariant"
             )
         model.make_invariant()
-    elif invariant is None and model is not spec and hasattr(model, "make_invariant"):
+    elif invariant is None and isinstance(spec, (str, Path)) and hasattr(model, "make_invariant"):
         from specviz.models import choices
 
         if choices.unasked(model, dtype, os.environ.get(VARIABLE)):
