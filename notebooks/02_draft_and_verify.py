@@ -266,7 +266,7 @@ for temperature in (0.3, 0.7, 1.0, 1.5):
 parted_guess = {"as they come": 4, "invariant": 1}
 
 # %%
-from specviz.draft import Draft
+
 
 ordinary = sv.load("town", dtype="bfloat16", invariant=False)
 try:
@@ -314,7 +314,7 @@ def margin(model, size):
     for begin in range(0, len(after), size):
         root, *others = after[begin : begin + size]
         context.extend([root])
-        scores = context.forward(Draft.chain(others) if others else Draft.empty()).logits[0][-1]
+        scores = context.forward(sv.Draft.chain(others) if others else sv.Draft.empty()).logits[0][-1]
         context.commit(range(len(others)))
     return float(scores[first] - scores[second])
 

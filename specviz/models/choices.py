@@ -142,13 +142,13 @@ def _format(net: PreTrainedModel) -> torch.dtype:
     return next((dtype for dtype in formats if str(dtype) == kept.fastest), net.dtype)
 
 
-def unasked(model: Model, dtype: object, variable: str | None) -> bool:
+def unasked(model: Model, chosen: bool, variable: str | None) -> bool:
     """Whether to make a model invariant that nobody said it of.
 
     Parameters
     ----------
-    dtype : str, torch.dtype or None
-        What its format was asked to be.
+    chosen : bool
+        Whether its format was left to be chosen.
     variable : str or None
         SPECVIZ_INVARIANT.
     """
@@ -156,7 +156,7 @@ def unasked(model: Model, dtype: object, variable: str | None) -> bool:
         return variable == "1"
     if model.plain_function is None or not large(model.net):
         return False
-    return (dtype in (None, "auto") and model.dtype == torch.bfloat16) or _cheap(model)
+    return (chosen and model.dtype == torch.bfloat16) or _cheap(model)
 
 
 def _cheap(model: Model) -> bool:

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from statistics import median
-from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, TypeVar
 
 import torch
 from pydantic import BaseModel, ConfigDict
@@ -64,6 +64,8 @@ class Fastest(Measured):
 
 
 Kept = TypeVar("Kept", bound=Measured)
+# What a measurement depends on.
+Place: TypeAlias = dict[str, str | int | list[str] | list[tuple[int, ...]]]
 
 
 class Plain:
@@ -397,7 +399,7 @@ def _fastest(
     return remembered(Fastest, about(net) | {"layouts": list(possible)}, measured).fastest
 
 
-def about(net: PreTrainedModel) -> dict[str, object]:
+def about(net: PreTrainedModel) -> Place:
     """What a measurement of a model's products depends on."""
     return {
         "machine": processor(),
@@ -409,9 +411,7 @@ def about(net: PreTrainedModel) -> dict[str, object]:
     }
 
 
-def remembered(
-    kind: type[Kept], where: Mapping[str, object], measure: Callable[[], tuple[Kept, bool]]
-) -> Kept:
+def remembered(kind: type[Kept], where: Place, measure: Callable[[], tuple[Kept, bool]]) -> Kept:
     """What was measured on this machine, now or at an earlier load.
 
     Parameters

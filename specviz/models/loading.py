@@ -172,7 +172,7 @@ def load(
     elif invariant is None and isinstance(spec, (str, Path)) and hasattr(model, "make_invariant"):
         from specviz.models import choices
 
-        if choices.unasked(model, dtype, os.environ.get(VARIABLE)):
+        if choices.unasked(model, dtype in (None, "auto"), os.environ.get(VARIABLE)):
             with suppress(ModelError):  # the variable holds for every model that can
                 model.make_invariant()
     return model

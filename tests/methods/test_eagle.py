@@ -212,15 +212,19 @@ def test_the_prompts_states_go_when_they_are_read(target, monkeypatch, rows):
     assert not [each for each in gc.get_objects() if torch.is_tensor(each) and each.shape == shape]
 
 
-def test_the_law_is_the_targets():
-    assert all(each.holds for each in law.check(lambda: Eagle(**Eagle.law_check_params)))
-    short = {"draft_size": 3, "depth": 2, "branches": 2}
-    results = law.check(lambda: Eagle(**short), law.SETTINGS[:1])  # two levels, and a choice of what is sent
+@pytest.mark.parametrize("setting", law.SETTINGS, ids=str)
+def test_the_law_is_the_targets(setting):
+    assert all(each.holds for each in law.check(lambda: Eagle(**Eagle.law_check_params), [setting]))
+
+
+# Two levels, and a choice of what is sent. Where as many are sent as the first level has, of it only what is
+# above the last of them is read.
+@pytest.mark.parametrize(("draft_size", "cells"), [(3, 1000), (2, 100)])
+def test_the_law_of_what_is_sent_is_the_targets(draft_size, cells):
+    short = {"draft_size": draft_size, "depth": 2, "branches": 2}
+    results = law.check(lambda: Eagle(**short), law.SETTINGS[:1])
     assert all(each.holds for each in results), results
-    assert results[0].cells > 1000
-    # As many as the first level has are sent: of it only what is above the last of them is read.
-    results = law.check(lambda: Eagle(**(short | {"draft_size": 2})), law.SETTINGS[:1])
-    assert all(each.holds for each in results), results
+    assert results[0].cells > cells
 
 
 def test_what_is_chosen_by_its_own_token_has_another_law(monkeypatch):
