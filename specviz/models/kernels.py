@@ -264,7 +264,8 @@ def choose(layout_name: str | None, net: PreTrainedModel, groups: Iterable[Seque
     ----------
     layout_name : str or None
         One of `LAYOUTS` or `WHOLE_NUMBERS`; ``auto`` and None leave it to the variable ``SPECVIZ_KERNELS``,
-        then to a measurement.
+        then to a measurement. Where the variable says ``int4``, weights that did not come so lie in eight
+        bits.
     net : transformers model
         On its device, in its format.
     groups : iterable of sequences of linear layers
@@ -276,11 +277,11 @@ def choose(layout_name: str | None, net: PreTrainedModel, groups: Iterable[Seque
         If there is no such layout, or it cannot serve this model here.
     """
     layout_name = check(layout_name)
+    pinned = check(os.environ.get(VARIABLE), VARIABLE) if layout_name is None else None
     possible = candidates(net.device, net.dtype)
-    if layout_name in WHOLE_NUMBERS:
-        _check_whole_numbers(layout_name, net, groups)
-        return layout_name
-    if layout_name is None and (pinned := check(os.environ.get(VARIABLE), VARIABLE)):
+    if (layout_name or pinned) in WHOLE_NUMBERS:
+        return _whole_numbers(layout_name, pinned, net, groups)
+    if pinned:
         return pinned if pinned in possible else PLAIN  # it holds for every model, this one's format or not
     if layout_name:
         if layout_name not in possible:
@@ -306,26 +307,31 @@ def check(layout_name: str | None, name: str = "kernels") -> str | None:
     """
     if layout_name in (None, "", AUTO):
         return None
-    names = LAYOUTS if name == VARIABLE else (*LAYOUTS, *WHOLE_NUMBERS)
+    names = AUTO, *LAYOUTS, *WHOLE_NUMBERS
     if layout_name not in names:
-        raise ModelError(f"{name} is {AUTO}, {', '.join(names)}; got {layout_name!r}")
+        raise ModelError(f"{name} is {', '.join(names)}; got {layout_name!r}")
     return layout_name
 
 
-def _check_whole_numbers(
-    layout_name: str, net: PreTrainedModel, groups: Iterable[Sequence[torch.nn.Linear]]
-) -> None:
-    """Check that a model's matrices can be held in whole numbers here."""
+def _whole_numbers(
+    layout_name: str | None, pinned: str | None, net: PreTrainedModel,
+    groups: Iterable[Sequence[torch.nn.Linear]],
+) -> str:  # fmt: skip
+    """The layout in whole numbers that was asked for, or that the variable pins for every model."""
+    name = layout_name or pinned
     if net.device.type != "cpu" or net.dtype != torch.bfloat16:
         here = f"{str(net.dtype).removeprefix('torch.')} on {net.device}"
-        raise ModelError(f"kernels={layout_name!r} computes in bfloat16 on a CPU; this model is in {here}")
+        raise ModelError(f"kernels={name!r} computes in bfloat16 on a CPU; this model is in {here}")
     if not _multiplies_whole_numbers():
-        raise ModelError(f"torch has no products for kernels={layout_name!r} on this machine: leave it out")
-    if layout_name == INT4 and not any(four_bits(part.weight) for group in groups for part in group):
-        raise ModelError(
-            "kernels='int4' serves weights that came in four bits (a GGUF file of type Q4_0 or Q4_1), and "
-            "this model's did not: take 'int8'"
-        )
+        raise ModelError(f"torch has no products for kernels={name!r} on this machine: leave it out")
+    if name == INT8 or any(four_bits(part.weight) for group in groups for part in group):
+        return INT8 if name == INT8 else INT4
+    if layout_name is None:  # a drafter's weights, say, beside a target's
+        return INT8
+    raise ModelError(
+        "kernels='int4' serves weights that came in four bits (a GGUF file of type Q4_0 or Q4_1), and "
+        "this model's did not: take 'int8'"
+    )
 
 
 @cache

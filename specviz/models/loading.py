@@ -138,8 +138,6 @@ def load(
         safetensors weights are read.
     """
     _check_spread(spec, device, device_map, tp_plan)
-    if kernels in ("int8", "int4") and dtype in (None, "auto"):
-        dtype = "bfloat16"  # the one that they compute in
     if hasattr(spec, "open") and hasattr(spec, "encode") and not isinstance(spec, Path):
         model: Any = spec
     elif isinstance(spec, str) and _is_gguf(spec):
@@ -159,7 +157,7 @@ def load(
         if tp_plan is not None:
             model = fetching.fetch_split(str(spec), dtype or "auto", tokenizer, revision)
         elif isinstance(spec, (str, Path)):
-            given = device or "cpu", dtype or "auto", tokenizer, revision, device_map, kernels
+            given = device or "cpu", _format(dtype, kernels), tokenizer, revision, device_map, kernels
             model = fetching.fetch(str(spec), path, *given)
         else:
             model = fetching.adopt(spec, device, dtype, tokenizer, kernels)
@@ -176,6 +174,14 @@ def load(
             with suppress(ModelError):  # the variable holds for every model that can
                 model.make_invariant()
     return model
+
+
+def _format(dtype: str | torch.dtype | None, kernels: str | None) -> str | torch.dtype:
+    """The number format that was asked for; where none was, the one that the kernels compute in."""
+    if dtype not in (None, "auto"):
+        return dtype
+    whole = (kernels or os.environ.get("SPECVIZ_KERNELS")) in ("int8", "int4")
+    return "bfloat16" if whole else "auto"
 
 
 def _is_gguf(spec: str) -> bool:
@@ -203,7 +209,7 @@ def _gguf(
         _drop(message, threads=threads, gpu_layers=gpu_layers, context=context)
         from specviz.models.fetching import from_gguf
 
-        return from_gguf(path, device or "cpu", dtype or "auto", Path(name).stem, kernels)
+        return from_gguf(path, device or "cpu", _format(dtype, kernels), Path(name).stem, kernels)
     message = "a GGUF file brings its own {0} to llama.cpp: drop {0}={1!r}, or set backend='torch'"
     usual = (None, "auto", "float32")
     _drop(message, **{k: v for k, v in (("dtype", dtype), ("kernels", kernels)) if v not in usual})
