@@ -81,6 +81,8 @@ def faster(monkeypatch, dtype):
 
 @pytest.mark.parametrize("asked", [None, "auto"])
 def test_the_faster_format_is_taken_and_made_exact(asked, monkeypatch):
+    if not choices._settles(sv.load("town", dtype="float32", invariant=False).net, torch.bfloat16):
+        pytest.skip("no product in bfloat16 of this machine keeps its order")
     faster(monkeypatch, torch.bfloat16)
     cost(monkeypatch, 3.0)  # in bfloat16 texts would part without, so the cost does not count
     model = sv.load("town", dtype=asked)

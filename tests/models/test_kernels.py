@@ -90,6 +90,12 @@ def test_other_matrices_are_not_taken_for_four_bits(matrix: torch.Tensor) -> Non
     assert kernels.four_bits(matrix.bfloat16()) is None
 
 
+served = pytest.mark.skipif(
+    not kernels._multiplies_whole_numbers(), reason="torch has no products with whole numbers on this machine"
+)
+
+
+@served
 @pytest.mark.parametrize("layout", kernels.WHOLE_NUMBERS)
 def test_products_with_whole_numbers(layout: str) -> None:
     torch.manual_seed(0)
@@ -104,6 +110,7 @@ def test_products_with_whole_numbers(layout: str) -> None:
         assert isinstance(kernels.lay([torch.randn(32, 64).bfloat16()], layout), kernels.Int8)
 
 
+@served
 def test_whole_numbers_are_taken_by_name_where_they_can_be(monkeypatch) -> None:
     with pytest.raises(ModelError, match="computes in bfloat16 on a CPU; this model is in float32"):
         specviz.load("town", dtype="float32", kernels="int8")
@@ -122,6 +129,7 @@ def test_whole_numbers_are_taken_by_name_where_they_can_be(monkeypatch) -> None:
         specviz.load("town", kernels="int8")
 
 
+@served
 def test_the_variable_may_say_whole_numbers(monkeypatch, capsys) -> None:
     """As the command line's option does: for every model, in four bits where they came so."""
     monkeypatch.setenv(kernels.VARIABLE, "int4")
