@@ -334,8 +334,8 @@ plt.show()
 
 # %% [markdown]
 # One line wanders with the number of tokens that happen to share a pass, and at zero the text turns. The other is flat: the
-# same bits in every pass, so no draft can touch the text, and the label says *exact*. It costs a few per cent of
-# a pass of SmolLM2, and more of this small model's (`specviz bench passes`). Neither text is the better one: both tokens were
+# same bits in every pass, so no draft can touch the text, and the label says *exact*. It costs about
+# a tenth of a pass of SmolLM2, and more of this small model's (`specviz bench passes` measures it). Neither text is the better one: both tokens were
 # as good as equal. What is lost without it is that a run can be repeated by another method, draft size or batch.
 #
 # ## What this method cannot do

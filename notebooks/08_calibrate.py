@@ -329,7 +329,7 @@ plt.show()
 # ## Another number format, another size
 #
 # The same weights in fewer bytes: `bfloat16`, and the whole numbers `int8` and, for weights that came so, `int4` (01 introduces
-# them). Each is another model, but its drafts are accepted nearly as often; so τ(g) and the rest of a cycle stay once more.
+# them). Each is another model; that its drafts are accepted as often is assumed, so τ(g) and the rest of a cycle stay once more.
 #
 # **Predict.** Which g does each format make best? Zero is an answer.
 
@@ -337,16 +337,10 @@ plt.show()
 g_guess = {"float32": 4, "bfloat16": 4, "int8": 2, "int4": 0}
 
 # %%
-import copy
+from specviz.measure.benches.passes import formats
 
-nets = {dtype: copy.deepcopy(model.net).to(dtype) for dtype in (torch.float32, torch.bfloat16)}
-formats = {str(dtype)[6:]: sv.load(net, tokenizer=model.tokenizer) for dtype, net in nets.items()}
-for whole in kernels.WHOLE_NUMBERS:
-    try:
-        formats[whole] = sv.load(nets[torch.bfloat16], tokenizer=model.tokenizer, kernels=whole)
-    except sv.ModelError as why:
-        print(why)
-by_format = times_of(formats)
+in_formats = formats(model)
+by_format = times_of(in_formats)
 
 COLORS = {"float32": "#0072b2", "bfloat16": "#009e73", "int8": "#e69f00", "int4": "#d55e00"}
 figure, axes = plt.subplots(figsize=(7, 3.6), layout="constrained")
@@ -385,6 +379,8 @@ plt.show()
 # Below, the same points with another machine's $s$, invented: flat up to 32 nodes.
 
 # %%
+import copy
+
 from specviz.measure.fits import fit as fit_all
 
 invented = copy.deepcopy(found)

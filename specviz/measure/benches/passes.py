@@ -170,6 +170,34 @@ def variants(model: Model) -> dict[tuple[str, str], Any]:
     return made if own in made else {**made, own: model}
 
 
+def formats(model: Model) -> dict[str, Model]:
+    """A causal model on the CPU in each number format that serves it here, by its name.
+
+    float32 and bfloat16 in their fastest layouts, then weights in whole numbers, where torch multiplies them
+    and, for ``int4``, where they came so.
+
+    Raises
+    ------
+    ModelError
+        If the model is none, or not on the CPU.
+    """
+    from specviz.models.model import Model as Causal
+
+    if not isinstance(model, Causal) or torch.device(model.device).type != "cpu":
+        raise ModelError(f"{model.name} is no causal model on the CPU: its number formats are not compared")
+    made: dict[str, Model] = {}
+    net = model.net
+    for dtype in FORMATS:
+        net = copy.deepcopy(net)
+        weights: torch.nn.Module = net  # transformers' own `to` has no types
+        weights.to(dtype)
+        made[str(dtype).removeprefix("torch.")] = Causal(net, model.tokenizer, model.name)
+    for layout in kernels.WHOLE_NUMBERS:
+        with suppress(ModelError):
+            made[layout] = Causal(net, model.tokenizer, model.name, kernels=layout)
+    return made
+
+
 def _label(model: Any) -> tuple[str, str]:
     """A model's layout, and the number format of its weights."""
     layout, number = getattr(model, "kernels", "–"), str(model.dtype).removeprefix("torch.")
