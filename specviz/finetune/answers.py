@@ -1,24 +1,27 @@
 """A target's own answers to prompts: what its drafters learn, in a file that grows as they come.
 
 Line 1 names the target, by the hash of its weights and tokenizer. Each other line is an answer (`Row`). A run
-that was cut off goes on after the last whole line.
+that was cut off goes on after the last whole line. Beside the file, ``FILE.states`` may hold the target's
+hidden states, as they were computed on the way: bfloat16 [tokens - 1, layers, width] of each line in turn.
 """
 
 from __future__ import annotations
 
 import json
+import random
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
-from itertools import chain, product
+from itertools import product
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, TypedDict
+from typing import IO, TYPE_CHECKING, Any, TypedDict
+
+import torch
 
 from specviz.errors import ModelError, ParameterError, PromptError
 from specviz.files import checked, parsed
-from specviz.loop.batch import decode_batch
-from specviz.methods import find
-from specviz.methods.sampling import Sampling
+from specviz.models.context import NOTHING
 
 if TYPE_CHECKING:
     from specviz.models.torch_model import TorchModel
@@ -37,9 +40,10 @@ class Header(TypedDict):
     model: str
     content: str
     max_new_tokens: int
-    temperature: float
-    sampled: float
+    temperatures: list[float]
     seed: int
+    layers: list[int]  # whose states are kept; 0 is the embedding, the last one's are behind the final norm
+    width: int  # of a state
 
 
 class Row(TypedDict):
@@ -61,7 +65,7 @@ class Answers:
     model, content : str
         The target's name and hash.
     rows : list of Row
-        By number.
+        In the file's order.
     """
 
     model: str
@@ -89,25 +93,34 @@ class Answers:
 
 @dataclass(frozen=True)
 class AnswerOptions:
-    """How prompts are answered; `answer` says what each means."""
+    """How prompts are answered.
+
+    Attributes
+    ----------
+    max_new_tokens : int
+        Most tokens of an answer.
+    temperatures : tuple of float
+        Every prompt is answered once at each; 0 is greedy.
+    layers : tuple of int
+        Layers whose states are kept.
+    rows : int
+        Texts that are decoded together.
+    seed : int
+        Of what is drawn.
+    """
 
     max_new_tokens: int = 128
-    sampled: float = 0.0
-    temperature: float = 0.7
+    temperatures: tuple[float, ...] = (0.0,)
+    layers: tuple[int, ...] = ()
     rows: int = ROWS
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if not 0 <= self.sampled <= 1:
-            raise ParameterError(f"sampled must lie in 0 .. 1, got {self.sampled}")
-        for name in ("max_new_tokens", "temperature", "rows"):
+        if not self.temperatures or min(self.temperatures) < 0:
+            raise ParameterError("temperatures must be one or more numbers from 0 (greedy) on")
+        for name in ("max_new_tokens", "rows"):
             if not getattr(self, name) > 0:
                 raise ParameterError(f"{name} must be positive, got {getattr(self, name)}")
-
-    def temperature_of(self, number: int) -> float:
-        """Of a prompt, by its number: an even spread, in which every tenth prompt is greedy up to 0.9."""
-        drawn = int(number * self.sampled) > int((number - 1) * self.sampled)
-        return self.temperature if number and drawn else 0.0
 
 
 def answer(
@@ -128,8 +141,6 @@ def answer(
     out : Path
         The file. One that was cut off, of the same target and options, is gone on with.
     options : AnswerOptions, optional
-        `max_new_tokens` of an answer; the share of prompts that are answered by drawing (`sampled`) at
-        `temperature`, the others greedily; `rows` that are decoded together; the `seed` of what is drawn.
     kinds : sequence of str, optional
         Kinds of work, one for each prompt.
     every : float
@@ -145,30 +156,36 @@ def answer(
     options = options or AnswerOptions()
     header = Header(
         format=FORMAT, model=target.name, content=target.content, max_new_tokens=options.max_new_tokens,
-        temperature=options.temperature, sampled=options.sampled, seed=options.seed,
+        temperatures=list(options.temperatures), seed=options.seed, layers=list(options.layers),
+        width=target.config.hidden_size,
     )  # fmt: skip
     rows = _saved(out, header)
     for row in rows:
         if row["number"] >= len(prompts) or row["prompt"] != list(prompts[row["number"]]):
             raise PromptError(f"{out} answers other prompts: name another file, or delete it")
-    there = {row["number"] for row in rows}
-    left = [number for number in range(len(prompts)) if number not in there]
+    there = {(row["number"], row["temperature"]) for row in rows}
+    left = len(prompts) * len(options.temperatures) - len(there)
     began = spoken = time.monotonic()
     tokens = done = 0
-    with out.open("a", encoding="utf-8") as file:
-        for row in _decoded(target, prompts, left, options):
+    with ExitStack() as stack:
+        file = stack.enter_context(out.open("a", encoding="utf-8"))
+        kept = stack.enter_context(_mended(out, header, rows)) if options.layers else None
+        for row, states in _decoded(target, prompts, there, options):
             row["kind"] = kinds[row["number"]] if kinds else ""
             rows.append(row)
+            if kept is not None:  # before the line: what a kill leaves over is cut off
+                states.view(torch.int16).numpy().tofile(kept)
+                kept.flush()
             file.write(json.dumps(row, separators=(",", ":")) + "\n")
             file.flush()
             tokens, done, now = tokens + len(row["answer"]), done + 1, time.monotonic()
-            if now - spoken > every or done == len(left):
-                spoken, minutes = now, (now - began) / done * (len(left) - done) / 60
+            if now - spoken > every or done == left:
+                spoken, minutes = now, (now - began) / done * (left - done) / 60
                 say(
-                    f"{target.name}: {len(there) + done:,} of {len(prompts):,} prompts answered, "
+                    f"{target.name}: {len(there) + done:,} of {len(there) + left:,} answers, "
                     f"{tokens:,} tokens, {tokens / (now - began):.0f} tokens/s, {minutes:.0f} min left"
                 )
-    return Answers(target.name, target.content, sorted(rows, key=lambda row: row["number"]))
+    return Answers(target.name, target.content, rows)
 
 
 def read(path: str | Path) -> Answers:
@@ -186,7 +203,17 @@ def read(path: str | Path) -> Answers:
             rows = list(_rows(file, path))
     except (OSError, UnicodeDecodeError) as error:
         raise ModelError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from None
-    return Answers(header["model"], header["content"], sorted(rows, key=lambda row: row["number"]))
+    return Answers(header["model"], header["content"], rows)
+
+
+def states_of(path: Path) -> Path:
+    """The file that holds the states of a file of answers."""
+    return path.with_name(path.name + ".states")
+
+
+def states_count(row: Row) -> int:
+    """How many states an answer has: the last token's is not computed."""
+    return len(row["prompt"]) + len(row["answer"]) - 1
 
 
 def cut_loop(tokens: Sequence[int]) -> int:
@@ -201,27 +228,90 @@ def cut_loop(tokens: Sequence[int]) -> int:
 
 
 def _decoded(
-    target: TorchModel, prompts: Sequence[Sequence[int]], numbers: Sequence[int], options: AnswerOptions
-) -> Iterator[Row]:
-    """Answers of some prompts, as they end; looping ones are cut."""
-    shares = [numbers[first : first + SHARE] for first in range(0, len(numbers), SHARE)]
-    for share, temperature in product(shares, (0.0, options.temperature)):
-        some = [number for number in share if options.temperature_of(number) == temperature]
-        some.sort(key=lambda number: -len(prompts[number]))  # the longest first: the storage need not grow
-        written: dict[int, list[int]] = {number: [] for number in some}
-        batch = decode_batch(
-            target, [list(prompts[number]) for number in some], find("autoregressive")(), rows=options.rows,
-            numbers=some, sampling=Sampling(temperature), max_new_tokens=options.max_new_tokens,
-            seed=options.seed,
-        )  # fmt: skip
-        for cycle in chain.from_iterable(batch):
-            written[cycle.prompt] += cycle.tokens
-            if cycle.end is not None:
-                tokens = written.pop(cycle.prompt)
-                yield Row(
-                    number=cycle.prompt, kind="", temperature=temperature,
-                    prompt=list(prompts[cycle.prompt]), answer=tokens[: cut_loop(tokens)],
-                )  # fmt: skip
+    target: TorchModel,
+    prompts: Sequence[Sequence[int]],
+    there: set[tuple[int, float]],
+    options: AnswerOptions,
+) -> Iterator[tuple[Row, torch.Tensor]]:
+    """Answers that are not there, as they end, with their states; looping ones are cut."""
+    shares = [range(first, min(first + SHARE, len(prompts))) for first in range(0, len(prompts), SHARE)]
+    for share, temperature in product(shares, options.temperatures):
+        numbers = [number for number in share if (number, temperature) not in there]
+        # The longest first: the storage need not grow. The next one stands last.
+        numbers.sort(key=lambda number: len(prompts[number]))
+        texts = [_Text(number, prompts[number], options) for number in numbers]
+        for text in _together(target, texts, temperature, options):
+            end = cut_loop(text.answer)
+            row = Row(number=text.number, kind="", temperature=temperature, prompt=text.prompt,
+                      answer=text.answer[:end])  # fmt: skip
+            states = torch.cat(text.states) if options.layers else torch.empty(0)
+            yield row, states[: states_count(row)]
+
+
+class _Text:
+    """An answer that is being written, its states so far, and its chance."""
+
+    def __init__(self, number: int, prompt: Sequence[int], options: AnswerOptions) -> None:
+        self.number, self.prompt, self.layers = number, list(prompt), options.layers
+        self.answer: list[int] = []
+        self.states: list[torch.Tensor] = []
+        self.chance = random.Random(f"{options.seed}:{number}").random
+
+
+def _together(
+    target: TorchModel, waiting: list[_Text], temperature: float, options: AnswerOptions
+) -> Iterator[_Text]:
+    """Write texts side by side, one token of each a pass; a text that ends gives its place to the next."""
+    if not waiting:
+        return
+    texts = [waiting.pop() for _ in range(min(options.rows, len(waiting)))]
+    room, layers = options.max_new_tokens, options.layers
+
+    def enter(context: Any, place: int) -> None:
+        context.prefill([place], layers)
+        if layers:
+            texts[place].states.append(_stacked(context.states.pop(place), layers))
+
+    with closing(target.open([text.prompt for text in texts], room)) as context:
+        for place in range(len(texts)):
+            enter(context, place)
+        while texts:
+            result = context.forward([NOTHING] * len(texts), layers)
+            scores = torch.cat(result.logits)
+            tokens = scores.argmax(-1).tolist() if not temperature else _drawn(scores / temperature, texts)
+            if layers:
+                rows = _stacked({layer: torch.cat(states) for layer, states in result.hidden.items()}, layers)
+            for place, text in enumerate(texts):
+                text.answer.append(tokens[place])
+                if layers:
+                    text.states.append(rows[place : place + 1])
+            context.extend([[token] for token in tokens])
+            for place in reversed(range(len(texts))):
+                text = texts[place]
+                if text.answer[-1] not in target.eos and len(text.answer) < room:
+                    continue
+                yield text
+                if waiting:
+                    texts[place] = waiting.pop()
+                    context.replace(place, texts[place].prompt, room)
+                    enter(context, place)
+                    continue
+                if len(texts) > 1:
+                    context.drop(place)
+                texts[place] = texts[-1]
+                texts.pop()
+
+
+def _stacked(states: dict[int, torch.Tensor], layers: Sequence[int]) -> torch.Tensor:
+    """States of some places, [n, layers, width] in bfloat16, in ordinary memory."""
+    return torch.stack([states[layer] for layer in layers], 1).to("cpu", torch.bfloat16)
+
+
+def _drawn(scores: torch.Tensor, texts: Sequence[_Text]) -> list[int]:
+    """A token of each row of scores, by each text's own chance."""
+    mass = scores.softmax(-1).cumsum(-1)
+    chances = torch.tensor([[text.chance()] for text in texts], dtype=mass.dtype, device=mass.device)
+    return torch.searchsorted(mass, chances * mass[:, -1:], right=True)[:, 0].tolist()
 
 
 def _saved(out: Path, header: Header) -> list[Row]:
@@ -243,6 +333,17 @@ def _saved(out: Path, header: Header) -> list[Row]:
         if different:
             raise ModelError(f"{out} was made with another {different[0]}: name another file, or delete it")
         return list(_rows(lines, out))
+
+
+def _mended(out: Path, header: Header, rows: Sequence[Row]) -> IO[bytes]:
+    """The file of states, open at the end of the last row's."""
+    path = states_of(out)
+    size = sum(map(states_count, rows)) * len(header["layers"]) * header["width"] * 2
+    if (path.stat().st_size if path.exists() else 0) < size:
+        raise ModelError(f"{path} lacks states of {out}: delete both")
+    file = path.open("ab")
+    file.truncate(size)
+    return file
 
 
 def _header(line: str, path: Path) -> Header:
