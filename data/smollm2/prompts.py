@@ -61,8 +61,8 @@ def arithmetic(draw: random.Random) -> str:
     number = draw.randint
     return draw.choice(lines(topics.SUMS)).format(
         name=name, friend=friend, things=things, more=more, a=number(40, 150), b=number(5, 60),
-        c=number(3, 20),        d=number(4, 25), e=number(2, 9), f=number(2, 6), g=number(2, 12), h=20 * number(5, 40),
-        k=2 * number(5, 20), p=5 * number(1, 12),
+        c=number(3, 20), d=number(4, 25), e=number(2, 9), f=number(2, 6), g=number(2, 12),
+        h=20 * number(5, 40), k=2 * number(5, 20), p=5 * number(1, 12),
     )  # fmt: skip
 
 

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,6 +15,9 @@ from specviz.cli.options import Device, Force, Model, NewTokens, Threads, argume
 from specviz.cli.terminal import progress, screen
 from specviz.errors import ParameterError, TraceError, loading
 from specviz.files import checked, parsed, read_json
+
+if TYPE_CHECKING:
+    from specviz.finetune.answers import Answers
 
 models_app = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
 
@@ -124,12 +127,83 @@ def gguf(
     print(hint("generate", "autoregressive", "--model", f"gguf:{out}", "--prompt", "..."))
 
 
+Prompts = Annotated[str | None, option("A file: plain lines, or JSON lines with prompt or turns.")]
+AnswersFile = Annotated[
+    Path | None, option("Answers that specviz models answers made, in place of prompts.", "--answers")
+]
+
+
+@models_app.command()
+def answers(
+    target: Annotated[str, argument("The model that answers.")],
+    prompts: Annotated[str, option("A file: plain lines, or JSON lines with prompt or turns.")],
+    out: Annotated[Path, option("The file to write, or to go on with.", "--out", "-o")],
+    temperatures: Annotated[
+        str, option("Every prompt is answered at each, such as 0,0.7; 0 is greedy.", "--temperatures")
+    ] = "0",
+    layers: Annotated[
+        str | None, option("Keep the states of these layers beside the answers, such as 2,15,27,30.")
+    ] = None,
+    rows: Annotated[int, option("Texts that are decoded together.", min=1)] = 64,
+    max_new_tokens: NewTokens = 128,
+    seed: Annotated[int, option("Of what is drawn.", min=0)] = 0,
+    threads: Threads = None,
+    device: Device = "cpu",
+) -> None:
+    """Let a model answer prompts, many at once: what its drafters learn. A run that was cut off goes on."""
+    from specviz.cli.arguments import listed
+    from specviz.models.loading import find
+
+    entries = entries_of(None, prompts)
+    texts = [entry.get("prompt") or entry["turns"][0] for entry in entries]
+    drawn_at = listed("--temperatures", temperatures, float) or [0.0]
+    kept = listed("--layers", layers, int) or []
+    find(target)
+    with loading():
+        from specviz.finetune.answers import AnswerOptions, answer
+        from specviz.finetune.training import encoded, print_line
+        from specviz.models import load
+
+    options = AnswerOptions(max_new_tokens, tuple(drawn_at), tuple(kept), rows, seed)
+    with on_threads(threads):
+        model = load(target, device, "float32", invariant=False)
+        kinds = [str(entry.get("kind", "")) for entry in entries]
+        made = answer(model, encoded(model, texts), out, options, kinds, say=print_line)
+    print(f"answers: {out} ({len(made.rows):,} answers, {made.tokens:,} tokens of {made.header['model']})")
+    print(hint("models", "eagle", target, "--answers", out, "--out", f"{target}-eagle"))
+
+
+@models_app.command()
+def cut(
+    target: Annotated[str, argument("The model of which the first layers are taken.")],
+    answers: Annotated[Path, option("Its answers: their commonest tokens are the draft's.", "--answers")],
+    out: Annotated[Path, option("The folder to write.", "--out", "-o")],
+    layers: Annotated[int, option("How many.", min=1)] = 2,
+    vocabulary: Annotated[int, option("Tokens that the draft can say.", min=1)] = 8192,
+    device: Device = "cpu",
+    force: Force = False,
+) -> None:
+    """Cut a small draft out of a model: its first layers, on its own embedding and head. Align it then."""
+    from specviz.models.loading import find
+
+    find(target)
+    with loading():
+        from specviz.finetune.answers import read
+        from specviz.finetune.cut import cut as cut_out
+
+    print(f"cut: {cut_out(target, read(answers), out, layers, vocabulary, device=device, force=force)}")
+    print(hint("models", "align", out, "--target", target, "--answers", answers, "--out", f"{out}-aligned"))
+
+
 @models_app.command()
 def align(
     draft: Annotated[str, argument("The draft: bundled name, folder or hf:<id>; it is left as is.")],
     target: Annotated[str, option("The model whose answers it learns.", "--target", "-t")],
-    prompts: Annotated[str, option("A file: plain lines, or JSON lines with prompt or turns.")],
     out: Annotated[Path, option("The folder to write.", "--out", "-o")],
+    prompts: Prompts = None,
+    answers: AnswersFile = None,
+    soft: Annotated[bool, option("Learn the target's distributions, not its tokens alone.")] = False,
+    drawn: Annotated[bool, option("Learn the answers that were drawn, not the greedy ones.")] = False,
     epochs: Annotated[float, option("How often each answer is read.")] = 3,
     rate: Annotated[float, option("Peak learning rate.")] = 5e-4,
     batch: Annotated[int, option("Texts of an update.", min=1)] = 16,
@@ -142,24 +216,26 @@ def align(
     """Fine-tune a draft on its target's own answers to your prompts: more of its tokens are accepted."""
     from specviz.models.loading import find
 
-    texts = _texts(prompts)
+    texts = _texts(prompts, answers)
     for model in (target, draft):
         find(model)
     with loading():
         from specviz.finetune.align import align as aligned
 
     with on_threads(threads):
-        made = aligned(target, draft, texts, out, epochs=epochs, rate=rate, batch=batch, device=device,
-                       max_new_tokens=max_new_tokens, seed=seed, force=force)  # fmt: skip
+        made = aligned(target, draft, texts, out, soft=soft, drawn=drawn, epochs=epochs, rate=rate,
+                       batch=batch, device=device, max_new_tokens=max_new_tokens, seed=seed,
+                       force=force)  # fmt: skip
     print(f"aligned: {made}")
-    print(hint("generate", "speculative", "--model", target, "--draft", out, "--prompts", prompts))
+    print(hint("generate", "speculative", "--model", target, "--draft", out, "--prompt", "..."))
 
 
 @models_app.command()
 def eagle(
     target: Annotated[str, argument("The model whose states it learns to go on from.")],
-    prompts: Annotated[str, option("A file: plain lines, or JSON lines with prompt or turns.")],
     out: Annotated[Path, option("The folder to write.", "--out", "-o")],
+    prompts: Prompts = None,
+    answers: AnswersFile = None,
     generation: Annotated[int, option("3, or 1, whose weights EAGLE-2 drafts with too.")] = 3,
     layers: Annotated[
         str | None, option("Whose states generation 3 reads, such as 2,16,29; 0 is the embedding.")
@@ -167,6 +243,9 @@ def eagle(
     draft_vocabulary: Annotated[
         int | None, option("Rows of generation 3's head: so many of the commonest tokens.")
     ] = None,
+    own_head: Annotated[
+        bool, option("Train a head of its own, or store none and speak by rows of the target's.")
+    ] = True,
     steps: Annotated[int, option("Of generation 3's training-time test.", min=1)] = 4,
     epochs: Annotated[float, option("How often each answer is read.")] = 3,
     rate: Annotated[float, option("Peak learning rate of the matrices.")] = 0.01,
@@ -184,17 +263,78 @@ def eagle(
         read = None if layers is None else [int(layer) for layer in layers.split(",")]
     except ValueError:
         raise ParameterError(f"--layers takes numbers such as 2,16,29, got {layers!r}") from None
-    texts = _texts(prompts)
+    texts = _texts(prompts, answers)
     find(target)
     with loading():
         from specviz.finetune.eagle import train_eagle
 
     with on_threads(threads):
         made = train_eagle(target, texts, out, generation, layers=read, draft_vocabulary=draft_vocabulary,
-                           steps=steps, epochs=epochs, rate=rate, batch=batch, device=device,
-                           max_new_tokens=max_new_tokens, seed=seed, force=force)  # fmt: skip
+                           own_head=own_head, steps=steps, epochs=epochs, rate=rate, batch=batch,
+                           device=device, max_new_tokens=max_new_tokens, seed=seed, force=force)  # fmt: skip
     print(f"eagle: {made}")
-    print(hint("generate", "eagle", "--model", target, "--draft", out, "--prompts", prompts))
+    print(hint("generate", "eagle", "--model", target, "--draft", out, "--prompt", "..."))
+
+
+@models_app.command()
+def check(
+    head: Annotated[str, argument("The EAGLE head: bundled name or folder.")],
+    target: Annotated[str, option("The model that it drafts for.", "--target", "-t")],
+    prompts: Annotated[str, option("A suite, or a file of prompts.")] = "everyday",
+    number: Annotated[int, option("How many of them.", min=1)] = 8,
+    max_new_tokens: NewTokens = 48,
+    threads: Threads = None,
+    device: Device = "cpu",
+) -> None:
+    """Why does a head accept nothing? Try other layers, places and templates, and say which would help."""
+    from specviz.models.loading import find
+
+    for model in (target, head):
+        find(model)
+    entries = entries_of(None, prompts, number)
+    with loading():
+        from specviz.check import head as check_head
+        from specviz.models import load
+
+    with on_threads(threads):
+        texts = [entry.get("prompt") or entry["turns"][0] for entry in entries]
+        print(check_head(head, load(target, device), texts, max_new_tokens))
+
+
+@models_app.command()
+def heads(
+    target: Annotated[str, argument("The model from whose states they guess ahead.")],
+    out: Annotated[Path, option("The folder to write.", "--out", "-o")],
+    prompts: Prompts = None,
+    answers: AnswersFile = None,
+    heads: Annotated[int, option("How many, the model's own not counted.", min=1)] = 4,
+    inner: Annotated[int, option("Width of the hidden layer of each.", min=1)] = 256,
+    draft_vocabulary: Annotated[
+        int | None, option("Tokens that they can say: so many of the commonest.")
+    ] = None,
+    epochs: Annotated[float, option("How often each answer is read.")] = 2,
+    rate: Annotated[float, option("Peak learning rate of the matrices.")] = 0.01,
+    batch: Annotated[int, option("Texts of an update.", min=1)] = 16,
+    max_new_tokens: NewTokens = 128,
+    seed: Annotated[int, option("Of the first weights and of the order.", min=0)] = 0,
+    threads: Threads = None,
+    device: Device = "cpu",
+    force: Force = False,
+) -> None:
+    """Train blockwise heads on a model's own answers; the model stays as it is."""
+    from specviz.models.loading import find
+
+    texts = _texts(prompts, answers)
+    find(target)
+    with loading():
+        from specviz.finetune.heads import train_heads
+
+    with on_threads(threads):
+        made = train_heads(target, texts, out, heads=heads, inner=inner, draft_vocabulary=draft_vocabulary,
+                           epochs=epochs, rate=rate, batch=batch, device=device,
+                           max_new_tokens=max_new_tokens, seed=seed, force=force)  # fmt: skip
+    print(f"heads: {made}")
+    print(hint("generate", "blockwise", "--model", target, "--draft", out, "--prompt", "..."))
 
 
 def datastore(
@@ -216,8 +356,14 @@ def datastore(
     print(hint("generate", "spectra", "--model", model, "--set", f"datastore={out}", "--prompt", "..."))
 
 
-def _texts(prompts: str) -> list[str]:
-    """What a drafter is trained on answers to: prompts, or the first turns of conversations."""
+def _texts(prompts: str | None, answers: Path | None) -> list[str] | Answers:
+    """What a drafter is trained on: answers, or prompts (the first turns of conversations) to be answered."""
+    if (prompts is None) == (answers is None):
+        raise ParameterError("give --prompts, which the target answers first, or --answers that it has given")
+    if answers is not None:
+        with loading():
+            from specviz.finetune.answers import read
+        return read(answers)
     return [entry.get("prompt") or entry["turns"][0] for entry in entries_of(None, prompts)]
 
 

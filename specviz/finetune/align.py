@@ -10,22 +10,25 @@ from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch.nn.functional import cross_entropy
 
 from specviz.errors import ModelError, PromptError
 from specviz.finetune import training
+from specviz.finetune.answers import Answers
 from specviz.finetune.optimizer import Optimizer
 from specviz.finetune.training import Pair, Trained, print_line
-from specviz.models import load
+from specviz.models import load, trimmed
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from specviz.models.protocols import Prompt, Spec
     from specviz.models.torch_model import TorchModel
+
+ABSENT = -100  # a token that a draft's head lacks: nothing is learnt of it
 
 
 @dataclass(frozen=True)
@@ -53,9 +56,11 @@ class Aligned(Trained):
 def align(
     target: Spec,
     draft: Spec,
-    prompts: Sequence[Prompt],
+    prompts: Sequence[Prompt] | Answers,
     out: str | Path,
     *,
+    soft: bool = False,
+    drawn: bool | None = False,
     epochs: float = 3,
     rate: float = 5e-4,
     batch: int = 16,
@@ -74,11 +79,16 @@ def align(
     ----------
     target, draft : Model, or anything else that `specviz.load` takes
         Of one kind, with one vocabulary. Neither is changed.
-    prompts : sequence
-        As `specviz.generate` takes them: texts, chats or token ids. Every tenth, and at least the last, is
-        held out and only measured on.
+    prompts : sequence, or Answers
+        As `specviz.generate` takes them: texts, chats or token ids. Or the target's answers to them, as
+        `specviz.finetune.answers.read` gives them. Every tenth, and at least the last, is held out and only
+        measured on.
     out : str or Path
         The folder to write: weights in the draft's number format, tokenizer, a card.
+    soft : bool
+        Learn the target's distribution at each place of an answer (distillation), not the token alone.
+    drawn : bool, optional
+        Of given answers: learn those that were drawn, not the greedy ones; None: both.
     epochs : float
         How often each answer is read.
     rate : float
@@ -104,44 +114,130 @@ def align(
         If a value is out of range.
     """
     settings = training.Settings(epochs, rate, batch, max_new_tokens, seed, every, say)
-    return _align(target, draft, prompts, training.vacant(out, force), device, force, settings)
+    kind = _Kind(soft, drawn)
+    return _align(target, draft, prompts, training.vacant(out, force), device, force, settings, kind)
+
+
+class _Kind(NamedTuple):
+    """What is learnt of the answers."""
+
+    soft: bool
+    drawn: bool | None
 
 
 def _align(
-    target: Spec, draft: Spec, prompts: Sequence[Prompt], path: Path, device: str, force: bool,
-    settings: training.Settings,
+    target: Spec, draft: Spec, prompts: Sequence[Prompt] | Answers, path: Path, device: str, force: bool,
+    settings: training.Settings, kind: _Kind,
 ) -> Aligned:  # fmt: skip
-    if len(prompts) < 2:
+    if not isinstance(prompts, Answers) and len(prompts) < 2:
         raise PromptError("alignment needs two prompts or more: one is held out to measure by")
     teacher, learner = _pair(target, draft, device)
-    encoded = training.encoded(teacher, prompts)
-    kept = training.length((teacher, learner), encoded, settings.max_new_tokens)
+    last = getattr(teacher, "layers", 0) if kind.soft else 0
     epochs, rate, batch = settings.epochs, settings.rate, settings.batch
-    mark = [epochs, rate, batch, kept, settings.seed, teacher.name, learner.name, encoded]
-    partial = training.begun(path, mark, force)
-    answered = training.answers(partial, teacher, encoded, kept, settings.say)
-    learnt, held = training.parted(list(zip(encoded, answered)))
+    mark = [*kind, epochs, rate, batch, settings.seed, teacher.name, learner.name]
+    partial, answers = training.gather(
+        teacher, (learner,), prompts, path, mark, force, settings, (last,) if last else ()
+    )
+    pairs = training.pairs_of(answers, kind.drawn if isinstance(prompts, Answers) else None)
+    room = min(teacher.max_length, learner.max_length)
+    pairs = [pair for pair in pairs if len(pair.prompt) + len(pair.answer) <= room]
+    if len(pairs) < 2:
+        raise PromptError("alignment needs two answers or more: one is held out to measure by")
+    learnt, held = training.parted(pairs)
 
-    net = deepcopy(learner.net).float().requires_grad_(True)
-    prefix = getattr(learner, "prefix", None)
+    student = Student(learner)
+    judge = Judge(teacher, student.tokens, answers.states((last,))) if kind.soft else None
 
     def loss(pairs: list[Pair]) -> tuple[torch.Tensor, torch.Tensor]:
-        total = cross_entropy(*_scores(net, pairs, prefix))
+        scores, wanted = student(pairs)
+        if judge is None:
+            total = cross_entropy(scores, wanted, ignore_index=ABSENT)
+        else:
+            total = -(judge(pairs) * scores.log_softmax(-1)).sum(-1).mean()
         return total, total
 
-    before = agreement(net, held, batch, prefix)
-    training.learn(net, Optimizer(net, rate, rate), loss, learnt, partial, settings)
-    after = agreement(net, held, batch, prefix)
+    before = agreement(student, held, batch)
+    training.learn(student.net, Optimizer(student.net, rate, rate), loss, learnt, partial, settings)
+    after = agreement(student, held, batch)
 
-    result = Aligned(path, len(learnt), len(held), sum(map(len, answered)), before, after)
-
-    def write(folder: Path) -> None:
-        net.to(training.stored(draft, learner)).save_pretrained(folder)
-        if learner.tokenizer is not None:
-            learner.tokenizer.save_pretrained(folder)
-
-    training.publish(partial, path, write, _card(result, teacher.name, learner.name, epochs, rate))
+    tokens = sum(len(pair.answer) for pair in pairs)
+    result = Aligned(path, len(learnt), len(held), tokens, before, after)
+    dtype = training.stored(draft, learner)
+    card = _card(result, teacher.name, learner.name, kind, epochs, rate)
+    training.publish(partial, path, lambda folder: student.save(folder, dtype), card)
     return result
+
+
+class Student:
+    """A draft that learns: a float32 copy of its weights, and what of its scores are whose.
+
+    Parameters
+    ----------
+    model : Model
+        One that `specviz.load` gave, or a trimmed draft on its target. It is not changed.
+
+    Attributes
+    ----------
+    net : module
+    tokens : tensor of int or None
+        Of each row of its head, where it has not all.
+    """
+
+    def __init__(self, model: TorchModel) -> None:
+        self.model, self.prefix = model, getattr(model, "prefix", None)
+        self.tokens = getattr(model, "tokens", None)
+        self.net = deepcopy(model.net).float().requires_grad_(True)
+        if self.tokens is not None:  # embedding and head are the target's
+            self.net.get_input_embeddings().requires_grad_(False)
+            self.net.get_output_embeddings().requires_grad_(False)
+            self.rows = torch.full((model.vocabulary,), ABSENT, device=model.device)
+            self.rows[self.tokens] = torch.arange(len(self.tokens), device=model.device)
+
+    def __call__(self, pairs: Sequence[Pair]) -> tuple[torch.Tensor, torch.Tensor]:
+        """Scores [n, rows] for every token of the answers, and these tokens' rows [n]."""
+        scores, wanted = _scores(self.net, pairs, self.prefix)
+        return scores, wanted if self.tokens is None else self.rows[wanted]
+
+    def save(self, folder: Path, dtype: torch.dtype) -> None:
+        """Write the weights, and what goes with them."""
+        if self.tokens is not None:
+            assert isinstance(self.model, trimmed.TrimmedModel)
+            weights = trimmed.TrimmedNet(self.net, self.tokens)
+            trimmed.save(weights, self.model.target, dtype, folder)
+            return
+        self.net.to(dtype).save_pretrained(folder)
+        if self.model.tokenizer is not None:
+            self.model.tokenizer.save_pretrained(folder)
+
+
+class Judge:
+    """The target's distributions in answers, over the rows that the student has.
+
+    Parameters
+    ----------
+    target : Model
+    tokens : tensor of int or None
+        Of the student's rows.
+    kept : callable, optional
+        Its last states by row of the answers; else its passes are run.
+    """
+
+    def __init__(
+        self, target: TorchModel, tokens: torch.Tensor | None, kept: Callable[[int], torch.Tensor] | None
+    ) -> None:
+        self.target, self.tokens = target, tokens
+        self.kept = None if getattr(target, "prefix", None) else kept
+        head = target.net.get_output_embeddings().weight.detach()
+        self.head = (head if tokens is None else head[tokens]).float()
+
+    @torch.no_grad()
+    def __call__(self, pairs: Sequence[Pair]) -> torch.Tensor:
+        """Probabilities [n, rows] for every token of the answers."""
+        if self.kept is None:
+            scores, _ = _scores(self.target.net, pairs, getattr(self.target, "prefix", None))
+            return (scores if self.tokens is None else scores[:, self.tokens]).softmax(-1)
+        states = [self.kept(pair.row)[len(pair.prompt) - 1 :, 0] for pair in pairs]
+        return (torch.cat(states).to(self.head.device) @ self.head.T).softmax(-1)
 
 
 def _pair(target: Spec, draft: Spec, device: str) -> tuple[TorchModel, TorchModel]:
@@ -158,6 +254,8 @@ def _pair(target: Spec, draft: Spec, device: str) -> tuple[TorchModel, TorchMode
             raise ModelError(
                 f"{model.name} runs in llama.cpp: alignment needs a model in transformers' format"
             )
+    if learner.kind == "trimmed":
+        learner = learner.on(teacher)
     if teacher.kind != learner.kind:
         raise ModelError(
             f"{teacher.name} is of kind {teacher.kind} and {learner.name} {learner.kind}: a draft model must "
@@ -167,15 +265,13 @@ def _pair(target: Spec, draft: Spec, device: str) -> tuple[TorchModel, TorchMode
     return teacher, learner
 
 
-def agreement(
-    net: PreTrainedModel, pairs: Sequence[Pair], batch: int = 16, prefix: Sequence[int] | None = None
-) -> float:
+def agreement(student: Student, pairs: Sequence[Pair], batch: int = 16) -> float:
     """How often the most likely token is the answer's, its tokens before given."""
     hits = total = 0
-    net.eval()
+    student.net.eval()
     with torch.inference_mode():
         for first in range(0, len(pairs), batch):
-            scores, wanted = _scores(net, pairs[first : first + batch], prefix)
+            scores, wanted = student(pairs[first : first + batch])
             hits += int((scores.argmax(-1) == wanted).sum())
             total += len(wanted)
     return hits / total
@@ -195,26 +291,28 @@ def _scores(
         return ids, mask
 
     if prefix is not None:
-        encoded, there = padded([prompt for prompt, _ in pairs])
-        written, mask = padded([[*prefix, *answer] for _, answer in pairs])
+        encoded, there = padded([pair.prompt for pair in pairs])
+        written, mask = padded([[*prefix, *pair.answer] for pair in pairs])
         logits = net(
             input_ids=encoded, attention_mask=there.long(), decoder_input_ids=written[:, :-1], use_cache=False
         ).logits
         begins = torch.full((len(pairs),), len(prefix), device=device)
     else:
-        written, mask = padded([[*prompt, *answer] for prompt, answer in pairs])
+        written, mask = padded([[*pair.prompt, *pair.answer] for pair in pairs])
         read = mask[:, :-1].long()
         logits = net(input_ids=written[:, :-1], attention_mask=read, use_cache=False).logits
-        begins = torch.tensor([len(prompt) for prompt, _ in pairs], device=device)
+        begins = torch.tensor([len(pair.prompt) for pair in pairs], device=device)
     answers = mask & (torch.arange(mask.shape[1], device=device) >= begins[:, None])
     return logits[answers[:, 1:]].float(), written[answers]
 
 
-def _card(result: Aligned, target: str, draft: str, epochs: float, rate: float) -> str:
-    name = result.path.name
+def _card(result: Aligned, target: str, draft: str, kind: _Kind, epochs: float, rate: float) -> str:
+    which = {None: "answers", False: "greedy answers", True: "answers drawn at a temperature"}[kind.drawn]
+    how = "the target's distributions (distillation)" if kind.soft else "the target's tokens"
     return (
-        f"# {name}\n\n`{draft}`, fine-tuned on the greedy answers of `{target}` (prediction alignment, BiLD, "
-        f"section 3.5.1) by `specviz models align`.\n\n| | |\n| --- | --- |\n"
+        f"# {result.path.name}\n\n`{draft}`, fine-tuned on the {which} of `{target}` (prediction alignment, "
+        f"BiLD, section 3.5.1) by `specviz models align`.\n\n| | |\n| --- | --- |\n"
+        f"| learnt | {how} |\n"
         f"| answers learnt | {result.learnt:,}, {epochs:g} times, peak rate {rate:g} |\n"
         f"| tokens of all answers | {result.tokens:,} |\n"
         f"| agreement on {result.held_out:,} held-out answers | {result.before:.3f} before, "

@@ -13,11 +13,13 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
-from itertools import product
+from itertools import accumulate, product
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, TypedDict
+from typing import IO, TYPE_CHECKING, Any
 
+import numpy as np
 import torch
+from typing_extensions import TypedDict
 
 from specviz.errors import ModelError, ParameterError, PromptError
 from specviz.files import checked, parsed
@@ -62,14 +64,14 @@ class Answers:
 
     Attributes
     ----------
-    model, content : str
-        The target's name and hash.
+    path : Path
+    header : Header
     rows : list of Row
         In the file's order.
     """
 
-    model: str
-    content: str
+    path: Path
+    header: Header
     rows: list[Row]
 
     @property
@@ -84,11 +86,30 @@ class Answers:
         ------
         ModelError
         """
-        if self.content != target.content:
+        model, content = self.header["model"], self.header["content"]
+        if content != target.content:
             raise ModelError(
-                f"these are answers of {self.model} ({self.content[:8]}), and the target is {target.name} "
+                f"{self.path} holds answers of {model} ({content[:8]}), and the target is {target.name} "
                 f"({target.content[:8]}): make its own with specviz models answers"
             )
+
+    def states(self, layers: Sequence[int]) -> Callable[[int], torch.Tensor] | None:
+        """States of some layers by row, float32 [tokens - 1, layers, width]; None if they were not kept."""
+        if not set(layers) <= set(self.header["layers"]):
+            return None
+        shape = len(self.header["layers"]), self.header["width"]
+        starts = list(accumulate(map(states_count, self.rows), initial=0))
+        file = states_of(self.path)
+        if not file.exists() or file.stat().st_size < starts[-1] * shape[0] * shape[1] * 2:
+            return None
+        stored = np.memmap(file, np.int16, "r", shape=(starts[-1], *shape))
+        places = [self.header["layers"].index(layer) for layer in layers]
+
+        def of(row: int) -> torch.Tensor:
+            values = torch.from_numpy(stored[starts[row] : starts[row + 1]][:, places])
+            return values.view(torch.bfloat16).float()
+
+        return of
 
 
 @dataclass(frozen=True)
@@ -185,7 +206,7 @@ def answer(
                     f"{target.name}: {len(there) + done:,} of {len(there) + left:,} answers, "
                     f"{tokens:,} tokens, {tokens / (now - began):.0f} tokens/s, {minutes:.0f} min left"
                 )
-    return Answers(target.name, target.content, rows)
+    return Answers(out, header, rows)
 
 
 def read(path: str | Path) -> Answers:
@@ -203,7 +224,7 @@ def read(path: str | Path) -> Answers:
             rows = list(_rows(file, path))
     except (OSError, UnicodeDecodeError) as error:
         raise ModelError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from None
-    return Answers(header["model"], header["content"], rows)
+    return Answers(path, header, rows)
 
 
 def states_of(path: Path) -> Path:
@@ -240,7 +261,7 @@ def _decoded(
         # The longest first: the storage need not grow. The next one stands last.
         numbers.sort(key=lambda number: len(prompts[number]))
         texts = [_Text(number, prompts[number], options) for number in numbers]
-        for text in _together(target, texts, temperature, options):
+        for text in _together(target, texts, temperature, options) if texts else ():
             end = cut_loop(text.answer)
             row = Row(number=text.number, kind="", temperature=temperature, prompt=text.prompt,
                       answer=text.answer[:end])  # fmt: skip
@@ -262,17 +283,16 @@ def _together(
     target: TorchModel, waiting: list[_Text], temperature: float, options: AnswerOptions
 ) -> Iterator[_Text]:
     """Write texts side by side, one token of each a pass; a text that ends gives its place to the next."""
-    if not waiting:
-        return
     texts = [waiting.pop() for _ in range(min(options.rows, len(waiting)))]
     room, layers = options.max_new_tokens, options.layers
+    model: Any = target
 
     def enter(context: Any, place: int) -> None:
         context.prefill([place], layers)
         if layers:
             texts[place].states.append(_stacked(context.states.pop(place), layers))
 
-    with closing(target.open([text.prompt for text in texts], room)) as context:
+    with closing(model.open([text.prompt for text in texts], room)) as context:
         for place in range(len(texts)):
             enter(context, place)
         while texts:

@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
@@ -16,10 +16,11 @@ from transformers import LlamaConfig
 
 from specviz.errors import ModelError, ParameterError, PromptError
 from specviz.finetune import eagle_loss, training
+from specviz.finetune.answers import Answers
 from specviz.finetune.optimizer import Optimizer
 from specviz.finetune.training import Pair, Trained, print_line
 from specviz.models import load
-from specviz.models.eagle import Eagle
+from specviz.models.eagle import Eagle, Variant
 from specviz.models.eagle_loading import read_layers
 from specviz.models.layers import embeddings
 
@@ -59,12 +60,13 @@ class OwnEagle(Trained):
 
 def train_eagle(
     target: Spec,
-    prompts: Sequence[Prompt],
+    prompts: Sequence[Prompt] | Answers,
     out: str | Path,
     generation: int = 3,
     *,
     layers: Sequence[int] | None = None,
     draft_vocabulary: int | None = None,
+    own_head: bool = True,
     steps: int = 4,
     epochs: float = 3,
     rate: float = 0.01,
@@ -84,9 +86,10 @@ def train_eagle(
     ----------
     target : Model, or anything else that `specviz.load` takes
         A causal model in transformers' format. It is not changed.
-    prompts : sequence
-        As `specviz.generate` takes them: texts, chats or token ids. Every tenth, and at least the last, is
-        held out and only measured on.
+    prompts : sequence, or Answers
+        As `specviz.generate` takes them: texts, chats or token ids. Or the target's answers to them, as
+        `specviz.finetune.answers.read` gives them. Every tenth, and at least the last, is held out and only
+        measured on.
     out : str or Path
         The folder to write: ``config.json``, ``model.safetensors`` in the target's number format, a card.
     generation : int
@@ -96,6 +99,9 @@ def train_eagle(
         in the authors' code. The last one's are taken behind the final norm, which other tools do not do.
     draft_vocabulary : int, optional
         Rows of generation 3's head: so many of the answers' commonest tokens. Default: the whole vocabulary.
+    own_head : bool
+        Train generation 3's head, as it is published. Otherwise its rows stay the target's and are not
+        stored: a smaller file, which other tools do not read.
     steps : int
         Steps of generation 3's training-time test (the paper has 7).
     epochs : float
@@ -128,7 +134,7 @@ def train_eagle(
     settings = training.Settings(epochs, rate, batch, max_new_tokens, seed, every, say)
     _check_generation(generation, layers=layers, draft_vocabulary=draft_vocabulary)
     path = training.vacant(out, force)
-    if len(prompts) < 2:
+    if not isinstance(prompts, Answers) and len(prompts) < 2:
         raise PromptError("a drafter needs two prompts or more: one is held out to measure by")
     teacher = load(target, device)
     _refuse(teacher)
@@ -138,42 +144,68 @@ def train_eagle(
     words = len(embeddings(teacher.net))
     if draft_vocabulary is not None and not 0 < draft_vocabulary <= words:
         raise ParameterError(f"draft_vocabulary must lie in 1 .. {words:,}, got {draft_vocabulary}")
-    encoded = training.encoded(teacher, prompts)
-    kept = training.length((teacher,), encoded, max_new_tokens)
-    mark = ["eagle", generation, states, draft_vocabulary, steps, epochs, rate, batch, kept, seed,
-            teacher.name, encoded]  # fmt: skip
-    partial = training.begun(path, mark, force)
-    answered = training.answers(partial, teacher, encoded, kept, say)
+    mark = ["eagle", generation, states, draft_vocabulary, own_head, steps, epochs, rate, batch, seed,
+            teacher.name]  # fmt: skip
+    read = (*(states if generation == 3 else ()), teacher.layers)
+    partial, answers = training.gather(teacher, (), prompts, path, mark, force, settings, read)
     # Of the first two tokens nothing is drafted.
-    pairs = [(prompt, answer) for prompt, answer in zip(encoded, answered) if len(prompt) + len(answer) > 2]
+    pairs = [pair for pair in training.pairs_of(answers) if len(pair.prompt) + len(pair.answer) > 2]
     if len(pairs) < 2:
         raise PromptError(f"{teacher.name}'s answers are too short to learn from: ask other prompts")
     learnt, held = training.parted(pairs)
 
-    model = _fresh(teacher, net, generation, states, draft_vocabulary, learnt, seed)
-    loss = eagle_loss.EagleLoss(net, states, steps)
+    shape = Shape(generation, states, draft_vocabulary, own_head)
+    model = _fresh(teacher, net, shape, learnt, seed)
+    loss = KeptLoss(eagle_loss.EagleLoss(net, states, steps), answers.states(read))
     before = agreement(model, loss, held, batch)
     _learn(model, loss, learnt, partial, settings)
     after = agreement(model, loss, held, batch)
 
-    result = OwnEagle(path, len(learnt), len(held), sum(map(len, answered)), before, after)
+    result = OwnEagle(path, len(learnt), len(held), sum(len(pair.answer) for pair in pairs), before, after)
     dtype = training.stored(target, teacher)
     training.publish(
-        partial, path, lambda folder: save(model, teacher.name, states, dtype, folder),
+        partial, path, lambda folder: save(model, teacher.identity, states, dtype, folder),
         _card(result, model, teacher.name, states, epochs, rate),
     )  # fmt: skip
     return result
 
 
+class Shape(NamedTuple):
+    """Of a drafter; `train_eagle` says what each means."""
+
+    generation: int
+    states: tuple[int, ...]
+    draft_vocabulary: int | None
+    own_head: bool
+
+
+class KeptLoss(NamedTuple):
+    """A loss, and the target's states by row of the answers, where they were kept."""
+
+    loss: eagle_loss.EagleLoss
+    kept: Callable[[int], torch.Tensor] | None
+
+    def given(self, pairs: Sequence[Pair]) -> tuple[np.ndarray, np.ndarray, torch.Tensor | None]:
+        """Tokens and marks of answers, as `padded`, and the states beside them [rows, n, layers, width]."""
+        tokens, answer = padded(pairs)
+        if self.kept is None:
+            return tokens, answer, None
+        rows = [self.kept(pair.row) for pair in pairs]
+        states = rows[0].new_zeros(*tokens.shape, *rows[0].shape[1:])
+        for row, values in enumerate(rows):
+            states[row, : len(values)] = values
+        return tokens, answer, states
+
+
 def _learn(
-    model: Eagle, loss: eagle_loss.EagleLoss, pairs: Sequence[Pair], partial: Path,
+    model: Eagle, loss: KeptLoss, pairs: Sequence[Pair], partial: Path,
     settings: training.Settings,
 ) -> None:  # fmt: skip
     """Train the drafter on the mean loss of a token."""
 
     def mean(pairs: list[Pair]) -> tuple[torch.Tensor, torch.Tensor]:
-        tokens, answer = padded(pairs)
-        total, shown = loss(model, tokens, answer, 0.0)
+        tokens, answer, states = loss.given(pairs)
+        total, shown = loss.loss(model, tokens, answer, 0.0, states)
         count = int(answer[:, 2:].sum())
         return total / count, shown / count
 
@@ -191,30 +223,31 @@ def _check_generation(generation: int, **of_generation_3: int | Sequence[int] | 
             raise ParameterError(f"{name} is generation 3's: drop it, or pass generation=3")
 
 
-def agreement(
-    model: Eagle, loss: eagle_loss.EagleLoss, pairs: Sequence[Pair], batch: int = 16
-) -> tuple[float, ...]:
+def agreement(model: Eagle, loss: KeptLoss, pairs: Sequence[Pair], batch: int = 16) -> tuple[float, ...]:
     """How often the drafter's likeliest token is the target's, 1, 2, 3 and 4 steps on (`EagleLoss.right`)."""
     model.eval()
     hits, counted = np.zeros(STEPS), np.zeros(STEPS)
     for first in range(0, len(pairs), batch):
-        right, of = loss.right(model, *padded(pairs[first : first + batch]), STEPS)
+        tokens, answer, states = loss.given(pairs[first : first + batch])
+        right, of = loss.loss.right(model, tokens, answer, STEPS, states)
         hits, counted = hits + right, counted + of
     return tuple((hits / np.maximum(counted, 1)).tolist())
 
 
 def padded(pairs: Sequence[Pair]) -> tuple[np.ndarray, np.ndarray]:
     """Texts side by side [rows, length], padded on the right, and marks of their answers."""
-    width = max(len(prompt) + len(answer) for prompt, answer in pairs)
+    width = max(len(pair.prompt) + len(pair.answer) for pair in pairs)
     tokens, answers = np.zeros((len(pairs), width), np.int64), np.zeros((len(pairs), width), bool)
-    for row, (prompt, answer) in enumerate(pairs):
+    for row, (prompt, answer, *_) in enumerate(pairs):
         end = len(prompt) + len(answer)
         tokens[row, :end] = [*prompt, *answer]
         answers[row, len(prompt) : end] = True
     return tokens, answers
 
 
-def save(model: Eagle, target: str, states: Sequence[int], dtype: torch.dtype, folder: Path) -> None:
+def save(
+    model: Eagle, target: dict[str, str], states: Sequence[int], dtype: torch.dtype, folder: Path
+) -> None:
     """Write a drafter under the published names; with a draft vocabulary, ``t2d`` beside ``d2t``."""
     tensors = {
         name: (value.to(dtype) if value.is_floating_point() else value).contiguous().cpu()
@@ -278,11 +311,9 @@ def _layers(model: Model, generation: int, layers: Sequence[int] | None) -> tupl
     return chosen
 
 
-def _fresh(
-    teacher: Model, net: PreTrainedModel, generation: int, states: Sequence[int],
-    draft_vocabulary: int | None, learnt: Sequence[Pair], seed: int,
-) -> Eagle:  # fmt: skip
+def _fresh(teacher: Model, net: PreTrainedModel, shape: Shape, learnt: Sequence[Pair], seed: int) -> Eagle:
     """A drafter of one layer of the target's width, heads and feed-forward, at the start of training."""
+    generation, states, draft_vocabulary, own_head = shape
     own, (words, width) = teacher.config, embeddings(net).shape
     rope = {"rope_parameters": own.rope_parameters} if teacher.plain else {}
     config = LlamaConfig(
@@ -295,14 +326,15 @@ def _fresh(
     )  # fmt: skip
     with torch.random.fork_rng([]):
         torch.manual_seed(seed)
-        model = Eagle(config, generation, draft_vocabulary, len(states))
+        variant = Variant(head=own_head) if generation == 3 else None
+        model = Eagle(config, generation, draft_vocabulary, len(states), variant)
     if model.d2t is not None:
         counts = np.zeros(words, np.int64)
-        np.add.at(counts, [token for _, answer in learnt for token in answer], 1)
+        np.add.at(counts, [token for pair in learnt for token in pair.answer], 1)
         kept = np.sort(np.argsort(-counts, kind="stable")[:draft_vocabulary])
         model.d2t.copy_(torch.from_numpy(kept - np.arange(len(kept))))
     model.to(teacher.device)
-    texts = [[*prompt, *answer] for prompt, answer in learnt]
+    texts = [[*pair.prompt, *pair.answer] for pair in learnt]
     eagle_loss.begin(model, net, eagle_loss.sizes(net, texts, states) if generation == 3 else [])
     return model
 
@@ -319,8 +351,9 @@ def _card(
         f"({shape.num_key_value_heads} for keys and values), feed-forward {shape.intermediate_size} |",
         f"| states read | layers {', '.join(map(str, states))} of the target |",
     ]  # fmt: skip
-    if model.lm_head is not None:
-        lines.append(f"| words of its head | {len(model.lm_head.weight):,} of {shape.vocab_size:,} |")
+    kept = model.d2t if model.d2t is not None else range(shape.vocab_size)
+    if model.generation == 3:
+        lines.append(f"| words of its head | {len(kept):,} of {shape.vocab_size:,} |")
     lines += [
         f"| answers learnt | {result.learnt:,}, {epochs:g} times, peak rate {rate:g} |",
         f"| tokens of all answers | {result.tokens:,} |", "",

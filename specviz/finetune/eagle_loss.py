@@ -15,8 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from specviz.models.eagle import LAYERS, Eagle, attention_shape
-from specviz.models.layers import embeddings
+from specviz.models.eagle import HEAD, LAYERS, Eagle, attention_shape
+from specviz.models.layers import embeddings, head_rows
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -24,12 +24,19 @@ if TYPE_CHECKING:
     from specviz.models.protocols import Settings
 
 
-def config(model: Eagle, target: str, states: Sequence[int]) -> Settings:
-    """The ``config.json`` of a drafter: a Llama's of one layer, as EAGLE's are published."""
+def config(model: Eagle, target: dict[str, str], states: Sequence[int]) -> Settings:
+    """The ``config.json`` of a drafter: a Llama's of one layer, as EAGLE's are published.
+
+    `target` is what it says of the model that it was trained on, as `TorchModel.identity`.
+    """
     fields = model.config.to_diff_dict()
-    fields |= {"architectures": ["LlamaForCausalLM" + "Eagle3" * (model.generation == 3)], "target": target}
-    if model.lm_head is not None:
-        fields |= {"draft_vocab_size": len(model.lm_head.weight), LAYERS: list(states)}
+    fields |= {"architectures": ["LlamaForCausalLM" + "Eagle3" * (model.generation == 3)], **target}
+    if model.generation == 3:
+        rows = words(model)
+        count = model.config.vocab_size if rows is None else len(rows)
+        fields |= {"draft_vocab_size": count, LAYERS: list(states)}
+        if model.lm_head is None:
+            fields[HEAD] = "target"
     return fields
 
 
@@ -61,9 +68,10 @@ def begin(model: Eagle, target: PreTrainedModel, sizes: Sequence[float]) -> None
     sizes : sequence of float
         Root mean square of the states of each layer that is read: deep layers' are many times the first's.
     """
-    if model.lm_head is not None:
-        head, kept = target.get_output_embeddings().weight, words(model)
-        model.lm_head.weight.copy_(head if kept is None else head[kept])
+    if model.generation == 3:
+        if model.lm_head is not None:
+            head, kept = target.get_output_embeddings().weight, words(model)
+            model.lm_head.weight.copy_(head if kept is None else head[kept])
         for part, size in zip(model.fc.weight.chunk(len(sizes), 1), sizes):
             part.div_(size)
 
@@ -88,13 +96,19 @@ class EagleLoss:
 
     def __init__(self, target: PreTrainedModel, layers: tuple[int, ...] = (), steps: int = 1) -> None:
         self.target, self.layers, self.steps = target, layers, steps
+        self._rows: tuple[Tensor, Tensor] | None = None  # a drafter's tokens, and the target's head of them
 
     def __call__(
-        self, model: Eagle, tokens: np.ndarray, answer: np.ndarray, prompt_weight: float
-    ) -> tuple[Tensor, Tensor]:
-        """The loss for the gradient, and the first step's cross-entropy of words, to be shown."""
+        self, model: Eagle, tokens: np.ndarray, answer: np.ndarray, prompt_weight: float,
+        kept: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+        """The loss for the gradient, and the first step's cross-entropy of words, to be shown.
+
+        `kept` [rows, n, layers + 1, width] are the target's states of the layers that are read and of the
+        last, where they were kept; else the target is run.
+        """
         fused = model.generation == 3
-        answers, embedded, states, last = self._read(model, tokens, answer)
+        answers, embedded, states, last = self._read(model, tokens, answer, kept)
         if model.training and not fused:
             states = states + (torch.rand_like(states) - 0.5) * 2 * NOISE
         total = shown = last.new_zeros(())
@@ -113,36 +127,40 @@ class EagleLoss:
 
     @torch.no_grad()
     def right(
-        self, model: Eagle, tokens: np.ndarray, answer: np.ndarray, steps: int
+        self, model: Eagle, tokens: np.ndarray, answer: np.ndarray, steps: int, kept: Tensor | None = None
     ) -> tuple[list[int], list[int]]:
         """How often the drafter's likeliest token is the target's, 1, 2 ... `steps` steps on; of how many.
 
         The text's own tokens are read in every step; behind the first, the drafter's own states with them.
         """
         hits, counted = [0] * steps, [0] * steps
-        answers, embedded, states, last = self._read(model, tokens, answer)
+        answers, embedded, states, last = self._read(model, tokens, answer, kept)
         for step, out in enumerate(unroll(model, embedded, states, steps)):
             at = answers[:, 2 + step :]
             best = self._words(model, out[at]).argmax(-1)
-            if (kept := words(model)) is not None:
-                best = kept[best]
+            if (tokens_of := words(model)) is not None:
+                best = tokens_of[best]
             wanted = self._scores(last[:, 1 + step : -1][at]).argmax(-1)
             hits[step], counted[step] = int((best == wanted).sum()), len(wanted)
         return hits, counted
 
     @torch.no_grad()
     def _read(
-        self, model: Eagle, tokens: np.ndarray, answer: np.ndarray
+        self, model: Eagle, tokens: np.ndarray, answer: np.ndarray, kept: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Marks of the answers [rows, n], embeddings, states that the drafter reads, final states."""
         device = self.target.device
         ids, answers = torch.from_numpy(tokens).to(device), torch.from_numpy(answer).to(device)
-        net, kind = self.target.get_decoder(), model.fc.weight.dtype
-        layers = net(input_ids=ids, use_cache=False, output_hidden_states=True).hidden_states
-        # Not layers[0]: some families add positions to it, and a draft knows the table alone.
+        kind, fused = model.fc.weight.dtype, model.generation == 3
+        # Not the first layer's input: some families add positions to it, and a draft knows the table alone.
         embedded = F.embedding(ids, embeddings(self.target)).to(kind)
+        if kept is not None:
+            kept = kept.to(device, kind)
+            last = kept[:, :, -1]
+            return answers, embedded, kept[:, :, :-1].flatten(2) if fused else last, last
+        net = self.target.get_decoder()
+        layers = net(input_ids=ids, use_cache=False, output_hidden_states=True).hidden_states
         last = layers[-1].to(kind)
-        fused = model.generation == 3
         states = torch.cat([layers[layer] for layer in self.layers], -1).to(kind) if fused else last
         return answers, embedded, states, last
 
@@ -151,15 +169,26 @@ class EagleLoss:
         head = self.target.get_output_embeddings()
         return head(states.to(head.weight.dtype)).to(states.dtype)
 
+    def _head(self, model: Eagle) -> Tensor:
+        """The target's head, of the tokens that the drafter has."""
+        tokens = words(model)
+        if tokens is None:
+            return self.target.get_output_embeddings().weight.to(model.fc.weight.dtype)
+        if self._rows is None or not torch.equal(self._rows[0], tokens):
+            self._rows = tokens, head_rows(self.target, tokens).weight.to(model.fc.weight.dtype)
+        return self._rows[1]
+
     def _words(self, model: Eagle, out: Tensor) -> Tensor:
-        return self._scores(out) if model.lm_head is None else model.lm_head(model.norm(out))
+        if model.generation == 1:
+            return self._scores(out)
+        out = model.norm(out)
+        return F.linear(out, self._head(model)) if model.lm_head is None else model.lm_head(out)
 
     @torch.no_grad()
     def _target(self, model: Eagle, states: Tensor) -> Tensor:
         """The target's distributions behind its states [n, width], over the words that the drafter has."""
-        scores = self._scores(states)
-        kept = words(model)
-        return (scores if kept is None else scores[:, kept]).softmax(-1)
+        few = words(model) is not None
+        return (F.linear(states, self._head(model)) if few else self._scores(states)).softmax(-1)
 
 
 def words(model: Eagle) -> Tensor | None:

@@ -48,7 +48,7 @@ class Optimizer:
     """
 
     def __init__(self, model: torch.nn.Module, matrix_rate: float, rate: float) -> None:
-        self.parameters = dict(model.named_parameters())
+        self.parameters = {n: p for n, p in model.named_parameters() if p.requires_grad}
         self.matrix_rate, self.rate = matrix_rate, rate
         looked_up = tables(model)
         self.matrices = [n for n, p in self.parameters.items() if p.ndim > 1 and n not in looked_up]

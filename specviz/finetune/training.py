@@ -15,29 +15,33 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import chain, pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
 import torch
-from safetensors.numpy import load_file, save_file
 
 from specviz.errors import ModelError, ParameterError, PromptError
-from specviz.files import replacing
+from specviz.finetune.answers import AnswerOptions, Answers, answer
 from specviz.finetune.checkpoint import rate_at, read_checkpoint, write_checkpoint
 from specviz.finetune.optimizer import Optimizer
 from specviz.models.loading import find
 
 if TYPE_CHECKING:
-    from specviz.models.protocols import Drafter, Net, Prompt, Spec, TextModel
+    from specviz.models.protocols import Drafter, Prompt, Spec, TextModel
     from specviz.models.torch_model import TorchModel
 
-Pair = tuple[list[int], list[int]]  # a prompt and the target's answer
 Say = Callable[[str], None]
 HELD_OUT = 10  # every tenth prompt is kept from what learns, to measure by
-ROWS = 32  # prompts that the target answers together
 CHECKPOINT = "checkpoint.safetensors"
+
+
+class Pair(NamedTuple):
+    """A prompt and the target's answer, as token ids; its prompt's number, and its row among the answers."""
+
+    prompt: list[int]
+    answer: list[int]
+    number: int = 0
+    row: int = 0
 
 
 def positive(**values: float) -> None:
@@ -147,6 +151,8 @@ def length(models: Sequence[Drafter], prompts: Sequence[Sequence[int]], most: in
 
 def stored(given: Spec, model: TorchModel) -> torch.dtype:
     """The number format of a model's weights where they lie; they were loaded in float32."""
+    if hasattr(model, "tokens"):  # a trimmed draft
+        return torch.float16  # as bundled drafts are
     if not isinstance(given, str | Path):
         return model.dtype
     from transformers import AutoConfig
@@ -178,71 +184,54 @@ def begun(path: Path, settings: Sequence[Any], force: bool) -> Path:
     return partial
 
 
-def answers(
-    partial: Path, target: TorchModel, prompts: Sequence[Sequence[int]], most: int, say: Say
-) -> list[list[int]]:
-    """The target's greedy answers with their end tokens, from the folder or made now."""
-    file = partial / "answers.safetensors"
-    if not file.exists():
-        texts: list[list[int]] = [[] for _ in prompts]
-        order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
-        for first in range(0, len(order), ROWS):
-            rows = order[first : first + ROWS]
-            for i, answer in zip(rows, greedy(target, [prompts[i] for i in rows], most)):
-                texts[i] = answer
-            say(f"{target.name}: {min(first + ROWS, len(order)):,} of {len(order):,} prompts answered")
-        starts = np.cumsum([0, *map(len, texts)])
-        with replacing(file) as part:
-            save_file(
-                {"tokens": np.array(list(chain.from_iterable(texts)), np.int64), "starts": starts}, part
-            )
-    read = load_file(file)
-    ends = read["starts"].tolist()
-    return [read["tokens"][a:b].tolist() for a, b in pairwise(ends)]
+def gather(
+    target: TorchModel, others: Sequence[Drafter], prompts: Sequence[Prompt] | Answers, path: Path,
+    mark: Sequence[Any], force: bool, settings: Settings, layers: Sequence[int] = (),
+) -> tuple[Path, Answers]:  # fmt: skip
+    """The folder of what is under way, and the target's answers: those given, or made now of prompts.
 
+    Parameters
+    ----------
+    others : sequence of Model
+        What must have room for the answers, too.
+    mark : sequence
+        The settings that a run which goes on must share.
+    layers : sequence of int
+        Layers whose states are kept beside answers that are made now.
 
-def greedy(model: TorchModel, prompts: Sequence[Sequence[int]], most: int) -> list[list[int]]:
-    """Greedy continuations of all prompts together, at most `most` tokens; an end token is kept.
-
-    What a generation config may ask for (penalties, forced words) is left out, as in `specviz.generate`.
+    Raises
+    ------
+    ModelError
+        If the answers are another model's, or the folder is left of another run.
+    PromptError
+        If a prompt cannot be read or leaves no room for an answer.
     """
-    from transformers import GenerationConfig
-    from transformers.cache_utils import DynamicCache, EncoderDecoderCache
+    if isinstance(prompts, Answers):
+        prompts.check(target)
+        return begun(path, [*mark, prompts.header, len(prompts.rows), prompts.tokens], force), prompts
+    ids = encoded(target, prompts)
+    most = length((target, *others), ids, settings.max_new_tokens)
+    partial = begun(path, [*mark, most, ids], force)
+    options = AnswerOptions(max_new_tokens=most, layers=tuple(layers))
+    file = partial / "answers.jsonl"
+    return partial, answer(target, ids, file, options, say=settings.say, every=settings.every)
 
-    width = max(map(len, prompts))
-    ids = torch.zeros((len(prompts), width), dtype=torch.long)
-    mask = torch.zeros_like(ids)
-    for row, prompt in enumerate(prompts):
-        ids[row, width - len(prompt) :] = torch.tensor(prompt)
-        mask[row, width - len(prompt) :] = 1
-    given: dict[str, Any] = {"input_ids": ids.to(model.device), "attention_mask": mask.to(model.device)}
-    prefix = getattr(model, "prefix", None)
-    if prefix:
-        given["decoder_input_ids"] = torch.tensor([prefix] * len(prompts), device=model.device)
-        # Its layers are made as they are met: a decoder may be deeper than what the config calls its depth.
-        given["past_key_values"] = EncoderDecoderCache(DynamicCache(), DynamicCache())
-    net: Net = model.net
-    own = net.generation_config
-    net.generation_config = GenerationConfig(
-        do_sample=False, eos_token_id=list(model.eos) or None, pad_token_id=0,
-        decoder_start_token_id=prefix[0] if prefix else None,
-    )  # fmt: skip
-    try:
-        with torch.inference_mode():
-            continued = net.generate(**given, max_new_tokens=most)[:, len(prefix or ()) or width :].tolist()
-    finally:
-        net.generation_config = own
-    answers = []
-    for row in continued:
-        end = next((i + 1 for i, token in enumerate(row) if token in model.eos), len(row))
-        answers.append(row[:end])
-    return answers
+
+def pairs_of(answers: Answers, drawn: bool | None = None) -> list[Pair]:
+    """Answers as pairs: the greedy ones, the `drawn` ones, or by default both."""
+    return [
+        Pair(row["prompt"], row["answer"], row["number"], place)
+        for place, row in enumerate(answers.rows)
+        if drawn is None or (row["temperature"] > 0) == drawn
+    ]
 
 
 def parted(pairs: Sequence[Pair]) -> tuple[list[Pair], list[Pair]]:
-    """What is learnt, and what is held out: every tenth, and at least the last."""
-    apart = range(HELD_OUT - 1, len(pairs), HELD_OUT) or [len(pairs) - 1]
-    return [pair for i, pair in enumerate(pairs) if i not in apart], [pairs[i] for i in apart]
+    """What is learnt, and what is held out: every tenth prompt's answers, and at least the last's."""
+    last = max(pair.number for pair in pairs)
+    apart = {n for n in range(last + 1) if n % HELD_OUT == HELD_OUT - 1} or {last}
+    held = [pair for pair in pairs if pair.number in apart]
+    return [pair for pair in pairs if pair.number not in apart], held
 
 
 def learn(

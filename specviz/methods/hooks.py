@@ -23,7 +23,7 @@ ADDITIONS = {  # drafters trained on top of one target, in words
 }
 
 
-ADDED = ("heads", "slots", "eagle")  # kinds of drafters that are no models by themselves
+ADDED = ("heads", "slots", "eagle", "trimmed")  # kinds of drafters that are no models by themselves
 
 
 class Hooks:

@@ -19,12 +19,12 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from specviz.errors import ModelError, one_line
-from specviz.models import eagle_loading, heads, slots
+from specviz.models import eagle_loading, heads, slots, trimmed
 from specviz.models.eagle import Eagle
 from specviz.models.eagle_model import EagleModel
 from specviz.models.encoder_decoder import EncoderDecoder
 from specviz.models.encoder_decoder_context import Encoder, EncoderDecoderContext, Source
-from specviz.models.layers import Decoder, embeddings
+from specviz.models.layers import Decoder, Lines, embeddings, head_rows
 from specviz.models.model import Model
 from specviz.models.t5 import T5
 
@@ -70,7 +70,7 @@ class Addition:
         """The target's name, or what is known of it."""
         return str(self.config["target"])
 
-    def on(self, target: Target) -> HeadModel | SlotModel | EagleModel:
+    def on(self, target: Target) -> HeadModel | SlotModel | EagleModel | trimmed.TrimmedModel:
         """What drafts for `target`: in its number format, on its device, with its tokens.
 
         Raises
@@ -101,11 +101,22 @@ class Addition:
         own, width = self.config["target"], self.config["width"]
         if target.kind not in self.targets:
             raise self._unfit(f"an encoder-decoder, {own}", f"{target.name} is {target.kind}")
-        if target.name != own:
-            raise self._unfit(own, f"{target.name} is another model")
+        self._check_whose(target)
         size = target.net.get_output_embeddings().weight.shape[1]
         if size != width:
             raise self._unfit(f"{own} of width {width}", f"this one's is {size}")
+
+    def _check_whose(self, target: Target) -> None:
+        """Refuse another target, though it may bear the name."""
+        if heads.whose(self.config, target):
+            return
+        content = self.config.get("content")
+        if content is None or target.name != self.trained_on:
+            raise self._unfit(self.trained_on, f"{target.name} is another model")
+        raise self._unfit(
+            f"{self.trained_on} ({content[:8]})",
+            f"this {target.name} has other weights ({target.content[:8]})",
+        )
 
     targets: tuple[str, ...] = ("encoder-decoder",)
 
@@ -150,6 +161,9 @@ class HeadModel:
         self.net = copy.deepcopy(addition.net).to(target.device, target.dtype).requires_grad_(False)
         for name in ("text", "tokenizer", "vocabulary", "max_length", "device", "dtype", "left"):
             setattr(self, name, getattr(target, name))
+        self.head: Lines | None = None  # of some of the target's tokens
+        if self.net.tokens is not None:
+            self.head = Lines(head_rows(target.net, self.net.tokens), layout=target.kernels)
 
     def on(self, target: Target) -> HeadModel:
         """As `Addition.on`."""
@@ -166,7 +180,12 @@ class HeadModel:
             from it, heads 2 to n + 1 those that follow.
         n : int
         """
-        return self.target.logits(self.net(state[None], n))[0]
+        states = self.net(state[None], n)
+        if self.head is None or self.net.tokens is None:
+            return self.target.logits(states)[0]
+        scores = self.head(states[0]).float()
+        full = scores.new_full((n, self.target.vocabulary), -torch.inf)
+        return full.index_copy_(1, self.net.tokens, scores)
 
 
 class EagleHead(Addition):
@@ -208,8 +227,8 @@ class EagleHead(Addition):
             raise self._unfit(f"a model of width {size}", f"{target.name}'s is {width}")
         if words != vocabulary:
             raise self._unfit(f"a vocabulary of {vocabulary:,}", f"{target.name}'s has {words:,}")
-        if own and target.name != own:
-            raise self._unfit(own, f"{target.name} is another model")
+        if own:
+            self._check_whose(target)
         if self.net.generation == 1:
             return
         layers, last = self.layers(target), target.layers
@@ -219,6 +238,26 @@ class EagleHead(Addition):
         if last in layers and not own:  # elsewhere it is the state before the final norm
             why = f"{target.name}'s is known behind its norm only"
             raise self._unfit(f"the state behind the last layer, {last}", why)
+
+
+class Trimmed(Addition):
+    """A draft that was cut out of its target."""
+
+    net: trimmed.TrimmedNet
+
+    kind = "trimmed"
+    targets = ("causal",)
+
+    def on(self, target: Target) -> trimmed.TrimmedModel:
+        self._check(target)
+        assert isinstance(target, Model)
+        return trimmed.TrimmedModel(self.net, target, self.name)
+
+    def _check(self, target: Target) -> None:
+        own = self.trained_on
+        if target.kind not in self.targets or not hasattr(target, "net"):
+            raise self._unfit(own, f"{target.name} is {target.kind}")
+        self._check_whose(target)
 
 
 class Slots(Addition):
@@ -326,6 +365,7 @@ KINDS: dict[str, tuple[type[Addition], Callable[[Path], tuple[nn.Module, Setting
     heads.TYPE: (Heads, heads.load_heads),
     slots.TYPE: (Slots, slots.load_slots),
     "eagle": (EagleHead, eagle_loading.load_eagle),
+    trimmed.TYPE: (Trimmed, trimmed.load_trimmed),
 }
 
 

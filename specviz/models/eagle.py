@@ -71,6 +71,7 @@ class Variant:
     head: bool = True
 
 
+HEAD = "head"  # in a config: "target" where the rows of the head are the target's
 FIRST = Variant(head=False)  # the authors' of generation 1, but for the bias of some
 
 

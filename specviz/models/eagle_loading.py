@@ -26,7 +26,7 @@ from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from specviz.errors import ModelError
-from specviz.models.eagle import LAYERS, Eagle, Variant
+from specviz.models.eagle import HEAD, LAYERS, Eagle, Variant
 
 if TYPE_CHECKING:
     from specviz.models.protocols import Settings
@@ -218,6 +218,7 @@ def _form(
     rows = rows or (len(stored["d2t"]) if reduced else config.vocab_size)
     reduced |= rows != config.vocab_size
     own["head"] |= reduced or bool(every.get("tie_word_embeddings"))
+    own["head"] &= every.get(HEAD) != "target"
     variant = Variant(
         fc_bias="fc.bias" in stored,
         qkv_bias=qkv_bias,

@@ -15,7 +15,7 @@ from specviz.models import geometry
 from specviz.models.attention import attend
 from specviz.models.context import StorageShape, Store, memory_error
 from specviz.models.eagle import Eagle, attention_shape
-from specviz.models.layers import Lines, RMSNorm, Rotary, activation, stamp, turn
+from specviz.models.layers import Lines, RMSNorm, Rotary, activation, head_rows, stamp, turn
 from specviz.models.ranks import whole
 
 if TYPE_CHECKING:
@@ -125,6 +125,8 @@ def bound(net: Eagle, target: Model) -> Eagle:
         weight = whole(their.weight)
         if torch.equal(own.weight.to(weight.device, weight.dtype), weight):
             net._modules[name] = None
+    if net.lm_head is None and net.tokens is not None:  # its rows are some of the target's
+        net.lm_head = head_rows(target.net, net.tokens)
     net = copy.deepcopy(net).to(target.device, target.dtype).requires_grad_(False)
     # Made anew: its frequencies are float32 in any format, and what was converted would be rounded.
     net.rotary = LlamaRotaryEmbedding(net.config).to(target.device)

@@ -9,7 +9,8 @@ and the model's own, shared embeddings turn h_i into scores.
 
 A folder holds ``config.json`` with ``model_type`` "specviz-blockwise", ``target``, ``heads`` (besides the
 model's own), ``width`` and ``inner``. Its ``model.safetensors`` holds ``up`` [heads, width, inner],
-``down`` [heads, inner, width] and ``offset`` [heads, width]; row 0 belongs to head 2.
+``down`` [heads, inner, width] and ``offset`` [heads, width]; row 0 belongs to head 2. Where it holds
+``tokens``, too, the heads can say these alone.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from torch import Tensor, nn
 
 if TYPE_CHECKING:
     from specviz.models.protocols import Settings
+    from specviz.models.torch_model import TorchModel
 
 Weights = TypeVar("Weights", bound=nn.Module)
 TYPE = "specviz-blockwise"
@@ -38,10 +40,15 @@ class BlockwiseHeads(nn.Module):
         How many, the model's own not counted.
     width, inner : int
         Of the state, and of the hidden layer of each head.
+    tokens : tensor of int, optional
+        Those that they can say. Default: all of the target's.
     """
 
-    def __init__(self, heads: int, width: int, inner: int) -> None:
+    tokens: Tensor | None
+
+    def __init__(self, heads: int, width: int, inner: int, tokens: Tensor | None = None) -> None:
         super().__init__()
+        self.register_buffer("tokens", tokens)
         self.up = nn.Parameter(torch.randn(heads, width, inner) * width**-0.5)
         self.down = nn.Parameter(torch.zeros(heads, inner, width))
         self.offset = nn.Parameter(torch.zeros(heads, width))
@@ -58,11 +65,19 @@ def load_heads(folder: Path) -> tuple[BlockwiseHeads, Settings]:
     return loaded(folder, BlockwiseHeads, ("heads", "width", "inner"))
 
 
+def whose(config: Settings, target: TorchModel) -> bool:
+    """Whether a config is of what was trained on this target: by its content where known, else by name."""
+    content = config.get("content")
+    return target.name == config["target"] if content is None else target.content == content
+
+
 def loaded(folder: Path, kind: Callable[..., Weights], sizes: Sequence[str]) -> tuple[Weights, Settings]:
     """The weights of a folder in float32, of the `sizes` that its ``config.json`` names, and that config."""
     from safetensors.torch import load_file
 
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    net = kind(*(config[name] for name in sizes))
-    net.load_state_dict(load_file(folder / "model.safetensors"))
+    tensors = load_file(folder / "model.safetensors")
+    few = {"tokens": tensors["tokens"].long()} if "tokens" in tensors else {}
+    net = kind(*(config[name] for name in sizes), **few)
+    net.load_state_dict(tensors)
     return net.float().eval(), config

@@ -157,6 +157,15 @@ def embeddings(net: PreTrainedModel) -> torch.Tensor:
     return weight
 
 
+def head_rows(net: PreTrainedModel, tokens: torch.Tensor) -> torch.nn.Linear:
+    """A model's head, of some tokens alone."""
+    weight = net.get_output_embeddings().weight.detach()
+    rows = weight[tokens.to(weight.device)]
+    head = torch.nn.Linear(rows.shape[1], rows.shape[0], bias=False, device="meta")
+    head.weight = torch.nn.Parameter(rows, False)
+    return head
+
+
 def stamp(net: torch.nn.Module) -> list[tuple[int, int]]:
     """What changes when a model is moved, converted or trained."""
     return [(here(p).data_ptr(), p._version) for p in net.parameters()]

@@ -84,6 +84,14 @@ class TorchModel(TokenizedModel):
             self._content = now, hashed(self.net, self.tokenizer)
         return self._content[1]
 
+    @property
+    def identity(self) -> dict[str, str]:
+        """What a drafter that is trained on it says of it: its name, and of a file the content.
+
+        The content of other models depends on the number format that they are loaded in.
+        """
+        return {"target": self.name} | ({} if self.path is None else {"content": self.content})
+
     def keep_content(self, digest: str) -> None:
         """Take this as the hash of the weights as they are now."""
         self._content = stamp(self.net), digest

@@ -14,7 +14,7 @@ import specviz
 from specviz.cli import run
 from specviz.errors import ModelError, ParameterError, PromptError
 from specviz.finetune import align as module
-from specviz.finetune import training
+from specviz.finetune import answers, training
 from specviz.finetune.align import align
 
 WORDS = [f"w{i}" for i in range(30)]
@@ -66,10 +66,13 @@ def pair(request, tmp_path_factory) -> tuple[Path, Path]:
 def _quiet(line: str) -> None: ...
 
 
-def test_the_answers_are_the_targets_own(pair) -> None:
+def test_the_answers_are_the_targets_own(pair, tmp_path: Path) -> None:
     model = specviz.load(pair[0])
     asked = [model.encode(prompt) for prompt in PROMPTS[:6]] + [model.encode("w3")]
-    for prompt, answer in zip(asked, training.greedy(model, asked, 6)):
+    made = answers.answer(model, asked, tmp_path / "answers.jsonl", answers.AnswerOptions(6), say=_quiet)
+    assert sorted(row["number"] for row in made.rows) == list(range(7))
+    for row in made.rows:
+        prompt, answer = asked[row["number"]], row["answer"]
         own = specviz.generate(model, [prompt], "autoregressive", max_new_tokens=6).outputs["token"].tolist()
         assert answer == own
 
@@ -103,11 +106,11 @@ def test_only_answers_are_learnt(pair) -> None:
     """The loss is the mean over the answers' tokens of plain rows, whatever the batch is padded with."""
     model = specviz.load(pair[1], dtype="float32")
     prefix = getattr(model, "prefix", None)
-    pairs = [([5, 6, 7, 8], [9, 10, 1]), ([4], [3, 3, 4, 5, 6, 7])]
+    pairs = [training.Pair([5, 6, 7, 8], [9, 10, 1]), training.Pair([4], [3, 3, 4, 5, 6, 7])]
     scores, wanted = module._scores(model.net, pairs, prefix)
     assert wanted.tolist() == [9, 10, 1, 3, 3, 4, 5, 6, 7]
     rows = []
-    for prompt, answer in pairs:
+    for prompt, answer, *_ in pairs:
         if prefix:
             ids = {"input_ids": [prompt], "decoder_input_ids": [[*prefix, *answer[:-1]]]}
         else:
@@ -135,7 +138,7 @@ def test_a_stopped_alignment_goes_on_as_if_nothing_had_been(pair, tmp_path: Path
     with pytest.raises(ModelError, match="left of another run"):
         align(target, draft, PROMPTS, tmp_path / "broken", **{**given, "seed": 5})
     said: list[str] = []
-    monkeypatch.setattr(training, "greedy", None)  # the answers are there already
+    monkeypatch.setattr(answers, "_together", None)  # the answers are there already
     found = align(target, draft, PROMPTS, tmp_path / "broken", **{**given, "say": said.append})
     assert said[0].startswith("going on after 6 of ")
     one, other = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "broken"))
@@ -145,7 +148,7 @@ def test_a_stopped_alignment_goes_on_as_if_nothing_had_been(pair, tmp_path: Path
 
 def test_what_is_refused_is_refused_before_work(pair, tmp_path: Path, monkeypatch) -> None:
     target, draft = pair
-    monkeypatch.setattr(training, "greedy", None)
+    monkeypatch.setattr(answers, "_together", None)
     foreign = _save(tmp_path / "foreign", "causal", 2, words=["x", *WORDS[1:]])
     kind = "causal" if json.loads((target / "config.json").read_text())["model_type"] == "t5" else "t5"
     other = _save(tmp_path / "other", kind, 2)

@@ -20,7 +20,7 @@ from transformers import GemmaConfig, GemmaForCausalLM, GPT2Config, GPT2LMHeadMo
 import specviz
 from specviz.cli import run
 from specviz.errors import ModelError, ParameterError, PromptError
-from specviz.finetune import eagle_loss, training
+from specviz.finetune import answers, eagle_loss, training
 from specviz.finetune.eagle import train_eagle
 from specviz.models import Model
 from specviz.models.additions import EagleHead
@@ -170,7 +170,7 @@ def test_a_stopped_training_goes_on_as_if_nothing_had_been(
         train_eagle(target, PROMPTS, tmp_path / "broken", generation, **{**given, "steps": 2})
     torch.manual_seed(99)  # another process has drawn other numbers
     said: list[str] = []
-    monkeypatch.setattr(training, "greedy", None)  # the answers are there already
+    monkeypatch.setattr(answers, "_together", None)  # the answers are there already
     train_eagle(target, PROMPTS, tmp_path / "broken", generation, **{**given, "say": said.append})
     assert said[0].startswith("going on after 4 of ")
     one, other = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "broken"))
@@ -204,7 +204,7 @@ def test_what_is_refused_is_refused_before_work(
 ) -> None:
     from transformers import CohereConfig, CohereForCausalLM
 
-    monkeypatch.setattr(training, "greedy", None)
+    monkeypatch.setattr(answers, "_together", None)
     capped = Model(CohereForCausalLM(CohereConfig(
         vocab_size=48, hidden_size=32, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2,
         intermediate_size=48, logit_scale=0.1, initializer_range=0.5, pad_token_id=0, bos_token_id=0,

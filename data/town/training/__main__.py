@@ -67,7 +67,7 @@ def save_part(recipe: recipes.Recipe, model: Any, folder: Path) -> None:
         config = {"model_type": heads.TYPE, "target": recipe.target, "heads": recipe.ahead,
                   "width": recipe.width, "inner": recipe.feed_forward}  # fmt: skip
     elif recipe.part == "eagle":
-        config = eagle_loss.config(model, recipe.target, recipe.states)
+        config = eagle_loss.config(model, {"target": recipe.target}, recipe.states)
     else:
         config = {"model_type": slots.TYPE, "target": recipe.target, "slots": recipe.ahead,
                   "layers": recipe.layers, "width": recipe.width, "heads": recipe.heads,

@@ -1,0 +1,81 @@
+"""A small draft cut out of its target: first layers, and the commonest tokens of its answers. Not trained."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+from specviz.errors import ModelError, ParameterError
+from specviz.finetune import training
+from specviz.models import load, trimmed
+from specviz.models.model import Model
+
+if TYPE_CHECKING:
+    from specviz.finetune.answers import Answers
+    from specviz.models.protocols import Spec
+
+
+def cut(
+    target: Spec, answers: Answers, out: str | Path, layers: int = 2, vocabulary: int = 8192, *,
+    device: str = "cpu", force: bool = False,
+) -> Path:  # fmt: skip
+    """Write the first layers of a target as a draft of its own, for `specviz.finetune.align` to train.
+
+    Embedding and head are the target's, so the folder holds neither.
+
+    Parameters
+    ----------
+    target : Model, or anything else that `specviz.load` takes
+        A causal model of the Llama family on torch.
+    answers : Answers
+        The target's. Their commonest tokens are those that the draft can say.
+    out : str or Path
+        The folder to write.
+    layers : int
+        How many of the target's.
+    vocabulary : int
+        Rows of the draft's head.
+    force : bool
+        Whether an existing folder may be replaced.
+
+    Raises
+    ------
+    ModelError
+        If the target cannot be cut, the answers are another's, or `out` exists.
+    ParameterError
+        If it has no so many layers or tokens.
+    """
+    path = training.vacant(out, force)
+    teacher = load(target, device, "float32", invariant=False)
+    if not isinstance(teacher, Model) or not teacher.plain:
+        raise ModelError(f"{teacher.name} cannot be cut: take a causal model of the Llama family on torch")
+    answers.check(teacher)
+    for name, value, most in (
+        ("layers", layers, teacher.layers),
+        ("vocabulary", vocabulary, teacher.vocabulary),
+    ):
+        if not 0 < value <= most:
+            raise ParameterError(f"{name} must lie in 1 .. {most:,}, got {value:,}")
+    learnt, _ = training.parted(training.pairs_of(answers))
+    counts = Counter(chain.from_iterable(pair.answer for pair in learnt))
+    counts.update(dict.fromkeys(teacher.eos, sum(counts.values())))  # no text ends without them
+    tokens = [token for token, _ in counts.most_common(vocabulary)]
+    weights = trimmed.cut(teacher.net, layers, tokens)
+    said = sum(counts[token] for token in tokens) / sum(counts.values())
+
+    def write(folder: Path) -> None:
+        trimmed.save(weights, teacher, torch.float16, folder)
+
+    card = (
+        f"# {path.name}\n\nThe first {layers} layers of `{teacher.name}`, not trained. It can say "
+        f"{len(tokens):,} of the {teacher.vocabulary:,} tokens, which are {said:.1%} of the answers. Written "
+        "by `specviz models cut`; embedding and head are the target's own.\n"
+    )
+    partial = path.with_name(path.name + ".partial")
+    partial.mkdir(parents=True, exist_ok=True)
+    training.publish(partial, path, write, card)
+    return path

@@ -1,0 +1,221 @@
+"""Blockwise heads for a user's own model: from one state of the target each says a token further ahead.
+
+They learn the target's own distributions in its answers, so they need its last states alone, which are
+computed once (`specviz.finetune.answers`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from specviz.errors import ModelError, ParameterError, PromptError
+from specviz.finetune import training
+from specviz.finetune.answers import Answers
+from specviz.finetune.optimizer import Optimizer
+from specviz.finetune.training import Pair, Trained, print_line
+from specviz.models import load
+from specviz.models.heads import TYPE, BlockwiseHeads
+from specviz.models.layers import head_rows
+from specviz.models.model import Model
+
+if TYPE_CHECKING:
+    from specviz.models.protocols import Prompt, Spec
+
+
+@dataclass(frozen=True)
+class OwnHeads(Trained):
+    """Blockwise heads that were trained.
+
+    Attributes
+    ----------
+    before, after : tuple of float
+        How often each head's likeliest token was the target's, on answers that they did not learn from.
+    path, learnt, held_out, tokens
+        As of `Trained`.
+    """
+
+    before: tuple[float, ...]
+    after: tuple[float, ...]
+
+    def __str__(self) -> str:
+        shares = ", ".join(f"{share:.3f}" for share in self.after)
+        return (
+            f"{self.path} (agreement with the target on {self.held_out} held-out answers, by head: {shares})"
+        )
+
+
+def train_heads(
+    target: Spec,
+    prompts: Sequence[Prompt] | Answers,
+    out: str | Path,
+    *,
+    heads: int = 4,
+    inner: int = 256,
+    draft_vocabulary: int | None = None,
+    epochs: float = 2,
+    rate: float = 0.01,
+    batch: int = 16,
+    max_new_tokens: int = 128,
+    seed: int = 0,
+    device: str = "cpu",
+    force: bool = False,
+    every: float = 60.0,
+    say: Callable[[str], None] = print_line,
+) -> OwnHeads:
+    """Train blockwise heads on a causal target's answers.
+
+    Parameters
+    ----------
+    target, prompts, out, epochs, batch, max_new_tokens, seed, force, every
+        As of `specviz.finetune.eagle.train_eagle`.
+    heads : int
+        How many, the target's own not counted.
+    inner : int
+        Width of the hidden layer of each.
+    draft_vocabulary : int, optional
+        Tokens that they can say: so many of the answers' commonest. Default: all.
+    rate : float
+        Peak learning rate of the matrices (Muon); the offsets learn at 0.3 of it (AdamW).
+
+    Raises
+    ------
+    ModelError
+        If the target is no causal model on torch, or `out` exists.
+    PromptError
+        If there are fewer than two prompts, or one cannot be read or leaves no room for an answer.
+    ParameterError
+        If a value is out of range.
+    """
+    settings = training.Settings(epochs, rate, batch, max_new_tokens, seed, every, say)
+    training.positive(heads=heads, inner=inner)
+    path = training.vacant(out, force)
+    if not isinstance(prompts, Answers) and len(prompts) < 2:
+        raise PromptError("heads need two prompts or more: one is held out to measure by")
+    teacher = load(target, device)
+    if not isinstance(teacher, Model) or not teacher.plain:
+        raise ModelError(
+            f"{teacher.name} has no head that can be asked alone: take a Llama-family model on torch"
+        )
+    if draft_vocabulary is not None and not 0 < draft_vocabulary <= teacher.vocabulary:
+        raise ParameterError(
+            f"draft_vocabulary must lie in 1 .. {teacher.vocabulary:,}, got {draft_vocabulary}"
+        )
+    last = teacher.layers
+    mark = ["heads", heads, inner, draft_vocabulary, epochs, rate, batch, seed, teacher.name]
+    partial, answers = training.gather(teacher, (), prompts, path, mark, force, settings, (last,))
+    kept = answers.states((last,))
+    if kept is None:
+        raise PromptError(
+            f"{answers.path} holds no states of layer {last}: answer with --layers {last}, or give prompts"
+        )
+    learnt, held = training.parted(training.pairs_of(answers))
+    tokens = None
+    if draft_vocabulary is not None:
+        counts = Counter(chain.from_iterable(pair.answer for pair in learnt))
+        tokens = torch.tensor(sorted(token for token, _ in counts.most_common(draft_vocabulary)))
+    width = answers.header["width"]
+    with torch.random.fork_rng([]):
+        torch.manual_seed(seed)
+        net = BlockwiseHeads(heads, width, inner, tokens)
+    loss = HeadsLoss(teacher, net, kept)
+    before = agreement(loss, held)
+    training.learn(net, Optimizer(net, rate, 0.3 * rate), loss, learnt, partial, settings)
+    after = agreement(loss, held)
+    count = sum(len(pair.answer) for pair in (*learnt, *held))
+    result = OwnHeads(path, len(learnt), len(held), count, before, after)
+    training.publish(
+        partial, path, lambda folder: _save(net, teacher, folder), _card(result, net, teacher.name)
+    )
+    return result
+
+
+class HeadsLoss:
+    """Mean cross-entropy of the heads against the target's distributions, in answers.
+
+    Parameters
+    ----------
+    target : Model
+    net : BlockwiseHeads
+    kept : callable
+        The target's last states by row of the answers [tokens - 1, 1, width].
+    """
+
+    def __init__(self, target: Model, net: BlockwiseHeads, kept: Callable[[int], Tensor]) -> None:
+        self.net, self.kept = net, kept
+        head = target.net.get_output_embeddings().weight.detach()
+        self.head = (head if net.tokens is None else head_rows(target.net, net.tokens).weight).float()
+
+    def __call__(self, pairs: Sequence[Pair]) -> tuple[Tensor, Tensor]:
+        """The loss twice: for the gradient, and to be shown."""
+        total, count = self.head.new_zeros(()), 0
+        for guess, wanted in self._each(pairs):
+            total = total - (wanted * guess.log_softmax(-1)).sum()
+            count += len(guess)
+        total = total / max(count, 1)
+        return total, total.detach()
+
+    @torch.no_grad()
+    def right(self, pairs: Sequence[Pair]) -> tuple[list[int], list[int]]:
+        """How often each head's likeliest token is the target's, and of how many."""
+        hits, counted = [], []
+        for guess, wanted in self._each(pairs):
+            hits.append(int((guess.argmax(-1) == wanted.argmax(-1)).sum()))
+            counted.append(len(guess))
+        return hits, counted
+
+    def _each(self, pairs: Sequence[Pair]) -> list[tuple[Tensor, Tensor]]:
+        """For each head its scores, and the target's probabilities there, [n, rows]."""
+        states = [self.kept(pair.row)[len(pair.prompt) - 1 :, 0].to(self.head.device) for pair in pairs]
+        with torch.no_grad():
+            wanted = [(each @ self.head.T).softmax(-1) for each in states]
+        guesses = self.net(torch.cat(states)).split([len(each) for each in states])
+        parts = []
+        for head in range(guesses[0].shape[1]):
+            ahead = head + 1
+            guess = torch.cat([each[: max(len(each) - ahead, 0), head] for each in guesses])
+            parts.append((guess @ self.head.T, torch.cat([each[ahead:] for each in wanted])))
+        return parts
+
+
+def agreement(loss: HeadsLoss, pairs: Sequence[Pair], batch: int = 16) -> tuple[float, ...]:
+    """How often each head's likeliest token is the target's."""
+    sums = [loss.right(pairs[first : first + batch]) for first in range(0, len(pairs), batch)]
+    hits, counted = (torch.tensor([each[i] for each in sums]).sum(0) for i in (0, 1))
+    return tuple((hits / counted.clamp(min=1)).tolist())
+
+
+def _save(net: BlockwiseHeads, target: Model, folder: Path) -> None:
+    tensors = {
+        name: value.to(torch.int32 if name == "tokens" else torch.float16).contiguous().cpu()
+        for name, value in net.state_dict().items()
+    }
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    number, width, inner = net.up.shape
+    fields = {"model_type": TYPE, **target.identity, "heads": number, "width": width, "inner": inner}
+    (folder / "config.json").write_text(json.dumps(fields, indent=2) + "\n", encoding="utf-8")
+
+
+def _card(result: OwnHeads, net: BlockwiseHeads, target: str) -> str:
+    number, width, inner = net.up.shape
+    lines = [
+        f"# {result.path.name}", "",
+        f"Blockwise heads for `{target}`, trained on its answers by `specviz models heads`.", "",
+        "| | |", "| --- | --- |", f"| shape | {number} heads, {width} × {inner} × {width} each |",
+        f"| tokens that they can say | {'all' if net.tokens is None else f'{len(net.tokens):,}'} |",
+        f"| answers learnt | {result.learnt:,} |", f"| tokens of all answers | {result.tokens:,} |", "",
+        f"How often each head's likeliest token is the target's, on {result.held_out:,} held-out answers:",
+        "",
+        "| tokens further | before | after |", "| ---: | ---: | ---: |",
+        *(f"| {i} | {a:.3f} | {b:.3f} |" for i, (a, b) in enumerate(zip(result.before, result.after), 1)),
+    ]  # fmt: skip
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,134 @@
+"""A small draft cut out of its target: its first layers, and a part of its vocabulary.
+
+The layers are trained; the embedding and the head's rows are the target's own, so a folder holds neither:
+``config.json`` with ``model_type`` "specviz-trimmed", the target's name and content hash, and under ``shape``
+the config of so few layers; ``model.safetensors`` with the layers, the last norm and ``tokens``, the id of
+each row of the head. A token that is not among them is never drafted.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from specviz.models.layers import embeddings, head_rows
+from specviz.models.model import Model
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from transformers import PreTrainedModel
+
+    from specviz.models.protocols import Settings
+
+TYPE = "specviz-trimmed"
+TOKENS = "tokens"
+
+
+class TrimmedNet(nn.Module):
+    """The trained part: layers and the last norm, beside the tokens of the head.
+
+    Parameters
+    ----------
+    net : PreTrainedModel
+        Of a Llama-like class; its embedding and head are never read.
+    tokens : tensor of int [rows]
+    """
+
+    tokens: Tensor
+
+    def __init__(self, net: PreTrainedModel, tokens: Tensor) -> None:
+        super().__init__()
+        base: Any = net.model
+        self.config = net.config
+        self.layers, self.norm = base.layers, base.norm
+        self.register_buffer(TOKENS, tokens)
+
+    def on(self, target: PreTrainedModel, dtype: torch.dtype | None = None) -> PreTrainedModel:
+        """The whole model, on a target's embedding and the rows of its head; layers are copied."""
+        table = embeddings(target)
+        dtype = dtype or table.dtype
+        net: Any = _empty(self.config)
+        net.model.layers = copy.deepcopy(self.layers).to(table.device, dtype)
+        net.model.norm = copy.deepcopy(self.norm).to(table.device, dtype)
+        net.model.embed_tokens.weight = nn.Parameter(table.detach().to(dtype), False)
+        net.lm_head = head_rows(target, self.tokens).to(dtype)
+        net.model.rotary_emb = type(net.model.rotary_emb)(self.config).to(table.device)
+        return cast("PreTrainedModel", net.eval())
+
+
+class TrimmedModel(Model):
+    """A trimmed draft on its target: a causal model of the target's vocabulary.
+
+    Parameters
+    ----------
+    weights : TrimmedNet
+    target : Model
+    name : str
+    """
+
+    def __init__(self, weights: TrimmedNet, target: Model, name: str) -> None:
+        self.target = target
+        net = weights.on(target.net).requires_grad_(False)
+        super().__init__(net, target.tokenizer, name, kernels=target._kernels)
+        self.tokens = weights.tokens.to(target.device)
+        self.vocabulary, self.text, self.eos = target.vocabulary, target.text, target.eos
+        self.max_length = min(self.max_length, target.max_length)
+        self.parameters = sum(p.numel() for p in weights.parameters())
+
+    def logits(self, last: Tensor) -> Tensor:
+        """As `Model.logits`; a token that the head lacks has −inf."""
+        rows = super().logits(last)
+        full = rows.new_full((*rows.shape[:-1], self.vocabulary), -torch.inf)
+        return full.index_copy_(-1, self.tokens, rows)
+
+
+def cut(target: PreTrainedModel, layers: int, tokens: Sequence[int]) -> TrimmedNet:
+    """The first layers of a target, its last norm, and the tokens that the head keeps; in float32."""
+    config = copy.deepcopy(target.config)
+    config.num_hidden_layers = layers
+    if getattr(config, "layer_types", None):
+        config.layer_types = config.layer_types[:layers]
+    net: Any = _empty(config)
+    base: Any = target.model
+    net.model.layers = copy.deepcopy(base.layers[:layers]).float()
+    net.model.norm = copy.deepcopy(base.norm).float()
+    return TrimmedNet(net, torch.tensor(sorted(tokens)))
+
+
+def save(weights: TrimmedNet, target: Model, dtype: torch.dtype, folder: Path) -> None:
+    """Write the trained part, and whose it is."""
+    tensors = {
+        name: value.to(torch.int32) if name == TOKENS else value.to(dtype).contiguous()
+        for name, value in weights.state_dict().items()
+    }
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    config = {"model_type": TYPE, **target.identity, "shape": weights.config.to_dict()}
+    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+
+
+def load_trimmed(folder: Path) -> tuple[TrimmedNet, Settings]:
+    """The trained part of a folder in float32, and its ``config.json``."""
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    shape = dict(config["shape"])
+    net = _empty(AutoConfig.for_model(shape.pop("model_type"), **shape))
+    tensors = load_file(folder / "model.safetensors")
+    weights = TrimmedNet(net, tensors[TOKENS].long())
+    tensors = {name: value if name == TOKENS else value.float() for name, value in tensors.items()}
+    weights.load_state_dict(tensors | {TOKENS: weights.tokens}, assign=True)
+    return weights.eval(), config
+
+
+def _empty(config: Any) -> PreTrainedModel:
+    """A model's modules without numbers."""
+    config = copy.deepcopy(config)
+    config.tie_word_embeddings = False
+    with torch.device("meta"):
+        return cast("PreTrainedModel", AutoModelForCausalLM.from_config(config))

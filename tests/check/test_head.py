@@ -1,0 +1,109 @@
+"""What is wrong with an EAGLE head: each fault planted, and named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tiny import llama
+
+import specviz
+from specviz.check import head as check
+from specviz.check.eagle_head import verdict
+from specviz.cli import run
+from specviz.errors import ModelError, PromptError
+from specviz.finetune import eagle_loss
+from specviz.finetune.eagle import train_eagle
+from specviz.models import Model
+from specviz.models.additions import EagleHead
+from specviz.models.eagle import LAYERS
+
+PROMPTS = [[3 + i, 5 + i % 7, 9] for i in range(12)]
+LEARNT = [*PROMPTS[:9], PROMPTS[0]]
+FAST = {"layers": (1, 2, 4), "batch": 9, "max_new_tokens": 14, "epochs": 220, "rate": 0.02}
+QUIET = {"say": lambda line: None}
+
+
+@pytest.fixture(scope="module")
+def target() -> Model:
+    return llama(seed=3, layers=6, name="tiny", eos=())
+
+
+@pytest.fixture(scope="module")
+def learnt(target: Model, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("heads") / "head"
+    return train_eagle(target, LEARNT, out, **FAST, **QUIET).path
+
+
+def test_a_good_head_is_left_alone(target: Model, learnt: Path) -> None:
+    told = check(learnt, target, PROMPTS[:9], 14)
+    assert told.depths["forced"][1] > 0.6
+    assert told.depths["agree"].all()
+    assert "none of these changes makes it better" in told.verdict
+    assert told.verdict in str(told) and "looped" in str(told)
+
+
+def test_other_layers_are_named(target: Model, learnt: Path) -> None:
+    wrong = specviz.load(learnt)
+    wrong.config[LAYERS] = [2, 3, 5]
+    told = check(wrong, target, PROMPTS[:9], 14)
+    assert told.verdict.startswith("reading layers 1, 2, 4 would make its first guess right")
+
+
+def test_shifted_guesses_are_named(target: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The head learns what stands one token further on."""
+    whole = eagle_loss.EagleLoss._read
+
+    def shifted(self, model, tokens, answer, kept):
+        answers, embedded, states, last = whole(self, model, tokens, answer, kept)
+        return answers, embedded, states, last.roll(-1, 1)
+
+    monkeypatch.setattr(eagle_loss.EagleLoss, "_read", shifted)
+    made = train_eagle(target, LEARNT, tmp_path / "head", **FAST, **QUIET)
+    monkeypatch.undo()
+    told = check(made.path, target, PROMPTS[:9], 14)
+    assert told.verdict.startswith("taking its guess for one token further on would make")
+
+
+def test_another_targets_weights_are_named(target: Model, tmp_path: Path) -> None:
+    other = llama(seed=4, layers=6, name="tiny", eos=())
+    made = train_eagle(other, LEARNT, tmp_path / "head", **FAST, **QUIET)
+    told = check(made.path, target, PROMPTS[:9], 14)
+    assert "none of these changes helps: its weights are of another target, or not trained" in told.verdict
+
+
+def test_a_missing_template_is_named(tmp_path: Path) -> None:
+    town = specviz.load("town")
+    asked = ["What is 12 plus 30?", "Tell me a story.", "Where is the market?"]
+    raw = [town.text.encode(prompt, raw=True) for prompt in asked]
+    given = {"layers": (2, 5, 8), "batch": 4, "max_new_tokens": 16, "epochs": 60, "rate": 0.02}
+    made = train_eagle(town, [*raw, raw[0]], tmp_path / "head", draft_vocabulary=200, **given, **QUIET)
+    told = check(made.path, town, asked, 16)
+    assert told.verdict.startswith("texts without the chat template would make its first guess right")
+
+
+def test_the_verdict_is_the_best_change_that_matters() -> None:
+    assert verdict({"as it is": 0.5, "b": 0.55}).endswith("makes it better")
+    assert verdict({"as it is": 0.05, "b": 0.12}).endswith("or not trained")
+    assert verdict({"as it is": 0.05, "b": 0.3, "c": 0.5}) == (
+        "c would make its first guess right 50% of the time, not 5%"
+    )
+
+
+def test_what_is_refused(target: Model, learnt: Path) -> None:
+    with pytest.raises(ModelError, match="no EAGLE head"):
+        check("town-t5-heads", target, PROMPTS)
+    with pytest.raises(PromptError, match="no prompt"):
+        check(learnt, target, [])
+    with pytest.raises(PromptError, match="too short"):
+        check(learnt, target, [[3, 4]], 1)
+    with pytest.raises(ModelError, match="another model"):
+        check(learnt, llama(seed=4, layers=6, name="other"), PROMPTS)
+
+
+def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+    given = ["models", "check", "town-eagle", "--target", "town", "--prompts", "demo", "--number", "2"]
+    assert run([*given, "-n", "16", "--threads", "1"]) == 0
+    told = capsys.readouterr().out
+    assert "town-eagle on town" in told and "its first guess is right" in told
+    assert isinstance(specviz.load("town-eagle"), EagleHead)

@@ -1,0 +1,152 @@
+"""A target's answers in a file: what they are, the states beside them, going on, what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from tiny import llama
+
+import specviz
+from specviz.cli import run
+from specviz.errors import ModelError, ParameterError, PromptError
+from specviz.finetune import answers
+from specviz.finetune.answers import AnswerOptions, answer, cut_loop, read, states_of
+from specviz.models import Model
+
+PROMPTS = [[3 + i, 5 + i % 7, *range(9, 9 + i % 4)] for i in range(12)]
+LAYERS = (1, 4)
+BOTH = AnswerOptions(8, (0.0, 0.7), LAYERS, rows=5)
+
+
+def _quiet(line: str) -> None: ...
+
+
+@pytest.fixture(scope="module")
+def target() -> Model:
+    return llama(seed=3, layers=4, name="tiny", eos=(47,))
+
+
+def test_greedy_answers_are_the_targets_and_drawn_ones_do_not_depend_on_the_batch(
+    target: Model, tmp_path: Path
+) -> None:
+    made = answer(target, PROMPTS, tmp_path / "a", BOTH, say=_quiet)
+    alone = answer(target, PROMPTS, tmp_path / "b", AnswerOptions(8, (0.0, 0.7), rows=1), say=_quiet)
+    texts = [
+        {(row["number"], row["temperature"]): row["answer"] for row in each.rows} for each in (made, alone)
+    ]
+    assert texts[0] == texts[1] and len(texts[0]) == 24
+    own = specviz.generate(target, PROMPTS, "autoregressive", max_new_tokens=8).outputs
+    for number in range(12):
+        assert texts[0][number, 0.0] == own[own["prompt"] == number]["token"].tolist()
+    assert any(texts[0][number, 0.0] != texts[0][number, 0.7] for number in range(12))
+
+
+def test_the_states_are_those_of_reading_the_text(target: Model, tmp_path: Path) -> None:
+    made = answer(target, PROMPTS, tmp_path / "a", BOTH, say=_quiet)
+    kept = read(tmp_path / "a").states(LAYERS)
+    last = made.states((4,))
+    assert kept is not None and last is not None and made.states((2,)) is None
+    for place, row in enumerate(made.rows):
+        text = [*row["prompt"], *row["answer"]]
+        context = target.open([[*text, 0]], 1)
+        context.prefill([0], LAYERS)
+        for index, layer in enumerate(LAYERS):
+            want = context.states[0][layer][: len(text) - 1]
+            assert torch.allclose(kept(place)[:, index], want, atol=0.02, rtol=0.02)
+        assert torch.equal(last(place)[:, 0], kept(place)[:, 1])
+
+
+def test_a_run_that_was_cut_off_goes_on(target: Model, tmp_path: Path) -> None:
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    answer(target, PROMPTS, whole, BOTH, say=_quiet)
+    lines = whole.read_bytes().splitlines(keepends=True)
+    cut.write_bytes(b"".join(lines[:8]) + lines[8][:20])  # killed in the middle of a line
+    states = states_of(whole).read_bytes()
+    states_of(cut).write_bytes(states[: len(states) // 2])  # and after states of a line that is not there
+    said: list[str] = []
+    made = answer(target, PROMPTS, cut, BOTH, say=said.append, every=0.0)
+    assert len(said) == 24 - 7 and "24 of 24 answers" in said[-1] and "tokens/s" in said[-1]
+    for one, other in zip(_sorted(read(whole)), _sorted(made)):
+        assert one[0] == other[0] and torch.allclose(one[1], other[1], atol=0.02)
+    states_of(cut).write_bytes(b"")
+    with pytest.raises(ModelError, match="lacks states of"):
+        answer(target, PROMPTS, cut, BOTH, say=_quiet)
+
+
+def _sorted(made: answers.Answers) -> list[tuple]:
+    kept = made.states(LAYERS)
+    assert kept is not None
+    rows = [(row["number"], row["temperature"], row["answer"], place) for place, row in enumerate(made.rows)]
+    return [((number, heat, text), kept(place)) for number, heat, text, place in sorted(rows)]
+
+
+def test_a_loop_is_cut() -> None:
+    begun = list(range(100, 107))
+    assert cut_loop(begun + [*range(25)] * 2) == 57
+    assert cut_loop(begun + [*range(25)] * 3) == 27
+    assert cut_loop([5] * 90) == 20
+
+
+def test_what_is_refused(target: Model, tmp_path: Path) -> None:
+    out = tmp_path / "a"
+    made = answer(target, PROMPTS, out, AnswerOptions(4), say=_quiet)
+    with pytest.raises(ModelError, match="was made with another max_new_tokens"):
+        answer(target, PROMPTS, out, AnswerOptions(5), say=_quiet)
+    with pytest.raises(PromptError, match="answers other prompts"):
+        answer(target, PROMPTS[::-1], out, AnswerOptions(4), say=_quiet)
+    other = llama(seed=4, layers=4, name="other", eos=(47,))
+    with pytest.raises(ModelError, match=r"holds answers of tiny \(\w{8}\), and the target is other"):
+        made.check(other)
+    with pytest.raises(ModelError, match="another content"):
+        answer(other, PROMPTS, out, AnswerOptions(4), say=_quiet)
+    for bad in ({"max_new_tokens": 0}, {"rows": 0}, {"temperatures": ()}, {"temperatures": (-1.0,)}):
+        with pytest.raises(ParameterError):
+            AnswerOptions(**bad)
+    text = out.read_text(encoding="utf-8")
+    for damaged, words in (
+        ("", "holds no answers"),
+        ('{"some": "json"}\n', "holds no answers"),
+        (text + '{"number": "x"}\n', "line 14"),
+        (text + "nonsense\n", "line 14"),
+    ):
+        out.write_text(damaged, encoding="utf-8")
+        with pytest.raises(ModelError, match=words) as told:
+            read(out)
+        assert "\n" not in str(told.value)
+    with pytest.raises(ModelError, match="cannot read"):
+        read(tmp_path / "none")
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file, out = tmp_path / "prompts.txt", tmp_path / "answers.jsonl"
+    file.write_text("What is 12 plus 30?\nTell me a story.\n", encoding="utf-8")
+    given = [
+        "models",
+        "answers",
+        "town",
+        "--prompts",
+        str(file),
+        "--out",
+        str(out),
+        "-n",
+        "6",
+        "--threads",
+        "1",
+    ]
+    assert run([*given, "--temperatures", "0,0.7", "--layers", "2,5,8"]) == 0
+    told = capsys.readouterr()
+    assert f"answers: {out} (4 answers, " in told.out and "4 of 4 answers" in told.err
+    assert [json.loads(line)["temperature"] for line in out.read_text().splitlines()[1:]] == [0, 0, 0.7, 0.7]
+    assert run(given) == 2  # another choice of temperatures
+    drafter = tmp_path / "head"
+    train = ["models", "eagle", "town", "--answers", str(out), "--out", str(drafter), "--epochs", "1"]
+    assert (
+        run([*train, "--layers", "2,5,8", "--no-own-head", "--draft-vocabulary", "9", "--threads", "1"]) == 0
+    )
+    assert (drafter / "model.safetensors").stat().st_size < 1_000_000
+    capsys.readouterr()
+    assert run(train[:3] + train[5:]) == 2
+    assert "--answers" in capsys.readouterr().err

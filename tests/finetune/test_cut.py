@@ -1,0 +1,133 @@
+"""Drafts cut out of their target: what they compute, what they learn, whose they are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from tiny import llama
+
+import specviz
+from specviz.cli import run
+from specviz.errors import ModelError, ParameterError
+from specviz.finetune.align import align
+from specviz.finetune.answers import AnswerOptions, Answers, answer
+from specviz.finetune.cut import cut
+from specviz.models import Model
+
+PROMPTS = [[3 + i, 5 + i % 7, 9] for i in range(12)]
+FAST = {"epochs": 60, "rate": 0.02, "batch": 6, "say": lambda line: None}
+
+
+@pytest.fixture(scope="module")
+def target() -> Model:
+    return llama(seed=3, layers=4, name="tiny", eos=(47,))
+
+
+@pytest.fixture(scope="module")
+def learnt(target: Model, tmp_path_factory: pytest.TempPathFactory) -> Answers:
+    file = tmp_path_factory.mktemp("answers") / "answers.jsonl"
+    options = AnswerOptions(8, (0.0, 0.7), (4,))
+    return answer(target, PROMPTS, file, options, say=FAST["say"])
+
+
+def test_a_cut_draft_is_the_first_layers_with_a_part_of_the_words(
+    target: Model, learnt: Answers, tmp_path: Path
+) -> None:
+    out = cut(target, learnt, tmp_path / "cut", layers=2, vocabulary=20)
+    draft = specviz.load(out).on(target)
+    assert (draft.vocabulary, len(draft.tokens)) == (48, 20)
+    assert 47 in draft.tokens  # the end
+    scores = [model.open([PROMPTS[0]], 2).forward([specviz.Draft.chain([4])]).logits[0]
+              for model in (draft, target.first(2))]  # fmt: skip
+    assert torch.allclose(scores[0][:, draft.tokens], scores[1][:, draft.tokens], atol=1e-2)
+    others = [token for token in range(48) if token not in draft.tokens]
+    assert torch.isinf(scores[0][:, others]).all()
+    assert "2 layers" in (out / "README.md").read_text(encoding="utf-8")
+    assert not list(tmp_path.glob("*.partial"))
+
+
+@pytest.mark.parametrize("soft", [False, True])
+def test_it_learns_and_its_texts_stay_the_targets(
+    target: Model, learnt: Answers, tmp_path: Path, soft: bool
+) -> None:
+    begin = cut(target, learnt, tmp_path / "cut", layers=1, vocabulary=40)
+    made = align(target, specviz.load(begin), learnt, tmp_path / "new", soft=soft, drawn=None, **FAST)
+    assert (made.learnt, made.held_out) == (22, 2)
+    draft = specviz.load(made.path)
+    assert draft.config["target"] == "tiny"
+    own = specviz.generate(target, PROMPTS, "autoregressive", max_new_tokens=8).outputs["token"].tolist()
+    rates = []
+    for each in (specviz.load(begin), draft):
+        trace = specviz.generate(target, PROMPTS, "speculative", draft=each, draft_length=3, max_new_tokens=8)
+        assert trace.outputs["token"].tolist() == own
+        rates.append(specviz.metrics.acceptance_rate(trace))
+    assert rates[1] > 0.5 > rates[0]
+    for method in ("bild", "cm_asd", "specdec"):
+        specviz.generate(target, PROMPTS[:2], method, draft=draft, max_new_tokens=8)
+    drawn = specviz.generate(
+        target, PROMPTS[:3], "speculative", draft=draft, draft_length=2, max_new_tokens=8, temperature=1.0
+    )
+    assert len(drawn.outputs) > 3
+    batch = specviz.generate(target, PROMPTS, "speculative", draft=draft, max_new_tokens=8, batch=4)
+    assert batch.outputs["token"].tolist() == own
+
+
+def test_greedy_and_drawn_answers_are_told_apart(target: Model, learnt: Answers, tmp_path: Path) -> None:
+    begin = specviz.load(cut(target, learnt, tmp_path / "cut", layers=1, vocabulary=40))
+    few = {**FAST, "epochs": 1}
+    for drawn, words in ((False, "greedy answers"), (True, "drawn at a temperature")):
+        made = align(target, begin, learnt, tmp_path / f"new{drawn}", drawn=drawn, **few)
+        assert (made.learnt, made.held_out) == (11, 1)
+        assert words in (made.path / "README.md").read_text(encoding="utf-8")
+
+
+def test_what_is_refused(target: Model, learnt: Answers, tmp_path: Path) -> None:
+    other = llama(seed=4, layers=4, name="other", eos=(47,))
+    out = cut(target, learnt, tmp_path / "cut", 1, 20)
+    with pytest.raises(ModelError, match="was trained on tiny, and other is another model"):
+        specviz.load(out).on(other)
+    with pytest.raises(ModelError, match="no model by itself"):
+        specviz.generate(specviz.load(out), PROMPTS[:1], "autoregressive")
+    with pytest.raises(ModelError, match="answers of tiny"):
+        cut(other, learnt, tmp_path / "new", 1, 20)
+    with pytest.raises(ModelError, match="exists"):
+        cut(target, learnt, out, 1, 20)
+    with pytest.raises(ParameterError, match=r"layers must lie in 1 \.\. 4, got 5"):
+        cut(target, learnt, tmp_path / "new", 5, 20)
+    with pytest.raises(ParameterError, match="vocabulary must lie in"):
+        cut(target, learnt, tmp_path / "new", 1, 49)
+    with pytest.raises(ModelError, match="cannot be cut"):
+        cut("town-t5", learnt, tmp_path / "new", 1, 20)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["cut"]
+
+
+def test_another_files_weights_are_refused_by_their_hash(
+    target: Model, learnt: Answers, tmp_path: Path
+) -> None:
+    draft = specviz.load(cut(target, learnt, tmp_path / "cut", 1, 20))
+    draft.config["content"] = "0" * 64
+    with pytest.raises(ModelError, match=r"tiny \(00000000\), and this tiny has other weights"):
+        draft.on(target)
+
+
+def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file, made = tmp_path / "prompts.txt", tmp_path / "answers.jsonl"
+    file.write_text("\n".join(f"What is {i} plus {i}?" for i in range(11)), encoding="utf-8")
+    ask = ["models", "answers", "town", "--prompts", str(file), "-o", str(made), "-n", "6", "--threads", "1"]
+    assert run([*ask, "--layers", "8"]) == 0
+    begin, out = tmp_path / "begin", tmp_path / "new"
+    assert run(["models", "cut", "town", "--answers", str(made), "-o", str(begin), "--layers", "1",
+                "--vocabulary", "30"]) == 0  # fmt: skip
+    assert f"cut: {begin}" in capsys.readouterr().out
+    given = ["models", "align", str(begin), "--target", "town", "--answers", str(made), "--epochs", "1"]
+    assert run([*given, "-o", str(out), "--soft", "--threads", "1"]) == 0
+    assert "held-out answers" in capsys.readouterr().out
+    say = ["generate", "--model", "town", "--prompt", "What is 2 plus 2?", "-n", "4"]
+    assert run([*say[:1], "speculative", *say[1:], "--draft", str(out)]) == 0
+    heads = tmp_path / "heads"
+    train = ["models", "heads", "town", "--answers", str(made), "-o", str(heads), "--epochs", "1"]
+    assert run([*train, "--heads", "2", "--inner", "8", "--draft-vocabulary", "30", "--threads", "1"]) == 0
+    assert "by head" in capsys.readouterr().out
+    assert run([*say[:1], "blockwise", *say[1:], "--draft", str(heads), "--set", "k=3"]) == 0

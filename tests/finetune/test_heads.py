@@ -1,0 +1,62 @@
+"""Blockwise heads of a causal target: what they learn, what they say, what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from tiny import llama
+
+import specviz
+from specviz.errors import ModelError, ParameterError, PromptError
+from specviz.finetune.answers import AnswerOptions, answer
+from specviz.finetune.heads import train_heads
+from specviz.models import Model
+
+PROMPTS = [[3 + i, 5 + i % 7, 9] for i in range(12)]
+LEARNT = [*PROMPTS[:9], PROMPTS[0]]  # the held-out prompt is among the learnt ones: known by heart
+FAST = {"epochs": 150, "batch": 9, "max_new_tokens": 8, "inner": 64, "heads": 3, "say": lambda line: None}
+
+
+@pytest.fixture
+def target() -> Model:
+    return llama(seed=3, layers=4, name="tiny", eos=(47,))
+
+
+@pytest.mark.parametrize("rows", [None, 40])
+def test_heads_learn_what_the_target_says_further_on(target: Model, tmp_path: Path, rows: int | None) -> None:
+    made = train_heads(target, LEARNT, tmp_path / "new", draft_vocabulary=rows, **FAST)
+    assert (made.learnt, made.held_out) == (9, 1)
+    assert max(made.before) < 0.5 and min(made.after) > 0.7
+    assert f"| 1 | {made.before[0]:.3f} | {made.after[0]:.3f} |" in (made.path / "README.md").read_text()
+    stored = load_file(made.path / "model.safetensors")
+    assert {*stored} == {"up", "down", "offset"} | ({"tokens"} if rows else set())
+    heads = specviz.load(made.path)
+    guesses = heads.on(target).guesses(torch.randn(32), 3)
+    assert guesses.shape == (3, 48)
+    assert int(torch.isinf(guesses).sum()) == 3 * (48 - len(heads.net.tokens) if rows else 0)
+    own = specviz.generate(target, LEARNT[:9], "autoregressive", max_new_tokens=8)
+    trace = specviz.generate(target, LEARNT[:9], "blockwise", draft=heads, k=4, max_new_tokens=8)
+    assert trace.outputs["token"].tolist() == own.outputs["token"].tolist()
+    assert len(trace.cycles) < 0.7 * len(own.cycles)
+
+
+def test_what_is_refused(target: Model, tmp_path: Path) -> None:
+    out = tmp_path / "new"
+    quiet = {"say": FAST["say"]}
+    answers = answer(target, PROMPTS, tmp_path / "answers", AnswerOptions(4), **quiet)
+    other = llama(seed=4, layers=4, name="other", eos=(47,))
+    for error, words, model, prompts, given in (
+        (PromptError, "holds no states of layer 4", target, answers, {}),
+        (ModelError, "answers of tiny", other, answers, {}),
+        (PromptError, "two prompts", target, PROMPTS[:1], {}),
+        (ParameterError, "heads must be positive", target, PROMPTS, {"heads": 0}),
+        (ParameterError, "must lie in 1 .. 48, got 49", target, PROMPTS, {"draft_vocabulary": 49}),
+        (ModelError, "Llama-family", specviz.load("town-t5"), PROMPTS, {}),
+    ):
+        with pytest.raises(error, match=words) as told:
+            train_heads(model, prompts, out, **quiet, **given)
+        assert "\n" not in str(told.value)
+    assert not out.exists()
