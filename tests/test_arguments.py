@@ -260,6 +260,10 @@ def commands(target: str, draft: str) -> dict[str, tuple[str, ...]]:
         "models gguf": ("no-such", "-o", "out.gguf"),
         "models align": ("no-such", "-t", "no-such", "--prompts", "town", "--out", "out"),
         "models eagle": ("no-such", "--prompts", "town", "--out", "out"),
+        "models heads": ("no-such", "--prompts", "town", "--out", "out"),
+        "models answers": ("no-such", "--prompts", "town", "--out", "out"),
+        "models cut": ("no-such", "--answers", "no-such", "--out", "out"),
+        "models check": ("no-such", "--target", "no-such"),
     }  # fmt: skip
 
 

@@ -26,6 +26,9 @@ COMMANDS = {
     "bench run": ("--untimed", "--number", "1", "--method", "prompt_lookup", "--out", "out"),
     "models align": ("town-draft", "--target", "town", "--prompts", "town", "--out", "out"),
     "models eagle": ("town", "--prompts", "town", "--out", "out"),
+    "models heads": ("town", "--prompts", "town", "--out", "out"),
+    "models answers": ("town", "--prompts", "prompts.txt", "--out", "out"),
+    "models check": ("town-eagle", "--target", "town"),
 }
 
 

@@ -6,7 +6,7 @@ import copy
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import pandas as pd
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 DEPTH = 4  # guesses in a row
 SHIFTS = {-1: "the token that it has just read", 1: "one token further on", 2: "two tokens further on"}
 GAIN, LEAST = 1.5, 0.1  # a change explains a fault if it multiplies and adds so much
+VARIED = 0.4  # the least share of different tokens in a text that says something of a head
 POOR = 0.15  # a first guess that is right less often is at a loss
 
 
@@ -87,18 +88,20 @@ def check_head(
         raise ModelError(f"{addition.name} is no EAGLE head; heads of other kinds are not checked")
     if not prompts:
         raise PromptError("there is no prompt; give one or more")
-    target: Any = load_if_needed(model, None, None)
+    target = cast("Model", load_if_needed(model, None, None))
     drafter = addition.on(target)
     texts = _texts(target, [target.encode(prompt) for prompt in prompts], max_new_tokens)
+    if not texts:
+        raise PromptError(
+            f"{target.name}'s texts are too short or too uniform to guess in: give other prompts"
+        )
     reading = Reading(drafter, target, texts)
     forced, right = reading.by_depth()
     looped = _looped(target, drafter, prompts, max_new_tokens)
     changes = {"as it is": right} | reading.layers() | reading.shifts()
-    raw = _raw(target, prompts)
-    if raw:
-        changes["texts without the chat template"] = Reading(
-            drafter, target, _texts(target, raw, max_new_tokens)
-        ).share(drafter.layers)
+    bare = _texts(target, _raw(target, prompts), max_new_tokens)
+    if bare:
+        changes["texts without the chat template"] = Reading(drafter, target, bare).share(drafter.layers)
     return HeadCheck(
         addition.name, target.name, _beside(forced, looped),
         pd.DataFrame({"first guess right": changes}).round(3), verdict(changes),
@@ -139,13 +142,13 @@ class Reading:
         self.net = copy.deepcopy(self.drafter.net).float()
         self.loss = EagleLoss(self.target.net)
         every = range(self.target.layers + 1)
-        near = {layer + step for layer in self.drafter.layers for step in (-1, 0, 1)}
-        self.known = tuple(sorted(near & set(every)))
+        around = {layer + step for layer in self.drafter.layers for step in (-1, 0, 1)}
+        self.near = tuple(sorted(around & set(every)))
         self.states = [self._read(text) for _, text in self.texts]
 
     def _read(self, text: list[int]) -> dict[int, torch.Tensor]:
         context = self.target.open([[*text, text[-1]]], 1)
-        context.prefill([0], self.known)
+        context.prefill([0], self.near)
         states = context.states.pop(0)
         context.close()
         return {layer: value.float() for layer, value in states.items()}
@@ -168,9 +171,9 @@ class Reading:
     def by_depth(self) -> tuple[list[tuple[int, int]], float]:
         """Right guesses and places by depth, where all guesses before were right; the first's share."""
         counts = np.zeros((DEPTH, 2), int)
-        for (prompt, text), guessed in zip(self.texts, self.guesses(self.drafter.layers, DEPTH)):
+        for (prompt, text), chains in zip(self.texts, self.guesses(self.drafter.layers, DEPTH)):
             ids, alive = np.array(text), None
-            for step, best in enumerate(guessed):
+            for step, best in enumerate(chains):
                 hit = best == ids[2 + step : 2 + step + len(best)]
                 at = np.arange(len(best)) + 2 + step >= prompt
                 alive = at if alive is None else alive[: len(best)] & at
@@ -195,7 +198,7 @@ class Reading:
         moved = [tuple(layer + step for layer in own) for step in (-1, 1)]
         moved += [(*own[:i], own[i] + step, *own[i + 1 :]) for i in range(len(own)) for step in (-1, 1)]
         for layers in dict.fromkeys(moved):
-            if set(layers) <= set(self.known):
+            if set(layers) <= set(self.near):
                 shares[f"reading layers {', '.join(map(str, layers))}"] = self.share(layers)
         return shares
 
@@ -206,15 +209,15 @@ class Reading:
 
 
 def _texts(target: Model, prompts: list[list[int]], most: int) -> list[tuple[int, list[int]]]:
-    """Greedy texts of the target that are long enough to guess in."""
+    """Greedy texts of the target that are long enough to guess in, and that do not go round in circles."""
+    if not prompts:
+        return []
     own = generate(target, prompts, "autoregressive", max_new_tokens=most).outputs
     texts = []
     for number, prompt in enumerate(prompts):
-        text = [*prompt, *own[own["prompt"] == number]["token"].tolist()]
-        if len(text) > 2 + DEPTH:
-            texts.append((len(prompt), text))
-    if not texts:
-        raise PromptError(f"{target.name}'s texts are too short to guess in: give other prompts")
+        answer = own[own["prompt"] == number]["token"].tolist()
+        if len(prompt) + len(answer) > 2 + DEPTH and len(set(answer)) > VARIED * len(answer):
+            texts.append((len(prompt), [*prompt, *answer]))
     return texts
 
 

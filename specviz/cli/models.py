@@ -19,6 +19,7 @@ from specviz.files import checked, parsed, read_json
 if TYPE_CHECKING:
     from specviz.finetune.answers import Answers
 
+MEASURED = ("demo", "demo-calibration", "everyday", "walkthroughs", "town")  # by which drafters are measured
 models_app = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
 
 
@@ -144,6 +145,9 @@ def answers(
     layers: Annotated[
         str | None, option("Keep the states of these layers beside the answers, such as 2,15,27,30.")
     ] = None,
+    apart_from: Annotated[
+        list[str] | None, option("Refuse questions of this suite, too; may be repeated.", "--apart-from")
+    ] = None,
     rows: Annotated[int, option("Texts that are decoded together.", min=1)] = 64,
     max_new_tokens: NewTokens = 128,
     seed: Annotated[int, option("Of what is drawn.", min=0)] = 0,
@@ -160,10 +164,11 @@ def answers(
     kept = listed("--layers", layers, int) or []
     find(target)
     with loading():
-        from specviz.finetune.answers import AnswerOptions, answer
+        from specviz.finetune.answers import AnswerOptions, answer, check_apart
         from specviz.finetune.training import encoded, print_line
         from specviz.models import load
 
+    check_apart(texts, [*MEASURED, *(apart_from or ())])
     options = AnswerOptions(max_new_tokens, tuple(drawn_at), tuple(kept), rows, seed)
     with on_threads(threads):
         model = load(target, device, "float32", invariant=False)

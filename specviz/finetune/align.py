@@ -25,6 +25,7 @@ from specviz.models import load, trimmed
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
+    from specviz.models.additions import Target
     from specviz.models.protocols import Prompt, Spec
     from specviz.models.torch_model import TorchModel
 
@@ -240,7 +241,7 @@ class Judge:
         return (torch.cat(states).to(self.head.device) @ self.head.T).softmax(-1)
 
 
-def _pair(target: Spec, draft: Spec, device: str) -> tuple[TorchModel, TorchModel]:
+def _pair(target: Spec, draft: Spec, device: str) -> tuple[Target, Target]:
     """Target and draft, of one kind and vocabulary, in transformers' format.
 
     Raises

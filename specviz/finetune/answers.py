@@ -15,7 +15,7 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from itertools import accumulate, product
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -23,10 +23,10 @@ from typing_extensions import TypedDict
 
 from specviz.errors import ModelError, ParameterError, PromptError
 from specviz.files import checked, parsed
-from specviz.models.context import NOTHING
+from specviz.models.context import NOTHING, Context
 
 if TYPE_CHECKING:
-    from specviz.models.torch_model import TorchModel
+    from specviz.models.additions import Target
 
 FORMAT = "specviz answers 1"
 ROWS = 64  # texts that are decoded together
@@ -79,7 +79,7 @@ class Answers:
         """Of all answers together."""
         return sum(len(row["answer"]) for row in self.rows)
 
-    def check(self, target: TorchModel) -> None:
+    def check(self, target: Target) -> None:
         """Refuse another model's answers.
 
         Raises
@@ -145,7 +145,7 @@ class AnswerOptions:
 
 
 def answer(
-    target: TorchModel,
+    target: Target,
     prompts: Sequence[Sequence[int]],
     out: Path,
     options: AnswerOptions | None = None,
@@ -209,6 +209,41 @@ def answer(
     return Answers(out, header, rows)
 
 
+def check_apart(prompts: Sequence[str], names: Sequence[str]) -> None:
+    """Refuse prompts that are questions of suites: drafters would be measured by what they know by heart.
+
+    Parameters
+    ----------
+    prompts : sequence of str
+    names : sequence of str
+        Of suites, as `specviz.suite` takes them.
+
+    Raises
+    ------
+    PromptError
+        Naming the first such prompt, and its suite.
+    """
+    from specviz.suites import suite
+
+    numbers = {_alike(prompt): number for number, prompt in enumerate(prompts, 1)}
+    for name in names:
+        for entry in suite(name):
+            for turn in entry.get("turns") or [entry["prompt"]]:
+                texts = (
+                    [turn] if isinstance(turn, str) else [m["content"] for m in turn if isinstance(m, dict)]
+                )
+                if number := next(filter(None, (numbers.get(_alike(text)) for text in texts)), 0):
+                    raise PromptError(
+                        f"prompt {number} is a question of the suite {name}: leave it out, or drafters are "
+                        "measured by what they know by heart"
+                    )
+
+
+def _alike(text: str) -> str:
+    """A text as it is compared: letters' case and spaces do not count."""
+    return " ".join(text.casefold().split())
+
+
 def read(path: str | Path) -> Answers:
     """The answers of a file.
 
@@ -249,7 +284,7 @@ def cut_loop(tokens: Sequence[int]) -> int:
 
 
 def _decoded(
-    target: TorchModel,
+    target: Target,
     prompts: Sequence[Sequence[int]],
     there: set[tuple[int, float]],
     options: AnswerOptions,
@@ -280,19 +315,18 @@ class _Text:
 
 
 def _together(
-    target: TorchModel, waiting: list[_Text], temperature: float, options: AnswerOptions
+    target: Target, waiting: list[_Text], temperature: float, options: AnswerOptions
 ) -> Iterator[_Text]:
     """Write texts side by side, one token of each a pass; a text that ends gives its place to the next."""
     texts = [waiting.pop() for _ in range(min(options.rows, len(waiting)))]
     room, layers = options.max_new_tokens, options.layers
-    model: Any = target
 
-    def enter(context: Any, place: int) -> None:
+    def enter(context: Context, place: int) -> None:
         context.prefill([place], layers)
         if layers:
             texts[place].states.append(_stacked(context.states.pop(place), layers))
 
-    with closing(model.open([text.prompt for text in texts], room)) as context:
+    with closing(target.open([text.prompt for text in texts], room)) as context:
         for place in range(len(texts)):
             enter(context, place)
         while texts:

@@ -65,14 +65,14 @@ def cut(
     counts.update(dict.fromkeys(teacher.eos, sum(counts.values())))  # no text ends without them
     tokens = [token for token, _ in counts.most_common(vocabulary)]
     weights = trimmed.cut(teacher.net, layers, tokens)
-    said = sum(counts[token] for token in tokens) / sum(counts.values())
+    share = sum(counts[token] for token in tokens) / sum(counts.values())
 
     def write(folder: Path) -> None:
         trimmed.save(weights, teacher, torch.float16, folder)
 
     card = (
         f"# {path.name}\n\nThe first {layers} layers of `{teacher.name}`, not trained. It can say "
-        f"{len(tokens):,} of the {teacher.vocabulary:,} tokens, which are {said:.1%} of the answers. Written "
+        f"{len(tokens):,} of the {teacher.vocabulary:,} tokens, which are {share:.1%} of the answers. Made "
         "by `specviz models cut`; embedding and head are the target's own.\n"
     )
     partial = path.with_name(path.name + ".partial")

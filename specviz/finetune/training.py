@@ -27,6 +27,7 @@ from specviz.finetune.optimizer import Optimizer
 from specviz.models.loading import find
 
 if TYPE_CHECKING:
+    from specviz.models.additions import Target
     from specviz.models.protocols import Drafter, Prompt, Spec, TextModel
     from specviz.models.torch_model import TorchModel
 
@@ -185,7 +186,7 @@ def begun(path: Path, settings: Sequence[Any], force: bool) -> Path:
 
 
 def gather(
-    target: TorchModel, others: Sequence[Drafter], prompts: Sequence[Prompt] | Answers, path: Path,
+    target: Target, others: Sequence[Drafter], prompts: Sequence[Prompt] | Answers, path: Path,
     mark: Sequence[Any], force: bool, settings: Settings, layers: Sequence[int] = (),
 ) -> tuple[Path, Answers]:  # fmt: skip
     """The folder of what is under way, and the target's answers: those given, or made now of prompts.

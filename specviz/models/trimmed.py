@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -24,9 +24,9 @@ from specviz.models.model import Model
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from transformers import PreTrainedModel
+    from transformers import PreTrainedConfig, PreTrainedModel
 
-    from specviz.models.protocols import Settings
+    from specviz.models.protocols import Net, Settings
 
 TYPE = "specviz-trimmed"
 TOKENS = "tokens"
@@ -46,7 +46,7 @@ class TrimmedNet(nn.Module):
 
     def __init__(self, net: PreTrainedModel, tokens: Tensor) -> None:
         super().__init__()
-        base: Any = net.model
+        base: Net = net.model
         self.config = net.config
         self.layers, self.norm = base.layers, base.norm
         self.register_buffer(TOKENS, tokens)
@@ -55,13 +55,13 @@ class TrimmedNet(nn.Module):
         """The whole model, on a target's embedding and the rows of its head; layers are copied."""
         table = embeddings(target)
         dtype = dtype or table.dtype
-        net: Any = _empty(self.config)
+        net: Net = _empty(self.config)
         net.model.layers = copy.deepcopy(self.layers).to(table.device, dtype)
         net.model.norm = copy.deepcopy(self.norm).to(table.device, dtype)
         net.model.embed_tokens.weight = nn.Parameter(table.detach().to(dtype), False)
         net.lm_head = head_rows(target, self.tokens).to(dtype)
         net.model.rotary_emb = type(net.model.rotary_emb)(self.config).to(table.device)
-        return cast("PreTrainedModel", net.eval())
+        return net.eval()
 
 
 class TrimmedModel(Model):
@@ -96,8 +96,8 @@ def cut(target: PreTrainedModel, layers: int, tokens: Sequence[int]) -> TrimmedN
     config.num_hidden_layers = layers
     if getattr(config, "layer_types", None):
         config.layer_types = config.layer_types[:layers]
-    net: Any = _empty(config)
-    base: Any = target.model
+    net: Net = _empty(config)
+    base: Net = target.model
     net.model.layers = copy.deepcopy(base.layers[:layers]).float()
     net.model.norm = copy.deepcopy(base.norm).float()
     return TrimmedNet(net, torch.tensor(sorted(tokens)))
@@ -126,9 +126,9 @@ def load_trimmed(folder: Path) -> tuple[TrimmedNet, Settings]:
     return weights.eval(), config
 
 
-def _empty(config: Any) -> PreTrainedModel:
+def _empty(config: PreTrainedConfig) -> Net:
     """A model's modules without numbers."""
     config = copy.deepcopy(config)
     config.tie_word_embeddings = False
     with torch.device("meta"):
-        return cast("PreTrainedModel", AutoModelForCausalLM.from_config(config))
+        return AutoModelForCausalLM.from_config(config)

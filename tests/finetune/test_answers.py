@@ -120,6 +120,20 @@ def test_what_is_refused(target: Model, tmp_path: Path) -> None:
         read(tmp_path / "none")
 
 
+def test_questions_of_suites_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    asked, local = tmp_path / "prompts.txt", tmp_path / "own.jsonl"
+    known = specviz.suite("everyday")[3]["turns"][0]
+    asked.write_text(f"Something else?\n{'  '.join(known.upper().split())}\n", encoding="utf-8")
+    given = ["models", "answers", "town", "--prompts", str(asked), "--out", str(tmp_path / "a"), "-n", "4"]
+    assert run(given) == 2
+    assert "prompt 2 is a question of the suite everyday: leave it out" in capsys.readouterr().err
+    asked.write_text("Something else?\nMy own question.\n", encoding="utf-8")
+    local.write_text(json.dumps({"prompt": "my own  question."}) + "\n", encoding="utf-8")
+    assert run([*given, "--apart-from", str(local)]) == 2
+    assert "prompt 2 is a question" in capsys.readouterr().err
+    assert not (tmp_path / "a").exists()
+
+
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file, out = tmp_path / "prompts.txt", tmp_path / "answers.jsonl"
     file.write_text("What is 12 plus 30?\nTell me a story.\n", encoding="utf-8")
