@@ -23,6 +23,7 @@ from typing_extensions import TypedDict
 
 from specviz.errors import ModelError, ParameterError, PromptError
 from specviz.files import checked, parsed
+from specviz.metrics.loops import cut_loop
 from specviz.models.context import NOTHING, Context
 
 if TYPE_CHECKING:
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 FORMAT = "specviz answers 1"
 ROWS = 64  # texts that are decoded together
 SHARE = 1024  # prompts that are sorted by their length together: an unfinished run has answers of all kinds
-LOOP, TIMES = 20, 3  # so many tokens, that come so often, are a loop
 Say = Callable[[str], None]
 
 
@@ -270,17 +270,6 @@ def states_of(path: Path) -> Path:
 def states_count(row: Row) -> int:
     """How many states an answer has: the last token's is not computed."""
     return len(row["prompt"]) + len(row["answer"]) - 1
-
-
-def cut_loop(tokens: Sequence[int]) -> int:
-    """How much of an answer is no loop: all, or as far as the first of three equal runs of 20 tokens goes."""
-    places: dict[tuple[int, ...], list[int]] = {}
-    for start in range(len(tokens) - LOOP + 1):
-        each = places.setdefault(tuple(tokens[start : start + LOOP]), [])
-        each.append(start)
-        if len(each) == TIMES:
-            return each[0] + LOOP
-    return len(tokens)
 
 
 def _decoded(

@@ -37,6 +37,7 @@ BENCHES: dict[str, str] = {
     "overhead": "what recording costs: paired runs with and without, every method (bar: at most 3 %)",
     "peers": "this package against transformers: same models, prompts and threads, in one run",
     "speed": "our methods beside transformers and llama.cpp, cold and warm (bars: those of SmolLM2)",
+    "drafters": "trained drafters, each method at its best setting (bars: those of SmolLM2)",
     "llamacpp": "this package on llama.cpp against llama-cpp-python's own decoding of the same file",
     "trees": "the training-free methods at equal draft size, cold and warm (bars: order of τ, speed)",
     "calibrate": "the calibrated draft size against trying every one (bars: 3 %, and 90 s)",

@@ -13,7 +13,8 @@ import specviz
 from specviz.cli import run
 from specviz.errors import ModelError, ParameterError, PromptError
 from specviz.finetune import answers
-from specviz.finetune.answers import AnswerOptions, answer, cut_loop, read, states_of
+from specviz.finetune.answers import AnswerOptions, answer, read, states_of
+from specviz.metrics.loops import cut_loop
 from specviz.models import Model
 
 PROMPTS = [[3 + i, 5 + i % 7, *range(9, 9 + i % 4)] for i in range(12)]

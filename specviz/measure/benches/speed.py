@@ -12,8 +12,8 @@ import hashlib
 import json
 import os
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from importlib import metadata
 from pathlib import Path
@@ -37,7 +37,9 @@ from specviz.measure.timing import BASELINE, Phased
 from specviz.methods import Method
 from specviz.metrics import Estimate
 from specviz.metrics.interval import pooled
+from specviz.metrics.loops import LOOP, TIMES, cut_loop
 from specviz.models.protocols import Model
+from specviz.rules.parameters import Value
 from specviz.suites import spread
 
 LOOKUP, TUNED = "prompt_lookup", "prompt_lookup-tuned"
@@ -52,7 +54,6 @@ CALIBRATION = 5  # prompts that draft sizes are timed on
 SIZES = (2, 4, 5, 8, 10, 16)  # draft sizes that calibration tries
 CALIBRATION_ROUNDS = 2
 QUIET = 0.3  # cores that other work may take in a quiet run
-LOOP, TIMES = 20, 3  # an output loops if so many tokens in a row occur so many times
 BARS = [  # contender, over whom, at least, goal
     (BASELINE, GENERATE, 1.1, 1.3),
     (LOOKUP, GENERATE_LOOKUP, 1.5, 2.0),
@@ -194,6 +195,8 @@ class Contender:
     g: int | None = None  # draft size; None for the method's default
     fixed: bool = False  # whether the size was given, not calibrated
     calibrated: bool = False  # whether the size is calibrated where none is given
+    draft: str = ""  # the drafter's name; empty without one
+    values: tuple[tuple[str, Value], ...] = ()  # further parameters
 
     @property
     def label(self) -> str:
@@ -203,7 +206,7 @@ class Contender:
     def build(self) -> Method:
         """A method that has seen nothing."""
         kind = methods.find(self.method)
-        return kind(**({kind.size: self.g} if self.g is not None else {}))
+        return kind(**({kind.size: self.g} if self.g is not None else {}), **dict(self.values))
 
 
 def lineup(
@@ -341,8 +344,10 @@ class Stage:
         texts: list[list[int]],
         others: list[list[int]],
         most: int,
+        drafts: Mapping[str, Model] | None = None,
     ) -> None:
         self.model, self.lineup, self.texts, self.others, self.most = model, lineup, texts, others, most
+        self.drafts = drafts or {}
         self.clock = timing.clock_of(model)[0]
         names = {contender.name for contender in lineup}
         self.peer: Any = peers.Peer(model, most) if names & {GENERATE, GENERATE_LOOKUP} else None
@@ -396,7 +401,8 @@ class Stage:
     def _decoder(self, contender: Contender, method: Method | None, texts: list[list[int]]) -> Decoder:
         if method is not None:
             prompts = [{"prompt": ids} for ids in texts]
-            run = Run(self.model, prompts, method, record=None, max_new_tokens=self.most)
+            draft = self.drafts.get(contender.draft)
+            run = Run(self.model, prompts, method, draft=draft, record=None, max_new_tokens=self.most)
             return Ours(run, self.clock)
         if contender.name in self.llamas:
             return LlamaCpp(self.llamas[contender.name], texts, self.clock)
@@ -443,9 +449,8 @@ def quietness(loads: Sequence[float | None]) -> str:
 
 
 def loops(tokens: Sequence[int]) -> bool:
-    """Whether an output goes round in circles: `LOOP` tokens in a row that occur `TIMES` times."""
-    rows = Counter(tuple(tokens[i : i + LOOP]) for i in range(len(tokens) - LOOP + 1))
-    return max(rows.values(), default=0) >= TIMES
+    """Whether an output goes round in circles (`specviz.metrics.loops.cut_loop`)."""
+    return cut_loop(tokens) < len(tokens)
 
 
 def one_round(stage: Stage, turn: int, tick: Callable[[str], None]) -> Settings:
@@ -615,37 +620,51 @@ def bench(
         lambda entry: model.left(len(timing.first_turns(model, [entry])[0])) >= max_new_tokens,
     )
     contenders, _ = lineup(model, only, given, sizes)
-    texts, warm = _encoded(model, selection.timed, max_new_tokens), timing.first_turns(model, selection.warm)
+    texts, warm = encoded(model, selection.timed, max_new_tokens), timing.first_turns(model, selection.warm)
     wanted = [name for name in (LOOKUP, "unispec") if any(_open(c, name) for c in contenders)]
     _check_enough(selection, contenders, bool(wanted))
-    plan = _plan(model, contenders, texts, warm, max_new_tokens)
-    state = _resumed(rounds_file, plan)
+    plan = plan_of(model, contenders, texts, warm, max_new_tokens)
+    state = resumed(rounds_file, plan)
 
     def keep() -> None:
         if rounds_file is not None:
             write_text(rounds_file, json.dumps(state), force=True)
 
-    try:
+    with going_on(state, rounds, rounds_file):
         for name in wanted:
             if name not in state["calibration"]:
                 state["calibration"][name] = _calibrated(model, name, selection, max_new_tokens, tick)
                 keep()
         chosen = given | {name: measured["g"] for name, measured in state["calibration"].items()}
         contenders, lacking = lineup(model, only, chosen, sizes)
-        if len(state["rounds"]) < rounds:
-            stage = Stage(model, contenders, texts, warm or texts[:1], max_new_tokens)
-            of = sum(len(stage.before(each)) for each in contenders)
-            step = timing.counter(tick, of + len(contenders) * len(texts) * (rounds - len(state["rounds"])))
-            stage.prepare(step)
-            while (turn := len(state["rounds"])) < rounds:
-                state["rounds"].append(one_round(stage, turn, step))
-                keep()
+        stage = Stage(model, contenders, texts, warm or texts[:1], max_new_tokens)
+        run_rounds(stage, state, rounds, keep, tick)
+    return _report(model, selection, contenders, lacking, state, max_new_tokens)
+
+
+@contextmanager
+def going_on(state: Settings, rounds: int, rounds_file: Path | None) -> Iterator[None]:
+    """Let Ctrl-C say what is kept."""
+    try:
+        yield
     except KeyboardInterrupt:
         if rounds_file is None:
             raise
         line = f"{len(state['rounds'])} of {rounds} rounds are kept: the same command goes on"
         raise KeyboardInterrupt(line) from None
-    return _report(model, selection, contenders, lacking, state, max_new_tokens)
+
+
+def run_rounds(stage: Stage, state: Settings, rounds: int, keep: Callable[[], None], tick: Tick) -> None:
+    """Run the rounds that are missing; each is kept as it ends."""
+    missing = rounds - len(state["rounds"])
+    if missing <= 0:
+        return
+    before = sum(len(stage.before(each)) for each in stage.lineup)
+    step = timing.counter(tick, before + len(stage.lineup) * len(stage.texts) * missing)
+    stage.prepare(step)
+    while (turn := len(state["rounds"])) < rounds:
+        state["rounds"].append(one_round(stage, turn, step))
+        keep()
 
 
 def checked_sizes(size: Sequence[int | str]) -> tuple[list[int], dict[str, int]]:
@@ -678,7 +697,7 @@ def _check_enough(selection: Selection, contenders: list[Contender], calibrating
         )
 
 
-def _encoded(model: Model, entries: list[Entry], most: int) -> list[list[int]]:
+def encoded(model: Model, entries: list[Entry], most: int) -> list[list[int]]:
     texts = timing.first_turns(model, entries)
     for entry, ids in zip(entries, texts):
         if model.left(len(ids)) < most:
@@ -704,7 +723,7 @@ def _firsts(entries: list[Entry]) -> list[Entry]:
     return [{"turns": entry["turns"][:1]} if "turns" in entry else entry for entry in entries]
 
 
-def _plan(
+def plan_of(
     model: Model, contenders: list[Contender], texts: list[Any], warm: list[Any], most: int
 ) -> Settings:
     """What must be the same for rounds to belong together."""
@@ -718,7 +737,7 @@ def _plan(
     }
 
 
-def _resumed(kept: Path | None, plan: Settings) -> Settings:
+def resumed(kept: Path | None, plan: Settings) -> Settings:
     """The rounds that are kept, or none."""
     plan = json.loads(json.dumps(plan))
     empty: Settings = {"plan": plan, "calibration": {}, "rounds": []}

@@ -1,0 +1,352 @@
+"""Trained drafters by the protocol of `specviz.measure.benches.speed`: each method at its best setting.
+
+Every method that drafts with a model, with heads or with an EAGLE layer runs with each drafter that fits it.
+Its setting is chosen on prompts that are not timed: the fastest, and of a lossy method the fastest that
+writes few tokens other than the target's. What a lossy text costs is measured by the target, which reads it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+from typing import Annotated, NamedTuple
+
+import torch
+
+from specviz import methods, metrics
+from specviz.draft import Draft
+from specviz.errors import ParameterError
+from specviz.files import write_text
+from specviz.loop import Run
+from specviz.measure import timing
+from specviz.measure.benches import speed
+from specviz.measure.benches.speed import Contender, Results, Selection, Stage
+from specviz.measure.report import Bar, Entry, Part, Report, Row, Settings, Tick
+from specviz.measure.timing import BASELINE
+from specviz.methods.sampling import Sampling
+from specviz.models.protocols import Model
+from specviz.rules.parameters import Value
+
+Values = tuple[tuple[str, Value], ...]
+LENGTHS = (1, 2, 3, 4, 6)
+# Settings that are tried, by method.
+GRIDS: dict[str, list[dict[str, Value]]] = {
+    "speculative": [{"draft_length": n} for n in LENGTHS],
+    "specdec": [{"draft_length": n, "tau_base": gap} for n, gap in product((2, 4, 6), (0.1, 0.5, 1.0))],
+    "bild": [
+        {"fallback": fallback, "rollback": rollback}
+        for fallback, rollback in product((0.3, 0.5, 0.7), (1.0, 2.0, 4.0))
+    ],
+    "cm_asd": [
+        {"k_max": most, "tau_base": gap, "gamma": 0.1, "controller": "early_stop"}
+        for most, gap in product((2, 4, 6), (0.0, 0.3, 1.0))
+    ],
+    "blockwise": [{"k": n} for n in (2, 3, 4, 5)],
+    "eagle": [
+        {"draft_size": size, "depth": depth, "branches": branches}
+        for size, depth, branches in ((2, 2, 1), (4, 3, 2), (6, 3, 2), (8, 4, 2), (12, 4, 3), (20, 5, 4))
+    ],
+}
+ALIGNED = "-aligned"
+LOSS = 0.03  # the largest share of a lossy method's tokens that are not the target's argmax
+BARS = {"eagle": (1.6, 2.2), "speculative": (1.25, 1.6), "bild": (1.35, 1.8), "cm_asd": (1.3, 1.7)}
+PHASES = ("prefill", "draft", "forward", "verify", "commit", "between")
+COLUMNS = [
+    ("contender", "contender", ""), ("setting", "setting", ""), ("tau", "τ", "{:.2f}"),
+    ("speed", "tokens/s", "{:,.1f}"), ("ratio", "ratio [95%]", ""), ("same", "same text", ""),
+    ("others", "not argmax", "{:.1%}"), ("lost", "nats lost", "{:.3f}"),
+]  # fmt: skip
+SPLIT = [
+    ("contender", "contender", ""), ("A/D", "A/D", "{:.3f}"), *((name, name, "{:.0%}") for name in PHASES),
+]  # fmt: skip
+TRIED = [
+    ("contender", "contender", ""), ("setting", "setting", ""), ("speed", "tokens/s", "{:,.1f}"),
+    ("others", "not argmax", "{:.1%}"), ("chosen", "", ""),
+]  # fmt: skip
+NOTES = [
+    "ratio: autoregressive decoding's time over the contender's, each summed over prompts and rounds, the "
+    "prefill apart, its 95 % interval by bootstrap over prompts. same text: prompts whose output is "
+    "autoregressive decoding's in every round.",
+    "not argmax: tokens of the output that the target, reading it, would not write greedily; nats lost: how "
+    "much less likely they are than its best, the mean over all tokens. An exact method's may be near ties.",
+    "A/D and the shares of time: of a recorded run over the prompts that settings were chosen on.",
+    "The bars were set for SmolLM2 on 24 questions of Spec-Bench.",
+]
+
+
+class Loss(NamedTuple):
+    """What a text lacks beside the target's own choice at each place."""
+
+    tokens: int
+    others: int  # that the target would not write greedily
+    lost: float  # nats
+
+    @classmethod
+    def of(cls, model: Model, prompt: Sequence[int], answer: Sequence[int]) -> Loss:
+        """Of an answer, which the target reads in one pass."""
+        if not answer:
+            return cls(0, 0, 0.0)
+        context = model.open([list(prompt)], len(answer))
+        scores = context.forward([Draft.chain(list(answer[:-1]))]).logits[0].log_softmax(-1)
+        context.close()
+        written = scores.gather(1, torch.tensor(answer, device=scores.device)[:, None])[:, 0]
+        gaps = scores.max(1).values - written
+        return cls(len(answer), int((gaps > 0).sum()), float(gaps.sum()))
+
+    def __add__(self, other: object) -> Loss:
+        """Of two texts."""
+        assert isinstance(other, Loss)
+        return Loss(self.tokens + other.tokens, self.others + other.others, self.lost + other.lost)
+
+    @property
+    def share(self) -> float:
+        """Of tokens that the target would not write."""
+        return self.others / self.tokens if self.tokens else 0.0
+
+
+def bench(
+    model: Model,
+    drafts: Sequence[Model],
+    entries: Sequence[Entry],
+    *,
+    source: str = "",
+    number: Annotated[int, "Prompts that are timed."] = 24,
+    max_new_tokens: Annotated[int, "Tokens for each prompt."] = 96,
+    rounds: Annotated[int, "Rounds over all prompts."] = 3,
+    ids: Annotated[Path | None, "A JSON file that lists the questions of --prompts to time."] = None,
+    only: Annotated[Sequence[str] | None, "Methods, as eagle,bild."] = None,
+    loss: Annotated[float, "Largest share of a lossy method's tokens that are not the target's."] = LOSS,
+    rounds_file: Path | None = None,
+    tick: Tick = lambda done, of, name: None,
+) -> Report:
+    """What trained drafters gain: every method with each drafter that fits it, at its best setting.
+
+    Greedy; a contender gets token ids and gives token ids; of a conversation the first turn.
+
+    Parameters
+    ----------
+    model : Model
+    drafts : sequence of Model
+        Drafters of any kind, bound to the model.
+    entries : sequence of dict
+        Prompts: those that are timed, and five others on which settings are chosen.
+    source : str
+        The file that they are from, or NAME=FILE: `ids` may state its digest.
+    number, max_new_tokens, rounds, ids, rounds_file, tick
+        As of `specviz.measure.benches.speed.bench`.
+    only : sequence of str, optional
+        Methods. Default: all of `GRIDS` that a drafter is there for.
+    loss : float
+        Of a lossy method, in [0, 1].
+
+    Bars, of ratios of summed times with the prefill apart: `BARS`, of each method's best drafter; BiLD with
+    an aligned draft over BiLD with the draft of the same name that is not.
+
+    Raises
+    ------
+    ParameterError, PromptError
+        Before any work, with one line that says what to do.
+    """
+    if not 0 <= loss <= 1:
+        raise ParameterError(f"loss must lie in 0 .. 1, got {loss}")
+    by_name = {draft.name: draft for draft in drafts}
+    pairs = _pairs(drafts, only)
+    selection = Selection.of(entries, number, speed.chosen_ids(ids, source) if ids is not None else None)
+    texts = speed.encoded(model, selection.timed, max_new_tokens)
+    others = selection.calibration or selection.warm or selection.timed
+    practice = speed.encoded(model, others[: speed.CALIBRATION], max_new_tokens)
+    grid = [Contender(f"{name}, {draft}", name, draft=draft) for name, draft in pairs]
+    state = speed.resumed(rounds_file, speed.plan_of(model, grid, texts, practice, max_new_tokens))
+
+    def keep() -> None:
+        if rounds_file is not None:
+            write_text(rounds_file, json.dumps(state), force=True)
+
+    with speed.going_on(state, rounds, rounds_file):
+        for contender in grid:
+            if contender.name not in state["calibration"]:
+                state["calibration"][contender.name] = _tried(
+                    model, by_name, contender, practice, max_new_tokens, loss, tick
+                )
+                keep()
+        lineup = [Contender(BASELINE, BASELINE)]
+        lineup += [replace(each, values=_best(state["calibration"][each.name])) for each in grid]
+        stage = Stage(model, lineup, texts, practice, max_new_tokens, by_name)
+        speed.run_rounds(stage, state, rounds, keep, tick)
+    return _report(model, lineup, by_name, selection, texts, practice, state, max_new_tokens, loss)
+
+
+def _pairs(drafts: Sequence[Model], only: Sequence[str] | None) -> list[tuple[str, str]]:
+    """Each method with each drafter that fits it.
+
+    Raises
+    ------
+    ParameterError
+        If a name is no method of `GRIDS`, or no drafter fits.
+    """
+    names = list(GRIDS) if only is None else [methods.name_of(name) for name in only]
+    for name in names:
+        if name not in GRIDS:
+            raise ParameterError(f"no contender {name!r}" + methods.near(name, GRIDS, ""))
+    pairs = [
+        (name, draft.name)
+        for name in names
+        for draft in methods.find(name).suited(drafts)
+        if draft is not None
+    ]
+    if not pairs:
+        raise ParameterError("no drafter fits: name one with --draft")
+    return pairs
+
+
+def _tried(
+    model: Model, drafts: Mapping[str, Model], contender: Contender, texts: list[list[int]], most: int,
+    loss: float, tick: Tick,
+) -> Settings:  # fmt: skip
+    """Speed and loss of every setting of the grid; which is chosen."""
+    draft, points = drafts[contender.draft], list[Row]()
+    grid = [values for values in GRIDS[contender.method] if _fits(values, draft)]
+    clock = timing.clock_of(model)[0]
+    for number, values in enumerate(grid):
+        tick(number, len(grid), f"choosing {contender.name}")
+        method = methods.find(contender.method)(**values)
+        decode = speed.Ours(
+            Run(model, [{"prompt": ids} for ids in texts], method, draft=draft, record=None,
+                max_new_tokens=most), clock,
+        )  # fmt: skip
+        seconds, total = 0.0, Loss(0, 0, 0.0)
+        for text, ids in enumerate(texts):
+            begin = clock()
+            answer = decode(text)
+            seconds += clock() - begin - decode.phases[-1].prefill
+            total += Loss.of(model, ids, answer)
+        points.append({"values": values, "speed": total.tokens / seconds, "others": total.share})
+    good = [point for point in points if point["others"] <= loss or not _lossy(contender.method)]
+    best = max(good or points, key=lambda point: point["speed"] if good else -point["others"])
+    return {"values": best["values"], "points": points, "within": bool(good)}
+
+
+def _fits(values: Mapping[str, Value], draft: Model) -> bool:
+    """Whether a drafter has so many guesses."""
+    return int(values.get("k", 1)) <= getattr(draft, "most", math.inf)
+
+
+def _lossy(name: str) -> bool:
+    kind = methods.find(name)
+    return kind(**GRIDS[name][0]).exactness(Sampling(), "float32") == "lossy"
+
+
+def _best(tried: Settings) -> Values:
+    return tuple(tried["values"].items())
+
+
+def _shown(values: Mapping[str, Value] | Values) -> str:
+    return " ".join(f"{name}={value}" for name, value in dict(values).items())
+
+
+def _report(
+    model: Model, lineup: list[Contender], drafts: Mapping[str, Model], selection: Selection,
+    texts: list[list[int]], practice: list[list[int]], state: Settings, most: int,
+    loss: float,
+) -> Report:  # fmt: skip
+    results = Results(state["rounds"])
+    rows = [_row(model, results, each, texts) for each in lineup]
+    split = [_split(model, drafts, each, practice, most) for each in lineup[1:]]
+    loads = [each["others"] for each in state["rounds"]]
+    circumstances = timing.setting(
+        model, list(drafts.values()), prompts=len(texts), max_new_tokens=most, rounds=len(state["rounds"]),
+        clock=timing.clock_of(model)[1], kernels=getattr(model, "kernels", None), others=loads,
+        quiet=speed.quietness(loads), wall=[each["wall"] for each in state["rounds"]],
+        calibration=state["calibration"],
+        questions=[{"id": entry.get("id"), "kind": entry.get("kind")} for entry in selection.timed],
+    )  # fmt: skip
+    title = f"Drafters of {model.name}: {len(texts)} prompts, {most} new tokens, greedy, the prefill apart"
+    parts = [
+        Part("Where the time goes", SPLIT, split),
+        Part("Settings that were tried", TRIED, list(_points(state["calibration"]))),
+    ]
+    minutes = sum(circumstances["wall"]) / 60
+    notes = [*NOTES, f"{circumstances['quiet']}; {minutes:.0f} minutes of rounds"]
+    notes += [
+        f"{name}: no setting of the grid stayed within the loss; the least lossy one runs"
+        for name, tried in state["calibration"].items()
+        if not tried["within"]
+    ]
+    bars = [*_bars(results, lineup), *_losses(rows, loss)]
+    return Report(
+        "drafters", title, circumstances, COLUMNS, rows, bars, notes, ("lost",), parts, state["rounds"]
+    )
+
+
+def _row(model: Model, results: Results, contender: Contender, texts: list[list[int]]) -> Row:
+    name, base = contender.label, contender.name == BASELINE
+    measured = results.rounds[0]["measurements"][name]
+    total = Loss(0, 0, 0.0)
+    for ids, each in zip(texts, measured):
+        total += Loss.of(model, ids, each["tokens"])
+    same = results.same(name)
+    return {
+        "contender": name, "method": contender.method, "draft": contender.draft or None,
+        "setting": _shown(contender.values), "tau": results.tau(name), "speed": results.speed(name, False),
+        "ratio": None if base else results.ratio(name), "same": f"{sum(same)}/{len(same)}",
+        "others": total.share, "lost": total.lost / max(total.tokens, 1),
+    }  # fmt: skip
+
+
+def _split(
+    model: Model, drafts: Mapping[str, Model], contender: Contender, texts: list[list[int]], most: int
+) -> Row:
+    """Acceptance, and each phase's share of the time, of a recorded run."""
+    run = Run(
+        model, [{"prompt": ids} for ids in texts], contender.build(), draft=drafts[contender.draft],
+        max_new_tokens=most,
+    )  # fmt: skip
+    trace = run.finish()
+    shares = timing.phases(trace)
+    return {
+        "contender": contender.label, "A/D": metrics.acceptance_rate(trace),
+        **{name: shares[name] for name in PHASES},
+    }  # fmt: skip
+
+
+def _points(calibration: Mapping[str, Settings]) -> Iterator[Row]:
+    for name, tried in calibration.items():
+        for i, point in enumerate(tried["points"]):
+            yield {
+                "contender": name if i == 0 else "", "setting": _shown(point["values"]),
+                "speed": point["speed"], "others": point["others"],
+                "chosen": "chosen" if point["values"] == tried["values"] else "",
+            }  # fmt: skip
+
+
+def _bars(results: Results, lineup: list[Contender]) -> list[Bar]:
+    """The promises whose methods ran."""
+    bars = []
+    for name, (limit, goal) in BARS.items():
+        ratios = {each.label: results.ratio(each.label).median for each in lineup if each.method == name}
+        if ratios:
+            best = max(ratios, key=lambda label: ratios[label])
+            bars.append(Bar(f"{best} over {BASELINE}", ratios[best], limit, goal=goal))
+    labels: Callable[[str], str] = lambda draft: f"bild, {draft}"
+    for each in lineup:
+        plain = each.draft.removesuffix(ALIGNED)
+        if each.method == "bild" and plain != each.draft and labels(plain) in results.names:
+            ratio = results.ratio(each.label, labels(plain)).median
+            bars.append(Bar(f"{each.label} over {labels(plain)}", ratio, 1.0, "more than"))
+    for each in lineup[1:]:
+        if not _lossy(each.method):
+            same = results.same(each.label)
+            title = f"{each.label}: texts equal to {BASELINE}'s ({sum(same)} of {len(same)})"
+            bars.append(Bar(title, sum(same) / len(same), 1.0))
+    return bars
+
+
+def _losses(rows: list[Row], loss: float) -> Iterator[Bar]:
+    """That lossy methods stay within the loss on the timed prompts, too."""
+    for row in rows[1:]:
+        if _lossy(row["method"]):
+            yield Bar(f"{row['contender']}: tokens that are not the target's", row["others"], loss, "at most")

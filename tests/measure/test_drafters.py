@@ -1,0 +1,90 @@
+"""The bench of trained drafters: who runs, how a setting is chosen, what a lossy text costs, bars."""
+
+from __future__ import annotations
+
+import pytest
+import tiny
+import torch
+
+import specviz
+from specviz.cli import run
+from specviz.errors import ParameterError
+from specviz.measure.benches import drafters
+from specviz.measure.benches.drafters import Loss, bench
+from specviz.suites import spread, suite
+
+FEW = {
+    "speculative": [{"draft_length": 2}, {"draft_length": 3}],
+    "bild": [{"fallback": 0.5, "rollback": 1000.0, "cap": 4}, {"fallback": 0.0, "rollback": 0.0}],
+    "eagle": [{"draft_size": 4, "depth": 2, "branches": 2}],
+}
+
+
+@pytest.fixture
+def entries():
+    return spread(list(suite("town")), 16)
+
+
+def test_a_text_is_read_by_its_target() -> None:
+    model = tiny.llama(seed=3, layers=2)
+    own = specviz.generate(model, [[3, 4]], "autoregressive", max_new_tokens=6).outputs["token"].tolist()
+    good = Loss.of(model, [3, 4], own)
+    assert (good.tokens, good.others, good.lost) == (6, 0, 0.0)
+    changed = [*own[:3], (own[3] + 1) % 48, *own[4:]]
+    bad = Loss.of(model, [3, 4], changed)
+    assert bad.others >= 1 and bad.share >= 1 / 6
+    scores = model.net(input_ids=torch.tensor([[3, 4, *changed]])).logits[0, 1:-1].log_softmax(-1)
+    want = sum(float(row.max() - row[token]) for row, token in zip(scores, changed))
+    assert bad.lost == pytest.approx(want, abs=1e-3)
+    assert (good + bad).tokens == 12 and Loss.of(model, [3], []).share == 0
+
+
+def test_every_method_runs_with_each_drafter_that_fits(entries, monkeypatch) -> None:
+    monkeypatch.setattr(drafters, "GRIDS", FEW)
+    model = specviz.load("town")
+    drafts = [specviz.load(name) for name in ("town-draft", "town-draft-aligned")]
+    drafts.append(specviz.load("town-eagle").on(model))
+    report = bench(model, drafts, entries, number=2, max_new_tokens=8, rounds=1)
+    rows = {row["contender"]: row for row in report.rows}
+    assert set(rows) == {
+        "autoregressive", "eagle, town-eagle",
+        *(f"{name}, {each.name}" for name in ("speculative", "bild") for each in drafts[:2]),
+    }  # fmt: skip
+    for name, row in rows.items():
+        if not name.startswith("bild"):
+            assert row["others"] == 0 and row["same"] == "2/2"
+        else:
+            assert row["setting"] in {drafters._shown(values) for values in FEW["bild"]}
+    names = [bar.name for bar in report.bars]
+    assert "bild, town-draft-aligned over bild, town-draft" in names
+    assert sum("texts equal to" in name for name in names) == 3
+    assert sum("tokens that are not the target's" in name for name in names) == 2
+    split = {row["contender"]: row for row in report.parts[0].rows}
+    assert sum(split["eagle, town-eagle"][name] for name in drafters.PHASES) == pytest.approx(1, abs=0.02)
+    chosen = [row for row in report.parts[1].rows if row["chosen"]]
+    assert len(chosen) == 5 and "nats lost" in str(report.columns)
+
+
+def test_the_least_lossy_setting_is_chosen_where_none_may_be_lost(entries, monkeypatch) -> None:
+    monkeypatch.setattr(drafters, "GRIDS", {"bild": FEW["bild"]})
+    model, draft = specviz.load("town"), specviz.load("town-draft")
+    strict = bench(model, [draft], entries, number=1, max_new_tokens=12, rounds=1, loss=0.0)
+    (row,) = [row for row in strict.rows if row["method"] == "bild"]
+    tried_points = strict.setting["calibration"]["bild, town-draft"]["points"]
+    assert len(tried_points) == 2
+    points = {drafters._shown(point["values"]): point["others"] for point in tried_points}
+    assert points[row["setting"]] == min(points.values())
+
+
+def test_what_is_refused(entries, capsys) -> None:
+    model, draft = specviz.load("town"), specviz.load("town-draft")
+    with pytest.raises(ParameterError, match="no contender 'eagel'; did you mean eagle"):
+        bench(model, [draft], entries, only=["eagel"])
+    with pytest.raises(ParameterError, match="no drafter fits"):
+        bench(model, [draft], entries, only=["eagle"])
+    with pytest.raises(ParameterError, match="no drafter fits"):
+        bench(model, [], entries)
+    with pytest.raises(ParameterError, match="loss must lie in"):
+        bench(model, [draft], entries, loss=2)
+    assert run(["bench", "drafters", "--model", "town", "--draft", "town-t5-heads"]) == 2
+    assert capsys.readouterr().err.count("\n") <= 2
