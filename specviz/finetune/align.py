@@ -204,7 +204,7 @@ class Student:
         if self.tokens is not None:
             assert isinstance(self.model, trimmed.TrimmedModel)
             weights = trimmed.TrimmedNet(self.net, self.tokens)
-            trimmed.save(weights, self.model.target, dtype, folder)
+            trimmed.save(weights, self.model.drafts_for, dtype, folder)
             return
         self.net.to(dtype).save_pretrained(folder)
         if self.model.tokenizer is not None:

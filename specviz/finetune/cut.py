@@ -68,7 +68,7 @@ def cut(
     share = sum(counts[token] for token in tokens) / sum(counts.values())
 
     def write(folder: Path) -> None:
-        trimmed.save(weights, teacher, torch.float16, folder)
+        trimmed.save(weights, teacher.identity, torch.float16, folder)
 
     card = (
         f"# {path.name}\n\nThe first {layers} layers of `{teacher.name}`, not trained. It can say "

@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, NoReturn, TypeAlias, cast
 
 import torch
 from huggingface_hub.errors import StrictDataclassError
@@ -24,11 +24,13 @@ from specviz.models.eagle import Eagle
 from specviz.models.eagle_model import EagleModel
 from specviz.models.encoder_decoder import EncoderDecoder
 from specviz.models.encoder_decoder_context import Encoder, EncoderDecoderContext, Source
+from specviz.models.gguf.reading import load_gguf
 from specviz.models.layers import Decoder, Lines, embeddings, head_rows
 from specviz.models.model import Model
 from specviz.models.t5 import T5
 
 if TYPE_CHECKING:
+    from specviz.models.llamacpp.model import LlamaCpp
     from specviz.models.protocols import Prompt, Settings
 
 Target: TypeAlias = Model | EncoderDecoder
@@ -248,15 +250,17 @@ class Trimmed(Addition):
     kind = "trimmed"
     targets = ("causal",)
 
-    def on(self, target: Target) -> trimmed.TrimmedModel:
-        self._check(target)
+    def on(self, target: Target | LlamaCpp) -> trimmed.TrimmedModel:
+        """As `Addition.on`; of a target on llama.cpp its file is read for embedding and head."""
+        if not hasattr(target, "net") and getattr(target, "path", None) is not None:
+            target = load_gguf(target.path, torch.device("cpu"), torch.float32, target.path.stem)
+        self._check(cast("Target", target))
         assert isinstance(target, Model)
         return trimmed.TrimmedModel(self.net, target, self.name)
 
     def _check(self, target: Target) -> None:
-        own = self.trained_on
-        if target.kind not in self.targets or not hasattr(target, "net"):
-            raise self._unfit(own, f"{target.name} is {target.kind}")
+        if target.kind not in self.targets:
+            raise self._unfit(self.trained_on, f"{target.name} is {target.kind}")
         self._check_whose(target)
 
 

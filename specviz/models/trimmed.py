@@ -75,7 +75,7 @@ class TrimmedModel(Model):
     """
 
     def __init__(self, weights: TrimmedNet, target: Model, name: str) -> None:
-        self.target = target
+        self.drafts_for = target.identity
         net = weights.on(target.net).requires_grad_(False)
         super().__init__(net, target.tokenizer, name, kernels=target._kernels)
         self.tokens = weights.tokens.to(target.device)
@@ -103,14 +103,14 @@ def cut(target: PreTrainedModel, layers: int, tokens: Sequence[int]) -> TrimmedN
     return TrimmedNet(net, torch.tensor(sorted(tokens)))
 
 
-def save(weights: TrimmedNet, target: Model, dtype: torch.dtype, folder: Path) -> None:
-    """Write the trained part, and whose it is."""
+def save(weights: TrimmedNet, target: dict[str, str], dtype: torch.dtype, folder: Path) -> None:
+    """Write the trained part, and whose it is (`TorchModel.identity`)."""
     tensors = {
         name: value.to(torch.int32) if name == TOKENS else value.to(dtype).contiguous()
         for name, value in weights.state_dict().items()
     }
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-    config = {"model_type": TYPE, **target.identity, "shape": weights.config.to_dict()}
+    config = {"model_type": TYPE, **target, "shape": weights.config.to_dict()}
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
 
 

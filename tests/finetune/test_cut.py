@@ -112,6 +112,21 @@ def test_another_files_weights_are_refused_by_their_hash(
         draft.on(target)
 
 
+def test_it_drafts_for_the_same_file_on_llama_cpp(tmp_path: Path) -> None:
+    whole = specviz.load("gguf:town-translator", backend="torch")
+    asked = ["Translate into German: The baker sells bread.", "Translate into English: Der Hund schläft."]
+    prompts = [whole.encode(prompt) for prompt in asked]
+    learnt = answer(whole, prompts, tmp_path / "answers", AnswerOptions(8), say=FAST["say"])
+    draft = specviz.load(cut(whole, learnt, tmp_path / "cut", layers=2, vocabulary=30))
+    assert draft.config["content"] == whole.content
+    served = specviz.load("gguf:town-translator")
+    own = specviz.generate(served, asked, "autoregressive", max_new_tokens=8).outputs["token"].tolist()
+    trace = specviz.generate(served, asked, "speculative", draft=draft, draft_length=2, max_new_tokens=8)
+    assert trace.outputs["token"].tolist() == own
+    with pytest.raises(ModelError, match="another model"):
+        draft.on(specviz.load("town"))
+
+
 def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file, made = tmp_path / "prompts.txt", tmp_path / "answers.jsonl"
     file.write_text("\n".join(f"What is {i} plus {i}?" for i in range(11)), encoding="utf-8")
