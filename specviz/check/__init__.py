@@ -1,4 +1,4 @@
-"""Checks: of the exercises, of a method that somebody wrote (`method`), of an EAGLE head (`head`).
+"""Checks: of the exercises, and of a method that somebody wrote (`method`).
 
 The check of an exercise runs a student's function on many cases and says *what* is wrong. It also runs known
 wrong variants on the same cases. If the student's answers equal such a variant's wherever that variant is
@@ -19,9 +19,8 @@ if TYPE_CHECKING:
     from ..methods import Method
     from ..models.protocols import Prompt
     from .conformance import Conformance
-    from .eagle_head import HeadCheck
 
-__all__ = ["Result", "bild_rollback", "greedy_verifier", "head", "method", "rejection_rule", "tree_mask"]
+__all__ = ["Result", "bild_rollback", "greedy_verifier", "method", "rejection_rule", "tree_mask"]
 
 
 @loading()
@@ -59,36 +58,6 @@ def method(
     from .conformance import check
 
     return check(given, model, draft, prompts)
-
-
-@loading()
-def head(given: Loadable, model: Loadable, prompts: Sequence[Prompt], max_new_tokens: int = 48) -> HeadCheck:
-    """Why does an EAGLE head accept nothing? Its guesses beside the target's texts, as it is and otherwise.
-
-    Acceptance by depth where the text's own tokens are read, beside that of a run; then the share of right
-    first guesses with neighbouring layers, without the chat template, and with its guesses taken as those of
-    other places. The verdict names what would help.
-
-    Parameters
-    ----------
-    given : EagleHead, or what `specviz.load` takes
-    model : Model, or what `specviz.load` takes
-        Its target.
-    prompts : sequence
-        As `specviz.generate` takes them.
-    max_new_tokens : int
-        Of each text.
-
-    Raises
-    ------
-    ModelError
-        If it is no EAGLE head, or does not fit the target.
-    PromptError
-        If there are no prompts, or the texts are too short to guess in.
-    """
-    from .eagle_head import check_head
-
-    return check_head(given, model, prompts, max_new_tokens)
 
 
 def greedy_verifier(function: Student) -> Result:

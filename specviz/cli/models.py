@@ -298,7 +298,7 @@ def check(
         find(model)
     entries = entries_of(None, prompts, number)
     with loading():
-        from specviz.check import head as check_head
+        from specviz.finetune.check import check_head
         from specviz.models import load
 
     with on_threads(threads):

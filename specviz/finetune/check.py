@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 DEPTH = 4  # guesses in a row
 SHIFTS = {-1: "the token that it has just read", 1: "one token further on", 2: "two tokens further on"}
 GAIN, LEAST = 1.5, 0.1  # a change explains a fault if it multiplies and adds so much
-VARIED = 0.4  # the least share of different tokens in a text that says something of a head
+RUN, VARIED = 4, 0.75  # the least share of different runs of four tokens in a text that says something
 POOR = 0.15  # a first guess that is right less often is at a loss
 
 
@@ -216,9 +216,15 @@ def _texts(target: Model, prompts: list[list[int]], most: int) -> list[tuple[int
     texts = []
     for number, prompt in enumerate(prompts):
         answer = own[own["prompt"] == number]["token"].tolist()
-        if len(prompt) + len(answer) > 2 + DEPTH and len(set(answer)) > VARIED * len(answer):
+        if len(prompt) + len(answer) > 2 + DEPTH and _varied(answer):
             texts.append((len(prompt), [*prompt, *answer]))
     return texts
+
+
+def _varied(answer: list[int]) -> bool:
+    """Whether a text goes on, rather than round in circles."""
+    runs = [tuple(answer[i : i + RUN]) for i in range(len(answer) - RUN + 1)]
+    return len(set(runs)) > VARIED * len(runs) or len(runs) < RUN
 
 
 def _raw(target: Model, prompts: Sequence[Prompt]) -> list[list[int]]:

@@ -8,11 +8,11 @@ import pytest
 from tiny import llama
 
 import specviz
-from specviz.check import head as check
-from specviz.check.eagle_head import verdict
 from specviz.cli import run
 from specviz.errors import ModelError, PromptError
 from specviz.finetune import eagle_loss
+from specviz.finetune.check import check_head as check
+from specviz.finetune.check import verdict
 from specviz.finetune.eagle import train_eagle
 from specviz.models import Model
 from specviz.models.additions import EagleHead
