@@ -19,7 +19,7 @@ from specviz.errors import ModelError, PromptError
 from specviz.finetune import training
 from specviz.finetune.answers import Answers
 from specviz.finetune.optimizer import Optimizer
-from specviz.finetune.training import Pair, Trained, print_line
+from specviz.finetune.training import CHAIN, Pair, Trained, print_line
 from specviz.models import load, trimmed
 
 if TYPE_CHECKING:
@@ -157,14 +157,16 @@ def _align(
             total = -(judge(pairs) * scores.log_softmax(-1)).sum(-1).mean()
         return total, total
 
-    before = agreement(student, held, batch)
+    before = share(hits(student, held, batch))
     training.learn(student.net, Optimizer(student.net, rate, rate), loss, learnt, partial, settings)
-    after = agreement(student, held, batch)
+    right = hits(student, held, batch)
+    after = share(right)
 
     tokens = sum(len(pair.answer) for pair in pairs)
     result = Aligned(path, len(learnt), len(held), tokens, before, after)
     dtype = training.stored(draft, learner)
     card = _card(result, teacher.name, learner.name, kind, epochs, rate)
+    card += "".join(line + "\n" for line in training.kinds_table(held, list(map(runs_of, right))))
     training.publish(partial, path, lambda folder: student.save(folder, dtype), card)
     return result
 
@@ -266,16 +268,30 @@ def _pair(target: Spec, draft: Spec, device: str) -> tuple[Target, Target]:
     return teacher, learner
 
 
-def agreement(student: Student, pairs: Sequence[Pair], batch: int = 16) -> float:
-    """How often the most likely token is the answer's, its tokens before given."""
-    hits = total = 0
+def hits(student: Student, pairs: Sequence[Pair], batch: int = 16) -> list[list[bool]]:
+    """For each answer where the most likely token is the answer's, its tokens before given."""
+    right: list[list[bool]] = []
     student.net.eval()
     with torch.inference_mode():
         for first in range(0, len(pairs), batch):
-            scores, wanted = student(pairs[first : first + batch])
-            hits += int((scores.argmax(-1) == wanted).sum())
-            total += len(wanted)
-    return hits / total
+            some = pairs[first : first + batch]
+            scores, wanted = student(some)
+            each = (scores.argmax(-1) == wanted).split([len(pair.answer) for pair in some])
+            right += [values.tolist() for values in each]
+    return right
+
+
+def share(right: Sequence[Sequence[bool]]) -> float:
+    """Of all tokens."""
+    return sum(map(sum, right)) / sum(map(len, right))
+
+
+def runs_of(right: Sequence[bool]) -> list[int]:
+    """From each place on how many guesses in a row are right, at most four."""
+    return [
+        next((i for i, hit in enumerate(right[at : at + CHAIN]) if not hit), len(right[at : at + CHAIN]))
+        for at in range(len(right))
+    ]
 
 
 def _scores(

@@ -157,16 +157,15 @@ def train_eagle(
     shape = Shape(generation, states, draft_vocabulary, own_head)
     model = _fresh(teacher, net, shape, learnt, seed)
     loss = KeptLoss(eagle_loss.EagleLoss(net, states, steps), answers.states(read))
-    before = agreement(model, loss, held, batch)
+    before, _ = measure(model, loss, held, batch)
     _learn(model, loss, learnt, partial, settings)
-    after = agreement(model, loss, held, batch)
+    after, runs = measure(model, loss, held, batch)
 
     result = OwnEagle(path, len(learnt), len(held), sum(len(pair.answer) for pair in pairs), before, after)
     dtype = training.stored(target, teacher)
-    training.publish(
-        partial, path, lambda folder: save(model, teacher.identity, states, dtype, folder),
-        _card(result, model, teacher.name, states, epochs, rate),
-    )  # fmt: skip
+    card = _card(result, model, teacher.name, states, epochs, rate)
+    card += "".join(line + "\n" for line in training.kinds_table(held, runs))
+    training.publish(partial, path, lambda folder: save(model, teacher.identity, states, dtype, folder), card)
     return result
 
 
@@ -223,15 +222,34 @@ def _check_generation(generation: int, **of_generation_3: int | Sequence[int] | 
             raise ParameterError(f"{name} is generation 3's: drop it, or pass generation=3")
 
 
-def agreement(model: Eagle, loss: KeptLoss, pairs: Sequence[Pair], batch: int = 16) -> tuple[float, ...]:
-    """How often the drafter's likeliest token is the target's, 1, 2, 3 and 4 steps on (`EagleLoss.right`)."""
+def measure(
+    model: Eagle, loss: KeptLoss, pairs: Sequence[Pair], batch: int = 16
+) -> tuple[tuple[float, ...], list[list[int]]]:
+    """How often the drafter's likeliest token is the target's, 1, 2, 3 and 4 steps on, and runs of hits.
+
+    The runs are, for each answer and each place in it, how many guesses of a chain from there are right.
+    """
     model.eval()
-    hits, counted = np.zeros(STEPS), np.zeros(STEPS)
+    hits, counted, runs = np.zeros(STEPS), np.zeros(STEPS), []
     for first in range(0, len(pairs), batch):
-        tokens, answer, states = loss.given(pairs[first : first + batch])
-        right, of = loss.loss.right(model, tokens, answer, STEPS, states)
-        hits, counted = hits + right, counted + of
-    return tuple((hits / np.maximum(counted, 1)).tolist())
+        some = pairs[first : first + batch]
+        tokens, answer, states = loss.given(some)
+        every = [right.cpu().numpy() for right in loss.loss.hits(model, tokens, answer, STEPS, states)]
+        for step, right in enumerate(every):
+            hits[step] += right.sum()
+            counted[step] += answer[:, 2 + step :].sum()
+        for row, pair in enumerate(some):
+            begin, end = len(pair.prompt), len(pair.prompt) + len(pair.answer)
+            runs.append([_run(every, row, place, end) for place in range(max(begin, 2), end)])
+    return tuple((hits / np.maximum(counted, 1)).tolist()), runs
+
+
+def _run(every: Sequence[np.ndarray], row: int, place: int, end: int) -> int:
+    """How many guesses of the chain that begins with token `place` are right."""
+    for step, right in enumerate(every):
+        if place + step >= end or not right[row, place - 2]:
+            return step
+    return len(every)
 
 
 def padded(pairs: Sequence[Pair]) -> tuple[np.ndarray, np.ndarray]:

@@ -125,24 +125,35 @@ class EagleLoss:
                 shown = cross.detach()
         return total, shown
 
-    @torch.no_grad()
     def right(
         self, model: Eagle, tokens: np.ndarray, answer: np.ndarray, steps: int, kept: Tensor | None = None
     ) -> tuple[list[int], list[int]]:
-        """How often the drafter's likeliest token is the target's, 1, 2 ... `steps` steps on; of how many.
+        """How often the drafter's likeliest token is the target's, 1, 2 ... `steps` steps on; of how many."""
+        each = self.hits(model, tokens, answer, steps, kept)
+        counted = [int(answer[:, 2 + step :].sum()) for step in range(len(each))]
+        none = [0] * (steps - len(each))
+        return [int(step.sum()) for step in each] + none, counted + none
 
-        The text's own tokens are read in every step; behind the first, the drafter's own states with them.
+    @torch.no_grad()
+    def hits(
+        self, model: Eagle, tokens: np.ndarray, answer: np.ndarray, steps: int, kept: Tensor | None = None
+    ) -> list[Tensor]:
+        """Where the drafter's likeliest token is the target's, by step: bool [rows, n - 2 - step].
+
+        Entry i is the chain from state i, whose guess is token i + 2 + step; false outside of answers. The
+        text's own tokens are read in every step; after the first, the drafter's own states with them.
         """
-        hits, counted = [0] * steps, [0] * steps
+        every = []
         answers, embedded, states, last = self._read(model, tokens, answer, kept)
         for step, out in enumerate(unroll(model, embedded, states, steps)):
             at = answers[:, 2 + step :]
             best = self._words(model, out[at]).argmax(-1)
             if (tokens_of := words(model)) is not None:
                 best = tokens_of[best]
-            wanted = self._scores(last[:, 1 + step : -1][at]).argmax(-1)
-            hits[step], counted[step] = int((best == wanted).sum()), len(wanted)
-        return hits, counted
+            right = torch.zeros_like(at)
+            right[at] = best == self._scores(last[:, 1 + step : -1][at]).argmax(-1)
+            every.append(right)
+        return every
 
     @torch.no_grad()
     def _read(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import random
 import shutil
@@ -37,12 +38,24 @@ CHECKPOINT = "checkpoint.safetensors"
 
 
 class Pair(NamedTuple):
-    """A prompt and the target's answer, as token ids; its prompt's number, and its row among the answers."""
+    """A prompt and the target's answer, as token ids, and where they come from.
+
+    Attributes
+    ----------
+    number, row : int
+        Of the prompt, and of the answer's line among the answers.
+    kind : str
+        Of work; may be empty.
+    drawn : bool
+        Whether the answer was drawn; else it is greedy.
+    """
 
     prompt: list[int]
     answer: list[int]
     number: int = 0
     row: int = 0
+    kind: str = ""
+    drawn: bool = False
 
 
 def positive(**values: float) -> None:
@@ -221,7 +234,7 @@ def gather(
 def pairs_of(answers: Answers, drawn: bool | None = None) -> list[Pair]:
     """Answers as pairs: the greedy ones, the `drawn` ones, or by default both."""
     return [
-        Pair(row["prompt"], row["answer"], row["number"], place)
+        Pair(row["prompt"], row["answer"], row["number"], place, row["kind"], row["temperature"] > 0)
         for place, row in enumerate(answers.rows)
         if drawn is None or (row["temperature"] > 0) == drawn
     ]
@@ -233,6 +246,44 @@ def parted(pairs: Sequence[Pair]) -> tuple[list[Pair], list[Pair]]:
     apart = {n for n in range(last + 1) if n % HELD_OUT == HELD_OUT - 1} or {last}
     held = [pair for pair in pairs if pair.number in apart]
     return [pair for pair in pairs if pair.number not in apart], held
+
+
+CHAIN = 4  # guesses in a row of the chains that a card's τ is of
+
+
+def chain_tau(runs: Sequence[Sequence[int]]) -> float:
+    """Tokens a cycle that chains of four guesses would give in greedy answers.
+
+    Parameters
+    ----------
+    runs : sequence of sequences of int
+        For each answer and each place in it how many guesses from there on are right, at most four.
+    """
+    tokens = cycles = 0
+    for run in runs:
+        place = 0
+        while place < len(run):
+            place += run[place] + 1
+            cycles += 1
+        tokens += len(run)
+    return tokens / cycles if cycles else math.nan
+
+
+def kinds_table(pairs: Sequence[Pair], runs: Sequence[Sequence[int]]) -> list[str]:
+    """A card's lines: the first guess and τ of greedy held-out answers, in all and by kind of work."""
+    greedy = [(pair.kind, run) for pair, run in zip(pairs, runs) if not pair.drawn and len(run)]
+    kinds = sorted({kind for kind, _ in greedy if kind})
+    lines = [
+        "", f"Greedy held-out answers: the first guess, and τ of chains of {CHAIN}.", "",
+        "| kind of work | answers | first guess right | τ |", "| --- | ---: | ---: | ---: |",
+    ]  # fmt: skip
+    for kind in ["all", *kinds]:
+        some = [run for each, run in greedy if kind in ("all", each)]
+        places = sum(map(len, some))
+        first = sum(value > 0 for run in some for value in run)
+        if places:
+            lines.append(f"| {kind} | {len(some):,} | {first / places:.3f} | {chain_tau(some):.2f} |")
+    return lines if greedy else []
 
 
 def learn(

@@ -11,7 +11,8 @@ from tiny import llama
 import specviz
 from specviz.cli import run
 from specviz.errors import ModelError, ParameterError
-from specviz.finetune.align import align
+from specviz.finetune import training
+from specviz.finetune.align import Student, align, hits, runs_of
 from specviz.finetune.answers import AnswerOptions, Answers, answer
 from specviz.finetune.cut import cut
 from specviz.models import Model
@@ -72,6 +73,24 @@ def test_it_learns_and_its_texts_stay_the_targets(
     assert len(drawn.outputs) > 3
     batch = specviz.generate(target, PROMPTS, "speculative", draft=draft, max_new_tokens=8, batch=4)
     assert batch.outputs["token"].tolist() == own
+
+
+def test_the_cards_tau_is_that_of_a_run(target: Model, learnt: Answers, tmp_path: Path) -> None:
+    begin = cut(target, learnt, tmp_path / "cut", layers=1, vocabulary=40)
+    made = align(target, specviz.load(begin), learnt, tmp_path / "new", drawn=False, **{**FAST, "epochs": 12})
+    draft = specviz.load(made.path)
+    pairs = training.pairs_of(learnt, drawn=False)
+    runs = [runs_of(right) for right in hits(Student(draft.on(target)), pairs)]
+    trace = specviz.generate(
+        target, [pair.prompt for pair in pairs], "speculative", draft=draft, draft_length=4, max_new_tokens=8
+    )
+    cycles = int((trace.cycles["cycle"] > 0).sum())
+    assert training.chain_tau(runs) == pytest.approx(sum(len(pair.answer) for pair in pairs) / cycles)
+    assert training.chain_tau(runs) > 1.1
+    lines = training.kinds_table([pair._replace(kind="qa") for pair in pairs], runs)
+    assert lines[-2].startswith("| all | 12 | ") and lines[-1] == lines[-2].replace("all", "qa")
+    held = [run for pair, run in zip(pairs, runs) if pair.number == 9]
+    assert f"{training.chain_tau(held):.2f} |" in (made.path / "README.md").read_text(encoding="utf-8")
 
 
 def test_greedy_and_drawn_answers_are_told_apart(target: Model, learnt: Answers, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ import specviz
 from specviz.cli import run
 from specviz.errors import ModelError, ParameterError, PromptError
 from specviz.finetune import answers, eagle_loss, training
-from specviz.finetune.eagle import train_eagle
+from specviz.finetune.eagle import KeptLoss, measure, train_eagle
 from specviz.models import Model
 from specviz.models.additions import EagleHead
 from specviz.models.eagle import LAYERS, Eagle
@@ -250,6 +250,23 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     for wrong in ([], ["--force", "--layers", "two"]):
         assert run([*given, *wrong]) == 2
         assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_the_cards_tau_is_that_of_a_run(target: Model, tmp_path: Path) -> None:
+    made = train_eagle(target, LEARNT, tmp_path / "new", **FAST, epochs=60, rate=0.02)
+    told = (made.path / "README.md").read_text(encoding="utf-8")
+    drafter = specviz.load(made.path).on(target)
+    learnt = answers.answer(target, PROMPTS, tmp_path / "a", answers.AnswerOptions(8), say=FAST["say"])
+    pairs = training.pairs_of(learnt)
+    loss = KeptLoss(eagle_loss.EagleLoss(target.net, drafter.layers, 4), None)
+    _, runs = measure(drafter.addition.net, loss, pairs)
+    trace = specviz.generate(
+        target, [pair.prompt for pair in pairs], "eagle", draft=drafter, draft_size=4, depth=4, branches=1,
+        max_new_tokens=8,
+    )  # fmt: skip
+    cycles = int((trace.cycles["cycle"] > 0).sum())
+    assert training.chain_tau(runs) == pytest.approx(sum(len(pair.answer) for pair in pairs) / cycles)
+    assert training.chain_tau(runs) > 1.1 and "| all | 1 | " in told
 
 
 # --- the bundled ones --------------------------------------------------------------------------
