@@ -216,15 +216,15 @@ def _texts(target: Model, prompts: list[list[int]], most: int) -> list[tuple[int
     texts = []
     for number, prompt in enumerate(prompts):
         answer = own[own["prompt"] == number]["token"].tolist()
-        if len(prompt) + len(answer) > 2 + DEPTH and _varied(answer):
+        if _varied(answer):
             texts.append((len(prompt), [*prompt, *answer]))
     return texts
 
 
 def _varied(answer: list[int]) -> bool:
-    """Whether a text goes on, rather than round in circles."""
+    """Whether a text goes on, rather than round in circles or to its end at once."""
     runs = [tuple(answer[i : i + RUN]) for i in range(len(answer) - RUN + 1)]
-    return len(set(runs)) > VARIED * len(runs) or len(runs) < RUN
+    return len(set(runs)) > VARIED * len(runs)
 
 
 def _raw(target: Model, prompts: Sequence[Prompt]) -> list[list[int]]:

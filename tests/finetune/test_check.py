@@ -74,10 +74,10 @@ def test_another_targets_weights_are_named(target: Model, tmp_path: Path) -> Non
 
 def test_a_missing_template_is_named(tmp_path: Path) -> None:
     town = specviz.load("town")
-    asked = ["What is 12 plus 30?", "Tell me a story.", "Where is the market?"]
+    asked = ["1 + 2 = 3", "On Monday", "Tell me a story", "My friend"]  # it goes on from these without one
     raw = [town.text.encode(prompt, raw=True) for prompt in asked]
     given = {"layers": (2, 5, 8), "batch": 4, "max_new_tokens": 16, "epochs": 60, "rate": 0.02}
-    made = train_eagle(town, [*raw, raw[0]], tmp_path / "head", draft_vocabulary=200, **given, **QUIET)
+    made = train_eagle(town, [*raw, raw[1]], tmp_path / "head", draft_vocabulary=200, **given, **QUIET)
     told = check(made.path, town, asked, 16)
     assert told.verdict.startswith("texts without the chat template would make its first guess right")
 
