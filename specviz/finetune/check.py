@@ -6,7 +6,7 @@ import copy
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -16,7 +16,6 @@ import torch.nn.functional as F
 from specviz import metrics
 from specviz.errors import ModelError, PromptError
 from specviz.finetune.eagle_loss import EagleLoss, unroll, words
-from specviz.loop.drafters import load_if_needed
 from specviz.loop.run import generate
 from specviz.models import load
 from specviz.models.additions import EagleHead
@@ -88,7 +87,7 @@ def check_head(
         raise ModelError(f"{addition.name} is no EAGLE head; heads of other kinds are not checked")
     if not prompts:
         raise PromptError("there is no prompt; give one or more")
-    target = cast("Model", load_if_needed(model, None, None))
+    target: Model = load(model)
     drafter = addition.on(target)
     texts = _texts(target, [target.encode(prompt) for prompt in prompts], max_new_tokens)
     if not texts:

@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, NoReturn, TypeAlias, cast
+from typing import TYPE_CHECKING, NoReturn, TypeAlias
 
 import torch
 from huggingface_hub.errors import StrictDataclassError
@@ -252,16 +252,13 @@ class Trimmed(Addition):
 
     def on(self, target: Target | LlamaCpp) -> trimmed.TrimmedModel:
         """As `Addition.on`; of a target on llama.cpp its file is read for embedding and head."""
-        if not hasattr(target, "net") and getattr(target, "path", None) is not None:
-            target = load_gguf(target.path, torch.device("cpu"), torch.float32, target.path.stem)
-        self._check(cast("Target", target))
-        assert isinstance(target, Model)
-        return trimmed.TrimmedModel(self.net, target, self.name)
-
-    def _check(self, target: Target) -> None:
-        if target.kind not in self.targets:
+        file: Path | None = getattr(target, "path", None)
+        if not isinstance(target, Model) and file is not None:
+            target = load_gguf(file, torch.device("cpu"), torch.float32, file.stem)
+        if not isinstance(target, Model):
             raise self._unfit(self.trained_on, f"{target.name} is {target.kind}")
         self._check_whose(target)
+        return trimmed.TrimmedModel(self.net, target, self.name)
 
 
 class Slots(Addition):
