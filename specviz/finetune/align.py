@@ -133,7 +133,7 @@ def _align(
     if not isinstance(prompts, Answers) and len(prompts) < 2:
         raise PromptError("alignment needs two prompts or more: one is held out to measure by")
     teacher, learner = _pair(target, draft, device)
-    last = getattr(teacher, "layers", 0) if kind.soft else 0
+    last = teacher.layers if kind.soft and teacher.kind == "causal" else 0  # whose states its words are of
     epochs, rate, batch = settings.epochs, settings.rate, settings.batch
     mark = [*kind, epochs, rate, batch, settings.seed, teacher.name, learner.name]
     partial, answers = training.gather(
@@ -147,7 +147,7 @@ def _align(
     learnt, held = training.parted(pairs)
 
     student = Student(learner)
-    judge = Judge(teacher, student.tokens, answers.states((last,))) if kind.soft else None
+    judge = Judge(teacher, student.tokens, answers.states((last,)) if last else None) if kind.soft else None
 
     def loss(pairs: list[Pair]) -> tuple[torch.Tensor, torch.Tensor]:
         scores, wanted = student(pairs)
@@ -251,7 +251,7 @@ def _pair(target: Spec, draft: Spec, device: str) -> tuple[Target, Target]:
     ModelError
         If they are not.
     """
-    teacher, learner = load(target, device), load(draft, device)
+    teacher, learner = (load(each, device, "float32", invariant=False) for each in (target, draft))
     for model in (teacher, learner):
         if not hasattr(model, "net"):
             raise ModelError(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from itertools import accumulate, product
@@ -175,10 +175,11 @@ def answer(
         If its prompts are others.
     """
     options = options or AnswerOptions()
+    _check_answers(target, options)
     header = Header(
         format=FORMAT, model=target.name, content=target.content, max_new_tokens=options.max_new_tokens,
         temperatures=list(options.temperatures), seed=options.seed, layers=list(options.layers),
-        width=target.config.hidden_size,
+        width=target.config.hidden_size if options.layers else 0,
     )  # fmt: skip
     rows = _saved(out, header)
     for row in rows:
@@ -207,6 +208,23 @@ def answer(
                     f"{tokens:,} tokens, {tokens / (now - began):.0f} tokens/s, {minutes:.0f} min left"
                 )
     return Answers(out, header, rows)
+
+
+def _check_answers(target: Target, options: AnswerOptions) -> None:
+    """Refuse a target that cannot answer in batches, and layers whose states it has not."""
+    if not hasattr(target, "net"):
+        raise ModelError(
+            f"{target.name} runs in llama.cpp, which answers one prompt at a time: load it on torch"
+        )
+    if target.kind not in ("causal", "encoder-decoder"):
+        raise ModelError(f"{target.name} is of kind {target.kind}: causal models and encoder-decoders answer")
+    if options.layers and target.kind != "causal":
+        raise ModelError(f"{target.name} is of kind {target.kind}: states are kept of causal models")
+    if not all(0 <= layer <= target.layers for layer in options.layers):
+        raise ParameterError(
+            f"layers {', '.join(map(str, options.layers))}: {target.name} has 0 (its embedding) to "
+            f"{target.layers}"
+        )
 
 
 def check_apart(prompts: Sequence[str], names: Sequence[str]) -> None:
@@ -366,16 +384,20 @@ def _saved(out: Path, header: Header) -> list[Row]:
         except OSError as error:
             raise ModelError(f"cannot write {out}: {error.strerror or error}") from error
         return []
-    whole = out.read_bytes()
+    try:
+        whole = out.read_bytes()
+        first, *lines = whole.decode("utf-8", "replace").splitlines(keepends=True) or [""]
+    except OSError as error:
+        raise ModelError(f"cannot read {out}: {error.strerror or error}") from error
+    old = _header(first, out)  # before anything is mended: the file may be somebody's letter
+    different = [key for key, value in header.items() if key != "model" and old.get(key) != value]
+    if different:
+        raise ModelError(f"{out} was made with another {different[0]}: name another file, or delete it")
     if not whole.endswith(b"\n"):  # a kill came in the middle of a line
+        lines = lines[:-1]
         with out.open("r+b") as file:
             file.truncate(whole.rfind(b"\n") + 1)
-    with out.open(encoding="utf-8") as lines:
-        old = _header(lines.readline(), out)
-        different = [key for key, value in header.items() if key != "model" and old.get(key) != value]
-        if different:
-            raise ModelError(f"{out} was made with another {different[0]}: name another file, or delete it")
-        return list(_rows(lines, out))
+    return list(_rows(lines, out))
 
 
 def _mended(out: Path, header: Header, rows: Sequence[Row]) -> IO[bytes]:
@@ -396,7 +418,7 @@ def _header(line: str, path: Path) -> Header:
     return checked(Header, header, f"{path}, line 1", error=ModelError)
 
 
-def _rows(lines: IO[str], path: Path) -> Iterator[Row]:
+def _rows(lines: Iterable[str], path: Path) -> Iterator[Row]:
     for number, line in enumerate(lines, 2):
         where = f"{path}, line {number}"
         yield checked(Row, parsed(line, where, error=ModelError), where, error=ModelError)

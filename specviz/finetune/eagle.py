@@ -136,7 +136,7 @@ def train_eagle(
     path = training.vacant(out, force)
     if not isinstance(prompts, Answers) and len(prompts) < 2:
         raise PromptError("a drafter needs two prompts or more: one is held out to measure by")
-    teacher = load(target, device)
+    teacher = load(target, device, "float32", invariant=False)
     _refuse(teacher)
     net = _twin(teacher.net)
     _check(teacher, net)

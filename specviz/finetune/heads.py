@@ -101,7 +101,7 @@ def train_heads(
     path = training.vacant(out, force)
     if not isinstance(prompts, Answers) and len(prompts) < 2:
         raise PromptError("heads need two prompts or more: one is held out to measure by")
-    teacher = load(target, device)
+    teacher = load(target, device, "float32", invariant=False)
     if not isinstance(teacher, Model) or not teacher.plain:
         raise ModelError(
             f"{teacher.name} has no head that can be asked alone: take a Llama-family model on torch"

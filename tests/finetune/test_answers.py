@@ -121,6 +121,34 @@ def test_what_is_refused(target: Model, tmp_path: Path) -> None:
         read(tmp_path / "none")
 
 
+def test_a_file_that_is_somebody_elses_is_left_as_it_is(target: Model, tmp_path: Path) -> None:
+    letter = tmp_path / "letter.txt"
+    for text in ("Dear Anna,\nno end of line", "one line without an end", ""):
+        letter.write_text(text, encoding="utf-8")
+        with pytest.raises(ModelError, match="holds no answers|line 1"):
+            answer(target, PROMPTS, letter, AnswerOptions(4), say=_quiet)
+        assert letter.read_text(encoding="utf-8") == text
+    with pytest.raises(ModelError, match="cannot read"):
+        answer(target, PROMPTS, tmp_path, AnswerOptions(4), say=_quiet)
+
+
+@pytest.mark.parametrize(
+    ("name", "layers", "error", "words"),
+    [
+        ("gguf:town-translator", (), ModelError, "runs in llama.cpp"),
+        ("town-diffusion", (), ModelError, "is of kind diffusion"),
+        ("town-t5", (1,), ModelError, "states are kept of causal models"),
+        ("town", (2, 9), ParameterError, "layers 2, 9: town has 0"),
+    ],
+)
+def test_who_cannot_answer_is_refused(
+    name: str, layers: tuple[int, ...], error: type[Exception], words: str, tmp_path: Path
+) -> None:
+    with pytest.raises(error, match=words):
+        answer(specviz.load(name), [[5, 6]], tmp_path / "a", AnswerOptions(4, layers=layers), say=_quiet)
+    assert not list(tmp_path.iterdir())
+
+
 def test_questions_of_suites_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     asked, local = tmp_path / "prompts.txt", tmp_path / "own.jsonl"
     known = specviz.suite("everyday")[3]["turns"][0]

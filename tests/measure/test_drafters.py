@@ -8,7 +8,7 @@ import torch
 
 import specviz
 from specviz.cli import run
-from specviz.errors import ParameterError
+from specviz.errors import ParameterError, PromptError
 from specviz.measure.benches import drafters
 from specviz.measure.benches.drafters import Loss, bench
 from specviz.suites import spread, suite
@@ -34,7 +34,7 @@ def test_a_text_is_read_by_its_target() -> None:
     bad = Loss.of(model, [3, 4], changed)
     assert bad.others >= 1 and bad.share >= 1 / 6
     scores = model.net(input_ids=torch.tensor([[3, 4, *changed]])).logits[0, 1:-1].log_softmax(-1)
-    want = sum(float(row.max() - row[token]) for row, token in zip(scores, changed))
+    want = sum(float((row.max() - row[token]).detach()) for row, token in zip(scores, changed))
     assert bad.lost == pytest.approx(want, abs=1e-3)
     assert (good + bad).tokens == 12 and Loss.of(model, [3], []).share == 0
 
@@ -62,7 +62,7 @@ def test_every_method_runs_with_each_drafter_that_fits(entries, monkeypatch) -> 
     split = {row["contender"]: row for row in report.parts[0].rows}
     assert sum(split["eagle, town-eagle"][name] for name in drafters.PHASES) == pytest.approx(1, abs=0.02)
     chosen = [row for row in report.parts[1].rows if row["chosen"]]
-    assert len(chosen) == 5 and "nats lost" in str(report.columns)
+    assert len(chosen) == 5
 
 
 def test_the_least_lossy_setting_is_chosen_where_none_may_be_lost(entries, monkeypatch) -> None:
@@ -84,6 +84,8 @@ def test_what_is_refused(entries, capsys) -> None:
         bench(model, [draft], entries, only=["eagle"])
     with pytest.raises(ParameterError, match="no drafter fits"):
         bench(model, [], entries)
+    with pytest.raises(PromptError, match="prompts that are not timed, and there are none"):
+        bench(model, [draft], entries[:1], number=1)
     with pytest.raises(ParameterError, match="loss must lie in"):
         bench(model, [draft], entries, loss=2)
     assert run(["bench", "drafters", "--model", "town", "--draft", "town-t5-heads"]) == 2

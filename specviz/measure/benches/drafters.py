@@ -19,7 +19,7 @@ import torch
 
 from specviz import methods, metrics
 from specviz.draft import Draft
-from specviz.errors import ParameterError
+from specviz.errors import ParameterError, PromptError
 from specviz.files import write_text
 from specviz.loop import Run
 from specviz.measure import timing
@@ -157,7 +157,11 @@ def bench(
     pairs = _pairs(drafts, only)
     selection = Selection.of(entries, number, speed.chosen_ids(ids, source) if ids is not None else None)
     texts = speed.encoded(model, selection.timed, max_new_tokens)
-    others = selection.calibration or selection.warm or selection.timed
+    others = selection.calibration or selection.warm
+    if not others:
+        raise PromptError(
+            "settings are chosen on prompts that are not timed, and there are none: lower --number"
+        )
     practice = speed.encoded(model, others[: speed.CALIBRATION], max_new_tokens)
     grid = [Contender(f"{name}, {draft}", name, draft=draft) for name, draft in pairs]
     state = speed.resumed(rounds_file, speed.plan_of(model, grid, texts, practice, max_new_tokens))
