@@ -133,6 +133,8 @@ AnswersFile = Annotated[
     Path | None, option("Answers that specviz models answers made, in place of prompts.", "--answers")
 ]
 
+Tokens = Annotated[int | None, option("Learn from answers of so many tokens in all, not from all.", min=1)]
+
 
 @models_app.command()
 def answers(
@@ -213,6 +215,7 @@ def align(
     rate: Annotated[float, option("Peak learning rate.")] = 5e-4,
     batch: Annotated[int, option("Texts of an update.", min=1)] = 16,
     max_new_tokens: NewTokens = 128,
+    tokens: Tokens = None,
     seed: Annotated[int, option("Of the order of the answers.", min=0)] = 0,
     threads: Threads = None,
     device: Device = "cpu",
@@ -229,7 +232,7 @@ def align(
 
     with on_threads(threads):
         made = aligned(target, draft, texts, out, soft=soft, drawn=drawn, epochs=epochs, rate=rate,
-                       batch=batch, device=device, max_new_tokens=max_new_tokens, seed=seed,
+                       batch=batch, device=device, max_new_tokens=max_new_tokens, tokens=tokens, seed=seed,
                        force=force)  # fmt: skip
     print(f"aligned: {made}")
     print(hint("generate", "speculative", "--model", target, "--draft", out, "--prompt", "..."))
@@ -256,6 +259,7 @@ def eagle(
     rate: Annotated[float, option("Peak learning rate of the matrices.")] = 0.01,
     batch: Annotated[int, option("Texts of an update.", min=1)] = 16,
     max_new_tokens: NewTokens = 128,
+    tokens: Tokens = None,
     seed: Annotated[int, option("Of the first weights and of the order.", min=0)] = 0,
     threads: Threads = None,
     device: Device = "cpu",
@@ -276,7 +280,8 @@ def eagle(
     with on_threads(threads):
         made = train_eagle(target, texts, out, generation, layers=read, draft_vocabulary=draft_vocabulary,
                            own_head=own_head, steps=steps, epochs=epochs, rate=rate, batch=batch,
-                           device=device, max_new_tokens=max_new_tokens, seed=seed, force=force)  # fmt: skip
+                           device=device, max_new_tokens=max_new_tokens, tokens=tokens, seed=seed,
+                           force=force)  # fmt: skip
     print(f"eagle: {made}")
     print(hint("generate", "eagle", "--model", target, "--draft", out, "--prompt", "..."))
 
@@ -321,6 +326,7 @@ def heads(
     rate: Annotated[float, option("Peak learning rate of the matrices.")] = 0.01,
     batch: Annotated[int, option("Texts of an update.", min=1)] = 16,
     max_new_tokens: NewTokens = 128,
+    tokens: Tokens = None,
     seed: Annotated[int, option("Of the first weights and of the order.", min=0)] = 0,
     threads: Threads = None,
     device: Device = "cpu",
@@ -337,7 +343,8 @@ def heads(
     with on_threads(threads):
         made = train_heads(target, texts, out, heads=heads, inner=inner, draft_vocabulary=draft_vocabulary,
                            epochs=epochs, rate=rate, batch=batch, device=device,
-                           max_new_tokens=max_new_tokens, seed=seed, force=force)  # fmt: skip
+                           max_new_tokens=max_new_tokens, tokens=tokens, seed=seed,
+                           force=force)  # fmt: skip
     print(f"heads: {made}")
     print(hint("generate", "blockwise", "--model", target, "--draft", out, "--prompt", "..."))
 

@@ -66,6 +66,7 @@ def align(
     rate: float = 5e-4,
     batch: int = 16,
     max_new_tokens: int = 128,
+    tokens: int | None = None,
     seed: int = 0,
     device: str = "cpu",
     force: bool = False,
@@ -98,6 +99,8 @@ def align(
         Texts of an update.
     max_new_tokens : int
         Most tokens of an answer; one that has not ended by then is learnt without an end.
+    tokens : int, optional
+        Learn from answers of so many tokens in all: fewer are a part of more. Default: from all.
     seed : int
         Of the order in which answers are read.
     force : bool
@@ -114,7 +117,7 @@ def align(
     ParameterError
         If a value is out of range.
     """
-    settings = training.Settings(epochs, rate, batch, max_new_tokens, seed, every, say)
+    settings = training.Settings(epochs, rate, batch, max_new_tokens, seed, every, say, tokens)
     kind = _Kind(soft, drawn)
     return _align(target, draft, prompts, training.vacant(out, force), device, force, settings, kind)
 
@@ -135,7 +138,7 @@ def _align(
     teacher, learner = _pair(target, draft, device)
     last = teacher.layers if kind.soft and teacher.kind == "causal" else 0  # whose states its words are of
     epochs, rate, batch = settings.epochs, settings.rate, settings.batch
-    mark = [*kind, epochs, rate, batch, settings.seed, teacher.name, learner.name]
+    mark = [*kind, epochs, rate, batch, settings.tokens, settings.seed, teacher.name, learner.name]
     partial, answers = training.gather(
         teacher, (learner,), prompts, path, mark, force, settings, (last,) if last else ()
     )
@@ -145,6 +148,7 @@ def _align(
     if len(pairs) < 2:
         raise PromptError("alignment needs two answers or more: one is held out to measure by")
     learnt, held = training.parted(pairs)
+    learnt = training.some(learnt, settings.tokens, settings.seed)
 
     student = Student(learner)
     judge = Judge(teacher, student.tokens, answers.states((last,)) if last else None) if kind.soft else None
@@ -158,15 +162,14 @@ def _align(
         return total, total
 
     before = share(hits(student, held, batch))
-    training.learn(student.net, Optimizer(student.net, rate, rate), loss, learnt, partial, settings)
+    curve = training.learn(student.net, Optimizer(student.net, rate, rate), loss, learnt, partial, settings)
     right = hits(student, held, batch)
     after = share(right)
 
-    tokens = sum(len(pair.answer) for pair in pairs)
-    result = Aligned(path, len(learnt), len(held), tokens, before, after)
+    result = Aligned(path, len(learnt), len(held), training.count(learnt), before, after)
     dtype = training.stored(draft, learner)
     card = _card(result, teacher.name, learner.name, kind, epochs, rate)
-    card += "".join(line + "\n" for line in training.kinds_table(held, list(map(runs_of, right))))
+    card += training.measured(held, list(map(runs_of, right)), curve)
     training.publish(partial, path, lambda folder: student.save(folder, dtype), card)
     return result
 
@@ -331,7 +334,7 @@ def _card(result: Aligned, target: str, draft: str, kind: _Kind, epochs: float, 
         f"BiLD, section 3.5.1) by `specviz models align`.\n\n| | |\n| --- | --- |\n"
         f"| learnt | {how} |\n"
         f"| answers learnt | {result.learnt:,}, {epochs:g} times, peak rate {rate:g} |\n"
-        f"| tokens of all answers | {result.tokens:,} |\n"
+        f"| tokens of these answers | {result.tokens:,} |\n"
         f"| agreement on {result.held_out:,} held-out answers | {result.before:.3f} before, "
         f"{result.after:.3f} after |\n"
     )

@@ -8,15 +8,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
+from torch.nn.functional import cross_entropy
 
 from specviz.errors import ModelError, ParameterError
 from specviz.finetune import training
+from specviz.finetune.align import ABSENT, Student
 from specviz.models import load, trimmed
 from specviz.models.model import Model
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from specviz.finetune.answers import Answers
     from specviz.models.protocols import Spec
+
+
+TEXTS = 16  # answers that the scores' size is chosen by
 
 
 def cut(
@@ -62,9 +69,10 @@ def cut(
             raise ParameterError(f"{name} must lie in 1 .. {most:,}, got {value:,}")
     learnt, _ = training.parted(training.pairs_of(answers))
     counts = Counter(chain.from_iterable(pair.answer for pair in learnt))
-    counts.update(dict.fromkeys(teacher.eos, sum(counts.values())))  # no text ends without them
-    tokens = [token for token, _ in counts.most_common(vocabulary)]
+    common = (token for token, _ in counts.most_common())
+    tokens = list(dict.fromkeys((*teacher.eos, *common)))[:vocabulary]  # no text ends without its end
     weights = trimmed.cut(teacher.net, layers, tokens)
+    weights.norm.weight.data *= _tempered(weights, teacher, learnt[:TEXTS])
     share = sum(counts[token] for token in tokens) / sum(counts.values())
 
     def write(folder: Path) -> None:
@@ -79,3 +87,16 @@ def cut(
     partial.mkdir(parents=True, exist_ok=True)
     training.publish(partial, path, write, card)
     return path
+
+
+@torch.no_grad()
+def _tempered(weights: trimmed.TrimmedNet, target: Model, pairs: Sequence[training.Pair]) -> float:
+    """What its scores are to be multiplied by: a power of two, by the likelihood of some answers.
+
+    The last norm's weights are meant for the last layer; behind an early one they make a draft far too sure,
+    and a training would spend most of its time on that.
+    """
+    student = Student(trimmed.TrimmedModel(weights, target, target.name))
+    scores, wanted = student(pairs)
+    factors = [2.0**-i for i in range(8)]
+    return min(factors, key=lambda by: float(cross_entropy(by * scores, wanted, ignore_index=ABSENT)))

@@ -72,6 +72,7 @@ def train_eagle(
     rate: float = 0.01,
     batch: int = 16,
     max_new_tokens: int = 128,
+    tokens: int | None = None,
     seed: int = 0,
     device: str = "cpu",
     force: bool = False,
@@ -114,6 +115,8 @@ def train_eagle(
         times the steps: a large vocabulary wants a small batch.
     max_new_tokens : int
         Most tokens of an answer; one that has not ended by then is learnt without an end.
+    tokens : int, optional
+        Learn from answers of so many tokens in all: fewer are a part of more. Default: from all.
     seed : int
         Of the first weights, the order in which answers are read, and generation 1's noise.
     force : bool
@@ -131,7 +134,7 @@ def train_eagle(
         If a value is out of range, or is the other generation's.
     """
     training.positive(steps=steps)
-    settings = training.Settings(epochs, rate, batch, max_new_tokens, seed, every, say)
+    settings = training.Settings(epochs, rate, batch, max_new_tokens, seed, every, say, tokens)
     _check_generation(generation, layers=layers, draft_vocabulary=draft_vocabulary)
     path = training.vacant(out, force)
     if not isinstance(prompts, Answers) and len(prompts) < 2:
@@ -144,8 +147,8 @@ def train_eagle(
     words = len(embeddings(teacher.net))
     if draft_vocabulary is not None and not 0 < draft_vocabulary <= words:
         raise ParameterError(f"draft_vocabulary must lie in 1 .. {words:,}, got {draft_vocabulary}")
-    mark = ["eagle", generation, states, draft_vocabulary, own_head, steps, epochs, rate, batch, seed,
-            teacher.name]  # fmt: skip
+    mark = ["eagle", generation, states, draft_vocabulary, own_head, steps, epochs, rate, batch, tokens,
+            seed, teacher.name]  # fmt: skip
     read = (*(states if generation == 3 else ()), teacher.layers)
     partial, answers = training.gather(teacher, (), prompts, path, mark, force, settings, read)
     # Of the first two tokens nothing is drafted.
@@ -153,18 +156,19 @@ def train_eagle(
     if len(pairs) < 2:
         raise PromptError(f"{teacher.name}'s answers are too short to learn from: ask other prompts")
     learnt, held = training.parted(pairs)
+    learnt = training.some(learnt, tokens, seed)
 
     shape = Shape(generation, states, draft_vocabulary, own_head)
     model = _fresh(teacher, net, shape, learnt, seed)
     loss = KeptLoss(eagle_loss.EagleLoss(net, states, steps), answers.states(read))
     before, _ = measure(model, loss, held, batch)
-    _learn(model, loss, learnt, partial, settings)
+    curve = _learn(model, loss, learnt, partial, settings)
     after, runs = measure(model, loss, held, batch)
 
-    result = OwnEagle(path, len(learnt), len(held), sum(len(pair.answer) for pair in pairs), before, after)
+    result = OwnEagle(path, len(learnt), len(held), training.count(learnt), before, after)
     dtype = training.stored(target, teacher)
     card = _card(result, model, teacher.name, states, epochs, rate)
-    card += "".join(line + "\n" for line in training.kinds_table(held, runs))
+    card += training.measured(held, runs, curve)
     training.publish(partial, path, lambda folder: save(model, teacher.identity, states, dtype, folder), card)
     return result
 
@@ -199,7 +203,7 @@ class KeptLoss(NamedTuple):
 def _learn(
     model: Eagle, loss: KeptLoss, pairs: Sequence[Pair], partial: Path,
     settings: training.Settings,
-) -> None:  # fmt: skip
+) -> training.Curve:  # fmt: skip
     """Train the drafter on the mean loss of a token."""
 
     def mean(pairs: list[Pair]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -209,7 +213,7 @@ def _learn(
         return total / count, shown / count
 
     optimizer = Optimizer(model, settings.rate, OTHERS * settings.rate)
-    training.learn(model, optimizer, mean, pairs, partial, settings)
+    return training.learn(model, optimizer, mean, pairs, partial, settings, lambda pair: len(pair.answer))
 
 
 def _check_generation(generation: int, **of_generation_3: int | Sequence[int] | None) -> None:
@@ -237,7 +241,7 @@ def measure(
         every = [right.cpu().numpy() for right in loss.loss.hits(model, tokens, answer, STEPS, states)]
         for step, right in enumerate(every):
             hits[step] += right.sum()
-            counted[step] += answer[:, 2 + step :].sum()
+            counted[step] += eagle_loss.chains(answer, step).sum()
         for row, pair in enumerate(some):
             begin, end = len(pair.prompt), len(pair.prompt) + len(pair.answer)
             runs.append([_run(every, row, place, end) for place in range(max(begin, 2), end)])
@@ -374,7 +378,7 @@ def _card(
         lines.append(f"| words of its head | {len(kept):,} of {shape.vocab_size:,} |")
     lines += [
         f"| answers learnt | {result.learnt:,}, {epochs:g} times, peak rate {rate:g} |",
-        f"| tokens of all answers | {result.tokens:,} |", "",
+        f"| tokens of these answers | {result.tokens:,} |", "",
         f"How often its likeliest token is the target's, on {result.held_out:,} held-out answers: the "
         "answer's own tokens given, and behind the first step its own states.", "",
         "| steps on | before | after |", "| ---: | ---: | ---: |",

@@ -8,7 +8,7 @@ what token i + 2 is, against the target's own distribution p_(i+1) there.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -78,7 +78,69 @@ def begin(model: Eagle, target: PreTrainedModel, sizes: Sequence[float]) -> None
 
 NOISE = 0.1  # EAGLE, section 4.2: uniform noise on the states, so that the drafter bears its own
 WORDS = 1.0  # the weight of the words' loss beside the states'; there w_cls = 0.1: see the recipe's card
+Marks = TypeVar("Marks", np.ndarray, Tensor)
 DECAY = 0.8  # EAGLE-3's: a later step of the test counts so much less
+
+
+class Texts(NamedTuple):
+    """Texts side by side whose answers begin in one column: no chain is drafted to the left of `first`.
+
+    Attributes
+    ----------
+    answers, there : tensor of bool [rows, n]
+        Tokens of answers; tokens at all.
+    embedded, states, last : tensor [rows, n, ...]
+        Embeddings, the states that the drafter reads, the target's last ones.
+    first : int
+        The column of the state that the first chain begins at.
+    moved : tensor of int [rows]
+        How many columns to the right each text stands.
+    """
+
+    answers: Tensor
+    there: Tensor
+    embedded: Tensor
+    states: Tensor
+    last: Tensor
+    first: int
+    moved: Tensor
+
+    def judged(self, step: int) -> tuple[Tensor, Tensor]:
+        """Which chains' guesses count [rows, n - 2 - first - step], and the target's states there."""
+        at = chains(self.answers[:, self.first :], step)
+        return at, self.last[:, self.first + 1 + step : -1][at]
+
+
+def chains(answers: Marks, step: int) -> Marks:
+    """Marks of the chains, one from each state, whose first and whose `step`-th further guess are answers'.
+
+    Parameters
+    ----------
+    answers : array or tensor of bool [rows, n]
+
+    Returns
+    -------
+    array or tensor of bool [rows, n - 2 - step]
+    """
+    return answers[:, 2 : answers.shape[1] - step] & answers[:, 2 + step :]
+
+
+def aligned(answers: Tensor, embedded: Tensor, states: Tensor, last: Tensor) -> Texts:
+    """Move texts that are padded on the right until their answers begin in one column."""
+    places = torch.arange(answers.shape[1], device=answers.device)
+    marked = answers & (places > 1)  # of the first two tokens nothing is drafted
+    begins = torch.where(marked, places, len(places)).amin(1)
+    ends = torch.where(marked, places + 1, 0).amax(1)
+    begins = torch.minimum(begins, ends)  # of a text without an answer: 0
+    column = max(int(begins.max()), 2)
+    moved = torch.where(ends > 0, column - begins, 0)
+    source = torch.arange(max(int((ends + moved).max()), 3), device=answers.device) - moved[:, None]
+    there = source >= 0
+    rows, source = torch.arange(len(moved), device=answers.device)[:, None], source.clamp(0, len(places) - 1)
+    return Texts(
+        marked[rows, source] & there, there, embedded[rows, source], states[rows, source], last[rows, source],
+        column - 2, moved,
+    )  # fmt: skip
 
 
 class EagleLoss:
@@ -108,13 +170,15 @@ class EagleLoss:
         last, where they were kept; else the target is run.
         """
         fused = model.generation == 3
-        answers, embedded, states, last = self._read(model, tokens, answer, kept)
+        texts = self._read(model, tokens, answer, kept)
+        states = texts.states
         if model.training and not fused:
             states = states + (torch.rand_like(states) - 0.5) * 2 * NOISE
-        total = shown = last.new_zeros(())
-        for step, out in enumerate(unroll(model, embedded, states, self.steps if fused else 1)):
-            at = answers[:, 2 + step :]
-            out, wanted = out[at], last[:, 1 + step : -1][at]
+        total = shown = texts.last.new_zeros(())
+        chains = unroll(model, texts.embedded, states, self.steps if fused else 1, texts.first, texts.there)
+        for step, out in enumerate(chains):
+            at, wanted = texts.judged(step)
+            out = out[at]
             cross = -(self._target(model, wanted) * self._words(model, out).log_softmax(-1)).sum()
             if fused:
                 total = total + DECAY**step * cross
@@ -129,10 +193,9 @@ class EagleLoss:
         self, model: Eagle, tokens: np.ndarray, answer: np.ndarray, steps: int, kept: Tensor | None = None
     ) -> tuple[list[int], list[int]]:
         """How often the drafter's likeliest token is the target's, 1, 2 ... `steps` steps on; of how many."""
-        each = self.hits(model, tokens, answer, steps, kept)
-        counted = [int(answer[:, 2 + step :].sum()) for step in range(len(each))]
-        none = [0] * (steps - len(each))
-        return [int(step.sum()) for step in each] + none, counted + none
+        hits = [int(step.sum()) for step in self.hits(model, tokens, answer, steps, kept)]
+        counted = [int(chains(answer, step).sum()) for step in range(steps)]
+        return hits + [0] * (steps - len(hits)), counted
 
     @torch.no_grad()
     def hits(
@@ -144,22 +207,21 @@ class EagleLoss:
         text's own tokens are read in every step; after the first, the drafter's own states with them.
         """
         every = []
-        answers, embedded, states, last = self._read(model, tokens, answer, kept)
-        for step, out in enumerate(unroll(model, embedded, states, steps)):
-            at = answers[:, 2 + step :]
+        texts = self._read(model, tokens, answer, kept)
+        drafted = unroll(model, texts.embedded, texts.states, steps, texts.first, texts.there)
+        for step, out in enumerate(drafted):
+            at, wanted = texts.judged(step)
             best = self._words(model, out[at]).argmax(-1)
             if (tokens_of := words(model)) is not None:
                 best = tokens_of[best]
-            right = torch.zeros_like(at)
-            right[at] = best == self._scores(last[:, 1 + step : -1][at]).argmax(-1)
+            rows, columns = at.nonzero(as_tuple=True)
+            right = at.new_zeros(len(tokens), tokens.shape[1] - 2 - step)
+            right[rows, columns + texts.first - texts.moved[rows]] = best == self._scores(wanted).argmax(-1)
             every.append(right)
         return every
 
     @torch.no_grad()
-    def _read(
-        self, model: Eagle, tokens: np.ndarray, answer: np.ndarray, kept: Tensor | None
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Marks of the answers [rows, n], embeddings, states that the drafter reads, final states."""
+    def _read(self, model: Eagle, tokens: np.ndarray, answer: np.ndarray, kept: Tensor | None) -> Texts:
         device = self.target.device
         ids, answers = torch.from_numpy(tokens).to(device), torch.from_numpy(answer).to(device)
         kind, fused = model.fc.weight.dtype, model.generation == 3
@@ -168,12 +230,12 @@ class EagleLoss:
         if kept is not None:
             kept = kept.to(device, kind)
             last = kept[:, :, -1]
-            return answers, embedded, kept[:, :, :-1].flatten(2) if fused else last, last
+            return aligned(answers, embedded, kept[:, :, :-1].flatten(2) if fused else last, last)
         net = self.target.get_decoder()
         layers = net(input_ids=ids, use_cache=False, output_hidden_states=True).hidden_states
         last = layers[-1].to(kind)
         states = torch.cat([layers[layer] for layer in self.layers], -1).to(kind) if fused else last
-        return answers, embedded, states, last
+        return aligned(answers, embedded, states, last)
 
     def _scores(self, states: Tensor) -> Tensor:
         """The target's head, of its states or of those that imitate them, in the drafter's number format."""
@@ -207,7 +269,9 @@ def words(model: Eagle) -> Tensor | None:
     return None if model.generation == 1 else model.tokens
 
 
-def unroll(model: Eagle, embedded: Tensor, states: Tensor, steps: int) -> Iterator[Tensor]:
+def unroll(
+    model: Eagle, embedded: Tensor, states: Tensor, steps: int, first: int = 0, there: Tensor | None = None
+) -> Iterator[Tensor]:
     """What drafting chains from every place of a text make up, step by step (EAGLE-3, figure 6).
 
     Parameters
@@ -218,66 +282,79 @@ def unroll(model: Eagle, embedded: Tensor, states: Tensor, steps: int) -> Iterat
     states : tensor [rows, n, width * layers]
         The target's.
     steps : int
+    first : int
+        The state that the first chain begins at.
+    there : tensor of bool [rows, n], optional
+        Which tokens there are; default all.
 
     Yields
     ------
-    tensor [rows, n - 2 - step, width]
-        Entry i is the chain that begins at state i: it has read tokens i + 1 to i + 1 + step, and says token
-        i + 2 + step. In its first step it read the target's state, in the others its own.
+    tensor [rows, n - 2 - first - step, width]
+        Entry i is the chain that begins at state first + i = j: it has read tokens j + 1 to j + 1 + step, and
+        says token j + 2 + step. In its first step it read the target's state, in the others its own.
     """
     width = embedded.shape[1] - 2
-    states, chains = model.fuse(states[:, :-2]), Chains(model, width)
-    for step in range(min(steps, width)):
-        left = width - step
-        read = F.pad(embedded[:, 1 + step : 1 + width], (0, 0, 0, step))
+    seen = torch.ones(width - first, width, dtype=torch.bool, device=embedded.device).tril(first)
+    seen = seen if there is None else seen & there[:, None, None, :width]
+    states, chains = model.fuse(states[:, :-2]), Chains(model, first, seen)
+    for step in range(min(steps, width - first)):
+        begin = first * (step > 0)  # of what comes before the first chain only keys and values are of use
+        read = F.pad(embedded[:, 1 + step + begin : 1 + width], (0, 0, 0, step))
         x, base = model.enter(read, states)
-        states = model.leave(base, chains.attend(x))
-        yield states[:, :left]
+        states = model.leave(base[:, first - begin :], chains.attend(x))
+        yield states[:, : width - first - step]
 
 
 class Chains:
     """Attention of drafting chains, one from every place of a text, all at once (EAGLE-3, figure 6).
 
-    In the first step entry i is place i and sees the places up to it: plain causal attention. In a later step
-    it stands so many places further on, and sees what chain i saw at first, and its own steps.
+    In the first step entry i is place first + i and sees the places up to it: plain causal attention. In a
+    later step it stands so many places further on, and sees what its chain saw at first, and its own steps.
 
     Parameters
     ----------
     model : Eagle
-    width : int
-        Places of a text.
+    first : int
+        The place that the first chain begins at.
+    seen : tensor of bool [..., chains, places]
+        What each chain sees of the text.
     """
 
-    def __init__(self, model: Eagle, width: int) -> None:
-        self.model, self.width = model, width
+    def __init__(self, model: Eagle, first: int, seen: Tensor) -> None:
+        self.model, self.first, self.seen = model, first, seen
         self.keys: list[Tensor] = []
         self.values: list[Tensor] = []
 
     def attend(self, x: Tensor) -> Tensor:
-        """What the attention gives, [rows, width, heads * dim], for a step's inputs [rows, width, size]."""
+        """What the attention gives, [rows, chains, heads * dim].
+
+        `x` is what a step reads, [rows, chains, size]; in the first step of all places, [rows, places, size].
+        """
         from transformers.models.llama.modeling_llama import apply_rotary_pos_emb, repeat_kv
 
         attention, rows, step = self.model.layer.self_attn, len(x), len(self.keys)
         queries, groups, dim = attention_shape(self.model.config)
-        group = queries // groups
+        group, (number, places) = queries // groups, self.seen.shape[-2:]
+        before = x.shape[1] - number  # places that no chain begins at
 
         def heads(y: Tensor) -> Tensor:
-            return y.view(rows, self.width, -1, dim).transpose(1, 2)
+            return y.view(rows, y.shape[1], -1, dim).transpose(1, 2)
 
-        positions = torch.arange(step, step + self.width, device=x.device)[None]
+        positions = torch.arange(x.shape[1], device=x.device)[None] + (step + self.first if step else 0)
         cos, sin = self.model.rotary(x, positions)
-        query, key = apply_rotary_pos_emb(heads(attention.q_proj(x)), heads(attention.k_proj(x)), cos, sin)
+        query, key = heads(attention.q_proj(x[:, before:])), heads(attention.k_proj(x))
+        query, _ = apply_rotary_pos_emb(query, query, cos[:, before:], sin[:, before:])
+        key, _ = apply_rotary_pos_emb(key, key, cos, sin)
         self.keys.append(repeat_kv(key, group))
         self.values.append(repeat_kv(heads(attention.v_proj(x)), group))
         if step == 0:
-            out = F.scaled_dot_product_attention(query, self.keys[0], self.values[0], is_causal=True)
+            out = F.scaled_dot_product_attention(query, self.keys[0], self.values[0], self.seen)
         else:
             scores = query @ self.keys[0].mT
-            beyond = torch.ones(self.width, self.width, dtype=torch.bool, device=x.device).triu(1)
             own = [(query * key).sum(-1, keepdim=True) for key in self.keys[1:]]
-            weights = torch.cat([scores.masked_fill(beyond, -torch.inf), *own], -1) * dim**-0.5
+            weights = torch.cat([scores.masked_fill(~self.seen, -torch.inf), *own], -1) * dim**-0.5
             weights = weights.softmax(-1)
-            out = weights[..., : self.width] @ self.values[0]
+            out = weights[..., :places] @ self.values[0]
             for i, value in enumerate(self.values[1:]):
-                out = out + weights[..., self.width + i, None] * value
-        return out.transpose(1, 2).reshape(rows, self.width, -1)
+                out = out + weights[..., places + i, None] * value
+        return out.transpose(1, 2).reshape(rows, number, -1)

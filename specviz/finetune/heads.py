@@ -66,6 +66,7 @@ def train_heads(
     rate: float = 0.01,
     batch: int = 16,
     max_new_tokens: int = 128,
+    tokens: int | None = None,
     seed: int = 0,
     device: str = "cpu",
     force: bool = False,
@@ -76,7 +77,7 @@ def train_heads(
 
     Parameters
     ----------
-    target, prompts, out, epochs, batch, max_new_tokens, seed, force, every
+    target, prompts, out, epochs, batch, max_new_tokens, tokens, seed, force, every
         As of `specviz.finetune.eagle.train_eagle`.
     heads : int
         How many, the target's own not counted.
@@ -96,7 +97,7 @@ def train_heads(
     ParameterError
         If a value is out of range.
     """
-    settings = training.Settings(epochs, rate, batch, max_new_tokens, seed, every, say)
+    settings = training.Settings(epochs, rate, batch, max_new_tokens, seed, every, say, tokens)
     training.positive(heads=heads, inner=inner)
     path = training.vacant(out, force)
     if not isinstance(prompts, Answers) and len(prompts) < 2:
@@ -111,7 +112,7 @@ def train_heads(
             f"draft_vocabulary must lie in 1 .. {teacher.vocabulary:,}, got {draft_vocabulary}"
         )
     last = teacher.layers
-    mark = ["heads", heads, inner, draft_vocabulary, epochs, rate, batch, seed, teacher.name]
+    mark = ["heads", heads, inner, draft_vocabulary, epochs, rate, batch, tokens, seed, teacher.name]
     partial, answers = training.gather(teacher, (), prompts, path, mark, force, settings, (last,))
     kept = answers.states((last,))
     if kept is None:
@@ -119,23 +120,22 @@ def train_heads(
             f"{answers.path} holds no states of layer {last}: answer with --layers {last}, or give prompts"
         )
     learnt, held = training.parted(training.pairs_of(answers))
-    tokens = None
+    learnt = training.some(learnt, tokens, seed)
+    kept_tokens = None
     if draft_vocabulary is not None:
         counts = Counter(chain.from_iterable(pair.answer for pair in learnt))
-        tokens = torch.tensor(sorted(token for token, _ in counts.most_common(draft_vocabulary)))
+        kept_tokens = torch.tensor(sorted(token for token, _ in counts.most_common(draft_vocabulary)))
     width = answers.header["width"]
     with torch.random.fork_rng([]):
         torch.manual_seed(seed)
-        net = BlockwiseHeads(heads, width, inner, tokens)
+        net = BlockwiseHeads(heads, width, inner, kept_tokens)
     loss = HeadsLoss(teacher, net, kept)
     before = agreement(loss, held)
-    training.learn(net, Optimizer(net, rate, 0.3 * rate), loss, learnt, partial, settings)
+    curve = training.learn(net, Optimizer(net, rate, 0.3 * rate), loss, learnt, partial, settings)
     after = agreement(loss, held)
-    count = sum(len(pair.answer) for pair in (*learnt, *held))
-    result = OwnHeads(path, len(learnt), len(held), count, before, after)
-    training.publish(
-        partial, path, lambda folder: _save(net, teacher, folder), _card(result, net, teacher.name)
-    )
+    result = OwnHeads(path, len(learnt), len(held), training.count(learnt), before, after)
+    card = _card(result, net, teacher.name) + "".join(line + "\n" for line in training.curve_table(curve))
+    training.publish(partial, path, lambda folder: _save(net, teacher, folder), card)
     return result
 
 
@@ -212,7 +212,7 @@ def _card(result: OwnHeads, net: BlockwiseHeads, target: str) -> str:
         f"Blockwise heads for `{target}`, trained on its answers by `specviz models heads`.", "",
         "| | |", "| --- | --- |", f"| shape | {number} heads, {width} × {inner} × {width} each |",
         f"| tokens that they can say | {'all' if net.tokens is None else f'{len(net.tokens):,}'} |",
-        f"| answers learnt | {result.learnt:,} |", f"| tokens of all answers | {result.tokens:,} |", "",
+        f"| answers learnt | {result.learnt:,} |", f"| tokens of these answers | {result.tokens:,} |", "",
         f"How often each head's likeliest token is the target's, on {result.held_out:,} held-out answers:",
         "",
         "| tokens further | before | after |", "| ---: | ---: | ---: |",

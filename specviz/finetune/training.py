@@ -14,14 +14,18 @@ import random
 import shutil
 import sys
 import time
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
+from typing_extensions import TypedDict
 
 from specviz.errors import ModelError, ParameterError, PromptError
+from specviz.files import read_json, write_text
 from specviz.finetune.answers import AnswerOptions, Answers, answer
 from specviz.finetune.checkpoint import rate_at, read_checkpoint, write_checkpoint
 from specviz.finetune.optimizer import Optimizer
@@ -35,6 +39,9 @@ if TYPE_CHECKING:
 Say = Callable[[str], None]
 HELD_OUT = 10  # every tenth prompt is kept from what learns, to measure by
 CHECKPOINT = "checkpoint.safetensors"
+CURVE = "curve.json"
+LIKE = 32  # batches that are sorted by size together: little of a batch is then padding
+POINTS = 10  # lines of a card's loss curve
 
 
 class Pair(NamedTuple):
@@ -82,10 +89,20 @@ class Settings:
     seed: int
     every: float
     say: Say
+    tokens: int | None = None
 
     def __post_init__(self) -> None:
         names = ("epochs", "rate", "batch", "max_new_tokens")
         positive(**{name: getattr(self, name) for name in names})
+        positive(tokens=1 if self.tokens is None else self.tokens)
+
+
+class Curve(TypedDict):
+    """How a training went: updates done, seconds so far and the loss there, each time one was kept."""
+
+    updates: list[int]
+    seconds: list[float]
+    loss: list[float]
 
 
 @dataclass(frozen=True)
@@ -99,7 +116,7 @@ class Trained:
     learnt, held_out : int
         Answers it learnt from, and was measured on.
     tokens : int
-        Of all answers.
+        Of the answers that it learnt from.
     """
 
     path: Path
@@ -248,6 +265,41 @@ def parted(pairs: Sequence[Pair]) -> tuple[list[Pair], list[Pair]]:
     return [pair for pair in pairs if pair.number not in apart], held
 
 
+def count(pairs: Sequence[Pair]) -> int:
+    """Tokens of the answers."""
+    return sum(len(pair.answer) for pair in pairs)
+
+
+def some(pairs: Sequence[Pair], tokens: int | None, seed: int) -> list[Pair]:
+    """So many tokens of the answers, in an order drawn by `seed`: fewer are a part of more; None: all.
+
+    Raises
+    ------
+    PromptError
+        If the first answer has more.
+    """
+    if tokens is None:
+        return list(pairs)
+    order = list(range(len(pairs)))
+    random.Random(seed).shuffle(order)
+    sums = accumulate(len(pairs[i].answer) for i in order)
+    if not (kept := [pairs[i] for i, total in zip(order, sums) if total <= tokens]):
+        raise PromptError(f"{tokens:,} tokens hold no whole answer: raise --tokens")
+    return kept
+
+
+def batches(sizes: Sequence[int], batch: int, seed: str) -> list[list[int]]:
+    """Places of answers in batches of like size, in an order drawn by `seed`; each place once."""
+    draw, order = random.Random(seed), list(range(len(sizes)))
+    draw.shuffle(order)
+    made = []
+    for first in range(0, len(order), batch * LIKE):
+        part = sorted(order[first : first + batch * LIKE], key=sizes.__getitem__)
+        made += [part[at : at + batch] for at in range(0, len(part), batch)]
+    draw.shuffle(made)
+    return made
+
+
 CHAIN = 4  # guesses in a row of the chains that a card's τ is of
 
 
@@ -293,7 +345,8 @@ def learn(
     pairs: Sequence[Pair],
     partial: Path,
     settings: Settings,
-) -> None:
+    size: Callable[[Pair], int] = lambda pair: len(pair.prompt) + len(pair.answer),
+) -> Curve:
     """Train `net` in place on the answers, going on from the checkpoint in `partial` if there is one.
 
     Parameters
@@ -302,28 +355,39 @@ def learn(
         Of a batch: what the gradient is of, and what is shown.
     settings : Settings
         Its seed is that of the answers' order, and of what is drawn in an update.
+    size : callable
+        Of an answer: those of like size share a batch.
     """
     batch, say = settings.batch, settings.say
     each = -(-len(pairs) // batch)
     updates = max(1, round(settings.epochs * each))
     done, file = 0, partial / CHECKPOINT
+    curve = Curve(updates=[], seconds=[], loss=[])
     if file.exists():
         done = optimizer.steps = read_checkpoint(file, optimizer)["updates"]
+        curve = read_json(partial / CURVE, Curve, error=ModelError)
+        kept = bisect_right(curve["updates"], done)  # a kill may have come between the two files
+        curve = Curve(
+            updates=curve["updates"][:kept], seconds=curve["seconds"][:kept], loss=curve["loss"][:kept]
+        )
         say(f"going on after {done:,} of {updates:,} updates")
     else:
         say(f"{len(pairs):,} answers to learn, {updates:,} updates")
     spoken = began = time.monotonic()
-    here, running = done, None
+    here, before = done, curve["seconds"][-1] if curve["seconds"] else 0.0
+    running = None
     net.train()
     device = next(net.parameters()).device
     drawing = [device] if device.type == "cuda" else []
+    sizes = list(map(size, pairs))
+    epoch, order = -1, [[0]]
     while done < updates:
-        order = list(range(len(pairs)))
-        random.Random(f"{settings.seed}:{done // each}").shuffle(order)
-        first = done % each * batch
+        if epoch != done // each:
+            epoch = done // each
+            order = batches(sizes, batch, f"{settings.seed}:{epoch}")
         with torch.random.fork_rng(drawing):  # dropout and noise are the update's own, resumed or not
             torch.manual_seed(random.Random(f"{settings.seed}:{done}:draws").getrandbits(63))
-            total, shown = loss([pairs[i] for i in order[first : first + batch]])
+            total, shown = loss([pairs[i] for i in order[done % each]])
             total.backward()
         optimizer.step(rate_at(done / updates))
         done += 1
@@ -332,9 +396,33 @@ def learn(
         if now - spoken > settings.every or done == updates:
             left = (now - began) / (done - here) * (updates - done) / 60
             say(f"{done:,} of {updates:,} updates  loss {float(running):.3f}  {left:.1f} min left")
+            curve["updates"].append(done)
+            curve["seconds"].append(before + now - began)
+            curve["loss"].append(float(running))
+            write_text(partial / CURVE, json.dumps(curve), True)
             write_checkpoint(file, optimizer, {"updates": done})
             spoken = now
     net.eval()
+    return curve
+
+
+def measured(held: Sequence[Pair], runs: Sequence[Sequence[int]], curve: Curve) -> str:
+    """What a card says of the held-out answers, and of the training."""
+    return "".join(line + "\n" for line in (*kinds_table(held, runs), *curve_table(curve)))
+
+
+def curve_table(curve: Curve) -> list[str]:
+    """A card's lines: how long it took, and the loss on the way."""
+    last = len(curve["updates"]) - 1
+    kept = sorted({round(last * i / (POINTS - 1)) for i in range(POINTS)})
+    lines = [
+        "", f"Trained in {curve['seconds'][-1] / 3600:.2f} hours. The loss on the way:", "",
+        "| updates | minutes | loss |", "| ---: | ---: | ---: |",
+    ]  # fmt: skip
+    for i in kept:
+        minutes = curve["seconds"][i] / 60
+        lines.append(f"| {curve['updates'][i]:,} | {minutes:.1f} | {curve['loss'][i]:.3f} |")
+    return lines
 
 
 def publish(partial: Path, path: Path, write: Callable[[Path], None], card: str) -> None:

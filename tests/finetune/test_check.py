@@ -55,8 +55,8 @@ def test_shifted_guesses_are_named(target: Model, tmp_path: Path, monkeypatch: p
     whole = eagle_loss.EagleLoss._read
 
     def shifted(self, model, tokens, answer, kept):
-        answers, embedded, states, last = whole(self, model, tokens, answer, kept)
-        return answers, embedded, states, last.roll(-1, 1)
+        texts = whole(self, model, tokens, answer, kept)
+        return texts._replace(last=texts.last.roll(-1, 1))
 
     monkeypatch.setattr(eagle_loss.EagleLoss, "_read", shifted)
     made = train_eagle(target, LEARNT, tmp_path / "head", **FAST, **QUIET)

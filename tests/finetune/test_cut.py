@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
 import torch
 from tiny import llama
+from torch.nn.functional import cross_entropy
 
 import specviz
 from specviz.cli import run
 from specviz.errors import ModelError, ParameterError
+from specviz.finetune import cut as cutting
 from specviz.finetune import training
-from specviz.finetune.align import Student, align, hits, runs_of
+from specviz.finetune.align import ABSENT, Student, align, hits, runs_of
 from specviz.finetune.answers import AnswerOptions, Answers, answer
 from specviz.finetune.cut import cut
 from specviz.models import Model
@@ -42,7 +45,14 @@ def test_a_cut_draft_is_the_first_layers_with_a_part_of_the_words(
     assert 47 in draft.tokens  # the end
     scores = [model.open([PROMPTS[0]], 2).forward([specviz.Draft.chain([4])]).logits[0]
               for model in (draft, target.first(2))]  # fmt: skip
-    assert torch.allclose(scores[0][:, draft.tokens], scores[1][:, draft.tokens], atol=1e-2)
+    ours, whole = (rows[:, draft.tokens] for rows in scores)
+    size = math.log2(float(ours.norm() / whole.norm()))
+    assert torch.allclose(ours, whole * 2.0 ** round(size), atol=1e-2)
+    pairs, _ = training.parted(training.pairs_of(learnt))
+    with torch.no_grad():
+        guessed, wanted = Student(draft)(pairs[: cutting.TEXTS])
+    losses = [float(cross_entropy(by * guessed, wanted, ignore_index=ABSENT)) for by in (0.5, 1.0, 2.0)]
+    assert losses[1] <= losses[0] and (losses[1] <= losses[2] or round(size) == 0)
     others = [token for token in range(48) if token not in draft.tokens]
     assert torch.isinf(scores[0][:, others]).all()
     assert "2 layers" in (out / "README.md").read_text(encoding="utf-8")

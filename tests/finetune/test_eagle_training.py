@@ -78,7 +78,7 @@ def test_the_loss_is_that_of_drafting_step_by_step(target: Model, generation: in
                 if step:
                     above = None if step == 1 else torch.tensor([step - 2])
                     state, logits = context.grow(ids[at - 1 : at], state, above)
-                if not said[at]:
+                if not (said[i + 2] and said[at]):
                     continue
                 p = out.logits[0, at - 1, kept].softmax(-1)
                 cross = -float(p @ logits[0, kept].log_softmax(-1))

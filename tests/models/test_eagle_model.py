@@ -215,7 +215,7 @@ def test_the_training_time_test_is_what_drafting_does(rows: int | None, family: 
             if step:
                 above = torch.tensor([step - 2]) if step > 1 else None
                 state, logits = context.grow(tokens[i + step][None], state, above)
-            if said[0, i + 2 + step]:
+            if said[0, i + 2] and said[0, i + 2 + step]:
                 q = logits[0, kept].log_softmax(-1)
                 wanted = p[i + 1 + step, kept] / p[i + 1 + step, kept].sum()
                 cross = -float((wanted * q).sum())
