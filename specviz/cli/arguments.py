@@ -77,15 +77,12 @@ def loaded(
     model: str, draft: list[str] | None, device: str, dtype: str, revision: str | None
 ) -> tuple[Model, list[Model]]:
     """A target and its drafters, loaded and checked against each other."""
-    from specviz.loop.drafters import ADDED, DEFAULT_DRAFT, load_drafter
+    from specviz.loop.drafters import ADDED, default_drafts, load_drafter
     from specviz.models import load
     from specviz.models.loading import find
 
-    names = draft or [
-        name
-        for name in bundled()
-        if name.startswith(f"{model}-draft") or name in DEFAULT_DRAFT.get(model, {}).values()
-    ]
+    own = default_drafts(model).values()
+    names = draft or [name for name in bundled() if name.startswith(f"{model}-draft") or name in own]
     for name in (model, *names):  # a name that is none is told before a model is read
         find(name)
     target = load(model, device, dtype, revision=revision)

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from specviz.models.model import Model
     from specviz.models.protocols import Prompt, Spec
 
+TEXTS = 8  # answers that the first scores' size is chosen by
 STEPS = 4  # that agreement is told of
 OTHERS = 0.3  # rate of all but matrices, as a share of theirs: as in the bundled drafters' recipes
 
@@ -161,6 +162,8 @@ def train_eagle(
     shape = Shape(generation, states, draft_vocabulary, own_head)
     model = _fresh(teacher, net, shape, learnt, seed)
     loss = KeptLoss(eagle_loss.EagleLoss(net, states, steps), answers.states(read))
+    if generation == 3:
+        _temper(model, loss, learnt[:TEXTS])
     before, _ = measure(model, loss, held, batch)
     curve = _learn(model, loss, learnt, partial, settings)
     after, runs = measure(model, loss, held, batch)
@@ -224,6 +227,22 @@ def _check_generation(generation: int, **of_generation_3: int | Sequence[int] | 
     for name, value in of_generation_3.items():
         if value is not None and generation == 1:
             raise ParameterError(f"{name} is generation 3's: drop it, or pass generation=3")
+
+
+@torch.no_grad()
+def _temper(model: Eagle, loss: KeptLoss, pairs: Sequence[Pair]) -> None:
+    """Choose the size of the last norm's weights, a power of two, by the likelihood of some answers.
+
+    Rows of a large target's head make words of random states far too sure; unlearning that takes hundreds of
+    updates.
+    """
+    tokens, answer, states = loss.given(pairs)
+
+    def missed(size: float) -> float:
+        model.norm.weight.fill_(size)
+        return float(loss.loss(model, tokens, answer, 0.0, states)[1])
+
+    model.norm.weight.fill_(min([2.0**-i for i in range(8)], key=missed))
 
 
 def measure(
@@ -338,9 +357,10 @@ def _fresh(teacher: Model, net: PreTrainedModel, shape: Shape, learnt: Sequence[
     generation, states, draft_vocabulary, own_head = shape
     own, (words, width) = teacher.config, embeddings(net).shape
     rope = {"rope_parameters": own.rope_parameters} if teacher.plain else {}
+    heads = teacher.heads * teacher.group
     config = LlamaConfig(
         vocab_size=words, hidden_size=width, num_hidden_layers=1, head_dim=teacher.dim,
-        num_attention_heads=teacher.heads * teacher.group, num_key_value_heads=teacher.heads,
+        num_attention_heads=heads, num_key_value_heads=heads if generation == 3 else teacher.heads,
         intermediate_size=getattr(own, "intermediate_size", None) or 4 * width,
         max_position_embeddings=min(teacher.max_length, 1 << 20),
         rms_norm_eps=getattr(own, "rms_norm_eps", 1e-6), tie_word_embeddings=False,

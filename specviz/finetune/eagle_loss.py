@@ -61,21 +61,34 @@ def sizes(
 
 @torch.no_grad()
 def begin(model: Eagle, target: PreTrainedModel, sizes: Sequence[float]) -> None:
-    """Start generation 3 from the target's head, and from states brought to one size.
+    """Start generation 3 from the target's head, from states of one size, and from the token just read.
+
+    Where its heads are as many as those of its keys and values, each token attends to itself at first, and
+    what it gives is its own embedding: g has nothing of it, and to learn that takes most of a short training.
 
     Parameters
     ----------
     sizes : sequence of float
         Root mean square of the states of each layer that is read: deep layers' are many times the first's.
     """
-    if model.generation == 3:
-        if model.lm_head is not None:
-            head, kept = target.get_output_embeddings().weight, words(model)
-            model.lm_head.weight.copy_(head if kept is None else head[kept])
-        for part, size in zip(model.fc.weight.chunk(len(sizes), 1), sizes):
-            part.div_(size)
+    if model.generation == 1:
+        return
+    if model.lm_head is not None:
+        head, kept = target.get_output_embeddings().weight, words(model)
+        model.lm_head.weight.copy_(head if kept is None else head[kept])
+    for part, size in zip(model.fc.weight.chunk(len(sizes), 1), sizes):
+        part.div_(size)
+    attention, size = model.layer.self_attn, model.config.hidden_size
+    parts = attention.q_proj, attention.k_proj, attention.v_proj
+    if all(part.out_features == size for part in (*parts, attention.o_proj)):
+        same = torch.eye(size, device=model.fc.weight.device)
+        for part in parts:
+            part.weight[:, :size] = same  # of the embedding
+            part.weight[:, size:] *= LITTLE  # of the states
+        attention.o_proj.weight.copy_(same)
 
 
+LITTLE = 0.1
 NOISE = 0.1  # EAGLE, section 4.2: uniform noise on the states, so that the drafter bears its own
 WORDS = 1.0  # the weight of the words' loss beside the states'; there w_cls = 0.1: see the recipe's card
 Marks = TypeVar("Marks", np.ndarray, Tensor)
@@ -135,11 +148,11 @@ def aligned(answers: Tensor, embedded: Tensor, states: Tensor, last: Tensor) -> 
     column = max(int(begins.max()), 2)
     moved = torch.where(ends > 0, column - begins, 0)
     source = torch.arange(max(int((ends + moved).max()), 3), device=answers.device) - moved[:, None]
-    there = source >= 0
+    there, judged = source >= 0, (source >= 0) & (source < len(places))
     rows, source = torch.arange(len(moved), device=answers.device)[:, None], source.clamp(0, len(places) - 1)
     return Texts(
-        marked[rows, source] & there, there, embedded[rows, source], states[rows, source], last[rows, source],
-        column - 2, moved,
+        marked[rows, source] & judged, there, embedded[rows, source], states[rows, source],
+        last[rows, source], column - 2, moved,
     )  # fmt: skip
 
 

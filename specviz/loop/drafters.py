@@ -11,20 +11,38 @@ import torch
 from ..errors import ModelError, ParameterError
 from ..methods.base import Method
 from ..methods.hooks import ADDED, ADDITIONS
+from ..models.downloads import DOWNLOADS
 from ..models.protocols import Model, Unbound
+from ..models.zoo import bundled
 from .machine import number_format
 
 Loadable: TypeAlias = Any  # a model that is loaded, or what `specviz.load` takes
-# Bundled targets that bring drafters, by what a method drafts with.
+# Targets that have drafters in the package, by what a method drafts with.
 DEFAULT_DRAFT = {
     "town": {"model": "town-draft", "eagle": "town-eagle"},
     "town-t5": {"model": "town-t5-small", "heads": "town-t5-heads"},
+    "smollm2": {"model": "smollm2-draft", "eagle": "smollm2-eagle3", "heads": "smollm2-heads"},
 }
 
 
+def default_drafts(target: str) -> dict[str, str]:
+    """Names of a target's drafters in the package, by what a method drafts with.
+
+    Parameters
+    ----------
+    target : str
+        What `specviz.load` takes, or the name of a model that it gave.
+    """
+    name = target.removeprefix("gguf:").partition(" (")[0]
+    files = {Path(download.file).stem: each for each, download in DOWNLOADS.items()}
+    there = bundled()
+    named = DEFAULT_DRAFT.get(files.get(name, name), {})
+    return {what: draft for what, draft in named.items() if draft in there}
+
+
 def bundled_draft(method: Method | type[Method], target: str) -> str | None:
-    """Name of the drafter that a bundled target brings for a method, if it brings one."""
-    return DEFAULT_DRAFT.get(target, {}).get(method.drafts_with)
+    """Name of the drafter that the package has of a target for a method, if it has one."""
+    return default_drafts(target).get(method.drafts_with)
 
 
 def load_if_needed(

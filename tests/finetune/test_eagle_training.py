@@ -61,8 +61,8 @@ def test_the_loss_is_that_of_drafting_step_by_step(target: Model, generation: in
     made, steps = head(target, generation, rows), 3
     drafter = made.on(target)
     rng = np.random.default_rng(0)
-    tokens, answer = rng.integers(0, 48, (2, 9)), np.zeros((2, 9), bool)
-    answer[0, 3:7] = answer[1, 5:9] = True
+    tokens, answer = rng.integers(0, 48, (3, 9)), np.zeros((3, 9), bool)
+    answer[0, 3:7] = answer[1, 5:9] = answer[2, 4:6] = answer[2, 8] = True
     kept = torch.arange(48) if rows is None else 2 * torch.arange(rows)
     total = shown = 0.0
     hits, counted = [0] * steps, [0] * steps
@@ -113,7 +113,7 @@ def test_a_drafter_learns_what_its_target_says(
     found = train_eagle(target, LEARNT, out, generation, **given)
     assert (found.learnt, found.held_out) == (9, 1)
     losses = [float(re.search(r"loss ([\d.]+)", line)[1]) for line in said if "loss" in line]
-    assert losses[-1] < 0.5 * losses[0]
+    assert losses[-1] < 0.6 * losses[0]
     assert found.before[0] < 0.3
     assert found.after[0] >= (0.5 if rows else 0.8)  # a small head lacks some of the answer's tokens
     assert sum(found.after[1:]) > sum(found.before[1:])
@@ -192,7 +192,7 @@ def test_other_families_teach_through_their_own_modules(tmp_path: Path) -> None:
         other = Model(net.eval(), name=name)
         given = {**FAST, "layers": (0, 1, 3), "epochs": 120, "rate": 0.02, "batch": 9}
         found = train_eagle(other, LEARNT, tmp_path / name, **given)
-        assert found.after[0] > 0.5 > found.before[0]
+        assert found.after[0] > 0.7 and sum(found.after) > sum(found.before)
         drafter = specviz.load(tmp_path / name)
         trace = specviz.generate(other, LEARNT[:2], "eagle", draft=drafter, max_new_tokens=6)
         alone = specviz.generate(other, LEARNT[:2], "autoregressive", max_new_tokens=6)
