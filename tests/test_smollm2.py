@@ -8,8 +8,7 @@ import torch
 
 import specviz
 from specviz.draft import Draft
-from specviz.loop.drafters import default_drafts, load_drafter
-from specviz.methods import find
+from specviz.loop.drafters import default_drafts
 from specviz.models.zoo import bundled
 
 torch.set_num_threads(1)
@@ -55,19 +54,6 @@ def test_its_drafters_are_known_by_each_of_its_names(smollm2) -> None:
     for name in ("smollm2", "gguf:smollm2", "SmolLM2-135M-Instruct.Q4_1"):
         assert default_drafts(name) == named
     assert default_drafts("smollm") == {}
-
-
-@pytest.mark.parametrize("draft", sorted(default_drafts("smollm2").values()))
-def test_methods_with_its_drafters_write_the_text_of_autoregressive_decoding(smollm2, draft) -> None:
-    options = {"max_new_tokens": 24}
-    plain = specviz.generate(smollm2, PROMPTS, "autoregressive", **options)
-    drafter = load_drafter(smollm2, draft, None, None)
-    suited = [name for name in ("speculative", "eagle", "blockwise") if find(name)().suited([drafter])]
-    for method in suited:
-        trace = specviz.generate(smollm2, PROMPTS, method, draft=drafter, **options)
-        assert texts(trace) == texts(plain), method
-        assert len(trace.cycles) < len(plain.cycles)
-    assert suited
 
 
 def test_torch_and_llama_cpp_read_the_same_weights(smollm2) -> None:
