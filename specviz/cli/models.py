@@ -18,7 +18,9 @@ from specviz.files import checked, parsed, read_json
 
 if TYPE_CHECKING:
     from specviz.finetune.answers import Answers
+    from specviz.models.schema import Tensor
 
+WEIGHTS = ("F64", "F32", "F16", "BF16", "I8")  # number formats that no ids are stored in
 MEASURED = ("demo", "demo-calibration", "everyday", "walkthroughs", "town")  # by which drafters are measured
 models_app = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
 
@@ -287,6 +289,19 @@ def eagle(
 
 
 @models_app.command()
+def shrink(
+    drafter: Annotated[str, argument("Bundled name or folder of what was trained on top of a target.")],
+    out: Annotated[Path, option("The folder to write.", "--out", "-o")],
+    force: Force = False,
+) -> None:
+    """Write a drafter again with its matrices in eight bits: half the bytes, to be passed on."""
+    with loading():
+        from specviz.finetune.shrink import shrink as shrunk
+
+    print(f"shrunk: {shrunk(drafter, out, force=force)}")
+
+
+@models_app.command()
 def check(
     head: Annotated[str, argument("The EAGLE head: bundled name or folder.")],
     target: Annotated[str, option("The model that it drafts for.", "--target", "-t")],
@@ -405,8 +420,15 @@ def _weights(path: Path) -> int:
             size = int.from_bytes(stream.read(8), "little")
             header = parsed(stream.read(min(size, 1 << 24)), str(file))
             tensors = checked(dict[str, Tensor], header, str(file))
-            total += sum(prod(t.get("shape", [])) for name, t in tensors.items() if name != "__metadata__")
+            total += sum(prod(t.get("shape", [])) for name, t in tensors.items() if _is_weight(name, t))
     return total
+
+
+def _is_weight(name: str, tensor: Tensor) -> bool:
+    """Whether it is learnt: neither an id nor the scale of a matrix in eight bits."""
+    from specviz.models.eight_bits import SCALE
+
+    return name != "__metadata__" and tensor.get("dtype") in WEIGHTS and not name.endswith(SCALE)
 
 
 def _card(path: Path) -> str:
@@ -418,6 +440,8 @@ def _card(path: Path) -> str:
         with suppress(TraceError):  # a card of another make, or none, is no reason to fail
             card.update(read_json(path / name, Card))
     words = [f"{card['tokens']:,} tokens seen"] if "tokens" in card else []
+    if "tau" in card:  # of drafters that `specviz.finetune` trained
+        words.append(f"τ of its chains {card['tau']:.2f}")
     if "guesses" in card:  # of heads and slots, which are no models by themselves
         words.append(f"guesses right {card['guesses']['mean'][0]:.2f} tokens in a row")
     if "ahead" in card:  # of EAGLE drafters

@@ -169,8 +169,10 @@ def _align(
     result = Aligned(path, len(learnt), len(held), training.count(learnt), before, after)
     dtype = training.stored(draft, learner)
     card = _card(result, teacher.name, learner.name, kind, epochs, rate)
-    card += training.measured(held, list(map(runs_of, right)), curve)
-    training.publish(partial, path, lambda folder: student.save(folder, dtype), card)
+    runs = list(map(runs_of, right))
+    card += training.measured(held, runs, curve)
+    scores = training.scores(held, runs, result.tokens)
+    training.publish(partial, path, lambda folder: student.save(folder, dtype), card, scores)
     return result
 
 

@@ -172,7 +172,12 @@ def train_eagle(
     dtype = training.stored(target, teacher)
     card = _card(result, model, teacher.name, states, epochs, rate)
     card += training.measured(held, runs, curve)
-    training.publish(partial, path, lambda folder: save(model, teacher.identity, states, dtype, folder), card)
+    scores = training.scores(held, runs, result.tokens)
+
+    def write(folder: Path) -> None:
+        save(model, teacher.identity, states, dtype, folder)
+
+    training.publish(partial, path, write, card, scores)
     return result
 
 

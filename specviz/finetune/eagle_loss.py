@@ -76,8 +76,8 @@ def begin(model: Eagle, target: PreTrainedModel, sizes: Sequence[float]) -> None
     if model.lm_head is not None:
         head, kept = target.get_output_embeddings().weight, words(model)
         model.lm_head.weight.copy_(head if kept is None else head[kept])
-    for part, size in zip(model.fc.weight.chunk(len(sizes), 1), sizes):
-        part.div_(size)
+    for columns, rms in zip(model.fc.weight.chunk(len(sizes), 1), sizes):
+        columns.div_(rms)
     attention, size = model.layer.self_attn, model.config.hidden_size
     parts = attention.q_proj, attention.k_proj, attention.v_proj
     if all(part.out_features == size for part in (*parts, attention.o_proj)):

@@ -30,6 +30,7 @@ from specviz.finetune.answers import AnswerOptions, Answers, answer
 from specviz.finetune.checkpoint import rate_at, read_checkpoint, write_checkpoint
 from specviz.finetune.optimizer import Optimizer
 from specviz.models.loading import find
+from specviz.models.schema import Card
 
 if TYPE_CHECKING:
     from specviz.models.additions import Target
@@ -40,6 +41,7 @@ Say = Callable[[str], None]
 HELD_OUT = 10  # every tenth prompt is kept from what learns, to measure by
 CHECKPOINT = "checkpoint.safetensors"
 CURVE = "curve.json"
+SCORES = "scores.json"
 LIKE = 32  # batches that are sorted by size together: little of a batch is then padding
 POINTS = 10  # lines of a card's loss curve
 
@@ -182,8 +184,8 @@ def length(models: Sequence[Drafter], prompts: Sequence[Sequence[int]], most: in
 
 def stored(given: Spec, model: TorchModel) -> torch.dtype:
     """The number format of a model's weights where they lie; they were loaded in float32."""
-    if hasattr(model, "tokens"):  # a trimmed draft
-        return torch.float16  # as bundled drafts are
+    if hasattr(model, "tokens") or (model.source or "").startswith("GGUF"):
+        return torch.float16  # a trimmed draft's are, and a GGUF file has none that training gives
     if not isinstance(given, str | Path):
         return model.dtype
     from transformers import AutoConfig
@@ -321,6 +323,12 @@ def chain_tau(runs: Sequence[Sequence[int]]) -> float:
     return tokens / cycles if cycles else math.nan
 
 
+def scores(pairs: Sequence[Pair], runs: Sequence[Sequence[int]], tokens: int) -> Card:
+    """What a list of models shows of a drafter: tokens learnt, and τ of greedy held-out answers."""
+    tau = chain_tau([run for pair, run in zip(pairs, runs) if not pair.drawn and len(run)])
+    return Card(tokens=tokens) if math.isnan(tau) else Card(tokens=tokens, tau=round(tau, 3))
+
+
 def kinds_table(pairs: Sequence[Pair], runs: Sequence[Sequence[int]]) -> list[str]:
     """A card's lines: the first guess and τ of greedy held-out answers, in all and by kind of work."""
     greedy = [(pair.kind, run) for pair, run in zip(pairs, runs) if not pair.drawn and len(run)]
@@ -425,13 +433,17 @@ def curve_table(curve: Curve) -> list[str]:
     return lines
 
 
-def publish(partial: Path, path: Path, write: Callable[[Path], None], card: str) -> None:
+def publish(
+    partial: Path, path: Path, write: Callable[[Path], None], card: str, scores: Card | None = None
+) -> None:
     """Write a whole folder, put it in its place and end what was under way; what was there goes last."""
     made, old = partial / "model", path.with_name(path.name + ".old")
     shutil.rmtree(made, ignore_errors=True)
     made.mkdir()
     write(made)
     (made / "README.md").write_text(card, encoding="utf-8")
+    if scores:
+        (made / SCORES).write_text(json.dumps(scores) + "\n", encoding="utf-8")
     if path.exists():
         shutil.rmtree(old, ignore_errors=True)
         os.replace(path, old)

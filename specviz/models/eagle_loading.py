@@ -27,6 +27,7 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from specviz.errors import ModelError
 from specviz.models.eagle import HEAD, LAYERS, Eagle, Variant
+from specviz.models.eight_bits import unpack
 
 if TYPE_CHECKING:
     from specviz.models.protocols import Settings
@@ -99,6 +100,7 @@ def load_eagle(path: Path) -> tuple[Eagle, Settings]:
     for name, (file, key) in _own(path).items():
         with safe_open(file, "pt") as tensors:
             stored[name] = tensors.get_tensor(key)
+    stored = unpack(stored)
     fused = any(name.startswith("midlayer.") or name in FUSED for name in stored)
     if fused:  # published under the name of a plain layer, too
         stored = {name.replace("layers.0.", "midlayer."): value for name, value in stored.items()}

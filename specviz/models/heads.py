@@ -23,6 +23,8 @@ from typing import TYPE_CHECKING, TypeVar
 import torch
 from torch import Tensor, nn
 
+from specviz.models.eight_bits import unpack
+
 if TYPE_CHECKING:
     from specviz.models.protocols import Settings
     from specviz.models.torch_model import TorchModel
@@ -76,7 +78,7 @@ def loaded(folder: Path, kind: Callable[..., Weights], sizes: Sequence[str]) -> 
     from safetensors.torch import load_file
 
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    tensors = load_file(folder / "model.safetensors")
+    tensors = unpack(load_file(folder / "model.safetensors"))
     few = {"tokens": tensors["tokens"].long()} if "tokens" in tensors else {}
     net = kind(*(config[name] for name in sizes), **few)
     net.load_state_dict(tensors)

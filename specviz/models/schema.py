@@ -93,6 +93,7 @@ class Tensor(TypedDict, total=False):
     """A tensor in the header of a safetensors file; its metadata stand there, too."""
 
     shape: list[Count]
+    dtype: str
 
 
 class Share(TypedDict):
@@ -124,6 +125,7 @@ class Card(TypedDict, total=False):
     """``training.json`` and ``scores.json`` of a model that was trained here."""
 
     tokens: Count
+    tau: Number
     guesses: Guesses
     ahead: dict[str, Ahead]
     translation: dict[str, Share]

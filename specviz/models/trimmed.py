@@ -18,6 +18,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from specviz.models.eight_bits import unpack
 from specviz.models.layers import embeddings, head_rows
 from specviz.models.model import Model
 
@@ -119,7 +120,7 @@ def load_trimmed(folder: Path) -> tuple[TrimmedNet, Settings]:
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     shape = dict(config["shape"])
     net = _empty(AutoConfig.for_model(shape.pop("model_type"), **shape))
-    tensors = load_file(folder / "model.safetensors")
+    tensors = unpack(load_file(folder / "model.safetensors"))
     weights = TrimmedNet(net, tensors[TOKENS].long())
     tensors = {name: value if name == TOKENS else value.float() for name, value in tensors.items()}
     weights.load_state_dict(tensors | {TOKENS: weights.tokens}, assign=True)

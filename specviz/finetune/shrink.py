@@ -1,0 +1,89 @@
+"""A drafter's folder written again with its matrices in eight bits: half the bytes, to be passed on."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from safetensors.torch import load_file, save_file
+
+from specviz.errors import ModelError
+from specviz.finetune.training import SCORES, vacant
+from specviz.models.additions import load_addition
+from specviz.models.eight_bits import pack
+from specviz.models.loading import find
+
+WEIGHTS = "model.safetensors"
+KEPT = "config.json", "README.md", SCORES
+
+
+@dataclass(frozen=True)
+class Shrunk:
+    """A drafter whose matrices are in eight bits now.
+
+    Attributes
+    ----------
+    path : Path
+    before, after : int
+        Bytes of its weights.
+    """
+
+    path: Path
+    before: int
+    after: int
+
+    def __str__(self) -> str:
+        return f"{self.path} (weights of {self.before / 1e6:.1f} MB in {self.after / 1e6:.1f} MB)"
+
+
+def shrink(drafter: str | Path, out: str | Path, *, force: bool = False) -> Shrunk:
+    """Write what was trained on top of a target again, with its matrices in eight bits.
+
+    It is loaded as before, and drafts a little otherwise: no weight moves by more than 1/254 of the largest
+    of its row. Whatever it drafts is verified, so that exact methods write the same texts.
+
+    Parameters
+    ----------
+    drafter : str or Path
+        A folder of one file, as `specviz models align`, `eagle` and `heads` write it, or a bundled name.
+    out : str or Path
+        The folder to write.
+    force : bool
+        Whether an existing folder may be replaced.
+
+    Raises
+    ------
+    ModelError
+        If it is a model by itself, lies in several files, is in eight bits already, or `out` exists.
+    """
+    path = vacant(out, force)
+    folder = find(str(drafter)) or Path(drafter)
+    if load_addition(folder, folder.name) is None:
+        raise ModelError(
+            f"{drafter} is a model by itself: only what drafts on a target's own layers is shrunk"
+        )
+    if not (folder / WEIGHTS).is_file():
+        raise ModelError(f"{folder} has no {WEIGHTS}: a drafter in one file can be shrunk")
+    tensors = load_file(folder / WEIGHTS)
+    packed = pack(tensors)
+    if len(packed) == len(tensors):
+        raise ModelError(f"{folder} has no matrices of floats: its weights are in eight bits already")
+    made = path.with_name(path.name + ".partial")
+    shutil.rmtree(made, ignore_errors=True)
+    made.mkdir(parents=True)
+    for name in KEPT:
+        if (folder / name).is_file():
+            shutil.copyfile(folder / name, made / name)
+    save_file(packed, made / WEIGHTS, metadata={"format": "pt"})
+    sizes = [(each / WEIGHTS).stat().st_size for each in (folder, made)]
+    if (made / "README.md").is_file():
+        with open(made / "README.md", "a", encoding="utf-8") as card:
+            card.write(
+                f"\nStored with its matrices in eight bits and a scale a row (`specviz models shrink`): "
+                f"{sizes[0] / 1e6:.1f} MB in {sizes[1] / 1e6:.1f} MB. The figures above are from before.\n"
+            )
+    if path.exists():
+        shutil.rmtree(path)
+    made.rename(path)
+    return Shrunk(path, *sizes)
