@@ -18,7 +18,6 @@ from torch.nn.functional import cross_entropy
 from specviz.errors import ModelError, PromptError
 from specviz.finetune import training
 from specviz.finetune.answers import Answers
-from specviz.finetune.optimizer import Optimizer
 from specviz.finetune.training import CHAIN, Pair, Trained, print_line
 from specviz.models import load, trimmed
 
@@ -162,7 +161,7 @@ def _align(
         return total, total
 
     before = share(hits(student, held, batch))
-    curve = training.learn(student.net, Optimizer(student.net, rate, rate), loss, learnt, partial, settings)
+    curve = training.learn(student.net, 1.0, loss, learnt, partial, settings)
     right = hits(student, held, batch)
     after = share(right)
 
@@ -245,7 +244,7 @@ class Judge:
             scores, _ = _scores(self.target.net, pairs, getattr(self.target, "prefix", None))
             return (scores if self.tokens is None else scores[:, self.tokens]).softmax(-1)
         states = [self.kept(pair.row)[len(pair.prompt) - 1 :, 0] for pair in pairs]
-        return (torch.cat(states).to(self.head.device) @ self.head.T).softmax(-1)
+        return (torch.cat(states).to(self.head.device) @ self.head.T).float().softmax(-1)
 
 
 def _pair(target: Spec, draft: Spec, device: str) -> tuple[Target, Target]:

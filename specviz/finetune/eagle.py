@@ -17,7 +17,6 @@ from transformers import LlamaConfig
 from specviz.errors import ModelError, ParameterError, PromptError
 from specviz.finetune import eagle_loss, training
 from specviz.finetune.answers import Answers
-from specviz.finetune.optimizer import Optimizer
 from specviz.finetune.training import Pair, Trained, print_line
 from specviz.models import load
 from specviz.models.eagle import Eagle, Variant
@@ -220,8 +219,7 @@ def _learn(
         count = int(answer[:, 2:].sum())
         return total / count, shown / count
 
-    optimizer = Optimizer(model, settings.rate, OTHERS * settings.rate)
-    return training.learn(model, optimizer, mean, pairs, partial, settings, lambda pair: len(pair.answer))
+    return training.learn(model, OTHERS, mean, pairs, partial, settings, lambda pair: len(pair.answer))
 
 
 def _check_generation(generation: int, **of_generation_3: int | Sequence[int] | None) -> None:

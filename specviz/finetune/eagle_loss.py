@@ -192,11 +192,11 @@ class EagleLoss:
         for step, out in enumerate(chains):
             at, wanted = texts.judged(step)
             out = out[at]
-            cross = -(self._target(model, wanted) * self._words(model, out).log_softmax(-1)).sum()
+            cross = -(self._target(model, wanted) * self._words(model, out).float().log_softmax(-1)).sum()
             if fused:
                 total = total + DECAY**step * cross
             else:
-                imitated = F.smooth_l1_loss(out, wanted, reduction="sum") / out.shape[-1]
+                imitated = F.smooth_l1_loss(out.float(), wanted, reduction="sum") / out.shape[-1]
                 total = imitated + WORDS * cross
             if not step:
                 shown = cross.detach()
@@ -274,7 +274,7 @@ class EagleLoss:
     def _target(self, model: Eagle, states: Tensor) -> Tensor:
         """The target's distributions behind its states [n, width], over the words that the drafter has."""
         few = words(model) is not None
-        return (F.linear(states, self._head(model)) if few else self._scores(states)).softmax(-1)
+        return (F.linear(states, self._head(model)) if few else self._scores(states)).float().softmax(-1)
 
 
 def words(model: Eagle) -> Tensor | None:

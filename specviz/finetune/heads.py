@@ -21,7 +21,6 @@ from torch import Tensor
 from specviz.errors import ModelError, ParameterError, PromptError
 from specviz.finetune import training
 from specviz.finetune.answers import Answers
-from specviz.finetune.optimizer import Optimizer
 from specviz.finetune.training import Pair, Trained, print_line
 from specviz.models import load
 from specviz.models.heads import TYPE, BlockwiseHeads
@@ -131,7 +130,7 @@ def train_heads(
         net = BlockwiseHeads(heads, width, inner, kept_tokens)
     loss = HeadsLoss(teacher, net, kept)
     before = agreement(loss, held)
-    curve = training.learn(net, Optimizer(net, rate, 0.3 * rate), loss, learnt, partial, settings)
+    curve = training.learn(net, 0.3, loss, learnt, partial, settings)
     after = agreement(loss, held)
     result = OwnHeads(path, len(learnt), len(held), training.count(learnt), before, after)
     card = _card(result, net, teacher.name) + "".join(line + "\n" for line in training.curve_table(curve))
@@ -177,13 +176,13 @@ class HeadsLoss:
         """For each head its scores, and the target's probabilities there, [n, rows]."""
         states = [self.kept(pair.row)[len(pair.prompt) - 1 :, 0].to(self.head.device) for pair in pairs]
         with torch.no_grad():
-            wanted = [(each @ self.head.T).softmax(-1) for each in states]
+            wanted = [(each @ self.head.T).float().softmax(-1) for each in states]
         guesses = self.net(torch.cat(states)).split([len(each) for each in states])
         parts = []
         for head in range(guesses[0].shape[1]):
             ahead = head + 1
             guess = torch.cat([each[: max(len(each) - ahead, 0), head] for each in guesses])
-            parts.append((guess @ self.head.T, torch.cat([each[ahead:] for each in wanted])))
+            parts.append(((guess @ self.head.T).float(), torch.cat([each[ahead:] for each in wanted])))
         return parts
 
 

@@ -16,16 +16,16 @@ DECAY = 0.02
 QUINTIC = (3.4445, -4.7750, 2.0315)  # Jordan's coefficients: steepest at zero, stays within about [0.7, 1.2]
 
 
-def orthogonal(update: Tensor, steps: int = 5) -> Tensor:
-    """Bring the singular values of a matrix (or a batch, [..., m, n]) near one."""
+def orthogonal(update: Tensor, steps: int = 5, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Bring the singular values of a matrix (or a batch, [..., m, n]) near one, computing in `dtype`."""
     wide = update.shape[-2] <= update.shape[-1]
     x = update if wide else update.mT
-    x = x / (x.norm(dim=(-2, -1), keepdim=True) + 1e-7)
+    x = (x / (x.norm(dim=(-2, -1), keepdim=True) + 1e-7)).to(dtype)
     a, b, c = QUINTIC
     for _ in range(steps):
         gram = x @ x.mT
         x = a * x + (b * gram + c * gram @ gram) @ x
-    return x if wide else x.mT
+    return (x if wide else x.mT).to(update.dtype)
 
 
 def tables(model: torch.nn.Module) -> set[str]:
@@ -47,9 +47,11 @@ class Optimizer:
         of everything else (AdamW).
     """
 
-    def __init__(self, model: torch.nn.Module, matrix_rate: float, rate: float) -> None:
+    def __init__(
+        self, model: torch.nn.Module, matrix_rate: float, rate: float, dtype: torch.dtype = torch.float32
+    ) -> None:
         self.parameters = {n: p for n, p in model.named_parameters() if p.requires_grad}
-        self.matrix_rate, self.rate = matrix_rate, rate
+        self.matrix_rate, self.rate, self.dtype = matrix_rate, rate, dtype
         looked_up = tables(model)
         self.matrices = [n for n, p in self.parameters.items() if p.ndim > 1 and n not in looked_up]
         self.others = [n for n in self.parameters if n not in self.matrices]
@@ -76,7 +78,7 @@ class Optimizer:
                 updates.append(grad.lerp(m, MOMENTUM))
             rows, columns = updates[0].shape[-2:]
             size = self.matrix_rate * scale * 0.2 * max(rows, columns) ** 0.5
-            for n, u in zip(names, orthogonal(torch.stack(updates)).unbind()):
+            for n, u in zip(names, orthogonal(torch.stack(updates), dtype=self.dtype).unbind()):
                 self.parameters[n].mul_(1 - DECAY * self.matrix_rate * scale).add_(u, alpha=-size)
         for n in self.others:
             p, m, v, grad = self.parameters[n], self.state[f"m.{n}"], self.state[f"v.{n}"], self._gradient(n)

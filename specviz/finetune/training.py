@@ -29,6 +29,7 @@ from specviz.files import read_json, write_text
 from specviz.finetune.answers import AnswerOptions, Answers, answer
 from specviz.finetune.checkpoint import rate_at, read_checkpoint, write_checkpoint
 from specviz.finetune.optimizer import Optimizer
+from specviz.models.devices import has_bfloat16
 from specviz.models.loading import find
 from specviz.models.schema import Card
 
@@ -348,7 +349,7 @@ def kinds_table(pairs: Sequence[Pair], runs: Sequence[Sequence[int]]) -> list[st
 
 def learn(
     net: torch.nn.Module,
-    optimizer: Optimizer,
+    others: float,
     loss: Callable[[list[Pair]], tuple[torch.Tensor, torch.Tensor]],
     pairs: Sequence[Pair],
     partial: Path,
@@ -357,8 +358,13 @@ def learn(
 ) -> Curve:
     """Train `net` in place on the answers, going on from the checkpoint in `partial` if there is one.
 
+    Where the device has instructions for bfloat16, products are computed in it; weights, their gradients and
+    the momentum stay in float32.
+
     Parameters
     ----------
+    others : float
+        The peak rate of what is no matrix, as a share of the settings' rate.
     loss : callable
         Of a batch: what the gradient is of, and what is shown.
     settings : Settings
@@ -369,6 +375,10 @@ def learn(
     batch, say = settings.batch, settings.say
     each = -(-len(pairs) // batch)
     updates = max(1, round(settings.epochs * each))
+    device = next(net.parameters()).device
+    half = has_bfloat16(device)
+    dtype = torch.bfloat16 if half else torch.float32
+    optimizer = Optimizer(net, settings.rate, others * settings.rate, dtype)
     done, file = 0, partial / CHECKPOINT
     curve = Curve(updates=[], seconds=[], loss=[])
     if file.exists():
@@ -385,7 +395,6 @@ def learn(
     here, before = done, curve["seconds"][-1] if curve["seconds"] else 0.0
     running = None
     net.train()
-    device = next(net.parameters()).device
     drawing = [device] if device.type == "cuda" else []
     sizes = list(map(size, pairs))
     epoch, order = -1, [[0]]
@@ -395,7 +404,8 @@ def learn(
             order = batches(sizes, batch, f"{settings.seed}:{epoch}")
         with torch.random.fork_rng(drawing):  # dropout and noise are the update's own, resumed or not
             torch.manual_seed(random.Random(f"{settings.seed}:{done}:draws").getrandbits(63))
-            total, shown = loss([pairs[i] for i in order[done % each]])
+            with torch.autocast(device.type, torch.bfloat16, enabled=half):
+                total, shown = loss([pairs[i] for i in order[done % each]])
             total.backward()
         optimizer.step(rate_at(done / updates))
         done += 1

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from functools import cache
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -18,6 +17,7 @@ import torch
 from specviz.draft import Draft
 from specviz.errors import ModelError
 from specviz.models import kernels, ordered
+from specviz.models.devices import has_bfloat16
 from specviz.models.layers import Lines
 from specviz.models.llama import Llama, describes, groups
 
@@ -116,7 +116,7 @@ def convert(net: PreTrainedModel) -> PreTrainedModel:
     That is bfloat16 where the processor computes in it, the model is large and of the Llama family, and its
     products take less time so; else float32.
     """
-    if large(net) and _native() and describes(net) and _format(net) != net.dtype:
+    if large(net) and has_bfloat16(net.device) and describes(net) and _format(net) != net.dtype:
         weights: torch.nn.Module = net  # transformers' own `to` has no types
         weights.to(torch.bfloat16)
     return net
@@ -206,12 +206,6 @@ def large(net: torch.nn.Module) -> bool:
     """Whether a model lies on the CPU and its parameters do not fit into a cache."""
     on_cpu = [p for p in net.parameters() if p.device.type == "cpu"]
     return sum(p.numel() * p.element_size() for p in on_cpu) > kernels.SAMPLE
-
-
-@cache
-def _native() -> bool:
-    """Whether the processor has instructions for bfloat16."""
-    return any(has is True for name, has in torch.cpu.get_capabilities().items() if "bf16" in name)
 
 
 def _settles(net: PreTrainedModel, dtype: torch.dtype) -> bool:

@@ -1,7 +1,8 @@
-"""Host values on their way to a device."""
+"""Devices: host values on their way to one, and what it computes in."""
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -18,3 +19,14 @@ def send(values: Any, device: torch.device, dtype: torch.dtype | None = None) ->
     import torch
 
     return torch.as_tensor(values, dtype=dtype).to(device, non_blocking=device.type == "cuda")
+
+
+@cache
+def has_bfloat16(device: torch.device) -> bool:
+    """Whether a device has instructions for bfloat16."""
+    import torch
+
+    if device.type == "cuda":
+        return torch.cuda.get_device_capability(device) >= (8, 0)
+    features = torch.cpu.get_capabilities() if device.type == "cpu" else {}
+    return any(has is True for name, has in features.items() if "bf16" in name)

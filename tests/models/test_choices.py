@@ -75,7 +75,7 @@ def faster(monkeypatch, dtype):
         time = 1.0 if matrices[0][0].dtype == dtype else 2.0
         return {layout: {n: [time, time] for n in rows} for layout in layouts}
 
-    monkeypatch.setattr(choices, "_native", lambda: True)
+    monkeypatch.setattr(choices, "has_bfloat16", lambda device: True)
     monkeypatch.setattr(kernels, "measure", measure)
 
 
@@ -106,6 +106,6 @@ def test_float32_stays_where_it_is_faster_or_the_processor_has_nothing_else(monk
     faster(monkeypatch, torch.float32)
     assert sv.load("town", invariant=False).dtype == torch.float32
     faster(monkeypatch, torch.bfloat16)
-    monkeypatch.setattr(choices, "_native", lambda: False)
+    monkeypatch.setattr(choices, "has_bfloat16", lambda device: False)
     assert sv.load("town", invariant=False).dtype == torch.float32
     assert sv.load("town-t5").dtype == torch.float32
