@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
 Say = Callable[[str], None]
 HELD_OUT = 10  # every tenth prompt is kept from what learns, to measure by
+MEASURED = 400  # of the answers that are kept apart: more take longer than a short training
 CHECKPOINT = "checkpoint.safetensors"
 CURVE = "curve.json"
 SCORES = "scores.json"
@@ -261,11 +262,11 @@ def pairs_of(answers: Answers, drawn: bool | None = None) -> list[Pair]:
 
 
 def parted(pairs: Sequence[Pair]) -> tuple[list[Pair], list[Pair]]:
-    """What is learnt, and what is held out: every tenth prompt's answers, and at least the last's."""
+    """What is learnt, and what is measured by: of every tenth prompt, and at least the last, 400 answers."""
     last = max(pair.number for pair in pairs)
     apart = {n for n in range(last + 1) if n % HELD_OUT == HELD_OUT - 1} or {last}
     held = [pair for pair in pairs if pair.number in apart]
-    return [pair for pair in pairs if pair.number not in apart], held
+    return [pair for pair in pairs if pair.number not in apart], held[:MEASURED]
 
 
 def count(pairs: Sequence[Pair]) -> int:
