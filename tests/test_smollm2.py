@@ -56,6 +56,19 @@ def test_its_drafters_are_known_by_each_of_its_names(smollm2) -> None:
     assert default_drafts("smollm") == {}
 
 
+@pytest.mark.parametrize("draft", sorted(name for name in bundled() if name.startswith("smollm2-")))
+def test_its_drafters_draft_its_text(smollm2, draft) -> None:
+    method = next(
+        name
+        for name, what in (("eagle", "eagle"), ("blockwise", "heads"), ("speculative", "draft"))
+        if what in draft
+    )
+    plain = specviz.generate(smollm2, PROMPTS[1:2], "autoregressive", max_new_tokens=24)
+    trace = specviz.generate(smollm2, PROMPTS[1:2], method, draft=draft, max_new_tokens=24)
+    assert texts(trace) == texts(plain)
+    assert trace.summary()["tau"][0] > 1.2
+
+
 def test_torch_and_llama_cpp_read_the_same_weights(smollm2) -> None:
     """The engines round differently (llama.cpp multiplies 4-bit weights by 8-bit activations), no more."""
     pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed")

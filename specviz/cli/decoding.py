@@ -101,6 +101,8 @@ def demo(
         from specviz.measure import demo as demonstration
 
         target, drafts = loaded(model, draft, device, dtype, None)
+    # A large model's own drafters are shown by a few methods: all of them take many minutes.
+    names = None if toy or draft else demonstration.UNTRAINED + demonstration.TRAINED
     traces = out / demonstration.TRACES
     try:
         with progress() as tick:
@@ -114,7 +116,8 @@ def demo(
                 force=force,
                 count=threads,
                 path=path if device == "cpu" else None,  # where the other engine computes
-                practice=() if drafts else suite("demo-calibration"),
+                practice=suite("demo-calibration"),
+                names=names,
                 tick=tick,
             )
     except KeyboardInterrupt:

@@ -25,6 +25,8 @@ from specviz.trace.files import partial_of
 PAGE, TRACES = "demo.html", "traces"
 # What a model without drafters is shown with: exact, and nothing has to be trained.
 UNTRAINED = [BASELINE, "prompt_lookup", "lookahead", "spectra", "token_recycling", "unispec"]
+# What the drafters that were trained for a model are shown by.
+TRAINED = ["speculative", "eagle", "blockwise", "bild"]
 SIZED = "unispec"  # whose draft size is calibrated
 SIZES = (2, 4, 5, 8, 10)
 MEASURED = 2  # of the other prompts; the rest fill the method's memory before
@@ -105,6 +107,7 @@ def run(
     count: int | None = 1,
     path: Path | None = None,
     practice: Sequence[Entry] = (),
+    names: Sequence[str] | None = None,
     tick: Tick = lambda done, of, name: None,
 ) -> tuple[Report, Path]:
     """Decode a few prompts of each kind of work by several methods; write traces and a page.
@@ -113,7 +116,6 @@ def run(
     ----------
     model : Model
     drafts : list of Model
-        With them every method runs; without any those that need no training.
     entries : list of dict
         Prompts as `specviz.suites.read` gives them.
     out : Path
@@ -127,6 +129,9 @@ def run(
     practice : sequence of dict
         Other prompts, by which UniSpec's draft size is calibrated, where it was not before. Default: it runs
         with its own.
+    names : sequence of str, optional
+        Methods; those without a drafter that they need are left out. Default: with drafters every method,
+        without any those that need no training.
     tick : callable
         Told (done, of, label) after each text.
 
@@ -140,13 +145,14 @@ def run(
     KeyboardInterrupt
         After Ctrl-C; every trace so far is kept.
     """
-    entrants = timing.lineup(drafts, None if drafts else UNTRAINED)
+    few = names or (None if drafts else UNTRAINED)
+    entrants = timing.lineup(drafts, list(few) if few else None)
     if not any(e.method == BASELINE for e in entrants):
         raise PromptError(f"the method {BASELINE} is not installed, and speedups are measured against it")
     files = plan(out, entrants, force)
     chosen, brief = pick(entries, each), min(WARM_UP, max_new_tokens)
     with timing.threads(count), ExitStack() as stack:
-        parameters, remarks = ({}, []) if drafts else sizes(model, practice, tick)
+        parameters, remarks = sizes(model, practice, tick) if few else ({}, [])
         engines, missing = other_engines(path)
         runs: dict[str, Run] = {}
         stack.enter_context(timing.closing(runs))
