@@ -16,6 +16,7 @@ PROMPTS = [
     "What is the capital of France? Answer in one sentence.",
     "Repeat this sentence twice: The ferry leaves the old harbour at seven and comes back at nine.",
     "Write a Python function that adds two numbers, with a docstring.",
+    "Explain why the sky is blue, in a short paragraph.",
 ]
 
 
@@ -63,10 +64,11 @@ def test_its_drafters_draft_its_text(smollm2, draft) -> None:
         for name, what in (("eagle", "eagle"), ("blockwise", "heads"), ("speculative", "draft"))
         if what in draft
     )
-    plain = specviz.generate(smollm2, PROMPTS[1:2], "autoregressive", max_new_tokens=24)
-    trace = specviz.generate(smollm2, PROMPTS[1:2], method, draft=draft, max_new_tokens=24)
+    options = {"max_new_tokens": 32}
+    plain = specviz.generate(smollm2, PROMPTS, "autoregressive", **options)
+    trace = specviz.generate(smollm2, PROMPTS, method, draft=draft, **options)
     assert texts(trace) == texts(plain)
-    assert trace.summary()["tau"][0] > 1.2
+    assert trace.summary()["tau"][0] > 1.15  # from 1.22 with the heads to 2.20 with EAGLE, when they were trained
 
 
 def test_torch_and_llama_cpp_read_the_same_weights(smollm2) -> None:

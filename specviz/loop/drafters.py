@@ -100,7 +100,8 @@ def choose_drafter(
     Raises
     ------
     ParameterError
-        If it needs one, none was given, and none is bundled with the target.
+        If it needs one, none was given, and none is bundled with the target; or if the method was told to
+        draft longer blocks than it predicts. A default block is lowered to the longest one.
     ModelError
         If it is of another kind than the target.
     """
@@ -116,11 +117,20 @@ def choose_drafter(
     drafter = load_drafter(model, draft, device, dtype)
     if not method.suited([drafter]):
         raise ModelError(f"{method.name} drafts with {needed}; {drafter.name} is {drafter.kind}")
-    block = getattr(method, method.block_length_param) if method.block_length_param else 1
-    most = getattr(drafter, "most", block)
-    if block > most:
-        raise ParameterError(
-            f"{method.name} asks for blocks of {block} tokens, and {drafter.name} has {drafter.kind} for "
-            f"{most}: set {method.block_length_param} to at most that"
-        )
+    _fit_block(method, drafter)
     return drafter
+
+
+def _fit_block(method: Method, drafter: Model) -> None:
+    """Lower a method's default block to the longest one that the drafter predicts; refuse a chosen one."""
+    name = method.block_length_param
+    longest = getattr(drafter, "most", None)
+    if not name or longest is None or getattr(method, name) <= longest:
+        return
+    if name in method.chosen:
+        raise ParameterError(
+            f"{method.name} asks for blocks of {getattr(method, name)} tokens, and {drafter.name} has "
+            f"{drafter.kind} for {longest}: set {name} to at most that"
+        )
+    fitted = type(method)(**method.values | {name: longest})  # checks it against the other parameters
+    setattr(method, name, getattr(fitted, name))

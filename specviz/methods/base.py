@@ -196,6 +196,7 @@ class Method(Hooks):
                 raise ParameterError(
                     f"{self.name} has no parameter {name!r}" + near(name, declared, "it has none")
                 )
+        self.chosen = frozenset(values)  # the others have their defaults
         for p in self.parameters:
             setattr(self, p.name, p.check(values.get(p.name, p.default)))
 

@@ -135,6 +135,8 @@ def test_what_is_refused(model) -> None:
     heads, slots = added.heads(model), added.slots(model)
     with pytest.raises(ParameterError, match=r"has heads for 7: set k to at most that"):
         specviz.generate(model, PROMPTS, "blockwise", draft=heads, k=8)
+    unset = specviz.generate(model, PROMPTS[:1], "blockwise", draft=heads, max_new_tokens=8)
+    assert unset.run["parameters"]["k"] == 7  # the default, 10, is lowered to what there is
     with pytest.raises(ParameterError, match="blockwise decodes greedily"):
         specviz.generate(model, PROMPTS, "blockwise", draft=heads, temperature=1.0)
     with pytest.raises(ParameterError, match=r"k must lie in \[1, 64\]"):
