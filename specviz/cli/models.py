@@ -102,7 +102,8 @@ def verify(
         print(f"No model is downloaded; there is {', '.join(downloads.DOWNLOADS)}.")
     for each in present if name is None else [name]:
         path = downloads.verify(each)
-        print(f"{each}: {path} is whole (SHA-256 {downloads.DOWNLOADS[each].sha256})")
+        digests = ", ".join(file.sha256 for file in downloads.DOWNLOADS[each].files)
+        print(f"{each}: {path} is whole (SHA-256 {digests})")
 
 
 @models_app.command()

@@ -34,7 +34,7 @@ def default_drafts(target: str) -> dict[str, str]:
         What `specviz.load` takes, or the name of a model that it gave.
     """
     name = target.removeprefix("gguf:").partition(" (")[0]
-    files = {Path(download.file).stem: each for each, download in DOWNLOADS.items()}
+    files = {download.path.stem: each for each, download in DOWNLOADS.items()}
     there = bundled()
     named = DEFAULT_DRAFT.get(files.get(name, name), {})
     return {what: draft for what, draft in named.items() if draft in there}

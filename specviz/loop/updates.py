@@ -1,7 +1,8 @@
 """One source that arrives in updates: at each its prompt is written anew, its output verified or rewritten.
 
 The prefix that two prompts share keeps its keys and values; everything after it is computed anew. That is
-exact: a row of the cache depends on nothing but the tokens up to it.
+exact: a row of the cache depends on nothing but the tokens up to it. An encoder-decoder keeps nothing: every
+state of its encoder depends on the whole source, and every row of its decoder's cache on those.
 """
 
 from __future__ import annotations
@@ -87,12 +88,14 @@ def continued(
     context: Context | None, target: Model, before: list[int], tokens: list[int], room: int
 ) -> tuple[Context, int]:
     """A context that holds the prefix of two prompts, and its length; a new one if they share nothing."""
-    reused = 0 if context is None else shared(before, tokens)
-    if context is not None and not reused:
-        context.close()
+    whole = target.kind == "encoder-decoder"  # its context takes a prompt whole, or not at all
+    reused = 0 if context is None or whole else shared(before, tokens)
     if context is None or not reused:
+        if context is not None:
+            context.close()
         context = target.open([tokens], room)
-    context.rewind(reused or 1)
+    if not whole:
+        context.rewind(reused or 1)
     return context, reused
 
 

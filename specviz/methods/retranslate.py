@@ -30,6 +30,8 @@ RULE = (
 # Table 5, and the prompt of the bundled translators. What follows the source is computed anew at each
 # update, whatever the cache holds; what precedes it, and the source's own shared words, is not.
 TEMPLATES = {
+    "plain": "{source}",
+    "task": "Translate into {target_language}: {source}",
     "town": "<s><|user|>Translate into {target_language}: {source}<|end|><|assistant|>",
     "tower": (
         f"<start_of_turn>user\n{RULE}\n"
@@ -58,7 +60,8 @@ class Retranslate(StreamMethod):
         ),
         Parameter(
             "template", "town",
-            meaning="The prompt: town, tower or qwen3 (Table 5), or a text with {source} in it.",
+            meaning="The prompt: town, tower or qwen3 (Table 5), task, plain (the source alone), or a text with "
+            "{source} in it. Encoder-decoders have their own unless one is named.",
         ),
         Parameter("source_language", "English", meaning="What the template calls the source's language."),
         Parameter("target_language", "German", meaning="What the template calls the output's language."),
@@ -97,11 +100,11 @@ class Retranslate(StreamMethod):
                 raise ParameterError(f"{slot} is empty: name a language, as the model's prompt would")
 
     def prepare(self, target: Model) -> None:
-        if target.kind != "causal":
-            raise ModelError(
-                f"{self.name} goes on from the part of a prompt that has not changed, and {target.name} is "
-                f"an {target.kind}, which reads every source anew: use a causal model"
-            )
+        if target.kind not in ("causal", "encoder-decoder"):
+            raise ModelError(f"{self.name} needs a model that writes from left to right, and {target.name} is a "
+                             f"{target.kind} model")  # fmt: skip
+        if target.kind == "encoder-decoder" and "template" not in self.chosen:
+            self.template = getattr(target, "template", "task")
 
     def wording(self) -> tuple[str, str]:
         """The prompt before and after the source, languages filled in."""

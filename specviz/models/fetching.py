@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
     from transformers.distributed import DistributedConfig
 
+    from specviz.models.bergamot.model import Bergamot
     from specviz.models.protocols import AnyTokenizer, Net, Settings, Spec
 
 TESTED = ("llama", "mistral", "qwen2", "qwen3", "gemma", "gpt2")  # families whose scores our tests compare
@@ -126,6 +127,18 @@ def from_gguf(
     from specviz.models.gguf.reading import load_gguf
 
     return load_gguf(path, _device(device), _dtype(dtype), name, kernels, fastest=dtype == AUTO)
+
+
+def from_bergamot(
+    folder: Path, device: str | torch.device, dtype: str | torch.dtype, name: str, kernels: str | None
+) -> Bergamot:
+    """The translator in a folder, its weights multiplied out."""
+    from specviz.models.bergamot.loading import load
+
+    number = _dtype("float32" if dtype == AUTO else dtype)
+    if not isinstance(number, torch.dtype):
+        raise ModelError(f"a Bergamot file stores eight bits: choose float32 or bfloat16, not {dtype!r}")
+    return load(folder, _device(device), number, name, kernels)
 
 
 def fetch_split(text: str, dtype: str | torch.dtype, tokenizer: Words, revision: str | None) -> Model:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from specviz.models.protocols import Spec
 
 GGUF = "gguf:"
+BERGAMOT = "bergamot:"
 VARIABLE = "SPECVIZ_INVARIANT"
 BACKENDS = ("torch", "llama.cpp")
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")  # owner and name, as on the hub
@@ -50,10 +51,12 @@ def find(text: str) -> Path | None:
         If there is none, it holds no model that can be read, or it is not downloaded yet.
     """
     if (name := text.removeprefix(GGUF)) in DOWNLOADS:
-        require(name)
-        return None
+        path = require(name)
+        return path if DOWNLOADS[name].in_folder else None
     if text.startswith(("hf:", GGUF)):
         return None
+    if text.startswith(BERGAMOT):
+        return _bergamot(text)
     path = bundled().get(text, Path(text).expanduser())
     _check_folder(text, path)
     return path
@@ -83,8 +86,9 @@ def load(
     spec : str, Path, PreTrainedModel or Model
         A bundled name, a downloaded one (``smollm2``, see ``specviz models get``), a folder in transformers'
         format or as LLaDA and Dream are published, ``hf:<id>`` of such a folder, ``gguf:`` and a GGUF file (a
-        path, or the name of a bundled or downloaded one) that llama.cpp runs, or a model in memory (which
-        keeps its device and dtype unless they are given).
+        path, or the name of a bundled or downloaded one) that llama.cpp runs, ``bergamot:`` and a folder with
+        a Marian binary and its tokenizer (or a downloaded pair of languages, ``bergamot:en-pt``), or a model
+        in memory (which keeps its device and dtype unless they are given).
     device : str, default ``cpu``
         ``cpu``, ``cuda``, ``cuda:1`` or ``mps``. A GGUF file takes it as ``gpu_layers``: none of them for
         ``cpu``, else all.
@@ -143,6 +147,15 @@ def load(
     elif isinstance(spec, str) and _is_gguf(spec):
         _drop("a GGUF file brings its own {0}: drop {0}={1!r}", tokenizer=tokenizer, revision=revision)
         model = _gguf(spec, backend, device, dtype, threads, gpu_layers, context, kernels)
+    elif isinstance(spec, str) and _is_bergamot(spec):
+        _drop(
+            "a Bergamot translator brings its own {0}: drop {0}={1!r}",
+            tokenizer=tokenizer, revision=revision, threads=threads, gpu_layers=gpu_layers, context=context,
+        )  # fmt: skip
+        from specviz.models import fetching
+
+        name = spec.removeprefix(BERGAMOT)
+        model = fetching.from_bergamot(_bergamot(spec), device or "cpu", dtype or "float32", name, kernels)
     else:
         _drop(
             "{0} is a GGUF file's (gguf:PATH): drop {0}={1!r}",
@@ -185,7 +198,20 @@ def _format(dtype: str | torch.dtype | None, kernels: str | None) -> str | torch
 
 
 def _is_gguf(spec: str) -> bool:
-    return spec.startswith(GGUF) or spec in DOWNLOADS
+    return spec.startswith(GGUF) or (spec in DOWNLOADS and DOWNLOADS[spec].is_gguf)
+
+
+def _is_bergamot(spec: str) -> bool:
+    return spec.startswith(BERGAMOT) or (spec in DOWNLOADS and not DOWNLOADS[spec].is_gguf)
+
+
+def _bergamot(spec: str) -> Path:
+    """The folder of a translator: downloaded under that name or pair of languages, or the user's own."""
+    text = spec.removeprefix(BERGAMOT)
+    for name in (text, f"bergamot-{text}"):
+        if name in DOWNLOADS and not DOWNLOADS[name].is_gguf:
+            return require(name)
+    return Path(text).expanduser()
 
 
 def _drop(message: str, **options: object) -> None:

@@ -50,9 +50,19 @@ class Template:
         self.around = head, tail
         self.before = self._ids(parts[0][:-1])
         self.after = self._ids(["", *parts[1][1:]])
+        if self.text.source:  # an encoder reads a whole text, with all that its tokenizer adds to one
+            first, last = self._frame()
+            self.before, self.after = [*first, *self.before], [*self.after, *last]
+            return
         begin = self.text.begin
         if begin is not None and self.before[:1] != [begin]:
             self.before = [begin, *self.before]
+
+    def _frame(self) -> tuple[list[int], list[int]]:
+        """What the tokenizer puts before a text and after it."""
+        word, whole = self.text.plain("a"), self.text.encode("a")
+        start = next(i for i in range(len(whole)) if whole[i : i + len(word)] == word)
+        return whole[:start], whole[start + len(word) :]
 
     def _ids(self, parts: list[str]) -> list[int]:
         ids: list[int] = []

@@ -28,4 +28,4 @@ def ggufs() -> dict[str, Path]:
         files = {path.stem: path for path in sorted(folder("gguf").glob("*.gguf"))}
     except SpecvizError:
         files = {}
-    return files | {name: path for name in DOWNLOADS if (path := local_path(name))}
+    return files | {n: path for n, each in DOWNLOADS.items() if each.is_gguf and (path := local_path(n))}

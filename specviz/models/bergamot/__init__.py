@@ -1,0 +1,1 @@
+"""Bergamot's translators: Marian binaries with a recurrent decoder, run on torch."""

@@ -1,0 +1,119 @@
+"""Reads a Marian binary file: named matrices, some in eight bits, and the configuration that it carries.
+
+The layout, in little endian: the version (1) and the number of items; of each item the bytes of its name, its
+type, its dimensions and its bytes; then all names, all shapes, padding, and the data. Marian's own source
+calls this the binary format (``src/common/binary.cpp``); eight-bit matrices are those of intgemm.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from pathlib import Path
+
+import numpy as np
+import torch
+import yaml
+
+from specviz.errors import ModelError
+from specviz.models.protocols import Settings
+
+VERSION = 1
+CONFIG = "special:model.yml"
+FLOAT32, INT8, INTGEMM8 = 0x0404, 0x0101, 0x4101
+TYPES = {FLOAT32: "float32", INT8: "int8", INTGEMM8: "eight bits of intgemm"}
+MOST_ITEMS = 100_000
+TABLE = "Wemb"  # the embeddings, whose rows are read one by one: they lie as they are, not transposed
+
+
+@dataclass(frozen=True)
+class MarianFile:
+    """The contents of a Marian binary file.
+
+    Attributes
+    ----------
+    config : dict
+        What the file says of the model's shape.
+    tensors : dict of str to tensor
+        Float32: vectors [n], and matrices [out, in] but for the embeddings [tokens, width].
+    """
+
+    config: Settings
+    tensors: dict[str, torch.Tensor]
+
+
+def read(path: Path) -> MarianFile:
+    """Read a file; what was stored in eight bits is multiplied out.
+
+    Parameters
+    ----------
+    path : Path
+
+    Raises
+    ------
+    ModelError
+        If there is no such file, it is no Marian binary, it is truncated, or it holds a type that is not read.
+    """
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise ModelError(f"cannot read {path}: {error.strerror or error}") from None
+    try:
+        return _parsed(data, path)
+    except (struct.error, UnicodeDecodeError, ValueError):
+        raise ModelError(f"{path} is no Marian binary file, or it is truncated") from None
+
+
+def _parsed(data: bytes, path: Path) -> MarianFile:
+    version, count = struct.unpack_from("<QQ", data)
+    if version != VERSION or not 0 < count <= MOST_ITEMS:
+        raise ModelError(f"{path} is no Marian binary file of version {VERSION}")
+    headers = [struct.unpack_from("<QQQQ", data, 16 + 32 * i) for i in range(count)]
+    at = 16 + 32 * count
+    ends = list(accumulate((name for name, *_ in headers), initial=at))
+    names = [data[start : end - 1].decode() for start, end in pairwise(ends)]
+    at = ends[-1]
+    shapes: list[tuple[int, ...]] = []
+    for _, _, dimensions, _ in headers:
+        shapes.append(struct.unpack_from(f"<{dimensions}i", data, at))
+        at += 4 * dimensions
+    (padding,) = struct.unpack_from("<Q", data, at)
+    ends = list(accumulate((size for *_, size in headers), initial=at + 8 + padding))
+    if ends[-1] > len(data):
+        raise ModelError(f"{path} is truncated: it has {len(data):,} of {ends[-1]:,} bytes")
+    tensors: dict[str, torch.Tensor] = {}
+    config: Settings = {}
+    for name, (_, kind, *_), shape, (start, end) in zip(names, headers, shapes, pairwise(ends)):
+        if kind not in TYPES:
+            raise ModelError(
+                f"{path} holds {name} in a type that is not read ({kind:#x}): there is "
+                + ", ".join(TYPES.values())
+            )
+        if name == CONFIG:
+            config = _config(data[start:end], path)
+        elif kind == FLOAT32:
+            values = np.frombuffer(data[start:end], "<f4", math.prod(shape))
+            tensors[name] = torch.from_numpy(values.astype(np.float32))
+        elif kind == INTGEMM8:
+            tensors[name] = _multiplied(data[start:end], name, shape)
+    return MarianFile(config, tensors)
+
+
+def _multiplied(data: bytes, name: str, shape: tuple[int, ...]) -> torch.Tensor:
+    """A matrix of eight-bit numbers, after which its scale lies: the numbers are weights times that."""
+    count = math.prod(shape)
+    (scale,) = struct.unpack_from("<f", data, count)
+    values = torch.from_numpy(np.frombuffer(data, np.int8, count).astype(np.float32)) / scale
+    return values.view(shape) if name == TABLE else values.view(*reversed(shape))
+
+
+def _config(data: bytes, path: Path) -> Settings:
+    try:
+        config = yaml.safe_load(data.rstrip(b"\0").decode())
+    except yaml.YAMLError:
+        config = None
+    if not isinstance(config, dict):
+        raise ModelError(f"{path} is damaged: its {CONFIG} is no list of settings")
+    return config

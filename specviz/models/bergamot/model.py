@@ -1,0 +1,225 @@
+"""A Bergamot translator that is ready to run: the face of `EncoderDecoder`, over a recurrent decoder.
+
+The decoder keeps no keys and values of its text. It keeps its state after each token, in the slots where
+others keep those: rolling back chooses an earlier state, and costs nothing. A pass reads a chain of tokens. A
+tree would need a state for each branch, taken up where its parent's ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+import torch.nn.functional as F
+
+from specviz.draft import Draft
+from specviz.errors import ModelError
+from specviz.models import geometry
+from specviz.models import kernels as layouts
+from specviz.models.bergamot import net as modules
+from specviz.models.context import Exit, Pass, PassInput, StorageShape, Store
+from specviz.models.encoder_decoder import EncoderDecoder
+from specviz.models.encoder_decoder_context import Encoder, EncoderDecoderContext
+from specviz.models.layers import Decoder, Function, Lines, PlainFunction
+from specviz.models.torch_model import TorchModel
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+    from specviz.models.protocols import Net, Positions
+
+HALVES = 2  # a state lies in the storage as a key and a value would
+
+
+class Layer(NamedTuple):
+    """A layer's norms and products."""
+
+    norms: tuple[Function, Function, Function]
+    gates: Lines  # of the recurrence: forget, candidate
+    q: Lines
+    c: Lines
+    wide: Lines
+    down: Lines
+
+
+class RecurrentDecoder(Decoder):
+    """A pass of the decoder over a chain of tokens, as a plain function over the modules' weights."""
+
+    def __init__(self, net: Net, layers: int, layout: str) -> None:
+        PlainFunction.__init__(self, net)
+        config, blocks = net.config, net.decoder.layers[:layers]
+        self.size, self.heads = config.d_model, config.decoder_attention_heads
+        self.dim = self.size // self.heads
+        crossed = [part for b in blocks for part in (b.encoder_attn.k_proj, b.encoder_attn.v_proj)]
+        self.crossed = Lines(*crossed, layout=layout)
+        each = groups(net)
+        self.weights = [
+            Layer(
+                tuple(map(_norm, (b.rnn_norm, b.encoder_norm, b.ffn.norm))),
+                *(Lines(*next(each), layout=layout) for _ in range(5)),
+            )
+            for b in blocks
+        ]
+        self.embedding = net.get_input_embeddings().weight.detach()
+        self.places = modules.places(config.max_position_embeddings, self.embedding)
+        self.head = Lines(net.lm_head, layout=layout)
+
+    def embed(self, ids: torch.Tensor, positions: Positions) -> torch.Tensor:
+        """Tokens and their places; nothing precedes the first token, so the start is zeros."""
+        places = self.places[positions]
+        x = F.embedding(ids, self.embedding) * self.size**0.5
+        if not isinstance(positions, slice):
+            x = x * (positions > 0)[..., None]
+        elif positions.start == 0:
+            x[:, 0] = 0
+        return x + places
+
+    def layer(
+        self, i: int, x: torch.Tensor, rows: int, mask: torch.Tensor | bool | None, store: Store
+    ) -> torch.Tensor:
+        """Each part ends with its norm."""
+        (first, second, third), gates, q, c, wide, down = self.weights[i]
+        x = first(self.recur(i, gates(x), rows, store) + x)
+        x = second(c.add(self.attend_source(i, q(x), rows, store), x))
+        return third(down.add(torch.relu_(wide(x)), x))
+
+    def recur(self, i: int, y: torch.Tensor, rows: int, store: Store) -> torch.Tensor:
+        """The recurrence's outputs [rows * n, size], of forget gates and candidates side by side in `y`.
+
+        One fused kernel a token: the same order, and so the same bits, as token by token. Sums of logarithms
+        would do without the loop, with other bits and, for a draft's few tokens, more time.
+        """
+        forget, new = y.view(rows, -1, 2 * self.size).split(self.size, 2)
+        forget = torch.sigmoid(forget)
+        new = new * (1 - forget)
+        state, padding = self.before(i, rows, store)
+        if padding is not None:  # on the left, through which the state goes unchanged
+            forget, new = forget.masked_fill(padding, 1.0), new.masked_fill(padding, 0.0)
+        states = torch.empty_like(new)
+        for t in range(new.shape[1]):
+            state = torch.addcmul(new[:, t], forget[:, t], state, out=states[:, t])
+        store.write_both(i, self.split(states))
+        return torch.relu(states).view(-1, self.size)
+
+    def before(self, i: int, rows: int, store: Store) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """The state before a pass's first token [rows, size], and where its columns are padding."""
+        kept = store.data[i] if store.rows is None else store.data[i][:, store.rows]  # [2, rows, heads, slots, dim]
+        if store.slots is None:
+            start = store.start
+            if start == 0:
+                return kept.new_zeros(rows, self.size), None
+            return kept[:, :, :, start - 1].transpose(0, 1).reshape(rows, self.size), None
+        slots = store.slots
+        width = slots.shape[1]
+        beside = slots[:, -1:] - torch.arange(width - 1, -1, -1, device=slots.device)  # as if nothing were padded
+        padding = slots != beside
+        first = torch.where(padding, slots[:, -1:], slots).amin(1)  # slot of the row's first token
+        index = (first - 1).clamp(min=0).view(1, rows, 1, 1, 1).expand(2, -1, kept.shape[2], 1, kept.shape[4])
+        state = kept.gather(3, index)[:, :, :, 0].transpose(0, 1).reshape(rows, self.size)
+        return state * (first > 0)[:, None], padding[..., None]
+
+    def split(self, states: torch.Tensor) -> torch.Tensor:
+        """States [rows, n, size] as the storage holds them, [2, rows, heads, n, dim]."""
+        rows, n, _ = states.shape
+        return states.view(rows, n, HALVES, -1, self.dim).permute(2, 0, 3, 1, 4)
+
+    def final(self, x: torch.Tensor) -> torch.Tensor:
+        """States as they are: each layer ends with its norm."""
+        return x
+
+    def logits(self, last: torch.Tensor) -> torch.Tensor:
+        """Scores of final states [tokens, size]."""
+        return self.head(last)
+
+
+class BergamotContext(EncoderDecoderContext):
+    """As `EncoderDecoderContext`, for drafts that are chains."""
+
+    def forward(
+        self, drafts: Draft | Sequence[Draft], hidden: Sequence[int] = (), rows: Sequence[int] | None = None,
+        leave: Callable[[Exit], bool] | None = None,
+    ) -> Pass:  # fmt: skip
+        """As `Context.forward`.
+
+        Raises
+        ------
+        ModelError
+            If a draft branches.
+        """
+        for draft in [drafts] if isinstance(drafts, Draft) else drafts:
+            if len(draft) and not draft.is_chain:
+                raise ModelError(TREES.format(self.model.name))
+        return super().forward(drafts, hidden, rows, leave)
+
+
+TREES = (
+    "{0} has a recurrent decoder, whose state runs along one text: it reads a chain, and a tree would need a "
+    "state for each branch; use a method that drafts chains (speculative, prompt_lookup, retranslate)"
+)
+
+
+class Bergamot(EncoderDecoder):
+    """A Bergamot translator behind the seam's verbs.
+
+    Parameters
+    ----------
+    net : Net
+        On its device, in its number format.
+    tokenizer : transformers tokenizer
+    name : str
+    kernels : str, optional
+        Of the decoder, as `Model` takes it.
+    """
+
+    trees = False
+    leaves = False
+    template = "plain"  # of re-translation: it was trained on sources alone
+
+    def __init__(
+        self, net: Net, tokenizer: PreTrainedTokenizerBase | None, name: str, kernels: str | None = None
+    ) -> None:
+        self.prefix = [net.config.decoder_start_token_id]
+        TorchModel.__init__(self, net, tokenizer, name, kernels, encoder=True)
+        self.encoder = Encoder(net)
+        self.layers = net.config.decoder_layers
+        self.decoder = self._laid()
+        self.geometry = None
+
+    def open(self, prompts: Sequence[Sequence[int]], room: int) -> BergamotContext:
+        """A context of `prompts`, not yet encoded; arguments and errors are those of `Model.open`."""
+        return BergamotContext(self, prompts, room)
+
+    def first(self, layers: int) -> EncoderDecoder:
+        """Refused: a layer's state would be missing where a text goes on."""
+        raise ModelError(f"{self.name} has a recurrent decoder, which runs all its layers: use another drafter")
+
+    def check_leaves(self) -> None:
+        """Refuse a pass that may leave early."""
+        self.first(1)
+
+    def shape(self, rows: int, slots: int) -> StorageShape:
+        """Arguments of the storage that a context of `rows` x `slots` written tokens needs."""
+        decoder = self.decoder
+        heads = decoder.size // HALVES // decoder.dim
+        return StorageShape(self.layers, rows, heads, slots, decoder.dim, self.dtype, self.device)
+
+    def _laid(self) -> RecurrentDecoder:
+        self.kernels = layouts.choose(self._kernels, self.net, groups(self.net))
+        return RecurrentDecoder(self.net, self.layers, self.kernels)
+
+
+def groups(net: Net) -> Iterator[tuple[torch.nn.Linear, ...]]:
+    """The decoder's linear layers, layer by layer; those that read the same input together."""
+    for layer in net.decoder.layers:
+        yield layer.rnn.forget, layer.rnn.candidate
+        yield from ((layer.encoder_attn.q_proj,), (layer.encoder_attn.out_proj,))
+        yield from ((layer.ffn.fc1,), (layer.ffn.fc2,))
+
+
+def _norm(module: torch.nn.LayerNorm) -> Function:
+    return partial(
+        F.layer_norm, normalized_shape=module.normalized_shape, weight=module.weight.detach(),
+        bias=module.bias.detach(), eps=module.eps,
+    )  # fmt: skip
