@@ -68,7 +68,7 @@ def test_its_drafters_draft_its_text(smollm2, draft) -> None:
     plain = specviz.generate(smollm2, PROMPTS, "autoregressive", **options)
     trace = specviz.generate(smollm2, PROMPTS, method, draft=draft, **options)
     assert texts(trace) == texts(plain)
-    assert trace.summary()["tau"][0] > 1.15  # from 1.22 with the heads to 2.20 with EAGLE, when they were trained
+    assert trace.summary()["tau"][0] > 1.15  # 1.22 with the heads, 2.20 with EAGLE
 
 
 def test_torch_and_llama_cpp_read_the_same_weights(smollm2) -> None:

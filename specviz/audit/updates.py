@@ -52,6 +52,7 @@ class Updates(Subject):
     ) -> None:
         method = make()
         assert isinstance(method, StreamMethod)
+        method.prepare(target)
         template = Template(target, *method.wording())
         self.given, self.lost = given, -1
         self.places = [(i, j) for i, updates in enumerate(given) for j in range(len(updates))]
@@ -183,9 +184,10 @@ def default(target: Model) -> list[str]:
 
     A model without the marks of the bundled prompt continues the bare source.
     """
-    template = ""
+    template, method = "", Retranslate()
+    method.prepare(target)
     try:
-        Template(target, *Retranslate().wording())
+        Template(target, *method.wording())
     except ParameterError:
         template = ",template={source}"
     return [

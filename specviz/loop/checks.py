@@ -180,6 +180,15 @@ def check_writes(model: Model, method: Method) -> None:
     )
 
 
+def check_trees(model: Model, method: Method) -> None:
+    """Refuse a method whose drafts branch on a model that reads chains alone (`ParameterError`)."""
+    if method.trees and not getattr(model, "trees", True):
+        raise ParameterError(
+            f"{method.name} drafts trees, and {model.name} reads chains alone: its decoder is recurrent, and "
+            "each branch would need a state of its own; use speculative, prompt_lookup or retranslate"
+        )
+
+
 def check_hidden(model: Model, method: Method, drafter: Model | None) -> None:
     """Refuse a method that reads hidden states on a backend that gives none (`ParameterError`)."""
     if method.hidden_layers(drafter) and not getattr(model, "gives_hidden", True):
@@ -202,6 +211,7 @@ def check_served(model: Model, method: Method) -> None:
     method.drafter_of(model)
     if not method.needs_draft:
         check_hidden(model, method, None)
+    check_trees(model, method)
 
 
 def check_processors(model: Model) -> None:

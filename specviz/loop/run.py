@@ -142,6 +142,7 @@ class Run:
         self.model = load_if_needed(model, options.device, options.dtype, options.kernels)
         checks.check_alone(self.model)
         checks.check_writes(self.model, method)
+        checks.check_trees(self.model, method)
         self.ranks = holding(self.model)  # the processes that it is split over
         checks.check_ranks(self.ranks, method, self.prompts)
         self.drafter = choose_drafter(self.model, method, draft, options.device, options.dtype)

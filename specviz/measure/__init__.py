@@ -41,6 +41,7 @@ BENCHES: dict[str, str] = {
     "llamacpp": "this package on llama.cpp against llama-cpp-python's own decoding of the same file",
     "trees": "the training-free methods at equal draft size, cold and warm (bars: order of τ, speed)",
     "calibrate": "the calibrated draft size against trying every one (bars: 3 %, and 90 s)",
+    "streams": "re-translation of texts that arrive word by word: speed and flicker over the bias",
     "batches": "throughput and latency by batch size (bar: autoregressive at 8 is 3 times 1)",
     "passes": "what a pass over g tokens costs in units of a pass over one",
     "roofline": "what passes cost in FLOPs and bytes, and their time beside the machine's measured ceilings",

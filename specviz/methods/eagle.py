@@ -47,6 +47,7 @@ class Eagle(SampledTreeMethod):
     """A small layer reads what the target thinks, and goes on thinking by itself."""
 
     name = "eagle"
+    trees = True
     title = "EAGLE"
     paper = "Li et al. 2024, 2024, 2025"
     parameters = (

@@ -39,6 +39,7 @@ class Hooks:
     drafts_with: ClassVar[str] = "model"  # the kind of drafter that it needs: model, heads or eagle
     block_length_param: ClassVar[str] = ""  # the parameter that sets the longest block the drafter predicts
     size: ClassVar[str] = ""  # the parameter that sets the number of drafted nodes: see `SizedMethod`
+    trees: ClassVar[bool] = False  # whether its drafts branch
     canvas: ClassVar[bool] = False  # whether it writes masked canvases of a diffusion model, and only those
     streams: ClassVar[bool] = False  # whether it decodes sources that arrive in updates: see `StreamMethod`
     reads_prompt: ClassVar[bool] = False  # whether the prefill returns `hidden_layers` in `Session.states`

@@ -49,6 +49,7 @@ class Lookahead(Remembering):
     """The target guesses far ahead while it writes, and tries later what it guessed."""
 
     name = "lookahead"
+    trees = True
     title = "Lookahead"
     paper = "Fu et al. 2024"
     parameters: ClassVar[tuple[Parameter, ...]] = (

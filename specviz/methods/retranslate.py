@@ -60,8 +60,8 @@ class Retranslate(StreamMethod):
         ),
         Parameter(
             "template", "town",
-            meaning="The prompt: town, tower or qwen3 (Table 5), task, plain (the source alone), or a text with "
-            "{source} in it. Encoder-decoders have their own unless one is named.",
+            meaning="The prompt: town, tower or qwen3 (Table 5), task, plain (the source alone), or a text "
+            "with {source} in it. Encoder-decoders have their own unless one is named.",
         ),
         Parameter("source_language", "English", meaning="What the template calls the source's language."),
         Parameter("target_language", "German", meaning="What the template calls the output's language."),
@@ -101,8 +101,10 @@ class Retranslate(StreamMethod):
 
     def prepare(self, target: Model) -> None:
         if target.kind not in ("causal", "encoder-decoder"):
-            raise ModelError(f"{self.name} needs a model that writes from left to right, and {target.name} is a "
-                             f"{target.kind} model")  # fmt: skip
+            raise ModelError(
+                f"{self.name} needs a model that writes from left to right, and {target.name} is a "
+                f"{target.kind} model"
+            )
         if target.kind == "encoder-decoder" and "template" not in self.chosen:
             self.template = getattr(target, "template", "task")
 

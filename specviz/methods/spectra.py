@@ -38,6 +38,7 @@ class Spectra(Lookahead):
     """What the target guessed, what it has written, and what stands in a text beside it."""
 
     name = "spectra"
+    trees = True
     title = "SPECTRA"
     paper = "Le et al. 2025"
     parameters = (

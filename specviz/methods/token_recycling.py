@@ -28,6 +28,7 @@ class TokenRecycling(Remembering):
     """What the target thought of and did not write is kept, and tried when the same word comes again."""
 
     name = "token_recycling"
+    trees = True
     title = "Token Recycling"
     paper = "Luo et al. 2025"
     parameters = (

@@ -25,6 +25,7 @@ class UniSpec(Remembering):
     """The likeliest continuations, as the target itself rated them when it last met these words."""
 
     name = "unispec"
+    trees = True
     title = "UniSpec"
     paper = "Do et al."
     parameters = (*UNISPEC, KEEP)

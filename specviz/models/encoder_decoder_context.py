@@ -129,7 +129,7 @@ class Encoder:
             states = self.net(input_ids=send(ids, device), attention_mask=padding).last_hidden_state
             source = Source(prompts, states, decoder.cross(states), mask)
             self.encodings[key] = source
-        layers = len(decoder.weights)
+        layers = decoder.depth
         if len(source.pairs) < layers:
             source = Source(prompts, source.states, decoder.cross(source.states), source.mask)
             self.encodings[key] = source

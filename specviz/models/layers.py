@@ -289,6 +289,11 @@ class Decoder(PlainFunction):
             for each in norms
         ]
 
+    @property
+    def depth(self) -> int:
+        """How many layers there are."""
+        return len(self.weights)
+
     @abstractmethod
     def embed(self, ids: torch.Tensor, positions: Positions) -> torch.Tensor:
         """What the first layer reads, [rows, n, size]."""
@@ -312,7 +317,7 @@ class Decoder(PlainFunction):
         (rows, n), keep, hidden, leave = given.ids.shape, given.keep, given.hidden, given.leave
         x = self.embed(given.ids, given.positions)
         wanted = {0: x[:, -keep:]} if 0 in hidden else {}
-        x, depth = x.view(-1, self.size), len(self.weights)
+        x, depth = x.view(-1, self.size), self.depth
         for i in range(depth):
             entered = x
             x = self.layer(i, x, rows, given.mask, store)

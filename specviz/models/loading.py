@@ -154,8 +154,9 @@ def load(
         )  # fmt: skip
         from specviz.models import fetching
 
-        name = spec.removeprefix(BERGAMOT)
-        model = fetching.from_bergamot(_bergamot(spec), device or "cpu", dtype or "float32", name, kernels)
+        path = _bergamot(spec)
+        number = dtype or "float32"
+        model = fetching.from_bergamot(path, device or "cpu", number, path.resolve().name, kernels)
     else:
         _drop(
             "{0} is a GGUF file's (gguf:PATH): drop {0}={1!r}",

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from specviz.errors import ParameterError
+from specviz.measure.retranslation import Sources
 from specviz.streams import Stream, fixed_lag
 from specviz.suites.frozen import frozen, take
 
@@ -58,3 +59,9 @@ def streams(some: Sequence[Text], lag: int = LAG) -> list[Stream]:
         fixed_lag(each.source, lag, "en", id=f"{each.target}-{i:02d}", reference=each.reference)
         for i, each in enumerate(some)
     ]
+
+
+def bundled(target: str, n: int = 100) -> Sources:
+    """The first bundled texts of a language as what `specviz.measure.retranslation` decodes."""
+    made = texts(target, n)
+    return Sources(TARGETS[target], streams(made), [each.references for each in made])

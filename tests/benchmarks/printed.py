@@ -6,9 +6,9 @@ from functools import cache
 from typing import Any
 
 from specviz import published
+from specviz.measure.retranslation import RT
 from specviz.replays.recipes import ALIGNED, RECIPES, UNALIGNED
 from specviz.replays.replays import covers
-from specviz.replays.retranslation import RT
 
 MASKS = {"mask": "mask-k", "display": "display-only mask-k"}
 CURVES = {UNALIGNED: "BiLD (Unaligned)", ALIGNED: "BiLD (Aligned)"}

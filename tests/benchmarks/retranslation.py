@@ -9,11 +9,11 @@ from typing import Any
 from specviz import audit, metrics
 from specviz.measure.claims import Quality, ratio
 from specviz.measure.report import Estimate, Part, Report
+from specviz.measure.retranslation import METHOD, RT, Decoded, Setting, measure
 from specviz.measure.timing import quiet_clock, setting
 from specviz.methods import find
 from specviz.models.template import Template
-from specviz.replays.retranslation import METHOD, RT, Decoded, Setting, Sources, measure
-from specviz.replays.translations import TARGETS, streams, texts
+from specviz.replays.translations import TARGETS, bundled, streams, texts
 
 from . import late, printed
 from .claims import Claim, bars_of
@@ -142,7 +142,7 @@ def bench(
         first = len(parts)
         for code in languages:
             found, quality = measure(
-                model, Sources.bundled(code, number), chosen, rounds=rounds, max_new_tokens=max_new_tokens,
+                model, bundled(code, number), chosen, rounds=rounds, max_new_tokens=max_new_tokens,
                 template=template, tick=told,
             )  # fmt: skip
             whole[code] = found

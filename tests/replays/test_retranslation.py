@@ -19,10 +19,10 @@ from specviz.errors import ParameterError
 from specviz.measure import claims
 from specviz.measure.claims import Quality, ratio, resampled
 from specviz.measure.report import Bar, Estimate
+from specviz.measure.retranslation import RT, Follow
 from specviz.measure.timing import finish
 from specviz.models import load
 from specviz.replays import translations
-from specviz.replays.retranslation import RT, Follow
 
 
 @pytest.fixture(scope="module")

@@ -16,6 +16,7 @@ from specviz.models.bergamot.net import Config, Net
 from specviz.models.protocols import Settings
 
 TOKENIZER = "tokenizer.json"
+SOURCE = "Marian binary, 8-bit weights, dequantised; its own engine also computes in 8 bits"
 # Settings that another architecture has otherwise, which is then refused by name.
 EXPECTED: Settings = {
     "type": "transformer", "transformer-decoder-autoreg": "rnn", "dec-cell": "ssru",
@@ -28,7 +29,7 @@ EXPECTED: Settings = {
 PIECES = {"q": "q_proj", "k": "k_proj", "v": "v_proj", "o": "out_proj"}
 
 
-def load(folder: Path, device: str, dtype: torch.dtype, name: str, kernels: str | None) -> Bergamot:
+def load(folder: Path, device: torch.device, dtype: torch.dtype, name: str, kernels: str | None) -> Bergamot:
     """A translator from a folder that holds one Marian binary (``*.bin``) and a ``tokenizer.json``.
 
     Raises
@@ -39,7 +40,10 @@ def load(folder: Path, device: str, dtype: torch.dtype, name: str, kernels: str 
     file, words = _files(folder)
     contents = marian.read(file)
     net = build(contents, file).to(device, dtype)
-    return Bergamot(net.eval().requires_grad_(False), _tokenizer(words, net.config.vocab_size), name, kernels)
+    words_of = _tokenizer(words, net.config.vocab_size)
+    model = Bergamot(net.eval().requires_grad_(False), words_of, f"{name} (8-bit, dequantised)", kernels)
+    model.source, model.path = SOURCE, file
+    return model
 
 
 def _files(folder: Path) -> tuple[Path, Path]:
@@ -66,7 +70,7 @@ def build(contents: marian.MarianFile, path: Path) -> Net:
     for key, value in EXPECTED.items():
         if config.get(key) != value:
             raise ModelError(
-                f"{path} is of another architecture: its {key} is {config.get(key)!r}, and {value!r} is served"
+                f"{path} is of another architecture: its {key} is {config.get(key)!r}; {value!r} is served"
             )
     try:
         heads, inner = int(config["transformer-heads"]), int(config["transformer-dim-ffn"])
@@ -97,7 +101,13 @@ def build(contents: marian.MarianFile, path: Path) -> Net:
 
 
 def _check_sizes(shape: Config, sizes: list[int], path: Path) -> None:
-    counts = (shape.vocab_size, shape.d_model, shape.encoder_layers, shape.decoder_layers, shape.encoder_ffn_dim)
+    counts = (
+        shape.vocab_size,
+        shape.d_model,
+        shape.encoder_layers,
+        shape.decoder_layers,
+        shape.encoder_ffn_dim,
+    )
     if len(set(sizes)) != 1 or min(counts) < 1 or shape.d_model % max(1, shape.encoder_attention_heads):
         raise ModelError(f"{path} is damaged: its sizes do not fit together")
 

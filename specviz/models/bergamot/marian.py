@@ -54,7 +54,7 @@ def read(path: Path) -> MarianFile:
     Raises
     ------
     ModelError
-        If there is no such file, it is no Marian binary, it is truncated, or it holds a type that is not read.
+        If there is no such file, it is no Marian binary or a truncated one, or it holds an unknown type.
     """
     try:
         data = path.read_bytes()

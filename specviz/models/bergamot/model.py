@@ -16,10 +16,9 @@ import torch.nn.functional as F
 
 from specviz.draft import Draft
 from specviz.errors import ModelError
-from specviz.models import geometry
 from specviz.models import kernels as layouts
 from specviz.models.bergamot import net as modules
-from specviz.models.context import Exit, Pass, PassInput, StorageShape, Store
+from specviz.models.context import Exit, Pass, StorageShape, Store
 from specviz.models.encoder_decoder import EncoderDecoder
 from specviz.models.encoder_decoder_context import Encoder, EncoderDecoderContext
 from specviz.models.layers import Decoder, Function, Lines, PlainFunction
@@ -55,9 +54,9 @@ class RecurrentDecoder(Decoder):
         crossed = [part for b in blocks for part in (b.encoder_attn.k_proj, b.encoder_attn.v_proj)]
         self.crossed = Lines(*crossed, layout=layout)
         each = groups(net)
-        self.weights = [
+        self.stack = [
             Layer(
-                tuple(map(_norm, (b.rnn_norm, b.encoder_norm, b.ffn.norm))),
+                (_norm(b.rnn_norm), _norm(b.encoder_norm), _norm(b.ffn.norm)),
                 *(Lines(*next(each), layout=layout) for _ in range(5)),
             )
             for b in blocks
@@ -65,6 +64,11 @@ class RecurrentDecoder(Decoder):
         self.embedding = net.get_input_embeddings().weight.detach()
         self.places = modules.places(config.max_position_embeddings, self.embedding)
         self.head = Lines(net.lm_head, layout=layout)
+
+    @property
+    def depth(self) -> int:
+        """How many layers there are."""
+        return len(self.stack)
 
     def embed(self, ids: torch.Tensor, positions: Positions) -> torch.Tensor:
         """Tokens and their places; nothing precedes the first token, so the start is zeros."""
@@ -80,7 +84,7 @@ class RecurrentDecoder(Decoder):
         self, i: int, x: torch.Tensor, rows: int, mask: torch.Tensor | bool | None, store: Store
     ) -> torch.Tensor:
         """Each part ends with its norm."""
-        (first, second, third), gates, q, c, wide, down = self.weights[i]
+        (first, second, third), gates, q, c, wide, down = self.stack[i]
         x = first(self.recur(i, gates(x), rows, store) + x)
         x = second(c.add(self.attend_source(i, q(x), rows, store), x))
         return third(down.add(torch.relu_(wide(x)), x))
@@ -105,7 +109,9 @@ class RecurrentDecoder(Decoder):
 
     def before(self, i: int, rows: int, store: Store) -> tuple[torch.Tensor, torch.Tensor | None]:
         """The state before a pass's first token [rows, size], and where its columns are padding."""
-        kept = store.data[i] if store.rows is None else store.data[i][:, store.rows]  # [2, rows, heads, slots, dim]
+        kept = (
+            store.data[i] if store.rows is None else store.data[i][:, store.rows]
+        )  # [2, rows, heads, slots, dim]
         if store.slots is None:
             start = store.start
             if start == 0:
@@ -113,8 +119,10 @@ class RecurrentDecoder(Decoder):
             return kept[:, :, :, start - 1].transpose(0, 1).reshape(rows, self.size), None
         slots = store.slots
         width = slots.shape[1]
-        beside = slots[:, -1:] - torch.arange(width - 1, -1, -1, device=slots.device)  # as if nothing were padded
-        padding = slots != beside
+        aligned = slots[:, -1:] - torch.arange(
+            width - 1, -1, -1, device=slots.device
+        )  # as if nothing were padded
+        padding = slots != aligned
         first = torch.where(padding, slots[:, -1:], slots).amin(1)  # slot of the row's first token
         index = (first - 1).clamp(min=0).view(1, rows, 1, 1, 1).expand(2, -1, kept.shape[2], 1, kept.shape[4])
         state = kept.gather(3, index)[:, :, :, 0].transpose(0, 1).reshape(rows, self.size)
@@ -193,7 +201,9 @@ class Bergamot(EncoderDecoder):
 
     def first(self, layers: int) -> EncoderDecoder:
         """Refused: a layer's state would be missing where a text goes on."""
-        raise ModelError(f"{self.name} has a recurrent decoder, which runs all its layers: use another drafter")
+        raise ModelError(
+            f"{self.name} has a recurrent decoder, which runs all its layers: use another drafter"
+        )
 
     def check_leaves(self) -> None:
         """Refuse a pass that may leave early."""
@@ -202,10 +212,10 @@ class Bergamot(EncoderDecoder):
     def shape(self, rows: int, slots: int) -> StorageShape:
         """Arguments of the storage that a context of `rows` x `slots` written tokens needs."""
         decoder = self.decoder
-        heads = decoder.size // HALVES // decoder.dim
+        heads = decoder.heads // HALVES
         return StorageShape(self.layers, rows, heads, slots, decoder.dim, self.dtype, self.device)
 
-    def _laid(self) -> RecurrentDecoder:
+    def _laid(self) -> Decoder:
         self.kernels = layouts.choose(self._kernels, self.net, groups(self.net))
         return RecurrentDecoder(self.net, self.layers, self.kernels)
 

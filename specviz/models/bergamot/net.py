@@ -37,6 +37,7 @@ class Config:
     max_position_embeddings: int = 1024
     model_type: str = "bergamot"
     is_encoder_decoder: bool = True
+    _attn_implementation: str = "sdpa"
 
 
 class Encoded(NamedTuple):
@@ -205,9 +206,9 @@ class Net(nn.Module):
 
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor | None = None,
-        decoder_input_ids: Tensor | None = None,
+        decoder_input_ids: Tensor | None = None, use_cache: bool = False,
     ) -> Scored:  # fmt: skip
-        """Scores of texts [rows, n] that begin with the start token, given their sources."""
+        """Scores of texts [rows, n] that begin with the start token; nothing is cached."""
         assert decoder_input_ids is not None
         source = self.encoder(input_ids, attention_mask).last_hidden_state
         mask = None if attention_mask is None else (attention_mask > 0)[:, None, None]

@@ -8,14 +8,14 @@ from functools import partial
 
 from specviz.errors import ParameterError
 from specviz.loop import generate
+from specviz.measure import retranslation
 from specviz.measure.claims import ratio
 from specviz.measure.report import Settings
 from specviz.measure.rows import words
 from specviz.models.protocols import Model
-from specviz.replays import retranslation
 from specviz.replays.recipes import Recipe, Row
 from specviz.replays.sources.shared import Measurement, RunOptions, about, exact
-from specviz.replays.translations import TARGETS, texts
+from specviz.replays.translations import TARGETS, bundled, texts
 from specviz.streams import Stream, simulate_partials
 from specviz.trace import Trace
 
@@ -87,12 +87,12 @@ def sources(options: RunOptions, code: str, partials: bool) -> retranslation.Sou
         if not all(right):
             name = options.suite.name
             raise ParameterError(f"{name} has prompts without a reference: BLEU needs one of each")
-        return retranslation.Sources(code, some.partials() if partials else some.streams(3), right)
-    bundled = retranslation.Sources.bundled(code, options.number)
+        return retranslation.Sources(TARGETS[code], some.partials() if partials else some.streams(3), right)
+    made = bundled(code, options.number)
     if not partials:
-        return bundled
+        return made
     given = [
         simulate_partials(each.source, i, language="en", id=f"{code}-{i:02d}", reference=each.reference)
         for i, each in enumerate(texts(code, options.number))
     ]
-    return replace(bundled, streams=given)
+    return replace(made, streams=given)

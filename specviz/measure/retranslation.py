@@ -21,7 +21,6 @@ from specviz.measure.claims import BootstrapEstimate, Quality, ratio, resampled
 from specviz.measure.report import Settings, Values
 from specviz.measure.timing import closing, finish, paired, quiet_clock, synchroniser
 from specviz.models.protocols import Model
-from specviz.replays.translations import TARGETS, streams, texts
 from specviz.streams import Stream
 from specviz.trace import Trace
 
@@ -39,17 +38,20 @@ class Setting:
 
 @dataclass(frozen=True)
 class Sources:
-    """What is decoded: streams, the translations of each that are right, and a key of `TARGETS`."""
+    """What is decoded.
+
+    Attributes
+    ----------
+    language : str
+        What the prompt calls the language that is written.
+    streams : sequence of Stream
+    references : sequence of sequences of str, optional
+        The right translations of each. Default: what re-translation writes last.
+    """
 
     language: str
     streams: Sequence[Stream]
-    references: Sequence[Sequence[str]]
-
-    @classmethod
-    def bundled(cls, language: str, count: int = 100) -> Sources:
-        """The first bundled texts of a language, as `specviz.replays.translations` streams them."""
-        made = texts(language, count)
-        return cls(language, streams(made), [each.references for each in made])
+    references: Sequence[Sequence[str]] | None = None
 
 
 class Follow:
@@ -59,7 +61,7 @@ class Follow:
         self.run, self.clock = run, clock
         self.updates = [len(list(stream)) for stream in given]
         self.wait = synchroniser(run.model.device)
-        names = ("emitted", "drafted", "accepted", "seconds", "prefill")
+        names = ("emitted", "drafted", "accepted", "passes", "seconds", "prefill")
         self.sums: dict[str, np.ndarray] = {name: np.zeros(len(given)) for name in names}
 
     def __call__(self, number: int) -> list[int]:
@@ -71,6 +73,7 @@ class Follow:
                 self.wait()
             now = self.clock()
             sums["seconds" if cycle.number else "prefill"][number] += now - begin
+            sums["passes"][number] += cycle.scores is not None
             sums["drafted"][number] += len(cycle.status)
             sums["accepted"][number] += sum(each in ("accepted", "unreviewed") for each in cycle.status)
             tokens += cycle.tokens
@@ -89,17 +92,20 @@ class Decoded:
     Parameters
     ----------
     sums : dict of str to array [texts, ...]
-        ``emitted``, ``drafted`` and ``accepted`` tokens; ``erased`` ones, and ``final`` ones of the last
-        output; ``seconds`` without and ``total`` with the prompts' passes; ``lag``, average lagging; ``bleu``
-        [texts, 10], what BLEU is summed from.
+        ``emitted``, ``drafted`` and ``accepted`` tokens; ``passes`` after the prompts'; ``erased`` tokens, and
+        ``final`` ones of the last output; ``seconds`` without and ``total`` with the prompts' passes; ``lag``,
+        average lagging; ``bleu`` [texts, 10], what BLEU is summed from.
     chrf, comet : float
         Of the last outputs; ``comet`` is NaN where it is not installed.
+    texts : list of str
+        The last outputs.
     """
 
     setting: Setting
     sums: dict[str, np.ndarray] = field(default_factory=dict)
     chrf: float = float("nan")
     comet: float = float("nan")
+    texts: list[str] = field(default_factory=list)
 
     def of(self, function: Callable[..., Any], *names: str) -> BootstrapEstimate:
         """A function of sums over the texts."""
@@ -131,17 +137,17 @@ def measure(
     *,
     rounds: int = 1,
     max_new_tokens: int = 128,
-    template: str = "town",
+    template: str | None = "town",
     tick: Callable[[str], None] = lambda label: None,
 ) -> tuple[dict[str, Decoded], Quality]:
     """Let every setting decode the streams of a language, text by text in turns.
 
-    Of several rounds a text's median time counts.
+    Of several rounds a text's median time counts. Without a template the model's own is taken.
     """
     given = sources.streams
     clock, _ = quiet_clock(model.device)
-    shared: Settings = {"target_language": TARGETS[sources.language], "template": template}
-    shared |= {"max_new_tokens": max_new_tokens, "record": None}
+    shared: Settings = {"target_language": sources.language, "max_new_tokens": max_new_tokens}
+    shared |= {"record": None} | ({} if template is None else {"template": template})
     followed: list[dict[str, Follow]] = []
     for _ in range(rounds):
         runs: dict[str, Run] = {}
@@ -152,7 +158,10 @@ def measure(
             followed.append({name: Follow(run, given, clock) for name, run in runs.items()})
             paired(followed[-1], len(given), model.device, tick, clock)
             traces = {name: finish(run) for name, run in runs.items()}
-    quality = Quality(metrics.tokenizer(traces[RT].run).name, sources.references)
+    references = sources.references
+    if references is None:
+        references = [[text] for text in last_texts(traces[RT])]
+    quality = Quality(metrics.tokenizer(traces[RT].run).name, references)
     return {each.label: judged(each, [f[each.label].sums for f in followed], traces[each.label], quality)
             for each in chosen}, quality  # fmt: skip
 
@@ -168,9 +177,15 @@ def judged(of: Setting, rounds: list[dict[str, np.ndarray]], trace: Trace, quali
     sums["final"] = words["tokens"].last().to_numpy(float)
     sums["lag"] = metrics.lagging(trace)["AL"].to_numpy(float)
     sums["texts"] = np.ones(len(sums["lag"]))
-    outputs = trace.updates.groupby("prompt")["text"].last().tolist()
+    outputs = last_texts(trace)
     sums["bleu"] = quality.statistics(outputs)
-    decoded = Decoded(of, sums, quality.chrf(outputs))
+    decoded = Decoded(of, sums, quality.chrf(outputs), texts=outputs)
     with suppress(ParameterError):  # it is not installed
         decoded.comet = float(np.mean(metrics.comet(trace)))
     return decoded
+
+
+def last_texts(trace: Trace) -> list[str]:
+    """What each stream's last update wrote."""
+    texts: list[str] = trace.updates.groupby("prompt")["text"].last().tolist()
+    return texts

@@ -1,0 +1,160 @@
+"""Re-translation of texts that arrive a few words at a time, over SSBD's bias and masks.
+
+Zeng et al., Tables 2 to 4, asked of any translator: each setting decodes the same streams, text by text in
+turns. Without translations of a person's the yardstick is what re-translation writes last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+
+from specviz import audit, streams
+from specviz.errors import ParameterError, PromptError
+from specviz.measure.claims import ratio
+from specviz.measure.report import Bar, Report, Row, Tick
+from specviz.measure.retranslation import METHOD, RT, Decoded, Setting, measure
+from specviz.measure.retranslation import Sources as Given
+from specviz.measure.timing import setting
+from specviz.methods import find
+from specviz.models.protocols import Model
+from specviz.paths import folder
+
+SENTENCES = folder("suites") / "sentences.txt"  # written for this package
+BETAS = (0.0, 0.1, 0.2, 0.3, 0.5)
+MASKS = (3, 5)
+BETA = 0.2  # the paper's, of which the bars are
+COLUMNS = [
+    ("setting", "setting", ""), ("passes", "passes", "{:,.0f}"), ("tau", "tokens a pass", "{:.2f}"),
+    ("ad", "A/D", "{:.3f}"), ("ne", "NE [95%]", ""), ("bleu", "BLEU", "{:.1f}"), ("chrf", "chrF", "{:.1f}"),
+    ("same", "same text", ""), ("speed", "tokens/s", "{:,.0f}"), ("speedup", "over RT [95%]", ""),
+    ("prefilled", "with prefill [95%]", ""),
+]  # fmt: skip
+SPARE = ("chrf", "passes", "same", "prefilled")
+NOTES = [
+    "NE: tokens taken back between displayed outputs over tokens of the last ones. BLEU and chrF: of the "
+    "last outputs, against those of RT, so that RT has 100; same text: how many of them are equal. tokens/s: "
+    "all that was emitted, the verification pass inside, the prompt's pass (the encoder's) outside, as the "
+    "paper counts; with prefill: its time inside. Intervals: 95 % bootstrap over texts.",
+    "mask-k leaves the last k tokens out of draft and display; display-k hides them alone. β = 0 is exact.",
+]
+
+
+def bench(
+    model: Model,
+    *,
+    text: Annotated[Path | None, "A text file, a line a text."] = None,
+    words: Annotated[int, "Words an update."] = 1,
+    language: Annotated[str, "What the prompt calls the language that is written."] = "German",
+    number: Annotated[int, "Texts."] = 30,
+    max_new_tokens: Annotated[int, "Most tokens of an update."] = 96,
+    rounds: Annotated[int, "Rounds over all texts."] = 3,
+    betas: Annotated[Sequence[float] | None, "Values of the bias, as 0,0.2."] = None,
+    tick: Tick = lambda done, of, name: None,
+) -> Report:
+    """Re-translation from scratch, and SSBD at each bias and with each mask; greedy.
+
+    Parameters
+    ----------
+    model : Model
+        A translator: causal or an encoder-decoder.
+    text : Path, optional
+        UTF-8, a line a text. Without one: thirty sentences that come with the package.
+    words : int
+        That each update brings.
+    language : str
+        Of the output, as the model's prompt names it; a translator of one pair needs none.
+    number, max_new_tokens, rounds : int
+    betas : sequence of float, optional
+        Default: `BETAS`; 0 and 0.2 are always among them.
+
+    Returns
+    -------
+    Report
+        Bars, of SSBD against RT: at β = 0 updates that differ and are no ties (by the audit); at β = 0.2
+        tokens/s, the share of NE that is left, and BLEU of the last outputs.
+
+    Raises
+    ------
+    ParameterError
+        If a bias is no probability, or the model cannot read the prompt.
+    PromptError
+        If the file cannot be read or has too few lines.
+    """
+    given = streams.from_file(text or SENTENCES, words)
+    if len(given) < number:
+        raise PromptError(f"{text or SENTENCES} has {len(given)} texts, and {number} are asked for")
+    given = given[:number]
+    chosen = settings(BETAS if betas is None else betas)
+    done, of = 0, rounds * number * len(chosen) + sum(len(list(stream)) for stream in given)
+
+    def count(name: str) -> None:
+        nonlocal done
+        done += 1
+        tick(done, of, name)
+
+    template = None if model.kind == "encoder-decoder" else "town"
+    decoded, quality = measure(
+        model, Given(language, given), chosen, rounds=rounds, max_new_tokens=max_new_tokens,
+        template=template, tick=count,
+    )  # fmt: skip
+    base = decoded[RT]
+    rows: list[Row] = []
+    for each in chosen:
+        mine = decoded[each.label]
+        sums, drafts = mine.sums, mine.sums["drafted"].any()
+        rows.append({
+            "setting": each.label,
+            "passes": float(sums["passes"].sum()),
+            "tau": float(sums["emitted"].sum() / sums["passes"].sum()),
+            "ad": mine.of(ratio, "accepted", "drafted").median if drafts else None,
+            "ne": mine.of(ratio, "erased", "final"),
+            "bleu": mine.of(quality.bleu, "bleu").median,
+            "chrf": mine.chrf,
+            "same": f"{sum(a == b for a, b in zip(mine.texts, base.texts))} of {number}",
+            "speed": float(sums["emitted"].sum() / sums["seconds"].sum()),
+            "speedup": None if mine is base else mine.over(base),
+            "prefilled": None if mine is base else mine.over(base, prefill=True),
+        })  # fmt: skip
+    exact = {"beta": 0.0, "target_language": language} | ({} if template is None else {"template": template})
+    result = audit.streams(
+        model, given, [lambda: find(METHOD)(**exact)], max_new_tokens, sampled=0, laws=False,
+        progress=lambda *_: count("audit"),
+    )  # fmt: skip
+    about = setting(model, [], texts=number, words=words, rounds=rounds, max_new_tokens=max_new_tokens)
+    about["source"] = str(text.name) if text else "thirty sentences of the package"
+    notes = [*NOTES, f"Audit of β = 0: {result.summary}"]
+    title = f"Re-translation, {words} word{'s' * (words != 1)} an update, {number} texts, greedy"
+    kept = bars(decoded, base, quality.bleu, result.rows[0].bug)
+    return Report("streams", title, about, COLUMNS, rows, kept, notes, SPARE)
+
+
+def settings(betas: Sequence[float]) -> list[Setting]:
+    """RT, SSBD at each bias, and both masks at each k."""
+    try:
+        values = sorted({*map(float, betas), 0.0, BETA})
+    except ValueError:
+        raise ParameterError(f"betas are numbers from 0 to 1, got {', '.join(map(str, betas))}") from None
+    made = [Setting(RT, {"mode": "rt"}), *(Setting(f"β = {beta:g}", {"beta": beta}) for beta in values)]
+    for mask, name in (("draft", "mask"), ("display", "display")):
+        made += [Setting(f"β = {BETA:g}, {name}-{k}", {"beta": BETA, "k": k, "mask": mask}) for k in MASKS]
+    for each in made:
+        find(METHOD)(**each.values)
+    return made
+
+
+def bars(
+    decoded: dict[str, Decoded], base: Decoded, bleu: Callable[[np.ndarray], np.ndarray], bugs: int
+) -> list[Bar]:
+    """What must hold."""
+    biased = decoded[f"β = {BETA:g}"]
+    erased = [float(ratio(*(each.sums[n].sum() for n in ("erased", "final")))) for each in (biased, base)]
+    return [
+        Bar("β = 0: updates that are not RT's and no ties", float(bugs), 0.0, "at most"),
+        Bar("β = 0.2: tokens/s over RT's", biased.over(base).median, 2.3, goal=3.5),
+        Bar("β = 0.2: NE over RT's", erased[0] / erased[1] if erased[1] else 0.0, 0.5, "at most", goal=0.3),
+        Bar("β = 0.2: BLEU against RT's last texts", biased.of(bleu, "bleu").median, 90.0, goal=95.0),
+    ]

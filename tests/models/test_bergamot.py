@@ -1,0 +1,308 @@
+"""Marian files and the recurrent decoder: what is read, what a pass computes, what is refused."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
+
+import specviz
+from specviz.draft import Draft
+from specviz.errors import ModelError, ParameterError, PromptError
+from specviz.models.bergamot import loading, marian
+from specviz.models.bergamot.model import RecurrentDecoder
+from specviz.models.downloads import local_path
+
+WIDTH, INNER, HEADS, WORDS = 16, 24, 4, 40
+SOURCES = ["a b c", "the cab is bad", "d e f g h i j"]
+
+
+def items(seed: int = 0) -> dict[str, np.ndarray]:
+    """Random weights by the names of a Marian file, matrices [out, in]."""
+    random = np.random.default_rng(seed)
+    made: dict[str, np.ndarray] = {}
+
+    def matrix(name: str, out: int, of: int, bias: str | None = None) -> None:
+        made[name] = random.normal(0, 0.7, (out, of)).astype(np.float32)
+        if bias:
+            made[bias] = random.normal(0, 0.5, (1, out)).astype(np.float32)
+
+    def norm(name: str) -> None:
+        made[f"{name}_ln_scale"] = random.normal(1, 0.1, (1, WIDTH)).astype(np.float32)
+        made[f"{name}_ln_bias"] = random.normal(0, 0.1, (1, WIDTH)).astype(np.float32)
+
+    matrix("Wemb", WORDS, WIDTH)
+    made["decoder_ff_logit_out_b"] = random.normal(0, 1, (1, WORDS)).astype(np.float32)
+    for side, part, layers in (("encoder", "self", 2), ("decoder", "context", 2)):
+        for layer in range(1, layers + 1):
+            at = f"{side}_l{layer}"
+            for letter in "qkvo":
+                matrix(f"{at}_{part}_W{letter}", WIDTH, WIDTH, f"{at}_{part}_b{letter}")
+            norm(f"{at}_{part}_Wo")
+            matrix(f"{at}_ffn_W1", INNER, WIDTH, f"{at}_ffn_b1")
+            matrix(f"{at}_ffn_W2", WIDTH, INNER, f"{at}_ffn_b2")
+            norm(f"{at}_ffn_ffn")
+            if side == "decoder":
+                matrix(f"{at}_rnn_W", WIDTH, WIDTH)
+                matrix(f"{at}_rnn_Wf", WIDTH, WIDTH, f"{at}_rnn_bf")
+                norm(f"{at}_rnn_ffn")
+    return made
+
+
+def config(**changes: object) -> dict[str, object]:
+    sizes = {
+        "dim-emb": WIDTH, "dim-vocabs": [WORDS, WORDS], "enc-depth": 2, "dec-depth": 2,
+        "transformer-heads": HEADS, "transformer-dim-ffn": INNER,
+    }  # fmt: skip
+    return loading.EXPECTED | sizes | changes
+
+
+def written(weights: dict[str, np.ndarray], settings: dict[str, object], version: int = 1) -> bytes:
+    """A Marian binary: vectors in float32, matrices in eight bits, laid out as intgemm's are."""
+    parts: list[tuple[str, int, tuple[int, ...], bytes]] = []
+    for name, value in weights.items():
+        if len(value) == 1:
+            parts.append((name, marian.FLOAT32, value.shape, value.tobytes()))
+            continue
+        scale = np.float32(127 / np.abs(value).max())
+        whole = np.rint(value * scale).astype(np.int8)
+        shape = value.shape if name == marian.TABLE else value.shape[::-1]
+        parts.append((name, marian.INTGEMM8, shape, whole.tobytes() + scale.tobytes() + bytes(252)))
+    words = yaml.safe_dump(settings).encode() + b"\0"
+    parts.append((marian.CONFIG, marian.INT8, (len(words),), words))
+    data = struct.pack("<QQ", version, len(parts))
+    for name, kind, shape, content in parts:
+        data += struct.pack("<QQQQ", len(name) + 1, kind, len(shape), len(content))
+    data += b"".join(name.encode() + b"\0" for name, *_ in parts)
+    data += b"".join(struct.pack(f"<{len(shape)}i", *shape) for _, _, shape, _ in parts)
+    return data + struct.pack("<Q", 5) + bytes(5) + b"".join(content for *_, content in parts)
+
+
+def words(path: Path, pieces: int = WORDS) -> None:
+    letters = ["</s>", "<unk>", "▁", *(f"▁{c}" for c in "abcdefgh"), *"abcdefghijklmnopqrstuvwxyz"]
+    letters += [f"<{i}>" for i in range(pieces - len(letters))]
+    made = Tokenizer(models.Unigram([(piece, -float(i)) for i, piece in enumerate(letters)], 1, False))
+    made.normalizer = normalizers.NFKC()
+    made.pre_tokenizer = pre_tokenizers.Metaspace()
+    made.decoder = decoders.Metaspace()
+    made.save(str(path))
+
+
+def folder(root: Path, settings: dict[str, object] | None = None, seed: int = 0, pieces: int = WORDS) -> Path:
+    root.mkdir(parents=True, exist_ok=True)
+    (root / "model.bin").write_bytes(written(items(seed), settings or config()))
+    words(root / "tokenizer.json", pieces)
+    return root
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return specviz.load(f"bergamot:{folder(tmp_path_factory.mktemp('bergamot') / 'tiny')}")
+
+
+def whole(model, prompt: list[int], text: list[int]) -> torch.Tensor:
+    """Scores of the token after each prefix of a text, by the modules."""
+    with torch.inference_mode():
+        return model.net(
+            input_ids=torch.tensor([prompt]), decoder_input_ids=torch.tensor([[0, *text]])
+        ).logits[0]
+
+
+def one_by_one(model, prompt: list[int], text: list[int]) -> torch.Tensor:
+    context, rows = model.open([prompt], len(text)), []
+    context.prefill()
+    for token in [*text, None]:
+        rows.append(context.forward(Draft.empty()).logits[0][0])
+        if token is not None:
+            context.extend([token])
+    return torch.stack(rows)
+
+
+def test_a_file_is_read_as_it_was_written(tmp_path) -> None:
+    contents = marian.read(folder(tmp_path / "a") / "model.bin")
+    for name, value in items().items():
+        read = contents.tensors[name].reshape(value.shape).numpy()
+        assert np.abs(read - value).max() <= np.abs(value).max() / 254 * 1.01, name
+    assert contents.config["dec-cell"] == "ssru"
+
+
+def test_its_name_says_what_it_is(model) -> None:
+    assert model.name == "tiny (8-bit, dequantised)"
+    assert "Marian" in model.source and len(model.content) == 64
+    assert model.encode("a b")[-1] == 0, "the encoder reads an end token"
+    assert (
+        specviz.generate(model, "a b", "autoregressive", max_new_tokens=2).run["model"]["name"] == model.name
+    )
+
+
+def test_a_pass_over_a_chain_computes_what_the_modules_do(model) -> None:
+    prompt, text = model.encode(SOURCES[1]), [5, 9, 20, 7, 7, 31, 4]
+    context = model.open([prompt], len(text))
+    context.prefill()
+    scores = context.forward(Draft.chain(np.array(text))).logits[0]
+    assert torch.allclose(scores, whole(model, prompt, text), atol=1e-4)
+    assert torch.allclose(scores, one_by_one(model, prompt, text), atol=1e-4)
+
+
+@pytest.mark.parametrize("kept", range(5))
+def test_rolling_back_chooses_an_earlier_state(model, kept) -> None:
+    """After any part of a draft is kept, and after a rewind, the next pass is that of the text alone."""
+    prompt, text, after = model.encode(SOURCES[0]), [5, 9, 20, 7], [33, 12]
+    context = model.open([prompt], 16)
+    context.prefill()
+    context.forward(Draft.chain(np.array(text)))
+    context.commit(range(kept))
+    context.extend([8])
+    scores = context.forward(Draft.chain(np.array(after))).logits[0]
+    right = whole(model, prompt, [*text[:kept], 8, *after])[kept + 1 :]
+    assert torch.allclose(scores, right, atol=1e-4)
+    context.commit([])
+    context.rewind(len(prompt) + kept // 2)
+    again = context.forward(Draft.chain(np.array(after))).logits[0]
+    right = whole(model, prompt, [*text[: kept // 2], *after])[kept // 2 :]
+    assert torch.allclose(again, right, atol=1e-4)
+
+
+def test_rows_of_a_batch_are_what_each_is_alone(model) -> None:
+    prompts = [model.encode(source) for source in SOURCES]
+    texts = [[5, 9, 20], [7], [12, 30, 8, 25, 6]]
+    context = model.open(prompts, 16)
+    context.prefill()
+    for _ in range(2):  # the second time the rows begin at different places
+        result = context.forward([Draft.chain(np.array(text)) for text in texts])
+        for prompt, text, row, written in zip(prompts, texts, result.logits, context.tokens):
+            before = written[len(prompt) :]
+            right = whole(model, prompt, [*before, *text])[len(before) :]
+            assert torch.allclose(row, right, atol=1e-4)
+        context.commit([range(len(text) - i % 2) for i, text in enumerate(texts)])
+        context.extend([[3], [4], [5]])
+
+
+@pytest.mark.parametrize("fault", ["zeros", "one later"])
+def test_a_wrong_state_is_noticed(model, monkeypatch, fault) -> None:
+    own = RecurrentDecoder.before
+
+    def broken(self, i, rows, store):
+        state, padding = own(self, i, rows, store)
+        if fault == "one later" and store.start:
+            kept = store.data[i][:, :, :, store.start]
+            return kept.transpose(0, 1).reshape(rows, self.size), padding
+        return (torch.zeros_like(state) if fault == "zeros" else state), padding
+
+    monkeypatch.setattr(RecurrentDecoder, "before", broken)
+    with pytest.raises(AssertionError):
+        test_rolling_back_chooses_an_earlier_state(model, 2)
+
+
+def test_methods_that_draft_chains_write_its_own_text(model) -> None:
+    options = {"max_new_tokens": 24}
+    plain = specviz.generate(model, SOURCES, "autoregressive", **options)
+    assert specviz.generate(model, SOURCES, "prompt_lookup", **options).texts == plain.texts
+    assert specviz.generate(model, SOURCES, "autoregressive", batch=3, **options).texts == plain.texts
+    drafted = specviz.generate(model, SOURCES, "speculative", draft=model, draft_length=3, **options)
+    assert drafted.texts == plain.texts
+    assert drafted.summary()["A/D"][0] == 1.0
+
+
+def test_methods_that_draft_trees_say_why_they_do_not(model) -> None:
+    for method in ("unispec", "spectra", "token_recycling", "lookahead"):
+        with pytest.raises(ParameterError, match="reads chains alone: its decoder is recurrent"):
+            specviz.generate(model, "a b", method, **({"draft_size": 4} if method == "unispec" else {}))
+    context = model.open([model.encode("a b")], 8)
+    context.prefill()
+    tree = Draft(torch.tensor([5, 6]), np.array([-1, -1]))
+    with pytest.raises(ModelError, match="a state for each branch"):
+        context.forward(tree)
+
+
+def test_retranslation_at_zero_is_retranslation(model) -> None:
+    stream = specviz.streams.fixed_lag("the cab is bad and a bad cab is a cab", 1)
+    options = {"max_new_tokens": 16}
+    plain = specviz.generate(model, stream, "retranslate", mode="rt", **options)
+    drafted = specviz.generate(model, stream, "retranslate", beta=0.0, **options)
+    assert drafted.updates["text"].tolist() == plain.updates["text"].tolist()
+    assert len(drafted.cycles) < len(plain.cycles)
+    assert drafted.updates["reused"].max() == 0, "every state depends on the whole source"
+    assert drafted.run["parameters"]["template"] == "plain"
+    result = specviz.audit.streams(model, [stream], max_new_tokens=16, sampled=0, laws=False)
+    assert result.holds
+
+
+def test_an_end_token_that_is_drafted_would_freeze_the_text(model) -> None:
+    """Biased towards its draft, a text that ends stays as it is, whatever the source becomes."""
+    stream = specviz.streams.fixed_lag("the cab is bad and a bad cab is a cab", 1)
+    trace = specviz.generate(model, stream, "retranslate", beta=0.5, max_new_tokens=16)
+    assert not trace.nodes["token"].isin(model.eos).any()
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"dec-cell": "gru"}, "of another architecture: its dec-cell is 'gru'"),
+        ({"transformer-postprocess": "da"}, "of another architecture: its transformer-postprocess"),
+        ({"dim-vocabs": [WORDS, 50]}, "its sizes do not fit together"),
+        ({"transformer-heads": 5}, "its sizes do not fit together"),
+        ({"enc-depth": "many"}, "does not say how large"),
+        ({"dec-depth": 3}, "it has no decoder_l3_rnn_Wf"),
+        ({"dim-emb": 20}, "the matrix for"),
+    ],
+)
+def test_another_architecture_is_refused_by_name(tmp_path, change, words) -> None:
+    with pytest.raises(ModelError, match=words) as error:
+        specviz.load(f"bergamot:{folder(tmp_path / 'other', config(**change))}")
+    assert "\n" not in str(error.value)
+
+
+def test_a_damaged_file_is_refused(tmp_path) -> None:
+    root = folder(tmp_path / "damaged")
+    file = root / "model.bin"
+    data = file.read_bytes()
+    for size in (0, 7, 40, 900, len(data) - 1):
+        file.write_bytes(data[:size])
+        with pytest.raises(ModelError, match="truncated|no Marian binary"):
+            specviz.load(f"bergamot:{root}")
+    file.write_bytes(written(items(), config(), version=2))
+    with pytest.raises(ModelError, match="no Marian binary file of version 1"):
+        specviz.load(f"bergamot:{root}")
+    file.write_bytes(data.replace(struct.pack("<Q", marian.FLOAT32), struct.pack("<Q", 0x0402), 1))
+    with pytest.raises(ModelError, match="in a type that is not read"):
+        specviz.load(f"bergamot:{root}")
+
+
+def test_what_is_missing_is_named(tmp_path) -> None:
+    with pytest.raises(ModelError, match="no folder"):
+        specviz.load(f"bergamot:{tmp_path / 'nowhere'}")
+    root = folder(tmp_path / "parts")
+    (root / "tokenizer.json").unlink()
+    with pytest.raises(ModelError, match=r"holds no tokenizer\.json"):
+        specviz.load(f"bergamot:{root}")
+    words(root / "tokenizer.json", WORDS + 3)
+    with pytest.raises(ModelError, match="does not fit the model"):
+        specviz.load(f"bergamot:{root}")
+    (root / "tokenizer.json").write_text("{")
+    with pytest.raises(ModelError, match="is no tokenizer"):
+        specviz.load(f"bergamot:{root}")
+    (root / "model.bin").unlink()
+    with pytest.raises(ModelError, match="holds 0 Marian files"):
+        specviz.load(f"bergamot:{root}")
+    with pytest.raises(ModelError, match="brings its own threads"):
+        specviz.load(f"bergamot:{root}", threads=1)
+
+
+def test_a_source_beyond_its_places_is_refused(model) -> None:
+    with pytest.raises(PromptError, match="leaves no room in tiny .* context of 1024"):
+        specviz.generate(model, [5] * 1025, "autoregressive", max_new_tokens=2)
+
+
+def test_the_downloaded_translator_translates() -> None:
+    if local_path("bergamot-en-pt") is None:
+        pytest.skip("the translator is not downloaded: specviz models get bergamot-en-pt")
+    real = specviz.load("bergamot:en-pt")
+    assert real.name == "bergamot-en-pt (8-bit, dequantised)"
+    trace = specviz.generate(real, "The doctor bought a red bicycle.", "autoregressive", max_new_tokens=24)
+    assert trace.text.strip() == "O médico comprou uma bicicleta vermelha."
