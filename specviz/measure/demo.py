@@ -33,7 +33,7 @@ MEASURED = 2  # of the other prompts; the rest fill the method's memory before
 CALIBRATION_TOKENS = 24
 # The default of token recycling, 80 nodes, is for a device that computes them in the time of one; the later
 # heads of blockwise decoding cost more than they win.
-SMALLER: dict[str, Settings] = {"token_recycling": {"draft_size": 24}, "blockwise": {"k": 3}}
+SMALLER: dict[str, Settings] = {"token_recycling": {"draft_size": 24}, "blockwise": {"k": 2}}
 WARM_UP = 8  # tokens that each method writes before the clock runs
 COLUMNS = [
     ("method", "method", ""), ("draft", "draft", ""), ("exactness", "exactness", ""),

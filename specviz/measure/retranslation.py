@@ -92,9 +92,9 @@ class Decoded:
     Parameters
     ----------
     sums : dict of str to array [texts, ...]
-        ``emitted``, ``drafted`` and ``accepted`` tokens; ``passes`` after the prompts'; ``erased`` tokens, and
-        ``final`` ones of the last output; ``seconds`` without and ``total`` with the prompts' passes; ``lag``,
-        average lagging; ``bleu`` [texts, 10], what BLEU is summed from.
+        ``emitted``, ``drafted`` and ``accepted`` tokens; ``passes`` after the prompts'; ``erased`` tokens,
+        and ``final`` ones of the last output; ``seconds`` without and ``total`` with the prompts' passes;
+        ``lag``, average lagging; ``bleu`` [texts, 10], what BLEU is summed from.
     chrf, comet : float
         Of the last outputs; ``comet`` is NaN where it is not installed.
     texts : list of str

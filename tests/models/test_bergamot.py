@@ -264,7 +264,7 @@ def test_a_damaged_file_is_refused(tmp_path) -> None:
     data = file.read_bytes()
     for size in (0, 7, 40, 900, len(data) - 1):
         file.write_bytes(data[:size])
-        with pytest.raises(ModelError, match="truncated|no Marian binary"):
+        with pytest.raises(ModelError, match=r"truncated|no Marian binary"):
             specviz.load(f"bergamot:{root}")
     file.write_bytes(written(items(), config(), version=2))
     with pytest.raises(ModelError, match="no Marian binary file of version 1"):
@@ -295,7 +295,7 @@ def test_what_is_missing_is_named(tmp_path) -> None:
 
 
 def test_a_source_beyond_its_places_is_refused(model) -> None:
-    with pytest.raises(PromptError, match="leaves no room in tiny .* context of 1024"):
+    with pytest.raises(PromptError, match=r"leaves no room in tiny .* context of 1024"):
         specviz.generate(model, [5] * 1025, "autoregressive", max_new_tokens=2)
 
 

@@ -112,7 +112,8 @@ def kept(folder: Path) -> list[str]:
 def start(*arguments: str) -> subprocess.Popen:
     """The command line in a process of its own, which knows the stand-in too."""
     code = (
-        "import sys\nfrom specviz import cli\nfrom specviz.models.downloads import DOWNLOADS, Download, File\n"
+        "import sys\nfrom specviz import cli\n"
+        "from specviz.models.downloads import DOWNLOADS, Download, File\n"
         f"DOWNLOADS.update(tiny={TINY!r})\n"
         f"sys.exit(cli.run({list(arguments)!r}))"
     )
