@@ -130,6 +130,7 @@ def explorer(request, tmp_path):
     nbformat = pytest.importorskip("nbformat", reason="needs jupyterlab (the test extra)")
     book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(request.param)])
     book.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    book.metadata.kernelspec = {"name": "python3", "display_name": "Python 3", "language": "python"}
     nbformat.write(book, tmp_path / "explorer.ipynb")
     return tmp_path / "explorer.ipynb"
 
@@ -198,3 +199,35 @@ def test_a_translation_appears_while_one_types(run_notebook, explorer, shoot, ax
     expect(out).to_contain_text("Die Katze")
     shoot(view, "lab-live-typed")
     assert not axe(page, ".sv.live")
+
+
+RIBBON = """
+import specviz as sv
+heard = sv.streams.fixed_lag("The cook went to the village. She was tired.", 2)
+sv.flicker(sv.generate(sv.load("town-translator"), heard, "retranslate", target_language="German"))
+"""
+CELLS = """(ribbon) => [...ribbon.querySelectorAll("tbody tr")].map((row) => ({
+    row: getComputedStyle(row).backgroundColor,
+    cells: [...row.querySelectorAll("td, th")].map((cell) => {
+        const style = getComputedStyle(cell);
+        return [style.textAlign, style.verticalAlign, style.backgroundColor];
+    }),
+}))"""
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_a_ribbon_keeps_its_kept_words_in_place(run_notebook, tmp_path, shoot, dark):
+    """JupyterLab aligns the cells of tables to the right and stripes their rows, but not a ribbon's."""
+    nbformat = pytest.importorskip("nbformat")
+    book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(RIBBON)])
+    book.metadata.kernelspec = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    nbformat.write(book, tmp_path / "ribbon.ipynb")
+    page = run_notebook(tmp_path / "ribbon.ipynb", dark)
+    ribbon = page.locator(".ribbon").first
+    rows = ribbon.evaluate(CELLS)
+    assert len(rows) > 3
+    shoot(ribbon, f"lab-{'dark' if dark else 'light'}-ribbon")
+    clear = "rgba(0, 0, 0, 0)"
+    for row in rows:
+        assert row["row"] == clear
+        assert {tuple(cell) for cell in row["cells"]} <= {("left", "top", clear), ("start", "top", clear)}
