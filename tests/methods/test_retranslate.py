@@ -400,7 +400,7 @@ def test_the_papers_prompts():
     before, behind = Retranslate(template="qwen3").wording()
     assert before.endswith("<|im_start|>user\nEnglish: ")
     assert behind == "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\nGerman:"
-    assert set(TEMPLATES) == {"town", "tower", "qwen3"}
+    assert set(TEMPLATES) == {"plain", "task", "town", "tower", "qwen3"}
 
 
 @pytest.mark.parametrize(
@@ -408,7 +408,7 @@ def test_the_papers_prompts():
     [
         (
             {"template": "Translate it"},
-            r"template must be one of town, tower, qwen3, or a text with \{source\}",
+            r"template must be one of plain, task, town, tower, qwen3, or a text with \{source\}",
         ),
         ({"template": "{source} is {source}"}, r"with \{source\} in it once"),
         ({"beta": 1.01}, r"beta must lie in \[0, 1\], got 1.01"),
