@@ -144,10 +144,13 @@ for beta in (None, 0.0, 0.1, 0.2, 0.3, 0.5):
     kept = sacrebleu.corpus_bleu(last, [base[1]]).score
     points.append((beta, metrics.normalized_erasure(run), metrics.speedup(run, base[0]).median, kept))
 figure, ax = plt.subplots(figsize=(6.4, 3.6), layout="constrained")
-for beta, ne, speed, kept in points:
-    ax.scatter(speed, ne, s=90, color=plt.cm.viridis(kept / 100), zorder=3)
+dots = ax.scatter(
+    [p[2] for p in points], [p[1] for p in points], s=90, c=[p[3] for p in points], vmin=0, vmax=100
+)
+for i, (beta, ne, speed, _) in enumerate(points):
     label = "from scratch" if beta is None else f"β = {beta:g}"
-    ax.annotate(f"{label}\nBLEU {kept:.0f}", (speed, ne), xytext=(8, 4), textcoords="offset points", size=8)
+    ax.annotate(label, (speed, ne), xytext=(0, -18 if i % 2 else 10), textcoords="offset points", ha="center")
+figure.colorbar(dots, label="BLEU of the last texts")
 ax.set(xlabel="times the tokens/s of writing from scratch", ylabel="words taken back for each one left")
 ax.margins(0.2)
 plt.show()

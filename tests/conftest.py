@@ -37,6 +37,19 @@ def smollm2_file():
 
 
 @pytest.fixture(scope="session")
+def bergamot():
+    """Bergamot's translator from English to Portuguese, downloaded once; without a network skipped."""
+    from specviz.errors import ModelError
+    from specviz.models import downloads, load
+
+    try:
+        downloads.get("bergamot-en-pt")
+    except ModelError as error:
+        pytest.skip(f"the translator is not here: {error}")
+    return load("bergamot:en-pt")
+
+
+@pytest.fixture(scope="session")
 def smollm2(smollm2_file):
     """SmolLM2 on torch in float32, in the layout that its speeds are stated for."""
     import torch

@@ -16,7 +16,6 @@ from specviz.draft import Draft
 from specviz.errors import ModelError, ParameterError, PromptError
 from specviz.models.bergamot import loading, marian
 from specviz.models.bergamot.model import RecurrentDecoder
-from specviz.models.downloads import local_path
 
 WIDTH, INNER, HEADS, WORDS = 16, 24, 4, 40
 SOURCES = ["a b c", "the cab is bad", "d e f g h i j"]
@@ -299,10 +298,23 @@ def test_a_source_beyond_its_places_is_refused(model) -> None:
         specviz.generate(model, [5] * 1025, "autoregressive", max_new_tokens=2)
 
 
-def test_the_downloaded_translator_translates() -> None:
-    if local_path("bergamot-en-pt") is None:
-        pytest.skip("the translator is not downloaded: specviz models get bergamot-en-pt")
-    real = specviz.load("bergamot:en-pt")
-    assert real.name == "bergamot-en-pt (8-bit, dequantised)"
-    trace = specviz.generate(real, "The doctor bought a red bicycle.", "autoregressive", max_new_tokens=24)
+def test_the_downloaded_translator_translates(bergamot) -> None:
+    assert bergamot.name == "bergamot-en-pt (8-bit, dequantised)"
+    trace = specviz.generate(
+        bergamot, "The doctor bought a red bicycle.", "autoregressive", max_new_tokens=24
+    )
     assert trace.text.strip() == "O médico comprou uma bicicleta vermelha."
+
+
+def test_it_translates_a_text_that_arrives_word_by_word(bergamot) -> None:
+    """The bias saves passes and leaves the last text as it is, in a sentence that shows it."""
+    sentence = "The farmer keeps twelve geese, because he says that they are better than any dog."
+    heard = specviz.streams.fixed_lag(sentence, 1)
+    runs = [
+        specviz.generate(bergamot, heard, "retranslate", **values)
+        for values in ({"mode": "rt"}, {"beta": 0.0}, {"beta": 0.2})
+    ]
+    plain, exact, biased = (run.updates["text"].tolist() for run in runs)
+    assert exact == plain
+    assert "fazendeiro" in biased[-1] and len(biased) == len(sentence.split())
+    assert len(runs[2].cycles) <= len(runs[1].cycles) < len(runs[0].cycles) / 2
