@@ -19,7 +19,9 @@ from specviz.errors import ModelError, PromptError
 from specviz.finetune import training
 from specviz.finetune.answers import Answers
 from specviz.finetune.training import CHAIN, Pair, Trained, print_line
-from specviz.models import load, trimmed
+from specviz.models import load
+from specviz.models.bergamot.trimmed import TrimmedBergamot
+from specviz.models.trimmed import TrimmedModel
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -197,6 +199,8 @@ class Student:
         if self.tokens is not None:  # embedding and head are the target's
             self.net.get_input_embeddings().requires_grad_(False)
             self.net.get_output_embeddings().requires_grad_(False)
+            if self.prefix is not None:
+                self.net.get_encoder().requires_grad_(False)
             self.rows = torch.full((model.vocabulary,), ABSENT, device=model.device)
             self.rows[self.tokens] = torch.arange(len(self.tokens), device=model.device)
 
@@ -208,9 +212,8 @@ class Student:
     def save(self, folder: Path, dtype: torch.dtype) -> None:
         """Write the weights, and what goes with them."""
         if self.tokens is not None:
-            assert isinstance(self.model, trimmed.TrimmedModel)
-            weights = trimmed.TrimmedNet(self.net, self.tokens)
-            trimmed.save(weights, self.model.drafts_for, dtype, folder)
+            assert isinstance(self.model, TrimmedModel | TrimmedBergamot)
+            self.model.save(self.net, dtype, folder)
             return
         self.net.to(dtype).save_pretrained(folder)
         if self.model.tokenizer is not None:

@@ -14,6 +14,8 @@ from specviz.errors import ModelError, ParameterError
 from specviz.finetune import training
 from specviz.finetune.align import ABSENT, Student
 from specviz.models import load, trimmed
+from specviz.models.bergamot import trimmed as bergamot
+from specviz.models.bergamot.model import Bergamot
 from specviz.models.model import Model
 
 if TYPE_CHECKING:
@@ -32,12 +34,13 @@ def cut(
 ) -> Path:  # fmt: skip
     """Write the first layers of a target as a draft of its own, for `specviz.finetune.align` to train.
 
-    Embedding and head are the target's, so the folder holds neither.
+    Of a translator they are its decoder's. Embedding, head and encoder are the target's, so the folder holds
+    none of them.
 
     Parameters
     ----------
     target : Model, or anything else that `specviz.load` takes
-        A causal model of the Llama family on torch.
+        A causal model of the Llama family on torch, or a Bergamot translator.
     answers : Answers
         The target's. Their commonest tokens are those that the draft can say.
     out : str or Path
@@ -58,8 +61,11 @@ def cut(
     """
     path = training.vacant(out, force)
     teacher = load(target, device, "float32", invariant=False)
-    if not isinstance(teacher, Model) or not teacher.plain:
-        raise ModelError(f"{teacher.name} cannot be cut: take a causal model of the Llama family on torch")
+    if not isinstance(teacher, Bergamot) and not (isinstance(teacher, Model) and teacher.plain):
+        raise ModelError(
+            f"{teacher.name} cannot be cut: take a causal model of the Llama family on torch, or a Bergamot "
+            "translator"
+        )
     answers.check(teacher)
     for name, value, most in (
         ("layers", layers, teacher.layers),
@@ -71,12 +77,19 @@ def cut(
     counts = Counter(chain.from_iterable(pair.answer for pair in learnt))
     common = (token for token, _ in counts.most_common())
     tokens = list(dict.fromkeys((*teacher.eos, *common)))[:vocabulary]  # no text ends without its end
-    weights = trimmed.cut(teacher.net, layers, tokens)
-    weights.norm.weight.data *= _tempered(weights, teacher, learnt[:TEXTS])
+    weights: bergamot.TrimmedDecoder | trimmed.TrimmedNet
+    draft: bergamot.TrimmedBergamot | trimmed.TrimmedModel
+    if isinstance(teacher, Bergamot):
+        weights = bergamot.cut(teacher.net, layers, tokens)
+        draft = bergamot.TrimmedBergamot(weights, teacher, path.name)
+    else:
+        weights = trimmed.cut(teacher.net, layers, tokens)
+        draft = trimmed.TrimmedModel(weights, teacher, path.name)
+    weights.temper(_factor(draft, learnt[:TEXTS]))
     share = sum(counts[token] for token in tokens) / sum(counts.values())
 
     def write(folder: Path) -> None:
-        trimmed.save(weights, teacher.identity, torch.float16, folder)
+        draft.save(weights.on(teacher.net), torch.float16, folder)
 
     card = (
         f"# {path.name}\n\nThe first {layers} layers of `{teacher.name}`, not trained. It can say "
@@ -90,13 +103,13 @@ def cut(
 
 
 @torch.no_grad()
-def _tempered(weights: trimmed.TrimmedNet, target: Model, pairs: Sequence[training.Pair]) -> float:
+def _factor(draft: bergamot.TrimmedBergamot | trimmed.TrimmedModel, pairs: Sequence[training.Pair]) -> float:
     """What its scores are to be multiplied by: a power of two, by the likelihood of some answers.
 
     The last norm's weights are meant for the last layer; behind an early one they make a draft far too sure,
     and a training would spend most of its time on that.
     """
-    student = Student(trimmed.TrimmedModel(weights, target, target.name))
+    student = Student(draft)
     scores, wanted = student(pairs)
     factors = [2.0**-i for i in range(8)]
     return min(factors, key=lambda by: float(cross_entropy(by * scores, wanted, ignore_index=ABSENT)))

@@ -20,12 +20,14 @@ from torch import Tensor, nn
 
 from specviz.errors import ModelError, one_line
 from specviz.models import eagle_loading, heads, slots, trimmed
+from specviz.models.bergamot import trimmed as bergamot
+from specviz.models.bergamot.model import Bergamot
 from specviz.models.eagle import Eagle
 from specviz.models.eagle_model import EagleModel
 from specviz.models.encoder_decoder import EncoderDecoder
-from specviz.models.encoder_decoder_context import Encoder, EncoderDecoderContext, Source
+from specviz.models.encoder_decoder_context import EncoderDecoderContext, TargetsEncoder
 from specviz.models.gguf.reading import load_gguf
-from specviz.models.layers import Decoder, Lines, embeddings, head_rows
+from specviz.models.layers import Lines, embeddings, head_rows
 from specviz.models.model import Model
 from specviz.models.t5 import T5
 
@@ -72,7 +74,9 @@ class Addition:
         """The target's name, or what is known of it."""
         return str(self.config["target"])
 
-    def on(self, target: Target) -> HeadModel | SlotModel | EagleModel | trimmed.TrimmedModel:
+    def on(
+        self, target: Target
+    ) -> HeadModel | SlotModel | EagleModel | trimmed.TrimmedModel | bergamot.TrimmedBergamot:
         """What drafts for `target`: in its number format, on its device, with its tokens.
 
         Raises
@@ -261,6 +265,21 @@ class Trimmed(Addition):
         return trimmed.TrimmedModel(self.net, target, self.name)
 
 
+class TrimmedTranslator(Addition):
+    """A drafter that was cut out of a Bergamot translator."""
+
+    net: bergamot.TrimmedDecoder
+
+    kind = "trimmed"
+
+    def on(self, target: Target) -> bergamot.TrimmedBergamot:
+        """As `Addition.on`."""
+        if not isinstance(target, Bergamot):
+            raise self._unfit(self.trained_on, f"{target.name} is no Bergamot translator")
+        self._check_whose(target)
+        return bergamot.TrimmedBergamot(self.net, target, self.name)
+
+
 class Slots(Addition):
     """The parallel drafter's weights."""
 
@@ -348,25 +367,13 @@ class SlotDecoder(T5):
         self.embedding = torch.cat([self.target.embedding, self.embedding])
 
 
-class TargetsEncoder(Encoder):
-    """The target's encoder, of which the drafter's layers make keys and values of their own."""
-
-    def __init__(self, target: EncoderDecoder) -> None:
-        super().__init__(target.net)
-        self.target = target
-
-    def read(self, prompts: Sequence[Sequence[int]], decoder: Decoder) -> tuple[Source, int]:
-        """As `Encoder.read`: nothing is fed where a context of the target has read these prompts."""
-        source, fed = self.target.encoder.read(prompts, self.target.decoder)
-        return Source(prompts, source.states, decoder.cross(source.states), source.mask), fed
-
-
 READ_ERRORS = (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError, StrictDataclassError)
 KINDS: dict[str, tuple[type[Addition], Callable[[Path], tuple[nn.Module, Settings]]]] = {
     heads.TYPE: (Heads, heads.load_heads),
     slots.TYPE: (Slots, slots.load_slots),
     "eagle": (EagleHead, eagle_loading.load_eagle),
     trimmed.TYPE: (Trimmed, trimmed.load_trimmed),
+    bergamot.TYPE: (TrimmedTranslator, bergamot.load_trimmed),
 }
 
 

@@ -138,6 +138,19 @@ class Encoder:
         return source, fed
 
 
+class TargetsEncoder(Encoder):
+    """The target's encoder, of which the drafter's layers make keys and values of their own."""
+
+    def __init__(self, target: EncoderDecoder) -> None:
+        super().__init__(target.net)
+        self.target = target
+
+    def read(self, prompts: Sequence[Sequence[int]], decoder: Decoder) -> tuple[Source, int]:
+        """As `Encoder.read`: nothing is fed where a context of the target has read these prompts."""
+        source, fed = self.target.encoder.read(prompts, self.target.decoder)
+        return Source(prompts, source.states, decoder.cross(source.states), source.mask), fed
+
+
 class EncoderDecoderContext(Context):
     """Rows of prompts and of texts written behind them; made by `EncoderDecoder.open`.
 

@@ -52,6 +52,10 @@ class TrimmedNet(nn.Module):
         self.layers, self.norm = base.layers, base.norm
         self.register_buffer(TOKENS, tokens)
 
+    def temper(self, factor: float) -> None:
+        """Multiply what the head reads, and so its scores."""
+        self.norm.weight.data *= factor
+
     def on(self, target: PreTrainedModel, dtype: torch.dtype | None = None) -> PreTrainedModel:
         """The whole model, on a target's embedding and the rows of its head; layers are copied."""
         table = embeddings(target)
@@ -83,6 +87,10 @@ class TrimmedModel(Model):
         self.vocabulary, self.text, self.eos = target.vocabulary, target.text, target.eos
         self.max_length = min(self.max_length, target.max_length)
         self.parameters = sum(p.numel() for p in weights.parameters())
+
+    def save(self, net: PreTrainedModel, dtype: torch.dtype, folder: Path) -> None:
+        """Write the trained part of modules like its own."""
+        save(TrimmedNet(net, self.tokens), self.drafts_for, dtype, folder)
 
     def logits(self, last: Tensor) -> Tensor:
         """As `Model.logits`; a token that the head lacks has −inf."""

@@ -9,11 +9,16 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from safetensors.torch import load_file
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 import specviz
 from specviz.draft import Draft
 from specviz.errors import ModelError, ParameterError, PromptError
+from specviz.finetune import answers as finetune_answers
+from specviz.finetune.align import align
+from specviz.finetune.answers import AnswerOptions
+from specviz.finetune.cut import cut
 from specviz.models.bergamot import loading, marian
 from specviz.models.bergamot.model import RecurrentDecoder
 
@@ -237,6 +242,70 @@ def test_an_end_token_that_is_drafted_would_freeze_the_text(model) -> None:
     stream = specviz.streams.fixed_lag("the cab is bad and a bad cab is a cab", 1)
     trace = specviz.generate(model, stream, "retranslate", beta=0.5, max_new_tokens=16)
     assert not trace.nodes["token"].isin(model.eos).any()
+
+
+# ---------------------------------------------------------------- a drafter cut out of it
+
+
+@pytest.fixture(scope="module")
+def answers_file(model, tmp_path_factory):
+    path = tmp_path_factory.mktemp("answers") / "answers.jsonl"
+    prompts = [model.encode(" ".join(source)) for source in ("abc", "bad", "cab", "fed", "hid", "jig", "ace")]
+    finetune_answers.answer(model, prompts, path, AnswerOptions(max_new_tokens=10), say=lambda line: None)
+    return path
+
+
+@pytest.fixture(scope="module")
+def drafter(model, answers_file, tmp_path_factory):
+    out = tmp_path_factory.mktemp("drafters") / "cut"
+    return cut(model, finetune_answers.read(answers_file), out, layers=1, vocabulary=12)
+
+
+def test_a_drafter_holds_its_layers_alone(model, drafter) -> None:
+    names = set(load_file(drafter / "model.safetensors"))
+    assert all(name == "tokens" or name.startswith("layers.0.") for name in names)
+    bound = specviz.load(drafter).on(model)
+    assert 1 < len(bound.tokens) <= 12 and set(model.eos) <= set(bound.tokens.tolist())
+    assert (bound.layers, bound.vocabulary, bound.kind) == (1, model.vocabulary, "encoder-decoder")
+    prompt, text = model.encode(SOURCES[1]), [5, 9, 20]
+    context = bound.open([prompt], 8)
+    context.prefill()
+    scores = context.forward(Draft.chain(np.array(text))).logits[0]
+    right = whole(bound, prompt, text)
+    assert torch.allclose(scores[:, bound.tokens], right, atol=1e-4)
+    assert torch.isneginf(scores).sum() == 4 * (WORDS - len(bound.tokens))
+
+
+def test_what_a_drafter_drafts_the_target_verifies(model, drafter) -> None:
+    options = {"max_new_tokens": 20, "draft": drafter}
+    plain = specviz.generate(model, SOURCES, "autoregressive", max_new_tokens=20)
+    drafted = specviz.generate(model, SOURCES, "speculative", draft_length=3, **options)
+    assert drafted.texts == plain.texts
+    assert drafted.summary()["A/D"][0] > 0
+    assert specviz.generate(model, SOURCES, "speculative", batch=3, **options).texts == plain.texts
+    exact = {"cm_asd": {"top_beta": 1}, "bild": {}, "specdec": {}}
+    for method, values in exact.items():
+        trace = specviz.generate(model, SOURCES, method, **options, **values)
+        assert all(trace.texts)
+    encoded = drafted.passes[(drafted.passes["model"] == "draft") & (drafted.passes["cycle"] == 0)]
+    assert encoded["tokens"].sum() <= len(SOURCES), "the target's encoding is shared"
+
+
+def test_it_is_aligned_and_bound_to_its_target(model, drafter, answers_file, tmp_path) -> None:
+    given = finetune_answers.read(answers_file)
+    result = align(model, drafter, given, tmp_path / "aligned", soft=True, epochs=30, rate=0.01,
+                   say=lambda line: None)  # fmt: skip
+    assert result.after >= result.before
+    trained = specviz.load(tmp_path / "aligned")
+    before, after = (load_file(path / "model.safetensors") for path in (drafter, tmp_path / "aligned"))
+    assert before.keys() == after.keys()
+    assert not torch.equal(before["layers.0.rnn.forget.weight"], after["layers.0.rnn.forget.weight"])
+    assert specviz.generate(model, SOURCES[0], "speculative", draft=trained, max_new_tokens=8).text
+    other = specviz.load(f"bergamot:{folder(tmp_path / 'tiny', seed=5)}")
+    with pytest.raises(ModelError, match=r"this tiny .* has other weights"):
+        specviz.generate(other, SOURCES[0], "speculative", draft=trained, max_new_tokens=8)
+    with pytest.raises(ModelError, match="is no Bergamot translator"):
+        specviz.load(drafter).on(specviz.load("town-t5"))
 
 
 @pytest.mark.parametrize(

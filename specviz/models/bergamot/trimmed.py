@@ -1,0 +1,130 @@
+"""A small drafter cut out of a Bergamot translator: its decoder's first layers, and a part of its vocabulary.
+
+The layers are trained; the encoder, the embeddings and the head's rows are the target's own, so a folder
+holds none of them: ``config.json`` with ``model_type`` "specviz-trimmed-bergamot", the target's name and
+content hash, and ``shape``; ``model.safetensors`` with the layers and ``tokens``, the id of each row of the
+head.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from specviz.models.bergamot import net as modules
+from specviz.models.bergamot.model import Bergamot
+from specviz.models.bergamot.net import Config, Decoder
+from specviz.models.eight_bits import unpack
+from specviz.models.encoder_decoder_context import TargetsEncoder
+from specviz.models.protocols import Net, Settings
+
+TYPE = "specviz-trimmed-bergamot"
+TOKENS = "tokens"
+
+
+class TrimmedDecoder(nn.Module):
+    """The trained part: layers of a decoder, beside the tokens of the head.
+
+    Parameters
+    ----------
+    config : Config
+        Of the whole, with so few decoder layers.
+    layers : ModuleList
+    tokens : tensor of int [rows]
+    """
+
+    tokens: Tensor
+
+    def __init__(self, config: Config, layers: nn.ModuleList, tokens: Tensor) -> None:
+        super().__init__()
+        self.config, self.layers = config, layers
+        self.register_buffer(TOKENS, tokens)
+
+    def temper(self, factor: float) -> None:
+        """Multiply what the head reads, and so its scores but for their bias."""
+        last: Net = self.layers[-1]
+        norm = last.ffn.norm
+        norm.weight.data *= factor
+        norm.bias.data *= factor
+
+    def on(self, target: Net) -> Net:
+        """The whole translator: the target's own encoder, rows of its head, and copies of these layers."""
+        with torch.device("meta"):
+            net = modules.Net(self.config)
+        own = target.lm_head
+        net.encoder = target.encoder
+        net.decoder.layers = copy.deepcopy(self.layers).to(target.device, target.dtype)
+        rows = self.tokens.to(target.device)
+        head = nn.Linear(own.in_features, len(rows), device="meta")
+        head.weight = nn.Parameter(own.weight.detach()[rows], False)
+        head.bias = nn.Parameter(own.bias.detach()[rows], False)
+        net.lm_head = head
+        return net.eval()
+
+
+class TrimmedBergamot(Bergamot):
+    """A trimmed drafter on its target: a translator of the target's vocabulary.
+
+    Parameters
+    ----------
+    weights : TrimmedDecoder
+    target : Bergamot
+    name : str
+    """
+
+    def __init__(self, weights: TrimmedDecoder, target: Bergamot, name: str) -> None:
+        self.drafts_for = target.identity
+        net = weights.on(target.net).requires_grad_(False)
+        super().__init__(net, target.tokenizer, name, target._kernels)
+        self.encoder = TargetsEncoder(target)
+        self.tokens = weights.tokens.to(target.device)
+        self.vocabulary, self.text, self.eos = target.vocabulary, target.text, target.eos
+        self.parameters = sum(p.numel() for p in weights.parameters())
+
+    def save(self, net: Net, dtype: torch.dtype, folder: Path) -> None:
+        """Write the trained part of modules like its own."""
+        save(TrimmedDecoder(net.config, net.decoder.layers, self.tokens), self.drafts_for, dtype, folder)
+
+    def logits(self, last: Tensor) -> Tensor:
+        """As `EncoderDecoder.logits`; a token that the head lacks has −inf."""
+        rows = super().logits(last)
+        full = rows.new_full((*rows.shape[:-1], self.vocabulary), -torch.inf)
+        return full.index_copy_(-1, self.tokens, rows)
+
+
+def cut(target: Net, layers: int, tokens: Sequence[int]) -> TrimmedDecoder:
+    """The first layers of a translator's decoder, and the tokens that the head keeps; in float32."""
+    config = replace(target.config, decoder_layers=layers)
+    own = copy.deepcopy(target.decoder.layers[:layers]).float()
+    return TrimmedDecoder(config, nn.ModuleList(own), torch.tensor(sorted(tokens)))
+
+
+def save(weights: TrimmedDecoder, target: dict[str, str], dtype: torch.dtype, folder: Path) -> None:
+    """Write the trained part, and whose it is (`TorchModel.identity`)."""
+    tensors = {
+        name: value.to(torch.int32) if name == TOKENS else value.to(dtype).contiguous()
+        for name, value in weights.state_dict().items()
+    }
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    config = {"model_type": TYPE, **target, "shape": asdict(weights.config)}
+    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+
+
+def load_trimmed(folder: Path) -> tuple[TrimmedDecoder, Settings]:
+    """The trained part of a folder in float32, and its ``config.json``."""
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    shape = Config(**config["shape"])
+    tensors = unpack(load_file(folder / "model.safetensors"))
+    with torch.device("meta"):
+        layers = Decoder(shape).layers
+    weights = TrimmedDecoder(shape, layers, tensors[TOKENS].long())
+    tensors = {name: value if name == TOKENS else value.float() for name, value in tensors.items()}
+    weights.load_state_dict(tensors | {TOKENS: weights.tokens}, assign=True)
+    return weights.eval(), config
