@@ -180,7 +180,9 @@ def answers(
         kinds = [str(entry.get("kind", "")) for entry in entries]
         made = answer(model, encoded(model, texts), out, options, kinds, say=print_line)
     print(f"answers: {out} ({len(made.rows):,} answers, {made.tokens:,} tokens of {made.header['model']})")
-    print(hint("models", "eagle", target, "--answers", out, "--out", f"{target}-eagle"))
+    kind = "eagle" if model.kind == "causal" else "cut"  # an EAGLE head reads a causal model's states
+    name = target.rpartition(":")[2]
+    print(hint("models", kind, target, "--answers", out, "--out", f"{name}-{kind}"))
 
 
 @models_app.command()
