@@ -11,10 +11,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from specviz.measure import retranslation
 from specviz.measure.retranslation import Decoded
 from specviz.measure.sweep import Measured, Point
 from specviz.measure.timing import BASELINE
-from specviz.replays import contenders, replays, retranslation, sources
+from specviz.replays import contenders, replays, sources
 from specviz.replays.recipes import RECIPES, Best
 from specviz.replays.sources import beams, canvases, prompts, streams, thresholds
 from specviz.replays.sources.shared import Measurement, RunOptions

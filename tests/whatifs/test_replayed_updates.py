@@ -29,7 +29,7 @@ class Calm(TableModel):
     def __init__(self, seed):
         super().__init__(V, seed=seed, eos=(1,), max_length=40)
         plain = lambda text: [ord(c) - ord("a") for c in text]
-        self.text = SimpleNamespace(tokenizer=self, specials={}, begin=None, plain=plain)
+        self.text = SimpleNamespace(tokenizer=self, specials={}, begin=None, plain=plain, source=False)
 
     def logits(self, text):
         behind = text[text.index(V - 1) + 1 :] if V - 1 in text else text
