@@ -31,8 +31,8 @@ SIZED = "unispec"  # whose draft size is calibrated
 SIZES = (2, 4, 5, 8, 10)
 MEASURED = 2  # of the other prompts; the rest fill the method's memory before
 CALIBRATION_TOKENS = 24
-# Defaults are for a device that computes many nodes in the time of one. On a CPU the trained drafters of SmolLM2
-# are fastest with two tokens a cycle (`specviz bench drafters`).
+# Defaults are for a device that computes many nodes in the time of one. On a CPU the trained drafters of
+# SmolLM2 are fastest with two tokens a cycle (`specviz bench drafters`).
 SMALLER: dict[str, Settings] = {
     "token_recycling": {"draft_size": 24},
     "speculative": {"draft_length": 2},
