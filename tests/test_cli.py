@@ -500,6 +500,13 @@ def test_a_demo_without_its_model_names_two_commands(here, say, monkeypatch):
     assert not list(here.iterdir())
 
 
+def test_a_demo_of_a_translator_names_its_bench(here, say):
+    status, out, err = say("demo", "--model", "bergamot-en-pt")
+    assert (status, out) == (2, "")
+    assert "run `specviz bench streams --model bergamot-en-pt`" in one_line(err)
+    assert not list(here.iterdir())
+
+
 def test_a_demo_says_what_it_takes(say):
     status, out, _ = say("demo", "--help")
     assert status == 0

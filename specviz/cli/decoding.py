@@ -90,6 +90,10 @@ def demo(
     toy = model in bundled()
     entries = list(suite(prompts or ("town" if toy else "demo")))
     path = None
+    if model in DOWNLOADS and not DOWNLOADS[model].is_gguf:
+        raise ParameterError(
+            f"the demo asks questions, and {model} translates: run `specviz bench streams --model {model}`"
+        )
     if model in DOWNLOADS:
         path = local_path(model)
         if path is None:
