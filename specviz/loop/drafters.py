@@ -125,12 +125,15 @@ def _fit_block(method: Method, drafter: Model) -> None:
     """Lower a method's default block to the longest one that the drafter predicts; refuse a chosen one."""
     name = method.block_length_param
     longest = getattr(drafter, "most", None)
-    if not name or longest is None or getattr(method, name) <= longest:
+    if not name or longest is None:
         return
     if name in method.chosen:
-        raise ParameterError(
-            f"{method.name} asks for blocks of {getattr(method, name)} tokens, and {drafter.name} has "
-            f"{drafter.kind} for {longest}: set {name} to at most that"
-        )
-    fitted = type(method)(**method.values | {name: longest})  # checks it against the other parameters
+        if getattr(method, name) > longest:
+            raise ParameterError(
+                f"{method.name} asks for blocks of {getattr(method, name)} tokens, and {drafter.name} has "
+                f"{drafter.kind} for {longest}: set {name} to at most that"
+            )
+        return
+    default = next(p.default for p in method.parameters if p.name == name)
+    fitted = type(method)(**method.values | {name: min(default, longest)})  # checked with the others
     setattr(method, name, getattr(fitted, name))

@@ -137,7 +137,7 @@ def measure(
     *,
     rounds: int = 1,
     max_new_tokens: int = 128,
-    template: str | None = "town",
+    template: str | None = None,
     tick: Callable[[str], None] = lambda label: None,
 ) -> tuple[dict[str, Decoded], Quality]:
     """Let every setting decode the streams of a language, text by text in turns.

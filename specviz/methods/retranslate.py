@@ -105,8 +105,9 @@ class Retranslate(StreamMethod):
                 f"{self.name} needs a model that writes from left to right, and {target.name} is a "
                 f"{target.kind} model"
             )
-        if target.kind == "encoder-decoder" and "template" not in self.chosen:
-            self.template = getattr(target, "template", "task")
+        if "template" not in self.chosen:
+            causal = target.kind == "causal"
+            self.template = "town" if causal else getattr(target, "template", "task")
 
     def wording(self) -> tuple[str, str]:
         """The prompt before and after the source, languages filled in."""

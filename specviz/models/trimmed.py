@@ -94,9 +94,7 @@ class TrimmedModel(Model):
 
     def logits(self, last: Tensor) -> Tensor:
         """As `Model.logits`; a token that the head lacks has −inf."""
-        rows = super().logits(last)
-        full = rows.new_full((*rows.shape[:-1], self.vocabulary), -torch.inf)
-        return full.index_copy_(-1, self.tokens, rows)
+        return over_all(super().logits(last), self.tokens, self.vocabulary)
 
 
 def cut(target: PreTrainedModel, layers: int, tokens: Sequence[int]) -> TrimmedNet:
@@ -112,14 +110,24 @@ def cut(target: PreTrainedModel, layers: int, tokens: Sequence[int]) -> TrimmedN
     return TrimmedNet(net, torch.tensor(sorted(tokens)))
 
 
+def over_all(scores: Tensor, tokens: Tensor, vocabulary: int) -> Tensor:
+    """Scores [..., rows] of some tokens as scores of all; −inf for the others."""
+    full = scores.new_full((*scores.shape[:-1], vocabulary), -torch.inf)
+    return full.index_copy_(-1, tokens, scores)
+
+
 def save(weights: TrimmedNet, target: dict[str, str], dtype: torch.dtype, folder: Path) -> None:
     """Write the trained part, and whose it is (`TorchModel.identity`)."""
+    write(weights, {"model_type": TYPE, **target, "shape": weights.config.to_dict()}, dtype, folder)
+
+
+def write(weights: nn.Module, config: Settings, dtype: torch.dtype, folder: Path) -> None:
+    """Write ``model.safetensors``, its ``tokens`` as whole numbers, and ``config.json``."""
     tensors = {
         name: value.to(torch.int32) if name == TOKENS else value.to(dtype).contiguous()
         for name, value in weights.state_dict().items()
     }
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-    config = {"model_type": TYPE, **target, "shape": weights.config.to_dict()}
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
 
 

@@ -137,6 +137,10 @@ def test_what_is_refused(model) -> None:
         specviz.generate(model, PROMPTS, "blockwise", draft=heads, k=8)
     unset = specviz.generate(model, PROMPTS[:1], "blockwise", draft=heads, max_new_tokens=8)
     assert unset.run["parameters"]["k"] == 7  # the default, 10, is lowered to what there is
+    method = specviz.method("blockwise")
+    for drafter, longest in ((added.heads(model, number=3), 4), (heads, 7)):
+        trace = specviz.generate(model, PROMPTS[:1], method, draft=drafter, max_new_tokens=8)
+        assert trace.run["parameters"]["k"] == longest, "a method that serves again begins from its default"
     with pytest.raises(ParameterError, match="blockwise decodes greedily"):
         specviz.generate(model, PROMPTS, "blockwise", draft=heads, temperature=1.0)
     with pytest.raises(ParameterError, match=r"k must lie in \[1, 64\]"):

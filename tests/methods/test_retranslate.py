@@ -392,6 +392,16 @@ def test_a_prompt_is_what_the_tokenizer_makes_of_its_text(town):
             assert template(source) == town.tokenizer(before + source + behind)["input_ids"]
 
 
+def test_a_method_that_serves_again_asks_as_each_model_wants():
+    method = Retranslate()
+    for name, template in (("town-t5", "task"), ("town-translator", "town"), ("town-t5", "task")):
+        method.prepare(load(name))
+        assert method.template == template
+    chosen = Retranslate(template="town")
+    chosen.prepare(load("town-t5"))
+    assert chosen.template == "town"
+
+
 def test_the_papers_prompts():
     """Table 5, of a tokenizer that has their special tokens."""
     tower = "".join(Retranslate(template="tower", target_language="Japanese").wording())

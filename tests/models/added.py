@@ -23,13 +23,13 @@ def target(family: str = "t5", eos: tuple[int, ...] = (), seed: int = 0, **chang
     return served
 
 
-def heads(model: EncoderDecoder, seed: int = 1) -> Heads:
+def heads(model: EncoderDecoder, seed: int = 1, number: int = HEADS) -> Heads:
     torch.manual_seed(seed)
     width = model.net.config.d_model
-    net = BlockwiseHeads(HEADS, width, 12).requires_grad_(False)
+    net = BlockwiseHeads(number, width, 12).requires_grad_(False)
     for parameter in net.parameters():
         parameter.copy_(torch.randn(parameter.shape) * 0.5)
-    return Heads(net, {"target": "large", "heads": HEADS, "width": width}, "heads")
+    return Heads(net, {"target": "large", "heads": number, "width": width}, "heads")
 
 
 def slots(model: EncoderDecoder, seed: int = 1) -> Slots:

@@ -237,13 +237,6 @@ def test_retranslation_at_zero_is_retranslation(model) -> None:
     assert result.holds
 
 
-def test_an_end_token_that_is_drafted_would_freeze_the_text(model) -> None:
-    """Biased towards its draft, a text that ends stays as it is, whatever the source becomes."""
-    stream = specviz.streams.fixed_lag("the cab is bad and a bad cab is a cab", 1)
-    trace = specviz.generate(model, stream, "retranslate", beta=0.5, max_new_tokens=16)
-    assert not trace.nodes["token"].isin(model.eos).any()
-
-
 # ---------------------------------------------------------------- a drafter cut out of it
 
 
@@ -315,6 +308,8 @@ def test_it_is_aligned_and_bound_to_its_target(model, drafter, answers_file, tmp
         ({"transformer-postprocess": "da"}, "of another architecture: its transformer-postprocess"),
         ({"dim-vocabs": [WORDS, 50]}, "its sizes do not fit together"),
         ({"transformer-heads": 5}, "its sizes do not fit together"),
+        ({"transformer-heads": 1}, "its sizes do not fit together"),
+        ({"dec-depth": 10**9}, "its sizes do not fit together"),
         ({"enc-depth": "many"}, "does not say how large"),
         ({"dec-depth": 3}, "it has no decoder_l3_rnn_Wf"),
         ({"dim-emb": 20}, "the matrix for"),
@@ -340,6 +335,23 @@ def test_a_damaged_file_is_refused(tmp_path) -> None:
     file.write_bytes(data.replace(struct.pack("<Q", marian.FLOAT32), struct.pack("<Q", 0x0402), 1))
     with pytest.raises(ModelError, match="in a type that is not read"):
         specviz.load(f"bergamot:{root}")
+
+
+def test_no_damage_ends_in_a_traceback(tmp_path) -> None:
+    """Numbers of the header and the shapes, each turned into others: read all the same, or refused."""
+    root = folder(tmp_path / "turned")
+    file, random, refused = root / "model.bin", np.random.default_rng(0), list[str]()
+    data = file.read_bytes()
+    for _ in range(300):
+        at = int(random.integers(0, 12_000)) & ~3
+        value = random.choice([-1, 0, 1, 7, 2**31 - 1, -(2**31)])
+        file.write_bytes(data[:at] + struct.pack("<i", value) + data[at + 4 :])
+        try:
+            loading.build(marian.read(file), file)
+        except ModelError as error:
+            refused.append(str(error))
+    assert len(refused) > 30
+    assert not [line for line in refused if "\n" in line]
 
 
 def test_what_is_missing_is_named(tmp_path) -> None:

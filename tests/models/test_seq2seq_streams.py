@@ -10,6 +10,7 @@ import specviz
 from models import seq2seq
 from specviz.loop.updates import decode_stream
 from specviz.methods import find
+from specviz.methods.retranslate import Retranslate
 from specviz.models.encoder_decoder import EncoderDecoder
 
 SOURCE = [5, 9, 30, 12, 7, 21, 33, 8, 16]
@@ -39,6 +40,25 @@ def test_unbiased_it_is_retranslation(family) -> None:
     assert set(reused) == {0}, "no state survives a new source"
     again, _, _ = outputs(model, find("retranslate")(beta=0.0, second_pass=True))
     assert again == plain
+
+
+class Frozen(Retranslate):
+    """The draft keeps its end token."""
+
+    def _draft(self, previous):
+        return list(previous)
+
+
+def test_a_drafted_end_token_freezes_the_text() -> None:
+    """Why it is stripped: fully biased, an accepted end is the end, whatever the source becomes."""
+    model = specviz.load("town-t5")
+    heard = specviz.streams.fixed_lag("The doctor bought a red bicycle. Tom was tired on Sunday.", 3)
+    frozen = specviz.generate(model, heard, Frozen(beta=0.5)).updates
+    assert frozen["end"].iloc[0] == "eos", "else there is nothing to freeze"
+    assert len(frozen) > 2 and frozen["text"].nunique() == 1
+    own = specviz.generate(model, heard, "retranslate", beta=0.5)
+    assert not own.nodes["token"].isin(model.eos).any()
+    assert own.updates["text"].nunique() > 1
 
 
 @pytest.mark.parametrize("family", ["t5", "bart-forced", "marian"])

@@ -53,6 +53,7 @@ def bench(
     max_new_tokens: Annotated[int, "Most tokens of an update."] = 96,
     rounds: Annotated[int, "Rounds over all texts."] = 3,
     betas: Annotated[Sequence[float] | None, "Values of the bias, as 0,0.2."] = None,
+    template: Annotated[str | None, "The prompt, as retranslate takes it. Default: the model's own."] = None,
     tick: Tick = lambda done, of, name: None,
 ) -> Report:
     """Re-translation from scratch, and SSBD at each bias and with each mask; greedy.
@@ -70,6 +71,8 @@ def bench(
     number, max_new_tokens, rounds : int
     betas : sequence of float, optional
         Default: `BETAS`; 0 and 0.2 are always among them.
+    template : str, optional
+        The prompt, as ``retranslate`` takes it.
 
     Returns
     -------
@@ -96,7 +99,6 @@ def bench(
         done += 1
         tick(done, of, name)
 
-    template = None if model.kind == "encoder-decoder" else "town"
     decoded, quality = measure(
         model, Given(language, given), chosen, rounds=rounds, max_new_tokens=max_new_tokens,
         template=template, tick=count,

@@ -16,6 +16,7 @@ from specviz.models.bergamot.net import Config, Net
 from specviz.models.protocols import Settings
 
 TOKENIZER = "tokenizer.json"
+MOST_LAYERS = 256
 SOURCE = "Marian binary, 8-bit weights, dequantised; its own engine also computes in 8 bits"
 # Settings that another architecture has otherwise, which is then refused by name.
 EXPECTED: Settings = {
@@ -108,7 +109,10 @@ def _check_sizes(shape: Config, sizes: list[int], path: Path) -> None:
         shape.decoder_layers,
         shape.encoder_ffn_dim,
     )
-    if len(set(sizes)) != 1 or min(counts) < 1 or shape.d_model % max(1, shape.encoder_attention_heads):
+    heads, layers = shape.encoder_attention_heads, max(shape.encoder_layers, shape.decoder_layers)
+    fits = len(set(sizes)) == 1 and min(counts) >= 1 and layers <= MOST_LAYERS
+    # A state lies in the storage in halves, by heads.
+    if not fits or heads < 2 or heads % 2 or shape.d_model % heads:
         raise ModelError(f"{path} is damaged: its sizes do not fit together")
 
 

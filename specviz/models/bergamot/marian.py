@@ -62,7 +62,7 @@ def read(path: Path) -> MarianFile:
         raise ModelError(f"cannot read {path}: {error.strerror or error}") from None
     try:
         return _parsed(data, path)
-    except (struct.error, UnicodeDecodeError, ValueError):
+    except (struct.error, ValueError, OverflowError, RuntimeError):
         raise ModelError(f"{path} is no Marian binary file, or it is truncated") from None
 
 

@@ -92,8 +92,7 @@ class RecurrentDecoder(Decoder):
     def recur(self, i: int, y: torch.Tensor, rows: int, store: Store) -> torch.Tensor:
         """The recurrence's outputs [rows * n, size], of forget gates and candidates side by side in `y`.
 
-        One fused kernel a token: the same order, and so the same bits, as token by token. Sums of logarithms
-        would do without the loop, with other bits and, for a draft's few tokens, more time.
+        One fused kernel a token: each state is computed in the order in which it is computed token by token.
         """
         forget, new = y.view(rows, -1, 2 * self.size).split(self.size, 2)
         forget = torch.sigmoid(forget)
@@ -109,9 +108,9 @@ class RecurrentDecoder(Decoder):
 
     def before(self, i: int, rows: int, store: Store) -> tuple[torch.Tensor, torch.Tensor | None]:
         """The state before a pass's first token [rows, size], and where its columns are padding."""
-        kept = (
-            store.data[i] if store.rows is None else store.data[i][:, store.rows]
-        )  # [2, rows, heads, slots, dim]
+        kept = store.data[i]  # [2, rows, heads, slots, dim]
+        if store.rows is not None:
+            kept = kept[:, store.rows]
         if store.slots is None:
             start = store.start
             if start == 0:
@@ -119,9 +118,8 @@ class RecurrentDecoder(Decoder):
             return kept[:, :, :, start - 1].transpose(0, 1).reshape(rows, self.size), None
         slots = store.slots
         width = slots.shape[1]
-        aligned = slots[:, -1:] - torch.arange(
-            width - 1, -1, -1, device=slots.device
-        )  # as if nothing were padded
+        # As if nothing were padded.
+        aligned = slots[:, -1:] - torch.arange(width - 1, -1, -1, device=slots.device)
         padding = slots != aligned
         first = torch.where(padding, slots[:, -1:], slots).amin(1)  # slot of the row's first token
         index = (first - 1).clamp(min=0).view(1, rows, 1, 1, 1).expand(2, -1, kept.shape[2], 1, kept.shape[4])

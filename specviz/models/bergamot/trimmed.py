@@ -15,7 +15,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from specviz.models.bergamot import net as modules
@@ -24,9 +24,9 @@ from specviz.models.bergamot.net import Config, Decoder
 from specviz.models.eight_bits import unpack
 from specviz.models.encoder_decoder_context import TargetsEncoder
 from specviz.models.protocols import Net, Settings
+from specviz.models.trimmed import TOKENS, over_all, write
 
 TYPE = "specviz-trimmed-bergamot"
-TOKENS = "tokens"
 
 
 class TrimmedDecoder(nn.Module):
@@ -94,9 +94,7 @@ class TrimmedBergamot(Bergamot):
 
     def logits(self, last: Tensor) -> Tensor:
         """As `EncoderDecoder.logits`; a token that the head lacks has −inf."""
-        rows = super().logits(last)
-        full = rows.new_full((*rows.shape[:-1], self.vocabulary), -torch.inf)
-        return full.index_copy_(-1, self.tokens, rows)
+        return over_all(super().logits(last), self.tokens, self.vocabulary)
 
 
 def cut(target: Net, layers: int, tokens: Sequence[int]) -> TrimmedDecoder:
@@ -108,13 +106,7 @@ def cut(target: Net, layers: int, tokens: Sequence[int]) -> TrimmedDecoder:
 
 def save(weights: TrimmedDecoder, target: dict[str, str], dtype: torch.dtype, folder: Path) -> None:
     """Write the trained part, and whose it is (`TorchModel.identity`)."""
-    tensors = {
-        name: value.to(torch.int32) if name == TOKENS else value.to(dtype).contiguous()
-        for name, value in weights.state_dict().items()
-    }
-    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-    config = {"model_type": TYPE, **target, "shape": asdict(weights.config)}
-    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    write(weights, {"model_type": TYPE, **target, "shape": asdict(weights.config)}, dtype, folder)
 
 
 def load_trimmed(folder: Path) -> tuple[TrimmedDecoder, Settings]:

@@ -19,14 +19,14 @@ from specviz.replays.translations import TARGETS, bundled, texts
 from specviz.streams import Stream, simulate_partials
 from specviz.trace import Trace
 
-TEMPLATES = ("tower", "qwen3")  # of models by that name; others read the bundled translators' own
+TEMPLATES = ("tower", "qwen3")  # of models by that name; others read their own
 NO_COMET = "COMET is not installed (its model weighs 2 GB); BLEU and chrF are in the notes"
 
 
 def streams(recipe: Recipe, options: RunOptions) -> Measurement:
     """Re-translation and its speculative kinds on sources that arrive in updates, language by language."""
     made = Measurement(environment=about(options.model))
-    template = next((name for name in TEMPLATES if name in options.model.name.lower()), "town")
+    template = next((name for name in TEMPLATES if name in options.model.name.lower()), None)
     partials = bool(recipe.options.get("partials"))
     languages = {name: part["language"] for name, part in recipe.parts["language"].items()}
     chosen = {retranslation.RT: retranslation.Setting(retranslation.RT, {"mode": "rt"})}
@@ -56,7 +56,8 @@ def streams(recipe: Recipe, options: RunOptions) -> Measurement:
         speeds = {name: each.sums["emitted"] / each.sums["seconds"] for name, each in decoded.items()}
         fast = max((n for n in speeds if n != retranslation.RT), key=lambda n: decoded[n].over(base).median)
         if not made.traces:
-            shared = {"template": template, "max_new_tokens": options.max_new_tokens}
+            shared: Settings = {"max_new_tokens": options.max_new_tokens}
+            shared |= {} if template is None else {"template": template}
             again_options = {"target_language": TARGETS[code], **shared, **chosen[fast].values}
             decode = partial(again, options.model, given.streams, again_options)
             made.record(options, f"{fast}, {language}", speeds[fast] / speeds[retranslation.RT], decode)
