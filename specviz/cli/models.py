@@ -292,6 +292,39 @@ def eagle(
 
 
 @models_app.command()
+def diffusion(
+    target: Annotated[str, argument("The model that learns to fill masked cells; it is left as is.")],
+    texts: Annotated[Path, option("JSON lines with prompt and answer.", "--texts")],
+    out: Annotated[Path, option("The folder to write.", "--out", "-o")],
+    answers: AnswersFile = None,
+    rank: Annotated[int, option("Of the adapter's products.", min=1)] = 32,
+    longest: Annotated[int, option("Most tokens of an answer; longer ones are left out.", min=2)] = 64,
+    epochs: Annotated[float, option("How often each answer is read.")] = 1,
+    rate: Annotated[float, option("Peak learning rate of the matrices.")] = 0.003,
+    batch: Annotated[int, option("Texts of an update.", min=1)] = 16,
+    tokens: Tokens = None,
+    seed: Annotated[int, option("Of the first weights, the masks and the order.", min=0)] = 0,
+    threads: Threads = None,
+    device: Device = "cpu",
+    force: Force = False,
+) -> None:
+    """Adapt a causal model to masked diffusion, on short tasks and their answers: what ssd decodes with."""
+    from specviz.models.loading import find
+
+    find(target)
+    with loading():
+        from specviz.finetune.answers import read
+        from specviz.finetune.diffusion import adapt, read_texts
+
+    tasks, own = read_texts(texts), None if answers is None else read(answers)
+    with on_threads(threads):
+        made = adapt(target, tasks, out, answers=own, rank=rank, longest=longest, epochs=epochs, rate=rate,
+                     batch=batch, tokens=tokens, seed=seed, device=device, force=force)  # fmt: skip
+    print(f"adapted: {made}")
+    print(hint("generate", "ssd", "--model", out, "--prompt", "..."))
+
+
+@models_app.command()
 def shrink(
     drafter: Annotated[str, argument("Bundled name or folder of what was trained on top of a target.")],
     out: Annotated[Path, option("The folder to write.", "--out", "-o")],

@@ -22,7 +22,7 @@ from transformers.utils import logging
 
 from specviz.draft import Draft
 from specviz.errors import ModelError, SpecvizError, install, one_line
-from specviz.models import choices, diffusion_checkpoints, ranks
+from specviz.models import adapters, choices, diffusion_checkpoints, ranks
 from specviz.models.additions import ADDITION_FILES, Addition, load_addition, may_be_addition
 from specviz.models.diffusion import Diffusion
 from specviz.models.encoder_decoder import SERVED, TYPES, EncoderDecoder
@@ -91,7 +91,10 @@ def fetch(
         with _as_model_error(source, name):
             if addition := load_addition(folder, name):
                 return addition  # on the device and in the format of the target that it will draft for
-            if diffusion_checkpoints.family(diffusion_checkpoints.read_config(folder)):
+            config = diffusion_checkpoints.read_config(folder)
+            if config.get("model_type") == adapters.TYPE:
+                return adapters.load_adapter(folder, name, config, target, number, kernels)
+            if diffusion_checkpoints.family(config):
                 return diffusion_checkpoints.load_checkpoint(folder, name, target, number, given, kernels)
     spread = {} if device_map is None else {"device_map": device_map}
     net, words = _fetch(source, name, local, revision, number, spread)

@@ -17,6 +17,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from town.corpus import tasks
+from specviz.finetune import masking
 from town.training import __main__, answers, canvases, diffusion, evaluate, recipes, shards, train
 from town.training import tokenizer as pieces
 from town.training.tokenizer import ASSISTANT, END, MASK, PAD
@@ -82,7 +83,7 @@ def test_masks_hide_cells_alone_and_every_count_is_as_likely() -> None:
     rng = np.random.default_rng(0)
     cells = np.zeros((5000, 9), bool)
     cells[:, 4:] = True
-    masked, shares = diffusion.hide(cells, rng)
+    masked, shares = masking.hide(cells, rng)
     assert not (masked & ~cells).any()
     assert np.array_equal(masked.sum(1), np.rint(shares * 5))
     counts = np.bincount(masked.sum(1), minlength=6)
@@ -143,7 +144,7 @@ def test_blocks_are_told_from_what_is_written_before_and_masks_behind(monkeypatc
     canvas = np.full((6000, 20), 50)
     canvas[:, 3 + 6 :] = END  # six words and the end: the second of four blocks holds it
     cells = np.tile(np.arange(20) >= 3, (6000, 1))
-    told, masked, weights = diffusion.hide_blocks(canvas, cells, np.random.default_rng(0))
+    told, masked, weights = masking.hide_blocks(canvas, cells, END, np.random.default_rng(0))
     at = (told.argmax(1) - 3) // 4
     assert np.bincount(at, minlength=2).tolist() == pytest.approx([3000, 3000], rel=0.05) and at.max() == 1
     first = 3 + 4 * at

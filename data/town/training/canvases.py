@@ -18,7 +18,8 @@ from town.corpus import tasks, translation
 from town.training.answers import prompt_ids
 from town.training.bleu import bleu
 from town.training.card import head
-from town.training.diffusion import BLOCKS, costs, hide
+from specviz.finetune.masking import BLOCKS, hide
+from town.training.diffusion import costs
 from town.training.recipes import Recipe
 from town.training.tokenizer import END, MASK, PAD, encode_chat
 

@@ -1,16 +1,7 @@
-"""The masked-diffusion objective: some cells of an answer are hidden, all of them are told from the rest.
+"""The masked-diffusion model of `town`: its shape, its canvases and its loss (`specviz.finetune.masking`).
 
-LLaDA (Nie et al. 2025): a share t of an answer's cells is masked, and the loss of the masked ones divided by
-t. A share drawn from (0, 1) (eq. 3) and a count drawn from 1 ... n (t = count / n; section 2.4, for
-likelihoods) give the same mean. The second is steadier, since every text weighs the same, and is what is
-trained and scored here. Answers are padded with ``<|end|>``, which the model learns to write as any other
-token. A cell is told by the place before it, as in the causal model that the run starts from (Dream, Ye et
-al. 2025).
-
-Decoding goes block by block, and masks drawn from all cells almost never leave a text as it is met there: all
-before a block written, all behind it masked. So a recipe can give some texts such masks (`hide_blocks`).
-Theirs is the same bound, of one block given those before it, summed over blocks (BD3-LM, Arriola et al.
-2025), but that the canvas behind the block stands there, masked.
+Answers are padded with ``<|end|>``. A cell is predicted by the place before it, as in the causal model that the
+run starts from (Dream, Ye et al. 2025).
 """
 
 from __future__ import annotations
@@ -24,6 +15,7 @@ import numpy as np
 import torch
 from torch.nn.functional import cross_entropy
 
+from specviz.finetune.masking import draw_masks
 from town.training.recipes import Recipe
 from town.training.tokenizer import BEGIN, END, MASK, PAD, SIZE, STOP
 
@@ -32,7 +24,6 @@ LONGER = (
     (0.35, 8, 64),
     (0.15, 64, 248),
 )  # cells of padding behind the longest answer: share, from, to
-BLOCKS = (4, 8, 16, 32)  # cells of a block, one of them drawn for each text
 CELLS = 4096  # most tokens of a pass: what is padded longer has fewer rows
 
 
@@ -100,39 +91,6 @@ def answers_only(
     return canvas[kept], cells[kept]
 
 
-def hide(cells: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Which cells are masked, bool like `cells`, and the share t of each row that is, [rows].
-
-    One draw for the batch, spread evenly over its rows: each row's count is uniform, the batch's mean steady.
-    """
-    rows, count = len(cells), cells.sum(1)
-    masks = 1 + (count * ((rng.random() + rng.permutation(rows) / rows) % 1.0)).astype(np.int64)
-    order = np.where(cells, rng.random(cells.shape), 2.0).argsort(1).argsort(1)
-    return order < masks[:, None], masks / count
-
-
-def hide_blocks(
-    canvas: np.ndarray, cells: np.ndarray, rng: np.random.Generator
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The masks of answers that are written block by block: one block of each, drawn, stands for all.
-
-    Blocks before it are written, those behind it all masked; of its own cells some are (`hide`). A text's
-    blocks are those up to the one that holds its first ending token, where decoding stops.
-
-    Returns
-    -------
-    tuple of (told bool like `cells`, masked bool like `cells`, weights float [rows])
-        ``told`` are the masked cells of the block; the weight of a row's is its blocks over t.
-    """
-    place = cells.cumsum(1) - 1
-    size = rng.choice(BLOCKS, len(cells))[:, None]
-    ends = np.take_along_axis(place, (cells & (canvas == END)).argmax(1)[:, None], 1)
-    blocks = ends // size + 1
-    at = (rng.random(blocks.shape) * blocks).astype(np.int64)
-    told, shares = hide(cells & (place // size == at), rng)
-    return told, told | (cells & (place // size > at)), blocks[:, 0] / shares
-
-
 def masked_loss(
     model: Any, tokens: np.ndarray, answer: np.ndarray, blockwise: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -143,14 +101,9 @@ def masked_loss(
     """
     rng = np.random.default_rng(zlib.crc32(tokens.tobytes()))
     canvas, cells = answers_only(tokens, answer, rng)
-    told, shares = hide(cells, rng)
-    masked, weights = told.copy(), 1 / shares
-    count = int(cells.sum())
-    if some := round(len(canvas) * blockwise):
-        told[:some], masked[:some], weights[:some] = hide_blocks(canvas[:some], cells[:some], rng)
-        count = int(np.rint((weights[:, None] * told).sum()))
-    each = costs(model, canvas, told, masked)
-    weights = np.repeat(weights * answer.sum() / count, told.sum(1))
+    learnt, masked, weights = draw_masks(canvas, cells, END, blockwise, rng)
+    each = costs(model, canvas, learnt, masked)
+    weights *= answer.sum()
     loss = each @ torch.from_numpy(weights.astype(np.float32)).to(each.device)
     return loss, loss.detach()
 

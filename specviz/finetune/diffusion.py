@@ -1,0 +1,373 @@
+"""A causal model taught to fill masked cells: a low-rank adapter, trained on short tasks and their answers.
+
+The weights stay; beside every matrix a product of two thin ones learns (LoRA, Hu et al. 2021), and so does the
+embedding of a token that stands for the mask. Attention reads both ways, and a cell is predicted where the
+causal model predicted its token, at the place before it (Dream, Ye et al. 2025). The objective is
+`specviz.finetune.masking`'s.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+from typing_extensions import TypedDict
+
+from specviz.errors import ModelError, ParameterError, PromptError
+from specviz.files import checked
+from specviz.finetune import training
+from specviz.finetune.masking import draw_masks
+from specviz.finetune.training import Pair, Trained, print_line
+from specviz.models import adapters, load
+from specviz.models.devices import has_bfloat16
+
+if TYPE_CHECKING:
+    from specviz.finetune.answers import Answers
+    from specviz.models.model import Model
+    from specviz.models.protocols import Spec
+
+# Cells of padding after the longest answer of a batch: share of the batches, from, to.
+PADDING = ((0.6, 0, 8), (0.3, 8, 48), (0.1, 48, 200))
+CELLS = 4096  # most tokens of a pass: what is padded longer has fewer rows
+BLOCKWISE = 0.5  # share of the texts that are masked as decoding meets them, block by block
+
+
+class Text(TypedDict):
+    """A line of a file of texts: a task and its answer."""
+
+    prompt: str
+    answer: str
+
+
+@dataclass(frozen=True)
+class Adapted(Trained):
+    """An adapter that was trained.
+
+    Attributes
+    ----------
+    before, after : float
+        Nats of a cell of held-out answers, padding included: the bound that is trained.
+    path, learnt, held_out, tokens
+        As of `Trained`.
+    """
+
+    before: float
+    after: float
+
+    def __str__(self) -> str:
+        return (
+            f"{self.path} (nats a cell of {self.held_out} held-out answers: {self.before:.3f} before, "
+            f"{self.after:.3f} after)"
+        )
+
+
+def read_texts(path: str | Path) -> list[Text]:
+    """The lines of a file of texts.
+
+    Raises
+    ------
+    PromptError
+        If a line is no task with its answer; it says which.
+    """
+    path = Path(path).expanduser()
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise PromptError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from None
+    texts = []
+    for number, line in enumerate(lines, 1):
+        try:
+            texts.append(checked(Text, json.loads(line), f"{path}, line {number}", error=PromptError))
+        except ValueError:
+            raise PromptError(f"{path}, line {number} is no JSON: write a prompt and an answer a line") from None
+    return texts
+
+
+def adapt(
+    target: Spec,
+    texts: Sequence[Text],
+    out: str | Path,
+    *,
+    answers: Answers | None = None,
+    rank: int = 32,
+    longest: int = 64,
+    epochs: float = 1,
+    rate: float = 0.003,
+    batch: int = 16,
+    tokens: int | None = None,
+    seed: int = 0,
+    device: str = "cpu",
+    force: bool = False,
+    every: float = 60.0,
+    say: Callable[[str], None] = print_line,
+) -> Adapted:
+    """Train a low-rank adapter that makes a causal model a masked-diffusion model, and write its folder.
+
+    What is under way lies in ``OUT.partial``. The same call goes on from it.
+
+    Parameters
+    ----------
+    target : Model, or anything else that `specviz.load` takes
+        A causal model of the Llama family. It is not changed.
+    texts : list of dict
+        With ``prompt`` and ``answer``. Every tenth, and at least the last, is held out.
+    out : str or Path
+        The folder to write; `specviz.load` reads it where the target can be loaded.
+    answers : Answers, optional
+        The target's own answers, learnt as well: those that end within `longest` tokens.
+    rank : int
+        Of the adapter's products.
+    longest : int
+        Most tokens of an answer, the end token among them; longer ones are left out.
+    epochs, batch, tokens, seed, force, every
+        As of `specviz.finetune.align.align`.
+    rate : float
+        Peak learning rate of the matrices (Muon); the mask's embedding learns at the same (AdamW).
+
+    Raises
+    ------
+    ModelError
+        If the target cannot be adapted, has no special token to spare, or `out` exists.
+    PromptError
+        If there are fewer than two texts that are short enough.
+    ParameterError
+        If a value is out of range.
+    """
+    settings = training.Settings(epochs, rate, batch, longest, seed, every, say, tokens)
+    training.positive(rank=rank)
+    path = training.vacant(out, force)
+    name = str(target) if isinstance(target, str | Path) else None
+    model = adapters.base(load(target, device, "float32", invariant=False, kernels="plain"))
+    if name is None:
+        raise ParameterError("an adapter is loaded with its target by name: give the target's name or folder")
+    mask = spare_token(model)
+    pairs = _pairs(model, texts, answers, longest)
+    if len(pairs) < 2:
+        raise PromptError(f"adapting needs two texts or more of at most {longest} tokens: one is held out")
+    learnt, held = training.parted(pairs)
+    learnt = training.some(learnt, tokens, seed)
+    sources = [len(texts), training.count(pairs), answers.header["content"] if answers else None]
+    mark = ["diffusion", rank, longest, epochs, rate, batch, tokens, seed, model.content, *sources]
+    partial = training.begun(path, mark, force)
+    with torch.random.fork_rng([]):
+        torch.manual_seed(seed)
+        net = AdaptedNet(model, rank, mask)
+    loss = MaskedLoss(net, model.eos[-1])
+    before = bound(loss, held, batch)
+    curve = training.learn(net, 1.0, loss, learnt, partial, settings)
+    after = bound(loss, held, batch)
+    result = Adapted(path, len(learnt), len(held), training.count(learnt), before, after)
+    card = _card(result, model, net, rate, epochs, mask) + "\n".join(training.curve_table(curve)) + "\n"
+    write = lambda folder: adapters.save(folder, net.tensors(), model, name, mask)  # noqa: E731
+    training.publish(partial, path, write, card)
+    return result
+
+
+def spare_token(model: Model) -> int:
+    """A special token that no chat holds: it stands for the mask.
+
+    Raises
+    ------
+    ModelError
+        If there is none.
+    """
+    words: Any = model.tokenizer
+    template = str(getattr(words, "chat_template", "") or "")
+    added = {} if words is None else words.added_tokens_decoder
+    spare = [
+        i for i, token in added.items()
+        if token.special and i not in model.eos and token.content not in template and i < model.vocabulary
+        and i not in (words.bos_token_id, words.eos_token_id, words.pad_token_id, words.unk_token_id)
+    ]  # fmt: skip
+    if not spare:
+        raise ModelError(f"the tokenizer of {model.name} has no special token to spare for the mask")
+    return max(spare)
+
+
+def _pairs(model: Model, texts: Sequence[Text], answers: Answers | None, longest: int) -> list[Pair]:
+    """Texts and answers as ids that end, as far as they are short enough."""
+    words: Any = model.tokenizer
+    end, pairs = model.eos[-1], []
+    for number, text in enumerate(texts):
+        ids = [*words(text["answer"], add_special_tokens=False)["input_ids"], end]
+        pairs.append(Pair(model.encode(text["prompt"]), ids, number, number, str(text.get("kind", ""))))
+    if answers is not None:
+        answers.check(model)
+        first = len(pairs)
+        pairs += [
+            pair._replace(number=first + pair.number)
+            for pair in training.pairs_of(answers) if pair.answer and pair.answer[-1] in model.eos
+        ]  # fmt: skip
+    room = model.max_length
+    return [p for p in pairs if len(p.answer) <= longest and len(p.prompt) + len(p.answer) <= room]
+
+
+class LowRank(torch.autograd.Function):
+    """x W^T + x D^T U^T, of which D and U learn: W takes no gradient, and the two products share their sums."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, down: Tensor, up: Tensor) -> Tensor:
+        """Rows [n, in] to rows [n, out]."""
+        low = x @ down.T
+        ctx.save_for_backward(x, weight, down, up, low)
+        return (x @ weight.T).addmm_(low, up.T)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, Tensor, Tensor]:  # type: ignore[override]
+        """Of x, of nothing, of D and of U."""
+        (grad,) = grads
+        x, weight, down, up, low = ctx.saved_tensors
+        back = grad @ up
+        return (grad @ weight).addmm_(back, down), None, back.T @ x, grad.T @ low
+
+
+class AdaptedLinear(nn.Module):
+    """A linear layer without its own learning, and the thin matrices beside it.
+
+    Parameters
+    ----------
+    linear : torch.nn.Linear
+    rank : int
+    dtype : torch.dtype
+        In which it computes.
+    """
+
+    def __init__(self, linear: nn.Linear, rank: int, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.weight = linear.weight.detach().to(dtype)
+        self.bias = None if linear.bias is None else linear.bias.detach().to(dtype)
+        self.down = nn.Parameter(torch.randn(rank, linear.in_features) * linear.in_features**-0.5)
+        self.up = nn.Parameter(torch.zeros(linear.out_features, rank))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """As the layer, with the adapter's part."""
+        dtype = self.weight.dtype
+        flat = x.reshape(-1, x.shape[-1]).to(dtype)
+        y = LowRank.apply(flat, self.weight, self.down.to(dtype), self.up.to(dtype))
+        y = y if self.bias is None else y + self.bias
+        return y.view(*x.shape[:-1], -1)
+
+
+class AdaptedNet(nn.Module):
+    """A target's network that reads both ways, with an adapter that learns.
+
+    Parameters
+    ----------
+    model : Model
+        It is not changed.
+    rank : int
+    mask : int
+        The token whose embedding is learnt.
+    """
+
+    def __init__(self, model: Model, rank: int, mask: int) -> None:
+        super().__init__()
+        dtype = torch.bfloat16 if has_bfloat16(model.device) else torch.float32
+        net = copy.deepcopy(model.net).requires_grad_(False)
+        net.config.is_causal = False
+        net.set_attn_implementation("eager")  # at these lengths twice as fast backwards as torch's fused one
+        self.names = list(adapters.adapted(net))
+        for name in self.names:
+            parent = net.get_submodule(name.rpartition(".")[0])
+            setattr(parent, name.rpartition(".")[2], AdaptedLinear(net.get_submodule(name), rank, dtype))
+        for layer in net.model.layers:
+            layer.self_attn.is_causal = False
+        self.net = net
+        self.head = net.get_output_embeddings().weight.detach().to(dtype)
+        self.id = mask
+        self.mask = nn.Parameter(net.get_input_embeddings().weight[mask].detach().clone())
+
+    def forward(self, ids: Tensor, masked: Tensor, learnt: Tensor) -> Tensor:
+        """Scores [cells learnt, vocabulary] of ids [rows, length] whose `masked` cells are hidden."""
+        x = self.net.get_input_embeddings()(ids)
+        x = torch.where(masked[..., None], self.mask, x)
+        state = self.net.model(inputs_embeds=x, use_cache=False).last_hidden_state
+        place = learnt.flatten().nonzero()[:, 0] - adapters.SHIFT
+        scores = state.flatten(0, 1).index_select(0, place).to(self.head.dtype) @ self.head.T
+        hidden = torch.zeros(scores.shape[-1], dtype=torch.bool)
+        hidden[self.id] = True
+        return scores.float().masked_fill(hidden, -torch.inf)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """What an adapter's folder holds."""
+        layers = {name: self.net.get_submodule(name) for name in self.names}
+        given = {f"{name}.{part}": getattr(layer, part) for name, layer in layers.items() for part in ("down", "up")}
+        return {**given, "mask": self.mask}
+
+
+class MaskedLoss:
+    """Nats of a cell of a batch's answers on canvases that are longer by what is drawn.
+
+    Parameters
+    ----------
+    net : AdaptedNet
+    end : int
+        The end token, of which padding is made.
+    """
+
+    def __init__(self, net: AdaptedNet, end: int) -> None:
+        self.net, self.end = net, end
+
+    def __call__(self, pairs: Sequence[Pair]) -> tuple[Tensor, Tensor]:
+        """The loss twice: for the gradient, and to be shown."""
+        rng = np.random.default_rng(int(torch.randint(1 << 62, ())))
+        canvas, cells = canvases(pairs, self.end, rng)
+        masks = draw_masks(canvas, cells, self.end, BLOCKWISE, rng)
+        ids, masked, learnt = map(torch.from_numpy, (canvas, masks.masked, masks.learnt))
+        scores = self.net(ids, masked, learnt)
+        each = cross_entropy(scores, ids[learnt], reduction="none")
+        total = each @ torch.from_numpy(masks.weights.astype(np.float32))
+        return total, total.detach()
+
+
+def canvases(pairs: Sequence[Pair], end: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """A batch's canvases, int [rows, length], and which of their places are cells, bool [rows, length]."""
+    share = rng.choice(len(PADDING), p=[part for part, *_ in PADDING])
+    width = max(len(pair.prompt) + len(pair.answer) for pair in pairs) + int(rng.integers(*PADDING[share][1:]))
+    pairs = pairs[: max(1, CELLS // width)]
+    canvas = np.full((len(pairs), width), end, np.int64)
+    for row, pair in zip(canvas, pairs):
+        text = pair.prompt + pair.answer
+        row[: len(text)] = text
+    begin = np.array([len(pair.prompt) for pair in pairs])
+    return canvas, np.arange(width) >= begin[:, None]
+
+
+@torch.no_grad()
+def bound(loss: MaskedLoss, pairs: Sequence[Pair], batch: int) -> float:
+    """Nats a cell of answers: the objective, with masks that are the same each time."""
+    total = count = 0.0
+    order = sorted(pairs, key=lambda pair: len(pair.prompt) + len(pair.answer))
+    half = loss.net.head.dtype == torch.bfloat16
+    for first in range(0, len(order), batch):
+        part = order[first : first + batch]
+        with torch.random.fork_rng([]), torch.autocast(loss.net.head.device.type, torch.bfloat16, enabled=half):
+            torch.manual_seed(first)
+            total += float(loss(part)[1]) * len(part)
+        count += len(part)
+    return total / count
+
+
+def _card(result: Adapted, model: Model, net: AdaptedNet, rate: float, epochs: float, mask: int) -> str:
+    number = sum(p.numel() for p in net.parameters() if p.requires_grad)
+    token = model.tokenizer.convert_ids_to_tokens(mask) if model.tokenizer else str(mask)
+    lines = [
+        f"# {result.path.name}", "",
+        f"`{model.name}` as a masked-diffusion model: a low-rank adapter by `specviz models diffusion`. Attention "
+        "reads both ways; the place before a cell predicts it.", "",
+        "| | |", "| --- | --- |", f"| parameters that learnt | {number:,} of {model.parameters:,} |",
+        f"| mask token | `{token}` ({mask}), its embedding learnt |",
+        f"| answers learnt | {result.learnt:,}, {epochs:g} times, peak rate {rate:g} |",
+        f"| tokens of these answers | {result.tokens:,} |",
+        f"| nats a cell of {result.held_out:,} held-out answers, padding included | {result.before:.3f} before, "
+        f"{result.after:.3f} after |",
+    ]  # fmt: skip
+    return "\n".join(lines) + "\n"

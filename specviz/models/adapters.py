@@ -1,0 +1,165 @@
+"""A causal model that was adapted to masked diffusion: low-rank changes of its matrices, and a mask's embedding.
+
+A folder holds neither the model nor a tokenizer: ``config.json`` with ``model_type`` "specviz-diffusion-adapter",
+the target's name and content hash, how `specviz.load` finds it (``load``), ``rank`` and ``mask_token_id``.
+``model.safetensors`` holds for each adapted layer ``NAME.down`` [rank, in] and ``NAME.up`` [out, rank], whose
+product is added to the layer's matrix (LoRA, Hu et al. 2021), and ``mask`` [width], the embedding of the mask
+token. Loaded, the model reads both ways, and a cell is predicted by the place before it (Dream, Ye et al. 2025).
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from typing_extensions import TypedDict
+
+from specviz.errors import ModelError, one_line
+from specviz.files import checked
+from specviz.models.diffusion import Diffusion
+from specviz.models.eight_bits import pack, unpack
+from specviz.models.llama import describes
+from specviz.models.model import Model
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from transformers import PreTrainedModel
+
+    from specviz.models.protocols import Settings
+
+TYPE = "specviz-diffusion-adapter"
+LAYERS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+SHIFT = 1  # a cell is predicted where the causal model predicted its token
+
+
+class Config(TypedDict):
+    """``config.json`` of an adapter."""
+
+    model_type: str
+    target: str
+    content: str
+    load: str
+    rank: int
+    mask_token_id: int
+
+
+def adapted(net: PreTrainedModel) -> dict[str, torch.nn.Linear]:
+    """The linear layers that an adapter changes, by name."""
+    return {
+        name: module for name, module in net.named_modules()
+        if isinstance(module, torch.nn.Linear) and name.rpartition(".")[2] in LAYERS
+    }  # fmt: skip
+
+
+def base(target: Model) -> Model:
+    """`target`, if it can be adapted.
+
+    Raises
+    ------
+    ModelError
+        If it is no plain causal model of the Llama family in memory as torch has it.
+    """
+    if not isinstance(target, Model) or not describes(target.net):
+        raise ModelError(
+            f"{target.name} cannot be adapted to masked diffusion: take a causal model of the Llama family on torch"
+        )
+    return target
+
+
+@torch.no_grad()
+def merge(target: Model, tensors: dict[str, Tensor], mask: int, name: str, kernels: str | None = None) -> Diffusion:
+    """A target's network with an adapter added to its weights, in place, as a diffusion model.
+
+    Parameters
+    ----------
+    target : Model
+        Its weights are changed.
+    tensors : dict of tensor
+        As a folder holds them, in whole numbers of bits or not.
+    mask : int
+        The mask token's id.
+    name : str
+    kernels : str, optional
+        As `Diffusion` takes it.
+
+    Raises
+    ------
+    ModelError
+        If the adapter has other layers or shapes.
+    """
+    net, layers = target.net, adapted(target.net)
+    table = net.get_input_embeddings().weight
+    wanted = {"mask": (table.shape[1],)}
+    given = {key: tuple(value.shape) for key, value in tensors.items()}
+    rank = next((shape[0] for key, shape in given.items() if key.endswith(".down")), 0)
+    for key, layer in layers.items():
+        wanted |= {f"{key}.down": (rank, layer.in_features), f"{key}.up": (layer.out_features, rank)}
+    if given != wanted:
+        odd = sorted(set(given.items()) ^ set(wanted.items()))[0][0]
+        raise ModelError(f"{name} does not fit {target.name}: its {odd} is missing, too many or of another shape")
+    for key, layer in layers.items():
+        change = tensors[f"{key}.up"].float() @ tensors[f"{key}.down"].float()
+        layer.weight.add_(change.to(layer.weight.device, layer.weight.dtype))
+    if net.config.tie_word_embeddings:  # the head keeps its row, whose score is never asked for
+        net.get_input_embeddings().weight = torch.nn.Parameter(table.clone(), False)
+        net.config.tie_word_embeddings = False
+    net.get_input_embeddings().weight[mask] = tensors["mask"].to(table.device, table.dtype)
+    net.config.is_causal = False
+    made = Diffusion(net, target.tokenizer, name, mask=mask, shift=SHIFT, kernels=kernels)
+    made.source = f"adapter of {target.name}"
+    return made
+
+
+def save(folder: Path, tensors: dict[str, Tensor], target: Model, load: str, mask: int) -> None:
+    """Write an adapter's folder, matrices in eight bits."""
+    rank = next(value.shape[0] for key, value in tensors.items() if key.endswith(".down"))
+    config = Config(
+        model_type=TYPE, target=target.name, content=target.content, load=load, rank=rank, mask_token_id=mask
+    )
+    stored = {key: value.detach().float().cpu().contiguous() for key, value in tensors.items()}
+    save_file(pack(stored), folder / "model.safetensors", metadata={"format": "pt"})
+    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+
+
+def load_adapter(
+    folder: Path, name: str, fields: Settings, device: torch.device, dtype: torch.dtype | str,
+    kernels: str | None = None,
+) -> Diffusion:  # fmt: skip
+    """The diffusion model of an adapter's folder; its target is loaded by the name that stands there.
+
+    Parameters
+    ----------
+    fields : dict
+        The folder's ``config.json``.
+    device, dtype, kernels
+        As `specviz.load` takes them; without a number format it computes in float32.
+
+    Raises
+    ------
+    ModelError
+        If the folder is damaged, the target is not here, or is another one than the adapter was trained on.
+    """
+    from specviz.models.loading import load
+
+    config = checked(Config, fields, f"{name}/config.json", error=ModelError)
+    try:
+        tensors = unpack(load_file(folder / "model.safetensors"))
+    except (OSError, SafetensorError) as error:
+        raise ModelError(f"{name} has no adapter that can be read: {one_line(error, 200)}") from None
+    number = "float32" if dtype == "auto" else dtype
+    backend = {"backend": "torch"} if config["load"].startswith("gguf:") else {}
+    target = base(load(config["load"], device, number, kernels="plain", invariant=False, **backend))
+    content = target.content if number == "float32" or target.path is not None else config["content"]
+    if content != config["content"]:
+        raise ModelError(
+            f"{name} was trained on {config['target']} ({config['content'][:8]}), and {config['load']} has other "
+            f"weights ({content[:8]})"
+        )
+    mask = config["mask_token_id"]
+    if not 0 <= mask < target.vocabulary:
+        raise ModelError(f"{name}: mask token {mask} is outside the {target.vocabulary:,} of {target.name}")
+    return merge(target, tensors, mask, name, kernels)
