@@ -160,7 +160,7 @@ def adapt(
     with torch.random.fork_rng([]):
         torch.manual_seed(seed)
         net = AdaptedNet(model, rank, mask)
-    loss = MaskedLoss(net, model.eos[-1])
+    loss = MaskedLoss(net, model.eos[0])
     before = bound(loss, held, batch)
     curve = training.learn(net, 1.0, loss, learnt, partial, settings)
     after = bound(loss, held, batch)
@@ -195,7 +195,7 @@ def spare_token(model: Model) -> int:
 def _pairs(model: Model, texts: Sequence[Text], answers: Answers | None, longest: int) -> list[Pair]:
     """Texts and answers as ids that end, as far as they are short enough."""
     words: Any = model.tokenizer
-    end, pairs = model.eos[-1], []
+    end, pairs = model.eos[0], []
     for number, text in enumerate(texts):
         ids = [*words(text["answer"], add_special_tokens=False)["input_ids"], end]
         pairs.append(Pair(model.encode(text["prompt"]), ids, number, number, str(text.get("kind", ""))))

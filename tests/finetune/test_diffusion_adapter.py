@@ -1,0 +1,164 @@
+"""A causal model adapted to masked diffusion: its loss, its folder, what it decodes, what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import specviz
+from specviz.errors import ModelError, ParameterError, PromptError
+from specviz.finetune import diffusion, masking
+from specviz.finetune.diffusion import AdaptedNet, LowRank, MaskedLoss, adapt, read_texts
+from specviz.models import Model, adapters
+
+TEXTS = [{"prompt": f"What is {a} + 1?", "answer": f"{a + 1}"} for a in range(30)]
+FAST = {"rank": 4, "epochs": 2, "batch": 8, "say": lambda line: None}
+
+
+@pytest.fixture
+def target() -> Model:
+    return specviz.load("town", dtype="float32", invariant=False, kernels="plain")
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> diffusion.Adapted:
+    return adapt("town", TEXTS, tmp_path_factory.mktemp("adapter") / "new", rate=0.02, **FAST)
+
+
+def test_the_thin_products_have_their_gradients() -> None:
+    draw = torch.Generator().manual_seed(0)
+    x, weight, down, up = (
+        torch.randn(*shape, dtype=torch.float64, generator=draw) for shape in ((5, 6), (7, 6), (2, 6), (7, 2))
+    )
+    learn = [t.requires_grad_(True) for t in (x, down, up)]
+    assert torch.autograd.gradcheck(lambda x, down, up: LowRank.apply(x, weight, down, up), learn)
+
+
+def test_it_learns_and_its_folder_computes_what_was_trained(made: diffusion.Adapted, target: Model) -> None:
+    assert (made.learnt, made.held_out) == (27, 3) and made.after < made.before
+    assert f"{made.before:.3f} before, {made.after:.3f} after" in (made.path / "README.md").read_text()
+    assert sum(file.stat().st_size for file in made.path.iterdir()) < 200_000
+    tensors = adapters.unpack(load_file(made.path / "model.safetensors"))
+    mask = json.loads((made.path / "config.json").read_text())["mask_token_id"]
+    net = AdaptedNet(target, 4, mask)
+    net.load_state_dict({f"net.{name}" if name != "mask" else name: t for name, t in tensors.items()})
+    for module in net.modules():  # in float32, whatever this processor trains in
+        if isinstance(module, diffusion.AdaptedLinear):
+            module.weight = module.weight.float()
+    for name in net.names:
+        net.net.get_submodule(name).weight = target.net.get_submodule(name).weight
+    net.head = target.net.get_output_embeddings().weight
+    model = specviz.load(made.path)
+    prompt = model.encode("What is 7 + 1?")
+    ids = torch.tensor([[*prompt, 5, mask, 9, mask]])
+    cells = ids == mask
+    with torch.no_grad():
+        wanted = net(ids, cells, cells)
+    canvas = model.open([prompt], 4, block=4)
+    canvas.fill([0, 2], [5, 9])
+    read = canvas.forward(specviz.Draft.empty())
+    got = read.logits if hasattr(read, "logits") else read[0].logits
+    torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-4)
+
+
+def test_ssd_writes_what_stepwise_writes_on_it(made: diffusion.Adapted) -> None:
+    given = {"max_new_tokens": 16, "block": 8, "cache": "dual"}
+    model = specviz.load(made.path)
+    assert model.kind == "diffusion" and model.shift == 1 and model.source == "adapter of town"
+    steps, ssd = (specviz.generate(model, "What is 7 + 1?", m, **given) for m in ("stepwise", "ssd"))
+    assert steps.outputs.set_index("position")["token"].to_dict() == ssd.outputs.set_index("position")[
+        "token"
+    ].to_dict()
+
+
+def test_a_run_goes_on(tmp_path: Path, made: diffusion.Adapted, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Cut(Exception):
+        pass
+
+    def stop(line: str) -> None:
+        if line.startswith("3 of"):
+            raise Cut
+
+    given = FAST | {"every": 0.0, "rate": 0.02}
+    with pytest.raises(Cut):
+        adapt("town", TEXTS, tmp_path / "cut", **given | {"say": stop})
+    lines: list[str] = []
+    adapt("town", TEXTS, tmp_path / "cut", **given | {"say": lines.append})
+    assert lines[0].startswith("going on after")
+    one, other = (load_file(path / "model.safetensors") for path in (made.path, tmp_path / "cut"))
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_padding_and_masks() -> None:
+    pairs = [diffusion.Pair([3, 4, 5], [7, 2]), diffusion.Pair([3], [8, 9, 2])]
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        canvas, cells = diffusion.canvases(pairs, 2, rng)
+        assert canvas[0, :5].tolist() == [3, 4, 5, 7, 2] and canvas[1, :4].tolist() == [3, 8, 9, 2]
+        assert (canvas[0, 5:] == 2).all() and cells.sum(1).tolist() == [canvas.shape[1] - 3, canvas.shape[1] - 1]
+        masks = masking.draw_masks(canvas, cells, 2, 0.5, rng)
+        assert not (masks.learnt & ~masks.masked).any() and not (masks.masked & ~cells).any()
+        assert len(masks.weights) == masks.learnt.sum()
+
+
+def test_what_is_refused(target: Model, made: diffusion.Adapted, tmp_path: Path) -> None:
+    out, quiet = tmp_path / "new", {"say": lambda line: None}
+    for error, words, model, texts, given in (
+        (PromptError, "two texts", "town", TEXTS[:1], {}),
+        (PromptError, "at most 2 tokens", "town", [{"prompt": "a", "answer": "one two three"}] * 3, {"longest": 2}),
+        (ParameterError, "rank must be positive", "town", TEXTS, {"rank": 0}),
+        (ParameterError, "by name", target, TEXTS, {}),
+        (ModelError, "Llama family", "town-t5", TEXTS, {}),
+    ):
+        with pytest.raises(error, match=words) as caught:
+            adapt(model, texts, out, **quiet, **given)
+        assert "\n" not in str(caught.value)
+    assert not out.exists()
+    target.tokenizer.chat_template = "".join(t.content for t in target.tokenizer.added_tokens_decoder.values())
+    with pytest.raises(ModelError, match="no special token to spare"):
+        diffusion.spare_token(target)
+    file = tmp_path / "texts.jsonl"
+    for line, words in (("{", "line 2 is no JSON"), ('{"prompt": "a"}', "line 2"), ("[]", "line 2")):
+        file.write_text(f'{json.dumps(TEXTS[0])}\n{line}\n')
+        with pytest.raises(PromptError, match=words):
+            read_texts(file)
+
+
+def test_folders_that_do_not_fit(made: diffusion.Adapted, tmp_path: Path) -> None:
+    config = json.loads((made.path / "config.json").read_text())
+    weights = load_file(made.path / "model.safetensors")
+    for change, dropped, words in (
+        ({"content": "0" * 64}, None, r"trained on town \(00000000\), and town has other weights"),
+        ({"load": "town-draft"}, None, "has other weights"),
+        ({"load": "nowhere"}, None, "no model 'nowhere'"),
+        ({"mask_token_id": 10**6}, None, "outside"),
+        ({"rank": "four"}, None, "config.json"),
+        ({}, "mask", "its mask is missing"),
+        ({}, next(n for n in weights if n.endswith("down")), "does not fit town"),
+    ):
+        folder = tmp_path / str(abs(hash((*change.items(), dropped))))
+        folder.mkdir()
+        (folder / "config.json").write_text(json.dumps(config | change))
+        save_file({n: t for n, t in weights.items() if n != dropped}, folder / "model.safetensors")
+        with pytest.raises(ModelError, match=words) as caught:
+            specviz.load(folder)
+        assert "\n" not in str(caught.value)
+    (folder / "model.safetensors").write_bytes(b"nothing")
+    with pytest.raises(ModelError, match="no adapter that can be read"):
+        specviz.load(folder)
+
+
+def test_the_loss_is_the_masked_cells_own(target: Model) -> None:
+    net = AdaptedNet(target, 2, diffusion.spare_token(target))
+    loss = MaskedLoss(net, target.eos[0])
+    pairs = diffusion._pairs(target, TEXTS[:4], None, 64)
+    values = []
+    for seed in (1, 1, 2):
+        torch.manual_seed(seed)
+        values.append(float(loss(pairs)[1]))
+    assert values[0] == values[1] != values[2]
