@@ -271,7 +271,7 @@ class _Audit:
         for make, row in zip(makers, rows):
             method = make()
             key = tuple((name, value) for name, value in policy_of(method).items()
-                        if name != "refresh" or method.cache != "none")  # fmt: skip
+                        if name not in ("refresh", "cache_rule") or method.cache != "none")  # fmt: skip
             try:
                 if key not in own:
                     own[key] = [self.alone(prompt, like(method)) for prompt in some]
@@ -447,7 +447,7 @@ class _Pair:
 
 def policy_of(method: Unmasking) -> dict[str, Any]:
     """The parameters that stepwise decoding shares with a method."""
-    return {name: getattr(method, name) for name in ("block", "cache", "refresh", "sure", "whole")}
+    return {name: getattr(method, name) for name in ("block", "cache", "refresh", "cache_rule", "sure", "whole")}
 
 
 def like(method: Unmasking) -> Stepwise:

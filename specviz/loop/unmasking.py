@@ -91,7 +91,7 @@ def step(canvas: Canvas, rows: list[Writing], mark: Callable[[], Mark], ends: fr
     drafted = mark()
     reads = canvas.forward(drafts, [r.row for r in rows])
     passed = mark()
-    scored = read_cells(reads, method.block, method.sure, method.entropies)
+    scored = read_cells(reads, method.block, method.sure, method.entropies, method.first(canvas.model.shift))
     verdicts = [r.method.judge(draft, of) for r, draft, of in zip(rows, drafts, scored)]
     for r, read in zip(rows, reads):
         r.passes = [("target", read.rows, read.fed, drafted, passed)]

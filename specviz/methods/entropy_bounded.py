@@ -12,7 +12,6 @@ import numpy as np
 
 from ..draft import Draft
 from .base import Parameter
-from .fast_dllm import in_order
 from .sampling import Sampling
 from .unmasking import CellReading, Unmasked, Unmasking, placed
 
@@ -45,7 +44,7 @@ class EntropyBounded(Unmasking):
         return "lossy"  # with γ = 0 too: cells without any entropy go together
 
     def judge(self, draft: Draft, reading: CellReading) -> Unmasked:
-        order = in_order(reading)
+        order = reading.order()
         entropy = reading.entropy[order]
         error = np.cumsum(entropy) - np.maximum.accumulate(entropy)
         count = max(1, int(np.searchsorted(error, self.bound, "right")))

@@ -43,14 +43,8 @@ class FastDLLM(Unmasking):
         return "exact" if self.threshold == 1 else "lossy"
 
     def judge(self, draft: Draft, reading: CellReading) -> Unmasked:
-        first = reading.surest(-1)
+        first, *rest = reading.order()
         with np.errstate(over="ignore"):
             above = 1 / (1 + np.exp(-reading.odds)) > self.threshold  # none is above 1
-        more = [i for i in in_order(reading) if above[i] and i != first]
-        return placed([], reading, [first, *more], ["plain"] + ["parallel"] * len(more))  # type: ignore[list-item]
-
-
-def in_order(reading: CellReading) -> list[int]:
-    """The root's entries of the block in work, the surest first, the leftmost of equals before the others."""
-    mine = np.flatnonzero((reading.canvas == -1) & reading.work)
-    return mine[np.argsort(-reading.rank[mine], kind="stable")].tolist()
+        more = [i for i in rest if above[i]]
+        return placed([], reading, [first, *more], ["plain"] + ["parallel"] * len(more))

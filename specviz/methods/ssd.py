@@ -23,6 +23,7 @@ from .sampling import Sampling
 from .unmasking import (
     BLOCK,
     CACHE,
+    CACHE_RULE,
     REFRESH,
     SURE,
     WHOLE,
@@ -43,7 +44,7 @@ class SSD(Unmasking):
     name = "ssd"
     title = "Self speculative decoding"
     paper = "Gao et al. 2025"
-    parameters = (*PARAMETERS, BLOCK, CACHE, REFRESH, SURE, WHOLE)
+    parameters = (*PARAMETERS, BLOCK, CACHE, REFRESH, CACHE_RULE, SURE, WHOLE)
     pseudocode = (
         ("", "x = prompt + L masks; no cell has a draft"),
         ("", "until no mask is left, or a complete block holds an end token:"),

@@ -35,6 +35,12 @@ CACHE = Parameter(
 REFRESH = Parameter(
     "refresh", 8, 1, 1 << 20, "tokens", "With a cache: compute every position again after so many tokens."
 )
+CACHE_RULE = Parameter(
+    "cache_rule", "predictor", choices=("predictor", "fast_dllm"),
+    meaning="With a cache: also compute the place that predicts a block's first cell (Dream's is the one before); "
+    "or, as Fast-dLLM's code, compute everything at each block's start, place a Dream's first cell there, and "
+    "then compute the block alone, whatever refresh says.",
+)  # fmt: skip
 # The papers compare probabilities: those are 1 from log-odds of 6.2 on in bfloat16, of 17.3 on in float32,
 # and which of such cells comes first is left to a library. Here it is the leftmost.
 SURE = Parameter(
@@ -64,6 +70,10 @@ class CellReading:
         Whether the cell is in its canvas' block in work.
     sure : float
         Log-odds from which on cells are equally sure.
+    block : int
+        Cells of a block.
+    first : bool
+        Whether a block's first cell is placed before its others, however sure they are.
     """
 
     canvas: np.ndarray
@@ -73,6 +83,8 @@ class CellReading:
     entropy: np.ndarray
     work: np.ndarray
     sure: float = np.inf
+    block: int = 1
+    first: bool = False
 
     @property
     def rank(self) -> np.ndarray:
@@ -81,8 +93,18 @@ class CellReading:
 
     def surest(self, canvas: int) -> int | None:
         """Which entry is unmasked next in a canvas; None if none of its cells is masked."""
+        mine = self.order(canvas)
+        return mine[0] if mine else None
+
+    def order(self, canvas: int = -1) -> list[int]:
+        """Entries of a canvas' block in work, the surest first, the leftmost of equals before the others.
+
+        Where a block's first cell must come first, it is the only one.
+        """
         mine = np.flatnonzero((self.canvas == canvas) & self.work)
-        return int(mine[self.rank[mine].argmax()]) if len(mine) else None  # the first of equals: cells rise
+        if self.first and len(start := mine[self.cell[mine] % self.block == 0]):
+            return start.tolist()
+        return mine[np.argsort(-self.rank[mine], kind="stable")].tolist()
 
 
 @dataclass
@@ -120,7 +142,7 @@ def log_odds(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def read_cells(
-    reads: Sequence[Read], block: int, sure: float = np.inf, entropies: bool = False
+    reads: Sequence[Read], block: int, sure: float = np.inf, entropies: bool = False, first: bool = False
 ) -> list[CellReading]:
     """What a pass says of each row, brought to the host in one transfer.
 
@@ -134,6 +156,8 @@ def read_cells(
         Log-odds from which on cells are equally sure.
     entropies : bool
         Whether they are wanted; else they are zero.
+    first : bool
+        Whether a block's first cell is placed before its others.
 
     Raises
     ------
@@ -156,7 +180,9 @@ def read_cells(
     for read, (tokens, odds_of, spread) in zip(reads, np.split(values, ends, axis=1)):
         numbers = odds_of.astype(np.float64), spread.astype(np.float64)
         rows.append(
-            CellReading(read.canvas, read.cell, tokens.astype(np.int64), *numbers, in_work(read, block), sure)
+            CellReading(
+                read.canvas, read.cell, tokens.astype(np.int64), *numbers, in_work(read, block), sure, block, first
+            )
         )
     return rows
 
@@ -171,11 +197,12 @@ class Unmasking(Method):
 
     canvas = True
     only_greedy = True
-    parameters: ClassVar[tuple[Parameter, ...]] = (BLOCK, CACHE, REFRESH, SURE, WHOLE)
+    parameters: ClassVar[tuple[Parameter, ...]] = (BLOCK, CACHE, REFRESH, CACHE_RULE, SURE, WHOLE)
     entropies = False  # whether its rule reads them
     block: int
     cache: str
     refresh: int
+    cache_rule: str
     sure: float
     whole: bool
 
@@ -186,7 +213,12 @@ class Unmasking(Method):
 
     def policy(self) -> dict[str, Value]:
         """How its canvases are opened; runs compare where these are equal."""
-        return {"block": self.block, "cache": self.cache, "refresh": self.refresh}
+        return {"block": self.block, "cache": self.cache, "refresh": self.refresh,
+                "cache_rule": self.cache_rule}  # fmt: skip
+
+    def first(self, shift: int) -> bool:
+        """Whether a block's first cell is placed before its others; `shift` is the model's."""
+        return bool(shift) and self.cache == "dual" and self.cache_rule == "fast_dllm"
 
     def fits(self, length: int) -> None:
         """Check that a canvas of so many cells can be written (`ParameterError`)."""

@@ -78,7 +78,7 @@ def by_canvas(trace: Trace, stepwise: Trace | None = None) -> pd.DataFrame:
 def policy(run: Trace) -> tuple[Hashable, ...]:
     """What makes two runs comparable: how their canvases were opened, and where a text ends."""
     about, own = run.run["canvas"], run.run["parameters"]
-    cached = about["refresh"] if about["cache"] != "none" else None
+    cached = (about["refresh"], about.get("cache_rule")) if about["cache"] != "none" else None
     return about["length"], about["block"], about["cache"], cached, own.get("whole"), own.get("sure")
 
 

@@ -131,6 +131,11 @@ class Canvas:
     refresh : int
         With the dual cache: a pass computes every position again when so many tokens were placed since the
         last one that did.
+    cache_rule : {"predictor", "fast_dllm"}
+        What the dual cache computes. ``predictor``: where the place before a block predicts its first cell, that
+        place belongs to the window while the cell is masked, and `refresh` says when everything is computed.
+        ``fast_dllm``: Fast-dLLM's published code. Everything is computed at the start of each block, and the
+        windows are the block alone; shifted, that first pass is the only one that predicts the first cell.
     canvases : int
         Most nodes of a draft.
 
@@ -146,7 +151,7 @@ class Canvas:
 
     def __init__(
         self, model: Diffusion, prompts: Sequence[Sequence[int]], length: int, *, block: int = 8,
-        cache: str = "none", refresh: int = 8, canvases: int = 0,
+        cache: str = "none", refresh: int = 8, cache_rule: str = "predictor", canvases: int = 0,
     ) -> None:  # fmt: skip
         width = longest(prompts)
         if width + length > model.max_length:
@@ -158,6 +163,7 @@ class Canvas:
             check_ids(min(prompt), max(prompt), model)
         self.model, self.length, self.block, self.cache = model, length, block, cache
         self.refresh = refresh
+        self.by_block = cache == "dual" and cache_rule == "fast_dllm"
         self.begin = [len(prompt) for prompt in prompts]
         blank = [model.mask] * length
         self.text = [np.array([*prompt, *blank], np.int64) for prompt in prompts]
@@ -208,6 +214,10 @@ class Canvas:
         left = self.length - self.placed(row)
         if self.cache == "none":
             return left
+        if self.by_block:
+            still = self.open_cells(row)
+            block = int(still.argmax()) // self.block * self.block
+            return int(still[block : block + self.block].sum())
         since = 0 if self.since[row] >= self.refresh else self.since[row]
         return min(left, self.refresh - since)
 
@@ -338,6 +348,8 @@ class Canvas:
         low = begin + np.maximum(block, 0) * self.block
         positions = np.arange(len(text))
         refreshed = self.cache == "none" or self.since[row] >= self.refresh
+        if self.by_block:  # nothing of the block in work is placed
+            refreshed = bool(still[0, low[0] - begin : low[0] - begin + self.block].all())
         inside = (positions >= low[:, None]) & (positions < (low + self.block)[:, None])
         computed |= inside & (block >= 0)[:, None]
         if shift:  # the place before the block tells its first cell, while that is masked

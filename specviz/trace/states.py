@@ -160,6 +160,11 @@ def _of_run(part: Trace) -> Iterator[Written]:
     sizes = [canvas.get(name) for name in ("length", "block", "refresh")]
     if any(type(size) is not int or size < 1 for size in sizes):
         raise TraceError(f"run {run['run']} does not say the length, block and refresh of its canvases")
+    if canvas.get("cache_rule") == "fast_dllm":
+        raise TraceError(
+            f"run {run['run']} was cached by Fast-dLLM's rule, in which a state's pass depends on the block: "
+            "decode again with cache_rule='predictor'"
+        )
     length, block, refresh = sizes
     refresh = 0 if canvas.get("cache") == "none" else refresh
     sure = (run["parameters"] or {}).get("sure", np.inf)

@@ -214,7 +214,8 @@ class Canvas:
         """Length, block, cache and, with one, the refresh interval: what runs must share to be compared."""
         settings = self.run["canvas"]
         names = ("length", "block", "cache", *(("refresh",) if settings.get("cache") == "dual" else ()))
-        return {name: settings.get(name) for name in names}
+        rule = {"cache_rule": "fast_dllm"} if settings.get("cache_rule") == "fast_dllm" else {}
+        return {name: settings.get(name) for name in names} | rule
 
     @property
     def name(self) -> str:
@@ -222,6 +223,8 @@ class Canvas:
         own = self.run.get("parameters") or {}
         tree = f" {own['tree']}, N = {own['draft_length']}" if "draft_length" in own else ""
         cache = f"dual cache, refresh after {self.policy['refresh']}" if self.cached else "no cache"
+        if "cache_rule" in self.policy:
+            cache = "dual cache by Fast-dLLM's rule"
         return visible(f"{self.method}{tree} · {name_of(self.run['model'])} · {cache}")
 
 

@@ -160,7 +160,8 @@ def contested(text: Written, state: int, dtype: str, sure: float) -> bool:
 def build(trace: Trace, texts: list[Written], walks: list[Walk], parameters: Setting, label: str) -> Trace:
     """The replayed cycles with the metadata of the run they are taken from; times were not measured."""
     run = replayed_run(trace)
-    shared = {name: run["parameters"][name] for name in ("block", "cache", "refresh", "sure", "whole")}
+    names = ("block", "cache", "refresh", "cache_rule", "sure", "whole")
+    shared = {name: value for name, value in run["parameters"].items() if name in names}
     if run["method"] != "ssd":
         run |= {"exactness": "exact up to ties", "pseudocode": None}
     run |= {"run": label, "method": "ssd", "parameters": parameters | shared}

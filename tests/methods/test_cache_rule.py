@@ -1,0 +1,135 @@
+"""Fast-dLLM's own rule of its dual cache, against its procedure written out over transformers' modules."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from transformers.cache_utils import Cache, CacheLayerMixin
+
+import specviz
+from specviz.errors import TraceError
+from specviz.models.diffusion import Diffusion
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "models"))
+from canvases import tiny
+
+torch.set_num_threads(1)
+RULE = {"cache": "dual", "cache_rule": "fast_dllm", "whole": True}
+LENGTH, BLOCK = 12, 4
+
+
+class Replaced(CacheLayerMixin):
+    """Keys and values of a whole canvas, of which a pass over a block replaces its own."""
+
+    at: slice | None = None
+
+    def update(self, key, value, *_, **__):
+        if self.at is None:
+            self.keys, self.values = key.clone(), value.clone()
+        else:
+            self.keys[:, :, self.at], self.values[:, :, self.at] = key, value
+        return self.keys, self.values
+
+    def lazy_initialization(self, *_):
+        pass
+
+    def get_mask_sizes(self, *_):
+        return self.keys.shape[-2], 0
+
+    def get_seq_length(self):
+        return 0
+
+    def get_max_length(self):
+        return -1
+
+
+@torch.no_grad()
+def published(model: Diffusion, prompt: list[int], threshold: float) -> tuple[list[int], int]:
+    """A canvas by Fast-dLLM's procedure for Dream (shifted) or LLaDA, and its passes."""
+    text = torch.tensor([[*prompt, *[model.mask] * LENGTH]])
+    places = torch.arange(text.shape[1])[None]
+    cache, passes = Cache(layers=[Replaced() for _ in range(model.layers)]), 0
+
+    def scores(part: slice, at: slice | None) -> torch.Tensor:
+        nonlocal passes
+        passes += 1
+        for layer in cache.layers:
+            layer.at = at
+        n = text[:, part].shape[1]
+        sees = torch.zeros(1, 1, n, text.shape[1], dtype=model.dtype)
+        given = {"position_ids": places[:, part], "past_key_values": cache, "use_cache": True}
+        logits = model.net(text[:, part], attention_mask=sees, **given).logits[0]
+        logits[:, model.mask] = -torch.inf
+        return torch.cat((logits[:1], logits[:-1])) if model.shift else logits
+
+    for low in range(len(prompt), text.shape[1], BLOCK):
+        block = slice(low, low + BLOCK)
+        of = scores(slice(None), None)[block]
+        first = True
+        while (text[0, block] == model.mask).any():
+            if not first:
+                of = scores(block, block)
+            p, token = of.softmax(-1).max(-1)
+            p[text[0, block] != model.mask] = -1
+            chosen = p > threshold
+            chosen[p.argmax()] = True
+            if first and model.shift:
+                chosen = torch.arange(BLOCK) == 0  # whatever its probability
+            text[0, block][chosen] = token[chosen]
+            first = False
+    return text[0, len(prompt) :].tolist(), passes
+
+
+def cells_of(trace: specviz.Trace) -> dict[int, int]:
+    table = trace.outputs
+    return dict(zip(table["position"].tolist(), table["token"].tolist()))
+
+
+@pytest.mark.parametrize("shift", [0, 1], ids=["in place", "shifted"])
+@pytest.mark.parametrize("threshold", [1.0, 0.12])
+def test_texts_are_those_of_the_published_procedure(shift: int, threshold: float) -> None:
+    parted = fewer = 0
+    for seed in range(6):
+        model = tiny(seed, shift)
+        prompt = [9, 2, 11, 4][: 2 + seed % 3]
+        wanted, passes = published(model, prompt, threshold)
+        given = RULE | {"max_new_tokens": LENGTH, "block": BLOCK}
+        trace = specviz.generate(model, [prompt], "fast_dllm", threshold=threshold, **given)
+        assert cells_of(trace) == dict(enumerate(wanted))
+        assert len(trace.passes.query("cycle > 0")) == passes
+        ours = specviz.generate(
+            model, [prompt], "fast_dllm", threshold=threshold, **given | {"cache_rule": "predictor"}
+        )
+        parted += cells_of(ours) != cells_of(trace)
+        fewer += passes < LENGTH
+    assert bool(parted) or not shift  # another rule is another text
+    assert bool(fewer) == (threshold < 1)
+
+
+@pytest.mark.parametrize("shift", [0, 1], ids=["in place", "shifted"])
+@pytest.mark.parametrize("tree", ["chain", "mix"])
+def test_ssd_writes_what_stepwise_writes(shift: int, tree: str) -> None:
+    accepted = 0
+    for seed in range(5):
+        model, rng = tiny(seed, shift), np.random.default_rng(seed)
+        prompts = [rng.integers(6, 20, size=n).tolist() for n in (3, 5)]
+        given = RULE | {"max_new_tokens": LENGTH, "block": BLOCK}
+        steps = specviz.generate(model, prompts, "stepwise", **given)
+        ssd = specviz.generate(model, prompts, "ssd", draft_length=3, tree=tree, batch=2, **given)
+        columns = ["prompt", "position", "token"]
+        one, other = (
+            trace.outputs.sort_values(["prompt", "cycle"], kind="stable")[columns] for trace in (steps, ssd)
+        )
+        assert one.to_numpy().tolist() == other.to_numpy().tolist()
+        accepted += int((ssd.nodes["status"] == "accepted").sum())
+    assert accepted
+
+
+def test_what_ifs_ask_for_the_other_rule() -> None:
+    trace = specviz.generate(tiny(0, 1), [[9, 2, 11]], "stepwise", max_new_tokens=8, block=4, **RULE)
+    with pytest.raises(TraceError, match="cache_rule='predictor'"):
+        specviz.whatif(trace).ssd(draft_length=[2])
