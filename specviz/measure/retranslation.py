@@ -94,7 +94,8 @@ class Decoded:
     sums : dict of str to array [texts, ...]
         ``emitted``, ``drafted`` and ``accepted`` tokens; ``passes`` after the prompts'; ``erased`` tokens,
         and ``final`` ones of the last output; ``seconds`` without and ``total`` with the prompts' passes;
-        ``lag``, average lagging; ``bleu`` [texts, 10], what BLEU is summed from.
+        ``lag``, average lagging; ``read`` and ``reused`` tokens of the updates' prompts, and how many of these
+        were not computed again; ``bleu`` [texts, 10], what BLEU is summed from.
     chrf, comet : float
         Of the last outputs; ``comet`` is NaN where it is not installed.
     texts : list of str
@@ -172,6 +173,8 @@ def judged(of: Setting, rounds: list[dict[str, np.ndarray]], trace: Trace, quali
     for name in ("seconds", "prefill"):
         sums[name] = np.median([each[name] for each in rounds], axis=0)
     sums["total"] = sums["seconds"] + sums["prefill"]
+    prompts = trace.updates.groupby("prompt")[["prompt_tokens", "reused"]].sum()
+    sums["read"], sums["reused"] = prompts.to_numpy(float).T
     words = metrics.erasure(trace).groupby("prompt")
     sums["erased"] = words["erased"].sum().to_numpy(float)
     sums["final"] = words["tokens"].last().to_numpy(float)
