@@ -14,8 +14,12 @@ from pathlib import Path
 
 COUNT, SUITE, SEED = 24_000, 60, 0
 
-NAMES = "Ann Ben Cora Dan Ella Finn Grace Hugo Iris Jack Kate Leo Mia Noah Olga Paul Rosa Sam Tina Will".split()
-CITIES = "Berlin Cairo Dublin Geneva Lima London Madrid Oslo Paris Quito Rome Seoul Sofia Tokyo Vienna".split()
+NAMES = (
+    "Ann Ben Cora Dan Ella Finn Grace Hugo Iris Jack Kate Leo Mia Noah Olga Paul Rosa Sam Tina Will".split()
+)
+CITIES = (
+    "Berlin Cairo Dublin Geneva Lima London Madrid Oslo Paris Quito Rome Seoul Sofia Tokyo Vienna".split()
+)
 THINGS = (
     "bicycle boat book bottle camera chair clock coat guitar hat lamp letter map mirror phone piano ring "
     "table train umbrella violin"
@@ -175,7 +179,13 @@ def main(texts: str, suite: str) -> None:
     lines = [json.dumps(entry) for entry in learnt]
     Path(texts).write_text("\n".join(lines) + "\n", encoding="utf-8")
     rows = [
-        {"id": f"narrow-{i}", "kind": e["kind"], "language": "en", "prompt": e["prompt"], "reference": e["answer"]}
+        {
+            "id": f"narrow-{i}",
+            "kind": e["kind"],
+            "language": "en",
+            "prompt": e["prompt"],
+            "reference": e["answer"],
+        }
         for i, e in enumerate(held)
     ]
     Path(suite).write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")

@@ -447,7 +447,9 @@ class _Pair:
 
 def policy_of(method: Unmasking) -> dict[str, Any]:
     """The parameters that stepwise decoding shares with a method."""
-    return {name: getattr(method, name) for name in ("block", "cache", "refresh", "cache_rule", "sure", "whole")}
+    return {
+        name: getattr(method, name) for name in ("block", "cache", "refresh", "cache_rule", "sure", "whole")
+    }
 
 
 def like(method: Unmasking) -> Stepwise:

@@ -87,7 +87,9 @@ def read_texts(path: str | Path) -> list[Text]:
         try:
             texts.append(checked(Text, json.loads(line), f"{path}, line {number}", error=PromptError))
         except ValueError:
-            raise PromptError(f"{path}, line {number} is no JSON: write a prompt and an answer a line") from None
+            raise PromptError(
+                f"{path}, line {number} is no JSON: write a prompt and an answer a line"
+            ) from None
     return texts
 
 
@@ -299,7 +301,11 @@ class AdaptedNet(nn.Module):
     def tensors(self) -> dict[str, Tensor]:
         """What an adapter's folder holds."""
         layers = {name: self.net.get_submodule(name) for name in self.names}
-        given = {f"{name}.{part}": getattr(layer, part) for name, layer in layers.items() for part in ("down", "up")}
+        given = {
+            f"{name}.{part}": getattr(layer, part)
+            for name, layer in layers.items()
+            for part in ("down", "up")
+        }
         return {**given, "mask": self.mask}
 
 
@@ -331,7 +337,9 @@ class MaskedLoss:
 def canvases(pairs: Sequence[Pair], end: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
     """A batch's canvases, int [rows, length], and which of their places are cells, bool [rows, length]."""
     share = rng.choice(len(PADDING), p=[part for part, *_ in PADDING])
-    width = max(len(pair.prompt) + len(pair.answer) for pair in pairs) + int(rng.integers(*PADDING[share][1:]))
+    width = max(len(pair.prompt) + len(pair.answer) for pair in pairs) + int(
+        rng.integers(*PADDING[share][1:])
+    )
     pairs = pairs[: max(1, CELLS // width)]
     canvas = np.full((len(pairs), width), end, np.int64)
     for row, pair in zip(canvas, pairs):
@@ -349,7 +357,10 @@ def bound(loss: MaskedLoss, pairs: Sequence[Pair], batch: int) -> float:
     half = loss.net.head.dtype == torch.bfloat16
     for first in range(0, len(order), batch):
         part = order[first : first + batch]
-        with torch.random.fork_rng([]), torch.autocast(loss.net.head.device.type, torch.bfloat16, enabled=half):
+        with (
+            torch.random.fork_rng([]),
+            torch.autocast(loss.net.head.device.type, torch.bfloat16, enabled=half),
+        ):
             torch.manual_seed(first)
             total += float(loss(part)[1]) * len(part)
         count += len(part)

@@ -181,7 +181,14 @@ def read_cells(
         numbers = odds_of.astype(np.float64), spread.astype(np.float64)
         rows.append(
             CellReading(
-                read.canvas, read.cell, tokens.astype(np.int64), *numbers, in_work(read, block), sure, block, first
+                read.canvas,
+                read.cell,
+                tokens.astype(np.int64),
+                *numbers,
+                in_work(read, block),
+                sure,
+                block,
+                first,
             )
         )
     return rows

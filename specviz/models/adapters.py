@@ -71,7 +71,9 @@ def base(target: Model) -> Model:
 
 
 @torch.no_grad()
-def merge(target: Model, tensors: dict[str, Tensor], mask: int, name: str, kernels: str | None = None) -> Diffusion:
+def merge(
+    target: Model, tensors: dict[str, Tensor], mask: int, name: str, kernels: str | None = None
+) -> Diffusion:
     """A target's network with an adapter added to its weights, in place, as a diffusion model.
 
     Parameters
@@ -100,7 +102,9 @@ def merge(target: Model, tensors: dict[str, Tensor], mask: int, name: str, kerne
         wanted |= {f"{key}.down": (rank, layer.in_features), f"{key}.up": (layer.out_features, rank)}
     if given != wanted:
         odd = sorted(set(given.items()) ^ set(wanted.items()))[0][0]
-        raise ModelError(f"{name} does not fit {target.name}: its {odd} is missing, too many or of another shape")
+        raise ModelError(
+            f"{name} does not fit {target.name}: its {odd} is missing, too many or of another shape"
+        )
     for key, layer in layers.items():
         change = tensors[f"{key}.up"].float() @ tensors[f"{key}.down"].float()
         layer.weight.add_(change.to(layer.weight.device, layer.weight.dtype))

@@ -28,17 +28,8 @@ from specviz.measure.report import Bar, Estimate, Part, Report
 from specviz.measure.timing import paired, quiet_clock, setting
 from specviz.methods.unmasking import CellReading, read_cells
 from specviz.replays import canvases
-from specviz.replays.canvases import (  # fmt: skip
-    LENGTH,
-    MIX,
-    PAPER,
-    Way,
-    ssd,
-    stepwise,
-    suite,
-    timed,
-    write,
-)
+from specviz.measure.canvases import Measured, Way, ssd, stepwise, timed, write
+from specviz.replays.canvases import LENGTH, MIX, PAPER, suite
 from specviz.replays.sources.canvases import DRAFTS
 from specviz.whatifs import whatif
 
@@ -84,7 +75,7 @@ def spelt(policy: Mapping[str, Any]) -> str:
     return f"B {policy['block']}, cache {kept}{sure}"
 
 
-def phase_times(mine: canvases.Measured, clock: Clock) -> dict[str, float]:
+def phase_times(mine: Measured, clock: Clock) -> dict[str, float]:
     """Milliseconds a pass of each phase; ``rest`` is what no phase covers, the canvas' opening first."""
     marks = [mark for text in mine.texts for mark in text.marks]
     spans = [list(each) for each in zip(*marks)]

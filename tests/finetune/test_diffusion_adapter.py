@@ -72,9 +72,10 @@ def test_ssd_writes_what_stepwise_writes_on_it(made: diffusion.Adapted) -> None:
     model = specviz.load(made.path)
     assert model.kind == "diffusion" and model.shift == 1 and model.source == "adapter of town"
     steps, ssd = (specviz.generate(model, "What is 7 + 1?", m, **given) for m in ("stepwise", "ssd"))
-    assert steps.outputs.set_index("position")["token"].to_dict() == ssd.outputs.set_index("position")[
-        "token"
-    ].to_dict()
+    assert (
+        steps.outputs.set_index("position")["token"].to_dict()
+        == ssd.outputs.set_index("position")["token"].to_dict()
+    )
 
 
 def test_a_run_goes_on(tmp_path: Path, made: diffusion.Adapted, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,7 +102,10 @@ def test_padding_and_masks() -> None:
         rng = np.random.default_rng(seed)
         canvas, cells = diffusion.canvases(pairs, 2, rng)
         assert canvas[0, :5].tolist() == [3, 4, 5, 7, 2] and canvas[1, :4].tolist() == [3, 8, 9, 2]
-        assert (canvas[0, 5:] == 2).all() and cells.sum(1).tolist() == [canvas.shape[1] - 3, canvas.shape[1] - 1]
+        assert (canvas[0, 5:] == 2).all() and cells.sum(1).tolist() == [
+            canvas.shape[1] - 3,
+            canvas.shape[1] - 1,
+        ]
         masks = masking.draw_masks(canvas, cells, 2, 0.5, rng)
         assert not (masks.learnt & ~masks.masked).any() and not (masks.masked & ~cells).any()
         assert len(masks.weights) == masks.learnt.sum()
@@ -111,7 +115,13 @@ def test_what_is_refused(target: Model, made: diffusion.Adapted, tmp_path: Path)
     out, quiet = tmp_path / "new", {"say": lambda line: None}
     for error, words, model, texts, given in (
         (PromptError, "two texts", "town", TEXTS[:1], {}),
-        (PromptError, "at most 2 tokens", "town", [{"prompt": "a", "answer": "one two three"}] * 3, {"longest": 2}),
+        (
+            PromptError,
+            "at most 2 tokens",
+            "town",
+            [{"prompt": "a", "answer": "one two three"}] * 3,
+            {"longest": 2},
+        ),
         (ParameterError, "rank must be positive", "town", TEXTS, {"rank": 0}),
         (ParameterError, "by name", target, TEXTS, {}),
         (ModelError, "Llama family", "town-t5", TEXTS, {}),
@@ -120,12 +130,14 @@ def test_what_is_refused(target: Model, made: diffusion.Adapted, tmp_path: Path)
             adapt(model, texts, out, **quiet, **given)
         assert "\n" not in str(caught.value)
     assert not out.exists()
-    target.tokenizer.chat_template = "".join(t.content for t in target.tokenizer.added_tokens_decoder.values())
+    target.tokenizer.chat_template = "".join(
+        t.content for t in target.tokenizer.added_tokens_decoder.values()
+    )
     with pytest.raises(ModelError, match="no special token to spare"):
         diffusion.spare_token(target)
     file = tmp_path / "texts.jsonl"
     for line, words in (("{", "line 2 is no JSON"), ('{"prompt": "a"}', "line 2"), ("[]", "line 2")):
-        file.write_text(f'{json.dumps(TEXTS[0])}\n{line}\n')
+        file.write_text(f"{json.dumps(TEXTS[0])}\n{line}\n")
         with pytest.raises(PromptError, match=words):
             read_texts(file)
 

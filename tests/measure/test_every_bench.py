@@ -16,6 +16,7 @@ from specviz.suites import spread, suite
 
 # The least that each can be given.
 LEAST = {"number": 1, "max_new_tokens": 2, "rounds": 1, "context": 4, "largest": 2}
+CANVASES = {"model": "town-diffusion", "cells": 16}
 OWN_OPTIONS = {
     "retranslation": ("--languages", "de", "--betas", "0.2", "--masks", "3", "--age", 10, "--old", 10),
     "bild": ("--tasks", "de-en"),
@@ -49,7 +50,9 @@ def few(tmp_path_factory):
 @pytest.mark.parametrize("name", BENCHES)
 def test_a_bench_starts_and_ends_with_a_table(name, few, capsys):
     taken = signature(find(name)).parameters
-    least = LEAST | {"calibrate": {"rounds": 2}, "batches": {"sizes": "1,2"}}.get(name, {})
+    least = LEAST | {"calibrate": {"rounds": 2}, "batches": {"sizes": "1,2"}, "canvases": CANVASES}.get(
+        name, {}
+    )
     options = [w for key, n in least.items() if key in taken for w in ("--" + key.replace("_", "-"), n)]
     options += ["--prompts", few] if "entries" in taken else []
     ended_with_a_table(name, cli.run(["bench", name, *map(str, options)]), capsys)

@@ -15,7 +15,8 @@ from benchmarks.__main__ import main
 from specviz.errors import ParameterError
 from specviz.measure.report import Estimate
 from specviz.methods.ssd import SSD
-from specviz.replays.canvases import Way, ssd, stepwise, suite, turning, write
+from specviz.measure.canvases import Way, ssd, stepwise, write
+from specviz.replays.canvases import suite, turning
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "models"))
 from canvases import MASK, tiny

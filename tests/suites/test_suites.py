@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,21 @@ def test_the_suite_for_real_models():
     assert len(found) == 21 and found.kinds == sv.suite("town").kinds
     assert {len(found.select(kind)) for kind in found.kinds} == {3}
     assert len({e["turns"][0] for e in found}) == 21
+
+
+def test_the_narrow_tasks_have_answers():
+    found = sv.suite("narrow")
+    assert (
+        len(found) == 60
+        and len(found.kinds) == 5
+        and {len(found.select(kind)) for kind in found.kinds} == {12}
+    )
+    for entry in found.select("arithmetic"):  # the answer is the sum's
+        text = entry["reference"]
+        a, sign, b, result = re.match(r"(\d+) ([+-]) (\d+) = (\d+)", text).groups()
+        assert int(a) + int(sign + b) == int(result)
+    for entry in found.select("code"):
+        compile(entry["reference"], "reference", "exec")
 
 
 def test_the_large_suite_is_whole():

@@ -1,0 +1,153 @@
+"""A masked-diffusion model: what SSD saves, what a pass over several canvases costs, what the texts are worth.
+
+Gao et al. 2025 (Tables 1 and 3), asked of any diffusion model. Every way writes the same prompts, text by text in
+turns, whole canvases under one cache policy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import closing
+from typing import Annotated
+
+import numpy as np
+
+from specviz.draft import Draft
+from specviz.errors import ParameterError
+from specviz.measure.canvases import Measured, Way, ssd, stepwise, timed
+from specviz.measure.report import Bar, Entry, Estimate, Part, Report, Row, Tick, Values
+from specviz.measure.timing import counter, first_turns, quiet_clock, setting, settled
+from specviz.models.diffusion import Diffusion
+
+DRAFTS = 4  # N of the paper's tables
+COLUMNS = [
+    ("cells", "cells", "{:d}"), ("way", "way", ""), ("passes", "passes", "{:,.0f}"),
+    ("saved", "passes saved", "{:.1%}"), ("speed", "valid tokens/s [95%]", ""), ("over", "over stepwise [95%]", ""),
+    ("device", "where N + 1 cost one", "{:.2f}"), ("same", "same text", ""), ("right", "right", ""),
+]  # fmt: skip
+COSTS = [
+    ("cells", "cells", "{:d}"),
+    ("canvases", "canvases", "{:d}"),
+    ("ms", "ms [95%]", ""),
+    ("times", "over one", "{:.2f}"),
+]
+NOTES = [
+    "passes saved: against stepwise decoding's. over stepwise: median over texts of its seconds over the way's, under "
+    "the same cache. where N + 1 cost one: stepwise decoding's passes over the way's, the ratio that a device would "
+    "reach at which a pass over N + 1 canvases costs what one over one does.",
+    "same text: texts with stepwise decoding's token in every cell. right: texts up to the end token that equal the "
+    "prompt's reference. valid tokens: those before the first end token.",
+]
+
+
+def bench(
+    model: Diffusion,
+    entries: list[Entry],
+    *,
+    cells: Annotated[Sequence[int], "Cells of a canvas, as 64,128,256."] = (64,),
+    block: Annotated[int, "Cells of a block."] = 8,
+    refresh: Annotated[int, "Tokens between two passes over everything."] = 8,
+    cache: Annotated[str, "none or dual."] = "dual",
+    whole: Annotated[bool, "Write every cell, as the paper does; else stop after the text's block."] = True,
+    lossy: Annotated[bool, "Also fast_dllm and entropy_bounded."] = True,
+    number: Annotated[int, "Prompts."] = 20,
+    rounds: Annotated[int, "Rounds over all prompts."] = 1,
+    tick: Tick = lambda done, of, name: None,
+) -> Report:
+    """Measure SSD against stepwise decoding on a diffusion model.
+
+    Parameters
+    ----------
+    model : Diffusion
+    entries : list of dict
+        Prompts; ``reference``, where there is one, is the right answer.
+    cells : sequence of int
+        Lengths of canvases.
+    block, refresh, cache, whole
+        The policy that all ways share.
+    lossy, number, rounds
+
+    Returns
+    -------
+    Report
+        Bars: SSD with N = 4 saves 55 % of the passes and is 1.6 times as fast, at the first length.
+
+    Raises
+    ------
+    ParameterError
+        If the model writes no canvases.
+    """
+    if model.kind != "diffusion":
+        raise ParameterError(f"{model.name} writes no canvases: name a diffusion model, as -m town-diffusion")
+    entries = entries[:number]
+    ids = first_turns(model, entries)
+    lengths = [int(each) for each in cells]
+    policy = {"block": block, "cache": cache, "refresh": refresh, "whole": whole}
+    ways = [
+        stepwise(**policy),
+        *(ssd(n, tree, **policy) for n in (3, DRAFTS, 5) for tree in ("chain", "mix")),
+    ]
+    if lossy:
+        ways += [Way(name, dict(policy)) for name in ("fast_dllm", "entropy_bounded")]
+    step = counter(tick, len(lengths) * rounds * len(ids) * len(ways))
+    rows: list[Row] = []
+    costs: list[Row] = []
+    bars: list[Bar] = []
+    for length in lengths:
+        costs += pass_costs(model, ids[0], length, policy)
+        results = timed(model, ids, ways, length, rounds, lambda: step("canvases"))
+        base = results[0]
+        for each in results:
+            rows.append(row(each, base, length, model, entries))
+        if not bars:
+            main = next(each for each in results if each.way == ssd(DRAFTS, **policy))
+            bars = [
+                Bar(f"ssd, N {DRAFTS}: passes saved", 1 - main.passes / base.passes, 0.55),
+                Bar(f"ssd, N {DRAFTS}: over stepwise", main.over(base).median, 1.6, goal=2.4),
+            ]
+    about = setting(model, [], prompts=len(ids), rounds=rounds, **policy)
+    title = f"SSD on {len(ids)} prompts, whole canvases" if whole else f"SSD on {len(ids)} prompts"
+    parts = [Part("What a pass over several canvases costs", COSTS, costs)]
+    return Report("canvases", title, about, COLUMNS, rows, bars, NOTES, ("device", "right"), parts)
+
+
+def row(each: Measured, base: Measured, length: int, model: Diffusion, entries: Sequence[Entry]) -> Row:
+    """A way's line of the table."""
+    n = len(entries)
+    same = sum(sorted(a.order) == sorted(b.order) for a, b in zip(each.texts[:n], base.texts[:n]))
+    answers = [entry.get("reference") for entry in entries]
+    texts = [model.decode(text.text(model.eos)).strip() for text in each.texts[:n]]
+    right = sum(text == answer.strip() for text, answer in zip(texts, answers) if isinstance(answer, str))
+    return {
+        "cells": length, "way": each.way.label, "passes": each.passes,
+        "saved": None if each is base else 1 - each.passes / base.passes, "speed": each.speed(model.eos),
+        "over": None if each is base else each.over(base),
+        "device": None if each is base else base.passes / each.passes, "same": f"{same} of {n}",
+        "right": f"{right} of {sum(isinstance(a, str) for a in answers)}",
+    }  # fmt: skip
+
+
+def pass_costs(model: Diffusion, prompt: list[int], length: int, policy: Values) -> list[Row]:
+    """Milliseconds of a pass over the state and so many canvases of a chain, after a refresh."""
+    clock = quiet_clock(model.device)[0]
+    sizes = [n for n in range(6) if n < min(policy["refresh"], policy["block"], length)]
+    kept = {name: policy[name] for name in ("block", "cache", "refresh")}
+    times: dict[int, list[float]] = {n: [] for n in sizes}
+    with settled(), closing(model.open([prompt], length, canvases=max(sizes), **kept)) as canvas:
+        canvas.forward(Draft.empty())
+        canvas.commit([])
+        token = next(t for t in range(model.vocabulary) if t != model.mask)
+        for turn in range(12):
+            for n in sizes:
+                draft = Draft.chain([token] * n, positions=np.arange(n)) if n else Draft.empty()
+                begin = clock()
+                canvas.forward(draft)
+                if turn:  # the first one warms up
+                    times[n].append(clock() - begin)
+                canvas.commit([])
+    one = float(np.median(times[0]))
+    return [
+        {"cells": length, "canvases": 1 + n, "ms": Estimate.of([1e3 * t for t in times[n]]),
+         "times": float(np.median(times[n])) / one}
+        for n in sizes
+    ]  # fmt: skip
