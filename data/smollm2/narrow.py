@@ -1,7 +1,8 @@
 """``python -m smollm2.narrow TEXTS SUITE``: narrow tasks with their answers, for SmolLM2's diffusion adapter.
 
-Sums, facts to be picked out of a sentence, sentences to be copied with a change, words to be put in order, short
-functions. Every text is made here. TEXTS gets what is learnt, SUITE sixty questions that are not among it.
+Sums, facts to be picked out of a sentence, sentences to be copied with a change, words to be put in order,
+short functions. Every text is made here. TEXTS gets what is learnt, SUITE sixty questions that are not among
+it.
 """
 
 from __future__ import annotations
@@ -14,22 +15,119 @@ from pathlib import Path
 
 COUNT, SUITE, SEED = 24_000, 60, 0
 
-NAMES = (
-    "Ann Ben Cora Dan Ella Finn Grace Hugo Iris Jack Kate Leo Mia Noah Olga Paul Rosa Sam Tina Will".split()
-)
-CITIES = (
-    "Berlin Cairo Dublin Geneva Lima London Madrid Oslo Paris Quito Rome Seoul Sofia Tokyo Vienna".split()
-)
-THINGS = (
-    "bicycle boat book bottle camera chair clock coat guitar hat lamp letter map mirror phone piano ring "
-    "table train umbrella violin"
-).split()
-COLOURS = "black blue brown green grey orange pink red white yellow".split()
-DAYS = "Monday Tuesday Wednesday Thursday Friday Saturday Sunday".split()
-VERBS = "bought borrowed carried cleaned dropped hid lost painted repaired sold".split()
-PLACES = "garden harbour kitchen library market museum office park school station theatre village".split()
-ANIMALS = "bear cat cow dog duck fox goat hen horse lion mouse owl pig rabbit sheep wolf".split()
-GOODS = "apples books cards coins eggs flowers lemons nuts pears pens plums shells stamps stones".split()
+NAMES = [
+    "Ann",
+    "Ben",
+    "Cora",
+    "Dan",
+    "Ella",
+    "Finn",
+    "Grace",
+    "Hugo",
+    "Iris",
+    "Jack",
+    "Kate",
+    "Leo",
+    "Mia",
+    "Noah",
+    "Olga",
+    "Paul",
+    "Rosa",
+    "Sam",
+    "Tina",
+    "Will",
+]
+CITIES = [
+    "Berlin",
+    "Cairo",
+    "Dublin",
+    "Geneva",
+    "Lima",
+    "London",
+    "Madrid",
+    "Oslo",
+    "Paris",
+    "Quito",
+    "Rome",
+    "Seoul",
+    "Sofia",
+    "Tokyo",
+    "Vienna",
+]
+THINGS = [
+    "bicycle",
+    "boat",
+    "book",
+    "bottle",
+    "camera",
+    "chair",
+    "clock",
+    "coat",
+    "guitar",
+    "hat",
+    "lamp",
+    "letter",
+    "map",
+    "mirror",
+    "phone",
+    "piano",
+    "ring",
+    "table",
+    "train",
+    "umbrella",
+    "violin",
+]
+COLOURS = ["black", "blue", "brown", "green", "grey", "orange", "pink", "red", "white", "yellow"]
+DAYS = ["Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"]
+VERBS = ["bought", "borrowed", "carried", "cleaned", "dropped", "hid", "lost", "painted", "repaired", "sold"]
+PLACES = [
+    "garden",
+    "harbour",
+    "kitchen",
+    "library",
+    "market",
+    "museum",
+    "office",
+    "park",
+    "school",
+    "station",
+    "theatre",
+    "village",
+]
+ANIMALS = [
+    "bear",
+    "cat",
+    "cow",
+    "dog",
+    "duck",
+    "fox",
+    "goat",
+    "hen",
+    "horse",
+    "lion",
+    "mouse",
+    "owl",
+    "pig",
+    "rabbit",
+    "sheep",
+    "wolf",
+]
+GOODS = [
+    "apples",
+    "books",
+    "cards",
+    "coins",
+    "eggs",
+    "flowers",
+    "lemons",
+    "nuts",
+    "pears",
+    "pens",
+    "plums",
+    "shells",
+    "stamps",
+    "stones",
+]
 
 
 def article(word: str) -> str:
@@ -140,8 +238,40 @@ SINGLE = (
     ("whether {0} is even", "return {0} % 2 == 0"),
     ("the first item of {0}", "return {0}[0]"),
 )
-FUNCTIONS = "answer apply check combine compute convert find get make measure pick run solve work".split()
-VARIABLES = "a b x y n m p q first second left right value other items data".split()
+FUNCTIONS = [
+    "answer",
+    "apply",
+    "check",
+    "combine",
+    "compute",
+    "convert",
+    "find",
+    "get",
+    "make",
+    "measure",
+    "pick",
+    "run",
+    "solve",
+    "work",
+]
+VARIABLES = [
+    "a",
+    "b",
+    "x",
+    "y",
+    "n",
+    "m",
+    "p",
+    "q",
+    "first",
+    "second",
+    "left",
+    "right",
+    "value",
+    "other",
+    "items",
+    "data",
+]
 
 
 def code(draw: random.Random) -> tuple[str, str]:

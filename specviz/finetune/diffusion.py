@@ -1,8 +1,8 @@
 """A causal model taught to fill masked cells: a low-rank adapter, trained on short tasks and their answers.
 
-The weights stay; beside every matrix a product of two thin ones learns (LoRA, Hu et al. 2021), and so does the
-embedding of a token that stands for the mask. Attention reads both ways, and a cell is predicted where the
-causal model predicted its token, at the place before it (Dream, Ye et al. 2025). The objective is
+The weights stay; beside every matrix a product of two thin ones learns (LoRA, Hu et al. 2021), and so does
+the embedding of a token that stands for the mask. Attention reads both ways, and a cell is predicted where
+the causal model predicted its token, at the place before it (Dream, Ye et al. 2025). The objective is
 `specviz.finetune.masking`'s.
 """
 
@@ -32,7 +32,7 @@ from specviz.models.devices import has_bfloat16
 if TYPE_CHECKING:
     from specviz.finetune.answers import Answers
     from specviz.models.model import Model
-    from specviz.models.protocols import Spec
+    from specviz.models.protocols import Net, Spec
 
 # Cells of padding after the longest answer of a batch: share of the batches, from, to.
 PADDING = ((0.6, 0, 8), (0.3, 8, 48), (0.1, 48, 200))
@@ -168,7 +168,7 @@ def adapt(
     after = bound(loss, held, batch)
     result = Adapted(path, len(learnt), len(held), training.count(learnt), before, after)
     card = _card(result, model, net, rate, epochs, mask) + "\n".join(training.curve_table(curve)) + "\n"
-    write = lambda folder: adapters.save(folder, net.tensors(), model, name, mask)  # noqa: E731
+    write = lambda folder: adapters.save(folder, net.tensors(), model, name, mask)
     training.publish(partial, path, write, card)
     return result
 
@@ -213,7 +213,7 @@ def _pairs(model: Model, texts: Sequence[Text], answers: Answers | None, longest
 
 
 class LowRank(torch.autograd.Function):
-    """x W^T + x D^T U^T, of which D and U learn: W takes no gradient, and the two products share their sums."""
+    """x W^T + x D^T U^T, of which D and U learn; W takes no gradient."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, down: Tensor, up: Tensor) -> Tensor:
@@ -273,15 +273,16 @@ class AdaptedNet(nn.Module):
     def __init__(self, model: Model, rank: int, mask: int) -> None:
         super().__init__()
         dtype = torch.bfloat16 if has_bfloat16(model.device) else torch.float32
-        net = copy.deepcopy(model.net).requires_grad_(False)
+        net: Net = copy.deepcopy(model.net).requires_grad_(False)
         net.config.is_causal = False
         net.set_attn_implementation("eager")  # at these lengths twice as fast backwards as torch's fused one
-        self.names = list(adapters.adapted(net))
-        for name in self.names:
+        layers = adapters.adapted(net)
+        self.names = list(layers)
+        for name, layer in layers.items():
             parent = net.get_submodule(name.rpartition(".")[0])
-            setattr(parent, name.rpartition(".")[2], AdaptedLinear(net.get_submodule(name), rank, dtype))
-        for layer in net.model.layers:
-            layer.self_attn.is_causal = False
+            setattr(parent, name.rpartition(".")[2], AdaptedLinear(layer, rank, dtype))
+        for each in net.model.layers:
+            each.self_attn.is_causal = False
         self.net = net
         self.head = net.get_output_embeddings().weight.detach().to(dtype)
         self.id = mask
@@ -372,13 +373,13 @@ def _card(result: Adapted, model: Model, net: AdaptedNet, rate: float, epochs: f
     token = model.tokenizer.convert_ids_to_tokens(mask) if model.tokenizer else str(mask)
     lines = [
         f"# {result.path.name}", "",
-        f"`{model.name}` as a masked-diffusion model: a low-rank adapter by `specviz models diffusion`. Attention "
-        "reads both ways; the place before a cell predicts it.", "",
+        f"`{model.name}` as a masked-diffusion model: a low-rank adapter by `specviz models diffusion`. "
+        "Attention reads both ways; the place before a cell predicts it.", "",
         "| | |", "| --- | --- |", f"| parameters that learnt | {number:,} of {model.parameters:,} |",
         f"| mask token | `{token}` ({mask}), its embedding learnt |",
         f"| answers learnt | {result.learnt:,}, {epochs:g} times, peak rate {rate:g} |",
         f"| tokens of these answers | {result.tokens:,} |",
-        f"| nats a cell of {result.held_out:,} held-out answers, padding included | {result.before:.3f} before, "
-        f"{result.after:.3f} after |",
+        f"| nats a cell of {result.held_out:,} held-out answers, padding included | "
+        f"{result.before:.3f} before, {result.after:.3f} after |",
     ]  # fmt: skip
     return "\n".join(lines) + "\n"

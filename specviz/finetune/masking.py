@@ -1,4 +1,4 @@
-"""The masked-diffusion objective: some cells of an answer are hidden, all of them are predicted from the rest.
+"""The masked-diffusion objective: some cells of an answer are hidden and predicted from the rest.
 
 LLaDA (Nie et al. 2025): a share t of an answer's cells is masked, and the loss of the masked ones divided by
 t. A share drawn from (0, 1) (eq. 3) and a count drawn from 1 ... n (t = count / n; section 2.4, for

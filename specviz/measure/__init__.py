@@ -42,7 +42,7 @@ BENCHES: dict[str, str] = {
     "trees": "the training-free methods at equal draft size, cold and warm (bars: order of τ, speed)",
     "calibrate": "the calibrated draft size against trying every one (bars: 3 %, and 90 s)",
     "streams": "re-translation of texts that arrive word by word: speed and flicker over the bias",
-    "canvases": "diffusion: passes that SSD saves, its speed, and what several canvases cost (bars: 55 %, 1.6)",
+    "canvases": "diffusion: what SSD saves, and what several canvases cost (bars: 55 % of passes, 1.6)",
     "batches": "throughput and latency by batch size (bar: autoregressive at 8 is 3 times 1)",
     "passes": "what a pass over g tokens costs in units of a pass over one",
     "roofline": "what passes cost in FLOPs and bytes, and their time beside the machine's measured ceilings",

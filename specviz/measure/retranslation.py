@@ -94,8 +94,8 @@ class Decoded:
     sums : dict of str to array [texts, ...]
         ``emitted``, ``drafted`` and ``accepted`` tokens; ``passes`` after the prompts'; ``erased`` tokens,
         and ``final`` ones of the last output; ``seconds`` without and ``total`` with the prompts' passes;
-        ``lag``, average lagging; ``read`` and ``reused`` tokens of the updates' prompts, and how many of these
-        were not computed again; ``bleu`` [texts, 10], what BLEU is summed from.
+        ``lag``, average lagging; ``read`` and ``reused`` tokens of the updates' prompts, and how many of
+        these were not computed again; ``bleu`` [texts, 10], what BLEU is summed from.
     chrf, comet : float
         Of the last outputs; ``comet`` is NaN where it is not installed.
     texts : list of str

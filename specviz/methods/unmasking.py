@@ -37,9 +37,9 @@ REFRESH = Parameter(
 )
 CACHE_RULE = Parameter(
     "cache_rule", "predictor", choices=("predictor", "fast_dllm"),
-    meaning="With a cache: also compute the place that predicts a block's first cell (Dream's is the one before); "
-    "or, as Fast-dLLM's code, compute everything at each block's start, place a Dream's first cell there, and "
-    "then compute the block alone, whatever refresh says.",
+    meaning="With a cache: also compute the place that predicts a block's first cell (Dream's is the one "
+    "before); or, as Fast-dLLM's code, compute everything at each block's start, place a Dream's first cell "
+    "there, and then compute the block alone, whatever refresh says.",
 )  # fmt: skip
 # The papers compare probabilities: those are 1 from log-odds of 6.2 on in bfloat16, of 17.3 on in float32,
 # and which of such cells comes first is left to a library. Here it is the leftmost.

@@ -1,10 +1,11 @@
-"""A causal model that was adapted to masked diffusion: low-rank changes of its matrices, and a mask's embedding.
+"""A causal model adapted to masked diffusion: low-rank changes of its matrices, and a mask's embedding.
 
-A folder holds neither the model nor a tokenizer: ``config.json`` with ``model_type`` "specviz-diffusion-adapter",
-the target's name and content hash, how `specviz.load` finds it (``load``), ``rank`` and ``mask_token_id``.
-``model.safetensors`` holds for each adapted layer ``NAME.down`` [rank, in] and ``NAME.up`` [out, rank], whose
-product is added to the layer's matrix (LoRA, Hu et al. 2021), and ``mask`` [width], the embedding of the mask
-token. Loaded, the model reads both ways, and a cell is predicted by the place before it (Dream, Ye et al. 2025).
+A folder holds neither the model nor a tokenizer: ``config.json`` with ``model_type``
+"specviz-diffusion-adapter", the target's name and content hash, how `specviz.load` finds it (``load``),
+``rank`` and ``mask_token_id``. ``model.safetensors`` holds for each adapted layer ``NAME.down`` [rank, in]
+and ``NAME.up`` [out, rank], whose product is added to the layer's matrix (LoRA, Hu et al. 2021), and ``mask``
+[width], the embedding of the mask token. Loaded, the model reads both ways, and a cell is predicted by the
+place before it (Dream, Ye et al. 2025).
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedModel
 
-    from specviz.models.protocols import Settings
+    from specviz.models.protocols import Net, Settings
 
 TYPE = "specviz-diffusion-adapter"
 LAYERS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
@@ -65,7 +66,8 @@ def base(target: Model) -> Model:
     """
     if not isinstance(target, Model) or not describes(target.net):
         raise ModelError(
-            f"{target.name} cannot be adapted to masked diffusion: take a causal model of the Llama family on torch"
+            f"{target.name} cannot be adapted to masked diffusion: take a causal model of "
+            "the Llama family on torch"
         )
     return target
 
@@ -93,9 +95,10 @@ def merge(
     ModelError
         If the adapter has other layers or shapes.
     """
-    net, layers = target.net, adapted(target.net)
-    table = net.get_input_embeddings().weight
-    wanted = {"mask": (table.shape[1],)}
+    net: Net = target.net
+    layers = adapted(net)
+    table: Tensor = net.get_input_embeddings().weight
+    wanted: dict[str, tuple[int, ...]] = {"mask": (table.shape[1],)}
     given = {key: tuple(value.shape) for key, value in tensors.items()}
     rank = next((shape[0] for key, shape in given.items() if key.endswith(".down")), 0)
     for key, layer in layers.items():
@@ -155,14 +158,14 @@ def load_adapter(
     except (OSError, SafetensorError) as error:
         raise ModelError(f"{name} has no adapter that can be read: {one_line(error, 200)}") from None
     number = torch.float32 if dtype == "auto" else dtype
-    backend = {"backend": "torch"} if config["load"].startswith("gguf:") else {}
-    target = base(load(config["load"], device, number, kernels="plain", invariant=False, **backend))
+    backend = "torch" if config["load"].startswith("gguf:") else None
+    target = base(load(config["load"], device, number, kernels="plain", invariant=False, backend=backend))
     content = target.content
     same_format = number == torch.float32 or target.path is not None  # else the hash is of rounded weights
     if same_format and content != config["content"]:
         raise ModelError(
-            f"{name} was trained on {config['target']} ({config['content'][:8]}), and {config['load']} has other "
-            f"weights ({content[:8]})"
+            f"{name} was trained on {config['target']} ({config['content'][:8]}), and {config['load']} has "
+            f"other weights ({content[:8]})"
         )
     mask = config["mask_token_id"]
     if not 0 <= mask < target.vocabulary:

@@ -132,10 +132,11 @@ class Canvas:
         With the dual cache: a pass computes every position again when so many tokens were placed since the
         last one that did.
     cache_rule : {"predictor", "fast_dllm"}
-        What the dual cache computes. ``predictor``: where the place before a block predicts its first cell, that
-        place belongs to the window while the cell is masked, and `refresh` says when everything is computed.
-        ``fast_dllm``: Fast-dLLM's published code. Everything is computed at the start of each block, and the
-        windows are the block alone; shifted, that first pass is the only one that predicts the first cell.
+        What the dual cache computes. ``predictor``: where the place before a block predicts its first cell,
+        that place belongs to the window while the cell is masked, and `refresh` says when everything is
+        computed. ``fast_dllm``: Fast-dLLM's published code. Everything is computed at the start of each
+        block, and the windows are the block alone; shifted, that first pass is the only one that predicts the
+        first cell.
     canvases : int
         Most nodes of a draft.
 

@@ -14,7 +14,6 @@ from specviz.measure.timing import counter, paired, quiet_clock, settled
 from specviz.models.diffusion import Diffusion
 from specviz.suites.frozen import frozen, take
 
-
 # -- prompts ------------------------------------------------------------------------------------
 
 MIX = "every other one a translation from English into German, those between of the other six kinds in turn"

@@ -65,7 +65,7 @@ CATALOGUE = {
     "multi-town": Entry("generated: seven kinds of work in seven languages, 80 prompts each", "Apache-2.0"),
     "demo": Entry("ten prompts of seven kinds of work, three with a document to quote", "Apache-2.0"),
     "demo-calibration": Entry("five other prompts, by which the demo calibrates", "Apache-2.0"),
-    "narrow": Entry("generated: sums, facts, copies with a change, order, short functions; sixty with answers", "Apache-2.0"),
+    "narrow": Entry("generated: sums, facts, copies, order, functions; sixty with answers", "Apache-2.0"),
     "everyday": Entry("written by hand: seven kinds of work, three English prompts a kind", "Apache-2.0"),
     "walkthroughs": Entry("generated: what the walkthroughs decode beside these", "Apache-2.0"),
     "spec-bench": Entry(

@@ -24,11 +24,11 @@ from specviz.errors import ParameterError
 from specviz.loop import Run, generate
 from specviz.loop.clock import Clock, clock_for
 from specviz.loop.unmasking import session_of
+from specviz.measure.canvases import Measured, Way, ssd, stepwise, timed, write
 from specviz.measure.report import Bar, Estimate, Part, Report
 from specviz.measure.timing import paired, quiet_clock, setting
 from specviz.methods.unmasking import CellReading, read_cells
 from specviz.replays import canvases
-from specviz.measure.canvases import Measured, Way, ssd, stepwise, timed, write
 from specviz.replays.canvases import LENGTH, MIX, PAPER, suite
 from specviz.replays.sources.canvases import DRAFTS
 from specviz.whatifs import whatif

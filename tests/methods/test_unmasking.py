@@ -131,7 +131,8 @@ def test_what_is_recorded_of_a_pass() -> None:
     model = tiny(4)
     trace = specviz.generate(model, PROMPT, "ssd", block=4, cache="dual", refresh=5, max_new_tokens=12)
     assert trace.run["canvas"] == {
-        "length": 12, "block": 4, "cache": "dual", "refresh": 5, "cache_rule": "predictor", "mask": model.mask, "shift": 0,
+        "length": 12, "block": 4, "cache": "dual", "refresh": 5, "cache_rule": "predictor",
+        "mask": model.mask, "shift": 0,
     }  # fmt: skip
     cycles = trace.cycles[1:]
     placed = cycles["keep"].to_numpy()

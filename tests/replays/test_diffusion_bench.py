@@ -13,9 +13,9 @@ from benchmarks import diffusion
 from benchmarks.__main__ import main
 
 from specviz.errors import ParameterError
+from specviz.measure.canvases import Way, ssd, stepwise, write
 from specviz.measure.report import Estimate
 from specviz.methods.ssd import SSD
-from specviz.measure.canvases import Way, ssd, stepwise, write
 from specviz.replays.canvases import suite, turning
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "models"))

@@ -16,8 +16,8 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from town.corpus import tasks
 from specviz.finetune import masking
+from town.corpus import tasks
 from town.training import __main__, answers, canvases, diffusion, evaluate, recipes, shards, train
 from town.training import tokenizer as pieces
 from town.training.tokenizer import ASSISTANT, END, MASK, PAD

@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 import torch
 
+from specviz.finetune.masking import BLOCKS, hide
 from town.corpus import tasks, translation
 from town.training.answers import prompt_ids
 from town.training.bleu import bleu
 from town.training.card import head
-from specviz.finetune.masking import BLOCKS, hide
 from town.training.diffusion import costs
 from town.training.recipes import Recipe
 from town.training.tokenizer import END, MASK, PAD, encode_chat

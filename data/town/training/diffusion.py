@@ -1,7 +1,7 @@
 """The masked-diffusion model of `town`: its shape, its canvases and its loss (`specviz.finetune.masking`).
 
-Answers are padded with ``<|end|>``. A cell is predicted by the place before it, as in the causal model that the
-run starts from (Dream, Ye et al. 2025).
+Answers are padded with ``<|end|>``. A cell is predicted by the place before it, as in the causal model that
+the run starts from (Dream, Ye et al. 2025).
 """
 
 from __future__ import annotations

@@ -1,28 +1,28 @@
-"""A masked-diffusion model: what SSD saves, what a pass over several canvases costs, what the texts are worth.
+"""A masked-diffusion model: what SSD saves, what several canvases cost, what the texts are worth.
 
-Gao et al. 2025 (Tables 1 and 3), asked of any diffusion model. Every way writes the same prompts, text by text in
-turns, whole canvases under one cache policy.
+Gao et al. 2025 (Tables 1 and 3), asked of any diffusion model. Every way writes the same prompts, text by
+text in turns, whole canvases under one cache policy.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import closing
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 
 from specviz.draft import Draft
 from specviz.errors import ParameterError
 from specviz.measure.canvases import Measured, Way, ssd, stepwise, timed
-from specviz.measure.report import Bar, Entry, Estimate, Part, Report, Row, Tick, Values
+from specviz.measure.report import Bar, Entry, Estimate, Part, Report, Row, Settings, Tick, Values
 from specviz.measure.timing import counter, first_turns, quiet_clock, setting, settled
-from specviz.models.diffusion import Diffusion
 
 DRAFTS = 4  # N of the paper's tables
 COLUMNS = [
     ("cells", "cells", "{:d}"), ("way", "way", ""), ("passes", "passes", "{:,.0f}"),
-    ("saved", "passes saved", "{:.1%}"), ("speed", "valid tokens/s [95%]", ""), ("over", "over stepwise [95%]", ""),
+    ("saved", "passes saved", "{:.1%}"), ("speed", "valid tokens/s [95%]", ""),
+    ("over", "over stepwise [95%]", ""),
     ("device", "where N + 1 cost one", "{:.2f}"), ("same", "same text", ""), ("right", "right", ""),
 ]  # fmt: skip
 COSTS = [
@@ -32,16 +32,16 @@ COSTS = [
     ("times", "over one", "{:.2f}"),
 ]
 NOTES = [
-    "passes saved: against stepwise decoding's. over stepwise: median over texts of its seconds over the way's, under "
-    "the same cache. where N + 1 cost one: stepwise decoding's passes over the way's, the ratio that a device would "
-    "reach at which a pass over N + 1 canvases costs what one over one does.",
-    "same text: texts with stepwise decoding's token in every cell. right: texts up to the end token that equal the "
-    "prompt's reference. valid tokens: those before the first end token.",
+    "passes saved: against stepwise decoding's. over stepwise: median over texts of its seconds over the "
+    "way's, under the same cache. where N + 1 cost one: stepwise decoding's passes over the way's, the ratio "
+    "that a device would reach at which a pass over N + 1 canvases costs what one over one does.",
+    "same text: texts with stepwise decoding's token in every cell. right: texts up to the end token that "
+    "equal the prompt's reference. valid tokens: those before the first end token.",
 ]
 
 
 def bench(
-    model: Diffusion,
+    model: Any,
     entries: list[Entry],
     *,
     cells: Annotated[Sequence[int], "Cells of a canvas, as 64,128,256."] = (64,),
@@ -82,7 +82,7 @@ def bench(
     entries = entries[:number]
     ids = first_turns(model, entries)
     lengths = [int(each) for each in cells]
-    policy = {"block": block, "cache": cache, "refresh": refresh, "whole": whole}
+    policy: Settings = {"block": block, "cache": cache, "refresh": refresh, "whole": whole}
     ways = [
         stepwise(**policy),
         *(ssd(n, tree, **policy) for n in (3, DRAFTS, 5) for tree in ("chain", "mix")),
@@ -111,7 +111,7 @@ def bench(
     return Report("canvases", title, about, COLUMNS, rows, bars, NOTES, ("device", "right"), parts)
 
 
-def row(each: Measured, base: Measured, length: int, model: Diffusion, entries: Sequence[Entry]) -> Row:
+def row(each: Measured, base: Measured, length: int, model: Any, entries: Sequence[Entry]) -> Row:
     """A way's line of the table."""
     n = len(entries)
     same = sum(sorted(a.order) == sorted(b.order) for a, b in zip(each.texts[:n], base.texts[:n]))
@@ -127,7 +127,7 @@ def row(each: Measured, base: Measured, length: int, model: Diffusion, entries: 
     }  # fmt: skip
 
 
-def pass_costs(model: Diffusion, prompt: list[int], length: int, policy: Values) -> list[Row]:
+def pass_costs(model: Any, prompt: list[int], length: int, policy: Values) -> list[Row]:
     """Milliseconds of a pass over the state and so many canvases of a chain, after a refresh."""
     clock = quiet_clock(model.device)[0]
     sizes = [n for n in range(6) if n < min(policy["refresh"], policy["block"], length)]

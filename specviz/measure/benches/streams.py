@@ -30,7 +30,8 @@ BETA = 0.2  # the paper's, of which the bars are
 COLUMNS = [
     ("setting", "setting", ""), ("passes", "passes", "{:,.0f}"), ("tau", "tokens a pass", "{:.2f}"),
     ("ad", "A/D", "{:.3f}"), ("ne", "NE [95%]", ""), ("bleu", "BLEU", "{:.1f}"), ("chrf", "chrF", "{:.1f}"),
-    ("same", "same text", ""), ("kept", "prompt kept", "{:.0%}"), ("speed", "tokens/s", "{:,.0f}"), ("speedup", "over RT [95%]", ""),
+    ("same", "same text", ""), ("kept", "prompt kept", "{:.0%}"), ("speed", "tokens/s", "{:,.0f}"),
+    ("speedup", "over RT [95%]", ""),
     ("prefilled", "with prefill [95%]", ""),
 ]  # fmt: skip
 SPARE = ("chrf", "passes", "same", "kept", "prefilled")
@@ -39,8 +40,9 @@ NOTES = [
     "last outputs, against those of RT, so that RT has 100; same text: how many of them are equal. tokens/s: "
     "all that was emitted, the verification pass inside, the prompt's pass (the encoder's) outside, as the "
     "paper counts; with prefill: its time inside. Intervals: 95 % bootstrap over texts.",
-    "prompt kept: tokens of the updates' prompts whose keys and values were kept from the update before. A causal "
-    "model keeps the prompt up to the first word that changed (Table 5's note); an encoder-decoder encodes anew.",
+    "prompt kept: tokens of the updates' prompts whose keys and values were kept from the update before. "
+    "A causal model keeps the prompt up to the first word that changed (Table 5's note); an encoder-decoder "
+    "encodes anew.",
     "mask-k leaves the last k tokens out of draft and display; display-k hides them alone. β = 0 is exact.",
 ]
 

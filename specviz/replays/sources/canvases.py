@@ -12,9 +12,9 @@ import numpy as np
 from specviz import metrics
 from specviz.errors import ParameterError
 from specviz.loop import generate
+from specviz.measure.canvases import Measured, Way, ssd, stepwise, timed
 from specviz.measure.claims import derived, resampled
 from specviz.metrics import Estimate
-from specviz.measure.canvases import Measured, Way, ssd, stepwise, timed
 from specviz.replays.canvases import PAPER, suite
 from specviz.replays.recipes import Recipe, Row
 from specviz.replays.sources.shared import Measurement, RunOptions, about, exact, totals
