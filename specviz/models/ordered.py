@@ -382,11 +382,11 @@ def _tried(dim: int, length: int, rows: int, biased: bool) -> bool:
         keys, values = (each[:, :, : mask.shape[-1]].repeat(texts, 1, 1, 1) for each in (key, value))
         return attend(x.repeat(texts, 1, 1, 1), keys, values, sight(mask, texts, 1, 1, tails, rows), scale)
 
-    one, short = query[:, :1], nothing[:, :, :1, :least]
-    alone = attended(one, short)[0]
+    one, short = query[:, :1], nothing[..., :least]
+    alone = attended(one, short[:, :, :1])[0]
     for queries in (2, 5, 9, 40):
         many = attended(query[:, :queries], nothing[:, :, :queries])
-        single = attended(query[:, queries - 1 : queries], short)
+        single = attended(query[:, queries - 1 : queries], short[:, :, queries - 1 : queries])
         if not (torch.equal(many[0], alone) and torch.equal(many[-1], single[0])):
             return False
     if not all(torch.equal(each, alone) for each in attended(one, nothing[:, :, :1], texts=3)):
