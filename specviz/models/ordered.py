@@ -39,7 +39,10 @@ LINES = 384  # of a long pass that are computed at once
 WAYS = ((1, 1), (1, 4), (1, 8), (2, 4), (3, 4), (4, 4), (1, 16), (2, 16), (4, 16))
 _tried_products: dict[tuple[object, ...], bool] = {}  # see `keeps`
 MOST_NODES = 128  # of a draft whose values are added in common: a longer product may change its order
-LENGTHS = (1, 40, BLOCK, 150, 700, 5000)  # of texts after which attention is tried
+# Of texts after which attention is tried. Some end shortly after a block's end: the last product of a draft's
+# values is then short, and torch may leave a short one to another kernel.
+LENGTHS = (1, 40, BLOCK, BLOCK + 1, BLOCK + 2, BLOCK + 3, 150, 700, 5000)
+SINGLES = 8  # tokens of each of them that are tried alone
 WIDTHS = (2, 3, 4, 5, 8, 9, 13, 17, 33, 64, 129)  # rows at which products are compared
 LANES = 64  # numbers that a vector loop may take at once: what is left over is computed one by one
 SERIAL = 1 << 15  # elements up to which torch gives a loop to one thread
@@ -383,7 +386,8 @@ def _tried(dim: int, length: int, rows: int, biased: bool) -> bool:
         return attend(x.repeat(texts, 1, 1, 1), keys, values, sight(mask, texts, 1, 1, tails, rows), scale)
 
     one, short = query[:, :1], nothing[..., :least]
-    alone = attended(one, short[:, :, :1])[0]
+    singles = [attended(query[:, i : i + 1], short[:, :, i : i + 1])[0] for i in range(SINGLES)]
+    alone = singles[0]
     for queries in (2, 5, 9, 40):
         many = attended(query[:, :queries], nothing[:, :, :queries])
         single = attended(query[:, queries - 1 : queries], short[:, :, queries - 1 : queries])
@@ -398,7 +402,8 @@ def _tried(dim: int, length: int, rows: int, biased: bool) -> bool:
     offsets[later - root - 1] = 1 + np.arange(moved)
     for each in (key, value):
         each[:, :, later] = each[:, :, root + 1 : length].clone()
-    path = torch.full((1, 1, 1, slots), -torch.inf)
-    path[..., : root + 1], path[..., later] = added[0, : root + 1], added[0, root + 1 :]
+    path = torch.full((1, 1, 40, slots), -torch.inf)
+    path[..., : root + 1], path[..., later] = added[:, : root + 1], added[:, root + 1 :]
     tails = [tail(root, offsets, root + 1, key.device)]
-    return torch.equal(attended(one, path, tails)[0], alone)
+    through = [attended(query[:, i : i + 1], path[:, :, i : i + 1], tails)[0] for i in range(len(singles))]
+    return all(map(torch.equal, through, singles))

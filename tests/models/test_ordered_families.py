@@ -56,7 +56,7 @@ def tree(random: np.random.Generator, nodes: int) -> Draft:
 
 
 def alone(target: EncoderDecoder, prompt: list[int], text: list[int]) -> torch.Tensor:
-    """What a pass of one token predicts after a text that was prefilled."""
+    """The row of a pass of one token after a text that was prefilled."""
     context = target.open([prompt], len(text) + 1)
     context.extend(text)
     context.prefill()
@@ -160,7 +160,7 @@ def test_nonlinearities_do_not_depend_on_rows(name, width):
 def painter(cache: str, shift: int = 0, dtype: torch.dtype = torch.float32) -> Diffusion:
     """A random masked-diffusion model that is invariant."""
     del cache  # each kind of pass has a model of its own, which a test may break
-    made = tiny(3, shift, torch.float32, (), max_position_embeddings=256)
+    made = tiny(3, shift, torch.float32, (), hidden_size=32, head_dim=8, max_position_embeddings=256)
     net = made.net.to(dtype)
     return allowed(Diffusion(net, name="tiny", mask=made.mask, shift=shift, kernels=kernels.PLAIN))
 
