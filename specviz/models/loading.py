@@ -178,7 +178,7 @@ def load(
             model = fetching.adopt(spec, device, dtype, tokenizer, kernels)
     if invariant:
         if not hasattr(model, "make_invariant"):
-            raise ModelError(f"{spec} cannot be invariant: only models on torch can; drop invariant")
+            raise ModelError(f"{spec} cannot be invariant: only language models on torch can; drop invariant")
         model.make_invariant()
     elif invariant is None and isinstance(spec, (str, Path)) and hasattr(model, "make_invariant"):
         from specviz.models import choices
