@@ -83,8 +83,9 @@ class Lines:
             y = torch.cat([self._in_order(part) for part in x.split(MOST_ROWS)])
             return y if to is None else y.add_(to)
         if rows < self.least:
-            x = F.pad(x, (0, 0, 0, self.least - rows))
-        y = self.product(x)[:rows]
+            y = self.product(F.pad(x, (0, 0, 0, self.least - rows)))[:rows]
+        else:
+            y = self.product(x)
         return y if to is None else y.add_(to)
 
     def cut(self, pieces: int, least: int) -> None:
@@ -179,14 +180,15 @@ class RMSNorm:
         self.eps, self.invariant = eps, invariant
         # The CPU has no fused RMSNorm: torch composes it of eight kernels.
         self.composed = like.device.type == "cpu" and like.dtype in (torch.float32, torch.float64)
-        self.ground = torch.full((1, 1, 1), eps, dtype=like.dtype, device=like.device)
+        shape = (1, 1) if invariant else (1, 1, 1)
+        self.ground = torch.full(shape, eps, dtype=like.dtype, device=like.device)
 
     def __call__(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         if not self.composed:
             return F.rms_norm(x, weight.shape, weight, self.eps)
         if self.invariant:  # the product below adds a row alone in another order than several
             length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
-            square = length.mul_(length).mul_(1 / len(weight)).add_(self.eps)
+            square = torch.addcmul(self.ground, length, length, value=1 / len(weight))
             return (x * square.rsqrt_()).mul_(weight)
         # eps + x.x / size in one kernel: a batched product of each row with itself.
         square = torch.baddbmm(self.ground, x.unsqueeze(1), x.unsqueeze(2), alpha=1 / len(weight))

@@ -146,12 +146,14 @@ def attend(
     texts, queries, heads, dim = query.shape
     groups, rows = key.shape[1], seen.mask.shape[1]
     lines = heads // groups * queries
-    folded = query.unflatten(2, (groups, -1)).transpose(1, 2)
+    if queries > 1:
+        query = query.unflatten(2, (groups, -1)).transpose(1, 2)
+    x = query.reshape(texts * groups, lines, dim)
     if rows == lines:
-        x = folded.reshape(texts * groups, lines, dim).to(key.dtype)
+        x = x.to(key.dtype)
     else:
-        x = key.new_zeros(texts * groups, rows, dim)
-        x.view(texts, groups, rows, dim)[:, :, :lines].unflatten(2, (queries, -1)).copy_(folded)
+        x, few = key.new_zeros(texts * groups, rows, dim), x
+        x[:, :lines].copy_(few)
     keys, values = key.flatten(0, 1).transpose(1, 2), value.flatten(0, 1)
     if rows <= LINES:
         out = _attended(x, keys, values, seen, scale)
@@ -159,7 +161,9 @@ def attend(
         out = torch.cat([_attended(*part, scale) for part in _parts(x, keys, values, seen)], 1)
     if rows > lines:
         out = out[:, :lines]
-    return out.reshape(folded.shape).transpose(1, 2).reshape(texts * queries, -1).to(query.dtype)
+    if queries > 1:
+        out = out.reshape(query.shape).transpose(1, 2)
+    return out.reshape(texts * queries, -1).to(query.dtype)
 
 
 class Windows(NamedTuple):
@@ -283,13 +287,12 @@ def steady(function: Function) -> Function:
 
     def computed(x: torch.Tensor) -> torch.Tensor:
         width = x.shape[-1]
-        filled = F.pad(x, (0, -width % LANES)).contiguous() if width % LANES else x.contiguous()
+        if not width % LANES and x.numel() <= SERIAL:
+            return function(x.contiguous())
+        filled = F.pad(x, (0, -width % LANES))
         most = max(1, SERIAL // filled.shape[-1])
-        if len(filled) <= most:
-            y = function(filled)
-        else:
-            y = torch.cat([function(part) for part in filled.split(most)])
-        return y if y.shape[-1] == width else y[..., :width].contiguous()
+        y = torch.cat([function(part.contiguous()) for part in filled.split(most)])
+        return y[..., :width].contiguous()
 
     return computed
 
