@@ -130,7 +130,7 @@ class Encoder:
             fed = sum(map(len, prompts))
             self.encodings[key] = source
         elif len(source.pairs) < layers:
-            source = crossed(source, decoder)
+            source = source_for(source, decoder)
             self.encodings[key] = source
         if len(source.pairs) > layers:
             source = Source(prompts, source.states, source.crossed[:layers], source.mask)
@@ -164,10 +164,10 @@ class TargetsEncoder(Encoder):
     def read(self, prompts: Sequence[Sequence[int]], decoder: Decoder) -> tuple[Source, int]:
         """As `Encoder.read`: nothing is fed where a context of the target has read these prompts."""
         source, fed = self.target.encoder.read(prompts, self.target.decoder)
-        return crossed(source, decoder), fed
+        return source_for(source, decoder), fed
 
 
-def crossed(source: Source, decoder: Decoder) -> Source:
+def source_for(source: Source, decoder: Decoder) -> Source:
     """What `decoder` attends to of prompts that were encoded for another one."""
     prompts, states, mask = source.prompts, source.states, source.mask
     fits = mask is None or (mask.dtype == states.dtype and mask.shape[-1] == states.shape[1])

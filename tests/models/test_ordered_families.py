@@ -412,6 +412,21 @@ def test_runs_of_encoder_decoders_are_exact_and_audited_bit_for_bit(monkeypatch)
     assert any("bit for bit" in difference.reason for _, difference in broken.differences)
 
 
+def test_rows_of_a_batch_are_audited_bit_for_bit(monkeypatch):
+    target = sv.load("town-t5", invariant=True)
+    prompts = ["The harbour is quiet.", "A walk by the sea"]
+    limits = {"batch": 2, "max_new_tokens": 12, "sampled": 0}
+    assert audit.batches(target, [], prompts, ["prompt_lookup"], **limits).holds
+    original = ordered.attend
+
+    def turned(query, *rest):  # by rounding, and only in passes of several rows
+        return original(query, *rest) * (1 + 1e-6 * (len(query) > 1))
+
+    monkeypatch.setattr(ordered, "attend", turned)
+    broken = audit.batches(target, [], prompts, ["prompt_lookup"], **limits)
+    assert any("bit for bit" in difference.reason for _, difference in broken.differences)
+
+
 def test_retranslation_on_an_invariant_encoder_decoder():
     target = sv.load("town-t5", invariant=True)
     heard = sv.streams.fixed_lag("The doctor bought a red bicycle. Tom was tired on Sunday.", 3)
