@@ -92,7 +92,7 @@ def way(model: TorchModel, others: Sequence[str]) -> Way:
     def tried() -> tuple[Way, bool]:
         return _tried(model, others), True
 
-    where = {"choice": "way", "layers": model.layers, "threads": torch.get_num_threads()}
+    where: kernels.Place = {"choice": "way", "layers": model.layers, "threads": torch.get_num_threads()}
     where |= {"layouts": [model.kernels, *others], **kernels.about(model.net)}
     return kernels.remembered(Way, where, tried) if large(model.net) else tried()[0]
 

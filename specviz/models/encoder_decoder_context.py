@@ -48,7 +48,8 @@ class Source:
         crossed: torch.Tensor,
         mask: torch.Tensor | None,
     ) -> None:
-        self.prompts, self.states, self.crossed, self.mask = prompts, states, crossed, mask
+        self.prompts = list(prompts)  # a copy: a context drops rows of its own list
+        self.states, self.crossed, self.mask = states, crossed, mask
         self.pairs = [(pair[0], pair[1]) for pair in crossed.unbind(0)]
         self.part: tuple[slice, Source] | None = None  # that of some rows, last asked for
 

@@ -142,6 +142,7 @@ class Llama(PlainFunction):
                     if seen is not None:
                         seen = ordered.sight(mask, 1, heads, groups, None, self.least_rows)
             if own:
+                assert given.results is not None
                 each = [w.attend(queries, keys, values, sight, self.scale) for w, sight in own]
                 out = torch.cat(each).index_select(0, given.results)
             elif seen is not None:

@@ -202,8 +202,9 @@ class Windows(NamedTuple):
         """
         own = query.flatten(0, 1).index_select(0, self.queries.flatten())
         group = torch.arange(key.shape[1], device=key.device)[:, None]
-        both = (each[self.rows, group, self.slots] for each in (key, value))
-        return attend(own.view(*self.queries.shape, *query.shape[2:]), *both, seen, scale)
+        own = own.view(*self.queries.shape, *query.shape[2:])
+        keys, values = (each[self.rows, group, self.slots] for each in (key, value))
+        return attend(own, keys, values, seen, scale)
 
 
 def _parts(
