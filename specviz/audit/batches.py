@@ -142,6 +142,8 @@ class _Rows(_Audit):
     ) -> list[Difference]:
         """Judge a row beside its single run; `exact`: it is greedy, and the text the target's own."""
         text, other = (Text(number, prompt, _text(each), _rows_read(each)) for each in (row, alone))
+        if exact and getattr(self.target, "invariant", False) and (parted := self.bits(text, other)):
+            return parted
         part = shared_length(text.tokens, other.tokens)
         if part < min(len(text.tokens), len(other.tokens)):
             if exact:

@@ -8,7 +8,7 @@ Where two orders part, the state is the same up to there, and two candidates sta
 cell and its token. The pass of that state is computed again by stepwise decoding alone, from the same
 placements, in the model's format and in float64. Rounding has turned the choice, if the log-odds of both
 candidates are nearer than rounding may move them, and both passes are off by no more than the bound; anything
-else is a bug.
+else is a bug. Of an invariant model the logits of every step are compared first, bit for bit.
 
 Lossy methods are listed with how many of their texts differ, the order left aside. In batches their rows are
 compared with their single runs.
@@ -16,6 +16,7 @@ compared with their single runs.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, field
@@ -88,6 +89,7 @@ class Written:
     canvas: list[int] = field(default_factory=list)  # ... and which of its canvases
     # Log-odds of every masked cell of the block in work, as that canvas had them.
     odds: list[dict[int, float]] = field(default_factory=list)
+    bits: list[dict[int, bytes]] = field(default_factory=list)  # hashes of those cells' logits
     passes: int = 0
     end: str | None = None
     refreshed: list[int] = field(default_factory=list)  # entries whose pass computed every position
@@ -109,7 +111,9 @@ class Written:
             self.canvas.append(canvas)
             mine = cells_in_work(read, canvas, block)
             odds = np.asarray(verdict.read_odds)[mine]
-            self.odds.append(dict(zip(read.cell[mine].tolist(), odds.tolist())))
+            cells = read.cell[mine].tolist()
+            self.odds.append(dict(zip(cells, odds.tolist())))
+            self.bits.append(dict(zip(cells, map(_hashed, read.logits[torch.as_tensor(mine)]))))
 
     def same_text(self, other: Written) -> bool:
         """Whether both have the same tokens in the same cells, in whatever order."""
@@ -364,6 +368,11 @@ class _Pair:
         """Judge the first difference, if there is one."""
         written, expected = self.written, self.expected
         part = shared_length(expected.placed, written.placed)
+        if self.audit.target.invariant:
+            for step, (mine, theirs) in enumerate(zip(written.bits[: part + 1], expected.bits)):
+                if mine != theirs:
+                    words = f"logits of step {step} are not, bit for bit, those of a pass alone"
+                    return self.bug(step, words)
         if part < min(len(expected.placed), len(written.placed)):
             return [self.turned(part) if lossy else self.place(part)]
         if len(written.placed) != len(expected.placed) or written.end != expected.end:
@@ -466,6 +475,11 @@ def rows_of(read: Read | None, canvas: int, block: int) -> Logits:
     """Logits of each cell that a pass read of a canvas' block in work."""
     assert read is not None
     return {int(read.cell[i]): read.logits[int(i)] for i in cells_in_work(read, canvas, block)}
+
+
+def _hashed(row: Tensor) -> bytes:
+    """A hash of a row's bits."""
+    return hashlib.blake2b(row.cpu().numpy().tobytes(), digest_size=16).digest()
 
 
 def log_odds(row: Tensor, token: int) -> float:

@@ -78,8 +78,8 @@ def _pin_invariant(context: typer.Context, value: bool | None) -> bool | None:
 Invariant = Annotated[
     bool | None,
     option(
-        "Compute each row of a pass as it is computed alone, bit for bit (Llama family, CPU). Default: "
-        "SPECVIZ_INVARIANT, or where it costs less than 10 %, measured once.",
+        "Compute each row of a pass as it is computed alone, bit for bit (on a CPU). Default: "
+        "SPECVIZ_INVARIANT, or of large causal models where it costs less than 10 %, measured once.",
         "--invariant/--no-invariant",
         callback=_pin_invariant,
     ),

@@ -137,7 +137,9 @@ def log_odds(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     rounded = (logits * (1 / grid)).round_()  # a power of two: nothing but the grid rounds
     token = rounded.max(-1).indices  # of equals the first
     best = logits.gather(1, token[:, None])
-    others = logits.scatter(1, token[:, None], -torch.inf).logsumexp(-1)
+    rest = logits.scatter(1, token[:, None], -torch.inf)
+    # Their logsumexp, by a kernel that adds each row by itself: that of `logsumexp` varies with their number.
+    others = rest.amax(-1) - rest.log_softmax(-1).amax(-1)
     return token, ((best[:, 0] - others) / grid).round_() * grid
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 import torch.nn.functional as F
 
-from specviz.models.layers import Decoder, Function, Lines, activation
+from specviz.models.layers import Decoder, Function, Lines, Sees, activation
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -35,9 +35,11 @@ class Bart(Decoder):
         How many of the decoder's layers to run.
     layout : str
         How its matrices lie (`specviz.models.kernels`).
+    invariant : bool, optional
+        As `PlainFunction` takes it.
     """
 
-    def __init__(self, net: Net, layers: int, layout: str) -> None:
+    def __init__(self, net: Net, layers: int, layout: str, invariant: bool = False) -> None:
         config, stack = net.config, net.model.decoder
         blocks = stack.layers[:layers]
         heads = config.decoder_attention_heads
@@ -46,7 +48,7 @@ class Bart(Decoder):
             (_norm(b.self_attn_layer_norm), _norm(b.encoder_attn_layer_norm), _norm(b.final_layer_norm))
             for b in blocks
         ]
-        super().__init__(net, layout, heads, config.d_model // heads, crossed, norms, groups(net))
+        super().__init__(net, layout, heads, config.d_model // heads, crossed, norms, groups(net), invariant)
         self.size = config.d_model
         words, places = stack.embed_tokens, stack.embed_positions
         self.embedding = words.weight.detach()
@@ -54,9 +56,9 @@ class Bart(Decoder):
         self.grow = getattr(words, "embed_scale", getattr(stack, "embed_scale", 1.0))
         self.places = places.weight.detach()[getattr(places, "offset", 0) :]
         self.start = _norm(stack.layernorm_embedding) if hasattr(stack, "layernorm_embedding") else None
-        self.head = Lines(net.lm_head, layout=layout)
+        self.head = Lines(net.lm_head, layout=layout, invariant=invariant)
         self.final_bias: torch.Tensor = net.final_logits_bias
-        self.act = activation(config.activation_function)
+        self.act = activation(config.activation_function, invariant)
 
     def final(self, x: torch.Tensor) -> torch.Tensor:
         """States as they are: each layer ends with its norm."""
@@ -72,13 +74,11 @@ class Bart(Decoder):
         x = self.places[positions] + (x if self.grow == 1.0 else x * self.grow)
         return x if self.start is None else self.start(x)
 
-    def layer(
-        self, i: int, x: torch.Tensor, rows: int, mask: torch.Tensor | bool | None, store: Store
-    ) -> torch.Tensor:
+    def layer(self, i: int, x: torch.Tensor, rows: int, mask: Sees, store: Store) -> torch.Tensor:
         """Each part ends with its norm."""
         (first, second, third), qkv, o, q, c, wide, down = self.weights[i]
         x = first(o.add(self.attend(i, qkv(x), rows, mask, store), x))
-        x = second(c.add(self.attend_source(i, q(x), rows, store), x))
+        x = second(c.add(self.attend_source(i, q(x), rows, mask, store), x))
         return third(down.add(self.act(wide(x)), x))
 
 

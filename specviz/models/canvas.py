@@ -14,21 +14,24 @@ that is the last one placed.
 Canvases of a draft are packed behind the shared rows. Each writes its window
 beside them and sees, elsewhere, what its nearest ancestor computed in the same pass, and else the cache: so
 it is the pass that stepwise decoding would run at that state, and nothing is copied but the windows of what
-is accepted.
+is accepted. Of an invariant model (`specviz.models.ordered`) each canvas reads a copy of what it sees, in the
+order of positions: so its sums are those of that stepwise pass, bit for bit.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 
 from specviz.draft import Draft
 from specviz.errors import ModelError, PromptError
+from specviz.models import ordered
 from specviz.models.context import (
     PassInput,
     StorageShape,
@@ -100,20 +103,50 @@ class Packing:
     slots: IntArray  # [fed]
     positions: IntArray  # [fed]
     seen: BoolArray  # [fed, slots]
-    device: tuple[torch.Tensor, torch.Tensor | bool, torch.Tensor] | None = None  # see `Canvas._sent`
+    computed: BoolArray  # [1 + nodes, positions]: those of which each canvas feeds a token
+    device: Sent | None = None  # see `Canvas._sent`
+
+
+class Sent(NamedTuple):
+    """A row's packing on the device."""
+
+    positions: torch.Tensor  # [1, fed]
+    mask: torch.Tensor | bool | None
+    entries: torch.Tensor  # of the storage's first row
+    seen: Seen | None  # in place of a mask, of an invariant model
+
+
+class Seen(NamedTuple):
+    """What the queries of an invariant model's pass see: see `PassInput`."""
+
+    windows: list[ordered.Windows]
+    results: torch.Tensor
 
 
 class Passing:
-    """A store that keeps nothing: a pass over whole canvases sees what it computes."""
+    """A store that keeps nothing: a pass over whole canvases sees what it computes.
 
-    def __init__(self, reach: int) -> None:
-        self.reach = reach
+    Parameters
+    ----------
+    reach : int
+        Positions of a canvas.
+    slots : int
+        Of an invariant model: how many a pass reads of each canvas, whole blocks; in `dtype`.
+    """
+
+    def __init__(self, reach: int, slots: int = 0, dtype: torch.dtype | None = None) -> None:
+        self.reach, self.slots, self.dtype = reach, slots, dtype
 
     def write(self, layer: int, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        if self.slots:
+            return self._filled(key), self._filled(value)
         return key, value
 
     def write_both(self, layer: int, new: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        return new[0], new[1]
+        return self.write(layer, new[0], new[1])
+
+    def _filled(self, new: torch.Tensor) -> torch.Tensor:
+        return F.pad(new.to(self.dtype), (0, 0, 0, self.slots - new.shape[2]))
 
 
 class Canvas:
@@ -178,7 +211,8 @@ class Canvas:
             window = min(block + model.shift + 1, self.slots)
             extra = canvases * window + (len(prompts) > 1)  # the last slot takes the padding of ragged rows
             rows, slots = len(prompts), self.slots + extra
-            shape = StorageShape(model.layers, rows, model.heads, slots, model.dim, model.dtype, model.device)
+            dtype, device = model.kept_dtype, model.device
+            shape = StorageShape(model.layers, rows, model.heads, slots, model.dim, dtype, device)
             try:
                 self.store = Store(shape)
             except RuntimeError as error:
@@ -388,7 +422,7 @@ class Canvas:
             raise ModelError(f"a draft of {count - 1} nodes needs more room: open with canvases={count - 1}")
         allowed = np.zeros((count, end), bool)
         allowed[np.arange(count)[:, None], slot[owner, np.arange(positions)]] = True
-        made = Packing(owner, slot, slot[canvas, at], at, allowed[canvas])
+        made = Packing(owner, slot, slot[canvas, at], at, allowed[canvas], computed)
         if not layout.refreshed and count == 1:  # those of drafts seldom come again
             if len(self._packings) >= KEPT:
                 self._packings.clear()
@@ -399,14 +433,14 @@ class Canvas:
     def _windows(self, rows: list[int], layouts: list[Layout], packings: list[Packing]) -> list[torch.Tensor]:
         """The pass of the dual cache: windows beside the rows that are kept."""
         model, store = self.model, self.store
-        device, group = model.device, model.group
+        device = model.device
         if len(rows) == 1:
             (layout,), (packing,) = layouts, packings
             end = packing.seen.shape[1]
             ids = send(layout.canvases[layout.computed][None], device)
             if packing.device is None:
                 packing.device = self._sent(packing)
-            positions, mask, entries = packing.device
+            positions, mask, entries, seen = packing.device
             if self.rows > 1:
                 entries = entries + rows[0] * store.data.shape[3] * store.data.shape[4]
         else:
@@ -415,35 +449,48 @@ class Canvas:
             padding_slot = store.data.shape[4] - 1
             host = np.zeros((3, len(rows), width), np.int64)
             host[2] = padding_slot
-            seen = np.zeros((len(rows), width, end), bool)
-            seen[:, :, 0] = True  # padding sees something: a query that sees nothing is NaN
             for i, (layout, packing) in enumerate(zip(layouts, packings)):
                 n = fed[i]
                 host[0, i, :n], host[1, i, :n] = layout.canvases[layout.computed], packing.positions
                 host[2, i, :n] = packing.slots
-                seen[i, :n, 0] = False
-                seen[i, :n, : packing.seen.shape[1]] |= packing.seen
             heads, slots = store.data.shape[3:5]
             entry = (np.array(rows)[:, None] * heads + np.arange(heads)) * slots
             entries = send((entry[:, :, None] + host[2][:, None]).reshape(-1), device)
             ids, positions = send(host[:2], device).unbind()
-            sight = send(np.where(seen, np.float32(0), np.float32(-np.inf)), device, model.dtype)
-            mask = sight[:, None].expand(-1, group, -1, -1).reshape(len(rows), 1, group * width, end)
+            mask, seen = self._seen(packings, width, end)
         self._aim(rows, end, entries)
-        scores = model.run(PassInput(ids, positions, mask, self._places(layouts, ids.shape[1])), store)
+        given = PassInput(ids, positions, mask, self._places(layouts, ids.shape[1]))
+        if seen is not None:
+            given.windows, given.results = seen
+        scores = model.run(given, store)
         return list(scores.split([int(layout.read.sum()) for layout in layouts]))
 
-    def _sent(self, packing: Packing) -> tuple[torch.Tensor, torch.Tensor | bool, torch.Tensor]:
-        """A row's packing on the device: positions, mask, entries of the storage's first row."""
+    def _sent(self, packing: Packing) -> Sent:
+        """A row's packing on the device."""
         device, heads, slots = self.model.device, *self.store.data.shape[3:5]
         entries = (np.arange(heads)[:, None] * slots + packing.slots).reshape(-1)
         both = send(np.concatenate((packing.positions, entries)), device)
         n = len(packing.positions)
-        mask: torch.Tensor | bool = False
-        if not packing.seen.all():
-            mask = send(np.where(packing.seen, np.float32(0), np.float32(-np.inf)), device, self.model.dtype)
-            mask = mask.expand(self.model.group, -1, -1).reshape(1, 1, -1, packing.seen.shape[1])
-        return both[:n][None], mask, both[n:]
+        mask, seen = self._seen([packing], n, packing.seen.shape[1])
+        return Sent(both[:n][None], mask, both[n:], seen)
+
+    def _seen(
+        self, packings: list[Packing], width: int, end: int
+    ) -> tuple[torch.Tensor | bool | None, Seen | None]:
+        """What each of `width` queries a row sees of the first `end` slots: a mask, or windows."""
+        model = self.model
+        if model.invariant:
+            return None, _windows_of(packings, width, model)
+        if len(packings) == 1 and packings[0].seen.all():
+            return False, None
+        rows, group = len(packings), model.group
+        seen = np.zeros((rows, width, end), bool)
+        for i, packing in enumerate(packings):
+            n, slots = packing.seen.shape
+            seen[i, :n, :slots] = packing.seen
+            seen[i, n:, 0] = True  # padding sees something: a query that sees nothing is NaN
+        mask = send(np.where(seen, np.float32(0), np.float32(-np.inf)), model.device, model.dtype)
+        return mask[:, None].expand(-1, group, -1, -1).reshape(rows, 1, group * width, end), None
 
     def _aim(self, rows: list[int], end: int, entries: torch.Tensor) -> None:
         """Point the storage: write `entries` of [rows * heads * slots], read these rows up to `end`."""
@@ -476,9 +523,13 @@ class Canvas:
         inside = np.arange(width) < lengths[:, None]
         ids[inside] = np.concatenate([layout.canvases.ravel() for layout in layouts])
         mask: torch.Tensor | bool = False
-        if not inside.all():
-            mask = send(np.where(inside, np.float32(0), np.float32(-np.inf)), model.device, model.dtype)
-            mask = mask[:, None, None].expand(-1, 1, model.group * width, -1)
+        store, group = Passing(width), model.group
+        if model.invariant:
+            store, group = Passing(width, _blocks(width), model.kept_dtype), 1
+            inside = np.arange(store.slots) < lengths[:, None]
+        if not inside.all() or model.invariant:
+            mask = send(np.where(inside, np.float32(0), np.float32(-np.inf)), model.device, model.kept_dtype)
+            mask = mask[:, None, None].expand(-1, 1, group * width, -1)
         at = np.arange(len(lengths) * width).reshape(-1, width)
         places, first = [], 0
         for layout in layouts:
@@ -488,8 +539,52 @@ class Canvas:
             first += count
         positions = send(np.arange(width)[None], model.device).expand(len(ids), -1)
         read = send(np.concatenate(places), model.device)
-        scores = model.run(PassInput(send(ids, model.device), positions, mask, read), Passing(width))
+        scores = model.run(PassInput(send(ids, model.device), positions, mask, read), store)
         return list(scores.split([int(layout.read.sum()) for layout in layouts]))
+
+
+def _blocks(positions: int) -> int:
+    """The slots that an invariant model reads for so many positions."""
+    return -(-positions // ordered.BLOCK) * ordered.BLOCK
+
+
+def _windows_of(packings: list[Packing], width: int, model: Diffusion) -> Seen:
+    """The canvases of rows that are fed `width` tokens each.
+
+    Those that compute every position stand apart: beside them the others would be padding.
+    """
+    positions = max(packing.owner.shape[1] for packing in packings)
+    counts = [len(packing.owner) for packing in packings]
+    row = np.repeat(np.arange(len(packings)), counts)
+    lie = np.zeros((len(row), _blocks(positions)), np.int64)
+    have = np.zeros(lie.shape, bool)
+    fed = np.zeros((len(row), positions), bool)
+    flat = np.zeros((len(row), positions), np.int64)  # which query each position that is fed is
+    first = 0
+    for i, packing in enumerate(packings):
+        count, length = packing.owner.shape
+        part = slice(first, first + count)
+        lie[part, :length] = packing.slot[packing.owner, np.arange(length)]
+        have[part, :length], fed[part, :length] = True, packing.computed
+        flat[part, :length] = i * width + np.cumsum(packing.computed).reshape(count, length) - 1
+        first += count
+    whole = (fed == have[:, :positions]).all(1)
+    windows, results, done = [], np.zeros(len(packings) * width, np.int64), 0
+    for some in (np.flatnonzero(whole), np.flatnonzero(~whole)):
+        if not len(some):
+            continue
+        most = max(1, int(fed[some].sum(1).max()))
+        order = np.argsort(~fed[some], 1, kind="stable")[:, :most]  # the positions that are fed first
+        own = np.take_along_axis(fed[some], order, 1)
+        queries = np.where(own, np.take_along_axis(flat[some], order, 1), 0)
+        at = done + np.arange(queries.size).reshape(queries.shape)
+        results[queries[own]] = at[own]
+        done += queries.size
+        sent = send(np.concatenate((row[some][:, None], lie[some], queries), 1), model.device)
+        seen = np.where(have[some], np.float32(0), np.float32(-np.inf))
+        mask = send(seen, model.device, model.kept_dtype)[:, None, None].expand(-1, 1, most, -1)
+        windows.append(ordered.Windows(sent[:, :1, None], sent[:, None, 1:-most], sent[:, -most:], mask))
+    return Seen(windows, send(results, model.device))
 
 
 class _Some:

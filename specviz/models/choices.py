@@ -18,14 +18,14 @@ from specviz.draft import Draft
 from specviz.errors import ModelError
 from specviz.models import kernels, ordered
 from specviz.models.devices import has_bfloat16
-from specviz.models.layers import Lines
-from specviz.models.llama import Llama, describes, groups
+from specviz.models.layers import Lines, PlainFunction
+from specviz.models.llama import describes, groups
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from specviz.models.llama import Net
     from specviz.models.model import Model
+    from specviz.models.torch_model import TorchModel
 
 COST = 1.10  # of an invariant pass over another one, above which a model is not made invariant unasked
 NODES = (0, 8)  # of the drafts that the cost is measured with: one row, and nine
@@ -45,7 +45,7 @@ class Way(kernels.Measured):
     rows : int
         Least rows of attention's products.
     cuts : tuple of (int, int)
-        For each of `Llama.lines`, what its `cut` takes.
+        For each of `PlainFunction.lines`, what its `cut` takes.
     """
 
     fault: str
@@ -53,13 +53,13 @@ class Way(kernels.Measured):
     rows: int = 0
     cuts: tuple[tuple[int, int], ...] = ()
 
-    def laid(self, net: Net, layers: int) -> Llama:
-        """The plain function of a model's first layers."""
-        llama = Llama(net, layers, self.layout, invariant=True)
-        llama.least_rows = self.rows
-        for line, cut in zip(llama.lines(), self.cuts):
+    def laid(self, model: TorchModel) -> PlainFunction:
+        """The plain function of a model."""
+        function = model.function(self.layout, invariant=True)
+        function.least_rows = self.rows
+        for line, cut in zip(function.lines(), self.cuts):
             line.cut(*cut)
-        return llama
+        return function
 
 
 class Format(kernels.Measured):
@@ -83,7 +83,7 @@ class Cost(kernels.Measured):
     fault: str = ""
 
 
-def way(model: Model, others: Sequence[str]) -> Way:
+def way(model: TorchModel, others: Sequence[str]) -> Way:
     """How a model's passes are made invariant, by its own layout or one of the others.
 
     Of a large model it is tried once on a machine, and kept in a file.
@@ -92,17 +92,21 @@ def way(model: Model, others: Sequence[str]) -> Way:
     def tried() -> tuple[Way, bool]:
         return _tried(model, others), True
 
-    where = {"choice": "way", "layers": model.layers, "threads": torch.get_num_threads()}
+    where: kernels.Place = {"choice": "way", "layers": model.layers, "threads": torch.get_num_threads()}
     where |= {"layouts": [model.kernels, *others], **kernels.about(model.net)}
     return kernels.remembered(Way, where, tried) if large(model.net) else tried()[0]
 
 
-def _tried(model: Model, others: Sequence[str]) -> Way:
-    if not (rows := ordered.fixed_order(model.dim, torch.get_num_threads())):
-        return Way(fault="torch's products over a head's width change their order with a pass's size here")
+def _tried(model: TorchModel, others: Sequence[str]) -> Way:
     faults = []
     for layout in dict.fromkeys((model.kernels, *others)):
-        lines = list(Llama(model.net, model.layers, layout, invariant=True).lines())
+        function = model.function(layout, invariant=True)
+        threads, biased = torch.get_num_threads(), function.bias is not None
+        if not (rows := ordered.fixed_order(function.dim, threads, biased)):
+            return Way(
+                fault="torch's products over a head's width change their order with a pass's size here"
+            )
+        lines = list(function.lines())
         if not (fault := ordered.settle(lines)):
             cuts = tuple((line.pieces, line.least) for line in lines)
             return Way(fault="", layout=layout, rows=rows, cuts=cuts)
@@ -154,7 +158,7 @@ def unasked(model: Model, chosen: bool, variable: str | None) -> bool:
     """
     if variable in ("0", "1"):
         return variable == "1"
-    if model.plain_function is None or not large(model.net):
+    if model.kind != "causal" or model.plain_function is None or not large(model.net):
         return False
     return (chosen and model.dtype == torch.bfloat16) or _cheap(model)
 

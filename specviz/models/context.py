@@ -76,6 +76,10 @@ class PassInput:
     tails : list of Tail, optional
         Of a pass of an invariant model over trees, see `specviz.models.ordered.sight`; `mask` is then, and
         in each pass of such a model, as that function takes it.
+    windows : sequence of Windows
+        Of an invariant model's pass over canvases that share its storage, in place of `mask`.
+    results : tensor of int [rows * n]
+        Where each token's is among the queries of all `windows`.
     """
 
     ids: torch.Tensor
@@ -85,6 +89,8 @@ class PassInput:
     hidden: tuple[int, ...] = ()
     leave: Exit | None = None
     tails: list[ordered.Tail] | None = None
+    windows: Sequence[ordered.Windows] = ()
+    results: torch.Tensor | None = None
 
 
 class Exit:
@@ -154,6 +160,9 @@ class CachedModel(Protocol):
 
     @property
     def dtype(self) -> torch.dtype: ...
+
+    @property
+    def kept_dtype(self) -> torch.dtype: ...
 
     def shape(self, rows: int, slots: int) -> StorageShape: ...
 
@@ -320,7 +329,7 @@ class Context:
         self.rows = len(prompts)
         # Of masks: an invariant model's are the same for all heads, and added in float32.
         self.group = 1 if model.invariant else model.group
-        self.kind = torch.promote_types(model.dtype, torch.float32) if model.invariant else model.dtype
+        self.kind = model.kept_dtype
         self.slots = longest(prompts, model.max_length, model.name) + room
         self.filled = [len(prompt) for prompt in prompts]
         self.cached = [0] * self.rows

@@ -96,13 +96,26 @@ class Diffusion(TorchModel):
         ModelError
             If the storage does not fit into memory.
         """
-        if self._llama.stale():
+        stale = self._llama.stale()
+        if stale:
             self._llama = self._laid()
+        if self.order_stale(stale):
+            self.make_invariant()
         return Canvas(self, prompts, room, **policy)
 
     def _laid(self) -> Llama:
         self.kernels = layouts.choose(self._kernels, self.net, groups(self.net))
-        return Llama(self.net, self.layers, self.kernels)
+        return self.function(self.kernels)
+
+    def function(self, layout: str, invariant: bool = False) -> Llama:
+        """As `TorchModel.function`."""
+        return Llama(self.net, self.layers, layout, invariant)
+
+    def make_invariant(self) -> None:
+        """As `Model.make_invariant`; a row is a position of a canvas."""
+        function = self.ordered_function()
+        assert isinstance(function, Llama)
+        self._llama = function
 
     def run(self, given: PassInput, store: Storage) -> torch.Tensor:
         """Scores [places, vocabulary] at the flat places that are kept, of ids at positions [rows, n].

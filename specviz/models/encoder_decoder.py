@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -89,16 +89,36 @@ class EncoderDecoder(TorchModel):
 
     def open(self, prompts: Sequence[Sequence[int]], room: int) -> EncoderDecoderContext:
         """A context of `prompts`, not yet encoded; arguments and errors are those of `Model.open`."""
-        if self.decoder.stale():
+        self._refresh()
+        return EncoderDecoderContext(self, prompts, room)
+
+    def _refresh(self) -> None:
+        """Read the weights again, and try the order of sums again, where either has changed."""
+        stale = self.decoder.stale()
+        if stale:
             self.decoder = self._laid()
             self.encoder.encodings.clear()
-        return EncoderDecoderContext(self, prompts, room)
+        if self.order_stale(stale):
+            self.make_invariant()
 
     def _laid(self) -> Decoder:
         """The decoder as a plain function, its matrices laid out."""
-        groups = (t5 if self._family is t5.T5 else bart).groups
-        self.kernels = layouts.choose(self._kernels, self.net, groups(self.net))
-        return self._family(self.net, self.layers, self.kernels)
+        self.kernels = layouts.choose(self._kernels, self.net, self._groups())
+        return self.function(self.kernels)
+
+    def _groups(self) -> Iterator[tuple[torch.nn.Linear, ...]]:
+        return (t5 if self._family is t5.T5 else bart).groups(self.net)
+
+    def function(self, layout: str, invariant: bool = False) -> Decoder:
+        """As `TorchModel.function`: the decoder."""
+        return self._family(self.net, self.layers, layout, invariant)
+
+    def make_invariant(self) -> None:
+        """As `Model.make_invariant`; each prompt is encoded by a pass of its own."""
+        decoder = self.ordered_function()
+        assert isinstance(decoder, Decoder)
+        self.decoder = decoder
+        self.encoder.encodings.clear()
 
     def left(self, prompt: int) -> int:
         """How many tokens can be written behind a prompt of so many."""
@@ -109,12 +129,15 @@ class EncoderDecoder(TorchModel):
         if not 1 <= layers <= self.layers:
             raise ModelError(f"{self.name} has {self.layers} layers; first({layers}) is not among them")
         name = f"{self.name}[:{layers}]"
-        return EncoderDecoder(self.net, self.tokenizer, name, layers, self.encoder, self._kernels)
+        first = EncoderDecoder(self.net, self.tokenizer, name, layers, self.encoder, self._kernels)
+        if self.invariant:
+            first.make_invariant()
+        return first
 
     def shape(self, rows: int, slots: int) -> StorageShape:
         """Arguments of the storage that a context of `rows` x `slots` written tokens needs."""
-        decoder = self.decoder
-        return StorageShape(self.layers, rows, decoder.heads, slots, decoder.dim, self.dtype, self.device)
+        heads, dim = self.decoder.heads, self.decoder.dim
+        return StorageShape(self.layers, rows, heads, slots, dim, self.kept_dtype, self.device)
 
     def logits(self, last: torch.Tensor) -> torch.Tensor:
         """Scores in float32 of final hidden states [..., size]."""

@@ -12,7 +12,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
+import torch.nn.functional as F
 
+from specviz.models import ordered
 from specviz.models.context import Context, PassInput, States, Store, longest, to_device
 from specviz.models.devices import send
 
@@ -32,10 +34,11 @@ class Source:
         The rows' prompts.
     states : tensor [rows, tokens, size]
         The encoder's last states.
-    crossed : tensor [layers, 2, rows, heads, tokens, dim]
-        Keys and values that the decoder's layers make of them.
-    mask : tensor [rows, 1, 1, tokens] or None
-        Added to the scores: shorter prompts are padded.
+    crossed : tensor [layers, 2, rows, heads, slots, dim]
+        Keys and values that the decoder's layers make of them: a slot a token; an invariant decoder's fill
+        whole blocks (`specviz.models.ordered`).
+    mask : tensor [rows, 1, 1, slots] or None
+        Added to the scores: shorter prompts are padded. An invariant decoder always has one.
     """
 
     def __init__(
@@ -45,7 +48,8 @@ class Source:
         crossed: torch.Tensor,
         mask: torch.Tensor | None,
     ) -> None:
-        self.prompts, self.states, self.crossed, self.mask = prompts, states, crossed, mask
+        self.prompts = list(prompts)  # a copy: a context drops rows of its own list
+        self.states, self.crossed, self.mask = states, crossed, mask
         self.pairs = [(pair[0], pair[1]) for pair in crossed.unbind(0)]
         self.part: tuple[slice, Source] | None = None  # that of some rows, last asked for
 
@@ -53,7 +57,8 @@ class Source:
         """The one row's, as often as said, without a copy."""
         layers, two, _, *rest = self.crossed.shape
         states = self.states.expand(rows, -1, -1)
-        return Source(list(self.prompts) * rows, states, self.crossed.expand(layers, two, rows, *rest), None)
+        mask = None if self.mask is None else self.mask.expand(rows, -1, -1, -1)
+        return Source(list(self.prompts) * rows, states, self.crossed.expand(layers, two, rows, *rest), mask)
 
     def apart(self) -> list[Source]:
         """Each row's own, without padding."""
@@ -74,19 +79,22 @@ class Source:
         return self.part[1]
 
 
-def joined(rows: list[Source]) -> Source:
-    """One for several rows, the shorter ones padded."""
+def joined(rows: list[Source], invariant: bool) -> Source:
+    """One for several rows, the shorter ones padded; for a decoder that is `invariant` or not."""
     lengths = [len(row.prompts[0]) for row in rows]
     width, first = max(lengths), rows[0]
     layers, two, _, heads, _, dim = first.crossed.shape
+    dtype, slots = first.states.dtype, width
+    if invariant:
+        dtype, slots = torch.promote_types(dtype, torch.float32), -(-width // ordered.BLOCK) * ordered.BLOCK
     states = first.states.new_zeros(len(rows), width, first.states.shape[-1])
-    crossed = first.crossed.new_zeros(layers, two, len(rows), heads, width, dim)
-    mask = first.states.new_zeros(len(rows), 1, 1, width)
+    crossed = first.crossed.new_zeros(layers, two, len(rows), heads, slots, dim, dtype=dtype)
+    mask = first.states.new_zeros(len(rows), 1, 1, slots, dtype=dtype)
     for i, (row, n) in enumerate(zip(rows, lengths)):
-        states[i, :n], crossed[:, :, i, :, :n] = row.states[0], row.crossed[:, :, 0]
+        states[i, :n], crossed[:, :, i, :, :n] = row.states[0, :n], row.crossed[:, :, 0, :, :n]
         mask[i, ..., n:] = -torch.inf
     prompts = [row.prompts[0] for row in rows]
-    return Source(prompts, states, crossed, None if min(lengths) == width else mask)
+    return Source(prompts, states, crossed, mask if invariant or min(lengths) < width else None)
 
 
 class Encoder:
@@ -98,12 +106,15 @@ class Encoder:
 
     def __init__(self, net: PreTrainedModel) -> None:
         self.net, self.config = net.get_encoder(), net.config
-        self.encodings: weakref.WeakValueDictionary[tuple[tuple[int, ...], ...], Source] = (
+        # By whether the decoder is invariant, and the prompts.
+        self.encodings: weakref.WeakValueDictionary[tuple[bool, tuple[tuple[int, ...], ...]], Source] = (
             weakref.WeakValueDictionary()
         )
 
     def read(self, prompts: Sequence[Sequence[int]], decoder: Decoder) -> tuple[Source, int]:
         """The prompts' encoding, with keys and values for the layers of `decoder`.
+
+        For an invariant decoder each prompt is encoded by a pass of its own.
 
         Returns
         -------
@@ -111,31 +122,37 @@ class Encoder:
         int
             How many tokens were fed.
         """
-        key = tuple(map(tuple, prompts))
-        source, fed = self.encodings.get(key), 0
+        key = decoder.invariant, tuple(map(tuple, prompts))
+        source, fed, layers = self.encodings.get(key), 0, decoder.depth
         if source is None:
-            fed, width = sum(map(len, prompts)), max(map(len, prompts))
-            device = self.net.device
-            ids = torch.full((len(prompts), width), self.config.pad_token_id or 0)
-            seen = torch.zeros(len(prompts), width, dtype=torch.long)
-            for row, prompt in enumerate(prompts):
-                ids[row, : len(prompt)] = torch.as_tensor(prompt)
-                seen[row, : len(prompt)] = 1
-            mask = padding = None
-            if fed < seen.numel():
-                padding = send(seen, device)
-                mask = torch.zeros(seen.shape, dtype=self.net.dtype, device=device)
-                mask = mask.masked_fill_(padding == 0, -torch.inf)[:, None, None]
-            states = self.net(input_ids=send(ids, device), attention_mask=padding).last_hidden_state
-            source = Source(prompts, states, decoder.cross(states), mask)
+            parts = [[prompt] for prompt in prompts] if decoder.invariant else [prompts]
+            sources = [self._encoded(part, decoder) for part in parts]
+            source = joined(sources, True) if decoder.invariant else sources[0]
+            fed = sum(map(len, prompts))
             self.encodings[key] = source
-        layers = decoder.depth
-        if len(source.pairs) < layers:
-            source = Source(prompts, source.states, decoder.cross(source.states), source.mask)
+        elif len(source.pairs) < layers:
+            source = source_for(source, decoder)
             self.encodings[key] = source
-        elif len(source.pairs) > layers:
+        if len(source.pairs) > layers:
             source = Source(prompts, source.states, source.crossed[:layers], source.mask)
         return source, fed
+
+    def _encoded(self, prompts: Sequence[Sequence[int]], decoder: Decoder) -> Source:
+        """The prompts' encoding by one pass."""
+        fed, width = sum(map(len, prompts)), max(map(len, prompts))
+        device = self.net.device
+        ids = torch.full((len(prompts), width), self.config.pad_token_id or 0)
+        seen = torch.zeros(len(prompts), width, dtype=torch.long)
+        for row, prompt in enumerate(prompts):
+            ids[row, : len(prompt)] = torch.as_tensor(prompt)
+            seen[row, : len(prompt)] = 1
+        mask = padding = None
+        if fed < seen.numel():
+            padding = send(seen, device)
+            mask = torch.zeros(seen.shape, dtype=self.net.dtype, device=device)
+            mask = mask.masked_fill_(padding == 0, -torch.inf)[:, None, None]
+        states = self.net(input_ids=send(ids, device), attention_mask=padding).last_hidden_state
+        return Source(prompts, states, decoder.cross(states), mask)
 
 
 class TargetsEncoder(Encoder):
@@ -148,7 +165,21 @@ class TargetsEncoder(Encoder):
     def read(self, prompts: Sequence[Sequence[int]], decoder: Decoder) -> tuple[Source, int]:
         """As `Encoder.read`: nothing is fed where a context of the target has read these prompts."""
         source, fed = self.target.encoder.read(prompts, self.target.decoder)
-        return Source(prompts, source.states, decoder.cross(source.states), source.mask), fed
+        return source_for(source, decoder), fed
+
+
+def source_for(source: Source, decoder: Decoder) -> Source:
+    """What `decoder` attends to of prompts that were encoded for another one."""
+    prompts, states, mask = source.prompts, source.states, source.mask
+    fits = mask is None or (mask.dtype == states.dtype and mask.shape[-1] == states.shape[1])
+    if fits and not decoder.invariant:
+        return Source(prompts, states, decoder.cross(states), mask)
+    rows = [
+        Source([prompt], own, decoder.cross(own), None)
+        for prompt, row in zip(prompts, states)
+        for own in [row[None, : len(prompt)]]
+    ]
+    return joined(rows, decoder.invariant)
 
 
 class EncoderDecoderContext(Context):
@@ -243,7 +274,7 @@ class EncoderDecoderContext(Context):
                 if self.own[row] is None:
                     self.own[row], new = self.model.encoder.read([prompt], self.model.decoder)
                     fed += new
-            self.source = joined([own for own in self.own if own is not None])
+            self.source = joined([own for own in self.own if own is not None], self.model.invariant)
         self.store.source = self.source
         return fed
 
@@ -256,7 +287,11 @@ class EncoderDecoderContext(Context):
     def _chain(self, start: int, count: int) -> torch.Tensor | None:
         if self.model.decoder.bias is None:
             return super()._chain(start, count)
-        return self.model.decoder.bias.chain(start, count)
+        mask = self.model.decoder.bias.chain(start, count)
+        if self.model.invariant:  # whole blocks are read
+            beyond = self._slots_read(start + count) - mask.shape[-1]
+            mask = F.pad(mask.to(self.kind), (0, beyond), value=-torch.inf)
+        return mask
 
     def _call(self, given: PassInput) -> States:
         if self.source is None:
@@ -275,7 +310,7 @@ class EncoderDecoderContext(Context):
         width = self.store.data.shape[4]
         places = torch.arange(width, device=positions.device).repeat(len(positions), 1)
         if self.store.slots is None:
-            places[:, end - positions.shape[1] : end] = positions
+            places[:, self.store.start : self.store.start + positions.shape[1]] = positions
         else:
             places.scatter_(1, self.store.slots, positions)
         return places[:, :end]

@@ -113,8 +113,11 @@ class OneDNN:
         rows = len(x)
         if rows >= LEAST:
             return self.product(x, self.packed, None, "none", [], "")
-        padded = x.new_zeros(LEAST, x.shape[1])
-        padded[:rows] = x
+        if rows == 1:
+            padded = x.expand(LEAST, -1)  # one copy less than zeros
+        else:
+            padded = x.new_zeros(LEAST, x.shape[1])
+            padded[:rows] = x
         return self.product(padded, self.packed, None, "none", [], "")[:rows]
 
     def add(self, x: torch.Tensor, to: torch.Tensor) -> torch.Tensor:

@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from transformers.activations import ACT2FN
 
+from specviz.models import ordered
 from specviz.models.attention import attend
 from specviz.models.kernels import PLAIN, Pieces, Product, lay
 from specviz.models.ranks import here, whole
@@ -82,8 +83,9 @@ class Lines:
             y = torch.cat([self._in_order(part) for part in x.split(MOST_ROWS)])
             return y if to is None else y.add_(to)
         if rows < self.least:
-            x = F.pad(x, (0, 0, 0, self.least - rows))
-        y = self.product(x)[:rows]
+            y = self.product(F.pad(x, (0, 0, 0, self.least - rows)))[:rows]
+        else:
+            y = self.product(x)
         return y if to is None else y.add_(to)
 
     def cut(self, pieces: int, least: int) -> None:
@@ -178,23 +180,25 @@ class RMSNorm:
         self.eps, self.invariant = eps, invariant
         # The CPU has no fused RMSNorm: torch composes it of eight kernels.
         self.composed = like.device.type == "cpu" and like.dtype in (torch.float32, torch.float64)
-        self.ground = torch.full((1, 1, 1), eps, dtype=like.dtype, device=like.device)
+        shape = (1, 1) if invariant else (1, 1, 1)
+        self.ground = torch.full(shape, eps, dtype=like.dtype, device=like.device)
 
     def __call__(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         if not self.composed:
             return F.rms_norm(x, weight.shape, weight, self.eps)
         if self.invariant:  # the product below adds a row alone in another order than several
             length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
-            square = length.mul_(length).mul_(1 / len(weight)).add_(self.eps)
+            square = torch.addcmul(self.ground, length, length, value=1 / len(weight))
             return (x * square.rsqrt_()).mul_(weight)
         # eps + x.x / size in one kernel: a batched product of each row with itself.
         square = torch.baddbmm(self.ground, x.unsqueeze(1), x.unsqueeze(2), alpha=1 / len(weight))
         return (x * square.rsqrt_().view(-1, 1)).mul_(weight)
 
 
-def activation(name: str) -> Function:
+def activation(name: str, invariant: bool = False) -> Function:
     """A feed-forward layer's nonlinearity by transformers' name, in one kernel where torch has one."""
-    return ACTIVATIONS.get(name) or ACT2FN[name]
+    function: Function = ACTIVATIONS.get(name) or ACT2FN[name]
+    return ordered.steady(function) if invariant and name != "relu" else function
 
 
 class Rotary:
@@ -230,15 +234,40 @@ def turn(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
 
 
 class PlainFunction:
-    """A model's forward pass as one function; the model is read, never changed."""
+    """A model's forward pass as one function; the model is read, never changed.
 
-    def __init__(self, net: PreTrainedModel) -> None:
-        self.net, self.read = net, stamp(net)
+    Parameters
+    ----------
+    net : transformers model
+    invariant : bool, optional
+        Whether a row's numbers must not depend on the other rows of a pass (`specviz.models.ordered`).
+    """
+
+    dim: int  # of a head
+    bias: Bias | None = None  # what attention adds to scores for the distance of two places, if it does
+
+    def __init__(self, net: PreTrainedModel, invariant: bool = False) -> None:
+        self.net, self.read, self.invariant = net, stamp(net), invariant
+        self.least_rows = ordered.ROWS[0]  # of an invariant attention's products
         self.rest: Rest | None = None  # made when a pass first leaves early
+
+    @abstractmethod
+    def lines(self) -> Iterator[Lines]:
+        """Its products, whose order is settled where it is invariant."""
 
     def stale(self) -> bool:
         """Whether the model was moved, converted or trained since it was read."""
         return stamp(self.net) != self.read
+
+
+class Sights(NamedTuple):
+    """What each line of an invariant decoder's pass sees: of the text, and of the encoder's states."""
+
+    text: ordered.Sight
+    source: ordered.Sight
+
+
+Sees: TypeAlias = "torch.Tensor | bool | Sights | None"  # a mask, as `attention.attend` takes it, or sights
 
 
 class DecoderLayer(NamedTuple):
@@ -269,39 +298,45 @@ class Decoder(PlainFunction):
         Of each layer, as `DecoderLayer` has them.
     groups : iterator
         Its linear layers, six groups a layer, each of those that read the same input.
+    invariant : bool, optional
+        As `PlainFunction` takes it.
     """
 
     size: int
+    heads: int
+    head: Lines
     scale: float | None = None  # of the attention's scores; None: by the heads' width
     norm: RMSNorm | None = None  # with which its layers begin, if they do
     scales: Sequence[torch.Tensor] = ()  # that norm's weights, of each layer
-    bias: Bias | None = None  # what the attention adds to scores for the distance of two places, if it does
 
     def __init__(
         self, net: PreTrainedModel, layout: str, heads: int, dim: int, crossed: list[torch.nn.Linear],
         norms: Sequence[tuple[Function, Function, Function]], groups: Iterator[tuple[torch.nn.Linear, ...]],
+        invariant: bool = False,
     ) -> None:  # fmt: skip
-        super().__init__(net)
+        super().__init__(net, invariant)
         self.heads, self.dim = heads, dim
-        self.crossed = Lines(*crossed, layout=layout)
-        self.weights = [
-            DecoderLayer(each, *(Lines(*group, layout=layout) for group in islice(groups, 6)))
-            for each in norms
-        ]
+        self.crossed = Lines(*crossed, layout=layout)  # of one prompt at a time where it is invariant
+        products = (Lines(*group, layout=layout, invariant=invariant) for group in groups)
+        self.weights = [DecoderLayer(each, *islice(products, 6)) for each in norms]
 
     @property
     def depth(self) -> int:
         """How many layers there are."""
         return len(self.weights)
 
+    def lines(self) -> Iterator[Lines]:
+        """As `PlainFunction.lines`."""
+        yield self.head
+        for layer in self.weights:
+            yield from layer[1:]
+
     @abstractmethod
     def embed(self, ids: torch.Tensor, positions: Positions) -> torch.Tensor:
         """What the first layer reads, [rows, n, size]."""
 
     @abstractmethod
-    def layer(
-        self, i: int, x: torch.Tensor, rows: int, mask: torch.Tensor | bool | None, store: Store
-    ) -> torch.Tensor:
+    def layer(self, i: int, x: torch.Tensor, rows: int, mask: Sees, store: Store) -> torch.Tensor:
         """Layer `i`'s output of `x` [rows * n, size]."""
 
     @abstractmethod
@@ -318,9 +353,10 @@ class Decoder(PlainFunction):
         x = self.embed(given.ids, given.positions)
         wanted = {0: x[:, -keep:]} if 0 in hidden else {}
         x, depth = x.view(-1, self.size), self.depth
+        mask = self._sights(given, store) if self.invariant else given.mask
         for i in range(depth):
             entered = x
-            x = self.layer(i, x, rows, given.mask, store)
+            x = self.layer(i, x, rows, mask, store)
             if i + 1 in hidden:
                 wanted[i + 1] = x.view(rows, n, -1)[:, -keep:]
             if leave is not None and i + 1 < depth and leave.asks(i + 1, entered, x):
@@ -333,18 +369,29 @@ class Decoder(PlainFunction):
             wanted[depth] = last
         return last, wanted
 
-    def attend(
-        self, i: int, y: torch.Tensor, rows: int, mask: torch.Tensor | bool | None, store: Store
-    ) -> torch.Tensor:
+    def _sights(self, given: PassInput, store: Store) -> Sights:
+        """What the lines of a pass see, the same in all layers."""
+        (rows, n), heads, least, source = given.ids.shape, self.heads, self.least_rows, store.source
+        assert isinstance(given.mask, torch.Tensor) and source is not None and source.mask is not None
+        text = ordered.sight(given.mask, rows, heads, heads, given.tails, least)
+        return Sights(text, ordered.sight(source.mask.expand(-1, -1, n, -1), rows, heads, heads, None, least))
+
+    def attend(self, i: int, y: torch.Tensor, rows: int, mask: Sees, store: Store) -> torch.Tensor:
         """Layer `i`'s attention over the text, of queries, keys and values side by side in `y`."""
         y = y.view(rows, -1, 3, self.heads, self.dim).permute(2, 0, 3, 1, 4)
-        out = attend(y[0], *store.write_both(i, y[1:]), mask, self.scale)
+        both = store.write_both(i, y[1:])
+        if isinstance(mask, Sights):
+            return ordered.attend(y[0].transpose(1, 2), *both, mask.text, self.scale or self.dim**-0.5)
+        out = attend(y[0], *both, mask, self.scale)
         return out.transpose(1, 2).reshape(-1, self.heads * self.dim)
 
-    def attend_source(self, i: int, y: torch.Tensor, rows: int, store: Store) -> torch.Tensor:
+    def attend_source(self, i: int, y: torch.Tensor, rows: int, mask: Sees, store: Store) -> torch.Tensor:
         """Layer `i`'s attention over the encoder's states, of queries `y`."""
         assert store.source is not None
-        y = y.view(rows, -1, self.heads, self.dim).transpose(1, 2)
+        y = y.view(rows, -1, self.heads, self.dim)
+        if isinstance(mask, Sights):
+            return ordered.attend(y, *store.source.pairs[i], mask.source, self.scale or self.dim**-0.5)
+        y = y.transpose(1, 2)
         out = F.scaled_dot_product_attention(y, *store.source.pairs[i], store.source.mask, scale=self.scale)
         return out.transpose(1, 2).reshape(-1, self.heads * self.dim)
 

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from specviz.models import ordered
 from specviz.models.attention import attend
 from specviz.models.context import PassInput, States, Store
-from specviz.models.layers import Lines, PlainFunction, Rest, RMSNorm, Rotary, hooked, turn
+from specviz.models.layers import Lines, PlainFunction, Rest, RMSNorm, Rotary, activation, hooked, turn
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -80,7 +80,7 @@ class Llama(PlainFunction):
     """
 
     def __init__(self, net: Net, layers: int, layout: str, invariant: bool = False) -> None:
-        super().__init__(net)
+        super().__init__(net, invariant)
         first = net.model.layers[0].self_attn
         self.embedding = net.model.embed_tokens.weight.detach()
         self.head = Lines(net.lm_head, layout=layout, invariant=invariant)
@@ -98,9 +98,8 @@ class Llama(PlainFunction):
             norms = (a.q_norm.weight.detach(), a.k_norm.weight.detach()) if hasattr(a, "q_norm") else None
             self.weights.append(LayerWeights(before.detach(), qkv, norms, o, after.detach(), gate_up, down))
         self.eps = net.config.rms_norm_eps
-        self.invariant = invariant
-        self.least_rows = ordered.ROWS[0]  # of an invariant attention's products
         self.norm = RMSNorm(self.eps, self.embedding, invariant)
+        self.act = activation("silu", invariant)
         self.rotary = Rotary(net.model.rotary_emb, self.embedding)
 
     def __call__(self, given: PassInput, store: Storage) -> States:
@@ -117,10 +116,13 @@ class Llama(PlainFunction):
         wanted = {0: x[:, columns]} if 0 in hidden else {}
         x = x.view(-1, self.size)
         depth = len(self.weights)
-        seen = None
-        if self.invariant:
+        seen, windows = None, given.windows
+        # Nobody reads the other places of the last layer: their keys and values are written, that is all.
+        last_kept = keep if rows == 1 and isinstance(keep, torch.Tensor) and not windows else None
+        if self.invariant and not windows:
             assert isinstance(mask, torch.Tensor)
             seen = ordered.sight(mask, rows, heads, groups, given.tails, self.least_rows)
+        own = [(each, each.sight(heads, groups, self.least_rows)) for each in windows]
         for i, (before, qkv, norms, o, after, gate_up, down) in enumerate(self.weights):
             entered = x
             y = qkv(norm(x, before)).view(rows, n, turning + groups, dim)
@@ -132,20 +134,25 @@ class Llama(PlainFunction):
                 key, value = turned.narrow(2, heads, groups), y.narrow(2, turning, groups)
                 keys, values = store.write(i, key.transpose(1, 2), value.transpose(1, 2))
             queries = turned.narrow(2, 0, heads)
-            if i + 1 == depth and rows == 1 and isinstance(keep, torch.Tensor):
-                # Nobody reads the other places any more: their keys and values are written, that is all.
-                queries, x = queries.index_select(1, keep), x.index_select(0, keep)
+            if i + 1 == depth and last_kept is not None:
+                queries, x = queries.index_select(1, last_kept), x.index_select(0, last_kept)
                 if isinstance(mask, torch.Tensor):
-                    kept = mask.view(1, heads // groups, n, -1).index_select(2, keep)
+                    kept = mask.view(1, -1, n, mask.shape[-1]).index_select(2, last_kept)
                     mask = kept.view(1, 1, -1, kept.shape[-1])
-            if seen is not None:
+                    if seen is not None:
+                        seen = ordered.sight(mask, 1, heads, groups, None, self.least_rows)
+            if own:
+                assert given.results is not None
+                each = [w.attend(queries, keys, values, sight, self.scale) for w, sight in own]
+                out = torch.cat(each).index_select(0, given.results)
+            elif seen is not None:
                 out = ordered.attend(queries, keys, values, seen, self.scale)
             else:
                 out = attend(queries.transpose(1, 2), keys, values, mask, self.scale)
                 out = out.transpose(1, 2).reshape(-1, heads * dim)
             x = o.add(out, x)
             gate, up = gate_up(norm(x, after)).chunk(2, -1)
-            x = down.add(F.silu(gate).mul_(up), x)
+            x = down.add(self.act(gate).mul_(up), x)
             if i + 1 in hidden:
                 wanted[i + 1] = x.view(rows, n, -1)[:, columns]
             if leave is not None and i + 1 < depth and leave.asks(i + 1, entered, x):
@@ -153,7 +160,7 @@ class Llama(PlainFunction):
                 self.propagate(i + 1, x, cos, sin, store)
                 break
         if isinstance(keep, torch.Tensor):
-            return norm(x if rows == 1 else x.index_select(0, keep), self.last), wanted
+            return norm(x if last_kept is not None else x.index_select(0, keep), self.last), wanted
         if keep < n and not (keep == 0 and depth in hidden):
             x = x.view(rows, n, -1)[:, n - keep :].reshape(-1, self.size)
         last = norm(x, self.last).view(rows, -1, self.size)

@@ -125,9 +125,10 @@ def load(
         others to eight. Both compute in bfloat16 on a CPU.
     invariant : bool, optional
         Compute each row of a pass as it is computed alone, bit for bit (`specviz.models.ordered`): what is
-        verified in one pass is then what is decoded token by token. On a CPU, for the Llama family on torch.
-        Default: the environment variable SPECVIZ_INVARIANT (1 or 0) for models that can; else for large
-        models where it costs less than 10 %, measured once, and where ``auto`` chose bfloat16.
+        verified in one pass is then what is decoded token by token. On a CPU, for the Llama family,
+        encoder-decoders and masked-diffusion models on torch. Default: the environment variable
+        SPECVIZ_INVARIANT (1 or 0) for models that can; else for large causal models where it costs less than
+        10 %, measured once, and where ``auto`` chose bfloat16.
 
     Returns
     -------
@@ -177,9 +178,7 @@ def load(
             model = fetching.adopt(spec, device, dtype, tokenizer, kernels)
     if invariant:
         if not hasattr(model, "make_invariant"):
-            raise ModelError(
-                f"{spec} cannot be invariant: only the Llama family on torch can; drop invariant"
-            )
+            raise ModelError(f"{spec} cannot be invariant: only language models on torch can; drop invariant")
         model.make_invariant()
     elif invariant is None and isinstance(spec, (str, Path)) and hasattr(model, "make_invariant"):
         from specviz.models import choices

@@ -13,7 +13,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.cache_utils import Cache, CacheLayerMixin
 
 from specviz.errors import ModelError
-from specviz.models import attention, choices, geometry, ranks
+from specviz.models import attention, geometry, ranks
 from specviz.models import kernels as layouts
 from specviz.models.context import Context, PassInput, Spread, States, StorageShape, Store
 from specviz.models.llama import Llama, describes, groups
@@ -109,7 +109,6 @@ class Model(TorchModel):
         self._llama = self._laid()
         self._shallow = _first(net, self.layers) if self.layers < config.num_hidden_layers else net
         self._count: torch.Tensor | None = None
-        self._threads = 0  # on which it was made invariant
 
     # -- running ----------------------------------------------------------------------------------
 
@@ -132,7 +131,7 @@ class Model(TorchModel):
         stale = self._llama is not None and self._llama.stale()
         if stale:
             self._llama = self._laid()
-        if self.invariant and (stale or self._threads != torch.get_num_threads()):
+        if self.order_stale(stale):
             self.make_invariant()
         return Context(self, prompts, room)
 
@@ -142,7 +141,11 @@ class Model(TorchModel):
             self.kernels = layouts.PLAIN
             return None
         self.kernels = layouts.choose(self._kernels, self.net, groups(self.net))
-        return Llama(self.net, self.layers, self.kernels)
+        return self.function(self.kernels)
+
+    def function(self, layout: str, invariant: bool = False) -> Llama:
+        """As `TorchModel.function`."""
+        return Llama(self.net, self.layers, layout, invariant)
 
     def make_invariant(self) -> None:
         """Compute each row of a pass as it is computed alone, bit for bit (`specviz.models.ordered`).
@@ -152,16 +155,9 @@ class Model(TorchModel):
         ModelError
             If that was not found to hold here, for this model, layout, format and number of threads.
         """
-        if self._llama is None or self.device.type != "cpu":
-            where = "on a GPU" if self.device.type != "cpu" else "through transformers' modules"
-            way = choices.Way(fault=f"passes {where} add in an order of their own")
-        else:
-            others = () if self._kernels else layouts.candidates(self.device, self.dtype)
-            way = choices.way(self, others)
-        if way.fault:
-            raise ModelError(f"{self.name} cannot be invariant: {way.fault}; load with invariant=False")
-        self.kernels, self._llama = way.layout, way.laid(self.net, self.layers)
-        self.invariant, self._threads = True, torch.get_num_threads()
+        function = self.ordered_function(plain=self._llama is not None)
+        assert isinstance(function, Llama)
+        self._llama = function
 
     @property
     def plain_function(self) -> Llama | None:
@@ -180,9 +176,7 @@ class Model(TorchModel):
 
     def shape(self, rows: int, slots: int) -> StorageShape:
         """Arguments of the storage that a context of `rows` x `slots` tokens needs."""
-        # An invariant model's attention computes in float32 at least.
-        kind = torch.promote_types(self.dtype, torch.float32) if self.invariant else self.dtype
-        return StorageShape(self.layers, rows, self.heads, slots, self.dim, kind, self.device)
+        return StorageShape(self.layers, rows, self.heads, slots, self.dim, self.kept_dtype, self.device)
 
     def logits(self, last: torch.Tensor) -> torch.Tensor:
         """Scores in float32 of final hidden states [..., size] (or of scores, which pass through)."""

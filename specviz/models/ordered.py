@@ -30,7 +30,7 @@ import torch.nn.functional as F
 from specviz.models.devices import send
 
 if TYPE_CHECKING:
-    from specviz.models.layers import Lines
+    from specviz.models.layers import Function, Lines
 
 BLOCK = 64  # positions whose values are added in one product
 ROWS = (8, 16, 32)  # least rows of attention's products, tried in turn: below, another kernel may serve
@@ -39,8 +39,13 @@ LINES = 384  # of a long pass that are computed at once
 WAYS = ((1, 1), (1, 4), (1, 8), (2, 4), (3, 4), (4, 4), (1, 16), (2, 16), (4, 16))
 _tried_products: dict[tuple[object, ...], bool] = {}  # see `keeps`
 MOST_NODES = 128  # of a draft whose values are added in common: a longer product may change its order
-LENGTHS = (1, 40, BLOCK, 150, 700, 5000)  # of texts after which attention is tried
+# Of texts after which attention is tried. Some end shortly after a block's end: the last product of a draft's
+# values is then short, and torch may leave a short one to another kernel.
+LENGTHS = (1, 40, BLOCK, BLOCK + 1, BLOCK + 2, BLOCK + 3, 150, 700, 5000)
+SINGLES = 8  # tokens of each of them that are tried alone
 WIDTHS = (2, 3, 4, 5, 8, 9, 13, 17, 33, 64, 129)  # rows at which products are compared
+LANES = 64  # numbers that a vector loop may take at once: what is left over is computed one by one
+SERIAL = 1 << 15  # elements up to which torch gives a loop to one thread
 
 
 class Tail(NamedTuple):
@@ -82,7 +87,7 @@ class Sight(NamedTuple):
     Attributes
     ----------
     mask : tensor [texts * key-value heads, lines, slots]
-        Added to the scores: 0 where a line sees a slot, else -inf. The heads that share keys are neighbours.
+        Added to the scores: -inf where a line does not see a slot. The heads that share keys are neighbours.
     tails : sequence of Tail, optional
         For each text, where its slots are not in the order of their positions. None: they are.
     orders : list of (tensor, tensor) of int [lines, slots of the tail]
@@ -102,23 +107,24 @@ def sight(
 
     Parameters
     ----------
-    mask : tensor [texts or 1, 1, queries, slots]
-        0 where a query sees a slot, else -inf.
+    mask : tensor [texts or 1, 1 or heads, queries, slots]
+        0, or what a head adds to the score, where a query sees a slot, else -inf. Each head has a mask of its
+        own only where it has keys of its own.
     heads, groups : int
         Heads, and how many of them have keys and values of their own.
     rows : int
         Least lines of a product.
     """
-    lines = mask[:, 0].repeat_interleave(heads // groups, 1)
-    if (missing := rows - lines.shape[1]) > 0:  # padded lines see all, and are dropped
+    lines = mask.repeat_interleave(heads // groups, 2)
+    if (missing := rows - lines.shape[2]) > 0:  # padded lines see all, and are dropped
         lines = F.pad(lines, (0, 0, 0, missing))
-    lines = lines.expand(texts, -1, -1)
+    lines = lines.expand(texts, groups, -1, -1)
     orders = []
     for seen, each in zip(lines, tails or ()):
-        order = seen[:, each.start :].ne(0).to(torch.uint8).argsort(stable=True, dim=-1)
+        unseen = seen[0, :, each.start :].eq(-torch.inf).to(torch.uint8)
+        order = unseen.argsort(stable=True, dim=-1)
         orders.append((order, order.argsort(-1)))
-    each_group = lines[:, None].expand(-1, groups, -1, -1).flatten(0, 1)
-    return Sight(each_group, tails, orders)
+    return Sight(lines.flatten(0, 1), tails, orders)
 
 
 def attend(
@@ -140,12 +146,14 @@ def attend(
     texts, queries, heads, dim = query.shape
     groups, rows = key.shape[1], seen.mask.shape[1]
     lines = heads // groups * queries
-    folded = query.unflatten(2, (groups, -1)).transpose(1, 2)
+    if queries > 1:
+        query = query.unflatten(2, (groups, -1)).transpose(1, 2)
+    x = query.reshape(texts * groups, lines, dim)
     if rows == lines:
-        x = folded.reshape(texts * groups, lines, dim).to(key.dtype)
+        x = x.to(key.dtype)
     else:
-        x = key.new_zeros(texts * groups, rows, dim)
-        x.view(texts, groups, rows, dim)[:, :, :lines].unflatten(2, (queries, -1)).copy_(folded)
+        x, few = key.new_zeros(texts * groups, rows, dim), x
+        x[:, :lines].copy_(few)
     keys, values = key.flatten(0, 1).transpose(1, 2), value.flatten(0, 1)
     if rows <= LINES:
         out = _attended(x, keys, values, seen, scale)
@@ -153,7 +161,50 @@ def attend(
         out = torch.cat([_attended(*part, scale) for part in _parts(x, keys, values, seen)], 1)
     if rows > lines:
         out = out[:, :lines]
-    return out.reshape(folded.shape).transpose(1, 2).reshape(texts * queries, -1).to(query.dtype)
+    if queries > 1:
+        out = out.reshape(query.shape).transpose(1, 2)
+    return out.reshape(texts * queries, -1).to(query.dtype)
+
+
+class Windows(NamedTuple):
+    """Canvases that share a pass: each sees keys and values of its own among those that are stored.
+
+    Attributes
+    ----------
+    rows : tensor of int [canvases, 1, 1]
+        The row of the storage that holds each.
+    slots : tensor of int [canvases, 1, positions]
+        Where its keys and values lie, in the order of positions; whole blocks.
+    queries : tensor of int [canvases, width]
+        Which of the pass's tokens are its own. Canvases with fewer have some twice.
+    mask : tensor [canvases, 1, width, positions]
+        0 for a position that it has, else -inf.
+    """
+
+    rows: torch.Tensor
+    slots: torch.Tensor
+    queries: torch.Tensor
+    mask: torch.Tensor
+
+    def sight(self, heads: int, groups: int, rows: int) -> Sight:
+        """As the function of this name, of a whole pass."""
+        return sight(self.mask, len(self.slots), heads, groups, None, rows)
+
+    def attend(
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, seen: Sight, scale: float
+    ) -> torch.Tensor:
+        """As the function of this name, each canvas after the other: [canvases * width, heads * dim].
+
+        Parameters
+        ----------
+        query : tensor [texts, queries, heads, dim]
+        key, value : tensor [texts, key-value heads, slots, dim]
+        """
+        own = query.flatten(0, 1).index_select(0, self.queries.flatten())
+        group = torch.arange(key.shape[1], device=key.device)[:, None]
+        own = own.view(*self.queries.shape, *query.shape[2:])
+        keys, values = (each[self.rows, group, self.slots] for each in (key, value))
+        return attend(own, keys, values, seen, scale)
 
 
 def _parts(
@@ -228,6 +279,25 @@ def _summed(blocks: Iterator[tuple[torch.Tensor, torch.Tensor]]) -> torch.Tensor
     return out
 
 
+def steady(function: Function) -> Function:
+    """A nonlinearity [rows, width] whose numbers do not depend on the number of rows.
+
+    What a vector loop leaves over is computed by other code, so rows are filled up to whole vectors; and rows
+    are given to a loop in such a number that torch does not cut it between threads.
+    """
+
+    def computed(x: torch.Tensor) -> torch.Tensor:
+        width = x.shape[-1]
+        if not width % LANES and x.numel() <= SERIAL:
+            return function(x.contiguous())
+        filled = F.pad(x, (0, -width % LANES))
+        most = max(1, SERIAL // filled.shape[-1])
+        y = torch.cat([function(part.contiguous()) for part in filled.split(most)])
+        return y[..., :width].contiguous()
+
+    return computed
+
+
 # ---------------------------------------------------------------- whether it is so here
 
 
@@ -289,27 +359,28 @@ def _keeps(product: Lines) -> bool:
 
 
 @cache
-def fixed_order(dim: int, threads: int) -> int:
+def fixed_order(dim: int, threads: int, biased: bool = False) -> int:
     """How many rows attention's products need to keep their order on this machine; 0 if none helps.
 
     Tried on random numbers: a token among others and alone, among other texts, slots behind and between that
-    are masked, and passes of many lengths.
+    are masked, and passes of many lengths; with numbers that are added to the scores if `biased`.
     """
     state = torch.random.get_rng_state()
     torch.manual_seed(dim)
     try:
         with torch.inference_mode():
-            return next((n for n in ROWS if all(_tried(dim, each, n) for each in LENGTHS)), 0)
+            return next((n for n in ROWS if all(_tried(dim, each, n, biased) for each in LENGTHS)), 0)
     finally:
         torch.random.set_rng_state(state)
 
 
-def _tried(dim: int, length: int, rows: int) -> bool:
+def _tried(dim: int, length: int, rows: int, biased: bool) -> bool:
     """Whether the last token's row is the same in passes of several shapes over `length` tokens."""
     slots = (length + MOST_NODES + BLOCK) // BLOCK * BLOCK
     query, key, value = (torch.randn(1, 40, 1, dim), *torch.randn(2, 1, 1, slots, dim))
     nothing = torch.full((1, 1, 40, slots), -torch.inf)
-    nothing[..., :length] = 0
+    added = torch.randn(40, length) * biased
+    nothing[..., :length] = added
     least, scale = -(-length // BLOCK) * BLOCK, dim**-0.5
 
     def attended(
@@ -318,11 +389,12 @@ def _tried(dim: int, length: int, rows: int) -> bool:
         keys, values = (each[:, :, : mask.shape[-1]].repeat(texts, 1, 1, 1) for each in (key, value))
         return attend(x.repeat(texts, 1, 1, 1), keys, values, sight(mask, texts, 1, 1, tails, rows), scale)
 
-    one, short = query[:, :1], nothing[:, :, :1, :least]
-    alone = attended(one, short)[0]
+    one, short = query[:, :1], nothing[..., :least]
+    singles = [attended(query[:, i : i + 1], short[:, :, i : i + 1])[0] for i in range(SINGLES)]
+    alone = singles[0]
     for queries in (2, 5, 9, 40):
         many = attended(query[:, :queries], nothing[:, :, :queries])
-        single = attended(query[:, queries - 1 : queries], short)
+        single = attended(query[:, queries - 1 : queries], short[:, :, queries - 1 : queries])
         if not (torch.equal(many[0], alone) and torch.equal(many[-1], single[0])):
             return False
     if not all(torch.equal(each, alone) for each in attended(one, nothing[:, :, :1], texts=3)):
@@ -334,7 +406,8 @@ def _tried(dim: int, length: int, rows: int) -> bool:
     offsets[later - root - 1] = 1 + np.arange(moved)
     for each in (key, value):
         each[:, :, later] = each[:, :, root + 1 : length].clone()
-    path = torch.full((1, 1, 1, slots), -torch.inf)
-    path[..., : root + 1], path[..., later] = 0, 0
+    path = torch.full((1, 1, 40, slots), -torch.inf)
+    path[..., : root + 1], path[..., later] = added[:, : root + 1], added[:, root + 1 :]
     tails = [tail(root, offsets, root + 1, key.device)]
-    return torch.equal(attended(one, path, tails)[0], alone)
+    through = [attended(query[:, i : i + 1], path[:, :, i : i + 1], tails)[0] for i in range(len(singles))]
+    return all(map(torch.equal, through, singles))

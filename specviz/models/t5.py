@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 import torch.nn.functional as F
 
-from specviz.models.layers import Decoder, Lines, RMSNorm, activation
+from specviz.models.layers import Decoder, Lines, RMSNorm, Sees, activation
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -87,32 +87,35 @@ class T5(Decoder):
         How many of the decoder's layers to run.
     layout : str
         How its matrices lie (`specviz.models.kernels`).
+    invariant : bool, optional
+        As `PlainFunction` takes it.
     """
 
     scale = 1.0
 
-    def __init__(self, net: Net, layers: int, layout: str) -> None:
+    def __init__(self, net: Net, layers: int, layout: str, invariant: bool = False) -> None:
         config, stack = net.config, net.decoder
         blocks = stack.block[:layers]
         crossed = [
             part for b in blocks for part in (b.layer[1].EncDecAttention.k, b.layer[1].EncDecAttention.v)
         ]
         self.embedding = stack.embed_tokens.weight.detach()
-        self.norm: RMSNorm = RMSNorm(config.layer_norm_epsilon, self.embedding)
+        self.norm: RMSNorm = RMSNorm(config.layer_norm_epsilon, self.embedding, invariant)
         scales = [[part.layer_norm.weight.detach() for part in block.layer] for block in blocks]
         self.scales = [own for own, *_ in scales]
         first, second, third = ([partial(self.norm, weight=w) for w in part] for part in zip(*scales))
         super().__init__(
-            net, layout, config.num_heads, config.d_kv, crossed, list(zip(first, second, third)), groups(net)
-        )
+            net, layout, config.num_heads, config.d_kv, crossed, list(zip(first, second, third)), groups(net),
+            invariant,
+        )  # fmt: skip
         self.size = config.d_model
-        self.head = Lines(net.lm_head, layout=layout)
+        self.head = Lines(net.lm_head, layout=layout, invariant=invariant)
         # T5 1.0 shrinks the states before its head, which is the embedding; 1.1 and mT5 do not.
         scaled = getattr(config, "scale_decoder_outputs", False)
         self.shrink = config.d_model**-0.5 if scaled else 1.0
         self.last = stack.final_layer_norm.weight.detach()
         self.bias = Bias(stack.block[0].layer[0].SelfAttention)
-        self.act, self.gated = activation(config.dense_act_fn), config.is_gated_act
+        self.act, self.gated = activation(config.dense_act_fn, invariant), config.is_gated_act
 
     def final(self, x: torch.Tensor) -> torch.Tensor:
         """The final norm of states [tokens, size]."""
@@ -126,13 +129,11 @@ class T5(Decoder):
         """Tokens alone: the mask holds the biases of their places."""
         return F.embedding(ids, self.embedding)
 
-    def layer(
-        self, i: int, x: torch.Tensor, rows: int, mask: torch.Tensor | bool | None, store: Store
-    ) -> torch.Tensor:
+    def layer(self, i: int, x: torch.Tensor, rows: int, mask: Sees, store: Store) -> torch.Tensor:
         """Each part begins with its norm."""
         (first, second, third), qkv, o, q, c, wide, down = self.weights[i]
         x = o.add(self.attend(i, qkv(first(x)), rows, mask, store), x)
-        x = c.add(self.attend_source(i, q(second(x)), rows, store), x)
+        x = c.add(self.attend_source(i, q(second(x)), rows, mask, store), x)
         y = wide(third(x))
         if self.gated:
             gate, up = y.chunk(2, -1)

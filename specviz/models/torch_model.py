@@ -11,8 +11,9 @@ import torch
 from transformers import PreTrainedModel
 
 from specviz.errors import ModelError
+from specviz.models import choices
 from specviz.models import kernels as layouts
-from specviz.models.layers import stamp
+from specviz.models.layers import PlainFunction, stamp
 from specviz.models.ranks import whole
 from specviz.models.text import Text, TokenizedModel
 
@@ -38,6 +39,7 @@ class TorchModel(TokenizedModel):
 
     kind: str
     kernels: str  # how they do lie
+    layers: int
     invariant: bool = False  # whether each row of a pass gets the bits that it gets alone
     source: str | None = None  # of weights that were read from another format: which it was, and how
     path: Path | None = None  # of the file that was read
@@ -54,6 +56,7 @@ class TorchModel(TokenizedModel):
         self.eos = eos(net, tokenizer)
         self.text = Text(tokenizer, self.vocabulary, self.eos, encoder)
         self._kernels = layouts.check(kernels)
+        self._threads = 0  # on which it was made invariant
 
     def __repr__(self) -> str:
         dtype = str(self.dtype).removeprefix("torch.")
@@ -69,6 +72,51 @@ class TorchModel(TokenizedModel):
     def dtype(self) -> torch.dtype:
         """Number format of the weights."""
         return self.net.dtype
+
+    @property
+    def kept_dtype(self) -> torch.dtype:
+        """Number format of its keys and values: an invariant model's attention is in float32 at least."""
+        return torch.promote_types(self.dtype, torch.float32) if self.invariant else self.dtype
+
+    def function(self, layout: str, invariant: bool = False) -> PlainFunction:
+        """What computes its passes: a plain function over the weights.
+
+        Parameters
+        ----------
+        layout : str
+            How its matrices lie (`specviz.models.kernels`).
+        invariant : bool, optional
+            Whether a row's numbers must not depend on the other rows of a pass (`specviz.models.ordered`).
+        """
+        raise NotImplementedError
+
+    def ordered_function(self, plain: bool = True) -> PlainFunction:
+        """The `function` whose rows get the bits that they get alone; the model is invariant from then on.
+
+        Parameters
+        ----------
+        plain : bool
+            Whether a plain function computes its passes.
+
+        Raises
+        ------
+        ModelError
+            If that was not found to hold here, for this model, layout, format and number of threads.
+        """
+        if not plain or self.device.type != "cpu":
+            where = "on a GPU" if self.device.type != "cpu" else "through transformers' modules"
+            way = choices.Way(fault=f"passes {where} add in an order of their own")
+        else:
+            others = () if self._kernels else layouts.candidates(self.device, self.dtype)
+            way = choices.way(self, others)
+        if way.fault:
+            raise ModelError(f"{self.name} cannot be invariant: {way.fault}; load with invariant=False")
+        self.kernels, self.invariant, self._threads = way.layout, True, torch.get_num_threads()
+        return way.laid(self)
+
+    def order_stale(self, stale: bool) -> bool:
+        """Whether an invariant model must try again how: its weights are `stale`, or the threads others."""
+        return self.invariant and (stale or self._threads != torch.get_num_threads())
 
     @property
     def backend(self) -> dict[str, str | int | bool]:

@@ -124,6 +124,37 @@ def test_a_chain_is_decoding_token_by_token(length, count):
     assert torch.equal(rows[-1], row(target, TEXT[: length + count]))  # a prefill of all of it
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_every_length_up_to_700(dtype):
+    """One pass over a text, its tokens one by one, and prefills of its beginnings give the same rows."""
+    target, text = model(dtype=dtype), TEXT[:LONGEST]
+    rows = target.open([text[:1]], LONGEST).forward(Draft.chain(text[1:])).logits[0]
+    assert all(torch.equal(a, b) for a, b in zip(rows, steps(target, text[:1], text[1:]), strict=True))
+    assert all(torch.equal(rows[n - 1], row(target, text[:n])) for n in range(1, LONGEST + 1, 31))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_a_prefill_and_a_tree_at_every_length_up_to_700(dtype):
+    target, text, random = model(dtype=dtype, groups=3), TEXT[:LONGEST], np.random.default_rng(0)
+    rows = target.open([text[:1]], LONGEST).forward(Draft.chain(text[1:])).logits[0]
+    for n in range(1, LONGEST + 1):
+        assert torch.equal(rows[n - 1], row(target, text[:n]))
+        assert parted(target, [text[:n]], [tree(random, 20)], 1) == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_smollm2(dtype, smollm2_file):
+    target = allowed(sv.load("smollm2", dtype=dtype, invariant=False))
+    text = target.encode("The harbour was quiet, and the boats lay still in the morning light. " * 8)[:100]
+    context = target.open([text[:1]], len(text) + 1)
+    rows = context.forward(Draft.chain(text[1:])).logits[0]
+    assert all(torch.equal(a, b) for a, b in zip(rows, steps(target, text[:1], text[1:]), strict=True))
+    draft = Draft(text[50:80], [-1, *np.random.default_rng(0).integers(-1, np.arange(1, 30)).tolist()])
+    assert parted(target, [text[:50], text[:20]], [draft, Draft.chain(text[20:25])], 3) == 0
+
+
 @settings(max_examples=10, deadline=None)
 @given(length=st.integers(1, 300), seed=NUMBERS)
 def test_what_was_committed_is_read_like_text(length, seed):
@@ -248,8 +279,8 @@ def test_a_model_that_cannot_is_refused_in_one_line(monkeypatch):
     modules = Model(net(), plain=False)
     with pytest.raises(ModelError, match="through transformers' modules"):
         modules.make_invariant()
-    with pytest.raises(ModelError, match="only the Llama family on torch can"):
-        sv.load("town-t5", invariant=True)
+    with pytest.raises(ModelError, match="only language models on torch can"):
+        sv.load("town-t5-heads", invariant=True)
 
 
 @pytest.mark.parametrize("length", [20, 120])
@@ -265,8 +296,7 @@ def test_a_large_tree(length):
 def test_the_variable_holds_for_models_that_can(monkeypatch):
     monkeypatch.setenv("SPECVIZ_INVARIANT", "1")
     allowed(sv.load("town", invariant=False))
-    assert sv.load("town").invariant
-    assert not sv.load("town-t5").invariant
+    assert all(sv.load(name).invariant for name in ("town", "town-t5", "town-diffusion"))
     assert not sv.load("town", invariant=False).invariant
 
 

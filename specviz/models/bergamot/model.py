@@ -16,12 +16,12 @@ import torch.nn.functional as F
 
 from specviz.draft import Draft
 from specviz.errors import ModelError
-from specviz.models import kernels as layouts
+from specviz.models import ordered
 from specviz.models.bergamot import net as modules
 from specviz.models.context import Exit, Pass, StorageShape, Store
 from specviz.models.encoder_decoder import EncoderDecoder
 from specviz.models.encoder_decoder_context import Encoder, EncoderDecoderContext
-from specviz.models.layers import Decoder, Function, Lines, PlainFunction
+from specviz.models.layers import Decoder, Function, Lines, PlainFunction, Sees
 from specviz.models.torch_model import TorchModel
 
 if TYPE_CHECKING:
@@ -46,8 +46,8 @@ class Layer(NamedTuple):
 class RecurrentDecoder(Decoder):
     """A pass of the decoder over a chain of tokens, as a plain function over the modules' weights."""
 
-    def __init__(self, net: Net, layers: int, layout: str) -> None:
-        PlainFunction.__init__(self, net)
+    def __init__(self, net: Net, layers: int, layout: str, invariant: bool = False) -> None:
+        PlainFunction.__init__(self, net, invariant)
         config, blocks = net.config, net.decoder.layers[:layers]
         self.size, self.heads = config.d_model, config.decoder_attention_heads
         self.dim = self.size // self.heads
@@ -57,18 +57,25 @@ class RecurrentDecoder(Decoder):
         self.stack = [
             Layer(
                 (_norm(b.rnn_norm), _norm(b.encoder_norm), _norm(b.ffn.norm)),
-                *(Lines(*next(each), layout=layout) for _ in range(5)),
+                *(Lines(*next(each), layout=layout, invariant=invariant) for _ in range(5)),
             )
             for b in blocks
         ]
         self.embedding = net.get_input_embeddings().weight.detach()
         self.places = modules.places(config.max_position_embeddings, self.embedding)
-        self.head = Lines(net.lm_head, layout=layout)
+        self.head = Lines(net.lm_head, layout=layout, invariant=invariant)
+        self.sigmoid: Function = ordered.steady(torch.sigmoid) if invariant else torch.sigmoid
 
     @property
     def depth(self) -> int:
         """How many layers there are."""
         return len(self.stack)
+
+    def lines(self) -> Iterator[Lines]:
+        """As `PlainFunction.lines`."""
+        yield self.head
+        for layer in self.stack:
+            yield from layer[1:]
 
     def embed(self, ids: torch.Tensor, positions: Positions) -> torch.Tensor:
         """Tokens and their places; nothing precedes the first token, so the start is zeros."""
@@ -80,13 +87,11 @@ class RecurrentDecoder(Decoder):
             x[:, 0] = 0
         return x + places
 
-    def layer(
-        self, i: int, x: torch.Tensor, rows: int, mask: torch.Tensor | bool | None, store: Store
-    ) -> torch.Tensor:
+    def layer(self, i: int, x: torch.Tensor, rows: int, mask: Sees, store: Store) -> torch.Tensor:
         """Each part ends with its norm."""
         (first, second, third), gates, q, c, wide, down = self.stack[i]
         x = first(self.recur(i, gates(x), rows, store) + x)
-        x = second(c.add(self.attend_source(i, q(x), rows, store), x))
+        x = second(c.add(self.attend_source(i, q(x), rows, mask, store), x))
         return third(down.add(torch.relu_(wide(x)), x))
 
     def recur(self, i: int, y: torch.Tensor, rows: int, store: Store) -> torch.Tensor:
@@ -94,10 +99,11 @@ class RecurrentDecoder(Decoder):
 
         One fused kernel a token: each state is computed in the order in which it is computed token by token.
         """
-        forget, new = y.view(rows, -1, 2 * self.size).split(self.size, 2)
-        forget = torch.sigmoid(forget)
+        forget, new = y.split(self.size, 1)
+        forget, new = self.sigmoid(forget).view(rows, -1, self.size), new.view(rows, -1, self.size)
         new = new * (1 - forget)
         state, padding = self.before(i, rows, store)
+        state = state.to(new.dtype)  # an invariant model's storage is wider
         if padding is not None:  # on the left, through which the state goes unchanged
             forget, new = forget.masked_fill(padding, 1.0), new.masked_fill(padding, 0.0)
         states = torch.empty_like(new)
@@ -195,6 +201,7 @@ class Bergamot(EncoderDecoder):
 
     def open(self, prompts: Sequence[Sequence[int]], room: int) -> BergamotContext:
         """A context of `prompts`, not yet encoded; arguments and errors are those of `Model.open`."""
+        self._refresh()
         return BergamotContext(self, prompts, room)
 
     def first(self, layers: int) -> EncoderDecoder:
@@ -211,11 +218,14 @@ class Bergamot(EncoderDecoder):
         """Arguments of the storage that a context of `rows` x `slots` written tokens needs."""
         decoder = self.decoder
         heads = decoder.heads // HALVES
-        return StorageShape(self.layers, rows, heads, slots, decoder.dim, self.dtype, self.device)
+        return StorageShape(self.layers, rows, heads, slots, decoder.dim, self.kept_dtype, self.device)
 
-    def _laid(self) -> Decoder:
-        self.kernels = layouts.choose(self._kernels, self.net, groups(self.net))
-        return RecurrentDecoder(self.net, self.layers, self.kernels)
+    def function(self, layout: str, invariant: bool = False) -> Decoder:
+        """As `TorchModel.function`."""
+        return RecurrentDecoder(self.net, self.layers, layout, invariant)
+
+    def _groups(self) -> Iterator[tuple[torch.nn.Linear, ...]]:
+        return groups(self.net)
 
 
 def groups(net: Net) -> Iterator[tuple[torch.nn.Linear, ...]]:
