@@ -118,18 +118,18 @@ __all__ = [
     "Calibration", "Draft", "Method", "ModelError", "Parameter", "ParameterError", "PromptError", "Replay",
     "Signal", "SpecvizError", "Trace", "TraceError", "Verdict", "audit", "calibrate", "catalog", "check",
     "densify", "errors", "example", "explain", "explore", "flicker", "generate", "judge", "list_methods",
-    "list_models", "list_published", "list_suites", "live", "load", "method", "metrics", "open", "player", "published",
-    "race", "read_counts", "replay", "replay_all", "results", "run", "stream", "streams", "suite", "sweep",
-    "train_eagle", "view", "whatif",
+    "list_models", "list_published", "list_suites", "live", "load", "method", "metrics", "open", "player",
+    "published", "race", "read_counts", "replay", "replay_all", "results", "run", "stream", "streams",
+    "suite", "sweep", "train_eagle", "view", "whatif",
 ]  # fmt: skip
 
 # Modules below the public names that a walkthrough, or anybody else, may import from.
 SUBMODULES = (
     "audit", "check", "errors", "explanations", "measure.benches.passes", "measure.fits", "measure.pairs",
-    "measure.sweep", "measure.timing", "methods", "methods.retranslate", "methods.sampling", "methods.signals",
-    "methods.unmasking", "metrics", "models", "models.kernels", "models.llamacpp",
-    "models.template", "replays.translations", "rules.store",
-    "streams", "suites", "trace", "view", "whatifs",
+    "measure.sweep", "measure.timing", "methods", "methods.retranslate", "methods.sampling",
+    "methods.signals", "methods.unmasking", "metrics", "models", "models.kernels", "models.llamacpp",
+    "models.template", "replays.translations", "rules.store", "streams", "suites", "trace", "view",
+    "whatifs",
 )  # fmt: skip
 
 

@@ -80,7 +80,7 @@ Answers = Annotated[
     Path | None,
     option(
         "Instead: whether answers that another program wrote are the model's own. JSON lines with prompt or "
-        "messages, answer or token_ids, finish_reason, max_tokens, and where known engine, temperature, top_p."
+        "messages, answer or token_ids, finish_reason, max_tokens; where known engine, temperature, top_p."
     ),
 ]
 Honest = Annotated[

@@ -309,6 +309,7 @@ SUMS = re.compile(
 )
 SPENT = re.compile(rf"dur\(b,g,a\)\s*=\s*{NUMBER},\s*{NUMBER},\s*{NUMBER} ms")
 BUILD = re.compile(r"\bbuild(?::|\s)\s*(\d{3,6})\b")
+FINEST = 1000  # steps at which a rate of three decimals no longer tells one count from the next
 LONGEST = 4096  # characters of a line that are looked at
 
 
@@ -398,7 +399,7 @@ def _steps(line: Line, rates: re.Match[str], accepted: int) -> tuple[list[int], 
             near = all(abs(a / steps - value) < 5.1e-4 for a, value in zip(at, values))
             if near and sum(at) == accepted:
                 fitting.append((steps, at))
-            if len(fitting) > 1 or steps - least > 100_000:
+            if len(fitting) > 1 or steps >= FINEST:
                 return [], len(values)
     if not fitting:
         return [], len(values)
