@@ -215,7 +215,7 @@ UNKNOWN = [
     ('{"resourceSpans": []}', "an export of OpenTelemetry spans"),
     ('{"choices": []}', "a response without any count of drafts"),
     ('{"what": 1}', "JSON of a form that is not known (it has 'what')"),
-    ("[[1]]", "JSON, but holds no object"),
+    ("[[1]]", "JSON, but holds no entry"),
     ("hello\n", "of a form that is not known"),
 ]
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, TypeAlias
 
 from pydantic import AfterValidator, Field
 from typing_extensions import TypedDict
@@ -15,10 +15,11 @@ from ..files import checked, parsed, whole_text
 from ..models.protocols import Prompt
 from ..suites.files import load
 from ..suites.schema import Message
+from ..trace.files import Record
 
 Text = Annotated[str, AfterValidator(whole_text)]
 Ids = list[Annotated[int, Field(ge=0, lt=2**31)]]
-Given: TypeAlias = "str | Path | Sequence[Mapping[str, Any]]"  # a file, or what its lines hold
+Given: TypeAlias = "str | Path | Sequence[Record]"  # a file, or what its lines hold
 
 # What engines call an answer that ended by itself, and one that was cut.
 STOPPED = ("stop", "eos", "end_turn", "eosFound")
@@ -82,7 +83,7 @@ class Answer:
 
 
 def read(given: Given) -> list[Answer]:
-    """The answers of a file of JSON lines, or of such objects in memory.
+    """The answers of a file of JSON lines, or such in memory.
 
     Parameters
     ----------
@@ -98,21 +99,21 @@ def read(given: Given) -> list[Answer]:
     """
     if isinstance(given, str | Path):
         path = Path(given)
-        objects = [
+        entries = [
             (f"{path}, line {number}", parsed(raw, f"{path}, line {number}", error=PromptError))
             for number, raw in enumerate(load(path).removeprefix(b"\xef\xbb\xbf").split(b"\n"), 1)
             if raw.strip()
         ]
         name = str(path)
     else:
-        objects, name = [(f"answer {number}", each) for number, each in enumerate(given, 1)], "the list"
-    if not objects:
-        raise PromptError(f"{name} holds no answer: one JSON object a line is wanted")
-    return [_answer(where, each) for where, each in objects]
+        entries, name = [(f"answer {number}", each) for number, each in enumerate(given, 1)], "the list"
+    if not entries:
+        raise PromptError(f"{name} holds no answer: one a line is wanted, as JSON")
+    return [_answer(where, each) for where, each in entries]
 
 
-def _answer(where: str, entry: object) -> Answer:
-    line = checked(Line, entry, where, error=PromptError)  # type: ignore[arg-type]
+def _answer(where: str, entry: Record) -> Answer:
+    line = checked(Line, entry, where, error=PromptError)
     messages, prompt = line.get("messages"), line.get("prompt")
     if (messages is None) == (prompt is None):
         lacks = "lacks 'prompt' or 'messages'" if messages is None else "has both prompt and messages"
@@ -129,7 +130,7 @@ def _answer(where: str, entry: object) -> Answer:
     name = line.get("id")
     return Answer(
         where if name is None else f"{where} ({str(name)[:60]})",
-        prompt if messages is None else list(messages),  # type: ignore[arg-type]
+        prompt or [{**message} for message in messages or ()],
         messages is not None,
         text or "",
         ids,

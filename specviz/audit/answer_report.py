@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
 
 import numpy as np
 
-from .result import finite
+from .result import Plain, finite
 
 OWN, NOISE, OTHER, UNSURE = "the target's own", "within the noise", "not the target's", "cannot tell"
 VERDICTS = (OWN, NOISE, OTHER, UNSURE)
@@ -266,7 +265,7 @@ class AnswersResult:
 
     def to_json(self) -> str:
         """All of it as JSON."""
-        result: dict[str, Any] = asdict(self) | {"holds": self.holds, "summary": self.summary}
+        result: Plain = asdict(self) | {"holds": self.holds, "summary": self.summary}
         for part, plain in zip(self.drawn, result["drawn"]):
             plain["verdict"] = part.verdict
         if self.sibling is not None:

@@ -12,13 +12,13 @@ bytes are followed instead. Sampled answers are tested as a set, by their likeli
 
 from __future__ import annotations
 
+import copy
 import hashlib
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -29,7 +29,8 @@ from ..errors import ParameterError, PromptError, SpecvizError
 from ..loop.drafters import Loadable, load_if_needed
 from ..loop.machine import number_format
 from ..methods.sampling import Sampling
-from ..models.protocols import Model, Prompt
+from ..models.protocols import Model
+from ..models.text import Text
 from . import setup
 from .answer_files import REPLACED, Answer, Given, read
 from .answer_report import (
@@ -168,20 +169,23 @@ class Places:
 class _Judge:
     """Reads answers with one model."""
 
-    def __init__(self, target: Model, reference: Reference | Stepwise | None = None) -> None:
-        self.target = target
-        self.reference = reference_of(target) if reference is None else reference
+    def __init__(self, target: Model, text: Text | None = None, name: str = "") -> None:
+        self.target, self.name = target, name or target.name
+        self.text = target.text if text is None else text  # another template may be its own
+        self.reference: Reference | Stepwise = reference_of(target)
         self.ends = sorted(set(target.eos))
 
     # -- passes ------------------------------------------------------------------------------------
 
     def blocks(
         self, read: Callable[[list[int], list[int]], Tensor], prompt: list[int], ids: list[int]
-    ) -> Any:
+    ) -> Iterator[Tensor]:
         """Logits after the prompt and each token, some at a time: tensors [n, vocabulary]."""
         asked = [*ids, self.ends[0] if self.ends else 0]  # the last one is not read, only predicted
-        for start in range(0, len(asked), BLOCK):
-            yield read([*prompt, *asked[:start]], asked[start : start + BLOCK])
+        # An encoder-decoder's prompt is its source, which no token of the answer prolongs.
+        block = len(asked) if self.target.kind == "encoder-decoder" else BLOCK
+        for start in range(0, len(asked), block):
+            yield read([*prompt, *asked[:start]], asked[start : start + block])
 
     def places(self, prompt: list[int], ids: list[int], double: bool = False) -> Places:
         """One pass over an answer."""
@@ -524,28 +528,10 @@ def _sibling(target: Model, sibling: Loadable, device: str | None, dtype: str | 
     tokenizer = getattr(target, "tokenizer", None)
     if getattr(target, "net", None) is None or tokenizer is None:
         raise ParameterError("a sibling of another template wants weights that run on torch and a tokenizer")
-    return _Judge(_Templated(target, template, path.name), reference_of(target))  # type: ignore[arg-type]
-
-
-class _Templated:
-    """A model that reads messages through another chat template."""
-
-    def __init__(self, target: Any, template: str, name: str) -> None:
-        import copy
-
-        from ..models.text import Text
-
-        tokenizer = copy.copy(target.tokenizer)
-        tokenizer.chat_template = template
-        self._target, self.name = target, f"the template {name}"
-        self.text = Text(tokenizer, target.vocabulary, target.eos, target.text.source)
-
-    def encode(self, prompt: Prompt, *, raw: bool = False) -> list[int]:
-        """Token ids of a prompt."""
-        return self.text.encode(prompt, self.name, raw=raw)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._target, name)
+    tokenizer = copy.copy(tokenizer)
+    tokenizer.chat_template = template
+    text = Text(tokenizer, target.vocabulary, target.eos, target.text.source)
+    return _Judge(target, text, f"the template {path.name}")
 
 
 def _compared(
@@ -557,17 +543,15 @@ def _compared(
     for line, text, reading in zip(lines, texts, readings):
         if reading is not None and reading.moments is None and reading.ids and text.mean_margin is not None:
             try:
-                prompt = other.target.encode(line.prompt, raw=True)
+                prompt = other.text.encode(line.prompt, other.name, raw=True)
             except SpecvizError as error:
-                raise PromptError(
-                    f"{line.where}: {other.target.name} cannot read its prompt: {error}"
-                ) from None
+                raise PromptError(f"{line.where}: {other.name} cannot read its prompt: {error}") from None
             margins.append(text.mean_margin)
             others.append(float(other.places(prompt, reading.ids).margin.mean()))
         tick()
     if not margins:
         raise PromptError("no greedy answer could be read, so none can be compared with the sibling")
-    name = other.target.name
+    name = other.name
     name = f"{name} (the sibling)" if name == target.name else name
     return Sibling.of(name, target.name, margins, others)
 
@@ -585,7 +569,7 @@ def _against(target: Model) -> dict[str, str]:
         "weights": f"SHA-256 {getattr(target, 'content', 'not known')}",
         "format": getattr(target, "source", None) or f"{number_format(target)}, as stored",
         "computed": f"{computed}; margins in {'float64' if hasattr(target, 'net') else 'the same passes'}",
-        "template": _digest(template) if template else "none: messages cannot be read",
+        "template": _digest(str(template)) if template else "none: messages cannot be read",
         "tokenizer": f"{type(tokenizer).__name__}, {target.vocabulary:,} ids",
         "end tokens": ends,
     }
@@ -596,9 +580,8 @@ def _against(target: Model) -> dict[str, str]:
     return described | {"defaults": defaults + (f"; the template opens with {opening!r}" if opening else "")}
 
 
-def _digest(text: object) -> str:
-    content = text if isinstance(text, str) else repr(text)
-    return f"SHA-256 {hashlib.sha256(content.encode('utf8', 'replace')).hexdigest()}"
+def _digest(text: str) -> str:
+    return f"SHA-256 {hashlib.sha256(text.encode('utf8', 'replace')).hexdigest()}"
 
 
 def _opening(target: Model) -> str:

@@ -14,6 +14,7 @@ from specviz.escape import html, visible
 from specviz.explanations.costs import PARTS, Costs, Plain
 from specviz.files import write_bytes
 from specviz.metrics import Estimate
+from specviz.trace.files import Record
 from specviz.view.axes import png
 from specviz.view.waterfall import waterfall
 
@@ -257,7 +258,7 @@ class Explanation:
 
     def to_json(self) -> str:
         """All of it as JSON."""
-        content: dict[str, object] = {
+        content: Record = {
             "name": self.name, "origin": self.origin, "version": self.version, "badge": self.badge,
             "tau": self.costs.tau, "cost": self.cost, "speedup": asdict(self.speedup),
             "seconds": {part: getattr(self.costs, part) for part in ("cycle", *PARTS)},
@@ -271,7 +272,8 @@ class Explanation:
         for table in ("factors", "positions", "contexts", "starts", "lengths", "worst"):
             frame = getattr(self, table)
             content[table] = None if frame is None else json.loads(frame.to_json(orient="records"))
-        return json.dumps(_finite(content), ensure_ascii=False, allow_nan=False)
+        finite = json.loads(json.dumps(content), parse_constant=lambda _: None)
+        return json.dumps(finite, ensure_ascii=False, allow_nan=False)
 
     def __str__(self) -> str:
         return self.text()
@@ -285,11 +287,3 @@ class Explanation:
 def _times(estimate: Estimate) -> str:
     spread = "" if np.isnan(estimate.low) else f" [{estimate.low:.2f}, {estimate.high:.2f}]"
     return f"{estimate.median:.2f} times{spread} the speed"
-
-
-def _finite(value: object) -> object:
-    if isinstance(value, dict):
-        return {key: _finite(inner) for key, inner in value.items()}
-    if isinstance(value, list):
-        return [_finite(inner) for inner in value]
-    return None if isinstance(value, float) and not np.isfinite(value) else value

@@ -2,7 +2,7 @@
 
 ``llama.cpp``
     Responses of ``llama-server``, which have ``timings`` (``predicted_n``, ``draft_n``,
-    ``draft_n_accepted``), or only that object. The first token of an answer is the prefill's, and each verify
+    ``draft_n_accepted``), or only these. The first token of an answer is the prefill's, and each verify
     step adds one to what it accepts, so steps = predicted_n - 1 - draft_n_accepted. Which step accepted how
     many is not written.
     Source: llama.cpp, tools/server (README and pull requests 12603, 14104 and 24536).
@@ -84,7 +84,7 @@ def _counted(
     return Request(row, accepts, [None] * len(accepts), False, most, version=version)
 
 
-def _reason(row: Record, reason: object) -> None:
+def _reason(row: Record, reason: Record | str | None) -> None:
     if isinstance(reason, str) and reason in (*ENDED, *CUT):
         row["eos"] = reason in ENDED
 
@@ -464,7 +464,7 @@ def origin_of(path: Path) -> str:
 
 
 def _first(path: Path, text: str, line: str) -> Record:
-    """The first object of a file: of its first line, or of the whole."""
+    """The first entry of a file: of its first line, or of the whole."""
     try:
         entry = parsed(line, str(path))
     except TraceError:
@@ -472,7 +472,7 @@ def _first(path: Path, text: str, line: str) -> Record:
     while isinstance(entry, list) and entry:
         entry = entry[0]
     if not isinstance(entry, dict):
-        _unsupported(path, "JSON, but holds no object")
+        _unsupported(path, "JSON, but holds no entry")
     return entry
 
 

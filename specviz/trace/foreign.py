@@ -114,7 +114,8 @@ def read_counts(
         steps["emitted"] += [a + 1 for a in request.accepted]
         requests.append(request.row)
         spans.append(request.span)
-        versions |= {request.version} - {None}  # type: ignore[arg-type]
+        if request.version is not None:
+            versions.add(request.version)
         drafting.append(request.drafting)
         if request.most is not None:
             lengths.append(request.most)
