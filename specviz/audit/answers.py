@@ -181,11 +181,11 @@ class _Judge:
         self, read: Callable[[list[int], list[int]], Tensor], prompt: list[int], ids: list[int]
     ) -> Iterator[Tensor]:
         """Logits after the prompt and each token, some at a time: tensors [n, vocabulary]."""
-        asked = [*ids, self.ends[0] if self.ends else 0]  # the last one is not read, only predicted
+        fed = [*ids, self.ends[0] if self.ends else 0]  # the last one is not read, only predicted
         # An encoder-decoder's prompt is its source, which no token of the answer prolongs.
-        block = len(asked) if self.target.kind == "encoder-decoder" else BLOCK
-        for start in range(0, len(asked), block):
-            yield read([*prompt, *asked[:start]], asked[start : start + block])
+        block = len(fed) if self.target.kind == "encoder-decoder" else BLOCK
+        for start in range(0, len(fed), block):
+            yield read([*prompt, *fed[:start]], fed[start : start + block])
 
     def places(self, prompt: list[int], ids: list[int], double: bool = False) -> Places:
         """One pass over an answer."""

@@ -83,8 +83,8 @@ def steps_of(trace: Trace) -> pd.DataFrame:
     """The cycles after the prefill, with ``share``: the part of a shared cycle's time that is each row's."""
     cycles = trace.cycles
     steps = cycles[cycles["cycle"] > 0].copy()
-    together = steps.groupby(["run", "start"], observed=True)["cycle"].transform("size")
-    steps["share"] = 1.0 / together.where(steps["start"].notna(), 1).fillna(1)
+    sharing = steps.groupby(["run", "start"], observed=True)["cycle"].transform("size")
+    steps["share"] = 1.0 / sharing.where(steps["start"].notna(), 1).fillna(1)
     for name in ("duration", "forward_time", "draft_time"):
         steps[name] *= steps["share"]
     return steps
@@ -166,7 +166,7 @@ def within(trace: Trace) -> Plain | None:
     return Plain(mean, forward, mean - forward, "modelled", source, low, high)
 
 
-def beside(trace: Trace, plain: Trace) -> Plain:
+def of_plain_run(trace: Trace, plain: Trace) -> Plain:
     """What a plain step costs, from an autoregressive run.
 
     Raises
@@ -196,7 +196,7 @@ def beside(trace: Trace, plain: Trace) -> Plain:
     return Plain(cycle, costs.forward, rest, badge, source, by_text=costs.by_text if same else None)
 
 
-def counted_beside(counts: Counts, plain: Counts) -> Plain:
+def of_plain_counts(counts: Counts, plain: Counts) -> Plain:
     """What a plain step costs, from the same tool's run without speculation.
 
     Raises
@@ -253,4 +253,10 @@ def _ran(trace: Trace, name: str) -> set[str]:
 
 
 def _prompts(trace: Trace) -> list[str]:
-    return sorted(str(prompt.get("tokens")) for part in trace.split() for prompt in part.run["prompts"] or [])
+    """The prompts that were decoded, as token ids."""
+    prompts = []
+    for part in trace.split():
+        decoded = set(part.cycles["prompt"].unique().tolist())
+        every = enumerate(part.run["prompts"] or [])
+        prompts += [str(prompt.get("tokens")) for i, prompt in every if i in decoded]
+    return sorted(prompts)

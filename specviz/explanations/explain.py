@@ -104,7 +104,7 @@ def _draft(part: Trace) -> str:
 
 def _of_trace(trace: Trace, base: Trace | None, path: str | Path | None) -> Explanation:
     own = costs.of_trace(trace)
-    plain = costs.within(trace) if base is None else costs.beside(trace, base)
+    plain = costs.within(trace) if base is None else costs.of_plain_run(trace, base)
     run = trace.split()[0].run
     missing = []
     if np.isnan(own.cycle):
@@ -132,7 +132,7 @@ def _of_trace(trace: Trace, base: Trace | None, path: str | Path | None) -> Expl
 
 def _of_counts(counts: Counts, base: Counts | None) -> Explanation:
     own = costs.of_counts(counts)
-    plain = None if base is None else costs.counted_beside(counts, base)
+    plain = None if base is None else costs.of_plain_counts(counts, base)
     missing = []
     if np.isnan(own.cycle):
         missing.append("how long decoding took, prefill apart")
