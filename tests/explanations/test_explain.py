@@ -73,6 +73,11 @@ def test_the_first_position_is_the_mean_over_where_cycles_begin(plain):
     first = why.positions["rate"].iloc[0]
     assert (why.starts["rate"] * why.starts["share"]).sum() == pytest.approx(first)
     assert why.starts["share"].sum() == pytest.approx(1)
+    whole = 0  # drafts that began after one that was accepted to its end
+    for _, cycles in trace.cycles[trace.cycles["cycle"] > 0].groupby("prompt"):
+        ends = (cycles["sent"] > 0) & (cycles["accepted"] == cycles["depth"])
+        whole += (ends.shift(fill_value=False) & (cycles["sent"] > 0)).sum()
+    assert why.starts.set_index("after").loc["a whole draft", "cycles"] == whole > 0
     # With the recorded length the model gives the record back; shorter drafts begin at easier places.
     longest = why.lengths.iloc[-1]
     assert longest["first"] == pytest.approx(first) and longest["tau"] == pytest.approx(why.costs.tau)
