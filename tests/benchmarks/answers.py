@@ -185,8 +185,8 @@ def _tampered(
             row = reference.rows(target.encode(line["messages"]), ids)[place]
             # A likely word, as somebody would choose: the best one that lies above the envelope.
             order = row.argsort(descending=True).tolist()
-            token = next(t for t in order if row.max() - row[t] > 0.6 and t not in target.text.special)
-            changed = [*ids[:place], token, *ids[place + 1 :]]
+            whole = (t for t in order if row.max() - row[t] > 0.6 and target.decode([t]).strip("\ufffd "))
+            changed = [*ids[:place], next(whole), *ids[place + 1 :]]
             more = {"token_ids": changed} if i % 2 else {}
             kinds[kind].append(line | {"answer": target.decode(changed), **more})
         step("tampered")
