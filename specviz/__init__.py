@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from .calibration import Calibration
     from .draft import Draft
     from .errors import ModelError, ParameterError, PromptError, SpecvizError, TraceError
+    from .explanations import explain
     from .finetune.eagle import train_eagle
     from .loop import densify, generate, stream
     from .measure.calibrate import calibrate
@@ -72,6 +73,7 @@ _DOORS = {
     "view": ("view", ""),
     # ask
     "whatif": ("whatifs", "whatif"),
+    "explain": ("explanations", "explain"),
     "metrics": ("metrics", ""),
     "audit": ("audit", ""),
     "check": ("check", ""),
@@ -115,19 +117,19 @@ TRACE_HOOKS = {
 __all__ = [
     "Calibration", "Draft", "Method", "ModelError", "Parameter", "ParameterError", "PromptError", "Replay",
     "Signal", "SpecvizError", "Trace", "TraceError", "Verdict", "audit", "calibrate", "catalog", "check",
-    "densify", "errors", "example", "explore", "flicker", "generate", "judge", "list_methods", "list_models",
-    "list_published", "list_suites", "live", "load", "method", "metrics", "open", "player", "published",
-    "race", "read_counts", "replay", "replay_all", "results", "run", "stream", "streams", "suite", "sweep",
-    "train_eagle", "view", "whatif",
+    "densify", "errors", "example", "explain", "explore", "flicker", "generate", "judge", "list_methods",
+    "list_models", "list_published", "list_suites", "live", "load", "method", "metrics", "open", "player",
+    "published", "race", "read_counts", "replay", "replay_all", "results", "run", "stream", "streams",
+    "suite", "sweep", "train_eagle", "view", "whatif",
 ]  # fmt: skip
 
 # Modules below the public names that a walkthrough, or anybody else, may import from.
 SUBMODULES = (
-    "audit", "check", "errors", "measure.benches.passes", "measure.fits", "measure.pairs", "measure.sweep",
-    "measure.timing", "methods", "methods.retranslate", "methods.sampling", "methods.signals",
-    "methods.unmasking", "metrics", "models", "models.kernels", "models.llamacpp",
-    "models.template", "replays.translations", "rules.store",
-    "streams", "suites", "trace", "view", "whatifs",
+    "audit", "check", "errors", "explanations", "measure.benches.passes", "measure.fits", "measure.pairs",
+    "measure.sweep", "measure.timing", "methods", "methods.retranslate", "methods.sampling",
+    "methods.signals", "methods.unmasking", "metrics", "models", "models.kernels", "models.llamacpp",
+    "models.template", "replays.translations", "rules.store", "streams", "suites", "trace", "view",
+    "whatifs",
 )  # fmt: skip
 
 

@@ -502,7 +502,9 @@ def test_what_a_file_can_get_wrong(tmp_path):
     assert "is the result of vllm bench serve" in refused(path, "vllm")
     assert "was speculated" in refused(write(path, VLLM), "vllm", plain=True)
     assert "has steps of more than one token" in refused(write(path, BENCH), "spec-bench", plain=True)
-    with pytest.raises(ParameterError, match="no origin 'tgi': choose one of vllm, aiperf, spec-bench, vllm"):
+    with pytest.raises(
+        ParameterError, match="no origin 'tgi': choose one of vllm, aiperf, spec-bench, llama"
+    ):
         read_counts(path, "tgi")
 
 

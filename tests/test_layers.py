@@ -30,6 +30,7 @@ ROOMS: dict[str, tuple[str, float]] = {
     "whatifs": (LOOKING, 3.5),
     "check": (LOOKING, 3),
     "view": (LOOKING, 4),
+    "explanations": (LOOKING, 4.5),
     "widgets": (LOOKING, 5),
     "models": (RUNNING, 4),
     "methods": (RUNNING, 5),

@@ -2,13 +2,15 @@
 
 `run` compares texts and passes with the target computed independently, `streams` those of each update of a
 stream; `batches` compares the rows of a batch with their prompts' single runs; `canvases` the order in which
-a diffusion model's methods write with stepwise decoding's; `law` checks sampling. `soak` audits drawn
-settings for hours and keeps a ledger.
+a diffusion model's methods write with stepwise decoding's; `law` checks sampling; `answers` compares what
+another program wrote with the target. `soak` audits drawn settings for hours and keeps a ledger.
 """
 
 from __future__ import annotations
 
 from . import law
+from .answer_report import AnswersResult
+from .answers import run as answers
 from .batches import run as batches
 from .canvases import run as canvases
 from .result import AuditResult, Difference, Row
@@ -19,6 +21,6 @@ from .updates import default as stream_methods
 from .updates import run as streams
 
 __all__ = [
-    "AuditResult", "Difference", "Row", "batches", "canvases", "law", "run", "served", "soak",
-    "stream_methods", "streams",
+    "AnswersResult", "AuditResult", "Difference", "Row", "answers", "batches", "canvases", "law", "run",
+    "served", "soak", "stream_methods", "streams",
 ]  # fmt: skip

@@ -357,7 +357,7 @@ class AuditResult:
         for name in ("rows", "laws", "drawn"):
             for each, plain in zip(getattr(self, name), result[name]):
                 plain["verdict"] = each.verdict
-        return json.dumps(_finite(result), ensure_ascii=False, allow_nan=False)
+        return json.dumps(finite(result), ensure_ascii=False, allow_nan=False)
 
 
 def _with_draft(of: Row | Drawn) -> str:
@@ -384,9 +384,9 @@ def _counted(results: Sequence[LawResult | Drawn]) -> str:
     return results[0].sampling if len(results) == 1 else f"{len(results)} settings"
 
 
-def _finite(value: Plain) -> Plain:
+def finite(value: Plain) -> Plain:
     if isinstance(value, dict):
-        return {key: _finite(inner) for key, inner in value.items()}
+        return {key: finite(inner) for key, inner in value.items()}
     if isinstance(value, list):
-        return [_finite(inner) for inner in value]
+        return [finite(inner) for inner in value]
     return str(value) if isinstance(value, float) and not np.isfinite(value) else value

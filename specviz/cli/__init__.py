@@ -56,7 +56,8 @@ def _doors(
 
 
 for command in (
-    decoding.demo, decoding.generate, looking.show, looking.metrics, auditing.audit, replaying.replay,
+    decoding.demo, decoding.generate, looking.show, looking.metrics, looking.explain,
+    auditing.audit, replaying.replay,
     calibrating.calibrate, models.datastore, sources.suites, lessons.exercises,
 ):  # fmt: skip
     app.command()(command)

@@ -1,4 +1,4 @@
-"""``specviz audit``: is every exact method's text the target's own?"""
+"""``specviz audit``: is every exact method's text the target's own? And somebody else's?"""
 
 from __future__ import annotations
 
@@ -49,6 +49,7 @@ class Limits(TypedDict):
 
 
 MOST_DIFFERENCES = 40  # that the audit prints
+ORDER = ("not the target's", "cannot tell", "within the noise", "the target's own")
 
 Target = Annotated[
     str | None,
@@ -75,6 +76,25 @@ Soak = Annotated[bool, option("Instead: audit drawn settings, one after another,
 Ledger = Annotated[
     Path | None, option("Where a soak keeps its entries and goes on; alone: print their sums.")
 ]
+Answers = Annotated[
+    Path | None,
+    option(
+        "Instead: whether answers that another program wrote are the model's own. JSON lines with prompt or "
+        "messages, answer or token_ids, finish_reason, max_tokens; where known engine, temperature, top_p."
+    ),
+]
+Honest = Annotated[
+    Path | None,
+    option("With --answers: greedy answers that are surely the model's, to measure each engine's noise on."),
+]
+Envelope = Annotated[
+    float | None,
+    option("With --answers: how many logits below the first choice noise may put a token. Default: 0.5."),
+]
+Sibling = Annotated[
+    str | None,
+    option("With --answers: other weights, or template:FILE, that the set is compared with, too."),
+]
 Minutes = Annotated[float | None, option("End the soak after so many minutes.")]
 
 
@@ -99,6 +119,10 @@ def audit(
     soak: Soak = False,
     ledger: Ledger = None,
     minutes: Minutes = None,
+    answers: Answers = None,
+    honest: Honest = None,
+    envelope: Envelope = None,
+    sibling: Sibling = None,
 ) -> None:
     """Check that every exact method writes the target's own text; exit status 1 when one does not.
 
@@ -114,6 +138,14 @@ def audit(
         return
     if json is not None:
         writable(json, force)
+    if answers is not None:
+        if any(given is not None for given in (method, batch, prompts, draft, number)):
+            raise ParameterError("--answers are read, not decoded: leave methods, prompts and drafts out")
+        options = {"honest": honest, "envelope": envelope, "sibling": sibling, "device": device}
+        _answers(answers, model, threads, json, options | {"dtype": None if dtype == "auto" else dtype})
+        return
+    if any(given is not None for given in (honest, envelope, sibling)):
+        raise ParameterError("--honest, --envelope and --sibling are of --answers: name that file, too")
     entries: Sequence[Entry] = (
         _bundled(number or 100, seed) if prompts is None else entries_of(None, prompts, number)
     )
@@ -145,6 +177,31 @@ def audit(
     _print_result(result, left_out | result.left_out)
     if json is not None:
         write_text(json, result.to_json() + "\n", force)
+    raise typer.Exit(0 if result.holds else 1)
+
+
+def _answers(path: Path, model: str | None, threads: int, json: Path | None, options: Values) -> None:
+    """Audit answers of another program, and print what speaks against them."""
+    if model is None:
+        raise ParameterError("--answers are compared with a model: name it with --model")
+    with loading():
+        from specviz import audit as auditing
+
+        with _counting("answers") as tick:
+            result = auditing.answers(path, model, threads=threads, progress=tick, **options)
+    for line in result.head:
+        print(visible(line))
+    print()
+    doubted = [text for text in result.texts if text.reason]
+    for text in sorted(doubted, key=lambda text: ORDER.index(text.verdict))[:MOST_DIFFERENCES]:
+        print(visible(str(text)))
+    if len(doubted) > MOST_DIFFERENCES:
+        print(f"{len(doubted) - MOST_DIFFERENCES} more answers are in the result (--json)")
+    for part in (*result.drawn, *filter(None, [result.sibling])):
+        print(visible(str(part)))
+    print(visible(result.summary))
+    if json is not None:
+        write_text(json, result.to_json() + "\n", force=True)
     raise typer.Exit(0 if result.holds else 1)
 
 

@@ -1,4 +1,4 @@
-"""``specviz show``, ``metrics`` and ``import``: what a record says; no torch."""
+"""``specviz show``, ``metrics``, ``explain`` and ``import``: what a record says; no torch."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 from specviz import escape
 from specviz.cli.arguments import writable
-from specviz.cli.options import CSV, AIPerf, Baseline, Force, argument, option
+from specviz.cli.options import CSV, AIPerf, Baseline, Force, Json, argument, option
 from specviz.cli.terminal import screen, show_trace
 from specviz.errors import ParameterError, TraceError
 from specviz.escape import visible
-from specviz.files import write_bytes
+from specviz.files import write_bytes, write_text
 
 if TYPE_CHECKING:
     from specviz.trace import Counts, Trace
@@ -78,14 +78,48 @@ def metrics(
         print(f"AIPerf's records: {counts(trace).to_aiperf(aiperf, force=force)}")
 
 
+def explain(
+    source: Annotated[
+        Path,
+        argument(
+            "A trace (.parquet, or a folder), or what another tool wrote: a file of responses, or a log."
+        ),
+    ],
+    plain: Annotated[
+        Path | None,
+        option("The same prompts decoded without drafts: an autoregressive trace, or the same tool's file."),
+    ] = None,
+    origin: Annotated[
+        str | None,
+        option("Whose file it is, as specviz import takes it; default: what it looks like.", "--from"),
+    ] = None,
+    png: Annotated[Path | None, option("Write the waterfall as a picture.")] = None,
+    json: Json = None,
+    force: Force = False,
+) -> None:
+    """Say why a run is slow or fast: what each factor costs, what would break even; needs no torch."""
+    for file in filter(None, (png, json)):
+        writable(file, force)
+    from specviz.explanations import explain as explained
+
+    result = explained(source, plain, origin=origin)
+    print(result.text())
+    if png is not None:
+        print(f"picture: {result.to_png(png, force=True)}")
+    if json is not None:
+        write_text(json, result.to_json() + "\n", force)
+
+
 def import_counts(
     path: Annotated[Path, argument("A file of JSON lines, a request a line; or a page of counters.")],
     origin: Annotated[
         str,
         option(
             "vllm (responses of a server with --per-request-spec-decode-metrics), vllm-metrics (what "
-            "curl HOST:8000/metrics printed: sums over all requests), aiperf (profile_export.jsonl) or "
-            "spec-bench (an answer file).",
+            "curl HOST:8000/metrics printed: sums over all requests), aiperf (profile_export.jsonl), "
+            "spec-bench (an answer file), llama.cpp (responses of llama-server), llama.cpp-log (what it "
+            "prints), sglang (responses with meta_info), lm-studio (responses of /api/v0) or mlx-lm (a "
+            "response a line).",
             "--from",
         ),
     ],

@@ -64,7 +64,7 @@ class Counts:
     Parameters
     ----------
     origin : str
-        Who counted: ``specviz``, ``vllm``, ``vllm-metrics``, ``aiperf`` or ``spec-bench``.
+        Who counted: ``specviz`` or what `specviz.trace.read_counts` takes.
     where : str
         The file, or the run.
     requests : DataFrame
@@ -81,6 +81,10 @@ class Counts:
         Whether it is a run without speculation, to compare with.
     pooled : bool
         Whether a row of `requests` is no request, but the sums over all of a server's engine.
+    version : str, optional
+        Of the tool, as it says itself.
+    drafting : float
+        Seconds that all drafts took; NaN if not known.
     """
 
     origin: str
@@ -92,6 +96,8 @@ class Counts:
     left_out: pd.DataFrame = field(default_factory=lambda: left_out_table([]))
     plain: bool = False
     pooled: bool = False
+    version: str | None = None
+    drafting: float = math.nan
 
     def __post_init__(self) -> None:
         for names, table, what in (

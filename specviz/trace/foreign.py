@@ -1,7 +1,8 @@
 """What other tools write down of speculation, read as `Counts`.
 
-vLLM's per-request acceptance metrics, AIPerf's acceptance records, Spec-Bench's answer files; a server's sums
-are read in `specviz.trace.counters`. A file is read whole or not at all: identities between its integers must
+vLLM's per-request acceptance metrics, AIPerf's acceptance records, Spec-Bench's answer files; what llama.cpp,
+SGLang, LM Studio and mlx-lm write is read in `specviz.trace.engines`, a server's sums in
+`specviz.trace.counters`. A file is read whole or not at all: identities between its integers must
 hold, and the first line that breaks one is named. Means and rates that stand in a file are not read, for they
 follow from the counts. Lines that hold nothing to count (a failed request, one without speculation) are
 listed in `Counts.left_out`, not dropped.
@@ -44,7 +45,8 @@ def read_counts(
     ----------
     path : str or Path
         One JSON object a line (of vLLM also one response, or a list of them); of ``vllm-metrics`` a page.
-    origin : {"vllm", "vllm-metrics", "aiperf", "spec-bench"}
+    origin : {"vllm", "vllm-metrics", "aiperf", "spec-bench", "llama.cpp", "llama.cpp-log", "sglang", \
+"lm-studio", "mlx-lm"}
         ``vllm``: responses of a server with ``--per-request-spec-decode-metrics``, which have
         ``metrics.speculative_decoding`` (``detailed``: step by step; ``summary``: a histogram), or only that
         object; of a streamed one the last chunk with ``usage``. Times: ``--enable-per-request-metrics``.
@@ -58,6 +60,7 @@ def read_counts(
         records. Source: aiperf 0.13.0, common/models/{record_models,spec_decode_models}.py.
         ``spec-bench``: an answer file; of each question the first choice, as its ``speed.py`` reads it.
         Source: github.com/hemingkx/Spec-Bench 132ba4c, evaluation/speed.py; 70f8b28, evaluation/eval.py.
+        The others: see `specviz.trace.engines`.
     plain : bool
         Whether the file is a run without speculation, to compare with.
     since : str or Path, optional
@@ -70,7 +73,9 @@ def read_counts(
     TraceError
         If the file cannot be read, or a line is not what it should be; its number is named.
     """
-    if origin not in (names := [*READERS, COUNTERS]):
+    from specviz.trace import engines
+
+    if origin not in (names := [*READERS, *engines.LINES, *engines.FILES, COUNTERS]):
         raise ParameterError(f"no origin {origin!r}: choose one of {', '.join(names)}")
     path = Path(path)
     if origin == COUNTERS:
@@ -86,8 +91,14 @@ def read_counts(
     lengths: list[int] = []
     seen: dict[str, int] = {}
     spans: list[tuple[float, float] | None] = []
-    for line in _lines(path):
-        request = READERS[origin](line, plain)
+    versions: set[str] = set()
+    drafting: list[float] = []
+    if origin in engines.FILES:
+        entries = engines.FILES[origin](path, plain)
+    else:
+        reader = READERS.get(origin) or engines.LINES[origin]
+        entries = ((line, reader(line, plain)) for line in lines_of(path))
+    for line, request in entries:
         if isinstance(request, str):
             left_out.append({"line": line.number, "why": request})
             continue
@@ -103,6 +114,9 @@ def read_counts(
         steps["emitted"] += [a + 1 for a in request.accepted]
         requests.append(request.row)
         spans.append(request.span)
+        if request.version is not None:
+            versions.add(request.version)
+        drafting.append(request.drafting)
         if request.most is not None:
             lengths.append(request.most)
     if not requests:
@@ -119,6 +133,8 @@ def read_counts(
         wall=_wall(origin, requests, spans),
         left_out=left_out_table(left_out),
         plain=plain,
+        version=", ".join(sorted(versions)) or None,
+        drafting=sum(drafting),
     )
 
 
@@ -168,7 +184,8 @@ def text_of(path: Path) -> str:
         raise TraceError(f"{path} is not UTF-8 text") from None
 
 
-def _lines(path: Path) -> Iterator[Line]:
+def lines_of(path: Path) -> Iterator[Line]:
+    """The objects of a file: one a line, or one, or a list of them."""
     text = text_of(path)
     numbered = [(i, line) for i, line in enumerate(text.split("\n"), 1) if line.strip()]
     if not numbered:
@@ -206,7 +223,10 @@ def _checked(path: Path, number: int, entry: Any, only: bool = False) -> Line:
 
 @dataclass(frozen=True)
 class Request:
-    """A request's row and its steps; whether drafts are chains, so that each is as long as it has tokens."""
+    """A request's row and its steps; whether drafts are chains, so that each is as long as it has tokens.
+
+    Where nothing is written of single steps there are none, and the row alone says how many there were.
+    """
 
     row: Record
     accepted: list[int]
@@ -214,6 +234,8 @@ class Request:
     chain: bool
     most: int | None = None
     span: tuple[float, float] | None = None
+    version: str | None = None  # of the tool, where it says
+    drafting: float = math.nan  # seconds that its drafts took
 
 
 def _vllm(line: Line, plain: bool) -> Request | str:

@@ -123,3 +123,62 @@ class Choice(TypedDict):
     new_tokens: Counts
     wall_time: list[Annotated[float, Field(ge=1e-9, lt=1e12, allow_inf_nan=False)]]
     accept_lengths: Annotated[list[Step], Field(max_length=STEP_LIMIT)]
+
+
+class Timings(TypedDict):
+    """``timings`` of llama-server."""
+
+    predicted_n: Count
+    predicted_ms: NotRequired[Time | None]
+    prompt_n: NotRequired[Count | None]
+    prompt_ms: NotRequired[Time | None]
+    cache_n: NotRequired[Count | None]
+    draft_n: NotRequired[Count | None]
+    draft_n_accepted: NotRequired[Count | None]
+
+
+class MetaInfo(TypedDict, total=False):
+    """``meta_info`` of SGLang, with the names of either version."""
+
+    id: Name | None
+    prompt_tokens: Count | None
+    completion_tokens: Count | None
+    e2e_latency: Time | None
+    finish_reason: Record | str | None
+    spec_verify_ct: Count | None
+    spec_num_correct_drafts: Count | None
+    spec_num_proposed_drafts: Count | None
+    spec_accepted_drafts: Count | None
+    spec_proposed_drafts: Count | None
+    spec_accept_token_num: Count | None
+    spec_draft_token_num: Count | None
+    spec_correct_drafts_histogram: Counts | None
+    spec_accept_histogram: Counts | None
+
+
+class Statistics(TypedDict, total=False):
+    """``stats`` and ``usage`` of LM Studio, the SDK's names in the REST interface's spelling."""
+
+    completion_tokens: Count | None
+    predicted_tokens_count: Count | None
+    prompt_tokens: Count | None
+    prompt_tokens_count: Count | None
+    tokens_per_second: Time | None
+    time_to_first_token: Time | None
+    time_to_first_token_sec: Time | None
+    stop_reason: str | None
+    total_draft_tokens_count: Count | None
+    accepted_draft_tokens_count: Count | None
+    rejected_draft_tokens_count: Count | None
+    ignored_draft_tokens_count: Count | None
+
+
+class Token(TypedDict):
+    """A response of mlx-lm's ``stream_generate``."""
+
+    from_draft: bool
+    generation_tokens: Step
+    generation_tps: NotRequired[Time | None]
+    prompt_tokens: NotRequired[Count | None]
+    prompt_tps: NotRequired[Time | None]
+    finish_reason: NotRequired[str | None]

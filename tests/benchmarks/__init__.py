@@ -17,6 +17,7 @@ BENCHES = {
     "bild": "BiLD on the encoder-decoders: sweep, ablations, exits, CALM (bars: 1.3 and 1.5 times greedy)",
     "confidence": "CM-ASD and its neighbours: speed, quality, signals, batches (bars: lossless, batch 8)",
     "diffusion": "SSD on the diffusion model (bars: exact, half the passes, 1.4 times stepwise, ...)",
+    "answers": "the audit of others' answers (bars: none honest, 95 % of tampered ones, a sibling named)",
     "eagle": "EAGLE-1, 2, 3 beside UniSpec by language (bars: exact, laws, order of τ in Table 3)",
 }
 

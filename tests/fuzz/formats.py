@@ -354,9 +354,11 @@ class Imports:
     """What other tools write down."""
 
     def __init__(self, folder: Path) -> None:
+        from test_engines import ENGINES, LOG, tokens
         from test_foreign import GOOD
 
-        self.folder, self.good = folder, copy.deepcopy(GOOD)
+        self.folder, self.good = folder, copy.deepcopy(GOOD | ENGINES)
+        self.log, self.tokens = LOG.encode(), tokens()
         names = ("drafts", "draft_tokens", "accepted_tokens")
         lines = [f'vllm:spec_decode_num_{n}_total{{engine="0"}} {v}' for n, v in zip(names, (10, 30, 12))]
         at = 'vllm:spec_decode_num_accepted_tokens_per_pos_total{{engine="0",position="{}"}} {}'
@@ -366,16 +368,23 @@ class Imports:
     def attempt(self, random: Random) -> None:
         from specviz import metrics
         from specviz.errors import TraceError
+        from specviz.explanations import explain
         from specviz.trace import read_counts
 
-        origin = random.choice([*self.good, "vllm-metrics"])
+        origin = random.choice([*self.good, "vllm-metrics", "llama.cpp-log", "mlx-lm"])
         path = self.folder / "import.jsonl"
         if origin == "vllm-metrics":
             path.write_bytes(spoiled(self.page, random))
+        elif origin == "llama.cpp-log":
+            path.write_bytes(spoiled(self.log, random))
+        elif origin == "mlx-lm":
+            path.write_bytes(b"\n".join(text_of(each, random) for each in self.tokens))
         else:
             sound = json.dumps(self.good[origin]).encode()
             lines = [text_of(self.good[origin], random)]
             path.write_bytes(b"\n".join(lines if random.random() < 0.5 else [sound, *lines]))
+        if random.random() < 0.3:
+            explain(path).text()
         counts = read_counts(path, origin, plain=random.random() < 0.1 and origin != "vllm-metrics")
         repr(counts)
         if not counts.plain:
@@ -385,6 +394,26 @@ class Imports:
         except TraceError as error:
             if "AIPerf" not in str(error):
                 raise
+
+
+class Answers:
+    """Answers of another program, as the audit reads them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.sound = {
+            "id": 1, "messages": [{"role": "user", "content": "Why?"}], "answer": "So.", "token_ids": [5, 6],
+            "finish_reason": "stop", "max_tokens": 8, "engine": "e", "temperature": 0.5, "top_p": 0.9,
+            "stop": None,
+        }  # fmt: skip
+
+    def attempt(self, random: Random) -> None:
+        from specviz.audit.answer_files import read
+
+        path = self.folder / "answers.jsonl"
+        path.write_bytes(text_of(self.sound, random))
+        for answer in read(path):
+            answer.answer.encode("utf8")
 
 
 class ModelFolder:
@@ -455,5 +484,6 @@ class Card:
 
 FORMATS: dict[str, Form] = {
     "trace": TraceFile, "partial": Partial, "run": RunResults, "replay": ReplayResults, "plan": Plan,
-    "suite": Suite, "partials": Partials, "imports": Imports, "model": ModelFolder, "card": Card,
+    "suite": Suite, "partials": Partials, "imports": Imports, "answers": Answers,
+    "model": ModelFolder, "card": Card,
 }  # fmt: skip

@@ -1,0 +1,143 @@
+"""Answers that another program wrote, as an audit takes them: JSON lines, each checked before use."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, TypeAlias
+
+from pydantic import AfterValidator, Field
+from typing_extensions import TypedDict
+
+from ..errors import PromptError
+from ..files import checked, parsed, whole_text
+from ..models.protocols import Prompt
+from ..suites.files import load
+from ..suites.schema import Message
+from ..trace.files import Record
+
+Text = Annotated[str, AfterValidator(whole_text)]
+Ids = list[Annotated[int, Field(ge=0, lt=2**31)]]
+Given: TypeAlias = "str | Path | Sequence[Record]"  # a file, or what its lines hold
+
+# What engines call an answer that ended by itself, and one that was cut.
+STOPPED = ("stop", "eos", "end_turn", "eosFound")
+CUT = ("length", "max_tokens", "maxPredictedTokensReached")
+REPLACED = "\ufffd"  # what stands for bytes that are no character
+
+
+class Line(TypedDict, total=False):
+    """A line of the file."""
+
+    id: Text | int | None
+    prompt: Text | Ids | None
+    messages: Annotated[list[Message], Field(min_length=1)] | None
+    answer: Text | None
+    token_ids: Ids | None
+    finish_reason: Text | None
+    stop: Text | list[Text] | None
+    max_tokens: Annotated[int, Field(ge=1, lt=2**31)] | None
+    engine: Text | None
+    temperature: Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)] | None
+    top_p: Annotated[float, Field(gt=0, le=1)] | None
+    top_k: Annotated[int, Field(ge=0, lt=2**31)] | None
+
+
+@dataclass(frozen=True)
+class Answer:
+    """An answer and how it is said to have come about.
+
+    Parameters
+    ----------
+    where : str
+        The line, for errors and reports.
+    prompt : str, list of int or list of messages
+        Messages are put through the model's chat template, a text is read as it stands.
+    chat : bool
+        Whether it is messages.
+    answer : str
+        Empty where only ids are given.
+    ids : list of int or None
+        The answer's tokens; None where the text alone is there.
+    end : {"stop", "length", "other", ""}
+        Why it ended; empty where the line does not say.
+    limit : int or None
+        Most tokens that it could have.
+    engine : str
+    temperature, top_p : float
+    top_k : int
+    """
+
+    where: str
+    prompt: Prompt
+    chat: bool
+    answer: str
+    ids: list[int] | None
+    end: str
+    limit: int | None
+    engine: str = ""
+    temperature: float = 0.0
+    top_p: float = 1.0
+    top_k: int = 0
+
+
+def read(given: Given) -> list[Answer]:
+    """The answers of a file of JSON lines, or such in memory.
+
+    Parameters
+    ----------
+    given : str, Path or sequence of dict
+        Each with ``messages`` (through the chat template) or ``prompt`` (a text as it stands, or token ids);
+        ``answer`` or ``token_ids``, or both; ``finish_reason`` and ``max_tokens``; optionally ``engine``,
+        ``temperature``, ``top_p``, ``top_k``, ``stop`` (texts that end an answer) and ``id``.
+
+    Raises
+    ------
+    PromptError
+        If there is none, or one is not what it should be; the line is named.
+    """
+    if isinstance(given, str | Path):
+        path = Path(given)
+        entries = [
+            (f"{path}, line {number}", parsed(raw, f"{path}, line {number}", error=PromptError))
+            for number, raw in enumerate(load(path).removeprefix(b"\xef\xbb\xbf").split(b"\n"), 1)
+            if raw.strip()
+        ]
+        name = str(path)
+    else:
+        entries, name = [(f"answer {number}", each) for number, each in enumerate(given, 1)], "the list"
+    if not entries:
+        raise PromptError(f"{name} holds no answer: one a line is wanted, as JSON")
+    return [_answer(where, each) for where, each in entries]
+
+
+def _answer(where: str, entry: Record) -> Answer:
+    line = checked(Line, entry, where, error=PromptError)
+    messages, prompt = line.get("messages"), line.get("prompt")
+    if (messages is None) == (prompt is None):
+        lacks = "lacks 'prompt' or 'messages'" if messages is None else "has both prompt and messages"
+        raise PromptError(f"{where} {lacks}: one of them says what was asked")
+    text, ids = line.get("answer"), line.get("token_ids")
+    if text is None and ids is None:
+        raise PromptError(f"{where} lacks 'answer' (a text) or 'token_ids'")
+    reason = line.get("finish_reason")
+    end = "" if reason is None else "stop" if reason in STOPPED else "length" if reason in CUT else "other"
+    if end == "stop" and line.get("stop"):
+        end = "other"  # it may have ended at one of these texts
+    if prompt == "" or prompt == []:
+        raise PromptError(f"{where} has an empty prompt")
+    name = line.get("id")
+    return Answer(
+        where if name is None else f"{where} ({str(name)[:60]})",
+        prompt or [{**message} for message in messages or ()],
+        messages is not None,
+        text or "",
+        ids,
+        end,
+        line.get("max_tokens"),
+        line.get("engine") or "",
+        line.get("temperature") or 0.0,
+        1.0 if line.get("top_p") is None else float(line["top_p"] or 1.0),
+        line.get("top_k") or 0,
+    )

@@ -1,0 +1,273 @@
+"""What an audit of somebody else's answers found: a verdict a text, and what the set as a whole says."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+
+import numpy as np
+
+from .result import Plain, finite
+
+OWN, NOISE, OTHER, UNSURE = "the target's own", "within the noise", "not the target's", "cannot tell"
+VERDICTS = (OWN, NOISE, OTHER, UNSURE)
+CHANCE = 1e-4  # a test on the set is wrong this often
+LEAST_TOKENS = 100  # of a set, for a likelihood test
+FLIPS = 20_000  # of a sign-flip test
+
+
+@dataclass(frozen=True)
+class Envelope:
+    """How far below the target's first choice a token of an honest answer may be.
+
+    Parameters
+    ----------
+    engine : str
+        Whose answers it holds for; empty: of all that have none of their own.
+    value : float
+        In logits.
+    largest : float or None
+        The largest such margin of the honest answers that it was measured on; None: it was not measured.
+    texts, tokens : int
+        How many honest answers, and their tokens.
+    """
+
+    engine: str
+    value: float
+    largest: float | None = None
+    texts: int = 0
+    tokens: int = 0
+
+    def __str__(self) -> str:
+        whose = f"of {self.engine}" if self.engine else "of any engine"
+        if self.largest is None:
+            return f"{self.value:g} logits {whose}, not measured"
+        return (
+            f"{self.value:.3g} logits {whose}: twice {self.largest:.3g}, the largest margin of {self.texts} "
+            f"honest answers with {self.tokens:,} tokens"
+        )
+
+
+@dataclass(frozen=True)
+class TextVerdict:
+    """The verdict on one answer.
+
+    Parameters
+    ----------
+    where : str
+        Its line.
+    verdict : str
+        One of `VERDICTS`.
+    reason : str
+        One sentence; empty where every token is the target's first choice.
+    engine : str
+    tokens : int
+        Tokens that were read.
+    place : int or None
+        Index of the first token that is not the target's first choice; `tokens` is the end of the answer.
+    expected, actual : str
+        What the target writes there, and what the answer has.
+    margin : float or None
+        Logit of the first choice minus that of the answer's token there, in float64.
+    largest : float or None
+        The largest such margin of the answer.
+    mean_margin : float or None
+        Mean margin of all its tokens, of a greedy answer.
+    """
+
+    where: str
+    verdict: str
+    reason: str = ""
+    engine: str = ""
+    tokens: int = 0
+    place: int | None = None
+    expected: str = ""
+    actual: str = ""
+    margin: float | None = None
+    largest: float | None = None
+    mean_margin: float | None = None
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.verdict}" + (f": {self.reason}" if self.reason else "")
+
+
+@dataclass(frozen=True)
+class Likelihood:
+    """Whether sampled answers are as likely as the target's own would be, at a stated temperature and top-p.
+
+    Each token's log probability, less what is expected of it at its place, has mean 0 and a variance that
+    follows from the distribution there, whatever the token before; so does the sum over all of them.
+
+    Parameters
+    ----------
+    temperature, top_p : float
+    top_k : int
+    texts, tokens : int
+    mean : float
+        Mean log probability of the tokens.
+    expected : float
+        What it would be.
+    z : float
+        Their distance in standard deviations.
+    p : float
+        Chance of one as large, were the answers drawn so.
+    """
+
+    temperature: float
+    top_p: float
+    top_k: int
+    texts: int
+    tokens: int
+    mean: float
+    expected: float
+    z: float
+    p: float
+
+    @property
+    def verdict(self) -> str:
+        """Of the set."""
+        if self.tokens < LEAST_TOKENS:
+            return UNSURE
+        return OTHER if self.p < CHANCE else OWN
+
+    def __str__(self) -> str:
+        setting = f"temperature {self.temperature:g}, top-p {self.top_p:g}"
+        setting += f", top-k {self.top_k}" if self.top_k else ""
+        head = f"{self.texts} sampled answers ({setting}), {self.tokens:,} tokens: "
+        if self.tokens < LEAST_TOKENS:
+            return f"{head}{UNSURE}: a test of the set wants {LEAST_TOKENS} tokens"
+        words = f"mean log probability {self.mean:.3f}, {self.expected:.3f} expected, z = {self.z:+.1f}"
+        if self.verdict == OWN:
+            return f"{head}as likely as the target's own ({words}, p = {self.p:.2g})"
+        how = (
+            "likelier than drawn so: colder, or greedy"
+            if self.z > 0
+            else "less likely: hotter, or not its own"
+        )
+        return f"{head}{OTHER}: {how} ({words}, p = {max(self.p, 1e-300):.2g}; by chance 1 set in 10,000)"
+
+
+@dataclass(frozen=True)
+class Sibling:
+    """Which of two models, or two templates, a set of greedy answers is nearer to.
+
+    Parameters
+    ----------
+    name, target : str
+    texts : int
+    margin, sibling_margin : float
+        Mean over texts of the mean margin of their tokens, in logits, under the target and the sibling.
+    nearer : int
+        Texts with the smaller mean margin under the sibling.
+    error : float
+        Chance of a difference as large in that direction were the two as near: of a test that flips signs,
+        at least one in `FLIPS`.
+    """
+
+    name: str
+    target: str
+    texts: int
+    margin: float
+    sibling_margin: float
+    nearer: int
+    error: float
+
+    @classmethod
+    def of(cls, name: str, target: str, margins: Sequence[float], others: Sequence[float]) -> Sibling:
+        """From the mean margin of each text under the target and the sibling."""
+        own, other = np.asarray(margins, np.float64), np.asarray(others, np.float64)
+        difference = own - other
+        sign = 1.0 if difference.sum() >= 0 else -1.0
+        error = 1.0
+        if difference.any():
+            flips = np.random.default_rng(0).choice((-1.0, 1.0), (FLIPS, len(difference)))
+            as_far = flips @ difference * sign >= abs(difference.sum()) * (1 - 1e-12)
+            error = float((as_far.sum() + 1) / (FLIPS + 1))
+        return cls(
+            name, target, len(own), float(own.mean()), float(other.mean()), int((difference > 0).sum()), error
+        )
+
+    @property
+    def like(self) -> str:
+        """The name of the nearer one; empty where they cannot be told apart."""
+        if self.error >= 0.01:
+            return ""
+        return self.name if self.margin > self.sibling_margin else self.target
+
+    def __str__(self) -> str:
+        numbers = (
+            f"mean margin {self.margin:.4f} logits under {self.target}, {self.sibling_margin:.4f} under "
+            f"{self.name}; {self.nearer} of {self.texts} are nearer to the sibling; error rate "
+            f"{self.error:.2g}"
+        )
+        if not self.like:
+            return f"{self.texts} answers cannot be told apart: {numbers}"
+        rest = self.target if self.like == self.name else self.name
+        return f"{self.texts} answers look like {self.like}, not like {rest}: {numbers}"
+
+
+@dataclass
+class AnswersResult:
+    """What `specviz.audit.answers` found.
+
+    Parameters
+    ----------
+    against : dict of str to str
+        What the answers were compared with: ``model``, ``weights``, ``format``, ``computed``, ``template``,
+        ``tokenizer``, ``end tokens``, ``defaults``.
+    envelopes : list of Envelope
+        Those of engines first, the one for all others last.
+    texts : list of TextVerdict
+        One an answer, in their order.
+    drawn : list of Likelihood
+        One a setting of sampled answers.
+    sibling : Sibling or None
+    """
+
+    against: dict[str, str]
+    envelopes: list[Envelope]
+    texts: list[TextVerdict]
+    drawn: list[Likelihood] = field(default_factory=list)
+    sibling: Sibling | None = None
+
+    @property
+    def holds(self) -> bool:
+        """Whether nothing speaks against the answers: no text, no set, no sibling that they look like."""
+        return not (
+            any(text.verdict == OTHER for text in self.texts)
+            or any(each.verdict == OTHER for each in self.drawn)
+            or (self.sibling is not None and self.sibling.like == self.sibling.name)
+        )
+
+    def count(self, verdict: str) -> int:
+        """How many answers have a verdict."""
+        return sum(text.verdict == verdict for text in self.texts)
+
+    @property
+    def head(self) -> list[str]:
+        """What the answers were compared with, a line each."""
+        lines = [f"{name}: {value}" for name, value in self.against.items()]
+        return lines + [f"envelope: {envelope}" for envelope in self.envelopes]
+
+    @property
+    def summary(self) -> str:
+        """One line."""
+        counts = ", ".join(f"{self.count(v)} {v}" for v in VERDICTS if self.count(v))
+        tokens = sum(text.tokens for text in self.texts)
+        many = f"{len(self.texts)} answer{'s' * (len(self.texts) != 1)}"
+        return f"{many}, {tokens:,} tokens, against {self.against['model']}: {counts}"
+
+    def __str__(self) -> str:
+        texts = [str(text) for text in self.texts if text.reason]
+        more = [str(each) for each in self.drawn] + ([] if self.sibling is None else [str(self.sibling)])
+        return "\n".join([*self.head, "", *texts, *more, self.summary])
+
+    def to_json(self) -> str:
+        """All of it as JSON."""
+        result: Plain = asdict(self) | {"holds": self.holds, "summary": self.summary}
+        for part, plain in zip(self.drawn, result["drawn"]):
+            plain["verdict"] = part.verdict
+        if self.sibling is not None:
+            result["sibling"]["like"] = self.sibling.like
+        return json.dumps(finite(result), ensure_ascii=False, allow_nan=False)

@@ -1,0 +1,595 @@
+"""Is somebody else's text the target's own? One teacher-forced pass an answer, and one verdict.
+
+A greedy answer is the target's own if each of its tokens is the first choice after those before it, and what
+ends it is too. Another engine computes the same weights with other roundings, so a token may be a little less
+than the first choice: how much less is measured on honest answers of that engine, or a stated default. Where
+a token is not the first choice, its margin (first choice's logit minus its own) is computed in float64.
+
+Of an answer without token ids the tokens are those of the model's own tokenizer; an engine may have spelled
+the same text in others, so where a token is too far from the first choice, near choices that spell the same
+bytes are followed instead. Sampled answers are tested as a set, by their likelihood.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import torch
+from scipy.stats import norm
+from torch import Tensor
+
+from ..errors import ParameterError, PromptError, SpecvizError
+from ..loop.drafters import Loadable, load_if_needed
+from ..loop.machine import number_format
+from ..methods.sampling import Sampling
+from ..models.protocols import Model
+from ..models.text import Text
+from . import setup
+from .answer_files import REPLACED, Answer, Given, read
+from .answer_report import (
+    NOISE,
+    OTHER,
+    OWN,
+    UNSURE,
+    AnswersResult,
+    Envelope,
+    Likelihood,
+    Sibling,
+    TextVerdict,
+)
+from .reference import Reference, Stepwise, reference_of
+
+DEFAULT = 0.5  # logits, where no honest answers of the engine are given
+FACTOR = 2.0  # the envelope is this many times the largest margin of the honest answers ...
+FLOOR = 0.01  # ... and at least this
+FOREIGN = 2.0  # a margin in an honest answer from which on it is not honest
+HONEST = 8  # honest answers that an envelope wants
+TIE = 1e-6  # float64 margin below which two tokens tie
+SPELLINGS = 12  # ways to spell an answer that are tried
+BLOCK = 1024  # tokens of an answer whose logits are held at once
+MISSING = 4  # tokens that a cut answer's text may lack: blanks and half characters are left out
+NEAR = 8  # choices of a place that are looked at for another spelling
+
+
+def run(
+    answers: Given,
+    model: Loadable,
+    *,
+    honest: Given | None = None,
+    envelope: float | None = None,
+    sibling: Loadable | str | None = None,
+    dtype: str | None = None,
+    device: str | None = None,
+    threads: int | None = None,
+    progress: setup.Progress = None,
+) -> AnswersResult:
+    """Audit answers that another program wrote: are they this model's own?
+
+    Parameters
+    ----------
+    answers : str, Path or list of dict
+        JSON lines, or such objects: see `specviz.audit.answer_files.read`.
+    model : Model or what `specviz.load` takes
+        Loaded in float32 unless `dtype` is given.
+    honest : str, Path or list of dict, optional
+        Greedy answers that are surely this model's, at least 8 of each engine: twice their largest margin is
+        the engine's envelope.
+    envelope : float, optional
+        Of engines that no honest answers are of, in logits. Default: 0.5.
+    sibling : Model, what `specviz.load` takes, or ``template:FILE``, optional
+        Another quantisation of the weights, or another chat template: which of the two the set is nearer to.
+    dtype, device : str, optional
+    threads : int, optional
+        Threads of the backend during the audit.
+    progress : callable, optional
+        Called with (answers done, answers to do).
+
+    Returns
+    -------
+    AnswersResult
+
+    Raises
+    ------
+    ParameterError, ModelError, PromptError
+        Before any work.
+    """
+    lines, sure = read(answers), [] if honest is None else read(honest)
+    if envelope is not None and not 0 < envelope < 100:
+        raise ParameterError(f"envelope is a margin in logits, above 0 and below 100, got {envelope:g}")
+    with setup.on_backend(threads):
+        target = _loaded(model, device, dtype)
+        other = None if sibling is None else _sibling(target, sibling, device, dtype)
+        steps = len(lines) * (1 if other is None else 2) + len(sure)
+        tick = setup.counter(progress, steps)
+        judge = _Judge(target)
+        envelopes = judge.measured(sure, tick)
+        envelopes.append(Envelope("", DEFAULT if envelope is None else envelope))
+        by_engine = {each.engine: each.value for each in envelopes}
+        texts, readings = [], []
+        for line in lines:
+            verdict, reading = judge.verdict(line, by_engine.get(line.engine, envelopes[-1].value))
+            texts.append(verdict)
+            readings.append(reading)
+            tick()
+        drawn = _likelihoods(lines, readings)
+        compared = None
+        if other is not None:
+            compared = _compared(target, other, lines, texts, readings, tick)
+    return AnswersResult(_against(target), envelopes, texts, drawn, compared)
+
+
+@dataclass
+class Reading:
+    """An answer's tokens after a prompt, and what was read of them.
+
+    Parameters
+    ----------
+    prompt, ids : list of int
+    mean_margin : float
+    moments : tuple of float, optional
+        Of a sampled answer: tokens, and sums of the log probabilities, their expectations and variances.
+    """
+
+    prompt: list[int]
+    ids: list[int]
+    mean_margin: float = 0.0
+    moments: tuple[float, float, float, float] | None = None
+
+
+@dataclass
+class Places:
+    """The margins of an answer's tokens, and of its end.
+
+    Parameters
+    ----------
+    margin : array [tokens]
+        The first choice's logit minus the token's.
+    first : array [tokens + 1]
+        The first choice after each token, and at the answer's end.
+    end : float
+        The first choice's logit at the end minus the largest of an end token.
+    near : array [tokens + 1, NEAR]
+        The likeliest tokens at each place, best first, and `gap`, how far they are below the first.
+    """
+
+    margin: np.ndarray
+    first: np.ndarray
+    end: float
+    near: np.ndarray
+    gap: np.ndarray
+
+
+class _Judge:
+    """Reads answers with one model."""
+
+    def __init__(self, target: Model, text: Text | None = None, name: str = "") -> None:
+        self.target, self.name = target, name or target.name
+        self.text = target.text if text is None else text  # another template may be its own
+        self.reference: Reference | Stepwise = reference_of(target)
+        self.ends = sorted(set(target.eos))
+
+    # -- passes ------------------------------------------------------------------------------------
+
+    def blocks(
+        self, read: Callable[[list[int], list[int]], Tensor], prompt: list[int], ids: list[int]
+    ) -> Iterator[Tensor]:
+        """Logits after the prompt and each token, some at a time: tensors [n, vocabulary]."""
+        fed = [*ids, self.ends[0] if self.ends else 0]  # the last one is not read, only predicted
+        # An encoder-decoder's prompt is its source, which no token of the answer prolongs.
+        block = len(fed) if self.target.kind == "encoder-decoder" else BLOCK
+        for start in range(0, len(fed), block):
+            yield read([*prompt, *fed[:start]], fed[start : start + block])
+
+    def places(self, prompt: list[int], ids: list[int], double: bool = False) -> Places:
+        """One pass over an answer."""
+        read = self.reference.double if double else self.reference.rows
+        margin, first, near, gap, end = [], [], [], [], float("inf")
+        start = 0
+        for rows in self.blocks(read, prompt, ids):
+            own = torch.tensor(ids[start : start + len(rows)], device=rows.device)
+            top = rows.topk(min(NEAR, rows.shape[-1]), dim=-1)
+            best = top.values[:, 0]
+            margin.append(best[: len(own)] - rows[: len(own)].gather(1, own[:, None])[:, 0])
+            near.append(top.indices)
+            gap.append(best[:, None] - top.values)
+            first.append(top.indices[:, 0])
+            if self.ends:
+                end = float(best[-1] - rows[-1, self.ends].max())  # of the last block it is the end's
+            start += len(rows)
+        joined = [torch.cat(each).cpu().numpy() for each in (margin, first, near, gap)]
+        return Places(joined[0].astype(np.float64), joined[1], end, joined[2], joined[3])
+
+    def moments(
+        self, prompt: list[int], ids: list[int], sampling: Sampling, ended: bool, envelope: float
+    ) -> tuple[tuple[float, float, float, float], int | None]:
+        """Sums of tokens, log probabilities, their expectations and variances; the first impossible token."""
+        count = total = expected = variance = 0.0
+        start, impossible = 0, None
+        for rows in self.blocks(self.reference.rows, prompt, ids):
+            logits = rows.double()
+            p = sampling.probabilities(logits)
+            log = p.clamp_min(1e-300).log()
+            mean = (p * log).sum(-1)
+            spread = (p * log**2).sum(-1) - mean**2
+            own = ids[start : start + len(rows)]
+            if start + len(rows) > len(ids) and ended and self.ends:  # the end is a token that was drawn
+                own = [*own, max(self.ends, key=lambda token: float(logits[-1, token]))]
+            at = torch.tensor(own, device=rows.device)[:, None]
+            n = len(own)
+            least = (
+                logits[:n].masked_fill(p[:n] == 0, torch.inf).amin(-1)
+            )  # the least likely one that is kept
+            below = least - logits[:n].gather(1, at)[:, 0]
+            outside = torch.nonzero(below > envelope)[:, 0]
+            if impossible is None and len(outside):
+                impossible = start + int(outside[0])
+            floor = log[:n].masked_fill(p[:n] == 0, 0.0).amin(-1)
+            total += float(torch.maximum(log[:n].gather(1, at)[:, 0], floor).sum())
+            expected += float(mean[:n].sum())
+            variance += float(spread[:n].clamp_min(0).sum())
+            count += n
+            start += len(rows)
+        return (count, total, expected, variance), impossible
+
+    # -- spellings ---------------------------------------------------------------------------------
+
+    @cached_property
+    def spelled(self) -> dict[bytes, int]:
+        """The tokens of one byte, by it."""
+        pieces = ((self.target.piece(i), i) for i in range(self.target.vocabulary))
+        return {piece: i for piece, i in pieces if len(piece) == 1 and i not in self.target.text.special}
+
+    def tokens(self, rest: bytes) -> list[int] | None:
+        """Tokens of some bytes as the tokenizer cuts them; those of half a character in front one by one."""
+        ids = []
+        while rest:
+            try:
+                return [*ids, *self.target.text.plain(rest.decode())]
+            except UnicodeDecodeError as error:
+                if error.start > 0:
+                    head = self.target.text.plain(rest[: error.start].decode())
+                    ids, rest = [*ids, *head], rest[error.start :]
+                    continue
+                if rest[:1] not in self.spelled:
+                    return None
+                ids, rest = [*ids, self.spelled[rest[:1]]], rest[1:]
+            except PromptError:
+                return None
+        return ids
+
+    def respelled(
+        self, ids: list[int], places: Places, last: int, envelope: float, ended: bool
+    ) -> list[list[int]]:
+        """The same text in other tokens, each beginning with a near choice at one of the first places.
+
+        A blank in front or at the end, which engines strip, may come back.
+        """
+        result = []
+        for place in range(min(last, len(ids)), -1, -1):
+            rest = b"".join(self.target.piece(token) for token in ids[place:])
+            for token, gap in zip(places.near[place].tolist(), places.gap[place].tolist()):
+                if gap > envelope or (place < len(ids) and token == ids[place]):
+                    continue
+                if token in self.target.text.special:
+                    continue
+                piece = self.target.piece(token)
+                after = self._after(piece, rest, place == 0, ended)
+                if after is not None and (more := self.tokens(after)) is not None:
+                    result.append([*ids[:place], token, *more])
+        return result
+
+    def _after(self, piece: bytes, rest: bytes, first: bool, ended: bool) -> bytes | None:
+        """What of `rest` follows a piece that begins it; None where it does not."""
+        if piece and rest.startswith(piece):
+            return rest[len(piece) :]
+        if first and piece[:1].isspace() and not rest[:1].isspace() and rest.startswith(piece.lstrip()):
+            return rest[len(piece.lstrip()) :]
+        if ended and len(piece) > len(rest) and piece.startswith(rest) and piece[len(rest) :].isspace():
+            return b""
+        return None
+
+    def best(
+        self, prompt: list[int], ids: list[int], envelope: float, end: str
+    ) -> tuple[list[int], Places, bool]:
+        """The spelling of an answer that is nearest to the target's own; whether others were left untried."""
+        open_ones, tried = [ids], set()
+        nearest: tuple[int, list[int], Places] | None = None
+        while open_ones and len(tried) < SPELLINGS:
+            ids = open_ones.pop(0)
+            if tuple(ids) in tried:
+                continue
+            tried.add(tuple(ids))
+            places = self.places(prompt, ids)
+            wrong = np.flatnonzero(places.margin > envelope)
+            last = int(wrong[0]) if len(wrong) else len(ids)
+            ended = end != "stop" or places.end <= envelope
+            reach = len(b"".join(map(self.target.piece, ids[:last]))) + (not len(wrong)) + ended
+            if nearest is None or reach > nearest[0]:
+                nearest = reach, ids, places
+            if not len(wrong) and ended:
+                return ids, places, False
+            open_ones = self.respelled(ids, places, last, envelope, end == "stop") + open_ones
+        assert nearest is not None
+        return nearest[1], nearest[2], any(tuple(ids) not in tried for ids in open_ones)
+
+    # -- verdicts ----------------------------------------------------------------------------------
+
+    def measured(self, answers: Sequence[Answer], tick: Callable[[], None]) -> list[Envelope]:
+        """The envelope of each engine that honest answers are of."""
+        groups: dict[str, list[tuple[Answer, Places, int]]] = defaultdict(list)
+        for answer in answers:
+            if answer.temperature:
+                raise PromptError(f"{answer.where} was sampled: honest answers are greedy ones")
+            prompt, ids, why = self.prepared(answer)
+            if why:
+                raise PromptError(f"{answer.where} is no honest answer: {why}")
+            if answer.ids is None:
+                ids, places, _ = self.best(prompt, ids, FOREIGN, answer.end)
+            places = self.places(prompt, ids, double=True)
+            if len(places.margin) and (worst := float(places.margin.max())) > FOREIGN:
+                raise PromptError(
+                    f"{answer.where} is no honest answer of {self.target.name}: a token of it lies "
+                    f"{worst:.1f} logits below the first choice"
+                )
+            groups[answer.engine].append((answer, places, len(ids)))
+            tick()
+        result = []
+        for engine, some in groups.items():
+            if len(some) < HONEST:
+                of = f" of {engine}" if engine else ""
+                raise PromptError(f"{len(some)} honest answers{of} measure nothing: give at least {HONEST}")
+            largest = max(float(places.margin.max(initial=0.0)) for _, places, _ in some)
+            value = max(FACTOR * largest, FLOOR)
+            result.append(Envelope(engine, value, largest, len(some), sum(n for *_, n in some)))
+        return sorted(result, key=lambda each: not each.engine)
+
+    def prepared(self, answer: Answer) -> tuple[list[int], list[int], str]:
+        """Token ids of the prompt and the answer; or why there are none."""
+        text = self.target.text
+        if answer.chat and not getattr(text.tokenizer, "chat_template", None) and not text.source:
+            return [], [], f"its template is not known: {self.target.name} has none"
+        try:
+            prompt = self.target.encode(answer.prompt, raw=True)
+            if answer.ids is not None:
+                ids = self._given(answer)
+            else:
+                words = answer.answer.rstrip(REPLACED) if answer.end == "length" else answer.answer
+                if REPLACED in words:
+                    return prompt, [], "bytes of it are lost (U+FFFD), so its tokens are not known"
+                ids = text.plain(words)
+        except PromptError as error:
+            return [], [], str(error)
+        if len(prompt) + len(ids) >= self.target.max_length:
+            return prompt, ids, f"it reaches beyond the {self.target.max_length} tokens of the context"
+        return prompt, ids, ""
+
+    def _given(self, answer: Answer) -> list[int]:
+        """The answer's own ids, without the end token.
+
+        Raises
+        ------
+        PromptError
+            If they are not ids of this vocabulary, or spell another text.
+        """
+        ids = list(answer.ids or ())
+        if (beyond := max(ids, default=0)) >= self.target.vocabulary:
+            raise PromptError(f"token id {beyond} is outside the vocabulary of {self.target.vocabulary}")
+        if ids and ids[-1] in self.target.eos and answer.end != "length":
+            ids = ids[:-1]
+        written, given = self.target.decode(ids).strip(), answer.answer.strip()
+        if given and REPLACED not in written + given and written != given:
+            raise PromptError("its token_ids spell another text than its answer: retokenised differently")
+        return ids
+
+    def verdict(self, answer: Answer, envelope: float) -> tuple[TextVerdict, Reading | None]:
+        """The verdict on one answer, and what was read."""
+        prompt, ids, why = self.prepared(answer)
+        blank = TextVerdict(answer.where, UNSURE, why, answer.engine, len(ids))
+        if why:
+            return blank, None
+        if answer.temperature:
+            return self._sampled(answer, envelope, prompt, ids, blank)
+        untried = False
+        if answer.ids is None:
+            ids, places, untried = self.best(prompt, ids, envelope, answer.end)
+        else:
+            places = self.places(prompt, ids)
+        reading = Reading(prompt, ids, float(places.margin.mean()) if len(ids) else 0.0)
+        if places.margin.any() or places.end > 0:
+            places = self.places(prompt, ids, double=True)
+        result = replace(
+            blank,
+            tokens=len(ids),
+            largest=float(places.margin.max(initial=0.0)),
+            mean_margin=reading.mean_margin,
+        )
+        off = np.flatnonzero(places.margin > TIE)
+        if len(off):
+            result = self._at(result, ids, places, int(off[0]))
+        wrong = np.flatnonzero(places.margin > envelope)
+        if len(wrong):
+            result = self._at(result, ids, places, int(wrong[0]))
+            why = f"{_differs(result)}; the envelope is {envelope:.3g}"
+            if untried:
+                return replace(
+                    result, verdict=UNSURE, reason=f"it may be spelled in other tokens: {why}"
+                ), reading
+            return replace(result, verdict=OTHER, reason=why), reading
+        if answer.end == "stop" and places.end > envelope:
+            result = self._at(result, ids, places, len(ids))
+            why = f"it is said to have ended, where the target goes on with {result.expected!r}"
+            why += f" ({places.end:.3g} logits above an end token; the envelope is {envelope:.3g})"
+            return replace(result, verdict=UNSURE if untried else OTHER, reason=why), reading
+        if doubt := self._doubt(answer, ids, places):
+            return replace(result, verdict=UNSURE, reason=doubt), reading
+        ended = places.end if answer.end == "stop" else 0.0
+        if len(off) or ended > TIE:
+            if not len(off):
+                result = self._at(result, ids, places, len(ids))
+            return replace(result, verdict=NOISE, reason=_differs(result)), reading
+        return replace(result, verdict=OWN), reading
+
+    def _doubt(self, answer: Answer, ids: list[int], places: Places) -> str:
+        """Why the end of an answer whose tokens are all the target's is in doubt; empty if it is not."""
+        if answer.end == "" and places.end > TIE:
+            return "no finish_reason says whether it ended or was cut, and the target goes on"
+        if answer.end == "other":
+            return "its finish_reason is none that the target decides: every token is its own"
+        if answer.end == "length" and answer.limit is not None:
+            slack = 0 if answer.ids is not None else MISSING
+            if not answer.limit - slack <= len(ids) <= answer.limit:
+                return f"it is said to have been cut at {answer.limit} tokens, and it has {len(ids)}"
+        return ""
+
+    def _at(self, result: TextVerdict, ids: list[int], places: Places, place: int) -> TextVerdict:
+        """The verdict with what stands at a place."""
+        end = place == len(ids)
+        words = "the end" if end else self._words(ids[place])
+        margin = places.end if end else float(places.margin[place])
+        expected = self._words(int(places.first[place]))
+        return replace(result, place=place, margin=margin, actual=words, expected=expected)
+
+    def _words(self, token: int) -> str:
+        if token in self.target.eos:
+            return self.target.text.name(token) or "the end token"
+        return self.target.piece(token).decode("utf8", "backslashreplace")
+
+    def _sampled(
+        self, answer: Answer, envelope: float, prompt: list[int], ids: list[int], blank: TextVerdict
+    ) -> tuple[TextVerdict, Reading]:
+        sampling = Sampling(answer.temperature, answer.top_k, answer.top_p)
+        moments, place = self.moments(prompt, ids, sampling, answer.end == "stop", envelope)
+        reading = Reading(prompt, ids, moments=moments)
+        if place is None:
+            return replace(
+                blank, reason="sampled: one text alone says little, the set is tested below"
+            ), reading
+        words = "the end" if place == len(ids) else repr(self._words(ids[place]))
+        why = f"token {place}, {words}, is none that can be drawn there (top-p {answer.top_p:g})"
+        sure = answer.ids is not None
+        why = why if sure else f"{why}, if these are its tokens: token_ids would say"
+        return replace(blank, verdict=OTHER if sure else UNSURE, reason=why, place=place), reading
+
+
+def _differs(result: TextVerdict) -> str:
+    return (
+        f"token {result.place} is {result.actual!r}, where the target has {result.expected!r}, "
+        f"{result.margin:.3g} logits above it in float64"
+    )
+
+
+def _likelihoods(lines: Sequence[Answer], readings: Sequence[Reading | None]) -> list[Likelihood]:
+    """The test of each setting of sampled answers."""
+    groups: dict[tuple[float, float, int], list[tuple[float, float, float, float]]] = defaultdict(list)
+    for line, reading in zip(lines, readings):
+        if reading is not None and reading.moments is not None:
+            groups[line.temperature, line.top_p, line.top_k].append(reading.moments)
+    result = []
+    for (temperature, top_p, top_k), moments in groups.items():
+        count, total, expected, variance = np.sum(moments, axis=0).tolist()
+        n = max(count, 1.0)
+        z = (total - expected) / np.sqrt(variance) if variance > 0 else 0.0
+        p = float(2 * norm.sf(abs(z)))
+        row = (len(moments), int(count), total / n, expected / n, float(z), p)
+        result.append(Likelihood(temperature, top_p, top_k, *row))
+    return result
+
+
+# ---------------------------------------------------------------- models
+
+
+def _loaded(model: Loadable, device: str | None, dtype: str | None) -> Model:
+    """A model that answers can be compared with: of a name in float32, unless another format is asked for."""
+    named = isinstance(model, str | Path) and not str(model).startswith("gguf:")
+    target = load_if_needed(model, device, dtype or ("float32" if named else None))
+    target = setup.audited_model(target, None, None)
+    setup.check_causal(target)
+    return target
+
+
+def _sibling(target: Model, sibling: Loadable, device: str | None, dtype: str | None) -> _Judge:
+    """What reads with the sibling's weights, or through its template."""
+    if not (isinstance(sibling, str) and sibling.startswith("template:")):
+        other = _loaded(sibling, device, dtype)
+        target.check_vocabulary(other)
+        return _Judge(other)
+    path = Path(sibling.removeprefix("template:"))
+    try:
+        template = path.read_text("utf8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ParameterError(f"cannot read the template {path}: {error}") from None
+    tokenizer = getattr(target, "tokenizer", None)
+    if getattr(target, "net", None) is None or tokenizer is None:
+        raise ParameterError("a sibling of another template wants weights that run on torch and a tokenizer")
+    tokenizer = copy.copy(tokenizer)
+    tokenizer.chat_template = template
+    text = Text(tokenizer, target.vocabulary, target.eos, target.text.source)
+    return _Judge(target, text, f"the template {path.name}")
+
+
+def _compared(
+    target: Model, other: _Judge, lines: Sequence[Answer], texts: Sequence[TextVerdict],
+    readings: Sequence[Reading | None], tick: Callable[[], None],
+) -> Sibling:  # fmt: skip
+    """Which of the two the greedy answers are nearer to."""
+    margins, others = [], []
+    for line, text, reading in zip(lines, texts, readings):
+        if reading is not None and reading.moments is None and reading.ids and text.mean_margin is not None:
+            try:
+                prompt = other.text.encode(line.prompt, other.name, raw=True)
+            except SpecvizError as error:
+                raise PromptError(f"{line.where}: {other.name} cannot read its prompt: {error}") from None
+            margins.append(text.mean_margin)
+            others.append(float(other.places(prompt, reading.ids).margin.mean()))
+        tick()
+    if not margins:
+        raise PromptError("no greedy answer could be read, so none can be compared with the sibling")
+    name = other.name
+    name = f"{name} (the sibling)" if name == target.name else name
+    return Sibling.of(name, target.name, margins, others)
+
+
+def _against(target: Model) -> dict[str, str]:
+    """What the answers are compared with, in words."""
+    tokenizer = target.text.tokenizer
+    template = getattr(tokenizer, "chat_template", None)
+    backend = getattr(target, "backend", {})
+    computed = f"{number_format(target)}, {backend.get('name', 'torch')}"
+    computed += f", {target.kernels} kernels" if hasattr(target, "kernels") else ""
+    ends = ", ".join(f"{token} {target.text.name(token)}".strip() for token in target.eos) or "none"
+    described = {
+        "model": target.name,
+        "weights": f"SHA-256 {getattr(target, 'content', 'not known')}",
+        "format": getattr(target, "source", None) or f"{number_format(target)}, as stored",
+        "computed": f"{computed}; margins in {'float64' if hasattr(target, 'net') else 'the same passes'}",
+        "template": _digest(str(template)) if template else "none: messages cannot be read",
+        "tokenizer": f"{type(tokenizer).__name__}, {target.vocabulary:,} ids",
+        "end tokens": ends,
+    }
+    opening = _opening(target) if template else ""
+    defaults = (
+        "greedy where a line says no temperature; 'messages' go through the template, a 'prompt' as it is"
+    )
+    return described | {"defaults": defaults + (f"; the template opens with {opening!r}" if opening else "")}
+
+
+def _digest(text: str) -> str:
+    return f"SHA-256 {hashlib.sha256(text.encode('utf8', 'replace')).hexdigest()}"
+
+
+def _opening(target: Model) -> str:
+    """What the template puts in front of a user's first words: a system message, often."""
+    mark = "QUESTION"
+    try:
+        ids = target.encode([{"role": "user", "content": mark}])
+    except PromptError:
+        return ""
+    whole = b"".join(map(target.piece, ids)).decode("utf8", "replace")
+    return whole.partition(mark)[0][:300]

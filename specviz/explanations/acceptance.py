@@ -1,0 +1,173 @@
+"""Acceptance by position and by context, and what selects the places where drafts begin.
+
+The first position's rate is over places where a cycle begins, and a cycle begins where the last one ended:
+after a rejection, more often than not. So it is a rate over hard places, and the longer drafts are, the
+harder: a long draft takes the easy places along, and what is left to begin at is what stopped it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from specviz.errors import TraceError
+from specviz.metrics import by_position
+from specviz.trace import Counts, Trace
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+BINS = 4  # of the context's length
+LEAST = 8  # cycles of a bin
+AFTER = ("a rejection", "a whole draft", "no draft", "the prompt")
+
+
+def positions(source: Trace | Counts) -> pd.DataFrame | None:
+    """`specviz.metrics.by_position`; None where the source does not tell which steps had a draft."""
+    try:
+        return by_position(source)
+    except TraceError:
+        return None
+
+
+def _drafted(trace: Trace) -> pd.DataFrame:
+    """One row a cycle after the prefill, in order: its draft's ``depth``, ``accepted``, ``context``."""
+    keys = ["run", "prompt", "cycle"]
+    cycles = trace.cycles
+    steps = cycles[cycles["cycle"] > 0][[*keys, "context", "depth", "sent", "cut"]].reset_index(drop=True)
+    outputs = trace.outputs
+    accepted = outputs[outputs["origin"] == "draft"].groupby(keys, observed=True).size().rename("accepted")
+    steps = steps.merge(accepted.reset_index(), how="left", on=keys)
+    return steps.fillna({"accepted": 0, "depth": 0, "sent": 0}).sort_values(keys, ignore_index=True)
+
+
+def contexts(trace: Trace) -> pd.DataFrame:
+    """Acceptance by how many tokens stood before the cycle, in quarters of the cycles.
+
+    Returns
+    -------
+    DataFrame
+        One row a bin: ``low`` and ``high`` (tokens), ``cycles``; ``first``, the share of cycles with a draft
+        whose first drafted token was accepted; ``accepted`` tokens a cycle; ``forward``, seconds of the
+        target's pass. Empty where cycles are too few.
+    """
+    import pandas as pd
+
+    from specviz.explanations.costs import steps_of
+
+    steps = _drafted(trace)
+    columns = ["low", "high", "cycles", "first", "accepted", "forward"]
+    if len(steps) < BINS * LEAST:
+        return pd.DataFrame(columns=columns)
+    times = steps_of(trace)[["run", "prompt", "cycle", "forward_time"]]
+    steps = steps.merge(times, how="left", on=["run", "prompt", "cycle"])
+    edges = np.quantile(steps["context"], np.linspace(0, 1, BINS + 1)[1:-1])
+    steps["bin"] = np.searchsorted(edges, steps["context"].to_numpy(), side="left")
+    rows = []
+    for _, some in steps.groupby("bin"):
+        had = some[some["sent"] > 0]
+        first = float((had["accepted"] > 0).mean()) if len(had) else float("nan")
+        rows.append(
+            (int(some["context"].min()), int(some["context"].max()), len(some), first,
+             float(some["accepted"].mean()), float(some["forward_time"].mean()))
+        )  # fmt: skip
+    return pd.DataFrame(rows, columns=columns)
+
+
+def starts(trace: Trace) -> pd.DataFrame:
+    """The first position's acceptance, by how the cycle before ended: why it is no rate over all places.
+
+    Returns
+    -------
+    DataFrame
+        One row for each of `AFTER` that occurs: ``after``, ``cycles`` with a draft that began there,
+        ``share`` of them, ``rate`` of those whose first drafted token was accepted.
+    """
+    import pandas as pd
+
+    steps = _drafted(trace)
+    before = steps.groupby(["run", "prompt"], observed=True)[["sent", "accepted", "depth"]].shift()
+    after = np.select(
+        [before["sent"].isna(), before["sent"] == 0, before["accepted"] < before["depth"]],
+        [AFTER[3], AFTER[2], AFTER[0]],
+        AFTER[1],
+    )
+    had = (steps["sent"] > 0).to_numpy()
+    groups = pd.DataFrame({"after": after, "hit": steps["accepted"] > 0})[had].groupby("after")["hit"]
+    table = groups.agg(cycles="size", rate="mean").reindex([name for name in AFTER if name in groups.groups])
+    table["share"] = table["cycles"] / max(had.sum(), 1)
+    return table.reset_index()[["after", "cycles", "share", "rate"]]
+
+
+def places(trace: Trace) -> float:
+    """Share of all judged places of the texts at which the draft was right: each place counts once.
+
+    A chain's accepted tokens and the target's correction after them are the places that were judged.
+    """
+    origin = trace.outputs["origin"]
+    right, wrong = (origin == "draft").sum(), origin.isin(["correction", "resampled"]).sum()
+    return float(right) / float(right + wrong) if right + wrong else float("nan")
+
+
+def by_length(trace: Trace) -> pd.DataFrame:
+    """The first position's rate had drafts been shorter, the same tokens at the same places being right.
+
+    Modelled: each judged place keeps what it was, and a cycle of at most k drafted tokens begins after each
+    end of one. Places that nobody drafted for (the target's bonus tokens) end a draft.
+
+    Returns
+    -------
+    DataFrame
+        One row a draft length ``k``, from 1 to the longest: ``first``, the rate of the first position;
+        ``tau``, tokens a cycle. Empty where drafts are no chains.
+    """
+    import pandas as pd
+
+    cycles = trace.cycles
+    steps = cycles[cycles["cycle"] > 0]
+    longest = int(steps["depth"].max()) if len(steps) else 0
+    if longest < 2 or (steps["depth"] != steps["sent"]).any():
+        return pd.DataFrame(columns=["k", "first", "tau"])
+    outputs = trace.outputs
+    outputs = outputs[outputs["kept"].to_numpy()].sort_values(["run", "prompt", "position"])
+    origin = outputs["origin"]
+    codes = np.select([origin == "draft", origin.isin(["correction", "resampled"])], [1, 0], -1)
+    texts = [codes[rows] for rows in outputs.groupby(["run", "prompt"], observed=True).indices.values()]
+    rows = []
+    for k in range(1, longest + 1):
+        drafts = hits = cycles_of_k = tokens = 0
+        for text in texts:
+            at, tokens = 0, tokens + len(text)
+            while at < len(text):  # one round a cycle
+                wrong = np.flatnonzero(text[at : at + k] != 1)
+                run = int(wrong[0]) if len(wrong) else min(k, len(text) - at)
+                drafts += text[at] >= 0
+                hits += run > 0
+                cycles_of_k += 1
+                at += run + 1
+        rows.append((k, hits / drafts if drafts else float("nan"), tokens / cycles_of_k))
+    return pd.DataFrame(rows, columns=["k", "first", "tau"])
+
+
+def even_rate(depths: np.ndarray, cost: float) -> float:
+    """The acceptance of each token with which drafts of these lengths would write `cost` tokens a step.
+
+    As if each token were accepted with one chance, whatever came before (Leviathan et al. 2023, section 3.1):
+    a draft of d tokens gives 1 + α + ... + α^d. NaN where even α = 1 does not reach it.
+    """
+    lengths, times = np.unique(np.asarray(depths, np.int64), return_counts=True)
+    if not len(lengths) or cost <= 1:
+        return 0.0 if len(lengths) else float("nan")
+    powers = np.arange(int(lengths.max()) + 1)
+
+    def tau(rate: float) -> float:
+        return float((np.cumsum(rate**powers)[lengths] * times).sum() / times.sum())
+
+    if tau(1.0) < cost:
+        return float("nan")
+    low, high = 0.0, 1.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if tau(middle) < cost else (low, middle)
+    return high

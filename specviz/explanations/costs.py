@@ -1,0 +1,262 @@
+"""Seconds of a draft-verify step and of a plain step, from a trace or from what another tool counted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from specviz.errors import TraceError
+from specviz.metrics import Estimate, interval, output
+from specviz.metrics import seconds as seconds_of
+from specviz.trace import Counts, Trace
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+PLAIN = "autoregressive"
+LEAST_STEPS = 5  # steps without a draft that stand for plain ones
+PARTS = ("forward", "draft", "rest")
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Means over the steps of a run, in seconds; NaN where the source does not tell.
+
+    Parameters
+    ----------
+    steps, tokens : float
+        Draft-verify steps, and the texts' tokens that they wrote.
+    cycle : float
+        A step, everything in it.
+    forward, draft, rest : float
+        The target's pass, drafting, and what is left: verifying, committing, and between.
+    by_text : DataFrame
+        ``steps``, ``tokens`` and ``seconds`` of each text, by name.
+    """
+
+    steps: float
+    tokens: float
+    cycle: float
+    forward: float
+    draft: float
+    rest: float
+    by_text: pd.DataFrame
+
+    @property
+    def tau(self) -> float:
+        """Tokens of the texts a step."""
+        return self.tokens / self.steps if self.steps else float("nan")
+
+
+@dataclass(frozen=True)
+class Plain:
+    """What a plain step costs, in seconds, and how that is known.
+
+    Parameters
+    ----------
+    cycle, forward, rest : float
+        The whole, the target's pass and what is left of it; NaN where the split is not known.
+    badge : {"exact", "modelled"}
+        ``exact``: measured over the same prompts by the same model and setting; ``modelled``: measured in
+        other cycles or another setting, which is taken for this one's.
+    source : str
+    low, high : float
+        95 % interval of `cycle` over the cycles that stand for plain ones; it does not cover that they are
+        other ones.
+    by_text : DataFrame, optional
+        As of `Costs`, where the same texts were decoded.
+    """
+
+    cycle: float
+    forward: float
+    rest: float
+    badge: str
+    source: str
+    low: float = float("nan")
+    high: float = float("nan")
+    by_text: pd.DataFrame | None = None
+
+
+def steps_of(trace: Trace) -> pd.DataFrame:
+    """The cycles after the prefill, with ``share``: the part of a shared cycle's time that is each row's."""
+    cycles = trace.cycles
+    steps = cycles[cycles["cycle"] > 0].copy()
+    sharing = steps.groupby(["run", "start"], observed=True)["cycle"].transform("size")
+    steps["share"] = 1.0 / sharing.where(steps["start"].notna(), 1).fillna(1)
+    for name in ("duration", "forward_time", "draft_time"):
+        steps[name] *= steps["share"]
+    return steps
+
+
+def of_trace(trace: Trace) -> Costs:
+    """The means of a trace's steps.
+
+    Raises
+    ------
+    TraceError
+        If it holds streams or canvases, or no step, or what was replayed.
+    """
+    for part in trace.split():
+        if part.run["canvas"] is not None or len(part.updates):
+            raise TraceError(
+                f"run {part.run['run']} is a stream or a canvas: what is explained are drafts of prompts"
+            )
+        if part.run["replayed"]:
+            raise TraceError(
+                f"run {part.run['run']} was replayed by a what-if, so it has no times of its own"
+            )
+    steps = steps_of(trace)
+    if not len(steps):
+        raise TraceError("the trace holds no draft-verify cycle, so there is nothing to explain")
+    n = len(steps)
+    whole = seconds_of(trace, prefill=False) / n if steps["duration"].notna().all() else float("nan")
+    forward, draft = (float(steps[name].sum(min_count=1)) / n for name in ("forward_time", "draft_time"))
+    draft = 0.0 if np.isnan(draft) and whole == whole else draft
+    outputs = trace.outputs
+    kept = outputs[outputs["kept"].to_numpy()].groupby(["run", "prompt"], observed=True).size()
+    texts = steps.groupby(["run", "prompt"], observed=True, sort=False).agg(
+        steps=("cycle", "size"), seconds=("duration", "sum")
+    )
+    texts["tokens"] = kept.reindex(texts.index, fill_value=0)
+    texts.index = texts.index.get_level_values("prompt")
+    return Costs(n, float(output(trace)), whole, forward, draft, whole - forward - draft, texts)
+
+
+def of_counts(counts: Counts) -> Costs:
+    """The means of steps that another tool counted.
+
+    Raises
+    ------
+    TraceError
+        If it does not tell how many steps there were.
+    """
+    steps, tokens = counts.total("steps"), counts.total("emitted")
+    if not steps > 0:
+        raise TraceError(f"{counts.where}: {counts.origin} does not tell how many verify steps there were")
+    table = counts.requests
+    texts = table[["steps", "emitted"]].astype("float64").rename(columns={"emitted": "tokens"})
+    first = table["first"].where(table["first"].notna(), table["prefill"])
+    texts["seconds"] = table["seconds"] - first
+    texts.index = table["id"]
+    cycle = (
+        float(texts["seconds"].sum(min_count=1)) / steps if texts["seconds"].notna().all() else float("nan")
+    )
+    draft = counts.drafting / steps
+    return Costs(steps, tokens, cycle, float("nan"), draft, cycle - draft, texts)
+
+
+def within(trace: Trace) -> Plain | None:
+    """What a plain step costs, from the run's own steps without a draft; None if they are too few.
+
+    Drafting that came to nothing is left out of them, for plain decoding does not draft.
+    """
+    steps = steps_of(trace)
+    empty = steps[(steps["sent"] == 0) & (steps["unreviewed"] == 0) & (steps["share"] == 1.0)]
+    empty = empty[empty["duration"].notna() & empty["forward_time"].notna()]
+    if len(empty) < LEAST_STEPS:
+        return None
+    cost = (empty["duration"] - empty["draft_time"].fillna(0)).to_numpy()
+    forward = float(empty["forward_time"].mean())
+    draws = np.random.default_rng(0).choice(cost, (interval.RESAMPLES, len(cost))).mean(axis=1)
+    low, high = np.quantile(draws, (0.025, 0.975)).tolist()
+    mean = float(cost.mean())
+    source = f"the {len(empty)} cycles of this run that drafted nothing"
+    return Plain(mean, forward, mean - forward, "modelled", source, low, high)
+
+
+def of_plain_run(trace: Trace, plain: Trace) -> Plain:
+    """What a plain step costs, from an autoregressive run.
+
+    Raises
+    ------
+    TraceError
+        If that run is none, or of another model.
+    """
+    methods = {part.run["method"] for part in plain.split()}
+    if methods != {PLAIN}:
+        raise TraceError(f"a plain run is {PLAIN} decoding, and this one is {', '.join(sorted(methods))}")
+    own, other = (_model(each) for each in (trace, plain))
+    if own != other:
+        raise TraceError(f"the plain run is of {other}, this one of {own}: compare one model with itself")
+    costs = of_trace(plain)
+    if np.isnan(costs.cycle):
+        raise TraceError("the plain run has no times of its cycles")
+    differing = [name for name in ("threads", "machine", "backend") if _ran(trace, name) != _ran(plain, name)]
+    same = _prompts(trace) == _prompts(plain)
+    source = "an autoregressive run of the same prompts"
+    if not same:
+        source = "an autoregressive run of other prompts"
+    if differing:
+        source += f" (other {' and '.join(differing)})"
+    badge = "exact" if same and not differing else "modelled"
+    cycle, rest = costs.cycle + 0.0, costs.cycle - costs.forward
+    # A plain step of a method that drafts nothing still has a time of drafting: some microseconds.
+    return Plain(cycle, costs.forward, rest, badge, source, by_text=costs.by_text if same else None)
+
+
+def of_plain_counts(counts: Counts, plain: Counts) -> Plain:
+    """What a plain step costs, from the same tool's run without speculation.
+
+    Raises
+    ------
+    TraceError
+        If that run was speculated, is another tool's, or has no times.
+    """
+    if not plain.plain:
+        raise TraceError(f"{plain.where} was speculated: a plain run has no drafts")
+    if plain.origin != counts.origin:
+        raise TraceError(f"{counts.where} is from {counts.origin}, {plain.where} from {plain.origin}")
+    costs = of_counts(plain)
+    if np.isnan(costs.cycle):
+        raise TraceError(f"{plain.where} does not tell how long decoding took")
+    same = sorted(map(str, counts.requests["id"])) == sorted(map(str, plain.requests["id"]))
+    same &= sorted(counts.column("prompt_tokens").tolist()) == sorted(plain.column("prompt_tokens").tolist())
+    source = f"{plain.where}, {'the same requests' if same else 'other requests'} without speculation"
+    nan = float("nan")
+    return Plain(costs.cycle, nan, nan, "exact" if same else "modelled", source)
+
+
+def ratio(costs: Costs, plain: Plain) -> Estimate:
+    """Tokens a second over plain decoding's, with an interval.
+
+    Over texts where both decoded the same ones; else that of the plain step's cost.
+    """
+    value = costs.tau * plain.cycle / costs.cycle
+    both = plain.by_text
+    if both is not None and len(both) == len(costs.by_text) >= interval.LEAST:
+        other = both.reindex(costs.by_text.index)
+        if other["seconds"].notna().all():
+            own = costs.by_text
+            draws = np.random.default_rng(0).integers(len(own), size=(interval.RESAMPLES, len(own)))
+            sums = [
+                frame[name].to_numpy(np.float64)[draws].sum(1) for frame in (own, other) for name in ORDER
+            ]
+            ratios = (sums[0] / sums[1]) * (sums[3] / sums[2])
+            low, high = np.quantile(ratios, (0.025, 0.975)).tolist()
+            return Estimate(value, low, high, len(own))
+    scale = value / plain.cycle
+    return Estimate(value, scale * plain.low, scale * plain.high, len(costs.by_text))
+
+
+ORDER = ("tokens", "seconds")
+
+
+def _model(trace: Trace) -> str:
+    parts = {f"{(part.run['model'] or {}).get('name')} ({part.run['dtype']})" for part in trace.split()}
+    return ", ".join(sorted(parts))
+
+
+def _ran(trace: Trace, name: str) -> set[str]:
+    return {str(part.run[name]) for part in trace.split()}
+
+
+def _prompts(trace: Trace) -> list[str]:
+    """The prompts that were decoded, as token ids."""
+    prompts = []
+    for part in trace.split():
+        decoded = set(part.cycles["prompt"].unique().tolist())
+        every = enumerate(part.run["prompts"] or [])
+        prompts += [str(prompt.get("tokens")) for i, prompt in every if i in decoded]
+    return sorted(prompts)

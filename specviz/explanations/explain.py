@@ -1,0 +1,221 @@
+"""What is explained: a trace, its file, or another tool's log."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from specviz.errors import ParameterError, TraceError
+from specviz.explanations import acceptance, costs
+from specviz.explanations.costs import PARTS, PLAIN, Costs, Plain
+from specviz.explanations.explanation import Explanation
+from specviz.metrics import Estimate
+from specviz.trace import Counts, Trace, read_counts
+from specviz.trace.engines import origin_of
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+WORST = 5  # cycles that are listed
+RECORDS = (".parquet", ".partial")
+NO_PLAIN = (
+    "what a plain step costs: decode the same prompts with method 'autoregressive' and pass that trace as "
+    "plain (--plain)"
+)
+NO_PLAIN_LOG = (
+    "what a plain step costs: pass a file of the same form, of the same requests without speculation, as "
+    "plain (--plain)"
+)
+
+
+def explain(
+    source: Trace | Counts | str | Path,
+    plain: Trace | Counts | str | Path | None = None,
+    *,
+    origin: str | None = None,
+) -> Explanation:
+    """Why is this run slow or fast? speedup = τ / (s(g) + drafter + fixed), factor by factor.
+
+    Parameters
+    ----------
+    source : Trace, Counts, str or Path
+        A trace of one method, its file or a folder of such; or what another tool wrote: see
+        `specviz.trace.read_counts`. A folder's autoregressive run is what the others are compared with.
+    plain : the like, optional
+        Decoding without drafts: a trace of method ``autoregressive``, or the same tool's file of a run
+        without speculation. Without it the steps of the run that drafted nothing stand for plain ones, if
+        there are some.
+    origin : str, optional
+        Whose file it is, as `specviz.trace.read_counts` names it. Default: what it looks like.
+
+    Returns
+    -------
+    Explanation
+        Print it, or show it in a notebook; its fields are numbers and tables.
+
+    Raises
+    ------
+    TraceError
+        If the file cannot be read, holds several methods, a stream or a canvas, or nothing drafted.
+    """
+    given = _opened(source, origin)
+    if isinstance(given, Counts):
+        other = None if plain is None else _opened(plain, origin or given.origin, True)
+        if isinstance(other, Trace):
+            raise ParameterError(
+                "plain is a trace, and what is explained is another tool's log: give its own"
+            )
+        return _of_counts(given, other)
+    base = None if plain is None else _opened(plain, None)
+    if isinstance(base, Counts):
+        raise ParameterError("plain is another tool's log, and what is explained is a trace: give a trace")
+    runs = given.split()
+    own = [part for part in runs if part.run["method"] == PLAIN]
+    rest = [part for part in runs if part.run["method"] != PLAIN]
+    if not rest:
+        raise TraceError("this run drafts nothing: it is what others are compared with (plain)")
+    settings = {(part.run["method"], str(part.run["parameters"]), _draft(part)) for part in rest}
+    if len(settings) > 1:
+        names = ", ".join(f"{part.run['run']} ({part.run['method']})" for part in rest[:6])
+        raise TraceError(f"the trace holds {len(settings)} settings: select one by its run: {names}")
+    if base is None and own:
+        base = given.select(run=[part.run["run"] for part in own])
+    if own:
+        given = given.select(run=[part.run["run"] for part in rest])
+    path = source if isinstance(source, str | Path) else None
+    return _of_trace(given, base, path)
+
+
+def _opened(source: Trace | Counts | str | Path, origin: str | None, plain: bool = False) -> Trace | Counts:
+    if not isinstance(source, str | Path):
+        return source
+    path = Path(source).expanduser()
+    if origin is None and (path.is_dir() or path.suffix in RECORDS):
+        return Trace.open(path)
+    return read_counts(path, origin or origin_of(path), plain=plain)
+
+
+def _draft(part: Trace) -> str:
+    return str((part.run["draft"] or {}).get("name") or "")
+
+
+def _of_trace(trace: Trace, base: Trace | None, path: str | Path | None) -> Explanation:
+    own = costs.of_trace(trace)
+    plain = costs.within(trace) if base is None else costs.of_plain_run(trace, base)
+    run = trace.split()[0].run
+    missing = []
+    if np.isnan(own.cycle):
+        missing.append("how long a cycle takes: the run was recorded without times")
+    if plain is None:
+        missing.append(NO_PLAIN)
+    elif base is None:
+        missing.append(f"plain decoding itself; {NO_PLAIN}")
+    if run["record"] is None:
+        missing.append("which tokens were drafted: the run recorded its text alone")
+    cycles = trace.cycles
+    steps = cycles[cycles["cycle"] > 0]
+    depths = steps["depth"].fillna(0).to_numpy()
+    chain = bool((steps["depth"].fillna(0) == steps["sent"]).all())
+    draft = _draft(trace.split()[0])
+    name = run["method"] + (f" with {draft}" if draft else "")
+    player = "" if path is None else shlex.join(["specviz", "show", str(path)])
+    return _explained(
+        name, "specviz", None, own, plain, missing,
+        positions=acceptance.positions(trace), contexts=acceptance.contexts(trace),
+        starts=acceptance.starts(trace), lengths=acceptance.by_length(trace), places=acceptance.places(trace),
+        worst=_worst(trace, plain), depths=depths if chain else None, player=player,
+    )  # fmt: skip
+
+
+def _of_counts(counts: Counts, base: Counts | None) -> Explanation:
+    own = costs.of_counts(counts)
+    plain = None if base is None else costs.of_plain_counts(counts, base)
+    missing = []
+    if np.isnan(own.cycle):
+        missing.append("how long decoding took, prefill apart")
+    if np.isnan(own.draft):
+        missing.append("how long drafting took, and so how the cost of a step divides")
+    if plain is None:
+        missing.append(NO_PLAIN_LOG)
+    positions = acceptance.positions(counts)
+    if positions is None:
+        missing.append("how many tokens each step accepted, and so acceptance by position")
+    missing += ["which tokens were drafted, in which context, and which steps were worst: a trace tells"]
+    if counts.pooled:
+        missing.append("single requests: these are sums over all of them")
+    if counts.column("drafted").sum() != counts.column("drafted").sum():
+        missing.append("how many tokens were drafted")
+    missing += [f"line {line} is left out: {why}" for line, why in counts.left_out.to_numpy()[:3].tolist()]
+    depths = counts.each("depth")
+    times = counts.each("times")
+    all_depths = len(depths) > 0 and not np.isnan(depths).any()
+    return _explained(
+        counts.origin, counts.origin, counts.version, own, plain, missing, positions=positions,
+        depths=np.repeat(depths, times.astype(np.int64)) if all_depths else None,
+    )  # fmt: skip
+
+
+def _explained(
+    name: str, origin: str, version: str | None, own: Costs, plain: Plain | None, missing: list[str],
+    positions: pd.DataFrame | None, contexts: pd.DataFrame | None = None, starts: pd.DataFrame | None = None,
+    lengths: pd.DataFrame | None = None, places: float = float("nan"), worst: pd.DataFrame | None = None,
+    depths: np.ndarray | None = None, player: str = "",
+) -> Explanation:  # fmt: skip
+    nan = float("nan")
+    timed = plain is not None and not np.isnan(own.cycle)
+    speedup = costs.ratio(own, plain) if timed and plain is not None else Estimate(nan, nan, nan, 0)
+    factors = _factors(own, plain if timed else None)
+    even = rate = nan
+    if depths is not None:
+        rate = acceptance.even_rate(depths, own.tau)
+        if timed and plain is not None:
+            even = acceptance.even_rate(depths, own.cycle / plain.cycle)
+    return Explanation(
+        name, origin, version, own, plain, speedup, factors, positions, contexts, starts, lengths, places,
+        worst, even, rate, missing, player,
+    )  # fmt: skip
+
+
+def _factors(own: Costs, plain: Plain | None) -> pd.DataFrame:
+    """One row a factor, the tokens first; what a cycle costs more than a plain step, part by part."""
+    import pandas as pd
+
+    columns = ["factor", "plain_steps", "speedup", "without"]
+    if plain is None:
+        return pd.DataFrame([("tau", float("nan"), own.tau, float("nan"))], columns=columns)
+    cost = own.cycle / plain.cycle
+    if np.isnan(own.forward) or np.isnan(plain.forward):
+        parts = [("cycle", cost - 1)]
+        if own.draft == own.draft:
+            parts = [("draft", own.draft / plain.cycle), ("cycle", cost - 1 - own.draft / plain.cycle)]
+    else:
+        more = {"forward": own.forward - plain.forward, "draft": own.draft, "rest": own.rest - plain.rest}
+        parts = [(part, more[part] / plain.cycle) for part in PARTS]
+    rows = [("tau", float("nan"), own.tau, 1 / cost)]
+    at = 1.0
+    for part, steps in parts:
+        at += steps
+        rows.append((part, steps, own.tau / at, own.tau / (cost - steps)))
+    return pd.DataFrame(rows, columns=columns)
+
+
+def _worst(trace: Trace, plain: Plain | None) -> pd.DataFrame:
+    """The cycles that took most over what their tokens cost plainly; without such a cost, most a token."""
+    steps = costs.steps_of(trace)
+    outputs = trace.outputs
+    keys = ["run", "prompt", "cycle"]
+    accepted = outputs[outputs["origin"] == "draft"].groupby(keys, observed=True).size().rename("hits")
+    steps = steps[[*keys, "sent", "emitted", "duration", "draft_time", "forward_time"]].merge(
+        accepted.reset_index(), how="left", on=keys
+    )
+    steps["accepted"] = steps["hits"].fillna(0).astype(int)
+    names = {"duration": "seconds", "draft_time": "draft", "forward_time": "forward"}
+    steps = steps.drop(columns="hits").rename(columns=names)
+    steps["lost"] = float("nan") if plain is None else steps["seconds"] - steps["emitted"] * plain.cycle
+    order = steps["lost"] if plain is not None else steps["seconds"] / steps["emitted"].clip(lower=1)
+    worst = steps.loc[order.dropna().sort_values(ascending=False, kind="stable").index[:WORST]]
+    columns = [*keys, "sent", "accepted", "emitted", "seconds", "lost", "draft", "forward"]
+    return worst[columns].reset_index(drop=True)

@@ -1,0 +1,289 @@
+"""The factors of a run's speedup, as a table, as sentences and as a picture."""
+
+from __future__ import annotations
+
+import base64
+import json
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from specviz.escape import html, visible
+from specviz.explanations.costs import PARTS, Costs, Plain
+from specviz.files import write_bytes
+from specviz.metrics import Estimate
+from specviz.trace.files import Record
+from specviz.view.axes import png
+from specviz.view.waterfall import waterfall
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+WORDS = {
+    "forward": "the target's wider pass",
+    "draft": "drafting",
+    "rest": "the rest of a cycle",
+    "cycle": "a cycle's cost",
+}
+BAR = 32  # characters of the longest bar
+
+
+@dataclass(frozen=True, eq=False)
+class Explanation:
+    """Why a run is slow or fast: speedup = τ / (s(g) + drafter + fixed).
+
+    Everything below the line is in plain steps: s(g) is 1 and what the target's pass over a draft takes more
+    than one over a single token, the drafter's part is drafting, the fixed one what a cycle needs more than a
+    plain one besides.
+
+    Parameters
+    ----------
+    name, origin : str
+        What was explained, and whose record it is (``specviz``, ``llama.cpp`` ...).
+    version : str or None
+        Of the tool.
+    costs : Costs
+    plain : Plain or None
+        What a plain step costs; None where nobody knows.
+    speedup : Estimate
+        Over plain decoding, the prefill apart; NaN without `plain`.
+    factors : DataFrame
+        One row a factor: ``factor``, ``plain_steps`` (its part of a cycle's cost), ``speedup`` (after it and
+        those before), ``without`` (the speedup if it were free).
+    positions, contexts, starts, lengths : DataFrame or None
+        See `specviz.explanations.acceptance`.
+    places : float
+        Share of all judged places at which the draft was right.
+    worst : DataFrame
+        The cycles that lost most: ``run``, ``prompt``, ``cycle``, ``sent``, ``accepted``, ``emitted``,
+        ``seconds``, ``lost`` (seconds over what its tokens cost plainly), ``draft``, ``forward``.
+    even : float
+        The acceptance of each drafted token with which the run would break even; NaN if not known.
+    rate : float
+        The acceptance that, by the same model, gives the run's τ.
+    missing : list of str
+        What the record does not tell, and what would.
+    player : str
+        The command that shows the trace, if it lies in a file.
+    """
+
+    name: str
+    origin: str
+    version: str | None
+    costs: Costs
+    plain: Plain | None
+    speedup: Estimate
+    factors: pd.DataFrame
+    positions: pd.DataFrame | None
+    contexts: pd.DataFrame | None
+    starts: pd.DataFrame | None
+    lengths: pd.DataFrame | None
+    places: float
+    worst: pd.DataFrame | None
+    even: float
+    rate: float
+    missing: list[str] = field(default_factory=list)
+    player: str = ""
+
+    # -- words -------------------------------------------------------------------------------------
+
+    @property
+    def badge(self) -> str:
+        """How the speedup is known: exact, bounded or modelled; empty where it is not."""
+        return "" if self.plain is None else self.plain.badge
+
+    @property
+    def cost(self) -> float:
+        """A cycle's cost in plain steps, which is also the τ at which the run breaks even."""
+        return float("nan") if self.plain is None else self.costs.cycle / self.plain.cycle
+
+    @property
+    def sentence(self) -> str:
+        """Why, in a few sentences."""
+        tau, cycle = self.costs.tau, self.costs.cycle
+        if self.plain is None or np.isnan(self.cost):
+            if np.isnan(cycle):
+                return f"A cycle writes {tau:.2f} tokens; how long one takes is not in the record."
+            return (
+                f"A cycle writes {tau:.2f} tokens and takes {cycle * 1e3:.2f} ms, {cycle / tau * 1e3:.2f} ms "
+                "a token: this is faster than plain decoding if a plain step takes longer than that."
+            )
+        value, cost = self.speedup.median, self.cost
+        parts = self.factors[self.factors["plain_steps"].notna() & (self.factors["factor"] != "tau")]
+        terms = [f"{steps:+.2f} {WORDS[name]}" for name, steps in zip(parts["factor"], parts["plain_steps"])]
+        split = f" (1, {', '.join(terms)})" if len(parts) > 1 else ""
+        verdict = "faster" if value > 1 else "slower"
+        low, high = self.speedup.low, self.speedup.high
+        verdict = verdict if np.isnan(low) or low > 1 or high < 1 else "not clearly faster or slower"
+        lines = [
+            f"{self.name} runs at {_times(self.speedup)} of plain decoding, {verdict}: a cycle writes "
+            f"{tau:.2f} tokens and costs {cost:.2f} plain steps{split}."
+        ]
+        if len(parts) > 1:
+            worst = parts.loc[parts["plain_steps"].idxmax()]
+            if worst["plain_steps"] > 0.01:
+                words = WORDS[worst["factor"]]
+                lines.append(
+                    f"What costs most is {words}: without it the run would be at {worst['without']:.2f}."
+                )
+        lines.append(self._even())
+        return " ".join(filter(None, lines))
+
+    def _even(self) -> str:
+        if np.isnan(self.cost):
+            return ""
+        words = f"It breaks even at {self.cost:.2f} tokens a cycle"
+        if self.cost <= 1:
+            return f"{words}: no draft need be accepted."
+        if not np.isnan(self.even) and not np.isnan(self.rate):
+            return f"{words}, an acceptance of {self.even:.2f} a drafted token (here {self.rate:.2f})."
+        if self.rate == self.rate:
+            return f"{words}, which drafts of these lengths cannot write."
+        return f"{words}."
+
+    @property
+    def selection(self) -> str:
+        """Why the first position's rate is no rate over all places."""
+        if self.starts is None or not len(self.starts):
+            return ""
+        rates = dict(zip(self.starts["after"], self.starts["rate"]))
+        shares = dict(zip(self.starts["after"], self.starts["share"]))
+        often = [after for after in rates if shares[after] >= 0.01]
+        parts = [f"{rates[after]:.2f} after {after} ({shares[after]:.0%} of the cycles)" for after in often]
+        first = float((self.starts["rate"] * self.starts["share"]).sum())
+        words = f"First position: {first:.2f} accepted; {', '.join(parts)}."
+        if not np.isnan(self.places):
+            words += f" Of all places that were judged, {self.places:.2f} were right."
+        if self.lengths is not None and len(self.lengths) > 1:
+            one, last = self.lengths.iloc[0], self.lengths.iloc[-1]
+            words += (
+                f" With drafts of 1 token the first position would have {one['first']:.2f} (modelled), with "
+                f"{int(last['k'])} {last['first']:.2f}, the same tokens being right: a longer draft takes "
+                "the easy places along, and the next cycle begins at what stopped it."
+            )
+        return words
+
+    def text(self) -> str:
+        """Everything, for a terminal."""
+        version = f" ({self.version})" if self.version else ""
+        about = self.plain
+        head = [f"{self.name}{version}: {self.costs.steps:,.0f} cycles, {self.costs.tokens:,.0f} tokens"]
+        if about is not None:
+            spread = "" if np.isnan(about.low) else f", {about.low * 1e3:.2f} to {about.high * 1e3:.2f}"
+            head.append(
+                f"a plain step: {about.cycle * 1e3:.2f} ms{spread} [{about.badge}], from {about.source}"
+            )
+        lines = [*head, "", *self._bars(), "", self.sentence]
+        lines += self._tables()
+        if self.selection:
+            lines += ["", self.selection]
+        if self.worst is not None and len(self.worst):
+            lines += ["", "cycles that lost most:"]
+            for row in self.worst.to_dict("records"):
+                spent = f"{row['seconds'] * 1e3:.2f} ms"
+                spent += f", {row['lost'] * 1e3:.2f} lost" if row["lost"] == row["lost"] else ""
+                lines.append(
+                    f"  text {row['prompt'] + 1}, cycle {row['cycle']}: {row['accepted']} of {row['sent']} "
+                    f"drafted tokens accepted, {row['emitted']} written in {spent}"
+                )
+            if self.player:
+                text = self.worst["prompt"].iloc[0] + 1
+                lines.append(f"  in the player: {self.player} --prompt {text} --html PAGE.html")
+        if self.missing:
+            lines += ["", "not in the record:", *(f"  {each}" for each in self.missing)]
+        return visible("\n".join(lines))
+
+    def _bars(self) -> list[str]:
+        """The waterfall, a bar a line."""
+        rows = self.bars()
+        if not rows:
+            return []
+        longest = max(max(low, high) for _, low, high in rows)
+        wide = max(len(name) for name, *_ in rows)
+        lines = []
+        for name, low, high in rows:
+            start, end = (round(BAR * value / longest) for value in sorted((low, high)))
+            fill = "█" if name in ("plain decoding", "speedup") else "▒" if high < low else "▓"
+            bar = " " * start + fill * max(1, end - start)
+            shown = high if name in ("plain decoding", "speedup") else high - low
+            form = "{:.2f}" if name in ("plain decoding", "speedup") else "{:+.2f}"
+            lines.append(f"  {name:<{wide}} {form.format(shown):>6} {bar}")
+        return lines
+
+    def bars(self) -> list[tuple[str, float, float]]:
+        """The waterfall's bars: name, where one begins and where it ends, in times of plain decoding."""
+        if np.isnan(self.speedup.median):
+            return []
+        rows, at = [("plain decoding", 0.0, 1.0)], 1.0
+        for name, value in zip(self.factors["factor"], self.factors["speedup"]):
+            rows.append((f"{self.costs.tau:.2f} tokens a cycle" if name == "tau" else WORDS[name], at, value))
+            at = value
+        return [*rows, ("speedup", 0.0, self.speedup.median)]
+
+    def _tables(self) -> list[str]:
+        lines = []
+        if self.positions is not None and len(self.positions):
+            cells = [
+                f"{row.position}: {row.rate:.2f}" + (f" ({row.given:.2f})" if row.given == row.given else "")
+                for row in self.positions.itertuples()
+            ]
+            lines += ["", "accepted at each position, of all drafts (of those that came so far):"]
+            lines.append("  " + "  ".join(cells[:16]) + (" ..." if len(cells) > 16 else ""))
+        if self.contexts is not None and len(self.contexts):
+            lines += ["", "by tokens of context:"]
+            for row in self.contexts.itertuples():
+                forward = "" if np.isnan(row.forward) else f", the pass {row.forward * 1e3:.2f} ms"
+                first = "" if np.isnan(row.first) else f"first drafted token accepted {row.first:.2f}, "
+                lines.append(f"  {row.low}-{row.high}: {first}{row.accepted:.2f} accepted a cycle{forward}")
+        return lines
+
+    # -- pictures and files ------------------------------------------------------------------------
+
+    def figure(self) -> Figure:
+        """The waterfall, and acceptance by position where it is known."""
+        return waterfall(self.bars(), self.name, self.badge, self.positions, self.places)
+
+    def to_png(self, path: str | Path, *, force: bool = False) -> Path:
+        """Write the picture.
+
+        Raises
+        ------
+        TraceError
+            If the file exists (unless `force`) or cannot be written.
+        """
+        return write_bytes(Path(path), png(self.figure()), force)
+
+    def to_json(self) -> str:
+        """All of it as JSON."""
+        content: Record = {
+            "name": self.name, "origin": self.origin, "version": self.version, "badge": self.badge,
+            "tau": self.costs.tau, "cost": self.cost, "speedup": asdict(self.speedup),
+            "seconds": {part: getattr(self.costs, part) for part in ("cycle", *PARTS)},
+            "plain": None if self.plain is None else {
+                "cycle": self.plain.cycle, "low": self.plain.low, "high": self.plain.high,
+                "badge": self.plain.badge, "source": self.plain.source,
+            },
+            "even": self.even, "rate": self.rate, "places": self.places, "sentence": self.sentence,
+            "selection": self.selection, "missing": self.missing,
+        }  # fmt: skip
+        for table in ("factors", "positions", "contexts", "starts", "lengths", "worst"):
+            frame = getattr(self, table)
+            content[table] = None if frame is None else json.loads(frame.to_json(orient="records"))
+        finite = json.loads(json.dumps(content), parse_constant=lambda _: None)
+        return json.dumps(finite, ensure_ascii=False, allow_nan=False)
+
+    def __str__(self) -> str:
+        return self.text()
+
+    def _repr_html_(self) -> str:
+        image = base64.b64encode(png(self.figure())).decode() if self.bars() else ""
+        picture = f'<img alt="{html(self.sentence)}" src="data:image/png;base64,{image}">' if image else ""
+        return f"<div>{picture}<pre>{html(self.text())}</pre></div>"
+
+
+def _times(estimate: Estimate) -> str:
+    spread = "" if np.isnan(estimate.low) else f" [{estimate.low:.2f}, {estimate.high:.2f}]"
+    return f"{estimate.median:.2f} times{spread} the speed"

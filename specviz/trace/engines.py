@@ -1,0 +1,507 @@
+"""What llama.cpp, SGLang, LM Studio and mlx-lm write of speculation: readers for `specviz.trace.foreign`.
+
+``llama.cpp``
+    Responses of ``llama-server``, which have ``timings`` (``predicted_n``, ``draft_n``,
+    ``draft_n_accepted``), or only these. The first token of an answer is the prefill's, and each verify
+    step adds one to what it accepts, so steps = predicted_n - 1 - draft_n_accepted. Which step accepted how
+    many is not written.
+    Source: llama.cpp, tools/server (README and pull requests 12603, 14104 and 24536).
+``llama.cpp-log``
+    What the server prints: of each request "prompt eval time", "eval time" and "draft acceptance"; and the
+    "statistics" of each drafter, sums since the server was started, which tell how long a draft takes.
+    Source: llama.cpp, docs/speculative.md.
+``sglang``
+    Responses of ``/generate`` or of a chat with ``return_meta_info``: ``meta_info`` with ``spec_verify_ct``,
+    accepted and proposed drafts under the names of either version, and a histogram of accepted ones. Drafts
+    may be trees. The first token is the prefill's. Source: sglang, managers/tokenizer_manager.py.
+``lm-studio``
+    Responses of ``/api/v0``, whose ``stats`` or ``usage`` has ``total_draft_tokens_count`` and its parts, or
+    the SDK's statistics (``totalDraftTokensCount``). Source: LM Studio's REST reference and release 0.3.10.
+``mlx-lm``
+    The responses of ``stream_generate`` as JSON lines, one a token: ``from_draft``, ``generation_tokens``
+    and ``generation_tps``. How many were drafted is not written.
+    Source: mlx-lm, generate.py (GenerationResponse).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+import numpy as np
+
+from specviz.errors import TraceError
+from specviz.files import parsed
+from specviz.trace.files import Record
+from specviz.trace.foreign import COUNTERS, STEP_LIMIT, Line, Request, lines_of, text_of
+
+if TYPE_CHECKING:
+    from specviz.trace.foreign_schema import Token
+
+CUT = ("length", "limit", "maxPredictedTokensReached", "contextLengthReached")
+ENDED = ("stop", "eos", "eosFound")
+SPECULATED = "was speculated, so this is no run to compare with"
+NO_DRAFTS = "nothing was drafted"
+
+
+# ---------------------------------------------------------------- a request of counts alone
+
+
+def _counted(
+    line: Line, output: int, accepted: int, drafted: int, row: Record, plain: bool,
+    version: str | None = None, steps: int | None = None, each: list[int] | None = None,
+    most: int | None = None,
+) -> Request | str:  # fmt: skip
+    """A request of which only sums are known, its first token the prefill's."""
+    if accepted > drafted:
+        line.fail(f"accepted {accepted} of {drafted} drafted tokens")
+    if accepted > max(output - 1, 0):
+        line.fail(f"accepted {accepted} draft tokens, but the answer has {output} tokens, one by the prefill")
+    if plain:
+        if drafted:
+            line.fail(SPECULATED)
+        if output > STEP_LIMIT:
+            line.fail(f"has more than {STEP_LIMIT:,} steps")
+        n = max(output - 1, 0)
+        row |= dict.fromkeys(("drafts", "drafted", "accepted"), 0) | dict.fromkeys(("steps", "emitted"), n)
+        return Request(row | {"output": output}, [0] * n, [0] * n, True, 0, version=version)
+    if not drafted:
+        return NO_DRAFTS
+    counted = output - 1 - accepted if steps is None else steps
+    row |= {
+        "steps": counted,
+        "emitted": output - 1,
+        "accepted": accepted,
+        "drafted": drafted,
+        "output": output,
+    }
+    accepts = each or []
+    if accepts:
+        row["drafts"] = len(accepts)
+    return Request(row, accepts, [None] * len(accepts), False, most, version=version)
+
+
+def _reason(row: Record, reason: Record | str | None) -> None:
+    if isinstance(reason, str) and reason in (*ENDED, *CUT):
+        row["eos"] = reason in ENDED
+
+
+def _times(row: Record, prefill: float | None, decode: float | None) -> None:
+    if prefill is not None:
+        row["first"] = row["prefill"] = prefill
+        if decode is not None:
+            row["seconds"] = prefill + decode
+
+
+def _choice(line: Line) -> Record:
+    choices = line.entry.get("choices")
+    last = choices[-1] if isinstance(choices, list) and choices else {}
+    return last if isinstance(last, dict) else {}
+
+
+def _name(line: Line) -> str:
+    name = line.entry.get("id")
+    return name[:256] if isinstance(name, str) and name else f"line {line.number}"
+
+
+def _llama_cpp(line: Line, plain: bool) -> Request | str:
+    from specviz.trace.foreign_schema import Timings
+
+    entry = line.entry
+    own = "predicted_n" in entry
+    if not own and "timings" not in entry:
+        if "error" in entry:
+            return "the request failed"
+        line.fail("is no response of llama-server: it has no timings")
+    timings = line.checked(Timings, entry if own else entry["timings"], "" if own else "timings")
+    row: Record = {"id": _name(line)}
+    if (read := timings.get("prompt_n")) is not None:
+        row["prompt_tokens"] = read + (timings.get("cache_n") or 0)
+    prefill, decode = timings.get("prompt_ms"), timings.get("predicted_ms")
+    _times(row, None if prefill is None else prefill / 1e3, None if decode is None else decode / 1e3)
+    _reason(row, entry.get("stop_type") or _choice(line).get("finish_reason"))
+    version = entry.get("system_fingerprint")
+    counts = timings.get("draft_n_accepted") or 0, timings.get("draft_n") or 0
+    version = f"llama.cpp {version[:40]}" if isinstance(version, str) else None
+    return _counted(line, timings["predicted_n"], *counts, row, plain, version)
+
+
+def _sglang(line: Line, plain: bool) -> Request | str:
+    from specviz.trace.foreign_schema import MetaInfo
+
+    entry, place = line.entry, "meta_info"
+    meta = entry.get("meta_info")
+    if meta is None:
+        meta, place = _choice(line).get("meta_info"), "choices[-1].meta_info"
+    if meta is None and ("spec_verify_ct" in entry or "completion_tokens" in entry):
+        meta, place = entry, ""
+    if meta is None:
+        line.fail("is no response of SGLang: it has no meta_info (a chat wants return_meta_info)")
+    given = line.checked(MetaInfo, meta, place)
+    if (output := given.get("completion_tokens")) is None:
+        line.fail("has a meta_info without completion_tokens")
+    name = given.get("id")
+    row: Record = {"id": str(name)[:256] if name is not None else _name(line)}
+    if (read := given.get("prompt_tokens")) is not None:
+        row["prompt_tokens"] = read
+    if (whole := given.get("e2e_latency")) is not None:
+        row["seconds"] = whole
+    reason = given.get("finish_reason")
+    _reason(row, reason.get("type") if isinstance(reason, dict) else reason)
+    steps = given.get("spec_verify_ct")
+    names = (
+        ("spec_num_correct_drafts", "spec_num_proposed_drafts"),
+        ("spec_accepted_drafts", "spec_proposed_drafts"),
+        ("spec_accept_token_num", "spec_draft_token_num"),
+    )  # fmt: skip
+    pairs = [(given.get(a), given.get(d)) for a, d in names if a in given and d in given]
+    if plain or not steps or not pairs:
+        if plain and steps:
+            line.fail(SPECULATED)
+        if plain:
+            return _counted(line, output, 0, 0, row, True)
+        return "no verify step, or a server whose meta_info does not count drafts"
+    accepted, drafted = (int(count or 0) for count in pairs[0])
+    if output > 1 + accepted + steps:
+        line.fail(
+            f"has {output} completion tokens, but {steps} verify steps that accepted {accepted} drafts give "
+            f"{accepted + steps}, and the prefill one"
+        )
+    histogram = given.get("spec_correct_drafts_histogram") or given.get("spec_accept_histogram")
+    each: list[int] = []
+    if histogram:
+        for counted, total, name in (
+            (sum(histogram), steps, "spec_verify_ct"),
+            (sum(j * n for j, n in enumerate(histogram)), accepted, names[0][0]),
+        ):
+            if counted != total:
+                line.fail(f"has a histogram that counts {counted}, but {name} is {total}")
+        if steps > STEP_LIMIT:
+            line.fail(f"has more than {STEP_LIMIT:,} steps")
+        each = [j for j, n in enumerate(histogram) for _ in range(n)]
+    return _counted(line, output, accepted, drafted, row, False, steps=steps, each=each)
+
+
+def _lm_studio(line: Line, plain: bool) -> Request | str:
+    from specviz.trace.foreign_schema import Statistics
+
+    entry = line.entry
+    parts = [each for each in (entry.get("stats"), entry.get("usage")) if isinstance(each, dict)]
+    merged: Record = {}
+    for part in parts or [entry]:
+        merged |= {_snake(name): value for name, value in part.items() if isinstance(name, str)}
+    given = line.checked(Statistics, merged, "stats")
+    output = given.get("completion_tokens")
+    output = given.get("predicted_tokens_count") if output is None else output
+    if output is None:
+        line.fail("is no response of LM Studio: neither usage nor stats says how many tokens it wrote")
+    row: Record = {"id": _name(line)}
+    read = given.get("prompt_tokens", given.get("prompt_tokens_count"))
+    if read is not None:
+        row["prompt_tokens"] = read
+    first = given.get("time_to_first_token", given.get("time_to_first_token_sec"))
+    rate = given.get("tokens_per_second")
+    _times(row, first, (output - 1) / rate if rate and output else None)
+    _reason(row, given.get("stop_reason") or _choice(line).get("finish_reason"))
+    runtime = entry.get("runtime")
+    version = None
+    if isinstance(runtime, dict) and isinstance(runtime.get("name"), str):
+        version = f"LM Studio's {runtime['name'][:60]} {str(runtime.get('version', ''))[:20]}".strip()
+    total, accepted, rejected, ignored = (
+        given.get(f"{name}_draft_tokens_count") for name in ("total", "accepted", "rejected", "ignored")
+    )
+    if None not in (total, accepted, rejected):
+        parts_of_it = (accepted or 0) + (rejected or 0) + (ignored or 0)
+        if parts_of_it != total:
+            line.fail(f"counts {total} draft tokens, but {parts_of_it} accepted, rejected and ignored ones")
+    if accepted is None or total is None:
+        return _counted(line, output, 0, 0, row, True, version) if plain else NO_DRAFTS
+    return _counted(line, output, accepted, total - (ignored or 0), row, plain, version)
+
+
+def _snake(name: str) -> str:
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
+
+
+LINES: dict[str, Callable[[Line, bool], Request | str]] = {
+    "llama.cpp": _llama_cpp,
+    "sglang": _sglang,
+    "lm-studio": _lm_studio,
+}
+
+
+# ---------------------------------------------------------------- files whose lines are no requests
+
+
+def _mlx_lm(path: Path, plain: bool) -> Iterator[tuple[Line, Request | str]]:
+    from specviz.trace.foreign_schema import Token
+
+    group: list[tuple[Line, Token]] = []
+    for line in lines_of(path):
+        if "from_draft" not in line.entry:
+            line.fail("is no response of mlx-lm's stream_generate: it has no from_draft")
+        token = line.checked(Token, line.entry)
+        if group and token["generation_tokens"] < group[-1][1]["generation_tokens"]:
+            yield group[0][0], _spoken(group, plain)
+            group = []
+        expected = group[-1][1]["generation_tokens"] + 1 if group else 1
+        number = token["generation_tokens"]
+        # The last one comes again, with the reason why the text ended.
+        if number != expected and not (group and number == expected - 1 and token.get("finish_reason")):
+            line.fail(
+                f"is token {number} of its text, and token {expected} is wanted here: keep every response"
+            )
+        if group and number == expected - 1:
+            group[-1] = (group[-1][0], token)
+        else:
+            group.append((line, token))
+    if group:
+        yield group[0][0], _spoken(group, plain)
+
+
+def _spoken(group: list[tuple[Line, Token]], plain: bool) -> Request | str:
+    """A text of responses, a token each: a step is what came from a draft and the token after it."""
+    first, last = group[0][0], group[-1][1]
+    row: Record = {"id": f"line {first.number}", "output": len(group)}
+    for column, name in (("prompt_tokens", "prompt_tokens"),):
+        if (count := last.get(name)) is not None:
+            row[column] = count
+    read, rate = last.get("prompt_tps"), last.get("generation_tps")
+    prefill = last["prompt_tokens"] / read if read and last.get("prompt_tokens") is not None else None
+    _times(row, prefill, len(group) / rate if rate else None)
+    _reason(row, last.get("finish_reason"))
+    each, run = [], 0
+    for _, token in group:
+        if token["from_draft"]:
+            run += 1
+            continue
+        each.append(run)
+        run = 0
+    cut = run > 0  # the text ended inside of a draft
+    each += [run] * cut
+    accepted = sum(each)
+    if plain:
+        if accepted:
+            first.fail(SPECULATED)
+        return Request(
+            row | {"steps": len(group), "emitted": len(group), "drafts": 0, "drafted": 0, "accepted": 0},
+            [0] * len(group), [0] * len(group), True, 0,
+        )  # fmt: skip
+    if not accepted:
+        return "no token came from a draft"
+    row |= {"steps": len(each), "emitted": len(group), "accepted": accepted}
+    return Request(row, each, [None] * len(each), False)
+
+
+NUMBER = r"([0-9]+(?:\.[0-9]+)?)"
+PROMPT = re.compile(rf"prompt eval time\s*=\s*{NUMBER} ms /\s*(\d+) tokens")
+EVAL = re.compile(rf"(?<!prompt )eval time\s*=\s*{NUMBER} ms /\s*(\d+) (?:tokens|runs)")
+DRAFT = re.compile(
+    rf"draft acceptance(?: rate)?\s*=\s*{NUMBER}\s*\(\s*(\d+) accepted\s*/\s*(\d+) generated\)"
+)
+RATES = re.compile(rf"mean acceptance length\s*=\s*{NUMBER}, acceptance rate per position = \(([0-9., ]*)\)")
+SUMS = re.compile(
+    r"statistics\s+([\w+-]{1,40}):.*?#gen drafts\s*=\s*(\d+),.*?#gen tokens\s*=\s*(\d+),"
+    r"\s*#acc tokens\s*=\s*(\d+)"
+)
+SPENT = re.compile(rf"dur\(b,g,a\)\s*=\s*{NUMBER},\s*{NUMBER},\s*{NUMBER} ms")
+BUILD = re.compile(r"\bbuild(?::|\s)\s*(\d{3,6})\b")
+FINEST = 1000  # steps at which a rate of three decimals no longer tells one count from the next
+LONGEST = 4096  # characters of a line that are looked at
+
+
+def _llama_cpp_log(path: Path, plain: bool) -> Iterator[tuple[Line, Request | str]]:
+    """Requests of a server's log, with the seconds of their drafts as the drafters' sums divide them."""
+    blocks: list[tuple[Line, Record]] = []
+    sums: dict[str, tuple[Line, tuple[int, int, int], float]] = {}
+    version = None
+    for number, text in enumerate(text_of(path).split("\n"), 1):
+        text, line = text[:LONGEST], Line(path, number, {})
+        if build := BUILD.search(text):
+            version = f"llama.cpp build {build[1]}"
+        if match := PROMPT.search(text):
+            blocks.append((line, {"prompt": (_ms(line, match[1]), _whole(line, match[2]))}))
+        elif match := EVAL.search(text):
+            if not blocks or "eval" in blocks[-1][1]:
+                blocks.append((line, {}))
+            blocks[-1][1]["eval"] = _ms(line, match[1]), _whole(line, match[2])
+        elif match := DRAFT.search(text):
+            if not blocks or "draft" in blocks[-1][1]:
+                line.fail("tells of drafts, but no 'eval time' stands before it: keep the server's whole log")
+            accepted, drafted = _whole(line, match[2]), _whole(line, match[3])
+            if drafted and abs(accepted / drafted - float(match[1])) > 6e-6 + 5e-6:
+                line.fail(f"has an acceptance of {match[1]}, which is not {accepted} / {drafted}")
+            blocks[-1][1].update(draft=(accepted, drafted), rates=RATES.search(text), at=line)
+        elif match := SUMS.search(text):
+            counts = tuple(_whole(line, match[i]) for i in (2, 3, 4))
+            if counts[2] > counts[1]:
+                line.fail(f"accepted {counts[2]} of {counts[1]} drafted tokens")
+            spent = SPENT.search(text)
+            before = sums.get(match[1])
+            if before is not None and any(a > b for a, b in zip(before[1], counts)):
+                line.fail(
+                    f"has sums of {match[1]} below those of line {before[0].number}: a log of one start"
+                )
+            seconds = math.nan if spent is None else _ms(line, spent[2])
+            sums[match[1]] = line, (counts[0], counts[1], counts[2]), seconds
+    drafted = sum(counts[1] for _, counts, _ in sums.values())
+    spent = sum(seconds for *_, seconds in sums.values())
+    each = spent / drafted if drafted else math.nan  # seconds of a drafted token
+    if not blocks:
+        raise TraceError(f"{path} has no 'eval time' line: it is no log of llama-server with timings")
+    for number, (line, block) in enumerate(blocks, 1):
+        yield line, _logged(line, block, number, version, each, plain)
+
+
+def _logged(
+    line: Line, block: Record, number: int, version: str | None, each: float, plain: bool
+) -> Request | str:
+    if "eval" not in block:
+        return "it has no 'eval time'"
+    seconds, output = block["eval"]
+    row: Record = {"id": f"request {number}"}
+    if "prompt" in block:
+        row["prompt_tokens"] = block["prompt"][1]
+        _times(row, block["prompt"][0], seconds)
+    accepted, drafted = block.get("draft", (0, 0))
+    line = block.get("at", line)
+    steps = most = None
+    histogram: list[int] = []
+    if block.get("rates") is not None and not plain:
+        histogram, most = _steps(line, block["rates"], accepted)
+        if len(histogram) > output - 1 - accepted:
+            histogram = []
+    made = _counted(line, output, accepted, drafted, row, plain, version, steps, histogram, most)
+    if isinstance(made, str):
+        return made
+    return Request(
+        made.row, made.accepted, made.drafted, made.chain, made.most, made.span, version, each * drafted
+    )
+
+
+def _steps(line: Line, rates: re.Match[str], accepted: int) -> tuple[list[int], int | None]:
+    """Accepted tokens of each step with a draft, from rates of three decimals; empty where several fit.
+
+    The rates divide by the number of such steps, and the mean length is 1 + accepted / steps.
+    """
+    values = [float(part) for part in rates[2].split(",") if part.strip()]
+    if any(np.diff(values) > 0) or any(value > 1 for value in values):
+        line.fail("has rates per position that rise, or above 1")
+    mean = float(rates[1])
+    fitting = []
+    if accepted and mean > 1.0:
+        least, most = accepted / (mean - 1 + 0.0051), accepted / max(mean - 1 - 0.0051, 1e-3)
+        for steps in range(max(1, math.floor(least)), min(math.ceil(most), STEP_LIMIT) + 1):
+            at = [round(value * steps) for value in values]
+            near = all(abs(a / steps - value) < 5.1e-4 for a, value in zip(at, values))
+            if near and sum(at) == accepted:
+                fitting.append((steps, at))
+            if len(fitting) > 1 or steps >= FINEST:
+                return [], len(values)
+    if not fitting:
+        return [], len(values)
+    steps, at = fitting[0]
+    return [j for j, n in enumerate(a - b for a, b in zip([steps, *at], [*at, 0])) for _ in range(n)], len(
+        values
+    )
+
+
+def _ms(line: Line, text: str) -> float:
+    """Seconds."""
+    value = float(text) / 1e3
+    if not value < 1e9:
+        line.fail(f"has a time of {text[:20]} ms")
+    return value
+
+
+def _whole(line: Line, text: str) -> int:
+    if len(text) > 9:
+        line.fail(f"has {text[:20]}, which is no count")
+    return int(text)
+
+
+FILES: dict[str, Callable[[Path, bool], Iterator[tuple[Line, Request | str]]]] = {
+    "mlx-lm": _mlx_lm,
+    "llama.cpp-log": _llama_cpp_log,
+}
+
+
+# ---------------------------------------------------------------- whose file it is
+
+SUPPORTED = (
+    "traces (.parquet), responses of vLLM, SGLang, llama-server and LM Studio as JSON lines, vLLM's /metrics "
+    "page, llama-server's log, mlx-lm's responses, AIPerf's profile_export.jsonl and Spec-Bench's answers"
+)
+
+
+def origin_of(path: Path) -> str:
+    """Which tool wrote a file, as `specviz.trace.read_counts` names it.
+
+    Raises
+    ------
+    TraceError
+        If it cannot be read, or is none that is supported; known ones that are not are named.
+    """
+    text = text_of(path)
+    lines = [line for line in text.split("\n") if line.strip()]
+    if not lines:
+        raise TraceError(f"{path} is empty")
+    if lines[0].lstrip()[:1] in ("{", "["):
+        return _of_object(path, _first(path, text, lines[0]))
+    pages = {"vllm:": COUNTERS, "sglang:": "", "llamacpp:": "", "trtllm_": ""}
+    for prefix, origin in pages.items():
+        if any(line.startswith(prefix) for line in lines):
+            if origin:
+                return origin
+            name = {"sglang:": "SGLang", "llamacpp:": "llama-server", "trtllm_": "TensorRT-LLM"}[prefix]
+            _unsupported(path, f"a /metrics page of {name}, whose gauges do not count steps")
+    if any(EVAL.search(line[:LONGEST]) for line in lines):
+        return "llama.cpp-log"
+    _unsupported(path, "of a form that is not known")
+
+
+def _first(path: Path, text: str, line: str) -> Record:
+    """The first entry of a file: of its first line, or of the whole."""
+    try:
+        entry = parsed(line, str(path))
+    except TraceError:
+        entry = parsed(text, str(path))
+    while isinstance(entry, list) and entry:
+        entry = entry[0]
+    if not isinstance(entry, dict):
+        _unsupported(path, "JSON, but holds no entry")
+    return entry
+
+
+def _of_object(path: Path, entry: Record) -> str:
+    choices = entry.get("choices")
+    choice = choices[-1] if isinstance(choices, list) and choices and isinstance(choices[-1], dict) else {}
+    stats = entry.get("stats")
+    signs: list[tuple[bool, str]] = [
+        ("from_draft" in entry, "mlx-lm"),
+        ("question_id" in entry, "spec-bench"),
+        ("metadata" in entry and "metrics" in entry, "aiperf"),
+        ("timings" in entry or "predicted_n" in entry, "llama.cpp"),
+        ("meta_info" in entry or "meta_info" in choice or "spec_verify_ct" in entry, "sglang"),
+        (isinstance(stats, dict) or "totalDraftTokensCount" in entry, "lm-studio"),
+        ("num_spec_steps" in entry, "aiperf" if "engine" in entry else "vllm"),
+        ("metrics" in entry or "spec_decode_acceptance_length" in entry, "vllm"),
+    ]
+    for holds, origin in signs:
+        if holds:
+            return origin
+    if "resourceSpans" in entry:
+        _unsupported(path, "an export of OpenTelemetry spans")
+    if isinstance(choices, list):
+        _unsupported(
+            path, "a response without any count of drafts: an engine's own field must be switched on"
+        )
+    keys = ", ".join(repr(str(key)[:20]) for key in list(entry)[:4]) or "nothing"
+    _unsupported(path, f"JSON of a form that is not known (it has {keys})")
+
+
+def _unsupported(path: Path, what: str) -> NoReturn:
+    raise TraceError(f"{path} is {what}; what is read: {SUPPORTED}")

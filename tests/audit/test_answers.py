@@ -1,0 +1,371 @@
+"""Somebody else's answers: honest ones are the target's own, tampered ones are not, and what is not known."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+import specviz as sv
+from specviz import cli
+from specviz.audit import answers as audit
+from specviz.audit.answer_report import NOISE, OTHER, OWN, UNSURE, Sibling
+from specviz.errors import ParameterError, PromptError
+
+PROMPTS = [
+    "The cook saw the cook.", "What does the baker do?", "Name the animals.", "Who is in the garden?",
+    "Where is the ferry?", "Tell me of the doctor.", "Why does the sailor sing?", "How old is the bridge?",
+]  # fmt: skip
+LIMIT = 20
+
+
+@pytest.fixture(scope="module")
+def town():
+    return sv.load("town", dtype="float32")
+
+
+@pytest.fixture(scope="module")
+def honest(town):
+    """The target's own answers by transformers' ``generate``, with their ids."""
+    return [written(town, prompt) for prompt in PROMPTS]
+
+
+@torch.inference_mode()
+def written(model, prompt, **sampling):
+    messages = [{"role": "user", "content": prompt}]
+    ids = torch.tensor([model.encode(messages)])
+    options = {"do_sample": False, "max_new_tokens": LIMIT, "eos_token_id": list(model.eos)} | sampling
+    out = model.net.generate(ids, attention_mask=torch.ones_like(ids), pad_token_id=model.eos[0], **options)
+    out = out[0, ids.shape[1] :].tolist()
+    reason = "stop" if out[-1] in model.eos else "length"
+    return {
+        "messages": messages, "answer": model.decode(out), "token_ids": out, "finish_reason": reason,
+        "max_tokens": options["max_new_tokens"],
+    }  # fmt: skip
+
+
+def verdicts(lines, model, **rest):
+    return [text.verdict for text in audit(lines, model, **rest).texts]
+
+
+def words_alone(line):
+    return {key: value for key, value in line.items() if key != "token_ids"}
+
+
+def test_the_targets_own_answers_are_its_own_with_ids_and_without(town, honest):
+    result = audit([*honest, *(words_alone(line) for line in honest if "\ufffd" not in line["answer"])], town)
+    assert {text.verdict for text in result.texts} == {OWN} and result.holds
+    assert all(text.largest < 1e-6 for text in result.texts)
+    assert result.against["weights"] == f"SHA-256 {town.content}"
+    head = "\n".join(result.head)
+    for words in (
+        "float32",
+        "margins in float64",
+        "template: SHA-256",
+        "end tokens: 4 <|end|>",
+        "opens with",
+    ):
+        assert words in head
+    assert str(result).startswith("model: town")
+
+
+def runner_up(model, line):
+    """The place at which the second choice is nearest to the first."""
+    prompt, ids = model.encode(line["messages"]), line["token_ids"]
+    with torch.inference_mode():
+        rows = model.net(torch.tensor([[*prompt, *ids[:-1]]])).logits[0, len(prompt) - 1 :]
+    top = rows.topk(2).values
+    return int((top[:, 0] - top[:, 1]).argmin())
+
+
+def replaced(model, line, place, least):
+    """The line with a token whose margin is the least above `least`."""
+    prompt, ids = model.encode(line["messages"]), list(line["token_ids"])
+    with torch.inference_mode():
+        row = model.net(torch.tensor([[*prompt, *ids[:place]]])).logits[0, -1].double()
+    gap = row.max() - row
+    gap[gap <= least] = torch.inf
+    gap[list(model.text.special)] = torch.inf
+    ids[place] = int(gap.argmin())
+    return line | {"token_ids": ids, "answer": model.decode(ids)}, float(gap.min())
+
+
+def test_a_replaced_token_is_named_and_its_margin_measured(town, honest):
+    long = [line for line in honest if len(line["token_ids"]) > 8]
+    for line in long:
+        bad, margin = replaced(town, line, 4, 0.5)
+        (text,) = audit([bad], town).texts
+        assert text.verdict == OTHER and text.place == 4
+        assert text.margin == pytest.approx(margin, abs=1e-3)
+        assert f"token 4 is {text.actual!r}" in text.reason and "envelope is 0.5" in text.reason
+        # The same text is noise to an engine whose envelope is wide enough for all that follows from it.
+        (wide,) = audit([bad], town, envelope=text.largest + 0.1).texts
+        assert wide.verdict == NOISE and wide.largest == text.largest
+
+
+def test_an_end_that_was_moved_is_not_the_targets(town, honest):
+    whole = next(line for line in honest if line["finish_reason"] == "stop" and len(line["token_ids"]) > 6)
+    ids = whole["token_ids"]
+    dropped = whole | {"token_ids": ids[:-4], "answer": town.decode(ids[:-4])}
+    (text,) = audit([dropped], town).texts
+    assert text.verdict == OTHER and text.place == len(ids) - 4 and "goes on with" in text.reason
+    on = written(town, PROMPTS[0], min_new_tokens=LIMIT)  # past the end token
+    assert verdicts([on], town) == [OTHER]
+    assert verdicts([whole | {"token_ids": ids[:-1]}], town) == [OWN]  # an engine may leave the end token out
+
+
+def test_another_system_prompt_is_not_the_targets(town, honest):
+    lines = []
+    for line in honest:
+        other = written(town, "Sing a song of the sea and the old harbour.")
+        lines.append(other | {"messages": line["messages"]})
+    assert verdicts(lines, town).count(OTHER) >= len(lines) - 1
+
+
+def test_what_cannot_be_told_is_not_guessed(town, honest):
+    line = next(each for each in honest if each["finish_reason"] == "length")
+    ended = next(each for each in honest if each["finish_reason"] == "stop")
+    doubtful = {
+        "no finish_reason": {k: v for k, v in line.items() if k != "finish_reason"},
+        "none that the target decides": line | {"finish_reason": "tool_calls"},
+        "cut at 64 tokens, and it has 20": line | {"max_tokens": 64},
+        "spell another text": line | {"answer": "something else"},
+        "outside the vocabulary": line | {"token_ids": [10**6]},
+        "U+FFFD": words_alone(line) | {"answer": "a \ufffd b"},
+        "beyond the": line | {"token_ids": line["token_ids"] * 1000, "answer": ""},
+    }
+    for words, each in doubtful.items():
+        (text,) = audit([each], town).texts
+        assert text.verdict == UNSURE and words in text.reason, (words, text)
+    # An answer that ends where the target ends needs no word for it.
+    assert verdicts([{k: v for k, v in ended.items() if k != "finish_reason"}], town) == [OWN]
+    # A wrong token stays wrong, whatever ended the answer.
+    bad, _ = replaced(town, line, 3, 1.0)
+    assert verdicts([{k: v for k, v in bad.items() if k != "finish_reason"}], town) == [OTHER]
+
+
+def test_a_model_without_a_template_reads_no_messages(tmp_path):
+    from checkpoints import checkpoint
+
+    checkpoint(tmp_path / "plain", template=False)
+    line = {"messages": [{"role": "user", "content": "a"}], "answer": "b", "finish_reason": "stop"}
+    (text,) = audit([line], str(tmp_path / "plain")).texts
+    assert text.verdict == UNSURE and "template is not known" in text.reason
+    prompt = {"prompt": "a", "answer": "b", "finish_reason": "length"}
+    assert audit([prompt], str(tmp_path / "plain")).texts[0].tokens == 1
+
+
+class Spelling:
+    """A reference that writes given tokens after a prompt, and an end after the last."""
+
+    def __init__(self, model, prompt, ids):
+        self.model, self.after = model, {}
+        for i, token in enumerate([*ids, model.eos[0]]):
+            self.after[(*prompt, *ids[:i])] = token
+
+    def rows(self, prompt, text):
+        rows = torch.zeros(len(text), self.model.vocabulary)
+        for i in range(len(text)):
+            rows[i, self.after.get((*prompt, *text[:i]), self.model.eos[-1])] = 9.0
+        return rows
+
+    double = rows
+
+
+def test_the_same_text_in_other_tokens_is_the_targets_own(town, monkeypatch):
+    messages = [{"role": "user", "content": "x"}]
+    prompt, text = town.encode(messages), "the cook and the baker"
+    letters = [token for letter in text for token in town.text.plain(letter)]
+    common = town.text.plain(text)
+    assert b"".join(map(town.piece, letters)) == text.encode() and len(common) < len(letters)
+    mixed = [*town.text.plain("the c"), *town.text.plain("ook and the baker")]
+    line = {"messages": messages, "answer": text, "finish_reason": "stop"}
+    import sys
+
+    from specviz.audit import answers as _  # noqa: F401
+
+    module = sys.modules["specviz.audit.answers"]
+    for ids in (common, mixed):
+        monkeypatch.setattr(module, "reference_of", lambda model, ids=ids: Spelling(model, prompt, ids))
+        assert verdicts([line], town) == [OWN]
+    assert verdicts([line | {"answer": "the cook and the doctor"}], town) == [OTHER]
+    assert verdicts([line | {"token_ids": common}], town) == [OTHER]  # these are surely its tokens
+    # A blank that the engine stripped at either end comes back.
+    blank = [*town.text.plain(" the cook"), *town.text.plain("\n")]
+    monkeypatch.setattr(module, "reference_of", lambda model: Spelling(model, prompt, blank))
+    assert verdicts([line | {"answer": "the cook"}], town) == [OWN]
+    # Spelled in so many ways that not all are tried, it cannot be told.
+    monkeypatch.setattr(module, "SPELLINGS", 1)
+    monkeypatch.setattr(module, "reference_of", lambda model: Spelling(model, prompt, mixed))
+    assert verdicts([line], town) == [UNSURE]
+
+
+# -- envelopes ------------------------------------------------------------------------------------------
+
+
+def test_an_engines_noise_is_measured_on_its_honest_answers(town, honest):
+    noisy, margins = [], []
+    for line in honest:  # cut behind its least sure token, which is the second choice
+        n = runner_up(town, line)
+        bad, margin = replaced(town, line | {"token_ids": line["token_ids"][: n + 1]}, n, 1e-3)
+        noisy.append(bad | {"engine": "e", "finish_reason": "length", "max_tokens": n + 1})
+        margins.append(margin)
+    assert max(margins) < 2.0  # else no honest answer
+    result = audit(noisy, town, honest=noisy)
+    own, default = result.envelopes
+    assert own.value == pytest.approx(2 * max(margins), rel=1e-3) and (own.engine, own.texts) == ("e", 8)
+    assert {text.verdict for text in result.texts} == {NOISE}
+    assert default.value == 0.5 and "not measured" in str(default)
+    assert "twice" in str(own)
+    with pytest.raises(PromptError, match="measure nothing: give at least 8"):
+        audit(noisy, town, honest=noisy[:3])
+    wild = [replaced(town, honest[0], 2, 4.0)[0] | {"engine": "e"}, *noisy]
+    with pytest.raises(PromptError, match="is no honest answer of town"):
+        audit(noisy, town, honest=wild)
+    with pytest.raises(PromptError, match="was sampled"):
+        audit(noisy, town, honest=[noisy[0] | {"temperature": 1.0}])
+    with pytest.raises(ParameterError, match="above 0 and below 100"):
+        audit(noisy, town, envelope=0)
+
+
+# -- sampled answers ------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def drawn(town):
+    torch.manual_seed(0)
+    options = {"do_sample": True, "temperature": 0.9, "top_p": 0.95, "top_k": 0}
+    return [written(town, p, **options) | {"temperature": 0.9, "top_p": 0.95} for p in PROMPTS * 3]
+
+
+def test_sampled_answers_are_tested_as_a_set(town, drawn, honest):
+    result = audit(drawn, town)
+    (test,) = result.drawn
+    assert test.verdict == OWN and abs(test.z) < 3.5 and test.texts == len(drawn)
+    assert {text.verdict for text in result.texts} == {UNSURE} and result.holds
+    (hot,) = audit([line | {"temperature": 1.8, "top_p": 1.0} for line in drawn], town).drawn
+    assert hot.verdict == OTHER and hot.z > 5 and "colder" in str(hot)
+    greedy = audit([line | {"temperature": 0.9} for line in honest * 2], town)
+    assert greedy.drawn[0].verdict == OTHER and not greedy.holds
+    few = audit(drawn[:1], town).drawn[0]
+    assert few.verdict == UNSURE and "wants 100 tokens" in str(few)
+
+
+def test_a_token_that_cannot_be_drawn_is_not_the_targets(town, drawn):
+    line = next(each for each in drawn if len(each["token_ids"]) > 6)
+    bad, _ = replaced(town, line, 2, 12.0)
+    (text,) = audit([bad], town).texts
+    assert text.verdict == OTHER and text.place == 2 and "top-p 0.95" in text.reason
+    assert audit([words_alone(bad)], town).texts[0].verdict == UNSURE
+
+
+# -- a sibling --------------------------------------------------------------------------------------------
+
+
+def coarse(model, name="town-coarse", step=0.03):
+    """The same weights, rounded."""
+    import copy
+
+    net = copy.deepcopy(model.net)
+    with torch.no_grad():
+        for weight in net.parameters():
+            scale = step * weight.abs().max()
+            weight.copy_((weight / scale).round() * scale)
+    return type(model)(net, model.tokenizer, name=name)
+
+
+def test_a_set_of_a_siblings_answers_is_named(town, honest):
+    other = coarse(town)
+    theirs = [written(other, prompt) for prompt in [*PROMPTS, *(f"{p} And then?" for p in PROMPTS)]]
+    result = audit(theirs, town, sibling=other)
+    assert result.sibling.like == "town-coarse" and result.sibling.error < 0.01
+    assert result.sibling.margin > result.sibling.sibling_margin and not result.holds
+    assert "look like town-coarse, not like town" in str(result.sibling)
+    back = audit(
+        [written(town, p) for p in [*PROMPTS, *(f"{p} And then?" for p in PROMPTS)]], town, sibling=other
+    )
+    assert back.sibling.like == "town" and back.holds
+    few = audit(honest[:2], town, sibling=other).sibling
+    assert few.like == "" and "cannot be told apart" in str(few)
+
+
+def test_a_template_is_a_sibling_too(town, tmp_path):
+    from checkpoints import TEMPLATE
+
+    path = tmp_path / "other.jinja"
+    path.write_text(
+        town.tokenizer.chat_template.replace("add_generation_prompt", "not add_generation_prompt")
+    )
+    assert path.read_text() != town.tokenizer.chat_template and TEMPLATE
+    before = town.encode([{"role": "user", "content": "a"}])
+    lines = [written(town, prompt) for prompt in [*PROMPTS, *(f"{p} And then?" for p in PROMPTS)]]
+    result = audit(lines, town, sibling=f"template:{path}")
+    assert result.sibling.like == "town" and result.sibling.name == "the template other.jinja"
+    assert town.encode([{"role": "user", "content": "a"}]) == before
+    with pytest.raises(ParameterError, match="cannot read the template"):
+        audit(lines, town, sibling="template:none")
+
+
+def test_the_sign_flips_error_rate():
+    assert Sibling.of("s", "t", [1.0] * 20, [0.0] * 20).error < 1e-4
+    assert Sibling.of("s", "t", [0.0] * 20, [0.0] * 20).like == ""
+    rng = np.random.default_rng(0)
+    errors = [Sibling.of("s", "t", *rng.random((2, 12))).error for _ in range(60)]
+    assert 0.2 < np.mean(np.array(errors) < 0.25) < 0.8  # the smaller side is taken: twice 0.25, nearly
+
+
+# -- files and the command --------------------------------------------------------------------------------
+
+BAD = [
+    ("{}", "lacks 'prompt' or 'messages'"),
+    (
+        '{"prompt": "a", "messages": [{"role": "user", "content": "b"}], "answer": "c"}',
+        "both prompt and messages",
+    ),
+    ('{"prompt": "a"}', "lacks 'answer'"),
+    ('{"prompt": "", "answer": "a"}', "has an empty prompt"),
+    ('{"prompt": "a", "answer": 1}', "answer should be a text, not 1"),
+    ('{"prompt": "a", "answer": "b", "temperature": -1}', "temperature"),
+    ('{"prompt": "a", "answer": "b", "top_p": 0}', "top_p"),
+    ('{"prompt": "a", "token_ids": [-1]}', "token_ids[0]"),
+    ("[", "is not JSON"),
+    ("3", "should be an object"),
+]
+
+
+@pytest.mark.parametrize(("line", "words"), BAD)
+def test_a_bad_line_is_named(tmp_path, town, line, words):
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"prompt": "a", "answer": "b"}\n' + line + "\n")
+    with pytest.raises(PromptError, match="line 2") as error:
+        audit(path, town)
+    assert words in str(error.value) and "\n" not in str(error.value)
+
+
+def test_the_command(tmp_path, honest, town, capsys):
+    path, report = tmp_path / "a.jsonl", tmp_path / "r.json"
+    path.write_text("".join(json.dumps(line) + "\n" for line in honest))
+    assert cli.run(["audit", "--answers", str(path), "--model", "town", "--json", str(report)]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("model: town\nweights: SHA-256 ") and "8 the target's own" in out
+    assert json.loads(report.read_text())["holds"] is True
+    bad, _ = replaced(town, next(line for line in honest if len(line["token_ids"]) > 6), 3, 1.0)
+    path.write_text(json.dumps(bad) + "\n")
+    assert cli.run(["audit", "--answers", str(path), "--model", "town"]) == 1
+    assert "line 1: not the target's: token 3" in capsys.readouterr().out
+    for arguments, words in (
+        (["--answers", str(path)], "name it with --model"),
+        (["--answers", str(path), "--model", "town", "--method", "bild"], "read, not decoded"),
+        (["--sibling", "town"], "are of --answers"),
+        (["--answers", str(tmp_path / "none"), "--model", "town"], "cannot read"),
+    ):
+        assert cli.run(["audit", *arguments]) == 2
+        err = capsys.readouterr().err
+        assert words in err and err.count("\n") == 1
+
+
+def test_a_canvas_has_no_answers(honest):
+    with pytest.raises(ParameterError, match="masked-diffusion"):
+        audit(honest, "town-diffusion")

@@ -1,0 +1,183 @@
+"""Why a run is slow or fast: the factors multiply to the measured speedup, and what selects positions."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from test_engines import ENGINES, LOG, PLAIN_LOG, write
+
+import specviz as sv
+import traces
+from specviz import cli
+from specviz.errors import ParameterError, TraceError
+from specviz.explanations import acceptance, costs
+
+
+@pytest.fixture(scope="module")
+def plain():
+    return sv.open(sv.example("autoregressive"))
+
+
+@pytest.mark.parametrize("name", ["prompt_lookup", "unispec"])
+def test_the_factors_multiply_to_the_ratio_of_speeds(name, plain):
+    trace = sv.open(sv.example(name))
+    why = sv.explain(trace, plain)
+    assert why.badge == "exact"
+    table = sv.metrics.compare({name: trace, "plain": plain}, "plain").set_index("name")
+    assert why.speedup.median == pytest.approx(table.loc[name, "speedup"], rel=1e-9)
+    assert why.factors["speedup"].iloc[-1] == pytest.approx(why.speedup.median, rel=1e-12)
+    parts = why.factors["plain_steps"].iloc[1:]
+    assert 1 + parts.sum() == pytest.approx(why.cost, rel=1e-12)
+    assert why.costs.tau / why.cost == pytest.approx(why.speedup.median, rel=1e-12)
+    free = why.factors[why.factors["factor"] == "forward"].iloc[0]
+    assert free["without"] == pytest.approx(why.costs.tau / (why.cost - free["plain_steps"]))
+    names, lows, highs = zip(*why.bars())
+    assert names[0] == "plain decoding" and highs[-1] == pytest.approx(why.speedup.median)
+    assert list(lows[1:-1]) == list(highs[:-2])  # each bar begins where the last one ended
+    for words in (
+        f"at {why.speedup.median:.2f} times",
+        f"{why.costs.tau:.2f} tokens",
+        f"{why.cost:.2f} plain",
+    ):
+        assert words in why.sentence
+
+
+def test_without_a_plain_run_its_own_empty_steps_stand_for_one(plain):
+    trace = sv.open(sv.example("prompt_lookup"))
+    why = sv.explain(trace)
+    assert why.badge == "modelled" and why.speedup.low < why.speedup.median < why.speedup.high
+    assert any("autoregressive" in each for each in why.missing)
+    steps = trace.cycles[(trace.cycles["cycle"] > 0) & (trace.cycles["sent"] == 0)]
+    assert why.plain.cycle == pytest.approx((steps["duration"] - steps["draft_time"]).mean())
+    none = sv.explain(sv.example("unispec"))  # it always drafts
+    assert none.plain is None and np.isnan(none.speedup.median) and not none.bars()
+    assert "if a plain step takes longer than that" in none.sentence
+
+
+def test_where_a_run_breaks_even():
+    depths = np.array([4] * 30)
+    for rate in (0.2, 0.5, 0.9):
+        tau = (1 - rate**5) / (1 - rate)
+        assert acceptance.even_rate(depths, tau) == pytest.approx(rate, abs=1e-9)
+    assert np.isnan(acceptance.even_rate(depths, 5.1))  # four drafted tokens never write more than five
+    assert acceptance.even_rate(depths, 0.9) == 0.0
+
+
+def test_the_first_position_is_the_mean_over_where_cycles_begin(plain):
+    trace = sv.open(sv.example("prompt_lookup"))
+    why = sv.explain(trace, plain)
+    first = why.positions["rate"].iloc[0]
+    assert (why.starts["rate"] * why.starts["share"]).sum() == pytest.approx(first)
+    assert why.starts["share"].sum() == pytest.approx(1)
+    whole = 0  # drafts that began after one that was accepted to its end
+    for _, cycles in trace.cycles[trace.cycles["cycle"] > 0].groupby("prompt"):
+        ends = (cycles["sent"] > 0) & (cycles["accepted"] == cycles["depth"])
+        whole += (ends.shift(fill_value=False) & (cycles["sent"] > 0)).sum()
+    assert why.starts.set_index("after").loc["a whole draft", "cycles"] == whole > 0
+    # With the recorded length the model gives the record back; shorter drafts begin at easier places.
+    longest = why.lengths.iloc[-1]
+    assert longest["first"] == pytest.approx(first) and longest["tau"] == pytest.approx(why.costs.tau)
+    assert why.lengths["first"].iloc[0] > first + 0.1
+    origin = trace.outputs["origin"]
+    right, wrong = (origin == "draft").sum(), (origin == "correction").sum()
+    assert why.places == pytest.approx(right / (right + wrong))
+    assert f"{first:.2f} accepted" in why.selection
+
+
+def test_acceptance_by_context_covers_each_cycle_once(plain):
+    trace = sv.open(sv.example("prompt_lookup"))
+    table = acceptance.contexts(trace)
+    assert table["cycles"].sum() == (trace.cycles["cycle"] > 0).sum() and len(table) == 4
+    assert (table["low"].iloc[1:].to_numpy() > table["high"].iloc[:-1].to_numpy()).all()
+
+
+def test_the_worst_cycles_are_those_that_lost_most(plain):
+    trace = sv.open(sv.example("unispec"))
+    why = sv.explain(trace, plain)
+    cycles = trace.cycles[trace.cycles["cycle"] > 0]
+    lost = cycles["duration"] - cycles["emitted"] * why.plain.cycle
+    assert why.worst["lost"].iloc[0] == pytest.approx(lost.max())
+    worst = cycles.loc[lost.idxmax()]
+    assert tuple(why.worst.iloc[0][["prompt", "cycle"]]) == (worst["prompt"], worst["cycle"])
+
+
+def test_what_cannot_be_compared_is_refused_or_marked(plain, tmp_path):
+    trace = sv.open(sv.example("unispec"))
+    with pytest.raises(TraceError, match="drafts nothing"):
+        sv.explain(plain)
+    with pytest.raises(TraceError, match="a plain run is autoregressive"):
+        sv.explain(trace, trace)
+    with pytest.raises(ParameterError, match="another tool's log"):
+        sv.explain(trace, write(tmp_path / "a.jsonl", ENGINES["sglang"]))
+    synthetic = traces.build("speculative")
+    with pytest.raises(TraceError, match="compare one model with itself"):
+        sv.explain(synthetic, plain)
+    some = sv.explain(trace, plain.select(prompt=[0, 1]))
+    assert some.badge == "modelled" and "other prompts" in some.plain.source
+
+
+def test_a_folder_brings_its_own_plain_run(plain, tmp_path):
+    trace = sv.open(sv.example("unispec"))
+    for name, each in (("a", plain), ("b", trace)):
+        each.save(tmp_path / f"{name}.parquet")
+    assert sv.explain(tmp_path).speedup.median == sv.explain(trace, plain).speedup.median
+    sv.open(sv.example("prompt_lookup")).save(tmp_path / "c.parquet")
+    with pytest.raises(TraceError, match="holds 2 settings"):
+        sv.explain(tmp_path)
+
+
+def test_another_tools_log_is_explained_as_far_as_it_tells(tmp_path):
+    (tmp_path / "s.log").write_text(LOG)
+    (tmp_path / "p.log").write_text(PLAIN_LOG)
+    why = sv.explain(tmp_path / "s.log", tmp_path / "p.log")
+    assert why.origin == "llama.cpp-log" and why.costs.tau == pytest.approx(255 / 88)
+    assert why.plain.cycle == pytest.approx(5.1 / 255)
+    assert why.speedup.median == pytest.approx((255 / 2.29672) / (255 / 5.1))
+    assert why.factors["factor"].tolist() == ["tau", "draft", "cycle"]
+    assert why.factors["plain_steps"].iloc[1] == pytest.approx(0.325555 / 88 / 0.02)
+    assert why.factors["speedup"].iloc[-1] == pytest.approx(why.speedup.median)
+    alone = sv.explain(write(tmp_path / "l.jsonl", ENGINES["llama.cpp"]))
+    assert alone.version == "llama.cpp b6123-0a1b2c3" and alone.plain is None
+    assert any("plain step" in each for each in alone.missing)
+    assert any("how many tokens each step accepted" in each for each in alone.missing)
+    for name, entry in ENGINES.items():
+        assert sv.explain(write(tmp_path / "x.jsonl", entry)).origin == name
+        assert sv.explain(tmp_path / "x.jsonl").text()
+
+
+def test_it_is_a_picture_a_page_and_json(plain, tmp_path):
+    why = sv.explain(sv.example("prompt_lookup"), plain)
+    assert why.to_png(tmp_path / "w.png").read_bytes()[:4] == b"\x89PNG"
+    with pytest.raises(TraceError, match="exists"):
+        why.to_png(tmp_path / "w.png")
+    assert "<img" in why._repr_html_() and "<script" not in why._repr_html_()
+    content = json.loads(why.to_json())
+    assert content["speedup"]["median"] == pytest.approx(why.speedup.median) and len(content["worst"]) == 5
+    assert "NaN" not in sv.explain(sv.example("unispec")).to_json()
+
+
+def test_the_command_prints_it_and_needs_no_torch(tmp_path, capsys):
+    name, base = str(sv.example("prompt_lookup")), str(sv.example("autoregressive"))
+    png = tmp_path / "w.png"
+    assert cli.run(["explain", name, "--plain", base, "--png", str(png)]) == 0
+    out = capsys.readouterr().out
+    assert "breaks even at" in out and f"specviz show {name} --prompt" in out and png.exists()
+    assert cli.run(["explain", str(tmp_path / "none.jsonl")]) == 2
+    assert capsys.readouterr().err.startswith("specviz: cannot read")
+    code = (
+        "import sys; sys.modules['torch'] = None\n"
+        f"import specviz as sv; print(len(sv.explain({name!r}, {base!r}).text()) > 100)"
+    )
+    made = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert made.stdout.strip() == "True"
+
+
+def test_rows_that_ran_together_share_their_time(plain):
+    trace = traces.build("speculative", prompts=2)
+    own = costs.of_trace(trace)
+    assert own.cycle * own.steps == pytest.approx(sv.metrics.seconds(trace, prefill=False))
+    assert own.forward + own.draft + own.rest == pytest.approx(own.cycle)

@@ -1,0 +1,238 @@
+"""What llama.cpp, SGLang, LM Studio and mlx-lm write: read as counts, checked, or refused with the line."""
+
+from __future__ import annotations
+
+import copy
+import json
+
+import pytest
+
+from specviz import metrics
+from specviz.errors import TraceError
+from specviz.trace import read_counts
+from specviz.trace.engines import origin_of
+
+# Field by field what each tool writes of one request; the numbers are a server's own, or fit each other.
+ENGINES = {
+    "llama.cpp": {
+        "id": "chatcmpl-1",
+        "choices": [{"index": 0, "finish_reason": "length", "message": {"content": "a"}}],
+        "system_fingerprint": "b6123-0a1b2c3",
+        "usage": {"completion_tokens": 256, "prompt_tokens": 20, "total_tokens": 276},
+        "timings": {
+            "cache_n": 2, "prompt_n": 18, "prompt_ms": 300.11, "prompt_per_second": 66.64, "predicted_n": 256,
+            "predicted_ms": 2296.72, "predicted_per_second": 111.46, "draft_n": 259, "draft_n_accepted": 167,
+        },
+    },
+    "sglang": {
+        "text": "a",
+        "meta_info": {
+            "id": "r1", "finish_reason": {"type": "stop", "matched": 2}, "prompt_tokens": 7,
+            "completion_tokens": 12, "e2e_latency": 1.5, "spec_accept_rate": 0.5, "spec_accept_length": 3.0,
+            "spec_verify_ct": 4, "spec_num_correct_drafts": 8, "spec_num_proposed_drafts": 16,
+            "spec_correct_drafts_histogram": [1, 0, 1, 2],
+        },
+    },
+    "lm-studio": {
+        "id": "chatcmpl-2",
+        "choices": [{"index": 0, "finish_reason": "length"}],
+        "usage": {
+            "prompt_tokens": 66, "completion_tokens": 300, "total_draft_tokens_count": 492,
+            "accepted_draft_tokens_count": 176, "rejected_draft_tokens_count": 316,
+        },
+        "stats": {"tokens_per_second": 17.93, "time_to_first_token": 1.16, "stop_reason": "eosFound"},
+        "runtime": {"name": "llama.cpp-mac-arm64", "version": "1.3.0"},
+    },
+}  # fmt: skip
+LOG = """\
+build: 6123 (0a1b2c3) with clang
+I slot print_timing: id 1 | task 0 | prompt eval time =  300.11 ms /  20 tokens ( 15.01 ms per token)
+I slot print_timing: id 1 | task 0 |        eval time = 2296.72 ms / 256 tokens (  8.97 ms per token)
+I slot print_timing: id 1 | task 0 | draft acceptance = 0.64479 (  167 accepted /   259 generated), \
+mean acceptance length =  2.92, acceptance rate per position = (0.805, 0.632, 0.483)
+I statistics draft-eagle3: #calls(b,g,a) = 1 87 87, #gen drafts = 87, #acc drafts = 70, #gen tokens = 259, \
+#acc tokens = 167, #mean acc len = 2.92, dur(b,g,a) = 0.005, 325.555, 0.114 ms
+"""
+PLAIN_LOG = """\
+prompt eval time = 300.00 ms / 20 tokens
+eval time = 5100.00 ms / 256 tokens
+"""
+
+
+def tokens(drafts=(False, True, True, False, True, False)):
+    """mlx-lm's responses of a text, one a line."""
+    return [
+        {
+            "from_draft": each,
+            "generation_tokens": i,
+            "generation_tps": 30.0,
+            "prompt_tokens": 5,
+            "prompt_tps": 50.0,
+        }
+        for i, each in enumerate(drafts, 1)
+    ]
+
+
+def write(path, *entries):
+    path.write_text("".join(json.dumps(each) + "\n" for each in entries))
+    return path
+
+
+@pytest.fixture
+def file(tmp_path):
+    return tmp_path / "f.jsonl"
+
+
+def test_requests_of_each_tool_are_counted(file):
+    totals = {
+        "llama.cpp": (88, 259, 167, 255, 256), "sglang": (4, 16, 8, 11, 12),
+        "lm-studio": (123, 492, 176, 299, 300),
+    }  # fmt: skip
+    for name, entry in ENGINES.items():
+        assert origin_of(write(file, entry)) == name
+        counts = read_counts(file, name)
+        columns = ("steps", "drafted", "accepted", "emitted", "output")
+        assert tuple(counts.total(column) for column in columns) == totals[name]
+        assert metrics.tau(counts) == totals[name][3] / totals[name][0]
+    assert read_counts(write(file, ENGINES["llama.cpp"]), "llama.cpp").version == "llama.cpp b6123-0a1b2c3"
+    row = read_counts(file, "llama.cpp").requests.iloc[0]
+    assert (row["prompt_tokens"], row["eos"]) == (20, False)
+    assert row["first"] == pytest.approx(0.30011) and row["seconds"] == pytest.approx(2.59683)
+    assert read_counts(write(file, ENGINES["lm-studio"]), "lm-studio").version.endswith("mac-arm64 1.3.0")
+
+
+def test_older_names_and_shapes_are_read_too(file):
+    meta = ENGINES["sglang"]["meta_info"]
+    older = {k: v for k, v in meta.items() if "correct" not in k and "proposed" not in k}
+    older |= {"spec_accept_token_num": 8, "spec_draft_token_num": 16, "spec_accept_histogram": [1, 0, 1, 2]}
+    chat = {"choices": [{"meta_info": meta}]}
+    for entry in ({"meta_info": older}, chat, meta):
+        assert origin_of(write(file, entry)) == "sglang"
+        assert metrics.by_position(read_counts(file, "sglang"))["accepted"].tolist() == [3, 3, 2]
+    sdk = {"stats": {"totalDraftTokensCount": 10, "acceptedDraftTokensCount": 4, "predictedTokensCount": 9,
+                     "rejectedDraftTokensCount": 5, "ignoredDraftTokensCount": 1}}  # fmt: skip
+    counts = read_counts(write(file, sdk), "lm-studio")
+    assert (counts.total("drafted"), counts.total("steps")) == (9, 4)
+    assert read_counts(write(file, ENGINES["llama.cpp"]["timings"]), "llama.cpp").total("steps") == 88
+
+
+def test_a_log_gives_back_the_counts_that_its_rates_were_made_of(file):
+    file.write_text(LOG)
+    assert origin_of(file) == "llama.cpp-log"
+    counts = read_counts(file, "llama.cpp-log")
+    assert metrics.by_position(counts)["accepted"].tolist() == [70, 55, 42]
+    assert (counts.total("drafts"), counts.total("steps"), counts.most) == (87, 88, 3)
+    assert counts.drafting == pytest.approx(0.325555) and counts.version == "llama.cpp build 6123"
+    # Rates that do not add up to what was accepted give none, nor do those that several counts would have
+    # given, as of very many steps.
+    loose = LOG.replace("167 accepted /   259", "16700 accepted / 25900").replace(
+        "256 tokens", "25600 tokens"
+    )
+    for text in (loose, LOG.replace("0.483)", "0.471)")):
+        file.write_text(text)
+        assert not len(read_counts(file, "llama.cpp-log").steps)
+
+
+def test_tokens_of_mlx_lm_are_put_into_steps(file):
+    write(file, *tokens(), *tokens((True, True, False)))
+    assert origin_of(file) == "mlx-lm"
+    counts = read_counts(file, "mlx-lm")
+    assert counts.steps["accepted"].tolist() == [0, 2, 1, 2]
+    assert counts.requests["output"].tolist() == [6, 3]
+    assert read_counts(write(file, *tokens((False,) * 4)), "mlx-lm", plain=True).total("steps") == 4
+
+
+def test_a_run_without_drafts_is_a_baseline(file):
+    for name, entry in ENGINES.items():
+        plain = copy.deepcopy(entry)
+        part = {"llama.cpp": "timings", "sglang": "meta_info", "lm-studio": "usage"}[name]
+        plain[part] = {k: v for k, v in plain[part].items() if "draft" not in k and "spec" not in k}
+        assert read_counts(write(file, plain), name, plain=True).total("drafted") == 0
+        assert "nothing" in refused(file, name) or "no verify step" in refused(file, name)
+        assert "was speculated" in refused(write(file, entry), name, plain=True)
+
+
+def refused(path, origin, **rest):
+    with pytest.raises(TraceError) as error:
+        read_counts(path, origin, **rest)
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+WRONG = [
+    ("llama.cpp", ("timings", "draft_n_accepted"), 260, "accepted 260 of 259 drafted"),
+    ("llama.cpp", ("timings", "predicted_n"), 100, "accepted 167 draft tokens, but the answer has 100"),
+    ("llama.cpp", ("timings", "predicted_ms"), -1, "predicted_ms"),
+    ("llama.cpp", ("timings",), [], "timings should be an object"),
+    ("sglang", ("meta_info", "spec_verify_ct"), 3, "has a histogram that counts 4, but spec_verify_ct is 3"),
+    ("sglang", ("meta_info", "completion_tokens"), 14, "has 14 completion tokens, but 4 verify steps"),
+    (
+        "sglang",
+        ("meta_info", "spec_correct_drafts_histogram"),
+        [2, 0, 0, 2],
+        "counts 6, but spec_num_correct",
+    ),
+    ("lm-studio", ("usage", "rejected_draft_tokens_count"), 1, "counts 492 draft tokens, but 177 accepted"),
+    ("lm-studio", ("usage", "completion_tokens"), "300", "completion_tokens should be a whole number"),
+]
+
+
+@pytest.mark.parametrize(("origin", "path", "value", "words"), WRONG)
+def test_a_broken_identity_names_its_line(file, origin, path, value, words):
+    bad = copy.deepcopy(ENGINES[origin])
+    inner = bad
+    for key in path[:-1]:
+        inner = inner[key]
+    inner[path[-1]] = value
+    line = refused(write(file, ENGINES[origin], bad), origin)
+    assert words in line and ", line 2" in line
+
+
+LOGS = [
+    ("0.64479", "0.74479", "has an acceptance of 0.74479, which is not 167 / 259"),
+    ("0.805, 0.632", "0.605, 0.632", "has rates per position that rise"),
+    ("2296.72 ms / 256", "2296.72 ms / 99999999999", "is no count"),
+    ("#acc tokens = 167", "#acc tokens = 300", "accepted 300 of 259"),
+    ("eval time", "evil time", "no 'eval time' stands before it"),
+]
+
+
+@pytest.mark.parametrize(("good", "bad", "words"), LOGS)
+def test_a_broken_log_names_its_line(file, good, bad, words):
+    file.write_text(LOG.replace(good, bad))
+    assert words in refused(file, "llama.cpp-log")
+
+
+def test_a_missing_token_is_noticed(file):
+    some = tokens()
+    assert "is token 4 of its text, and token 3 is wanted" in refused(
+        write(file, *some[:2], *some[3:]), "mlx-lm"
+    )
+    assert "it has no from_draft" in refused(write(file, {"token": 1}), "mlx-lm")
+
+
+UNKNOWN = [
+    ("sglang:spec_accept_length{} 2.9\n", "a /metrics page of SGLang, whose gauges do not count steps"),
+    ("llamacpp:n_decode_total 5\n", "a /metrics page of llama-server"),
+    ('{"resourceSpans": []}', "an export of OpenTelemetry spans"),
+    ('{"choices": []}', "a response without any count of drafts"),
+    ('{"what": 1}', "JSON of a form that is not known (it has 'what')"),
+    ("[[1]]", "JSON, but holds no entry"),
+    ("hello\n", "of a form that is not known"),
+]
+
+
+@pytest.mark.parametrize(("content", "words"), UNKNOWN)
+def test_what_is_not_read_is_refused_by_name_with_what_is(file, content, words):
+    file.write_text(content)
+    with pytest.raises(TraceError, match="what is read: traces") as error:
+        origin_of(file)
+    assert words in str(error.value)
+
+
+def test_other_origins_are_still_told_apart(file):
+    file.write_text('vllm:spec_decode_num_drafts_total{engine="0"} 10.0\n')
+    assert origin_of(file) == "vllm-metrics"
+    assert origin_of(write(file, {"question_id": 1, "choices": []})) == "spec-bench"
+    assert origin_of(write(file, {"metadata": {}, "metrics": {}})) == "aiperf"
+    assert origin_of(write(file, {"usage": {}, "metrics": {}, "choices": []})) == "vllm"
