@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from specviz.models.schema import Tensor
 
 WEIGHTS = ("F64", "F32", "F16", "BF16", "I8")  # number formats that no ids are stored in
-MEASURED = ("demo", "demo-calibration", "everyday", "walkthroughs", "town")  # by which drafters are measured
+# By which drafters are measured.
+MEASURED = ("demo", "demo-calibration", "everyday", "sums", "walkthroughs", "town")
 models_app = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
 
 

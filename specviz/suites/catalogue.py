@@ -66,6 +66,7 @@ CATALOGUE = {
     "demo": Entry("ten prompts of seven kinds of work, three with a document to quote", "Apache-2.0"),
     "demo-calibration": Entry("five other prompts, by which the demo calibrates", "Apache-2.0"),
     "everyday": Entry("written by hand: seven kinds of work, three English prompts a kind", "Apache-2.0"),
+    "sums": Entry("generated: 60 sums in words, with their answers", "Apache-2.0"),
     "walkthroughs": Entry("generated: what the walkthroughs decode beside these", "Apache-2.0"),
     "spec-bench": Entry(
         "Spec-Bench (Xia et al. 2024): MT-bench, translation, summarization, qa, arithmetic, rag",
