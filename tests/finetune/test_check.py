@@ -121,6 +121,7 @@ def test_why_the_shares_differ() -> None:
 
 
 def test_a_card_keeps_one_table_of_depths(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
     card = tmp_path / "README.md"
     card.write_text("# a\n\nText.\n")
     for share in (50, 60):
@@ -135,6 +136,7 @@ def test_what_is_refused(target: Model, learnt: Path, tmp_path: Path) -> None:
         check("town-t5-heads", target, PROMPTS)
     with pytest.raises(ModelError, match="EAGLE heads and causal draft models are checked"):
         check_draft("town-t5-heads", "town-t5", ["Anna closed the window."], 8)
+    (tmp_path / "config.json").write_text("{}")
     with pytest.raises(ModelError, match="has no card"):
         write_card(DraftCheck("a", "b", 1, _beside([], [], [])), tmp_path)
     with pytest.raises(PromptError, match="no prompt"):
