@@ -122,6 +122,7 @@ def test_why_the_shares_differ() -> None:
 
 def test_a_card_keeps_one_table_of_depths(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "model.safetensors").write_bytes(b"")
     card = tmp_path / "README.md"
     card.write_text("# a\n\nText.\n")
     for share in (50, 60):
@@ -137,6 +138,7 @@ def test_what_is_refused(target: Model, learnt: Path, tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="EAGLE heads and causal draft models are checked"):
         check_draft("town-t5-heads", "town-t5", ["Anna closed the window."], 8)
     (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "model.safetensors").write_bytes(b"")
     with pytest.raises(ModelError, match="has no card"):
         write_card(DraftCheck("a", "b", 1, _beside([], [], [])), tmp_path)
     with pytest.raises(PromptError, match="no prompt"):
