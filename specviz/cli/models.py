@@ -334,7 +334,7 @@ def check(
         result = compare(loaded, load(target, device), texts, max_new_tokens)
         print(result)
         if card:
-            print(f"written: {write_card(result, drafter)}")
+            print(f"written: {write_card(result, drafter, prompts)}")
 
 
 @models_app.command()

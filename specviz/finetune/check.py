@@ -87,10 +87,11 @@ class DraftCheck:
     def __str__(self) -> str:
         return "\n\n".join([f"{self.drafter} on {self.target}", self.depths.to_string(), self.reason])
 
-    def card(self) -> str:
-        """What a drafter's card says of it."""
+    def card(self, prompts: str) -> str:
+        """What a drafter's card says of it; `prompts`: where the texts' prompts are from."""
         lines = [
-            f"{CARD_BEGIN} over {self.texts} greedy texts: right guesses where all before were right.",
+            f"{CARD_BEGIN}, on {self.texts} greedy answers to prompts of `{prompts}`: how often a guess is "
+            "right where all before it were.",
             "",
             "| depth | every place | where cycles begin | in the loop |",
             "| ---: | ---: | ---: | ---: |",
@@ -193,8 +194,16 @@ def check_draft(
     )  # fmt: skip
 
 
-def write_card(check: DraftCheck, drafter: str | Path) -> Path:
+def write_card(check: DraftCheck, drafter: str | Path, prompts: str) -> Path:
     """Write the depths into a drafter's card, in place of those that it has.
+
+    Parameters
+    ----------
+    check : DraftCheck
+    drafter : str or Path
+        Bundled name or folder.
+    prompts : str
+        Where the texts' prompts are from.
 
     Raises
     ------
@@ -206,7 +215,7 @@ def write_card(check: DraftCheck, drafter: str | Path) -> Path:
     if not path.is_file():
         raise ModelError(f"{folder} has no card (README.md) to write the depths into")
     before = path.read_text(encoding="utf8").partition(CARD_BEGIN)[0].rstrip()
-    return write_text(path, f"{before}\n\n{check.card()}", force=True)
+    return write_text(path, f"{before}\n\n{check.card(prompts)}", force=True)
 
 
 def verdict(shares: dict[str, float]) -> str:

@@ -126,9 +126,10 @@ def test_a_card_keeps_one_table_of_depths(tmp_path: Path) -> None:
     card = tmp_path / "README.md"
     card.write_text("# a\n\nText.\n")
     for share in (50, 60):
-        write_card(DraftCheck("a", "b", 3, _beside([(share, 100)], [(5, 10)], [(5, 10)])), tmp_path)
+        write_card(DraftCheck("a", "b", 3, _beside([(share, 100)], [(5, 10)], [(5, 10)])), tmp_path, "demo")
     text = card.read_text()
-    assert text.startswith("# a\n\nText.\n\nAcceptance by depth (`specviz models check`) over 3 greedy texts")
+    begin = "Acceptance by depth (`specviz models check`), on 3 greedy answers to prompts of `demo`"
+    assert text.startswith(f"# a\n\nText.\n\n{begin}")
     assert "| 1 | 0.600 of 100 | 0.500 of 10 | 0.500 of 10 |" in text and "0.500 of 100" not in text
 
 
@@ -140,7 +141,7 @@ def test_what_is_refused(target: Model, learnt: Path, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     (tmp_path / "model.safetensors").write_bytes(b"")
     with pytest.raises(ModelError, match="has no card"):
-        write_card(DraftCheck("a", "b", 1, _beside([], [], [])), tmp_path)
+        write_card(DraftCheck("a", "b", 1, _beside([], [], [])), tmp_path, "demo")
     with pytest.raises(PromptError, match="no prompt"):
         check(learnt, target, [])
     with pytest.raises(PromptError, match="too short"):

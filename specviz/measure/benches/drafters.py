@@ -199,11 +199,11 @@ def bench(
         stage = Stage(model, [*lineup, *engines], texts, practice, max_new_tokens, by_name)
         speed.run_rounds(stage, state, rounds, keep, tick)
         if sums and model.kind == "causal":
-            asked = [
+            answering = [
                 contender for contender in lineup if contender.name == BASELINE or _lossy(contender.method)
             ]
-            for number, contender in enumerate(asked if len(asked) > 1 else []):
-                tick(number, len(asked), f"sums, {contender.label}")
+            for number, contender in enumerate(answering if len(answering) > 1 else []):
+                tick(number, len(answering), f"sums, {contender.label}")
                 if len(answers.get(contender.label, [])) != sums:
                     answers[contender.label] = _answered(model, by_name, contender, questions[:sums])
                     keep()
