@@ -37,7 +37,7 @@ import specviz as sv
 
 torch.set_num_threads(1)
 pair = "smollm2" if "smollm2" in sv.list_models() else "town"
-target, draft = sv.load(pair), sv.load(f"{pair}-draft")
+target, draft = sv.load(pair, dtype="float32"), sv.load(f"{pair}-draft")  # bfloat16 has a section of its own
 if pair == "smollm2":
     draft = draft.on(target)  # it reads and writes by the target's own embedding
 prompt = {
