@@ -58,14 +58,15 @@ trace
 
 # %%
 alone = sv.generate(target, prompt, method="autoregressive", max_new_tokens=48)
-print("the same text:", alone.text == trace.text)
+print("the same text:", alone.text == trace.text, "- badge:", trace.run["exactness"])
 print("passes of the target:", len(alone.cycles) - 1, "alone,", len(trace.cycles) - 1, "with drafts")
 
 # %% [markdown]
-# Always: a draft token is kept only if it *is* the target's token. One caution, which the badge spells out as *exact
-# up to ties*: the pass over five tokens and the pass over one run different kernels, which round differently in the
+# Always: a draft token is kept only if it *is* the target's token. One caution, which the badge spells out. *Exact up to ties* means:
+# the pass over five tokens and the pass over one run different kernels, which round differently in the
 # last digit. Where the target's two best tokens are equal to that digit, either may win. `specviz audit` finds every
-# such place and says whether it was a tie, rounding, or a bug.
+# such place and says whether it was a tie, rounding, or a bug. *Exact* alone means that the model computes a row of a pass alike
+# whatever shares the pass; a section below compares the two.
 #
 # Here is one cycle in full. The drafter's token, what the target thought of it, and the verdict:
 
