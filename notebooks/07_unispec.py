@@ -584,7 +584,8 @@ print(told.why)
 told.table[["draft_size", "tau", "badge"]].assign(rerun=[tau(cold[g]) for g in sizes]).round(3)
 
 # %% [markdown]
-# Its own exactly; another one as long as its store is known. The text is the same, but a smaller tree teaches less and a
+# Its own exactly, unless two choices lie nearer than the number format rounds: then the badge asks for a rerun, in bfloat16 often.
+# Another one as long as its store is known. The text is the same, but a smaller tree teaches less and a
 # larger one more, and from the first cycle that needs a row which this run never read the answer is a model.
 #
 # ## Ablation (Table 2)
