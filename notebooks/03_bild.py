@@ -268,9 +268,9 @@ swept.drop(columns=["group", "base", "fallback", "rollback", "cap"]).round(3)
 
 # %%
 figure, axes = plt.subplots(1, 2, figsize=(11, 4.4), sharey=True, sharex=True, layout="constrained")
-pair = swept["base"] | swept["group"].isin(["unaligned", "aligned"])
+both = swept["base"] | swept["group"].isin(["unaligned", "aligned"])
 ablated = swept["base"] | swept["group"].isin(["aligned", "no rollback", "no fallback"])
-view.sweep(swept[pair], curve="rollback", ax=axes[0])
+view.sweep(swept[both], curve="rollback", ax=axes[0])
 view.sweep(swept[ablated], curve="group", ax=axes[1])
 axes[0].set_title("Figure 4: unaligned and aligned", loc="left")
 axes[1].set_title("Figure 5: without one policy (aligned)", loc="left")
