@@ -16,12 +16,17 @@
 # %% [markdown]
 # # 02 · Draft and verify
 #
-# *25 minutes. Needs `torch`.*
+# *25 minutes, about three of them computing (half a minute on `town`). Needs `torch`; a figure to point at needs plotly
+# (`pip install -e ".[run,lab]"`).*
 #
 # You will run speculative decoding greedily and with sampling, derive the rule that makes the sampled text follow the
 # target's law *exactly*, check it by enumeration and by experiment, and see what happens when one line is wrong.
 #
 # Leviathan, Kalman and Matias (2023) and Chen et al. (2023) found the rule independently.
+#
+# The target is **SmolLM2**, a real language model of 135 million parameters, if `specviz models get smollm2` has downloaded it
+# (93 MB). Its drafter `smollm2-draft` comes with the package: SmolLM2's own first two layers and its 8,192 commonest tokens, trained
+# on the target's answers. If SmolLM2 is not there, the pair is `town` and `town-draft`, two small models of a world of their own.
 
 # %%
 import matplotlib.pyplot as plt
@@ -31,10 +36,14 @@ import torch
 import specviz as sv
 
 torch.set_num_threads(1)
-target, draft = sv.load("town"), sv.load("town-draft")
+pair = "smollm2" if "smollm2" in sv.list_models() else "town"
+target, draft = sv.load(pair, dtype="float32"), sv.load(f"{pair}-draft")  # bfloat16 has a section of its own
+if pair == "smollm2":
+    draft = draft.on(target)  # it reads and writes by the target's own embedding
 prompt = {
-    "turns": ["Translate into German: The teacher gave the child an old book in the library yesterday."]
-}
+    "smollm2": "Why does the moon seem to change its shape during a month?",
+    "town": "Translate into German: The teacher gave the child an old book in the library yesterday.",
+}[pair]
 trace = sv.generate(target, prompt, method="speculative", draft=draft, draft_length=4, max_new_tokens=48)
 trace
 
@@ -49,14 +58,15 @@ trace
 
 # %%
 alone = sv.generate(target, prompt, method="autoregressive", max_new_tokens=48)
-print("the same text:", alone.text == trace.text)
+print("the same text:", alone.text == trace.text, "- badge:", trace.run["exactness"])
 print("passes of the target:", len(alone.cycles) - 1, "alone,", len(trace.cycles) - 1, "with drafts")
 
 # %% [markdown]
-# Always: a draft token is kept only if it *is* the target's token. One caution, which the badge spells out as *exact
-# up to ties*: the pass over five tokens and the pass over one run different kernels, which round differently in the
+# Always: a draft token is kept only if it *is* the target's token. One caution, which the badge spells out. *Exact up to ties* means:
+# the pass over five tokens and the pass over one run different kernels, which round differently in the
 # last digit. Where the target's two best tokens are equal to that digit, either may win. `specviz audit` finds every
-# such place and says whether it was a tie, rounding, or a bug.
+# such place and says whether it was a tie, rounding, or a bug. *Exact* alone means that the model computes a row of a pass alike
+# whatever shares the pass; a section below compares the two.
 #
 # Here is one cycle in full. The drafter's token, what the target thought of it, and the verdict:
 
@@ -72,10 +82,11 @@ nodes[nodes["cycle"].isin([1, 2, 3])][shown].round(3)
 
 # %%
 rows = []
-for length in (1, 2, 3, 4, 6, 8, 12):
+lengths = [1, 2, 3, 4, 6, 8, 12]
+for length in lengths:
     runs = [
         sv.generate(target, prompt, draft=draft, draft_length=length, max_new_tokens=48).summary().iloc[0]
-        for _ in range(3)
+        for _ in range({"smollm2": 2, "town": 3}[pair])
     ]
     rows.append((length, runs[0]["tau"], runs[0]["A/D"], np.median([r["tokens_per_second"] for r in runs])))
 rows = np.array(rows)
@@ -99,7 +110,7 @@ plt.show()
 
 # %%
 dense = sv.generate(target, prompt, draft=draft, draft_length=4, max_new_tokens=48, record="dense")
-answer = sv.whatif(dense).speculative(draft_length=[1, 2, 3, 4, 6, 8, 12])
+answer = sv.whatif(dense).speculative(draft_length=lengths)
 print("τ and A/D as in the runs:", np.allclose(answer.table[["tau", "A/D"]], rows[:, 1:3]))
 answer.table[["draft_length", "cycles", "drafted", "accepted", "tau", "A/D", "badge"]].round(3)
 
@@ -241,24 +252,28 @@ judged[["text", "q", "p", "u", "status"]].head(10).round(3)
 # **Predict.** As the temperature rises, does the acceptance rate of this pair rise or fall?
 
 # %%
+seeds = {"smollm2": 4, "town": 6}[pair]
 for temperature in (0.3, 0.7, 1.0, 1.5):
     runs = [
         sv.generate(target, prompt, draft=draft, temperature=temperature, seed=seed, max_new_tokens=48)
-        for seed in range(6)
+        for seed in range(seeds)
     ]
     rates = [run.summary().iloc[0]["A/D"] for run in runs]
-    print(f"temperature {temperature:.1f}: A/D {np.mean(rates):.2f} ± {np.std(rates, ddof=1) / 6**0.5:.2f}")
+    print(
+        f"temperature {temperature:.1f}: A/D {np.mean(rates):.2f} ± {np.std(rates, ddof=1) / seeds**0.5:.2f}"
+    )
 
 # %% [markdown]
 # Both distributions flatten with temperature. A flat target forgives a draft that is not its top token, but a flat
-# drafter also draws tokens that the target hardly allows; which wins depends on the pair, and six short runs are not
+# drafter also draws tokens that the target hardly allows; which wins depends on the pair, and a few short runs are not
 # many.
 #
 # ## Exact up to ties, and exact
 #
 # In float32 a tie is rare. In bfloat16, where a number has eight bits, it is not: a pass over five tokens adds in another
 # order than a pass over one, and rounds to other neighbours. The same forty prompts, twice: with the passes as they come, and
-# with an **invariant** model, which computes each row of a pass in the one order in which it would be computed alone.
+# with an **invariant** model, which computes each row of a pass in the one order in which it would be computed alone. Ties are
+# counted, not timed, so `town` decodes these in any case: four runs over forty texts end within seconds.
 #
 # **Predict.** How many of forty greedy texts of 64 tokens are not those of autoregressive decoding, with each?
 
@@ -337,6 +352,68 @@ plt.show()
 # same bits in every pass, so no draft can touch the text, and the label says *exact*. It costs about
 # a tenth of a pass of SmolLM2, and more of this small model's (`specviz bench passes` measures it). Neither text is the better one: both tokens were
 # as good as equal. What is lost without it is that a run can be repeated by another method, draft size or batch.
+#
+# ## Why it pays
+#
+# Two numbers decide. **τ** is what a cycle writes. Its **cost** is the time of the cycle, the drafter's passes and the target's, in
+# units of a plain pass, the mean cycle of autoregressive decoding. Their quotient is the speedup:
+#
+# $$ \text{speedup} = \frac{\tau}{\text{cost of a cycle}}. $$
+#
+# So a method is a point in a plane, and drafting pays above the line τ = cost. Below are four drafters of one target, each with a
+# small draft: the draft model; **EAGLE**, one layer that goes on from the target's own states
+# ([07](07_unispec.ipynb) has more on it); SmolLM2's heads for **blockwise** decoding, or UniSpec on `town`; and **prompt lookup**,
+# which copies from the text and costs next to nothing.
+#
+# **Predict.** Which one has the largest τ? Which has the cheapest cycle? Is a method with the larger τ always the faster one?
+
+# %%
+more = {
+    "smollm2": {
+        "eagle": {"draft": "smollm2-eagle3", "draft_size": 2, "depth": 2, "branches": 1},
+        "blockwise": {"draft": "smollm2-heads", "k": 2},
+    },
+    "town": {
+        "eagle": {"draft": "town-eagle", "draft_size": 2, "depth": 2, "branches": 1},
+        "unispec": {"draft_size": 2},
+    },
+}[pair]
+ways = {"speculative": {"draft": draft, "draft_length": 2}, **more, "prompt_lookup": {"draft_length": 2}}
+seven = list(sv.suite({"smollm2": "everyday", "town": "town"}[pair], each=1))  # one of each kind of work
+seven = [{"prompt": entry["turns"][0]} for entry in seven]
+length = {"smollm2": 32, "town": 48}[pair]
+plain = sv.generate(target, seven, "autoregressive", max_new_tokens=length)
+methods = {way: sv.generate(target, seven, way, max_new_tokens=length, **how) for way, how in ways.items()}
+table = sv.metrics.break_even({"plain": plain, **methods}, baseline="plain").set_index("name")
+print("every text is the target's own:", all(run.texts == plain.texts for run in methods.values()))
+table[["exactness", "tau", "cost", "forward", "draft_cost", "rest", "speedup"]].round(2)
+
+# %% [markdown]
+# The cost in its parts: `forward` is the target's pass, `draft_cost` the drafter's, `rest` judging and committing. Now the same as a
+# picture. The black line is break-even, each dotted line one speedup. The bars are 95 % intervals over the seven prompts, each small
+# dot is one prompt. Click on a method: its trace opens in the player, from the folder `why-it-pays`.
+
+# %%
+runs = [plain, *methods.values()]
+try:
+    shown = sv.view.interactive.why_it_pays(runs, pages="why-it-pays", force=True)
+except sv.errors.ParameterError as why:  # plotly is not installed: the same figure as an image
+    print(why)
+    shown = sv.view.why_it_pays(runs)
+shown
+
+# %%
+drafting = table.drop(index="plain")
+for figure, best in (("τ", drafting["tau"].idxmax()), ("cycle", drafting["cost"].idxmin())):
+    print(f"{'largest' if figure == 'τ' else 'cheapest'} {figure}: {best}")
+above = drafting.index[drafting["speedup"] > 1]
+print(f"fastest: {drafting['speedup'].idxmax()}; above the line here: {', '.join(above) or 'none'}")
+
+# %% [markdown]
+# A point moves up when the drafter guesses better, and to the left when its guesses are cheaper or the target reads several rows at
+# the price of one. The second is not in the drafter's hands: it is $s(g)$ of [01](01_autoregressive.ipynb), a matter of the machine.
+# So a method with the larger τ can be the slower one, and the same method can lie on either side of the line on two machines. These
+# are times of single runs, one after the other; `specviz bench drafters` lets the methods take turns and tries several draft sizes.
 #
 # ## What this method cannot do
 #

@@ -16,7 +16,8 @@
 # %% [markdown]
 # # 03 · BiLD: a small model that knows when to stop, a large one that knows when to take back
 #
-# *35 minutes. Needs `torch`; the quality scores need `sacrebleu` (`pip install -e ".[run,quality]"`).*
+# *40 minutes, about five of them computing (three on `town`). Needs `torch`; the quality scores need `sacrebleu`
+# (`pip install -e ".[run,quality]"`).*
 #
 # Kim et al. (2023), *Speculative Decoding with Big Little Decoder*. Speculative decoding keeps the target's text to the
 # letter. BiLD gives that up on purpose: the small model's words stay unless the large one finds them *unlikely*. You
@@ -26,7 +27,12 @@
 # 2. turn each threshold to its ends and predict what is left of the method,
 # 3. go to the paper's own setting, an encoder-decoder that translates: how little of the large model is needed, what is
 #    traded for speed, with a small model that was *aligned* and one that was not, and what each policy is worth,
-# 4. make the small model out of the large one's first layer, beside CALM, and count what all this costs.
+# 4. make the small model out of the large one's first layer, beside CALM, and count what all this costs,
+# 5. measure on a real language model what is lost and what is gained.
+#
+# The pair is **SmolLM2** (135 million parameters) and its small model `smollm2-draft` if `specviz models get smollm2` has downloaded
+# the first (93 MB), and else `town` and `town-draft`. Parts 3 and 4 are about translations whose right answers are known: there the
+# bundled toys of the paper's architecture stay, for only they come with such answers, and with models that were tuned to leave early.
 
 # %%
 import matplotlib.pyplot as plt
@@ -36,8 +42,14 @@ import torch
 import specviz as sv
 
 torch.set_num_threads(1)
-large, small = sv.load("town"), sv.load("town-draft")
-prompt = {"turns": ["Translate into German: The farmer who sold the horse wants to buy a new car next week."]}
+pair = "smollm2" if "smollm2" in sv.list_models() else "town"
+large, small = sv.load(pair), sv.load(f"{pair}-draft")
+if pair == "smollm2":
+    small = small.on(large)  # it reads and writes by the large model's own embedding
+prompt = {
+    "smollm2": "My bicycle has stood in the garage all winter. What should I check before I ride it?",
+    "town": "Translate into German: The farmer who sold the horse wants to buy a new car next week.",
+}[pair]
 trace = sv.generate(large, prompt, method="bild", draft=small, fallback=0.5, rollback=2.0, max_new_tokens=48)
 trace
 
@@ -124,7 +136,7 @@ sv.generate(large, prompt, method="bild", draft=small, temperature=1.0, top_p=0.
 # %% [markdown]
 # ## With an encoder
 #
-# The paper's models are encoder-decoders (mT5, T5): the source is read by an encoder, and every layer of the decoder
+# From here to the costs the pair is another one. The paper's models are encoder-decoders (mT5, T5): the source is read by an encoder, and every layer of the decoder
 # looks at it through *cross-attention*. The bundled pair has T5's architecture: 4 encoder and 8 decoder layers, and 2
 # and 1.
 #
@@ -135,6 +147,7 @@ sv.generate(large, prompt, method="bild", draft=small, temperature=1.0, top_p=0.
 from specviz import metrics, view
 from specviz.measure.pairs import suite
 
+language_model, drafter = large, small  # for the last part
 large, small, aligned = sv.load("town-t5"), sv.load("town-t5-small"), sv.load("town-t5-small-aligned")
 texts = suite("de-en", 40)  # German to English, two to four sentences each; up to eight right answers
 options = {"max_new_tokens": 96}
@@ -255,9 +268,9 @@ swept.drop(columns=["group", "base", "fallback", "rollback", "cap"]).round(3)
 
 # %%
 figure, axes = plt.subplots(1, 2, figsize=(11, 4.4), sharey=True, sharex=True, layout="constrained")
-pair = swept["base"] | swept["group"].isin(["unaligned", "aligned"])
+both = swept["base"] | swept["group"].isin(["unaligned", "aligned"])
 ablated = swept["base"] | swept["group"].isin(["aligned", "no rollback", "no fallback"])
-view.sweep(swept[pair], curve="rollback", ax=axes[0])
+view.sweep(swept[both], curve="rollback", ax=axes[0])
 view.sweep(swept[ablated], curve="group", ax=axes[1])
 axes[0].set_title("Figure 4: unaligned and aligned", loc="left")
 axes[1].set_title("Figure 5: without one policy (aligned)", loc="left")
@@ -426,6 +439,68 @@ for name in ("unaligned", "aligned"):
 # is calling its kernels, which no count of bytes knows (`specviz bench roofline` measures both ceilings). The speed in the picture is
 # one timing of each run by the wall clock, and on a busy machine it can be anything; the lines below the words are those of the
 # sweep, where the settings took turns.
+#
+# ## On a language model: what is lost, and what is gained
+#
+# Back to the first pair. The answer of a chat has no list of right ones beside it, so two other measures take BLEU's place. How many of the tokens that stay are not the large model's first choice? And how many *sums* come out right, whose
+# answers are known? There are two small models once more: one that learnt answers which the large model drew at a temperature, and one
+# that was **aligned** with its greedy answers, from the same start by as many steps (appendix 7.1.1). Speculative decoding with the
+# first one stands beside them: it loses nothing.
+#
+# **Predict.** (1) Does alignment change how often the small model falls back, how often it is rolled back, or both? (2) Which of the
+# three is fastest? (3) Of the sums that the large model has right, how many does BiLD lose?
+
+# %%
+import re
+
+asked = {
+    "smollm2": list(sv.suite("sums", limit=12)),
+    "town": list(sv.suite("town", kind="arithmetic"))[:8],
+}[pair]
+small_ones = {"unaligned": drafter, "aligned": sv.load(f"{pair}-draft-aligned")}
+settings = {"max_new_tokens": 48}
+greedy = sv.generate(language_model, asked, "autoregressive", **settings)
+ways = {"speculative": sv.generate(language_model, asked, draft=drafter, draft_length=2, **settings)}
+for group, each in small_ones.items():
+    ways[f"bild, {group}"] = sv.generate(
+        language_model, asked, "bild", draft=each, fallback=0.5, rollback=2.0, **settings
+    )
+
+
+def right(run):
+    """Which sums come out right: by the last number that was written, which is the result of a right answer, too."""
+    last = lambda text: (re.findall(r"\d+", text) or [""])[-1]
+    return np.array([last(text) in map(last, each["reference"]) for text, each in zip(run.texts, asked)])
+
+
+rows = {}
+for way, run in {"autoregressive": greedy, **ways}.items():
+    kept = run.nodes[run.nodes["status"] == "accepted"]
+    rows[way] = {
+        "exactness": run.run["exactness"],
+        "fallbacks a token": metrics.fallback_share(run) if "bild" in way else None,
+        "rollbacks a token": metrics.rollback_share(run) if "bild" in way else None,
+        "not the first choice": (kept["rank"] > 0).sum() / metrics.output(run),
+        "sums right": f"{right(run).sum()} of {len(asked)}",
+        "lost of greedy's": int((right(greedy) & ~right(run)).sum()),
+    }
+pd.DataFrame.from_dict(rows, orient="index").round(3)
+
+# %%
+view.why_it_pays({"autoregressive": greedy, **ways})
+plt.show()
+paid = metrics.break_even({"autoregressive": greedy, **ways}, "autoregressive").set_index("name")["speedup"]
+print(", ".join(f"{way} {speed:.2f}" for way, speed in paid.items()), f"; fastest: {paid.idxmax()}")
+
+# %% [markdown]
+# A hollow mark is a lossy method: it may stand higher because it writes another text. BiLD keeps a token that the large model finds
+# likely enough, so τ can be larger than speculative decoding's with the same small model. Its small model must write one more
+# token at each doubt, which is then thrown away; that makes the cycle dearer. Which of the two counts more, the picture says for this
+# machine, and the intervals over so few sums are wide. `specviz bench drafters` chooses each method's thresholds on other prompts,
+# lets the methods take turns, and counts forty sums.
+#
+# An aligned small model is not the better one for every purpose. It is the large model's own greedy answers that it has seen more of,
+# so it is meant to be rolled back less; hold that against the table.
 #
 # ## What BiLD cannot do
 #

@@ -16,7 +16,7 @@
 # %% [markdown]
 # # 07 · UniSpec, line by line
 #
-# *60 minutes. Needs `torch`. [06](06_what_is_remembered.ipynb) explains trees and stores; this one takes a method apart.*
+# *60 minutes, about five of them computing (one and a half on `town`). Needs `torch`. [06](06_what_is_remembered.ipynb) explains trees and stores; this one takes a method apart.*
 #
 # Do, Nguyen and Nguyen, *UniSpec: Training-Free Speculative Decoding for Robust LLM Acceleration Across Languages and
 # Hardware*. The drafter is a table of the target's own earlier predictions **with their probabilities**: they score
@@ -26,6 +26,10 @@
 # 2. ask of each part what it is worth, beside what the paper reports,
 # 3. find where the score misleads, and where the time goes,
 # 4. set it beside EAGLE, a trained drafter, in a language that the training left out.
+#
+# The model is **SmolLM2** (135 million parameters) if `specviz models get smollm2` has downloaded it (93 MB), and the bundled `town`
+# (2 million, a small world) if not. SmolLM2 decodes fewer prompts, so that it ends soon. Where languages are compared the model is
+# `town` in either case: it speaks seven, and comes with the same head trained twice, on English alone and on all of them.
 #
 # The size that suits a device is the subject of the next walkthrough, 08.
 
@@ -44,20 +48,27 @@ from specviz.measure.benches.passes import measure
 from specviz.suites import spread, suite
 
 torch.set_num_threads(1)
-model = sv.load("town")
-prompts = spread(suite("town"), 63)
-studied, sample = prompts[:14], prompts[49:]  # seven kinds of work each, in English and German
+target = "smollm2" if "smollm2" in sv.list_models() else "town"
+model = sv.load(target)
+if target == "smollm2":
+    prompts = [p for p in spread(suite("everyday"), 21) if p["kind"] not in ("translation", "qa")]
+    studied, sample = prompts[:5], prompts[5:11]  # five kinds of work
+    new_tokens, first_tokens, large = 24, 48, 48
+else:
+    prompts = spread(suite("town"), 63)
+    studied, sample = prompts[:14], prompts[49:]  # seven kinds of work each, in English and German
+    new_tokens, first_tokens, large = 48, 64, 96
 
 # Let a drafter learn from some texts, and keep what it learnt in a file.
 student = sv.method("unispec")
-sv.generate(model, studied, student, max_new_tokens=48, record=None)
-learnt = student.save(Path(tempfile.mkdtemp()) / "town.store", model)
+sv.generate(model, studied, student, max_new_tokens=new_tokens, record=None)
+learnt = student.save(Path(tempfile.mkdtemp()) / f"{target}.store", model)
 
 # This one starts every prompt from that file: `keep="prompt"` forgets what it learns from one to the next.
 drafter = sv.method("unispec", keep="prompt")
 drafter.load(learnt, model)
 prompt = next(p for p in sample if p["kind"] == "arithmetic")
-trace = sv.generate(model, prompt, drafter, max_new_tokens=64)
+trace = sv.generate(model, prompt, drafter, max_new_tokens=first_tokens)
 trace
 
 # %% [markdown]
@@ -66,7 +77,7 @@ trace
 # Two arrays of shape $[V, k]$: for each of the $V$ words of the vocabulary the $k = 10$ tokens that the target thought
 # likeliest *when it last met that word*, and their probabilities. There is one row a word, whatever stood before it.
 #
-# **Predict.** Fourteen short answers were studied. Of the vocabulary's words, how many have a row by now: 1 %, 10 %, 30 %
+# **Predict.** A few short answers were studied. Of the vocabulary's words, how many have a row by now: 1 %, 10 %, 30 %
 # or nearly all? Remember that every *drafted* word is read by the target too, the rejected ones included.
 
 # %%
@@ -106,7 +117,7 @@ several = body["accepted"] >= min(2, body["accepted"].max())
 good = trace.nodes[trace.nodes["score"] >= 0.05].groupby("cycle").size()
 number = int(good.reindex(body.loc[several, "cycle"]).idxmax())
 
-run = sv.stream(model, prompt, drafter, max_new_tokens=64)
+run = sv.stream(model, prompt, drafter, max_new_tokens=first_tokens)
 text = []
 while (cycle := next(run)).number < number - 1:
     text += cycle.tokens
@@ -214,7 +225,7 @@ print(f"largest difference of scores: {max(abs(theirs[path] - candidates[path]) 
 best = sorted(candidates, key=candidates.get, reverse=True)
 sent = best[:G]
 print("sent without their parent:", sum(path[:-1] != ROOT and path[:-1] not in sent for path in sent))
-for g in (G, 96):
+for g in (G, large):
     low = sum(candidates[path] < R for path in best[:g])
     print(f"sent although below r:     {low} of {len(best[:g])} at g = {g}")
 
@@ -232,7 +243,7 @@ plt.show()
 # %% [markdown]
 # No probability exceeds 1, so a child's product is at most its parent's: whoever is in, its ancestors are in. (Of equal
 # scores the earlier node wins, and parents stand earlier.) And $r$ is a rule about *expanding*: a node below it grows
-# nothing, but goes to the target where there is room, as there is at $g = 96$. A mean of the path instead of a product
+# nothing, but goes to the target where there is room: with a larger $g$ there may be. A mean of the path instead of a product
 # need not give a tree.
 #
 # ## The pass and the verdict (lines 32 to 37)
@@ -302,7 +313,7 @@ pd.DataFrame.from_dict(table, orient="index", columns=columns).rename_axis("word
 # with it?
 
 # %%
-filling = sv.generate(model, studied + sample, "unispec", max_new_tokens=48)
+filling = sv.generate(model, studied + sample, "unispec", max_new_tokens=new_tokens)
 figure, axes = plt.subplots(1, 2, figsize=(10, 3.6), layout="constrained")
 view.store_growth(filling, ax=axes[0])
 view.warm_up(filling, ax=axes[1])
@@ -322,7 +333,7 @@ plt.show()
 # %%
 run.close()
 drafter.load(learnt, model)  # then up to the same cycle again, for the state before it
-run = sv.stream(model, prompt, drafter, max_new_tokens=64)
+run = sv.stream(model, prompt, drafter, max_new_tokens=first_tokens)
 while next(run).number < number - 1:
     pass
 root, near, store = drafter.root, drafter.near, drafter.store
@@ -343,9 +354,9 @@ for name, how in {
 run.close()
 
 # %% [markdown]
-# A product falls with every step; a least does so only where the store is unsure. In this cycle most steps are nearly
-# sure, so the two trees differ in a node here and there. A kept root token brings the highest score of $C$ into the first
-# level, and everything that follows the word a second time.
+# A product falls with every step; a least does so only where the store is unsure. So the two trees differ the less, the surer the
+# steps of this cycle are. A kept root token brings the highest score of $C$ into the first level, and everything that follows the
+# word a second time.
 #
 # That is one cycle. Which reading is the better *drafter* only a decode can say. Every run from here on has the same
 # texts to write and starts each prompt from the same state, `learnt` or nothing, so differences come from the setting
@@ -359,7 +370,7 @@ def decode(warm=True, record="judged", **options):
     method = sv.method("unispec", keep="prompt", **options)
     if warm:
         method.load(learnt, model)
-    return sv.generate(model, sample, method, record=record, max_new_tokens=48)
+    return sv.generate(model, sample, method, record=record, max_new_tokens=new_tokens)
 
 
 def counts(run):
@@ -393,7 +404,7 @@ columns = ["", "nodes sent", "their mean level", "τ", "against the first [95 %]
 pd.DataFrame(rows, columns=columns).set_index("").round(2)
 
 # %% [markdown]
-# Over all texts the least does grow the deeper trees; whether either reading drafts better, the intervals say.
+# Compare the mean levels over all texts; whether either reading drafts better, the intervals say.
 #
 # ## Does the score predict acceptance? (Figure 3)
 #
@@ -474,10 +485,10 @@ by.round(3)
 
 # %%
 with_r, without = algorithm_1(r=R)[0], algorithm_1(r=0)[0]
-top = lambda tree: sorted(tree, key=tree.get, reverse=True)[:96]
+top = lambda tree: sorted(tree, key=tree.get, reverse=True)[:large]
 good = lambda tree: {path for path in top(tree) if tree[path] >= R}
 rest = lambda tree: [tree[path] for path in top(tree) if tree[path] < R]
-print("with room for 96 nodes, those that score r or more are the same:", good(with_r) == good(without))
+print(f"with room for {large} nodes, those that score r or more are the same:", good(with_r) == good(without))
 for name, tree in ((f"r = {R}", with_r), ("r = 0", without)):
     print(
         f"{name:8s} {len(tree)} candidates; below {R} are {len(rest(tree))} of the nodes sent, their scores sum to {sum(rest(tree)):.3f}"
@@ -509,14 +520,14 @@ pd.DataFrame(rows, columns=columns).set_index("r").round(2)
 #
 # ## How large a tree?
 #
-# **Predict.** From $g = 8$ to $g = 96$ the pass reads twelve times as many nodes. Does τ grow more, or the time of the
+# **Predict.** From the smallest $g$ below, 8, to the largest, the pass reads six or twelve times as many nodes. Does τ grow more, or the time of the
 # pass? And who gains more from a larger tree, a store that has learnt or an empty one?
 
 # %%
-sizes = (8, 24, 96)
+sizes = (8, 24, large)
 warm = {g: base if g == 24 else decode(draft_size=g) for g in sizes}
 cold = {g: decode(warm=False, record="all", draft_size=g) for g in sizes}
-alone = sv.generate(model, sample, method="autoregressive", max_new_tokens=48)
+alone = sv.generate(model, sample, method="autoregressive", max_new_tokens=new_tokens)
 
 
 def speed(run):
@@ -573,20 +584,21 @@ print(told.why)
 told.table[["draft_size", "tau", "badge"]].assign(rerun=[tau(cold[g]) for g in sizes]).round(3)
 
 # %% [markdown]
-# Its own exactly; another one as long as its store is known. The text is the same, but a smaller tree teaches less and a
+# Its own exactly, unless two choices lie nearer than the number format rounds: then the badge asks for a rerun, in bfloat16 often.
+# Another one as long as its store is known. The text is the same, but a smaller tree teaches less and a
 # larger one more, and from the first cycle that needs a row which this run never read the answer is a model.
 #
 # ## Ablation (Table 2)
 #
 # Take away one part at a time. *Without scores*: rank in the row stands for the probability ($2^{-\text{rank}}$) and
-# there is no threshold. *Without expansion*: no neighbours, no threshold. *Without calibration*: a fixed size, here 96.
+# there is no threshold. *Without expansion*: no neighbours, no threshold. *Without calibration*: a fixed large size.
 #
 # **Predict.** In the paper's Table 2, two of the three removals *raise* τ. Which?
 
 # %%
 parts = {
     "UniSpec": (base, 2.58, 1.96),
-    "without calibration (g = 96)": (warm[96], 2.76, 1.61),
+    f"without calibration (g = {large})": (warm[large], 2.76, 1.61),
     "without scores": (decode(scores=False), 2.62, 1.48),
     "without neighbours, threshold": (decode(neighbours=False, threshold=0), 2.20, 1.66),
 }
@@ -616,7 +628,7 @@ pd.DataFrame(rows, columns=columns).set_index("").round(2)
 #
 # ## Where it fails, and what costs what
 #
-# **Predict.** Seven kinds of work. Which of them gains most from a store that has learnt, and which hardly anything?
+# **Predict.** Several kinds of work. Which of them gains most from a store that has learnt, and which hardly anything?
 
 # %%
 kinds = base.prompts["kind"].to_numpy()
@@ -654,7 +666,7 @@ plt.show()
 
 # %% [markdown]
 # Growing a tree is a few array operations a level, however large the model: with a target of 2 M parameters they show, with
-# one of 8 B they would not. Compare the two *forward* parts: that is $s(g)$, and τ has to be larger.
+# one of 135 M they hardly do, and with one of 8 B they would not. Compare the two *forward* parts: that is $s(g)$, and τ has to be larger.
 
 # %% [markdown]
 # ## A drafter that was trained (Table 3)
@@ -677,19 +689,20 @@ plt.show()
 # Look at EAGLE-2's row: a product along the path, and the $g$ best are sent. It is *the method you took apart above*. What
 # differs is who answers "what may follow": a row of a table, or a network that has seen the whole text.
 #
-# Two heads come with the package, both trained on this target's answers: `town-eagle-en` on English ones only,
-# `town-eagle` on all seven languages.
+# Two heads come with the package that differ in nothing but their training texts, both of them answers of `town`: `town-eagle-en`
+# learnt English ones only, `town-eagle` all seven languages. No other target has such a pair, so the next sections are about `town`.
 #
 # **Predict.** `town-eagle-en` has not learnt from a single German answer. The same sentence is to be written in English,
 # and in German. What will its tree hold in German: noise, English words, or German ones?
 
 # %%
+town = model if target == "town" else sv.load("town")
 ask = {
     "into English": "Übersetzen Sie ins Englische: Anna hat am Freitag das Fenster im Hotel geschlossen.",
     "into German": "Translate into German: Anna closed the window in the hotel on Friday.",
 }
 heads = {
-    name: sv.generate(model, text, "eagle", draft="town-eagle-en", max_new_tokens=48)
+    name: sv.generate(town, text, "eagle", draft="town-eagle-en", max_new_tokens=48)
     for name, text in ask.items()
 }
 figure, axes = plt.subplots(2, 1, figsize=(10, 9), layout="constrained")
@@ -748,11 +761,11 @@ def texts(group):
 asked = {language: texts(f"kinds-{language}") for language in LANGUAGES}
 table_3 = {}
 for language, found in asked.items():
-    table_3["unispec", language] = sv.generate(model, found, "unispec", max_new_tokens=96)
+    table_3["unispec", language] = sv.generate(town, found, "unispec", max_new_tokens=96)
     for head in ("town-eagle-en", "town-eagle"):
         # Rows of one batch: the tokens are those of single runs, the times are not; only τ is read here.
         table_3[head, language] = sv.generate(
-            model, found, "eagle", draft=head, batch=len(found), max_new_tokens=96
+            town, found, "eagle", draft=head, batch=len(found), max_new_tokens=96
         )
 
 rows = {
@@ -831,8 +844,8 @@ for ax, language in zip(axes, ("de", "ja")):
     long = texts(f"long-{language}")
     more = {"batch": len(long), "max_new_tokens": 128}
     for name, run, style, hue in (
-        ("unispec, empty at each text", sv.generate(model, long, "unispec", keep="prompt", **more), "s-", "#009e73"),
-        ("town-eagle-en", sv.generate(model, long, "eagle", draft="town-eagle-en", **more), "o--", "#0072b2"),
+        ("unispec, empty at each text", sv.generate(town, long, "unispec", keep="prompt", **more), "s-", "#009e73"),
+        ("town-eagle-en", sv.generate(town, long, "eagle", draft="town-eagle-en", **more), "o--", "#0072b2"),
     ):  # fmt: skip
         body = run.cycles[run.cycles["cycle"] > 0]
         written = body.groupby("prompt")["emitted"]
@@ -853,6 +866,40 @@ plt.show()
 # to come back to; by the second half it is ahead of the head in both languages. A short answer ends before that, and what
 # helps there is that the store lives on to the next prompt (as in the table above). The texts are few and the last
 # quarters hold a few dozen cycles each: take the direction, not the second digit.
+#
+# ## τ is not the speed
+#
+# Back to the target of the beginning. Its own head is `smollm2-eagle3`, an EAGLE-3 head trained on SmolLM2's answers (of `town`:
+# `town-eagle`). A pass of the head for each level of the tree costs time that a look into a table does not; a larger tree costs the
+# target's pass. Below, each drafter has a tree of 24 nodes and one of two.
+#
+# **Predict.** Which of the four has the largest τ? Which has the cheapest cycle? And which of them, if any, writes faster than
+# autoregressive decoding here?
+
+# %%
+head = {"smollm2": "smollm2-eagle3", "town": "town-eagle"}[target]
+small_tree = {"draft_size": 2, "depth": 2, "branches": 1}
+beside = {
+    "autoregressive": alone,
+    "UniSpec, 24 nodes": base,
+    "UniSpec, 2 nodes": decode(draft_size=2),
+    "EAGLE, 24 nodes": sv.generate(
+        model, sample, "eagle", draft=head, draft_size=24, max_new_tokens=new_tokens
+    ),
+    "EAGLE, 2 nodes": sv.generate(
+        model, sample, "eagle", draft=head, max_new_tokens=new_tokens, **small_tree
+    ),
+}
+view.why_it_pays(beside)
+plt.show()
+paid = sv.metrics.break_even(beside, "autoregressive").set_index("name")
+print(f"largest τ: {paid['tau'].idxmax()}; fastest: {paid['speedup'].idxmax()}")
+paid[["tau", "cost", "forward", "draft_cost", "rest", "speedup"]].round(2)
+
+# %% [markdown]
+# A method is worth its time above the black line, where a cycle writes more tokens than it costs plain passes. A larger tree moves a
+# point up and to the right; on a processor the way to the right is mostly the longer one. The times are those of single runs, one
+# after another.
 #
 # ## In sampling, a node must not be chosen by its own token
 #
@@ -907,7 +954,7 @@ pd.DataFrame.from_dict(
 
 # %%
 sampled = sv.generate(
-    model, ask["into English"], "eagle", draft="town-eagle-en", temperature=1.0, seed=3, max_new_tokens=48
+    town, ask["into English"], "eagle", draft="town-eagle-en", temperature=1.0, seed=3, max_new_tokens=48
 )
 print(f"τ {tau(sampled):.2f}, greedy {tau(heads['into English']):.2f}")
 sv.player(sampled, cycle=1, phase="verify")

@@ -13,12 +13,27 @@ FOLDER = Path(__file__).parents[1] / "notebooks"
 PAIRS = sorted(FOLDER.glob("*.py"))
 SOURCES = [p for p in PAIRS if p.stem[0].isdigit()]  # walkthroughs are numbered; the others are pages
 LIVE = [p for p in SOURCES if "specviz models get smollm2" in p.read_text(encoding="utf8")]
-ON_SMOLLM2 = ("01", "08")  # of them; all four take several minutes
+ON_SMOLLM2 = ("01", "02", "03", "07", "08", "10")  # of them; 06 and 14 take the longest
 # What a walkthrough's text states and its cells must print, whatever the model.
 STATEMENTS = {
     "01": ["the same text in every layout: True", r"best draft size +\d+"],
+    "02": [
+        "the same text: True",
+        "τ and A/D as in the runs: True",
+        r"(\d+) decisions, \1 come out as recorded",
+        "every text is the target's own: True",
+    ],
+    "03": [r"\(a\) exact .*'large alone'", r"\(c\) lossy", "fastest: "],
     "06": ["the run drafted what this search finds: True", r"([1-9]\d*) decisions, \1 come out as recorded"],
+    "07": [
+        "the same candidates: True",
+        "sent without their parent: 0",
+        "score r or more are the same: True",
+        r"(\d+) of \1 texts are autoregressive",
+        "fastest: ",
+    ],
     "08": [r"best g +\d+", r"draft size \d+, calibrated on"],
+    "10": ["fewer tokens a cycle than the fixed one", "the same text: True"],
     "14": ["the same tokens: True|left out: ", "decision: "],
 }
 # What takes minutes at the size that a reader sees: what stands in the source, and what is run in its place.
@@ -46,7 +61,9 @@ def test_there_are_walkthroughs():
         "13",
         "14",
     ]
-    assert [p.stem[:2] for p in LIVE] == ["01", "06", "08", "14"], "these take SmolLM2 where it is downloaded"
+    assert [p.stem[:2] for p in LIVE] == ["01", "02", "03", "06", "07", "08", "10", "14"], (
+        "these take SmolLM2 where it is downloaded"
+    )
     assert [p.stem[:2] for p in SOURCES if free(p)] == ["00", "04", "05", "12"], "these need no torch"
 
 

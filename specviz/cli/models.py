@@ -21,14 +21,8 @@ if TYPE_CHECKING:
     from specviz.models.schema import Tensor
 
 WEIGHTS = ("F64", "F32", "F16", "BF16", "I8")  # number formats that no ids are stored in
-MEASURED = (
-    "demo",
-    "demo-calibration",
-    "everyday",
-    "narrow",
-    "walkthroughs",
-    "town",
-)  # by which drafters are measured
+# By which drafters are measured.
+MEASURED = ("demo", "demo-calibration", "everyday", "narrow", "sums", "walkthroughs", "town")
 models_app = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
 
 
@@ -346,27 +340,34 @@ def shrink(
 
 @models_app.command()
 def check(
-    head: Annotated[str, argument("The EAGLE head: bundled name or folder.")],
+    drafter: Annotated[str, argument("The EAGLE head or draft model: bundled name or folder.")],
     target: Annotated[str, option("The model that it drafts for.", "--target", "-t")],
     prompts: Annotated[str, option("A suite, or a file of prompts.")] = "everyday",
     number: Annotated[int, option("How many of them.", min=1)] = 8,
     max_new_tokens: NewTokens = 48,
+    card: Annotated[bool, option("Write the depths into the drafter's card.", "--card")] = False,
     threads: Threads = None,
     device: Device = "cpu",
 ) -> None:
-    """Why does a head accept nothing? Try other layers, places and templates, and say which would help."""
+    """Guesses by depth, read and in the loop; why an EAGLE head accepts nothing, and what would help."""
     from specviz.models.loading import find
 
-    for model in (target, head):
+    for model in (target, drafter):
         find(model)
     entries = entries_of(None, prompts, number)
     with loading():
-        from specviz.finetune.check import check_head
+        from specviz.finetune.check import check_draft, check_head, write_card
         from specviz.models import load
+        from specviz.models.additions import EagleHead
 
     with on_threads(threads):
         texts = [entry.get("prompt") or entry["turns"][0] for entry in entries]
-        print(check_head(head, load(target, device), texts, max_new_tokens))
+        loaded = load(drafter, device)
+        compare = check_head if isinstance(loaded, EagleHead) else check_draft
+        result = compare(loaded, load(target, device), texts, max_new_tokens)
+        print(result)
+        if card:
+            print(f"written: {write_card(result, drafter, prompts)}")
 
 
 @models_app.command()

@@ -1,4 +1,4 @@
-"""Why does an EAGLE head accept nothing? What it says beside the target's texts, as is and otherwise."""
+"""What a drafter guesses beside the target's texts: by depth, read and in the loop, and why a head fails."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import copy
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -14,13 +15,17 @@ import torch
 import torch.nn.functional as F
 
 from specviz import metrics
+from specviz.draft import Draft
 from specviz.errors import ModelError, PromptError
+from specviz.files import write_text
 from specviz.finetune.eagle_loss import EagleLoss, unroll, words
+from specviz.loop.drafters import load_drafter
 from specviz.loop.run import generate
 from specviz.models import load
 from specviz.models.additions import EagleHead
 from specviz.models.eagle_model import EagleModel
 from specviz.models.layers import embeddings
+from specviz.models.loading import find
 
 if TYPE_CHECKING:
     from specviz.loop.drafters import Loadable
@@ -28,38 +33,92 @@ if TYPE_CHECKING:
     from specviz.models.protocols import Prompt
 
 DEPTH = 4  # guesses in a row
+SHARES = "forced", "begun", "looped"
+CARD_BEGIN = "Acceptance by depth (`specviz models check`)"
 SHIFTS = {-1: "the token that it has just read", 1: "one token further on", 2: "two tokens further on"}
 GAIN, LEAST = 1.5, 0.1  # a change explains a fault if it multiplies and adds so much
 RUN, VARIED = 4, 0.75  # the least share of different runs of four tokens in a text that says something
 POOR = 0.15  # a first guess that is right less often is at a loss
 
 
+Counts: TypeAlias = "list[tuple[int, int]]"  # right guesses and places, by depth
+
+
 @dataclass(frozen=True)
-class HeadCheck:
-    """How often a head's guesses are the target's words.
+class DraftCheck:
+    """How often a drafter's guesses are the target's words, by depth.
 
     Attributes
     ----------
-    head, target : str
+    drafter, target : str
+    texts : int
+        Greedy texts of the target.
     depths : data frame
-        By depth: `forced`, the share of right guesses where all before were right and the text's own tokens
-        were read; `looped`, of a run that drafts chains; `places` of each, and whether they `agree` within
+        By depth, the share of right guesses where all before were right: `forced`, with the text's own
+        tokens read, at every place; `begun`, the same where a cycle of the loop begins; `looped`, in a run
+        that drafts chains. Of each how many `places`; whether `forced` and `begun` agree with `looped` within
         95 % of chance.
+    """
+
+    drafter: str
+    target: str
+    texts: int
+    depths: pd.DataFrame
+
+    @property
+    def reason(self) -> str:
+        """Whether the shares agree, or why not, in a sentence."""
+        apart = self.depths.index[~self.depths["forced agrees"]].tolist()
+        if not apart:
+            return "At every place and in the loop the shares agree at each depth, within 95 % of chance."
+        where = f"At every place and in the loop the shares differ at depth {', '.join(map(str, apart))}"
+        if not self.depths["begun agrees"].all():
+            return (
+                f"{where}, and so they do where the loop's cycles begin: in the loop the drafter reads "
+                "something else than in a finished text."
+            )
+        harder = self.depths.loc[apart[0], "forced"] > self.depths.loc[apart[0], "looped"]
+        return (
+            f"{where}. Where the loop's cycles begin they agree at each depth: a cycle begins after a token "
+            f"that the target wrote itself, and what follows is {'harder' if harder else 'easier'} to guess "
+            "there than elsewhere."
+        )
+
+    def __str__(self) -> str:
+        return "\n\n".join([f"{self.drafter} on {self.target}", self.depths.to_string(), self.reason])
+
+    def card(self, prompts: str) -> str:
+        """What a drafter's card says of it; `prompts`: where the texts' prompts are from."""
+        lines = [
+            f"{CARD_BEGIN}, on {self.texts} greedy answers to prompts of `{prompts}`: how often a guess is "
+            "right where all before it were.",
+            "",
+            "| depth | every place | where cycles begin | in the loop |",
+            "| ---: | ---: | ---: | ---: |",
+        ]
+        for depth, row in self.depths.iterrows():
+            cells = [f"{row[share]:.3f} of {row[f'{share} places']:,.0f}" for share in SHARES]
+            lines.append(f"| {depth} | {' | '.join(cells)} |")
+        return "\n".join([*lines, "", self.reason, ""])
+
+
+@dataclass(frozen=True)
+class HeadCheck(DraftCheck):
+    """The same of an EAGLE head, and what may be wrong with it.
+
+    Attributes
+    ----------
     variations : data frame
         The share of right first guesses as the head is, and with one thing changed.
     verdict : str
         What would help, or that nothing of this does.
     """
 
-    head: str
-    target: str
-    depths: pd.DataFrame
     variations: pd.DataFrame
     verdict: str
 
     def __str__(self) -> str:
-        tables = [f"{self.head} on {self.target}", self.depths.to_string(), self.variations.to_string()]
-        return "\n\n".join([*tables, self.verdict])
+        return "\n\n".join([super().__str__(), self.variations.to_string(), self.verdict])
 
 
 def check_head(
@@ -85,26 +144,78 @@ def check_head(
     addition = load(head)
     if not isinstance(addition, EagleHead):
         raise ModelError(f"{addition.name} is no EAGLE head; heads of other kinds are not checked")
-    if not prompts:
-        raise PromptError("there is no prompt; give one or more")
     target: Model = load(model)
     drafter = addition.on(target)
-    texts = _texts(target, [target.encode(prompt) for prompt in prompts], max_new_tokens)
-    if not texts:
-        raise PromptError(
-            f"{target.name}'s texts are too short or too uniform to guess in: give other prompts"
-        )
+    texts = _greedy(target, prompts, max_new_tokens)
     reading = Reading(drafter, target, texts)
-    forced, right = reading.by_depth()
-    looped = _looped(target, drafter, prompts, max_new_tokens)
+    begun, looped = _looped(target, drafter, texts, max_new_tokens)
+    forced = reading.by_depth()
+    right = forced[0][0] / max(forced[0][1], 1)
     changes = {"as it is": right} | reading.layers() | reading.shifts()
     bare = _texts(target, _raw(target, prompts), max_new_tokens)
     if bare:
         changes["texts without the chat template"] = Reading(drafter, target, bare).share(drafter.layers)
     return HeadCheck(
-        addition.name, target.name, _beside(forced, looped),
+        addition.name, target.name, len(texts), _beside(forced, reading.by_depth(begun), looped),
         pd.DataFrame({"first guess right": changes}).round(3), verdict(changes),
     )  # fmt: skip
+
+
+def check_draft(
+    draft: Loadable, model: Loadable, prompts: Sequence[Prompt], max_new_tokens: int = 48
+) -> DraftCheck:
+    """Compare a draft model's guesses with the target's greedy texts, read and in the loop.
+
+    Parameters
+    ----------
+    draft : Model, or what `specviz.load` takes
+    model : Model, or what `specviz.load` takes
+    prompts : sequence
+        As `specviz.generate` takes them.
+    max_new_tokens : int
+
+    Raises
+    ------
+    ModelError
+        If it is no draft model, or does not fit the target.
+    PromptError
+        If there are no prompts, or the texts are too short to guess in.
+    """
+    target: Model = load(model)
+    drafter = load_drafter(target, draft, None, None)
+    if drafter.kind != "causal":
+        raise ModelError(f"{drafter.name} is {drafter.kind}: EAGLE heads and causal draft models are checked")
+    texts = _greedy(target, prompts, max_new_tokens)
+    begun, looped = _looped(target, drafter, texts, max_new_tokens)
+    hits = [_hits(drafter, prompt, text) for prompt, text in texts]
+    return DraftCheck(
+        drafter.name, target.name, len(texts),
+        _beside(_chains(hits, None), _chains(hits, [at - n for at, (n, _) in zip(begun, texts)]), looped),
+    )  # fmt: skip
+
+
+def write_card(check: DraftCheck, drafter: str | Path, prompts: str) -> Path:
+    """Write the depths into a drafter's card, in place of those that it has.
+
+    Parameters
+    ----------
+    check : DraftCheck
+    drafter : str or Path
+        Bundled name or folder.
+    prompts : str
+        Where the texts' prompts are from.
+
+    Raises
+    ------
+    ModelError
+        If the drafter's folder has no card.
+    """
+    folder = find(str(drafter)) or Path(drafter)
+    path = folder / "README.md"
+    if not path.is_file():
+        raise ModelError(f"{folder} has no card (README.md) to write the depths into")
+    before = path.read_text(encoding="utf8").partition(CARD_BEGIN)[0].rstrip()
+    return write_text(path, f"{before}\n\n{check.card(prompts)}", force=True)
 
 
 def verdict(shares: dict[str, float]) -> str:
@@ -167,18 +278,23 @@ class Reading:
             every.append(best)
         return every
 
-    def by_depth(self) -> tuple[list[tuple[int, int]], float]:
-        """Right guesses and places by depth, where all guesses before were right; the first's share."""
+    def by_depth(self, begun: Sequence[np.ndarray] | None = None) -> Counts:
+        """Right guesses and places by depth, where all guesses before were right.
+
+        `begun`: of each text, the places of first guesses that count. Default: every place of the answer.
+        """
         counts = np.zeros((DEPTH, 2), int)
-        for (prompt, text), chains in zip(self.texts, self.guesses(self.drafter.layers, DEPTH)):
-            ids, alive = np.array(text), None
+        every = self.guesses(self.drafter.layers, DEPTH)
+        for number, ((prompt, text), chains) in enumerate(zip(self.texts, every)):
+            ids, alive = np.array(text), np.arange(len(text)) + 2 >= prompt
+            if begun is not None:
+                alive &= np.isin(np.arange(len(text)) + 2, begun[number])
             for step, best in enumerate(chains):
-                hit = best == ids[2 + step : 2 + step + len(best)]
-                at = np.arange(len(best)) + 2 + step >= prompt
-                alive = at if alive is None else alive[: len(best)] & at
+                best = best[: max(0, len(ids) - 2 - step)]  # what follows the text is no guess of it
+                hit, alive = best == ids[2 + step :][: len(best)], alive[: len(best)]
                 counts[step] += int((hit & alive).sum()), int(alive.sum())
                 alive = alive & hit
-        return [(int(a), int(b)) for a, b in counts], counts[0, 0] / max(counts[0, 1], 1)
+        return [(int(a), int(b)) for a, b in counts]
 
     def share(self, layers: Sequence[int], shift: int = 0) -> float:
         """The share of right first guesses, reading other layers, or meant for another place."""
@@ -233,26 +349,79 @@ def _raw(target: Model, prompts: Sequence[Prompt]) -> list[list[int]]:
     return [target.text.encode(prompt, raw=True) for prompt in prompts if isinstance(prompt, str)]
 
 
+def _greedy(target: Model, prompts: Sequence[Prompt], most: int) -> list[tuple[int, list[int]]]:
+    """The texts to guess in.
+
+    Raises
+    ------
+    PromptError
+        If there are no prompts, or the texts are too short.
+    """
+    if not prompts:
+        raise PromptError("there is no prompt; give one or more")
+    texts = _texts(target, [target.encode(prompt) for prompt in prompts], most)
+    if not texts:
+        raise PromptError(
+            f"{target.name}'s texts are too short or too uniform to guess in: give other prompts"
+        )
+    return texts
+
+
+def _hits(draft: Model, prompt: int, text: list[int]) -> np.ndarray:
+    """At each place of the answer, whether the draft, reading all before it, guesses the token; bool."""
+    context = draft.open([text[:prompt]], len(text) - prompt)
+    scores = context.forward([Draft.chain(text[prompt:-1])]).logits[0]
+    context.close()
+    return scores.argmax(-1).cpu().numpy() == np.array(text[prompt:])
+
+
+def _chains(hits: Sequence[np.ndarray], begun: Sequence[np.ndarray] | None) -> Counts:
+    """Right guesses and places by depth of chains from every place, or from those of `begun`."""
+    counts = np.zeros((DEPTH, 2), int)
+    for number, hit in enumerate(hits):
+        alive = np.ones(len(hit), bool) if begun is None else np.isin(np.arange(len(hit)), begun[number])
+        for depth in range(DEPTH):
+            alive, now = alive[: max(0, len(hit) - depth)], hit[depth:]
+            counts[depth] += int((now & alive).sum()), int(alive.sum())
+            alive = alive & now
+    return [(int(a), int(b)) for a, b in counts]
+
+
 def _looped(
-    target: Model, drafter: EagleModel, prompts: Sequence[Prompt], most: int
-) -> list[tuple[int, int]]:
-    """Right guesses and places by depth in a run that drafts chains."""
+    target: Model, drafter: Model | EagleModel, texts: list[tuple[int, list[int]]], most: int
+) -> tuple[list[np.ndarray], Counts]:
+    """The places where the cycles of a run that drafts chains begin, and its right guesses by depth."""
+    eagle = drafter.kind == EagleHead.kind
+    chain = {"depth": DEPTH, "branches": 1, "draft_size": DEPTH} if eagle else {"draft_length": DEPTH}
     trace = generate(
-        target, list(prompts), "eagle", draft=drafter, max_new_tokens=most, depth=DEPTH, branches=1,
-        draft_size=DEPTH,
+        target, [text[:prompt] for prompt, text in texts], "eagle" if eagle else "speculative",
+        draft=drafter, max_new_tokens=most, **chain,
     )  # fmt: skip
+    cycles = trace.cycles[(trace.cycles["cycle"] > 0) & (trace.cycles["sent"] > 0)]
+    begun = [cycles.loc[cycles["prompt"] == n, "context"].to_numpy() for n in range(len(texts))]
     table = metrics.by_depth(trace)
     counts = table.set_index("depth")[["accepted", "judged"]].reindex(range(1, DEPTH + 1), fill_value=0)
-    return [(int(right), int(judged)) for right, judged in counts.to_numpy()]
+    return begun, [(int(right), int(judged)) for right, judged in counts.to_numpy()]
 
 
-def _beside(forced: list[tuple[int, int]], looped: list[tuple[int, int]]) -> pd.DataFrame:
-    """Shares by depth, and whether they differ by more than chance."""
+def _beside(forced: Counts, begun: Counts, looped: Counts) -> pd.DataFrame:
+    """Shares by depth, and whether they differ from the loop's by more than chance."""
     rows = []
-    for (a, n), (b, m) in zip(forced, looped):
-        both = (a + b) / max(n + m, 1)
-        width = 1.96 * math.sqrt(both * (1 - both) * (1 / max(n, 1) + 1 / max(m, 1)))
-        one, other = (x / y if y else math.nan for x, y in ((a, n), (b, m)))
-        rows.append((round(one, 3), n, round(other, 3), m, not abs(one - other) > width + 1e-9))
-    names = "forced", "places", "looped", "places in the loop", "agree"
-    return pd.DataFrame(rows, columns=names, index=pd.RangeIndex(1, len(rows) + 1, name="depth"))
+    for each in zip(forced, begun, looped):
+        row: dict[str, float | int | bool] = {}
+        for name, (right, places) in zip(SHARES, each):
+            row |= {name: round(right / places, 3) if places else math.nan, f"{name} places": places}
+        for name, counts in zip(SHARES, each[:2]):
+            row[f"{name} agrees"] = _agree(counts, each[2])
+        rows.append(row)
+    return pd.DataFrame(rows, index=pd.RangeIndex(1, len(rows) + 1, name="depth"))
+
+
+def _agree(one: tuple[int, int], other: tuple[int, int]) -> bool:
+    """Whether two shares differ by no more than chance, at 95 %."""
+    (a, n), (b, m) = one, other
+    if not n or not m:
+        return True
+    both = (a + b) / (n + m)
+    width = 1.96 * math.sqrt(both * (1 - both) * (1 / n + 1 / m))
+    return abs(a / n - b / m) <= width + 1e-9

@@ -17,6 +17,12 @@ def likeliest(row: Tensor) -> int:
     return int(row.numpy().argmax()) if row.device.type == "cpu" else int(row.argmax())
 
 
+def sayable(logits: Tensor) -> int:
+    """How many tokens a drafter can say, |V| below: of a head over a part of them the others have -inf."""
+    row = logits.reshape(-1, logits.shape[-1])[:1]
+    return max(2, int((row > -torch.inf).sum()))
+
+
 def confidence(logits: Tensor) -> Tensor:
     """The largest probability, max_y p(y), in (0, 1]; shape [...] from [..., vocabulary].
 
@@ -38,7 +44,7 @@ def entropy_share(logits: Tensor) -> Tensor:
 
     Source: CM-ASD, section III (1), which calls this a confidence, though it rises with doubt.
     """
-    return rules.entropy_share(entropy(logits), logits.shape[-1])
+    return rules.entropy_share(entropy(logits), sayable(logits))
 
 
 def entropy_complement(logits: Tensor) -> Tensor:
@@ -60,7 +66,7 @@ def margin(logits: Tensor) -> Tensor:
 
 def softmax_margin(logits: Tensor) -> Tensor:
     """`margin` over 1 - 1 / |V|, as CM-ASD scales it; shape [...] from [..., vocabulary]."""
-    return rules.margin_share(margin(logits), logits.shape[-1])
+    return rules.margin_share(margin(logits), sayable(logits))
 
 
 def logit_margin(logits: Tensor) -> Tensor:
@@ -111,7 +117,7 @@ def ensemble(
     """
     # One softmax and one top-2 serve all; what has no weight is not computed.
     w_entropy, w_margin, w_softmax, w_variance = weights
-    size, parts = logits.shape[-1], [(0.0, torch.zeros((), device=logits.device))]
+    size, parts = sayable(logits), [(0.0, torch.zeros((), device=logits.device))]
     if w_entropy or w_margin or w_softmax:
         best, tokens = logits.topk(2)
         lead = best[..., 0] - best[..., 1]

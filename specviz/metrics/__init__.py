@@ -1,6 +1,7 @@
 """What a trace says in numbers: each metric is one function, its definition is its docstring.
 
-`cycles` (what the draft-verify cycles did), `costs` (FLOPs and bytes of their passes), `updates` (streams:
+`cycles` (what the draft-verify cycles did), `payoff` (what they write beside what they cost), `costs`
+(FLOPs and bytes of their passes), `updates` (streams:
 erasure, kept drafts, lagging), `quality` and `rouge` (texts against references), `signals` (does certainty
 predict acceptance), `canvases` (masked diffusion: passes saved, the limit of self-drafting, why chains fail),
 `sweeps` (many runs as points, or over seeds), `tables` (several at once: `summary`, `compare`),
@@ -62,6 +63,7 @@ from specviz.metrics.cycles import (
 )
 from specviz.metrics.definitions import DEFINITIONS, Definition
 from specviz.metrics.interval import Estimate, pooled
+from specviz.metrics.payoff import break_even
 from specviz.metrics.quality import comet, quality, relative_bleu
 from specviz.metrics.rosetta import by_position, counts, rosetta
 from specviz.metrics.rouge import rouge
@@ -83,10 +85,10 @@ from specviz.rules.speculative import common_prefix as shared
 __all__ = [
     "CAUSES", "DEFINITIONS", "READINGS", "ROUNDING", "Ceilings", "Definition", "Estimate", "acceptance_limit",
     "acceptance_rate", "accepted", "accepted_share", "area_under_roc", "auroc", "average_lagging",
-    "by_canvas", "by_depth", "by_layer", "by_position", "by_prompt", "by_score", "by_source", "by_stream",
-    "calibration_curve", "comet", "compare", "cost_summary", "counts", "cycle_costs", "draft_passes",
-    "draft_time", "drafted", "emitted", "erasure", "exactness", "failures", "fallback_share", "front",
-    "lagging", "latency", "learnt", "mean_accepted", "mean_drafted", "mean_layers", "mean_sent",
+    "break_even", "by_canvas", "by_depth", "by_layer", "by_position", "by_prompt", "by_score", "by_source",
+    "by_stream", "calibration_curve", "comet", "compare", "cost_summary", "counts", "cycle_costs",
+    "draft_passes", "draft_time", "drafted", "emitted", "erasure", "exactness", "failures", "fallback_share",
+    "front", "lagging", "latency", "learnt", "mean_accepted", "mean_drafted", "mean_layers", "mean_sent",
     "normalized_erasure", "on_text", "output", "over_seeds", "pass_costs", "peak_memory", "pooled", "quality",
     "recheck", "relative_bleu", "relative_costs", "rollback_share", "roofline_times", "rosetta", "rouge",
     "seconds", "sent", "shared", "signal_summary", "signals", "speedup", "stable", "step_reduction", "steps",

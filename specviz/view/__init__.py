@@ -18,6 +18,7 @@ from specviz.view.flicker import drawn as ribbon
 from specviz.view.heat import heat_map
 from specviz.view.lattices import lattice, lattice_words
 from specviz.view.layers import exit_layers
+from specviz.view.payoff import why_it_pays
 from specviz.view.plots import confidence, phases, timeline, token_strip
 from specviz.view.roofline import costs_figure, costs_words, pass_times, roofline, roofline_words
 from specviz.view.signals import auroc, reliability, signal_lanes, threshold_readings
@@ -33,7 +34,7 @@ __all__ = [
     "exit_layers", "heat_map", "html", "interactive", "latency_throughput", "lattice", "lattice_words",
     "masks", "page", "pass_times", "phases", "png", "reliability", "ribbon", "right_by", "roofline",
     "roofline_words", "signal_lanes", "store", "store_growth", "sweep", "text", "threshold_readings",
-    "timeline", "token_strip", "trade_offs", "update_costs", "warm_up",
+    "timeline", "token_strip", "trade_offs", "update_costs", "warm_up", "why_it_pays",
 ]  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""plotly views, where pointing and zooming pay: the control loop, and a sweep whose points open their traces.
+"""plotly views, where pointing and zooming pay: the control loop, and points that open their traces.
 
 plotly is the lab extra. A figure that shows itself in a notebook brings plotly.js along (4.8 MB) and asks no
 one for it; an exported page does the same. Token texts pass through `specviz.escape.plotly`.
@@ -17,12 +17,14 @@ import numpy as np
 from specviz.errors import ParameterError, TraceError, install
 from specviz.escape import html, plotly, script_sources
 from specviz.trace import Trace
-from specviz.view.axes import Look
+from specviz.view import payoff
+from specviz.view.axes import Look, look
 from specviz.view.canvas import Row
 from specviz.view.control import MOST, Loop, loop
 from specviz.view.picture import FATES
 from specviz.view.static import Page
 from specviz.view.tradeoff import based, columns_of, curves, on_front
+from specviz.view.updates import Traces
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -284,6 +286,115 @@ def sweep(
     return made
 
 
+def why_it_pays(traces: Traces, pages: str | Path | None = None, force: bool = False) -> Interactive:
+    """`specviz.view.why_it_pays` to point at: a click on a method opens its trace.
+
+    Parameters
+    ----------
+    traces
+        As there.
+    pages : path, optional
+        A folder for the methods' pages: each trace's player is written there, and so is ``index.html``, this
+        figure, whose points open them. Without it a point only says what it is.
+    force : bool
+        Whether pages that are there are replaced.
+
+    Returns
+    -------
+    Interactive
+        In a notebook a click opens the page by its path from the notebook's folder.
+
+    Raises
+    ------
+    TraceError
+        As there, or if a page exists (unless `force`).
+    ParameterError
+        If plotly is not installed.
+    """
+    go = _plotly()
+    table, prompts, runs = payoff.payoff(traces)
+    names = _players(runs, Path(pages), force) if pages is not None else [None] * len(runs)
+    x, y, outside = payoff.ranges(table, prompts)
+    figure = go.Figure()
+    for speedup in (1.0, *payoff.SPEEDUPS):
+        if (part := payoff.line(speedup, x, y)) is not None:
+            _add_speedup(figure, speedup, *part)
+    for number, (row, page) in enumerate(zip(table.to_dict("records"), names)):
+        base = row["method"] == payoff.PLAIN
+        hue, mark = ("#000000", "x-thin-open") if base else look(number - 1)
+        if not base:
+            own = prompts[prompts["name"] == row["name"]]
+            figure.add_scatter(
+                x=own["cost"], y=own["tau"], mode="markers", showlegend=False, legendgroup=str(number),
+                marker={"color": hue, "symbol": MARKS[mark], "size": 4, "opacity": 0.4},
+                hovertemplate=f"{plotly(row['name'])}, one prompt: τ %{{y:.2f}}, "
+                "cost %{x:.2f}<extra></extra>",
+            )  # fmt: skip
+        symbol = MARKS.get(mark, mark) + ("-open" if row["exactness"] == "lossy" else "")
+        spread = {axis: _spread(row, name, hue) for axis, name in (("error_x", "cost"), ("error_y", "tau"))}
+        figure.add_scatter(
+            x=[row["cost"]], y=[row["tau"]], mode="markers", name=plotly(payoff.words(row)),
+            legendgroup=str(number), text=[_method(row, page)], customdata=[page], **spread,
+            marker={"color": hue, "symbol": symbol, "size": 13, "line": {"width": 2, "color": hue}},
+            hovertemplate="%{text}<extra></extra>",
+        )  # fmt: skip
+    figure.update_layout(
+        template="plotly_white", height=520, margin={"t": 40, "b": 50, "l": 60, "r": 10}, hovermode="closest",
+        title={"text": plotly(payoff.heading(table, outside)), "font": {"size": 13}},
+        legend={"orientation": "h", "yanchor": "top", "y": -0.15},
+        xaxis={"title": payoff.X_NAME, "range": x}, yaxis={"title": payoff.Y_NAME, "range": y},
+    )  # fmt: skip
+    made = Interactive(figure, "Why it pays")
+    if pages is not None:
+        made.to_html(Path(pages) / "index.html", force=force)
+        figure.for_each_trace(lambda part: _prefix(part, Path(pages).as_posix()))
+    return made
+
+
+def _add_speedup(figure: Figure, speedup: float, x: Sequence[float], y: Sequence[float]) -> None:
+    """The line τ = speedup · cost, its number at the upper end."""
+    even = speedup == 1
+    figure.add_scatter(
+        x=x, y=y, mode="lines+text", hoverinfo="skip", showlegend=even, name=payoff.EVEN,
+        line={"color": "#000000" if even else "#888888", "dash": "solid" if even else "dot", "width": 1.5},
+        text=["", "" if even else f"{speedup:g}×"], textposition="bottom left",
+        textfont={"color": "#888888", "size": 10},
+    )  # fmt: skip
+
+
+def _spread(row: Row, name: str, hue: str) -> Look:
+    """plotly's error bars of an interval; none where there is none."""
+    low, high = row[f"{name}_lo"], row[f"{name}_hi"]
+    there = low == low
+    return {
+        "type": "data", "symmetric": False, "visible": there, "color": hue, "thickness": 1.4, "width": 3,
+        "array": [high - row[name]] if there else [], "arrayminus": [row[name] - low] if there else [],
+    }  # fmt: skip
+
+
+def _method(row: Row, page: str | None) -> str:
+    """What a method's point says."""
+
+    def figure(name: str) -> str:
+        low, high = row[f"{name}_lo"], row[f"{name}_hi"]
+        return f"{row[name]:.2f}" + (f" [{low:.2f}, {high:.2f}]" if low == low else "")
+
+    parts = [
+        f"<b>{plotly(row['name'])}</b>, {plotly(row['exactness'])}",
+        f"τ {figure('tau')}",
+        f"cost {figure('cost')} plain passes: target's pass {row['forward']:.2f}, drafting "
+        f"{row['draft_cost']:.2f}, rest {row['rest']:.2f}",
+        f"speedup {figure('speedup')}, over {row['prompts']} prompts",
+    ]
+    return "<br>".join([*parts, *(["<b>click: its trace</b>"] if page is not None else [])])
+
+
+def _players(runs: Sequence[Trace], folder: Path, force: bool) -> list[str | None]:
+    """Write each run's page; their names, of which none comes from outside."""
+    _check_index(folder, force)
+    return [run.to_html(folder / f"method-{i}.html", force=force).name for i, run in enumerate(runs)]
+
+
 def _add_curves(
     figure: Figure, rows: Sequence[Row], rest: pd.DataFrame, pages: Sequence[str | None], curve: str | None,
     size: str | None,
@@ -318,10 +429,7 @@ def _prefix(part: BaseTraceType, folder: str) -> None:
 def _pages(points: pd.DataFrame, folder: Path, force: bool) -> list[str | None]:
     """Write each point's page; their names, of which none comes from outside."""
     names: list[str | None] = []
-    if (folder / "index.html").exists() and not force:
-        raise TraceError(
-            f"{folder / 'index.html'} exists: choose another folder, or replace it with force=True"
-        )
+    _check_index(folder, force)
     for i, file in enumerate(points["trace"] if "trace" in points else [None] * len(points)):
         if not isinstance(file, str) or not file:
             names.append(None)
@@ -329,6 +437,14 @@ def _pages(points: pd.DataFrame, folder: Path, force: bool) -> list[str | None]:
         names.append(f"point-{i}.html")
         Trace.open(file).to_html(folder / f"point-{i}.html", force=force)
     return names
+
+
+def _check_index(folder: Path, force: bool) -> None:
+    """Refuse a folder that holds such a figure already (unless `force`)."""
+    if (folder / "index.html").exists() and not force:
+        raise TraceError(
+            f"{folder / 'index.html'} exists: choose another folder, or replace it with force=True"
+        )
 
 
 HIDDEN = ("quality_lo", "quality_hi", "front", "base", "area", "trace")

@@ -25,6 +25,8 @@ def pages(tmp_path_factory) -> Path:
          "base": [True, False, False], "trace": [None, *files]}
     )  # fmt: skip
     interactive.sweep(points, pages=folder / "pages")
+    runs = [traces.build(name, prompts=2) for name in ("autoregressive", "speculative", "bild")]
+    interactive.why_it_pays(runs, pages=folder / "pays")
     looped = traces.build("cm_asd", prompts=2, tokens=60, seed=3)  # its tokens are hostile
     interactive.control_loop(looped, 1).to_html(folder / "loop.html")
     return folder
@@ -59,3 +61,22 @@ def test_hostile_tokens_stay_text(open_page, pages, shoot):
         box = points.nth(i).bounding_box()
         page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
     assert page.locator("main img").count() == 0
+
+
+def test_a_click_opens_a_method_s_trace(open_page, pages, shoot):
+    page = open_page(offline=True)
+    page.goto((pages / "pays/index.html").as_uri())
+    page.wait_for_selector(".scatterlayer .point")
+    shoot(page, "why-it-pays")
+    # The last trace of the plot is the last method's own point.
+    box = page.locator(".scatterlayer .trace").last.locator(".point").bounding_box()
+    x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+    page.mouse.move(x - 2, y)
+    page.mouse.move(x, y)
+    page.wait_for_selector(".hoverlayer .hovertext")
+    assert "lossy" in page.locator(".hoverlayer").text_content()
+    with page.context.expect_page() as opened:
+        page.mouse.click(x, y)
+    there = opened.value
+    there.wait_for_selector(".player")
+    assert there.url == (pages / "pays/method-2.html").as_uri()

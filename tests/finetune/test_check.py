@@ -1,9 +1,10 @@
-"""What is wrong with an EAGLE head: each fault planted, and named."""
+"""What is wrong with an EAGLE head: each fault planted, and named. Guesses by depth, read and in the loop."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 from tiny import llama
 
@@ -11,8 +12,8 @@ import specviz
 from specviz.cli import run
 from specviz.errors import ModelError, PromptError
 from specviz.finetune import eagle_loss
+from specviz.finetune.check import DraftCheck, _beside, _chains, check_draft, verdict, write_card
 from specviz.finetune.check import check_head as check
-from specviz.finetune.check import verdict
 from specviz.finetune.eagle import train_eagle
 from specviz.models import Model
 from specviz.models.additions import EagleHead
@@ -38,7 +39,11 @@ def learnt(target: Model, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_good_head_is_left_alone(target: Model, learnt: Path) -> None:
     told = check(learnt, target, PROMPTS[:9], 14)
     assert told.depths["forced"][1] > 0.6
-    assert told.depths["agree"].all()
+    assert told.depths["forced agrees"].all() and told.depths["begun agrees"].all()
+    assert "the shares agree at each depth" in told.reason
+    assert told.depths["begun places"][1] == told.depths["looped places"][1], "one first guess a cycle"
+    assert told.depths["begun"][1] == told.depths["looped"][1], "the same places, the same guesses"
+    assert told.depths["forced places"][1] > told.depths["begun places"][1]
     assert "none of these changes makes it better" in told.verdict
     assert told.verdict in str(told) and "looped" in str(told)
 
@@ -90,9 +95,53 @@ def test_the_verdict_is_the_best_change_that_matters() -> None:
     )
 
 
-def test_what_is_refused(target: Model, learnt: Path) -> None:
+def test_a_draft_model_is_checked_by_depth() -> None:
+    told = check_draft("town-draft", "town", [e["turns"][0] for e in specviz.suite("town")[:4]], 32)
+    depths = told.depths
+    assert depths["begun places"].tolist()[0] == depths["looped places"].tolist()[0] > 0
+    assert depths["begun"][1] == depths["looped"][1], "the same places, the same guesses"
+    assert depths["forced places"].is_monotonic_decreasing and (depths["forced"] > 0.3).all()
+
+
+def test_chains_are_counted_from_where_they_begin() -> None:
+    hits = [np.array([True, True, False, True, True])]
+    # From each place: 1 1 0 | 1 0 | 0 | 1 1 | 1.
+    assert _chains(hits, None) == [(4, 5), (2, 3), (0, 1), (0, 0)]
+    assert _chains(hits, [np.array([1, 3])]) == [(2, 2), (1, 2), (0, 0), (0, 0)]
+
+
+def test_why_the_shares_differ() -> None:
+    def reason(forced, begun, looped) -> str:
+        return DraftCheck("a", "b", 1, _beside([forced], [begun], [looped])).reason
+
+    assert "agree at each depth, within" in reason((500, 1000), (50, 100), (48, 100))
+    assert "is harder to guess there" in reason((800, 1000), (50, 100), (48, 100))
+    assert "is easier to guess there" in reason((200, 1000), (50, 100), (48, 100))
+    assert "reads something else than in a finished text" in reason((800, 1000), (80, 100), (48, 100))
+
+
+def test_a_card_keeps_one_table_of_depths(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "model.safetensors").write_bytes(b"")
+    card = tmp_path / "README.md"
+    card.write_text("# a\n\nText.\n")
+    for share in (50, 60):
+        write_card(DraftCheck("a", "b", 3, _beside([(share, 100)], [(5, 10)], [(5, 10)])), tmp_path, "demo")
+    text = card.read_text()
+    begin = "Acceptance by depth (`specviz models check`), on 3 greedy answers to prompts of `demo`"
+    assert text.startswith(f"# a\n\nText.\n\n{begin}")
+    assert "| 1 | 0.600 of 100 | 0.500 of 10 | 0.500 of 10 |" in text and "0.500 of 100" not in text
+
+
+def test_what_is_refused(target: Model, learnt: Path, tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="no EAGLE head"):
         check("town-t5-heads", target, PROMPTS)
+    with pytest.raises(ModelError, match="EAGLE heads and causal draft models are checked"):
+        check_draft("town-t5-heads", "town-t5", ["Anna closed the window."], 8)
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "model.safetensors").write_bytes(b"")
+    with pytest.raises(ModelError, match="has no card"):
+        write_card(DraftCheck("a", "b", 1, _beside([], [], [])), tmp_path, "demo")
     with pytest.raises(PromptError, match="no prompt"):
         check(learnt, target, [])
     with pytest.raises(PromptError, match="too short"):

@@ -9,8 +9,8 @@ import torch
 import specviz
 from specviz.cli import run
 from specviz.errors import ParameterError, PromptError
-from specviz.measure.benches import drafters
-from specviz.measure.benches.drafters import Loss, bench
+from specviz.measure.benches import drafters, speed
+from specviz.measure.benches.drafters import Loss, bench, last_number
 from specviz.suites import spread, suite
 
 FEW = {
@@ -44,14 +44,16 @@ def test_every_method_runs_with_each_drafter_that_fits(entries, monkeypatch) -> 
     model = specviz.load("town")
     drafts = [specviz.load(name) for name in ("town-draft", "town-draft-aligned")]
     drafts.append(specviz.load("town-eagle").on(model))
-    report = bench(model, drafts, entries, number=2, max_new_tokens=8, rounds=1)
+    report = bench(model, drafts, entries, number=2, max_new_tokens=8, rounds=1, sums=2)
     rows = {row["contender"]: row for row in report.rows}
     assert set(rows) == {
-        "autoregressive", "eagle, town-eagle",
+        "autoregressive", "transformers", "eagle, town-eagle",
         *(f"{name}, {each.name}" for name in ("speculative", "bild") for each in drafts[:2]),
     }  # fmt: skip
     for name, row in rows.items():
-        if not name.startswith("bild"):
+        if name == "transformers":
+            assert row["method"] is None and row["right"] is None
+        elif not name.startswith("bild"):
             assert row["others"] == 0 and row["same"] == "2/2"
         else:
             assert row["setting"] in {drafters._shown(values) for values in FEW["bild"]}
@@ -63,12 +65,55 @@ def test_every_method_runs_with_each_drafter_that_fits(entries, monkeypatch) -> 
     assert sum(split["eagle, town-eagle"][name] for name in drafters.PHASES) == pytest.approx(1, abs=0.02)
     chosen = [row for row in report.parts[1].rows if row["chosen"]]
     assert len(chosen) == 5
+    best = report.setting["best_exact"]
+    assert best["contender"] in rows and not best["contender"].startswith("bild")
+    assert best["engine"] in ("autoregressive", "transformers")
+    line = "best exact method over the best plain decoding of this file by any installed engine"
+    (note,) = [note for note in report.notes if note.startswith(line)]
+    assert note == f"{line} ({best['engine']}): {best['contender']}, {best['ratio']['median']:.2f}"
+    assert "left out: llama.cpp (the model does not come from a GGUF file)" in report.notes or (
+        "left out: llama.cpp (llama-cpp-python is not installed)" in report.notes
+    )
+    data = report.as_dict()
+    assert set(data["setting"]["sums"]) == {"autoregressive", *(f"bild, {each.name}" for each in drafts[:2])}
+    assert {row["sums"] for row in data["rows"] if (row["method"] or "").startswith("bild")} == {2}
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("7 + 10 = 17.", "17"), ("It is 1,200 in all, or 1,200.00", "1200"), ("12.50", "12.50"),
+        ("none", None), ("", None), ("Step 1. Add. It is **35**", "35"), ("15, 16 or 17 are left", "17"),
+    ],
+)  # fmt: skip
+def test_an_answer_is_its_last_number(text, number) -> None:
+    assert last_number(text) == number
+
+
+def test_what_a_lossy_method_loses_of_the_sums() -> None:
+    answers = {"autoregressive": [True, True, False, False], "bild, a": [True, False, True, True]}
+    assert drafters._sums(answers, "bild, a") == {"sums": 4, "right": 3, "shown_sums": "3/4 (−1 +2)"}
+    assert drafters._sums(answers, "autoregressive")["shown_sums"] == "2/4"
+    assert drafters._sums(answers, "eagle, b")["shown_sums"] is None
+
+
+def test_the_best_exact_method_is_set_against_the_fastest_engine() -> None:
+    def took(seconds):
+        return [{"tokens": [1, 2], "seconds": seconds, "prefill": 0.0, "head": 0, "passes": 2}]
+
+    times = {"autoregressive": 4.0, "transformers": 6.0, "llama.cpp": 2.0, "eagle": 3.0, "slow": 5.0}
+    results = speed.Results([{"measurements": {name: took(each) for name, each in times.items()}}])
+    best = speed.best_over_plain(results, ["slow", "eagle"])
+    assert (best.contender, best.engine) == ("eagle", "llama.cpp")
+    assert best.ratio.median == pytest.approx(2 / 3)
+    assert best.line.endswith("(llama.cpp): eagle, 0.67")
+    assert speed.best_over_plain(results, []) is None
 
 
 def test_the_least_lossy_setting_is_chosen_where_none_may_be_lost(entries, monkeypatch) -> None:
     monkeypatch.setattr(drafters, "GRIDS", {"bild": FEW["bild"]})
     model, draft = specviz.load("town"), specviz.load("town-draft")
-    strict = bench(model, [draft], entries, number=1, max_new_tokens=12, rounds=1, loss=0.0)
+    strict = bench(model, [draft], entries, number=1, max_new_tokens=12, rounds=1, loss=0.0, sums=0)
     (row,) = [row for row in strict.rows if row["method"] == "bild"]
     tried_points = strict.setting["calibration"]["bild, town-draft"]["points"]
     assert len(tried_points) == 2
@@ -86,6 +131,8 @@ def test_what_is_refused(entries, capsys) -> None:
         bench(model, [], entries)
     with pytest.raises(PromptError, match="prompts that are not timed, and there are none"):
         bench(model, [draft], entries[:1], number=1)
+    with pytest.raises(ParameterError, match=r"sums must lie in 0 \.\. 60, got 61"):
+        bench(model, [draft], entries, sums=61)
     with pytest.raises(ParameterError, match="loss must lie in"):
         bench(model, [draft], entries, loss=2)
     assert run(["bench", "drafters", "--model", "town", "--draft", "town-t5-heads"]) == 2

@@ -131,3 +131,15 @@ def test_top(vocabulary, k):
     expected = logits.topk(min(k, vocabulary))
     assert torch.equal(values, expected.values)
     assert torch.equal(logits.gather(1, places), values)
+
+
+def test_a_head_over_a_part_of_the_vocabulary_is_rated_by_that_part():
+    """What a run decides by is what its record is recomputed from: |V| is what the drafter can say."""
+    few = torch.randn(3, 40, generator=torch.Generator().manual_seed(0))
+    whole = torch.full((3, 500), -torch.inf)
+    whole[:, 100:140] = few
+    assert signals.sayable(whole) == 40 and signals.sayable(few) == 40
+    assert torch.allclose(signals.entropy_share(whole), signals.entropy_share(few))
+    assert torch.allclose(signals.softmax_margin(whole), signals.softmax_margin(few))
+    weights = (1 / 3, 1 / 3, 1 / 3, 0.0)
+    assert torch.allclose(signals.ensemble(whole, weights), signals.ensemble(few, weights))

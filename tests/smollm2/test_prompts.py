@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from smollm2 import prompts, sources, topics
+import specviz as sv
+from smollm2 import prompts, sources, sums, topics
 
 GERMAN = "Der Hund läuft heute durch den großen Garten."
 PROSE = "The server reads its settings from a file when it begins, and again when it is told to. " * 2
@@ -82,3 +83,23 @@ def test_texts_become_what_is_asked_about(packages: Path) -> None:
 )
 def test_plurals(one: str, many: str) -> None:
     assert prompts.plural(one) == many
+
+
+def test_the_sums_are_what_the_suite_holds_and_right():
+    made = sums.sums()
+    suite = sv.suite("sums")
+    assert [(e["id"], e["prompt"], e["reference"]) for e in suite] == [
+        (e["id"], e["prompt"], e["reference"]) for e in made
+    ]
+    assert len({e["prompt"] for e in made}) == len(made) == 60
+    plain = {" plus ": int.__add__, " minus ": int.__sub__, " times ": int.__mul__}
+    asked = [
+        (e, sign) for e in made for sign in plain if e["prompt"].startswith("What is") and sign in e["prompt"]
+    ]
+    assert len(asked) == 15
+    for entry, sign in asked:
+        first, second = entry["prompt"].removeprefix("What is ").removesuffix("?").split(sign)
+        assert entry["reference"] == [str(plain[sign](int(first), int(second)))]
+    learnt = set(prompts.lines(topics.SUMS))
+    assert not learnt & {wording for wording, *_ in sums.WORDINGS}
+    assert all(int(e["reference"][0]) >= 0 for e in made)

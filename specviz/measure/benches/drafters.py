@@ -2,15 +2,17 @@
 
 Every method that drafts with a model, with heads or with an EAGLE layer runs with each drafter that fits it.
 Its setting is chosen on prompts that are not timed: the fastest, and of a lossy method the fastest that
-writes few tokens other than the target's. What a lossy text costs is measured by the target, which reads it.
+writes few tokens other than the target's. What a lossy text costs is measured by the target, which reads it,
+and by sums in words whose answers are known. Installed engines decode the same prompts without drafts.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from itertools import product
 from pathlib import Path
 from typing import Annotated, NamedTuple
@@ -21,15 +23,16 @@ from specviz import methods, metrics
 from specviz.draft import Draft
 from specviz.errors import ParameterError, PromptError
 from specviz.files import write_text
-from specviz.loop import Run
+from specviz.loop import Run, generate
 from specviz.measure import timing
 from specviz.measure.benches import speed
-from specviz.measure.benches.speed import Contender, Results, Selection, Stage
+from specviz.measure.benches.speed import PLAIN, Contender, Results, Selection, Stage
 from specviz.measure.report import Bar, Entry, Part, Report, Row, Settings, Tick
 from specviz.measure.timing import BASELINE
 from specviz.methods.sampling import Sampling
 from specviz.models.protocols import Model
 from specviz.rules.parameters import Value
+from specviz.suites import suite
 
 Values = tuple[tuple[str, Value], ...]
 LENGTHS = (1, 2, 3, 4, 6)
@@ -52,13 +55,15 @@ GRIDS: dict[str, list[dict[str, Value]]] = {
     ],
 }
 ALIGNED = "-aligned"
+SUMS, SUM_TOKENS = 40, 64  # sums in words that lossy methods answer, and tokens for each
+NUMBER = re.compile(r"\d(?:[\d,]*\d)?(?:\.\d+)?")
 LOSS = 0.03  # the largest share of a lossy method's tokens that are not the target's argmax
 BARS = {"eagle": (1.6, 2.2), "speculative": (1.25, 1.6), "bild": (1.35, 1.8), "cm_asd": (1.3, 1.7)}
 PHASES = ("prefill", "draft", "forward", "verify", "commit", "between")
 COLUMNS = [
     ("contender", "contender", ""), ("setting", "setting", ""), ("tau", "τ", "{:.2f}"),
     ("speed", "tokens/s", "{:,.1f}"), ("ratio", "ratio [95%]", ""), ("same", "same text", ""),
-    ("others", "not argmax", "{:.1%}"), ("lost", "nats lost", "{:.3f}"),
+    ("others", "not argmax", "{:.1%}"), ("lost", "nats lost", "{:.3f}"), ("shown_sums", "sums right", ""),
 ]  # fmt: skip
 SPLIT = [
     ("contender", "contender", ""), ("A/D", "A/D", "{:.3f}"), *((name, name, "{:.0%}") for name in PHASES),
@@ -73,6 +78,8 @@ NOTES = [
     "autoregressive decoding's in every round.",
     "not argmax: tokens of the output that the target, reading it, would not write greedily; nats lost: how "
     "much less likely they are than its best, the mean over all tokens. An exact method's may be near ties.",
+    "sums right: of the suite of that name, by the last number of each answer; of a lossy method also how "
+    "many it lost that greedy decoding has right, and how many it won. Exact methods write greedy's.",
     "A/D and the shares of time: of a recorded run over the prompts that settings were chosen on.",
     "The bars were set for SmolLM2 on 24 questions of Spec-Bench.",
 ]
@@ -120,6 +127,7 @@ def bench(
     ids: Annotated[Path | None, "A JSON file that lists the questions of --prompts to time."] = None,
     only: Annotated[Sequence[str] | None, "Methods, as eagle,bild."] = None,
     loss: Annotated[float, "Largest share of a lossy method's tokens that are not the target's."] = LOSS,
+    sums: Annotated[int, "Sums in words that lossy methods answer beside greedy decoding; 0: none."] = SUMS,
     rounds_file: Path | None = None,
     tick: Tick = lambda done, of, name: None,
 ) -> Report:
@@ -142,6 +150,8 @@ def bench(
         Methods. Default: all of `GRIDS` that a drafter is there for.
     loss : float
         Of a lossy method, in [0, 1].
+    sums : int
+        Of the suite ``sums``, 60 at most; not timed. None of an encoder-decoder, which answers no questions.
 
     Bars, of ratios of summed times with the prefill apart: `BARS`, of each method's best drafter; BiLD with
     an aligned draft over BiLD with the draft of the same name that is not.
@@ -153,6 +163,9 @@ def bench(
     """
     if not 0 <= loss <= 1:
         raise ParameterError(f"loss must lie in 0 .. 1, got {loss}")
+    questions = list(suite("sums"))
+    if not 0 <= sums <= len(questions):
+        raise ParameterError(f"sums must lie in 0 .. {len(questions)}, got {sums}")
     by_name = {draft.name: draft for draft in drafts}
     pairs = _pairs(drafts, only)
     selection = Selection.of(entries, number, speed.chosen_ids(ids, source) if ids is not None else None)
@@ -164,7 +177,11 @@ def bench(
         )
     practice = speed.encoded(model, others[: speed.CALIBRATION], max_new_tokens)
     grid = [Contender(f"{name}, {draft}", name, draft=draft) for name, draft in pairs]
-    state = speed.resumed(rounds_file, speed.plan_of(model, grid, texts, practice, max_new_tokens))
+    lacking = speed.lacking_engines(model)
+    engines = [Contender(name) for name in PLAIN if name not in lacking]
+    plan = speed.plan_of(model, [*grid, *engines], texts, practice, max_new_tokens)
+    state = speed.resumed(rounds_file, plan)
+    answers = state.setdefault("sums", {})
 
     def keep() -> None:
         if rounds_file is not None:
@@ -179,9 +196,41 @@ def bench(
                 keep()
         lineup = [Contender(BASELINE, BASELINE)]
         lineup += [replace(each, values=_best(state["calibration"][each.name])) for each in grid]
-        stage = Stage(model, lineup, texts, practice, max_new_tokens, by_name)
+        stage = Stage(model, [*lineup, *engines], texts, practice, max_new_tokens, by_name)
         speed.run_rounds(stage, state, rounds, keep, tick)
-    return _report(model, lineup, by_name, selection, texts, practice, state, max_new_tokens, loss)
+        if sums and model.kind == "causal":
+            answering = [
+                contender for contender in lineup if contender.name == BASELINE or _lossy(contender.method)
+            ]
+            for number, contender in enumerate(answering if len(answering) > 1 else []):
+                tick(number, len(answering), f"sums, {contender.label}")
+                if len(answers.get(contender.label, [])) != sums:
+                    answers[contender.label] = _answered(model, by_name, contender, questions[:sums])
+                    keep()
+    about = {"best_exact": None, "left_out": {name: lacking[name] for name in PLAIN if name in lacking}}
+    return _report(
+        model, lineup, engines, by_name, selection, texts, practice, state, max_new_tokens, loss, about
+    )
+
+
+def _answered(
+    model: Model, drafts: Mapping[str, Model], contender: Contender, questions: Sequence[Entry]
+) -> list[bool]:
+    """Whether each sum comes out right."""
+    trace = generate(
+        model, list(questions), contender.build(), draft=drafts.get(contender.draft), record=None,
+        max_new_tokens=SUM_TOKENS,
+    )  # fmt: skip
+    return [last_number(text) == entry["reference"][0] for text, entry in zip(trace.texts, questions)]
+
+
+def last_number(text: str) -> str | None:
+    """The last number of a text, without the commas of its thousands and a fraction of zeros."""
+    numbers = NUMBER.findall(text)
+    if not numbers:
+        return None
+    whole, _, rest = str(numbers[-1]).replace(",", "").partition(".")
+    return whole if not rest.strip("0") else f"{whole}.{rest}"
 
 
 def _pairs(drafts: Sequence[Model], only: Sequence[str] | None) -> list[tuple[str, str]]:
@@ -253,19 +302,25 @@ def _shown(values: Mapping[str, Value] | Values) -> str:
 
 
 def _report(
-    model: Model, lineup: list[Contender], drafts: Mapping[str, Model], selection: Selection,
-    texts: list[list[int]], practice: list[list[int]], state: Settings, most: int,
-    loss: float,
+    model: Model, lineup: list[Contender], engines: list[Contender], drafts: Mapping[str, Model],
+    selection: Selection, texts: list[list[int]], practice: list[list[int]], state: Settings, most: int,
+    loss: float, about: Settings,
 ) -> Report:  # fmt: skip
     results = Results(state["rounds"])
-    rows = [_row(model, results, each, texts) for each in lineup]
+    rows = [_row(model, results, each, texts) for each in [*lineup, *engines]]
+    for row in rows:
+        row |= _sums(state["sums"], row["contender"])
+    exact = [each.label for each in lineup[1:] if not _lossy(each.method)]
+    best = speed.best_over_plain(results, exact)
+    if best is not None:
+        about["best_exact"] = asdict(best)
     split = [_split(model, drafts, each, practice, most) for each in lineup[1:]]
     loads = [each["others"] for each in state["rounds"]]
     circumstances = timing.setting(
         model, list(drafts.values()), prompts=len(texts), max_new_tokens=most, rounds=len(state["rounds"]),
         clock=timing.clock_of(model)[1], kernels=getattr(model, "kernels", None), others=loads,
         quiet=speed.quietness(loads), wall=[each["wall"] for each in state["rounds"]],
-        calibration=state["calibration"],
+        calibration=state["calibration"], sums=state["sums"], **about,
         questions=[{"id": entry.get("id"), "kind": entry.get("kind")} for entry in selection.timed],
     )  # fmt: skip
     title = f"Drafters of {model.name}: {len(texts)} prompts, {most} new tokens, greedy, the prefill apart"
@@ -275,6 +330,8 @@ def _report(
     ]
     minutes = sum(circumstances["wall"]) / 60
     notes = [*NOTES, f"{circumstances['quiet']}; {minutes:.0f} minutes of rounds"]
+    notes += [best.line] if best is not None else []
+    notes += [f"left out: {name} ({why})" for name, why in about["left_out"].items()]
     notes += [
         f"{name}: no setting of the grid stayed within the loss; the least lossy one runs"
         for name, tried in state["calibration"].items()
@@ -294,11 +351,21 @@ def _row(model: Model, results: Results, contender: Contender, texts: list[list[
         total += Loss.of(model, ids, each["tokens"])
     same = results.same(name)
     return {
-        "contender": name, "method": contender.method, "draft": contender.draft or None,
+        "contender": name, "method": contender.method or None, "draft": contender.draft or None,
         "setting": _shown(contender.values), "tau": results.tau(name), "speed": results.speed(name, False),
         "ratio": None if base else results.ratio(name), "same": f"{sum(same)}/{len(same)}",
         "others": total.share, "lost": total.lost / max(total.tokens, 1),
     }  # fmt: skip
+
+
+def _sums(answers: Mapping[str, list[bool]], name: str) -> Row:
+    """How many sums came out right, and of greedy decoding's right ones how many were lost and won."""
+    own, greedy = answers.get(name), answers.get(BASELINE)
+    if own is None or greedy is None:
+        return {"sums": None, "right": None, "shown_sums": None}
+    lost, won = (sum(map(int.__gt__, a, b)) for a, b in ((greedy, own), (own, greedy)))
+    change = "" if name == BASELINE else f" (−{lost} +{won})"
+    return {"sums": len(own), "right": sum(own), "shown_sums": f"{sum(own)}/{len(own)}{change}"}
 
 
 def _split(
@@ -352,5 +419,5 @@ def _bars(results: Results, lineup: list[Contender]) -> list[Bar]:
 def _losses(rows: list[Row], loss: float) -> Iterator[Bar]:
     """That lossy methods stay within the loss on the timed prompts, too."""
     for row in rows[1:]:
-        if _lossy(row["method"]):
+        if row["method"] and _lossy(row["method"]):
             yield Bar(f"{row['contender']}: tokens that are not the target's", row["others"], loss, "at most")

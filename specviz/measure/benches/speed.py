@@ -47,6 +47,7 @@ COLD, WARM = "unispec-cold", "unispec-warm"
 GENERATE, GENERATE_LOOKUP = "transformers", "transformers-lookup"
 LLAMA, LLAMA_LOOKUP = "llama.cpp", "llama.cpp-lookup"
 ENGINES = (GENERATE, GENERATE_LOOKUP, LLAMA, LLAMA_LOOKUP)
+PLAIN = (GENERATE, LLAMA)  # of them, those that decode without drafts
 USUAL = (BASELINE, LOOKUP, TUNED, COLD, WARM, GENERATE, GENERATE_LOOKUP, LLAMA)
 EXTRA = ("lookahead", "spectra", "token_recycling", LLAMA_LOOKUP)  # only where --only names them
 WARM_UP = 10  # prompts that fill a warm store
@@ -230,7 +231,7 @@ def lineup(
         If a name is none, or names what cannot run here.
     """
     names = dict.fromkeys([BASELINE, *(USUAL if only is None else map(methods.name_of, only))])
-    lacking, chosen = _lacking(model), chosen or {}
+    lacking, chosen = lacking_engines(model), chosen or {}
     for name in names:
         if name not in USUAL + EXTRA and not methods.of_session(name):
             raise ParameterError(f"no contender {name!r}" + methods.near(name, USUAL + EXTRA, ""))
@@ -251,7 +252,7 @@ def lineup(
     return out, {name: why for name, why in lacking.items() if name in names}
 
 
-def _lacking(model: Model) -> dict[str, str]:
+def lacking_engines(model: Model) -> dict[str, str]:
     """Engines that cannot run this model, and why."""
     out: dict[str, str] = {}
     if getattr(model, "net", None) is None:
@@ -831,6 +832,40 @@ def _by_kind(results: Results, contenders: list[Contender], entries: list[Entry]
             }  # fmt: skip
 
 
+@dataclass(frozen=True)
+class BestExact:
+    """The fastest exact method beside the fastest plain decoding of the same file."""
+
+    contender: str
+    engine: str  # whose plain decoding is the fastest; `BASELINE`: ours
+    ratio: Estimate
+
+    @property
+    def line(self) -> str:
+        """In words, as the reports print it."""
+        return (
+            "best exact method over the best plain decoding of this file by any installed engine "
+            f"({self.engine}): {self.contender}, {self.ratio.median:.2f}"
+        )
+
+
+def best_over_plain(results: Results, exact: Sequence[str]) -> BestExact | None:
+    """Of some exact contenders that draft, and of the engines that ran; None: nobody drafted.
+
+    Parameters
+    ----------
+    results : Results
+    exact : sequence of str
+        Labels.
+    """
+    speed = lambda name: results.speed(name, prefill=False)
+    if not exact:
+        return None
+    best = max(exact, key=speed)
+    engine = max((name for name in (BASELINE, *PLAIN) if name in results.names), key=speed)
+    return BestExact(best, engine, results.ratio(best, engine))
+
+
 def _columns(rows: list[Row], columns: list[tuple[str, str, str]]) -> list[Row]:
     return [{key: row[key] for key, *_ in columns} for row in rows]
 
@@ -870,6 +905,8 @@ def _remarks(results: Results, contenders: list[Contender], circumstances: Setti
         if engine in results.names:
             ratio = results.ratio(best, engine).median
             yield f"best exact method over the plain decoding of {engine}: {best}, {ratio:.2f}"
+    if drafting := best_over_plain(results, ours[1:]):
+        yield drafting.line
     questions = circumstances["questions"]
     memories = {contender.memory for contender in contenders} - {""}
     if "cold" in memories:

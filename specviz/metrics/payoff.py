@@ -1,0 +1,160 @@
+"""Does drafting pay: what a cycle writes beside what it costs, in units of a plain pass."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Hashable, Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from specviz.errors import ParameterError, TraceError
+from specviz.metrics.costs import _prompt_keys
+from specviz.metrics.cycles import _steps
+from specviz.metrics.interval import LEAST, RESAMPLES
+from specviz.trace import Trace
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+PER = ("run", "prompt")
+FIGURES = ("tau", "cost", "speedup")
+PLAIN = "autoregressive"
+
+
+def break_even(traces: Mapping[str, Trace], baseline: str, per: str = "run") -> pd.DataFrame:
+    """What a cycle writes (τ) and what it costs, in units of a plain pass; drafting pays where τ is larger.
+
+    A plain pass is the baseline's mean cycle, over all prompts. A method's cost is the mean time of its own
+    cycle over that; the prefill is no cycle. So ``speedup`` = τ / cost is the ratio of tokens per second,
+    the prefill apart. Times are those of the records: measured, each run by itself.
+
+    Parameters
+    ----------
+    traces : mapping of name to Trace
+        One run each, of the same prompts by one model on one machine, prompt by prompt.
+    baseline : str
+        The name of the autoregressive run.
+    per : str
+        ``"run"``: a row a run, with intervals over prompts; ``"prompt"``: a row a run and prompt, each
+        against the baseline's mean cycle on the same prompt.
+
+    Returns
+    -------
+    DataFrame
+        ``name``, ``method``, ``draft``, ``exactness``; ``tau``, tokens a cycle; ``cost``, and its parts
+        ``forward`` (the target's pass), ``draft_cost`` (drafting) and ``rest`` (verifying, committing,
+        between); ``speedup``. Per run: ``prompts``, and 95 % bootstrap intervals over prompts ``tau_lo``,
+        ``tau_hi`` and so on, NaN with fewer than six. Per prompt: ``prompt``.
+
+    Raises
+    ------
+    TraceError
+        If there is no such baseline or it is not autoregressive; if a run has other prompts, another model or
+        machine; if it decoded a stream, a canvas or several rows at once; or if its record has no times.
+    ParameterError
+        If `per` is neither.
+    """
+    import pandas as pd
+
+    if per not in PER:
+        raise ParameterError(f"per is 'run' or 'prompt', not {per!r}")
+    if baseline not in traces:
+        raise TraceError(f"no trace is called {baseline!r}; there are {', '.join(map(str, traces))}")
+    base = traces[baseline]
+    for name, trace in traces.items():
+        _check(str(name), trace, base)
+    if base.run["method"] != PLAIN:
+        raise TraceError(
+            f"the baseline is {base.run['method']}, and a plain pass is of {PLAIN} decoding: add such a run"
+        )
+    plain = _sums(base)
+    rows = []
+    for name, trace in traces.items():
+        sums = _sums(trace)
+        about = {
+            "name": str(name), "method": trace.run["method"], "draft": (trace.run["draft"] or {}).get("name"),
+            "exactness": trace.run["exactness"],
+        }  # fmt: skip
+        if per == "prompt":
+            each = [_figures(sums[:, [i]], plain[:, [i]]) for i in range(sums.shape[1])]
+            rows += [about | {"prompt": i} | figures for i, figures in enumerate(each)]
+        else:
+            rows.append(about | {"prompts": sums.shape[1]} | _figures(sums, plain) | _intervals(sums, plain))
+    return pd.DataFrame(rows)
+
+
+def _check(name: str, trace: Trace, base: Trace) -> None:
+    """Refuse a run whose cycles cannot be set against the baseline's."""
+    if len(trace.split()) != 1:
+        raise TraceError(f"{name} holds several runs: pass each by itself (trace.split())")
+    run = trace.run
+    if run["canvas"] is not None or len(trace.updates):
+        raise TraceError(f"{name} decoded a canvas or a stream; the figure is of prompts")
+    timed = _steps(trace)["duration"]
+    if run["record"] is None or run["replayed"] or not len(timed) or not np.isfinite(timed).all():
+        raise TraceError(f"the record of {name} has no times of its cycles: decode it again with a record")
+    if (trace.passes["rows"] > 1).any():
+        raise TraceError(f"{name} decoded several rows at once, and a pass served them all: leave batch= out")
+    if _place(trace) != _place(base):
+        raise TraceError(
+            f"{name} ran another model, number format, machine or number of threads than {base.run['method']}"
+        )
+    if _prompt_keys(trace) != _prompt_keys(base):
+        raise TraceError(f"{name} decoded other prompts than {base.run['method']}: run both over the same")
+
+
+def _place(trace: Trace) -> tuple[Hashable, ...]:
+    """The model and the machine of a run."""
+    run = trace.run
+    about = [{k: (run["model"] or {}).get(k) for k in ("name", "content")}, run["machine"], run["backend"]]
+    return (run["dtype"], run["threads"], json.dumps(about, sort_keys=True, default=str))
+
+
+def _sums(trace: Trace) -> np.ndarray:
+    """Cycles, tokens and seconds (all, target's pass, drafting) of each prompt: [5, prompts]."""
+    steps = _steps(trace)
+    groups = steps.groupby("prompt", observed=True, sort=True)
+    table = groups.agg(
+        steps=("cycle", "size"), tokens=("emitted", "sum"), all=("duration", "sum"),
+        forward=("forward_time", "sum"), draft=("draft_time", "sum"),
+    )  # fmt: skip
+    # A prompt that ended at once has no cycle; a sum over it is zero, not missing.
+    return table.reindex(sorted(set(trace.cycles["prompt"])), fill_value=0).to_numpy(np.float64).T
+
+
+def _ratio(above: np.ndarray, below: np.ndarray) -> np.ndarray:
+    return np.divide(above, below, out=np.full(np.shape(above), np.nan), where=np.asarray(below) > 0)
+
+
+def _of(sums: np.ndarray, plain: np.ndarray) -> np.ndarray:
+    """τ, cost and speedup of sums [5, ...]: [3, ...]."""
+    tau = _ratio(sums[1], sums[0])
+    cost = _ratio(_ratio(sums[2], sums[0]), _ratio(plain[2], plain[0]))
+    return np.stack([tau, cost, _ratio(tau, cost)])
+
+
+def _figures(sums: np.ndarray, plain: np.ndarray) -> dict[str, float]:
+    whole, unit = sums.sum(1), plain.sum(1)
+    tau, cost, speedup = _of(whole, unit).tolist()
+    forward, draft = (float(cost * _ratio(whole[i], whole[2])) for i in (3, 4))
+    return {
+        "tau": tau, "cost": cost, "forward": forward, "draft_cost": draft, "rest": cost - forward - draft,
+        "speedup": speedup,
+    }  # fmt: skip
+
+
+def _intervals(sums: np.ndarray, plain: np.ndarray) -> dict[str, float]:
+    """Bootstrap over prompts, each drawn together with the baseline's time on it."""
+    bounds = np.full((2, len(FIGURES)), np.nan)
+    n = sums.shape[1]
+    if n >= LEAST:
+        draws = np.random.default_rng(0).integers(n, size=(RESAMPLES, n))
+        every = _of(sums[:, draws].sum(2), plain[:, draws].sum(2))
+        varied = np.ptp(every, axis=1) > 0  # autoregressive decoding's τ is 1 whatever is drawn
+        bounds[:, varied] = np.nanquantile(every[varied], (0.025, 0.975), axis=1)
+    return {
+        f"{name}_{end}": float(bounds[i, j])
+        for j, name in enumerate(FIGURES)
+        for i, end in enumerate(("lo", "hi"))
+    }

@@ -1,0 +1,156 @@
+"""matplotlib view of why drafting pays: tokens a cycle against what the cycle costs."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from specviz.errors import TraceError
+from specviz.escape import visible
+from specviz.metrics.payoff import PLAIN, break_even
+from specviz.trace import Trace
+from specviz.view.axes import GREY, axes, look
+from specviz.view.updates import Traces, named
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+
+SPEEDUPS = (0.5, 0.75, 1.25, 1.5, 2.0, 3.0, 4.0, 6.0)  # whose lines are drawn beside break-even
+MARGIN = 0.12  # of the range, around the points
+MOST = (0.05, 0.95)  # of the prompts' dots lie within the limits at least
+EVEN = "break-even, τ = cost: above it drafting pays"
+X_NAME, Y_NAME = "cost of a cycle, in plain passes", "τ, tokens a cycle"
+
+
+def payoff(traces: Traces) -> tuple[pd.DataFrame, pd.DataFrame, list[Trace]]:
+    """The figure's rows: a run each, the baseline first; a run and prompt each; and the runs in that order.
+
+    Raises
+    ------
+    TraceError
+        If none of the runs, or several, are autoregressive; or as `specviz.metrics.break_even`.
+    """
+    pairs = named(traces)
+    plain = [run for _, run in pairs if run.run["method"] == PLAIN]
+    if len(plain) != 1:
+        raise TraceError(f"the figure needs one run of {PLAIN} decoding, and there are {len(plain)}")
+    pairs.sort(key=lambda pair: pair[1] is not plain[0])
+    runs = [run for _, run in pairs]
+    names = _names([given or _title(run) for given, run in pairs], runs)
+    of = dict(zip(names, runs))
+    return break_even(of, names[0]), break_even(of, names[0], per="prompt"), runs
+
+
+def _title(run: Trace) -> str:
+    """Method and drafter."""
+    draft = (run.run["draft"] or {}).get("name")
+    return str(run.run["method"]) + (f", {draft}" if draft else "")
+
+
+def _names(names: list[str], runs: list[Trace]) -> list[str]:
+    """The names; where one stands twice, with the parameters that differ, or else with a number."""
+    out: list[str] = []
+    for name, run in zip(names, runs):
+        own = run.run["parameters"] or {}
+        same = [r.run["parameters"] or {} for n, r in zip(names, runs) if n == name]
+        differ = [key for key in own if any(other.get(key) != own[key] for other in same)]
+        full = ", ".join([name, *(f"{key} {own[key]}" for key in differ)])
+        out.append(full if full not in out else f"{full} ({out.count(full) + 1})")
+    return out
+
+
+def ranges(
+    table: pd.DataFrame, prompts: pd.DataFrame
+) -> tuple[tuple[float, float], tuple[float, float], int]:
+    """Limits of x and y that hold every run with its intervals and most prompts; how many lie outside."""
+    bounds = []
+    for name in ("cost", "tau"):
+        runs = table[[name, f"{name}_lo", f"{name}_hi"]].to_numpy(np.float64)
+        most = np.nanquantile(prompts[name], MOST)
+        low = float(min(np.nanmin(runs), most[0]))
+        high = float(max(np.nanmax(runs), most[1]))
+        room = MARGIN * max(high - low, 0.5)
+        bounds.append((max(0.0, low - room), high + room))
+    x, y = bounds
+    inside = prompts["cost"].between(*x) & prompts["tau"].between(*y)
+    return x, y, int((~inside).sum())
+
+
+def line(
+    speedup: float, x: tuple[float, float], y: tuple[float, float]
+) -> tuple[tuple[float, float], tuple[float, float]] | None:
+    """The part of τ = speedup · cost that the limits show, as its xs and ys; None: no part."""
+    low, high = max(x[0], y[0] / speedup), min(x[1], y[1] / speedup)
+    return ((low, high), (speedup * low, speedup * high)) if low < high else None
+
+
+def why_it_pays(traces: Traces, ax: Axes | None = None) -> Axes:
+    """τ against the cost of a cycle: a method above the line writes more than its cycle costs.
+
+    Parameters
+    ----------
+    traces : Trace, list of Trace, or dict of name to Trace
+        Runs over the same prompts, one of them autoregressive; decoded prompt by prompt, with a record.
+    ax : Axes, optional
+
+    Returns
+    -------
+    Axes
+        A mark a run (hollow: lossy) with 95 % intervals over prompts, a small dot a prompt; the break-even
+        line τ = cost, and lines of equal speedup. What is drawn is `specviz.metrics.break_even`.
+
+    Raises
+    ------
+    TraceError
+        If there is not one autoregressive run, or as `specviz.metrics.break_even`.
+    """
+    table, prompts, _ = payoff(traces)
+    x, y, outside = ranges(table, prompts)
+    ax = axes(ax, (8.6, 4.2))
+    if (even := line(1.0, x, y)) is not None:
+        ax.plot(*even, color="black", lw=1.2, label=EVEN)
+        ax.fill_between([x[0], *even[0], x[1]], [max(y[0], x[0]), *even[1], min(y[1], x[1])], y[1],
+                        color="#009e73", alpha=0.06, lw=0)  # fmt: skip
+    for speedup in SPEEDUPS:
+        if (part := line(speedup, x, y)) is not None:
+            ax.plot(*part, color=GREY, lw=0.8, ls=":")
+            ax.annotate(
+                f"{speedup:g}×", (part[0][1], part[1][1]), color=GREY, fontsize=7, ha="right", va="top"
+            )
+    for number, row in enumerate(table.to_dict("records")):
+        base = row["method"] == PLAIN
+        hue, mark = ("black", "x") if base else look(number - 1)
+        lossy = row["exactness"] == "lossy"
+        own = prompts[prompts["name"] == row["name"]]
+        if not base:
+            ax.plot(own["cost"], own["tau"], ls="none", marker=mark, ms=3, color=hue, alpha=0.35)
+        ax.hlines(row["tau"], row["cost_lo"], row["cost_hi"], color=hue, lw=1.2)
+        ax.vlines(row["cost"], row["tau_lo"], row["tau_hi"], color=hue, lw=1.2)
+        ax.plot(row["cost"], row["tau"], ls="none", marker=mark, ms=8, color=hue, mew=1.6,
+                mfc="white" if lossy else hue, label=visible(words(row)))  # fmt: skip
+    ax.set(xlim=x, ylim=y, xlabel=X_NAME, ylabel=Y_NAME)
+    ax.set_title(visible(heading(table, outside)), fontsize=9, loc="left")
+    ax.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    return ax
+
+
+def words(row: Mapping[Hashable, Any]) -> str:
+    """A run in the legend: its name, what it promises, and its speedup."""
+    if row["method"] == PLAIN:
+        return f"{row['name']}: the plain pass"
+    return f"{row['name']} ({row['exactness']}): {row['speedup']:.2f}×"
+
+
+def heading(table: pd.DataFrame, outside: int) -> str:
+    """What the points are and how they came about."""
+    count = plural(int(table["prompts"].iloc[0]), "prompt")
+    text = f"{count}; times measured, each run by itself, the prefill apart"
+    return text + (f"; {plural(outside, 'dot')} outside" if outside else "")
+
+
+def plural(number: int, word: str) -> str:
+    """A number with its noun."""
+    return f"{number} {word}{'s' * (number != 1)}"
