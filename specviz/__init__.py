@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from .errors import ModelError, ParameterError, PromptError, SpecvizError, TraceError
     from .finetune.eagle import train_eagle
     from .loop import densify, generate, stream
+    from .measure.advice.advising import advise
     from .measure.calibrate import calibrate
     from .measure.rows import results
     from .measure.running import run
@@ -76,6 +77,7 @@ _DOORS = {
     "audit": ("audit", ""),
     "check": ("check", ""),
     # measure
+    "advise": ("measure.advice.advising", "advise"),
     "run": ("measure.running", "run"),
     "results": ("measure.rows", "results"),
     "calibrate": ("measure.calibrate", "calibrate"),
@@ -114,11 +116,11 @@ TRACE_HOOKS = {
 
 __all__ = [
     "Calibration", "Draft", "Method", "ModelError", "Parameter", "ParameterError", "PromptError", "Replay",
-    "Signal", "SpecvizError", "Trace", "TraceError", "Verdict", "audit", "calibrate", "catalog", "check",
-    "densify", "errors", "example", "explore", "flicker", "generate", "judge", "list_methods", "list_models",
-    "list_published", "list_suites", "live", "load", "method", "metrics", "open", "player", "published",
-    "race", "read_counts", "replay", "replay_all", "results", "run", "stream", "streams", "suite", "sweep",
-    "train_eagle", "view", "whatif",
+    "Signal", "SpecvizError", "Trace", "TraceError", "Verdict", "advise", "audit", "calibrate", "catalog",
+    "check", "densify", "errors", "example", "explore", "flicker", "generate", "judge", "list_methods",
+    "list_models", "list_published", "list_suites", "live", "load", "method", "metrics", "open", "player",
+    "published", "race", "read_counts", "replay", "replay_all", "results", "run", "stream", "streams",
+    "suite", "sweep", "train_eagle", "view", "whatif",
 ]  # fmt: skip
 
 # Modules below the public names that a walkthrough, or anybody else, may import from.
