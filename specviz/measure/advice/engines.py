@@ -95,19 +95,20 @@ def _lookup(length: int, longest: int, shortest: int) -> list[Flags]:
 
 def _chain(length: int, stop: float, draft: str) -> list[Flags]:
     config = {"method": "draft_model", "model": draft, "num_speculative_tokens": length}
+    name = shlex.quote(draft)
     no_stop = f"it has no threshold like stop={stop:g}" if stop else ""
     return [
         Flags("vLLM", f"--speculative-config {shlex.quote(json.dumps(config))}", no_stop),
         Flags(
             "SGLang",
-            f"--speculative-algorithm STANDALONE --speculative-draft-model-path {draft} "
+            f"--speculative-algorithm STANDALONE --speculative-draft-model-path {name} "
             f"--speculative-num-steps {length} --speculative-eagle-topk 1 "
             f"--speculative-num-draft-tokens {length + 1}",
             no_stop,
         ),
         Flags(
             "llama.cpp",
-            f"--spec-draft-model {draft} --spec-draft-n-max {length} --spec-draft-p-min {stop:g}",
+            f"--spec-draft-model {name} --spec-draft-n-max {length} --spec-draft-p-min {stop:g}",
             "both models as GGUF files",
         ),
         Flags(
@@ -116,5 +117,5 @@ def _chain(length: int, stop: float, draft: str) -> list[Flags]:
             f'{length}, .num_assistant_tokens_schedule="constant", .assistant_confidence_threshold={stop:g}',
             "one prompt at a time",
         ),
-        Flags("mlx-lm", f"mlx_lm.generate --draft-model {draft} --num-draft-tokens {length}", no_stop),
+        Flags("mlx-lm", f"mlx_lm.generate --draft-model {name} --num-draft-tokens {length}", no_stop),
     ]

@@ -230,6 +230,8 @@ def _line(pilot: Pilot, left: np.ndarray, draw: np.random.Generator | None) -> t
     if draw is not None:
         chosen = draw.integers(len(left), size=len(left))
         left, drafted = left[chosen], drafted[chosen]
+    if not len(left):  # every text ended with its first token
+        return 0.0, 0.0
     sizes, counts = np.unique(drafted, return_counts=True)
     medians = np.array([np.median(left[drafted == size]) for size in sizes])
     if len(sizes) < 2:

@@ -146,7 +146,10 @@ def _answer(line: Any, model: Model, where: str, number: int) -> Text:
     given = checked(Answer, line, where, error=PromptError)
     entry = prompt_of({key: value for key, value in line.items() if key not in Answer.__annotations__}, where)
     ids = first_turn(model, entry)
-    tokens = list(given.get("token_ids") or model.encode(given.get("answer") or "", raw=True))
+    written = given.get("answer") or ""
+    if not given.get("token_ids") and not written:
+        raise PromptError(f"{where}: the answer is empty: leave the line out")
+    tokens = list(given.get("token_ids") or model.encode(written, raw=True))
     ends = [i for i, token in enumerate(tokens) if token in model.eos]
     if ends:
         tokens = tokens[: ends[0] + 1]
@@ -294,8 +297,8 @@ def _one_by_one(context: Any, tokens: list[int]) -> np.ndarray:
     context.prefill()
     largest = []
     for token in tokens:
-        largest.append(float(best(context.forward([Draft.empty()]).logits[0], 1)[1].max()))
-        context.commit([[]])
+        largest.append(float(best(context.forward(Draft.empty()).logits[0], 1)[1].max()))
+        context.commit([])
         context.extend([[token]])
     return np.array(largest)
 

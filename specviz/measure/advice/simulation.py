@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from specviz.metrics.interval import LEAST
 from specviz.whatifs.answer import BOUNDED, EXACT, MODELLED
 from specviz.whatifs.texts import Rounding
 from specviz.whatifs.walk import PromptLookupReplay, Replay, SpeculativeReplay
@@ -300,7 +301,8 @@ class Simulation:
 
         Where two tokens are nearer than passes of different shape round, a run may write or draft the other
         one: such a text may take as few cycles as its length allows, or as many as it has tokens. A sampled
-        run writes other texts: four standard deviations on either side, over texts and over its chances.
+        run writes other texts: four standard deviations on either side, over texts and over its chances, and
+        all that the draft's length allows where texts are too few to tell.
         """
         counts, tokens = self.counts(candidate), self.tokens
         low, high = counts.copy(), counts.copy()
@@ -309,9 +311,11 @@ class Simulation:
                 low[i], high[i] = math.ceil(tokens[i] / (candidate.length + 1)), tokens[i]
         least, most = low.sum(), high.sum()
         if not self.greedy:
+            n = len(tokens)
             rest = counts - counts.sum() / tokens.sum() * tokens
             chance = sum(each.variance for each in self.cycles[candidate])
-            spread = 4 * math.sqrt(chance + 2 * float((rest**2).sum()))
+            spread = 4 * math.sqrt(chance + 2 * float((rest**2).sum()) * n / max(1, n - 1))
+            spread = spread if n >= LEAST else math.inf
             least, most = least - spread, most + spread
         total = tokens.sum()
         least, most = max(least, total / (candidate.length + 1)), min(most, total)
