@@ -15,7 +15,7 @@ import specviz
 from specviz import cli
 from specviz.errors import ModelError, ParameterError, PromptError
 from specviz.loop.cycle import decode
-from specviz.measure.advice import advising, engines, prices, readings, simulation
+from specviz.measure.advice import advising, devices, engines, prices, readings, simulation
 from specviz.measure.advice.prices import Passes, Pilot, Prices
 from specviz.measure.advice.ranking import Ranking
 from specviz.measure.advice.readings import Reading, Text
@@ -132,7 +132,7 @@ class TestSimulation:
         made[0].close_drafts["small"] = made[1].close_drafts["small"] = True
         together = Simulation(made, [chain(4), lookup(3, 1, 4)])
         low, high = together.tau_bounds(chain(4))
-        assert low < together.tau(chain(4)) < high and together.badge(chain(4)) == "bounded"
+        assert low < together.tau(chain(4)) <= high and together.badge(chain(4)) == "bounded"
         assert together.badge(lookup(3, 1, 4)) == "exact"
         made[1].own[0] = False
         assert Simulation(made, [chain(4)]).badge(chain(4)) == "modelled"
@@ -425,3 +425,23 @@ def test_the_command_line(capsys, tmp_path):
 
 def test_undecided_is_an_answer():
     assert {USE, NOT, UNDECIDED} == {"draft", "do not draft", "undecided"}
+
+
+class TestDevices:
+    def test_a_roofline(self, models, tmp_path, quick):
+        """Where memory decides, passes cost their bytes; where only launches do, all pass sizes are alike."""
+        shape = devices._shape(models[0])
+        slow = devices.device_of("1e6,1e15,0")
+        moved = shape.chain(4, 10, 4, 1)[1]
+        assert devices._seconds(slow, shape, 4, 10, 1) == pytest.approx(moved / 1e6)
+        made = ask(models, tmp_path, as_device="1e30,1e30,1e-3", batch=[8], context=[64])
+        assert made.best.speedup == pytest.approx(made.best.tau / made.best.cycle)
+        assert made.predictions[0].rest == 0 and made.setting["as_device"].startswith("1e30,1e30,1e-3")
+        lookup_made = next(each for each in made.predictions if each.candidate.method == LOOKUP)
+        assert lookup_made.speedup == pytest.approx(lookup_made.tau)
+        assert any(each.startswith("modelled: ") for each in made.notes)
+
+    @pytest.mark.parametrize("given", ["h200x", "1,2,3,4", "0,1,1", "1e12", "nan,1", "1,-1"])
+    def test_bad_devices(self, given):
+        with pytest.raises(ParameterError, match="a device is one of"):
+            devices.device_of(given)

@@ -6,7 +6,7 @@ for about a minute. `specviz.advise` joins the parts:
 
 - `readings`: what target and drafters say at every place of a text
 - `simulation`: the cycles of every setting, and the best one at each cycle
-- `prices`: what passes and cycles cost on this device
+- `prices`: what passes and cycles cost on this device; `devices`: on another one, by a roofline
 - `ranking`: predicted speeds with their intervals, and what would change the order
 - `engines`: the same settings in the words of other engines
 - `result`: the advice as text, as a page and as data

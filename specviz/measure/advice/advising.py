@@ -34,6 +34,7 @@ from specviz.suites import suite as load_suite
 
 from . import prices as pricing
 from . import readings as reading
+from .devices import Device, device_of, prices_of
 from .engines import flags_of
 from .prices import Passes, Pilot, Prices
 from .ranking import Prediction, Ranking
@@ -61,6 +62,7 @@ def advise(
     max_new_tokens: int = 128,
     seed: int = 0,
     confirm: Any = False,
+    as_device: str | None = None,
     device: str | None = None,
     dtype: str | None = None,
     folder: str | Path | None = None,
@@ -94,6 +96,9 @@ def advise(
         Most tokens of each text.
     confirm : bool, or prompts as `suite`
         Run the best three settings on other prompts: those of the suite that are left, or these.
+    as_device : str, optional
+        Another device, by a roofline of the passes in place of timing them here: ``h100``, ``a100``, ``l4``,
+        ``rtx4090``, or ``BYTES,FLOPS,LAUNCH`` (a second, a second, seconds a layer). All of it is modelled.
     device, dtype : str, optional
         For models that are still to be loaded.
     folder : path, optional
@@ -118,6 +123,9 @@ def advise(
     contexts = sorted({check_int("context", each, 1) for each in context})
     if confirm is not False and not sampling.greedy:
         raise ParameterError("--confirm decodes greedily: leave temperature at 0, or leave confirm out")
+    if confirm is not False and as_device is not None:
+        raise ParameterError("only this device can confirm an advice: leave confirm out, or --as")
+    elsewhere = None if as_device is None else device_of(as_device)
     if answers is not None and suite is not None:
         raise ParameterError("texts come from answers or from a suite: drop one of them")
     target = load_if_needed(model, device, dtype)
@@ -130,7 +138,9 @@ def advise(
         _check_context(target, drafters, each)
     ids = [reading.first_turn(target, entry) for entry in chosen] if answers is None else []
     _check_room(target, ids + [reading.first_turn(target, entry) for entry in others])
-    job = Job(target, drafters, chosen, ids, texts, others, most, sampling, seed, batches, contexts)
+    job = Job(
+        target, drafters, chosen, ids, texts, others, most, sampling, seed, batches, contexts, elsewhere
+    )
     shown = bar() if tick is None else nullcontext(tick)
     with shown as progress:
         return Work(job, State.of(job, folder), progress)()
@@ -154,6 +164,7 @@ class Job:
     seed: int
     batches: list[int]
     contexts: list[int]
+    elsewhere: Device | None
 
     @property
     def digest(self) -> str:
@@ -164,7 +175,8 @@ class Job:
                          else [each.name, each.parameters] for each in self.drafters.values()],
             "ids": self.ids, "answers": [each.tokens for each in self.answers],
             "others": [str(sorted(entry.items(), key=str)) for entry in self.others],
-            "options": [self.most, vars(self.sampling), self.seed, self.batches, self.contexts],
+            "options": [self.most, vars(self.sampling), self.seed, self.batches, self.contexts,
+                        str(self.elsewhere)],
             "setting": timing.setting(self.model, []),
         }  # fmt: skip
         return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()[:16]
@@ -324,7 +336,9 @@ class Work:
         self.families = list(dict.fromkeys(each.family for each in self.listed))
         count = len(job.answers or job.ids)
         pilots = min(pricing.PILOTS, count)
-        self.total = 2 * count + pricing.steps(self.families, pilots, job.batches, job.contexts)
+        self.total = 2 * count
+        if job.elsewhere is None:
+            self.total += pricing.steps(self.families, pilots, job.batches, job.contexts)
         self.total += (CONFIRMED + 1) * (1 + len(job.others) * ROUNDS) if job.others else 0
         self.count = 0
 
@@ -406,15 +420,15 @@ class Work:
 
     def _prices(self, texts: list[Text]) -> Prices:
         job, content = self.job, self.state.content
+        if job.elsewhere is not None:
+            return prices_of(
+                job.elsewhere, job.model, self.served, self.listed, self._between(texts), job.batches,
+                job.contexts,
+            )  # fmt: skip
         if content["prices"] is not None:
             self.done("measured before", pricing.steps(
                 self.families, min(pricing.PILOTS, len(texts)), job.batches, job.contexts))  # fmt: skip
             return unpacked(content["prices"])
-        lengths = sorted(len(text.ids) for text in texts)
-        ends = sorted(len(text.ids) + len(text.tokens) for text in texts)
-        between = _contexts(
-            lengths, ends, min(each.max_length for each in (job.model, *self.served.values()))
-        )
         by_length = sorted(texts, key=lambda text: len(text.ids))
         every = np.linspace(0, len(texts) - 1, min(pricing.PILOTS, len(texts)) + 2).round().astype(int)[1:-1]
         chosen = [by_length[i] for i in dict.fromkeys(every.tolist())] or by_length[:1]
@@ -423,12 +437,21 @@ class Work:
             "top_k": job.sampling.top_k, "top_p": job.sampling.top_p, "seed": job.seed,
         }  # fmt: skip
         measured = pricing.measure(
-            job.model, self.served, self.listed, [text.ids for text in chosen], between, job.batches,
-            job.contexts, options, self.done,
+            job.model, self.served, self.listed, [text.ids for text in chosen], self._between(texts),
+            job.batches, job.contexts, options, self.done,
         )  # fmt: skip
         content["prices"] = packed(measured)
         self.state.keep()
         return measured
+
+    def _between(self, texts: list[Text]) -> tuple[int, int]:
+        """Two contexts between which most of the cycles lie, with room for the longest pass."""
+        models = (self.job.model, *self.served.values())
+        most = max(1, min(each.max_length for each in models) - LONGEST - 2)
+        prompts = sorted(len(text.ids) for text in texts)
+        ends = sorted(len(text.ids) + len(text.tokens) for text in texts)
+        low = min(max(1, prompts[len(prompts) // 10]), most)
+        return low, min(max(low, ends[(9 * len(ends)) // 10]), most)
 
     def _with_memory(self, prediction: Prediction, texts: list[Text]) -> Prediction:
         name = prediction.candidate.draft
@@ -447,7 +470,8 @@ class Work:
     def _setting(self, texts: list[Text], measured: Prices) -> Settings:
         job = self.job
         return timing.setting(
-            job.model, list(job.drafters.values()), clock=measured.clock, texts=len(texts),
+            job.model, list(job.drafters.values()), clock=measured.clock,
+            as_device=None if job.elsewhere is None else job.elsewhere.words, texts=len(texts),
             tokens=sum(len(text.tokens) for text in texts), max_new_tokens=job.most,
             between=measured.passes["", 1].contexts[:1] + measured.passes["", 1].contexts[-1:],
             temperature=job.sampling.temperature, kernels=getattr(job.model, "kernels", None),
@@ -479,13 +503,6 @@ class Work:
                 "texts that do not, less is gained"
             )
         return lines
-
-
-def _contexts(prompts: list[int], ends: list[int], most: int) -> tuple[int, int]:
-    """Two contexts between which most of the cycles lie, with room for the longest pass."""
-    most = max(1, most - LONGEST - 2)
-    low = min(max(1, prompts[len(prompts) // 10]), most)
-    return low, min(max(low, ends[(9 * len(ends)) // 10]), most)
 
 
 def memory_of(drafter: Model, tokens: int) -> int | None:

@@ -203,6 +203,11 @@ class Advice(Page):
             "The interval is for as many other texts like these: it covers the choice of texts and the "
             "clock, not texts of another kind.",
         ]
+        if s.get("as_device"):
+            lines.append(
+                f"modelled: the times are a roofline of {s['as_device']}, in 16 bit, without what a loop "
+                "takes beside its passes; real kernels reach less of both rates"
+            )
         if s["temperature"]:
             lines.append(
                 "τ of a draft model: from min(1, q/p) of each token of the sampled texts, whose mean is "
