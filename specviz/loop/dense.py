@@ -23,7 +23,7 @@ from ..draft import Draft
 from ..errors import ModelError, ParameterError
 from ..methods.sampling import exact_type
 from ..methods.signals import top
-from ..models.protocols import Model
+from ..models.protocols import Model, Pass
 from ..trace import Trace, is_trace
 from ..trace.dense import attach
 from ..trace.files import Record
@@ -166,7 +166,7 @@ def forced(
 
 def read_in_blocks(
     context: Branching, text: list[int], hidden: tuple[int, ...] = ()
-) -> Iterator[tuple[int, Any]]:
+) -> Iterator[tuple[int, Pass]]:
     """Have a model read `text` after a context of one row, given the text before each place.
 
     Yields

@@ -17,9 +17,9 @@ from specviz.errors import ModelError, ParameterError, PromptError
 from specviz.loop.cycle import decode
 from specviz.measure.advice import advising, devices, engines, prices, readings, simulation
 from specviz.measure.advice.prices import Passes, Pilot, Prices
-from specviz.measure.advice.ranking import Ranking
+from specviz.measure.advice.ranking import NOT, Ranking
 from specviz.measure.advice.readings import Reading, Text
-from specviz.measure.advice.result import NOT, UNDECIDED, USE, kinds_differ
+from specviz.measure.advice.result import UNDECIDED, USE, kinds_differ
 from specviz.measure.advice.simulation import BASELINE, CHAIN, LOOKUP, Candidate, Simulation
 from specviz.measure.benches.advise import counted, ten
 from specviz.methods import find

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from specviz.arguments import check_int
 from specviz.errors import ParameterError, PromptError
 from specviz.files import write_text
-from specviz.loop.checks import check_processors
+from specviz.loop.checks import Prompts, check_processors
 from specviz.loop.checks import check_prompts as entries_of
-from specviz.loop.drafters import default_drafts, load_drafter, load_if_needed
+from specviz.loop.drafters import Loadable, default_drafts, load_drafter, load_if_needed
 from specviz.loop.machine import identity
 from specviz.measure import timing
 from specviz.measure.benches import speed
@@ -45,12 +45,13 @@ from .simulation import BASELINE, LONGEST, Simulation, candidates
 NUMBER = 24
 CONFIRMED, ROUNDS = 3, 2  # settings that are confirmed, and rounds over the confirming prompts
 SCHEMA = 1
+Packed: TypeAlias = list[list[Any]]  # rows of plain data
 
 
 def advise(
-    model: Any,
-    draft: Any = None,
-    suite: Any = None,
+    model: Loadable,
+    draft: Loadable | None = None,
+    suite: Prompts | None = None,
     *,
     answers: str | Path | None = None,
     number: int | None = None,
@@ -61,7 +62,7 @@ def advise(
     top_p: float = 1.0,
     max_new_tokens: int = 128,
     seed: int = 0,
-    confirm: Any = False,
+    confirm: Prompts = False,
     as_device: str | None = None,
     device: str | None = None,
     dtype: str | None = None,
@@ -182,7 +183,9 @@ class Job:
         return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 
-def _drafters(target: Model, draft: Any, device: str | None, dtype: str | None) -> dict[str, Model]:
+def _drafters(
+    target: Model, draft: Loadable | None, device: str | None, dtype: str | None
+) -> dict[str, Model]:
     """Drafters by name, loaded and checked."""
     if draft is None:
         own = list(default_drafts(target.name).values())
@@ -202,7 +205,7 @@ def _drafters(target: Model, draft: Any, device: str | None, dtype: str | None) 
 
 
 def _prompts(
-    target: Model, suite: Any, answers: Any, number: int | None, confirm: Any
+    target: Model, suite: Prompts | None, answers: str | Path | None, number: int | None, confirm: Prompts
 ) -> tuple[list[Entry], list[Entry]]:
     """The prompts to advise on, and those to confirm on; no prompt is in both."""
     if number is not None:
@@ -235,7 +238,7 @@ def _key(entry: Entry) -> str:
     return json.dumps(entry["turns"][0] if "turns" in entry else entry["prompt"])
 
 
-def _entries(given: Any) -> list[Entry]:
+def _entries(given: Prompts) -> list[Entry]:
     return list(load_suite(given)) if isinstance(given, str | Path) else entries_of(given)
 
 
@@ -294,7 +297,7 @@ class State:
 def packed(prices: Prices) -> Settings:
     """Prices as plain data."""
 
-    def passes(each: dict[tuple[str, int], Passes]) -> list[Any]:
+    def passes(each: dict[tuple[str, int], Passes]) -> Packed:
         return [[*key, p.sizes, p.contexts, p.ms.tolist()] for key, p in each.items()]
 
     pilots = [
@@ -308,7 +311,7 @@ def packed(prices: Prices) -> Settings:
 def unpacked(content: Settings) -> Prices:
     """As `packed` made them."""
 
-    def passes(rows: list[Any]) -> dict[tuple[str, int], Passes]:
+    def passes(rows: Packed) -> dict[tuple[str, int], Passes]:
         return {(name, n): Passes(sizes, contexts, np.array(ms)) for name, n, sizes, contexts, ms in rows}
 
     pilots = {
@@ -517,7 +520,8 @@ def memory_of(drafter: Model, tokens: int) -> int | None:
 
 def confirm_on(
     model: Model, drafters: dict[str, Model], chosen: Sequence[Prediction], entries: Sequence[Entry],
-    most: int, rounds: int, kept: list[Row], keep: Any, done: Any, advised_kinds: Sequence[str],
+    most: int, rounds: int, kept: list[Row], keep: Callable[[], None],
+    done: Callable[[str], None], advised_kinds: Sequence[str],
 ) -> tuple[list[Row], list[str]]:  # fmt: skip
     """Decode prompts with some settings and without drafts, in turns; predicted beside measured.
 

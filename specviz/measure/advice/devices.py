@@ -15,8 +15,8 @@ from specviz.errors import ParameterError
 from specviz.metrics.costs import Shape
 from specviz.models.protocols import Model
 
-from .prices import TARGET, Family, Passes, Pilot, Prices, pass_sizes
-from .simulation import CHAIN, Candidate
+from .prices import TARGET, Passes, Pilot, Prices, pass_sizes
+from .simulation import CHAIN, Candidate, Family
 
 BYTES = 2  # of a weight and of a cached number: 16-bit formats
 LAUNCH = 20e-6  # seconds a layer: about ten kernels, where nothing captures them as one graph

@@ -9,24 +9,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
 from specviz.loop import Run
 from specviz.loop.cycle import Cycle
 from specviz.measure.benches.passes import measure_together
+from specviz.measure.report import Settings
 from specviz.measure.timing import Texts, clock_of, settled, synchroniser
 from specviz.methods import find
 from specviz.models.protocols import Model
 
-from .simulation import BASELINE, BLOCKS, CHAIN, LENGTHS, Candidate, Cycles
+from .simulation import BASELINE, BLOCKS, CHAIN, LENGTHS, Candidate, Cycles, Family
 
 TARGET = ""  # the target's name among the priced models
 ROUNDS = 15
 PILOTS, PILOT_TOKENS = 4, 32  # texts of the short runs, and tokens of each
 FEW, MANY = 3, 8  # drafted tokens in the short runs
-Family: TypeAlias = tuple[str, str]
 Timed: TypeAlias = Callable[[str], None]  # told what was done
 
 
@@ -261,7 +261,7 @@ class Timing(Texts):
         self.last = now
 
 
-def pilots_of(families: Sequence[Family], most: Mapping[str, int]) -> Iterator[tuple[Family, dict[str, Any]]]:
+def pilots_of(families: Sequence[Family], most: Mapping[str, int]) -> Iterator[tuple[Family, Settings]]:
     """The settings of the short runs."""
     for family in families:
         method, draft = family
@@ -277,7 +277,7 @@ def pilots_of(families: Sequence[Family], most: Mapping[str, int]) -> Iterator[t
 
 def run_pilots(
     model: Model, drafters: Mapping[str, Model], families: Sequence[Family], texts: Sequence[list[int]],
-    options: Mapping[str, Any], done: Timed,
+    options: Settings, done: Timed,
 ) -> dict[Family, Pilot]:  # fmt: skip
     """Short runs of every family, in turns: who begins differs from text to text."""
     clock = clock_of(model)[0]
@@ -360,7 +360,7 @@ class Stopwatch:
 
 def measure(
     model: Model, drafters: Mapping[str, Model], candidates: Sequence[Candidate], texts: Sequence[list[int]],
-    between: tuple[int, int], batches: Sequence[int], contexts: Sequence[int], options: Mapping[str, Any],
+    between: tuple[int, int], batches: Sequence[int], contexts: Sequence[int], options: Settings,
     done: Timed,
 ) -> Prices:  # fmt: skip
     """Time passes and short runs.

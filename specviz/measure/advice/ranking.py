@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any
 
 import numpy as np
 
+from specviz.measure.report import Row
 from specviz.metrics.interval import LEAST
 
 from .prices import TARGET, Prices
@@ -15,6 +15,7 @@ from .simulation import BASELINE, CHAIN, Candidate, Simulation
 DRAWS = 400
 SURE = (0.025, 0.975)
 WORTH = 1.02  # a speedup below this is none
+NOT = "do not draft"
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,7 @@ class Prediction:
         """Whether it is not decoding without drafts."""
         return self.candidate.method != BASELINE
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> Row:
         """Plain data."""
         made = asdict(self) | {"label": self.candidate.label}
         made["candidate"]["values"] = dict(self.candidate.values)
@@ -212,7 +213,7 @@ class Ranking:
         priced: np.ndarray = (vector[self.prices.offsets[name] + index] * weight).sum(1)
         return priced
 
-    def elsewhere(self) -> list[dict[str, Any]]:
+    def elsewhere(self) -> list[Row]:
         """The best setting at other contexts and batches, with the acceptance of these texts."""
         rows = []
         for context in self.prices.contexts:
@@ -226,7 +227,7 @@ class Ranking:
             rows.append(row | {"batch": batch, "speed": 1e3 / time})
         return rows if len(rows) > 1 or self.prices.contexts else []
 
-    def _changed(self, where: str, best: Candidate, speedup: float) -> dict[str, Any]:
+    def _changed(self, where: str, best: Candidate, speedup: float) -> Row:
         pays = best.method != BASELINE and speedup >= WORTH
-        name = best.label if pays else "do not draft"
+        name = best.label if pays else NOT
         return {"where": where, "best": name, "speedup": speedup if pays else 1.0, "badge": "modelled"}

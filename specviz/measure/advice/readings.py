@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, TypeAlias
 
 import numpy as np
 import torch
@@ -17,15 +17,15 @@ from specviz.draft import Draft
 from specviz.errors import ModelError, PromptError
 from specviz.files import checked, parsed
 from specviz.loop.cycle import decode
-from specviz.loop.dense import best, epsilon, forced, read_in_blocks, tails
+from specviz.loop.dense import Branching, best, epsilon, forced, read_in_blocks, tails
 from specviz.methods import find
 from specviz.methods.sampling import Sampling
+from specviz.models.additions import HeadModel
 from specviz.models.protocols import Model
+from specviz.suites.files import Prompt, load
 from specviz.suites.files import entry as prompt_of
-from specviz.suites.files import load
 from specviz.whatifs.texts import FLOOR, WIDEN, TextRecord
 
-Prompt: TypeAlias = dict[str, Any]
 LONGEST = 16  # tokens: the longest draft that is simulated
 PROBED = 12  # tokens that are read one by one, to see how passes of different shape round
 
@@ -140,7 +140,7 @@ def read_answers(path: Path, model: Model) -> list[Text]:
     return texts
 
 
-def _answer(line: Any, model: Model, where: str, number: int) -> Text:
+def _answer(line: Prompt, model: Model, where: str, number: int) -> Text:
     if isinstance(line, dict) and "answer" not in line and "token_ids" not in line:
         raise PromptError(f"{where}: 'answer' or 'token_ids' is wanted, beside the prompt")
     given = checked(Answer, line, where, error=PromptError)
@@ -185,7 +185,7 @@ def read(text: Text, model: Model, drafters: Sequence[Model], sampling: Sampling
         token, lead, states = _predictions(context, text.tokens, bool(heads))
     reading = Reading(text, token == np.array(text.tokens), bool((lead < width[model.name]).any()))
     for each in drafters:
-        if each.kind == "heads":
+        if isinstance(each, HeadModel):
             reading.guesses[each.name], close = _guesses(each, states, len(text.tokens), width[model.name])
             reading.close_drafts[each.name] = close
         else:
@@ -194,9 +194,11 @@ def read(text: Text, model: Model, drafters: Sequence[Model], sampling: Sampling
     return reading
 
 
-def _predictions(context: Any, tokens: list[int], wanted: bool) -> tuple[np.ndarray, np.ndarray, list[Any]]:
+def _predictions(
+    context: Branching, tokens: list[int], wanted: bool
+) -> tuple[np.ndarray, np.ndarray, list[torch.Tensor]]:
     """The target's token at each place, its lead over the second one, and the state that chose it."""
-    token, lead, states = [], [], list[Any]()
+    token, lead, states = [], [], list[torch.Tensor]()
     for _, result in read_in_blocks(context, tokens, (-1,) if wanted else ()):
         chosen, p = best(result.logits[0], 2)
         two = p.gather(1, chosen)
@@ -226,7 +228,7 @@ def _record(text: Text, drafter: Model) -> TextRecord:
     return record
 
 
-def _guesses(heads: Any, states: list[Any], n: int, width: float) -> tuple[np.ndarray, bool]:
+def _guesses(heads: HeadModel, states: list[torch.Tensor], n: int, width: float) -> tuple[np.ndarray, bool]:
     """What heads guess for each place and those after it, from the state that wrote the token before it."""
     guesses, close = np.full((n, heads.most - 1), -1, np.int64), False
     for at in range(1, n):
@@ -292,7 +294,7 @@ def roundings(text: Text, models: Sequence[Model]) -> Rounding:
     return widths
 
 
-def _one_by_one(context: Any, tokens: list[int]) -> np.ndarray:
+def _one_by_one(context: Branching, tokens: list[int]) -> np.ndarray:
     """The largest probability at each place, by a pass a token."""
     context.prefill()
     largest = []

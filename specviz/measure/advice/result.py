@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from specviz.escape import html, visible
 from specviz.files import write_text
@@ -17,7 +17,7 @@ from specviz.view.static import Page, document
 from specviz.view.static import table as html_table
 
 from .engines import READ, Flags
-from .ranking import WORTH, Prediction
+from .ranking import NOT, WORTH, Prediction
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -45,7 +45,7 @@ CONFIRMED = [
     ("predicted", "speedup predicted [95%]", ""), ("measured", "measured [95%]", ""),
     ("off", "off by", "{:+.1%}"), ("covered", "in the interval", ""),
 ]  # fmt: skip
-USE, NOT, UNDECIDED = "draft", "do not draft", "undecided"
+USE, UNDECIDED = "draft", "undecided"
 
 
 def memory_words(size: int | None) -> str:
@@ -53,6 +53,13 @@ def memory_words(size: int | None) -> str:
     if size is None:
         return "–"
     return "none" if not size else f"+{size / 1e6:,.1f} MB"
+
+
+def rate_words(value: float, low: float, high: float) -> str:
+    """A number of tokens a second with its interval, in whole ones from ten on."""
+    form = "{:,.0f}" if value >= 10 else "{:.2f}"
+    bounds = f" [{form.format(low)}, {form.format(high)}]" if low == low else ""
+    return form.format(value) + bounds
 
 
 @dataclass(eq=False)
@@ -166,7 +173,7 @@ class Advice(Page):
                 "draft": each.candidate.draft or None, "setting": each.candidate.setting or None,
                 "tau": f"{each.tau:.2f}{bounds}", "badge": None if plain else each.badge,
                 "speedup": None if plain else Estimate(each.speedup, each.low, each.high, count),
-                "speed": Estimate(each.speed, each.speed_low, each.speed_high, count),
+                "speed": rate_words(each.speed, each.speed_low, each.speed_high),
                 "memory": memory_words(each.memory),
             })  # fmt: skip
         return rows
@@ -197,8 +204,8 @@ class Advice(Page):
         s = self.setting
         lines = [
             f"{plural(s['texts'], 'text')} of {s['tokens'] / s['texts']:.0f} tokens in the mean, after "
-            f"{s['between'][0]} to {s['between'][1]} tokens; passes and short runs timed by {s['clock']}; "
-            f"{s['device']}, {plural(s['threads'], 'thread')}, {s['dtype']}",
+            f"{s['between'][0]} to {s['between'][1]} tokens; read on {s['device']}, "
+            f"{plural(s['threads'], 'thread')}, {s['dtype']}; times by {s['clock']}",
             "speedup, tokens/s: the prefill apart; modelled from the record of the texts and timed passes. "
             "The interval is for as many other texts like these: it covers the choice of texts and the "
             "clock, not texts of another kind.",
@@ -208,6 +215,9 @@ class Advice(Page):
                 f"modelled: the times are a roofline of {s['as_device']}, in 16 bit, without what a loop "
                 "takes beside its passes; real kernels reach less of both rates"
             )
+        stopped = [row["where"] for row in self.changes if row["best"] == NOT]
+        if stopped and self.answer != NOT:
+            lines.append(f"drafting stops paying at: {', '.join(stopped)}")
         if s["temperature"]:
             lines.append(
                 "τ of a draft model: from min(1, q/p) of each token of the sampled texts, whose mean is "
@@ -289,9 +299,9 @@ class Advice(Page):
     def _page(self) -> str:
         return document(f"Advice for {self.setting['model']['name']}", [self._body()])
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> Row:
         """Everything as plain data, ready for JSON: NaN becomes null."""
-        plain: dict[str, Any] = plain_data({
+        plain: Row = plain_data({
             "schema": SCHEMA, "answer": self.answer, "sentence": self.sentence, "setting": self.setting,
             "best": self.best.as_dict(), "predictions": [each.as_dict() for each in self.predictions],
             "oracle": self.oracle, "changes": self.changes,

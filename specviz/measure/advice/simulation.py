@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
@@ -21,6 +21,8 @@ from specviz.whatifs.walk import PromptLookupReplay, Replay, SpeculativeReplay
 from .readings import LONGEST, Reading
 
 Value: TypeAlias = bool | float | str
+Values: TypeAlias = tuple[tuple[str, Value], ...]  # of parameters, by name
+Family: TypeAlias = tuple[str, str]  # a method and its drafter
 BASELINE = "autoregressive"
 LOOKUP, CHAIN, BLOCKS = "prompt_lookup", "speculative", "blockwise"
 LENGTHS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16)
@@ -44,11 +46,11 @@ class Candidate:
 
     method: str
     draft: str = ""
-    values: tuple[tuple[str, Value], ...] = ()
+    values: Values = ()
     length: int = 0
 
     @property
-    def family(self) -> tuple[str, str]:
+    def family(self) -> Family:
         """What shares the cost of a cycle beside its passes: method and drafter."""
         return self.method, self.draft
 
@@ -256,7 +258,7 @@ class Simulation:
 
     def __init__(self, readings: Sequence[Reading], listed: Sequence[Candidate], greedy: bool = True) -> None:
         self.readings, self.candidates, self.greedy = list(readings), list(listed), greedy
-        self.places: dict[tuple[Any, ...], list[Places]] = {}
+        self.places: dict[tuple[Family, Values], list[Places]] = {}
         self.cycles = {each: [self._walk(each, i) for i in range(len(readings))] for each in listed}
 
     def _walk(self, candidate: Candidate, number: int) -> Cycles:
@@ -268,7 +270,7 @@ class Simulation:
         """What a method and its drafter would do at each place of each text, with the longest draft."""
         values = dict(candidate.values)
         rest = tuple((name, v) for name, v in values.items() if name not in ("draft_length", "k"))
-        key = (*candidate.family, *rest)
+        key = candidate.family, rest
         if key not in self.places:
             if candidate.method == LOOKUP:
                 made = [

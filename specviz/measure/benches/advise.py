@@ -12,7 +12,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated, Any, cast
+from typing import Annotated
 
 import numpy as np
 import torch
@@ -27,7 +27,7 @@ from specviz.measure.advice.advising import advise, confirm_on
 from specviz.measure.advice.ranking import Prediction
 from specviz.measure.advice.simulation import BLOCKS, CHAIN, LOOKUP, Candidate, Simulation
 from specviz.measure.benches import speed
-from specviz.measure.report import Bar, Entry, Estimate, Part, Report, Row, Tick
+from specviz.measure.report import Bar, Entry, Estimate, Part, Report, Row, Settings, Tick
 from specviz.methods import find
 from specviz.methods.sampling import Sampling
 from specviz.models.protocols import Model
@@ -120,8 +120,11 @@ def bench(
         raise PromptError(f"{2 * number} prompts are wanted, and there are {len(ordered)}: lower --number")
     chosen, others = ordered[:number], ordered[number:]
     candidates = ten(first.name if first else "", heads.name if heads else "")
-    state = _State(rounds_file, [model.name, number, max_new_tokens, [each.label for each in candidates],
-                                 [str(entry.get("id")) for entry in ordered]])  # fmt: skip
+    state = _State(rounds_file, {
+        "model": model.name, "number": number, "max_new_tokens": max_new_tokens,
+        "settings": [each.label for each in candidates],
+        "prompts": [str(entry.get("id")) for entry in ordered],
+    })  # fmt: skip
     predictions = state.predictions(candidates, lambda: _advice(model, served, chosen, max_new_tokens, tick))
     count = [0]
 
@@ -176,9 +179,9 @@ def _advice(
 class _State:
     """What was predicted and measured so far."""
 
-    def __init__(self, path: Path | None, plan: list[Any]) -> None:
+    def __init__(self, path: Path | None, plan: Settings) -> None:
         self.path = path
-        self.content: dict[str, Any] = {"plan": plan, "predictions": None, "rounds": [], "counted": None}
+        self.content: Settings = {"plan": plan, "predictions": None, "rounds": [], "counted": None}
         if path is not None and path.exists():
             try:
                 stored = json.loads(path.read_text(encoding="utf8"))
@@ -241,8 +244,10 @@ def _wide(model: Model) -> Model:
 
     if model.dtype == torch.float64 or not isinstance(model, Causal):
         return model
-    net: Any = copy.deepcopy(model.net).to(torch.float64)
-    return cast("Model", Causal(net, model.tokenizer, model.name))
+    net = copy.deepcopy(model.net)
+    weights: torch.nn.Module = net  # transformers' own `to` has no types
+    weights.to(torch.float64)
+    return Causal(net, model.tokenizer, model.name)
 
 
 def counted(
@@ -276,7 +281,7 @@ def counted(
     heads = next((name for name, each in by_name.items() if each.kind == "heads"), "")
     listed = ten(draft, heads if sampling.greedy else "")
     if sampling.greedy and heads:
-        most_k = by_name[heads].most  # type: ignore[attr-defined]
+        most_k = int(getattr(by_name[heads], "most", 2))
         listed.append(Candidate(BLOCKS, heads, (("k", most_k),), most_k - 1))
     if not sampling.greedy:
         listed = [each for each in listed if "stop" not in dict(each.values)]
