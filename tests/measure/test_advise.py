@@ -15,13 +15,14 @@ import specviz
 from specviz import cli
 from specviz.errors import ModelError, ParameterError, PromptError
 from specviz.loop.cycle import decode
-from specviz.measure.advice import advising, devices, engines, prices, readings, simulation
+from specviz.loop.drafters import load_drafter
+from specviz.measure.advice import advising, devices, engines, grown, prices, readings, simulation
 from specviz.measure.advice.prices import Passes, Pilot, Prices
 from specviz.measure.advice.ranking import NOT, Ranking
 from specviz.measure.advice.readings import Reading, Text
 from specviz.measure.advice.result import UNDECIDED, USE, kinds_differ
 from specviz.measure.advice.simulation import BASELINE, CHAIN, LOOKUP, Candidate, Simulation
-from specviz.measure.benches.advise import counted, ten
+from specviz.measure.benches.advise import _wide, counted, ten
 from specviz.methods import find
 from specviz.methods.sampling import Sampling
 
@@ -52,6 +53,11 @@ def read_all(pair, prompts, sampling=GREEDY, most=24):
     ]
     widths = readings.roundings(texts[0], pair) if sampling.greedy else {}
     return [readings.read(text, target, [draft], sampling, widths) for text in texts]
+
+
+@pytest.fixture(scope="module")
+def town():
+    return specviz.load("town")
 
 
 class TestSimulation:
@@ -119,6 +125,21 @@ class TestSimulation:
         assert abs(runs.mean() - counts.mean()) < 5 * error
         low, high = made.tau_bounds(candidate)
         assert made.badge(candidate) == "bounded" and low < made.tau(candidate) < high
+
+    def test_trees_are_those_of_runs(self, town):
+        """In float64 the method that is fed by the text sends what a run sends."""
+        model = _wide(town)
+        drafter = load_drafter(model, "town-eagle", None, None)
+        ids = model.encode("Tell me about the market.")
+        text = readings.write_text(model, {}, ids, "", 20, GREEDY, 0, 0)
+        listed = grown.settings("town-eagle")
+        made = grown.grow(text, model, drafter, listed, lambda: None)
+        for candidate in listed:
+            method = find("eagle")(**dict(candidate.values))
+            run = [c for c in decode(model, ids, method, drafter=drafter, max_new_tokens=20) if c.number]
+            assert [len(c.draft) for c in run] == made[candidate].sent.tolist()
+            assert [c.keep for c in run] == made[candidate].at.tolist()
+        assert max(len(each.at) for each in made.values()) < 20
 
     def test_what_the_bench_counts(self, pair):
         target, draft = pair
@@ -288,11 +309,6 @@ def quick(monkeypatch):
 def models():
     target = tiny.llama(seed=3, eos=(1,), max_length=128, name="tiny")
     return target, tiny.llama(seed=4, eos=(1,), max_length=128, name="tiny-small", like=target, noise=0.02)
-
-
-@pytest.fixture(scope="module")
-def town():
-    return specviz.load("town")
 
 
 PROMPTS = [[3, 4, 5], [7, 8], [9, 3, 9, 3], [5, 6, 7, 8], [11, 12], [13, 14, 15], [2, 3], [21, 22]]

@@ -36,11 +36,12 @@ from . import prices as pricing
 from . import readings as reading
 from .devices import Device, device_of, prices_of
 from .engines import flags_of
+from .grown import grow, settings
 from .prices import Passes, Pilot, Prices
 from .ranking import Prediction, Ranking
 from .readings import Reading, Text
 from .result import Advice, kinds_differ
-from .simulation import BASELINE, LONGEST, Simulation, candidates
+from .simulation import BASELINE, LONGEST, Candidate, Cycles, Simulation, candidates
 
 NUMBER = 24
 CONFIRMED, ROUNDS = 3, 2  # settings that are confirmed, and rounds over the confirming prompts
@@ -73,7 +74,8 @@ def advise(
 
     The target writes its own text once (or `answers` brings it), target and drafters read it once, and passes
     and short runs are timed for about a minute. Every setting of prompt lookup, of speculative decoding with
-    each draft model, and of blockwise decoding with heads is then simulated without decoding.
+    each draft model, and of blockwise decoding with heads is then simulated without decoding. Trees of an
+    EAGLE drafter are grown along the texts, which takes passes of the drafter alone.
 
     Parameters
     ----------
@@ -335,19 +337,24 @@ class Work:
         }
         most = {name: int(getattr(each, "most", 1)) for name, each in self.served.items()}
         kinds = {name: each.kind for name, each in self.served.items()}
+        self.trees = {name: each for name, each in self.served.items() if each.kind == "eagle"}
         self.listed = list(candidates(kinds, most, job.sampling.greedy))
-        self.families = list(dict.fromkeys(each.family for each in self.listed))
+        self.grown = [each for name in self.trees for each in settings(name)]
+        self.listed += self.grown
         count = len(job.answers or job.ids)
         pilots = min(pricing.PILOTS, count)
         self.total = 2 * count
         if job.elsewhere is None:
-            self.total += pricing.steps(self.families, pilots, job.batches, job.contexts)
+            self.total += pricing.steps(self.listed, pilots, job.batches, job.contexts)
+        self.total += count * len(self.grown)
         self.total += (CONFIRMED + 1) * (1 + len(job.others) * ROUNDS) if job.others else 0
         self.count = 0
 
     def _why_left_out(self, drafter: Model) -> str | None:
-        if drafter.kind == "eagle":
-            return "its drafts read states that its own drafts change: time it with specviz bench drafters"
+        if drafter.kind == "eagle" and not self.job.sampling.greedy:
+            return "its trees are grown along greedy texts only"
+        if drafter.kind in ("eagle", "heads") and self.job.elsewhere is not None:
+            return "what it takes to draft is not in the roofline"
         if drafter.kind == "slots":
             return "its blocks follow no text place by place: time it with specviz bench drafters"
         if drafter.kind == "heads" and not self.job.sampling.greedy:
@@ -364,7 +371,8 @@ class Work:
             texts = self._texts()
             readings = self._readings(texts)
             measured = self._prices(texts)
-            simulation = Simulation(readings, self.listed, self.job.sampling.greedy)
+            wide = str(self.job.model.dtype).endswith("float64")
+            simulation = Simulation(readings, self.listed, self.job.sampling.greedy, self._grown(texts), wide)
             ranking = Ranking(simulation, measured)
             predictions = [self._with_memory(each, texts) for each in ranking.predictions()]
             confirmed, more = self._confirmed(predictions) if self.job.others else ([], [])
@@ -412,7 +420,8 @@ class Work:
         return texts
 
     def _readings(self, texts: list[Text]) -> list[Reading]:
-        job, drafters = self.job, list(self.served.values())
+        job = self.job
+        drafters = [each for each in self.served.values() if each.kind != "eagle"]
         longest = max(texts, key=lambda text: len(text.ids))
         widths = reading.roundings(longest, [job.model, *drafters]) if job.sampling.greedy else {}
         readings = []
@@ -420,6 +429,18 @@ class Work:
             readings.append(reading.read(text, job.model, drafters, job.sampling, widths))
             self.done("reading them")
         return readings
+
+    def _grown(self, texts: list[Text]) -> dict[Candidate, list[Cycles]]:
+        """The cycles of trees, grown along every text."""
+        made: dict[Candidate, list[Cycles]] = {each: [] for each in self.grown}
+        for text in texts:
+            for name, drafter in self.trees.items():
+                listed = [each for each in self.grown if each.draft == name]
+                for candidate, cycles in grow(
+                    text, self.job.model, drafter, listed, lambda: self.done("growing trees")
+                ).items():
+                    made[candidate].append(cycles)
+        return made
 
     def _prices(self, texts: list[Text]) -> Prices:
         job, content = self.job, self.state.content
@@ -430,7 +451,7 @@ class Work:
             )  # fmt: skip
         if content["prices"] is not None:
             self.done("measured before", pricing.steps(
-                self.families, min(pricing.PILOTS, len(texts)), job.batches, job.contexts))  # fmt: skip
+                self.listed, min(pricing.PILOTS, len(texts)), job.batches, job.contexts))  # fmt: skip
             return unpacked(content["prices"])
         by_length = sorted(texts, key=lambda text: len(text.ids))
         every = np.linspace(0, len(texts) - 1, min(pricing.PILOTS, len(texts)) + 2).round().astype(int)[1:-1]

@@ -21,7 +21,7 @@ from specviz.measure.timing import Texts, clock_of, settled, synchroniser
 from specviz.methods import find
 from specviz.models.protocols import Model
 
-from .simulation import BASELINE, BLOCKS, CHAIN, LENGTHS, Candidate, Cycles, Family
+from .simulation import BASELINE, BLOCKS, CHAIN, LENGTHS, TREE, Candidate, Cycles, Family
 
 TARGET = ""  # the target's name among the priced models
 ROUNDS = 15
@@ -261,7 +261,9 @@ class Timing(Texts):
         self.last = now
 
 
-def pilots_of(families: Sequence[Family], most: Mapping[str, int]) -> Iterator[tuple[Family, Settings]]:
+def pilots_of(
+    families: Sequence[Family], most: Mapping[str, int], trees: Sequence[Candidate] = ()
+) -> Iterator[tuple[Family, Settings]]:
     """The settings of the short runs."""
     for family in families:
         method, draft = family
@@ -270,20 +272,25 @@ def pilots_of(families: Sequence[Family], most: Mapping[str, int]) -> Iterator[t
         elif method == BLOCKS:
             for k in sorted({2, most[draft]}):
                 yield family, {"k": k}
+        elif method == TREE:
+            for each in trees:
+                if each.family == family:
+                    yield family, dict(each.values)
         else:
             for length in (FEW, MANY):
                 yield family, {"draft_length": length}
 
 
 def run_pilots(
-    model: Model, drafters: Mapping[str, Model], families: Sequence[Family], texts: Sequence[list[int]],
+    model: Model, drafters: Mapping[str, Model], candidates: Sequence[Candidate], texts: Sequence[list[int]],
     options: Settings, done: Timed,
 ) -> dict[Family, Pilot]:  # fmt: skip
     """Short runs of every family, in turns: who begins differs from text to text."""
     clock = clock_of(model)[0]
+    families = list(dict.fromkeys(each.family for each in candidates))
     most = {name: int(getattr(each, "most", 0)) for name, each in drafters.items()}
     runs = []
-    for family, values in pilots_of(families, most):
+    for family, values in pilots_of(families, most, candidates):
         prompts = [{"prompt": ids} for ids in texts]
         run = Run(
             model, prompts, find(family[0])(**values), draft=drafters.get(family[1]), record=None, **options
@@ -311,12 +318,16 @@ def run_pilots(
 
 def pass_sizes(candidates: Sequence[Candidate]) -> list[int]:
     """Tokens of the target's passes that are timed."""
-    return sorted({1, *(each.length + 1 for each in candidates), *(n + 1 for n in LENGTHS[:4])})
+    return sorted({1, *(each.nodes + 1 for each in candidates), *(n + 1 for n in LENGTHS[:4])})
 
 
-def steps(families: Sequence[Family], texts: int, batches: Sequence[int], contexts: Sequence[int]) -> int:
+def steps(
+    candidates: Sequence[Candidate], texts: int, batches: Sequence[int], contexts: Sequence[int]
+) -> int:
     """How many times `measure` calls `done`."""
-    runs = sum(1 for _ in pilots_of(families, dict.fromkeys((draft for _, draft in families), 4)))
+    families = list(dict.fromkeys(each.family for each in candidates))
+    most = {draft: 4 for _, draft in families}
+    runs = sum(1 for _ in pilots_of(families, most, candidates))
     models = 1 + sum(method == CHAIN for method, _ in families)
     return runs * texts + ROUNDS * models * (2 + len([b for b in batches if b > 1]) + len(contexts))
 
@@ -390,5 +401,5 @@ def measure(
     elsewhere = {}
     for context in contexts:
         elsewhere |= {(name, context): each for name, each in timed([context]).items()}
-    pilots = run_pilots(model, drafters, families, texts, options, done)
+    pilots = run_pilots(model, drafters, candidates, texts, options, done)
     return Prices(made, elsewhere, pilots, clock_of(model)[1])

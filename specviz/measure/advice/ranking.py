@@ -10,7 +10,7 @@ from specviz.measure.report import Row
 from specviz.metrics.interval import LEAST
 
 from .prices import TARGET, Prices
-from .simulation import BASELINE, CHAIN, Candidate, Simulation
+from .simulation import BASELINE, CHAIN, TREE, Candidate, Simulation
 
 DRAWS = 400
 SURE = (0.025, 0.975)
@@ -87,6 +87,8 @@ class Ranking:
     def __init__(self, simulation: Simulation, prices: Prices) -> None:
         self.simulation, self.prices = simulation, prices
         self.prompts = [len(each.text.ids) for each in simulation.readings]
+        # A tree was grown where its own cycles begin, not at every place: the oracle does without.
+        self.chosen = [each for each in simulation.candidates if each.method != TREE]
         self.counts = {each: self._counts(each) for each in simulation.candidates}
         draw = np.random.default_rng(0)
         self.texts = draw.integers(len(self.prompts), size=(2, DRAWS, len(self.prompts)))
@@ -181,7 +183,7 @@ class Ranking:
             at = 0
             while at < n:
                 cycles += 1
-                drafting += self.simulation.candidates[chosen[at]].method != BASELINE
+                drafting += self.chosen[chosen[at]].method != BASELINE
                 at = int(ends[chosen[at], at])
         return {
             "speedup": plain_time / best, "tau": float(self.simulation.tokens.sum() / cycles),
@@ -193,7 +195,7 @@ class Ranking:
         prompt, start = self.prompts[number], np.arange(n)
         context = prompt + start
         ends, costs = [], []
-        for candidate in self.simulation.candidates:
+        for candidate in self.chosen:
             sent = drafted = accepted = np.zeros(n, np.int64)
             if candidate.method != BASELINE:
                 places = self.simulation.at_places(candidate)[number]

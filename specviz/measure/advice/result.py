@@ -228,7 +228,7 @@ class Advice(Page):
                 f"oracle: the best drafter and length at every cycle would reach "
                 f"{self.oracle['speedup']:.2f} "
                 f"(τ {self.oracle['tau']:.2f}); no controller can gain more with these drafters. Its "
-                "cycles are exact, its times are at the measured prices."
+                "cycles are exact, its times at the measured prices; EAGLE's trees are not among its choices."
             )
         if s["texts"] < LEAST:
             lines.append(f"intervals need {LEAST} texts or more")

@@ -24,7 +24,7 @@ Value: TypeAlias = bool | float | str
 Values: TypeAlias = tuple[tuple[str, Value], ...]  # of parameters, by name
 Family: TypeAlias = tuple[str, str]  # a method and its drafter
 BASELINE = "autoregressive"
-LOOKUP, CHAIN, BLOCKS = "prompt_lookup", "speculative", "blockwise"
+LOOKUP, CHAIN, BLOCKS, TREE = "prompt_lookup", "speculative", "blockwise", "eagle"
 LENGTHS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16)
 NGRAMS = ((1, 1), (2, 1), (3, 1), (4, 1), (2, 2), (3, 2), (4, 2), (4, 3))  # longest, shortest
 STOPS = (0.0, 0.2, 0.4, 0.6, 0.8)
@@ -41,7 +41,7 @@ class Candidate:
         `draft` is empty where the method needs none.
     values : tuple of (str, value)
     length : int
-        Most tokens of a draft.
+        Most tokens of a draft that can be accepted; of a tree its levels.
     """
 
     method: str
@@ -53,6 +53,11 @@ class Candidate:
     def family(self) -> Family:
         """What shares the cost of a cycle beside its passes: method and drafter."""
         return self.method, self.draft
+
+    @property
+    def nodes(self) -> int:
+        """Most tokens of a draft."""
+        return int(dict(self.values)["draft_size"]) if self.method == TREE else self.length
 
     @property
     def setting(self) -> str:
@@ -236,7 +241,7 @@ def candidates(drafters: Mapping[str, str], most: Mapping[str, int], greedy: boo
         if kind == "heads" and greedy:
             for k in range(2, most[name] + 1):
                 yield Candidate(BLOCKS, name, (("k", k),), k - 1)
-        elif kind != "heads":
+        elif kind not in ("heads", "eagle"):
             for stop in STOPS if greedy else (0.0,):
                 for length in LENGTHS:
                     if stop and length == 1:
@@ -254,12 +259,23 @@ class Simulation:
     listed : sequence of Candidate
     greedy : bool
         Whether the texts were written greedily.
+    grown : mapping of Candidate to list of Cycles, optional
+        Of trees, which were grown along the texts.
+    wide : bool
+        Whether models compute in float64: there no two of a tree's nodes are taken for a tie.
     """
 
-    def __init__(self, readings: Sequence[Reading], listed: Sequence[Candidate], greedy: bool = True) -> None:
+    def __init__(
+        self, readings: Sequence[Reading], listed: Sequence[Candidate], greedy: bool = True,
+        grown: Mapping[Candidate, list[Cycles]] | None = None, wide: bool = False,
+    ) -> None:  # fmt: skip
         self.readings, self.candidates, self.greedy = list(readings), list(listed), greedy
+        self.wide = wide
         self.places: dict[tuple[Family, Values], list[Places]] = {}
-        self.cycles = {each: [self._walk(each, i) for i in range(len(readings))] for each in listed}
+        self.cycles = dict(grown or {})
+        for each in listed:
+            if each.method != TREE:
+                self.cycles[each] = [self._walk(each, i) for i in range(len(readings))]
 
     def _walk(self, candidate: Candidate, number: int) -> Cycles:
         if candidate.method == BASELINE:
@@ -324,8 +340,11 @@ class Simulation:
         return float(total / most), float(total / least)
 
     def badge(self, candidate: Candidate) -> str:
-        """How sure τ is: exact, bounded, or modelled where the text is not the target's own."""
-        if not all(each.own.all() for each in self.readings):
+        """How sure τ is: exact, bounded, or modelled.
+
+        Modelled where the text is not the target's own; and of trees, whose nodes may nearly tie.
+        """
+        if not all(each.own.all() for each in self.readings) or (candidate.method == TREE and not self.wide):
             return MODELLED
         low, high = self.tau_bounds(candidate)
         return EXACT if low == high else BOUNDED

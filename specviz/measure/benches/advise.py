@@ -24,6 +24,7 @@ from specviz.loop.drafters import load_drafter
 from specviz.measure import timing
 from specviz.measure.advice import readings as reading
 from specviz.measure.advice.advising import advise, confirm_on
+from specviz.measure.advice.grown import grow, settings
 from specviz.measure.advice.ranking import Prediction
 from specviz.measure.advice.simulation import BLOCKS, CHAIN, LOOKUP, Candidate, Simulation
 from specviz.measure.benches import speed
@@ -115,6 +116,7 @@ def bench(
     first = next((each for each in drafts if each.kind in ("causal", "trimmed")), None)
     heads = next((each for each in drafts if each.kind == "heads"), None)
     served = [each for each in (first, heads) if each is not None]
+    eagle = [each for each in drafts if each.kind == "eagle"][:1]
     ordered = spread(entries, 2 * number)
     if len(ordered) < 2 * number:
         raise PromptError(f"{2 * number} prompts are wanted, and there are {len(ordered)}: lower --number")
@@ -138,7 +140,9 @@ def bench(
     )  # fmt: skip
     for row, each in zip(rows, predictions):
         row |= {"cycle": each.cycle, "cycle_measured": row["tau_measured"] / row["measured"][0]}
-    counted = state.counted(lambda: list(_all_counted(model, served, exact_number, exact_tokens, tick)))
+    counted = state.counted(
+        lambda: list(_all_counted(model, [*served, *eagle], exact_number, exact_tokens, tick))
+    )
     notes = [*NOTES, *warnings, *_misses(rows)]
     loads = [each["others"] for each in state.content["rounds"]]
     about = timing.setting(
@@ -227,7 +231,7 @@ def _all_counted(model: Model, drafts: Sequence[Model], number: int, most: int, 
     if model.name != "town":
         from specviz.models import load
 
-        jobs.insert(0, (load("town", "cpu", "float64"), ["town-draft"]))
+        jobs.insert(0, (load("town", "cpu", "float64"), ["town-draft", "town-eagle"]))
     for each, names in jobs:
         target = _wide(each)
         drafters = [load_drafter(target, name, None, None) for name in names if name in bundled()]
@@ -277,7 +281,7 @@ def counted(
         Of each setting: ``badge``, ``tau``, ``tau_run``, ``same`` (texts with as many cycles), ``held``.
     """
     by_name: Mapping[str, Model] = {each.name: each for each in drafters}
-    draft = next((name for name, each in by_name.items() if each.kind != "heads"), "")
+    draft = next((name for name, each in by_name.items() if each.kind not in ("heads", "eagle")), "")
     heads = next((name for name, each in by_name.items() if each.kind == "heads"), "")
     listed = ten(draft, heads if sampling.greedy else "")
     if sampling.greedy and heads:
@@ -285,16 +289,21 @@ def counted(
         listed.append(Candidate(BLOCKS, heads, (("k", most_k),), most_k - 1))
     if not sampling.greedy:
         listed = [each for each in listed if "stop" not in dict(each.values)]
+    tree = next((name for name, each in by_name.items() if each.kind == "eagle"), "")
+    trees = settings(tree) if sampling.greedy and tree else []
+    listed += trees
     name = f"{model.name}, temperature {sampling.temperature:g}"
     total = len(ids) * (1 + len(listed))
     texts = []
     for number, prompt in enumerate(ids):
         texts.append(reading.write_text(model, {}, prompt, str(number), most, sampling, number, 0))
         tick(number + 1, total, f"counting cycles, {name}")
-    served = [each for each in drafters if sampling.greedy or each.kind != "heads"]
+    served = [each for each in drafters if each.kind != "eagle" and (sampling.greedy or each.kind != "heads")]
     widths = reading.roundings(texts[0], [model, *served]) if sampling.greedy else {}
     readings = [reading.read(text, model, served, sampling, widths) for text in texts]
-    simulation = Simulation(readings, listed, sampling.greedy)
+    along = [grow(text, model, by_name[tree], trees, lambda: None) for text in texts] if trees else []
+    grown = {each: [made[each] for made in along] for each in trees}
+    simulation = Simulation(readings, listed, sampling.greedy, grown, model.dtype == torch.float64)
     for row, candidate in enumerate(listed, 1):
         method = find(candidate.method)(**dict(candidate.values))
         cycles, tokens = [], 0
