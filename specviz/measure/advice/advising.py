@@ -15,6 +15,7 @@ import numpy as np
 from specviz.arguments import check_int
 from specviz.errors import ParameterError, PromptError
 from specviz.files import write_text
+from specviz.loop.batch import check_rows
 from specviz.loop.checks import Prompts, check_processors
 from specviz.loop.checks import check_prompts as entries_of
 from specviz.loop.drafters import Loadable, default_drafts, load_drafter, load_if_needed
@@ -23,6 +24,7 @@ from specviz.measure import timing
 from specviz.measure.benches import speed
 from specviz.measure.calibrate import bar
 from specviz.measure.report import Entry, Row, Settings, Tick
+from specviz.methods.hooks import ADDED
 from specviz.methods.sampling import Sampling
 from specviz.metrics.costs import Shape
 from specviz.metrics.loops import cut_loop
@@ -136,7 +138,9 @@ def advise(
     check_processors(target)
     drafters = _drafters(target, draft, device, dtype)
     chosen, others = _prompts(target, suite, answers, number, confirm)
-    texts = reading.read_answers(Path(answers), target) if answers is not None else []
+    texts = reading.read_answers(Path(answers), target)[:number] if answers is not None else []
+    if batches[-1] > 1:
+        check_rows(target, *(each for each in drafters.values() if each.kind not in ADDED))
     for each in contexts:
         _check_context(target, drafters, each)
     ids = [reading.first_turn(target, entry) for entry in chosen] if answers is None else []
@@ -215,7 +219,9 @@ def _prompts(
     other = confirm not in (True, False, None)
     if answers is not None:
         if confirm is True:
-            raise ParameterError("answers leave no prompts to confirm on: name some with confirm")
+            raise ParameterError(
+                "answers leave no prompts to confirm on: name some (--confirm-prompts, confirm=)"
+            )
         return [], list(_entries(confirm))[: number or NUMBER] if other else []
     if suite is None:
         suite = "town" if target.name == "town" else "everyday"
