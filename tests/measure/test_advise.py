@@ -12,7 +12,7 @@ import tiny
 from rich.console import Console
 
 import specviz
-from specviz import cli
+from specviz import cli, view
 from specviz.errors import ModelError, ParameterError, PromptError
 from specviz.loop.cycle import decode
 from specviz.loop.drafters import load_drafter
@@ -228,7 +228,7 @@ class TestRanking:
         for each in ranking.predictions():
             assert each.speedup == pytest.approx(each.tau)
             assert each.speedup == pytest.approx(each.tau / each.cycle)
-            assert each.cycle == pytest.approx(each.forward + each.draft + each.rest)
+            assert each.cycle == pytest.approx(each.forward + each.drafting + each.rest)
             if each.drafts:
                 assert each.low <= each.speedup <= each.high
 
@@ -272,6 +272,12 @@ class TestRanking:
         assert f"above {bad.best.cycle:.2f} tokens a cycle" in bad.sentence
         loads = advice(slope=0.0, draft=0.5, batches=(4,))
         assert [row["where"] for row in loads.changes] == ["batch 1", "batch 4"]
+        drawn = view.advice(good.table)
+        assert {line.get_label() for line in drawn.get_lines()[1:]} == {"prompt_lookup", "speculative, small"}
+        chain_line = next(line for line in drawn.get_lines() if line.get_label() == "speculative, small")
+        assert chain_line.get_xdata().tolist() == [1, 3, 8]
+        with pytest.raises(ParameterError, match="no column"):
+            view.advice(good.table.drop(columns="low"))
         page = good._page()
         assert "<b>table" not in page and "&lt;b&gt;table" in page and "script" not in page
         plain = json.loads(json.dumps(good.as_dict(), allow_nan=False))

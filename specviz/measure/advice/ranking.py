@@ -37,7 +37,7 @@ class Prediction:
         Over decoding without drafts; the interval is of a run on as many other texts like these. NaN without.
     cycle : float
         Time of a cycle in units of one without drafts, and its parts: `forward` (the target's pass),
-        `draft`, `rest`.
+        `drafting`, `rest`.
     certain : bool
         Whether all of its drafting follows from the record.
     memory : int or None
@@ -58,7 +58,7 @@ class Prediction:
     high: float
     cycle: float
     forward: float
-    draft: float
+    drafting: float
     rest: float
     certain: bool
     memory: int | None = None
@@ -70,7 +70,7 @@ class Prediction:
 
     def as_dict(self) -> Row:
         """Plain data."""
-        made = asdict(self) | {"label": self.candidate.label}
+        made = asdict(self) | {"label": self.candidate.label, "nodes": self.candidate.nodes}
         made["candidate"]["values"] = dict(self.candidate.values)
         return made
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -13,6 +14,8 @@ from specviz.files import write_text
 from specviz.measure.report import Part, Row, Settings, plain_data, plural
 from specviz.metrics import Estimate
 from specviz.metrics.interval import LEAST
+from specviz.view.advised import advice as advice_axes
+from specviz.view.axes import new_figure, png
 from specviz.view.static import Page, document
 from specviz.view.static import table as html_table
 
@@ -33,7 +36,7 @@ COLUMNS = [
 PARTS = [
     ("method", "method", ""), ("setting", "setting", ""), ("tau", "τ", "{:.2f}"),
     ("accepted", "A/D", "{:.2f}"), ("cycle", "cycle", "{:.2f}"), ("forward", "pass", "{:.2f}"),
-    ("draft", "drafting", "{:.2f}"), ("rest", "rest", "{:.2f}"),
+    ("drafting", "drafting", "{:.2f}"), ("rest", "rest", "{:.2f}"),
 ]  # fmt: skip
 CHANGES = [
     ("where", "at", ""), ("best", "best", ""), ("speedup", "speedup", "{:.2f}"),
@@ -110,7 +113,7 @@ class Advice(Page):
         best = self.best
         why = (
             f"it writes {best.tau:.2f} tokens a cycle, and a cycle costs {best.cycle:.2f} plain ones: "
-            f"{best.forward:.2f} the target's pass, {best.draft:.2f} drafting, {best.rest:.2f} the rest"
+            f"{best.forward:.2f} the target's pass, {best.drafting:.2f} drafting, {best.rest:.2f} the rest"
         )
         gain = f"{best.speedup:.2f}" + (f" [{best.low:.2f}, {best.high:.2f}]" if best.low == best.low else "")
         label = best.candidate.label
@@ -185,7 +188,8 @@ class Advice(Page):
                 continue
             families.add(each.candidate.family)
             row = {
-                name: getattr(each, name) for name in ("tau", "accepted", "cycle", "forward", "draft", "rest")
+                name: getattr(each, name)
+                for name in ("tau", "accepted", "cycle", "forward", "drafting", "rest")
             }
             method = " ".join(filter(None, each.candidate.family))
             rows.append({"method": method, "setting": each.candidate.setting or None} | row)
@@ -282,6 +286,8 @@ class Advice(Page):
 
         parts = [f"<p><b>{html(self.sentence)}</b></p>"]
         parts += [f"<p>⚠ {html(each)}</p>" for each in self.warnings]
+        picture = base64.b64encode(self.png()).decode()
+        parts.append(f'<img src="data:image/png;base64,{picture}" alt="{html(self.sentence)}">')
         for part in self.parts:
             frame = pd.DataFrame(part.cells(), columns=[heading for _, heading, _ in part.columns])
             parts.append(f"<h2>{html(part.title)}</h2>{html_table(frame)}")
@@ -298,6 +304,12 @@ class Advice(Page):
 
     def _page(self) -> str:
         return document(f"Advice for {self.setting['model']['name']}", [self._body()])
+
+    def png(self) -> bytes:
+        """The predicted speedups over draft length as an image (`specviz.view.advice`)."""
+        figure = new_figure((7.0, 3.8), layout="constrained")
+        advice_axes(self.table, self.confirmed, figure.add_subplot())
+        return png(figure)
 
     def as_dict(self) -> Row:
         """Everything as plain data, ready for JSON: NaN becomes null."""

@@ -208,7 +208,7 @@ class _State:
             by_candidate = {each.candidate: each for each in make()}
             made = [by_candidate[each].as_dict() for each in candidates]
             for each in made:
-                del each["candidate"], each["label"]
+                del each["candidate"], each["label"], each["nodes"]
             self.content["predictions"] = made
             self.keep()
         pairs = zip(candidates, self.content["predictions"])
