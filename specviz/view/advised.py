@@ -58,9 +58,8 @@ def advice(table: pd.DataFrame, confirmed: Sequence[Row] = (), ax: Axes | None =
         for label, nodes in zip(group["label"], group["nodes"]):
             if label in measured:
                 value, low, high = measured[label]
-                ax.errorbar(
-                    [nodes], [value], yerr=[[value - low], [high - value]], color=hue, marker="x", ms=8
-                )
+                bars = [[max(0.0, value - low)], [max(0.0, high - value)]]
+                ax.errorbar([nodes], [value], yerr=bars, color=hue, marker="x", ms=8)
     whole_numbers(ax.xaxis)
     ax.set(xlabel="most tokens of a draft", ylabel="speedup", ylim=(0, None))
     ax.legend(frameon=False, fontsize=8, loc="lower left")
