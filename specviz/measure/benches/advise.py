@@ -243,11 +243,16 @@ def _all_counted(model: Model, drafts: Sequence[Model], number: int, most: int, 
 
 
 def _wide(model: Model) -> Model:
-    """A causal model in float64."""
+    """A causal model on torch in float64, read anew from its file or folder, or copied."""
+    from specviz.models import load
     from specviz.models.model import Model as Causal
 
     if model.dtype == torch.float64 or not isinstance(model, Causal):
         return model
+    if model.path is not None:  # a drafter knows its target by what was read
+        path = Path(model.path)
+        read: Model = load(f"gguf:{path}" if path.suffix == ".gguf" else str(path), "cpu", "float64")
+        return read
     net = copy.deepcopy(model.net)
     weights: torch.nn.Module = net  # transformers' own `to` has no types
     weights.to(torch.float64)
