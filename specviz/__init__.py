@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from .explanations import explain
     from .finetune.eagle import train_eagle
     from .loop import densify, generate, stream
+    from .measure.advice.advising import advise
     from .measure.calibrate import calibrate
     from .measure.rows import results
     from .measure.running import run
@@ -78,6 +79,7 @@ _DOORS = {
     "audit": ("audit", ""),
     "check": ("check", ""),
     # measure
+    "advise": ("measure.advice.advising", "advise"),
     "run": ("measure.running", "run"),
     "results": ("measure.rows", "results"),
     "calibrate": ("measure.calibrate", "calibrate"),
@@ -116,8 +118,8 @@ TRACE_HOOKS = {
 
 __all__ = [
     "Calibration", "Draft", "Method", "ModelError", "Parameter", "ParameterError", "PromptError", "Replay",
-    "Signal", "SpecvizError", "Trace", "TraceError", "Verdict", "audit", "calibrate", "catalog", "check",
-    "densify", "errors", "example", "explain", "explore", "flicker", "generate", "judge", "list_methods",
+    "Signal", "SpecvizError", "Trace", "TraceError", "Verdict", "advise", "audit", "calibrate", "catalog",
+    "check", "densify", "errors", "example", "explain", "explore", "flicker", "generate", "judge", "list_methods",
     "list_models", "list_published", "list_suites", "live", "load", "method", "metrics", "open", "player",
     "published", "race", "read_counts", "replay", "replay_all", "results", "run", "stream", "streams",
     "suite", "sweep", "train_eagle", "view", "whatif",

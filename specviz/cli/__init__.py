@@ -19,6 +19,7 @@ from typing import Annotated, Any
 import typer
 
 from specviz.cli import (
+    advising,
     auditing,
     benching,
     calibrating,
@@ -57,8 +58,8 @@ def _doors(
 
 for command in (
     decoding.demo, decoding.generate, looking.show, looking.metrics, looking.explain,
-    auditing.audit, replaying.replay,
-    calibrating.calibrate, models.datastore, sources.suites, lessons.exercises,
+    auditing.audit, replaying.replay, calibrating.calibrate, advising.advise,
+    models.datastore, sources.suites, lessons.exercises,
 ):  # fmt: skip
     app.command()(command)
 app.command(context_settings={"ignore_unknown_options": True})(lessons.lab)

@@ -11,6 +11,7 @@ writes all tails of a text at once, as rows of one context.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import closing
 from typing import Any, TypeAlias
 
@@ -22,7 +23,7 @@ from ..draft import Draft
 from ..errors import ModelError, ParameterError
 from ..methods.sampling import exact_type
 from ..methods.signals import top
-from ..models.protocols import Model
+from ..models.protocols import Model, Pass
 from ..trace import Trace, is_trace
 from ..trace.dense import attach
 from ..trace.files import Record
@@ -155,19 +156,34 @@ def forced(
     rated = text if rated is None else rated
     device = context.model.device
     parts = []
+    for begin, result in read_in_blocks(context, text):
+        tokens, p = best(result.logits[0], top_k)
+        p_rated = p.gather(1, torch.tensor(rated[begin : begin + BLOCK], device=device)[:, None])
+        parts.append([x.cpu().numpy() for x in (tokens, p.gather(1, tokens), p_rated[:, 0])])
+    tokens_of_text, p_of_text, p_rated_of_text = (np.concatenate(part) for part in zip(*parts))
+    return tokens_of_text, p_of_text, p_rated_of_text
+
+
+def read_in_blocks(
+    context: Branching, text: list[int], hidden: tuple[int, ...] = ()
+) -> Iterator[tuple[int, Pass]]:
+    """Have a model read `text` after a context of one row, given the text before each place.
+
+    Yields
+    ------
+    begin : int
+        The first place of a block.
+    result : Pass
+        Its row i predicts the token at place ``begin + i``; `hidden` names the layers whose states it holds.
+    """
     context.prefill()
     for begin in range(0, len(text), BLOCK):
         block = text[begin : begin + BLOCK]
-        draft = Draft.chain(torch.tensor(block[:-1], dtype=torch.long, device=device))
-        rows = context.forward(draft).logits[0]
-        tokens, p = best(rows, top_k)
-        p_rated = p.gather(1, torch.tensor(rated[begin : begin + BLOCK], device=device)[:, None])
-        parts.append([x.cpu().numpy() for x in (tokens, p.gather(1, tokens), p_rated[:, 0])])
+        draft = Draft.chain(torch.tensor(block[:-1], dtype=torch.long, device=context.model.device))
+        yield begin, context.forward(draft, hidden)
         context.commit(list(range(len(block) - 1)))
         if begin + len(block) < len(text):
             context.extend([block[-1:]])
-    tokens_of_text, p_of_text, p_rated_of_text = (np.concatenate(part) for part in zip(*parts))
-    return tokens_of_text, p_of_text, p_rated_of_text
 
 
 def best(rows: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -38,6 +38,7 @@ BENCHES: dict[str, str] = {
     "peers": "this package against transformers: same models, prompts and threads, in one run",
     "speed": "our methods beside transformers and llama.cpp, cold and warm (bars: those of SmolLM2)",
     "drafters": "trained drafters, each method at its best setting (bars: those of SmolLM2)",
+    "advise": "advice against what happens: τ in float64, speeds on other prompts (bars: see the module)",
     "llamacpp": "this package on llama.cpp against llama-cpp-python's own decoding of the same file",
     "trees": "the training-free methods at equal draft size, cold and warm (bars: order of τ, speed)",
     "calibrate": "the calibrated draft size against trying every one (bars: 3 %, and 90 s)",

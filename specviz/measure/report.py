@@ -175,7 +175,7 @@ class Report:
         }  # fmt: skip
         if self.measurements:
             content["measurements"] = self.measurements
-        return _plain(content)
+        return plain_data(content)
 
     def write(self, path: Path, force: bool = False) -> Path:
         """Write it as JSON, whole or not at all.
@@ -320,11 +320,11 @@ def _rows(rows: list[Row]) -> list[Row]:
     ]
 
 
-def _plain(value: Any) -> Any:
+def plain_data(value: Any) -> Any:
     if isinstance(value, dict):
-        return {str(k): _plain(v) for k, v in value.items()}
+        return {str(k): plain_data(v) for k, v in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(v) for v in value]
+        return [plain_data(v) for v in value]
     if hasattr(value, "item"):
         value = value.item()
     return None if isinstance(value, float) and not np.isfinite(value) else value

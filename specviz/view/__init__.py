@@ -9,6 +9,7 @@ from pathlib import Path
 
 from specviz.trace import Trace
 from specviz.view import flicker, interactive, picture, plots, static, terminal, updates
+from specviz.view.advised import advice
 from specviz.view.batches import latency_throughput
 from specviz.view.calibrated import by_device, by_prompts, calibration_png, curve, deviation
 from specviz.view.control import control_loop
@@ -28,7 +29,7 @@ from specviz.view.tradeoff import bias, by_language, masks, sweep, trade_offs, u
 from specviz.view.trees import canvases, canvases_words
 
 __all__ = [
-    "acceptance_by_score", "aligned", "aligned_words", "auroc", "bias", "by_device", "by_language",
+    "acceptance_by_score", "advice", "aligned", "aligned_words", "auroc", "bias", "by_device", "by_language",
     "by_prompts", "calibration_png", "canvases", "canvases_words", "confidence", "control_loop",
     "costs_figure", "costs_words", "curve", "deviation", "draft_tree", "draft_tree_words", "examples",
     "exit_layers", "heat_map", "html", "interactive", "latency_throughput", "lattice", "lattice_words",

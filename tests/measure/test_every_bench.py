@@ -15,7 +15,8 @@ from specviz.measure import BENCHES, find
 from specviz.suites import spread, suite
 
 # The least that each can be given.
-LEAST = {"number": 1, "max_new_tokens": 2, "rounds": 1, "context": 4, "largest": 2}
+LEAST = {"number": 1, "max_new_tokens": 2, "rounds": 1, "context": 4, "largest": 2,
+         "exact_number": 1, "exact_tokens": 2}  # fmt: skip
 CANVASES = {"model": "town-diffusion", "cells": 16}
 OWN_OPTIONS = {
     "retranslation": ("--languages", "de", "--betas", "0.2", "--masks", "3", "--age", 10, "--old", 10),
@@ -26,6 +27,7 @@ OWN_OPTIONS = {
 }
 CONSTANTS = {
     "specviz.measure.benches.calibrate": {"NUMBERS": (5, 10)},
+    "specviz.measure.advice.prices": {"ROUNDS": 2, "PILOTS": 1, "PILOT_TOKENS": 2},
     "specviz.measure.calibrate": {"SIZES": (1, 2, 3, 4)},
     "specviz.measure.benches.trees": {"WARM": 1},
     "benchmarks.stores": {"WARM": 1, "LARGE": 2000},

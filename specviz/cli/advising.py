@@ -1,0 +1,93 @@
+"""``specviz advise``: which method, drafter and size, on this device, for these texts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from specviz.cli.arguments import listed, on_threads, writable
+from specviz.cli.options import (
+    Device,
+    Drafts,
+    Dtype,
+    Force,
+    Invariant,
+    Json,
+    Kernels,
+    NewTokens,
+    Revision,
+    Threads,
+    argument,
+    option,
+)
+from specviz.cli.terminal import Interrupted, progress, screen
+from specviz.errors import PromptError, loading
+
+
+def advise(
+    model: Annotated[str, argument("Bundled name, folder, gguf:FILE, or hf:<id>.")] = "smollm2",
+    draft: Drafts = None,
+    prompts: Annotated[
+        str | None,
+        option("A suite, NAME=FILE, or a file of prompts. Default: town for town, else everyday."),
+    ] = None,
+    answers: Annotated[
+        Path | None, option("Finished texts in place of decoding: JSON lines of a prompt and its answer.")
+    ] = None,
+    number: Annotated[
+        int | None, option("How many prompts; default: 24, or half of them with --confirm.", min=1)
+    ] = None,
+    batch: Annotated[str | None, option("Further batches to look at, as 4,8.")] = None,
+    context: Annotated[str | None, option("Further contexts to look at, in tokens, as 512,2048.")] = None,
+    temperature: Annotated[float, option("Of the texts; 0 is greedy.")] = 0.0,
+    confirm: Annotated[
+        bool, option("Run the best three settings on the prompts that are left.", "--confirm")
+    ] = False,
+    confirm_prompts: Annotated[
+        str | None, option("Run the best three settings on these prompts, as --prompts.")
+    ] = None,
+    as_device: Annotated[
+        str | None,
+        option("Another device, modelled: h100, a100, l4, rtx4090, or BYTES,FLOPS,LAUNCH.", "--as"),
+    ] = None,
+    max_new_tokens: NewTokens = 128,
+    threads: Threads = None,
+    device: Device = "cpu",
+    dtype: Dtype = "float32",
+    kernels: Kernels = None,
+    invariant: Invariant = None,
+    revision: Revision = None,
+    html: Annotated[Path | None, option("Write one offline page.")] = None,
+    json: Json = None,
+    force: Force = False,
+) -> None:
+    """Advise before a deployment: which method, drafter and draft size pay for these texts, if any does.
+
+    The target writes its texts once; all settings are then simulated from one reading of them and from passes
+    that are timed for about a minute. After Ctrl-C the same command goes on.
+    """
+    for path in filter(None, (html, json)):
+        writable(path, force)
+    batches, contexts = listed("--batch", batch, int) or (), listed("--context", context, int) or ()
+    if answers is not None and not answers.is_file():
+        raise PromptError(f"cannot read {answers}: it is no file")
+    with loading():
+        from specviz.measure.advice.advising import advise as made
+        from specviz.models import load
+
+        target = load(model, device, dtype, revision=revision)
+    with on_threads(threads):
+        try:
+            with progress(lines=True) as tick:
+                advice = made(
+                    target, draft, prompts, answers=answers, number=number, batch=batches, context=contexts,
+                    temperature=temperature, max_new_tokens=max_new_tokens, as_device=as_device,
+                    confirm=confirm_prompts if confirm_prompts is not None else confirm, tick=tick,
+                )  # fmt: skip
+        except KeyboardInterrupt as error:
+            raise Interrupted(str(error)) from None
+    advice.show(screen())
+    if html is not None:
+        print(f"page: {advice.to_html(html, force=force)}")
+    if json is not None:
+        advice.write(json, force)

@@ -1,0 +1,598 @@
+"""`specviz.advise`: from prompts or finished answers to an advice, step by step; what is done is kept."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from specviz.arguments import check_int
+from specviz.errors import ParameterError, PromptError
+from specviz.files import write_text
+from specviz.loop.batch import check_rows
+from specviz.loop.checks import Prompts, check_processors
+from specviz.loop.checks import check_prompts as entries_of
+from specviz.loop.drafters import Loadable, default_drafts, load_drafter, load_if_needed
+from specviz.loop.machine import identity
+from specviz.measure import timing
+from specviz.measure.benches import speed
+from specviz.measure.calibrate import bar
+from specviz.measure.report import Entry, Row, Settings, Tick
+from specviz.methods.hooks import ADDED
+from specviz.methods.sampling import Sampling
+from specviz.metrics.costs import Shape
+from specviz.metrics.loops import cut_loop
+from specviz.models.protocols import Model
+from specviz.models.zoo import bundled
+from specviz.paths import home
+from specviz.suites import spread
+from specviz.suites import suite as load_suite
+
+from . import prices as pricing
+from . import readings as reading
+from .devices import Device, device_of, prices_of
+from .engines import flags_of
+from .grown import grow, settings
+from .prices import Passes, Pilot, Prices
+from .ranking import Prediction, Ranking
+from .readings import Reading, Text
+from .result import Advice, kinds_differ
+from .simulation import BASELINE, LONGEST, Candidate, Cycles, Simulation, candidates
+
+NUMBER = 24
+CONFIRMED, ROUNDS = 3, 2  # settings that are confirmed, and rounds over the confirming prompts
+SCHEMA = 1
+Packed: TypeAlias = list[list[Any]]  # rows of plain data
+
+
+def advise(
+    model: Loadable,
+    draft: Loadable | None = None,
+    suite: Prompts | None = None,
+    *,
+    answers: str | Path | None = None,
+    number: int | None = None,
+    batch: Sequence[int] = (),
+    context: Sequence[int] = (),
+    temperature: float = 0.0,
+    top_k: int = 0,
+    top_p: float = 1.0,
+    max_new_tokens: int = 128,
+    seed: int = 0,
+    confirm: Prompts = False,
+    as_device: str | None = None,
+    device: str | None = None,
+    dtype: str | None = None,
+    folder: str | Path | None = None,
+    tick: Tick | None = None,
+) -> Advice:
+    """Advise which method, drafter and draft size pay for a model, on these texts and this device, if any.
+
+    The target writes its own text once (or `answers` brings it), target and drafters read it once, and passes
+    and short runs are timed for about a minute. Every setting of prompt lookup, of speculative decoding with
+    each draft model, and of blockwise decoding with heads is then simulated without decoding. Trees of an
+    EAGLE drafter are grown along the texts, which takes passes of the drafter alone.
+
+    Parameters
+    ----------
+    model : as in `specviz.generate`
+        A causal one.
+    draft : model, or list of models, optional
+        Drafters. Default: those in the package that belong to the model.
+    suite : str, Path or list of prompts
+        As `specviz.suite` takes it. Default: ``town`` for the bundled ``town``, else ``everyday``. Of a
+        conversation the first turn.
+    answers : path, optional
+        JSON lines of finished texts in place of decoding: ``prompt``, ``turns`` or ``messages``, ``answer``,
+        and where known ``token_ids`` and ``finish_reason`` (``stop`` or ``length``).
+    number : int, optional
+        How many prompts. Default: 24, or half of those there are, where the advice is confirmed.
+    batch, context : sequence of int
+        Further batches and contexts at which passes are timed, to say what would change the answer.
+    temperature, top_k, top_p, seed : float, int, float, int
+        Of the texts; 0 is greedy.
+    max_new_tokens : int
+        Most tokens of each text.
+    confirm : bool, or prompts as `suite`
+        Run the best three settings on other prompts: those of the suite that are left, or these.
+    as_device : str, optional
+        Another device, by a roofline of the passes in place of timing them here: ``h100``, ``a100``, ``l4``,
+        ``rtx4090``, or ``BYTES,FLOPS,LAUNCH`` (a second, a second, seconds a layer). All of it is modelled.
+    device, dtype : str, optional
+        For models that are still to be loaded.
+    folder : path, optional
+        Where work that was interrupted is kept. Default: in the user's cache.
+    tick : callable
+        Told (done, of, what) as it goes on; default: a progress bar with the time left, where it is seen.
+
+    Returns
+    -------
+    Advice
+
+    Raises
+    ------
+    ParameterError, ModelError, PromptError
+        Before any work, with one line that says what to do.
+    KeyboardInterrupt
+        What was done is kept; the same call goes on from there.
+    """
+    most = check_int("max_new_tokens", max_new_tokens, 2)
+    sampling = Sampling(temperature, top_k, top_p)
+    batches = sorted({1, *(check_int("batch", each, 1, 1024) for each in batch)})
+    contexts = sorted({check_int("context", each, 1) for each in context})
+    if confirm is not False and not sampling.greedy:
+        raise ParameterError("--confirm decodes greedily: leave temperature at 0, or leave confirm out")
+    if confirm is not False and as_device is not None:
+        raise ParameterError("only this device can confirm an advice: leave confirm out, or --as")
+    elsewhere = None if as_device is None else device_of(as_device)
+    if answers is not None and suite is not None:
+        raise ParameterError("texts come from answers or from a suite: drop one of them")
+    target = load_if_needed(model, device, dtype)
+    reading.check_served(target)
+    check_processors(target)
+    drafters = _drafters(target, draft, device, dtype)
+    chosen, others = _prompts(target, suite, answers, number, confirm)
+    texts = reading.read_answers(Path(answers), target)[:number] if answers is not None else []
+    if batches[-1] > 1:
+        check_rows(target, *(each for each in drafters.values() if each.kind not in ADDED))
+    for each in contexts:
+        _check_context(target, drafters, each)
+    ids = [reading.first_turn(target, entry) for entry in chosen] if answers is None else []
+    _check_room(target, ids + [reading.first_turn(target, entry) for entry in others])
+    job = Job(
+        target, drafters, chosen, ids, texts, others, most, sampling, seed, batches, contexts, elsewhere
+    )
+    shown = bar() if tick is None else nullcontext(tick)
+    with shown as progress:
+        return Work(job, State.of(job, folder), progress)()
+
+
+# ---------------------------------------------------------------- what is asked
+
+
+@dataclass(eq=False)
+class Job:
+    """What is to be done, checked."""
+
+    model: Model
+    drafters: dict[str, Model]
+    chosen: list[Entry]
+    ids: list[list[int]]
+    answers: list[Text]
+    others: list[Entry]  # on which the advice is confirmed
+    most: int
+    sampling: Sampling
+    seed: int
+    batches: list[int]
+    contexts: list[int]
+    elsewhere: Device | None
+
+    @property
+    def digest(self) -> str:
+        """Of all that the work depends on."""
+        parts = {
+            "schema": SCHEMA, "model": identity(self.model), "kernels": getattr(self.model, "kernels", None),
+            "drafters": [identity(each) if hasattr(each, "net") and each.kind not in ("heads", "eagle")
+                         else [each.name, each.parameters] for each in self.drafters.values()],
+            "ids": self.ids, "answers": [each.tokens for each in self.answers],
+            "others": [str(sorted(entry.items(), key=str)) for entry in self.others],
+            "options": [self.most, vars(self.sampling), self.seed, self.batches, self.contexts,
+                        str(self.elsewhere)],
+            "setting": timing.setting(self.model, []),
+        }  # fmt: skip
+        return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()[:16]
+
+
+def _drafters(
+    target: Model, draft: Loadable | None, device: str | None, dtype: str | None
+) -> dict[str, Model]:
+    """Drafters by name, loaded and checked."""
+    if draft is None:
+        own = list(default_drafts(target.name).values())
+        models = [name for name in own if name.endswith("-draft")] or [f"{target.name}-draft"]
+        aligned = [name for name in bundled() if any(name.startswith(f"{each}-") for each in models)]
+        given = [name for name in (*own, *aligned) if name in bundled()]
+    else:
+        given = list(draft) if isinstance(draft, list | tuple) else [draft]
+    loaded = [load_drafter(target, each, device, dtype) for each in given]
+    for each in loaded:
+        target.check_vocabulary(each)
+    if len({each.name for each in loaded}) < len(loaded):
+        raise ParameterError(
+            "two drafters have the same name: rename one, so that tables can tell them apart"
+        )
+    return {each.name: each for each in loaded}
+
+
+def _prompts(
+    target: Model, suite: Prompts | None, answers: str | Path | None, number: int | None, confirm: Prompts
+) -> tuple[list[Entry], list[Entry]]:
+    """The prompts to advise on, and those to confirm on; no prompt is in both."""
+    if number is not None:
+        check_int("number", number, 1)
+    other = confirm not in (True, False, None)
+    if answers is not None:
+        if confirm is True:
+            raise ParameterError(
+                "answers leave no prompts to confirm on: name some (--confirm-prompts, confirm=)"
+            )
+        return [], list(_entries(confirm))[: number or NUMBER] if other else []
+    if suite is None:
+        suite = "town" if target.name == "town" else "everyday"
+    entries = spread(_entries(suite), 1 << 30)
+    if other:
+        first = {_key(entry) for entry in entries}
+        left = [entry for entry in spread(_entries(confirm), 1 << 30) if _key(entry) not in first]
+        if not left:
+            raise PromptError("the prompts to confirm on are those that the advice is of: name others")
+        return entries[: number or NUMBER], left[: number or NUMBER]
+    if not confirm:
+        return entries[: number or NUMBER], []
+    count = number or min(NUMBER, len(entries) // 2)
+    if len(entries) < 2 or len(entries) <= count:
+        raise PromptError(
+            f"of {len(entries)} prompts none is left to confirm on: lower --number, or name others"
+        )
+    return entries[:count], entries[count : 2 * count]
+
+
+def _key(entry: Entry) -> str:
+    return json.dumps(entry["turns"][0] if "turns" in entry else entry["prompt"])
+
+
+def _entries(given: Prompts) -> list[Entry]:
+    return list(load_suite(given)) if isinstance(given, str | Path) else entries_of(given)
+
+
+def _check_room(model: Model, texts: Sequence[list[int]]) -> None:
+    for ids in texts:
+        if model.left(len(ids)) < 2:
+            raise PromptError(
+                f"a prompt has {len(ids)} tokens and leaves no room in {model.name}'s context of "
+                f"{model.max_length}: shorten it, or leave it out"
+            )
+
+
+def _check_context(model: Model, drafters: dict[str, Model], context: int) -> None:
+    for each in (model, *drafters.values()):
+        if context + LONGEST + 1 > each.max_length:
+            raise ParameterError(
+                f"context {context} and a pass of {LONGEST + 1} tokens do not fit into {each.name}'s "
+                f"{each.max_length}"
+            )
+
+
+# ---------------------------------------------------------------- what is kept
+
+
+class State:
+    """What was done so far, in a file until the advice is there."""
+
+    def __init__(self, path: Path, content: Settings) -> None:
+        self.path, self.content = path, content
+
+    @classmethod
+    def of(cls, job: Job, folder: str | Path | None) -> State:
+        """What is kept of this job; nothing, where it is missing or damaged."""
+        path = (home() / "advice" if folder is None else Path(folder)) / f"{job.digest}.partial.json"
+        empty: Settings = {"texts": [], "prices": None, "rounds": []}
+        with suppress(OSError, ValueError, TypeError, AttributeError):
+            stored = json.loads(path.read_text(encoding="utf8"))
+            texts = [[[int(t) for t in tokens], str(end)] for tokens, end in stored["texts"]]
+            stored_prices = stored["prices"]
+            if stored_prices is not None:
+                unpacked(stored_prices)
+            return cls(path, {"texts": texts, "prices": stored_prices, "rounds": list(stored["rounds"])})
+        return cls(path, empty)
+
+    def keep(self) -> None:
+        """Write it down; where the folder refuses, the work goes on without."""
+        with suppress(Exception):
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            write_text(self.path, json.dumps(self.content), force=True)
+
+    def done(self) -> None:
+        """The advice is there."""
+        self.path.unlink(missing_ok=True)
+
+
+def packed(prices: Prices) -> Settings:
+    """Prices as plain data."""
+
+    def passes(each: dict[tuple[str, int], Passes]) -> Packed:
+        return [[*key, p.sizes, p.contexts, p.ms.tolist()] for key, p in each.items()]
+
+    pilots = [
+        [*family, p.ms.tolist(), p.sent.tolist(), p.drafted.tolist(), p.context.tolist()]
+        for family, p in prices.pilots.items()
+    ]
+    return {"passes": passes(prices.passes), "elsewhere": passes(prices.elsewhere), "pilots": pilots,
+            "clock": prices.clock}  # fmt: skip
+
+
+def unpacked(content: Settings) -> Prices:
+    """As `packed` made them."""
+
+    def passes(rows: Packed) -> dict[tuple[str, int], Passes]:
+        return {(name, n): Passes(sizes, contexts, np.array(ms)) for name, n, sizes, contexts, ms in rows}
+
+    pilots = {
+        (method, draft): Pilot(np.array(ms), *(np.array(column, np.int64) for column in rest))
+        for method, draft, ms, *rest in content["pilots"]
+    }
+    return Prices(passes(content["passes"]), passes(content["elsewhere"]), pilots, content["clock"])
+
+
+# ---------------------------------------------------------------- the work
+
+
+class Work:
+    """The steps from a job to an advice."""
+
+    def __init__(self, job: Job, state: State, tick: Tick) -> None:
+        self.job, self.state, self.tick = job, state, tick
+        self.served = {name: each for name, each in job.drafters.items() if self._why_left_out(each) is None}
+        self.left_out = {
+            name: why for name, each in job.drafters.items() if (why := self._why_left_out(each)) is not None
+        }
+        most = {name: int(getattr(each, "most", 1)) for name, each in self.served.items()}
+        kinds = {name: each.kind for name, each in self.served.items()}
+        self.trees = {name: each for name, each in self.served.items() if each.kind == "eagle"}
+        self.listed = list(candidates(kinds, most, job.sampling.greedy))
+        self.grown = [each for name in self.trees for each in settings(name)]
+        self.listed += self.grown
+        count = len(job.answers or job.ids)
+        pilots = min(pricing.PILOTS, count)
+        self.total = 2 * count
+        if job.elsewhere is None:
+            self.total += pricing.steps(self.listed, pilots, job.batches, job.contexts)
+        self.total += count * len(self.grown)
+        self.total += (CONFIRMED + 1) * (1 + len(job.others) * ROUNDS) if job.others else 0
+        self.count = 0
+
+    def _why_left_out(self, drafter: Model) -> str | None:
+        if drafter.kind == "eagle" and not self.job.sampling.greedy:
+            return "its trees are grown along greedy texts only"
+        if drafter.kind in ("eagle", "heads") and self.job.elsewhere is not None:
+            return "what it takes to draft is not in the roofline"
+        if drafter.kind == "slots":
+            return "its blocks follow no text place by place: time it with specviz bench drafters"
+        if drafter.kind == "heads" and not self.job.sampling.greedy:
+            return "blockwise decoding is greedy"
+        return None
+
+    def done(self, what: str, count: int = 1) -> None:
+        """Tell that a step was done."""
+        self.count += count
+        self.tick(self.count, self.total, what)
+
+    def __call__(self) -> Advice:
+        with self._kept():
+            texts = self._texts()
+            readings = self._readings(texts)
+            measured = self._prices(texts)
+            wide = str(self.job.model.dtype).endswith("float64")
+            simulation = Simulation(readings, self.listed, self.job.sampling.greedy, self._grown(texts), wide)
+            ranking = Ranking(simulation, measured)
+            predictions = [self._with_memory(each, texts) for each in ranking.predictions()]
+            confirmed, more = self._confirmed(predictions) if self.job.others else ([], [])
+        drafting = next(each for each in predictions if each.drafts)
+        best = drafting.candidate
+        advice = Advice(
+            self._setting(texts, measured), predictions,
+            ranking.oracle() if self.job.sampling.greedy else None, ranking.elsewhere(),
+            flags_of(best, best.draft or "DRAFT"), self._warnings(readings) + more, confirmed,
+        )  # fmt: skip
+        self.state.done()
+        return advice
+
+    @contextmanager
+    def _kept(self) -> Iterator[None]:
+        try:
+            yield
+        except KeyboardInterrupt:
+            self.state.keep()
+            raise KeyboardInterrupt("what was done is kept: the same command goes on") from None
+
+    def _texts(self) -> list[Text]:
+        """The target's own texts, or those that were given."""
+        job, stored = self.job, self.state.content["texts"]
+        if job.answers:
+            self.done("reading answers", len(job.answers))
+            return job.answers
+        texts = []
+        for number, (entry, ids) in enumerate(zip(job.chosen, job.ids)):
+            name = str(entry.get("id", number))
+            if number < len(stored):
+                tokens, end = stored[number]
+                limit = min(job.most, job.model.left(len(ids)))
+                text = Text(
+                    name, str(entry.get("kind") or ""), ids, tokens, end, limit, frozenset(job.model.eos)
+                )
+            else:
+                text = reading.write_text(
+                    job.model, entry, ids, name, job.most, job.sampling, number, job.seed
+                )
+                stored.append([text.tokens, text.end])
+                self.state.keep()
+            texts.append(text)
+            self.done("writing the target's own texts")
+        return texts
+
+    def _readings(self, texts: list[Text]) -> list[Reading]:
+        job = self.job
+        drafters = [each for each in self.served.values() if each.kind != "eagle"]
+        longest = max(texts, key=lambda text: len(text.ids))
+        widths = reading.roundings(longest, [job.model, *drafters]) if job.sampling.greedy else {}
+        readings = []
+        for text in texts:
+            readings.append(reading.read(text, job.model, drafters, job.sampling, widths))
+            self.done("reading them")
+        return readings
+
+    def _grown(self, texts: list[Text]) -> dict[Candidate, list[Cycles]]:
+        """The cycles of trees, grown along every text."""
+        made: dict[Candidate, list[Cycles]] = {each: [] for each in self.grown}
+        for text in texts:
+            for name, drafter in self.trees.items():
+                listed = [each for each in self.grown if each.draft == name]
+                for candidate, cycles in grow(
+                    text, self.job.model, drafter, listed, lambda: self.done("growing trees")
+                ).items():
+                    made[candidate].append(cycles)
+        return made
+
+    def _prices(self, texts: list[Text]) -> Prices:
+        job, content = self.job, self.state.content
+        if job.elsewhere is not None:
+            return prices_of(
+                job.elsewhere, job.model, self.served, self.listed, self._between(texts), job.batches,
+                job.contexts,
+            )  # fmt: skip
+        if content["prices"] is not None:
+            self.done("measured before", pricing.steps(
+                self.listed, min(pricing.PILOTS, len(texts)), job.batches, job.contexts))  # fmt: skip
+            return unpacked(content["prices"])
+        by_length = sorted(texts, key=lambda text: len(text.ids))
+        every = np.linspace(0, len(texts) - 1, min(pricing.PILOTS, len(texts)) + 2).round().astype(int)[1:-1]
+        chosen = [by_length[i] for i in dict.fromkeys(every.tolist())] or by_length[:1]
+        options = {
+            "max_new_tokens": min(pricing.PILOT_TOKENS, job.most), "temperature": job.sampling.temperature,
+            "top_k": job.sampling.top_k, "top_p": job.sampling.top_p, "seed": job.seed,
+        }  # fmt: skip
+        measured = pricing.measure(
+            job.model, self.served, self.listed, [text.ids for text in chosen], self._between(texts),
+            job.batches, job.contexts, options, self.done,
+        )  # fmt: skip
+        content["prices"] = packed(measured)
+        self.state.keep()
+        return measured
+
+    def _between(self, texts: list[Text]) -> tuple[int, int]:
+        """Two contexts between which most of the cycles lie, with room for the longest pass."""
+        models = (self.job.model, *self.served.values())
+        most = max(1, min(each.max_length for each in models) - LONGEST - 2)
+        prompts = sorted(len(text.ids) for text in texts)
+        ends = sorted(len(text.ids) + len(text.tokens) for text in texts)
+        low = min(max(1, prompts[len(prompts) // 10]), most)
+        return low, min(max(low, ends[(9 * len(ends)) // 10]), most)
+
+    def _with_memory(self, prediction: Prediction, texts: list[Text]) -> Prediction:
+        name = prediction.candidate.draft
+        longest = max(len(text.ids) + len(text.tokens) for text in texts)
+        return replace(prediction, memory=memory_of(self.served[name], longest) if name else 0)
+
+    def _confirmed(self, predictions: list[Prediction]) -> tuple[list[Row], list[str]]:
+        """The best settings on other prompts, beside what was predicted of them."""
+        chosen = [each for each in predictions if each.drafts][:CONFIRMED]
+        return confirm_on(
+            self.job.model, self.served, chosen, self.job.others, self.job.most, ROUNDS,
+            self.state.content["rounds"], self.state.keep, self.done,
+            [str(entry.get("kind") or "") for entry in self.job.chosen] or [t.kind for t in self.job.answers],
+        )  # fmt: skip
+
+    def _setting(self, texts: list[Text], measured: Prices) -> Settings:
+        job = self.job
+        return timing.setting(
+            job.model, list(job.drafters.values()), clock=measured.clock,
+            as_device=None if job.elsewhere is None else job.elsewhere.words, texts=len(texts),
+            tokens=sum(len(text.tokens) for text in texts), max_new_tokens=job.most,
+            between=measured.passes["", 1].contexts[:1] + measured.passes["", 1].contexts[-1:],
+            temperature=job.sampling.temperature, kernels=getattr(job.model, "kernels", None),
+            answers=bool(job.answers), confirmed_on=len(job.others), left_out=self.left_out,
+            prompts=[{"id": text.name, "kind": text.kind} for text in texts],
+            others=[{"id": str(entry.get("id", i)), "kind": entry.get("kind")}
+                    for i, entry in enumerate(job.others)],
+        )  # fmt: skip
+
+    def _warnings(self, readings: list[Reading]) -> list[str]:
+        lines = []
+        foreign = [each for each in readings if not each.own.all()]
+        if foreign:
+            wrong = sum(int((~each.own).sum()) for each in foreign)
+            lines.append(
+                f"{wrong} tokens of {len(foreign)} texts are not what {self.job.model.name} writes: τ is a "
+                "model of these texts, not of the target's own"
+            )
+        close = sum(each.close for each in readings)
+        if close:
+            lines.append(
+                f"in {close} of {len(readings)} texts two of the target's tokens are nearer than passes of "
+                "different shape round: a run may write the other one, so τ of those texts is bounded"
+            )
+        looping = sum(cut_loop(each.text.tokens) < len(each.text.tokens) for each in readings)
+        if looping > len(readings) / 10:
+            lines.append(
+                f"{looping} of {len(readings)} texts go round in circles, which any drafter guesses: on "
+                "texts that do not, less is gained"
+            )
+        return lines
+
+
+def memory_of(drafter: Model, tokens: int) -> int | None:
+    """Bytes of a drafter's weights, and of its cache for so many tokens; None where they are not known."""
+    bits = getattr(drafter.dtype, "itemsize", None)
+    if bits is None:
+        return None
+    shape = getattr(drafter, "geometry", None)
+    cache = Shape(shape).slot * tokens if shape else 0
+    return int(drafter.parameters * bits + cache)
+
+
+def confirm_on(
+    model: Model, drafters: dict[str, Model], chosen: Sequence[Prediction], entries: Sequence[Entry],
+    most: int, rounds: int, kept: list[Row], keep: Callable[[], None],
+    done: Callable[[str], None], advised_kinds: Sequence[str],
+) -> tuple[list[Row], list[str]]:  # fmt: skip
+    """Decode prompts with some settings and without drafts, in turns; predicted beside measured.
+
+    Parameters
+    ----------
+    model, drafters
+    chosen : sequence of Prediction
+    entries : sequence of dict
+    most, rounds : int
+    kept : list of dict
+        The rounds that are there, to which others are added.
+    keep, done : callable
+        Called after each round, and after each text with what was done.
+    advised_kinds : sequence of str
+        Kinds of work of the texts that the predictions are of.
+
+    Returns
+    -------
+    rows : list of dict
+        ``label``, ``tau``, ``tau_measured``, ``predicted`` and ``measured`` (value, low, high), ``off``
+        (measured over predicted, less one), ``covered``.
+    warnings : list of str
+    """
+    names = [each.candidate.label for each in chosen]
+    lineup = [speed.Contender(BASELINE, BASELINE)]
+    for each, name in zip(chosen, names):
+        candidate = each.candidate
+        lineup.append(speed.Contender(name, candidate.method, draft=candidate.draft, values=candidate.values))
+    texts = speed.encoded(model, list(entries), most)
+    stage = speed.Stage(model, lineup, texts, texts[:1], most, drafters)
+    if len(kept) < rounds:
+        stage.prepare(lambda label: done(f"confirming {label}"))
+    while len(kept) < rounds:
+        kept.append(speed.one_round(stage, len(kept), lambda label: done(f"confirming {label}")))
+        keep()
+    results = speed.Results(kept)
+    rows = []
+    for each, name in zip(chosen, names):
+        ratio = results.ratio(name)
+        rows.append({
+            "label": name, "tau": each.tau, "tau_measured": results.tau(name),
+            "predicted": [each.speedup, each.low, each.high],
+            "measured": [ratio.median, ratio.low, ratio.high],
+            "off": ratio.median / each.speedup - 1, "covered": bool(each.low <= ratio.median <= each.high),
+        })  # fmt: skip
+    warning = kinds_differ(advised_kinds, [str(entry.get("kind") or "") for entry in entries])
+    return rows, [warning] if warning else []

@@ -1,0 +1,138 @@
+"""Prices of a device that is not here, by a roofline: what its passes must compute and move, at its rates.
+
+A pass takes its launches, and the longer of its FLOPs at the device's rate and its bytes at the memory's
+(`specviz.metrics.costs`). Nothing is measured, so what follows is modelled, and a bound: kernels reach less.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from specviz.errors import ParameterError
+from specviz.metrics.costs import Shape
+from specviz.models.protocols import Model
+
+from .prices import TARGET, Passes, Pilot, Prices, pass_sizes
+from .simulation import CHAIN, Candidate, Family
+
+BYTES = 2  # of a weight and of a cached number: 16-bit formats
+LAUNCH = 20e-6  # seconds a layer: about ten kernels, where nothing captures them as one graph
+
+
+@dataclass(frozen=True)
+class Device:
+    """The rates of a device.
+
+    Parameters
+    ----------
+    name : str
+    memory : float
+        Bytes a second.
+    compute : float
+        FLOPs a second, dense, 16 bit.
+    launch : float
+        Seconds for each layer of a pass, whatever it holds.
+    """
+
+    name: str
+    memory: float
+    compute: float
+    launch: float = LAUNCH
+
+    @property
+    def words(self) -> str:
+        """The device with its rates."""
+        return (
+            f"{self.name} ({self.memory / 1e9:,.0f} GB/s, {self.compute / 1e12:,.0f} TFLOP/s, "
+            f"{self.launch * 1e6:g} µs a layer)"
+        )
+
+
+# Rates from the makers' data sheets: memory, and dense 16-bit products.
+PRESETS = {
+    "h100": Device("h100", 3.35e12, 989e12),
+    "a100": Device("a100", 2.04e12, 312e12),
+    "l4": Device("l4", 300e9, 121e12),
+    "rtx4090": Device("rtx4090", 1.008e12, 165e12),
+}
+
+
+def device_of(given: str) -> Device:
+    """A preset by its name, or ``BYTES,FLOPS[,LAUNCH]``: a second, a second, and seconds a layer.
+
+    Raises
+    ------
+    ParameterError
+    """
+    if given.lower() in PRESETS:
+        return PRESETS[given.lower()]
+    parts = given.split(",")
+    try:
+        numbers = [float(part) for part in parts]
+    except ValueError:
+        numbers = []
+    if (
+        len(numbers) not in (2, 3)
+        or not all(0 <= each < float("inf") for each in numbers)
+        or not all(numbers[:2])
+    ):
+        raise ParameterError(
+            f"a device is one of {', '.join(PRESETS)}, or BYTES,FLOPS,LAUNCH as 3.35e12,989e12,20e-6 (bytes "
+            f"and FLOPs a second, seconds a layer); got {given!r}"
+        )
+    return Device(given, *numbers)
+
+
+def prices_of(
+    device: Device, model: Model, drafters: Mapping[str, Model], candidates: Sequence[Candidate],
+    between: tuple[int, int], batches: Sequence[int], contexts: Sequence[int],
+) -> Prices:  # fmt: skip
+    """The prices of a device, as `specviz.measure.advice.prices.measure` gives those of this one.
+
+    Raises
+    ------
+    ParameterError
+        If a model's shape is not known.
+    """
+    families: list[Family] = list(dict.fromkeys(each.family for each in candidates))
+    chains = {draft for method, draft in families if method == CHAIN}
+    models = {TARGET: model} | {name: drafters[name] for name in drafters if name in chains}
+    sizes = pass_sizes(candidates)
+    made, elsewhere = {}, {}
+    for name, each in models.items():
+        shape = _shape(each)
+        own = sizes if name == TARGET else [1, 2]
+
+        def passes(
+            at: Sequence[int], rows: int = 1, shape: Shape = shape, own: Sequence[int] = tuple(own)
+        ) -> Passes:
+            ms = [[[1e3 * _seconds(device, shape, g, context, rows)] for context in at] for g in own]
+            return Passes(list(own), list(at), np.array(ms))
+
+        made[name, 1] = passes(sorted(set(between)))
+        for rows in (rows for rows in batches if rows > 1):
+            made[name, rows] = passes([sum(between) // 2], rows)
+        for context in contexts:
+            elsewhere[name, context] = passes([context])
+    ordered = sorted(made, key=lambda key: key[1])  # one row first
+    free = Pilot(np.empty(0), *(np.empty(0, np.int64) for _ in range(3)))
+    return Prices({key: made[key] for key in ordered}, elsewhere, dict.fromkeys(families, free),
+                  f"a roofline of {device.words}")  # fmt: skip
+
+
+def _shape(model: Model) -> Shape:
+    widths = getattr(model, "geometry", None)
+    if widths is None:
+        raise ParameterError(
+            f"the shape of {model.name} is not known, so no roofline can be drawn of it: leave --as out"
+        )
+    return Shape({**widths, "weight_bytes": BYTES, "cache_bytes": BYTES})
+
+
+def _seconds(device: Device, shape: Shape, tokens: int, context: int, rows: int) -> float:
+    """Of a pass whose every row's logits are read."""
+    flops, moved = shape.chain(tokens, context, tokens, rows)
+    return shape.widths["layers"] * device.launch + max(flops / device.compute, moved / device.memory)

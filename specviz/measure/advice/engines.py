@@ -1,0 +1,121 @@
+"""A setting in the words of other engines: names from each one's documentation, read on the date below.
+
+An engine's own drafter may differ from ours in detail, which the note says: then its acceptance will, too.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from dataclasses import dataclass
+
+from .simulation import BASELINE, CHAIN, LOOKUP, Candidate
+
+READ = "2026-11-25"
+SOURCES = {
+    "vLLM": "docs/features/speculative_decoding, main branch (v0.26); draft models since 0.10.1",
+    "SGLang": "docs/advanced_features/speculative_decoding.md, main branch (067ad4d)",
+    "llama.cpp": "llama-server's options, b9235; older builds say --draft-max, --spec-ngram-size-n",
+    "transformers": "GenerationConfig and the guide on assisted decoding, 5.23",
+    "mlx-lm": "mlx_lm.generate's options, main branch (0024613)",
+}
+
+
+@dataclass(frozen=True)
+class Flags:
+    """One engine's words for a setting.
+
+    Parameters
+    ----------
+    engine : str
+    flags : str
+        Empty where the engine has nothing like it.
+    note : str
+        How its drafter differs, or why there is none.
+    """
+
+    engine: str
+    flags: str
+    note: str
+
+    @property
+    def source(self) -> str:
+        """The documentation that the names are from, and when it was read."""
+        return f"{SOURCES[self.engine]}; read {READ}"
+
+
+def flags_of(candidate: Candidate, draft: str = "DRAFT") -> list[Flags]:
+    """A setting's flags for every engine.
+
+    Parameters
+    ----------
+    candidate : Candidate
+    draft : str
+        How the engine is to find the draft model.
+    """
+    values = dict(candidate.values)
+    if candidate.method == BASELINE:
+        return [Flags(engine, "", "decodes without drafts by default: set nothing") for engine in SOURCES]
+    if candidate.method == LOOKUP:
+        return _lookup(int(values["draft_length"]), int(values["ngram_max"]), int(values["ngram_min"]))
+    if candidate.method == CHAIN:
+        return _chain(int(values["draft_length"]), float(values.get("stop", 0.0)), draft)
+    why = f"no drafter of the form that {candidate.method} uses here"
+    return [Flags(engine, "", why) for engine in SOURCES]
+
+
+def _lookup(length: int, longest: int, shortest: int) -> list[Flags]:
+    config = {
+        "method": "ngram", "num_speculative_tokens": length,
+        "prompt_lookup_max": longest, "prompt_lookup_min": shortest,
+    }  # fmt: skip
+    return [
+        Flags("vLLM", f"--speculative-config {shlex.quote(json.dumps(config))}", ""),
+        Flags(
+            "SGLang",
+            f"--speculative-algorithm NGRAM --speculative-num-draft-tokens {length} "
+            f"--speculative-ngram-min-match-window-size {shortest} "
+            f"--speculative-ngram-max-match-window-size {longest} --speculative-ngram-max-bfs-breadth 1",
+            "CUDA only; it drafts from a cache of written tokens, which other requests fill too",
+        ),
+        Flags(
+            "llama.cpp",
+            f"--spec-type ngram-simple --spec-ngram-simple-size-n {longest} "
+            f"--spec-ngram-simple-size-m {length}",
+            "" if longest == shortest else f"it matches runs of {longest} tokens alone, none shorter",
+        ),
+        Flags(
+            "transformers",
+            f"model.generate(..., prompt_lookup_num_tokens={length}, max_matching_ngram_size={longest})",
+            "" if shortest == 1 else "it also matches single tokens",
+        ),
+        Flags("mlx-lm", "", "it has no prompt lookup"),
+    ]
+
+
+def _chain(length: int, stop: float, draft: str) -> list[Flags]:
+    config = {"method": "draft_model", "model": draft, "num_speculative_tokens": length}
+    name = shlex.quote(draft)
+    no_stop = f"it has no threshold like stop={stop:g}" if stop else ""
+    return [
+        Flags("vLLM", f"--speculative-config {shlex.quote(json.dumps(config))}", no_stop),
+        Flags(
+            "SGLang",
+            f"--speculative-algorithm STANDALONE --speculative-draft-model-path {name} "
+            f"--speculative-num-steps {length} --speculative-eagle-topk 1 "
+            f"--speculative-num-draft-tokens {length + 1}",
+            no_stop,
+        ),
+        Flags(
+            "llama.cpp",
+            f"--spec-draft-model {name} --spec-draft-n-max {length} --spec-draft-p-min {stop:g}",
+            "both models as GGUF files",
+        ),
+        Flags(
+            "transformers",
+            "model.generate(..., assistant_model=draft) with draft.generation_config.num_assistant_tokens="
+            f'{length}, .num_assistant_tokens_schedule="constant", .assistant_confidence_threshold={stop:g}',
+            "one prompt at a time",
+        ),
+        Flags("mlx-lm", f"mlx_lm.generate --draft-model {name} --num-draft-tokens {length}", no_stop),
+    ]

@@ -1,0 +1,405 @@
+"""What passes and cycles cost on this device: timed passes, and cycles of short runs beside them.
+
+A cycle costs the target's pass over its draft, the drafter's passes, and the rest: choosing, judging,
+committing. The passes are timed alone, in turns. The rest is what cycles of real runs take longer than their
+passes, as a constant and a part for each drafted token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import numpy as np
+
+from specviz.loop import Run
+from specviz.loop.cycle import Cycle
+from specviz.measure.benches.passes import measure_together
+from specviz.measure.report import Settings
+from specviz.measure.timing import Texts, clock_of, settled, synchroniser
+from specviz.methods import find
+from specviz.models.protocols import Model
+
+from .simulation import BASELINE, BLOCKS, CHAIN, LENGTHS, TREE, Candidate, Cycles, Family
+
+TARGET = ""  # the target's name among the priced models
+ROUNDS = 15
+PILOTS, PILOT_TOKENS = 4, 32  # texts of the short runs, and tokens of each
+FEW, MANY = 3, 8  # drafted tokens in the short runs
+Timed: TypeAlias = Callable[[str], None]  # told what was done
+
+
+@dataclass(eq=False)
+class Passes:
+    """Times of passes of one model.
+
+    Parameters
+    ----------
+    sizes, contexts : list of int
+        Tokens of a row in the pass, and before it; rising.
+    ms : array [sizes, contexts, rounds]
+        Milliseconds.
+    """
+
+    sizes: list[int]
+    contexts: list[int]
+    ms: np.ndarray
+
+    def medians(self, draw: np.random.Generator | None = None) -> np.ndarray:
+        """Medians over rounds, or over rounds drawn with replacement: array [sizes, contexts]."""
+        ms = self.ms
+        if draw is not None:
+            ms = ms[..., draw.integers(ms.shape[-1], size=ms.shape[-1])]
+        median: np.ndarray = np.median(ms, axis=-1)
+        return median
+
+    def weights(self, size: np.ndarray, context: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """By which weights of the measured ones a pass's time is made up.
+
+        Returns
+        -------
+        index, weight : arrays [passes, 4]
+            Into the flat array of `medians`; linear between sizes and between contexts.
+        """
+        s, fraction = _between(self.sizes, size)
+        c, part = _between(self.contexts, context)
+        width = len(self.contexts)
+        up, on = (min(1, len(self.sizes) - 1), min(1, width - 1))
+        index = np.stack([(s + i * up) * width + c + j * on for i in (0, 1) for j in (0, 1)], 1)
+        weight = np.stack([a * b for a in (1 - fraction, fraction) for b in (1 - part, part)], 1)
+        return index, weight
+
+
+def _between(nodes: Sequence[int], at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The node before each place, and how far it lies towards the next; beyond the ends the line goes on."""
+    if len(nodes) == 1:
+        return np.zeros(len(at), np.int64), np.zeros(len(at))
+    places = np.asarray(nodes, np.float64)
+    low = np.clip(np.searchsorted(places, at, side="right") - 1, 0, len(nodes) - 2)
+    return low, (at - places[low]) / (places[low + 1] - places[low])
+
+
+@dataclass(eq=False)
+class Pilot:
+    """Cycles of short runs of one method: arrays [cycles].
+
+    Parameters
+    ----------
+    ms : array
+        Time of each cycle.
+    sent, drafted, context : arrays of int
+    """
+
+    ms: np.ndarray
+    sent: np.ndarray
+    drafted: np.ndarray
+    context: np.ndarray
+
+
+@dataclass(eq=False)
+class Prices:
+    """What was measured.
+
+    Parameters
+    ----------
+    passes : dict of (model, rows) to Passes
+        The target's name is `TARGET`; `rows` is the batch.
+    elsewhere : dict of (model, context) to Passes
+        Passes of one row at contexts that were asked for.
+    pilots : dict of family to Pilot
+    clock : str
+    """
+
+    passes: dict[tuple[str, int], Passes]
+    elsewhere: dict[tuple[str, int], Passes] = field(default_factory=dict)
+    pilots: dict[Family, Pilot] = field(default_factory=dict)
+    clock: str = ""
+
+    def __post_init__(self) -> None:
+        self.models = [name for name, rows in self.passes if rows == 1]
+        self.offsets, at = dict[str, int](), 0
+        for name in self.models:
+            self.offsets[name] = at
+            at += int(np.prod(self.passes[name, 1].ms.shape[:2]))
+        self.fixed = {family: at + 2 * i for i, family in enumerate(self.pilots)}
+        self.size = at + 2 * len(self.pilots)
+
+    @property
+    def batches(self) -> list[int]:
+        """Numbers of rows that were measured."""
+        return sorted({rows for _, rows in self.passes})
+
+    @property
+    def contexts(self) -> list[int]:
+        """Contexts that were asked for."""
+        return sorted({context for _, context in self.elsewhere})
+
+    def counts(self, family: Family, cycles: Cycles, prompt: int) -> np.ndarray:
+        """How often each price occurs in the cycles of a text: array [prices].
+
+        Parameters
+        ----------
+        family : (method, drafter)
+        cycles : Cycles
+        prompt : int
+            Tokens of the prompt.
+        """
+        out = np.zeros(self.size)
+        self._add(out, TARGET, cycles.sent + 1, prompt + cycles.at, cycles.weight)
+        method, draft = family
+        if method == CHAIN:
+            # Its first pass reads what it has not computed: the target's own token, and after a draft that
+            # was accepted as a whole its own last one.
+            one = np.ones(len(cycles.at))
+            self._add(out, draft, one, prompt + cycles.at, cycles.weight * cycles.drafted)
+            second = np.zeros(len(cycles.at))
+            if len(cycles.at) > 1:
+                second[1:] = (cycles.weight * cycles.full)[:-1]
+            self._add(out, draft, 2 * one, prompt + cycles.at, second)
+            self._add(out, draft, one, prompt + cycles.at, -second)
+        at = self.fixed[family]
+        out[at] += cycles.weight.sum()
+        out[at + 1] += (cycles.weight * np.maximum(cycles.sent, cycles.drafted)).sum()
+        return out
+
+    def _add(
+        self, out: np.ndarray, name: str, size: np.ndarray, context: np.ndarray, weight: np.ndarray
+    ) -> None:
+        index, parts = self.passes[name, 1].weights(np.asarray(size), np.asarray(context))
+        np.add.at(out, self.offsets[name] + index, parts * weight[:, None])
+
+    def vector(
+        self, rows: int = 1, context: int | None = None, draw: np.random.Generator | None = None
+    ) -> np.ndarray:
+        """Milliseconds of each price, of one row: array [prices].
+
+        Parameters
+        ----------
+        rows : int
+            Of a batch; each row pays its share of a pass.
+        context : int, optional
+            Of all passes, in place of their own.
+        draw : Generator, optional
+            Draws the measurements with replacement.
+        """
+        out = np.zeros(self.size)
+        for name in self.models:
+            own = self.passes[name, 1]
+            values = own.medians(draw)
+            if rows > 1:
+                values = np.repeat(self.passes[name, rows].medians(draw)[:, :1] / rows, values.shape[1], 1)
+            elif context is not None:
+                values = np.repeat(self.elsewhere[name, context].medians(draw)[:, :1], values.shape[1], 1)
+            at = self.offsets[name]
+            out[at : at + values.size] = values.ravel()
+        plain = self.passes
+        medians = {name: plain[name, 1].medians() for name in self.models}
+        for family, pilot in self.pilots.items():
+            at = self.fixed[family]
+            out[at : at + 2] = _line(pilot, self._residuals(family, pilot, medians), draw)
+        return out
+
+    def _residuals(self, family: Family, pilot: Pilot, medians: Mapping[str, np.ndarray]) -> np.ndarray:
+        """What each cycle of the short runs took beside its passes."""
+        left = pilot.ms.copy()
+        jobs = [(TARGET, pilot.sent + 1, np.ones(len(left)))]
+        if family[0] == CHAIN:
+            jobs.append((family[1], np.ones(len(left)), pilot.drafted.astype(float)))
+        for name, size, times in jobs:
+            index, weight = self.passes[name, 1].weights(np.asarray(size), pilot.context)
+            left -= times * (medians[name].ravel()[index] * weight).sum(1)
+        return left
+
+    def groups(self, counts: np.ndarray, vector: np.ndarray) -> dict[str, float]:
+        """The time of so many prices, by what it is spent on: pass, draft, rest."""
+        spent = counts * vector
+        first = sum(
+            self.passes[name, 1].ms.shape[0] * self.passes[name, 1].ms.shape[1] for name in self.models
+        )
+        end = self.offsets[TARGET] + self.passes[TARGET, 1].ms[..., 0].size
+        target = float(spent[self.offsets[TARGET] : end].sum())
+        return {
+            "pass": target, "draft": float(spent[:first].sum()) - target, "rest": float(spent[first:].sum()),
+        }  # fmt: skip
+
+
+def _line(pilot: Pilot, left: np.ndarray, draw: np.random.Generator | None) -> tuple[float, float]:
+    """A constant and a part for each drafted token, through the medians of the cycles by drafted tokens."""
+    drafted = np.maximum(pilot.sent, pilot.drafted)
+    if draw is not None:
+        chosen = draw.integers(len(left), size=len(left))
+        left, drafted = left[chosen], drafted[chosen]
+    if not len(left):  # every text ended with its first token
+        return 0.0, 0.0
+    sizes, counts = np.unique(drafted, return_counts=True)
+    medians = np.array([np.median(left[drafted == size]) for size in sizes])
+    if len(sizes) < 2:
+        return float(medians[0]), 0.0
+    slope, constant = np.polyfit(sizes, medians, 1, w=np.sqrt(counts))
+    return float(constant), float(slope)
+
+
+class Timing(Texts):
+    """A run that says how long each of its cycles took."""
+
+    def __init__(self, run: Run, clock: Callable[[], float]) -> None:
+        super().__init__(run)
+        self.clock, self.wait = clock, synchroniser(run.model.device)
+        self.rows: list[tuple[float, int, int, int]] = []
+        self.last = 0.0
+
+    def notice(self, cycle: Cycle) -> None:
+        self.wait()
+        now = self.clock()
+        if cycle.number:
+            sent = 0 if cycle.draft is None else len(cycle.draft)
+            unsent = 0
+            if cycle.verdict is not None and cycle.verdict.unsent is not None:
+                unsent = len(cycle.verdict.unsent.tokens)
+            self.rows.append((1e3 * (now - self.last), sent, sent + unsent, cycle.context))
+        self.last = now
+
+
+def pilots_of(
+    families: Sequence[Family], most: Mapping[str, int], trees: Sequence[Candidate] = ()
+) -> Iterator[tuple[Family, Settings]]:
+    """The settings of the short runs."""
+    for family in families:
+        method, draft = family
+        if method == BASELINE:
+            yield family, {}
+        elif method == BLOCKS:
+            for k in sorted({2, most[draft]}):
+                yield family, {"k": k}
+        elif method == TREE:
+            for each in trees:
+                if each.family == family:
+                    yield family, dict(each.values)
+        else:
+            for length in (FEW, MANY):
+                yield family, {"draft_length": length}
+
+
+def run_pilots(
+    model: Model, drafters: Mapping[str, Model], candidates: Sequence[Candidate], texts: Sequence[list[int]],
+    options: Settings, done: Timed,
+) -> dict[Family, Pilot]:  # fmt: skip
+    """Short runs of every family, in turns: who begins differs from text to text."""
+    clock = clock_of(model)[0]
+    families = list(dict.fromkeys(each.family for each in candidates))
+    most = {name: int(getattr(each, "most", 0)) for name, each in drafters.items()}
+    runs = []
+    for family, values in pilots_of(families, most, candidates):
+        prompts = [{"prompt": ids} for ids in texts]
+        run = Run(
+            model, prompts, find(family[0])(**values), draft=drafters.get(family[1]), record=None, **options
+        )
+        runs.append((family, Timing(run, clock)))
+    try:
+        with settled():
+            for number in range(len(texts)):
+                first = number % len(runs)
+                for family, timing in runs[first:] + runs[:first]:
+                    timing(number)
+                    done(f"short runs of {family[0]}")
+    finally:
+        for _, timing in runs:
+            timing.run.close()
+    rows: dict[Family, list[tuple[float, int, int, int]]] = {}
+    for family, timing in runs:
+        rows.setdefault(family, []).extend(timing.rows)
+    made = {}
+    for family, each in rows.items():
+        columns = np.array(each, np.float64).reshape(-1, 4).T
+        made[family] = Pilot(columns[0], *(column.astype(np.int64) for column in columns[1:]))
+    return made
+
+
+def pass_sizes(candidates: Sequence[Candidate]) -> list[int]:
+    """Tokens of the target's passes that are timed."""
+    return sorted({1, *(each.nodes + 1 for each in candidates), *(n + 1 for n in LENGTHS[:4])})
+
+
+def steps(
+    candidates: Sequence[Candidate], texts: int, batches: Sequence[int], contexts: Sequence[int]
+) -> int:
+    """How many times `measure` calls `done`."""
+    families = list(dict.fromkeys(each.family for each in candidates))
+    most = {draft: 4 for _, draft in families}
+    runs = sum(1 for _ in pilots_of(families, most, candidates))
+    models = 1 + sum(method == CHAIN for method, _ in families)
+    return runs * texts + ROUNDS * models * (2 + len([b for b in batches if b > 1]) + len(contexts))
+
+
+@dataclass(eq=False)
+class Stopwatch:
+    """Times passes of models, each alone: a drafter's passes follow each other in a cycle, too.
+
+    Parameters
+    ----------
+    models : mapping of str to Model
+    sizes : sequence of int
+        Of the target's passes; a drafter's read one token or two.
+    done : callable
+    """
+
+    models: Mapping[str, Model]
+    sizes: Sequence[int]
+    done: Timed
+
+    def sizes_of(self, name: str) -> list[int]:
+        """Tokens of a model's passes."""
+        return list(self.sizes) if name == TARGET else [1, 2]
+
+    def __call__(self, contexts: Sequence[int], rows: int = 1) -> dict[str, Passes]:
+        """Passes of every model after each context."""
+        made = {}
+        for name, model in self.models.items():
+            sizes = self.sizes_of(name)
+            spent = [self._after(model, sizes, context, rows) for context in contexts]
+            ms = np.stack([[each[g] for g in sizes] for each in spent], 1)
+            made[name] = Passes(sizes, list(contexts), ms)
+        return made
+
+    def _after(self, model: Model, sizes: list[int], context: int, rows: int) -> dict[int, np.ndarray]:
+        def tick(_: int, __: int, ___: str) -> None:
+            self.done(f"passes after {context} tokens" + (f", {rows} rows" if rows > 1 else ""))
+
+        return measure_together({"": model}, sizes, context, ROUNDS, tick, rows)[""]
+
+
+def measure(
+    model: Model, drafters: Mapping[str, Model], candidates: Sequence[Candidate], texts: Sequence[list[int]],
+    between: tuple[int, int], batches: Sequence[int], contexts: Sequence[int], options: Settings,
+    done: Timed,
+) -> Prices:  # fmt: skip
+    """Time passes and short runs.
+
+    Parameters
+    ----------
+    model : Model
+    drafters : mapping of str to Model
+    candidates : sequence of Candidate
+    texts : sequence of list of int
+        Prompts of the short runs.
+    between : (int, int)
+        The contexts between which the texts lie.
+    batches, contexts : sequence of int
+        Others to time passes at.
+    options : mapping
+        Of the short runs.
+    done : callable
+    """
+    families = list(dict.fromkeys(each.family for each in candidates))
+    chains = {draft for method, draft in families if method == CHAIN}
+    models = {TARGET: model} | {name: drafters[name] for name in drafters if name in chains}
+    timed = Stopwatch(models, pass_sizes(candidates), done)
+    made = {(name, 1): each for name, each in timed(sorted(set(between))).items()}
+    for rows in (rows for rows in batches if rows > 1):
+        made |= {(name, rows): each for name, each in timed([sum(between) // 2], rows).items()}
+    elsewhere = {}
+    for context in contexts:
+        elsewhere |= {(name, context): each for name, each in timed([context]).items()}
+    pilots = run_pilots(model, drafters, candidates, texts, options, done)
+    return Prices(made, elsewhere, pilots, clock_of(model)[1])

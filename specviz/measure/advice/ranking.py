@@ -1,0 +1,235 @@
+"""Predicted speeds of every setting with their intervals, the oracle's bound, and what would change them."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+import numpy as np
+
+from specviz.measure.report import Row
+from specviz.metrics.interval import LEAST
+
+from .prices import TARGET, Prices
+from .simulation import BASELINE, CHAIN, TREE, Candidate, Simulation
+
+DRAWS = 400
+SURE = (0.025, 0.975)
+WORTH = 1.02  # a speedup below this is none
+NOT = "do not draft"
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What is predicted of a setting.
+
+    Parameters
+    ----------
+    candidate : Candidate
+    tau, tau_low, tau_high : float
+        Tokens a cycle; between the bounds lies that of a run on the same prompts.
+    badge : str
+        Of τ.
+    accepted : float
+        Share of the sent tokens; NaN where none is sent.
+    speed, speed_low, speed_high : float
+        Tokens a second, the prefill apart.
+    speedup, low, high : float
+        Over decoding without drafts; the interval is of a run on as many other texts like these. NaN without.
+    cycle : float
+        Time of a cycle in units of one without drafts, and its parts: `forward` (the target's pass),
+        `drafting`, `rest`.
+    certain : bool
+        Whether all of its drafting follows from the record.
+    memory : int or None
+        Bytes beside the target and its cache; None where they are not known.
+    """
+
+    candidate: Candidate
+    tau: float
+    tau_low: float
+    tau_high: float
+    badge: str
+    accepted: float
+    speed: float
+    speed_low: float
+    speed_high: float
+    speedup: float
+    low: float
+    high: float
+    cycle: float
+    forward: float
+    drafting: float
+    rest: float
+    certain: bool
+    memory: int | None = None
+
+    @property
+    def drafts(self) -> bool:
+        """Whether it is not decoding without drafts."""
+        return self.candidate.method != BASELINE
+
+    def as_dict(self) -> Row:
+        """Plain data."""
+        made = asdict(self) | {"label": self.candidate.label, "nodes": self.candidate.nodes}
+        made["candidate"]["values"] = dict(self.candidate.values)
+        return made
+
+
+class Ranking:
+    """Simulation and prices together.
+
+    Parameters
+    ----------
+    simulation : Simulation
+    prices : Prices
+    """
+
+    def __init__(self, simulation: Simulation, prices: Prices) -> None:
+        self.simulation, self.prices = simulation, prices
+        self.prompts = [len(each.text.ids) for each in simulation.readings]
+        # A tree was grown where its own cycles begin, not at every place: the oracle does without.
+        self.chosen = [each for each in simulation.candidates if each.method != TREE]
+        self.counts = {each: self._counts(each) for each in simulation.candidates}
+        draw = np.random.default_rng(0)
+        self.texts = draw.integers(len(self.prompts), size=(2, DRAWS, len(self.prompts)))
+        self.draws = np.stack([prices.vector(draw=draw) for _ in range(DRAWS)])
+
+    def _counts(self, candidate: Candidate) -> np.ndarray:
+        """How often each price occurs on each text: [texts, prices]."""
+        cycles = self.simulation.cycles[candidate]
+        return np.stack(
+            [self.prices.counts(candidate.family, each, n) for each, n in zip(cycles, self.prompts)]
+        )
+
+    def speedups(self, vector: np.ndarray) -> dict[Candidate, float]:
+        """Of every setting at given prices."""
+        plain = float((self.counts[Candidate(BASELINE)] @ vector).sum())
+        return {each: plain / float((counts @ vector).sum()) for each, counts in self.counts.items()}
+
+    def best(self, vector: np.ndarray) -> tuple[Candidate, float]:
+        """The fastest setting at given prices, and its speedup."""
+        speedups = self.speedups(vector)
+        chosen = max(speedups, key=lambda each: speedups[each])
+        return chosen, speedups[chosen]
+
+    def predictions(self) -> list[Prediction]:
+        """Every setting, the fastest first."""
+        vector = self.prices.vector()
+        plain = self.counts[Candidate(BASELINE)]
+        above = self._drawn(plain)
+        tokens = self.simulation.tokens
+        written = tokens[self.texts].sum(-1)
+        first = float((plain @ vector).sum()) / float(tokens.sum())
+        made = [self._predicted(each, vector, above, written, first) for each in self.simulation.candidates]
+        return sorted(made, key=lambda each: -each.speedup)
+
+    def _drawn(self, counts: np.ndarray) -> np.ndarray:
+        """Times of drawn texts at drawn prices: [2, draws]."""
+        ms = counts @ self.draws.T  # [texts, draws]
+        drawn: np.ndarray = ms[self.texts, np.arange(DRAWS)[:, None]].sum(-1)
+        return drawn
+
+    def _predicted(
+        self, candidate: Candidate, vector: np.ndarray, above: np.ndarray, written: np.ndarray, first: float
+    ) -> Prediction:
+        simulation, counts = self.simulation, self.counts[candidate]
+        time, tokens = float((counts @ vector).sum()), float(simulation.tokens.sum())
+        number = float(simulation.counts(candidate).sum())
+        speedup, speed = first * tokens / time, 1e3 * tokens / time
+        below = self._drawn(counts)
+        low, high = self._interval(speedup, above / below)
+        speed_low, speed_high = self._interval(speed, 1e3 * written / below)
+        parts = self.prices.groups(counts.sum(0), vector)
+        unit = number * first
+        return Prediction(
+            candidate, simulation.tau(candidate), *simulation.tau_bounds(candidate),
+            simulation.badge(candidate), simulation.accepted_share(candidate), speed, speed_low, speed_high,
+            speedup, low, high, time / unit, *(parts[name] / unit for name in ("pass", "draft", "rest")),
+            all(each.certain for each in simulation.cycles[candidate]),
+        )  # fmt: skip
+
+    def _interval(self, value: float, drawn: np.ndarray) -> tuple[float, float]:
+        """Where the number of a run on as many other texts will lie: both samples of texts are random."""
+        if len(self.prompts) < LEAST:
+            return float("nan"), float("nan")
+        if not (drawn > 0).all():
+            return float("nan"), float("nan")
+        off = np.log(drawn / value)
+        low, high = value * np.exp(np.quantile(off[0] + off[1], SURE))
+        return float(low), float(high)
+
+    def oracle(self) -> dict[str, float]:
+        """The best drafter and length at every cycle: the most that a controller could gain.
+
+        Exact of greedy texts in what is drafted and accepted; in time at the measured prices.
+
+        Returns
+        -------
+        dict
+            ``speedup``, ``tau``, and ``share``: of the cycles that draft.
+        """
+        vector = self.prices.vector()
+        plain_time = float((self.counts[Candidate(BASELINE)] @ vector).sum())
+        best = cycles = drafting = 0.0
+        for number, reading in enumerate(self.simulation.readings):
+            n = len(reading.text.tokens)
+            ends, costs = self._choices(number, n, vector)
+            total, chosen = np.zeros(n + 1), np.zeros(n, np.int64)
+            for at in range(n - 1, -1, -1):
+                sums = costs[:, at] + total[ends[:, at]]
+                chosen[at] = sums.argmin()
+                total[at] = sums[chosen[at]]
+            best += total[0]
+            at = 0
+            while at < n:
+                cycles += 1
+                drafting += self.chosen[chosen[at]].method != BASELINE
+                at = int(ends[chosen[at], at])
+        return {
+            "speedup": plain_time / best, "tau": float(self.simulation.tokens.sum() / cycles),
+            "share": drafting / cycles,
+        }  # fmt: skip
+
+    def _choices(self, number: int, n: int, vector: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Where a cycle of each setting that begins at each place ends, and its cost: [settings, places]."""
+        prompt, start = self.prompts[number], np.arange(n)
+        context = prompt + start
+        ends, costs = [], []
+        for candidate in self.chosen:
+            sent = drafted = accepted = np.zeros(n, np.int64)
+            if candidate.method != BASELINE:
+                places = self.simulation.at_places(candidate)[number]
+                sent = np.minimum(places.sent, candidate.length)
+                drafted = np.minimum(places.drafted, candidate.length)
+                accepted = np.minimum(places.accepted, candidate.length)
+            cost = self._priced(TARGET, sent + 1, context, vector)
+            if candidate.method == CHAIN:
+                cost = cost + drafted * self._priced(candidate.draft, np.ones(n), context, vector)
+            at = self.prices.fixed[candidate.family]
+            costs.append(cost + vector[at] + vector[at + 1] * np.maximum(sent, drafted))
+            ends.append(np.minimum(start + accepted + 1, n))
+        return np.stack(ends), np.stack(costs)
+
+    def _priced(self, name: str, size: np.ndarray, context: np.ndarray, vector: np.ndarray) -> np.ndarray:
+        index, weight = self.prices.passes[name, 1].weights(np.asarray(size), context)
+        priced: np.ndarray = (vector[self.prices.offsets[name] + index] * weight).sum(1)
+        return priced
+
+    def elsewhere(self) -> list[Row]:
+        """The best setting at other contexts and batches, with the acceptance of these texts."""
+        rows = []
+        for context in self.prices.contexts:
+            best, speedup = self.best(self.prices.vector(context=context))
+            rows.append(self._changed(f"context {context}", best, speedup))
+        for batch in self.prices.batches:
+            vector = self.prices.vector(rows=batch)
+            best, speedup = self.best(vector)
+            row = self._changed(f"batch {batch}", best, speedup)
+            time = float((self.counts[best] @ vector).sum()) / float(self.simulation.tokens.sum())
+            rows.append(row | {"batch": batch, "speed": 1e3 / time})
+        return rows if len(rows) > 1 or self.prices.contexts else []
+
+    def _changed(self, where: str, best: Candidate, speedup: float) -> Row:
+        pays = best.method != BASELINE and speedup >= WORTH
+        name = best.label if pays else NOT
+        return {"where": where, "best": name, "speedup": speedup if pays else 1.0, "badge": "modelled"}

@@ -1,0 +1,316 @@
+"""What target and drafters say at every place of a finished text: all that a simulation needs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, TypeAlias
+
+import numpy as np
+import torch
+from pydantic import Field
+from typing_extensions import TypedDict
+
+from specviz.draft import Draft
+from specviz.errors import ModelError, PromptError
+from specviz.files import checked, parsed
+from specviz.loop.cycle import decode
+from specviz.loop.dense import Branching, best, epsilon, forced, read_in_blocks, tails
+from specviz.methods import find
+from specviz.methods.sampling import Sampling
+from specviz.models.additions import HeadModel
+from specviz.models.protocols import Model
+from specviz.suites.files import Prompt, load
+from specviz.suites.files import entry as prompt_of
+from specviz.whatifs.texts import FLOOR, WIDEN, TextRecord
+
+LONGEST = 16  # tokens: the longest draft that is simulated
+PROBED = 12  # tokens that are read one by one, to see how passes of different shape round
+
+
+class Answer(TypedDict, total=False):
+    """What a line of a file of answers may hold beside its prompt."""
+
+    answer: str
+    token_ids: Annotated[list[int], Field(min_length=1)] | None
+    finish_reason: str | None
+
+
+@dataclass(eq=False)
+class Text:
+    """A text of the target, before anybody drafts.
+
+    Parameters
+    ----------
+    name : str
+        Its prompt's id, or its number.
+    kind : str
+        Its kind of work; empty where its prompt does not say.
+    ids, tokens : list of int
+        Of the prompt, and of the answer with its end token.
+    end : str
+        What ended it: ``eos``, ``length`` or ``context``.
+    limit : int
+        Tokens that could be written.
+    eos : frozenset of int
+        Ids that end a text.
+    """
+
+    name: str
+    kind: str
+    ids: list[int]
+    tokens: list[int]
+    end: str
+    limit: int
+    eos: frozenset[int]
+
+    def record(self, full: int) -> TextRecord:
+        """A record in which no drafter has said anything; `full`: where a drafter's context ends."""
+        n = len(self.tokens)
+        unset, blank = np.full((2, n), -1), np.full((5, n), np.nan)
+        return TextRecord(
+            0, 0, np.array(self.ids, np.int64), np.array(self.tokens, np.int64), self.end, self.limit, full,
+            unset[0], blank[0], blank[1], unset[1], blank[2], blank[3], blank[4],
+        )  # fmt: skip
+
+
+@dataclass(eq=False)
+class Reading:
+    """A text, and what each drafter says of it.
+
+    Parameters
+    ----------
+    text : Text
+    own : array of bool [tokens]
+        Whether each token is the target's likeliest one; of a sampled text all are.
+    close : bool
+        Whether the target's two likeliest tokens are somewhere nearer than passes of different shape round.
+    records : dict of str to TextRecord
+        By draft model, of a greedy text.
+    close_drafts : dict of str to bool
+        By drafter, whether two of its tokens are as near.
+    odds : dict of str to array [tokens]
+        By draft model, of a sampled text: the probability that its draft of this token would be accepted.
+    guesses : dict of str to array [tokens, most]
+        By heads: the tokens that they guess for this place and the next ones; -1 where they cannot.
+    """
+
+    text: Text
+    own: np.ndarray
+    close: bool
+    records: dict[str, TextRecord] = field(default_factory=dict)
+    close_drafts: dict[str, bool] = field(default_factory=dict)
+    odds: dict[str, np.ndarray] = field(default_factory=dict)
+    guesses: dict[str, np.ndarray] = field(default_factory=dict)
+
+
+def write_text(model: Model, prompt: Prompt, ids: list[int], name: str, most: int, sampling: Sampling,
+               number: int, seed: int) -> Text:  # fmt: skip
+    """The target's own text after a prompt, without speculation."""
+    tokens: list[int] = []
+    end = "length"
+    method = find("autoregressive")()
+    for cycle in decode(model, ids, method, max_new_tokens=most, sampling=sampling, seed=seed, prompt=number):
+        tokens += cycle.tokens
+        end = cycle.end or end
+    limit = min(most, model.left(len(ids)))
+    return Text(name, str(prompt.get("kind") or ""), ids, tokens, end, limit, frozenset(model.eos))
+
+
+def read_answers(path: Path, model: Model) -> list[Text]:
+    """Texts that were written elsewhere: JSON lines of a prompt with its ``answer``.
+
+    A line holds ``prompt``, ``turns`` or ``messages``, ``answer`` (a text), and where known ``token_ids`` and
+    ``finish_reason`` (``stop`` or ``length``).
+
+    Raises
+    ------
+    PromptError
+        If the file cannot be read; a bad line is named by its number.
+    """
+    texts = []
+    for number, line in enumerate(load(path).removeprefix(b"\xef\xbb\xbf").split(b"\n"), 1):
+        if line.strip():
+            texts.append(_answer(parsed(line, f"{path}, line {number}", error=PromptError), model,
+                                 f"{path}, line {number}", len(texts)))  # fmt: skip
+    if not texts:
+        raise PromptError(f"{path} holds no answer")
+    return texts
+
+
+def _answer(line: Prompt, model: Model, where: str, number: int) -> Text:
+    if isinstance(line, dict) and "answer" not in line and "token_ids" not in line:
+        raise PromptError(f"{where}: 'answer' or 'token_ids' is wanted, beside the prompt")
+    given = checked(Answer, line, where, error=PromptError)
+    entry = prompt_of({key: value for key, value in line.items() if key not in Answer.__annotations__}, where)
+    ids = first_turn(model, entry)
+    written = given.get("answer") or ""
+    if not given.get("token_ids") and not written:
+        raise PromptError(f"{where}: the answer is empty: leave the line out")
+    tokens = list(given.get("token_ids") or model.encode(written, raw=True))
+    ends = [i for i, token in enumerate(tokens) if token in model.eos]
+    if ends:
+        tokens = tokens[: ends[0] + 1]
+    elif given.get("finish_reason") == "stop" and model.eos:
+        tokens.append(model.eos[0])
+    if any(not 0 <= token < model.vocabulary for token in tokens):
+        raise PromptError(f"{where}: token_ids are not of {model.name}'s vocabulary of {model.vocabulary}")
+    room = model.left(len(ids))
+    if not 1 <= len(tokens) <= room:
+        raise PromptError(
+            f"{where}: an answer of {len(tokens)} tokens after {len(ids)} does not fit into {model.name}'s "
+            f"context of {model.max_length}"
+        )
+    end = "eos" if tokens[-1] in model.eos else "length"
+    kind = entry.get("kind")
+    name = str(entry.get("id", number))
+    limit = len(tokens) if end == "length" else room
+    return Text(name, str(kind or ""), ids, tokens, end, limit, frozenset(model.eos))
+
+
+def first_turn(model: Model, entry: Prompt) -> list[int]:
+    """Token ids of a prompt; of a conversation its first turn."""
+    prompt = [{"role": "user", "content": entry["turns"][0]}] if "turns" in entry else entry["prompt"]
+    return list(model.encode(prompt))
+
+
+def read(text: Text, model: Model, drafters: Sequence[Model], sampling: Sampling, width: Rounding) -> Reading:
+    """Have the target and each drafter read a text once."""
+    if not sampling.greedy:
+        return _read_sampled(text, model, drafters, sampling)
+    heads = [each for each in drafters if each.kind == "heads"]
+    with closing(model.open([text.ids], len(text.tokens))) as context:
+        token, lead, states = _predictions(context, text.tokens, bool(heads))
+    reading = Reading(text, token == np.array(text.tokens), bool((lead < width[model.name]).any()))
+    for each in drafters:
+        if isinstance(each, HeadModel):
+            reading.guesses[each.name], close = _guesses(each, states, len(text.tokens), width[model.name])
+            reading.close_drafts[each.name] = close
+        else:
+            record = reading.records[each.name] = _record(text, each)
+            reading.close_drafts[each.name] = bool((record.draft_lead < width[each.name]).any())
+    return reading
+
+
+def _predictions(
+    context: Branching, tokens: list[int], wanted: bool
+) -> tuple[np.ndarray, np.ndarray, list[torch.Tensor]]:
+    """The target's token at each place, its lead over the second one, and the state that chose it."""
+    token, lead, states = [], [], list[torch.Tensor]()
+    for _, result in read_in_blocks(context, tokens, (-1,) if wanted else ()):
+        chosen, p = best(result.logits[0], 2)
+        two = p.gather(1, chosen)
+        token.append(chosen[:, 0].cpu().numpy())
+        lead.append((two[:, 0] - two[:, 1]).cpu().numpy())
+        if wanted:
+            states += list(result.hidden[-1][0].clone())
+    return np.concatenate(token), np.concatenate(lead), states
+
+
+def _record(text: Text, drafter: Model) -> TextRecord:
+    """What a draft model writes at each place, and behind its own tokens where the text has others."""
+    left = max(0, drafter.left(len(text.ids)))
+    record = text.record(len(text.ids) + left)
+    tokens = text.tokens[:left]
+    if not tokens:
+        return record
+    with closing(drafter.open([text.ids], len(tokens))) as context:
+        chosen, p, _ = forced(context, tokens, 2)
+        n = len(tokens)
+        record.draft[:n], record.draft_p[:n], record.draft_lead[:n] = chosen[:, 0], p[:, 0], p[:, 0] - p[:, 1]
+        wrong = {i: t for i, t in enumerate(chosen[:, 0].tolist()) if t != tokens[i] and t not in text.eos}
+        if hasattr(context, "branch"):
+            room = {i: min(LONGEST - 1, n - i - 1) for i in wrong}
+            for at, *entry in tails(context, len(text.ids), wrong, room, text.eos):
+                record.tails.setdefault(at, []).append((entry[0], entry[1], entry[2]))
+    return record
+
+
+def _guesses(heads: HeadModel, states: list[torch.Tensor], n: int, width: float) -> tuple[np.ndarray, bool]:
+    """What heads guess for each place and those after it, from the state that wrote the token before it."""
+    guesses, close = np.full((n, heads.most - 1), -1, np.int64), False
+    for at in range(1, n):
+        rows = heads.guesses(states[at - 1], heads.most - 1)
+        chosen, p = best(rows, 2)
+        two = p.gather(1, chosen)
+        close |= bool((two[:, 0] - two[:, 1] < width).any())
+        guesses[at] = chosen[:, 0].cpu().numpy()
+    return guesses, close
+
+
+def _read_sampled(text: Text, model: Model, drafters: Sequence[Model], sampling: Sampling) -> Reading:
+    """Of each token the probability that a draft model's draw would have been accepted as it.
+
+    A position emits x with p(x), and emits it as an accepted draft with min(p(x), q(x)): given the text, its
+    token was drafted with min(1, q(x) / p(x)), whose mean over x is Σ min(p, q). Positions are independent
+    given the text (Leviathan et al. 2023, Algorithm 1).
+    """
+    reading = Reading(text, np.ones(len(text.tokens), bool), False)
+    p = _probabilities(text, model, sampling, len(text.tokens))
+    for each in drafters:
+        if each.kind == "heads":
+            continue
+        reading.odds[each.name] = np.zeros(len(text.tokens))
+        left = min(len(text.tokens), max(0, each.left(len(text.ids))))
+        q = _probabilities(text, each, sampling, left)
+        reading.odds[each.name][:left] = np.minimum(1, q / np.maximum(p[:left], 1e-30))
+        reading.records[each.name] = text.record(len(text.ids) + max(0, each.left(len(text.ids))))
+    return reading
+
+
+def _probabilities(text: Text, model: Model, sampling: Sampling, n: int) -> np.ndarray:
+    """The probability of each of the text's first n tokens as it is sampled."""
+    tokens = text.tokens[:n]
+    if not tokens:
+        return np.empty(0)
+    parts = []
+    with closing(model.open([text.ids], n)) as context:
+        for begin, result in read_in_blocks(context, tokens):
+            rows = sampling.probabilities(result.logits[0])
+            at = torch.tensor(tokens[begin : begin + len(rows)], device=rows.device)
+            parts.append(rows.gather(1, at[:, None])[:, 0].double().cpu().numpy())
+    return np.concatenate(parts)
+
+
+Rounding: TypeAlias = dict[str, float]  # by model: decisions nearer than this are ties
+
+
+def roundings(text: Text, models: Sequence[Model]) -> Rounding:
+    """How far a pass over one token and one over many differ, in probability: `WIDEN` times the largest."""
+    widths = {}
+    for model in models:
+        if model.kind == "heads":
+            continue
+        tokens = text.tokens[: max(0, min(PROBED, model.left(len(text.ids))))]
+        differences = np.zeros(1)
+        if tokens:
+            with closing(model.open([text.ids], len(tokens))) as context:
+                _, many, _ = forced(context, tokens, 1)
+            with closing(model.open([text.ids], len(tokens))) as context:
+                differences = np.abs(_one_by_one(context, tokens) - many[:, 0])
+        widths[model.name] = max(FLOOR * epsilon(model), WIDEN * float(differences.max()))
+    return widths
+
+
+def _one_by_one(context: Branching, tokens: list[int]) -> np.ndarray:
+    """The largest probability at each place, by a pass a token."""
+    context.prefill()
+    largest = []
+    for token in tokens:
+        largest.append(float(best(context.forward(Draft.empty()).logits[0], 1)[1].max()))
+        context.commit([])
+        context.extend([[token]])
+    return np.array(largest)
+
+
+def check_served(model: Model) -> None:
+    """Refuse a target whose texts cannot be read place by place.
+
+    Raises
+    ------
+    ModelError
+    """
+    if model.kind != "causal":
+        raise ModelError(f"advice is for causal models, and {model.name} is {model.kind}")

@@ -1,0 +1,356 @@
+"""Advice as one thing: what to do and why, the ranked table, what would change it, other engines' flags."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from specviz.escape import html, visible
+from specviz.files import write_text
+from specviz.measure.report import Part, Row, Settings, plain_data, plural
+from specviz.metrics import Estimate
+from specviz.metrics.interval import LEAST
+from specviz.view.advised import advice as advice_axes
+from specviz.view.axes import new_figure, png
+from specviz.view.static import Page, document
+from specviz.view.static import table as html_table
+
+from .engines import READ, Flags
+from .ranking import NOT, WORTH, Prediction
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from rich.console import Console
+
+SCHEMA = 1
+TOP = 6  # of the fastest settings that are shown, beside the best of each method and drafter
+COLUMNS = [
+    ("rank", "", ""), ("method", "method", ""), ("draft", "drafter", ""), ("setting", "setting", ""),
+    ("tau", "τ", ""), ("badge", "τ is", ""), ("speedup", "speedup [95%]", ""),
+    ("speed", "tokens/s [95%]", ""), ("memory", "memory", ""),
+]  # fmt: skip
+PARTS = [
+    ("method", "method", ""), ("setting", "setting", ""), ("tau", "τ", "{:.2f}"),
+    ("accepted", "A/D", "{:.2f}"), ("cycle", "cycle", "{:.2f}"), ("forward", "pass", "{:.2f}"),
+    ("drafting", "drafting", "{:.2f}"), ("rest", "rest", "{:.2f}"),
+]  # fmt: skip
+CHANGES = [
+    ("where", "at", ""), ("best", "best", ""), ("speedup", "speedup", "{:.2f}"),
+    ("speed", "tokens/s", "{:,.0f}"), ("badge", "", ""),
+]  # fmt: skip
+FLAGS = [("engine", "engine", ""), ("flags", "flags", ""), ("note", "note", "")]
+CONFIRMED = [
+    ("label", "setting", ""), ("tau", "τ predicted", "{:.2f}"), ("tau_measured", "measured", "{:.2f}"),
+    ("predicted", "speedup predicted [95%]", ""), ("measured", "measured [95%]", ""),
+    ("off", "off by", "{:+.1%}"), ("covered", "in the interval", ""),
+]  # fmt: skip
+USE, UNDECIDED = "draft", "undecided"
+
+
+def memory_words(size: int | None) -> str:
+    """Bytes in words."""
+    if size is None:
+        return "–"
+    return "none" if not size else f"+{size / 1e6:,.1f} MB"
+
+
+def rate_words(value: float, low: float, high: float) -> str:
+    """A number of tokens a second with its interval, in whole ones from ten on."""
+    form = "{:,.0f}" if value >= 10 else "{:.2f}"
+    bounds = f" [{form.format(low)}, {form.format(high)}]" if low == low else ""
+    return form.format(value) + bounds
+
+
+@dataclass(eq=False)
+class Advice(Page):
+    """What to do with a model on these texts and this device.
+
+    Attributes
+    ----------
+    setting : dict
+        Models, device, threads, number format, texts, clock, versions.
+    predictions : list of Prediction
+        Every setting, the fastest first.
+    oracle : dict or None
+        `Ranking.oracle`; None of sampled texts.
+    changes : list of dict
+        The best setting at other contexts and batches.
+    flags : list of Flags
+        Of the best setting that drafts, for other engines.
+    warnings : list of str
+    confirmed : list of dict
+        Predicted beside measured, on other prompts.
+    """
+
+    setting: Settings
+    predictions: list[Prediction]
+    oracle: dict[str, float] | None
+    changes: list[Row]
+    flags: list[Flags]
+    warnings: list[str] = field(default_factory=list)
+    confirmed: list[Row] = field(default_factory=list)
+
+    @property
+    def best(self) -> Prediction:
+        """The fastest setting that drafts."""
+        return next(each for each in self.predictions if each.drafts)
+
+    @property
+    def answer(self) -> str:
+        """``draft``, ``do not draft``, or ``undecided``: it may gain here and lose on other texts."""
+        best = self.best
+        if best.speedup < WORTH:
+            return NOT
+        return UNDECIDED if best.low < 1 or best.low != best.low else USE
+
+    @property
+    def sentence(self) -> str:
+        """What to do, and why."""
+        best = self.best
+        why = (
+            f"it writes {best.tau:.2f} tokens a cycle, and a cycle costs {best.cycle:.2f} plain ones: "
+            f"{best.forward:.2f} the target's pass, {best.drafting:.2f} drafting, {best.rest:.2f} the rest"
+        )
+        gain = f"{best.speedup:.2f}" + (f" [{best.low:.2f}, {best.high:.2f}]" if best.low == best.low else "")
+        label = best.candidate.label
+        if self.answer == NOT:
+            return (
+                f"Do not draft. The best setting, {label}, reaches {gain} times the plain speed: {why}. It "
+                f"would pay above {best.cycle:.2f} tokens a cycle."
+            )
+        if self.answer == USE:
+            return f"Draft with {label}: {gain} times the plain speed, because {why}."
+        rest = "measure it on more texts, or with --confirm"
+        if best.low == best.low:
+            rest = f"it may lose on other texts like these; {rest}"
+        return f"Undecided. {label} is predicted to reach {gain} times the plain speed, for {why}; {rest}."
+
+    @property
+    def shown(self) -> list[Prediction]:
+        """The fastest settings, and the best of each method and drafter."""
+        families, chosen = set[tuple[str, str]](), []
+        for number, each in enumerate(self.predictions):
+            if number < TOP or each.candidate.family not in families:
+                chosen.append(each)
+            families.add(each.candidate.family)
+        return chosen
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """Every setting as a row, the fastest first."""
+        import pandas as pd
+
+        rows = []
+        for each in self.predictions:
+            row = each.as_dict()
+            candidate = row.pop("candidate")
+            rows.append({"method": candidate["method"], "draft": candidate["draft"]} | row)
+        return pd.DataFrame(rows)
+
+    @property
+    def parts(self) -> list[Part]:
+        """The tables."""
+        made = [
+            Part("Predicted, the fastest first", COLUMNS, self._ranked(), ("memory", "speed")),
+            Part("A cycle in units of a plain one", PARTS, self._split(), ("accepted",)),
+        ]
+        if self.changes:
+            made.append(Part("What would change the answer, with the acceptance of these texts", CHANGES,
+                             self.changes))  # fmt: skip
+        if self.confirmed:
+            made.append(Part(f"Confirmed on {self.setting['confirmed_on']} other prompts", CONFIRMED,
+                             self._confirmed()))  # fmt: skip
+        return made
+
+    def _ranked(self) -> list[Row]:
+        rows, count = [], self.setting["texts"]
+        for each in self.shown:
+            bounds = "" if each.badge == "exact" else f" [{each.tau_low:.2f}, {each.tau_high:.2f}]"
+            plain = not each.drafts
+            rows.append({
+                "rank": self.predictions.index(each) + 1, "method": each.candidate.method,
+                "draft": each.candidate.draft or None, "setting": each.candidate.setting or None,
+                "tau": f"{each.tau:.2f}{bounds}", "badge": None if plain else each.badge,
+                "speedup": None if plain else Estimate(each.speedup, each.low, each.high, count),
+                "speed": rate_words(each.speed, each.speed_low, each.speed_high),
+                "memory": memory_words(each.memory),
+            })  # fmt: skip
+        return rows
+
+    def _split(self) -> list[Row]:
+        families, rows = set[tuple[str, str]](), []
+        for each in self.predictions:
+            if each.candidate.family in families:
+                continue
+            families.add(each.candidate.family)
+            row = {
+                name: getattr(each, name)
+                for name in ("tau", "accepted", "cycle", "forward", "drafting", "rest")
+            }
+            method = " ".join(filter(None, each.candidate.family))
+            rows.append({"method": method, "setting": each.candidate.setting or None} | row)
+        return rows
+
+    def _confirmed(self) -> list[Row]:
+        return [
+            row | {"predicted": Estimate(*row["predicted"], 0), "measured": Estimate(*row["measured"], 0),
+                   "covered": "yes" if row["covered"] else "no"}
+            for row in self.confirmed
+        ]  # fmt: skip
+
+    @property
+    def notes(self) -> list[str]:
+        """Sentences below the tables."""
+        s = self.setting
+        lines = [
+            f"{plural(s['texts'], 'text')} of {s['tokens'] / s['texts']:.0f} tokens in the mean, after "
+            f"{s['between'][0]} to {s['between'][1]} tokens; read on {s['device']}, "
+            f"{plural(s['threads'], 'thread')}, {s['dtype']}; times by {s['clock']}",
+            "speedup, tokens/s: the prefill apart; modelled from the record of the texts and timed passes. "
+            "The interval is for as many other texts like these: it covers the choice of texts and the "
+            "clock, not texts of another kind.",
+        ]
+        if s.get("as_device"):
+            lines.append(
+                f"modelled: the times are a roofline of {s['as_device']}, in 16 bit, without what a loop "
+                "takes beside its passes; real kernels reach less of both rates"
+            )
+        stopped = [row["where"] for row in self.changes if row["best"] == NOT]
+        if stopped and self.answer != NOT:
+            lines.append(f"drafting stops paying at: {', '.join(stopped)}")
+        if s["temperature"]:
+            lines.append(
+                "τ of a draft model: from min(1, q/p) of each token of the sampled texts, whose mean is "
+                "Σ min(p, q)."
+            )
+        if self.oracle is not None:
+            lines.append(
+                f"oracle: the best drafter and length at every cycle would reach "
+                f"{self.oracle['speedup']:.2f} "
+                f"(τ {self.oracle['tau']:.2f}); no controller can gain more with these drafters. Its "
+                "cycles are exact, its times at the measured prices; EAGLE's trees are not among its choices."
+            )
+        if s["texts"] < LEAST:
+            lines.append(f"intervals need {LEAST} texts or more")
+        if s["left_out"]:
+            lines += [f"left out: {name} ({why})" for name, why in s["left_out"].items()]
+        return lines
+
+    def flag_lines(self) -> list[str]:
+        """The best setting for other engines, one line each."""
+        lines = []
+        for each in self.flags:
+            text = each.flags if each.flags else "not supported"
+            lines.append(f"{each.engine}: {text}" + (f"   ({each.note})" if each.note else ""))
+        return lines
+
+    def __repr__(self) -> str:
+        return "\n".join([self.sentence, *(f"  {visible(each)}" for each in self.warnings)])
+
+    def _repr_html_(self) -> str:
+        return f"<div>{self._body()}</div>"
+
+    def show(self, console: Console) -> None:
+        """Print it on a rich console."""
+        from rich.text import Text
+
+        whole = not console.is_terminal
+
+        def line(text: str = "") -> None:
+            console.print(Text(visible(text)), soft_wrap=whole)
+
+        line(f"Advice for {self.setting['model']['name']}")
+        line()
+        for part in self.parts:
+            line(part.title)
+            part.print(console)
+            line()
+        for each in self.notes:
+            line(each)
+        line()
+        line(self.sentence)
+        for each in self.warnings:
+            line(f"warning: {each}")
+        if self.flags:
+            line()
+            line(f"{self.best.candidate.label} in other engines' words (read {READ}):")
+            for each in self.flag_lines():
+                line(f"  {each}")
+
+    def _body(self) -> str:
+        import pandas as pd
+
+        parts = [f"<p><b>{html(self.sentence)}</b></p>"]
+        parts += [f"<p>⚠ {html(each)}</p>" for each in self.warnings]
+        picture = base64.b64encode(self.png()).decode()
+        parts.append(f'<img src="data:image/png;base64,{picture}" alt="{html(self.sentence)}">')
+        for part in self.parts:
+            frame = pd.DataFrame(part.cells(), columns=[heading for _, heading, _ in part.columns])
+            parts.append(f"<h2>{html(part.title)}</h2>{html_table(frame)}")
+        if self.flags:
+            rows = [
+                [each.engine, each.flags or "not supported", each.note, each.source] for each in self.flags
+            ]
+            frame = pd.DataFrame(rows, columns=["engine", "flags", "note", "source"])
+            parts.append(
+                f"<h2>{html(self.best.candidate.label)} in other engines' words</h2>{html_table(frame)}"
+            )
+        parts.append("".join(f"<p>{html(each)}</p>" for each in self.notes))
+        return "".join(parts)
+
+    def _page(self) -> str:
+        return document(f"Advice for {self.setting['model']['name']}", [self._body()])
+
+    def png(self) -> bytes:
+        """The predicted speedups over draft length as an image (`specviz.view.advice`)."""
+        figure = new_figure((7.0, 3.8), layout="constrained")
+        advice_axes(self.table, self.confirmed, figure.add_subplot())
+        return png(figure)
+
+    def as_dict(self) -> Row:
+        """Everything as plain data, ready for JSON: NaN becomes null."""
+        plain: Row = plain_data({
+            "schema": SCHEMA, "answer": self.answer, "sentence": self.sentence, "setting": self.setting,
+            "best": self.best.as_dict(), "predictions": [each.as_dict() for each in self.predictions],
+            "oracle": self.oracle, "changes": self.changes,
+            "flags": [asdict(each) | {"source": each.source} for each in self.flags],
+            "warnings": self.warnings, "confirmed": self.confirmed, "notes": self.notes,
+        })  # fmt: skip
+        return plain
+
+    def write(self, path: str | Path, force: bool = False) -> Path:
+        """Write it as JSON, whole or not at all.
+
+        Raises
+        ------
+        TraceError
+            If the file exists (unless `force`) or cannot be written.
+        """
+        text = json.dumps(self.as_dict(), indent=1, ensure_ascii=False) + "\n"
+        return write_text(Path(path), text, force)
+
+
+def kinds_differ(advised: Sequence[str], others: Sequence[str]) -> str:
+    """In words, how the kinds of work of the confirming texts differ; empty if they do not.
+
+    They differ where the shares of the kinds differ by more than a quarter in all.
+    """
+    if not any(advised) or not any(others):
+        return ""
+    names = sorted({*advised, *others})
+    shares = [(list(side).count(name) / len(side)) for name in names for side in (advised, others)]
+    apart = sum(abs(a - b) for a, b in zip(shares[::2], shares[1::2])) / 2
+    if apart <= 0.25:
+        return ""
+
+    def listed(side: Sequence[str]) -> str:
+        return ", ".join(f"{list(side).count(name)} {name or 'unnamed'}" for name in names if name in side)
+
+    return (
+        f"the confirming texts differ in kind ({listed(others)}) from those that the advice is of "
+        f"({listed(advised)}): the intervals do not cover that"
+    )

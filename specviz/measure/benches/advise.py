@@ -1,0 +1,372 @@
+"""Advice against what happens: τ token for token in float64, and predicted speeds on prompts not advised on.
+
+Two questions. Does the simulation do what the methods do? In float64, where no two passes round differently
+enough to matter, each text's cycles are counted by the simulation and by a run. Do the prices hold? Ten
+settings are predicted from some prompts and measured on others.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Annotated
+
+import numpy as np
+import torch
+
+from specviz.errors import ParameterError, PromptError
+from specviz.files import write_text
+from specviz.loop.cycle import decode
+from specviz.loop.drafters import load_drafter
+from specviz.measure import timing
+from specviz.measure.advice import readings as reading
+from specviz.measure.advice.advising import advise, confirm_on
+from specviz.measure.advice.grown import grow, settings
+from specviz.measure.advice.ranking import Prediction
+from specviz.measure.advice.simulation import BLOCKS, CHAIN, LOOKUP, Candidate, Simulation
+from specviz.measure.benches import speed
+from specviz.measure.report import Bar, Entry, Estimate, Part, Report, Row, Settings, Tick
+from specviz.methods import find
+from specviz.methods.sampling import Sampling
+from specviz.models.protocols import Model
+from specviz.models.zoo import bundled
+from specviz.suites import spread
+from specviz.suites import suite as load_suite
+
+NEAR, SHARE, CLOSE = 0.1, 0.9, 0.95  # of speedups; of the pairs; of the best one's speed
+TEMPERATURE = 0.8
+COLUMNS = [
+    ("label", "setting", ""), ("tau", "τ predicted", "{:.2f}"), ("tau_measured", "measured", "{:.2f}"),
+    ("cycle", "cycle predicted", "{:.2f}"), ("cycle_measured", "measured", "{:.2f}"),
+    ("predicted", "speedup predicted [95%]", ""), ("measured", "measured [95%]", ""),
+    ("off", "off by", "{:+.1%}"), ("covered", "in the interval", ""),
+]  # fmt: skip
+COUNTED = [
+    ("model", "model", ""), ("label", "setting", ""), ("temperature", "temperature", "{:g}"),
+    ("badge", "τ is", ""), ("tau", "τ predicted", ""), ("tau_run", "of the run", "{:.4f}"),
+    ("same", "texts with as many cycles", ""), ("held", "held", ""),
+]  # fmt: skip
+NOTES = [
+    "exact: the run has as many cycles on every text. bounded: the run's τ lies between the bounds.",
+    "cycle: its time in units of one without drafts. speedup: the prefill apart; of other prompts than those "
+    "that it was predicted from.",
+]
+
+
+def ten(draft: str, heads: str) -> list[Candidate]:
+    """The settings that are predicted and measured."""
+
+    def lookup(longest: int, shortest: int, length: int) -> Candidate:
+        values = (("ngram_max", longest), ("ngram_min", shortest), ("draft_length", length))
+        return Candidate(LOOKUP, "", values, length)
+
+    def chain(length: int, stop: float = 0.0) -> Candidate:
+        rest = (("stop", stop),) if stop else ()
+        return Candidate(CHAIN, draft, (("draft_length", length), *rest), length)
+
+    chosen = [lookup(3, 1, 2), lookup(3, 1, 4), lookup(3, 1, 10), lookup(2, 2, 4), lookup(2, 2, 10)]
+    if draft:
+        chosen += [chain(1), chain(2), chain(4), chain(8, 0.4)]
+    if heads:
+        chosen.append(Candidate(BLOCKS, heads, (("k", 2),), 1))
+    return chosen
+
+
+def bench(
+    model: Model,
+    drafts: Sequence[Model],
+    entries: Sequence[Entry],
+    *,
+    number: Annotated[int, "Prompts to advise on, and as many others to confirm on."] = 24,
+    max_new_tokens: Annotated[int, "Tokens for each prompt."] = 96,
+    rounds: Annotated[int, "Rounds over the confirming prompts."] = 2,
+    exact_number: Annotated[int, "Prompts whose cycles are counted in float64."] = 20,
+    exact_tokens: Annotated[int, "Tokens of each of those."] = 48,
+    rounds_file: Path | None = None,
+    tick: Tick = lambda done, of, name: None,
+) -> Report:
+    """Predict ten settings on some prompts, measure them on others; count cycles in float64.
+
+    Parameters
+    ----------
+    model : Model
+        A causal one.
+    drafts : sequence of Model
+        Drafters of the model; the first draft model and the first heads take part.
+    entries : sequence of dict
+        Prompts; those to advise on and those to confirm on are spread alike over their kinds of work.
+    number, max_new_tokens, rounds, exact_number, exact_tokens
+    rounds_file : Path, optional
+        A file that keeps the advice's predictions and each finished round.
+    tick : callable
+
+    Bars: every τ that is called exact equal to the run's, every bounded one between its bounds; the predicted
+    speedup within 10 % of the measured one, and its interval around it, for nine of ten settings; the setting
+    that was predicted to be the fastest at least 0.95 times as fast as the fastest one.
+
+    Raises
+    ------
+    ParameterError, PromptError
+        Before any work, with one line that says what to do.
+    """
+    reading.check_served(model)
+    first = next((each for each in drafts if each.kind in ("causal", "trimmed")), None)
+    heads = next((each for each in drafts if each.kind == "heads"), None)
+    served = [each for each in (first, heads) if each is not None]
+    eagle = [each for each in drafts if each.kind == "eagle"][:1]
+    ordered = spread(entries, 2 * number)
+    if len(ordered) < 2 * number:
+        raise PromptError(f"{2 * number} prompts are wanted, and there are {len(ordered)}: lower --number")
+    chosen, others = ordered[:number], ordered[number:]
+    candidates = ten(first.name if first else "", heads.name if heads else "")
+    state = _State(rounds_file, {
+        "model": model.name, "number": number, "max_new_tokens": max_new_tokens,
+        "settings": [each.label for each in candidates],
+        "prompts": [str(entry.get("id")) for entry in ordered],
+    })  # fmt: skip
+    predictions = state.predictions(candidates, lambda: _advice(model, served, chosen, max_new_tokens, tick))
+    count = [0]
+
+    def done(what: str) -> None:
+        count[0] += 1
+        tick(count[0], (len(candidates) + 1) * (1 + number * rounds), what)
+
+    rows, warnings = confirm_on(
+        model, {each.name: each for each in served}, predictions, others, max_new_tokens, rounds,
+        state.content["rounds"], state.keep, done, [str(entry.get("kind") or "") for entry in chosen],
+    )  # fmt: skip
+    for row, each in zip(rows, predictions):
+        row |= {"cycle": each.cycle, "cycle_measured": row["tau_measured"] / row["measured"][0]}
+    counted = state.counted(
+        lambda: list(_all_counted(model, [*served, *eagle], exact_number, exact_tokens, tick))
+    )
+    notes = [*NOTES, *warnings, *_misses(rows)]
+    loads = [each["others"] for each in state.content["rounds"]]
+    about = timing.setting(
+        model, served, prompts=number, max_new_tokens=max_new_tokens, rounds=rounds,
+        clock=timing.clock_of(model)[1], quiet=speed.quietness(loads), exact_number=exact_number,
+        exact_tokens=exact_tokens, advised=[str(entry.get("id")) for entry in chosen],
+        confirmed=[str(entry.get("id")) for entry in others],
+    )  # fmt: skip
+    notes.append(speed.quietness(loads))
+    title = f"Advice on {model.name}: predicted from {number} prompts, measured on {number} others"
+    part = Part("Cycles in float64, by simulation and by a run", COUNTED, counted)
+    shown = [
+        row
+        | {name: Estimate(*row[name], number) for name in ("predicted", "measured")}
+        | {"covered": "yes" if row["covered"] else "no"}
+        for row in rows
+    ]
+    return Report("advise", title, about, COLUMNS, shown, _bars(rows, counted), notes, (), [part],
+                  state.content["rounds"])  # fmt: skip
+
+
+def _advice(
+    model: Model, drafts: Sequence[Model], chosen: Sequence[Entry], most: int, tick: Tick
+) -> list[Prediction]:
+    with TemporaryDirectory(prefix="specviz-") as folder:
+        made = advise(
+            model,
+            list(drafts),
+            list(chosen),
+            number=len(chosen),
+            max_new_tokens=most,
+            folder=folder,
+            tick=tick,
+        )
+    return made.predictions
+
+
+class _State:
+    """What was predicted and measured so far."""
+
+    def __init__(self, path: Path | None, plan: Settings) -> None:
+        self.path = path
+        self.content: Settings = {"plan": plan, "predictions": None, "rounds": [], "counted": None}
+        if path is not None and path.exists():
+            try:
+                stored = json.loads(path.read_text(encoding="utf8"))
+                same = stored["plan"] == json.loads(json.dumps(plan))
+            except (OSError, ValueError, KeyError, TypeError):
+                raise ParameterError(f"{path} holds no rounds that can be read: delete it") from None
+            if not same:
+                raise ParameterError(f"{path} holds rounds of another measurement: delete it")
+            self.content = stored
+
+    def keep(self) -> None:
+        if self.path is not None:
+            write_text(self.path, json.dumps(self.content), force=True)
+
+    def predictions(
+        self, candidates: Sequence[Candidate], make: Callable[[], list[Prediction]]
+    ) -> list[Prediction]:
+        """Of these settings, in their order."""
+        if self.content["predictions"] is None:
+            by_candidate = {each.candidate: each for each in make()}
+            made = [by_candidate[each].as_dict() for each in candidates]
+            for each in made:
+                del each["candidate"], each["label"], each["nodes"]
+            self.content["predictions"] = made
+            self.keep()
+        pairs = zip(candidates, self.content["predictions"])
+        return [Prediction(candidate, **each) for candidate, each in pairs]
+
+    def counted(self, make: Callable[[], list[Row]]) -> list[Row]:
+        if self.content["counted"] is None:
+            self.content["counted"] = make()
+            self.keep()
+        rows: list[Row] = self.content["counted"]
+        return rows
+
+
+# ---------------------------------------------------------------- cycles
+
+
+def _all_counted(model: Model, drafts: Sequence[Model], number: int, most: int, tick: Tick) -> Iterator[Row]:
+    """Of the model, and of the bundled town, where that is another one."""
+    jobs = [(model, [each.name for each in drafts])]
+    if model.name != "town":
+        from specviz.models import load
+
+        jobs.insert(0, (load("town", "cpu", "float64"), ["town-draft", "town-eagle"]))
+    for each, names in jobs:
+        target = _wide(each)
+        drafters = [load_drafter(target, name, None, None) for name in names if name in bundled()]
+        suite = "town" if target.name == "town" else "everyday"
+        entries = spread(list(load_suite(suite)), number)
+        ids = [reading.first_turn(target, entry) for entry in entries]
+        for temperature in (0.0, TEMPERATURE):
+            yield from counted(target, drafters, ids, most, Sampling(temperature), tick)
+
+
+def _wide(model: Model) -> Model:
+    """A causal model on torch in float64, read anew from its file or folder, or copied."""
+    from specviz.models import load
+    from specviz.models.model import Model as Causal
+
+    if model.dtype == torch.float64 or not isinstance(model, Causal):
+        return model
+    if model.path is not None:  # a drafter knows its target by what was read
+        path = Path(model.path)
+        read: Model = load(f"gguf:{path}" if path.suffix == ".gguf" else str(path), "cpu", "float64")
+        return read
+    net = copy.deepcopy(model.net)
+    weights: torch.nn.Module = net  # transformers' own `to` has no types
+    weights.to(torch.float64)
+    return Causal(net, model.tokenizer, model.name)
+
+
+def counted(
+    model: Model,
+    drafters: Sequence[Model],
+    ids: Sequence[list[int]],
+    most: int,
+    sampling: Sampling,
+    tick: Tick,
+) -> Iterator[Row]:
+    """The cycles of some settings by simulation and by a run.
+
+    Parameters
+    ----------
+    model : Model
+    drafters : sequence of Model
+    ids : sequence of list of int
+        Prompts.
+    most : int
+        Tokens of each text.
+    sampling : Sampling
+    tick : callable
+
+    Yields
+    ------
+    dict
+        Of each setting: ``badge``, ``tau``, ``tau_run``, ``same`` (texts with as many cycles), ``held``.
+    """
+    by_name: Mapping[str, Model] = {each.name: each for each in drafters}
+    draft = next((name for name, each in by_name.items() if each.kind not in ("heads", "eagle")), "")
+    heads = next((name for name, each in by_name.items() if each.kind == "heads"), "")
+    listed = ten(draft, heads if sampling.greedy else "")
+    if sampling.greedy and heads:
+        most_k = int(getattr(by_name[heads], "most", 2))
+        listed.append(Candidate(BLOCKS, heads, (("k", most_k),), most_k - 1))
+    if not sampling.greedy:
+        listed = [each for each in listed if "stop" not in dict(each.values)]
+    tree = next((name for name, each in by_name.items() if each.kind == "eagle"), "")
+    trees = settings(tree) if sampling.greedy and tree else []
+    listed += trees
+    name = f"{model.name}, temperature {sampling.temperature:g}"
+    total = len(ids) * (1 + len(listed))
+    texts = []
+    for number, prompt in enumerate(ids):
+        texts.append(reading.write_text(model, {}, prompt, str(number), most, sampling, number, 0))
+        tick(number + 1, total, f"counting cycles, {name}")
+    served = [each for each in drafters if each.kind != "eagle" and (sampling.greedy or each.kind != "heads")]
+    widths = reading.roundings(texts[0], [model, *served]) if sampling.greedy else {}
+    readings = [reading.read(text, model, served, sampling, widths) for text in texts]
+    along = [grow(text, model, by_name[tree], trees, lambda: None) for text in texts] if trees else []
+    grown = {each: [made[each] for made in along] for each in trees}
+    simulation = Simulation(readings, listed, sampling.greedy, grown, model.dtype == torch.float64)
+    for row, candidate in enumerate(listed, 1):
+        method = find(candidate.method)(**dict(candidate.values))
+        cycles, tokens = [], 0
+        for number, prompt in enumerate(ids):
+            made = list(decode(
+                model, prompt, method, drafter=by_name.get(candidate.draft), max_new_tokens=most,
+                sampling=sampling, seed=1, prompt=number,
+            ))  # fmt: skip
+            cycles.append(sum(each.number > 0 for each in made))
+            tokens += sum(len(each.tokens) for each in made)
+            tick(row * len(ids) + number + 1, total, f"counting cycles, {name}")
+        badge, tau_run = simulation.badge(candidate), tokens / sum(cycles)
+        low, high = simulation.tau_bounds(candidate)
+        same = int((np.array(cycles) == simulation.counts(candidate)).sum())
+        inside = low - 1e-9 <= tau_run <= high + 1e-9
+        tau = f"{simulation.tau(candidate):.4f}" + ("" if low == high else f" [{low:.4f}, {high:.4f}]")
+        yield {
+            "model": model.name, "label": candidate.label, "temperature": sampling.temperature,
+            "badge": badge, "tau": tau, "tau_run": tau_run, "same": f"{same}/{len(ids)}",
+            "held": bool(same == len(ids) if badge == "exact" else inside),
+        }  # fmt: skip
+
+
+# ---------------------------------------------------------------- bars
+
+
+def _bars(rows: list[Row], counts: list[Row]) -> list[Bar]:
+    near = np.mean([abs(row["off"]) <= NEAR for row in rows])
+    covered = np.mean([row["covered"] for row in rows])
+    named = max(rows, key=lambda row: row["predicted"][0])
+    fastest = max(row["measured"][0] for row in rows)
+    exact = [row for row in counts if row["badge"] == "exact"]
+    rest = [row for row in counts if row["badge"] != "exact"]
+    bars = [Bar(f"exact τ equal to the run's ({len(exact)} settings)", _share(exact), 1.0)] if exact else []
+    if rest:
+        bars.append(Bar(f"bounded τ around the run's ({len(rest)} settings)", _share(rest), 1.0))
+    return [
+        *bars,
+        Bar("predicted speedups within 10 % of the measured ones", float(near), SHARE),
+        Bar("intervals around the measured speedups", float(covered), SHARE),
+        Bar(f"speed of the setting that was named best ({named['label']}) over the fastest one's",
+            named["measured"][0] / fastest, CLOSE),
+    ]  # fmt: skip
+
+
+def _share(rows: list[Row]) -> float:
+    return float(np.mean([row["held"] for row in rows]))
+
+
+def _misses(rows: list[Row]) -> list[str]:
+    """What was off where a prediction missed: the tokens of a cycle, or its time."""
+    lines = []
+    for row in rows:
+        if abs(row["off"]) <= NEAR and row["covered"]:
+            continue
+        tau, cycle = row["tau_measured"] / row["tau"] - 1, row["cycle_measured"] / row["cycle"] - 1
+        why = "these prompts are drafted differently" if abs(tau) >= abs(cycle) else "the clock"
+        lines.append(
+            f"missed: {row['label']}, {row['off']:+.1%}: τ {tau:+.1%}, time of a cycle {cycle:+.1%} ({why})"
+        )
+    return lines

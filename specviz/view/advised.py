@@ -1,0 +1,66 @@
+"""Predicted speedup over draft length, a line a method and drafter: where drafting pays, where it ends."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from specviz.errors import ParameterError
+from specviz.view.axes import GREY, axes, look, whole_numbers
+from specviz.view.batches import Row
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+
+WANTED = ("method", "draft", "nodes", "speedup", "low", "high", "label")
+
+
+def advice(table: pd.DataFrame, confirmed: Sequence[Row] = (), ax: Axes | None = None) -> Axes:
+    """The predicted speedup of each method and drafter over the draft length, its other parameters the best.
+
+    Parameters
+    ----------
+    table : DataFrame
+        An advice's (``sv.advise(...).table``): ``method``, ``draft``, ``nodes`` (most tokens of a draft),
+        ``speedup`` and its interval ``low``, ``high``.
+    confirmed : sequence of dict, optional
+        Its ``confirmed``: what was measured on other prompts is drawn as a cross.
+    ax : Axes, optional
+        Default: a new figure's.
+
+    Returns
+    -------
+    Axes
+
+    Raises
+    ------
+    ParameterError
+        If the table is none of an advice, or nothing in it drafts.
+    """
+    missing = [name for name in WANTED if name not in table]
+    if missing:
+        raise ParameterError(f"this is no advice's table: it has no column {missing[0]}")
+    drafting = table[table["nodes"] > 0]
+    if drafting.empty:
+        raise ParameterError("there is nothing to draw: no setting drafts")
+    ax = axes(ax, (6.4, 3.6))
+    ax.axhline(1, color=GREY, lw=0.8)
+    ax.annotate("without drafts", (0.995, 1), (0, 2), xycoords=("axes fraction", "data"),
+                textcoords="offset points", ha="right", fontsize=7, color=GREY)  # fmt: skip
+    measured = {str(row["label"]): row["measured"] for row in confirmed}
+    for number, ((method, draft), group) in enumerate(drafting.groupby(["method", "draft"], sort=False)):
+        best = group.loc[group.groupby("nodes")["speedup"].idxmax()].sort_values("nodes")
+        hue, marker = look(number)
+        name = f"{method}, {draft}" if draft else str(method)
+        ax.plot(best["nodes"], best["speedup"], color=hue, marker=marker, ms=4, lw=1.4, label=name)
+        ax.fill_between(best["nodes"], best["low"], best["high"], color=hue, alpha=0.12, lw=0)
+        for label, nodes in zip(group["label"], group["nodes"]):
+            if label in measured:
+                value, low, high = measured[label]
+                bars = [[max(0.0, value - low)], [max(0.0, high - value)]]
+                ax.errorbar([nodes], [value], yerr=bars, color=hue, marker="x", ms=8)
+    whole_numbers(ax.xaxis)
+    ax.set(xlabel="most tokens of a draft", ylabel="speedup", ylim=(0, None))
+    ax.legend(frameon=False, fontsize=8, loc="lower left")
+    return ax

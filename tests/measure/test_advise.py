@@ -1,0 +1,469 @@
+"""Advice: the simulation against runs, prices with a known answer, the oracle by trying all, what is said."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import shlex
+
+import numpy as np
+import pytest
+import tiny
+from rich.console import Console
+
+import specviz
+from specviz import cli, view
+from specviz.errors import ModelError, ParameterError, PromptError
+from specviz.loop.cycle import decode
+from specviz.loop.drafters import load_drafter
+from specviz.measure.advice import advising, devices, engines, grown, prices, readings, simulation
+from specviz.measure.advice.prices import Passes, Pilot, Prices
+from specviz.measure.advice.ranking import NOT, Ranking
+from specviz.measure.advice.readings import Reading, Text
+from specviz.measure.advice.result import UNDECIDED, USE, kinds_differ
+from specviz.measure.advice.simulation import BASELINE, CHAIN, LOOKUP, Candidate, Simulation
+from specviz.measure.benches.advise import _wide, counted, ten
+from specviz.methods import find
+from specviz.methods.sampling import Sampling
+
+GREEDY = Sampling()
+PLAIN = Candidate(BASELINE)
+
+
+def chain(length, stop=0.0, draft="small"):
+    values = (("draft_length", length), *((("stop", stop),) if stop else ()))
+    return Candidate(CHAIN, draft, values, length)
+
+
+def lookup(longest, shortest, length):
+    values = (("ngram_max", longest), ("ngram_min", shortest), ("draft_length", length))
+    return Candidate(LOOKUP, "", values, length)
+
+
+@pytest.fixture(scope="module")
+def pair():
+    target = tiny.TableModel(5, 1, eos=(0,), max_length=96, name="table")
+    return target, tiny.TableModel(5, 2, eos=(0,), max_length=96, near=target, mix=0.8, name="small")
+
+
+def read_all(pair, prompts, sampling=GREEDY, most=24):
+    target, draft = pair
+    texts = [
+        readings.write_text(target, {}, ids, str(i), most, sampling, i, 0) for i, ids in enumerate(prompts)
+    ]
+    widths = readings.roundings(texts[0], pair) if sampling.greedy else {}
+    return [readings.read(text, target, [draft], sampling, widths) for text in texts]
+
+
+@pytest.fixture(scope="module")
+def town():
+    return specviz.load("town")
+
+
+class TestSimulation:
+    @pytest.mark.parametrize("most", [3, 24, 90])
+    def test_cycles_are_those_of_runs(self, pair, most):
+        """Their number, how much each sends and how much is drafted, to the limit of text and context."""
+        target, draft = pair
+        prompts = [[1, 2, 3], [4, 4, 1, 4, 4], [2] * 9, [1, 3, 1, 3, 1]]
+        listed = [lookup(3, 1, 1), lookup(3, 1, 10), lookup(2, 2, 4), lookup(4, 3, 16)]
+        listed += [chain(1), chain(4), chain(16), chain(8, 0.4), chain(16, 0.8)]
+        made = Simulation(read_all(pair, prompts, most=most), listed)
+        assert any(each.text.end == "eos" for each in made.readings) or most == 3
+        for candidate in listed:
+            assert made.badge(candidate) == "exact"
+            method = find(candidate.method)(**dict(candidate.values))
+            for i, ids in enumerate(prompts):
+                run = [c for c in decode(target, ids, method, drafter=draft, max_new_tokens=most) if c.number]
+                cycles = made.cycles[candidate][i]
+                assert [len(c.draft) for c in run] == cycles.sent.tolist()
+                assert [c.keep for c in run] == cycles.at.tolist()
+                if candidate.method == CHAIN:
+                    passes = [sum(name == "draft" for name, *_ in c.passes) for c in run]
+                    assert passes == cycles.drafted.tolist() and cycles.certain
+
+    def test_heads(self):
+        """Heads that guess by a table: where they have a state and room, and what is right in a row."""
+        text = Text("0", "", [5], [1, 2, 3, 4, 5, 6], "length", 6, frozenset())
+        guesses = np.array([[9, 9], [2, 3], [3, 9], [9, 9], [5, 6], [6, 7]])
+        reading = Reading(text, np.ones(6, bool), False, guesses={"h": guesses})
+        places = simulation.block_places(reading, "h")
+        assert places.sent.tolist() == [0, 2, 2, 2, 1, 0]  # the first has no state, the last no room
+        assert places.accepted.tolist() == [0, 2, 1, 0, 1, 0]
+        assert simulation.walk(places, 2).at.tolist() == [0, 1, 4]
+        assert simulation.walk(places, 1).at.tolist() == [0, 1, 3, 4]
+
+    def test_certain_odds_are_a_greedy_walk(self):
+        rng = np.random.default_rng(0)
+        sent = np.minimum(4, np.arange(30)[::-1])
+        right = rng.random(30) < 0.7
+        accepted = np.array([right[s : s + sent[s]].cumprod().sum() for s in range(30)])
+        zero = np.zeros(30, np.int64)
+        greedy = simulation.walk(simulation.Places(sent, sent, sent, accepted), 4)
+        sampled = simulation.walk(simulation.Places(sent, sent, sent, zero, right.astype(float)), 4)
+        assert sampled.count == greedy.count and sampled.variance == 0
+        assert np.flatnonzero(sampled.weight).tolist() == greedy.at.tolist()
+        assert sampled.full[greedy.at].tolist() == greedy.full.tolist()
+
+    def test_sampled_cycles_in_the_mean(self, pair):
+        """Given the texts, the expected number of cycles is the mean over runs: five standard errors."""
+        target, draft = pair
+        sampling, most, seeds = Sampling(1.0), 10, 150
+        ids = [1, 2]
+        method, candidate = find("speculative")(draft_length=3), chain(3)
+        runs = np.array([
+            sum(c.number > 0 for c in decode(target, ids, method, drafter=draft, max_new_tokens=most,
+                                             sampling=sampling, seed=seed))
+            for seed in range(seeds)
+        ])  # fmt: skip
+        texts = [readings.write_text(target, {}, ids, "", most, sampling, 0, 1000 + s) for s in range(seeds)]
+        made = Simulation(
+            [readings.read(each, target, [draft], sampling, {}) for each in texts], [candidate], greedy=False
+        )
+        counts = made.counts(candidate)
+        error = np.sqrt(runs.var() / seeds + counts.var() / seeds)
+        assert abs(runs.mean() - counts.mean()) < 5 * error
+        low, high = made.tau_bounds(candidate)
+        assert made.badge(candidate) == "bounded" and low < made.tau(candidate) < high
+
+    def test_trees_are_those_of_runs(self, town):
+        """In float64 the method that is fed by the text sends what a run sends."""
+        model = _wide(town)
+        drafter = load_drafter(model, "town-eagle", None, None)
+        ids = model.encode("Tell me about the market.")
+        text = readings.write_text(model, {}, ids, "", 20, GREEDY, 0, 0)
+        listed = grown.settings("town-eagle")
+        made = grown.grow(text, model, drafter, listed, lambda: None)
+        for candidate in listed:
+            method = find("eagle")(**dict(candidate.values))
+            run = [c for c in decode(model, ids, method, drafter=drafter, max_new_tokens=20) if c.number]
+            assert [len(c.draft) for c in run] == made[candidate].sent.tolist()
+            assert [c.keep for c in run] == made[candidate].at.tolist()
+        assert max(len(each.at) for each in made.values()) < 20
+
+    def test_what_the_bench_counts(self, pair):
+        target, draft = pair
+        for sampling in (GREEDY, Sampling(0.8)):
+            rows = list(counted(target, [draft], [[1, 2], [3, 1, 2]], 12, sampling, lambda *_: None))
+            assert all(row["held"] for row in rows)
+            assert {row["badge"] for row in rows} == {"exact" if sampling.greedy else "bounded"}
+
+    def test_ties_bound_tau(self, pair):
+        made = read_all(pair, [[4, 4, 1, 4, 4], [1, 3, 1, 3, 1]])
+        made[0].close_drafts["small"] = made[1].close_drafts["small"] = True
+        together = Simulation(made, [chain(4), lookup(3, 1, 4)])
+        low, high = together.tau_bounds(chain(4))
+        assert low < together.tau(chain(4)) <= high and together.badge(chain(4)) == "bounded"
+        assert together.badge(lookup(3, 1, 4)) == "exact"
+        made[1].own[0] = False
+        assert Simulation(made, [chain(4)]).badge(chain(4)) == "modelled"
+
+
+# ---------------------------------------------------------------- prices
+
+
+def flat(slope=0.0, draft=2.0, rest=1.0, per_token=0.5, batches=(), per_context=0.01):
+    """Prices with a known answer: a pass of g tokens takes 10 (1 + slope (g - 1)), and more after context."""
+    sizes, contexts = [1, 2, 4, 9, 17], [0, 100]
+    ms = np.array([[10 * (1 + slope * (g - 1)) + c * per_context for c in contexts] for g in sizes])
+    many = {("", rows): Passes(sizes, [50], ms[:, :1, None].repeat(3, 2)) for rows in batches}
+    small = np.array([[draft + c * per_context for c in contexts] for _ in (1, 2)])
+    passes = {("", 1): Passes(sizes, contexts, ms[..., None].repeat(3, 2)),
+              ("small", 1): Passes([1, 2], contexts, small[..., None].repeat(3, 2))}  # fmt: skip
+    many |= {("small", rows): Passes([1, 2], [50], small[:, :1, None].repeat(3, 2)) for rows in batches}
+    pilots = {}
+    for family in ((BASELINE, ""), (LOOKUP, ""), (CHAIN, "small")):
+        n = np.zeros(12, np.int64) if family[0] == BASELINE else np.arange(12) % 4
+        ms_each = 10 * (1 + slope * n) + rest + per_token * n + (draft * n if family[1] else 0)
+        pilots[family] = Pilot(ms_each, n, n, np.zeros(12, np.int64))
+    return Prices(passes | many, {}, pilots, "a test's")
+
+
+class TestPrices:
+    def test_a_sum_of_passes(self):
+        made = flat(slope=0.3)
+        cycles = simulation.Cycles(
+            np.array([0, 3, 10]),
+            np.ones(3),
+            np.array([2, 6, 0]),
+            np.array([2.0, 6.0, 0.0]),
+            np.array([1.0, 0, 0]),
+        )
+        counts, vector = made.counts((CHAIN, "small"), cycles, 20), made.vector()
+        forward = sum(10 * (1 + 0.3 * sent) + c / 100 for sent, c in ((2, 20), (6, 23), (0, 30)))
+        drafting = sum(n * (2 + c / 100) for n, c in ((2, 20), (6, 23)))
+        rest = 3 * 1 + 0.5 * 8
+        assert counts @ vector == pytest.approx(forward + drafting + rest)
+        assert made.groups(counts, vector) == pytest.approx(
+            {"pass": forward, "draft": drafting, "rest": rest}
+        )
+
+    def test_elsewhere_and_in_batches(self):
+        made = flat(slope=0.3, batches=(4,))
+        cycles = simulation.plain(5)
+        counts = made.counts((BASELINE, ""), cycles, 100)
+        assert counts @ made.vector(rows=4) == pytest.approx(5 * (10 / 4 + 1))
+        assert made.batches == [1, 4]
+
+    def test_they_are_kept_as_plain_data(self):
+        made = flat(slope=0.3, batches=(4,))
+        again = advising.unpacked(json.loads(json.dumps(advising.packed(made))))
+        assert np.array_equal(again.vector(), made.vector())
+        draws = [each.vector(draw=np.random.default_rng(3)) for each in (made, again)]
+        assert np.array_equal(*draws)
+
+
+class TestRanking:
+    @pytest.fixture(scope="class")
+    def made(self):
+        target = tiny.TableModel(5, 1, max_length=96, name="table")
+        pair = target, tiny.TableModel(5, 2, max_length=96, near=target, mix=0.8, name="small")
+        prompts = [[1, 2, 3], [4, 4, 1, 4, 4], [2] * 9, [1, 3, 1, 3, 1], [3, 3, 2], [4, 1], [2, 1]]
+        listed = [PLAIN, lookup(3, 1, 3), chain(1), chain(3), chain(8)]
+        return Simulation(read_all(pair, prompts, most=12), listed)
+
+    def test_a_speedup_by_hand(self, made):
+        """With passes that cost the same whatever they hold, the speedup is τ over the cycle's cost."""
+        ranking = Ranking(made, flat(rest=0.0, per_token=0.0, draft=0.0, per_context=0.0))
+        for each in ranking.predictions():
+            assert each.speedup == pytest.approx(each.tau)
+            assert each.speedup == pytest.approx(each.tau / each.cycle)
+            assert each.cycle == pytest.approx(each.forward + each.drafting + each.rest)
+            if each.drafts:
+                assert each.low <= each.speedup <= each.high
+
+    def test_the_oracle_is_the_best_of_all_sequences(self, made):
+        prices_made = flat(slope=0.2)
+        ranking = Ranking(made, prices_made)
+        oracle = ranking.oracle()
+        assert oracle["speedup"] >= max(each.speedup for each in ranking.predictions()) - 1e-9
+        vector = prices_made.vector()
+        for number in range(len(made.readings)):
+            n = min(7, len(made.readings[number].text.tokens))
+            ends, costs = ranking._choices(number, len(made.readings[number].text.tokens), vector)
+            ends = np.minimum(ends, n)
+            best = np.zeros(n + 1)
+            for at in range(n - 1, -1, -1):
+                best[at] = (costs[:, at] + best[ends[:, at]]).min()
+            tried = min(
+                total(choice, ends, costs, n) for choice in itertools.product(range(len(ends)), repeat=n)
+            )
+            assert best[0] == pytest.approx(tried)
+
+    def test_what_is_said(self, made):
+        setting = {
+            "model": {"name": "<b>table"}, "texts": 7, "tokens": 70, "between": [1, 20], "clock": "none",
+            "device": "cpu", "threads": 1, "dtype": "float64", "temperature": 0, "left_out": {},
+            "confirmed_on": 0,
+        }  # fmt: skip
+
+        def advice(**costs):
+            ranking = Ranking(made, flat(**costs))
+            predictions = ranking.predictions()
+            flags = engines.flags_of(predictions[0].candidate)
+            return specviz.measure.advice.result.Advice(
+                setting, predictions, ranking.oracle(), ranking.elsewhere(), flags
+            )
+
+        good = advice(slope=0.0, draft=0.5, rest=0.1, per_token=0.0)
+        assert good.answer == USE and good.sentence.startswith("Draft with speculative (small)")
+        bad = advice(slope=1.0, draft=5.0)
+        assert bad.answer == NOT and bad.sentence.startswith("Do not draft.")
+        assert f"above {bad.best.cycle:.2f} tokens a cycle" in bad.sentence
+        loads = advice(slope=0.0, draft=0.5, batches=(4,))
+        assert [row["where"] for row in loads.changes] == ["batch 1", "batch 4"]
+        drawn = view.advice(good.table)
+        assert {line.get_label() for line in drawn.get_lines()[1:]} == {"prompt_lookup", "speculative, small"}
+        chain_line = next(line for line in drawn.get_lines() if line.get_label() == "speculative, small")
+        assert chain_line.get_xdata().tolist() == [1, 3, 8]
+        with pytest.raises(ParameterError, match="no column"):
+            view.advice(good.table.drop(columns="low"))
+        page = good._page()
+        assert "<b>table" not in page and "&lt;b&gt;table" in page and "script" not in page
+        plain = json.loads(json.dumps(good.as_dict(), allow_nan=False))
+        assert plain["answer"] == USE and len(plain["predictions"]) == 5
+        console = Console(width=200, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
+        good.show(console)
+        assert good.sentence in console.export_text()
+        assert good.table["label"].iloc[0] == good.best.candidate.label
+
+
+def total(choice, ends, costs, n):
+    at = spent = 0
+    while at < n:
+        spent += costs[choice[at], at]
+        at = ends[choice[at], at]
+    return spent
+
+
+# ---------------------------------------------------------------- from prompts to an advice
+
+
+SMALL = {"ROUNDS": 2, "PILOTS": 1, "PILOT_TOKENS": 6}
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    for name, value in SMALL.items():
+        monkeypatch.setattr(prices, name, value)
+    monkeypatch.setattr(simulation, "LENGTHS", (1, 2, 4))
+    monkeypatch.setattr(simulation, "NGRAMS", ((3, 1),))
+    monkeypatch.setattr(simulation, "STOPS", (0.0, 0.4))
+
+
+@pytest.fixture(scope="module")
+def models():
+    target = tiny.llama(seed=3, eos=(1,), max_length=128, name="tiny")
+    return target, tiny.llama(seed=4, eos=(1,), max_length=128, name="tiny-small", like=target, noise=0.02)
+
+
+PROMPTS = [[3, 4, 5], [7, 8], [9, 3, 9, 3], [5, 6, 7, 8], [11, 12], [13, 14, 15], [2, 3], [21, 22]]
+
+
+def ask(models, folder, **more):
+    target, draft = models
+    given = {"max_new_tokens": 12, "number": 6, "folder": folder, "tick": lambda *_: None}
+    return specviz.advise(target, draft, PROMPTS, **(given | more))
+
+
+class TestAdvise:
+    def test_confirmed_and_resumed(self, models, tmp_path, quick, monkeypatch):
+        written = []
+        write_text = readings.write_text
+        monkeypatch.setattr(
+            readings, "write_text", lambda *given: written.append(given) or write_text(*given)
+        )
+        ticks = []
+
+        def stop(done, of, what):
+            ticks.append((done, of))
+            if len(written) == 4:
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt, match="goes on"):
+            ask(models, tmp_path, confirm=True, tick=stop)
+        assert list(tmp_path.iterdir())
+        made = ask(models, tmp_path, confirm=True, tick=lambda *now: ticks.append(now[:2]))
+        assert len(written) == 6  # the first four were kept
+        assert not list(tmp_path.iterdir())
+        assert all(done <= of for done, of in ticks)
+        assert len(made.confirmed) == 3 and made.setting["confirmed_on"] == 2
+        assert {row["label"] for row in made.confirmed} <= {each.candidate.label for each in made.predictions}
+        kinds = {each.candidate.family for each in made.shown}
+        assert kinds == {(BASELINE, ""), (LOOKUP, ""), (CHAIN, "tiny-small")}
+        assert made.best.memory == 0 or made.best.memory > 0
+
+    def test_answers(self, town, tmp_path, quick):
+        own = readings.write_text(town, {}, town.encode("Hello"), "", 12, GREEDY, 0, 0)
+        file = tmp_path / "answers.jsonl"
+        given = {"prompt": "Hello", "token_ids": own.tokens}
+        words = {
+            "messages": [{"role": "user", "content": "Hello"}],
+            "answer": "Good",
+            "finish_reason": "stop",
+        }
+        wrong = [*own.tokens[:3], own.tokens[3] + 1]
+        file.write_text("".join(json.dumps(each) + "\n" for each in (given, words)), "utf8")
+        texts = readings.read_answers(file, town)
+        assert texts[0].tokens == own.tokens and texts[0].end == own.end
+        assert texts[1].end == "eos" and texts[1].tokens[-1] in town.eos
+        lines = (given, given | {"token_ids": wrong})
+        file.write_text("".join(json.dumps(each) + "\n" for each in lines), "utf8")
+        made = specviz.advise(town, "town-draft", answers=file, folder=tmp_path, tick=lambda *_: None)
+        assert any("are not what town writes" in each for each in made.warnings)
+        assert {each.badge for each in made.predictions} == {"modelled"}
+
+    @pytest.mark.parametrize(
+        ("line", "words"),
+        [
+            ("[1]", "line 1"), ('{"prompt": "a"}', "'answer' or 'token_ids' is wanted"),
+            ('{"answer": "a"}', "'prompt', 'turns' or 'messages' is wanted"), ("{", "not JSON"),
+            ('{"prompt": "a", "token_ids": [99999]}', "not of town's vocabulary"),
+            ('{"prompt": "a", "token_ids": ["x"]}', "token_ids"), ("", "holds no answer"),
+            ('{"prompt": "a", "answer": 3}', "answer"), ('{"prompt": "a", "answer": ""}', "answer"),
+        ],
+    )  # fmt: skip
+    def test_bad_answers_are_one_line(self, town, tmp_path, line, words):
+        file = tmp_path / "answers.jsonl"
+        file.write_text(line + "\n", "utf8")
+        with pytest.raises(PromptError) as error:
+            readings.read_answers(file, town)
+        assert words in str(error.value) and "\n" not in str(error.value)
+
+    def test_refusals(self, models, tmp_path):
+        target, draft = models
+        for more, kind, words in (
+            ({"confirm": True, "temperature": 0.5}, ParameterError, "greedily"),
+            ({"confirm": True, "number": 8}, PromptError, "none is left"),
+            ({"context": [4096]}, ParameterError, "do not fit into tiny"),
+            ({"batch": [0]}, ParameterError, "batch"),
+            ({"answers": tmp_path / "x", "suite": "town"}, ParameterError, "drop one"),
+            ({"max_new_tokens": 1}, ParameterError, "max_new_tokens"),
+        ):
+            given = {"suite": PROMPTS, "folder": tmp_path, "tick": lambda *_: None} | more
+            with pytest.raises(kind, match=words):
+                specviz.advise(target, draft, **given)
+        with pytest.raises(ModelError, match="causal"):
+            specviz.advise("town-t5", suite=PROMPTS)
+
+    def test_sampled(self, models, tmp_path, quick):
+        made = ask(models, tmp_path, temperature=1.0)
+        assert made.oracle is None and {each.badge for each in made.predictions if each.drafts} == {"bounded"}
+        assert any("Σ min(p, q)" in each for each in made.notes)
+
+
+def test_flags_say_the_setting():
+    made = {each.engine: each for each in engines.flags_of(lookup(3, 2, 7))}
+    config = json.loads(shlex.split(made["vLLM"].flags)[1])
+    assert config == {
+        "method": "ngram", "num_speculative_tokens": 7, "prompt_lookup_max": 3, "prompt_lookup_min": 2,
+    }  # fmt: skip
+    assert not made["mlx-lm"].flags and "no prompt lookup" in made["mlx-lm"].note
+    made = {each.engine: each for each in engines.flags_of(chain(4, 0.4), "my draft")}
+    config = json.loads(shlex.split(made["vLLM"].flags)[1])
+    assert config == {"method": "draft_model", "model": "my draft", "num_speculative_tokens": 4}
+    assert "no threshold" in made["vLLM"].note and "--spec-draft-p-min 0.4" in made["llama.cpp"].flags
+    assert shlex.split(made["mlx-lm"].flags)[2] == "my draft"
+    assert all(engines.READ in each.source for each in made.values())
+    assert not any(each.flags for each in engines.flags_of(Candidate("blockwise", "heads", (("k", 2),), 1)))
+
+
+def test_kinds_of_work_that_differ():
+    assert kinds_differ(["a", "b"], ["b", "a", "a", "b"]) == "" == kinds_differ(["a"], ["", ""])
+    assert "2 code" in kinds_differ(["prose"] * 4, ["code", "code"])
+
+
+def test_ten_settings_are_among_those_simulated():
+    every = set(simulation.candidates({"d": "causal", "h": "heads"}, {"h": 4}, True))
+    assert len(ten("d", "h")) == 10 and set(ten("d", "h")) <= every
+
+
+def test_the_command_line(capsys, tmp_path):
+    assert cli.run(["advise", "town", "--answers", str(tmp_path / "none.jsonl")]) == 2
+    assert "it is no file" in capsys.readouterr().err
+    assert cli.run(["advise", "town", "--batch", "x"]) == 2
+    assert "--batch wants numbers" in capsys.readouterr().err
+
+
+def test_undecided_is_an_answer():
+    assert {USE, NOT, UNDECIDED} == {"draft", "do not draft", "undecided"}
+
+
+class TestDevices:
+    def test_a_roofline(self, models, tmp_path, quick):
+        """Where memory decides, passes cost their bytes; where only launches do, all pass sizes are alike."""
+        shape = devices._shape(models[0])
+        slow = devices.device_of("1e6,1e15,0")
+        moved = shape.chain(4, 10, 4, 1)[1]
+        assert devices._seconds(slow, shape, 4, 10, 1) == pytest.approx(moved / 1e6)
+        made = ask(models, tmp_path, as_device="1e30,1e30,1e-3", batch=[8], context=[64])
+        assert made.best.speedup == pytest.approx(made.best.tau / made.best.cycle)
+        assert made.predictions[0].rest == 0 and made.setting["as_device"].startswith("1e30,1e30,1e-3")
+        lookup_made = next(each for each in made.predictions if each.candidate.method == LOOKUP)
+        assert lookup_made.speedup == pytest.approx(lookup_made.tau)
+        assert any(each.startswith("modelled: ") for each in made.notes)
+
+    @pytest.mark.parametrize("given", ["h200x", "1,2,3,4", "0,1,1", "1e12", "nan,1", "1,-1"])
+    def test_bad_devices(self, given):
+        with pytest.raises(ParameterError, match="a device is one of"):
+            devices.device_of(given)
