@@ -119,10 +119,10 @@ TRACE_HOOKS = {
 __all__ = [
     "Calibration", "Draft", "Method", "ModelError", "Parameter", "ParameterError", "PromptError", "Replay",
     "Signal", "SpecvizError", "Trace", "TraceError", "Verdict", "advise", "audit", "calibrate", "catalog",
-    "check", "densify", "errors", "example", "explain", "explore", "flicker", "generate", "judge", "list_methods",
-    "list_models", "list_published", "list_suites", "live", "load", "method", "metrics", "open", "player",
-    "published", "race", "read_counts", "replay", "replay_all", "results", "run", "stream", "streams",
-    "suite", "sweep", "train_eagle", "view", "whatif",
+    "check", "densify", "errors", "example", "explain", "explore", "flicker", "generate", "judge",
+    "list_methods", "list_models", "list_published", "list_suites", "live", "load", "method", "metrics",
+    "open", "player", "published", "race", "read_counts", "replay", "replay_all", "results", "run",
+    "stream", "streams", "suite", "sweep", "train_eagle", "view", "whatif",
 ]  # fmt: skip
 
 # Modules below the public names that a walkthrough, or anybody else, may import from.

@@ -13,7 +13,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -32,7 +32,9 @@ from specviz.models.devices import has_bfloat16
 if TYPE_CHECKING:
     from specviz.finetune.answers import Answers
     from specviz.models.model import Model
-    from specviz.models.protocols import Net, Spec
+    from torch.autograd.function import FunctionCtx
+
+    from specviz.models.protocols import AnyTokenizer, Net, Spec
 
 # Cells of padding after the longest answer of a batch: share of the batches, from, to.
 PADDING = ((0.6, 0, 8), (0.3, 8, 48), (0.1, 48, 200))
@@ -181,22 +183,22 @@ def spare_token(model: Model) -> int:
     ModelError
         If there is none.
     """
-    words: Any = model.tokenizer
+    words: AnyTokenizer = model.tokenizer
     template = str(getattr(words, "chat_template", "") or "")
     added = {} if words is None else words.added_tokens_decoder
-    spare = [
+    unused = [
         i for i, token in added.items()
         if token.special and i not in model.eos and token.content not in template and i < model.vocabulary
         and i not in (words.bos_token_id, words.eos_token_id, words.pad_token_id, words.unk_token_id)
     ]  # fmt: skip
-    if not spare:
+    if not unused:
         raise ModelError(f"the tokenizer of {model.name} has no special token to spare for the mask")
-    return max(spare)
+    return max(unused)
 
 
 def _pairs(model: Model, texts: Sequence[Text], answers: Answers | None, longest: int) -> list[Pair]:
     """Texts and answers as ids that end, as far as they are short enough."""
-    words: Any = model.tokenizer
+    words: AnyTokenizer = model.tokenizer
     end, pairs = model.eos[0], []
     for number, text in enumerate(texts):
         ids = [*words(text["answer"], add_special_tokens=False)["input_ids"], end]
@@ -216,14 +218,14 @@ class LowRank(torch.autograd.Function):
     """x W^T + x D^T U^T, of which D and U learn; W takes no gradient."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, down: Tensor, up: Tensor) -> Tensor:
+    def forward(ctx: FunctionCtx, x: Tensor, weight: Tensor, down: Tensor, up: Tensor) -> Tensor:
         """Rows [n, in] to rows [n, out]."""
         low = x @ down.T
         ctx.save_for_backward(x, weight, down, up, low)
         return (x @ weight.T).addmm_(low, up.T)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, Tensor, Tensor]:  # type: ignore[override]
+    def backward(ctx: FunctionCtx, *grads: Tensor) -> tuple[Tensor, None, Tensor, Tensor]:  # type: ignore[override]
         """Of x, of nothing, of D and of U."""
         (grad,) = grads
         x, weight, down, up, low = ctx.saved_tensors
