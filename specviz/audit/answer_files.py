@@ -130,7 +130,7 @@ def _answer(where: str, entry: Record) -> Answer:
     name = line.get("id")
     return Answer(
         where if name is None else f"{where} ({str(name)[:60]})",
-        prompt or [{**message} for message in messages or ()],
+        prompt or [{"role": each["role"], "content": each["content"]} for each in messages or ()],
         messages is not None,
         text or "",
         ids,

@@ -248,7 +248,7 @@ class _Judge:
 
     def tokens(self, rest: bytes) -> list[int] | None:
         """Tokens of some bytes as the tokenizer cuts them; those of half a character in front one by one."""
-        ids = []
+        ids: list[int] = []
         while rest:
             try:
                 return [*ids, *self.target.text.plain(rest.decode())]
@@ -299,7 +299,8 @@ class _Judge:
         self, prompt: list[int], ids: list[int], envelope: float, end: str
     ) -> tuple[list[int], Places, bool]:
         """The spelling of an answer that is nearest to the target's own; whether others were left untried."""
-        open_ones, tried = [ids], set()
+        open_ones = [ids]
+        tried: set[tuple[int, ...]] = set()
         nearest: tuple[int, list[int], Places] | None = None
         while open_ones and len(tried) < SPELLINGS:
             ids = open_ones.pop(0)

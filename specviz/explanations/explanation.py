@@ -123,7 +123,7 @@ class Explanation:
             f"{tau:.2f} tokens and costs {cost:.2f} plain steps{split}."
         ]
         if len(parts) > 1:
-            worst = parts.loc[parts["plain_steps"].idxmax()]
+            worst = max(parts.to_dict("records"), key=lambda row: row["plain_steps"])
             if worst["plain_steps"] > 0.01:
                 words = WORDS[worst["factor"]]
                 lines.append(
@@ -227,17 +227,20 @@ class Explanation:
         lines = []
         if self.positions is not None and len(self.positions):
             cells = [
-                f"{row.position}: {row.rate:.2f}" + (f" ({row.given:.2f})" if row.given == row.given else "")
-                for row in self.positions.itertuples()
+                f"{row['position']}: {row['rate']:.2f}"
+                + ("" if np.isnan(row["given"]) else f" ({row['given']:.2f})")
+                for row in self.positions.to_dict("records")
             ]
             lines += ["", "accepted at each position, of all drafts (of those that came so far):"]
             lines.append("  " + "  ".join(cells[:16]) + (" ..." if len(cells) > 16 else ""))
         if self.contexts is not None and len(self.contexts):
             lines += ["", "by tokens of context:"]
-            for row in self.contexts.itertuples():
-                forward = "" if np.isnan(row.forward) else f", the pass {row.forward * 1e3:.2f} ms"
-                first = "" if np.isnan(row.first) else f"first drafted token accepted {row.first:.2f}, "
-                lines.append(f"  {row.low}-{row.high}: {first}{row.accepted:.2f} accepted a cycle{forward}")
+            for row in self.contexts.to_dict("records"):
+                forward, first = row["forward"], row["first"]
+                words = "" if np.isnan(first) else f"first drafted token accepted {first:.2f}, "
+                words += f"{row['accepted']:.2f} accepted a cycle"
+                words += "" if np.isnan(forward) else f", the pass {forward * 1e3:.2f} ms"
+                lines.append(f"  {row['low']}-{row['high']}: {words}")
         return lines
 
     # -- pictures and files ------------------------------------------------------------------------

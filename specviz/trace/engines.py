@@ -157,7 +157,8 @@ def _sglang(line: Line, plain: bool) -> Request | str:
         ("spec_accepted_drafts", "spec_proposed_drafts"),
         ("spec_accept_token_num", "spec_draft_token_num"),
     )  # fmt: skip
-    pairs = [(given.get(a), given.get(d)) for a, d in names if a in given and d in given]
+    counted: Record = {**given}
+    pairs = [(counted[a], counted[d]) for a, d in names if a in counted and d in counted]
     if plain or not steps or not pairs:
         if plain and steps:
             line.fail(SPECULATED)
@@ -173,12 +174,12 @@ def _sglang(line: Line, plain: bool) -> Request | str:
     histogram = given.get("spec_correct_drafts_histogram") or given.get("spec_accept_histogram")
     each: list[int] = []
     if histogram:
-        for counted, total, name in (
+        for count, total, name in (
             (sum(histogram), steps, "spec_verify_ct"),
             (sum(j * n for j, n in enumerate(histogram)), accepted, names[0][0]),
         ):
-            if counted != total:
-                line.fail(f"has a histogram that counts {counted}, but {name} is {total}")
+            if count != total:
+                line.fail(f"has a histogram that counts {count}, but {name} is {total}")
         if steps > STEP_LIMIT:
             line.fail(f"has more than {STEP_LIMIT:,} steps")
         each = [j for j, n in enumerate(histogram) for _ in range(n)]
@@ -210,9 +211,8 @@ def _lm_studio(line: Line, plain: bool) -> Request | str:
     version = None
     if isinstance(runtime, dict) and isinstance(runtime.get("name"), str):
         version = f"LM Studio's {runtime['name'][:60]} {str(runtime.get('version', ''))[:20]}".strip()
-    total, accepted, rejected, ignored = (
-        given.get(f"{name}_draft_tokens_count") for name in ("total", "accepted", "rejected", "ignored")
-    )
+    total, accepted = given.get("total_draft_tokens_count"), given.get("accepted_draft_tokens_count")
+    rejected, ignored = given.get("rejected_draft_tokens_count"), given.get("ignored_draft_tokens_count")
     if None not in (total, accepted, rejected):
         parts_of_it = (accepted or 0) + (rejected or 0) + (ignored or 0)
         if parts_of_it != total:
@@ -266,11 +266,10 @@ def _spoken(group: list[tuple[Line, Token]], plain: bool) -> Request | str:
     """A text of responses, a token each: a step is what came from a draft and the token after it."""
     first, last = group[0][0], group[-1][1]
     row: Record = {"id": f"line {first.number}", "output": len(group)}
-    for column, name in (("prompt_tokens", "prompt_tokens"),):
-        if (count := last.get(name)) is not None:
-            row[column] = count
+    if (prompt := last.get("prompt_tokens")) is not None:
+        row["prompt_tokens"] = prompt
     read, rate = last.get("prompt_tps"), last.get("generation_tps")
-    prefill = last["prompt_tokens"] / read if read and last.get("prompt_tokens") is not None else None
+    prefill = prompt / read if read and prompt is not None else None
     _times(row, prefill, len(group) / rate if rate else None)
     _reason(row, last.get("finish_reason"))
     each, run = [], 0
@@ -339,13 +338,13 @@ def _llama_cpp_log(path: Path, plain: bool) -> Iterator[tuple[Line, Request | st
             counts = tuple(_whole(line, match[i]) for i in (2, 3, 4))
             if counts[2] > counts[1]:
                 line.fail(f"accepted {counts[2]} of {counts[1]} drafted tokens")
-            spent = SPENT.search(text)
+            times = SPENT.search(text)
             before = sums.get(match[1])
             if before is not None and any(a > b for a, b in zip(before[1], counts)):
                 line.fail(
                     f"has sums of {match[1]} below those of line {before[0].number}: a log of one start"
                 )
-            seconds = math.nan if spent is None else _ms(line, spent[2])
+            seconds = math.nan if times is None else _ms(line, times[2])
             sums[match[1]] = line, (counts[0], counts[1], counts[2]), seconds
     drafted = sum(counts[1] for _, counts, _ in sums.values())
     spent = sum(seconds for *_, seconds in sums.values())
