@@ -49,7 +49,9 @@ def advice(table: pd.DataFrame, confirmed: Sequence[Row] = (), ax: Axes | None =
     ax.annotate("without drafts", (0.995, 1), (0, 2), xycoords=("axes fraction", "data"),
                 textcoords="offset points", ha="right", fontsize=7, color=GREY)  # fmt: skip
     measured = {str(row["label"]): row["measured"] for row in confirmed}
-    for number, ((method, draft), group) in enumerate(drafting.groupby(["method", "draft"], sort=False)):
+    families = dict.fromkeys(zip(drafting["method"], drafting["draft"]))
+    for number, (method, draft) in enumerate(families):
+        group = drafting[(drafting["method"] == method) & (drafting["draft"] == draft)]
         best = group.loc[group.groupby("nodes")["speedup"].idxmax()].sort_values("nodes")
         hue, marker = look(number)
         name = f"{method}, {draft}" if draft else str(method)

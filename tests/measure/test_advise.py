@@ -93,6 +93,12 @@ class TestSimulation:
         assert simulation.walk(places, 2).at.tolist() == [0, 1, 4]
         assert simulation.walk(places, 1).at.tolist() == [0, 1, 3, 4]
 
+    def test_a_copied_end_token_ends_a_draft(self):
+        """Templates hold end tokens, so a prompt does: nothing is copied from beyond one."""
+        text = Text("0", "", [1, 2, 0, 3, 1, 2], [4, 4, 4], "length", 3, frozenset({0}))
+        places = simulation.lookup_places(Reading(text, np.ones(3, bool), False), 3, 1)
+        assert places.sent.tolist() == [1, 0, 0] and places.accepted.tolist() == [0, 0, 0]
+
     def test_certain_odds_are_a_greedy_walk(self):
         rng = np.random.default_rng(0)
         sent = np.minimum(4, np.arange(30)[::-1])

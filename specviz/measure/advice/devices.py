@@ -101,7 +101,8 @@ def prices_of(
     chains = {draft for method, draft in families if method == CHAIN}
     models = {TARGET: model} | {name: drafters[name] for name in drafters if name in chains}
     sizes = pass_sizes(candidates)
-    made, elsewhere = {}, {}
+    made: dict[tuple[str, int], Passes] = {}
+    elsewhere: dict[tuple[str, int], Passes] = {}
     for name, each in models.items():
         shape = _shape(each)
         own = sizes if name == TARGET else [1, 2]

@@ -398,7 +398,7 @@ def measure(
     made = {(name, 1): each for name, each in timed(sorted(set(between))).items()}
     for rows in (rows for rows in batches if rows > 1):
         made |= {(name, rows): each for name, each in timed([sum(between) // 2], rows).items()}
-    elsewhere = {}
+    elsewhere: dict[tuple[str, int], Passes] = {}
     for context in contexts:
         elsewhere |= {(name, context): each for name, each in timed([context]).items()}
     pilots = run_pilots(model, drafters, candidates, texts, options, done)

@@ -144,7 +144,8 @@ class Ranking:
         return Prediction(
             candidate, simulation.tau(candidate), *simulation.tau_bounds(candidate),
             simulation.badge(candidate), simulation.accepted_share(candidate), speed, speed_low, speed_high,
-            speedup, low, high, time / unit, *(parts[name] / unit for name in ("pass", "draft", "rest")),
+            speedup, low, high, time / unit, parts["pass"] / unit, parts["draft"] / unit,
+            parts["rest"] / unit,
             all(each.certain for each in simulation.cycles[candidate]),
         )  # fmt: skip
 
