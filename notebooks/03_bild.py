@@ -136,9 +136,9 @@ sv.generate(large, prompt, method="bild", draft=small, temperature=1.0, top_p=0.
 # %% [markdown]
 # ## With an encoder
 #
-# From here to the costs the pair is another one. The paper's models are encoder-decoders (mT5, T5): the source is read by an encoder, and every layer of the decoder
-# looks at it through *cross-attention*. The bundled pair has T5's architecture: 4 encoder and 8 decoder layers, and 2
-# and 1.
+# From here to the costs the pair is another one. The paper's models are encoder-decoders (mT5, T5): the source is read by an
+# encoder, and every layer of the decoder looks at it through *cross-attention*. The bundled pair has T5's architecture: 4
+# encoder and 8 decoder layers, and 2 and 1.
 #
 # **Predict.** In a translation of some forty tokens: how many passes read the source? And at a rollback, which of the
 # three caches is cut: the encoder's output, the keys of cross-attention, the decoder's own keys?
@@ -442,9 +442,10 @@ for name in ("unaligned", "aligned"):
 #
 # ## On a language model: what is lost, and what is gained
 #
-# Back to the first pair. The answer of a chat has no list of right ones beside it, so two other measures take BLEU's place. How many of the tokens that stay are not the large model's first choice? And how many *sums* come out right, whose
-# answers are known? There are two small models once more: one that learnt answers which the large model drew at a temperature, and one
-# that was **aligned** with its greedy answers, from the same start by as many steps (appendix 7.1.1). Speculative decoding with the
+# Back to the first pair. The answer of a chat has no list of right ones beside it, so two other measures take BLEU's place. How
+# many of the tokens that stay are not the large model's first choice? And how many *sums* come out right, whose answers are
+# known? There are two small models once more: one that learnt answers which the large model drew at a temperature, and one that
+# was **aligned** with its greedy answers, from the same start by as many steps (appendix 7.1.1). Speculative decoding with the
 # first one stands beside them: it loses nothing.
 #
 # **Predict.** (1) Does alignment change how often the small model falls back, how often it is rolled back, or both? (2) Which of the
