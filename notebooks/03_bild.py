@@ -16,7 +16,7 @@
 # %% [markdown]
 # # 03 · BiLD: a small model that knows when to stop, a large one that knows when to take back
 #
-# *40 minutes, about five of them computing (three on `town`). Needs `torch`; the quality scores need `sacrebleu`
+# *40 minutes, about three of them computing (two on `town`). Needs `torch`; the quality scores need `sacrebleu`
 # (`pip install -e ".[run,quality]"`).*
 #
 # Kim et al. (2023), *Speculative Decoding with Big Little Decoder*. Speculative decoding keeps the target's text to the
