@@ -16,7 +16,7 @@
 # %% [markdown]
 # # 03 · BiLD: a small model that knows when to stop, a large one that knows when to take back
 #
-# *40 minutes, about five of them computing (three on `town`). Needs `torch`; the quality scores need `sacrebleu`
+# *40 minutes, about three of them computing (two on `town`). Needs `torch`; the quality scores need `sacrebleu`
 # (`pip install -e ".[run,quality]"`).*
 #
 # Kim et al. (2023), *Speculative Decoding with Big Little Decoder*. Speculative decoding keeps the target's text to the
@@ -136,9 +136,9 @@ sv.generate(large, prompt, method="bild", draft=small, temperature=1.0, top_p=0.
 # %% [markdown]
 # ## With an encoder
 #
-# From here to the costs the pair is another one. The paper's models are encoder-decoders (mT5, T5): the source is read by an encoder, and every layer of the decoder
-# looks at it through *cross-attention*. The bundled pair has T5's architecture: 4 encoder and 8 decoder layers, and 2
-# and 1.
+# From here to the costs the pair is another one. The paper's models are encoder-decoders (mT5, T5): the source is read by an
+# encoder, and every layer of the decoder looks at it through *cross-attention*. The bundled pair has T5's architecture: 4
+# encoder and 8 decoder layers, and 2 and 1.
 #
 # **Predict.** In a translation of some forty tokens: how many passes read the source? And at a rollback, which of the
 # three caches is cut: the encoder's output, the keys of cross-attention, the decoder's own keys?
@@ -442,10 +442,14 @@ for name in ("unaligned", "aligned"):
 #
 # ## On a language model: what is lost, and what is gained
 #
-# Back to the first pair. The answer of a chat has no list of right ones beside it, so two other measures take BLEU's place. How many of the tokens that stay are not the large model's first choice? And how many *sums* come out right, whose
-# answers are known? There are two small models once more: one that learnt answers which the large model drew at a temperature, and one
-# that was **aligned** with its greedy answers, from the same start by as many steps (appendix 7.1.1). Speculative decoding with the
-# first one stands beside them: it loses nothing.
+# Back to the first pair. The answer of a chat has no list of right ones beside it, so two other measures take BLEU's place. How
+# many of the tokens that stay are not the large model's first choice? And how many *sums* come out right, whose answers are
+# known?
+#
+# There are two small models once more. One has not learnt the large model's greedy answers: `smollm2-draft` learnt answers that
+# were drawn at a temperature, `town-draft` the texts that `town` learnt. The other one was **aligned** with the greedy ones. Of
+# SmolLM2 both begin alike and take as many steps, so that the comparison is fair (appendix 7.1.1). Speculative decoding with
+# the first one stands beside them: it loses nothing.
 #
 # **Predict.** (1) Does alignment change how often the small model falls back, how often it is rolled back, or both? (2) Which of the
 # three is fastest? (3) Of the sums that the large model has right, how many does BiLD lose?
@@ -499,8 +503,7 @@ print(", ".join(f"{way} {speed:.2f}" for way, speed in paid.items()), f"; fastes
 # machine, and the intervals over so few sums are wide. `specviz bench drafters` chooses each method's thresholds on other prompts,
 # lets the methods take turns, and counts forty sums.
 #
-# An aligned small model is not the better one for every purpose. It is the large model's own greedy answers that it has seen more of,
-# so it is meant to be rolled back less; hold that against the table.
+# An aligned small model is meant to be rolled back less, for it has seen the large model's own words. Hold that against the table.
 #
 # ## What BiLD cannot do
 #

@@ -16,7 +16,7 @@
 # %% [markdown]
 # # 10 · How sure is the drafter?
 #
-# *30 minutes, about five of them computing (two on the toys alone). Needs `torch` and sacrebleu
+# *30 minutes, about four of them computing (two on the toys alone). Needs `torch` and sacrebleu
 # (`pip install -e ".[run,quality]"`).*
 #
 # A drafter knows something about its own drafts: it writes some tokens with a probability of 0.99 and others with 0.3.

@@ -30,6 +30,7 @@ from specviz.models.loading import find
 if TYPE_CHECKING:
     from specviz.loop.drafters import Loadable
     from specviz.models.model import Model
+    from specviz.models.protocols import Model as Drafter
     from specviz.models.protocols import Prompt
 
 DEPTH = 4  # guesses in a row
@@ -367,7 +368,7 @@ def _greedy(target: Model, prompts: Sequence[Prompt], most: int) -> list[tuple[i
     return texts
 
 
-def _hits(draft: Model, prompt: int, text: list[int]) -> np.ndarray:
+def _hits(draft: Drafter, prompt: int, text: list[int]) -> np.ndarray:
     """At each place of the answer, whether the draft, reading all before it, guesses the token; bool."""
     context = draft.open([text[:prompt]], len(text) - prompt)
     scores = context.forward([Draft.chain(text[prompt:-1])]).logits[0]
@@ -388,7 +389,7 @@ def _chains(hits: Sequence[np.ndarray], begun: Sequence[np.ndarray] | None) -> C
 
 
 def _looped(
-    target: Model, drafter: Model | EagleModel, texts: list[tuple[int, list[int]]], most: int
+    target: Model, drafter: Drafter | EagleModel, texts: list[tuple[int, list[int]]], most: int
 ) -> tuple[list[np.ndarray], Counts]:
     """The places where the cycles of a run that drafts chains begin, and its right guesses by depth."""
     eagle = drafter.kind == EagleHead.kind
