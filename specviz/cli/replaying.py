@@ -99,9 +99,9 @@ def _suites(given: list[str] | None) -> str | dict[str, str] | None:
 
     if not given:
         return None
-    known = set(list_suites()["name"])
+    names = set(list_suites()["name"])
     pairs = [each.partition("=") for each in given]
-    if len(pairs) == 1 and (not pairs[0][1] or pairs[0][0].partition(":")[0] in known):
+    if len(pairs) == 1 and (not pairs[0][1] or pairs[0][0].partition(":")[0] in names):
         if given[0].isdecimal():
             raise ParameterError(f"--suite takes a suite or a file; how many prompts: --number {given[0]}")
         return given[0]

@@ -274,7 +274,8 @@ class Judge:
                 why = self.inability()
             outcome = OPEN, "", why
         else:
-            outcome = questions[claim["question"]](claim, able)
+            verdict, numbers, why = questions[claim["question"]](claim, able)
+            outcome = verdict, numbers, "; ".join(filter(None, [why, self.idle(able)]))
         return Verdict(claim["text"], claim["question"], *outcome)
 
     def inability(self) -> str:
@@ -294,6 +295,13 @@ class Judge:
                 looked += [(group[-1], group[0], sign)] if len(group) > 2 else []
         return looked
 
+    def idle(self, cells: list[Cell]) -> str:
+        """Where the large model hardly worked in what a claim is about."""
+        names = {cell.source.contender for cell in cells if cell.source is not None}
+        those = [check for check in self.checks if check.kind == IDLE and check.contender in names]
+        count, of = sum(check.count for check in those), sum(check.of for check in those)
+        return f"in {count} of {plural(of, 'text')} the large model never ran" if 2 * count >= of > 0 else ""
+
     def ordered(self, claim: Values, cells: list[Cell]) -> tuple[str, str, str]:
         """Whether one contender is ahead of the others, or figures rise or fall along a column."""
         looked = self.steps(claim, cells)
@@ -308,10 +316,10 @@ class Judge:
                 one += 1
         outcomes = []
         for pair, (ahead, other, sign) in seen.items():
-            found = self.pairs[pair]
+            gap = self.pairs[pair]
             first = 1 if self.firsts[pair] == ahead.figure else -1
             name = f"{self.name(ahead, claim['over'])} against {self.name(other, claim['over'])}"
-            outcomes.append((sign * first * found.value, found, name, ahead, other, first))
+            outcomes.append((sign * first * gap.value, gap, name, ahead, other, first))
         if not outcomes:
             why = "the contenders are one and the same here" if one else "their rivals were not measured"
             return OPEN, "", why
@@ -433,7 +441,7 @@ def remarks(checks: Sequence[Check]) -> list[str]:
             lines.append(each.text)
         elif each.kind == IDLE and each.count:
             lines.append(f"{each.contender}, {each.task}: in {each.count} of {plural(each.of, 'text')} the "
-                         "large model never ran after the prompt: there the small model stands alone")  # fmt: skip
+                         "large model never ran: there the small model stands alone")  # fmt: skip
     same = [each for each in checks if each.kind == SAME]
     whole = [each for each in same if each.count == each.of]
     lines += [

@@ -40,15 +40,15 @@ def replay_lines(replay: Replay) -> list[str]:
     """A replay: a table, what was not measured, what differs."""
     lines = [f"### `{replay.table}`: {safe(replay.caption)}", "", f"{safe(replay.summary)}.", ""]
     if replay.verdicts:
-        said = [[claim, verdict, why] for verdict, claim, why in verdict_lines(replay)]
-        lines += [*table(["claim", "verdict", "numbers"], said, 3), ""]
+        rows = [[claim, verdict, why] for verdict, claim, why in verdict_lines(replay)]
+        lines += [*table(["claim", "verdict", "numbers"], rows, 3), ""]
     if replay.measured:
         layout = grid(replay)
         lines += [f"Printed {ARROW} measured on {safe(replay.device)} ({TIMES}ratio). {ORDER}", ""]
         lines += [*table(layout.headings, layout.rows, layout.names), ""]
     items = [f"Not measured: {which}: {why} ({n})" for which, why, n in replay.missing()]
     items += [f"{each['what']}: the paper {each['paper']}; here {each['here']}" for each in replay.setup]
-    items += [*replay.remarks(), *(f"in print: {text}" for text in replay.known)]
+    items += [*replay.remarks(), *(f"in print: {text}" for text in replay.errata)]
     return [*lines, *(f"- {safe(item)}" for item in items)]
 
 

@@ -324,7 +324,7 @@ class Page:
         self.add(f"<{below}>What differs</{below}>")
         rows = [[text(s["what"]), text(s["paper"]), text(s["here"])] for s in made.setup]
         self.table(["", "the paper", "here"], rows, words=True)
-        self.listed("Where the paper does not agree with itself", made.known, below)
+        self.listed("Where the paper does not agree with itself", made.errata, below)
         for name in made.runs:
             if (made.path / name / "run.json").is_file():
                 self.traces(Results(made.path / name), f"{anchor(made.table)}-")
@@ -380,12 +380,12 @@ def tally(n: Mapping[str, int], words: bool = False) -> str:
 
 HOW_TO_READ = (
     "A number that was printed for another model on another machine is not expected again; what the paper "
-    f"says of its numbers may hold all the same. {MARKS[0]} it holds here, {MARKS[2]} it fails here, {MARKS[1]} it "
-    "cannot be judged here: too few texts, too small a difference, or not measured. The order of the "
-    "contenders, whether it pays (above 1) and how large it is are claims of their own. A difference is clear "
-    "if its p, corrected for all comparisons of the table (Holm), is at most 0.05 and, of times, if it exceeds "
-    "that of the control: one contender that decoded the same texts under two names in the same run. Each two "
-    "measurements are compared once; by chance half of the comparisons go the paper's way."
+    f"says of its numbers may hold all the same. {MARKS[0]} it holds here, {MARKS[2]} it fails here, "
+    f"{MARKS[1]} it cannot be judged here: too few texts, too small a difference, or not measured. The order "
+    "of the contenders, whether it pays (above 1) and how large it is are claims of their own. A difference "
+    "is clear if its p, corrected for all comparisons of the table (Holm), is at most 0.05 and, of times, if "
+    "it exceeds that of the control: one contender that decoded the same texts under two names in the same "
+    "run. Each two measurements are compared once; by chance half of the comparisons go the paper's way."
 )
 
 

@@ -113,7 +113,7 @@ def list_published(paper: str | None = None) -> pd.DataFrame:
 
 
 def claims(name: str) -> list[Settings]:
-    """What a paper says of a table's numbers, as ``data/published/README.md`` describes it; perhaps nothing."""
+    """What a paper says of a table's numbers, as ``data/published/README.md`` describes it."""
     paper, _, table = name.partition("/")
     made: list[Settings] = _tables(paper).get(table, {}).get("claims", [])
     return made

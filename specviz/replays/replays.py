@@ -68,7 +68,7 @@ class Replay:
         What was measured here says of the paper's claims.
     checks : list of Check
         What the run says about itself.
-    known : list of str
+    errata : list of str
         Where the paper does not agree with itself.
     theirs : dict
         Parts of the paper's set-up that its table does not hold: ``data``, ``precision`` ...
@@ -100,7 +100,7 @@ class Replay:
     comparisons: list[Comparison] = field(default_factory=list)
     verdicts: list[Verdict] = field(default_factory=list)
     checks: list[Check] = field(default_factory=list)
-    known: list[str] = field(default_factory=list)
+    errata: list[str] = field(default_factory=list)
     theirs: dict[str, str] = field(default_factory=dict)
     defined: list[list[str]] = field(default_factory=list)
     environment: Settings = field(default_factory=dict)
@@ -195,14 +195,14 @@ class Replay:
         judged = [each for each in self.comparisons if not each.derived]
         kinds = Counter(each.verdict for each in judged)
         places = Counter(each.place for each in judged)
-        said = Counter(each.verdict for each in self.verdicts)
+        claimed = Counter(each.verdict for each in self.verdicts)
         return {
             "cells": len(self.cells),
             "measured": len(self.measured),
             "figures": len({cell.figure for cell in self.measured}),
             "agrees": kinds["agrees"], "against": kinds["against"], "level": kinds["level"],
             "clear_agrees": places[0], "unclear": places[1], "clear_against": places[2],
-            "holds": said[HOLDS], "fails": said[FAILS], "open": said[OPEN],
+            "holds": claimed[HOLDS], "fails": claimed[FAILS], "open": claimed[OPEN],
         }  # fmt: skip
 
     def tallies(self) -> list[Tally]:
@@ -394,7 +394,7 @@ def opened_result(path: str | Path) -> Results | Replay | Replays:
 
 def compared(table: str, recipe: Recipe, made: Measurement, settings: Settings) -> Replay:
     """A published table and what a source measured, cell by cell; of a curve without printed values alone."""
-    known: list[str] = []
+    errata: list[str] = []
     if table in CURVES:
         caption, place = recipe.caption, f"Figure {table.rpartition('figure')[2]}"
         cells = [
@@ -403,16 +403,16 @@ def compared(table: str, recipe: Recipe, made: Measurement, settings: Settings) 
         ]
     else:
         frame = published(table)
-        caption, place, known = (frame.attrs[name] for name in ("caption", "place", "known"))
+        caption, place, errata = (frame.attrs[name] for name in ("caption", "place", "known"))
         rows: Any = frame.drop(columns=["paper", "table"]).to_dict("records")
         cells = [measured_cell(row, recipe, made) for row in rows]
-    said = [] if table in CURVES else claims(table)
-    judge = Judge(cells, made.figures, recipe.compare, made.checks, said)
+    claimed = [] if table in CURVES else claims(table)
+    judge = Judge(cells, made.figures, recipe.compare, made.checks, claimed)
     theirs = {**recipe.theirs, "precision": recipe.precision, "data": recipe.data or "does not say"}
     return Replay(
         table, title(table.partition("/")[0]), caption, place, recipe.compare, cells,
         list(recipe.total or ()), list(recipe.metrics), table in CURVES, judge.comparisons(),
-        judge.verdicts(), made.checks, known, theirs, [list(each) for each in recipe.differs],
+        judge.verdicts(), made.checks, errata, theirs, [list(each) for each in recipe.differs],
         made.environment, made.notes, made.runs, made.traces, settings,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
     )  # fmt: skip

@@ -134,7 +134,7 @@ class ReplayFile(TypedDict):
     comparisons: Annotated[list[Compared], Field(max_length=MOST_COMPARISONS)]
     verdicts: Annotated[list[Judged], Field(max_length=1000)]
     checks: Annotated[list[Check], Field(max_length=MOST_CELLS)]
-    known: list[Text]
+    errata: list[Text]
     theirs: dict[Name, Text]
     defined: list[Annotated[list[Text], Field(min_length=3, max_length=3)]]
     environment: Environment

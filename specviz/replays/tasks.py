@@ -56,7 +56,9 @@ def check_suites(recipe: Recipe, suites: Mapping[str, Suite]) -> None:
             raise ParameterError(f"--suite {task}: {why}")
     if suites and tasks and not any(prompts for prompts, _ in got.values()):
         task, (_, why) = next(iter(got.items()))
-        raise ParameterError(f"{why}. To have it stand for a task all the same: --suite '{task}=SUITE'")
+        unsaid = all(not each.kinds for each in suites.values())
+        hint = f". What its prompts do not say, a name does: --suite '{task}=SUITE'" if unsaid else ""
+        raise ParameterError(why + hint)
 
 
 def wanted(part: Values) -> dict[str, str]:

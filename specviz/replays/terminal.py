@@ -64,7 +64,7 @@ def show_replay(replay: Replay, console: Console) -> None:
         "Set-up:",
         *(f"  {each['what']}: the paper {each['paper']}; here {each['here']}" for each in replay.setup),
         *(f"note: {note}" for note in replay.remarks()),
-        *(f"in print: {text}" for text in replay.known),
+        *(f"in print: {text}" for text in replay.errata),
         f"{replay.table}: {replay.summary}",
     )
 

@@ -87,11 +87,11 @@ def one_task(
 def equal_thresholds(every: dict[str, Measured]) -> list[str]:
     """The threshold at which the ablation's fixed settings were run."""
     fixed = every.get("w/o adaptive verification")
-    if fixed is None:
+    if fixed is None or "tau_base" not in fixed.point.values:
         return []
     return [
-        f"the settings with a fixed threshold have τ_base = {fixed.point.values['tau_base']:.3f}, the mean of "
-        "CM-ASD's own: with its τ_base alone they could only accept less"
+        f"the settings with a fixed threshold have τ_base = {fixed.point.values['tau_base']:.3f}, the mean "
+        "of CM-ASD's own: with its τ_base alone they could only accept less"
     ]
 
 
@@ -145,7 +145,7 @@ def measured(
 
 
 def lineup(options: RunOptions, texts: list[Entry]) -> list[Point]:
-    """Beams, greedy, blockwise, SpecDec and CM-ASD, in the paper's setting; what has no drafter is left out."""
+    """Beams, greedy, blockwise, SpecDec and CM-ASD in the paper's setting, as far as there are drafters."""
     points = contenders.lineup(options.model, drafter(options, "small"), drafter(options, "heads"))
     return [p for p in points if not p.label.startswith(("speculative", "greedy (transformers)"))]
 

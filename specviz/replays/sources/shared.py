@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 Where = Values
 T = TypeVar("T")
+NOWHERE = Provenance()
 
 # A calibration in haste, where none was made before.
 CALIBRATION: Settings = {
@@ -111,7 +112,7 @@ class RunOptions:
     def suite_of(self, task: str, bundled: str) -> str:
         """The name of the suite that a task's prompts are of."""
         given = self.suites.get(task) or self.suites.get(PLAIN)
-        return bundled if given is None else given.name
+        return bundled if given is None else Path(given.name).name
 
     def best(self, method: str) -> tuple[int, str]:
         """The calibrated draft size of a method here, and where it comes from."""
@@ -146,7 +147,7 @@ class Figure:
     high: float | None = None
     texts: int = 0  # how many it was measured on; 0: it was not measured on texts
     draws: np.ndarray | None = field(default=None, repr=False, compare=False)  # values on resampled texts
-    source: Provenance = Provenance()  # what it was measured on
+    source: Provenance = NOWHERE  # what it was measured on
     derived: bool = False  # whether it is a mean of figures that are there, too
 
     @property
@@ -168,7 +169,7 @@ class Measurement:
     runs: list[str] = field(default_factory=list)  # folders of runs, below the replay's
     # Recorded texts, below the replay's folder: ``name``, ``of``, ``figure``, ``file``.
     traces: list[dict[str, str]] = field(default_factory=list)
-    source: Provenance = Provenance()  # of the figures that are added next
+    source: Provenance = NOWHERE  # of the figures that are added next
 
     @classmethod
     def begin(cls, options: RunOptions) -> Measurement:
@@ -206,9 +207,9 @@ class Measurement:
         """Note by how much one contender's speeds [texts] differ from its own under another name."""
         if not len(mine):
             return
-        found = resampled(np.divide, np.asarray(mine, float), np.asarray(other, float))
-        ends = (None if end != end else float(end) for end in (found.low, found.high))
-        self.checks.append(Check(CONTROL, contender, "", len(mine), len(mine), float(found.median), *ends))
+        ratio = resampled(np.divide, np.asarray(mine, float), np.asarray(other, float))
+        ends = (None if end != end else float(end) for end in (ratio.low, ratio.high))
+        self.checks.append(Check(CONTROL, contender, "", len(mine), len(mine), float(ratio.median), *ends))
 
     def same_texts(self, task: str, mine: Sequence[Any], reference: Sequence[Any]) -> None:
         """Note how many texts of the present contender are the reference's."""
@@ -236,7 +237,7 @@ class Measurement:
             self.traces.append({"name": name, "of": of, "figure": words, "file": f"traces/{file.name}"})
 
     def add(self, where: Where, metric: str, value: Any, low: Any = None, high: Any = None) -> None:
-        """A figure of the present contender. An `Estimate` brings its interval; what is missing is left out."""
+        """A figure of the present contender; an `Estimate` brings its interval. NaN and None are left out."""
         draws, texts = getattr(value, "values", None), 0
         if isinstance(value, Estimate):
             value, low, high, texts = value.median, value.low, value.high, value.pairs
@@ -281,10 +282,10 @@ def ability(
     others = np.array([likeness[n, random.permutation(n)].mean() for _ in range(2000)])
     p = (1 + float((others >= own).sum())) / (1 + len(others))
     able = p <= 0.05 and own >= least
-    said = (f"{task + ': ' if task else ''}{model}'s texts are {100 * own:.0f} % like their own references, "
+    sentence = (f"{task + ': ' if task else ''}{model}'s texts are {100 * own:.0f} % like their own references, "
             f"{100 * float(others.mean()):.0f} % like others (p {p:.2g})")  # fmt: skip
-    said += "" if able else ": it cannot do this task, so nothing of it is compared"
-    return Check(ABILITY, model, task, int(able), len(pairs), p, own, None, said)
+    sentence += "" if able else ": it cannot do this task, so nothing of it is compared"
+    return Check(ABILITY, model, task, int(able), len(pairs), p, own, None, sentence)
 
 
 UNLIKE = 0.1  # a text that shares less with its reference is none of the task
