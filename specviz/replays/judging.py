@@ -50,20 +50,19 @@ NO_CONTROL = math.inf  # without one, no difference of times is beyond it
 def chance(value: float, draws: np.ndarray | None, texts: int) -> float:
     """p of a value at least as far from zero, were it zero: of its t over the texts, two-sided.
 
-    Never below 2 ** (1 - texts): so often all texts go one way by chance. The t distribution is Wallace's
-    normal approximation (1959). 1 where nothing was drawn.
+    The t distribution is Wallace's normal approximation (1959). Where all draws agree it is 2 ** (1 - texts):
+    so often all texts go one way by chance. 1 where nothing was drawn, as of fewer than six texts.
     """
     if draws is None or texts < 2 or not math.isfinite(value):
         return 1.0
     if abs(value) < SAME_NUMBER:
         return 1.0
-    least = 2.0 ** (1 - texts)
     spread = float(np.nanstd(draws)) * math.sqrt(texts / (texts - 1))
     if not spread > abs(value) * 1e-9:
-        return least
+        return 2.0 ** (1 - texts)
     free, t = texts - 1, value / spread
     z = (8 * free + 1) / (8 * free + 3) * math.sqrt(free * math.log1p(t * t / free))
-    return max(least, math.erfc(z / math.sqrt(2)))
+    return math.erfc(z / math.sqrt(2))
 
 
 def holm(ps: Sequence[float]) -> list[float]:
@@ -123,8 +122,8 @@ def difference(a: Figure, b: Figure | float, noise: float) -> Difference:
         theirs, texts = spread_of(b), min(a.texts, b.texts)
         if draws is not None and theirs is not None:
             # Figures of as many texts of a column are of the same ones; others are drawn by themselves.
-            together = a.texts == b.texts and a.draws is not None and b.draws is not None
-            theirs = theirs if together else np.random.default_rng(1).permutation(theirs)
+            aligned = a.texts == b.texts and a.draws is not None and b.draws is not None
+            theirs = theirs if aligned else np.random.default_rng(1).permutation(theirs)
             draws = draws - theirs
         else:
             draws = None

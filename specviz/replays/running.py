@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
@@ -189,7 +190,7 @@ def chatting(model: Any, variables: Mapping[str, Any]) -> Iterator[None]:
     if text is None or not isinstance(template, str):
         raise ParameterError(f"{model.name} has no chat template to give {next(iter(variables))} to")
     for name in variables:
-        if name not in template:
+        if not re.search(rf"\b{re.escape(name)}\b", template):
             raise ParameterError(f"the chat template of {model.name} does not read {name!r:.40}")
     before, text.chat = text.chat, dict(variables)
     try:

@@ -78,20 +78,20 @@ def own_prompts(suites: Mapping[str, Suite], task: str, part: Values) -> tuple[l
     given = suites.get(task) or suites.get(PLAIN)
     if given is None:
         return [], f"no suite was named for it: --suite '{task}=SUITE'"
-    asked = wanted(part)
+    labels = wanted(part)
 
     def fits(prompt: Values) -> bool:
         return all(
             prompt.get(key) == value or (prompt.get(key) is None and (named or key == "from"))
-            for key, value in asked.items()
+            for key, value in labels.items()
         )
 
-    prompts = [prompt | {k: v for k, v in asked.items() if k != "from"} for prompt in given if fits(prompt)]
+    prompts = [prompt | {k: v for k, v in labels.items() if k != "from"} for prompt in given if fits(prompt)]
     if prompts:
         return prompts, ""
     has = [f"{word} {', '.join(map(str, values))}"
            for word, values in (("kind", given.kinds), ("language", given.languages)) if values]  # fmt: skip
-    words = ", ".join(f"{key} {value}" for key, value in asked.items())
+    words = ", ".join(f"{key} {value}" for key, value in labels.items())
     return [], f"{given.name} has no prompt of {words} ({'; '.join(has) or 'its prompts say no kind'})"
 
 

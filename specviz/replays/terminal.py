@@ -38,7 +38,7 @@ def show_replay(replay: Replay, console: Console) -> None:
     """Print what was printed and what was measured, cell by cell."""
     print_lines(
         console, f"{replay.table} ({replay.place}): {replay.caption}",
-        *(f"{BADGES[verdict]} {verdict}: {claim}. {why}" for verdict, claim, why in verdict_lines(replay)), "",
+        *(f"{BADGES[word]} {word}: {claim}. {why}" for word, claim, why in verdict_lines(replay)), "",
     )  # fmt: skip
     if replay.measured:
         table = grid(replay)

@@ -66,7 +66,7 @@ def with_shots(
     for task, some in entries.items():
         given = own_prompts(options.suites, task, recipe.parts["task"][task])[0]
         pairs = [(e["prompt"], references_of(e.get("reference"))) for e in map(single, given)]
-        pairs = [(asked, right[0]) for asked, right in pairs if isinstance(asked, str) and right]
+        pairs = [(question, right[0]) for question, right in pairs if isinstance(question, str) and right]
         longer[task] = []
         for entry in some:
             others = [pair for pair in pairs if pair[0] != entry["prompt"]][:shots]
@@ -75,7 +75,9 @@ def with_shots(
                     f"{shots} examples are wanted before a prompt, and {options.suite_of(task, '')} has "
                     f"{len(others)} other single prompts with an answer"
                 )
-            turns = [turn for asked, right in others for turn in (("user", asked), ("assistant", right))]
+            turns = [
+                turn for question, right in others for turn in (("user", question), ("assistant", right))
+            ]
             chat = [{"role": role, "content": text} for role, text in (*turns, ("user", entry["prompt"]))]
             longer[task].append({**entry, "prompt": chat})
     return longer

@@ -217,10 +217,10 @@ class Measurement:
         self.checks.append(Check(SAME, self.source.contender, task, count, len(mine)))
 
     def ability(
-        self, task: str, texts: Sequence[str], right: Sequence[Any], asked: Sequence[str] = ()
+        self, task: str, texts: Sequence[str], right: Sequence[Any], originals: Sequence[str] = ()
     ) -> None:
         """Note whether the model can do a task, by its own texts, the right ones and the sources."""
-        check = ability(task, self.source.model, texts, right, asked)
+        check = ability(task, self.source.model, texts, right, originals)
         if check is not None:
             self.checks.append(check)
 
@@ -261,17 +261,17 @@ def placed(place: Values) -> Settings:
 
 
 def ability(
-    task: str, model: str, texts: Sequence[str], right: Sequence[Any], asked: Sequence[str] = ()
+    task: str, model: str, texts: Sequence[str], right: Sequence[Any], originals: Sequence[str] = ()
 ) -> Check | None:
     """Whether texts fit their own references better than other prompts' ones; None without references.
 
     The likeness of a text to a reference is the F of their character trigrams. The texts are re-paired with
     the references 2,000 times; p is the share of pairings that fit at least as well. Of translations the
-    texts must fit better than the sources (`asked`) do: a copy is none.
+    texts must fit better than the sources (`originals`) do: a copy is none.
     """
     pairs = [(text, references_of(each)) for text, each in zip(texts, right)]
-    copies = [max(alike(a, r) for r in some) for a, (_, some) in zip(asked, pairs) if some]
-    least = max([UNLIKE, *[float(np.mean(copies))] * bool(copies)])
+    copies = [max(alike(a, r) for r in some) for a, (_, some) in zip(originals, pairs) if some]
+    least = max(UNLIKE, float(np.mean(copies)) if copies else 0.0)
     pairs = [(text, each) for text, each in pairs if each]
     if len(pairs) < FEWEST:
         return None
@@ -282,7 +282,8 @@ def ability(
     others = np.array([likeness[n, random.permutation(n)].mean() for _ in range(2000)])
     p = (1 + float((others >= own).sum())) / (1 + len(others))
     able = p <= 0.05 and own >= least
-    sentence = (f"{task + ': ' if task else ''}{model}'s texts are {100 * own:.0f} % like their own references, "
+    front = f"{task}: " if task else ""
+    sentence = (f"{front}{model}'s texts are {100 * own:.0f} % like their own references, "
             f"{100 * float(others.mean()):.0f} % like others (p {p:.2g})")  # fmt: skip
     sentence += "" if able else ": it cannot do this task, so nothing of it is compared"
     return Check(ABILITY, model, task, int(able), len(pairs), p, own, None, sentence)

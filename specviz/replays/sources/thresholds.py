@@ -119,11 +119,11 @@ def of(made: Measurement, mine: Measured) -> None:
 
 def able(made: Measurement, task: str, base: Measured, entries: list[Entry]) -> None:
     """Note whether the model can do the task, by greedy decoding's texts."""
-    asked = [entry["source"] for entry in entries if isinstance(entry.get("source"), str)]
-    if entries[0].get("kind") != "translation" or len(asked) < len(entries):
-        asked = []
+    originals = [entry["source"] for entry in entries if isinstance(entry.get("source"), str)]
+    if entries[0].get("kind") != "translation" or len(originals) < len(entries):
+        originals = []
     of(made, base)
-    made.ability(task, base.texts, [entry.get("reference") for entry in entries], asked)
+    made.ability(task, base.texts, [entry.get("reference") for entry in entries], originals)
 
 
 def twice(every: Sweep) -> tuple[float, float | None, float | None]:
@@ -257,7 +257,7 @@ def named(
 
 
 def allowed(point: Point, numbers: Settings) -> bool:
-    """Whether a setting's thresholds are among those that are asked for."""
+    """Whether a setting's thresholds are among those that are originals for."""
     choices = {
         "fallback": (0.0, *numbers["fallbacks"]),
         "rollback": (contenders.NEVER, *numbers["rollbacks"]),
