@@ -175,7 +175,10 @@ class Judge:
             if claim["question"] == ORDER:
                 for one, other, _ in self.steps(claim, self.selected(claim)):
                     self._compare(one, other)
-        for number, figure in enumerate(self.figures):
+        kinds: dict[tuple, int] = {}  # one measurement may stand in several rows
+        self.original = [kinds.setdefault((f.source, f.metric), i) for i, f in enumerate(self.figures)]
+        for number in dict.fromkeys(self.original):
+            figure = self.figures[number]
             if figure.metric == "speedup" and figure.texts and self.able(number):
                 self.ones[number] = difference(figure, 1.0, self.noise)
         every = [*self.pairs.values(), *self.ones.values()]
@@ -296,8 +299,8 @@ class Judge:
 
     def idle(self, cells: list[Cell]) -> str:
         """Where the large model hardly worked in what a claim is about."""
-        names = {cell.source.contender for cell in cells if cell.source is not None}
-        those = [check for check in self.checks if check.kind == IDLE and check.contender in names]
+        names = {(cell.source.contender, cell.source.task) for cell in cells if cell.source is not None}
+        those = [c for c in self.checks if c.kind == IDLE and (c.contender, c.task) in names]
         count, of = sum(check.count for check in those), sum(check.of for check in those)
         return f"in {count} of {plural(of, 'text')} the large model never ran" if 2 * count >= of > 0 else ""
 
@@ -337,10 +340,10 @@ class Judge:
 
     def paying(self, claim: Values, cells: list[Cell]) -> tuple[str, str, str]:
         """Whether speedups are above 1."""
-        seen = {cell.figure: cell for cell in cells if cell.figure in self.ones}
-        if not seen:
+        seen = self.once(cells)
+        outcomes = [(self.ones[i], cell) for i, cell in seen.items() if i in self.ones]
+        if not outcomes:
             return OPEN, "", "no speedup was measured"
-        outcomes = [(self.ones[number_], cell) for number_, cell in seen.items() if number_ is not None]
         wrong = [each for each in outcomes if each[0].value < 0 and each[0].clear]
         right = [each for each in outcomes if each[0].value > 0 and each[0].clear]
         worst = min(wrong or outcomes, key=lambda each: each[0].value)
@@ -359,7 +362,7 @@ class Judge:
         """Whether a figure is as large as printed: its interval meets the range of the printed numbers."""
         printed = [cell.value for cell in cells if cell.value is not None]
         low, high = min(printed), max(printed)
-        seen = {cell.figure: cell for cell in cells}
+        seen = self.once(cells)
         inside, outside, shown = 0, 0, []
         for cell in seen.values():
             shown.append(f"{self.name(cell)}: {number(cell)}")
@@ -374,6 +377,14 @@ class Judge:
         if inside == len(seen):
             return HOLDS, numbers, "the intervals meet what was printed"
         return OPEN, numbers, "too few texts for an interval"
+
+    def once(self, cells: list[Cell]) -> dict[int, Cell]:
+        """The cells by the measurement that they show, the first of several."""
+        seen: dict[int, Cell] = {}
+        for cell in cells:
+            if cell.figure is not None:
+                seen.setdefault(self.original[cell.figure], cell)
+        return seen
 
     def same(self, claim: Values, cells: list[Cell]) -> tuple[str, str, str]:
         """Whether the texts are the reference's."""
@@ -448,9 +459,9 @@ def remarks(checks: Sequence[Check]) -> list[str]:
         for each in same if each.count < each.of
     ]  # fmt: skip
     if whole:
-        n = sum(each.of for each in whole)
-        lines.append(f"{plural(n, 'text')} of {', '.join(dict.fromkeys(c.contender for c in whole))}: "
-                     "token for token the reference's")  # fmt: skip
+        n, who = sum(each.of for each in whole), list(dict.fromkeys(each.contender for each in whole))
+        name = who[0] if len(who) == 1 else plural(len(who), "contender")
+        lines.append(f"{plural(n, 'text')} of {name}: token for token the reference's")
     return lines
 
 

@@ -106,7 +106,7 @@ def overview(replay: Replay) -> list[str]:
 def verdict_lines(replay: Replay) -> list[tuple[str, str, str]]:
     """The claims, those that hold first: (verdict, claim, numbers and reason)."""
     ordered = sorted(replay.verdicts, key=lambda each: VERDICTS.index(each.verdict))
-    return [(v.verdict, v.claim, ". ".join(filter(None, [v.numbers, v.reason]))) for v in ordered]
+    return [(v.verdict, v.claim, "; ".join(filter(None, [v.numbers, v.reason]))) for v in ordered]
 
 
 def like_printed(value: float, printed: str) -> str:

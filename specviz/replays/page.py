@@ -20,7 +20,7 @@ from specviz.escape import script_sources
 from specviz.files import write_text
 from specviz.measure.report import Row, Values
 from specviz.measure.rows import CELL_COLUMNS, ROW_COLUMNS, Results, fast, key_of, speed
-from specviz.replays.cells import FAILS, HOLDS
+from specviz.replays.cells import FAILS, HOLDS, OPEN
 from specviz.replays.layout import ARROW, BADGES, MARKS, VERDICTS, grid, like_printed, marks, verdict_lines
 from specviz.replays.plots import Figure, Labelled, curve_figures, replay_figures, run_figures
 from specviz.replays.replays import Replay, Replays
@@ -40,6 +40,7 @@ MOST_NOTES = 12
 MOST_COMPARISONS = 200  # that are listed one by one
 WIDE = 5  # columns of numbers of a table whose ratios stand below them
 KINDS = ("agrees", "unclear", "against")
+VERDICT_KINDS = {HOLDS: "agrees", FAILS: "against", OPEN: "unclear"}
 WAYS = ("clearly the paper's way", "unclear", "clearly the other way")
 
 
@@ -299,12 +300,12 @@ class Page:
         )  # fmt: skip
         if made.verdicts:
             self.add(f"<p class='verdict'>{claims(made.counts(), words=True)}</p>")
-            rows = [
-                [f"<span class='badge {KINDS[MARKS.index(BADGES[verdict])]}'>{BADGES[verdict]} "
-                 f"{text(verdict)}</span>", text(claim), text(why)]
+            items = (
+                f"<li><b class='{VERDICT_KINDS[verdict]}'>{BADGES[verdict]} {text(verdict)}</b>"
+                f"<span><b>{text(claim)}</b><br>{text(why)}</span></li>"
                 for verdict, claim, why in verdict_lines(made)
-            ]  # fmt: skip
-            self.table(["", "what the paper says", "what was measured here"], rows, 1, words=True)
+            )
+            self.add(f"<ul class='claims'>{''.join(items)}</ul>")
         self.add(f"<p>{text(made.summary)}.</p>")
         if any(
             n for name, n in made.counts().items() if name in ("clear_agrees", "unclear", "clear_against")
@@ -357,9 +358,8 @@ def claims(n: Mapping[str, int], words: bool = False) -> str:
     counts = [n["holds"], n["fails"], n["open"]]
     if not sum(counts):
         return "–"
-    kinds = {HOLDS: "agrees", FAILS: "against"}
     parts = (
-        f"<span class='{kinds.get(word, 'unclear')}'>{BADGES[word]} {c}{' ' + word if words else ''}</span>"
+        f"<span class='{VERDICT_KINDS[word]}'>{BADGES[word]} {c}{' ' + word if words else ''}</span>"
         for word, c in zip(VERDICTS, counts)
     )
     return f"<span class='counts'>{' '.join(parts)}</span>"
