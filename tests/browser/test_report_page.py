@@ -54,8 +54,10 @@ def report(tmp_path_factory) -> Path:
     root = tmp_path_factory.mktemp("report")
     results(root / "unispec-table3" / "run")
     place = {"device": EVIL, "processor": "P", "threads": 1, "dtype": "float32"}
-    found = Measurement(environment=place, data=EVIL)
+    found = Measurement(environment=place)
+    found.on(suite=EVIL, model="m", device=EVIL)
     for i, method in enumerate(("EAGLE-2", "EAGLE-3", "UNISPEC (ours)")):
+        found.on(method=method)
         found.add({"method": method, "language": "EN"}, "speedup", Estimate(1.0 + i, 0.8 + i, 1.2 + i, 9))
         found.add({"method": method, "language": "EN"}, "tau", 2.0 + i)
     found.runs, found.notes = ["run"], [EVIL]
