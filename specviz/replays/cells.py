@@ -23,7 +23,7 @@ class Plain:
     """A dataclass that is written as a dict of its fields and read back from one."""
 
     @classmethod
-    def of(cls, row: Values) -> Self:
+    def read(cls, row: Values) -> Self:
         """From a dict that has every field, and perhaps others."""
         return cls(**{each.name: row[each.name] for each in fields(cls)})  # type: ignore[arg-type]
 

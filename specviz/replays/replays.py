@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -344,8 +344,8 @@ def opened(path: str | Path) -> Replay:
     content = _content(file, "replay")
     checked(CheckedReplay, content, str(file), "the file is damaged: replay the table into another folder")
     values = {name: content[key] for name, key in SAVED.items()}
-    sources = [Provenance.of(each) for each in content["sources"]]
-    values |= {name: [kind.of(each) for each in values[name]] for name, kind in PLAIN.items()}
+    sources = [Provenance.read(each) for each in content["sources"]]
+    values |= {name: [kind.read(each) for each in values[name]] for name, kind in PLAIN.items()}
     values |= {"cells": [Cell.of(row, sources) for row in values["cells"]]}
     return Replay(**values | {"compare": tuple(values["compare"])}, path=Path(path))
 
@@ -420,12 +420,15 @@ def compared(table: str, recipe: Recipe, made: Measurement, settings: Settings) 
 
 def measured_cell(row: Row, recipe: Recipe, made: Measurement) -> Cell:
     """A published number with its figure, or with the reason why it has none."""
-    keys = {name: value for name, value in row.items() if name not in PRINTED}
-    printed = [row[name] for name in PRINTED]
+    cell = Cell(
+        {name: value for name, value in row.items() if name not in PRINTED},
+        **{name: row[name] for name in PRINTED}, measured=None, low=None, high=None, why="",
+    )  # fmt: skip
     for number, each in enumerate(made.figures):
         if each.metric == row["metric"] and covers(each.where, row):
-            return Cell(keys, *printed, each.value, each.low, each.high, "", number, each.source)
-    return Cell(keys, *printed, None, None, None, reason(row, recipe, made))
+            here = {"measured": each.value, "low": each.low, "high": each.high}
+            return replace(cell, **here, figure=number, source=each.source)  # type: ignore[arg-type]
+    return replace(cell, why=reason(row, recipe, made))
 
 
 PRINTED = ("metric", "value", "printed", "unit", "device", "model")

@@ -418,6 +418,6 @@ def test_the_authors_settings_are_the_default_and_ours_an_option():
 
 def test_provenance_is_plain_data():
     source = Provenance(model="m", threads=1, device="cpu", processor="P", dtype="float32", kernels="plain")
-    assert Provenance.of(source.as_dict()) == source
+    assert Provenance.read(source.as_dict()) == source
     assert source.place == "cpu (P), 1 thread, float32, plain kernels"
     assert [c for c in claims("unispec/table3") if c["question"] == "pays"]

@@ -292,7 +292,7 @@ def test_a_replay_is_written_and_read(tmp_path):
 
 def test_a_cell_is_a_row_of_the_file_and_back(done):
     content = json.loads((done.path / "replay.json").read_text("utf8"))
-    rows, sources_ = content["cells"], [replays.Provenance.of(each) for each in content["sources"]]
+    rows, sources_ = content["cells"], [replays.Provenance.read(each) for each in content["sources"]]
     assert [replays.Cell.of(row, sources_) for row in rows] == done.cells
     assert len(sources_) == len(set(sources_)) and done.sources == sources_
     fixed = ["metric", "value", "printed", "unit", "device", "model", "measured", "low", "high", "why"]

@@ -62,11 +62,11 @@ def with_shots(
         kinds = {task: part["kind"] for task, part in recipe.parts["task"].items() if task in entries}
         every = {kind: suite(2 * options.number, shots, kind) for kind in set(kinds.values())}
         return {task: [e for e in every[kinds[task]] if e["id"] in few[task]] for task in entries}
-    longer = {}
+    longer: dict[str, list[Entry]] = {}
     for task, some in entries.items():
         given = own_prompts(options.suites, task, recipe.parts["task"][task])[0]
-        pairs = [(e["prompt"], references_of(e.get("reference"))) for e in map(single, given)]
-        pairs = [(question, right[0]) for question, right in pairs if isinstance(question, str) and right]
+        answered = [(e["prompt"], references_of(e.get("reference"))) for e in map(single, given)]
+        pairs = [(question, right[0]) for question, right in answered if isinstance(question, str) and right]
         longer[task] = []
         for entry in some:
             others = [pair for pair in pairs if pair[0] != entry["prompt"]][:shots]

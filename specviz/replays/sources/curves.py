@@ -112,7 +112,7 @@ def settings(recipe: Recipe, options: RunOptions) -> Measurement:
         with made.keeping({"dataset": dataset}):
             made.on(task=dataset, suite=options.suite_of(dataset, BUNDLED), texts=len(entries))
             for name in recipe.options["curves"]:
-                role = ROLES.get(name)
+                role = ROLES.get(name, "")
                 if role in recipe.drafts and not options.drafts.get(role):
                     made.notes.append(f"{name}: {no_drafter(options, role)}")
                     continue

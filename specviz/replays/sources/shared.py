@@ -208,8 +208,9 @@ class Measurement:
         if not len(mine):
             return
         ratio = resampled(np.divide, np.asarray(mine, float), np.asarray(other, float))
-        ends = (None if end != end else float(end) for end in (ratio.low, ratio.high))
-        self.checks.append(Check(CONTROL, contender, "", len(mine), len(mine), float(ratio.median), *ends))
+        low, high = (None if end != end else float(end) for end in (ratio.low, ratio.high))
+        n = len(mine)
+        self.checks.append(Check(CONTROL, contender, "", n, n, float(ratio.median), low, high))
 
     def same_texts(self, task: str, mine: Sequence[Any], reference: Sequence[Any]) -> None:
         """Note how many texts of the present contender are the reference's."""

@@ -99,7 +99,7 @@ def without_role(recipe: Recipe, options: RunOptions, made: Measurement) -> set[
     lacking = set()
     for row in recipe.rows:
         curve = str(row.values.get("curve", ""))
-        role = ROLES.get(curve)
+        role = ROLES.get(curve, "")
         if role in recipe.drafts and not options.drafts.get(role):
             lacking.add(curve)
             made.absent.append((row.where, no_drafter(options, role)))
