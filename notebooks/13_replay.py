@@ -124,11 +124,12 @@ print(f"in one of twenty such replays in {np.quantile(chance, 0.95):.0f} or more
 # Half agree for nothing, and the 18 are not 18 observations: a speedup follows its $\tau$, and three pairs of three
 # numbers are tied to each other. So look at each, with what is known of its noise. An interval is a 95 % bootstrap over
 # the prompts: it says what other prompts of this kind would have given, and nothing about other machines or models.
-# A comparison is *clear* where 95 % of the *differences* have one sign, both sides drawn on the same prompts. That can be
-# so though the two intervals overlap: a hard prompt is hard for both.
+# A comparison is *clear* where the *difference*, both sides drawn on the same prompts, is too large for chance: its p,
+# corrected for all that were made, is at most 0.05. That can be so though the two intervals overlap: a hard prompt is
+# hard for both. A difference of speeds must also exceed the control's: one decoder that ran twice, under two names.
 
 # %%
-pairs = replayed.comparisons()
+pairs = replayed.compared()
 pairs["pair"] = pairs["first"] + " minus " + pairs["second"]
 signs = {"agrees": "✓", "against": "✕"}
 pairs["cell"] = [
@@ -145,7 +146,7 @@ def tint(cell):
     return f"background: rgba({hue}, {0.35 if 'clear' in cell else 0.1}); white-space: nowrap"
 
 
-print("printed → measured; ✓ the paper's way, ✕ the other way; clear: 95 % of the differences have one sign")
+print("printed → measured; ✓ the paper's way, ✕ the other way; clear: beyond chance and control")
 pairs.pivot(index=["metric", "language"], columns="pair", values="cell").loc[order].style.map(tint)
 
 # %%
@@ -170,6 +171,14 @@ axes[0].plot([], [], "o", mfc="none", color="black", label="printed")
 axes[0].errorbar([], [], [], fmt="o", color="black", label="measured here, 95 %")
 axes[0].legend(frameon=False, fontsize=8)
 plt.show()
+
+# %% [markdown]
+# A replay puts it in sentences: each claim of the paper's holds here, fails here, or cannot be judged here. The order,
+# whether it pays and how large it is are claims of their own.
+
+# %%
+for verdict in replayed.verdicts:
+    print(f"{verdict.verdict} ({verdict.question}): {verdict.claim}\n    {verdict.numbers}; {verdict.reason}")
 
 # %% [markdown]
 # Read it in this order: first within a column, filled dots with their intervals; then whether the hollow ones stand in

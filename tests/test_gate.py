@@ -123,9 +123,12 @@ def test_a_damaged_result_names_file_place_and_remedy(tmp_path, file, place, val
     ("place", "value"),
     [
         (["cells", 0, "metric"], ...), (["cells", 0, "printed"], 3.1), (["cells", 3, "measured"], "1"),
-        (["compare"], ["no"]), (["clear"], [[0, 999]]), (["table"], "no/table"), (["runs"], ["../../other"]),
+        (["compare"], ["no"]), (["comparisons", 0, "first"], 999), (["table"], "../table"),
+            (["runs"], ["../../other"]),
         (["environment"], {"device": "cpu"}),
-        (["environment"], {"x": 1}), (["setup", 0, "here"], None), (["cells", 0, "extra"], 1),
+        (["environment"], {"x": 1}), (["sources", 0, "texts"], -1), (["cells", 0, "source"], 7),
+            (["verdicts", 0, "verdict"], "maybe"),
+            (["defined", 0], ["a"]), (["cells", 0, "extra"], 1),
     ],
 )  # fmt: skip
 def test_a_damaged_replay_is_one_line(tmp_path, place, value):

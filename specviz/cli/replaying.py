@@ -23,9 +23,18 @@ def replay(
         list[str] | None,
         option("Its drafter; where a recipe has several, as ROLE=NAME. May be repeated.", "--draft", "-d"),
     ] = None,
-    prompts: Annotated[str | None, option("A suite or a file instead of the bundled prompts.")] = None,
+    suite: Annotated[
+        list[str] | None,
+        option(
+            "A suite or a file instead of the bundled prompts; of one task as TASK=SUITE. May be repeated.",
+            "--suite",
+            "--prompts",
+        ),
+    ] = None,
     quick: Annotated[bool, option("Few prompts, short answers: minutes.", "--quick")] = False,
-    number: Annotated[int | None, option("How many prompts; default: the recipe's.", min=1)] = None,
+    number: Annotated[
+        int | None, option("How many prompts; default: the recipe's.", "--number", min=1)
+    ] = None,
     max_new_tokens: Annotated[
         int | None, option("Default: the recipe's.", "--max-new-tokens", "-n", min=1)
     ] = None,
@@ -34,6 +43,17 @@ def replay(
     kernels: Kernels = None,
     invariant: Invariant = None,
     threads: OneThread = 1,
+    template: Annotated[
+        str | None, option("Around the source of a stream: its name, or a text with {source}.")
+    ] = None,
+    chat: Annotated[
+        list[str] | None,
+        option("A variable of the model's chat template, as enable_thinking=false. May be repeated."),
+    ] = None,
+    baselines: Annotated[str, option("Parameters of the baselines: authors or ours.")] = "authors",
+    score: Annotated[
+        str | None, option("UniSpec's score of a node: product (the path's), least, or edge (its own).")
+    ] = None,
     out: Annotated[
         Path | None,
         option("Folder; what is finished there is kept. Default: specviz-replays/.", "--out", "-o"),
@@ -48,8 +68,9 @@ def replay(
     if table is not None and every:
         raise ParameterError("name a table, or say --all, not both")
     given: Values = {
-        "model": model, "draft": _drafters(draft), "suite": prompts, "quick": quick, "number": number,
+        "model": model, "draft": _drafters(draft), "suite": _suites(suite), "quick": quick, "number": number,
         "max_new_tokens": max_new_tokens, "device": device, "dtype": dtype, "threads": threads,
+        "template": template, "chat": _variables(chat), "baselines": baselines, "score": score,
     }  # fmt: skip
     with loading():
         if table is not None:
@@ -70,6 +91,32 @@ def replay(
         print(f"page: {page.write(result, force=True)}")
     else:
         print(f"page: {hint('bench', 'report', result.path, '--html')}")
+
+
+def _suites(given: list[str] | None) -> str | dict[str, str] | None:
+    """``--suite``: one for all tasks, or TASK=SUITE for each; NAME=FILE is a local copy of a known suite."""
+    from specviz.suites import list_suites
+
+    if not given:
+        return None
+    names = set(list_suites()["name"])
+    pairs = [each.partition("=") for each in given]
+    if len(pairs) == 1 and (not pairs[0][1] or pairs[0][0].partition(":")[0] in names):
+        if given[0].isdecimal():
+            raise ParameterError(f"--suite takes a suite or a file; how many prompts: --number {given[0]}")
+        return given[0]
+    if not all(task and name for task, _, name in pairs):
+        raise ParameterError("several suites are told apart by their tasks, as --suite GSM8K=gsm8k")
+    return {task: name for task, _, name in pairs}
+
+
+def _variables(given: list[str] | None) -> dict[str, bool | str]:
+    """``--chat``: NAME=VALUE; true and false are meant as such."""
+    pairs = [each.partition("=") for each in given or ()]
+    if not all(name and value for name, _, value in pairs):
+        raise ParameterError("a variable of the chat template is given as NAME=VALUE")
+    words = {"true": True, "false": False}
+    return {name: words.get(value.lower(), value) for name, _, value in pairs}
 
 
 def _drafters(given: list[str] | None) -> str | dict[str, str] | None:

@@ -60,21 +60,23 @@ class Score:
     Attributes
     ----------
     name : str
-        ``BLEU`` or ``ROUGE-L``.
+        ``BLEU`` or ``ROUGE-L``; empty where a text has no reference, so that there is no score.
     """
 
     def __init__(self, entries: Sequence[Entry]) -> None:
-        self.right = [entry["reference"] for entry in entries]
-        translations = entries[0]["kind"] == "translation"
-        self.name = "BLEU" if translations else "ROUGE-L"
-        self.bleu = Quality("13a", self.right) if translations else None
-        self.rouge = None if translations else Rouge()
+        given = [entry.get("reference") or [] for entry in entries]
+        self.right = [[each] if isinstance(each, str) else list(each) for each in given]
+        translations, scored = entries[0].get("kind") == "translation", all(self.right)
+        self.name = "" if not scored else "BLEU" if translations else "ROUGE-L"
+        self.bleu = Quality("13a", self.right) if scored and translations else None
+        self.rouge = Rouge() if scored and not translations else None
 
     def statistics(self, texts: Sequence[str]) -> np.ndarray:
         """What the score of a set of texts is summed from, [texts, ...]."""
         if self.bleu is not None:
             return self.bleu.statistics(texts)
-        assert self.rouge is not None
+        if self.rouge is None:
+            return np.full((len(texts), 2), np.nan)
         each = [self.rouge(right, text)["rougeL"] for right, text in zip(self.right, texts)]
         return np.stack([np.array(each), np.ones(len(each))], 1)
 

@@ -46,7 +46,7 @@ class Advanced:
 
     def __init__(self, run: Run, texts: int) -> None:
         self.run = run
-        names = ("tokens", "cycles", "drafted", "sent", "accepted", "own", "fallbacks", "rollbacks")
+        names = ("tokens", "cycles", "drafted", "sent", "accepted", "own", "fallbacks", "rollbacks", "passes")
         self.sums = {name: np.zeros(texts) for name in names}
 
     def __call__(self, number: int) -> list[int]:
@@ -56,6 +56,7 @@ class Advanced:
         for cycle in self.run:
             tokens += cycle.tokens
             sums["cycles"][number] += cycle.number > 0
+            sums["passes"][number] += cycle.number > 0 and cycle.scores is not None
             if cycle.verdict is not None and cycle.draft is not None:
                 unsent = cycle.verdict.unsent
                 sums["sent"][number] += len(cycle.status) if cycle.draft.read else 0
@@ -96,7 +97,8 @@ class Stock:
 class Measured:
     """What a setting did with every text: arrays [texts] of counts, of seconds, and of what scores sum up.
 
-    ``fallbacks`` and ``rollbacks`` count cycles that ended so; ``own`` tokens that the target wrote.
+    ``fallbacks`` and ``rollbacks`` count cycles that ended so; ``own`` tokens that the target wrote;
+    ``passes`` those of the target after the prompt's.
     """
 
     point: Point

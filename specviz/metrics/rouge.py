@@ -13,8 +13,9 @@ from specviz.metrics.quality import Scores, pairs
 from specviz.metrics.tokens import ALONE
 from specviz.trace import Trace
 
-NAMES = ("rouge1", "rouge2", "rougeL")
+NAMES = ("rouge1", "rouge2", "rougeL", "rougeLsum")
 # A character of a script without spaces is a word; otherwise a run of letters and digits is.
+SENTENCE = re.compile(r"(?<=[.!?])\s+|(?<=[。！？])")
 WORD = re.compile(f"[{ALONE}]|[^\\W{ALONE}]+")
 
 
@@ -27,7 +28,10 @@ class Words:
 
 
 class Rouge:
-    """ROUGE-1, ROUGE-2 and ROUGE-L: F measures in percent, of several references the best.
+    """ROUGE-1, ROUGE-2, ROUGE-L and ROUGE-Lsum: F measures in percent, of several references the best.
+
+    ROUGE-Lsum takes the longest common subsequence sentence by sentence. A line is a sentence; of a text in
+    one line what ends in a full stop, a question mark or an exclamation mark is.
 
     Raises
     ------
@@ -45,12 +49,17 @@ class Rouge:
     def __call__(self, references: str | Sequence[str], text: str) -> dict[str, float]:
         """The scores of a text."""
         alternatives = [references] if isinstance(references, str) else list(references)
-        scores = self.scorer.score_multi(alternatives, text)
+        scores = self.scorer.score_multi(list(map(lines, alternatives)), lines(text))
         return {name: 100 * scores[name].fmeasure for name in NAMES}
 
 
+def lines(text: str) -> str:
+    """A text with a sentence a line, as ROUGE-Lsum reads it."""
+    return text if "\n" in text.strip() else SENTENCE.sub("\n", text)
+
+
 def rouge(trace: Trace) -> Scores:
-    """ROUGE-1, ROUGE-2 and ROUGE-L of the final texts of a run (CM-ASD's Table IV, BiLD's summaries).
+    """ROUGE-1, ROUGE-2, ROUGE-L and ROUGE-Lsum of the final texts of a run (CM-ASD, Table IV; BiLD).
 
     F measures in percent of lower-cased words without stemming, of several references the best; Chinese and
     Japanese characters are words. The score is the mean over texts, as rouge-score and the papers have it,
@@ -64,7 +73,8 @@ def rouge(trace: Trace) -> Scores:
     Returns
     -------
     dict
-        ``rouge1``, ``rouge2``, ``rougeL``: `Estimate` (in place of a median the mean); ``texts``.
+        ``rouge1``, ``rouge2``, ``rougeL``, ``rougeLsum``: `Estimate` (in place of a median the mean);
+        ``texts``.
 
     Raises
     ------

@@ -42,6 +42,7 @@ class Text:
         added = getattr(tokenizer, "added_tokens_decoder", None) or {}
         self.added = {i: str(token) for i, token in added.items()}
         self._pieces: dict[int, bytes] = {}
+        self.chat: dict[str, Any] = {}  # variables of the chat template, besides the messages
 
     def encode(self, prompt: Prompt, model: str = "the model", *, raw: bool = False) -> list[int]:
         """Token ids of a text, of chat messages, or of ids.
@@ -219,7 +220,9 @@ class Text:
             if not isinstance(message.get("role"), str) or not isinstance(message.get("content"), str):
                 raise PromptError(f"message {number} needs a role and a content, both text")
         try:
-            return self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+            return self.tokenizer.apply_chat_template(
+                messages, add_generation_prompt=True, tokenize=False, **self.chat
+            )
         except Exception as error:  # a template is a program; it raises what it likes
             raise PromptError(
                 f"{model}'s chat template refuses these messages: {str(error).splitlines()[0]}"

@@ -9,6 +9,7 @@ from specviz.loop import generate
 from specviz.measure.report import Entry, Settings
 from specviz.measure.sweep import BEAM, Measured, Point
 from specviz.measure.timing import BASELINE
+from specviz.methods import find
 from specviz.models.protocols import Model
 
 # ---------------------------------------------------------------- BiLD (Kim et al.)
@@ -107,15 +108,16 @@ BEAMS = "beam 5 (transformers)"
 
 
 def lineup(
-    target: Model, draft: Model, heads: Model | None = None, slots: Model | None = None
+    target: Model, draft: Model | None, heads: Model | None = None, slots: Model | None = None
 ) -> list[Point]:
     """Tables I and II: beams, greedy, blockwise, SpecDec and CM-ASD, with each kind of drafter."""
     points = [
         Point(BASELINE, BASELINE, model=target),
         Point(BEAMS, BEAM, {"beams": 5}, target),
         Point("greedy (transformers)", BEAM, {"beams": 1}, target),
-        Point("speculative, k 4", "speculative", {}, target, draft),
     ]
+    if draft is not None:
+        points.append(Point("speculative, k 4", "speculative", {}, target, draft))
     if heads is not None:
         points += [Point(f"blockwise, k {k}", "blockwise", {"k": k}, target, heads) for k in LONG]
     for each, suffix in ((draft, ""), (slots, ", one pass")):
@@ -127,16 +129,31 @@ def lineup(
     return points
 
 
-def ablation(target: Model, draft: Model) -> list[Point]:
-    """Table III: either half switched off, one signal alone; and every other reading."""
+def mean_threshold(whole: Point, entries: list[Entry], max_new_tokens: int) -> float:
+    """The mean threshold τ_i of CM-ASD over the tokens that it judged, in nats."""
+    options = {"draft": whole.draft, "max_new_tokens": max_new_tokens, **whole.options, **whole.values}
+    trace = generate(whole.model, entries, whole.method, **options)
+    judged = trace.nodes[trace.nodes["status"].isin(["accepted", "rejected"])]
+    values = find(str(whole.method))(**whole.values).values
+    sure = float(judged["confidence"].mean()) if len(judged) else 1.0
+    doubt = 1 - sure if values["gap"] == "as_written" else sure
+    return float(values["tau_base"] + values["gamma"] * doubt)
+
+
+def ablation(target: Model, draft: Model, fixed: float | None = None) -> list[Point]:
+    """Table III: either half switched off, one signal alone; and every other reading.
+
+    `fixed` is the threshold of the settings in which it does not adapt; default: CM-ASD's τ_base.
+    """
+    base = {} if fixed is None else {"tau_base": fixed}
 
     def only(name: str) -> dict[str, float]:
         return {f"w_{each}": float(each == name) for each in ("entropy", "margin", "softmax", "variance")}
 
     settings: dict[str, Settings] = {
         "w/o adaptive drafting": {"adaptive_drafting": False},
-        "w/o adaptive verification": {"adaptive_verification": False},
-        "w/o confidence": {"adaptive_drafting": False, "adaptive_verification": False},
+        "w/o adaptive verification": {"adaptive_verification": False, **base},
+        "w/o confidence": {"adaptive_drafting": False, "adaptive_verification": False, **base},
         "entropy only": only("entropy"),
         "margin only": only("margin"),
         "softmax only": only("softmax"),

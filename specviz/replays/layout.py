@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from specviz.replays.recipes import RECIPES
-from specviz.replays.replays import Cell, Replay, Tally
+from specviz.replays.cells import FAILS, HOLDS, OPEN, Cell, Tally
+from specviz.replays.replays import Replay
 
 MANY = 90  # cells of a table that is shown whole
 MANY_COLUMNS = 6  # of numbers; what would be more stands in further rows
@@ -17,9 +17,10 @@ ORDER = (
     f"{MARKS[1]} unclear, {MARKS[2]} clearly not"
 )
 OVERVIEW = (
-    "measured", "paper's way", f"{MARKS[0]} clearly", f"{MARKS[1]} unclear", f"{MARKS[2]} clearly not",
-    "seconds",
+    "measured", "claims hold", "fail", "cannot be judged", "same order", "by chance", "seconds",
 )  # fmt: skip
+VERDICTS = (HOLDS, FAILS, OPEN)  # the order in which they are shown
+BADGES = dict(zip(VERDICTS, (MARKS[0], MARKS[2], MARKS[1])))
 METRICS = {
     "tau": "τ", "ne": "NE", "a_d": "A/D", "a_o": "A/O", "comet": "COMET", "bleu": "BLEU",
     "relative_bleu": "relative BLEU",
@@ -87,10 +88,9 @@ def distinguishing(replay: Replay) -> list[str]:
 
 def shown(replay: Replay) -> list[int]:
     """Numbers of the cells that are shown: of a large table its means."""
-    recipe = RECIPES.get(replay.table)
-    if len(replay.cells) <= MANY or recipe is None or recipe.total is None:
+    if len(replay.cells) <= MANY or not replay.total:
         return list(range(len(replay.cells)))
-    column, total = recipe.total
+    column, total = replay.total
     return [i for i, cell in enumerate(replay.cells) if cell.column(column) == total]
 
 
@@ -98,9 +98,15 @@ def overview(replay: Replay) -> list[str]:
     """A replay's line of the overview, in the columns of `OVERVIEW`."""
     n = replay.counts()
     judged = n["agrees"] + n["against"]
-    shares = [f"{n['agrees']} of {judged}", n["clear_agrees"], n["unclear"], n["clear_against"]]
-    middle = list(map(str, shares)) if judged else ["–"] * 4
-    return [f"{n['measured']} of {n['cells']}", *middle, f"{replay.seconds:.0f}"]
+    claims = [str(n[name]) for name in ("holds", "fails", "open")] if replay.verdicts else ["–"] * 3
+    order = [f"{n['agrees']} of {judged}", f"{judged / 2:g}"] if judged else ["–"] * 2
+    return [f"{n['measured']} of {n['cells']}", *claims, *order, f"{replay.seconds:.0f}"]
+
+
+def verdict_lines(replay: Replay) -> list[tuple[str, str, str]]:
+    """The claims, those that hold first: (verdict, claim, numbers and reason)."""
+    ordered = sorted(replay.verdicts, key=lambda each: VERDICTS.index(each.verdict))
+    return [(v.verdict, v.claim, "; ".join(filter(None, [v.numbers, v.reason]))) for v in ordered]
 
 
 def like_printed(value: float, printed: str) -> str:

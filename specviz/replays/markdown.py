@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from specviz import escape
 from specviz.escape import markdown as safe
 from specviz.measure.rows import Results
-from specviz.replays.layout import ARROW, ORDER, OVERVIEW, TIMES, grid, overview
+from specviz.replays.layout import ARROW, ORDER, OVERVIEW, TIMES, grid, overview, verdict_lines
 from specviz.replays.replays import Replay, Replays
 
 
@@ -38,14 +38,18 @@ def markdown(result: Results | Replay | Replays) -> str:
 
 def replay_lines(replay: Replay) -> list[str]:
     """A replay: a table, what was not measured, what differs."""
-    lines = [f"### `{replay.table}`: {safe(replay.caption)}", "", f"{replay.summary}.", ""]
+    lines = [f"### `{replay.table}`: {safe(replay.caption)}", "", f"{safe(replay.summary)}.", ""]
+    if replay.verdicts:
+        rows = [[claim, verdict, why] for verdict, claim, why in verdict_lines(replay)]
+        lines += [*table(["claim", "verdict", "numbers"], rows, 3), ""]
     if replay.measured:
         layout = grid(replay)
         lines += [f"Printed {ARROW} measured on {safe(replay.device)} ({TIMES}ratio). {ORDER}", ""]
         lines += [*table(layout.headings, layout.rows, layout.names), ""]
     items = [f"Not measured: {which}: {why} ({n})" for which, why, n in replay.missing()]
     items += [f"{each['what']}: the paper {each['paper']}; here {each['here']}" for each in replay.setup]
-    return [*lines, *(f"- {safe(item)}" for item in (*items, *replay.notes))]
+    items += [*replay.remarks(), *(f"in print: {text}" for text in replay.errata)]
+    return [*lines, *(f"- {safe(item)}" for item in items)]
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[str]], names: int) -> list[str]:

@@ -20,10 +20,9 @@ from specviz.escape import script_sources
 from specviz.files import write_text
 from specviz.measure.report import Row, Values
 from specviz.measure.rows import CELL_COLUMNS, ROW_COLUMNS, Results, fast, key_of, speed
-from specviz.paths import folder
-from specviz.replays.layout import ARROW, MARKS, grid, like_printed, marks
+from specviz.replays.cells import FAILS, HOLDS, OPEN
+from specviz.replays.layout import ARROW, BADGES, MARKS, VERDICTS, grid, like_printed, marks, verdict_lines
 from specviz.replays.plots import Figure, Labelled, curve_figures, replay_figures, run_figures
-from specviz.replays.recipes import CURVES
 from specviz.replays.replays import Replay, Replays
 
 if TYPE_CHECKING:
@@ -41,7 +40,8 @@ MOST_NOTES = 12
 MOST_COMPARISONS = 200  # that are listed one by one
 WIDE = 5  # columns of numbers of a table whose ratios stand below them
 KINDS = ("agrees", "unclear", "against")
-VERDICTS = ("clearly the paper's way", "unclear", "clearly the other way")
+VERDICT_KINDS = {HOLDS: "agrees", FAILS: "against", OPEN: "unclear"}
+WAYS = ("clearly the paper's way", "unclear", "clearly the other way")
 
 
 def write(result: Results | Replay | Replays, path: Path | None = None, force: bool = False) -> Path:
@@ -271,16 +271,16 @@ class Page:
         self.add("<h2 id='overview'>Overview</h2>", f"<p>{HOW_TO_READ}</p>")
         rows = [
             [text(r.table.partition("/")[0]), f"{link(r)} <span class='caption'>{text(r.caption)}</span>",
-             verdicts(n := r.counts()), f"{n['measured']} of {n['cells']}", f"{r.seconds:.0f}"]
+             claims(n := r.counts()), tally(n), f"{n['measured']} of {n['cells']}", f"{r.seconds:.0f}"]
             for those in papers.values() for r in those
         ]  # fmt: skip
-        self.table(["paper", "what it shows", "the same order here?", "measured", "seconds"], rows, 2)
+        self.table(["paper", "what it shows", "claims", "order", "measured", "seconds"], rows, 2)
         self.add("<div id='left'></div>")
         self.listed("Not replayed", [f"{table}: {why}" for table, why in every.left.items()])
         if every.tables:
             self.environment({**every.tables[0].environment, "model": None, "drafts": None})
         for paper, those in papers.items():
-            self.add(f"<h2 id='{text(paper)}'>{text(paper)}: {text(title(paper))}</h2>",
+            self.add(f"<h2 id='{text(paper)}'>{text(paper)}: {text(those[0].title)}</h2>",
                      "<p class='links'>", *map(link, those), "</p>")  # fmt: skip
             for each in those:
                 self.one(each, "h3")
@@ -297,9 +297,22 @@ class Page:
         self.add(
             f"<section><{tag} id='{anchor(made.table)}'>{text(made.table)}: {text(made.caption)}</{tag}>",
             f"<p class='soft'>{text(made.place)} · {made.seconds:.0f} seconds on {text(made.device)}</p>",
-            f"<p>{text(made.summary)}.</p>", f"<p class='verdict'>{verdicts(made.counts(), words=True)}</p>",
         )  # fmt: skip
-        self.plots(curve_figures(made) if made.table in CURVES else replay_figures(made))
+        if made.verdicts:
+            self.add(f"<p class='verdict'>{claims(made.counts(), words=True)}</p>")
+            items = (
+                f"<li><b class='{VERDICT_KINDS[verdict]}'>{BADGES[verdict]} {text(verdict)}</b>"
+                f"<span><b>{text(claim)}</b><br>{text(why)}</span></li>"
+                for verdict, claim, why in verdict_lines(made)
+            )
+            self.add(f"<ul class='claims'>{''.join(items)}</ul>")
+        self.add(f"<p>{text(made.summary)}.</p>")
+        if any(
+            n for name, n in made.counts().items() if name in ("clear_agrees", "unclear", "clear_against")
+        ):
+            self.add(f"<p class='verdict'>order: {tally(made.counts(), words=True)}</p>")
+        self.listed("What the run says of itself", made.remarks(), below)
+        self.plots(curve_figures(made) if made.drawn else replay_figures(made))
         if made.measured:
             layout = grid(made)
             left = layout.names
@@ -307,11 +320,12 @@ class Page:
             self.table([text(h) for h in layout.headings], cells, left)
             self.folded("Every number, with intervals and ratios", *full(made))
             self.folded("Every comparison, one by one", *compared(made))
+            self.folded("What each figure was measured on", *provenance(made))
         self.listed("Not measured", [f"{which}: {why} ({n})" for which, why, n in made.missing()], below)
         self.add(f"<{below}>What differs</{below}>")
         rows = [[text(s["what"]), text(s["paper"]), text(s["here"])] for s in made.setup]
         self.table(["", "the paper", "here"], rows, words=True)
-        self.listed("Notes", made.notes, below)
+        self.listed("Where the paper does not agree with itself", made.errata, below)
         for name in made.runs:
             if (made.path / name / "run.json").is_file():
                 self.traces(Results(made.path / name), f"{anchor(made.table)}-")
@@ -339,7 +353,19 @@ class Page:
             self.add("</details>")
 
 
-def verdicts(n: Mapping[str, int], words: bool = False) -> str:
+def claims(n: Mapping[str, int], words: bool = False) -> str:
+    """How many claims hold here, fail here, cannot be judged here."""
+    counts = [n["holds"], n["fails"], n["open"]]
+    if not sum(counts):
+        return "–"
+    parts = (
+        f"<span class='{VERDICT_KINDS[word]}'>{BADGES[word]} {c}{' ' + word if words else ''}</span>"
+        for word, c in zip(VERDICTS, counts)
+    )
+    return f"<span class='counts'>{' '.join(parts)}</span>"
+
+
+def tally(n: Mapping[str, int], words: bool = False) -> str:
     """How many comparisons clearly go the paper's way, are unclear, clearly do not: a bar, and numbers."""
     counts = [n["clear_agrees"], n["unclear"], n["clear_against"]]
     if not sum(counts):
@@ -347,19 +373,19 @@ def verdicts(n: Mapping[str, int], words: bool = False) -> str:
     bar = "".join(f"<i class='{kind}' style='flex:{c}'></i>" for kind, c in zip(KINDS, counts) if c)
     parts = (
         f"<span class='{kind}'>{mark} {c}{' ' + word if words else ''}</span>"
-        for kind, mark, c, word in zip(KINDS, MARKS, counts, VERDICTS)
+        for kind, mark, c, word in zip(KINDS, MARKS, counts, WAYS)
     )
     return f"<span class='bar' aria-hidden='true'>{bar}</span> <span class='counts'>{' '.join(parts)}</span>"
 
 
 HOW_TO_READ = (
-    "A number that was printed for another model on another machine is not expected again; the order of the "
-    "contenders may be. Of every two in a column that the paper tells apart: "
-    f"{MARKS[0]} they clearly stand in the same order here, {MARKS[1]} the texts are too few or the "
-    f"difference too small to tell, {MARKS[2]} they clearly stand in the other one. Clear: 95 % of the "
-    "differences on the same texts, drawn anew, have one sign; where nothing differs, one comparison in "
-    "twenty is clear by chance. The same measurement stands beside what was printed for each of a paper's "
-    "devices and models."
+    "A number that was printed for another model on another machine is not expected again; what the paper "
+    f"says of its numbers may hold all the same. {MARKS[0]} it holds here, {MARKS[2]} it fails here, "
+    f"{MARKS[1]} it cannot be judged here: too few texts, too small a difference, or not measured. The order "
+    "of the contenders, whether it pays (above 1) and how large it is are claims of their own. A difference "
+    "is clear if its p, corrected for all comparisons of the table (Holm), is at most 0.05 and, of times, if "
+    "it exceeds that of the control: one contender that decoded the same texts under two names in the same "
+    "run. Each two measurements are compared once; by chance half of the comparisons go the paper's way."
 )
 
 
@@ -415,7 +441,7 @@ def full(made: Replay) -> tuple[list[str], list[list[str]], int]:
 
 def compared(made: Replay) -> tuple[list[str], list[list[str]], int]:
     """Every comparison of a table that is not too large."""
-    frame, verdicts = made.comparisons(), made.verdicts()
+    frame, verdicts = made.compared(), made.comparisons
     if len(frame) > MOST_COMPARISONS:
         return [], [], 0
     shared = [name for name in made.shared_columns if frame[name].astype(str).nunique() > 1]
@@ -423,17 +449,20 @@ def compared(made: Replay) -> tuple[list[str], list[list[str]], int]:
     for row, each in zip(frame.to_dict("records"), verdicts):
         words, place = each.verdict, each.place
         if place is not None:
-            words = f"<span class='{KINDS[place]}'>{MARKS[place]} {VERDICTS[place]}</span>"
-        numbers = [text(f"{number:+.3g}") for number in (each.printed, each.measured)]
+            words = f"<span class='{KINDS[place]}'>{MARKS[place]} {WAYS[place]}</span>"
+        ends = "" if each.low is None or each.high is None else f" [{each.low:+.3g}, {each.high:+.3g}]"
+        numbers = [text(f"{each.printed:+.3g}"), text(f"{each.measured:+.3g}{ends}"), text(f"{each.p:.2g}")]
         rows.append([*(text(row[name]) for name in (*shared, "first", "second")), *numbers, words])
-    names = [*(text(name) for name in shared), "this", "less this", "printed", "here", "order"]
+    names = [*(text(name) for name in shared), "this", "less this", "printed", "here", "p", "order"]
     return names, rows, len(shared) + 2
 
 
-def title(paper: str) -> str:
-    """A paper's title."""
-    content = json.loads((folder("published") / paper / "tables.json").read_text(encoding="utf8"))
-    return str(content["title"])
+def provenance(made: Replay) -> tuple[list[str], list[list[str]], int]:
+    """What the figures were measured on, a row each, in the columns that say anything."""
+    rows = [source.as_dict() for source in made.sources]
+    names = [name for name in (rows[0] if rows else {}) if any(row[name] not in ("", 0) for row in rows)]
+    cells = [[text(str(row[name])) for name in names] for row in rows]
+    return [text(name.replace("_", " ")) for name in names], cells, len(names)
 
 
 def marked(results: Results) -> tuple[Row, dict[str, tuple[Row, str]]] | None:

@@ -9,9 +9,9 @@ from typing import Any
 
 from specviz.escape import html as text
 from specviz.measure.rows import Results
+from specviz.replays.cells import Cell
 from specviz.replays.layout import distinguishing, metric_name, shown
-from specviz.replays.recipes import RECIPES
-from specviz.replays.replays import Cell, Replay
+from specviz.replays.replays import Replay
 
 PLOTS = 2  # metrics of a table that are drawn
 LABEL = 30  # letters of a line of a plot's label
@@ -53,7 +53,7 @@ def replay_figures(replay: Replay) -> list[Labelled]:
     """Printed beside measured, contender by contender, for the first metrics of a table."""
     cells = [replay.cells[i] for i in shown(replay)]
     measured = list(dict.fromkeys(c.metric for c in cells if c.measured is not None))
-    first = [name for name in RECIPES[replay.table].metrics if name in measured]
+    first = [name for name in replay.metrics if name in measured]
     metrics = list(dict.fromkeys([*first, *(m for m in measured if not m.endswith("_gain"))]))
     metrics = sorted(metrics, key=lambda m: m != "speedup")[:PLOTS]
     plots = (metric_figure(replay, metric, [c for c in cells if c.metric == metric]) for metric in metrics)

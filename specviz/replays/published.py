@@ -112,13 +112,30 @@ def list_published(paper: str | None = None) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=columns)
 
 
+def claims(name: str) -> list[Settings]:
+    """What a paper says of a table's numbers, as ``data/published/README.md`` describes it."""
+    paper, _, table = name.partition("/")
+    made: list[Settings] = _tables(paper).get(table, {}).get("claims", [])
+    return made
+
+
+def title(paper: str) -> str:
+    """A paper's title."""
+    return str(_about(paper)["title"])
+
+
 def _papers() -> list[str]:
     return sorted(path.parent.name for path in folder("published").glob("*/tables.json"))
 
 
-def _tables(paper: str) -> dict[str, Settings]:
+def _about(paper: str) -> Settings:
     path = folder("published") / paper / "tables.json"
-    tables: dict[str, Settings] = json.loads(path.read_text(encoding="utf8"))["tables"]
+    content: Settings = json.loads(path.read_text(encoding="utf8"))
+    return content
+
+
+def _tables(paper: str) -> dict[str, Settings]:
+    tables: dict[str, Settings] = _about(paper)["tables"]
     return tables
 
 

@@ -26,6 +26,7 @@ class Row:
     where: Where  # which rows of the published table it answers to
     method: str = ""  # ours
     values: Where = field(default_factory=dict)  # its parameters
+    ours: Where | None = None  # its parameters where they are to be ours, not the authors'
     role: str | None = None  # of its drafter, a key of `Recipe.drafts`
     plan: Where = field(default_factory=dict)  # what else of the run differs: dtype, temperature, context
 
@@ -58,7 +59,8 @@ class Recipe:
     quick: Where = field(default_factory=lambda: {"prompts": 14, "max_new_tokens": 48})
     whole: Where = field(default_factory=lambda: {"prompts": 70, "max_new_tokens": 128})
     absent: tuple[tuple[Where, str], ...] = ()  # rows that nothing here can produce, and why
-    differs: tuple[tuple[str, str, str], ...] = ()  # other set-up: what, the paper's, ours
+    differs: tuple[tuple[str, str, str], ...] = ()  # defined otherwise: what, the paper's way, ours
+    theirs: Mapping[str, str] = field(default_factory=dict)  # what else is said of the paper's set-up
     precision: str = "not said"  # the paper's number format, where it says
     data: str = ""  # the paper's prompts
     caption: str = ""  # of a figure whose values are not printed

@@ -1,110 +1,46 @@
 """A replay: a paper's table with what was measured here for each of its numbers, and how the two compare.
 
-A replay is a folder: ``replay.json`` holds the cells, and the runs that they were computed from lie in
-folders below it. Each cell has what was printed, what was measured and their ratio; each two contenders in a
-column have a verdict: whether they stand in the same order here, and clearly so. Reading needs no torch, and
-``replay.json`` alone suffices: a result from another machine is kept as that file, and names its device
-wherever it is shown. `specviz.replays.running` makes replays; `terminal`, `markdown` and `page` show them.
+A replay is a folder: ``replay.json`` holds the cells with what each was measured on, and the runs that they
+were computed from lie in folders below it. What it shows (the set-up, the comparisons, the verdicts on the
+paper's claims) is computed from that file alone, on any machine, without torch and without the recipe that
+made it. `specviz.replays.running` makes replays; `terminal`, `markdown` and `page` show them.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
-from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from specviz.errors import TraceError
 from specviz.files import checked, read_json
 from specviz.measure.report import Row, Settings, Values, plural
 from specviz.measure.rows import Results, write_json
-from specviz.replays.published import list_published, published
+from specviz.replays.cells import (
+    FAILS,
+    HOLDS,
+    OPEN,
+    Cell,
+    Check,
+    Comparison,
+    Provenance,
+    Tally,
+    Verdict,
+)
+from specviz.replays.judging import Judge, remarks, setup
+from specviz.replays.published import claims, list_published, published, title
 from specviz.replays.recipes import CURVES, FIGURES, Recipe
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from specviz.replays.sources.shared import Figure, Measurement
+    from specviz.replays.sources.shared import Measurement
 
-SCHEMA = 1
+SCHEMA = 2
 FILE, ALL = "replay.json", "replays.json"
-SAME = 1e-12  # the largest difference that counts as none
-FEWEST = 6  # texts that can make a comparison clear
-
-Tally = tuple[int, int, int]  # comparisons: clearly the paper's way, unclear, clearly not
-
-
-@dataclass
-class Cell:
-    """A number of a published table, and what was measured here for it."""
-
-    keys: Row  # the table's key columns and their values
-    metric: str
-    value: float | None  # what the paper printed; None for a curve without printed values
-    printed: str  # the same as the paper has it
-    unit: str
-    device: str
-    model: str
-    measured: float | None  # None where nothing was measured
-    low: float | None
-    high: float | None
-    why: str  # the reason for that, else empty
-
-    @classmethod
-    def of(cls, row: Values) -> Cell:
-        """From a row of ``replay.json``."""
-        names = [each.name for each in fields(cls)[1:]]
-        keys = {name: value for name, value in row.items() if name not in names}
-        return cls(keys, **{name: row[name] for name in names})
-
-    def as_dict(self) -> Row:
-        """As a row of ``replay.json``."""
-        return self.keys | {each.name: getattr(self, each.name) for each in fields(self)[1:]}
-
-    def column(self, name: str) -> Any:
-        """The value of a column: a key, ``metric``, ``device`` or ``model``."""
-        return self.keys[name] if name in self.keys else getattr(self, name)
-
-    @property
-    def ratio(self) -> float | None:
-        """What was measured over what was printed; None where either is missing, or zero was printed."""
-        return self.measured / self.value if self.measured is not None and self.value else None
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """Two contenders of a column that were both printed and both measured.
-
-    It is clear whether other texts of the kind would say the same: the 95 % interval of the measured
-    difference, both sides resampled jointly, leaves zero out.
-    """
-
-    first: int  # numbers of their cells
-    second: int
-    printed: float  # the first's figure less the second's
-    measured: float
-    clear: bool
-
-    @property
-    def verdict(self) -> str:
-        """``agrees``, ``against``, ``tied`` (the same was printed) or ``level`` (the same was measured)."""
-        if abs(self.printed) < SAME:
-            return "tied"
-        if abs(self.measured) < SAME:
-            return "level"
-        return "agrees" if self.printed * self.measured > 0 else "against"
-
-    @property
-    def place(self) -> int | None:
-        """Place in a `Tally`; None where nothing can agree."""
-        if self.verdict not in ("agrees", "against"):
-            return None
-        return 1 if not self.clear else 0 if self.verdict == "agrees" else 2
 
 
 @dataclass
@@ -115,15 +51,29 @@ class Replay:
     ----------
     table : str
         As `specviz.published` takes it.
-    caption, place : str
+    title, caption, place : str
+        The paper's title; what the table shows, and where it stands.
     compare : tuple of str
         The columns whose values are contenders.
     cells : list of Cell
         In the order of the published rows.
-    clear : list of (int, int)
-        Numbers of two contenders' cells of which it is clear which one is ahead here.
-    setup : list of dict
-        What differs: ``what``, ``paper``, ``here``.
+    total : list of str
+        A column, and its value that is the mean of the others; empty without one.
+    metrics : list of str
+        Those that matter most first.
+    drawn : bool
+        Whether the paper draws a curve without printed values.
+    comparisons : list of Comparison
+    verdicts : list of Verdict
+        What was measured here says of the paper's claims.
+    checks : list of Check
+        What the run says about itself.
+    errata : list of str
+        Where the paper does not agree with itself.
+    theirs : dict
+        Parts of the paper's set-up that its table does not hold: ``data``, ``precision`` ...
+    defined : list of list of str
+        What is defined otherwise here: what, the paper's, ours.
     environment : dict
         Device, processor, threads, number format, clock, versions.
     notes : list of str
@@ -139,13 +89,21 @@ class Replay:
     """
 
     table: str
+    title: str
     caption: str
     place: str
     compare: tuple[str, ...]
     cells: list[Cell]
-    clear: list[list[int]]
-    setup: list[dict[str, str]]
-    environment: Settings
+    total: list[str] = field(default_factory=list)
+    metrics: list[str] = field(default_factory=list)
+    drawn: bool = False
+    comparisons: list[Comparison] = field(default_factory=list)
+    verdicts: list[Verdict] = field(default_factory=list)
+    checks: list[Check] = field(default_factory=list)
+    errata: list[str] = field(default_factory=list)
+    theirs: dict[str, str] = field(default_factory=dict)
+    defined: list[list[str]] = field(default_factory=list)
+    environment: Settings = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     runs: list[str] = field(default_factory=list)
     traces: list[dict[str, str]] = field(default_factory=list)
@@ -171,13 +129,19 @@ class Replay:
         return [name for name in (*self.keys, "metric", "device", "model") if name not in self.compare]
 
     @property
+    def sources(self) -> list[Provenance]:
+        """What the figures were measured on, each once."""
+        return list(dict.fromkeys(cell.source for cell in self.cells if cell.source is not None))
+
+    @property
+    def setup(self) -> list[dict[str, str]]:
+        """What differs from the paper's set-up: ``what``, ``paper``, ``here``; here by the cells."""
+        return setup(self.cells, self.theirs, self.defined)
+
+    @property
     def device(self) -> str:
         """Where it was measured, in words."""
-        place = self.environment
-        if not place:
-            return "nowhere"
-        cpu = place.get("device") == "cpu"
-        return f"{place['device']} ({place['processor']})" if cpu else str(place["device"])
+        return "; ".join(dict.fromkeys(source.place for source in self.sources)) or "nowhere"
 
     @property
     def measured(self) -> list[Cell]:
@@ -185,90 +149,86 @@ class Replay:
         return [cell for cell in self.cells if cell.measured is not None]
 
     def frame(self) -> pd.DataFrame:
-        """The published table with ``measured``, its interval, the ratio to what was printed, and ``why``."""
+        """The published table with ``measured``, its interval, the ratio to what was printed, ``why``.
+
+        What each figure was measured on follows in columns that begin with ``here_``.
+        """
         import pandas as pd
 
-        frame = pd.DataFrame([cell.as_dict() for cell in self.cells])
+        frame = pd.DataFrame([cell.as_dict() for cell in self.cells]).drop(columns="figure")
         for name in ("measured", "low", "high"):
             frame[name] = pd.to_numeric(frame[name])
         ratio = frame["measured"] / frame["value"].where(lambda v: v != 0)
         frame.insert(list(frame).index("high") + 1, "ratio", ratio)
-        return frame
+        empty = dict.fromkeys(Provenance().as_dict())
+        here = pd.DataFrame([c.source.as_dict() if c.source is not None else empty for c in self.cells])
+        return pd.concat([frame, here.add_prefix("here_")], axis=1)
 
-    def verdicts(self) -> list[Comparison]:
-        """Every two contenders of a column that were both printed and both measured."""
-        columns: dict[tuple, list[tuple[int, float, float]]] = {}
-        for i, cell in enumerate(self.cells):
-            if cell.measured is not None and cell.value is not None:
-                at = tuple(cell.column(name) for name in self.shared_columns)
-                columns.setdefault(at, []).append((i, cell.value, cell.measured))
-        clear = set(map(tuple, self.clear))
-        return [
-            Comparison(a, b, printed - other_printed, here - other_here, (a, b) in clear)
-            for column in columns.values()
-            for (a, printed, here), (b, other_printed, other_here) in combinations(column, 2)
-        ]
-
-    def comparisons(self) -> pd.DataFrame:
-        """The `verdicts` as a table.
+    def compared(self) -> pd.DataFrame:
+        """The comparisons as a table.
 
         Returns
         -------
         DataFrame
             The column's keys, ``metric``, ``device`` and ``model``; ``first`` and ``second``, the contenders;
-            ``printed``, ``measured``, ``verdict`` and ``clear`` as in `Comparison`.
+            ``printed``, ``measured``, ``low``, ``high``, ``p``, ``verdict`` and ``clear`` as in `Comparison`.
         """
         import pandas as pd
 
         rows = []
-        for each in self.verdicts():
+        for each in self.comparisons:
             pair = self.cells[each.first], self.cells[each.second]
             first, second = (", ".join(str(c.column(name)) for name in self.compare) for c in pair)
             rows.append(
                 [*(pair[0].column(name) for name in self.shared_columns), first, second, each.printed,
-                 each.measured, each.verdict, each.clear]
+                 each.measured, each.low, each.high, each.p, each.verdict, each.clear]
             )  # fmt: skip
-        columns = [*self.shared_columns, "first", "second", "printed", "measured", "verdict", "clear"]
-        return pd.DataFrame(rows, columns=columns)
+        names = ("first", "second", "printed", "measured", "low", "high", "p", "verdict", "clear")
+        return pd.DataFrame(rows, columns=[*self.shared_columns, *names])
 
     def counts(self) -> dict[str, int]:
-        """Cells, measured ones, figures; comparisons that go the paper's way, or not; the clear ones.
+        """Cells, measured ones, figures; comparisons that go the paper's way, or not; claims by verdict.
 
-        One figure may answer several cells: a paper prints a row for each of its devices and models.
+        One figure may answer several cells: a paper prints a row for each of its devices and models. Means of
+        figures that are compared themselves are not counted.
         """
-        verdicts = self.verdicts()
-        kinds = Counter(each.verdict for each in verdicts)
-        places = Counter(each.place for each in verdicts)
+        judged = [each for each in self.comparisons if not each.derived]
+        kinds = Counter(each.verdict for each in judged)
+        places = Counter(each.place for each in judged)
+        claimed = Counter(each.verdict for each in self.verdicts)
         return {
             "cells": len(self.cells),
             "measured": len(self.measured),
-            "figures": len({(cell.metric, cell.measured, cell.low, cell.high) for cell in self.measured}),
+            "figures": len({cell.figure for cell in self.measured}),
             "agrees": kinds["agrees"], "against": kinds["against"], "level": kinds["level"],
             "clear_agrees": places[0], "unclear": places[1], "clear_against": places[2],
+            "holds": claimed[HOLDS], "fails": claimed[FAILS], "open": claimed[OPEN],
         }  # fmt: skip
 
     def tallies(self) -> list[Tally]:
         """Of every cell's comparisons, how many clearly go the paper's way, are unclear, clearly do not."""
-        counts = [[0, 0, 0] for _ in self.cells]
-        for each in self.verdicts():
+        counts: dict[int | None, list[int]] = {cell.figure: [0, 0, 0] for cell in self.cells}
+        for each in self.comparisons:
             if each.place is not None:
-                counts[each.first][each.place] += 1
-                counts[each.second][each.place] += 1
-        return [(right, unclear, wrong) for right, unclear, wrong in counts]
+                counts[self.cells[each.first].figure][each.place] += 1
+                counts[self.cells[each.second].figure][each.place] += 1
+        return [(0, 0, 0) if c.figure is None else tuple(counts[c.figure]) for c in self.cells]  # type: ignore[misc]
 
     @property
     def summary(self) -> str:
-        """One line: how much was measured, and how much of it goes the paper's way."""
+        """One line: how much was measured, what the claims come to, which way the comparisons go."""
         n = self.counts()
-        if self.table in CURVES:
+        if self.drawn:
             return f"{n['measured']} figures of a curve that the paper draws without printed values"
-        more = f", beside {plural(n['figures'], 'figure')}" if n["figures"] < n["measured"] else ""
+        more = f", by {plural(n['figures'], 'figure')}" if n["figures"] < n["measured"] else ""
         line = f"{n['measured']} of {n['cells']} printed numbers{more} measured here"
+        if self.verdicts:
+            line += f"; claims: {n['holds']} hold here, {n['fails']} fail here, {n['open']} cannot be judged"
         judged = n["agrees"] + n["against"]
         if judged:
             line += (
-                f"; of {judged} comparisons {n['agrees']} go the paper's way ({n['clear_agrees']} clearly), "
-                f"{n['against']} do not ({n['clear_against']} clearly)"
+                f"; of {plural(judged, 'comparison')} {n['agrees']} go the paper's way (by chance "
+                f"{judged / 2:g}), {n['clear_agrees']} clearly; {n['clear_against']} clearly do not"
             )
         if n["level"]:
             line += f"; {n['level']} {'is' if n['level'] == 1 else 'are'} level here"
@@ -291,16 +251,28 @@ class Replay:
                 parts.append(f"{name.replace('_', ' ')} {', '.join(values)}")
         return "; ".join(parts) or "all of it"
 
+    def remarks(self) -> list[str]:
+        """The checks in sentences, then the notes."""
+        return [*remarks(self.checks), *self.notes]
+
     def save(self) -> Path:
         """Write ``replay.json``, whole or not at all."""
+        sources = self.sources
         content = {key: getattr(self, name) for name, key in SAVED.items()}
-        content["cells"] = [cell.as_dict() for cell in self.cells]
+        content["sources"] = [each.as_dict() for each in sources]
+        content["cells"] = [
+            c.as_dict() | {"source": None if c.source is None else sources.index(c.source)}
+            for c in self.cells
+        ]
+        for name in PLAIN:
+            content[name] = [each.as_dict() for each in content[name]]
         write_json(self.path / FILE, {"specviz": "replay", "schema": SCHEMA} | content)
         return self.path / FILE
 
 
 # Field: its key in ``replay.json``.
 SAVED = {each.name: each.name for each in fields(Replay) if each.name != "path"} | {"settings": "asked"}
+PLAIN: dict[str, Any] = {"comparisons": Comparison, "verdicts": Verdict, "checks": Check}
 
 
 @dataclass
@@ -329,7 +301,7 @@ class Replays:
         return {each.table for each in self.tables} | set(self.left) >= every
 
     def frame(self) -> pd.DataFrame:
-        """One row a table: how much of it was measured, and how much goes the paper's way."""
+        """One row a table: how much of it was measured, what its claims come to, which way it goes."""
         import pandas as pd
 
         rows = [{"table": r.table, **r.counts(), "seconds": r.seconds, "why": ""} for r in self.tables]
@@ -372,8 +344,10 @@ def opened(path: str | Path) -> Replay:
     content = _content(file, "replay")
     checked(CheckedReplay, content, str(file), "the file is damaged: replay the table into another folder")
     values = {name: content[key] for name, key in SAVED.items()}
-    values |= {"cells": [Cell.of(row) for row in values["cells"]], "compare": tuple(values["compare"])}
-    return Replay(**values, path=Path(path))
+    sources = [Provenance.read(each) for each in content["sources"]]
+    values |= {name: [kind.read(each) for each in values[name]] for name, kind in PLAIN.items()}
+    values |= {"cells": [Cell.of(row, sources) for row in values["cells"]]}
+    return Replay(**values | {"compare": tuple(values["compare"])}, path=Path(path))
 
 
 def opened_all(path: str | Path) -> Replays:
@@ -420,59 +394,44 @@ def opened_result(path: str | Path) -> Results | Replay | Replays:
 
 def compared(table: str, recipe: Recipe, made: Measurement, settings: Settings) -> Replay:
     """A published table and what a source measured, cell by cell; of a curve without printed values alone."""
+    errata: list[str] = []
     if table in CURVES:
-        import pandas as pd
-
-        frame = pd.DataFrame({"model": [], "device": []})
         caption, place = recipe.caption, f"Figure {table.rpartition('figure')[2]}"
-        figures: list[Figure | None] = list(made.figures)
         cells = [
-            Cell(dict(f.where), f.metric, None, "", "", "", "", f.value, f.low, f.high, "")
-            for f in made.figures
+            Cell(dict(f.where), f.metric, None, "", "", "", "", f.value, f.low, f.high, "", i, f.source)
+            for i, f in enumerate(made.figures)
         ]
     else:
         frame = published(table)
-        caption, place = frame.attrs["caption"], frame.attrs["place"]
+        caption, place, errata = (frame.attrs[name] for name in ("caption", "place", "known"))
         rows: Any = frame.drop(columns=["paper", "table"]).to_dict("records")
-        figures = [
-            next((f for f in made.figures if f.metric == row["metric"] and covers(f.where, row)), None)
-            for row in rows
-        ]
-        cells = [measured_cell(row, f, recipe, made) for row, f in zip(rows, figures)]
-    replay = Replay(
-        table, caption, place, recipe.compare, cells, [], differences(frame, recipe, made), made.environment,
-        made.notes, made.runs, made.traces, settings,
+        cells = [measured_cell(row, recipe, made) for row in rows]
+    claimed = [] if table in CURVES else claims(table)
+    judge = Judge(cells, made.figures, recipe.compare, made.checks, claimed)
+    theirs = {**recipe.theirs, "precision": recipe.precision, "data": recipe.data or "does not say"}
+    return Replay(
+        table, title(table.partition("/")[0]), caption, place, recipe.compare, cells,
+        list(recipe.total or ()), list(recipe.metrics), table in CURVES, judge.comparisons(),
+        judge.verdicts(), made.checks, errata, theirs, [list(each) for each in recipe.differs],
+        made.environment, made.notes, made.runs, made.traces, settings,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
     )  # fmt: skip
-    for each in replay.verdicts():
-        first, second = figures[each.first], figures[each.second]
-        if first is not None and second is not None and ahead(first, second):
-            replay.clear.append([each.first, each.second])
-    return replay
 
 
-def measured_cell(row: Row, figure: Figure | None, recipe: Recipe, made: Measurement) -> Cell:
+def measured_cell(row: Row, recipe: Recipe, made: Measurement) -> Cell:
     """A published number with its figure, or with the reason why it has none."""
-    if figure is None:
-        here: Row = {"measured": None, "low": None, "high": None, "why": reason(row, recipe, made)}
-    else:
-        here = {"measured": figure.value, "low": figure.low, "high": figure.high, "why": ""}
-    return Cell.of(row | here)
+    cell = Cell(
+        {name: value for name, value in row.items() if name not in PRINTED},
+        **{name: row[name] for name in PRINTED}, measured=None, low=None, high=None, why="",
+    )  # fmt: skip
+    for number, each in enumerate(made.figures):
+        if each.metric == row["metric"] and covers(each.where, row):
+            here = {"measured": each.value, "low": each.low, "high": each.high}
+            return replace(cell, **here, figure=number, source=each.source)  # type: ignore[arg-type]
+    return replace(cell, why=reason(row, recipe, made))
 
 
-def ahead(a: Figure, b: Figure) -> bool:
-    """Whether it is clear which of two figures is larger: 95 % of the differences have one sign.
-
-    Both are resampled on the same texts, where they were measured on the same ones. On fewer than `FEWEST`
-    texts nothing is clear: five that all go one way are no rarer than 1 in 16.
-    """
-    measured = [each for each in (a, b) if each.texts or each.low != each.value]
-    if any(each.low is None or each.texts < FEWEST for each in measured):
-        return False
-    if len(measured) == 2 and a.texts == b.texts and a.draws is not None and b.draws is not None:
-        low, high = np.nanquantile(a.draws - b.draws, (0.025, 0.975))
-        return bool(low > 0 or high < 0)
-    return a.estimate.low > b.estimate.high or b.estimate.low > a.estimate.high
+PRINTED = ("metric", "value", "printed", "unit", "device", "model")
 
 
 def covers(where: Values, row: Values) -> bool:
@@ -487,25 +446,3 @@ def reason(row: Values, recipe: Recipe, made: Measurement) -> str:
         if covers(where, row):
             return str(why)
     return "the run gave no such figure (too few prompts of this part, or they failed)"
-
-
-def differences(frame: pd.DataFrame, recipe: Recipe, made: Measurement) -> list[dict[str, str]]:
-    """How the set-up differs from the paper's."""
-
-    def words(column: str) -> str:
-        return ", ".join(dict.fromkeys(filter(None, frame[column]))) or "does not say"
-
-    here = made.environment
-    device = str(here.get("device"))
-    if device.startswith("cpu") and here.keys() >= {"processor", "threads"}:
-        device += f" ({here['processor']}), {plural(here['threads'], 'thread')}"
-    model = here.get("model", {})
-    size = model.get("parameters")
-    ours = f"{model.get('name')}" + (f" ({size / 1e6:.1f} M parameters)" if size else "")
-    rows = [
-        ("model", words("model"), ours), ("device", words("device"), device),
-        ("precision", recipe.precision, str(here.get("dtype"))),
-        ("data", recipe.data or "does not say", made.data),
-        *recipe.differs,
-    ]  # fmt: skip
-    return [{"what": what, "paper": paper, "here": ours} for what, paper, ours in rows]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
@@ -16,11 +17,12 @@ from specviz.measure.report import Settings, Tick, Values
 from specviz.replays.published import published
 from specviz.replays.recipes import CURVES, FIGURES, RECIPES, SETTINGS, Recipe
 from specviz.replays.replays import ALL, FILE, Replay, Replays, compared, opened
+from specviz.replays.tasks import PLAIN, Given, check_suites, read_suites, tasks_of
+from specviz.rules.store import SCORES
 
 if TYPE_CHECKING:
     from specviz.models import Model
     from specviz.replays.sources.shared import RunOptions
-    from specviz.suites import Suite
 
 
 def find(table: str) -> Recipe:
@@ -48,13 +50,17 @@ def replay(
     *,
     model: str | Path | Model | None = None,
     draft: str | Mapping[str, str] | None = None,
-    suite: str | Path | Suite | None = None,
+    suite: Given = None,
     device: str = "cpu",
     dtype: str = "float32",
     quick: bool = False,
     number: int | None = None,
     max_new_tokens: int | None = None,
     threads: int = 1,
+    template: str | None = None,
+    chat: Mapping[str, Any] | None = None,
+    baselines: str = "authors",
+    score: str | None = None,
     out: str | Path | None = None,
     tick: Tick | None = None,
     memory: dict[tuple, Any] | None = None,
@@ -70,8 +76,19 @@ def replay(
         In place of the bundled one that the recipe names: a folder, ``hf:<id>``, or a loaded model.
     draft : str or mapping, optional
         Its drafter; a mapping from roles where the recipe has several (``small``, ``aligned`` ...).
-    suite : str or Suite, optional
-        Prompts in place of the bundled ones, as `specviz.suite` takes them.
+    suite : str, Suite or mapping, optional
+        Prompts in place of the bundled ones, as `specviz.suite` takes them. A mapping names one for each of
+        the table's tasks (or languages, or data sets), in the paper's words. One for all fills only the tasks
+        whose kind of work and language its prompts say; the others stay empty, with the reason.
+    template : str, optional
+        Around the source of a stream, as `specviz.stream` takes it; other tables refuse it.
+    chat : mapping, optional
+        Variables of the model's chat template, such as ``{"enable_thinking": False}``; a model without one
+        is refused.
+    baselines : {"authors", "ours"}
+        Whose parameters the methods have that a table compares with.
+    score : {"product", "least", "edge"}, optional
+        UniSpec's score of a node, in tables with UniSpec.
     device, dtype : str
     quick : bool
         Few prompts and short answers: minutes rather than tens of them, with wide intervals.
@@ -103,7 +120,7 @@ def replay(
     from specviz.arguments import check_int
     from specviz.replays.sources import RunOptions
 
-    recipe = find(table)
+    recipe = with_options(table, find(table), baselines, score)
     path = Path(out) if out is not None else Path("specviz-replays") / table.replace("/", "-")
     numbers = dict(recipe.quick if quick else recipe.whole)
     numbers |= {k: v for k, v in (("prompts", number), ("max_new_tokens", max_new_tokens)) if v is not None}
@@ -111,20 +128,75 @@ def replay(
     check_int("max_new_tokens", numbers["max_new_tokens"], 1)
     check_threads(check_int("threads", threads, 1))
     drafts = roles(recipe, model, draft)
-    chosen = read_suite(suite)
+    chosen = read_suites(suite)
+    check_suites(recipe, chosen)
+    if template is not None and recipe.source != "streams":
+        raise ParameterError(f"template is of sources that arrive in updates, and {table} has none")
     settings = {
         "table": table, "model": name_of(model, recipe.model), "drafts": drafts,
-        "suite": chosen.digest if chosen is not None else recipe.suite, "device": device, "dtype": dtype,
-        "threads": threads, **numbers,
+        "suite": {task: each.digest for task, each in chosen.items()} or recipe.suite, "device": device,
+        "dtype": dtype, "threads": threads, "template": template, "chat": dict(chat or {}),
+        "baselines": baselines, "score": score, **numbers,
     }  # fmt: skip
     finished = opened_same(path, settings)
     if finished is not None:
         return finished
     options = RunOptions(
         model, drafts, chosen, numbers["prompts"], numbers["max_new_tokens"], threads, numbers, path,
-        shared or path / "calibrations", {} if memory is None else memory,
+        shared or path / "calibrations", {} if memory is None else memory, template, dict(chat or {}),
     )  # fmt: skip
     return measure(recipe, settings, options, tick)
+
+
+def with_options(table: str, recipe: Recipe, baselines: str, score: str | None) -> Recipe:
+    """A recipe with the baselines' parameters and UniSpec's score that were chosen.
+
+    Raises
+    ------
+    ParameterError
+        For an unknown choice, or a score where no row is UniSpec's.
+    """
+    if baselines not in ("authors", "ours"):
+        raise ParameterError(f"baselines must be 'authors' or 'ours', got {baselines!r:.40}")
+    rows = recipe.rows
+    if baselines == "ours":
+        rows = tuple(row if row.ours is None else replace(row, values=row.ours) for row in rows)
+    if score is not None:
+        if score not in SCORES:
+            raise ParameterError(f"score must be one of {', '.join(SCORES)}, got {score!r:.40}")
+        if not any(row.method == "unispec" for row in rows):
+            raise ParameterError(f"score is UniSpec's, and no row of {table} is")
+        rows = tuple(
+            replace(row, values={**row.values, "score": score}) if row.method == "unispec" else row
+            for row in rows
+        )
+    return replace(recipe, rows=rows)
+
+
+@contextmanager
+def chatting(model: Any, variables: Mapping[str, Any]) -> Iterator[None]:
+    """Give a model's chat template these variables.
+
+    Raises
+    ------
+    ParameterError
+        If the model has no chat template, or its template does not read one of them.
+    """
+    if not variables:
+        yield
+        return
+    text = getattr(model, "text", None)
+    template = getattr(getattr(text, "tokenizer", None), "chat_template", None)
+    if text is None or not isinstance(template, str):
+        raise ParameterError(f"{model.name} has no chat template to give {next(iter(variables))} to")
+    for name in variables:
+        if not re.search(rf"\b{re.escape(name)}\b", template):
+            raise ParameterError(f"the chat template of {model.name} does not read {name!r:.40}")
+    before, text.chat = text.chat, dict(variables)
+    try:
+        yield
+    finally:
+        text.chat = before
 
 
 def measure(recipe: Recipe, settings: Settings, options: RunOptions, tick: Tick | None) -> Replay:
@@ -134,8 +206,10 @@ def measure(recipe: Recipe, settings: Settings, options: RunOptions, tick: Tick 
     from specviz.replays import sources
 
     begin = perf_counter()
-    with threads(options.threads), bar() if tick is None else nullcontext(tick) as progress:
-        options = replace(options, model=loaded(settings, options), tick=progress)
+    shown = bar() if tick is None else nullcontext(tick)
+    model = loaded(settings, options)
+    with threads(options.threads), chatting(model, options.chat), shown as progress:
+        options = replace(options, model=model, tick=progress)
         made = sources.find(recipe.source)(recipe, options)
     replayed = compared(settings["table"], recipe, made, settings)
     replayed = replace(replayed, seconds=perf_counter() - begin, path=options.path)
@@ -191,15 +265,6 @@ def name_of(model: str | Path | Model | None, default: str) -> str:
     return str(model) if isinstance(model, str | Path) else str(model.name)
 
 
-def read_suite(given: str | Path | Suite | None) -> Suite | None:
-    """A suite by its name, or as it is."""
-    if isinstance(given, str | Path):
-        from specviz.suites import suite
-
-        return suite(str(given))
-    return given
-
-
 class OtherSettings(SpecvizError):
     """A folder holds a replay that was made in another way."""
 
@@ -241,7 +306,8 @@ def replay_all(
     out: str | Path,
     *,
     draft: str | Mapping[str, str] | None = None,
-    suite: str | Path | Suite | None = None,
+    suite: Given = None,
+    score: str | None = None,
     tick: Callable[[str], Tick] | None = None,
     **options: Any,
 ) -> Replays:
@@ -260,14 +326,20 @@ def replay_all(
     path = Path(out)
     refuse_others(path, FILE)
     every, memory = Replays(path, left=SETTINGS | FIGURES), dict[tuple, Any]()
-    chosen = read_suite(suite)
+    chosen = read_suites(suite)
     for table in [*RECIPES, *CURVES]:
         own = draft  # of several drafters those that this table has
         if isinstance(draft, Mapping):
             own = {role: name for role, name in draft.items() if role in find(table).drafts} or None
+        tasks = tasks_of(find(table))  # of several suites those that this table has a task for
+        suites = {task: each for task, each in chosen.items() if task == PLAIN or task in tasks}
+        if chosen and not suites:
+            every.left[table] = "no suite was named for one of its tasks"
+            continue
         try:
             made = replay(
-                table, draft=own, suite=chosen, out=path / table.replace("/", "-"), memory=memory,
+                table, draft=own, suite=suites or None, out=path / table.replace("/", "-"), memory=memory,
+                score=score if any(row.method == "unispec" for row in find(table).rows) else None,
                 tick=tick(table) if tick else None, shared=path / "calibrations", **options,
             )  # fmt: skip
             every.tables.append(made)

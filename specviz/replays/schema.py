@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 from pathlib import PurePath
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, ConfigDict, Field, with_config
 from typing_extensions import TypedDict
 
 from specviz.files import whole_text
 from specviz.measure.schema import Environment, Seconds, Text
-from specviz.replays.recipes import CURVES, RECIPES
 
-SMALL = 50  # cells of a table that is shown whole, so that it needs no column of totals
 TRADE_OFF = {"dataset", "curve", "setting"}  # columns of a curve of quality by speed
-MOST_CELLS = 5_000  # all are compared with each other
+MOST_CELLS = 5_000  # more than any table has
+MOST_COMPARISONS = 200_000
 
 Figure = Annotated[float, Field(ge=-1e15, le=1e15, allow_inf_nan=False)]
 Name = Annotated[Text, Field(max_length=200)]
-
-
-def _table(name: str) -> str:
-    if name not in RECIPES and name not in CURVES:
-        raise ValueError("is a table that no paper has")
-    return name
+Count = Annotated[int, Field(ge=0, le=2**53)]
+Table = Annotated[str, Field(pattern=r"^[a-z0-9_]{1,40}/[a-z0-9_]{1,40}$")]  # its recipe need not be there
 
 
 def _below(name: str) -> str:
@@ -46,14 +41,72 @@ class Cell(TypedDict):
     low: Figure | None
     high: Figure | None
     why: Text
+    figure: Count | None
+    source: Count | None
 
 
-class Difference(TypedDict):
-    """What of the set-up differs."""
+class Source(TypedDict):
+    """What a figure was measured on."""
 
-    what: Text
-    paper: Text
-    here: Text
+    model: Name
+    weights: Name
+    parameters: Count
+    drafter: Name
+    drafter_weights: Name
+    method: Name
+    settings: Text
+    suite: Text
+    task: Name
+    language: Name
+    texts: Count
+    max_new_tokens: Count
+    rounds: Count
+    device: Text
+    processor: Text
+    threads: Count
+    dtype: Name
+    kernels: Name
+    clock: Name
+    date: Name
+
+
+class Compared(TypedDict):
+    """Two contenders, as `cells.Comparison`."""
+
+    first: Count
+    second: Count
+    printed: Figure
+    measured: Figure
+    low: Figure | None
+    high: Figure | None
+    p: Annotated[float, Field(ge=0, le=1)]
+    clear: bool
+    split: bool
+    derived: bool
+
+
+class Judged(TypedDict):
+    """A claim, as `cells.Verdict`."""
+
+    claim: Text
+    question: Literal["order", "pays", "size", "lossless"]
+    verdict: Literal["holds here", "fails here", "cannot be judged here"]
+    numbers: Text
+    reason: Text
+
+
+class Check(TypedDict):
+    """What a run says of itself, as `cells.Check`."""
+
+    kind: Literal["control", "ability", "same texts", "idle target"]
+    contender: Text
+    task: Name
+    count: Count
+    of: Count
+    value: Figure | None
+    low: Figure | None
+    high: Figure | None
+    text: Text
 
 
 class TraceFile(TypedDict):
@@ -68,13 +121,22 @@ class TraceFile(TypedDict):
 class ReplayFile(TypedDict):
     """``replay.json``."""
 
-    table: Annotated[str, AfterValidator(_table)]
+    table: Table
+    title: Text
     caption: Text
     place: Text
     compare: Annotated[list[Text], Field(min_length=1)]
     cells: Annotated[list[Cell], Field(min_length=1, max_length=MOST_CELLS)]
-    clear: list[Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=2, max_length=2)]]
-    setup: list[Difference]
+    sources: Annotated[list[Source], Field(max_length=MOST_CELLS)]
+    total: Annotated[list[Text], Field(max_length=2)]
+    metrics: list[Name]
+    drawn: bool
+    comparisons: Annotated[list[Compared], Field(max_length=MOST_COMPARISONS)]
+    verdicts: Annotated[list[Judged], Field(max_length=1000)]
+    checks: Annotated[list[Check], Field(max_length=MOST_CELLS)]
+    errata: list[Text]
+    theirs: dict[Name, Text]
+    defined: list[Annotated[list[Text], Field(min_length=3, max_length=3)]]
     environment: Environment
     notes: list[Text]
     runs: list[Annotated[str, AfterValidator(_below)]]
@@ -90,6 +152,8 @@ def _consistent(replay: ReplayFile) -> ReplayFile:
     for number, cell in enumerate(cells):
         if set(cell) != columns:
             raise ValueError(f"has cells[{number}] with other columns than cells[0]")
+        if cell["measured"] is not None and (cell["figure"] is None or cell["source"] is None):
+            raise ValueError(f"has cells[{number}] with a figure that nothing says the source of")
         own = [value for name, value in cell.items() if name not in Cell.__annotations__]
         if not all(isinstance(value, str | int | float | None) for value in own):
             raise ValueError(f"has cells[{number}] with a column that is neither a text nor a number")
@@ -101,15 +165,18 @@ def _consistent(replay: ReplayFile) -> ReplayFile:
             raise ValueError(f"has cells[{number}] with half an interval")
     if missing := set(replay["compare"]) - columns:
         raise ValueError(f"compares by {min(missing)[:40]!r}, which no cell has")
-    if any(number >= len(cells) for pair in replay["clear"] for number in pair):
-        raise ValueError("has clear comparisons of cells that are not there")
+    for each in replay["comparisons"]:
+        both = each["first"], each["second"]
+        if max(both) >= len(cells) or any(cells[number]["measured"] is None for number in both):
+            raise ValueError("compares cells that are not there, or were not measured")
+    if any(cell["source"] is not None and cell["source"] >= len(replay["sources"]) for cell in cells):
+        raise ValueError("has a cell with a source that is not there")
     if here and not {"device", "processor"} <= set(here):
         raise ValueError("has an environment without device and processor")
-    recipe = RECIPES.get(replay["table"])
-    if recipe is None:
+    if replay["drawn"]:
         _check_curve(cells)
-    elif recipe.total is not None and recipe.total[0] not in columns and len(cells) > SMALL:
-        raise ValueError(f"has no column {recipe.total[0]!r}")
+    elif replay["total"] and (len(replay["total"]) != 2 or replay["total"][0] not in columns):
+        raise ValueError("has a total without its column")
     return replay
 
 
@@ -134,5 +201,5 @@ CheckedReplay = Annotated[ReplayFile, AfterValidator(_consistent)]
 class ReplaysFile(TypedDict):
     """``replays.json``."""
 
-    tables: list[Annotated[str, AfterValidator(_table)]]
+    tables: list[Table]
     left: dict[Text, Text]

@@ -10,7 +10,7 @@ from rich.text import Text
 from specviz.escape import visible
 from specviz.measure.report import Column, plural, print_table
 from specviz.measure.rows import Results
-from specviz.replays.layout import ARROW, ORDER, OVERVIEW, TIMES, grid, overview, shown
+from specviz.replays.layout import ARROW, BADGES, ORDER, OVERVIEW, TIMES, grid, overview, shown, verdict_lines
 from specviz.replays.published import list_published
 from specviz.replays.recipes import CURVES, FIGURES, RECIPES, SETTINGS
 from specviz.replays.replays import Replay, Replays
@@ -36,7 +36,10 @@ def print_lines(console: Console, *lines: str) -> None:
 
 def show_replay(replay: Replay, console: Console) -> None:
     """Print what was printed and what was measured, cell by cell."""
-    print_lines(console, f"{replay.table} ({replay.place}): {replay.caption}", "")
+    print_lines(
+        console, f"{replay.table} ({replay.place}): {replay.caption}",
+        *(f"{BADGES[word]} {word}: {claim}. {why}" for word, claim, why in verdict_lines(replay)), "",
+    )  # fmt: skip
     if replay.measured:
         table = grid(replay)
         narrow = console.is_terminal and console.width < ROOMY
@@ -60,7 +63,8 @@ def show_replay(replay: Replay, console: Console) -> None:
         *(f"not measured: {which}: {why} ({plural(n, 'number')})" for which, why, n in replay.missing()),
         "Set-up:",
         *(f"  {each['what']}: the paper {each['paper']}; here {each['here']}" for each in replay.setup),
-        *(f"note: {note}" for note in replay.notes),
+        *(f"note: {note}" for note in replay.remarks()),
+        *(f"in print: {text}" for text in replay.errata),
         f"{replay.table}: {replay.summary}",
     )
 

@@ -19,6 +19,7 @@ from .parameters import Parameter, Settings
 EMPTY = -1
 GHOSTS = 12  # most unsent candidates that are recorded, best first
 
+SCORES = ("product", "least", "edge")
 UNISPEC = (
     Parameter("draft_size", 24, 1, 512, "tokens", "Nodes of the tree that are sent, without the root.", "g"),
     Parameter("depth", 10, 1, 64, "tokens", "Most levels of the tree.", "d"),
@@ -32,8 +33,9 @@ UNISPEC = (
         meaning="Widen the first level by what might have stood in the root's place (line 19; Table 2).",
     ),
     Parameter(
-        "score", "product", choices=("product", "least"),
-        meaning="A node's score, open in the paper: the path's probabilities multiplied, or their least.",
+        "score", "product", choices=SCORES,
+        meaning="A node's score: the path's probabilities multiplied (Algorithm 1), their least, or its own "
+        "(line 25 to the letter, with which the paper's Table 12 agrees).",
     ),
     Parameter(
         "root_token", "drop", choices=("drop", "keep"),
@@ -122,8 +124,8 @@ class Growth:
         Nodes of a lower score are not expanded; 0 where scores are ranks.
     scores : bool
         Whether scores come from the store's probabilities; otherwise 2 to the minus rank.
-    least : bool
-        Whether a node scores the least probability of its path instead of their product.
+    score : {"product", "least", "edge"}
+        Whether a node scores the product of its path's probabilities, their least, or its own.
     drop_root : bool
         Whether the root's own token is no neighbour.
     neighbours : bool
@@ -134,7 +136,7 @@ class Growth:
     candidates: int
     threshold: float = 0.0
     scores: bool = True
-    least: bool = False
+    score: str = "product"
     drop_root: bool = True
     neighbours: bool = True
 
@@ -144,7 +146,7 @@ class Growth:
         return cls(
             min(values["depth"], left - 1), values["candidates"],
             values["threshold"] if values["scores"] else 0.0, values["scores"],
-            values["score"] == "least", values["root_token"] == "drop", values["neighbours"],
+            values["score"], values["root_token"] == "drop", values["neighbours"],
         )  # fmt: skip
 
 
@@ -157,7 +159,7 @@ class Grown:
     tokens, parents : arrays of int
         A parent stands before its children; -1 is the root.
     score : array of float32
-        Never more than the parent's.
+        Never more than the parent's, but where nodes score by their own edge.
     near : array of bool
         Which come from the root's neighbours, not from the store.
     """
@@ -171,9 +173,11 @@ class Grown:
         """Line 30: the draft of the `size` nodes of highest score, and of the others the best few.
 
         Of equal scores the earlier node is better. A node scores at most what its parent does and comes
-        after it, so what is left is a tree.
+        after it, so what is left is a tree. By its edge alone a node may score more: its ancestors then come
+        with it.
         """
-        best = np.argsort(-self.score, kind="stable")[: size + GHOSTS]
+        rank = self.with_ancestors(growth.depth) if growth.score == "edge" else self.score
+        best = np.argsort(-rank, kind="stable")[: size + GHOSTS]
         sent, rest = np.sort(best[:size]), best[size:]
         place = np.empty(len(self.tokens) + 1, np.int64)
         place[np.concatenate([sent, rest])] = np.arange(len(best))
@@ -190,6 +194,14 @@ class Grown:
         score = self.score[rest]
         parents = place[self.parents[rest]].tolist()
         return draft, Rest(self.tokens[rest].tolist(), parents, score, source[rest].tolist(), status.tolist())
+
+    def with_ancestors(self, depth: int) -> np.ndarray:
+        """The best score of each node and those below it."""
+        below = np.flatnonzero(self.parents != ROOT)
+        rank = self.score.copy()
+        for _ in range(depth):
+            np.maximum.at(rank, self.parents[below], rank[below])
+        return rank
 
 
 class Rest(NamedTuple):
@@ -250,7 +262,10 @@ def grow(store: Store, root: int, neighbours: tuple[np.ndarray, np.ndarray], gro
         if not len(at):
             break
         above, p = score[leaves, None], store.p[token[leaves]] if growth.scores else by_rank
-        score = np.minimum(above, p) if growth.least else above * p
+        if growth.score == "edge":
+            score = np.broadcast_to(p, child.shape)  # by rank one row for all
+        else:
+            score = np.minimum(above, p) if growth.score == "least" else above * p
         levels.append((child[at, rank], first + leaves[at], score[at, rank]))
         first, count = count, count + len(at)
     tokens, parents, scores = (np.concatenate(each) for each in zip(*levels))

@@ -90,11 +90,9 @@ def replayed(table: str, number: int | None) -> dict[str, Any]:
         if status:
             return {f"replay, {table}": {"status": status}}
         made = json.loads((Path(folder) / "replay.json").read_text("utf8"))
-        verdicts = replays.opened(folder).comparisons().to_dict("records")
-    names = ("caption", "place", "compare", "setup", "notes", "clear")
-    return {f"replay, {table}": {name: made[name] for name in names} | {
-        "cells": made["cells"], "verdicts": verdicts,
-    }}  # fmt: skip
+        setup = replays.opened(folder).setup
+    names = ("caption", "place", "compare", "notes", "cells", "comparisons", "verdicts", "checks")
+    return {f"replay, {table}": {name: made[name] for name in names} | {"setup": setup}}  # fmt: skip
 
 
 def command(*arguments: str) -> int:

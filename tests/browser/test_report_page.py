@@ -13,6 +13,7 @@ import traces
 from specviz.measure.report import Estimate
 from specviz.measure.rows import begin, key_of, write_json
 from specviz.replays import page, replays
+from specviz.replays.published import claims
 from specviz.replays.recipes import RECIPES, SETTINGS
 from specviz.replays.sources.shared import Measurement
 
@@ -54,8 +55,10 @@ def report(tmp_path_factory) -> Path:
     root = tmp_path_factory.mktemp("report")
     results(root / "unispec-table3" / "run")
     place = {"device": EVIL, "processor": "P", "threads": 1, "dtype": "float32"}
-    found = Measurement(environment=place, data=EVIL)
+    found = Measurement(environment=place)
+    found.on(suite=EVIL, model="m", device=EVIL)
     for i, method in enumerate(("EAGLE-2", "EAGLE-3", "UNISPEC (ours)")):
+        found.on(method=method)
         found.add({"method": method, "language": "EN"}, "speedup", Estimate(1.0 + i, 0.8 + i, 1.2 + i, 9))
         found.add({"method": method, "language": "EN"}, "tau", 2.0 + i)
     found.runs, found.notes = ["run"], [EVIL]
@@ -69,6 +72,7 @@ def test_a_report_opens_offline(open_page, report, shoot, dark):
     assert report.stat().st_size < 5_000_000
     there = open_page(dark=dark, offline=True)
     there.goto(report.as_uri())
+    there.locator("[data-figure='0']").scroll_into_view_if_needed()  # drawn when it is seen
     there.wait_for_selector("[data-figure='0'] .scatterlayer .point")
     there.wait_for_selector("[data-figure='1'] .scatterlayer .point")
     shoot(there, f"report-{'dark' if dark else 'light'}")
@@ -77,8 +81,10 @@ def test_a_report_opens_offline(open_page, report, shoot, dark):
     assert there.locator("h3").first.text_content().startswith("unispec/table3: ")
     for link in there.locator("nav a, .links a").all():  # each leads to somewhere
         assert there.locator(link.get_attribute("href")).count() == 1
-    verdict = there.locator(".verdict")
-    assert "clearly the paper's way" in verdict.text_content(), "said in words, not in colours alone"
+    verdicts = " ".join(there.locator(".verdict").all_text_contents())
+    for words in ("clearly the paper's way", "hold", "fails here", "cannot be judged here"):
+        assert words in verdicts, "in words, not in colours alone"
+    assert there.locator(".claims li").count() == len(claims("unispec/table3"))
     assert there.locator("td.n", has_text="\N{CHECK MARK}").count() > 0
     assert there.locator("[data-figure='0'] .scatterlayer .trace").count() == 2, "printed, and measured here"
     wide = there.evaluate("document.documentElement.scrollWidth <= innerWidth")

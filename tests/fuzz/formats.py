@@ -206,17 +206,30 @@ class ReplayResults(Folder):
     """The folder of ``specviz replay``."""
 
     def made(self) -> dict[str, Any]:
+        from specviz.replays.cells import Check, Comparison, Provenance, Verdict
         from specviz.replays.published import published
 
         table = "unispec/table3"
         cells = published(table).drop(columns=["paper", "table"]).to_dict("records")
         for i, cell in enumerate(cells):
-            cell |= {"measured": 1.0 + i, "low": 0.5 + i, "high": 1.5 + i, "why": ""}
-        cells[-1] |= {"measured": None, "low": None, "high": None, "why": "no drafter"}
+            cell |= {
+                "measured": 1.0 + i,
+                "low": 0.5 + i,
+                "high": 1.5 + i,
+                "why": "",
+                "figure": i,
+                "source": 0,
+            }
+        nothing = dict.fromkeys(("measured", "low", "high", "figure", "source"))
+        cells[-1] |= nothing | {"why": "no drafter"}
         replay = {
-            "specviz": "replay", "schema": 1, "table": table, "caption": "c", "place": "Table 3",
-            "compare": ["method"], "cells": cells, "clear": [[0, 1]],
-            "setup": [{"what": "model", "paper": "a", "here": "b"}], "environment": ENVIRONMENT,
+            "specviz": "replay", "schema": 2, "table": table, "title": "t", "caption": "c",
+            "place": "Table 3", "compare": ["method"], "cells": cells, "sources": [Provenance().as_dict()],
+            "total": [], "metrics": ["speedup"], "drawn": False,
+            "comparisons": [Comparison(0, 1, 1.0, 1.0, 0.5, 1.5, 0.01, True).as_dict()],
+            "verdicts": [Verdict("it is fast", "pays", "holds here", "2 times", "clear").as_dict()],
+            "checks": [Check("control", "a", "", 3, 3, 1.0, 0.9, 1.1).as_dict()], "errata": ["a place"],
+            "theirs": {"data": "theirs"}, "defined": [["speedup", "a", "b"]], "environment": ENVIRONMENT,
             "notes": ["a note"], "runs": [], "traces": [], "asked": {"table": table}, "seconds": 3.0,
             "created": "now",
         }  # fmt: skip

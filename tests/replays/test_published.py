@@ -256,7 +256,7 @@ def test_a_table_is_tidy(name):
 def test_a_description_fits_its_table(name):
     table, described = rows(name), entry(name)
     needed = {"caption", "place", "numbers", "sum", "down", "across"}
-    assert needed <= set(described) <= needed | {"note", "empty", "checks", "known"}
+    assert needed <= set(described) <= needed | {"note", "empty", "checks", "known", "claims"}
     columns = [c for c in table[0] if c not in ("value", "unit")]
     varies = {c for c in columns if len({row[c] for row in table}) > 1}
     keys = set(columns) - {"metric", "device", "model"}
@@ -271,6 +271,48 @@ def test_a_description_fits_its_table(name):
     for known in described.get("known", []):
         assert known["text"].strip() and ("check" in known) == ("at" in known)
         assert known.get("check") is None or known["check"] in described["checks"]
+
+
+CLAIM = {"text", "question", "of"}
+ASKED = {"order": {"check", "over"}, "pays": set(), "size": set(), "lossless": set()}
+# Claims of the papers' that their own numbers do not bear out, as `known` says of them.
+NOT_IN_PRINT = {
+    ("unispec/table1", "UniSpec's τ is the highest"), ("unispec/table5", "UniSpec's τ is the highest"),
+    ("ssd/table2", "Longer drafts could save more steps"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [name for name in TABLES if entry(name).get("claims")])
+def test_a_claim_holds_of_what_is_printed(name):
+    """By its own words: a claim that names other rows, or the other direction, would fail here."""
+    table = rows(name)
+    for claim in entry(name)["claims"]:
+        assert set(claim) >= CLAIM | ASKED[claim["question"]], claim
+        assert set(claim) <= CLAIM | {"check", "over", "is", "by", "members", "ignore"}, claim
+        cells = [row for row in table if chosen(row, claim["of"])]
+        assert cells, f"{claim['text']}: selects nothing"
+        holds = True
+        if claim["question"] == "pays":
+            assert {row["metric"] for row in cells} == {"speedup"}
+            holds = all(Decimal(row["value"]) > 1 for row in cells)
+        elif claim["question"] == "order":
+            free = (claim["over"], *claim.get("ignore", ()))
+            groups: dict[Any, list[Row]] = {}
+            for row in cells:
+                if row[claim["over"]] in claim.get("members", [row[claim["over"]]]):
+                    groups.setdefault(without(row, *free), []).append(row)
+            groups = {key: group for key, group in groups.items() if len(group) > 1}
+            assert groups, f"{claim['text']}: compares nothing"
+            sign = -1 if claim.get("by") == "min" or claim["check"] == "falling" else 1
+            for group in groups.values():
+                values = [sign * Decimal(row["value"]) for row in group]
+                if claim["check"] == "best":
+                    own = [v for row, v in zip(group, values) if row[claim["over"]] == claim["is"]]
+                    assert len(own) == 1, f"{claim['text']}: {claim['is']} is not one of {group}"
+                    holds &= own[0] == max(values)
+                else:
+                    holds &= values[-1] > values[0] and values == sorted(values)
+        assert holds != ((name, claim["text"]) in NOT_IN_PRINT), claim["text"]
 
 
 @pytest.mark.parametrize("name", TABLES)

@@ -17,21 +17,25 @@ from specviz.measure.sweep import Measured, Point
 from specviz.measure.timing import BASELINE
 from specviz.replays import contenders, replays, sources
 from specviz.replays.recipes import RECIPES, Best
-from specviz.replays.sources import beams, canvases, prompts, streams, thresholds
-from specviz.replays.sources.shared import Measurement, RunOptions
+from specviz.replays.sources import beams, canvases, prompts, shared, thresholds
+from specviz.replays.sources.shared import AGAIN, Measurement, RunOptions
 
-MODEL = SimpleNamespace(name="m", device="cpu", eos=(0,), kind="diffusion", dtype="float32")
+MODEL = SimpleNamespace(
+    name="m", device="cpu", eos=(0,), kind="diffusion", dtype="float32", decode=str, encode=len
+)
 
 
 @pytest.fixture
 def how(monkeypatch, tmp_path):
-    for module in (beams, canvases, streams, thresholds):
-        monkeypatch.setattr(module, "about", lambda model: {"device": "cpu"})
+    monkeypatch.setattr(shared, "about", lambda model: {"device": "cpu"})
+    monkeypatch.setattr(shared, "content", lambda model: None)
     monkeypatch.setattr(Measurement, "record", lambda *_: None)
+    monkeypatch.setattr(Measurement, "ability", lambda *_, **__: None)
 
     def made(**options):
         drafts = {"small": "s", "aligned": "a", "heads": "h"}
-        return RunOptions(MODEL, drafts, None, 2, 8, 1, options, tmp_path, tmp_path, {}, lambda *_: None)
+        numbers = (MODEL, drafts, {}, 2, 8, 1, options, tmp_path, tmp_path, {})
+        return RunOptions(*numbers, tick=lambda *_: None)
 
     return made
 
@@ -63,6 +67,8 @@ def value(found, metric, **where):
         ("unispec/table12", {"threshold": 0.025}, "unispec", {"draft_size": Best(), "threshold": 0.025}, {}),
         ("unispec/table13", {"draft_size": 95}, "unispec", {"draft_size": Best(95 / 110)}, {}),
         ("unispec/table15", {"draft_size": 75}, "unispec", {"draft_size": Best(75 / 111)}, {}),
+        ("unispec/table17", {"method": "Lookahead"}, "lookahead", {"draft_size": 120, "ngram": 5}, {}),
+        ("unispec/table1", {"method": "SPECTRA"}, "spectra", {"draft_size": 60}, {}),
         ("unispec/table17", {"method": "SPECTRA + Device-Aware"}, "spectra", {"draft_size": Best()}, {}),
         ("ssbd/table2", {"method": "RT"}, "retranslate", {"mode": "rt"}, {}),
         ("ssbd/table3", {"beta": "0.3"}, "retranslate", {"beta": 0.3}, {}),
@@ -158,12 +164,12 @@ def test_figures_of_streams(how, monkeypatch):
     assert value(found, "speedup", **rt) == 1 and value(found, "speedup", **ours) == 2.5
     assert not any(f.metric in ("a_d", "a_o") for f in found.figures if f.where["method"] == "RT")
     made = replays.compared("ssbd/table2", RECIPES["ssbd/table2"], found, {})
-    verdicts = made.comparisons().groupby("metric")["verdict"].agg(set).to_dict()
-    assert verdicts == {"ne": {"agrees"}, "throughput": {"agrees"}, "speedup": {"agrees"}}
+    verdicts = made.compared().groupby("metric")["verdict"].agg(set).to_dict()
+    assert verdicts == {"ne": {"agrees"}, "throughput": {"agrees"}}, "the speedup says no more"
     other = {"RT": "SSBD", "SSBD": "RT"}
     found.figures = [replace(f, where={**f.where, "method": other[f.where["method"]]}) for f in found.figures]
     made = replays.compared("ssbd/table2", RECIPES["ssbd/table2"], found, {})
-    assert set(made.comparisons()["verdict"]) == {"against"}
+    assert set(made.compared()["verdict"]) == {"against"}
 
 
 # ---------------------------------------------------------------- canvases
@@ -183,7 +189,7 @@ def test_figures_of_canvases(how, monkeypatch):
 
     monkeypatch.setattr(canvases, "timed", timed)
     monkeypatch.setattr(
-        canvases, "prompt_ids", lambda recipe, how, *_: {t: [[1]] * 2 for t in recipe.parts["task"]}
+        canvases, "prompts_of", lambda recipe, *_: {t: [{"prompt": "a"}] * 2 for t in recipe.parts["task"]}
     )
     found = canvases.canvases(RECIPES["ssd/table1"], how(rounds=2))
     for task in ("GSM8K", "Mean"):
@@ -234,7 +240,7 @@ def test_figures_of_thresholds(how, monkeypatch):
     }  # fmt: skip
     monkeypatch.setattr(
         thresholds, "measured",
-        lambda curve, *_: {BASELINE: base} | {each.point.label: each for each in every[curve]},
+        lambda curve, *_: {BASELINE: base, AGAIN: base} | {each.point.label: each for each in every[curve]},
     )  # fmt: skip
     found = sources.find("thresholds")(RECIPES["bild/table1"], how())
     unaligned = {"method": "BiLD (Unaligned)", "dataset": "IWSLT"}
@@ -260,7 +266,8 @@ def test_figures_of_beams(how, monkeypatch):
              for row in RECIPES["cm_asd/table3"].rows}  # fmt: skip
     every[contenders.BEAMS] = point(contenders.BEAMS, 12, 29)
     every[BASELINE] = point(BASELINE, 6, 28)
-    monkeypatch.setattr(beams, "measured", lambda *_: (every, {"CM-ASD": 1.5}, []))
+    every[AGAIN] = every[BASELINE]
+    monkeypatch.setattr(beams, "measured", lambda *_: (every, {"CM-ASD": 1.5}))
     found = sources.find("beams")(RECIPES["cm_asd/table3"], how())
     ours, wide = ({"method": m, "task": "EN-DE"}
                   for m in ("CM-ASD (Full: Adaptive k + Adaptive τ)", "Transformer-base (b=5)"))  # fmt: skip

@@ -2,45 +2,105 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from specviz.measure.claims import BootstrapEstimate, Quality, ratio, resampled
+from specviz.measure.pairs import suite
 from specviz.measure.report import Entry
 from specviz.measure.sweep import Measured, Point
 from specviz.measure.timing import BASELINE
 from specviz.metrics import Estimate
 from specviz.metrics.rouge import Rouge
 from specviz.replays import contenders
+from specviz.replays.cells import CONTROL, Check
 from specviz.replays.recipes import Recipe
-from specviz.replays.sources.shared import Measurement, RunOptions, about, exact
-from specviz.replays.sources.thresholds import drafter, entries, record_fastest, swept
+from specviz.replays.sources.shared import Measurement, RunOptions, Where, exact, references_of
+from specviz.replays.sources.thresholds import (
+    BUNDLED,
+    NO_REFERENCES,
+    able,
+    bundled,
+    drafter,
+    finish,
+    no_drafter,
+    of,
+    swept,
+    twice,
+)
+from specviz.replays.tasks import single
 
 
 def beams(recipe: Recipe, options: RunOptions) -> Measurement:
     """Each row's setting on each task's texts, against five beams and against greedy decoding."""
-    made, timed = Measurement(environment=about(options.model)), list[tuple[str, Measured, Measured]]()
-    for task, part in (recipe.parts.get("task") or {"": {"task": "en-de"}}).items():
-        every, times, texts = measured(part["task"], recipe, options)
-        base, greedy = every[contenders.BEAMS], every[BASELINE]
-        for row in recipe.rows:
-            mine = every[row.values["point"]]
-            where = {**row.where, **({"task": task} if task else {})}
-            if mine is not base and mine is not greedy:
-                timed.append((part["task"], mine, base))
-            made.add(where, "speedup", exact() if mine is base else mine.over(base))
-            made.add(where, "relative_bleu", relative(mine, greedy))
-            made.add(where, "accepted_tokens", taken(mine))
-            made.add(where, "draft_latency", times.get(row.values["point"]))
-            if mine.score.name == "BLEU":
-                made.add(where, "bleu", mine.quality)
-            else:
-                for name, value in rouges(mine, texts).items():
-                    made.add(where, name, value)
-    record_fastest(made, options, timed)
-    made.data = f"{options.number} generated texts a task (bundled), one at a time"
+    made, timed = Measurement.begin(options), list[tuple[list[Entry], Measured, Measured]]()
+    if recipe.parts:
+        texts = options.prompts(recipe, made, bundled(options))
+    else:
+        given = [entry for each in options.suites.values() for entry in each][: options.number]
+        texts = {"": list(map(single, given)) or suite("en-de", options.number)}
+    for task, entries in texts.items():
+        where = {"task": task} if task else {}
+        with made.keeping(where):
+            one_task(recipe, options, made, task, entries, where, timed)
+    finish(made, options, timed)
     return made
+
+
+def one_task(
+    recipe: Recipe, options: RunOptions, made: Measurement, task: str, texts: list[Entry],
+    part: Where, timed: list[tuple[list[Entry], Measured, Measured]],
+) -> None:  # fmt: skip
+    """The figures of a task."""
+    made.on(task=task, suite=options.suite_of(task, BUNDLED), texts=len(texts))
+    every, times = measured(task, texts, recipe, options)
+    base, greedy = every[contenders.BEAMS], every[BASELINE]
+    able(made, task, greedy, texts)
+    for row in recipe.rows:
+        point, where = row.values["point"], {**row.where, **part}
+        if point not in every:
+            role = "heads" if point.startswith("blockwise") else "small"
+            made.absent.append((where, no_drafter(options, role)))
+            continue
+        mine = every[point]
+        of(made, mine)
+        if mine is not base and mine is not greedy:
+            timed.append((texts, mine, base))
+        made.add(where, "speedup", exact() if mine is base else mine.over(base))
+        made.add(where, "relative_bleu", relative(mine, greedy))
+        made.add(where, "accepted_tokens", taken(mine))
+        made.add(where, "draft_latency", times.get(point))
+        if mine.point.method == "blockwise":
+            made.same_texts(task, mine.texts, greedy.texts)
+        if mine.score.name == "BLEU":
+            made.add(where, "bleu", mine.quality)
+        elif mine.score.name:
+            for name, value in rouges(mine, texts).items():
+                made.add(where, name, value)
+            made.notes.append(f"{task}, {mine.point.label}: {summary_level(mine, texts)}")
+    if not every[BASELINE].score.name:
+        metrics = ["bleu", "rouge_1", "rouge_2", "rouge_l"]
+        made.absent.append(({**part, "metric": metrics}, NO_REFERENCES))
+    made.checks.append(Check(CONTROL, BASELINE, task, len(texts), len(texts), *twice(every)))
+    made.notes += [f"{task}: {note}" for note in equal_thresholds(every)]
+
+
+def equal_thresholds(every: dict[str, Measured]) -> list[str]:
+    """The threshold at which the ablation's fixed settings were run."""
+    fixed = every.get("w/o adaptive verification")
+    if fixed is None or "tau_base" not in fixed.point.values:
+        return []
+    return [
+        f"the settings with a fixed threshold have τ_base = {fixed.point.values['tau_base']:.3f}, the mean "
+        "of CM-ASD's own: with its τ_base alone they could only accept less"
+    ]
+
+
+def summary_level(mine: Measured, texts: list[Entry]) -> str:
+    """ROUGE-Lsum beside ROUGE-L: sentence by sentence, as CNN/DailyMail's figures are by their size."""
+    rouge = Rouge()
+    each = [rouge(references_of(entry["reference"]), text) for entry, text in zip(texts, mine.texts)]
+    means = {name: np.mean([scores[name] for scores in each]) for name in ("rougeL", "rougeLsum")}
+    return f"ROUGE-L {means['rougeL']:.2f}, ROUGE-Lsum {means['rougeLsum']:.2f}"
 
 
 def taken(mine: Measured) -> Estimate:
@@ -61,7 +121,7 @@ def relative(mine: Measured, greedy: Measured) -> Estimate:
 def rouges(mine: Measured, texts: list[Entry]) -> dict[str, BootstrapEstimate]:
     """Mean ROUGE of the summaries."""
     rouge = Rouge()
-    each = [rouge(entry["reference"], text) for entry, text in zip(texts, mine.texts)]
+    each = [rouge(references_of(entry["reference"]), text) for entry, text in zip(texts, mine.texts)]
     out = {}
     for name in ("1", "2", "L"):
         values = np.array([scores[f"rouge{name}"] for scores in each])
@@ -70,30 +130,39 @@ def rouges(mine: Measured, texts: list[Entry]) -> dict[str, BootstrapEstimate]:
 
 
 def measured(
-    task: str, recipe: Recipe, options: RunOptions
-) -> tuple[dict[str, Measured], dict[str, float], list[Any]]:
-    """The settings on a task's texts, milliseconds of drafting where asked for, and the texts' prompts."""
+    task: str, texts: list[Entry], recipe: Recipe, options: RunOptions
+) -> tuple[dict[str, Measured], dict[str, float]]:
+    """The settings on a task's texts, and milliseconds of drafting where asked for."""
     which = recipe.options["points"]
 
-    def make() -> tuple[dict[str, Measured], dict[str, float], list[Any]]:
-        points, texts = POINTS[which](options), entries(options, task)
-        results = swept(points, task, options)
+    def make() -> tuple[dict[str, Measured], dict[str, float]]:
+        points = POINTS[which](options, texts)
+        results = swept(points, task, texts, options)
         drafts = points if recipe.options.get("drafting") else []
-        return results, contenders.drafting(drafts, texts, options.max_new_tokens)[0], texts
+        return results, contenders.drafting(drafts, texts, options.max_new_tokens)[0]
 
-    return options.once(("beams", which, task), make)
+    return options.once(("beams", which, *(str(entry.get("id")) for entry in texts)), make)
 
 
-def lineup(options: RunOptions) -> list[Point]:
-    """Beams, greedy, blockwise, SpecDec and CM-ASD, in the paper's setting."""
+def lineup(options: RunOptions, texts: list[Entry]) -> list[Point]:
+    """Beams, greedy, blockwise, SpecDec and CM-ASD in the paper's setting, as far as there are drafters."""
     points = contenders.lineup(options.model, drafter(options, "small"), drafter(options, "heads"))
     return [p for p in points if not p.label.startswith(("speculative", "greedy (transformers)"))]
 
 
-def ablation(options: RunOptions) -> list[Point]:
-    """CM-ASD whole and in parts, and beams."""
+def ablation(options: RunOptions, texts: list[Entry]) -> list[Point]:
+    """CM-ASD whole and in parts, and beams.
+
+    CM-ASD's threshold is never below its τ_base, so with that one alone a fixed threshold could only accept
+    less. The settings with a fixed one get the mean of CM-ASD's own on the same texts.
+    """
     small = drafter(options, "small")
-    points = contenders.lineup(options.model, small) + contenders.ablation(options.model, small)
+    if small is None:
+        return contenders.lineup(options.model, None)[:2]
+    points = contenders.lineup(options.model, small)
+    (whole,) = (p for p in points if p.label == "CM-ASD")
+    base = contenders.mean_threshold(whole, texts, options.max_new_tokens)
+    points += contenders.ablation(options.model, small, base)
     return [p for p in points if p.label in PARTS or p.label == BASELINE]
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from fractions import Fraction
 from functools import partial
 from typing import Any
 
@@ -14,13 +15,17 @@ from specviz.errors import ParameterError
 from specviz.loop import generate
 from specviz.measure.canvases import Measured, Way, ssd, stepwise, timed
 from specviz.measure.claims import derived, resampled
+from specviz.measure.report import Entry, Values
 from specviz.metrics import Estimate
 from specviz.replays.canvases import PAPER, suite
+from specviz.replays.cells import ABILITY
 from specviz.replays.recipes import Recipe, Row
-from specviz.replays.sources.shared import Measurement, RunOptions, about, exact, totals
+from specviz.replays.sources.shared import Measurement, RunOptions, exact, references_of, totals
+from specviz.replays.tasks import own_prompts, single
 from specviz.trace import Trace
 
 STEPWISE: tuple[str, int | None] = ("stepwise", None)
+TWICE: tuple[str, int | None] = ("stepwise again", None)  # the control
 WRITING = "writing canvases"
 DRAFTS = (3, 4, 5)  # Table 3's
 BATCH = 8  # prompts decoded together where nothing is timed
@@ -32,26 +37,56 @@ def refuse(options: RunOptions) -> None:
         raise ParameterError(f"this table is of a masked-diffusion model, and {options.model.name} is none")
 
 
-def prompt_ids(recipe: Recipe, options: RunOptions, shots: int = 0) -> dict[str, list[list[int]]]:
-    """The prompts of each task as ids; tasks of one kind of work have different ones."""
-    taken: Counter[str] = Counter()
-    out = {}
-    for task, part in recipe.parts["task"].items():
-        kind = part["kind"]
-        first, taken[kind] = taken[kind], taken[kind] + options.number
-        if options.suite is not None:
-            entries = list(options.suite.select(kind=kind))
-        else:
-            entries = suite(taken[kind], shots, kind)
-        entries = entries[first : taken[kind]] or entries[: options.number]
-        out[task] = [options.model.encode(entry["prompt"]) for entry in entries if "prompt" in entry]
-    return out
+def prompts_of(recipe: Recipe, options: RunOptions, made: Measurement) -> dict[str, list[Entry]]:
+    """The prompts of each task."""
+
+    def bundled(task: str, part: Values, start: int) -> list[Entry]:
+        return suite(start + options.number, 0, part["kind"])[start:]
+
+    return options.prompts(recipe, made, bundled)
 
 
-def data(options: RunOptions, length: int) -> str:
-    """The prompts in words."""
-    name = options.suite.name if options.suite is not None else "generated prompts (bundled)"
-    return f"{name}: {options.number} a task, canvases of {length} cells written whole"
+def with_shots(
+    entries: dict[str, list[Entry]], recipe: Recipe, options: RunOptions, shots: int
+) -> dict[str, list[Entry]]:
+    """The prompts after so many examples: bundled ones have some beside them, others give theirs in turn.
+
+    Raises
+    ------
+    ParameterError
+        If there are too few other prompts with an answer.
+    """
+    if not shots:
+        return entries
+    if not options.suites:
+        few = {task: [each["id"] for each in some] for task, some in entries.items()}
+        kinds = {task: part["kind"] for task, part in recipe.parts["task"].items() if task in entries}
+        every = {kind: suite(2 * options.number, shots, kind) for kind in set(kinds.values())}
+        return {task: [e for e in every[kinds[task]] if e["id"] in few[task]] for task in entries}
+    longer: dict[str, list[Entry]] = {}
+    for task, some in entries.items():
+        given = own_prompts(options.suites, task, recipe.parts["task"][task])[0]
+        answered = [(e["prompt"], references_of(e.get("reference"))) for e in map(single, given)]
+        pairs = [(question, right[0]) for question, right in answered if isinstance(question, str) and right]
+        longer[task] = []
+        for entry in some:
+            others = [pair for pair in pairs if pair[0] != entry["prompt"]][:shots]
+            if len(others) < shots or not isinstance(entry["prompt"], str):
+                raise ParameterError(
+                    f"{shots} examples are wanted before a prompt, and {options.suite_of(task, '')} has "
+                    f"{len(others)} other single prompts with an answer"
+                )
+            turns = [
+                turn for question, right in others for turn in (("user", question), ("assistant", right))
+            ]
+            chat = [{"role": role, "content": text} for role, text in (*turns, ("user", entry["prompt"]))]
+            longer[task].append({**entry, "prompt": chat})
+    return longer
+
+
+def encoded(options: RunOptions, entries: Sequence[Entry]) -> list[list[int]]:
+    """Prompts as ids."""
+    return [options.model.encode(entry["prompt"]) for entry in entries]
 
 
 def speed(measured: Measured, ends: Sequence[int], rounds: int) -> tuple[np.ndarray, np.ndarray]:
@@ -83,38 +118,58 @@ def saved(mine: np.ndarray, base: np.ndarray) -> np.ndarray:
 def canvases(recipe: Recipe, options: RunOptions) -> Measurement:
     """Tables 1 and 3: throughput, speedup and passes saved of each way against stepwise decoding."""
     refuse(options)
-    made = Measurement(environment=about(options.model), data=data(options, options.max_new_tokens))
-    ways: dict[tuple[str, int | None], Way] = {STEPWISE: stepwise(**PAPER)}
+    made = Measurement.begin(options)
+    ways: dict[tuple[str, int | None], Way] = {STEPWISE: stepwise(**PAPER), TWICE: stepwise(**PAPER)}
     for tree, n in map(key_of, recipe.rows):
         if n is not None:
             ways[tree, n] = ssd(n, tree, **PAPER)
-    prompts = prompt_ids(recipe, options)
+    entries = prompts_of(recipe, options, made)
     rounds = options.rounds
-    step = options.counter(rounds * len(ways) * sum(map(len, prompts.values())))
-    for task, ids in prompts.items():
-        length, tick = options.max_new_tokens, lambda: step(WRITING)
-        written = dict(zip(ways, timed(options.model, ids, list(ways.values()), length, rounds, tick)))
-        base = written[STEPWISE]
-        their_tokens, their_seconds = speed(base, options.model.eos, rounds)
-        for row in recipe.rows:
-            key = key_of(row)
-            mine, where = written[key], {**row.where, "task": task}
-            tokens, seconds = speed(mine, options.model.eos, rounds)
-            made.add(where, "throughput", resampled(over, tokens, seconds))
-            if mine is not base:
-                made.add(where, "speedup", resampled(faster, tokens, seconds, their_tokens, their_seconds))
-                passes = [each_text([t.passes for t in each.texts], rounds) for each in (mine, base)]
-                made.add(where, "step_reduction", resampled(saved, *passes))
-                made.add(where, "verification_nodes", exact(1 + ways[key]().nodes))
-        if not made.traces:
-            fast = max((w for w in ways if w != STEPWISE), key=lambda w: -sum(written[w].seconds))
-            speeds = [np.divide(*speed(written[w], options.model.eos, rounds)) for w in (fast, STEPWISE)]
-            decode = partial(again, options, ids, ways[fast])
-            made.record(options, f"{ways[fast].label}, {task}", speeds[0] / speeds[1], decode)
+    step = options.counter(rounds * len(ways) * sum(map(len, entries.values())))
+    twice: list[np.ndarray] = []
+    for task, some in entries.items():
+        with made.keeping({"task": task}):
+            twice.append(one_task(recipe, options, made, task, some, ways, lambda: step(WRITING)))
+    if twice:
+        made.control("stepwise", *np.concatenate(twice, 1))
     further(recipe, made)
     totals(made, recipe)
     means(recipe, made)
     return made
+
+
+def one_task(
+    recipe: Recipe, options: RunOptions, made: Measurement, task: str, entries: list[Entry],
+    ways: dict[tuple[str, int | None], Way], tick: Callable[[], None],
+) -> np.ndarray:  # fmt: skip
+    """A task's figures; stepwise decoding's speeds and the control's, [2, texts]."""
+    ids, length, rounds = encoded(options, entries), options.max_new_tokens, options.rounds
+    written = dict(zip(ways, timed(options.model, ids, list(ways.values()), length, rounds, tick)))
+    made.on(task=task, suite=options.suite_of(task, "generated prompts (bundled)"), texts=len(ids))
+    base = written[STEPWISE]
+    first = [text.text(options.model.eos) for text in base.texts[: len(ids)]]
+    made.by("stepwise", PAPER)
+    made.ability(task, list(map(options.model.decode, first)), [e.get("reference") for e in entries])
+    their_tokens, their_seconds = speed(base, options.model.eos, rounds)
+    for row in recipe.rows:
+        key = key_of(row)
+        mine, where = written[key], {**row.where, "task": task}
+        tokens, seconds = speed(mine, options.model.eos, rounds)
+        made.by(ways[key].method, ways[key].values)
+        made.add(where, "throughput", resampled(over, tokens, seconds))
+        if mine is not base:
+            made.add(where, "speedup", resampled(faster, tokens, seconds, their_tokens, their_seconds))
+            passes = [each_text([t.passes for t in each.texts], rounds) for each in (mine, base)]
+            made.add(where, "step_reduction", resampled(saved, *passes))
+            made.add(where, "verification_nodes", exact(1 + ways[key]().nodes))
+            texts = [text.text(options.model.eos) for text in mine.texts[: len(ids)]]
+            made.same_texts(task, texts, first)
+    if not made.traces:
+        fast = max((w for w in ways if w[1] is not None), key=lambda w: -sum(written[w].seconds))
+        speeds = [np.divide(*speed(written[w], options.model.eos, rounds)) for w in (fast, STEPWISE)]
+        decode = partial(again, options, ids, ways[fast])
+        made.record(options, f"{ways[fast].label}, {task}", speeds[0] / speeds[1], decode)
+    return np.stack([np.divide(*speed(written[w], options.model.eos, rounds)) for w in (TWICE, STEPWISE)])
 
 
 def again(options: RunOptions, ids: list[list[int]], way: Way, i: int) -> Trace:
@@ -138,7 +193,9 @@ def means(recipe: Recipe, made: Measurement) -> None:
     for base in [f for f in speeds if f.where["draft_length"] == "-"]:
         for figure in speeds:
             if figure is not base:
+                made.source = figure.source
                 made.add(figure.where, "speedup", derived(np.divide, figure.estimate, base.estimate))
+                made.figures[-1] = replace(made.figures[-1], derived=True)
 
 
 def further(recipe: Recipe, made: Measurement) -> None:
@@ -146,12 +203,15 @@ def further(recipe: Recipe, made: Measurement) -> None:
     if "bounds" not in recipe.options:
         return
     figures = {(f.where["method"], f.where["draft_length"], f.metric): f for f in made.figures}
+    if not figures:
+        return
     gains = {"verification_nodes": "added_nodes", "step_reduction": "step_reduction_gain"}
     for n in DRAFTS:
         for metric, gain in gains.items():
             mix, chain = (figures.get((name, n, metric)) for name in ("Mix-order", "Greedy"))
             if mix is not None and chain is not None:
                 more = derived(np.subtract, mix.estimate, chain.estimate)
+                made.source = mix.source
                 made.add({"method": "Mix-order", "draft_length": n}, gain, more)
         made.add({"method": "-", "draft_length": n}, "step_reduction_bound", exact(100 * n / (n + 1)))
 
@@ -159,47 +219,72 @@ def further(recipe: Recipe, made: Measurement) -> None:
 def limits(recipe: Recipe, options: RunOptions) -> Measurement:
     """Table 2: passes that self-drafts could save at most, from recorded stepwise passes."""
     refuse(options)
-    made = Measurement(environment=about(options.model), data=data(options, options.max_new_tokens))
+    made = Measurement.begin(options)
     policy = {**PAPER, "cache": "none"}
-    for task, ids in prompt_ids(recipe, options).items():
-        trace = generate(
-            options.model, ids, stepwise(**policy)(), max_new_tokens=options.max_new_tokens, batch=BATCH
-        )
-        options.counter(1)("stepwise decoding recorded")
-        last: dict[int, float] = {}
-        limited: Any = metrics.acceptance_limit(trace, lengths=DRAFTS).itertuples()
-        for row in limited:
-            n, k = int(row.draft_length), int(row.top)
-            where = {"draft_length": n, "k": str(k), "task": task}
-            value, ends = 100 * float(row.reduction), (100 * row.reduction_lo, 100 * row.reduction_hi)
-            made.add(where, "step_reduction", Estimate(value, *ends, len(ids)))
-            if n in last:
-                made.add(where, "step_reduction_gain", value - last[n])
-            last[n] = value
-            bound = exact(100 * float(row.bound))
-            made.add({"draft_length": n, "k": "-", "task": task}, "step_reduction_bound", bound)
+    for task, entries in prompts_of(recipe, options, made).items():
+        with made.keeping({"task": task}):
+            ids = encoded(options, entries)
+            length = options.max_new_tokens
+            trace = generate(options.model, ids, stepwise(**policy)(), max_new_tokens=length, batch=BATCH)
+            options.counter(1)("stepwise decoding recorded")
+            made.on(task=task, suite=options.suite_of(task, "generated prompts (bundled)"), texts=len(ids))
+            made.by("stepwise", policy)
+            made.ability(task, list(trace.texts), [entry.get("reference") for entry in entries])
+            last: dict[int, float] = {}
+            limited: Any = metrics.acceptance_limit(trace, lengths=DRAFTS).itertuples()
+            for row in limited:
+                n, k = int(row.draft_length), int(row.top)
+                where = {"draft_length": n, "k": str(k), "task": task}
+                made.by("stepwise", {**policy, "draft": n, "best": k})
+                value, ends = 100 * float(row.reduction), (100 * row.reduction_lo, 100 * row.reduction_hi)
+                made.add(where, "step_reduction", Estimate(value, *ends, len(ids)))
+                if n in last:
+                    made.add(where, "step_reduction_gain", value - last[n])
+                last[n] = value
+                bound = exact(100 * float(row.bound))
+                made.add({"draft_length": n, "k": "-", "task": task}, "step_reduction_bound", bound)
     return made
 
 
 def lengths(recipe: Recipe, options: RunOptions) -> Measurement:
-    """Figure 3: throughput by the length generated, and by the examples in front of the prompt."""
+    """Figure 3: throughput by the length generated, and by the examples in front of the prompt.
+
+    The lengths stand to the default one as in the paper: half of it, and twice.
+    """
     refuse(options)
-    cells, shots = recipe.options["cells"], recipe.options["shots"]
-    normal = recipe.options["normal"]
-    made = Measurement(environment=about(options.model), data=data(options, normal))
-    ways = [stepwise(**PAPER), ssd(3, **PAPER)]
+    normal = options.max_new_tokens
+    made = Measurement.begin(options)
+    ways = [stepwise(**PAPER), ssd(3, **PAPER), stepwise(**PAPER)]
     names = ({"method": "Origin", "draft_length": "-"}, {"method": "Origin+SSD", "draft_length": "3"})
+    share = {theirs: Fraction(each) for theirs, each in recipe.options["cells"].items()}
     plans: list[tuple[dict[str, str], int, int]] = [
-        *(({"generation_length": theirs, "shots": "-"}, ours, 0) for theirs, ours in cells.items()),
-        *(({"generation_length": "-", "shots": str(n)}, normal, n) for n in shots),
-    ]
+        *(({"generation_length": theirs, "shots": "-"}, max(1, round(normal * each)), 0)
+          for theirs, each in share.items()),
+        *(({"generation_length": "-", "shots": str(n)}, normal, n) for n in recipe.options["shots"]),
+    ]  # fmt: skip
     rounds = options.rounds
-    step = options.counter(rounds * len(ways) * len(plans) * options.number * len(recipe.parts["task"]))
+    entries = prompts_of(recipe, options, made)
+    step = options.counter(rounds * len(ways) * len(plans) * sum(map(len, entries.values())))
+    twice: list[np.ndarray] = []
     for where, length, examples in plans:
-        for task, ids in prompt_ids(recipe, options, examples).items():
-            for name, written in zip(
-                names, timed(options.model, ids, ways, length, rounds, lambda: step(WRITING))
-            ):
-                tokens, seconds = speed(written, options.model.eos, rounds)
-                made.add({**where, **name, "task": task}, "throughput", resampled(over, tokens, seconds))
+        with made.keeping(where):
+            for task, some in with_shots(entries, recipe, options, examples).items():
+                ids = encoded(options, some)
+                suited = options.suite_of(task, "generated prompts (bundled)")
+                made.on(task=task, suite=suited, texts=len(ids), max_new_tokens=length)
+                written = timed(options.model, ids, ways, length, rounds, lambda: step(WRITING))
+                texts = [[t.text(options.model.eos) for t in each.texts[: len(ids)]] for each in written]
+                for name, way, each, mine in zip(names, ways, written, texts):
+                    made.by(way.method, {**way.values, "shots": examples})
+                    tokens, seconds = speed(each, options.model.eos, rounds)
+                    made.add({**where, **name, "task": task}, "throughput", resampled(over, tokens, seconds))
+                    if way is not ways[0]:
+                        made.same_texts(task, mine, texts[0])
+                if not any(c.kind == ABILITY and c.task == task for c in made.checks):
+                    right = [entry.get("reference") for entry in some]
+                    made.ability(task, list(map(options.model.decode, texts[0])), right)
+                speeds = [np.divide(*speed(w, options.model.eos, rounds)) for w in (written[2], written[0])]
+                twice.append(np.stack(speeds))
+    if twice:
+        made.control("stepwise", *np.concatenate(twice, 1))
     return made

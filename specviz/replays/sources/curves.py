@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from specviz import metrics
+from specviz.errors import ParameterError
 from specviz.loop import generate
 from specviz.measure.benches import batches as batch_bench
 from specviz.measure.benches import passes
@@ -11,20 +12,23 @@ from specviz.replays import canvases as canvases_of
 from specviz.replays.recipes import Recipe
 from specviz.replays.sources.canvases import refuse
 from specviz.replays.sources.prompts import Entries, prompts_of
-from specviz.replays.sources.shared import Measurement, RunOptions, about, exact
-from specviz.replays.sources.thresholds import drafter, measured
+from specviz.replays.sources.shared import AGAIN, Measurement, RunOptions, exact
+from specviz.replays.sources.thresholds import BUNDLED, ROLES, bundled, drafter, measured, no_drafter, of
+from specviz.replays.tasks import single
 from specviz.trace import Trace
 
 
 def sizes(recipe: Recipe, options: RunOptions) -> Measurement:
     """UniSpec's Figure 2: tokens a cycle, and a pass' time, by the number of draft tokens."""
-    entries, data = prompts_of(recipe, options)
-    made = Measurement(environment=about(options.model), data=data)
+    made = Measurement.begin(options)
+    entries = prompts_of(recipe, options, made)
+    made.on(suite=options.suite_of("", recipe.suite), texts=len(entries[0]))
     most = recipe.options["sizes"]
     times = {row["g"]: row["median"] for row in passes.measure(options.model, [g + 1 for g in most], 128, 15)}
     step = options.counter(len(most))
     for g in most:
         trace = warmed(options, entries, g)
+        made.by("unispec", {"draft_size": g})
         made.add({"draft size": g}, "tau", metrics.tau(trace))
         made.add({"draft size": g}, "forward_time", times[g + 1] / 1e3)
         step(f"draft size {g}")
@@ -42,9 +46,11 @@ def warmed(options: RunOptions, entries: Entries, size: int) -> Trace:
 
 def scores(recipe: Recipe, options: RunOptions) -> Measurement:
     """UniSpec's Figure 3: how often nodes of a confidence score are accepted, and how many have it."""
-    entries, data = prompts_of(recipe, options)
-    made = Measurement(environment=about(options.model), data=data)
+    made = Measurement.begin(options)
+    entries = prompts_of(recipe, options, made)
+    made.on(suite=options.suite_of("", recipe.suite), texts=len(entries[0]))
     trace = warmed(options, entries, 32)
+    made.by("unispec", {"draft_size": 32})
     options.counter(1)("decoded")
     table = metrics.by_score(trace)
     for row in table[table["source"] == "all"].to_dict("records"):
@@ -56,8 +62,9 @@ def scores(recipe: Recipe, options: RunOptions) -> Measurement:
 
 def calibrated(recipe: Recipe, options: RunOptions) -> Measurement:
     """UniSpec's Figure 5: the draft size that calibration finds in this environment."""
-    made = Measurement(environment=about(options.model), data="what the calibration decodes")
+    made = Measurement.begin(options)
     g, origin = options.best("unispec")
+    made.by("unispec", {"draft_size": g})
     made.add({"method": "UNISPEC"}, "draft_size", float(g))
     made.notes.append(origin)
     return made
@@ -65,17 +72,20 @@ def calibrated(recipe: Recipe, options: RunOptions) -> Measurement:
 
 def batched(recipe: Recipe, options: RunOptions) -> Measurement:
     """CM-ASD's latency against throughput, batch by batch."""
-    entries = (
-        list(options.suite)[: options.number] if options.suite is not None else suite("en-de", options.number)
-    )
+    made = Measurement.begin(options)
+    small = drafter(options, "small")
+    if small is None:
+        raise ParameterError(no_drafter(options, "small"))
+    given = [single(entry) for each in options.suites.values() for entry in each][: options.number]
+    entries = given or suite("en-de", options.number)
     report = batch_bench.bench(
-        options.model, [drafter(options, "small")], entries, only=recipe.options["methods"],
+        options.model, [small], entries, only=recipe.options["methods"],
         sizes=recipe.options["sizes"], rounds=options.rounds, max_new_tokens=options.max_new_tokens,
         tick=options.tick,
     )  # fmt: skip
-    data = f"{len(entries)} generated texts, English to German"
-    made = Measurement(environment=about(options.model), data=data)
+    made.on(suite=options.suite_of("", BUNDLED), texts=len(entries))
     for row in report.rows:
+        made.by(row["method"], {}, small)
         where = {"method": row["method"], "batch size": row["batch"]}
         made.add(where, "throughput", row["speed"])
         made.add(where, "latency", row["latency"])
@@ -86,25 +96,37 @@ def canvases(recipe: Recipe, options: RunOptions) -> Measurement:
     """SSD's Figure 1: throughput by batch size, with and without the cache."""
     refuse(options)
     rows, notes = canvases_of.batches(options.model, options.number, options.rounds, options.tick)
-    data = f"{options.number} generated prompts, canvases of 64 cells"
-    made = Measurement(environment=about(options.model), data=data, notes=notes)
+    made = Measurement.begin(options)
+    made.notes += notes
+    made.on(suite="generated prompts (bundled)", texts=options.number, max_new_tokens=canvases_of.LENGTH)
     for row in rows:
+        made.by(row["way"])
         made.add({"method": row["way"], "batch size": row["batch"]}, "throughput", row["speed"])
     return made
 
 
 def settings(recipe: Recipe, options: RunOptions) -> Measurement:
     """BiLD's trade-offs: quality against speed, setting by setting."""
-    data = f"{options.number} generated texts a task (bundled)"
-    made = Measurement(environment=about(options.model), data=data)
-    for dataset, part in recipe.parts["dataset"].items():
-        for name in recipe.options["curves"]:
-            every = measured(name, part["task"], options)
-            for each in every.values():
-                base = every[each.point.base]
-                curve = each.point.group or "greedy"
-                setting = each.point.label.removeprefix(curve).lstrip(":, ")
-                where = {"dataset": dataset, "curve": curve, "setting": setting}
-                made.add(where, "bleu" if each.score.name == "BLEU" else "rouge_l", each.quality)
-                made.add(where, "speedup", exact() if each is base else each.over(base))
+    made = Measurement.begin(options)
+    for dataset, entries in options.prompts(recipe, made, bundled(options)).items():
+        with made.keeping({"dataset": dataset}):
+            made.on(task=dataset, suite=options.suite_of(dataset, BUNDLED), texts=len(entries))
+            for name in recipe.options["curves"]:
+                role = ROLES.get(name, "")
+                if role in recipe.drafts and not options.drafts.get(role):
+                    made.notes.append(f"{name}: {no_drafter(options, role)}")
+                    continue
+                every = measured(name, dataset, entries, options)
+                for each in every.values():
+                    if each.point.label == AGAIN:
+                        continue
+                    base = every[each.point.base]
+                    curve = each.point.group or "greedy"
+                    setting = each.point.label.removeprefix(curve).lstrip(":, ")
+                    where = {"dataset": dataset, "curve": curve, "setting": setting}
+                    of(made, each)
+                    made.add(where, "bleu" if each.score.name == "BLEU" else "rouge_l", each.quality)
+                    made.add(where, "speedup", exact() if each is base else each.over(base))
+    if not made.figures:
+        raise ParameterError("; ".join([*made.notes, *(why for _, why in made.absent)]) or "nothing to draw")
     return made

@@ -9,13 +9,27 @@ from typing import Any
 
 import numpy as np
 
-from specviz.errors import ModelError, ParameterError
+from specviz.errors import ModelError
 from specviz.measure.claims import BootstrapEstimate, ratio, resampled
-from specviz.measure.report import Entry, Estimate, Settings, Values, plural
-from specviz.measure.rows import Results, fast, paired, per_prompt, speed, sums
+from specviz.measure.report import Entry, Estimate, Settings, Values
+from specviz.measure.rows import Results, fast, matched_rows, paired, per_prompt, speed, sums
+from specviz.measure.timing import BASELINE
+from specviz.methods.autoregressive import Autoregressive
 from specviz.models.protocols import Model
+from specviz.replays.cells import ABILITY
 from specviz.replays.recipes import Best, Recipe, Row
-from specviz.replays.sources.shared import Measurement, RunOptions, Where, about, exact, middle, totals
+from specviz.replays.sources.shared import (
+    AGAIN,
+    Measurement,
+    RunOptions,
+    Where,
+    again,
+    exact,
+    middle,
+    placed,
+    totals,
+)
+from specviz.replays.tasks import PLAIN, own_prompts, tasks_of
 from specviz.suites import spread
 
 Entries = tuple[list[Entry], list[Entry]]  # to measure, and to warm up
@@ -37,8 +51,8 @@ def run(recipe: Recipe, options: RunOptions) -> Measurement:
     from specviz.measure.plan import Plan
     from specviz.measure.running import run as run_plan
 
-    made = Measurement()
-    entries, made.data = prompts_of(recipe, options)
+    made = Measurement.begin(options)
+    entries = prompts_of(recipe, options, made)
     groups = grouped(recipe, options, entries, made)
     done, of = 0, sum(Plan.of(**group.plan).rows for group in groups)
     for group in groups:
@@ -49,9 +63,11 @@ def run(recipe: Recipe, options: RunOptions) -> Measurement:
         results = run_plan(group.plan, out=options.path / group.name, tick=progress)
         done += len(results.wanted)
         made.runs.append(group.name)
-        made.environment = made.environment or next(iter(results.environments.values()), {})
+        place = next(iter(results.environments.values()), {})
+        made.environment = place or made.environment
+        made.on(**{k: v for k, v in placed(place).items() if k != "weights"})
         made.notes += [f"a row failed: {error}" for error in results.failures()["error"].unique()]
-        add_figures(recipe, group, results, made)
+        add_figures(recipe, options, group, results, made)
     if recipe.options.get("passes"):
         equation_2(recipe, options, made)
     sizes = {row.method: options.best(row.method) for row in recipe.rows if has_best(row)}
@@ -73,19 +89,58 @@ def grouped(recipe: Recipe, options: RunOptions, entries: Entries, made: Measure
     return [plan for plan in plans if plan is not None]
 
 
-def add_figures(recipe: Recipe, group: Group, results: Results, made: Measurement) -> None:
-    """Each row's figures, for each combination of the parts."""
-    records = results.records()
+def add_figures(
+    recipe: Recipe, options: RunOptions, group: Group, results: Results, made: Measurement
+) -> None:
+    """Each row's figures, for each combination of the parts; what the run says of itself."""
+    records, prompts = results.records(), results.prompts("prompts")
+    of_cell = {c["cell"]: [r for r in records if r["cell"] == c["cell"]] for c in results.cells}
+    control = next(c for c in results.cells if c["method"].endswith(f"_{AGAIN}"))
+    pairs = paired(of_cell[control["cell"]], of_cell[control["against"]])
+    speeds = [np.array(per_prompt(side, speed)) for side in zip(*pairs)] if pairs else [np.zeros(0)] * 2
+    made.control(group.name if group.name != "run" else BASELINE, *speeds)
+    greedy = not group.plan.get("temperature")
+    base_rows = [row for row in of_cell[control["against"]] if row["error"] is None]
+    made.by(BASELINE)
+    for where, part in combined(recipe.parts):
+        those = [r for r in base_rows if fits(r, part)]
+        right = [prompts[r["prompt"]].get("reference") for r in those]
+        if len(group.plan["suites"]["prompts"]) and not any(
+            c.kind == ABILITY and c.task == task_of(where) for c in made.checks
+        ):
+            made.ability(task_of(where), [r["text"][-1] for r in those], right)
     for row, contender in zip(group.rows, group.contenders):
         cell = next(c for c in results.cells if (c["method"], c["parameters"], c["draft"]) == contender)
+        weights = next((e["drafts"].get(contender[2], {}).get("weights", "")
+                        for e in results.environments.values() if e.get("drafts")), "")  # fmt: skip
+        shared = {k: v for k, v in group.plan.items() if k == "temperature" and v}
+        made.by(contender[0], {**contender[1], **shared, **row_plan(row)}, contender[2])
+        made.on(drafter_weights=weights or "")
         for where, part in combined(recipe.parts):
             mine, base = (
-                [r for r in records if r["cell"] == number and fits(r, part)]
-                for number in (cell["cell"], cell["against"])
+                [r for r in of_cell[number] if fits(r, part)] for number in (cell["cell"], cell["against"])
             )
-            if mine:
-                for theirs, ours in recipe.metrics.items():
-                    made.add({**row.where, **where}, theirs, FIGURES[ours](results, mine, base))
+            if not mine:
+                continue
+            task = task_of(where)
+            name = options.suite_of(task, recipe.suite)
+            made.on(task=task, language=str(part.get("language", "")), suite=name,
+                    texts=len({r["prompt"] for r in mine}))  # fmt: skip
+            for theirs, ours in recipe.metrics.items():
+                made.add({**row.where, **where}, theirs, FIGURES[ours](results, mine, base))
+            if greedy and cell["cell"] != cell["against"]:
+                both = matched_rows(mine, base)
+                made.same_texts(task, [a["ids"] for a, _ in both], [b["ids"] for _, b in both])
+
+
+def task_of(where: Where) -> str:
+    """The paper's word for a part of the prompts."""
+    return ", ".join(where.values())
+
+
+def row_plan(row: Row) -> Settings:
+    """What of a row's plan is not its model's."""
+    return {key: value for key, value in row.plan.items() if key == "context"}
 
 
 def has_best(row: Row) -> bool:
@@ -121,6 +176,7 @@ def planned(
         each = {"method": method, **values} | ({"draft": draft} if draft else {})
         if each not in methods:  # two of the paper's rows may be one contender here
             methods.append(each)
+    methods.append({"method": again(Autoregressive)})
     plan = {
         "models": [model], "methods": methods, "suites": {"prompts": chosen + warm}, "number": len(chosen),
         "warm_up": len(warm), "max_new_tokens": options.max_new_tokens, "threads": options.threads,
@@ -136,27 +192,25 @@ def renamed(model: Model, name: str) -> Any:
     return other
 
 
-def prompts_of(recipe: Recipe, options: RunOptions) -> tuple[Entries, str]:
-    """The measured prompts and those that warm up, alike over kinds and languages; and both in words."""
+def prompts_of(recipe: Recipe, options: RunOptions, made: Measurement) -> Entries:
+    """The measured prompts and those that warm up, alike over kinds and languages."""
     from specviz.suites import suite
 
-    source = options.suite or suite(recipe.suite)
-    parts = [part for parts in recipe.parts.values() for part in parts.values()]
-    wanted = [p for p in source if not parts or any(fits(p, part) for part in parts)]
-    if not wanted:
-        words = ", ".join(sorted({str(v) for part in parts for v in part.values()}))
-        raise ParameterError(f"{source.name} has no prompt of {words}: this table needs such ones")
+    column, tasks = next(iter(recipe.parts), ""), tasks_of(recipe)
+    source = options.suites.get(PLAIN) or suite(recipe.suite)
+    if options.suites and tasks:
+        wanted = []
+        for task, part in tasks.items():
+            some, why = own_prompts(options.suites, task, part)
+            wanted += [{**prompt, "id": f"{task} {prompt['id']}"} for prompt in some]
+            if not some:
+                made.absent.append(({column: task}, why))
+    else:
+        parts = list(tasks.values())
+        wanted = [dict(p) for p in source if not parts or any(fits(p, part) for part in parts)]
     turns = in_turns(wanted)
-    chosen, warm = (
-        turns[: options.number],
-        turns[options.number : options.number + max(5, options.number // 2)],
-    )
-    counts = [plural(len({p.get(name) for p in chosen}), name) for name in ("kind", "language")]
     # The runner takes as many of each kind, in order: the measured ones come first.
-    return (chosen, warm), (
-        f"{source.name}: {len(chosen)} prompts of {' in '.join(counts)}, {len(warm)} others to warm up, "
-        f"{options.max_new_tokens} new tokens at most"
-    )
+    return turns[: options.number], turns[options.number : options.number + max(5, options.number // 2)]
 
 
 def in_turns(prompts: Sequence[Values]) -> list[Entry]:
@@ -307,6 +361,7 @@ def equation_2(recipe: Recipe, options: RunOptions, made: Measurement) -> None:
     taus = {f.where["draft_size"]: f.value for f in made.figures if f.metric == "tau"}
     for theirs, g in sizes.items():
         seconds = times[g + 1] / 1e3
+        made.by("unispec", {"draft_size": g})
         made.add({"draft_size": theirs}, "forward_time", seconds)
         if theirs in taus:
             made.add({"draft_size": theirs}, "expected_throughput", taus[theirs] / seconds)
@@ -319,12 +374,15 @@ def batches(recipe: Recipe, options: RunOptions) -> Measurement:
     """UniSpec at several batch sizes over autoregressive decoding at the same one."""
     from specviz.measure.benches import batches as batch_bench
 
-    (chosen, _), data = prompts_of(recipe, options)
+    made = Measurement.begin(options)
+    chosen, _ = prompts_of(recipe, options, made)
     report = batch_bench.bench(
         options.model, [], chosen, only=("autoregressive", "unispec"), sizes=recipe.options["sizes"],
         rounds=options.rounds, max_new_tokens=options.max_new_tokens, tick=options.tick,
     )  # fmt: skip
-    made = Measurement(environment=about(options.model), data=data, notes=report.notes[:1])
+    made.notes += report.notes[:1]
+    made.by("unispec")
+    made.on(suite=options.suite_of("", recipe.suite), texts=len(chosen))
     speeds = {(row["method"], row["batch"]): row["speed"] for row in report.rows}
     for size in recipe.options["sizes"]:
         ours, base = speeds["unispec", size], speeds["autoregressive", size]

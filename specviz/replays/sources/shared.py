@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from specviz.measure.claims import BootstrapEstimate
-from specviz.measure.report import Estimate, Settings, Tick, Values
+from specviz.errors import SpecvizError
+from specviz.loop.machine import content
+from specviz.measure.claims import BootstrapEstimate, resampled
+from specviz.measure.report import Entry, Estimate, Settings, Tick, Values
+from specviz.measure.rows import words
 from specviz.measure.timing import calibrated, counter
+from specviz.methods import Method
 from specviz.metrics.interval import RESAMPLES
 from specviz.models.protocols import Model
+from specviz.replays.cells import ABILITY, CONTROL, SAME, Check, Provenance
 from specviz.replays.recipes import Best, Recipe, Row
+from specviz.replays.tasks import PLAIN, own_prompts, single, tasks_of, wanted
 from specviz.suites import Suite
 
 if TYPE_CHECKING:
@@ -22,6 +32,7 @@ if TYPE_CHECKING:
 
 Where = Values
 T = TypeVar("T")
+NOWHERE = Provenance()
 
 # A calibration in haste, where none was made before.
 CALIBRATION: Settings = {
@@ -35,7 +46,7 @@ class RunOptions:
 
     model: Any  # a model, once it is loaded
     drafts: dict[str, str]  # role: name of the drafter
-    suite: Suite | None  # prompts in place of the recipe's
+    suites: dict[str, Suite]  # prompts in place of the recipe's, by task; `PLAIN` for all
     number: int  # of prompts
     max_new_tokens: int
     threads: int  # on a CPU
@@ -43,6 +54,8 @@ class RunOptions:
     path: Path  # the replay's folder
     shared: Path  # where calibrations are kept that several replays use
     memory: dict[tuple, Any]  # models and measurements of this process that several tables need
+    template: str | None = None  # around the sources of streams
+    chat: Settings = field(default_factory=dict)  # variables of the model's chat template
     tick: Tick = lambda done, of, what: None
 
     @property
@@ -57,11 +70,49 @@ class RunOptions:
     def once(self, key: tuple[str, ...], make: Callable[[], T]) -> T:
         """What `make` gives; a process makes it once for all tables with the same models and numbers."""
         numbers = self.number, self.max_new_tokens
-        key_of_all = (*key, self.model.name, *self.drafts.items(), *numbers)
+        suites = ((task, each.digest) for task, each in self.suites.items())
+        key_of_all = (*key, self.model.name, *self.drafts.items(), *suites, *numbers)
         if key_of_all not in self.memory:
             self.memory[key_of_all] = make()
         result: T = self.memory[key_of_all]
         return result
+
+    def prompts(
+        self, recipe: Recipe, made: Measurement, bundled: Callable[[str, Values, int], list[Entry]]
+    ) -> dict[str, list[Entry]]:
+        """The prompts of each task of a table; a task without any is noted as absent.
+
+        Parameters
+        ----------
+        bundled : callable
+            ``bundled(task, part, start)``: those of the recipe, from number `start` on.
+
+        Two tasks never share prompts: one figure under two names would count twice.
+        """
+        column = next(iter(recipe.parts), "")
+        taken: Counter[tuple] = Counter()
+        chosen: dict[str, list[Entry]] = {}
+        for task, part in tasks_of(recipe).items():
+            key = (task in self.suites, task if task in self.suites else "", *wanted(part).values())
+            start, where = taken[key], {column: task}
+            if self.suites:
+                every, why = own_prompts(self.suites, task, part)
+                some = every[start : start + self.number]
+                if every and not some:
+                    why = f"all its prompts stand elsewhere: name a suite with --suite '{task}=SUITE'"
+            else:
+                some, why = bundled(task, part, start), "the bundled texts of its kind stand elsewhere"
+            taken[key] += len(some)
+            if some:
+                chosen[task] = list(map(single, some))
+            else:
+                made.absent.append((where, why))
+        return chosen
+
+    def suite_of(self, task: str, bundled: str) -> str:
+        """The name of the suite that a task's prompts are of."""
+        given = self.suites.get(task) or self.suites.get(PLAIN)
+        return bundled if given is None else Path(given.name).name
 
     def best(self, method: str) -> tuple[int, str]:
         """The calibrated draft size of a method here, and where it comes from."""
@@ -94,8 +145,10 @@ class Figure:
     value: float
     low: float | None = None  # its interval
     high: float | None = None
-    texts: int = 0  # how many it was measured on
+    texts: int = 0  # how many it was measured on; 0: it was not measured on texts
     draws: np.ndarray | None = field(default=None, repr=False, compare=False)  # values on resampled texts
+    source: Provenance = NOWHERE  # what it was measured on
+    derived: bool = False  # whether it is a mean of figures that are there, too
 
     @property
     def estimate(self) -> BootstrapEstimate:
@@ -111,11 +164,66 @@ class Measurement:
     figures: list[Figure] = field(default_factory=list)
     absent: list[tuple[Where, str]] = field(default_factory=list)  # rows without a figure, and why
     environment: Settings = field(default_factory=dict)  # device, processor, threads, versions ...
-    data: str = ""  # the prompts in words
+    checks: list[Check] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     runs: list[str] = field(default_factory=list)  # folders of runs, below the replay's
     # Recorded texts, below the replay's folder: ``name``, ``of``, ``figure``, ``file``.
     traces: list[dict[str, str]] = field(default_factory=list)
+    source: Provenance = NOWHERE  # of the figures that are added next
+
+    @classmethod
+    def begin(cls, options: RunOptions) -> Measurement:
+        """With the model, its place and its settings as the provenance of what is added."""
+        place = about(options.model)
+        made = cls(environment=place)
+        made.on(max_new_tokens=options.max_new_tokens, rounds=options.rounds, **placed(place))
+        made.on(date=datetime.now(UTC).date().isoformat())
+        digest = content(options.model)
+        if digest:
+            made.on(weights=digest[:16])
+        return made
+
+    def on(self, **what: Any) -> None:
+        """Change the provenance of the figures that are added next; settings become words."""
+        if isinstance(what.get("settings"), Mapping):
+            what["settings"] = words(what["settings"])
+        self.source = replace(self.source, **what)
+
+    def by(self, method: str, values: Values = MappingProxyType({}), draft: Any = None) -> None:
+        """The contender of the figures that are added next."""
+        name = "" if draft is None else str(getattr(draft, "name", draft))
+        weights = content(draft) if hasattr(draft, "name") else None
+        self.on(method=method, settings=values, drafter=name, drafter_weights=(weights or "")[:16])
+
+    @contextmanager
+    def keeping(self, where: Where) -> Iterator[None]:
+        """What goes wrong in here is the reason for these rows; what was measured before stays."""
+        try:
+            yield
+        except SpecvizError as error:
+            self.absent.append((where, str(error)))
+
+    def control(self, contender: str, mine: np.ndarray, other: np.ndarray) -> None:
+        """Note by how much one contender's speeds [texts] differ from its own under another name."""
+        if not len(mine):
+            return
+        ratio = resampled(np.divide, np.asarray(mine, float), np.asarray(other, float))
+        low, high = (None if end != end else float(end) for end in (ratio.low, ratio.high))
+        n = len(mine)
+        self.checks.append(Check(CONTROL, contender, "", n, n, float(ratio.median), low, high))
+
+    def same_texts(self, task: str, mine: Sequence[Any], reference: Sequence[Any]) -> None:
+        """Note how many texts of the present contender are the reference's."""
+        count = sum(a == b for a, b in zip(mine, reference))
+        self.checks.append(Check(SAME, self.source.contender, task, count, len(mine)))
+
+    def ability(
+        self, task: str, texts: Sequence[str], right: Sequence[Any], originals: Sequence[str] = ()
+    ) -> None:
+        """Note whether the model can do a task, by its own texts, the right ones and the sources."""
+        check = ability(task, self.source.model, texts, right, originals)
+        if check is not None:
+            self.checks.append(check)
 
     def record(
         self, options: RunOptions, of: str, ratios: np.ndarray, decode: Callable[[int], Trace]
@@ -130,14 +238,85 @@ class Measurement:
             self.traces.append({"name": name, "of": of, "figure": words, "file": f"traces/{file.name}"})
 
     def add(self, where: Where, metric: str, value: Any, low: Any = None, high: Any = None) -> None:
-        """A figure; an `Estimate` brings its interval. A value that is missing is left out."""
+        """A figure of the present contender; an `Estimate` brings its interval. NaN and None are left out."""
         draws, texts = getattr(value, "values", None), 0
         if isinstance(value, Estimate):
             value, low, high, texts = value.median, value.low, value.high, value.pairs
         if value is None or value != value:
             return
         low, high = (None if end is None or end != end else float(end) for end in (low, high))
-        self.figures.append(Figure(dict(where), metric, float(value), low, high, texts, draws))
+        source = replace(self.source, texts=texts or self.source.texts)
+        self.figures.append(Figure(dict(where), metric, float(value), low, high, texts, draws, source))
+
+
+def placed(place: Values) -> Settings:
+    """Where something was measured, as the fields of a `Provenance`."""
+    model = place.get("model") or {}
+    return {
+        "model": str(model.get("name") or ""), "weights": str(model.get("weights") or ""),
+        "parameters": int(model.get("parameters") or 0), "device": str(place.get("device") or ""),
+        "processor": str(place.get("processor") or ""), "threads": int(place.get("threads") or 0),
+        "dtype": str(place.get("dtype") or ""), "kernels": str(place.get("kernels") or ""),
+        "clock": str(place.get("clock") or ""),
+    }  # fmt: skip
+
+
+def ability(
+    task: str, model: str, texts: Sequence[str], right: Sequence[Any], originals: Sequence[str] = ()
+) -> Check | None:
+    """Whether texts fit their own references better than other prompts' ones; None without references.
+
+    The likeness of a text to a reference is the F of their character trigrams. The texts are re-paired with
+    the references 2,000 times; p is the share of pairings that fit at least as well. Of translations the
+    texts must fit better than the sources (`originals`) do: a copy is none.
+    """
+    pairs = [(text, references_of(each)) for text, each in zip(texts, right)]
+    copies = [max(alike(a, r) for r in some) for a, (_, some) in zip(originals, pairs) if some]
+    least = max(UNLIKE, float(np.mean(copies)) if copies else 0.0)
+    pairs = [(text, each) for text, each in pairs if each]
+    if len(pairs) < FEWEST:
+        return None
+    likeness = np.array([[max(alike(text, each) for each in some) for _, some in pairs] for text, _ in pairs])
+    own = float(np.diag(likeness).mean())
+    random = np.random.default_rng(0)
+    n = np.arange(len(pairs))
+    others = np.array([likeness[n, random.permutation(n)].mean() for _ in range(2000)])
+    p = (1 + float((others >= own).sum())) / (1 + len(others))
+    able = p <= 0.05 and own >= least
+    front = f"{task}: " if task else ""
+    sentence = (f"{front}{model}'s texts are {100 * own:.0f} % like their own references, "
+            f"{100 * float(others.mean()):.0f} % like others (p {p:.2g})")  # fmt: skip
+    sentence += "" if able else ": it cannot do this task, so nothing of it is compared"
+    return Check(ABILITY, model, task, int(able), len(pairs), p, own, None, sentence)
+
+
+UNLIKE = 0.1  # a text that shares less with its reference is none of the task
+FEWEST = 5  # texts of which 1 in 20 of their pairings is the right one by chance, or fewer
+
+
+def references_of(value: Any) -> list[str]:
+    """Right answers of a prompt, however they were given."""
+    some = [value] if isinstance(value, str) else list(value or ())
+    return [each for each in some if isinstance(each, str) and each.strip()]
+
+
+def alike(text: str, other: str) -> float:
+    """F of the trigrams that two texts share, case and spaces aside."""
+    mine, theirs = (Counter(t[i : i + 3] for i in range(len(t) - 2)) for t in map(squeezed, (text, other)))
+    both, every = sum((mine & theirs).values()), mine.total() + theirs.total()
+    return 2 * both / every if every else 0.0
+
+
+def squeezed(text: str) -> str:
+    return "".join(text.lower().split())
+
+
+def again(method: type[Method]) -> type[Method]:
+    """A method under another name: the control, whose speed must be its own."""
+    return type(method.__name__, (method,), {"name": f"{method.name}_{AGAIN}"})
+
+
+AGAIN = "again"
 
 
 def exact(value: float = 1.0) -> Estimate:
@@ -164,14 +343,17 @@ def totals(made: Measurement, recipe: Recipe) -> None:
     for (rest, metric), figures in groups.items():
         if len(figures) < len(orders):
             continue  # a mean of some parts is not the paper's
+        first = next(iter(figures.values())).source
+        texts = sum(each.texts for each in figures.values())
+        made.source = replace(first, task=name, suite="", texts=texts)
         value = float(np.mean([each.value for each in figures.values()]))
         mean = exact(value)
         if any(each.low is None or each.high is None or each.low < each.high for each in figures.values()):
             draws = [each.draws[orders[p]] for p, each in figures.items() if each.draws is not None]
             complete = len(draws) == len(figures)
-            texts = sum(each.texts for each in figures.values())
             mean = BootstrapEstimate.on(value, np.mean(draws, 0) if complete else None, texts)
         made.add(dict(rest) | {column: name}, metric, mean)
+        made.figures[-1] = replace(made.figures[-1], derived=True)
 
 
 def about(model: Model) -> Settings:

@@ -6,17 +6,19 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
-from specviz.errors import ParameterError
+import numpy as np
+
 from specviz.loop import generate
 from specviz.measure import retranslation
 from specviz.measure.claims import ratio
-from specviz.measure.report import Settings
+from specviz.measure.report import Entry, Settings, Values
 from specviz.measure.rows import words
 from specviz.models.protocols import Model
 from specviz.replays.recipes import Recipe, Row
-from specviz.replays.sources.shared import Measurement, RunOptions, about, exact
-from specviz.replays.translations import TARGETS, bundled, texts
+from specviz.replays.sources.shared import Measurement, RunOptions, exact, references_of
+from specviz.replays.translations import LAG, TARGETS, bundled, texts
 from specviz.streams import Stream, simulate_partials
+from specviz.suites import Suite
 from specviz.trace import Trace
 
 TEMPLATES = ("tower", "qwen3")  # of models by that name; others read their own
@@ -25,47 +27,69 @@ NO_COMET = "COMET is not installed (its model weighs 2 GB); BLEU and chrF are in
 
 def streams(recipe: Recipe, options: RunOptions) -> Measurement:
     """Re-translation and its speculative kinds on sources that arrive in updates, language by language."""
-    made = Measurement(environment=about(options.model))
-    template = next((name for name in TEMPLATES if name in options.model.name.lower()), None)
+    made = Measurement.begin(options)
+    template = options.template or next((t for t in TEMPLATES if t in options.model.name.lower()), None)
     partials = bool(recipe.options.get("partials"))
-    languages = {name: part["language"] for name, part in recipe.parts["language"].items()}
     chosen = {retranslation.RT: retranslation.Setting(retranslation.RT, {"mode": "rt"})}
     for row in recipe.rows:
         chosen.setdefault(label(row), retranslation.Setting(label(row), row.values))
-    step = options.counter(len(languages) * options.number * len(chosen))
-    for language, code in languages.items():
-        given = sources(options, code, partials)
-        decoded, quality = retranslation.measure(
-            options.model, given, list(chosen.values()), max_new_tokens=options.max_new_tokens,
-            template=template, tick=step,
-        )  # fmt: skip
-        base = decoded[retranslation.RT]
-        for row in recipe.rows:
-            mine = decoded[label(row)]
-            where = {**row.where, "language": language}
-            drafted = mine.sums["drafted"].any()
-            made.add(where, "ne", mine.of(ratio, "erased", "final"))
-            made.add(where, "throughput", mine.of(ratio, "emitted", "seconds"))
-            made.add(where, "speedup", exact() if mine is base else mine.over(base))
-            made.add(where, "comet", mine.comet)
-            if drafted:
-                for metric, below in (("a_d", "drafted"), ("a_o", "emitted")):
-                    made.add(where, metric, mine.of(ratio, "accepted", below).times(100))
-            bleu = mine.of(quality.bleu, "bleu").median
-            made.notes.append(f"{language}, {label(row)}: BLEU {bleu:.1f}, chrF {mine.chrf:.1f}")
-        speeds = {name: each.sums["emitted"] / each.sums["seconds"] for name, each in decoded.items()}
-        fast = max((n for n in speeds if n != retranslation.RT), key=lambda n: decoded[n].over(base).median)
-        if not made.traces:
-            shared: Settings = {"max_new_tokens": options.max_new_tokens}
-            shared |= {} if template is None else {"template": template}
-            again_options = {"target_language": TARGETS[code], **shared, **chosen[fast].values}
-            decode = partial(again, options.model, given.streams, again_options)
-            made.record(options, f"{fast}, {language}", speeds[fast] / speeds[retranslation.RT], decode)
+    chosen[TWICE] = retranslation.Setting(TWICE, {"mode": "rt"})
+    every = sources(recipe, options, made, partials)
+    step = options.counter(sum(len(each.streams) for each in every.values()) * len(chosen))
+    twice: list[np.ndarray] = []
+    for language, given in every.items():
+        with made.keeping({"language": language}):
+            suited = options.suite_of(language, "generated English texts (bundled)")
+            arriving = "simulated partials" if partials else "three words an update"
+            made.on(suite=f"{suited}, {arriving}", task=language, texts=len(given.streams))
+            decoded, quality = retranslation.measure(
+                options.model, given, list(chosen.values()), max_new_tokens=options.max_new_tokens,
+                rounds=options.rounds, template=template, tick=step,
+            )  # fmt: skip
+            base = decoded[retranslation.RT]
+            whole = [list(each)[-1].text for each in given.streams]
+            made.by(retranslation.METHOD, {"mode": "rt"})
+            made.ability(language, base.texts, given.references or [], whole)
+            for row in recipe.rows:
+                mine = decoded[label(row)]
+                where = {**row.where, "language": language}
+                made.by(row.method, row.values)
+                add_figures(made, where, mine, base)
+                if row.values.get("beta") == 0 and "mode" not in row.values:
+                    made.same_texts(language, mine.texts, base.texts)
+                if given.references:
+                    bleu = mine.of(quality.bleu, "bleu").median
+                    made.notes.append(f"{language}, {label(row)}: BLEU {bleu:.1f}, chrF {mine.chrf:.1f}")
+            speeds = {name: each.sums["emitted"] / each.sums["seconds"] for name, each in decoded.items()}
+            twice.append(np.stack([speeds[TWICE], speeds[retranslation.RT]]))
+            others = [name for name in decoded if name not in (retranslation.RT, TWICE)]
+            fast = max(others, key=lambda n: decoded[n].over(base).median)
+            if not made.traces:
+                shared: Settings = {"max_new_tokens": options.max_new_tokens}
+                shared |= {} if template is None else {"template": template}
+                values = {"target_language": given.language, **shared, **chosen[fast].values}
+                decode = partial(again, options.model, given.streams, values)
+                made.record(options, f"{fast}, {language}", speeds[fast] / speeds[retranslation.RT], decode)
+    if twice:
+        made.control(retranslation.RT, *np.concatenate(twice, 1))
     made.absent.append(({"metric": "comet"}, NO_COMET))
-    kind = "simulated partials of a recogniser" if partials else "three words more an update"
-    name = options.suite.name if options.suite is not None else "generated English texts (bundled)"
-    made.data = f"{name}: {options.number} texts a language, {kind}"
     return made
+
+
+TWICE = "RT again"  # the control
+
+
+def add_figures(
+    made: Measurement, where: Values, mine: retranslation.Decoded, base: retranslation.Decoded
+) -> None:
+    """A contender's figures of a language."""
+    made.add(where, "ne", mine.of(ratio, "erased", "final"))
+    made.add(where, "throughput", mine.of(ratio, "emitted", "seconds"))
+    made.add(where, "speedup", exact() if mine is base else mine.over(base))
+    made.add(where, "comet", mine.comet)
+    if mine.sums["drafted"].any():
+        for metric, below in (("a_d", "drafted"), ("a_o", "emitted")):
+            made.add(where, metric, mine.of(ratio, "accepted", below).times(100))
 
 
 def again(model: Model, given: Sequence[Stream], options: Settings, i: int) -> Trace:
@@ -80,20 +104,35 @@ def label(row: Row) -> str:
     return words(row.values)
 
 
-def sources(options: RunOptions, code: str, partials: bool) -> retranslation.Sources:
-    """The streams of a language, and the translations that are right."""
-    if options.suite is not None:
-        some = options.suite.select(language=code, limit=options.number)
-        right = [list(prompt.get("reference") or []) for prompt in some]
-        if not all(right):
-            name = options.suite.name
-            raise ParameterError(f"{name} has prompts without a reference: BLEU needs one of each")
-        return retranslation.Sources(TARGETS[code], some.partials() if partials else some.streams(3), right)
-    made = bundled(code, options.number)
-    if not partials:
-        return made
-    given = [
+def sources(
+    recipe: Recipe, options: RunOptions, made: Measurement, partials: bool
+) -> dict[str, retranslation.Sources]:
+    """The streams of each language, and the translations that are right, where there are any."""
+
+    def own(language: str, part: Values, start: int) -> list[Entry]:
+        some = texts(part["language"], options.number)
+        return [{"prompt": each.source, "reference": list(each.references)} for each in some]
+
+    out = {}
+    for language, entries in options.prompts(recipe, made, own).items():
+        code = recipe.parts["language"][language]["language"]
+        if not options.suites:
+            given = bundled(code, options.number)
+            if partials:
+                given = replace(given, streams=simulated(code, options.number))
+            out[language] = given
+            continue
+        with made.keeping({"language": language}):
+            some = Suite(entries, options.suite_of(language, ""))
+            right = [references_of(entry.get("reference")) for entry in entries]
+            arriving = some.partials() if partials else some.streams(LAG)
+            out[language] = retranslation.Sources(TARGETS[code], arriving, right if all(right) else None)
+    return out
+
+
+def simulated(code: str, number: int) -> list[Stream]:
+    """Bundled sources as a recogniser might have given them."""
+    return [
         simulate_partials(each.source, i, language="en", id=f"{code}-{i:02d}", reference=each.reference)
-        for i, each in enumerate(texts(code, options.number))
+        for i, each in enumerate(texts(code, number))
     ]
-    return replace(made, streams=given)

@@ -8,72 +8,145 @@ from typing import Any
 
 from specviz.loop import generate
 from specviz.measure.pairs import suite
-from specviz.measure.report import Entry, Settings
+from specviz.measure.report import Entry, Settings, Values
 from specviz.measure.sweep import Measured, Point, sweep
 from specviz.measure.timing import BASELINE
 from specviz.replays import contenders
+from specviz.replays.cells import CONTROL, IDLE, Check
 from specviz.replays.recipes import ALIGNED, REJECTION, UNALIGNED, Recipe, Row
-from specviz.replays.sources.shared import Measurement, RunOptions, about
+from specviz.replays.sources.shared import AGAIN, Measurement, RunOptions
 
 NO_FALLBACK = "speculative sampling never falls back; what the paper counts there it does not say"
+NO_REFERENCES = "the prompts have no references, so their texts have no score"
+BUNDLED = "generated texts (bundled)"
 Sweep = dict[str, Measured]
 
 
 def thresholds(recipe: Recipe, options: RunOptions) -> Measurement:
     """The rows of a table of BiLD's, each the setting that the paper's rule picks of what was measured."""
-    made = Measurement(environment=about(options.model))
-    settings, timed = 0, list[tuple[str, Measured, Measured]]()
-    for dataset, part in recipe.parts["dataset"].items():
-        every: Sweep = {}
-        for curve in recipe.options["curves"]:
-            every |= measured(curve, part["task"], options)
-        settings += len(every)
-        base = every[recipe.options.get("base", BASELINE)]
-        metric = "bleu" if base.score.name == "BLEU" else "rouge_l"
-        for row in recipe.rows:
-            where = {**row.where, "dataset": dataset}
-            mine = base if row.method == BASELINE else picked(row, every, base)
-            if mine is None:
-                why = f"no setting of the grid loses so little ({row.values['lose']:g})"
-                made.absent.append((where, why))
-                continue
-            made.add(where, metric, mine.quality)
-            if mine is base:
-                continue
-            made.notes.append(f"{dataset}, {', '.join(map(str, row.where.values()))}: {mine.point.label}")
-            timed.append((part["task"], mine, base))
-            made.add(where, "speedup", mine.over(base))
-            made.add(where, f"{metric}_gain", mine.lost(base).times(-1))
-            for name in ("fallback", "rollback"):
-                if name == "rollback" or mine.point.method == "bild":
-                    made.add(where, name, mine.share(f"{name}s", "tokens").times(100))
-    record_fastest(made, options, timed)
+    made = Measurement.begin(options)
+    timed = list[tuple[list[Entry], Measured, Measured]]()
+    lacking = without_role(recipe, options, made)
+    for dataset, entries in options.prompts(recipe, made, bundled(options)).items():
+        with made.keeping({"dataset": dataset}):
+            one_dataset(recipe, options, made, dataset, entries, lacking, timed)
+    finish(made, options, timed)
     made.absent.append(({"metric": "fallback"}, NO_FALLBACK))
     made.absent += [({"dataset": name}, why) for name, why in recipe.options.get("left", {}).items()]
-    made.data = (
-        f"{options.number} generated texts a task (bundled), of which the best of {settings} settings in all"
-    )
     return made
 
 
-def record_fastest(
-    made: Measurement, options: RunOptions, timed: Sequence[tuple[str, Measured, Measured]]
+def one_dataset(
+    recipe: Recipe, options: RunOptions, made: Measurement, dataset: str, entries: list[Entry],
+    lacking: set[str], timed: list[tuple[list[Entry], Measured, Measured]],
+) -> None:  # fmt: skip
+    """The figures of a data set."""
+    made.on(task=dataset, suite=options.suite_of(dataset, BUNDLED), texts=len(entries), settings="")
+    every: Sweep = {}
+    for curve in recipe.options["curves"]:
+        if curve not in lacking:
+            every |= measured(curve, dataset, entries, options)
+    base = every.get(recipe.options.get("base", BASELINE)) or next(iter(every.values()), None)
+    if base is None:
+        return
+    able(made, dataset, base, entries)
+    metric = {"BLEU": "bleu", "ROUGE-L": "rouge_l"}.get(base.score.name)
+    if metric is None:
+        made.absent.append(({"dataset": dataset, "metric": ["bleu", "rouge_l"]}, NO_REFERENCES))
+    for row in recipe.rows:
+        where = {**row.where, "dataset": dataset}
+        if row.values.get("curve") in lacking:
+            continue
+        if metric is None and row.values.get("pick") not in (None, "fastest", "number"):
+            made.absent.append((where, NO_REFERENCES))
+            continue
+        mine = base if row.method == BASELINE else picked(row, every, base)
+        if mine is None:
+            why = f"no setting of the grid loses so little ({row.values['lose']:g})"
+            made.absent.append((where, why))
+            continue
+        of(made, mine)
+        if metric is not None:
+            made.add(where, metric, mine.quality)
+        if mine is base:
+            continue
+        made.notes.append(f"{dataset}, {', '.join(map(str, row.where.values()))}: {mine.point.label}")
+        timed.append((entries, mine, base))
+        made.add(where, "speedup", mine.over(base))
+        if metric is not None:
+            made.add(where, f"{metric}_gain", mine.lost(base).times(-1))
+        for name in ("fallback", "rollback"):
+            if name == "rollback" or mine.point.method == "bild":
+                made.add(where, name, mine.share(f"{name}s", "tokens").times(100))
+        if "passes" in mine.sums:
+            idle = int((mine.sums["passes"] == 0).sum())
+            check = Check(IDLE, made.source.contender, dataset, idle, len(entries))
+            made.checks += [check] * (check not in made.checks)
+    made.checks.append(Check(CONTROL, BASELINE, dataset, len(entries), len(entries), *twice(every)))
+
+
+def bundled(options: RunOptions) -> Callable[[str, Values, int], list[Entry]]:
+    """The bundled texts of a task; they stand for one of the table's alone."""
+
+    def some(name: str, part: Values, start: int) -> list[Entry]:
+        return [] if start else suite(part["task"], options.number)
+
+    return some
+
+
+def without_role(recipe: Recipe, options: RunOptions, made: Measurement) -> set[str]:
+    """The curves that lack their drafter; their rows are noted as absent."""
+    lacking = set()
+    for row in recipe.rows:
+        curve = str(row.values.get("curve", ""))
+        role = ROLES.get(curve, "")
+        if role in recipe.drafts and not options.drafts.get(role):
+            lacking.add(curve)
+            made.absent.append((row.where, no_drafter(options, role)))
+    return lacking
+
+
+def no_drafter(options: RunOptions, role: str) -> str:
+    """Why a row without its drafter is empty."""
+    return f"no drafter for {options.model.name}: name one with --draft {role}=NAME"
+
+
+def of(made: Measurement, mine: Measured) -> None:
+    """The contender of the figures that follow."""
+    point = mine.point
+    made.by(str(point.method), {**point.values, **point.options}, point.draft)
+
+
+def able(made: Measurement, task: str, base: Measured, entries: list[Entry]) -> None:
+    """Note whether the model can do the task, by greedy decoding's texts."""
+    originals = [entry["source"] for entry in entries if isinstance(entry.get("source"), str)]
+    if entries[0].get("kind") != "translation" or len(originals) < len(entries):
+        originals = []
+    of(made, base)
+    made.ability(task, base.texts, [entry.get("reference") for entry in entries], originals)
+
+
+def twice(every: Sweep) -> tuple[float, float | None, float | None]:
+    """The control's ratio of seconds, and its interval."""
+    mine, base = every[AGAIN], every[BASELINE]
+    ratio = mine.over(base)
+    low, high = (None if end != end else float(end) for end in (ratio.low, ratio.high))
+    return float(ratio.median), low, high
+
+
+def finish(
+    made: Measurement, options: RunOptions, timed: Sequence[tuple[list[Entry], Measured, Measured]]
 ) -> None:
-    """Keep traces of the fastest of some settings: (task, setting, what it is compared with)."""
+    """Keep traces of the fastest of some settings: (texts, setting, what it is compared with)."""
     if not timed:
         return
-    task, mine, base = max(timed, key=lambda each: each[1].over(each[2]).median)
-    point, texts = mine.point, entries(options, task)
+    texts, mine, base = max(timed, key=lambda each: each[1].over(each[2]).median)
+    point = mine.point
     given = {"draft": point.draft, "max_new_tokens": options.max_new_tokens, **point.options, **point.values}
     made.record(
-        options, f"{point.label}, {task}", base.sums["seconds"] / mine.sums["seconds"],
+        options, point.label, base.sums["seconds"] / mine.sums["seconds"],
         lambda i: generate(point.model, [texts[i]], point.method, **given),
     )  # fmt: skip
-
-
-def entries(options: RunOptions, task: str) -> list[Entry]:
-    """The texts of a task."""
-    return list(options.suite)[: options.number] if options.suite is not None else suite(task, options.number)
 
 
 def picked(row: Row, every: Sweep, base: Measured) -> Measured | None:
@@ -83,6 +156,8 @@ def picked(row: Row, every: Sweep, base: Measured) -> Measured | None:
     if rule == "fastest":
         if "lose" not in row.values:
             return max(those, key=lambda each: each.over(every[each.point.base]).median)
+        if not base.score.name:  # nothing says what a setting loses
+            return None
         return contenders.fastest(those, base, row.values["lose"])
     if rule == "number":
         return those[row.values["at"]]
@@ -98,27 +173,29 @@ def picked(row: Row, every: Sweep, base: Measured) -> Measured | None:
     return max(able, key=lambda each: each.over(base).median)
 
 
-def measured(curve: str, task: str, options: RunOptions) -> Sweep:
+def measured(curve: str, task: str, entries: list[Entry], options: RunOptions) -> Sweep:
     """A curve's settings on a task's texts; one process measures them once for all tables."""
-    return options.once(
-        ("sweep", curve, task), lambda: swept(CURVES[curve](options, options.extra), task, options)
-    )
+    key = ("sweep", curve, *(str(entry.get("id")) for entry in entries))
+    return options.once(key, lambda: swept(CURVES[curve](options, options.extra), task, entries, options))
 
 
-def swept(points: list[Point], task: str, options: RunOptions) -> Sweep:
-    """Settings on a task's texts."""
-    texts = entries(options, task)
-    step = options.counter(len(points) * len(texts))
+def swept(points: list[Point], task: str, entries: list[Entry], options: RunOptions) -> Sweep:
+    """Settings on a task's texts, and the control."""
+    control = Point(AGAIN, BASELINE, model=options.model)
+    step = options.counter((len(points) + 1) * len(entries) * options.rounds)
     return sweep(
-        points, texts, max_new_tokens=options.max_new_tokens, tick=lambda label: step(f"{task}: {label}")
-    )
+        [*points, control], entries, max_new_tokens=options.max_new_tokens, rounds=options.rounds,
+        tick=lambda label: step(f"{task}: {label}"),
+    )  # fmt: skip
 
 
 def drafter(options: RunOptions, role: str) -> Any:
     """A drafter, loaded once."""
     from specviz.loop.drafters import load_drafter
 
-    name = options.drafts[role]
+    name = options.drafts.get(role)
+    if not name:
+        return None
     key = ("draft", name, options.model.name)
     if key not in options.memory:
         options.memory[key] = load_drafter(options.model, name, None, None)
@@ -180,7 +257,7 @@ def named(
 
 
 def allowed(point: Point, numbers: Settings) -> bool:
-    """Whether a setting's thresholds are among those that are asked for."""
+    """Whether a setting's thresholds are among those that are originals for."""
     choices = {
         "fallback": (0.0, *numbers["fallbacks"]),
         "rollback": (contenders.NEVER, *numbers["rollbacks"]),
@@ -204,3 +281,8 @@ CURVES: dict[str, Callable[[RunOptions, Settings], list[Point]]] = {
     "oracle": named("oracle", make=contenders.oracle),
     "CALM": calm,
 }
+# Curve: the drafter that it needs.
+ROLES = {
+    UNALIGNED: "small", ALIGNED: "aligned", REJECTION: "small", "nucleus": "aligned", "without": "aligned",
+    "oracle": "small",
+}  # fmt: skip

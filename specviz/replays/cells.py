@@ -1,0 +1,215 @@
+"""What a replay consists of: numbers with what they were measured on, comparisons, checks, verdicts.
+
+Everything is plain data and compares by value. Reading and judging it needs no torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Self
+
+from specviz.measure.report import Row, Values
+
+HOLDS, FAILS, OPEN = "holds here", "fails here", "cannot be judged here"
+ORDER, PAYS, SIZE, LOSSLESS = "order", "pays", "size", "lossless"  # what a claim is about
+CONTROL, ABILITY, SAME, IDLE = "control", "ability", "same texts", "idle target"  # kinds of checks
+SAME_NUMBER = 1e-12  # the largest difference that counts as none
+
+Tally = tuple[int, int, int]  # comparisons: clearly the paper's way, unclear, clearly not
+
+
+class Plain:
+    """A dataclass that is written as a dict of its fields and read back from one."""
+
+    @classmethod
+    def read(cls, row: Values) -> Self:
+        """From a dict that has every field, and perhaps others."""
+        return cls(**{each.name: row[each.name] for each in fields(cls)})  # type: ignore[arg-type]
+
+    def as_dict(self) -> Row:
+        """As a dict."""
+        return asdict(self)  # type: ignore[call-overload, no-any-return]
+
+
+@dataclass(frozen=True)
+class Provenance(Plain):
+    """What a figure was measured on. An empty text or 0: it has none, or nobody can tell."""
+
+    model: str = ""
+    weights: str = ""  # a digest of the model's content
+    parameters: int = 0
+    drafter: str = ""
+    drafter_weights: str = ""
+    method: str = ""
+    settings: str = ""  # the method's parameters that were given
+    suite: str = ""
+    task: str = ""  # the paper's word for the prompts
+    language: str = ""
+    texts: int = 0
+    max_new_tokens: int = 0
+    rounds: int = 1
+    device: str = ""
+    processor: str = ""
+    threads: int = 0
+    dtype: str = ""
+    kernels: str = ""
+    clock: str = ""
+    date: str = ""
+
+    @property
+    def contender(self) -> str:
+        """Method, settings and drafter in words."""
+        return " ".join(filter(None, [self.method, self.settings, self.drafter]))
+
+    @property
+    def place(self) -> str:
+        """Device, threads, format and kernels in words."""
+        where = self.device
+        if where.startswith("cpu") and self.processor:
+            where += f" ({self.processor}), {self.threads} thread{'s' * (self.threads != 1)}"
+        return ", ".join(filter(None, [where, self.dtype, self.kernels and f"{self.kernels} kernels"]))
+
+
+@dataclass
+class Cell:
+    """A number of a published table, and what was measured here for it."""
+
+    keys: Row  # the table's key columns and their values
+    metric: str
+    value: float | None  # what the paper printed; None for a curve without printed values
+    printed: str  # the same as the paper has it
+    unit: str
+    device: str  # the paper's
+    model: str  # the paper's
+    measured: float | None  # None where nothing was measured
+    low: float | None
+    high: float | None
+    why: str  # the reason for that, else empty
+    figure: int | None = None  # number of the measured figure: one may answer to several printed numbers
+    source: Provenance | None = None  # what it was measured on
+
+    @classmethod
+    def of(cls, row: Values, sources: list[Provenance]) -> Cell:
+        """From a row of ``replay.json``, whose ``source`` is a place in `sources`."""
+        names = [each.name for each in fields(cls)[1:]]
+        keys = {name: value for name, value in row.items() if name not in names}
+        values = {name: row[name] for name in names}
+        values["source"] = None if row["source"] is None else sources[row["source"]]
+        return cls(keys, **values)
+
+    def as_dict(self) -> Row:
+        """As a row; the provenance is left out."""
+        return self.keys | {each.name: getattr(self, each.name) for each in fields(self)[1:-1]}
+
+    def column(self, name: str) -> Any:
+        """The value of a column: a key, ``metric``, ``device`` or ``model``."""
+        return self.keys[name] if name in self.keys else getattr(self, name)
+
+    @property
+    def ratio(self) -> float | None:
+        """What was measured over what was printed; None where either is missing, or zero was printed."""
+        return self.measured / self.value if self.measured is not None and self.value else None
+
+    def selected(self, where: Mapping[str, Any]) -> bool:
+        """Whether the cell has these values in these columns; a list is a choice. Numbers meet texts."""
+        for name, value in where.items():
+            choices = value if isinstance(value, list) else [value]
+            mine = self.column(name)
+            if not any(mine == each or _number(mine) == _number(each) != "" for each in choices):
+                return False
+        return True
+
+
+def _number(value: Any) -> float | str:
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return ""
+
+
+@dataclass(frozen=True)
+class Comparison(Plain):
+    """Two contenders that were measured here, each a measurement of its own, and that the paper tells apart.
+
+    Attributes
+    ----------
+    first, second : int
+        Numbers of their cells, the first of several that the same two figures answer to.
+    printed, measured : float
+        The first's figure less the second's.
+    low, high : float, optional
+        95 % interval of the measured difference, both sides resampled on the same texts.
+    p : float
+        Of a difference at least as large without any, corrected for all that were made (Holm).
+    clear : bool
+        Whether p is at most 0.05 and, of times, the difference beyond that of the control.
+    split : bool
+        Whether the paper's own rows, of several models or devices, differ in direction.
+    derived : bool
+        Whether the two are means of figures that are compared themselves: it is not counted.
+    """
+
+    first: int
+    second: int
+    printed: float
+    measured: float
+    low: float | None
+    high: float | None
+    p: float
+    clear: bool
+    split: bool = False
+    derived: bool = False
+
+    @property
+    def verdict(self) -> str:
+        """``agrees``, ``against``, ``tied`` (in print), ``split`` (in print) or ``level`` (here)."""
+        if self.split:
+            return "split"
+        if abs(self.printed) < SAME_NUMBER:
+            return "tied"
+        if abs(self.measured) < SAME_NUMBER:
+            return "level"
+        return "agrees" if self.printed * self.measured > 0 else "against"
+
+    @property
+    def place(self) -> int | None:
+        """Place in a `Tally`; None where nothing can agree."""
+        if self.verdict not in ("agrees", "against"):
+            return None
+        return 1 if not self.clear else 0 if self.verdict == "agrees" else 2
+
+
+@dataclass(frozen=True)
+class Check(Plain):
+    """What a run says about itself.
+
+    Attributes
+    ----------
+    kind : str
+        ``control``: a contender under two names, `value` is the ratio of their speeds. ``ability``: whether
+        the model can do the task, `value` is the p of its own references fitting no better than others'.
+        ``same texts``: `count` of `of` texts are the reference's. ``idle target``: in `count` of `of` texts
+        the large model did not run after the prompt.
+    """
+
+    kind: str
+    contender: str
+    task: str
+    count: int
+    of: int
+    value: float | None = None
+    low: float | None = None
+    high: float | None = None
+    text: str = ""
+
+
+@dataclass(frozen=True)
+class Verdict(Plain):
+    """What was measured here says of a claim of the paper's."""
+
+    claim: str
+    question: str  # order, pays, size or lossless
+    verdict: str
+    numbers: str
+    reason: str

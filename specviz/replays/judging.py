@@ -1,0 +1,506 @@
+"""Which way measured figures go, how surely, and what that says of a paper's claims.
+
+A difference is clear if two things hold: its p, corrected for all comparisons of the table (Holm), is at most
+0.05; and, of times, it is larger than the control's, one contender that decoded the same texts twice under
+two names in the same run. Both sides of a comparison are drawn on the same texts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations, pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from specviz.measure.report import Row, Values, plural
+from specviz.replays.cells import (
+    ABILITY,
+    CONTROL,
+    FAILS,
+    HOLDS,
+    IDLE,
+    LOSSLESS,
+    OPEN,
+    ORDER,
+    PAYS,
+    SAME,
+    SAME_NUMBER,
+    SIZE,
+    Cell,
+    Check,
+    Comparison,
+    Verdict,
+)
+
+if TYPE_CHECKING:
+    from specviz.replays.sources.shared import Figure
+
+LEVEL = 0.05  # p at which a difference is clear, after the correction
+TIMES = ("speedup", "throughput", "latency", "draft_latency", "forward_time", "expected_throughput")
+SPEEDS = ("speedup", "throughput")  # of two contenders over one reference their ratios are the same
+NO_CONTROL = math.inf  # without one, no difference of times is beyond it
+
+
+# ---------------------------------------------------------------- how sure
+
+
+def chance(value: float, draws: np.ndarray | None, texts: int) -> float:
+    """p of a value at least as far from zero, were it zero: of its t over the texts, two-sided.
+
+    The t distribution is Wallace's normal approximation (1959). Where all draws agree it is 2 ** (1 - texts):
+    so often all texts go one way by chance. 1 where nothing was drawn, as of fewer than six texts.
+    """
+    if draws is None or texts < 2 or not math.isfinite(value):
+        return 1.0
+    if abs(value) < SAME_NUMBER:
+        return 1.0
+    spread = float(np.nanstd(draws)) * math.sqrt(texts / (texts - 1))
+    if not spread > abs(value) * 1e-9:
+        return 2.0 ** (1 - texts)
+    free, t = texts - 1, value / spread
+    z = (8 * free + 1) / (8 * free + 3) * math.sqrt(free * math.log1p(t * t / free))
+    return math.erfc(z / math.sqrt(2))
+
+
+def holm(ps: Sequence[float]) -> list[float]:
+    """The p values corrected for their number: the smallest n times, the next n - 1 times ... (Holm 1979)."""
+    out, worst = [1.0] * len(ps), 0.0
+    for rank, i in enumerate(sorted(range(len(ps)), key=ps.__getitem__)):
+        worst = max(worst, min(1.0, (len(ps) - rank) * ps[i]))
+        out[i] = worst
+    return out
+
+
+@dataclass
+class Difference:
+    """A measured difference, before the correction: ``beyond`` says that it exceeds the control's."""
+
+    value: float
+    low: float | None
+    high: float | None
+    p: float
+    beyond: bool
+    corrected: float = 1.0
+
+    @property
+    def clear(self) -> bool:
+        return self.beyond and self.corrected <= LEVEL
+
+    def turned(self, sign: int) -> str:
+        """In words, seen from the first of the two (1) or from the second (-1)."""
+        ends = ""
+        if self.low is not None and self.high is not None:
+            low, high = sorted((sign * self.low, sign * self.high))
+            ends = f" [{low:+.3g}, {high:+.3g}]"
+        return f"{sign * self.value:+.3g}{ends}, p {self.corrected:.2g}"
+
+
+def spread_of(figure: Figure) -> np.ndarray | None:
+    """Values of a figure on resampled texts; from its interval where it kept none."""
+    if figure.draws is not None:
+        return figure.draws
+    if figure.low is None or figure.high is None or figure.low == figure.high:
+        return None
+    middle = np.random.default_rng(0).permutation(NORMAL)
+    return figure.value + middle * (figure.high - figure.low) / (2 * 1.96)
+
+
+# Quantiles of the normal distribution (by a logistic that differs from it by less than 0.01).
+_SHARES = (np.arange(2000) + 0.5) / 2000
+NORMAL = np.log(_SHARES / (1 - _SHARES)) / 1.702
+NORMAL = NORMAL / NORMAL.std()
+
+
+def difference(a: Figure, b: Figure | float, noise: float) -> Difference:
+    """One figure less another, or less a number."""
+    other = b if isinstance(b, float) else b.value
+    value, draws, texts = a.value - other, spread_of(a), a.texts
+    if not isinstance(b, float):
+        theirs, texts = spread_of(b), min(a.texts, b.texts)
+        if draws is not None and theirs is not None:
+            # Figures of as many texts of a column are of the same ones; others are drawn by themselves.
+            aligned = a.texts == b.texts and a.draws is not None and b.draws is not None
+            theirs = theirs if aligned else np.random.default_rng(1).permutation(theirs)
+            draws = draws - theirs
+        else:
+            draws = None
+    elif draws is not None:
+        draws = draws - other
+    low, high = (None, None) if draws is None else np.nanquantile(draws, (0.025, 0.975)).tolist()
+    ratio = a.value / other if other else math.inf
+    timed = a.metric in TIMES
+    beyond = not timed or (ratio > 0 and abs(math.log(ratio)) > noise)
+    return Difference(value, low, high, chance(value, draws, texts), beyond)
+
+
+def noise_of(checks: Iterable[Check]) -> float:
+    """How far apart, as the logarithm of a ratio, the control puts what is one contender."""
+    ends = [
+        abs(math.log(end)) if end is not None and end > 0 else NO_CONTROL
+        for check in checks if check.kind == CONTROL for end in (check.low, check.high)
+    ]  # fmt: skip
+    return max(ends, default=NO_CONTROL)
+
+
+# ---------------------------------------------------------------- a table
+
+
+Pair = frozenset[int]  # numbers of two figures
+
+
+@dataclass
+class Judge:
+    """A table's cells with the figures beside them, and every difference that was looked at."""
+
+    cells: list[Cell]
+    figures: list[Figure]
+    compare: tuple[str, ...]
+    checks: list[Check]
+    claims: Sequence[Values] = ()
+
+    def __post_init__(self) -> None:
+        self.noise = noise_of(self.checks)
+        self.unable = {check.task for check in self.checks if check.kind == ABILITY and not check.count}
+        self.pairs: dict[Pair, Difference] = {}
+        self.firsts: dict[Pair, int] = {}  # the figure that the other one was taken from
+        self.ones: dict[int, Difference] = {}  # speedups less 1
+        self.columns = self._columns()
+        for column in self.columns:
+            for i, j in combinations(column, 2):
+                self._compare(self.cells[i], self.cells[j])
+        for claim in self.claims:
+            if claim["question"] == ORDER:
+                for one, other, _ in self.steps(claim, self.selected(claim)):
+                    self._compare(one, other)
+        kinds: dict[tuple, int] = {}  # one measurement may stand in several rows
+        self.original = [kinds.setdefault((f.source, f.metric), i) for i, f in enumerate(self.figures)]
+        for number in dict.fromkeys(self.original):
+            figure = self.figures[number]
+            if figure.metric == "speedup" and figure.texts and self.able(number):
+                self.ones[number] = difference(figure, 1.0, self.noise)
+        every = [*self.pairs.values(), *self.ones.values()]
+        for each, p in zip(every, holm([each.p for each in every])):
+            each.corrected = p
+
+    def able(self, number: int) -> bool:
+        """Whether the model can do the task of a figure, as far as anybody knows."""
+        return self.figures[number].source.task not in self.unable
+
+    def _columns(self) -> list[list[int]]:
+        """Numbers of the cells of each column that were printed and measured."""
+        groups: dict[tuple, list[int]] = {}
+        for i, cell in enumerate(self.cells):
+            if cell.figure is not None and cell.value is not None and self.able(cell.figure):
+                shared = [*cell.keys, "metric", "device", "model"]
+                key = tuple(cell.column(name) for name in shared if name not in self.compare)
+                groups.setdefault(key, []).append(i)
+        return list(groups.values())
+
+    def distinct(self, a: int, b: int) -> bool:
+        """Whether two figures are measurements of two contenders, and both were measured on texts."""
+        one, two = self.figures[a], self.figures[b]
+        return a != b and one.source != two.source and bool(one.texts and two.texts)
+
+    def _compare(self, one: Cell, other: Cell) -> None:
+        a, b = one.figure, other.figure
+        assert a is not None and b is not None
+        pair = frozenset((a, b))
+        if pair in self.pairs or not self.distinct(a, b):
+            return
+        self.pairs[pair] = difference(self.figures[a], self.figures[b], self.noise)
+        self.firsts[pair] = a
+
+    def comparisons(self) -> list[Comparison]:
+        """Each two figures of a column once, whatever the models and devices that they stand beside.
+
+        Left out are one contender under two names, what nobody measured on texts (node counts, bounds,
+        references), gains (differences of figures that are compared themselves), and the speedup where the
+        throughput of the same two is there, too.
+        """
+        made: dict[Pair, Comparison] = {}
+        speeds: set[tuple] = set()
+        for column in self.columns:
+            for i, j in combinations(column, 2):
+                one, two = self.cells[i], self.cells[j]
+                assert one.figure is not None and two.figure is not None
+                pair = frozenset((one.figure, two.figure))
+                seen = self.pairs.get(pair)
+                if seen is None or one.metric.endswith("_gain"):
+                    continue
+                assert one.value is not None and two.value is not None
+                printed = one.value - two.value
+                if pair in made:
+                    before = made[pair]
+                    turned = printed if self.firsts[pair] == one.figure else -printed
+                    if turned * before.printed < 0 or (turned == 0) != (before.printed == 0):
+                        made[pair] = replace(before, split=True)
+                    continue
+                a, b = self.figures[one.figure], self.figures[two.figure]
+                if one.metric in SPEEDS and min(a.value, b.value) > 0:
+                    copy = frozenset((a.source, b.source)), round(abs(math.log(a.value / b.value)), 6)
+                    if copy in speeds:
+                        continue
+                    speeds.add(copy)
+                sign = 1 if self.firsts[pair] == one.figure else -1
+                first, second = (i, j) if sign > 0 else (j, i)
+                made[pair] = Comparison(
+                    first, second, sign * printed, seen.value, seen.low, seen.high, seen.corrected,
+                    bool(seen.clear), derived=a.derived or b.derived,
+                )  # fmt: skip
+        return list(made.values())
+
+    # ------------------------------------------------------------ claims
+
+    def verdicts(self) -> list[Verdict]:
+        """What each of the paper's claims comes to."""
+        return [self.verdict(claim) for claim in self.claims]
+
+    def selected(self, claim: Values) -> list[Cell]:
+        """The cells that a claim is about, as far as they were measured by a model that can do the task."""
+        those = (cell for cell in self.cells if cell.selected(claim["of"]))
+        return [cell for cell in those if cell.figure is not None and self.able(cell.figure)]
+
+    def verdict(self, claim: Values) -> Verdict:
+        """What a claim comes to: its question decides what is looked at."""
+        questions: dict[str, Callable[[Values, list[Cell]], tuple[str, str, str]]] = {
+            ORDER: self.ordered, PAYS: self.paying, SIZE: self.sized, LOSSLESS: self.same,
+        }  # fmt: skip
+        those = [cell for cell in self.cells if cell.selected(claim["of"])]
+        able = self.selected(claim)
+        if not able:
+            why = next((cell.why for cell in those if cell.why), "nothing of it was measured")
+            if any(cell.figure is not None for cell in those):
+                why = self.inability()
+            outcome = OPEN, "", why
+        else:
+            verdict, numbers, why = questions[claim["question"]](claim, able)
+            outcome = verdict, numbers, "; ".join(filter(None, [why, self.idle(able)]))
+        return Verdict(claim["text"], claim["question"], *outcome)
+
+    def inability(self) -> str:
+        """Why figures of a model that cannot do the task say nothing."""
+        return "; ".join(c.text for c in self.checks if c.kind == ABILITY and not c.count)
+
+    def steps(self, claim: Values, cells: list[Cell]) -> list[tuple[Cell, Cell, int]]:
+        """What a claim of order compares: two cells, and 1 where the first is to be the larger, else -1."""
+        over, looked = claim["over"], list[tuple[Cell, Cell, int]]()
+        sign = -1 if claim.get("by") == "min" or claim["check"] == "falling" else 1
+        for group in grouped(cells, (over, *claim.get("ignore", ())), over, claim.get("members")):
+            if claim["check"] == "best":
+                leader = [cell for cell in group if str(cell.column(over)) == str(claim["is"])]
+                looked += [(leader[0], other, sign) for other in group if leader and other is not leader[0]]
+            else:
+                looked += [(after, before, sign) for before, after in pairwise(group)]
+                looked += [(group[-1], group[0], sign)] if len(group) > 2 else []
+        return looked
+
+    def idle(self, cells: list[Cell]) -> str:
+        """Where the large model hardly worked in what a claim is about."""
+        names = {(cell.source.contender, cell.source.task) for cell in cells if cell.source is not None}
+        those = [c for c in self.checks if c.kind == IDLE and (c.contender, c.task) in names]
+        count, of = sum(check.count for check in those), sum(check.of for check in those)
+        return f"in {count} of {plural(of, 'text')} the large model never ran" if 2 * count >= of > 0 else ""
+
+    def ordered(self, claim: Values, cells: list[Cell]) -> tuple[str, str, str]:
+        """Whether one contender is ahead of the others, or figures rise or fall along a column."""
+        looked = self.steps(claim, cells)
+        seen: dict[Pair, tuple[Cell, Cell, int]] = {}
+        one = 0
+        for ahead, other, sign in looked:
+            assert ahead.figure is not None and other.figure is not None
+            pair = frozenset((ahead.figure, other.figure))
+            if pair in self.pairs:
+                seen.setdefault(pair, (ahead, other, sign))
+            else:
+                one += 1
+        outcomes = []
+        for pair, (ahead, other, sign) in seen.items():
+            gap = self.pairs[pair]
+            first = 1 if self.firsts[pair] == ahead.figure else -1
+            name = f"{self.name(ahead, claim['over'])} against {self.name(other, claim['over'])}"
+            outcomes.append((sign * first * gap.value, gap, name, ahead, other, first))
+        if not outcomes:
+            why = "the contenders are one and the same here" if one else "their rivals were not measured"
+            return OPEN, "", why
+        wrong = [each for each in outcomes if each[0] < 0 and each[1].clear]
+        right = [each for each in outcomes if each[0] > 0 and each[1].clear]
+        # Of figures that rise, neighbours may be level; the last must clearly be above the first.
+        steady = claim["check"] != "best" and len(outcomes) > 1 and outcomes[-1] in right
+        shown = min(wrong or outcomes, key=lambda each: each[0])
+        numbers = f"{shown[2]}: {number(shown[3])} and {number(shown[4])} ({shown[1].turned(shown[5])})"
+        counts = f"{len(right)} of {len(outcomes)} clearly so, {len(wrong)} clearly not"
+        if wrong:
+            return FAILS, numbers, counts
+        if len(right) == len(outcomes) or steady:
+            return HOLDS, numbers, counts
+        return OPEN, numbers, f"{counts}; {self.doubt(each[1] for each in outcomes)}"
+
+    def paying(self, claim: Values, cells: list[Cell]) -> tuple[str, str, str]:
+        """Whether speedups are above 1."""
+        seen = self.once(cells)
+        outcomes = [(self.ones[i], cell) for i, cell in seen.items() if i in self.ones]
+        if not outcomes:
+            return OPEN, "", "no speedup was measured"
+        wrong = [each for each in outcomes if each[0].value < 0 and each[0].clear]
+        right = [each for each in outcomes if each[0].value > 0 and each[0].clear]
+        worst = min(wrong or outcomes, key=lambda each: each[0].value)
+        span = sorted(cell.measured for _, cell in outcomes if cell.measured is not None)
+        numbers = f"{self.name(worst[1])}: {number(worst[1])} times as fast, p {worst[0].corrected:.2g}"
+        if len(span) > 1:
+            numbers += f"; all: {span[0]:.2f} to {span[-1]:.2f}"
+        counts = f"{len(right)} of {len(outcomes)} clearly above 1, {len(wrong)} clearly below"
+        if wrong:
+            return FAILS, numbers, counts
+        if len(right) == len(outcomes):
+            return HOLDS, numbers, counts
+        return OPEN, numbers, f"{counts}; {self.doubt(each for each, _ in outcomes)}"
+
+    def sized(self, claim: Values, cells: list[Cell]) -> tuple[str, str, str]:
+        """Whether a figure is as large as printed: its interval meets the range of the printed numbers."""
+        printed = [cell.value for cell in cells if cell.value is not None]
+        low, high = min(printed), max(printed)
+        seen = self.once(cells)
+        inside, outside, shown = 0, 0, []
+        for cell in seen.values():
+            shown.append(f"{self.name(cell)}: {number(cell)}")
+            if cell.low is None or cell.high is None:
+                continue
+            meets = cell.low <= high and low <= cell.high
+            inside, outside = inside + meets, outside + (not meets)
+        span = f"{low:g}" if low == high else f"{low:g} to {high:g}"
+        numbers = f"printed {span}; {'; '.join(shown[:3])}"
+        if outside:
+            return FAILS, numbers, f"{outside} of {len(seen)} lie beside what was printed"
+        if inside == len(seen):
+            return HOLDS, numbers, "the intervals meet what was printed"
+        return OPEN, numbers, "too few texts for an interval"
+
+    def once(self, cells: list[Cell]) -> dict[int, Cell]:
+        """The cells by the measurement that they show, the first of several."""
+        seen: dict[int, Cell] = {}
+        for cell in cells:
+            if cell.figure is not None:
+                seen.setdefault(self.original[cell.figure], cell)
+        return seen
+
+    def same(self, claim: Values, cells: list[Cell]) -> tuple[str, str, str]:
+        """Whether the texts are the reference's."""
+        names = {cell.source.contender for cell in cells if cell.source is not None}
+        those = [check for check in self.checks if check.kind == SAME and check.contender in names]
+        count, of = sum(check.count for check in those), sum(check.of for check in those)
+        if not of:
+            return OPEN, "", "no texts were compared (sampling writes others each time)"
+        numbers = f"{count} of {plural(of, 'text')} are the reference's"
+        if count < of:
+            return FAILS, numbers, "specviz audit says where they part, and whether at a tie"
+        return HOLDS, numbers, "compared token for token"
+
+    def name(self, cell: Cell, *over: str) -> str:
+        """A cell in a few words: its contender, the columns `over`, and its task."""
+        names = dict.fromkeys((*self.compare, *over))
+        parts = [str(cell.column(name)) for name in names]
+        parts += [str(cell.keys[k]) for k in ("task", "language", "dataset") if k in cell.keys]
+        return ", ".join(dict.fromkeys(part for part in parts if part not in ("", "-")))
+
+    def doubt(self, differences: Iterable[Difference]) -> str:
+        """Why differences are not clear."""
+        unsure = [each for each in differences if not each.clear]
+        if all(each.low is None for each in unsure):
+            return "too few texts for an interval"
+        if self.noise == NO_CONTROL and any(not each.beyond for each in unsure):
+            return "times without a control"
+        if any(not each.beyond for each in unsure):
+            return f"times within {math.expm1(self.noise):.1%}, the control's"
+        return "the difference is too small for so few texts"
+
+
+def number(cell: Cell) -> str:
+    """A measured figure with its interval."""
+    ends = "" if cell.low is None or cell.high is None else f" [{cell.low:.3g}, {cell.high:.3g}]"
+    return f"{cell.measured:.3g}{ends}"
+
+
+def grouped(
+    cells: Sequence[Cell], free: Sequence[str], over: str, members: Sequence[str] | None
+) -> list[list[Cell]]:
+    """Cells that differ in the columns `free` alone; only those whose value of `over` is of `members`."""
+    groups: dict[tuple, list[Cell]] = {}
+    for cell in cells:
+        if members is None or str(cell.column(over)) in members:
+            rest = [*cell.keys, "metric", "device", "model"]
+            key = tuple(cell.column(name) for name in rest if name not in free)
+            groups.setdefault(key, []).append(cell)
+    return [group for group in groups.values() if len(group) > 1]
+
+
+# ---------------------------------------------------------------- what a run says of itself
+
+
+def remarks(checks: Sequence[Check]) -> list[str]:
+    """The checks in sentences, for the notes of a replay."""
+    lines = []
+    for each in checks:
+        if each.kind == CONTROL:
+            ends = "" if each.low is None else f" [{each.low:.3f}, {each.high:.3f}]"
+            lines.append(f"control: {each.contender} twice under two names, speeds in the ratio "
+                         f"{each.value:.3f}{ends} over {plural(each.of, 'text')}")  # fmt: skip
+        elif each.kind == ABILITY:
+            lines.append(each.text)
+        elif each.kind == IDLE and each.count:
+            lines.append(f"{each.contender}, {each.task}: in {each.count} of {plural(each.of, 'text')} the "
+                         "large model never ran: there the small model stands alone")  # fmt: skip
+    same = [each for each in checks if each.kind == SAME]
+    whole = [each for each in same if each.count == each.of]
+    lines += [
+        f"{each.contender}, {each.task}: {each.count} of {plural(each.of, 'text')} are the reference's"
+        for each in same if each.count < each.of
+    ]  # fmt: skip
+    if whole:
+        n, who = sum(each.of for each in whole), list(dict.fromkeys(each.contender for each in whole))
+        name = who[0] if len(who) == 1 else plural(len(who), "contender")
+        lines.append(f"{plural(n, 'text')} of {name}: token for token the reference's")
+    return lines
+
+
+def setup(cells: Sequence[Cell], theirs: Mapping[str, str], defined: Sequence[Sequence[str]]) -> list[Row]:
+    """What differs from the paper, the side that is here taken from what each cell was measured on."""
+    sources = list(dict.fromkeys(cell.source for cell in cells if cell.source is not None))
+
+    def joined(values: Iterable[str]) -> str:
+        some = list(dict.fromkeys(filter(None, values)))
+        return "; ".join(some[:8]) + (f"; and {len(some) - 8} more" if len(some) > 8 else "")
+
+    def model(name: str, weights: str, size: int) -> str:
+        if not name:
+            return ""
+        about = [f"{size / 1e6:.1f} M parameters"] * bool(size) + [f"weights {weights}"] * bool(weights)
+        return f"{name} ({', '.join(about)})" if about else name
+
+    def printed(column: str) -> str:
+        return joined(str(cell.column(column)) for cell in cells) or "does not say"
+
+    data = (
+        f"{s.task + ': ' if s.task else ''}{s.suite}, {plural(s.texts, 'text')}"
+        for s in sources if s.suite and s.texts
+    )  # fmt: skip
+    lengths = (f"at most {s.max_new_tokens} tokens" for s in sources if s.max_new_tokens)
+    clocks = (f"{s.clock}, {plural(s.rounds, 'round')}" for s in sources if s.clock)
+    rows = [
+        ("model", printed("model"), joined(model(s.model, s.weights, s.parameters) for s in sources)),
+        ("drafter", "", joined(model(s.drafter, s.drafter_weights, 0) for s in sources)),
+        ("device", printed("device"), joined(s.place for s in sources)),
+        ("data", "", joined(data)), ("length", "", joined(lengths)), ("clock", "", joined(clocks)),
+        ("methods", "", joined(" ".join(filter(None, [s.method, s.settings])) for s in sources)),
+    ]  # fmt: skip
+    out = [
+        {"what": what, "paper": theirs.get(what) or paper or "does not say", "here": here}
+        for what, paper, here in rows
+        if here or theirs.get(what)
+    ]
+    if "precision" in theirs:
+        formats = joined(s.dtype for s in sources)
+        out.insert(-1, {"what": "precision", "paper": theirs["precision"], "here": formats})
+    return out + [{"what": what, "paper": paper, "here": ours} for what, paper, ours in defined]

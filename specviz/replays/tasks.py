@@ -1,0 +1,104 @@
+"""Which of a user's prompts a table's tasks get: by name, or by kind of work and language."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from specviz.errors import ParameterError
+from specviz.measure.pairs import TASKS
+from specviz.measure.report import Entry, Values
+from specviz.replays.recipes import Recipe
+from specviz.suites import Suite, suite
+
+PLAIN = ""  # the suite that was given for no task in particular
+Given = str | Path | Suite | Mapping[str, str | Path | Suite] | None
+
+
+def read_suites(given: Given) -> dict[str, Suite]:
+    """The suite of each task, under `PLAIN` one for all; empty: the bundled ones.
+
+    Raises
+    ------
+    ParameterError, PromptError
+        If there is no such suite, or a file cannot be read.
+    """
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping):
+        given = {PLAIN: given}
+    return {str(task): suite(str(each)) if isinstance(each, str | Path) else each
+            for task, each in given.items()}  # fmt: skip
+
+
+def tasks_of(recipe: Recipe) -> dict[str, Values]:
+    """The table's tasks (or languages, or data sets), and which prompts each stands for."""
+    return dict(next(iter(recipe.parts.values()), {}))
+
+
+def check_suites(recipe: Recipe, suites: Mapping[str, Suite]) -> None:
+    """Refuse suites that no task can use, before anything is decoded.
+
+    Raises
+    ------
+    ParameterError
+        For a task that the table has not, a suite named for a task that has no prompt of it, or one suite for
+        all of which no task has a prompt.
+    """
+    tasks = tasks_of(recipe)
+    for task in suites:
+        if task != PLAIN and task not in tasks:
+            has = f"it has {', '.join(tasks)}" if tasks else "give one suite for all of it"
+            raise ParameterError(f"this table has no task {task!r} to measure; {has}")
+    got = {task: own_prompts(suites, task, part) for task, part in tasks.items()}
+    for task, (prompts, why) in got.items():
+        if task in suites and not prompts:
+            raise ParameterError(f"--suite {task}: {why}")
+    if suites and tasks and not any(prompts for prompts, _ in got.values()):
+        task, (_, why) = next(iter(got.items()))
+        unsaid = all(not each.kinds for each in suites.values())
+        hint = f". What its prompts do not say, a name does: --suite '{task}=SUITE'" if unsaid else ""
+        raise ParameterError(why + hint)
+
+
+def wanted(part: Values) -> dict[str, str]:
+    """The kind and the languages of the prompts that a part of a recipe stands for."""
+    if "task" in part:
+        return dict(zip(("kind", "from", "language"), TASKS[part["task"]]))
+    return {key: str(part[key]) for key in ("kind", "from", "language") if key in part}
+
+
+def own_prompts(suites: Mapping[str, Suite], task: str, part: Values) -> tuple[list[Entry], str]:
+    """A user's prompts for a task; without any, why.
+
+    A suite that was named for the task may leave its prompts' kind and language out; another one must have
+    them. No prompt of another kind or language is taken.
+    """
+    named = task in suites
+    given = suites.get(task) or suites.get(PLAIN)
+    if given is None:
+        return [], f"no suite was named for it: --suite '{task}=SUITE'"
+    labels = wanted(part)
+
+    def fits(prompt: Values) -> bool:
+        return all(
+            prompt.get(key) == value or (prompt.get(key) is None and (named or key == "from"))
+            for key, value in labels.items()
+        )
+
+    prompts = [prompt | {k: v for k, v in labels.items() if k != "from"} for prompt in given if fits(prompt)]
+    if prompts:
+        return prompts, ""
+    has = [f"{word} {', '.join(map(str, values))}"
+           for word, values in (("kind", given.kinds), ("language", given.languages)) if values]  # fmt: skip
+    words = ", ".join(f"{key} {value}" for key, value in labels.items())
+    return [], f"{given.name} has no prompt of {words} ({'; '.join(has) or 'its prompts say no kind'})"
+
+
+def single(entry: Entry) -> Entry:
+    """A prompt of one turn: of a conversation the first turn, whose answer the references are not."""
+    if "turns" not in entry:
+        return entry
+    turns = entry["turns"]
+    left_out = ("turns", "reference") if len(turns) > 1 else ("turns",)
+    return {k: v for k, v in entry.items() if k not in left_out} | {"prompt": turns[0]}

@@ -1,0 +1,423 @@
+"""What a replay once had wrong, finding by finding, each with its numbers."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+import specviz
+from specviz.errors import ParameterError
+from specviz.measure.claims import ratio, resampled
+from specviz.measure.pairs import Score
+from specviz.metrics.rouge import Rouge
+from specviz.replays import judging, markdown, page, recipes, replays, running, tasks, terminal
+from specviz.replays.cells import CONTROL, FAILS, HOLDS, IDLE, OPEN, SAME, Check, Provenance
+from specviz.replays.published import claims
+from specviz.replays.recipes import RECIPES
+from specviz.replays.sources import canvases, shared
+from specviz.replays.sources.shared import Measurement, RunOptions, exact
+from specviz.rules.store import Grown, Growth
+from specviz.suites import Suite
+
+QUIET = Check(CONTROL, "autoregressive", "", 40, 40, 1.0, 0.98, 1.02)
+
+
+def suite(n=4, name="mine", **labels):
+    return Suite([{"id": str(i), "prompt": f"p{i}", **labels} for i in range(n)], name)
+
+
+def mean(values):
+    values = np.asarray(values, float)
+    return resampled(ratio, values, np.ones(len(values)))
+
+
+def replay(table, figures, checks=(QUIET,)):
+    """A table of (where, metric, value); each method is a contender of its own."""
+    made = Measurement(environment={"device": "cpu", "processor": "P"}, checks=list(checks))
+    for where, metric, value in figures:
+        task = {k: v for k, v in where.items() if k in ("task", "language", "dataset")}
+        own = ", ".join(f"{k}={v}" for k, v in where.items() if k not in task)
+        made.on(model="m", task=", ".join(task.values()), method=own, device="cpu", texts=9)
+        made.add(where, metric, value)
+    return replays.compared(table, RECIPES[table], made, {"table": table})
+
+
+def verdict_of(made, claim):
+    (one,) = (each for each in made.verdicts if each.claim == claim)
+    return one
+
+
+LANGUAGES = ("EN", "JA", "DE")
+NAMES = ("EAGLE-2", "EAGLE-3", "UNISPEC (ours)")
+
+
+def speeds(level, spread=0.02, texts=24):
+    """Speedups of table 3 as the paper orders them, `level` times as large."""
+    rng = np.random.default_rng(0)
+    printed = specviz.published("unispec/table3")
+    out = []
+    for row in printed[printed.metric == "speedup"].to_dict("records"):
+        values = level * row["value"] * rng.normal(1, spread, texts)
+        out.append(({"method": row["method"], "language": row["language"]}, "speedup", mean(values)))
+    return out
+
+
+# ---------------------------------------------------------------- 1: one's own texts fill their column
+
+
+def test_texts_fill_the_column_of_their_kind_and_language_alone():
+    mine = suite(kind="translation", language="de", **{"from": "en"})
+    for table, column in (("cm_asd/table1", "EN-DE"), ("bild/table1", None)):
+        parts = tasks.tasks_of(RECIPES[table])
+        got = {task: tasks.own_prompts({tasks.PLAIN: mine}, task, part) for task, part in parts.items()}
+        assert [task for task, (prompts, _) in got.items() if prompts] == ([column] if column else [])
+        assert all(why for prompts, why in got.values() if not prompts)
+    with pytest.raises(ParameterError, match=r"no prompt of kind translation, from de, language en") as told:
+        tasks.check_suites(RECIPES["bild/table1"], {tasks.PLAIN: mine})
+    assert "\n" not in str(told.value)
+    unsaid = suite()
+    with pytest.raises(ParameterError, match="--suite 'EN-DE=SUITE'"):
+        tasks.check_suites(RECIPES["cm_asd/table1"], {tasks.PLAIN: unsaid})
+    prompts, _ = tasks.own_prompts({"EN-DE": unsaid}, "EN-DE", {"task": "en-de"})
+    assert {(p["kind"], p["language"]) for p in prompts} == {("translation", "de")}
+    with pytest.raises(ParameterError, match="no task 'EN-DA' to measure; it has EN-DE, DE-EN"):
+        tasks.check_suites(RECIPES["cm_asd/table1"], {"EN-DA": mine})
+    with pytest.raises(ParameterError, match="--suite DE-EN"):
+        tasks.check_suites(RECIPES["cm_asd/table1"], {"DE-EN": mine})
+
+
+def options(tmp_path, suites=None, number=3, **more):
+    model = SimpleNamespace(name="m", kind="diffusion", device="cpu", dtype="float32", eos=(0,), encode=len)
+    values = (model, {}, suites or {}, number, 8, 1, {}, tmp_path, tmp_path, {})
+    return RunOptions(*values, **more)
+
+
+def test_two_tasks_never_share_prompts(tmp_path):
+    arithmetic, code = suite(5, kind="arithmetic"), suite(2, kind="code")
+    every = Suite([*arithmetic, *({**p, "id": f"c{p['id']}"} for p in code)], "mine")
+    made = Measurement()
+    given = options(tmp_path, {tasks.PLAIN: every})
+    chosen = canvases.prompts_of(RECIPES["ssd/table1"], given, made)
+    ids = {task: [p["id"] for p in some] for task, some in chosen.items()}
+    assert ids == {"GSM8K": ["0", "1", "2"], "MATH": ["3", "4"], "HumanEval": ["c0", "c1"]}
+    assert [where for where, why in made.absent if "stand elsewhere" in why] == [{"task": "MBPP"}]
+
+
+# ---------------------------------------------------------------- 2: what is counted
+
+
+def test_identities_copies_and_one_contender_under_two_names_are_not_counted():
+    rows = RECIPES["ssd/table3"].rows
+    rng = np.random.default_rng(0)
+    base = rng.normal(60, 1, 12)
+    figures = []
+    for i, row in enumerate(rows):
+        where = {**row.where, "task": "MATH"}
+        figures += [
+            (where, "step_reduction", mean(base + 3 * i)),
+            (where, "verification_nodes", exact(4 + i)),
+        ]
+    figures += [
+        ({"method": "-", "draft_length": n}, "step_reduction_bound", exact(75 + n)) for n in (3, 4, 5)
+    ]
+    made = replay("ssd/table3", figures)
+    assert {made.cells[each.first].metric for each in made.comparisons} == {"step_reduction"}
+    assert made.counts()["agrees"] + made.counts()["against"] == 15 and made.counts()["figures"] == 15
+    assert "by chance 7.5" in made.summary
+    # Ten of the fifteen were once 27: node counts 4 < 5 < 6 and bounds N / (N + 1) said nothing of the model.
+
+    figures = [({"draft_size": n, "task": "MT"}, "tau", mean(base)) for n in (95, 100, 105)]
+    found = Measurement(checks=[QUIET])
+    found.on(method="unispec", settings="draft_size=4", task="MT")
+    for where, metric, value in figures:
+        found.add(where, metric, value)
+    made = replays.compared("unispec/table13", RECIPES["unispec/table13"], found, {})
+    assert not made.comparisons, "the sizes collapse at a small g*: one contender"
+    assert verdict_of(made, "UniSpec pays at every draft size around it").verdict == OPEN
+
+
+def test_one_figure_beside_five_models_counts_once():
+    texts = np.random.default_rng(0).normal(2, 0.1, 12)
+    figures = [
+        ({"method": m, "task": "MT"}, "speedup", mean(texts + i)) for i, m in enumerate(("PLD", "SPECTRA"))
+    ]
+    made = replay("unispec/table1", figures)
+    assert len(made.measured) > 10 and made.counts()["figures"] == 2 and len(made.comparisons) == 1
+
+
+def test_a_speedup_is_a_copy_of_its_throughput():
+    rng = np.random.default_rng(0)
+    figures = []
+    for i, row in enumerate(r for r in RECIPES["ssd/table1"].rows if r.method == "ssd"):
+        where = {**row.where, "task": "GSM8K"}
+        value = mean(rng.normal(2 + i, 0.1, 12))
+        figures += [(where, "throughput", value.times(10.0)), (where, "speedup", value)]
+    made = replay("ssd/table1", figures)
+    counted = [made.cells[each.first].metric for each in made.comparisons]
+    assert len(counted) == 3 and len(set(counted)) == 1
+
+
+def test_a_model_that_cannot_do_the_task_gets_no_verdict():
+    rng = np.random.default_rng(0)
+    words = ["cook", "bag", "station", "doctor", "garden", "letter", "river", "window", "horse", "table"]
+    right = [" ".join(rng.choice(words, 8)) for _ in range(12)]
+    noise = ["".join(rng.choice(list("qxzvwk "), 40)) for _ in range(12)]
+    bad, good = shared.ability("EN", "m", noise, right), shared.ability("EN", "m", right, right)
+    assert bad.count == 0 and "cannot do this task" in bad.text and good.count == 1
+    assert shared.ability("EN", "m", right, [None] * 12) is None
+    copied = shared.ability("EN", "m", noise, right, originals=right)
+    assert copied.count == 0, "worse than a copy of the source"
+    unable = [replace(bad, task=language) for language in LANGUAGES]
+    made = replay("unispec/table3", speeds(2.0), (QUIET, *unable))
+    assert not made.comparisons and {each.verdict for each in made.verdicts} == {OPEN}
+    assert all("cannot do this task" in each.reason for each in made.verdicts if each.question != "lossless")
+
+
+# ---------------------------------------------------------------- 3: order, pays and size
+
+
+def test_the_order_may_hold_where_nothing_pays():
+    made = replay("unispec/table3", speeds(0.3))
+    said = verdict_of(made, "In Japanese and German UniSpec is the fastest")
+    assert (
+        said.question == "order"
+        and said.verdict == HOLDS
+        and said.reason == "4 of 4 clearly so, 0 clearly not"
+    )
+    pays = verdict_of(made, "UniSpec speeds decoding up in every language")
+    assert pays.verdict == FAILS and "0 of 3 clearly above 1, 3 clearly below" in pays.reason
+    assert verdict_of(made, "The size of UniSpec's speedup").verdict == FAILS
+    made = replay("unispec/table3", speeds(1.0))
+    assert verdict_of(made, "UniSpec speeds decoding up in every language").verdict == HOLDS
+    assert verdict_of(made, "The size of UniSpec's speedup").verdict == HOLDS
+
+
+def test_figure_3_compares_ssd_with_the_plain_decoder():
+    rng = np.random.default_rng(0)
+    figures = []
+    for length, plain, ours in (("128", 92.6, 90.1), ("512", 80.0, 70.0)):
+        for (method, n), value in {("Origin", "-"): plain, ("Origin+SSD", "3"): ours}.items():
+            where = {"method": method, "draft_length": n, "generation_length": length, "shots": "-"}
+            figures.append((where | {"task": "GSM8K"}, "throughput", mean(rng.normal(value, 0.2, 12))))
+    made = replay("ssd/figure3", figures)
+    said = verdict_of(made, "SSD is faster at every length")
+    assert said.verdict == FAILS and "90.1" not in said.numbers and "70" in said.numbers
+    assert made.counts()["clear_against"] == 2
+
+
+# ---------------------------------------------------------------- 4: what is clear
+
+
+def test_the_control_is_never_clear_and_bounds_what_is():
+    """10.3 and 10.9 tokens/s of one decoder under two names were once clearly different."""
+    rng = np.random.default_rng(0)
+    texts = rng.normal(10.3, 0.05, 14)
+    figures = [({"method": m, "language": "EN"}, "speedup", mean(v))
+               for m, v in (("EAGLE-2", texts), ("EAGLE-3", texts * 10.9 / 10.3))]  # fmt: skip
+    found = Measurement()
+    found.control("autoregressive", texts * 10.9 / 10.3, texts)
+    (control,) = found.checks
+    assert control.value == pytest.approx(10.9 / 10.3) and control.low <= control.value <= control.high
+    assert not any(each.clear for each in replay("unispec/table3", figures, [control]).comparisons)
+    assert not any(each.clear for each in replay("unispec/table3", figures, []).comparisons), "no control"
+    assert all(each.clear for each in replay("unispec/table3", figures, [QUIET]).comparisons)
+    taus = [(where, "tau", value) for where, _, value in figures]
+    assert all(each.clear for each in replay("unispec/table3", taus, [control]).comparisons), (
+        "counts have no clock"
+    )
+
+
+def test_few_texts_and_many_comparisons_are_paid_for():
+    texts = np.random.default_rng(0).normal(2, 0.01, 3)
+    figures = [({"method": m, "language": "EN"}, "tau", mean(texts + i)) for i, m in enumerate(NAMES)]
+    assert not any(each.clear for each in replay("unispec/table3", figures).comparisons), "three texts"
+    assert judging.chance(1.0, np.full(9, 1.0), 6) == 2.0**-5
+    ps = [0.01, 0.04, 0.03, 0.005]
+    assert judging.holm(ps) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    rng = np.random.default_rng(1)
+    level = 0
+    for _ in range(100):  # nothing differs: of ten comparisons none may be clear in 95 of 100 tables
+        values = rng.normal(size=(10, 12))
+        found = [SimpleNamespace(value=v.mean(), texts=12, metric="tau", low=None, high=None,
+                                 draws=mean(v + 5).values - 5) for v in values]  # fmt: skip
+        ps = judging.holm([judging.difference(each, 0.0, 0.0).p for each in found])
+        level += min(ps) <= 0.05
+    assert level <= 12
+
+
+def test_the_normal_approximation_is_students():
+    stats = pytest.importorskip("scipy.stats")
+    draws = judging.NORMAL
+    for texts in (8, 14, 60):
+        scale = np.sqrt(texts / (texts - 1))
+        for t in (0.5, 1.5, 2.5):
+            p = judging.chance(t * scale, draws / draws.std(), texts)
+            assert p == pytest.approx(2 * stats.t.sf(t, texts - 1), rel=0.03)
+
+
+# ---------------------------------------------------------------- 5: the large model hardly worked
+
+
+def test_runs_in_which_the_large_model_hardly_worked_are_named():
+    where = {"method": "BiLD", "dataset": "CNN/DailyMail"}
+    idle = Check(IDLE, "method=BiLD", "CNN/DailyMail", 40, 40)
+    made = replay(
+        "bild/figure8", [(where, "speedup", mean(np.full(40, 3.0) + np.arange(40) / 99))], [QUIET, idle]
+    )
+    (said,) = made.verdicts
+    assert "in 40 of 40 texts the large model never ran" in said.reason
+    assert any("the small model stands alone" in line for line in made.remarks())
+
+
+# ---------------------------------------------------------------- lossless
+
+
+def test_lossless_is_a_matter_of_texts():
+    rows = [({"method": m, "language": language}, "tau", mean(np.arange(1.0, 9.0))) for m in NAMES[2:]
+            for language in LANGUAGES]  # fmt: skip
+    checks = [Check(SAME, "method=UNISPEC (ours)", language, 8, 8) for language in LANGUAGES]
+    claim = "UniSpec writes the target's own text"
+    assert verdict_of(replay("unispec/table3", rows, checks), claim).verdict == HOLDS
+    checks[1] = replace(checks[1], count=7)
+    said = verdict_of(replay("unispec/table3", rows, checks), claim)
+    assert said.verdict == FAILS and said.numbers == "23 of 24 texts are the reference's"
+    assert verdict_of(replay("unispec/table3", rows, []), claim).verdict == OPEN
+
+
+# ---------------------------------------------------------------- 6, 13: what a result knows
+
+
+def test_the_set_up_is_what_was_measured_not_what_was_typed(tmp_path):
+    """A folder called Qwen3-4B says so itself, with the digest of its weights; nothing asks the recipes."""
+    figures = speeds(1.0)
+    made = replay("unispec/table3", figures)
+    for cell in made.measured:
+        cell.source = replace(
+            cell.source, model="Qwen3-4B", weights="abc123", suite="flores", kernels="plain"
+        )
+    here = {each["what"]: each["here"] for each in made.setup}
+    assert "Qwen3-4B" in here["model"] and "abc123" in here["model"] and "flores" in here["data"]
+    assert "plain kernels" in here["device"]
+    text = markdown.csv(made)
+    assert "here_weights" in text.splitlines()[0] and "abc123" in text
+
+
+def test_a_stored_replay_is_shown_without_today_s_recipes(tmp_path, monkeypatch):
+    made = replace(replay("unispec/table3", speeds(1.0)), path=tmp_path)
+    before = markdown.markdown(made)
+    made.save()
+    content = json.loads((tmp_path / "replay.json").read_text("utf8"))
+    content["table"] = "unispec/table99"  # of a later version, or one that is gone
+    (tmp_path / "replay.json").write_text(json.dumps(content))
+    for module in (replays, terminal, running):
+        for name in ("RECIPES", "CURVES"):
+            if hasattr(module, name):
+                monkeypatch.setattr(module, name, {})
+    monkeypatch.setattr(recipes, "RECIPES", {})
+    again = replays.opened(tmp_path)
+    assert markdown.markdown(again) == before.replace("unispec/table3", "unispec/table99")
+    pytest.importorskip("plotly")
+    assert "unispec/table99" in page.write(again).read_text("utf8")
+
+
+def test_the_first_lines_of_a_page_are_its_verdicts(tmp_path):
+    pytest.importorskip("plotly")
+    made = replace(replay("unispec/table3", speeds(0.3)), path=tmp_path)
+    text = page.write(made).read_text("utf8")
+    body = text[text.index("<main>") :]
+    assert body.index("fails here") < body.index("UniSpec speeds decoding up in every language")
+    assert body.index("UniSpec speeds decoding up") < body.index("What the run says of itself")
+    assert body.index("UniSpec speeds decoding up") < body.index("class='figure'")
+
+
+# ---------------------------------------------------------------- 8: below the budget
+
+
+def test_the_edge_s_own_probability_is_a_score_and_leaves_a_tree():
+    tokens, parents = np.arange(6), np.array([-1, -1, 0, 2, 1, 4])
+    score = np.array([0.1, 0.6, 0.9, 0.95, 0.2, 0.3], np.float32)
+    grown = Grown(tokens, parents, score, np.zeros(6, bool))
+    draft, _ = grown.cut(3, Growth(10, 10, 0.05, score="edge"))
+    assert sorted(draft.tokens.tolist()) == [0, 2, 3], "the surest nodes, with their doubtful ancestor"
+    assert draft.parents.tolist() == [-1, 0, 1]
+
+
+# ---------------------------------------------------------------- 11 and others
+
+
+def test_rouge_lsum_stands_beside_rouge_l():
+    right, text = "the cook lost her bag. a doctor found it.", "a doctor found it. the cook lost her bag."
+    scores = Rouge()(right, text)
+    assert scores["rougeLsum"] == pytest.approx(100) and scores["rougeL"] < 60
+
+
+def test_texts_without_references_have_no_score_and_stop_nothing():
+    score = Score([{"prompt": "a", "kind": "translation"}])
+    assert score.name == "" and np.isnan(score.of(score.statistics(["x"]).sum(0)))
+
+
+def test_a_conversation_is_read_by_its_first_turn():
+    entry = {"id": "1", "turns": ["a", "b"], "reference": ["of b"], "kind": "qa"}
+    assert tasks.single(entry) == {"id": "1", "prompt": "a", "kind": "qa"}
+    assert tasks.single({"prompt": "a"}) == {"prompt": "a"}
+
+
+def test_what_fails_leaves_what_was_decoded(tmp_path):
+    made = Measurement()
+    made.add({"task": "A"}, "tau", 2.0)
+    with made.keeping({"task": "B"}):
+        raise ParameterError("no such thing")
+    assert len(made.figures) == 1 and made.absent == [({"task": "B"}, "no such thing")]
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        ({"table": "ssd/table3", "template": "x {source}"}, "template is of sources that arrive in updates"),
+        ({"table": "ssd/table3", "score": "edge"}, "score is UniSpec's"),
+        ({"table": "unispec/table12", "score": "best"}, "score must be one of product, least, edge"),
+        ({"table": "unispec/table1", "baselines": "mine"}, "baselines must be 'authors' or 'ours'"),
+    ],
+)
+def test_options_that_a_table_cannot_use_are_refused_by_name(more, says, tmp_path):
+    with pytest.raises(ParameterError, match=says):
+        specviz.replay(**more, out=tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_chat_template_s_variables_are_given_or_refused():
+    text = SimpleNamespace(tokenizer=SimpleNamespace(chat_template="{{ enable_thinking }}"), chat={})
+    model = SimpleNamespace(name="m", text=text)
+    with running.chatting(model, {"enable_thinking": False}):
+        assert text.chat == {"enable_thinking": False}
+    assert text.chat == {}
+    with (
+        pytest.raises(ParameterError, match="does not read 'thinking'"),
+        running.chatting(model, {"thinking": 1}),
+    ):
+        pass
+    with (
+        pytest.raises(ParameterError, match="has no chat template"),
+        running.chatting(SimpleNamespace(name="m"), {"a": 1}),
+    ):
+        pass
+
+
+def test_the_authors_settings_are_the_default_and_ours_an_option():
+    recipe = RECIPES["unispec/table1"]
+    mine = running.with_options("unispec/table1", recipe, "ours", None)
+    values = {row.method: (dict(row.values), dict(own.values)) for row, own in zip(recipe.rows, mine.rows)}
+    assert values["lookahead"] == ({"draft_size": 120, "ngram": 5}, {})
+    assert values["spectra"] == ({"draft_size": 60}, {})
+    assert values["unispec"][0] == values["unispec"][1]
+
+
+def test_provenance_is_plain_data():
+    source = Provenance(model="m", threads=1, device="cpu", processor="P", dtype="float32", kernels="plain")
+    assert Provenance.read(source.as_dict()) == source
+    assert source.place == "cpu (P), 1 thread, float32, plain kernels"
+    assert [c for c in claims("unispec/table3") if c["question"] == "pays"]
