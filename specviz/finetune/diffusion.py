@@ -228,7 +228,7 @@ class LowRank(torch.autograd.Function):
     def backward(ctx: FunctionCtx, *grads: Tensor) -> tuple[Tensor, None, Tensor, Tensor]:  # type: ignore[override]
         """Of x, of nothing, of D and of U."""
         (grad,) = grads
-        x, weight, down, up, low = ctx.saved_tensors
+        x, weight, down, up, low = ctx.saved_tensors  # type: ignore[attr-defined]
         back = grad @ up
         return (grad @ weight).addmm_(back, down), None, back.T @ x, grad.T @ low
 

@@ -130,7 +130,7 @@ def read_answers(path: Path, model: Model) -> list[Text]:
     PromptError
         If the file cannot be read; a bad line is named by its number.
     """
-    texts = []
+    texts: list[Text] = []
     for number, line in enumerate(load(path).removeprefix(b"\xef\xbb\xbf").split(b"\n"), 1):
         if line.strip():
             texts.append(_answer(parsed(line, f"{path}, line {number}", error=PromptError), model,
@@ -223,8 +223,8 @@ def _record(text: Text, drafter: Model) -> TextRecord:
         wrong = {i: t for i, t in enumerate(chosen[:, 0].tolist()) if t != tokens[i] and t not in text.eos}
         if hasattr(context, "branch"):
             room = {i: min(LONGEST - 1, n - i - 1) for i in wrong}
-            for at, *entry in tails(context, len(text.ids), wrong, room, text.eos):
-                record.tails.setdefault(at, []).append((entry[0], entry[1], entry[2]))
+            for at, token, p_token, lead in tails(context, len(text.ids), wrong, room, text.eos):
+                record.tails.setdefault(at, []).append((token, p_token, lead))
     return record
 
 

@@ -197,8 +197,8 @@ class Advice(Page):
 
     def _confirmed(self) -> list[Row]:
         return [
-            row | {"predicted": Estimate(*row["predicted"], 0), "measured": Estimate(*row["measured"], 0),
-                   "covered": "yes" if row["covered"] else "no"}
+            row | {name: Estimate(row[name][0], row[name][1], row[name][2], 0) for name in ("predicted", "measured")}
+            | {"covered": "yes" if row["covered"] else "no"}
             for row in self.confirmed
         ]  # fmt: skip
 

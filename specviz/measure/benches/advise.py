@@ -156,7 +156,10 @@ def bench(
     part = Part("Cycles in float64, by simulation and by a run", COUNTED, counted)
     shown = [
         row
-        | {name: Estimate(*row[name], number) for name in ("predicted", "measured")}
+        | {
+            name: Estimate(row[name][0], row[name][1], row[name][2], number)
+            for name in ("predicted", "measured")
+        }
         | {"covered": "yes" if row["covered"] else "no"}
         for row in rows
     ]
