@@ -30,10 +30,10 @@ from specviz.models import adapters, load
 from specviz.models.devices import has_bfloat16
 
 if TYPE_CHECKING:
-    from specviz.finetune.answers import Answers
-    from specviz.models.model import Model
     from torch.autograd.function import FunctionCtx
 
+    from specviz.finetune.answers import Answers
+    from specviz.models.model import Model
     from specviz.models.protocols import AnyTokenizer, Net, Spec
 
 # Cells of padding after the longest answer of a batch: share of the batches, from, to.

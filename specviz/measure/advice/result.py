@@ -197,7 +197,8 @@ class Advice(Page):
 
     def _confirmed(self) -> list[Row]:
         return [
-            row | {name: Estimate(row[name][0], row[name][1], row[name][2], 0) for name in ("predicted", "measured")}
+            row
+            | {name: Estimate(row[name][0], row[name][1], row[name][2], 0) for name in ("predicted", "measured")}
             | {"covered": "yes" if row["covered"] else "no"}
             for row in self.confirmed
         ]  # fmt: skip
