@@ -137,7 +137,7 @@ def why_it_pays(traces: Traces, ax: Axes | None = None) -> Axes:
     return ax
 
 
-def words(row: Mapping[Hashable, object]) -> str:
+def words(row: Mapping[Hashable, str | float]) -> str:
     """A run in the legend: its name, what it promises, and its speedup."""
     if row["method"] == PLAIN:
         return f"{row['name']}: the plain pass"
