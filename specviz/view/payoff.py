@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -137,7 +137,7 @@ def why_it_pays(traces: Traces, ax: Axes | None = None) -> Axes:
     return ax
 
 
-def words(row: Mapping[Hashable, Any]) -> str:
+def words(row: Mapping[Hashable, str | float]) -> str:
     """A run in the legend: its name, what it promises, and its speedup."""
     if row["method"] == PLAIN:
         return f"{row['name']}: the plain pass"
