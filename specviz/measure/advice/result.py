@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 SCHEMA = 1
+COMPARED = ("predicted", "measured")
 TOP = 6  # of the fastest settings that are shown, beside the best of each method and drafter
 COLUMNS = [
     ("rank", "", ""), ("method", "method", ""), ("draft", "drafter", ""), ("setting", "setting", ""),
@@ -198,7 +199,7 @@ class Advice(Page):
     def _confirmed(self) -> list[Row]:
         return [
             row
-            | {name: Estimate(row[name][0], row[name][1], row[name][2], 0) for name in ("predicted", "measured")}
+            | {name: Estimate(row[name][0], row[name][1], row[name][2], 0) for name in COMPARED}
             | {"covered": "yes" if row["covered"] else "no"}
             for row in self.confirmed
         ]  # fmt: skip
