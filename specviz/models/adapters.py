@@ -111,10 +111,7 @@ def merge(
     for key, layer in layers.items():
         change = tensors[f"{key}.up"].float() @ tensors[f"{key}.down"].float()
         layer.weight.add_(change.to(layer.weight.device, layer.weight.dtype))
-    if net.config.tie_word_embeddings:  # the head keeps its row, whose score is never asked for
-        net.get_input_embeddings().weight = torch.nn.Parameter(table.clone(), False)
-        net.config.tie_word_embeddings = False
-    net.get_input_embeddings().weight[mask] = tensors["mask"].to(table.device, table.dtype)
+    table[mask] = tensors["mask"].to(table.device, table.dtype)  # a tied head's row is never asked for
     net.config.is_causal = False
     made = Diffusion(net, target.tokenizer, name, mask=mask, shift=SHIFT, kernels=kernels)
     made.source = f"adapter of {target.name}"
