@@ -181,6 +181,11 @@ def functions(model: Any) -> dict[str, dict[str, Any]]:
              "kernels")
         ),
         "densify": {"trace": trace, "model": model, "draft": None, "tail": 3},
+        "advise": absent | {"draft": None, "suite": "town", "answers": None, "number": 2, "batch": (),
+                            "context": (), "temperature": 0.0, "top_k": 0, "top_p": 1.0,
+                            "max_new_tokens": 4, "seed": 0, "confirm": False, "as_device": None,
+                            "device": None, "dtype": None, "folder": None},
+        "explain": {"source": trace, "plain": None, "origin": None},
         "calibrate": absent | {"method": "unispec", "sizes": None, "max_new_tokens": 4, "rounds": 1,
                                "folder": None, "force": False, "device": None, "dtype": None, "warm_up": 1},
         "method": {"name": "bild", "fallback": 0.5, "rollback": 1.0},

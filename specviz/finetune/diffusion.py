@@ -30,7 +30,7 @@ from specviz.models import adapters, load
 from specviz.models.devices import has_bfloat16
 
 if TYPE_CHECKING:
-    from torch.autograd.function import FunctionCtx
+    from torch.autograd.function import BackwardCFunction, FunctionCtx
 
     from specviz.finetune.answers import Answers
     from specviz.models.model import Model
@@ -225,10 +225,10 @@ class LowRank(torch.autograd.Function):
         return (x @ weight.T).addmm_(low, up.T)
 
     @staticmethod
-    def backward(ctx: FunctionCtx, *grads: Tensor) -> tuple[Tensor, None, Tensor, Tensor]:  # type: ignore[override]
+    def backward(ctx: BackwardCFunction, *grads: Tensor) -> tuple[Tensor, None, Tensor, Tensor]:
         """Of x, of nothing, of D and of U."""
         (grad,) = grads
-        x, weight, down, up, low = ctx.saved_tensors  # type: ignore[attr-defined]
+        x, weight, down, up, low = tuple(ctx.saved_tensors)
         back = grad @ up
         return (grad @ weight).addmm_(back, down), None, back.T @ x, grad.T @ low
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from specviz.errors import ModelError, PromptError
 
 if TYPE_CHECKING:
-    from specviz.models.protocols import AnyTokenizer, Prompt, TextModel
+    from specviz.models.protocols import AnyTokenizer, Prompt, Settings, TextModel
 
 BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 NONCHARACTERS = [chr(0xFDD0 + i) for i in range(32)]  # no text holds one, or at least not all
@@ -42,7 +42,7 @@ class Text:
         added = getattr(tokenizer, "added_tokens_decoder", None) or {}
         self.added = {i: str(token) for i, token in added.items()}
         self._pieces: dict[int, bytes] = {}
-        self.chat: dict[str, Any] = {}  # variables of the chat template, besides the messages
+        self.chat: Settings = {}  # variables of the chat template, besides the messages
 
     def encode(self, prompt: Prompt, model: str = "the model", *, raw: bool = False) -> list[int]:
         """Token ids of a text, of chat messages, or of ids.

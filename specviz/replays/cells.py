@@ -5,7 +5,6 @@ Everything is plain data and compares by value. Reading and judging it needs no 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Self
 
@@ -111,7 +110,7 @@ class Cell:
         """What was measured over what was printed; None where either is missing, or zero was printed."""
         return self.measured / self.value if self.measured is not None and self.value else None
 
-    def selected(self, where: Mapping[str, Any]) -> bool:
+    def selected(self, where: Values) -> bool:
         """Whether the cell has these values in these columns; a list is a choice. Numbers meet texts."""
         for name, value in where.items():
             choices = value if isinstance(value, list) else [value]
@@ -121,10 +120,12 @@ class Cell:
         return True
 
 
-def _number(value: Any) -> float | str:
+def _number(value: float | str | None) -> float | str:
+    if value is None:
+        return ""
     try:
         return float(value)
-    except (TypeError, ValueError):
+    except ValueError:
         return ""
 
 

@@ -26,6 +26,7 @@ from specviz.replays.cells import (
     Cell,
     Check,
     Comparison,
+    Plain,
     Provenance,
     Tally,
     Verdict,
@@ -272,7 +273,7 @@ class Replay:
 
 # Field: its key in ``replay.json``.
 SAVED = {each.name: each.name for each in fields(Replay) if each.name != "path"} | {"settings": "asked"}
-PLAIN: dict[str, Any] = {"comparisons": Comparison, "verdicts": Verdict, "checks": Check}
+PLAIN: dict[str, type[Plain]] = {"comparisons": Comparison, "verdicts": Verdict, "checks": Check}
 
 
 @dataclass

@@ -58,7 +58,7 @@ def replay(
     max_new_tokens: int | None = None,
     threads: int = 1,
     template: str | None = None,
-    chat: Mapping[str, Any] | None = None,
+    chat: Values | None = None,
     baselines: str = "authors",
     score: str | None = None,
     out: str | Path | None = None,
@@ -174,7 +174,7 @@ def with_options(table: str, recipe: Recipe, baselines: str, score: str | None) 
 
 
 @contextmanager
-def chatting(model: Any, variables: Mapping[str, Any]) -> Iterator[None]:
+def chatting(model: Any, variables: Values) -> Iterator[None]:
     """Give a model's chat template these variables.
 
     Raises

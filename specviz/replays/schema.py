@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from pathlib import PurePath
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, ConfigDict, Field, with_config
 from typing_extensions import TypedDict
 
 from specviz.files import whole_text
+from specviz.measure.report import Settings
 from specviz.measure.schema import Environment, Seconds, Text
 
 TRADE_OFF = {"dataset", "curve", "setting"}  # columns of a curve of quality by speed
@@ -141,7 +143,7 @@ class ReplayFile(TypedDict):
     notes: list[Text]
     runs: list[Annotated[str, AfterValidator(_below)]]
     traces: list[TraceFile]
-    asked: dict[str, Any]
+    asked: Settings
     seconds: Seconds
     created: Text
 
@@ -184,9 +186,9 @@ def _check_curve(cells: list[Cell]) -> None:
     """A curve of quality by speed has both of every setting."""
     if not set(cells[0]) >= TRADE_OFF or all(cell["metric"] != "speedup" for cell in cells):
         return
-    datasets: dict[object, dict[tuple[object, object], set[str]]] = {}
+    datasets: dict[Hashable, dict[tuple[Hashable, Hashable], set[str]]] = {}
     for cell in cells:
-        values: dict[str, object] = {**cell}
+        values: Settings = {**cell}
         settings = datasets.setdefault(values["dataset"], {})
         settings.setdefault((values["curve"], values["setting"]), set()).add(cell["metric"])
     for settings in datasets.values():

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import closing
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 
@@ -17,6 +17,10 @@ from specviz.errors import ParameterError
 from specviz.measure.canvases import Measured, Way, ssd, stepwise, timed
 from specviz.measure.report import Bar, Entry, Estimate, Part, Report, Row, Settings, Tick, Values
 from specviz.measure.timing import counter, first_turns, quiet_clock, setting, settled
+
+if TYPE_CHECKING:
+    from specviz.models.diffusion import Diffusion
+    from specviz.models.protocols import TextModel
 
 DRAFTS = 4  # N of the paper's tables
 COLUMNS = [
@@ -111,7 +115,7 @@ def bench(
     return Report("canvases", title, about, COLUMNS, rows, bars, NOTES, ("device", "right"), parts)
 
 
-def row(each: Measured, base: Measured, length: int, model: Any, entries: Sequence[Entry]) -> Row:
+def row(each: Measured, base: Measured, length: int, model: TextModel, entries: Sequence[Entry]) -> Row:
     """A way's line of the table."""
     n = len(entries)
     same = sum(sorted(a.order) == sorted(b.order) for a, b in zip(each.texts[:n], base.texts[:n]))
@@ -127,7 +131,7 @@ def row(each: Measured, base: Measured, length: int, model: Any, entries: Sequen
     }  # fmt: skip
 
 
-def pass_costs(model: Any, prompt: list[int], length: int, policy: Values) -> list[Row]:
+def pass_costs(model: Diffusion, prompt: list[int], length: int, policy: Values) -> list[Row]:
     """Milliseconds of a pass over the state and so many canvases of a chain, after a refresh."""
     clock = quiet_clock(model.device)[0]
     sizes = [n for n in range(6) if n < min(policy["refresh"], policy["block"], length)]

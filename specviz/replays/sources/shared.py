@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 
 Where = Values
 T = TypeVar("T")
+Text: TypeAlias = "str | Sequence[str]"  # a text, or several that are all right
+Written: TypeAlias = "str | Sequence[int]"  # a text, or its tokens
+Number: TypeAlias = "float | str | None"  # what a cell shows
 NOWHERE = Provenance()
 
 # A calibration in haste, where none was made before.
@@ -212,13 +215,13 @@ class Measurement:
         n = len(mine)
         self.checks.append(Check(CONTROL, contender, "", n, n, float(ratio.median), low, high))
 
-    def same_texts(self, task: str, mine: Sequence[Any], reference: Sequence[Any]) -> None:
+    def same_texts(self, task: str, mine: Sequence[Written], reference: Sequence[Written]) -> None:
         """Note how many texts of the present contender are the reference's."""
         count = sum(a == b for a, b in zip(mine, reference))
         self.checks.append(Check(SAME, self.source.contender, task, count, len(mine)))
 
     def ability(
-        self, task: str, texts: Sequence[str], right: Sequence[Any], originals: Sequence[str] = ()
+        self, task: str, texts: Sequence[str], right: Sequence[Text | None], originals: Sequence[str] = ()
     ) -> None:
         """Note whether the model can do a task, by its own texts, the right ones and the sources."""
         check = ability(task, self.source.model, texts, right, originals)
@@ -237,11 +240,18 @@ class Measurement:
             words = f"{ratios[i]:.2f} × as fast"
             self.traces.append({"name": name, "of": of, "figure": words, "file": f"traces/{file.name}"})
 
-    def add(self, where: Where, metric: str, value: Any, low: Any = None, high: Any = None) -> None:
+    def add(
+        self,
+        where: Where,
+        metric: str,
+        value: Number | Estimate,
+        low: Number = None,
+        high: Number = None,
+    ) -> None:
         """A figure of the present contender; an `Estimate` brings its interval. NaN and None are left out."""
         draws, texts = getattr(value, "values", None), 0
         if isinstance(value, Estimate):
-            value, low, high, texts = value.median, value.low, value.high, value.pairs
+            low, high, texts, value = value.low, value.high, value.pairs, value.median
         if value is None or value != value:
             return
         low, high = (None if end is None or end != end else float(end) for end in (low, high))
@@ -262,7 +272,7 @@ def placed(place: Values) -> Settings:
 
 
 def ability(
-    task: str, model: str, texts: Sequence[str], right: Sequence[Any], originals: Sequence[str] = ()
+    task: str, model: str, texts: Sequence[str], right: Sequence[Text | None], originals: Sequence[str] = ()
 ) -> Check | None:
     """Whether texts fit their own references better than other prompts' ones; None without references.
 
@@ -294,7 +304,7 @@ UNLIKE = 0.1  # a text that shares less with its reference is none of the task
 FEWEST = 5  # texts of which 1 in 20 of their pairings is the right one by chance, or fewer
 
 
-def references_of(value: Any) -> list[str]:
+def references_of(value: Text | None) -> list[str]:
     """Right answers of a prompt, however they were given."""
     some = [value] if isinstance(value, str) else list(value or ())
     return [each for each in some if isinstance(each, str) and each.strip()]
