@@ -55,7 +55,6 @@ def hide(cells: Cells, rng: np.random.Generator) -> tuple[Cells, NDArray[np.floa
 
 def hide_blocks(
     canvas: NDArray[np.int64], cells: Cells, end: int, rng: np.random.Generator,
-    blocks: Sequence[int] = BLOCKS,
 ) -> tuple[Cells, Cells, NDArray[np.float64]]:  # fmt: skip
     """The masks of answers that are written block by block: one block of each, drawn, stands for all.
 
@@ -68,7 +67,7 @@ def hide_blocks(
         ``learnt`` are the masked cells of the block; the weight of a row's is its blocks over t.
     """
     place = cells.cumsum(1) - 1
-    size = rng.choice(blocks, len(cells))[:, None]
+    size = rng.choice(BLOCKS, len(cells))[:, None]
     ends = np.take_along_axis(place, (cells & (canvas == end)).argmax(1)[:, None], 1)
     count = ends // size + 1
     at = (rng.random(count.shape) * count).astype(np.int64)

@@ -17,10 +17,26 @@ def likeliest(row: Tensor) -> int:
     return int(row.numpy().argmax()) if row.device.type == "cpu" else int(row.argmax())
 
 
-def sayable(logits: Tensor) -> int:
-    """How many tokens a drafter can say, |V| below: of a head over a part of them the others have -inf."""
+def sayable(logits: Tensor) -> int | Tensor:
+    """How many tokens a drafter can say, |V| below: of a head over a part of them the others have -inf.
+
+    A number on a CPU; elsewhere a tensor, which nobody waits for.
+    """
     row = logits.reshape(-1, logits.shape[-1])[:1]
-    return max(2, int((row > -torch.inf).sum()))
+    count = (row > -torch.inf).sum().clamp(min=2)
+    return int(count) if count.device.type == "cpu" else count
+
+
+def share_of_entropy(entropy: Tensor, size: int | Tensor) -> Tensor:
+    """`rules.entropy_share`, also where |V| is a tensor."""
+    return rules.entropy_share(entropy, size) if isinstance(size, int) else entropy / size.log()
+
+
+def share_of_margin(margin: Tensor, size: int | Tensor) -> Tensor:
+    """`rules.margin_share`, also where |V| is a tensor."""
+    if isinstance(size, int):
+        return rules.margin_share(margin, size)
+    return (margin / (1 - 1 / size)).clamp(max=1)
 
 
 def confidence(logits: Tensor) -> Tensor:
@@ -44,7 +60,7 @@ def entropy_share(logits: Tensor) -> Tensor:
 
     Source: CM-ASD, section III (1), which calls this a confidence, though it rises with doubt.
     """
-    return rules.entropy_share(entropy(logits), sayable(logits))
+    return share_of_entropy(entropy(logits), sayable(logits))
 
 
 def entropy_complement(logits: Tensor) -> Tensor:
@@ -66,7 +82,7 @@ def margin(logits: Tensor) -> Tensor:
 
 def softmax_margin(logits: Tensor) -> Tensor:
     """`margin` over 1 - 1 / |V|, as CM-ASD scales it; shape [...] from [..., vocabulary]."""
-    return rules.margin_share(margin(logits), sayable(logits))
+    return share_of_margin(margin(logits), sayable(logits))
 
 
 def logit_margin(logits: Tensor) -> Tensor:
@@ -128,12 +144,12 @@ def ensemble(
         # H = log sum exp(z) - sum p z, and log sum exp(z) = z1 - log p1. The clamp: 0 * -inf counts as 0.
         least = torch.finfo(logits.dtype).min
         rest = torch.linalg.vecdot(p, logits.clamp(min=least))
-        share = rules.entropy_share((best[..., 0] - p_best[..., 0].log() - rest).clamp(min=0), size)
+        share = share_of_entropy((best[..., 0] - p_best[..., 0].log() - rest).clamp(min=0), size)
         parts.append((w_entropy, 1 - share if complement else share))
     if w_margin:
         parts.append((w_margin, (scale * lead).sigmoid()))
     if w_softmax:
-        parts.append((w_softmax, rules.margin_share(p_best[..., 0] - p_best[..., 1], size)))
+        parts.append((w_softmax, share_of_margin(p_best[..., 0] - p_best[..., 1], size)))
     if w_variance:
         parts.append((w_variance, variance_share(logits).nan_to_num(1)))  # infinite where a logit is
     return rules.blend(parts).float()

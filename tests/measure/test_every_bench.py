@@ -19,6 +19,7 @@ LEAST = {"number": 1, "max_new_tokens": 2, "rounds": 1, "context": 4, "largest":
          "exact_number": 1, "exact_tokens": 2}  # fmt: skip
 CANVASES = {"model": "town-diffusion", "cells": 16}
 OWN_OPTIONS = {
+    "answers": ("--number", 2, "--sampled", 2),
     "retranslation": ("--languages", "de", "--betas", "0.2", "--masks", "3", "--age", 10, "--old", 10),
     "bild": ("--tasks", "de-en"),
     "confidence": ("--tasks", "de-en", "--seeds", 1, "--exact", 1, "--batch"),  # batches are a bench, too

@@ -240,7 +240,7 @@ def test_peak_memory_is_of_its_own_decode(plan, tmp_path, monkeypatch):
     verify = PromptLookup.verify
 
     def hungry(self, *args):
-        np.ones(40 << 20)  # 320 MiB, given back at once
+        np.ones(96 << 20)  # 768 MiB, given back at once
         return verify(self, *args)
 
     monkeypatch.setattr(PromptLookup, "verify", hungry)

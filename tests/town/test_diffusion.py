@@ -140,7 +140,7 @@ def test_a_batch_of_draws_has_the_bound_as_its_mean(monkeypatch) -> None:
 
 def test_blocks_are_told_from_what_is_written_before_and_masks_behind(monkeypatch) -> None:
     """One block of four, at most the one with the first ending token; nothing behind it is seen."""
-    monkeypatch.setattr(diffusion, "BLOCKS", (4,))
+    monkeypatch.setattr(masking, "BLOCKS", (4,))
     canvas = np.full((6000, 20), 50)
     canvas[:, 3 + 6 :] = END  # six words and the end: the second of four blocks holds it
     cells = np.tile(np.arange(20) >= 3, (6000, 1))
@@ -158,7 +158,7 @@ def test_blocks_are_told_from_what_is_written_before_and_masks_behind(monkeypatc
 def test_a_batch_of_blocks_has_the_sum_of_their_bounds_as_its_mean(monkeypatch) -> None:
     net = sharp().float()
     monkeypatch.setattr(diffusion, "LONGER", ((1.0, 0, 1),))
-    monkeypatch.setattr(diffusion, "BLOCKS", (2,))
+    monkeypatch.setattr(masking, "BLOCKS", (2,))
     monkeypatch.setattr(diffusion, "CELLS", 100_000)
     row, said = [0, 2, 40, 4, 3, 50, 60, END], [False] * 5 + [True] * 3
     tokens, answer = (np.repeat(np.array([v]), 3000, 0) for v in (row, said))
