@@ -57,7 +57,9 @@ def test_its_drafters_are_known_by_each_of_its_names(smollm2) -> None:
     assert default_drafts("smollm") == {}
 
 
-@pytest.mark.parametrize("draft", sorted(name for name in bundled() if name.startswith("smollm2-") and name != "smollm2-diffusion"))
+@pytest.mark.parametrize(
+    "draft", sorted(name for name in bundled() if name.startswith("smollm2-") and name != "smollm2-diffusion")
+)
 def test_its_drafters_draft_its_text(smollm2, draft) -> None:
     method = next(
         name

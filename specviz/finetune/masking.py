@@ -13,7 +13,6 @@ canvas after the block stands there, masked.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np

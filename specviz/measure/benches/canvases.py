@@ -52,8 +52,8 @@ def bench(
     block: Annotated[int, "Cells of a block."] = 8,
     refresh: Annotated[int, "Tokens between two passes over everything."] = 8,
     cache: Annotated[str, "none or dual."] = "dual",
-    whole: Annotated[bool, "Write every cell, as the paper does; else stop after the text's block."] = True,
-    lossy: Annotated[bool, "Also fast_dllm and entropy_bounded."] = True,
+    ended: Annotated[bool, "Stop after the text's block; else write every cell, as the paper does."] = False,
+    exact: Annotated[bool, "Leave out fast_dllm and entropy_bounded, which are lossy."] = False,
     number: Annotated[int, "Prompts."] = 20,
     rounds: Annotated[int, "Rounds over all prompts."] = 1,
     tick: Tick = lambda done, of, name: None,
@@ -67,9 +67,9 @@ def bench(
         Prompts; ``reference``, where there is one, is the right answer.
     cells : sequence of int
         Lengths of canvases.
-    block, refresh, cache, whole
+    block, refresh, cache, ended
         The policy that all ways share.
-    lossy, number, rounds
+    exact, number, rounds
 
     Returns
     -------
@@ -86,12 +86,12 @@ def bench(
     entries = entries[:number]
     ids = first_turns(model, entries)
     lengths = [int(each) for each in cells]
-    policy: Settings = {"block": block, "cache": cache, "refresh": refresh, "whole": whole}
+    policy: Settings = {"block": block, "cache": cache, "refresh": refresh, "whole": not ended}
     ways = [
         stepwise(**policy),
         *(ssd(n, tree, **policy) for n in (3, DRAFTS, 5) for tree in ("chain", "mix")),
     ]
-    if lossy:
+    if not exact:
         ways += [Way(name, dict(policy)) for name in ("fast_dllm", "entropy_bounded")]
     step = counter(tick, len(lengths) * rounds * len(ids) * len(ways))
     rows: list[Row] = []
@@ -110,7 +110,7 @@ def bench(
                 Bar(f"ssd, N {DRAFTS}: over stepwise", main.over(base).median, 1.6, goal=2.4),
             ]
     about = setting(model, [], prompts=len(ids), rounds=rounds, **policy)
-    title = f"SSD on {len(ids)} prompts, whole canvases" if whole else f"SSD on {len(ids)} prompts"
+    title = f"SSD on {len(ids)} prompts, whole canvases" if not ended else f"SSD on {len(ids)} prompts"
     parts = [Part("What a pass over several canvases costs", COSTS, costs)]
     return Report("canvases", title, about, COLUMNS, rows, bars, NOTES, ("device", "right"), parts)
 
