@@ -176,7 +176,7 @@ class Model(TorchModel):
 
     def shape(self, rows: int, slots: int) -> StorageShape:
         """Arguments of the storage that a context of `rows` x `slots` tokens needs."""
-        return StorageShape(self.layers, rows, self.heads, slots, self.dim, self.kept_dtype, self.device)
+        return StorageShape(self.layers, rows, self.heads, slots, self.dim, self.dtype, self.device)
 
     def logits(self, last: torch.Tensor) -> torch.Tensor:
         """Scores in float32 of final hidden states [..., size] (or of scores, which pass through)."""

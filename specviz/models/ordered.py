@@ -146,7 +146,7 @@ def attend(
     Parameters
     ----------
     query : tensor [texts, queries, heads, dim]
-    key, value : tensor [texts, key-value heads, slots, dim], float32
+    key, value : tensor [texts, key-value heads, slots, dim]
         As many slots as fill whole blocks.
 
     Returns
@@ -156,6 +156,7 @@ def attend(
     """
     texts, queries, heads, dim = query.shape
     groups, rows = key.shape[1], seen.mask.shape[1]
+    key, value = key.to(seen.mask.dtype), value.to(seen.mask.dtype)
     lines = heads // groups * queries
     if queries > 1:
         query = query.unflatten(2, (groups, -1)).transpose(1, 2)
