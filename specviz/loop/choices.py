@@ -1,4 +1,4 @@
-"""What a widget lets its reader choose: targets, their methods, drafters and prompts; and a decode of a choice."""
+"""What a widget lets its reader choose: targets, methods, drafters and prompts; and a decode of a choice."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class Choices:
         return not kind.streams and (not kind.needs_draft or self._draft_for(self._name, kind) is not None)
 
     def _draft_for(self, model: str, kind: type[Method]) -> Loadable | None:
-        """What drafts for a target: the drafter that was given for it where it suits, else the bundled one."""
+        """What drafts for a target: the drafter that was given for it where it suits, else a bundled one."""
         if not kind.needs_draft:
             return None
         if model == self.first and self._draft is not None and kind.drafts_with == self._drafts_with:

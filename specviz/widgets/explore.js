@@ -126,7 +126,7 @@ function render({ model, el }) {
 	const announcer = new Announcer();
 	const table = h("div.scroll");
 	root.append(
-		h("div.head", h("strong", model.get("title")), target.node, method.node, examples.node), prompt.box,
+		h("div.head", h("strong", "Explorer"), target.node, method.node, examples.node), prompt.box,
 		h("div.buttons", run, stop, base, live, race), error,
 		h("div.figures", rate, state, bar), text.node,
 		h("div.legend", legend, h("label.show", all, " show dropped drafts")),

@@ -10,7 +10,7 @@ import re
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -154,7 +154,6 @@ class Panel(AnyWidget):
     methods: t.List[str] = t.List().tag(sync=True)
     prompt = t.Unicode().tag(sync=True)
     examples: t.List[tuple[str, str]] = t.List().tag(sync=True)
-    title = t.Unicode().tag(sync=True)
     parameters: t.List[Json] = t.List().tag(sync=True)
     columns = t.List(default_value=COLUMNS).tag(sync=True)
     kinds = t.List(default_value=KINDS_SENT).tag(sync=True)
@@ -183,14 +182,12 @@ class Explorer(ipywidgets.VBox):
         What is chosen at first.
     values : mapping, optional
         Settings of the method to begin with; the others start at their defaults.
-    title : str
-        What stands above the pickers.
 
     Notes
     -----
-    A notebook that shows the explorer starts its first decode. `panel` carries the state as traits (``model``,
-    ``method``, ``prompt``, ``values``, ``state``, ``shown``, ``rows``, ``code``, ``error``, ``theme``).
-    `results` and `table` hold what has run.
+    A notebook that shows the explorer starts its first decode. `panel` carries the state as traits
+    (``model``, ``method``, ``prompt``, ``values``, ``state``, ``shown``, ``rows``, ``code``, ``error``,
+    ``theme``). `results` and `table` hold what has run.
     """
 
     def __init__(
@@ -200,7 +197,6 @@ class Explorer(ipywidgets.VBox):
         method: str,
         prompt: str,
         values: Values | None = None,
-        title: str = "",
     ) -> None:
         self.results: list[Result] = []
         self._decoder = decoder
@@ -209,7 +205,7 @@ class Explorer(ipywidgets.VBox):
         self._job: Job | None = None
         self._last: dict[str, Values] = {}  # by method, the settings that it was left with
         self.panel = Panel(
-            title=title, models=decoder.models, model=model, methods=decoder.methods(model), method=method,
+            models=decoder.models, model=model, methods=decoder.methods(model), method=method,
             examples=decoder.examples(model), prompt=prompt, limit=decoder.limit,
         )  # fmt: skip
         super().__init__([self.panel])
@@ -464,7 +460,7 @@ class Explorer(ipywidgets.VBox):
         self.panel.chosen = run
 
     def race(self, runs: Iterable[int] | None = None) -> None:
-        """Race results against each other, below the panel; if none are named, all of the newest one's task."""
+        """Race results against each other, below the panel; by default all of the newest one's task."""
         if runs is not None:
             chosen = [self._result(number) for number in runs]
         else:
@@ -473,7 +469,7 @@ class Explorer(ipywidgets.VBox):
         self.panel.chosen = 0
 
     def race_live(self) -> None:
-        """Decode the prompt with the chosen settings and by the target alone, at the same time, below the panel."""
+        """Race the chosen settings against the target alone while both decode, below the panel."""
         moved = {p.name: p.default for p in self._parameters.values()}
         moved = {name: value for name, value in self.values.items() if value != moved[name]}
         own = ":".join(filter(None, [self.method, ",".join(f"{k}={v}" for k, v in moved.items())]))

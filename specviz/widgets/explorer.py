@@ -54,8 +54,8 @@ def explore(
     Returns
     -------
     Explorer
-        An ipywidgets box, which decodes as soon as a notebook shows it. Decodes run in a thread, one at a time
-        in a process; ``results`` and ``table`` hold them.
+        An ipywidgets box, which decodes as soon as a notebook shows it. Decodes run in a thread, one at a
+        time in a process; ``results`` and ``table`` hold them.
 
     Raises
     ------
@@ -65,7 +65,7 @@ def explore(
     Examples
     --------
     >>> specviz.explore()  # doctest: +SKIP
-    >>> specviz.explore("bild", "town", "Translate into German: Tom was tired.", rollback=1.5)  # doctest: +SKIP
+    >>> specviz.explore("bild", "town", "Who was tired?", rollback=1.5)  # doctest: +SKIP
     """
     from ..loop.drafters import bundled_draft
     from ..methods import Method, find, settings_of
@@ -83,7 +83,7 @@ def explore(
     kind(**values)  # checks them
     if kind.needs_draft and draft is None and bundled_draft(kind, choices.first) is None:
         raise ParameterError(f"{name} needs a draft model: pass draft= (a name, a folder or a model)")
-    return Explorer(choices, choices.first, name, text, values, title=f"Explore {kind.title or name}")
+    return Explorer(choices, choices.first, name, text, values)
 
 
 @loading()

@@ -1,7 +1,7 @@
 """A running decode as a page hears of it: a few bytes a token, at most twenty messages a second.
 
-The thread that decodes appends each finished cycle to a queue. Another thread makes text of the cycles and sends
-them: the first at once, later ones `PAUSE` after the message before, so a token waits no longer than that.
+The thread that decodes appends each finished cycle to a queue. Another thread makes text of the cycles and
+sends them: the first at once, later ones `PAUSE` after the message before, so that no token waits longer.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from specviz.escape import visible
-from specviz.view.picture import MOST_TRIED
 from specviz.widgets.columns import END, Json, kind_numbers
 
 if TYPE_CHECKING:
     from specviz.loop import Cycle, Run
 
 PAUSE = 0.05  # seconds between two messages
+MOST_TRIED = 2  # of a tree's rejected tokens that are written out
 DROPPED = ("rejected", "unjudged")  # statuses of nodes that were sent and are not in the text
 
 
@@ -44,9 +44,10 @@ class Writing:
         Returns
         -------
         dict
-            ``cycle``: its number; ``keep``: tokens of the text that it leaves; ``tokens``: text and index into
-            `KINDS` of each new one, the text empty where a later token completes a character; ``dropped``: the
-            text of the draft tokens that were not accepted; ``cells``: of a canvas, where the tokens stand.
+            ``cycle``: its number; ``keep``: tokens of the text that it leaves; ``tokens``: text and index
+            into `KINDS` of each new one, the text empty where a later token completes a character;
+            ``dropped``: the text of the draft tokens that were not accepted; ``cells``: of a canvas, where
+            tokens stand.
         """
         if cycle.keep < self._length:
             self._decoder.reset()

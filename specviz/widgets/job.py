@@ -27,7 +27,8 @@ class Job(threading.Thread):
     Parameters
     ----------
     work : callable
-        ``work(stopped)`` decodes until the event is set. It is not called if the job was stopped before its turn.
+        ``work(stopped)`` decodes until the event is set. It is not called if the job was stopped before
+        its turn.
     """
 
     def __init__(self, work: Callable[[threading.Event], None]) -> None:

@@ -1,6 +1,7 @@
 """Two or three methods decode one prompt before the reader's eyes, each in its own column on its own clock.
 
-This wing may not run a model: whoever makes a live race hands it what decodes, a `Decoder` (`specviz.race` does).
+This wing may not run a model: whoever makes a live race hands it what decodes, a `Decoder` (`specviz.race`
+does).
 """
 
 from __future__ import annotations
@@ -56,10 +57,10 @@ class LiveRace(ipywidgets.VBox):
 
     Notes
     -----
-    The methods take turns in one thread: the one whose clock is furthest back runs its next cycle. A clock counts
-    the cycles of its own method alone, so no method is timed while another one computes. Before the start each
-    decodes a few tokens that are not timed. A notebook that shows the race starts it. `traces` holds what was
-    decoded.
+    The methods take turns in one thread: the one whose clock is furthest back runs its next cycle. A clock
+    counts the cycles of its own method alone, so no method is timed while another one computes. Before the
+    start each decodes a few tokens that are not timed. A notebook that shows the race starts it. `traces`
+    holds what was decoded.
     """
 
     def __init__(

@@ -517,14 +517,14 @@ def race(
     draft : like `model`, optional
         Of a live race, the draft model; default the one that the package has of the model.
     **state
-        Where to begin: traits of `Race`, for example ``pace=24``. Of a live race what `specviz.generate` takes:
-        ``max_new_tokens``, ``temperature``, ``top_k``, ``top_p``, ``seed``, ``device`` and ``dtype``.
+        Where to begin: traits of `Race`, for example ``pace=24``. Of a live race what `specviz.generate`
+        takes: ``max_new_tokens``, ``temperature``, ``top_k``, ``top_p``, ``seed``, ``device`` and ``dtype``.
 
     Returns
     -------
     Race or LiveRace
-        A race's traits follow what is shown; ``race.to_html(path)`` writes it as one offline page. A live race
-        decodes as soon as a notebook shows it; its ``traces`` hold what was decoded.
+        A race's traits follow what is shown; ``race.to_html(path)`` writes it as one offline page. A live
+        race decodes as soon as a notebook shows it; its ``traces`` hold what was decoded.
 
     Raises
     ------

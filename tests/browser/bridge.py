@@ -1,4 +1,4 @@
-"""A widget's panel in a page, its Python half in this process: what travels between them is carried by hand."""
+"""A widget's panel in a page, its Python half in this process: what travels is carried by hand."""
 
 from __future__ import annotations
 
