@@ -110,14 +110,16 @@ class LiveRace(ipywidgets.VBox):
             feed = Feed(lambda cycles: self.panel.send({"do": "cycles", "cycles": cycles}), runs)
             self.panel.state = "running"
             clocks = dict.fromkeys(range(len(runs)), 0.0)
+            turns = dict.fromkeys(clocks, 0)
             going = set(clocks)
             try:
                 while going and not stopped.is_set():
-                    lane = min(going, key=lambda lane: clocks[lane])
+                    lane = min(going, key=lambda lane: (clocks[lane], turns[lane]))
                     cycle = next(runs[lane], None)
                     if cycle is None:
                         going.remove(lane)
                         continue
+                    turns[lane] += 1
                     clocks[lane] += cycle_seconds(runs[lane], cycle)
                     feed.add(cycle, clocks[lane], lane)
                 for lane in going:
@@ -127,7 +129,7 @@ class LiveRace(ipywidgets.VBox):
                 feed.close()
                 self.panel.shown = feed.sent
             self.traces = [run.trace for run in runs if run.trace is not None]
-            if all(clocks.values()):  # else it was stopped before each had read the prompt
+            if all(turns.values()):  # else it was stopped before each had read the prompt
                 self._end()
         except Exception as error:  # whatever a decode raises is one line in the panel
             state, message = "error", error_line(error)
