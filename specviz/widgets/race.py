@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from specviz.loop.checks import Prompts
     from specviz.loop.drafters import Loadable
-    from specviz.methods import Given
+    from specviz.methods import Method
     from specviz.widgets.live_race import LiveRace
 
 PARTIAL = "\u25cc"  # a token whose bytes end inside a character; the token that completes it shows it
@@ -493,7 +493,7 @@ def race(
     live: bool = False,
     model: Loadable = None,
     prompt: Prompts = None,
-    methods: Sequence[Given] = ("autoregressive", "speculative"),
+    methods: Sequence[str | Method | type[Method]] = ("autoregressive", "speculative"),
     draft: Loadable = None,
     **state: Value,
 ) -> Race | LiveRace:
