@@ -67,11 +67,13 @@ class LiveRace(ipywidgets.VBox):
         self, decoder: Decoder, model: str, prompt: str, methods: Sequence[str], theme: str = "auto"
     ) -> None:
         self.traces: list[Trace] = []
-        self._decoder = decoder
+        self._decoder, self._model = decoder, model
         self._job: Job | None = None
         entrants = check_entrants(methods)
-        choices = list(dict.fromkeys([*entrants, *decoder.methods(model)]))
-        self.panel = RacePanel(model=model, prompt=prompt, entrants=entrants, methods=choices, theme=theme)
+        self._choices = list(dict.fromkeys([*entrants, *decoder.methods(model)]))
+        self.panel = RacePanel(
+            model=model, prompt=prompt, entrants=entrants, methods=self._choices, theme=theme
+        )  # fmt: skip
         super().__init__([self.panel])
         self.panel.on_msg(self._on_message)
 
@@ -106,7 +108,7 @@ class LiveRace(ipywidgets.VBox):
         state, message = "done", ""
         self.panel.state = "loading"
         try:
-            runs = [self._decoder.start(self.panel.model, prompt, method, {}) for method in methods]
+            runs = [self._decoder.start(self._model, prompt, method, {}) for method in methods]
             feed = Feed(lambda cycles: self.panel.send({"do": "cycles", "cycles": cycles}), runs)
             self.panel.state = "running"
             clocks = dict.fromkeys(range(len(runs)), 0.0)
@@ -168,7 +170,10 @@ class LiveRace(ipywidgets.VBox):
     def _run_as(self, content: Json) -> None:
         """Race what the page shows now: what was typed last may still be on its way as a trait."""
         self.panel.prompt = str(content["prompt"])
-        self.panel.entrants = check_entrants(content["entrants"])
+        entrants = check_entrants(content["entrants"])
+        if strangers := [name for name in entrants if name not in self._choices]:
+            raise ParameterError(f"there is no method {strangers[0]!r:.80} to choose from")
+        self.panel.entrants = entrants
         self.run()
 
 
