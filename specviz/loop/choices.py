@@ -89,7 +89,8 @@ class Choices:
             kind = getattr(self._given, "kind", "") if model == self.first else ""
             names = methods.names("canvas" if "diffusion" in (kind or model) else "prompt")
         own = [self._method] if model == self.first else []
-        return sorted(dict.fromkeys(own + names), key=lambda name: name == "autoregressive")
+        order = [*own, "speculative"]
+        return sorted({*own, *names}, key=lambda name: (name not in order, name == "autoregressive", name))
 
     def _serves(self, name: str) -> bool:
         assert self._target is not None
