@@ -140,8 +140,9 @@ class LiveRace(ipywidgets.VBox):
 
     def _end(self) -> None:
         """The result, on the record's clocks; below, the race to play again."""
-        again = Race(raced(dict(zip(self.panel.entrants, self.traces))), theme=self.panel.theme)
-        field = again.fields[0]
+        (field,) = raced(dict(zip(self.panel.entrants, self.traces)))
+        end = max(lane.finish for lane in field.lanes)
+        again = Race([field], theme=self.panel.theme, time=end)
         rows = [
             {
                 "seconds": lane.finish, "speed": lane.speed(), "ended": bool(lane.end),
