@@ -11,7 +11,8 @@ import numpy as np
 
 from specviz.widgets import assets
 
-LATER = ("flicker", "live")  # views that came after the player, the race and the explorer
+# What came after the player, the race and the explorer.
+LATER = ("flicker", "live", "live_race", "tokens")
 
 
 def names() -> list[str]:
