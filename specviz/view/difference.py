@@ -219,7 +219,7 @@ def _check(both: Sequence[Trace]) -> list[str]:
         apart and tokenizers[0] != tokenizers[1]
     ):
         raise TraceError(
-            f"the traces have different tokenizers ({' and '.join(tokenizers)}), so their cycles do not compare"
+            f"the traces have different tokenizers ({' and '.join(tokenizers)}): their cycles do not compare"
         )
     if apart:
         raise TraceError("the traces decoded different prompts: diff compares two decodes of one prompt")
@@ -365,7 +365,7 @@ def _reasons(shown: Difference) -> str:
         for why, steps, x, y in shown.reasons.itertuples(index=False)
     )
     head = f"<th>reason</th><th>steps</th><th>{html(a.name)}</th><th>{html(b.name)}</th><th>meaning</th>"
-    return f'<div class="table"><table class="reasons"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>'
+    return _table("reasons", head, rows)
 
 
 def _rows(shown: Difference) -> str:
@@ -396,10 +396,12 @@ def _rows(shown: Difference) -> str:
     more = len(shown.steps) - MOST_STEPS
     note = f'<p class="note">{more} more steps are in the table.</p>' if more > 0 else ""
     head = f"<th>tokens</th><th>{html(a.name)}</th><th>{html(b.name)}</th><th>why</th>"
-    return (
-        f'<div class="table"><table class="steps"><thead><tr>{head}</tr></thead>'
-        f"<tbody>{''.join(rows)}</tbody></table></div>{note}"
-    )
+    return _table("steps", head, "".join(rows)) + note
+
+
+def _table(name: str, head: str, rows: str) -> str:
+    whole = f"<thead><tr>{head}</tr></thead><tbody>{rows}</tbody>"
+    return f'<div class="table" tabindex="0"><table class="{name}">{whole}</table></div>'
 
 
 def _by_cycle(side: Side) -> dict[int, str]:

@@ -153,14 +153,16 @@ def cycle_lane(shown: Picture) -> str:
         bars.append(f"<g><title>{html(label)}</title>{''.join(parts)}{edge}</g>")
     pause = sum(c.pause for c in cycles[:-1])
     base = '<line x1="0" x2="100%" y1="28" y2="28" class="ax"/>' if pause * scale > 0.3 else ""
-    ticks = f'<text x="0" y="54">0</text><text x="100%" y="54" text-anchor="end">{milliseconds(end - begin)}</text>'
+    last = milliseconds(end - begin)
+    ticks = f'<text x="0" y="54">0</text><text x="100%" y="54" text-anchor="end">{last}</text>'
     whole = sum(shown.phases.values())
     keys = "".join(
         f'<span><i class="p-{name}"></i>{name} {milliseconds(t)} ({t / whole:.0%})</span>'
         for name, t in shown.phases.items()
     )
     if base:
-        keys += f'<span title="recording and whatever else ran; in no cycle">— between cycles {milliseconds(pause)}</span>'
+        between = f"— between cycles {milliseconds(pause)}"
+        keys += f'<span title="recording and whatever else ran; in no cycle">{between}</span>'
     caption = f"{len(shown.cycles)} cycles along time, {milliseconds(whole)} in all"
     if len(shown.cycles) > MOST_CYCLES:
         caption += f" (the first {MOST_CYCLES} are drawn)"
