@@ -13,7 +13,7 @@ from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from specviz.escape import html, spaced, visible
+from specviz.escape import content_policy, html, spaced, visible
 from specviz.files import write_text
 from specviz.trace import Trace
 from specviz.view.lattices import figure
@@ -348,13 +348,13 @@ class Page:
 
 def document(title: str, parts: list[str]) -> str:
     """A whole offline page around fragments; its policy forbids scripts and every request."""
-    policy = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+    head, body = f"<style>{style()}</style>", "".join(parts)
     return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{html(title)}</title>'
-        f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
+        f'<meta http-equiv="Content-Security-Policy" content="{content_policy(head + body)}">'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
-        f'<style>{style()}</style></head><body class="specviz-page">'
-        f'<main class="specviz"><h1>{html(title)}</h1>{"".join(parts)}</main></body></html>'
+        f'{head}</head><body class="specviz-page">'
+        f'<main class="specviz"><h1>{html(title)}</h1>{body}</main></body></html>'
     )
 
 

@@ -26,7 +26,8 @@ def text(name: str) -> str:
 
 
 # What a view's own text is built on, beside `shared.js`.
-BEFORE = {"player": ("tree.js",), "canvas": ("tree.js", "player.js")}
+PLAYER = ("save.js", "tree.js", "overview.js", "find.js")
+BEFORE = {"player": PLAYER, "canvas": (*PLAYER, "player.js")}
 
 
 @cache

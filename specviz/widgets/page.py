@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from specviz import view
-from specviz.escape import html, script_sources
+from specviz.escape import content_policy, html
 from specviz.files import write_text
 from specviz.trace import Trace
 from specviz.view.picture import name_of
@@ -22,10 +22,6 @@ from specviz.widgets import assets
 from specviz.widgets.columns import Chunks, Json, columns, pack
 
 STILLS = 5  # texts of each run in the still picture
-POLICY = (
-    "default-src 'none'; script-src {} blob:; style-src 'unsafe-inline'; img-src data: blob:; "
-    "base-uri 'none'; form-action 'none'"
-)
 
 
 @dataclass
@@ -90,12 +86,12 @@ def document(title: str, views: Sequence[View], still: str = "") -> str:
         f'<details class="still" open><summary>As a still picture</summary>{still}</details>' if still else ""
     )
     boot = assets.text("page.js")
-    styles = assets.text("page.css") + "".join(assets.style(n) for n in names)
+    styles = "<style>" + assets.text("page.css") + "".join(assets.style(n) for n in names) + "</style>"
     return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{html(title)}</title>'
-        f'<meta http-equiv="Content-Security-Policy" content="{POLICY.format(script_sources(boot))}">'
+        f'<meta http-equiv="Content-Security-Policy" content="{content_policy(styles + below, boot, modules=True)}">'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
-        f"<style>{styles}</style></head><body><main>"
+        f"{styles}</head><body><main>"
         f'<h1 class="unseen">{html(title)}</h1>{nav}<p id="failed" role="alert" hidden></p>'
         f'<div id="place"></div>{below}</main>{"".join(blocks)}'
         + _script("views", json.dumps(listing))
@@ -118,13 +114,12 @@ def write(trace: Trace, path: Path, force: bool = False) -> Path:
         chunks = Chunks(run)
         facts = run.run
         models = " ← ".join(filter(None, (name_of(facts["model"]), name_of(facts["draft"]))))
-        first = 1 if len(arrays["cycle"]) > 1 else 0  # the prefill shows little
         views.append(
             View(
                 "canvas" if facts.get("canvas") else "player",
                 f"{facts['method']}: {models}",
                 pack(header, arrays),
-                START | {"cycle": first},
+                START | {"cycle": header["prompts"][0]["opens"]},
                 [pack(*chunks[i]) for i in range(len(chunks))],
             )
         )
