@@ -129,7 +129,7 @@ class Table(AnyWidget):
 class Runs(ipywidgets.VBox):
     """A folder's traces; made by `runs`.
 
-    ``table`` holds the rows, ``open``, ``diff`` and ``race`` show files by their number in it.
+    ``table`` holds the rows, ``play``, ``diff`` and ``race`` show files by their number in it.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -191,7 +191,7 @@ class Runs(ipywidgets.VBox):
             raise TraceError(f"there is no row {number}; the table has {len(self._files)}")
         return Trace.open(self._files[number].path)
 
-    def open(self, number: int) -> None:
+    def play(self, number: int) -> None:
         """Show a trace in the player, below the table."""
         view = player(self.trace(number))
         view.theme = self.panel.theme
@@ -242,7 +242,7 @@ class Runs(ipywidgets.VBox):
             numbers = [int(n) for n in content.get("rows", [])]
             match content.get("do"):
                 case "open":
-                    self.open(numbers[0])
+                    self.play(numbers[0])
                 case "diff":
                     self.diff(*numbers[:2])
                 case "race":
@@ -302,7 +302,7 @@ class Runs(ipywidgets.VBox):
         self._files.append(each)
         self.panel.note = ""
         self.panel.rows = [*self.panel.rows, row]
-        self.open(number)
+        self.play(number)
 
     def save(self, number: int) -> Path:
         """Write a dropped trace into the folder, under its own name.
