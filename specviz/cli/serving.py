@@ -210,7 +210,9 @@ def _server(scratch: Path, ip: str, browser: bool) -> Voila:
                 page.write_text(f'<meta http-equiv="refresh" content="0;url={html.escape(address)}">', "utf8")
                 webbrowser.open(page.as_uri())
 
-    return Server(ip=ip, port_retries=0, auto_token=True, log_level=40, config_file_paths=[], config=Config(CONFIG))
+    return Server(
+        ip=ip, port_retries=0, auto_token=True, log_level=40, config_file_paths=[], config=Config(CONFIG)
+    )
 
 
 def guarded(
