@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import traitlets as t
 
+from specviz.errors import ParameterError
 from specviz.escape import html
 from specviz.view.static import table
 from specviz.view.updates import Traces
@@ -17,6 +18,11 @@ from specviz.widgets.stateful import Stateful, Value
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from specviz.loop.checks import Prompts
+    from specviz.loop.drafters import Loadable
+    from specviz.methods import Given
+    from specviz.widgets.live_race import LiveRace
 
 
 class Race(Stateful):
@@ -75,27 +81,68 @@ class Race(Stateful):
         return self._document("race", f"specviz race: {names}", still)
 
 
-def race(traces: Traces, **state: Value) -> Race:
-    """Race several methods on the same prompt, each on its own recorded clock.
+def race(
+    traces: Traces | None = None,
+    *,
+    live: bool = False,
+    model: Loadable = None,
+    prompt: Prompts = None,
+    methods: Sequence[Given] = ("autoregressive", "speculative"),
+    draft: Loadable = None,
+    **state: Value,
+) -> Race | LiveRace:
+    """Race several methods on the same prompt: recorded runs, or ``live=True``, decoded while one looks.
 
     Parameters
     ----------
     traces : list of Trace, dict of name to Trace, or a Trace of several runs
         At least two runs that decoded the same prompts in the same order. Prompts that differ between the
         runs are left out, and the picture says so.
+    live : bool
+        Decode two or three methods at once, each in its own column on its own clock. They take turns in one
+        thread, so that none is timed while another one computes; once they have ended, the recorded race
+        opens below.
+    model : str, path, transformers model or specviz model, optional
+        Of a live race; default SmolLM2 where it is downloaded, else ``town``.
+    prompt : int, or any one prompt that `specviz.generate` takes
+        Of recorded runs which prompt to begin with; of a live race what is decoded.
+    methods : sequence of str, class or Method
+        Of a live race; a name may carry settings: ``"bild:fallback=0.5"``.
+    draft : like `model`, optional
+        Of a live race, the draft model; default the one that the package has of the model.
     **state
-        Where to begin: traits of `Race`, for example ``prompt=2``.
+        Where to begin: traits of `Race`, for example ``pace=24``. Of a live race what `specviz.generate`
+        takes: ``max_new_tokens``, ``temperature``, ``top_k``, ``top_p``, ``seed``, ``device`` and ``dtype``.
 
     Returns
     -------
-    Race
-        Its traits follow what is shown; ``race.to_html(path)`` writes it as one offline page.
+    Race or LiveRace
+        A race's traits follow what is shown; ``race.to_html(path)`` writes it as one offline page. A live
+        race decodes as soon as a notebook shows it; its ``traces`` hold what was decoded.
 
     Raises
     ------
     TraceError
         If there are fewer than two runs, they share no prompt, or one recorded no times.
     ParameterError
-        If there is no such state.
+        If there is no such state, method or option.
+    ModelError, PromptError
+        Of a live race, if the model is not there or the prompt is none.
+
+    Examples
+    --------
+    >>> specviz.race([trace, another])  # doctest: +SKIP
+    >>> specviz.race(live=True)  # doctest: +SKIP
+    >>> specviz.race(live=True, model="town", methods=["autoregressive", "bild"])  # doctest: +SKIP
     """
-    return Race(fields(traces), **state)
+    if live:
+        from .explorer import race_live
+
+        if traces is not None:
+            raise ParameterError("a live race decodes: pass model, prompt and methods, not traces")
+        return race_live(model, prompt, methods, draft, **state)
+    if traces is None:
+        raise ParameterError("race takes traces, or live=True to decode: specviz.race(live=True)")
+    if model is not None or draft is not None:
+        raise ParameterError("model, methods and draft are for live=True; recorded runs have theirs")
+    return Race(fields(traces), **state | ({} if prompt is None else {"prompt": prompt}))

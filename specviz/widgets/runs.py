@@ -24,8 +24,9 @@ from specviz.view.difference import diff
 from specviz.view.picture import name_of, prompts
 from specviz.widgets.assets import script, style
 from specviz.widgets.columns import Json
+from specviz.widgets.lanes import fields
 from specviz.widgets.player import player
-from specviz.widgets.race import race
+from specviz.widgets.race import Race
 from specviz.widgets.stateful import error_line
 
 if TYPE_CHECKING:
@@ -220,7 +221,7 @@ class Runs(ipywidgets.VBox):
     def race(self, numbers: Iterable[int]) -> None:
         """Race traces of the same prompts, below the table."""
         chosen = list(numbers)
-        view = race([self.trace(number) for number in chosen])
+        view = Race(fields([self.trace(number) for number in chosen]))
         view.theme = self.panel.theme
         self._below([view], chosen)
 
