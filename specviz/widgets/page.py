@@ -87,9 +87,10 @@ def document(title: str, views: Sequence[View], still: str = "") -> str:
     )
     boot = assets.text("page.js")
     styles = "<style>" + assets.text("page.css") + "".join(assets.style(n) for n in names) + "</style>"
+    policy = content_policy(styles + below, boot, modules=True)
     return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{html(title)}</title>'
-        f'<meta http-equiv="Content-Security-Policy" content="{content_policy(styles + below, boot, modules=True)}">'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
         f"{styles}</head><body><main>"
         f'<h1 class="unseen">{html(title)}</h1>{nav}<p id="failed" role="alert" hidden></p>'
