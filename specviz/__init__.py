@@ -118,6 +118,7 @@ TRACE_HOOKS = {
     "png": "specviz.view:png",
     "text": "specviz.view:text",
     "page": "specviz.widgets.page:write",
+    "film": "specviz.view.film:write",
 }
 
 __all__ = [

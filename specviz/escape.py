@@ -93,7 +93,7 @@ def script_sources(*scripts: str) -> str:
 
 
 def content_policy(page: str, *scripts: str, modules: bool = False) -> str:
-    """The Content-Security-Policy of an offline page: its own styles and scripts, by their hashes, and no request.
+    """An offline page's Content-Security-Policy: its own styles and scripts by their hashes, no request.
 
     Parameters
     ----------

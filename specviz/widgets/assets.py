@@ -28,7 +28,8 @@ def text(name: str) -> str:
 # What a view's own text is built on, beside `shared.js`.
 PLAYER = ("save.js", "tree.js", "overview.js", "find.js")
 BEFORE = {
-    "player": PLAYER, "canvas": (*PLAYER, "player.js"), "explore": ("tokens.js",), "live_race": ("tokens.js",),
+    "player": PLAYER, "canvas": (*PLAYER, "player.js"), "explore": ("tokens.js",),
+    "live_race": ("tokens.js",),
 }  # fmt: skip
 
 STYLED = ("player.js", "tokens.js")  # of those, what brings a style sheet

@@ -6,7 +6,10 @@ class Finder {
 		Object.assign(this, { record, here, go });
 		this.box = h("input", { type: "search", placeholder: "find a token", "aria-label": "find a token's text (/)", title: "find a token's text (/); Enter goes on, Shift+Enter back" });
 		this.told = h("output.soft", { "aria-live": "polite" });
-		hear(this.box, "keydown", (event) => { if (event.key === "Enter") { event.preventDefault(); this.text(event.shiftKey ? -1 : 1); } });
+		hear(this.box, "keydown", (event) => {
+			if (event.key === "Enter") { event.preventDefault(); this.text(event.shiftKey ? -1 : 1); }
+			if (event.key === "Escape") this.box.closest(".sv").focus({ preventScroll: true });
+		});
 		hear(this.box, "input", () => { this.told.textContent = ""; });
 		this.node = h("span.find", { role: "search" }, this.box,
 			press("✕ next", "the next rejection (X)", () => this.rejection(1), { "aria-label": "the next rejection (X)" }),

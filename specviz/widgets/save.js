@@ -84,7 +84,8 @@ function pictured(node, ruler) {
 	}
 	const inner = node.tagName === "SELECT" ? [] : [...node.childNodes].flatMap((child) => pictured(child, ruler));
 	if (node.tagName === "SELECT") inner.push(...chosen(node, style, box));
-	const parts = [...boxed(style, box), ...(style.overflowX === "visible" && style.overflowY === "visible" ? inner : [s("svg", { x, y, width, height, viewBox: `${x} ${y} ${width} ${height}` }, ...inner)])];
+	const grounds = style.display === "inline" ? [...node.getClientRects()] : [box]; // of words that wrap, a box a line
+	const parts = [...grounds.flatMap((one) => boxed(style, one)), ...(style.overflowX === "visible" && style.overflowY === "visible" ? inner : [s("svg", { x, y, width, height, viewBox: `${x} ${y} ${width} ${height}` }, ...inner)])];
 	return +style.opacity < 1 ? [s("g", { opacity: style.opacity }, ...parts)] : parts;
 }
 // What is chosen in a list.
