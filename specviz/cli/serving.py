@@ -124,8 +124,11 @@ def app(
         from specviz.errors import loading
 
         with loading():
+            from specviz.models import available
             from specviz.models.loading import find as find_model
         find_model(model)  # an error now and not in the page
+        if Path(model).is_dir() and model not in available():
+            model = str(Path(model).resolve())  # the page works in the folder of traces
     with tempfile.TemporaryDirectory(prefix="specviz-app-") as scratch:
         _serve(Path(scratch), folder.resolve(), model, free_port(ip, port), ip, browser)
     print("specviz app has ended")
@@ -226,6 +229,10 @@ def guarded(
     from tornado.web import HTTPError
 
     class Guarded(kind):  # type: ignore[misc, valid-type]
+        def check_xsrf_cookie(self) -> None:
+            if "Origin" not in self.request.headers:  # with one, it is this server's own
+                super().check_xsrf_cookie()
+
         async def prepare(self) -> None:
             if why := refusal(self.request):
                 raise HTTPError(403, why)

@@ -9,7 +9,9 @@ from __future__ import annotations
 import json
 import os
 import threading
+from contextlib import suppress
 from dataclasses import asdict, dataclass
+from importlib import import_module
 from pathlib import Path
 
 import ipywidgets
@@ -102,6 +104,8 @@ class App(ipywidgets.VBox):
 
     def _show(self, section: str) -> None:
         """Show a section; what was shown before stays as it is, out of sight."""
+        if not self._waiting:
+            self.head.note = ""
         for name, box in self._made.items():
             box.layout.display = "" if name == section else "none"
         if section in self._made:
@@ -145,5 +149,15 @@ class App(ipywidgets.VBox):
 
 
 def page() -> App:
-    """The page that ``specviz app`` shows."""
-    return App(Setting.from_environment())
+    """The page that ``specviz app`` shows; what is saved from it goes to the folder."""
+    setting = Setting.from_environment()
+    os.chdir(setting.folder)
+    threading.Thread(target=_warm, daemon=True).start()
+    return App(setting)
+
+
+def _warm() -> None:
+    """Import what the sections need while the kernel stands by for its page."""
+    for name in ("pandas", "pyarrow.parquet", "specviz.trace.metadata", "specviz.loop.choices"):
+        with suppress(ImportError):  # the section that needs it says so
+            import_module(name)
