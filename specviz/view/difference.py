@@ -122,7 +122,7 @@ class Difference(Page):
             row: dict[str, float | str] = {
                 "start": step.start,
                 "end": step.end,
-                "text": letters(first.pieces, first.tokens[step.start : step.end].tolist()),
+                "text": visible(letters(first.pieces, first.tokens[step.start : step.end].tolist())),
                 "why": step.why,
             }
             for side, group, letter in zip(self.sides, step.groups, "ab"):

@@ -238,7 +238,8 @@ class Runs(ipywidgets.VBox):
 
     def _on_message(self, _: AnyWidget, content: Json, buffers: list[memoryview]) -> None:
         """A button of the table was pressed, or a part of a dropped file came."""
-        self.panel.error = ""
+        if content.get("do") != "upload" or content.get("first"):
+            self.panel.error = ""
         try:
             numbers = [int(n) for n in content.get("rows", [])]
             match content.get("do"):
