@@ -380,6 +380,9 @@ class Explorer(ipywidgets.VBox):
         if self._job is not None and self._job.is_alive():
             panel.error = "A decode is running: stop it, or wait until it has ended."
             return
+        if panel.model not in self._decoder.models:  # whoever has a page may not name a folder
+            panel.error = "There is no such model to choose from."
+            return
         panel.error, panel.state = "", "waiting"
         model, prompt, given = panel.model, panel.prompt, method or self.method
         self._job = Job(lambda stopped: self._work(stopped, model, prompt, given, values))

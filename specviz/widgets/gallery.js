@@ -8,7 +8,8 @@ const lead = views[0].lead ? 1 : 0; // where those to choose from begin
 let leave = () => {}, current = null;
 async function draw() {
 	const packed = await bytes(`still-${run.value}-${prompt.value}`);
-	picture.innerHTML = new TextDecoder().decode(packed); // written by this page's maker, every text in it escaped
+	// Written by what wrote this page, every text in it escaped; the page's policy lets nothing in it run.
+	picture.replaceChildren(...new DOMParser().parseFromString(new TextDecoder().decode(packed), "text/html").body.childNodes);
 }
 async function choose() {
 	const [model, render] = await drawn(lead + +run.value, { prompt: +prompt.value, cycle: undefined }, place); // undefined: the view chooses

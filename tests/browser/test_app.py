@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -132,6 +133,36 @@ def test_it_decodes_races_and_opens_traces(served, open_page, shoot, axe):
     assert time.monotonic() - begun < 60  # the figure is a bench's: 0.3 s on two cores
     shoot(page, "app-traces")
     assert not axe(page, "#rendered_cells")
+    page.goto("about:blank")
+
+
+def test_nobody_with_the_token_runs_code_or_names_a_model(served, open_page):
+    """By what a page could send, not by what ours offers."""
+    from jupyter_client.session import Session
+    from websocket import WebSocketTimeoutException, create_connection
+
+    page = open_page()
+    page.goto(served.address)
+    expect(page.locator(".sv.app")).to_be_visible()
+    kernel = json.loads(page.locator("#jupyter-config-data").text_content())["kernelId"]
+    token = served.address.partition("token=")[2]
+    url = f"{served.root.replace('http', 'ws')}api/kernels/{kernel}/channels?session_id=x"
+    socket = create_connection(url, header=[f"Authorization: token {token}"], timeout=5)
+    target = served.temporary / "written"
+    content = {"code": f"open({str(target)!r}, 'w')", "silent": False, "store_history": False,
+               "user_expressions": {}, "allow_stdin": False, "stop_on_error": True}  # fmt: skip
+    for kind, more in (("execute_request", content), ("kernel_info_request", {})):
+        message = Session().msg(kind, more)
+        socket.send(json.dumps(message | {"channel": "shell", "buffers": []}, default=str))
+    answers = set()
+    try:
+        while "kernel_info_reply" not in answers:  # which was sent last
+            answers.add(json.loads(socket.recv())["msg_type"])
+    except WebSocketTimeoutException:
+        pass
+    socket.close()
+    assert "kernel_info_reply" in answers and "execute_reply" not in answers and not target.exists()
+    page.goto("about:blank")
 
 
 def test_a_second_tab_waits_its_turn(served, open_page):
