@@ -11,15 +11,15 @@ from specviz.widgets import assets
 
 BLANK = "data:text/html,<!doctype html><html lang=en><title>widget</title><body style='margin:0'>"
 STAGE = """async ([source, style, state]) => {
-  const heard = {}, outbox = [];
+  const heard = {}, outbox = [], dirty = new Map();
   document.head.append(Object.assign(document.createElement("style"), { textContent: style }));
   const tell = (name, ...more) => { for (const act of heard[name] ?? []) act(...more); };
   window.outbox = outbox;
   window.model = {
     get: (name) => state[name],
-    set: (name, value) => { state[name] = value; outbox.push(["set", name, value]); tell(`change:${name}`); },
+    set: (name, value) => { state[name] = value; dirty.set(name, value); tell(`change:${name}`); },
     on: (name, act) => (heard[name] ??= []).push(act), off: () => {},
-    save_changes: () => {},
+    save_changes: () => { for (const change of dirty) outbox.push(["set", ...change]); dirty.clear(); },
     send: (message) => outbox.push(["send", message]),
   };
   // All traits first, then what hears of them, as a notebook does.
