@@ -346,9 +346,11 @@ def write_page(report: Report, traces: dict[str, Trace], path: Path, force: bool
     chosen = [int(index) for index in kinds["prompt"]]
     while True:
         page = _gallery(report, traces, chosen, len(listed)).document("specviz demo")
-        if len(page.encode("utf8")) <= PAGE_LIMIT or len(chosen) == 1:
+        size = len(page.encode("utf8"))
+        if size <= PAGE_LIMIT or len(chosen) == 1:
             return write_text(path, page, force)
-        chosen.pop()
+        fitting = int(len(chosen) * PAGE_LIMIT / size)  # at least one less
+        chosen = chosen[: max(1, min(len(chosen) - 1, fitting))]
 
 
 def _gallery(report: Report, traces: dict[str, Trace], chosen: list[int], count: int) -> Gallery:
