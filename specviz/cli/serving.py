@@ -73,6 +73,7 @@ CONFIG = {
         ],
         "preheat_kernel": True, "default_pool_size": 1,  # a kernel stands by for the next tab
     },
+    "VoilaKernelManager": {"fill_delay": 8.0},  # seconds: the first decode of a tab has the machine to itself
     # of a tab that was closed without saying so
     "MappingKernelManager": {"cull_idle_timeout": 120, "cull_interval": 30},
     "KernelManager": {"transport": "tcp" if sys.platform == "win32" else "ipc"},
@@ -247,7 +248,7 @@ def guarded(
 
 
 def _has_token(handler: RequestHandler, provider: IdentityProvider) -> bool:
-    return hmac.compare_digest(provider.get_token(handler) or "", provider.token)
+    return hmac.compare_digest((provider.get_token(handler) or "").encode(), provider.token.encode())
 
 
 def refusal(request: HTTPServerRequest) -> str:

@@ -152,7 +152,9 @@ def page() -> App:
     """The page that ``specviz app`` shows; what is saved from it goes to the folder."""
     setting = Setting.from_environment()
     os.chdir(setting.folder)
-    threading.Thread(target=_warm, daemon=True).start()
+    with suppress(FileExistsError):  # of the first kernel alone: a later one would slow another tab's decode
+        Path(setting.scratch, "warm").touch(exist_ok=False)
+        threading.Thread(target=_warm, daemon=True).start()
     return App(setting)
 
 
