@@ -36,10 +36,11 @@ one = trace.select(prompt=0)
 one
 
 # %% [markdown]
-# That is the whole decode at a glance. Now take it apart.
+# That is the whole decode at a glance. Now take it apart. The player opens on a cycle that has both an accepted and a
+# rejected token.
 
 # %%
-sv.player(one, cycle=2)
+sv.player(one)
 
 # %% [markdown]
 # Click into the player and use the keys: `→` and `←` step, `space` plays, `home` and `end` jump, `?` lists the rest.
@@ -173,12 +174,19 @@ sv.race([sv.open(sv.example(name)).select(prompt=0) for name in names])
 # since that pass also reads ten drafted tokens, all in vain. It finishes first all the same: a summary repeats its
 # document. A drafter that is a model would have to read the prompt as well.
 #
-# ## Take it along
+# ## Find, zoom, and take it along
 #
-# `to_html` writes the player as one file that opens without a server, a kernel or a network.
+# In the player, `x` goes on to the next rejection and `w` to the next long wait; `/` finds a token by its text. `+` and
+# `-` zoom the time line. `v` saves what you see as SVG, `Shift+v` as PNG.
+#
+# `to_html` writes the player as one file that opens without a server, a kernel or a network. Its address can name a
+# cycle: `decode.html#cycle=7`. `to_gif` films a stretch of cycles. `to_perfetto` writes the phases and passes for
+# [ui.perfetto.dev](https://ui.perfetto.dev), where they stand on one clock with traces of other programs.
 
 # %%
 one.to_html("decode.html", force=True)
+one.to_gif("decode.gif", range(9, 15), force=True)
+one.to_perfetto("decode.json", force=True)
 
 # %% [markdown]
 # ## What the player cannot tell you

@@ -28,6 +28,7 @@ from specviz.cli import (
     looking,
     models,
     replaying,
+    serving,
     sources,
 )
 from specviz.cli.options import option
@@ -57,7 +58,7 @@ def _doors(
 
 
 for command in (
-    decoding.demo, decoding.generate, looking.show, looking.metrics, looking.explain,
+    decoding.demo, decoding.generate, looking.show, looking.metrics, looking.explain, serving.app,
     auditing.audit, replaying.replay, calibrating.calibrate, advising.advise,
     models.datastore, sources.suites, lessons.exercises,
 ):  # fmt: skip

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -15,7 +14,7 @@ from specviz.measure.report import Part, Row, Settings, plain_data, plural
 from specviz.metrics import Estimate
 from specviz.metrics.interval import LEAST
 from specviz.view.advised import advice as advice_axes
-from specviz.view.axes import new_figure, png
+from specviz.view.axes import image, new_figure, png
 from specviz.view.static import Page, document
 from specviz.view.static import table as html_table
 
@@ -288,8 +287,7 @@ class Advice(Page):
 
         parts = [f"<p><b>{html(self.sentence)}</b></p>"]
         parts += [f"<p>⚠ {html(each)}</p>" for each in self.warnings]
-        picture = base64.b64encode(self.png()).decode()
-        parts.append(f'<img src="data:image/png;base64,{picture}" alt="{html(self.sentence)}">')
+        parts.append(image(self.png(), self.sentence))
         for part in self.parts:
             frame = pd.DataFrame(part.cells(), columns=[heading for _, heading, _ in part.columns])
             parts.append(f"<h2>{html(part.title)}</h2>{html_table(frame)}")
