@@ -37,7 +37,7 @@ def attend(
     cap : float, optional
         Scores become ``cap * tanh(score / cap)``.
     window : int, optional
-        Of soft-capped scores without a mask: a query sees the last so many positions alone, its own among them.
+        Of soft-capped scores without a mask: a query sees the last so many positions, its own included.
 
     Returns
     -------

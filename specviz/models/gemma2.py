@@ -1,8 +1,8 @@
 """Gemma 2 as one plain function, beside the Llama family's.
 
-What it has more: scores of attention and of the head are soft-capped, ``cap * tanh(score / cap)``; every other
-layer sees a window of the last positions; norms stand before and after each part, and their weights are counted
-from 1; embeddings are scaled by the root of their width. (Gemma 2, arXiv 2408.00118, section 2.)
+What it has more: scores of attention and of the head are soft-capped, ``cap * tanh(score / cap)``; every
+other layer sees a window of the last positions; norms stand before and after each part, and their weights are
+counted from 1; embeddings are scaled by the root of their width. (Gemma 2, arXiv 2408.00118, section 2.)
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ def pair(dtype: torch.dtype = torch.float32) -> tuple[Model, torch.nn.Module]:
 
 @pytest.fixture
 def in_double(monkeypatch):
-    """Let transformers keep float64: its Gemma 2 takes norms, softmax and angles in float32 whatever comes."""
+    """Let transformers keep float64: its Gemma 2 takes norms, softmax and angles in float32."""
     monkeypatch.setattr(torch.Tensor, "float", torch.Tensor.double)
     softmax = torch.nn.functional.softmax
     monkeypatch.setattr(
@@ -203,7 +203,7 @@ def test_a_broken_part_of_it_shows(part, monkeypatch):
         original = gemma2.Gemma2._sights
 
         def sights(self, given, masks):
-            full, near = original(self, given, masks)
+            full, _ = original(self, given, masks)
             rows = len(given.ids)
             return full, gemma2.ordered.sight(masks[1], rows, 2, 1, given.tails, self.least_rows)
 
