@@ -59,8 +59,9 @@ class Plan:
         out = []
         for role, each in [("model", part.model), *part.drafts.items()]:
             gated = ", accept it on the hub first" if each.gated else ""
+            needs = f"; its tokenizer needs: pip install {each.needs}" if each.needs else ""
             out.append(f"{role}: {each.id}, {each.architecture}, {gigabytes(each.bytes)} ({each.origin}), "
-                       f"licence: {each.licence}{gated}")  # fmt: skip
+                       f"licence: {each.licence}{gated}{needs}")  # fmt: skip
         for task, name in part.suites.items():
             licence = CATALOGUE[name.partition(":")[0]].licence
             first = f", the first {part.limits[task]}" if task in part.limits else ""
@@ -80,7 +81,7 @@ class Plan:
     def lines(self) -> list[str]:
         """The facts, and what they take here."""
         return [
-            f"{self.chosen.table}, part {self.chosen.part.name} of the paper's set-up; nothing is fetched or run",
+            f"{self.chosen.table}, part {self.chosen.part.name} of the paper's set-up: nothing is fetched",
             *(f"  {fact}" for fact in self.facts()),
             f"here: {self.dtype} on {self.device}",
             f"download: {gigabytes(self.download)} of weights, {gigabytes(self.here)} of it here",

@@ -1,8 +1,8 @@
 """A replay for someone else's hardware: a folder that says what to run, and what came back, checked.
 
 A kit holds commands, the versions that run here, the set-up as data, and checksums. What comes back is a
-folder with a ``replay.json``. It is believed only as far as it can be checked here: its form, its checksums where it
-has them, the printed numbers, and every comparison and verdict, which are made anew from its cells.
+folder with a ``replay.json``. It is believed only as far as it can be checked here: its form, its checksums
+where it has them, the printed numbers, and every comparison and verdict, which are made anew from its cells.
 """
 
 from __future__ import annotations
@@ -135,7 +135,8 @@ def readme(plans: Sequence[Plan]) -> str:
         lines += [
             f"### {part.name}: {part.model.id}",
             *(f"- {line}" for line in [*plan.facts(), *gguf_lines(plan.chosen)]),
-            f"- download: {gigabytes(plan.download)} of weights; memory: about {gigabytes(plan.memory)} (estimate)",
+            f"- download: {gigabytes(plan.download)} of weights",
+            f"- memory: about {gigabytes(plan.memory)} (estimate)",
             "",
             "```",
             f"export SPECVIZ_HOME=$PWD/{WEIGHTS}",

@@ -71,6 +71,8 @@ class Checkpoint:
         Bytes of the weights, where a page says it: its own, or that of `size_of`, which is of the same shape.
     gated : bool
         Whether its licence must be accepted on the hub before it can be downloaded.
+    needs : str
+        A package that reads its tokenizer, which the package itself does not bring.
     """
 
     id: str
@@ -82,6 +84,7 @@ class Checkpoint:
     size: int | None = None
     size_of: str = ""
     gated: bool = False
+    needs: str = ""
 
     @property
     def name(self) -> str:
@@ -224,7 +227,7 @@ class Setups:
         self.checkpoints = {
             id: Checkpoint(
                 id, v["architecture"], shapes[v["shape"]], v["weights"], v["stored"], v["licence"],
-                v.get("bytes"), v.get("size_of", ""), v.get("gated", False),
+                v.get("bytes"), v.get("size_of", ""), v.get("gated", False), v.get("needs", ""),
             )
             for id, v in content["checkpoints"].items()
         }  # fmt: skip

@@ -39,6 +39,7 @@ class Checkpoint(TypedDict):
     bytes: NotRequired[Annotated[int, Field(ge=1, le=10**12)]]
     size_of: NotRequired[Text]
     gated: NotRequired[bool]
+    needs: NotRequired[Text]
 
 
 @with_config(ConfigDict(extra="forbid"))

@@ -49,8 +49,14 @@ CONFIGS = {
     ),
     "gemma": GemmaConfig(**SIZES, num_attention_heads=4, num_key_value_heads=1, head_dim=8),
     "gemma2": Gemma2Config(
-        **SIZES, num_attention_heads=4, num_key_value_heads=2, head_dim=8, query_pre_attn_scalar=12,
-        attn_logit_softcapping=2.0, final_logit_softcapping=5.0, sliding_window=64,
+        **SIZES,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=8,
+        query_pre_attn_scalar=12,
+        attn_logit_softcapping=2.0,
+        final_logit_softcapping=5.0,
+        sliding_window=64,
     ),
     "gpt2": GPT2Config(vocab_size=VOCABULARY, n_embd=16, n_layer=2, n_head=2, n_positions=64),
 }
