@@ -81,7 +81,7 @@ def replay(
     if add is not None:
         _add(add, out)
         return
-    if table is None and not every:
+    if table is None and not every and setup is None:
         terminal.show_recipes(screen())
         return
     if table is not None and every:
@@ -89,7 +89,7 @@ def replay(
     if dry_run or kit is not None:
         _plan(table, setup, part, device, dtype, number, max_new_tokens, kit)
         return
-    if every and setup is not None:
+    if table is None and setup is not None:
         raise ParameterError("--setup is of one table: name it")
     score, scores = _scores(score)
     given: Values = {
