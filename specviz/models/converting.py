@@ -46,7 +46,7 @@ def convert(folder: str | Path, force: bool = False) -> Path:
     if target.exists() and not force:
         raise ModelError(f"{target} is there already: nothing to convert, or use --force")
     try:
-        content: object = torch.load(source, map_location="cpu", weights_only=True)
+        content = torch.load(source, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError:
         raise ModelError(f"{source} holds more than tensors: it is not read") from None
     except Exception as error:  # torch raises whatever a damaged archive makes it stumble over
@@ -59,7 +59,7 @@ def convert(folder: str | Path, force: bool = False) -> Path:
         value = content[name]
         if not isinstance(name, str) or not isinstance(value, torch.Tensor):
             raise ModelError(f"{source} is no table of tensors by name: {str(name)[:60]!r}")
-        place = (value.untyped_storage().data_ptr(), value.storage_offset(), value.shape)
+        place = (value.untyped_storage().data_ptr(), int(value.storage_offset()), value.shape)
         if value.numel() and owners.setdefault(place, name) != name:
             continue
         tensors[name] = value.clone(memory_format=torch.contiguous_format)

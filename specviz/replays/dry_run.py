@@ -74,8 +74,8 @@ class Plan:
             f"number format: {part.dtype or part.gguf or 'the paper gives none'}",
             f"size: {plural(self.prompts, 'prompt')}, at most {self.new_tokens} new tokens each",
             *(f"{name}: {', '.join(map(str, values))}" for name, values in grid.items()),
-            f"the paper says: {part.said}",
-            *([f"nobody says: {part.unsaid}"] if part.unsaid else []),
+            f"the paper says: {part.stated}",
+            *([f"nobody says: {part.unstated}"] if part.unstated else []),
         ]
 
     def lines(self) -> list[str]:

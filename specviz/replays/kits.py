@@ -103,8 +103,8 @@ def described_part(plan: Plan) -> Settings:
             for c in part.checkpoints
         ],
         "suites": dict(part.suites), "wording": part.wording, "template": part.template,
-        "number_format": part.dtype or part.gguf, "numbers": part.numbers, "said": part.said,
-        "unsaid": part.unsaid,
+        "number_format": part.dtype or part.gguf, "numbers": part.numbers, "stated": part.stated,
+        "unstated": part.unstated,
         "rows": [{"where": dict(row.where), "method": row.method} for row in plan.chosen.recipe.rows],
     }  # fmt: skip
 
@@ -314,7 +314,7 @@ def check_printed(there: Replay, file: Path) -> None:
 
 
 def rejudged(there: Replay, file: Path) -> tuple[Replay, list[str]]:
-    """A replay with comparisons and verdicts made from its cells, and where these are not what it said.
+    """A replay with comparisons and verdicts made from its cells, and where these are not its own.
 
     The texts' own spread stays with who measured them: intervals stand in for it.
     """

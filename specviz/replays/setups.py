@@ -160,7 +160,7 @@ class Part:
         Prompts, new tokens, thresholds.
     gguf : str
         The quantisation, where the paper's runs are llama.cpp's.
-    said, unsaid : str
+    stated, unstated : str
         What else the paper says, and what nobody says.
     """
 
@@ -175,8 +175,8 @@ class Part:
     dtype: str
     numbers: Settings
     gguf: str
-    said: str
-    unsaid: str
+    stated: str
+    unstated: str
 
     @property
     def checkpoints(self) -> list[Checkpoint]:
@@ -239,7 +239,7 @@ class Setups:
         return Part(
             name, self.checkpoints[values["model"]], drafts, values["suites"], values.get("rows", {}), *texts,
             values.get("limits", {}), values.get("dtype", ""), values["numbers"], values.get("gguf", ""),
-            values["said"], values.get("unsaid", ""),
+            values["stated"], values.get("unstated", ""),
         )  # fmt: skip
 
     def of(self, table: str) -> list[Part]:

@@ -68,8 +68,8 @@ class Part(TypedDict):
     dtype: NotRequired[Literal["float32", "float16", "bfloat16"]]
     numbers: Numbers
     gguf: NotRequired[Text]
-    said: Text
-    unsaid: NotRequired[Text]
+    stated: Text
+    unstated: NotRequired[Text]
 
 
 class Content(TypedDict):
