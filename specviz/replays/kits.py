@@ -304,7 +304,7 @@ def check_printed(there: Replay, file: Path) -> None:
     except ParameterError:
         raise TraceError(f"{file} is of {there.table}, which no paper here has") from None
     columns = [name for name in frame if name not in ("paper", "table")]
-    names = [name for name in columns if name not in PRINTED]
+    names = [str(name) for name in columns if name not in PRINTED]
     rows = frame[columns].to_dict("records")
     printed = {(*(str(row[n]) for n in names), *(str(row[n]) for n in PRINTED)) for row in rows}
     for number, cell in enumerate(there.cells):

@@ -235,11 +235,11 @@ class Setups:
 
     def _part(self, name: str, values: Settings) -> Part:
         drafts = {role: self.checkpoints[id] for role, id in values.get("drafts", {}).items()}
-        texts = [values.get(key, "") for key in ("wording", "template")]
         return Part(
-            name, self.checkpoints[values["model"]], drafts, values["suites"], values.get("rows", {}), *texts,
-            values.get("limits", {}), values.get("dtype", ""), values["numbers"], values.get("gguf", ""),
-            values["stated"], values.get("unstated", ""),
+            name, self.checkpoints[values["model"]], drafts, values["suites"], values.get("rows", {}),
+            values.get("wording", ""), values.get("template", ""), values.get("limits", {}),
+            values.get("dtype", ""), values["numbers"], values.get("gguf", ""), values["stated"],
+            values.get("unstated", ""),
         )  # fmt: skip
 
     def of(self, table: str) -> list[Part]:
