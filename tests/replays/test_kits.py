@@ -56,8 +56,8 @@ def replayed(tmp_path_factory):
             for text in SENTENCES
         ]
         patch.setattr(setups.Chosen, "suites", lambda self: {GERMAN: Suite(texts, "flores:en-de")})
-        yield specviz.replay("ssbd/table2", setup="paper", part="tower", dtype="float32", quick=True, number=3,
-                             max_new_tokens=8, out=root / "ssbd-table2")  # fmt: skip
+        yield specviz.replay("ssbd/table2", setup="paper", part="tower", dtype="float32", quick=True,
+                             number=3, max_new_tokens=8, out=root / "ssbd-table2")  # fmt: skip
 
 
 @pytest.fixture
