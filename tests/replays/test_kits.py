@@ -229,7 +229,7 @@ def test_checksums_that_do_not_hold(sums, line, result, tmp_path):
 @pytest.mark.parametrize("content", ["{", "[]", '{"specviz": "setup", "table": "x", "version": 1}', "null"])
 def test_a_set_up_that_is_none(content, result, tmp_path):
     (result / "setup.json").write_text(content)
-    with pytest.raises(TraceError, match="is no set-up of a kit|is of another table"):
+    with pytest.raises(TraceError, match=r"is no set-up of a kit|is of another table"):
         kits.add(result, tmp_path / "ours")
 
 
