@@ -283,7 +283,7 @@ def choose(table: str, recipe: Recipe, setup: str, part: str | None) -> Chosen:
 
 def fitted(table: str, recipe: Recipe, part: Part) -> Recipe:
     """A recipe with a part's model, drafters and numbers; its rows answer to that model's printed ones."""
-    others = [each for each in Setups().of(table) if each is not part]
+    others = [each for each in Setups().of(table) if each.name != part.name]
     rows, absent = recipe.rows, recipe.absent
     if table in RECIPES and part.rows:
         rows = tuple(replace(row, where={**row.where, **part.rows}) for row in rows)

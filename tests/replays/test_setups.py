@@ -109,6 +109,7 @@ def test_a_part_answers_to_its_own_rows_and_says_where_the_others_are():
     assert all(row.where["model"] == "Qwen-3-8B" for row in one.recipe.rows)
     reasons = {where["model"]: why for where, why in one.recipe.absent if "model" in where}
     assert reasons["Qwen-3-14B"] == "of another model: --setup paper --part qwen3-14b"
+    assert "Qwen-3-8B" not in reasons
     assert one.dtype == "float16"
     assert one.recipe.whole["max_new_tokens"] == 1024
     assert chosen("bild/table1", "iwslt").dtype == "float32", "the paper says none: as stored"
