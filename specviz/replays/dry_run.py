@@ -10,6 +10,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from specviz.errors import ParameterError
 from specviz.measure.report import plural
 from specviz.replays.setups import BYTES, NEVER_RUN, Chosen
 from specviz.replays.tasks import tasks_of
@@ -107,9 +108,18 @@ def plan(
         Default: the paper's number format, else the stored one.
     number, max_new_tokens : int, optional
         Default: the paper's sizes.
+
+    Raises
+    ------
+    ParameterError
+        If the device is not there, or the format is none.
     """
     part, numbers = chosen.part, chosen.recipe.whole
     form = dtype or chosen.dtype
+    if form not in BYTES:
+        raise ParameterError(
+            f"the number format of an estimate is one of {', '.join(BYTES)}, not {form!r:.40}"
+        )
     prompts = int(number or numbers["prompts"])
     longest = int(max_new_tokens or numbers["max_new_tokens"])
     width = BYTES[form]
@@ -141,8 +151,13 @@ def rate(device: str, dtype: str) -> float:
     import torch
 
     kind: torch.dtype = getattr(torch, dtype)
-    matrix = torch.ones(ROWS, COLUMNS, dtype=kind, device=device)  # not zeros: those may share one page
-    row = torch.ones(1, COLUMNS, dtype=kind, device=device)
+    try:
+        matrix = torch.ones(ROWS, COLUMNS, dtype=kind, device=device)  # not zeros: those may share one page
+        row = torch.ones(1, COLUMNS, dtype=kind, device=device)
+    except (RuntimeError, AssertionError, TypeError):  # torch says in many ways that it cannot
+        raise ParameterError(
+            f"device {device} is not there, or has no {dtype}: choose another --device or --dtype"
+        ) from None
     best, end = float("inf"), time.perf_counter() + SECONDS
     with torch.inference_mode():
         while True:
