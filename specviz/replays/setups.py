@@ -292,7 +292,21 @@ def fitted(table: str, recipe: Recipe, part: Part) -> Recipe:
         )  # fmt: skip
     drafts = {role: part.drafts[role].location if role in part.drafts else "" for role in recipe.drafts}
     whole = {**recipe.whole, **part.numbers}
-    return replace(recipe, model=part.model.location, drafts=drafts, whole=whole, rows=rows, absent=absent)
+    differs = recipe.differs
+    if part.unstated:
+        differs = (
+            *differs,
+            ("set-up", f"does not say: {part.unstated}", "as data/published/setups.toml has it"),
+        )
+    return replace(
+        recipe,
+        model=part.model.location,
+        drafts=drafts,
+        whole=whole,
+        rows=rows,
+        absent=absent,
+        differs=differs,
+    )
 
 
 def missing(part: Part) -> Iterator[Checkpoint]:
