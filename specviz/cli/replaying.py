@@ -96,12 +96,12 @@ def replay(
         "model": model, "draft": _drafters(draft), "suite": _suites(suite), "quick": quick, "number": number,
         "max_new_tokens": max_new_tokens, "device": device, "dtype": dtype, "threads": threads,
         "template": template, "chat": _variables(chat), "baselines": baselines, "score": score,
-    } | ({"setup": setup, "part": part} if table is not None else {})  # fmt: skip
+    }  # fmt: skip
     with loading():
         if table is not None:
             running.find(table)
             with progress() as tick:
-                result: Any = running.replay(table, out=out, tick=tick, **given)
+                result: Any = running.replay(table, setup=setup, part=part, out=out, tick=tick, **given)
             if scores is not None:
                 from specviz.replays.comet import scored
 

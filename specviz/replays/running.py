@@ -130,8 +130,9 @@ def replay(
     from specviz.replays.sources import RunOptions
 
     recipe = with_options(table, find(table), baselines, score)
+    path = Path(out) if out is not None else Path("specviz-replays") / table.replace("/", "-")
     if setup is not None:
-        chosen_part = setups.choose(table, recipe, setup, part)
+        chosen_part = setups.choose(table, with_options(table, find(table), baselines, score), setup, part)
         if model is None:
             setups.check_here(chosen_part.part)
         recipe = chosen_part.recipe
@@ -142,7 +143,6 @@ def replay(
     elif part is not None:
         raise ParameterError("part is of a set-up: give setup='paper', too")
     dtype = dtype or "float32"
-    path = Path(out) if out is not None else Path("specviz-replays") / table.replace("/", "-")
     numbers = dict(recipe.quick if quick else recipe.whole)
     numbers |= {k: v for k, v in (("prompts", number), ("max_new_tokens", max_new_tokens)) if v is not None}
     check_int("number", numbers["prompts"], 1)
