@@ -29,6 +29,7 @@ ACTIVATIONS: dict[str, Function] = {
     "relu": torch.relu_,
     "gelu": F.gelu,
     "gelu_new": partial(F.gelu, approximate="tanh"),
+    "gelu_pytorch_tanh": partial(F.gelu, approximate="tanh"),
     "silu": F.silu,
     "swish": F.silu,
 }
@@ -134,7 +135,7 @@ class Rest:
         if self.norm is None:
             read = x.expand(len(skipped), 1, -1)
         else:
-            read = self.norm(x, self.ones) * self.scales[layer:]
+            read = (self.norm(x, self.ones) * self.scales[layer:]).to(x.dtype)
         if self.matrices is not None:
             y = torch.bmm(read, self.matrices[layer:])
         else:
@@ -252,6 +253,7 @@ class PlainFunction:
 
     dim: int  # of a head
     bias: Bias | None = None  # what attention adds to scores for the distance of two places, if it does
+    cap: float | None = None  # of attention's scores, where they are soft-capped
 
     def __init__(self, net: PreTrainedModel, invariant: bool = False) -> None:
         self.net, self.read, self.invariant = net, stamp(net), invariant

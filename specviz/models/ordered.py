@@ -139,8 +139,9 @@ def sight(
 
 
 def attend(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, seen: Sight, scale: float
-) -> torch.Tensor:
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, seen: Sight, scale: float,
+    cap: float | None = None,
+) -> torch.Tensor:  # fmt: skip
     """Grouped-query attention in one order of additions.
 
     Parameters
@@ -148,6 +149,8 @@ def attend(
     query : tensor [texts, queries, heads, dim]
     key, value : tensor [texts, key-value heads, slots, dim]
         As many slots as fill whole blocks.
+    cap : float, optional
+        Scores become ``cap * tanh(score / cap)``.
 
     Returns
     -------
@@ -168,9 +171,9 @@ def attend(
         x[:, :lines].copy_(few)
     keys, values = key.flatten(0, 1).transpose(1, 2), value.flatten(0, 1)
     if rows <= LINES:
-        out = _attended(x, keys, values, seen, scale)
+        out = _attended(x, keys, values, seen, scale, cap)
     else:
-        out = torch.cat([_attended(*part, scale) for part in _parts(x, keys, values, seen)], 1)
+        out = torch.cat([_attended(*part, scale, cap) for part in _parts(x, keys, values, seen)], 1)
     if rows > lines:
         out = out[:, :lines]
     if queries > 1:
@@ -230,10 +233,15 @@ def _parts(
 
 
 def _attended(
-    x: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, seen: Sight, scale: float
-) -> torch.Tensor:
+    x: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, seen: Sight, scale: float,
+    cap: float | None,
+) -> torch.Tensor:  # fmt: skip
     """What lines [n, lines, dim] read of keys [n, dim, slots] and values [n, slots, dim]."""
-    scores = torch.baddbmm(seen.mask, x, keys, alpha=scale)
+    if cap is None:
+        scores = torch.baddbmm(seen.mask, x, keys, alpha=scale)
+    else:
+        raw = torch.bmm(x, keys).mul_(scale / cap)
+        scores = _tanh(raw.flatten(0, 1)).view_as(raw).mul_(cap).add_(seen.mask)
     if seen.tails is None:
         return _summed(_blocks(scores.softmax(-1), values))
     groups = len(scores) // len(seen.tails)
@@ -318,6 +326,9 @@ def steady(function: Function) -> Function:
     return computed
 
 
+_tanh = steady(torch.tanh)
+
+
 # ---------------------------------------------------------------- whether it is so here
 
 
@@ -379,22 +390,23 @@ def _keeps(product: Lines) -> bool:
 
 
 @cache
-def fixed_order(dim: int, threads: int, biased: bool = False) -> int:
+def fixed_order(dim: int, threads: int, biased: bool = False, cap: float | None = None) -> int:
     """How many rows attention's products need to keep their order on this machine; 0 if none helps.
 
     Tried on random numbers: a token among others and alone, among other texts, slots behind and between that
-    are masked, and passes of many lengths; with numbers that are added to the scores if `biased`.
+    are masked, and passes of many lengths; with numbers that are added to the scores if `biased`, or
+    soft-capped by `cap`.
     """
     state = torch.random.get_rng_state()
     torch.manual_seed(dim)
     try:
         with torch.inference_mode():
-            return next((n for n in ROWS if all(_tried(dim, each, n, biased) for each in LENGTHS)), 0)
+            return next((n for n in ROWS if all(_tried(dim, each, n, biased, cap) for each in LENGTHS)), 0)
     finally:
         torch.random.set_rng_state(state)
 
 
-def _tried(dim: int, length: int, rows: int, biased: bool) -> bool:
+def _tried(dim: int, length: int, rows: int, biased: bool, cap: float | None) -> bool:
     """Whether the last token's row is the same in passes of several shapes over `length` tokens."""
     slots = (length + MOST_NODES + BLOCK) // BLOCK * BLOCK
     query, key, value = (torch.randn(1, 40, 1, dim), *torch.randn(2, 1, 1, slots, dim))
@@ -407,7 +419,8 @@ def _tried(dim: int, length: int, rows: int, biased: bool) -> bool:
         x: torch.Tensor, mask: torch.Tensor, tails: list[Tail] | None = None, texts: int = 1
     ) -> torch.Tensor:
         keys, values = (each[:, :, : mask.shape[-1]].repeat(texts, 1, 1, 1) for each in (key, value))
-        return attend(x.repeat(texts, 1, 1, 1), keys, values, sight(mask, texts, 1, 1, tails, rows), scale)
+        seen = sight(mask, texts, 1, 1, tails, rows)
+        return attend(x.repeat(texts, 1, 1, 1), keys, values, seen, scale, cap)
 
     one, short = query[:, :1], nothing[..., :least]
     singles = [attended(query[:, i : i + 1], short[:, :, i : i + 1])[0] for i in range(SINGLES)]
