@@ -362,7 +362,7 @@ class TestAdvise:
     def test_answers(self, town, tmp_path, quick):
         own = readings.write_text(town, {}, town.encode("Hello"), "", 12, GREEDY, 0, 0)
         file = tmp_path / "answers.jsonl"
-        given = {"prompt": "Hello", "token_ids": own.tokens}
+        given = {"turns": ["Hello", "And?"], "token_ids": own.tokens, "kind": "greeting", "id": 7}
         words = {
             "messages": [{"role": "user", "content": "Hello"}],
             "answer": "Good",
@@ -371,7 +371,8 @@ class TestAdvise:
         wrong = [*own.tokens[:3], own.tokens[3] + 1]
         file.write_text("".join(json.dumps(each) + "\n" for each in (given, words)), "utf8")
         texts = readings.read_answers(file, town)
-        assert texts[0].tokens == own.tokens and texts[0].end == own.end
+        assert texts[0].tokens == own.tokens and texts[0].end == own.end and texts[0].ids == own.ids
+        assert (texts[0].name, texts[0].kind) == ("7", "greeting")
         assert texts[1].end == "eos" and texts[1].tokens[-1] in town.eos
         lines = (given, given | {"token_ids": wrong})
         file.write_text("".join(json.dumps(each) + "\n" for each in lines), "utf8")
@@ -382,11 +383,12 @@ class TestAdvise:
     @pytest.mark.parametrize(
         ("line", "words"),
         [
-            ("[1]", "line 1"), ('{"prompt": "a"}', "'answer' or 'token_ids' is wanted"),
-            ('{"answer": "a"}', "'prompt', 'turns' or 'messages' is wanted"), ("{", "not JSON"),
-            ('{"prompt": "a", "token_ids": [99999]}', "not of town's vocabulary"),
+            ("[1]", "line 1"), ('{"prompt": "a"}', "lacks 'answer' (a text) or 'token_ids'"),
+            ('{"answer": "a"}', "lacks 'prompt', 'turns' or 'messages'"), ("{", "not JSON"),
+            ('{"prompt": "a", "token_ids": [99999]}', "outside the vocabulary"),
+            ('{"prompt": "a", "turns": ["b"], "answer": "c"}', "has several of"),
             ('{"prompt": "a", "token_ids": ["x"]}', "token_ids"), ("", "holds no answer"),
-            ('{"prompt": "a", "answer": 3}', "answer"), ('{"prompt": "a", "answer": ""}', "answer"),
+            ('{"prompt": "a", "answer": 3}', "answer"), ('{"prompt": "a", "answer": ""}', "is empty"),
         ],
     )  # fmt: skip
     def test_bad_answers_are_one_line(self, town, tmp_path, line, words):

@@ -89,8 +89,7 @@ def advise(
         As `specviz.suite` takes it. Default: ``town`` for the bundled ``town``, else ``everyday``. Of a
         conversation the first turn.
     answers : path, optional
-        JSON lines of finished texts in place of decoding: ``prompt``, ``turns`` or ``messages``, ``answer``,
-        and where known ``token_ids`` and ``finish_reason`` (``stop`` or ``length``).
+        JSON lines of finished texts in place of decoding, as `specviz.audit.answers` takes them.
     number : int, optional
         How many prompts. Default: 24, or half of those there are, where the advice is confirmed.
     batch, context : sequence of int
