@@ -471,6 +471,11 @@ class TestDevices:
         assert lookup_made.speedup == pytest.approx(lookup_made.tau)
         assert any(each.startswith("modelled: ") for each in made.notes)
 
+    def test_presets_say_where_their_rates_are_from(self):
+        for name, device in devices.PRESETS.items():
+            assert device == devices.device_of(name.upper()) and f"rates: {device.source}" in device.words
+        assert "rates" not in devices.device_of("1e12,1e14").words
+
     @pytest.mark.parametrize("given", ["h200x", "1,2,3,4", "0,1,1", "1e12", "nan,1", "1,-1"])
     def test_bad_devices(self, given):
         with pytest.raises(ParameterError, match="a device is one of"):
