@@ -54,7 +54,7 @@ class Device:
         )
 
 
-# Memory, and dense 16-bit products that add in 32 bits: makers print the rate with sparsity, which is twice it.
+# Memory, and dense 16-bit products that add in 32 bits; with sparsity makers print twice that.
 NVIDIA = "NVIDIA's data sheet of the "
 PRESETS = {
     "h100": Device("h100", 3.35e12, 989e12, source=NVIDIA + "H100 SXM"),
