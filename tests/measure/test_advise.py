@@ -25,6 +25,8 @@ from specviz.measure.advice.simulation import BASELINE, CHAIN, LOOKUP, Candidate
 from specviz.measure.benches.advise import _wide, counted, ten
 from specviz.methods import find
 from specviz.methods.sampling import Sampling
+from specviz.metrics import speedups
+from specviz.metrics.speedups import Drafter, PassTimes, Setting
 
 GREEDY = Sampling()
 PLAIN = Candidate(BASELINE)
@@ -305,6 +307,56 @@ def total(choice, ends, costs, n):
 # ---------------------------------------------------------------- from prompts to an advice
 
 
+class TestSurface:
+    PASSES = PassTimes([1, 2, 4, 9, 17], [10, 110], [1, 4], np.full((5, 2), 10.0), np.ones((2, 5)), 0.0)
+
+    def test_a_point_has_the_acceptance_of_its_tau(self):
+        setting = Setting("x", 4.0, 2.5)
+        assert speedups.written(np.array(4.0), np.array(setting.rate)) == pytest.approx(2.5, abs=1e-3)
+        cost = speedups.cycle_cost(self.PASSES, 0.0, np.array([4.0]), 10, 4, 0.1)
+        assert cost == pytest.approx(1.4)  # passes of any size take the same, and four tokens 0.1 each
+
+    def test_it_follows_prices(self):
+        target = tiny.TableModel(5, 1, max_length=96, name="table")
+        pair = target, tiny.TableModel(5, 2, max_length=96, near=target, mix=0.8, name="small")
+        made = Simulation(read_all(pair, [[1, 2, 3], [4, 1], [2] * 9]), [PLAIN, chain(1), chain(3)])
+        ranking = Ranking(made, flat(slope=0.3, per_context=0.0, batches=(4,)))
+        passes, (drafter,) = ranking.passes(), ranking.drafters()
+        assert passes(np.array([1.0, 3.0]), 50, 1) == pytest.approx([10, 16])
+        assert passes.one(50, 4) == pytest.approx(11)
+        for setting, each in zip(drafter.settings, ranking.predictions()[::-1]):
+            at = speedups.cycle_cost(passes, drafter.fixed, np.array([setting.sent]), 50, 1, 2.5 / 11)
+            assert setting.tau / at == pytest.approx(
+                next(p.speedup for p in ranking.predictions() if p.candidate.label == setting.label), rel=0.02
+            ), each
+
+    def test_sliders_move_the_surface_and_a_click_decodes(self):
+        pytest.importorskip("plotly")
+        from specviz.widgets.surface import SpeedupSurface
+
+        settings = [Setting("one", 1.0, 1.5), Setting("<b>four", 4.0, 2.5)]
+        drafters = [Drafter("small", 2.0, 0.0, 0.5, settings), Drafter("copy", 0.0, 0.0, 0.0, settings[:1])]
+        asked = []
+
+        def decode(key):
+            asked.append(key)
+            raise ParameterError("no trace <here>")
+
+        made = SpeedupSurface(self.PASSES, drafters, {"one": 1, "<b>four": 4}, decode)
+        before = made.figure.data[0].z
+        assert made.cost.value == pytest.approx(0.25) and "pays from an acceptance of" in made.sentence
+        made.cost.value = 0.0
+        assert (made.figure.data[0].z >= before).all() and made.figure.data[0].z.max() > before.max()
+        made.rate.value = 0.0
+        assert made.sentence.startswith("At an acceptance of 0.00 the best draft has 1 token: 1.00 times")
+        assert "<b>" not in made.figure.data[2].text[1]
+        made.show_trace([1])
+        made.drafter.value = "copy"
+        made.show_trace([1])  # there is no such point any more
+        made.show_trace([0])
+        assert asked == [4, 1] and made.cost.value == 0
+
+
 SMALL = {"ROUNDS": 2, "PILOTS": 1, "PILOT_TOKENS": 6}
 
 
@@ -358,6 +410,14 @@ class TestAdvise:
         kinds = {each.candidate.family for each in made.shown}
         assert kinds == {(BASELINE, ""), (LOOKUP, ""), (CHAIN, "tiny-small")}
         assert made.best.memory == 0 or made.best.memory > 0
+        trace = made.decode(made.best.candidate)
+        assert trace.run["method"] == made.best.candidate.method and len(trace.outputs)
+        shown = made.surface()
+        assert made._repr_mimebundle_().keys() >= {"text/html", "text/plain"}
+        assert [each.name for each in shown.drafters.values()] == [
+            "prompt_lookup",
+            "speculative (tiny-small)",
+        ]
 
     def test_answers(self, town, tmp_path, quick):
         own = readings.write_text(town, {}, town.encode("Hello"), "", 12, GREEDY, 0, 0)

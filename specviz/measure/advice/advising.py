@@ -15,6 +15,7 @@ import numpy as np
 from specviz.arguments import check_int
 from specviz.errors import ParameterError, PromptError
 from specviz.files import write_text
+from specviz.loop import generate
 from specviz.loop.batch import check_rows
 from specviz.loop.checks import Prompts, check_processors
 from specviz.loop.checks import check_prompts as entries_of
@@ -24,6 +25,7 @@ from specviz.measure import timing
 from specviz.measure.benches import speed
 from specviz.measure.calibrate import bar
 from specviz.measure.report import Entry, Row, Settings, Tick
+from specviz.methods import find
 from specviz.methods.hooks import ADDED
 from specviz.methods.sampling import Sampling
 from specviz.metrics.costs import Shape
@@ -33,6 +35,7 @@ from specviz.models.zoo import bundled
 from specviz.paths import home
 from specviz.suites import spread
 from specviz.suites import suite as load_suite
+from specviz.trace import Trace
 
 from . import prices as pricing
 from . import readings as reading
@@ -387,6 +390,7 @@ class Work:
             self._setting(texts, measured), predictions,
             ranking.oracle() if self.job.sampling.greedy else None, ranking.elsewhere(),
             flags_of(best, best.draft or "DRAFT"), self._warnings(readings) + more, confirmed,
+            ranking.passes(), ranking.drafters(), self._decode,
         )  # fmt: skip
         self.state.done()
         return advice
@@ -508,6 +512,16 @@ class Work:
             prompts=[{"id": text.name, "kind": text.kind} for text in texts],
             others=[{"id": str(entry.get("id", i)), "kind": entry.get("kind")}
                     for i, entry in enumerate(job.others)],
+        )  # fmt: skip
+
+    def _decode(self, candidate: Candidate) -> Trace:
+        """The trace of the first prompt by a setting."""
+        job = self.job
+        method = find(candidate.method)(**dict(candidate.values))
+        return generate(
+            job.model, job.ids[0] if job.ids else job.answers[0].ids, method,
+            draft=job.drafters.get(candidate.draft), max_new_tokens=job.most, seed=job.seed,
+            **vars(job.sampling),
         )  # fmt: skip
 
     def _warnings(self, readings: list[Reading]) -> list[str]:
