@@ -27,7 +27,7 @@ Key = TypeVar("Key")
 LENGTHS = np.arange(1, 17)  # drafted tokens of a cycle
 RATES = np.linspace(0.0, 0.98, 50)  # acceptance of each
 COST = 0.5  # the dearest drafted token on the slider, in plain passes, where none measured is dearer
-MOST = 4.0  # speedup at which the colours end
+MOST = 2.0  # speedup at which the colours end: no gain is in their middle
 
 
 class SpeedupSurface(ipywidgets.VBox, Generic[Key]):
@@ -109,9 +109,7 @@ class SpeedupSurface(ipywidgets.VBox, Generic[Key]):
         at = self.speedup(sent, np.full(len(sent), self.rate.value))
         best = int(at.argmax())
         pays = RATES[(self.speedup(sent[None], RATES[:, None]) > 1).any(1)]
-        where = (
-            f"drafting pays from an acceptance of {pays[0]:.2f} on" if len(pays) else "drafting never pays"
-        )
+        where = f"pays from an acceptance of {pays[0]:.2f} on" if len(pays) else "never pays"
         return (
             f"At an acceptance of {self.rate.value:.2f} the best draft has {LENGTHS[best]} "
             f"token{'s' * (best > 0)}: {at[best]:.2f} times the plain speed (modelled); drafting {where}."
@@ -134,7 +132,7 @@ class SpeedupSurface(ipywidgets.VBox, Generic[Key]):
     def _figure(self) -> go.FigureWidget:
         figure = go.FigureWidget()
         figure.add_surface(
-            x=LENGTHS, y=RATES, cmin=0, cmid=1, cmax=MOST, colorscale="RdBu", opacity=0.85,
+            x=LENGTHS, y=RATES, cmin=0, cmax=MOST, colorscale="RdBu", opacity=0.85,
             colorbar={"title": "speedup", "thickness": 12},
             hovertemplate="%{x} drafted, acceptance %{y:.2f}: %{z:.2f}<extra></extra>",
         )  # fmt: skip
@@ -150,7 +148,7 @@ class SpeedupSurface(ipywidgets.VBox, Generic[Key]):
         figure.update_layout(
             template="plotly_white", height=460, margin={"t": 10, "b": 10, "l": 10, "r": 10},
             scene={"xaxis": {"title": "drafted tokens a cycle"}, "yaxis": {"title": "acceptance"},
-                   "zaxis": {"title": "speedup"}, "camera": {"eye": {"x": -1.5, "y": -1.7, "z": 0.8}}},
+                   "zaxis": {"title": "speedup"}, "camera": {"eye": {"x": -1.2, "y": -1.5, "z": 0.7}}},
         )  # fmt: skip
         return figure
 
