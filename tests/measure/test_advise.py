@@ -474,6 +474,30 @@ class TestAdvise:
         with pytest.raises(ModelError, match="causal"):
             specviz.advise("town-t5", suite=PROMPTS)
 
+    def test_stores_are_decoded_once(self, models, tmp_path, quick, monkeypatch):
+        def stop(done, of, what):
+            if what == "decoding with lookahead":
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            ask(models, tmp_path, stores=True, tick=stop)
+        ticks = []
+        made = ask(models, tmp_path, stores=True, tick=lambda *now: ticks.append(now))
+        assert all(done <= of for done, of, _ in ticks)
+        assert "decoding with unispec" not in {what for *_, what in ticks}  # it was kept
+        rows = {each.candidate.method: each for each in made.predictions if not each.candidate.by_place}
+        assert set(rows) == set(simulation.STORES)
+        target = models[0]
+        for name, row in rows.items():
+            method, cycles, tokens = find(name)(draft_size=16), 0, 0
+            for i, ids in enumerate(PROMPTS[:6]):
+                run = [c for c in decode(target, ids, method, max_new_tokens=12, prompt=i) if c.number]
+                cycles, tokens = cycles + len(run), tokens + sum(len(c.tokens) for c in run)
+            assert row.badge == "counted" and row.tau == row.tau_low == row.tau_high == tokens / cycles
+            assert row.cycle == pytest.approx(row.forward + row.drafting + row.rest)
+        with pytest.raises(ParameterError, match="stores decode greedily"):
+            ask(models, tmp_path, stores=True, temperature=1.0)
+
     def test_sampled(self, models, tmp_path, quick):
         made = ask(models, tmp_path, temperature=1.0)
         assert made.oracle is None and {each.badge for each in made.predictions if each.drafts} == {"bounded"}

@@ -11,7 +11,7 @@ from specviz.metrics.interval import LEAST
 from specviz.metrics.speedups import Drafter, PassTimes, Setting
 
 from .prices import TARGET, Prices
-from .simulation import BASELINE, CHAIN, TREE, Candidate, Simulation
+from .simulation import BASELINE, CHAIN, Candidate, Simulation
 
 DRAWS = 400
 SURE = (0.025, 0.975)
@@ -88,8 +88,8 @@ class Ranking:
     def __init__(self, simulation: Simulation, prices: Prices) -> None:
         self.simulation, self.prices = simulation, prices
         self.prompts = [len(each.text.ids) for each in simulation.readings]
-        # A tree was grown where its own cycles begin, not at every place: the oracle does without.
-        self.chosen = [each for each in simulation.candidates if each.method != TREE]
+        # Trees and stores are known where their own cycles begin alone: the oracle does without.
+        self.chosen = [each for each in simulation.candidates if each.by_place]
         self.counts = {each: self._counts(each) for each in simulation.candidates}
         draw = np.random.default_rng(0)
         self.texts = draw.integers(len(self.prompts), size=(2, DRAWS, len(self.prompts)))

@@ -22,10 +22,11 @@ from specviz.view.advised import advice as advice_axes
 from specviz.view.axes import new_figure, png
 from specviz.view.static import Page, document
 from specviz.view.static import table as html_table
+from specviz.whatifs.answer import EXACT
 
 from .engines import READ, Flags
 from .ranking import NOT, WORTH, Prediction
-from .simulation import Candidate
+from .simulation import COUNTED, Candidate
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -186,7 +187,8 @@ class Advice(Page):
     def _ranked(self) -> list[Row]:
         rows, count = [], self.setting["texts"]
         for each in self.shown:
-            bounds = "" if each.badge == "exact" else f" [{each.tau_low:.2f}, {each.tau_high:.2f}]"
+            sure = each.badge in (EXACT, COUNTED)
+            bounds = "" if sure else f" [{each.tau_low:.2f}, {each.tau_high:.2f}]"
             plain = not each.drafts
             rows.append({
                 "rank": self.predictions.index(each) + 1, "method": each.candidate.method,
@@ -250,7 +252,7 @@ class Advice(Page):
                 f"oracle: the best drafter and length at every cycle would reach "
                 f"{self.oracle['speedup']:.2f} "
                 f"(τ {self.oracle['tau']:.2f}); no controller can gain more with these drafters. Its "
-                "cycles are exact, its times at the measured prices; EAGLE's trees are not among its choices."
+                "cycles are exact, its times at the measured prices; trees and stores are not among its choices."
             )
         if s["texts"] < LEAST:
             lines.append(f"intervals need {LEAST} texts or more")
