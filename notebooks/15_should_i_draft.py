@@ -253,7 +253,7 @@ quotes.surface()
 # - **Other texts.** Intervals cover other texts *of the same kind*. The two columns above are two kinds. Advise on your own
 #   prompts, or on answers that you have already (`answers="file.jsonl"`).
 # - **Methods that learn from what was rejected.** Stores such as Token Recycling's depend on their own past drafts, so one reading
-#   of the text does not say what they hold. They are not simulated; `specviz bench drafters` times them.
+#   of the text does not say what they hold. `stores=True` decodes the prompts with four of them instead.
 # - **Lossy methods.** BiLD and CM-ASD change the text, so a text without drafts says nothing about them.
 # - **Sampling.** At a temperature a run writes other texts each time; τ is then bounded, by chance and by the choice of texts.
 # - **A server under load.** Passes of a batch are timed; requests that come and go are not.

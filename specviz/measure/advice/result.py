@@ -252,7 +252,8 @@ class Advice(Page):
                 f"oracle: the best drafter and length at every cycle would reach "
                 f"{self.oracle['speedup']:.2f} "
                 f"(τ {self.oracle['tau']:.2f}); no controller can gain more with these drafters. Its "
-                "cycles are exact, its times at the measured prices; trees and stores are not among its choices."
+                "cycles are exact, its times at the measured prices; trees and stores are not among its "
+                "choices."
             )
         if s["texts"] < LEAST:
             lines.append(f"intervals need {LEAST} texts or more")
