@@ -55,12 +55,15 @@ class Tail(NamedTuple):
     ----------
     start : int
         Their first slot, a multiple of `BLOCK`: up to here a slot's number is its position.
-    blocks : list of tensor of int
-        The slots of each further block of positions, rising.
+    blocks : list of slice or tensor of int
+        The slots of each further block of positions, rising, counted from `start`.
+    most : int
+        Slots of the longest of them.
     """
 
     start: int
-    blocks: list[torch.Tensor]
+    blocks: list[slice | torch.Tensor]
+    most: int
 
 
 def tail(root: int, offsets: np.ndarray, first: int, device: torch.device) -> Tail:
@@ -76,9 +79,16 @@ def tail(root: int, offsets: np.ndarray, first: int, device: torch.device) -> Ta
         Slot of the first node.
     """
     start = root // BLOCK * BLOCK
-    slots = np.concatenate([np.arange(start, root + 1), np.arange(first, first + len(offsets))])
+    slots = np.concatenate([np.arange(start, root + 1), np.arange(first, first + len(offsets))]) - start
     numbers = np.concatenate([np.arange(start, root + 1), root + np.asarray(offsets)]) // BLOCK
-    return Tail(start, [send(slots[numbers == number], device) for number in np.unique(numbers)])
+    blocks = [slots[numbers == number] for number in np.unique(numbers)]
+    return Tail(start, [_range(block, device) for block in blocks], max(map(len, blocks)))
+
+
+def _range(slots: np.ndarray, device: torch.device) -> slice | torch.Tensor:
+    """Rising slots as a slice where none is left out: what it takes is no copy."""
+    first, last = int(slots[0]), int(slots[-1])
+    return slice(first, last + 1) if last - first + 1 == len(slots) else send(slots, device)
 
 
 class Sight(NamedTuple):
@@ -90,7 +100,7 @@ class Sight(NamedTuple):
         Added to the scores: -inf where a line does not see a slot. The heads that share keys are neighbours.
     tails : sequence of Tail, optional
         For each text, where its slots are not in the order of their positions. None: they are.
-    orders : list of (tensor, tensor) of int [lines, slots of the tail]
+    orders : list of (tensor, tensor) of int [key-value heads, lines, slots of the tail]
         For each tail, which of its slots comes where in the order of positions, and the way back.
     """
 
@@ -123,7 +133,8 @@ def sight(
     for seen, each in zip(lines, tails or ()):
         unseen = seen[0, :, each.start :].eq(-torch.inf).to(torch.uint8)
         order = unseen.argsort(stable=True, dim=-1)
-        orders.append((order, order.argsort(-1)))
+        both = (order, order.argsort(-1))
+        orders.append(tuple(index.expand(groups, -1, -1) for index in both))
     return Sight(lines.flatten(0, 1), tails, orders)
 
 
@@ -212,7 +223,7 @@ def _parts(
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor, Sight]]:
     """The arguments of `_attended` for a part of the lines at a time."""
     count = -(-x.shape[1] // LINES)
-    orders = [list(zip(*(index.tensor_split(count) for index in both))) for both in seen.orders]
+    orders = [list(zip(*(index.tensor_split(count, 1) for index in both))) for both in seen.orders]
     for i, (lines, mask) in enumerate(zip(x.tensor_split(count, 1), seen.mask.tensor_split(count, 1))):
         yield lines, keys, values, Sight(mask, seen.tails, [each[i] for each in orders])
 
@@ -226,16 +237,18 @@ def _attended(
         return _summed(_blocks(scores.softmax(-1), values))
     groups = len(scores) // len(seen.tails)
     for part, tail, (order, _) in zip(scores.split(groups), seen.tails, seen.orders):
-        _arrange(part, tail, order)
+        last = part[..., tail.start :]
+        last.copy_(_arranged(last, order))
     weights = scores.softmax(-1)
+    if len(seen.tails) == 1:
+        return _by_position(weights, values, seen.tails[0], seen.orders[0])
     texts = zip(weights.split(groups), values.split(groups), seen.tails, seen.orders)
     return torch.cat([_by_position(*text) for text in texts])
 
 
-def _arrange(part: torch.Tensor, tail: Tail, order: torch.Tensor) -> None:
-    """Put the last columns of scores or weights into another order, in place."""
-    last = part[..., tail.start :]
-    last.copy_(last.gather(-1, order.expand(len(part), -1, -1)))
+def _arranged(columns: torch.Tensor, order: torch.Tensor) -> torch.Tensor:
+    """The last columns of scores or weights in another order."""
+    return columns.gather(-1, order)
 
 
 def _blocks(weights: torch.Tensor, values: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
@@ -246,11 +259,17 @@ def _by_position(
     weights: torch.Tensor, values: torch.Tensor, tail: Tail, orders: tuple[torch.Tensor, torch.Tensor]
 ) -> torch.Tensor:
     """The sum of one text's values, whose last slots stand out of order."""
-    if max(map(len, tail.blocks)) > BLOCK + MOST_NODES:
-        return _line_by_line(weights, values, tail, orders[0])
-    _arrange(weights, tail, orders[1])
-    last = ((weights.index_select(2, slots), values.index_select(1, slots)) for slots in tail.blocks)
-    return _summed(chain(_blocks(weights[..., : tail.start], values[:, : tail.start]), last))
+    if tail.most > BLOCK + MOST_NODES:
+        return _line_by_line(weights, values, tail, orders[0][0])
+    last, own = _arranged(weights[..., tail.start :], orders[1]), values[:, tail.start :]
+    rest = ((_taken(last, 2, slots), _taken(own, 1, slots)) for slots in tail.blocks)
+    return _summed(chain(_blocks(weights[..., : tail.start], values[:, : tail.start]), rest))
+
+
+def _taken(x: torch.Tensor, dim: int, slots: slice | torch.Tensor) -> torch.Tensor:
+    if isinstance(slots, slice):
+        return x.narrow(dim, slots.start, slots.stop - slots.start)
+    return x.index_select(dim, slots)
 
 
 def _line_by_line(
