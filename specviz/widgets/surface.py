@@ -57,7 +57,7 @@ class SpeedupSurface(ipywidgets.VBox, Generic[Key]):
     ) -> None:  # fmt: skip
         self.passes, self.drafters = passes, {each.name: each for each in drafters}
         self.settings, self.decode = settings, decode
-        wide = {"style": {"description_width": "110px"}, "layout": {"width": "330px"}}
+        wide = {"style": {"description_width": "110px"}, "layout": {"width": "310px"}}
         self.drafter = ipywidgets.Dropdown(options=list(self.drafters), description="drafter", **wide)
         low, high = passes.contexts[0], passes.contexts[-1]
         self.context = ipywidgets.IntSlider(
@@ -132,7 +132,7 @@ class SpeedupSurface(ipywidgets.VBox, Generic[Key]):
     def _figure(self) -> go.FigureWidget:
         figure = go.FigureWidget()
         figure.add_surface(
-            x=LENGTHS, y=RATES, cmin=0, cmax=MOST, colorscale="RdBu", opacity=0.85,
+            cmin=0, cmax=MOST, colorscale="RdBu", opacity=0.85,
             colorbar={"title": "speedup", "thickness": 12},
             hovertemplate="%{x} drafted, acceptance %{y:.2f}: %{z:.2f}<extra></extra>",
         )  # fmt: skip
@@ -172,7 +172,9 @@ class SpeedupSurface(ipywidgets.VBox, Generic[Key]):
             for each, value in zip(settings, values)
         ]
         with self.figure.batch_update():
-            self.figure.data[0].z = self.speedup(sent[None], RATES[:, None])
+            surface = self.figure.data[0]
+            # Arrays that a figure begins with do not reach the browser as they are (plotly 7.1).
+            surface.x, surface.y, surface.z = sent, RATES, self.speedup(sent[None], RATES[:, None])
             line = self.figure.data[1]
             line.x, line.y, line.z = sent, np.full(len(sent), self.rate.value), at
             points = self.figure.data[2]

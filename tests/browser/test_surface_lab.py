@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from pathlib import Path
 
 import pytest
 
@@ -49,6 +48,8 @@ def test_sliders_and_a_click(run_notebook, tmp_path, shoot):
     page.locator(".widget-slider [role=slider], .widget-slider .noUi-handle").last.press("ArrowRight")
     api.expect(words).not_to_have_text(before)
     api.expect(words).to_have_text(re.compile("times the plain speed"))
+    ends = "(plot) => [0, plot.data[0].y.length - 1].map((i) => plot.data[0].y[i])"
+    assert plot.evaluate(ends) == [0, pytest.approx(0.98)], "the surface stands over acceptances"
     plot.evaluate(CLICK)
     api.expect(page.locator(".sv.player")).to_have_count(1)
     shoot(page, "lab-light-surface")
