@@ -87,7 +87,7 @@ def device_of(given: str) -> Device:
             f"a device is one of {', '.join(PRESETS)}, or BYTES,FLOPS,LAUNCH as 3.35e12,989e12,20e-6 (bytes "
             f"and FLOPs a second, seconds a layer); got {given!r}"
         )
-    return Device(given, *numbers)
+    return Device(given, numbers[0], numbers[1], numbers[2] if len(numbers) > 2 else LAUNCH)
 
 
 def prices_of(
