@@ -35,6 +35,7 @@ STATEMENTS = {
     "08": [r"best g +\d+", r"draft size \d+, calibrated on"],
     "10": ["fewer tokens a cycle than the fixed one", "the same text: True"],
     "14": ["the same tokens: True|left out: ", "decision: "],
+    "15": ["within the bounds: True", r"in the interval: \d of 3"],
 }
 # What takes minutes at the size that a reader sees: what stands in the source, and what is run in its place.
 SMALLER = {
@@ -60,8 +61,9 @@ def test_there_are_walkthroughs():
         "12",
         "13",
         "14",
+        "15",
     ]
-    assert [p.stem[:2] for p in LIVE] == ["01", "02", "03", "06", "07", "08", "10", "14"], (
+    assert [p.stem[:2] for p in LIVE] == ["01", "02", "03", "06", "07", "08", "10", "14", "15"], (
         "these take SmolLM2 where it is downloaded"
     )
     assert [p.stem[:2] for p in SOURCES if free(p)] == ["00", "04", "05", "12"], "these need no torch"
