@@ -16,7 +16,7 @@
 # %% [markdown]
 # # 07 · UniSpec, line by line
 #
-# *60 minutes, about three of them computing (one on `town`). Needs `torch`. [06](06_what_is_remembered.ipynb) explains trees and stores; this one takes a method apart.*
+# *60 minutes, about three of them computing (one on `town`). Needs `torch`. [06](06_training_free_drafters.ipynb) explains trees and stores; this one takes a method apart.*
 #
 # Do, Nguyen and Nguyen, *UniSpec: Training-Free Speculative Decoding for Robust LLM Acceleration Across Languages and
 # Hardware*. The drafter is a table of the target's own earlier predictions **with their probabilities**: they score

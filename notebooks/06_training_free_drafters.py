@@ -14,7 +14,7 @@
 # ---
 
 # %% [markdown]
-# # 06 · What is remembered: drafters without a model
+# # 06 · Training-free drafters
 #
 # *40 minutes, two and a half of them computing (half a minute on `town`). Needs `torch`.*
 #
@@ -289,7 +289,7 @@ def study(name, **options):
 
 
 def show(memory, tokens):
-    """What is remembered behind each token, a line each."""
+    """What the store holds after each token, a line each."""
     for t in tokens:
         print(f"{word(t):>10}  ", " · ".join(map(str, memory(t))))
 
