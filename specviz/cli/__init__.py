@@ -24,6 +24,7 @@ from specviz.cli import (
     benching,
     calibrating,
     decoding,
+    doctoring,
     lessons,
     looking,
     models,
@@ -59,7 +60,7 @@ def _doors(
 for command in (
     decoding.demo, decoding.generate, looking.show, looking.metrics, looking.explain,
     auditing.audit, replaying.replay, calibrating.calibrate, advising.advise,
-    models.datastore, sources.suites, lessons.exercises,
+    models.datastore, sources.suites, lessons.exercises, doctoring.doctor,
 ):  # fmt: skip
     app.command()(command)
 app.command(context_settings={"ignore_unknown_options": True})(lessons.lab)
