@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 WIDTH, SIZE, EDGE, HEAD = 820, 16, 18, 62  # pixels: the picture, its letters, its margin, a lane's title
 PAPER, INK, SOFT, GHOST, LOST = "#ffffff", "#1f2328", "#59636e", "#9aa4af", "#c0392b"
 TICK, HOLD = 0.05, 3.0  # seconds of a frame and of the last one
-COLOURS = 48
+COLOURS = 128
 LEGEND = (
     ("drafted", GHOST), ("accepted", KINDS["draft"].hue), ("refused", LOST),
     ("correction", KINDS["correction"].hue), ("bonus", KINDS["bonus"].hue), ("target alone", INK),
@@ -117,8 +117,11 @@ def gif(
         times.append(now)
     frames: list[Image] = []
     durations: list[int] = []
+    palette = _frame(lanes, longest, rows, slower).quantize(
+        COLOURS
+    )  # one for all: what stands still is equal
     for now in times:
-        image = _frame(lanes, now, rows, slower)
+        image = _frame(lanes, now, rows, slower).quantize(palette=palette, dither=0)
         if frames and image.tobytes() == frames[-1].tobytes():
             durations[-1] += round(TICK * 1000)
         else:
@@ -178,7 +181,7 @@ def _frame(lanes: Sequence[Lane], now: float, rows: int, slower: float) -> Image
         if colour == LOST:
             _strike(draw, x, below, small.getlength(word))
         x += small.getlength(word + "  ")
-    return image.quantize(COLOURS, dither=Image.Dither.NONE)
+    return image
 
 
 def _lane(draw: ImageDraw, lane: Lane, now: float, top: int) -> None:
