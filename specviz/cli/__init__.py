@@ -28,6 +28,7 @@ from specviz.cli import (
     lessons,
     looking,
     models,
+    publishing,
     replaying,
     sources,
 )
@@ -61,6 +62,7 @@ for command in (
     decoding.demo, decoding.generate, looking.show, looking.metrics, looking.explain,
     auditing.audit, replaying.replay, calibrating.calibrate, advising.advise,
     models.datastore, sources.suites, lessons.exercises, doctoring.doctor,
+    publishing.site,
 ):  # fmt: skip
     app.command()(command)
 app.command(context_settings={"ignore_unknown_options": True})(lessons.lab)
