@@ -117,7 +117,7 @@ def _shown(output: NotebookNode, picture: str, folder: Path) -> Iterator[str]:
     elif "image/png" in data:
         (folder / "pictures").mkdir(parents=True, exist_ok=True)
         (folder / "pictures" / picture).write_bytes(base64.b64decode(data["image/png"]))
-        yield f'![What the cell above draws]({"../pictures/" + picture})'
+        yield f"![What the cell above draws]({'../pictures/' + picture})"
     elif "text/plain" in data:
         yield _raw(OUTPUT.format(f"<pre>{html(data['text/plain'])}</pre>"))
 

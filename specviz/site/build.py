@@ -8,8 +8,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from specviz.errors import ParameterError, SpecvizError, install
@@ -26,7 +25,7 @@ ABOUT = ("results", "limits", "data", "design", "decisions", "contributing", "ch
 API = """# API reference
 
 ```{raw} html
-<p><a href="api/specviz.html">Every public name, its parameters and its source</a>, made from the docstrings by
+<p><a href="api/specviz.html">Every public name, its parameters and its source</a>, made from docstrings by
 <code>python -m pdoc specviz -o site --docformat numpy</code>.</p>
 ```
 """
@@ -41,7 +40,11 @@ CONTENTS = """
 
 
 def build(
-    out: Path, execute: bool = False, workers: int = 2, force: bool = False, say: Callable[[str], None] = print
+    out: Path,
+    execute: bool = False,
+    workers: int = 2,
+    force: bool = False,
+    say: Callable[[str], None] = print,
 ) -> Path:
     """Build the site as plain files.
 
@@ -130,9 +133,13 @@ def _write(sources: Path, made: Path, execute: bool, workers: int, say: Callable
     for page in texts:
         text = pages.linked(page, names, sources) if page.origin else page.text
         if page.name == "index":
-            text += "".join(_contents(caption, [n for n in group if n in there]) for caption, group in contents.items())
+            for caption, group in contents.items():
+                text += _contents(caption, [name for name in group if name in there])
         if page.name == "methods/index":
-            text += _contents("Methods", [n.partition("/")[2] for n in sorted(there) if n.startswith("methods/") and n != page.name])
+            listed = sorted(there - {page.name})
+            text += _contents(
+                "Methods", [n.removeprefix("methods/") for n in listed if n.startswith("methods/")]
+            )
         if page.name == "traces":
             text += _traces()
         pages.write(sources, page.name, text)
@@ -150,7 +157,8 @@ def _recordings() -> Mapping[str, Path]:
 def _traces() -> str:
     """Links to the recorded traces, each as a player and as a file."""
     rows = "".join(
-        f'<li>{name}: <a href="players/{name}.html">player</a>, <a href="files/{name}.parquet">Parquet</a></li>'
+        f'<li>{name}: <a href="players/{name}.html">player</a>, '
+        f'<a href="files/{name}.parquet">Parquet</a></li>'
         for name in _recordings()
     )
     return f"\n## Open one\n\n```{{raw}} html\n<ul>{rows}</ul>\n```\n"

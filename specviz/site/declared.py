@@ -34,7 +34,8 @@ def page(name: str, kind: type[Method]) -> str:
     file = kind.__module__.replace(".", "/") + ".py"
     about = inspect.getdoc(module) or ""
     facts = [
-        f"- Greedy in {FORMAT}, default parameters: *{_exactness(kind, 0.0)}*; sampling: *{_exactness(kind, 1.0)}*",
+        f"- Its text in {FORMAT}, by default: *{_exactness(kind, 0.0)}* greedily, "
+        f"*{_exactness(kind, 1.0)}* by sampling",
         f"- Drafter: {_drafter(kind)}",
         f"- Draft: {'a tree' if kind.trees else 'a chain'}{', of canvases' * kind.canvas}",
     ]
@@ -45,8 +46,8 @@ def page(name: str, kind: type[Method]) -> str:
         parts += ["## The loop", f"```text\n{lines}\n```"]
     if kind.parameters:
         rows = "\n".join(
-            f"| `{p.name}` | {_code(p.default)} | {p.range.removeprefix('be ').removeprefix('lie in ')} {p.unit} | "
-            f"{_cell(p.meaning)}{f' Paper: {_cell(p.symbol)}.' if p.symbol else ''} |"
+            f"| `{p.name}` | {_code(p.default)} "
+            f"| {p.range.removeprefix('be ').removeprefix('lie in ')} {p.unit} | {_cell(p.meaning)}{f' Paper: {_cell(p.symbol)}.' if p.symbol else ''} |"
             for p in kind.parameters
         )
         parts += ["## Parameters", f"| name | default | range | meaning |\n|---|---|---|---|\n{rows}"]

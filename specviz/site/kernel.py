@@ -13,7 +13,7 @@ FRAME = (
 
 
 def install(folder: str, book: str) -> None:
-    """From now on widgets show themselves as offline pages in `folder`, and plotly figures share one script."""
+    """From now on widgets show themselves as pages in `folder`, and plotly figures share one script."""
     from specviz.view.interactive import OPEN, Interactive
     from specviz.widgets.stateful import Stateful
 

@@ -27,7 +27,7 @@ class Page:
 
 
 def root(part: str) -> Path | None:
-    """Where a path of the repository lies: in a checkout, or within the installed package; None if nowhere."""
+    """Where a path of the repository lies, in a checkout or the installed package; None if nowhere."""
     inside = {"README.md": "docs/README.md"}.get(part, part)
     return next((p for p in (HERE.parent / part, HERE / inside) if p.exists()), None)
 

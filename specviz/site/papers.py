@@ -28,8 +28,8 @@ JUDGED = {
 }  # fmt: skip
 VERDICTS = (
     "`specviz replay` judges each claim on what it measures: *holds here*, *fails here* or *cannot be judged "
-    "here*. A verdict belongs to one machine, model and suite, so none stands on this page; the commands below "
-    "print today's."
+    "here*. A verdict belongs to one machine, model and suite, so none stands on this page; the commands "
+    "below print today's."
 )
 
 
@@ -41,8 +41,8 @@ def index() -> str:
         count = sum(len(claims(name)) for name in tables["name"])
         rows.append((f"[{title(paper)}]({paper}.md)", len(tables), int(tables["numbers"].sum()), count))
     return (
-        "# The five papers\n\nTheir result tables are kept as printed, and `specviz replay` measures them again "
-        "where it can. A paper's page lists its claims, how we read what it leaves open, where its numbers "
+        "# The five papers\n\nTheir result tables are kept as printed, and `specviz replay` measures them "
+        "again where it can. A paper's page lists its claims, how we read what it leaves open, where its numbers "
         "disagree with each other or with its text, and the commands.\n\n"
         + _table(("paper", "tables", "printed numbers", "claims"), rows)
         + "\n\nThese pages are generated from `data/published` and `data/recipes`: "
