@@ -1,4 +1,4 @@
-"""The rejection rule in a browser: a bar is dragged, a rule chosen, and what comes out is what Python computes."""
+"""The rejection rule in a browser: a bar is dragged, a rule chosen, and the law is what Python computes."""
 
 from __future__ import annotations
 
