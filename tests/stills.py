@@ -17,7 +17,20 @@ from PIL import Image
 STILLS = Path(__file__).parents[1] / "notebooks" / "stills"
 WIDE, MOST = 880, 60_000  # pixels, bytes
 # Which picture of a walkthrough says what it is about, counted from 0; the first, unless one is named.
-CHOSEN = {"01": 1, "02": 2, "03": 1, "06": 1, "07": 1, "08": 0, "10": 1, "11": 1, "13": 0, "14": 0}
+CHOSEN = {
+    "01": 1,
+    "02": 2,
+    "03": 1,
+    "06": 1,
+    "07": 1,
+    "08": 0,
+    "10": 1,
+    "11a": 1,
+    "11b": 1,
+    "11c": 2,
+    "13": 0,
+    "14": 0,
+}
 
 
 def pictures(book: Path) -> list[bytes]:
@@ -50,8 +63,8 @@ def main(site: Path) -> None:
         if not drawn:
             print(f"{book.stem}: it draws nothing")
             continue
-        number = min(CHOSEN.get(book.stem[:2], 0), len(drawn) - 1)
-        path = STILLS / f"{book.stem[:2]}.png"
+        number = min(CHOSEN.get(book.stem.partition("_")[0], 0), len(drawn) - 1)
+        path = STILLS / f"{book.stem.partition('_')[0]}.png"
         path.write_bytes(still(drawn[number]))
         print(f"{path.name}: picture {number} of {len(drawn)}, {path.stat().st_size:,} bytes")
 

@@ -18,7 +18,7 @@ from specviz.replays.recipes import CURVES, FIGURES, PAPERS, RECIPES, SETTINGS, 
 METHODS: Mapping[str, tuple[str, str]] = {
     "unispec": ("unispec", "07_unispec"),
     "ssbd": ("retranslate", "09_retranslation"),
-    "ssd": ("ssd", "11_diffusion"),
+    "ssd": ("ssd", "11b_self_drafting"),
     "bild": ("bild", "03_bild"),
     "cm_asd": ("cm_asd", "10_confidence"),
 }
@@ -56,7 +56,7 @@ def page(paper: str) -> str:
     tables = list_published(paper)
     parts = [
         f"# {title(paper)}\n",
-        f"The method is `{method}` here; [walkthrough {book[:2]}](../../notebooks/{book}.ipynb) teaches it. "
+        f"The method is `{method}` here; [walkthrough {book.partition("_")[0]}](../../notebooks/{book}.ipynb) teaches it. "
         f"{len(tables)} tables with {int(tables['numbers'].sum())} printed numbers are kept: "
         f'`sv.published("{tables["name"].iloc[0]}")` gives one.\n',
         "## Its claims\n", VERDICTS + "\n", _claims(tables["name"]),
