@@ -1,7 +1,7 @@
 """``python -m tests.stills SITE``: a still for each walkthrough, from what it drew when the site was built.
 
-`SITE` is a folder that ``specviz site --execute`` wrote. Each still is one of the walkthrough's own pictures, on
-white, so that it reads on a dark page too; GitHub shows it in the first cell, where it shows no output.
+`SITE` is a folder that ``specviz site --execute`` wrote. Each still is one of the walkthrough's own pictures,
+on white, so that it reads on a dark page too; GitHub shows it in the first cell, where it shows no output.
 """
 
 from __future__ import annotations

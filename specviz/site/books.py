@@ -54,7 +54,8 @@ def _run(path: Path, out: Path) -> NotebookNode:
     from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 
     book = nbformat.read(path, as_version=4)
-    call = f"from specviz.site.kernel import install; install({str(out / 'players')!r}, {path.stem.partition('_')[0]!r})"
+    name = path.stem.partition("_")[0]
+    call = f"from specviz.site.kernel import install; install({str(out / 'players')!r}, {name!r})"
     book.cells.insert(0, nbformat.v4.new_code_cell(call))
     with tempfile.TemporaryDirectory() as folder:
         client = NotebookClient(

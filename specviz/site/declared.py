@@ -7,7 +7,7 @@ import sys
 
 from specviz import methods
 from specviz.errors import ParameterError
-from specviz.methods import Method
+from specviz.methods import Method, Parameter
 from specviz.methods.sampling import Sampling
 from specviz.site.links import source
 
@@ -45,11 +45,7 @@ def page(name: str, kind: type[Method]) -> str:
         lines = "\n".join(line for _, line in kind.pseudocode)
         parts += ["## The loop", f"```text\n{lines}\n```"]
     if kind.parameters:
-        rows = "\n".join(
-            f"| `{p.name}` | {_code(p.default)} "
-            f"| {p.range.removeprefix('be ').removeprefix('lie in ')} {p.unit} | {_cell(p.meaning)}{f' Paper: {_cell(p.symbol)}.' if p.symbol else ''} |"
-            for p in kind.parameters
-        )
+        rows = "\n".join(map(_parameter, kind.parameters))
         parts += ["## Parameters", f"| name | default | range | meaning |\n|---|---|---|---|\n{rows}"]
     if kind.signals:
         rows = "\n".join(f"| `{s.name}` | {s.unit} | {_cell(s.meaning)} |" for s in kind.signals)
@@ -60,6 +56,13 @@ def page(name: str, kind: type[Method]) -> str:
         f"Source: [`{file}`]({source(file)})",
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def _parameter(p: Parameter) -> str:
+    """A parameter's row."""
+    legal = f"{p.range.removeprefix('be ').removeprefix('lie in ')} {p.unit}"
+    symbol = f" Paper: {_cell(p.symbol)}." if p.symbol else ""
+    return f"| `{p.name}` | {_code(p.default)} | {legal} | {_cell(p.meaning)}{symbol} |"
 
 
 def _command(kind: type[Method]) -> str:

@@ -42,8 +42,8 @@ def index() -> str:
         rows.append((f"[{title(paper)}]({paper}.md)", len(tables), int(tables["numbers"].sum()), count))
     return (
         "# The five papers\n\nTheir result tables are kept as printed, and `specviz replay` measures them "
-        "again where it can. A paper's page lists its claims, how we read what it leaves open, where its numbers "
-        "disagree with each other or with its text, and the commands.\n\n"
+        "again where it can. A paper's page lists its claims, how we read what it leaves open, where its "
+        "numbers disagree with each other or with its text, and the commands.\n\n"
         + _table(("paper", "tables", "printed numbers", "claims"), rows)
         + "\n\nThese pages are generated from `data/published` and `data/recipes`: "
         "`python -m specviz.site.papers docs/papers`.\n"
@@ -53,10 +53,11 @@ def index() -> str:
 def page(paper: str) -> str:
     """A paper's page as Markdown."""
     method, book = METHODS[paper]
+    number = book.partition("_")[0]
     tables = list_published(paper)
     parts = [
         f"# {title(paper)}\n",
-        f"The method is `{method}` here; [walkthrough {book.partition("_")[0]}](../../notebooks/{book}.ipynb) teaches it. "
+        f"The method is `{method}` here; [walkthrough {number}](../../notebooks/{book}.ipynb) teaches it. "
         f"{len(tables)} tables with {int(tables['numbers'].sum())} printed numbers are kept: "
         f'`sv.published("{tables["name"].iloc[0]}")` gives one.\n',
         "## Its claims\n", VERDICTS + "\n", _claims(tables["name"]),
