@@ -171,3 +171,31 @@ for name in ("prompt_lookup", "unispec"):
 #   says how sure it is.
 #
 # Next: [01, why one token at a time is slow](01_autoregressive.ipynb).
+
+# %% [markdown]
+# ## Five questions
+#
+# <details><summary>1. What does the target do in one pass of a cycle?</summary>
+#
+# It reads the whole draft and predicts the next token at every place of it. The draft is kept up to its first mistake, and one token of the target's own follows.
+# </details>
+#
+# <details><summary>2. What are τ, A/D and A/O?</summary>
+#
+# Tokens emitted per cycle; accepted draft tokens over drafted ones; accepted draft tokens over output tokens.
+# </details>
+#
+# <details><summary>3. A draft has at most ten tokens. Why is τ not near eleven?</summary>
+#
+# Everything after the first rejected token is dropped, so most drafts are kept only in part or not at all.
+# </details>
+#
+# <details><summary>4. τ nearly doubled the tokens per pass. Why was decoding only about 1.6 times as fast?</summary>
+#
+# A pass over eleven tokens takes longer than a pass over one.
+# </details>
+#
+# <details><summary>5. A score near 1 is right half the time. Is it useless?</summary>
+#
+# No. A higher score still means a better token; it ranks tokens, though its value is not a probability here.
+# </details>

@@ -350,3 +350,31 @@ plt.show()
 # - s(g) depends on how much context the pass reads. With tens of thousands of tokens the keys and values, not the
 #   weights, are what is read.
 # - Batches of many requests fill the machine on their own: what speculative decoding exploits is then gone.
+
+# %% [markdown]
+# ## Five questions
+#
+# <details><summary>1. What is s(g)?</summary>
+#
+# The time of a pass over g tokens in units of a pass over one.
+# </details>
+#
+# <details><summary>2. Why can a pass over five tokens cost as much as a pass over one?</summary>
+#
+# Both read every weight once. While reading takes longer than multiplying, the extra rows are free.
+# </details>
+#
+# <details><summary>3. Drafting γ tokens costs c target passes each. What is the highest speedup a cycle can reach?</summary>
+#
+# (γ + 1) / (γc + s(γ + 1)), reached if every draft token is accepted.
+# </details>
+#
+# <details><summary>4. You change the layout of the weights in memory. What may change, and what cannot?</summary>
+#
+# The time of passes, s(g) and the best draft size may change. The tokens do not, up to ties.
+# </details>
+#
+# <details><summary>5. Why does drafting pay less with weights in four bits?</summary>
+#
+# Fewer bytes make the first token cheap and leave the arithmetic of the others. What drafting saves, the reading of weights, is already saved.
+# </details>

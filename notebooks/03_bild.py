@@ -513,3 +513,31 @@ print(", ".join(f"{way} {speed:.2f}" for way, speed in paid.items()), f"; fastes
 #
 # `python -m tests.benchmarks bild` repeats these figures on a hundred texts of four tasks, with intervals, and beside rejection
 # sampling with fixed windows (Tables 3 and 4).
+
+# %% [markdown]
+# ## Five questions
+#
+# <details><summary>1. What does each of BiLD's two policies decide?</summary>
+#
+# Fallback: when the small model hands over, because its largest probability is too low. Rollback: which of its tokens are taken back, because the large model finds one too unlikely.
+# </details>
+#
+# <details><summary>2. What is the text with a fallback threshold of 1? With a rollback threshold that nothing reaches?</summary>
+#
+# The large model's own text; then every token that the small model was confident of stays.
+# </details>
+#
+# <details><summary>3. What does alignment train, and on what?</summary>
+#
+# The small model, on texts that the large one wrote, so that the two disagree less.
+# </details>
+#
+# <details><summary>4. Why is CALM with half of its layers skipped not twice as fast?</summary>
+#
+# It asks after every layer whether to stop, computes keys and values for skipped layers, and pays for embedding, head and loop.
+# </details>
+#
+# <details><summary>5. Why must BiLD's quality be measured for each task?</summary>
+#
+# It is lossy: its text is not the large model's, and how much is lost depends on thresholds and task.
+# </details>

@@ -221,3 +221,31 @@ pd.DataFrame({name: {"badge": each.badge, "why": each.why} for name, each in ref
 # </details>
 #
 # Every `exact` answer of this kind is held against real reruns by `python -m tests.benchmarks whatif`, cycle for cycle.
+
+# %% [markdown]
+# ## Five questions
+#
+# <details><summary>1. Why can one greedy trace answer for another draft length of prompt lookup?</summary>
+#
+# The text is the same, and prompt lookup's drafts follow from the text alone.
+# </details>
+#
+# <details><summary>2. What do exact, bounded and modelled mean?</summary>
+#
+# A rerun would have these very cycles; the true value lies in the interval; a model computed it, with a stated error.
+# </details>
+#
+# <details><summary>3. Why is the time of a replayed run modelled?</summary>
+#
+# Nobody measured it. It is the sum of measured costs of passes by their size.
+# </details>
+#
+# <details><summary>4. Why does another tree size of UniSpec become modelled?</summary>
+#
+# It would send other nodes, and so its store would learn rows that the record does not hold.
+# </details>
+#
+# <details><summary>5. Which questions always need a rerun?</summary>
+#
+# Another target, prompt or temperature, and a lossy method's other thresholds after the first token that differs.
+# </details>

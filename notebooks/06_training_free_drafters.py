@@ -643,3 +643,31 @@ pd.DataFrame.from_dict(rows, orient="index").round(2)
 # - A warm memory was filled by *other people's* prompts. Where those are private, so is it.
 # - More nodes are accepted a little further and cost a pass that is longer for all. How many are right depends on the machine
 #   and the kernel ([08](08_calibrate.ipynb)).
+
+# %% [markdown]
+# ## Five questions
+#
+# <details><summary>1. Name the memory of each: prompt lookup, Token Recycling, Lookahead, SPECTRA.</summary>
+#
+# The text itself; a matrix of each word's likely successors; a pool of n-grams from the target's guesses; n-grams, a table and a datastore.
+# </details>
+#
+# <details><summary>2. When does a tree beat a chain of the same size?</summary>
+#
+# When the drafter is unsure: then second and third guesses are worth more than deep ones.
+# </details>
+#
+# <details><summary>3. What may a node of a tree attend to, and what is its position?</summary>
+#
+# The text, its ancestors and itself; its position is its depth.
+# </details>
+#
+# <details><summary>4. Siblings are tried one after another by sampling. Against what is each tested?</summary>
+#
+# Against what the rejected ones left of p: p(x) divided by 1 minus their probabilities.
+# </details>
+#
+# <details><summary>5. Why do rejected nodes teach Token Recycling's matrix, too?</summary>
+#
+# The target has read them, so its pass holds a prediction after each of them.
+# </details>

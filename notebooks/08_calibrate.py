@@ -424,3 +424,31 @@ print(
 # g* stays, whatever s is. If it shortens long paths most, the far nodes lose worth and g* shrinks. (2) τ falls at every
 # size. Fewer candidates are known, so large trees are not even filled: beyond some g neither curve changes.
 # </details>
+
+# %% [markdown]
+# ## Five questions
+#
+# <details><summary>1. What does calibration measure, and which size does it choose?</summary>
+#
+# s(g), the time of a cycle with g nodes, and τ(g), the tokens it emits; the size with the largest τ(g)/s(g).
+# </details>
+#
+# <details><summary>2. At the best size, how do the two curves rise?</summary>
+#
+# In the same proportion: one more node adds as many per cent of tokens as of time.
+# </details>
+#
+# <details><summary>3. Why can the paper's spline be wrong without large residuals?</summary>
+#
+# Between sparse points its coefficients are not determined, so it swings there and still fits the points.
+# </details>
+#
+# <details><summary>4. You calibrate on float32 and then decode in int8. What is wrong?</summary>
+#
+# s(g) belongs to a kernel and a format. Another format has another best size, often none.
+# </details>
+#
+# <details><summary>5. Why is a small miss of the best size cheap?</summary>
+#
+# Near a smooth peak τ and s rise in nearly the same proportion.
+# </details>

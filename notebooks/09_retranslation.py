@@ -626,3 +626,31 @@ kept.set_index("source")
 
 # %%
 sv.live(real, into, beta=0.2, k=3, source=" ".join(sentences[0].split()[:7]))
+
+# %% [markdown]
+# ## Five questions
+#
+# <details><summary>1. What does re-translation waste?</summary>
+#
+# It writes again, at every update, tokens that stood there before; and what it writes differently is taken back before the reader's eyes.
+# </details>
+#
+# <details><summary>2. What is SSBD's draft, and what does its bias do?</summary>
+#
+# The output of the update before. The bias adds to the draft's token, so it is kept unless another is much likelier.
+# </details>
+#
+# <details><summary>3. From which β on is every token kept, and why?</summary>
+#
+# From 0.5: a gap of probabilities is at most 1, and β/(1 − β) is then at least 1.
+# </details>
+#
+# <details><summary>4. What should β = 0 write, compared with re-translation?</summary>
+#
+# The same text at every update, up to ties.
+# </details>
+#
+# <details><summary>5. Mask-k on the draft or on the display: which costs speed?</summary>
+#
+# On the draft: cut tokens must be written again. Hiding them from the reader costs nothing.
+# </details>

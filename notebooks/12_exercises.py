@@ -331,3 +331,31 @@ sv.check.tree_mask(tree_mask)
 #
 # Each check that passes ends with a question that leads further. The real thing is no longer than what you wrote: a
 # method is a drafter and a verifier in one file, and `CONTRIBUTING.md` says how to add one.
+
+# %% [markdown]
+# ## Five questions
+#
+# <details><summary>1. In greedy verification, which entry of <code>best</code> follows the kept tokens?</summary>
+#
+# <code>best[kept]</code>: the correction after a mismatch, the bonus after none.
+# </details>
+#
+# <details><summary>2. Why is the test written u · q &lt; p and strict?</summary>
+#
+# It needs no division, and a token with p = 0 never passes, not even with u = 0.
+# </details>
+#
+# <details><summary>3. How does BiLD's test differ from greedy verification?</summary>
+#
+# It asks whether the token is likely enough, not whether it is the favourite.
+# </details>
+#
+# <details><summary>4. How many entries of a tree's mask are true in row i?</summary>
+#
+# As many as node i's depth: its ancestors and itself.
+# </details>
+#
+# <details><summary>5. What happens if a sibling leaks into the mask?</summary>
+#
+# The node is scored as the continuation of a text that nobody writes, and the output is wrong without an error.
+# </details>

@@ -493,3 +493,31 @@ for part in order:
 # new target; that is spread over all tokens you will ever decode. (3) It weighs prompts alike and one slow moment cannot move
 # a median; if you pay by the hour, the tokens of all over the seconds of all is your number.
 # </details>
+
+# %% [markdown]
+# ## Five questions
+#
+# <details><summary>1. Which four questions come before speed?</summary>
+#
+# Must the text be the target's own? Do you sample? Can you train, or is there a small model? Is there memory?
+# </details>
+#
+# <details><summary>2. Why is the rule written down before the numbers?</summary>
+#
+# Otherwise the numbers decide which rule is chosen.
+# </details>
+#
+# <details><summary>3. When does the rule say to draft with nothing?</summary>
+#
+# When the lower end of the best method's 95 % interval of paired speedups is not above 1.
+# </details>
+#
+# <details><summary>4. Two engines run one file with different speeds. What may be compared?</summary>
+#
+# Speedups over the same file on the same library; between engines tokens a second.
+# </details>
+#
+# <details><summary>5. What are the two numbers that decide, and which can be measured on a small target?</summary>
+#
+# τ and the cost c of a cycle. τ can be measured anywhere; c belongs to the machine that will run.
+# </details>
