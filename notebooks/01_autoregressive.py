@@ -229,7 +229,7 @@ print(
 #
 # Which draft size does each layout make best? That takes **τ(g)**, the tokens that a cycle with g draft tokens emits. τ is
 # a matter of the model, the drafter and the text; the layout has no part in it. So measure it once, with a drafter that
-# always sends as many tokens as it may (UniSpec, the subject of [07](07_unispec.ipynb)), and divide by each layout's
+# always sends as many tokens as it may (UniSpec, the subject of [07a](07a_unispec.ipynb)), and divide by each layout's
 # s(g + 1).
 #
 # **Predict.** For each layout: is the best draft 0, 2, 4, 8 or 16 tokens?

@@ -346,7 +346,7 @@ ipywidgets.interact(plane, γ=ipywidgets.IntSlider(4, min=1, max=12, continuous_
 # Acceptance is not the same at every place, so measured numbers are safer than α. **τ** is what a cycle writes. Its **cost** is the time
 # of the cycle in units of a plain pass. Their quotient is the speedup, and drafting pays above the line τ = cost. Below are four
 # drafters of one target: the draft model; **EAGLE**, one layer that continues from the target's own states
-# ([07](07_unispec.ipynb)); SmolLM2's heads for **blockwise** decoding, or UniSpec on `town`; and **prompt lookup**, which copies
+# ([07c](07c_eagle.ipynb)); SmolLM2's heads for **blockwise** decoding, or UniSpec on `town`; and **prompt lookup**, which copies
 # from the text and costs next to nothing.
 #
 # **Predict.** Which has the largest τ? Which has the cheapest cycle? Is the larger τ always the faster method?

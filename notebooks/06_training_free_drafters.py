@@ -140,7 +140,7 @@ by_kind(copied).sort_values(ascending=False).round(2).to_frame("τ")
 
 # %% [markdown]
 # It gains where answer and question share words *in the same order*. In the paper that measures all methods of this
-# notebook (Do et al., Table 1; [07](07_unispec.ipynb) is about it) prompt lookup reaches its largest τ on summaries and
+# notebook (Do et al., Table 1; [07a](07a_unispec.ipynb) is about it) prompt lookup reaches its largest τ on summaries and
 # retrieval, 1.64 and 1.60 for Llama-3-8B, and 1.27 to 1.30 on questions, conversation and translation.
 #
 # ## Why a tree

@@ -16,7 +16,7 @@ from specviz.replays.recipes import CURVES, FIGURES, PAPERS, RECIPES, SETTINGS, 
 
 # What runs a paper's method here, and the walkthrough that teaches it.
 METHODS: Mapping[str, tuple[str, str]] = {
-    "unispec": ("unispec", "07_unispec"),
+    "unispec": ("unispec", "07a_unispec"),
     "ssbd": ("retranslate", "09_retranslation"),
     "ssd": ("ssd", "11b_self_drafting"),
     "bild": ("bild", "03_bild"),
