@@ -61,7 +61,7 @@ print(f"your guess {guess:.2f}, the record says {numbers['tau']:.2f}")
 # |---|---|
 # | A/D | accepted draft tokens over drafted ones: how good the draft is |
 # | A/O | accepted draft tokens over output: how much of the text came from drafts |
-# | tokens/s | what one does it all for |
+# | tokens/s | speed, the reason for all of it |
 #
 # When each cycle ends with exactly one token of the target's own and nothing is cut off at the end of the text,
 # τ and A/O are the same fact twice: A/O = 1 − 1/τ.
@@ -109,8 +109,10 @@ metrics.by_depth(trace).round(3)
 # ## Was the drafter right to be sure?
 #
 # Prompt lookup has no opinion of its tokens. **UniSpec** has one. It remembers which tokens the target thought likely
-# after each word, grows a *tree* of them, and scores each node by their probabilities. If the score were a perfectly
-# calibrated probability, the points would lie on the diagonal.
+# after each word, grows a *tree* of them, and scores each node by their probabilities. A tree holds several continuations at
+# once. In the target's pass a node sees the text and its own ancestors only (a *mask* hides the rest), so one pass checks
+# them all; [06](06_training_free_drafters.ipynb) draws that mask. If the score were a perfectly calibrated probability, the
+# points would lie on the diagonal.
 #
 # **Predict.** Above the diagonal the drafter is too modest, below it too sure. Which is it where the score is high?
 
