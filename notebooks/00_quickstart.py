@@ -16,6 +16,8 @@
 # %% [markdown]
 # # 00 · Quickstart: reading a recorded run
 #
+# ![Three timelines of one prompt: plain decoding, prompt lookup and UniSpec, each cycle a bar](stills/00.png)
+#
 # *10 minutes. Needs no model and no torch: everything here is computed from a trace on disk.*
 #
 # A language model writes one token for each pass over its weights. **Speculative decoding** lets something cheap

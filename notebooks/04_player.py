@@ -16,6 +16,8 @@
 # %% [markdown]
 # # 04 · Reading a decode: the player
 #
+# ![A decode by prompt lookup: each token coloured by how it came about, and its cycles in time](stills/04.png)
+#
 # *20 minutes. Needs no model and no torch: everything here is computed from traces on disk.*
 #
 # A number such as "A/D = 0.15" hides a story: which words were easy, where the drafter went wrong, what was computed

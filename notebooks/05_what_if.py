@@ -16,6 +16,8 @@
 # %% [markdown]
 # # 05 · What if: what a trace can tell, and what it cannot
 #
+# ![The recorded decode that the what-ifs are asked about](stills/05.png)
+#
 # *25 minutes. Needs no model and no torch: everything here is computed from traces on disk.*
 #
 # You have recorded one decode. What would another draft length have done? Another method? Must you run it all again?

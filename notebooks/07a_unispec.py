@@ -16,6 +16,8 @@
 # %% [markdown]
 # # 07a · UniSpec, line by line
 #
+# ![Algorithm 1 of UniSpec as seven boxes in a loop: store, root, first level, next levels, cut, pass, learn](stills/07a.png)
+#
 # *30 minutes, about one of them computing. Needs `torch` (`pip install -e ".[run]"` in a checkout).
 # [06](06_training_free_drafters.ipynb) explains trees and stores; this one takes a method apart.*
 #
@@ -80,26 +82,29 @@ trace
 
 # %% jupyter={"source_hidden": true}
 steps = [
-    ("store  (lines 1-2)", "S: for each word its k likeliest\nsuccessors, with probabilities"),
+    ("store  (lines 1-2)", "S: each word's k likeliest\nsuccessors with their p"),
     ("root and cache  (19)", "x: the text's last token\nC: the k likeliest at its place"),
     ("first level  (20)", "S[x] and C; of a double\nthe better score"),
-    ("next levels  (22-29)", "expand k nodes with score ≥ r\nscore = parent's score ⊕ p"),
+    ("next levels  (22-29)", "expand k nodes, score ≥ r\nscore = parent's ⊕ p"),
     ("cut  (30)", "send the g nodes\nof highest score"),
     ("pass and verdict  (32-37)", "keep the path that the target\nwrites, and one token more"),
     ("learn  (39-47)", "each row that was read goes\ninto S; a new C"),
 ]
 figure, ax = plt.subplots(figsize=(10, 3.2), layout="constrained")
 places = [(0, 1), (1, 1), (2, 1), (3, 1), (3, 0), (2, 0), (1, 0)]
+WIDE, TALL = 0.42, 0.27  # half of a box
 for n, ((x, y), (title, words)) in enumerate(zip(places, steps)):
-    box = {
-        "boxstyle": "round,pad=0.6",
-        "fc": "#e8f1fa" if n < 5 else "#e6f5ee",
-        "ec": "#0072b2" if n < 5 else "#009e73",
-    }
-    ax.text(x, y, f"{title}\n{words}", ha="center", va="center", size=8.5, bbox=box)
-arrow = {"arrowstyle": "->", "color": "#555555", "shrinkA": 62, "shrinkB": 62}
+    face, edge = ("#e8f1fa", "#0072b2") if n < 5 else ("#e6f5ee", "#009e73")
+    ax.add_patch(plt.Rectangle((x - WIDE, y - TALL), 2 * WIDE, 2 * TALL, fc=face, ec=edge))
+    ax.text(x, y + 0.15, title, ha="center", va="center", size=9, weight="bold", color=edge)
+    ax.text(x, y - 0.08, words, ha="center", va="center", size=8.5)
 for (a, b), (c, d) in zip(places, [*places[1:], places[0]]):
-    ax.annotate("", (c, d), (a, b), arrowprops=arrow | ({"shrinkA": 30, "shrinkB": 30} if a == c else {}))
+    side, up = (c > a) - (c < a), (d > b) - (d < b)
+    if up > 0:  # back to the store
+        begin, end = (a - WIDE, b), (c, d - TALL)
+    else:
+        begin, end = (a + side * WIDE, b + up * TALL), (c - side * WIDE, d - up * TALL)
+    ax.annotate("", end, begin, arrowprops={"arrowstyle": "->", "color": "#555555"})
 ax.set(xlim=(-0.5, 3.5), ylim=(-0.5, 1.5))
 ax.axis("off")
 plt.show()

@@ -16,6 +16,8 @@
 # %% [markdown]
 # # 11a · What a diffusion model does
 #
+# ![A canvas of a diffusion model: a row for each pass, a column for each cell, filled in any order](stills/11a.png)
+#
 # *25 minutes, about one of them computing. Needs `torch` (`pip install -e ".[run]"` in a checkout).*
 #
 # A masked-diffusion model does not write from left to right. Its answer is a row of masked cells. Each pass predicts all of them, and

@@ -16,6 +16,8 @@
 # %% [markdown]
 # # 11b · Drafting for oneself
 #
+# ![How often the free guesses of a pass are right, by steps ahead](stills/11b.png)
+#
 # *30 minutes, about one of them computing. Needs `torch` (`pip install -e ".[run]"` in a checkout).*
 #
 # A pass of a diffusion model predicts every masked cell, and stepwise decoding keeps one prediction. Gao et al. (2025), *Self

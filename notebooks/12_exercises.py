@@ -16,6 +16,8 @@
 # %% [markdown]
 # # 12 · Exercises: write the verifiers yourself
 #
+# ![A decode whose colours the exercises' functions decide](stills/12.png)
+#
 # *55 minutes. Needs no model and no torch: NumPy and Python lists.*
 #
 # | | exercise | difficulty | time box |

@@ -94,6 +94,14 @@ def test_a_picture_comes_within_three_cells(source):
     assert text.count("**Predict") >= 2
 
 
+@pytest.mark.parametrize("source", SOURCES, ids=lambda p: p.stem)
+def test_the_first_cell_shows_a_light_still(source):
+    """GitHub shows no output: a still says what the walkthrough is about."""
+    first = source.read_text(encoding="utf8").split("# %% [markdown]\n", 1)[1].split("# %%", 1)[0]
+    (still,) = re.findall(r"!\[.{20,}\]\((stills/.+?)\)", first)
+    assert still == f"stills/{number(source)}.png" and (FOLDER / still).stat().st_size < 60_000
+
+
 # Longer than a walkthrough may be: these may only shrink.
 LONG = {"03": 2700, "06": 2220, "09": 2280, "10": 2450, "13": 2110, "14": 2040}
 

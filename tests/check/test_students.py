@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 
 import pytest
 
@@ -27,6 +28,8 @@ def student(tmp_path_factory):
     assert set(paths) == {"11c_ssd_in_numbers.ipynb", NAME}
     for path in paths.values():
         assert not any(solves(cell) for cell in json.loads(path.read_text(encoding="utf8"))["cells"])
+        for picture in re.findall(r"stills/\w+[.]png", path.read_text(encoding="utf8")):
+            assert (path.parent / picture).is_file()
     return json.loads(paths[NAME].read_text(encoding="utf8"))
 
 
