@@ -19,7 +19,7 @@
 # *20 minutes, about one of them computing (12 seconds on `town`). Needs `torch` (`pip install -e ".[run]"`).*
 #
 # You will watch a model decode autoregressively, count what it reads for each token, and measure **s(g)**: what a
-# pass over g tokens costs in units of a pass over one. All of speculative decoding lives in the gap between g and
+# pass over g tokens costs in units of a pass over one. Speculative decoding gains from the gap between g and
 # s(g). Then you will lay the same weights out in memory in another way, and see that gap change.
 #
 # The model is **SmolLM2**, a real language model of 135 million parameters (4-bit weights, dequantised), if
@@ -334,14 +334,14 @@ right.set_xticks(range(len(drafts)), drafts)
 plt.show()
 
 # %% [markdown]
-# τ(g) is the one measured above, in the model's own format: that a coarser format accepts drafts as often is assumed here, not
-# measured. A format that is missing does not serve this model or this machine.
+# τ(g) is the one measured above, in the model's own format: it is assumed here, not measured, that a coarser format accepts drafts
+# as often. A format that is missing does not serve this model or this machine.
 #
 # Fewer bytes make the first token of a pass cheaper and leave the arithmetic of the others as it was. Where SmolLM2 was measured
 # for this text, on a processor without AVX-512, the three narrow formats were the fastest alone and had the steepest s(g): no
 # draft paid in them, and one of four tokens paid in float32. `town`, whose weights stay in the cache, has little to gain from
-# fewer bytes. Speculative decoding and whole numbers sell the same thing, the time a pass spends on reading weights, and it can
-# be sold once. Compare tokens a second, never speedups over baselines in different formats.
+# fewer bytes. Speculative decoding and whole numbers save the same thing, the time a pass spends on reading weights, and it can
+# be saved only once. Compare tokens a second, never speedups over baselines in different formats.
 #
 # ## What this cannot tell you
 #

@@ -14,14 +14,14 @@
 # ---
 
 # %% [markdown]
-# # 05 · What if: what a trace can tell, and what it cannot
+# # 05 · What if: what a trace can answer, and what it cannot
 #
 # ![The recorded decode that the what-ifs are asked about](stills/05.png)
 #
 # *25 minutes. Needs no model and no torch: everything here is computed from traces on disk.*
 #
 # You have recorded one decode. What would another draft length have done? Another method? Must you run it all again?
-# Often not: a trace holds more answers than it seems, if one is strict about which. You will
+# Often not: a trace holds more answers than it seems to. You will
 #
 # 1. get exact answers about runs that never happened, and see why they are exact,
 # 2. meet answers that are only modelled, and one that is refused,
@@ -161,7 +161,7 @@ plt.show()
 # trace was recorded with `record="all"`, which keeps these rows, so a replay can fill a store of its own. But another
 # size sends other nodes, and so teaches the store other rows.
 #
-# **Predict.** The run sent 5 nodes a cycle. Which can be told exactly: a smaller tree, a larger one, both or neither?
+# **Predict.** The run sent 5 nodes a cycle. Which can be answered exactly: a smaller tree, a larger one, both or neither?
 
 # %%
 trees = sv.whatif(sv.open(sv.example("unispec")))
@@ -199,7 +199,7 @@ pd.DataFrame({name: {"badge": each.badge, "why": each.why} for name, each in ref
 # A lossy method's thresholds decide *which text* is written. Its own trace answers up to the first place where another
 # token would stand. [10](10_confidence.ipynb) asks CM-ASD that, live, and [03](03_bild.ipynb) runs BiLD.
 #
-# ## What no trace can tell
+# ## What no trace can answer
 #
 # | question | answer |
 # |---|---|

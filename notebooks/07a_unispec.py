@@ -318,7 +318,7 @@ shown.set_index(kept["depth"].rename("level")).round(3)
 # %% [markdown]
 # ## What is learnt (lines 39 to 47)
 #
-# The pass computed the target's prediction behind *every* node, also behind the wrong ones. All are written into the
+# The pass computed the target's prediction after *every* node, also after the wrong ones. All are written into the
 # store, and nothing of it costs a further pass.
 #
 # **Predict.** The pass read $g + 1$ words. How many rows of the store does it write: all $g + 1$, or fewer?

@@ -88,8 +88,8 @@ trace
 # %% [markdown]
 # ## A drafter that was trained (Table 3)
 #
-# The paper's harder rival is **EAGLE** (Li et al. 2024a, 2024b, 2025): a drafter of *one* transformer layer, trained to go
-# on from what the target was thinking. Let $f_i$ be the target's state at token $i$ behind its last layer, $e_i$ the
+# The paper's harder rival is **EAGLE** (Li et al. 2024a, 2024b, 2025): a drafter of *one* transformer layer, trained to continue
+# from the target's own states. Let $f_i$ be the target's state at token $i$ after its last layer, $e_i$ the
 # embedding of that token. The drafter reads them as pairs, each state with the **next** token,
 #
 # $$ (f_i,\ e_{i+1}) \ \longmapsto\ \hat f_{i+1}, \qquad q(x_{i+2}) = \mathrm{softmax}\big(\mathrm{head}(\hat f_{i+1})\big), $$
@@ -139,7 +139,7 @@ sv.player(heads["into German"], cycle=2, phase="draft", growth=True)
 
 # %% [markdown]
 # Is the score really the product? And does the token matter beside the state? Nodes of level 1 were all read with the
-# *same* state, the root's. Here is what the head expects behind each of them.
+# *same* state, the root's. Here is what the head expects after each of them.
 
 # %%
 nodes = heads["into English"].nodes

@@ -20,7 +20,7 @@
 # (`pip install -e ".[run,calibrate]"`).*
 #
 # How many tokens should a drafter send? More of them are accepted when more are sent, and more of them cost more to
-# check. You will measure both on the machine that you sit at, guess where they balance, and see why the answer cannot be
+# check. You will measure both on your machine, guess where they balance, and see why the answer cannot be
 # taken from a paper, not even from the one that taught us to measure it: UniSpec (Do et al.), section 3 and Appendix F.
 #
 # The model is SmolLM2 (135 M parameters, 4-bit weights, dequantised) if `specviz models get smollm2` has downloaded it, and
@@ -369,7 +369,7 @@ plt.show()
 
 # %% [markdown]
 # A format whose dashed line lies above its curve decodes fastest without drafts. Whole numbers save what drafting saves, the
-# reading of weights, and leave little of it to be saved again: a second cure for the same illness. Calibrate for the format that
+# reading of weights, and leave little of it to be saved again. Calibrate for the format that
 # will run.
 #
 # ## Another device, another size

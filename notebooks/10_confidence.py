@@ -226,7 +226,7 @@ counts.round(2)
 # ## The loop at work
 #
 # One text, cycle by cycle. Top: the certainty of each token, and the mean. Middle: what became of the draft,
-# and the window (black). Bottom: how far each token lay behind the target's own favourite, and how far it was allowed to.
+# and the window (black). Bottom: how far each token's log-probability lay below the target's favourite, and how far it was allowed to.
 #
 # **Predict.** How long is the longest window, with α = 1 and $k_{max} = 10$? And is a rejection more likely in the short
 # windows or in the long ones?

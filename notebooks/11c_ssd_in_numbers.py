@@ -148,7 +148,7 @@ for whole in (False, True):
 pd.DataFrame(rows).T.rename_axis(["written", "sure"]).round(2)
 
 # %% [markdown]
-# A tenth over answers, two in five over whole canvases, and no answer changes. Behind an answer stands a run of end
+# A tenth over answers, two in five over whole canvases, and no answer changes. After an answer stands a run of end
 # tokens, each of them nearly certain. Their order by exact log-odds is arbitrary and another one in every pass, so the
 # drafts miss it; from left to right they hit it, and no more chains are lost to order than in the answers themselves.
 # The papers compare probabilities, so they have such a tie, at 6.2 or at 17.3 nats, and leave it to a library. A
@@ -207,7 +207,7 @@ for odds, block, sure, cell in sorted(wrong, key=lambda case: len(case[0]))[:1]:
 # A causal model's cache is exact: what stands to the left never changes. Here every token sees every other one, so
 # *each* filled cell makes the keys and values of all places a little wrong. The dual cache (Fast-dLLM) keeps them all
 # the same: a **refresh** computes every place, the passes between it compute the block in work alone, and read what
-# lies before and behind it as it was. A refresh comes again when $R$ tokens were decoded; the paper's $R$ is 8.
+# lies before and after it as it was. A refresh comes again when $R$ tokens were decoded; the paper's $R$ is 8.
 #
 # **Predict.** Below, every cached pass is compared with a full one over the very same canvas. How does the difference
 # grow with the tokens since the refresh, 0 to 7? And in what share of the states is another cell or token next?
@@ -258,7 +258,7 @@ pd.DataFrame(
 # ## A refresh cuts the chain
 #
 # The refresh belongs to the policy: it comes when $R$ tokens stand, whoever placed them. If it falls due in the
-# middle of a chain, the canvases behind it were read with keys that stepwise decoding would have thrown away. So a
+# middle of a chain, the canvases after it were read with keys that stepwise decoding would have thrown away. So a
 # chain must end there.
 #
 # **Predict.** With the paper's defaults, $R = B = 8$: how many drafts ever lie in a block that is not yet in work?
@@ -422,7 +422,7 @@ rates = pd.Series(rates).unstack()
 #
 # ## Padding counts
 #
-# Answers were padded with the end token in training, so behind an answer the model writes end tokens. Ours stops with
+# Answers were padded with the end token in training, so after an answer the model writes end tokens. Ours stops with
 # the first finished block that holds one; the papers' decoders fill the canvas (`whole=True`).
 #
 # **Predict.** Four answers in canvases of 128 cells: what share of the tokens is answer? Does the padding raise or

@@ -100,7 +100,7 @@ for each in (sv.load("town"), sv.load(folder), sv.load(net, tokenizer=tokenizer)
     print(f"{each.parameters / 1e6:.1f} M parameters, {each.vocabulary} tokens, {each.device}: {text}")
 
 # %% [markdown]
-# **Predict.** Which of these are refused, and what is each told? A misspelt name; a file of pickled weights; a model of a
+# **Predict.** Which of these are refused, and what does each refusal say? A misspelt name; a file of pickled weights; a model of a
 # family with a recurrent state; a GPU that is not there; a drafter that was trained for another model.
 
 # %%
@@ -149,8 +149,8 @@ def to_read(frame):
 to_read(pd.DataFrame(told, columns=["tried", "told"])).hide()
 
 # %% [markdown]
-# One line each, before any work. Three of the refusals are choices: a pickle can run code when it is opened, code that comes
-# with a model is never run, and a model whose state cannot be wound back (recurrent layers) cannot forget a rejected draft.
+# One line each, before any work. Three of them are choices: a pickle can run code when it is opened, code that comes
+# with a model is never run, and a recurrent state cannot forget a rejected draft.
 #
 # ### GGUF, and Metal
 #
@@ -223,7 +223,7 @@ to_read(pd.DataFrame(told).T)
 #
 # ## Then a rule, before the numbers
 #
-# Write the rule down first, or the numbers will write it:
+# Write the rule down first:
 #
 # > Take the method with the highest paired speedup. If the lower end of its 95 % interval is not above 1, take none: decode
 # > autoregressively. If a method that needs less (no training, less memory) has an interval that overlaps the best one's,
@@ -305,7 +305,7 @@ plt.show()
 #
 # ## The decision
 #
-# As code, so that it does what it says:
+# As code:
 
 # %%
 # What each needs: nothing, memory for a store, a small model, training on this very target.
@@ -337,8 +337,8 @@ pd.DataFrame(
 ).rename_axis(None).round(2)
 
 # %% [markdown]
-# If it says *none*, that is a result: with few prompts an interval is wide. More prompts narrow it ($1/\sqrt n$); a method is
-# not to be had for the asking.
+# If it says *none*, that is a result: with few prompts an interval is wide. More prompts narrow it ($1/\sqrt n$); it is
+# no reason to pick a method.
 #
 # ## Why: where the time goes
 #
@@ -388,7 +388,7 @@ step[["whole", "c", "τ", "τ / c"]].rename(columns={"whole": "ms a cycle"}).rou
 
 # %% [markdown]
 # A method pays where $\tau > c$, and by how much is their quotient: the speedup of decoding (`decode_speedup` of the table, the
-# same seconds and tokens in another order; the paired one has the prefill inside and weighs prompts alike).
+# same seconds and tokens in another order; the paired one includes the prefill and weighs prompts alike).
 #
 # What would a larger target change? It makes the unit of $c$ larger, the autoregressive step; what a drafter costs of its own
 # stays. Count what a pass has to do and to read:
