@@ -149,7 +149,7 @@ def to_read(frame):
 to_read(pd.DataFrame(told, columns=["tried", "told"])).hide()
 
 # %% [markdown]
-# One line each, before any work. Three of them are choices: a pickle can run code when it is opened, code that comes
+# One line each. Three of them are choices: a pickle can run code when it is opened, code that comes
 # with a model is never run, and a recurrent state cannot forget a rejected draft.
 #
 # ### GGUF, and Metal
@@ -305,10 +305,10 @@ plt.show()
 #
 # ## The decision
 #
-# As code:
+# In code:
 
 # %%
-# What each needs: nothing, memory for a store, a small model, training on this very target.
+# What each needs: nothing, memory for a store, a small model, training on this target.
 NEEDS = {"prompt_lookup": 0, "unispec": 1, "token_recycling": 1, "lookahead": 1, "speculative": 2, "eagle": 3}
 
 
@@ -337,8 +337,7 @@ pd.DataFrame(
 ).rename_axis(None).round(2)
 
 # %% [markdown]
-# If it says *none*, that is a result: with few prompts an interval is wide. More prompts narrow it ($1/\sqrt n$); it is
-# no reason to pick a method.
+# If it says *none*, that is a result: more prompts narrow the interval ($1/\sqrt n$).
 #
 # ## Why: where the time goes
 #

@@ -54,12 +54,12 @@ def faults(folder: Path, own: tuple[str, ...] = ()) -> list[str]:
                 if fetched:
                     wrong.append(f"{page} fetches {link} from another host")
                 continue
-            path = page
+            goal = page
             if parts.path:
-                path = posixpath.normpath(posixpath.join(posixpath.dirname(page), unquote(parts.path)))
-            file, place = folder / path, unquote(parts.fragment)
-            if not file.exists() or path.startswith(".."):
+                goal = posixpath.normpath(posixpath.join(posixpath.dirname(page), unquote(parts.path)))
+            file, place = folder / goal, unquote(parts.fragment)
+            if not file.exists() or goal.startswith(".."):
                 wrong.append(f"{page} links to {link}, which is not there")
-            elif place and path in pages and not page.startswith(own) and place not in pages[path].names:
+            elif place and goal in pages and not page.startswith(own) and place not in pages[goal].names:
                 wrong.append(f"{page} links to {link}, and that page has no such place")
     return wrong
