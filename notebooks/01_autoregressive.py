@@ -16,6 +16,8 @@
 # %% [markdown]
 # # 01 · One token at a time, and why it is slow
 #
+# ![What a pass over g tokens costs in units of a pass over one, measured on this machine](stills/01.png)
+#
 # *20 minutes, about one of them computing (12 seconds on `town`). Needs `torch` (`pip install -e ".[run]"`).*
 #
 # You will watch a model decode autoregressively, count what it reads for each token, and measure **s(g)**: what a

@@ -16,7 +16,7 @@
 # %% [markdown]
 # # 05 · What if: what a trace can answer, and what it cannot
 #
-# ![The recorded decode that the what-ifs are asked about](stills/05.png)
+# ![A map of draft length against longest match: where speed is highest](stills/05.png)
 #
 # *25 minutes. Needs no model and no torch: everything here is computed from traces on disk.*
 #

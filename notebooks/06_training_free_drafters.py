@@ -16,6 +16,8 @@
 # %% [markdown]
 # # 06 · Training-free drafters
 #
+# ![The attention mask of a draft tree: each node sees its ancestors and itself](stills/06.png)
+#
 # *40 minutes, two and a half of them computing (half a minute on `town`). Needs `torch`.*
 #
 # A draft model costs training, memory and passes. But there are other places where the next words may already stand: in

@@ -16,6 +16,8 @@
 # %% [markdown]
 # # 07b · What each part of UniSpec is worth
 #
+# ![Acceptance against UniSpec's score, beside the diagonal](stills/07b.png)
+#
 # *25 minutes, about two of them computing. Needs `torch` (`pip install -e ".[run]"` in a checkout). [07a](07a_unispec.ipynb) comes
 # first.*
 #

@@ -16,6 +16,8 @@
 # %% [markdown]
 # # 07c · A drafter that was trained: EAGLE
 #
+# ![Two draft trees of an English EAGLE head: one into English, one into German](stills/07c.png)
+#
 # *30 minutes, about one of them computing. Needs `torch` (`pip install -e ".[run]"` in a checkout). [07a](07a_unispec.ipynb) comes
 # first.*
 #

@@ -16,7 +16,7 @@
 # %% [markdown]
 # # 11b · Drafting for oneself
 #
-# ![How often the free guesses of a pass are right, by steps ahead](stills/11b.png)
+# ![The canvases of one verification tree: what each fills next, accepted or rejected](stills/11b.png)
 #
 # *30 minutes, about one of them computing. Needs `torch` (`pip install -e ".[run]"` in a checkout).*
 #

@@ -16,6 +16,8 @@
 # %% [markdown]
 # # 11c · SSD in numbers: an appendix for specialists
 #
+# ![How predictions change with stale keys and values since the last refresh](stills/11c.png)
+#
 # *35 minutes, about two of them computing. Needs `torch` (`pip install -e ".[run]"` in a checkout).*
 #
 # What [11b](11b_self_drafting.ipynb) left out: how confidence is compared, how stale a cache is, what bounds the savings, what a pass
