@@ -82,7 +82,9 @@ def doctor(model: str = "town") -> Report:
 def _python() -> Iterator[Check]:
     import specviz
 
-    yield Check("specviz", "ok", f"{specviz.__version__} on Python {platform.python_version()}, {platform.system()}")
+    yield Check(
+        "specviz", "ok", f"{specviz.__version__} on Python {platform.python_version()}, {platform.system()}"
+    )
 
 
 def _names() -> Iterator[Check]:

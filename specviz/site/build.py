@@ -22,6 +22,10 @@ MARK = ".specviz-site"  # a file of each folder that holds a site: such a folder
 LEARN = ("course", "glossary", "traces")
 USE = ("python", "commands", "api")
 ABOUT = ("results", "limits", "data", "design", "decisions", "contributing", "changelog")
+REPAIRS = {
+    'role="heading"><span class="caption-text"': 'role="heading" aria-level="2"><span class="caption-text"',
+    '<div class="highlight"><pre>': '<div class="highlight"><pre tabindex="0">',
+}
 API = """# API reference
 
 ```{raw} html
@@ -191,7 +195,7 @@ def _sphinx(sources: Path, made: Path, say: Callable[[str], None]) -> None:
         "extensions": ["myst_parser", "specviz.site.mathml"], "html_math_renderer": "mathml",
         "myst_enable_extensions": ["dollarmath"], "myst_heading_anchors": 4,
         "html_static_path": [str(static)], "html_css_files": ["site.css"], "html_copy_source": False,
-        "html_use_index": False, "exclude_patterns": ["_static"], "language": "en",
+        "html_use_index": False, "html_show_search_summary": False, "exclude_patterns": ["_static"], "language": "en",
         "suppress_warnings": ["myst.header"],
     }  # fmt: skip
     warnings = io.StringIO()
@@ -203,6 +207,16 @@ def _sphinx(sources: Path, made: Path, say: Callable[[str], None]) -> None:
         app.build(force_all=True)
     for line in warnings.getvalue().splitlines():
         say(line.replace(f"{sources}/", ""))
+    for path in made.rglob("*.html"):
+        if not {"players", "api"} & set(path.relative_to(made).parts):
+            path.write_text(_accessible(path.read_text(encoding="utf8")), encoding="utf8")
+
+
+def _accessible(page: str) -> str:
+    """What the theme leaves out: levels of its headings, and code that scrolls by key."""
+    for mark, now in REPAIRS.items():
+        page = page.replace(mark, now)
+    return page
 
 
 def _reference(made: Path) -> None:
