@@ -16,6 +16,8 @@
 # %% [markdown]
 # # 08 · Calibrate this machine: why the best draft size is a property of kernel and device
 #
+# ![Tokens per cycle, time per cycle and their quotient by draft size](stills/08.png)
+#
 # *30 minutes, two and a half of them computing (one and a half on `town`). Needs `torch`, `scipy` and `scikit-learn`
 # (`pip install -e ".[run,calibrate]"`).*
 #

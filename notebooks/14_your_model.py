@@ -16,6 +16,8 @@
 # %% [markdown]
 # # 14 · Your own model: load it, and decide how to decode it
 #
+# ![Methods as points: tokens per cycle against the cost of a cycle, with the break-even line](stills/14.png)
+#
 # *30 minutes, two of them computing (half a minute on `town`). Needs `torch` (`pip install -e ".[run]"`); the GGUF
 # cells also llama.cpp.*
 #

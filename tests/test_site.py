@@ -29,6 +29,8 @@ def test_links_follow_their_pages(tmp_path):
     assert made.startswith("[a](results.md#kernels) ![b](pictures/docs-player.png) [c](https://")
     assert "blob/main/specviz/draft.py) `[d](x.md)` [e](#here) [f](https://x.y)" in made
     assert "a[0](docs/results.md)" in made and (tmp_path / "pictures" / "docs-player.png").is_file()
+    drawn = pages.Page("notebooks/02.ipynb", "walkthroughs/02", "![a](../pictures/docs-player.png)")
+    assert pages.linked(drawn, {}, tmp_path) == drawn.text
     deep = pages.Page("notebooks/02.ipynb", "walkthroughs/02", "[a](../docs/results.md)")
     assert pages.linked(deep, {"docs/results.md": "results"}, tmp_path) == "[a](../results.md)"
 

@@ -143,10 +143,11 @@ def _extras() -> Iterator[Check]:
         yield Check("packages", "fault", f"of those that all need: {', '.join(lacking)}; pip install -e .")
     declared = metadata.metadata(DISTRIBUTION).get_all("Provides-Extra") or []
     for extra, use in EXTRAS.items():
+        command = install(extra)
         if extra not in declared:
-            yield Check(f"[{extra}]", "missing", f"{use}: installed before there was one; {install(extra)}")
+            yield Check(f"[{extra}]", "missing", f"{use}: installed before there was one; {command}")
         elif lacking := _lacking(wanted[extra]):
-            yield Check(f"[{extra}]", "missing", f"{use}: lacks {', '.join(lacking)}; {install(extra)}")
+            yield Check(f"[{extra}]", "missing", f"{use}: lacks {', '.join(lacking)}; {command}")
         else:
             yield Check(f"[{extra}]", "ok", use)
 

@@ -75,6 +75,10 @@ def linked(page: Page, names: Mapping[str, str], folder: Path) -> str:
             return match[0]
         part = posixpath.normpath(posixpath.join(posixpath.dirname(page.origin), path))
         here = posixpath.dirname(page.name)
+        if (
+            folder / posixpath.normpath(posixpath.join(here, path))
+        ).exists():  # a picture that a walkthrough drew
+            return match[0]
         if part in names:
             return f"{before}{posixpath.relpath(names[part], here or '.')}.md{mark}{anchor}"
         file = root(part)
