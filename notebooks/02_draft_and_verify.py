@@ -337,7 +337,7 @@ print(
 plane(4)
 
 # %%
-ipywidgets.interact(plane, γ=ipywidgets.IntSlider(4, min=1, max=12, continuous_update=False))
+controls = ipywidgets.interact(plane, γ=ipywidgets.IntSlider(4, min=1, max=12, continuous_update=False))
 # %% [markdown]
 # It falls: a longer draft needs a better or a cheaper drafter. With γ = 1 drafting pays where $c < \alpha$; elsewhere no γ does.
 #

@@ -195,7 +195,7 @@ def _sphinx(sources: Path, made: Path, say: Callable[[str], None]) -> None:
         "extensions": ["myst_parser", "specviz.site.mathml"], "html_math_renderer": "mathml",
         "myst_enable_extensions": ["dollarmath"], "myst_heading_anchors": 4,
         "html_static_path": [str(static)], "html_css_files": ["site.css"], "html_copy_source": False,
-        "html_use_index": False, "html_show_search_summary": False,
+        "html_use_index": False, "html_show_search_summary": False, "html_show_copyright": False,
         "exclude_patterns": ["_static"], "language": "en", "suppress_warnings": ["myst.header"],
     }  # fmt: skip
     warnings = io.StringIO()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 PLOTLY = "../_static/plotly.min.js"
 FRAME = (
-    '<iframe class="player" src="../players/{name}" title="{title}" loading="lazy"></iframe>'
+    '<iframe class="{kind}" src="../players/{name}" title="{title}" loading="lazy"></iframe>'
     '<p class="wide"><a href="../players/{name}">Open it on a page of its own</a></p>'
 )
 
@@ -22,7 +22,9 @@ def install(folder: str, book: str) -> None:
     def framed(self: Stateful, **options: bool) -> dict[str, str]:
         name = f"{book}-{next(numbers)}.html"
         self.to_html(Path(folder) / name, force=True)
-        return {"text/html": FRAME.format(name=name, title=type(self).__name__)}
+        return {
+            "text/html": FRAME.format(name=name, title=type(self).__name__, kind=type(self).__name__.lower())
+        }
 
     def drawn(self: Interactive) -> str:
         fragment: str = self.figure.to_html(
