@@ -317,9 +317,8 @@ grid, costs = np.meshgrid(np.linspace(0.01, 0.99, 99), np.linspace(0, 0.6, 61))
 def plane(γ):
     speed = (1 - grid ** (γ + 1)) / ((1 - grid) * (γ * costs + 1))
     figure, axes = plt.subplots(figsize=(6.4, 3.6), layout="constrained")
-    shades = axes.contourf(
-        grid, costs, speed, levels=[0.2, 0.5, 0.75, 1, 1.5, 2, 3, 4, 6], cmap="RdBu", extend="both"
-    )
+    levels = [0.25, 0.33, 0.5, 0.75, 1, 1.33, 2, 3, 4]
+    shades = axes.contourf(grid, costs, speed, levels, cmap="RdBu", norm="log", extend="both")
     axes.contour(grid, costs, speed, levels=[1], colors="black", linewidths=2)
     axes.plot(alpha, min(c, 0.59), "*", ms=14, color="black", mec="white")
     axes.set(
@@ -327,7 +326,7 @@ def plane(γ):
         ylabel="cost c of a draft token",
         title=f"speedup for γ = {γ}; black: break-even",
     )
-    figure.colorbar(shades)
+    figure.colorbar(shades, ticks=levels, format="%g")
     plt.show()
 
 
