@@ -136,7 +136,7 @@ SUBMODULES = (
     "measure.sweep", "measure.timing", "methods", "methods.retranslate", "methods.sampling",
     "methods.signals", "methods.unmasking", "metrics", "models", "models.kernels", "models.llamacpp",
     "models.template", "replays.translations", "rules.store", "streams", "suites", "trace", "view",
-    "whatifs",
+    "whatifs", "widgets.acceptance",
 )  # fmt: skip
 
 
