@@ -1,0 +1,191 @@
+"""A run as one small Parquet file: its rows and what they were measured on, for others to compare with.
+
+A row is a prompt by a contender. The texts themselves are not in it, only a digest of each, so that two can
+be said to be the same: prompts and answers may be under a licence that forbids passing them on. The file's
+metadata hold the plan, the environments and the versions. Reading needs no torch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from specviz.errors import ParameterError, TraceError
+from specviz.files import checked, parsed, write_bytes
+from specviz.measure.report import Entry, Row, Settings
+from specviz.measure.rows import Results
+from specviz.measure.schema import RowEnvironment, RunFile, Text, TimedRow
+from specviz.paths import folder
+
+if TYPE_CHECKING:
+    from specviz.trace import Trace
+
+SCHEMA = 1
+KEY = b"specviz"  # of the file's metadata
+SUFFIX = ".parquet"
+LEFT_OUT = ("text", "memory", "wall_seconds", "started", "parameters", "model", "method", "draft", "suite")
+REMEDY = "the file is damaged: take it from the repository again, or record the run again"
+
+
+class About(RunFile):
+    """The metadata of a recorded run."""
+
+    specviz: Literal["recorded run"]
+    schema: Literal[1]
+    name: Text
+    environments: dict[Text, RowEnvironment]
+
+
+class Recorded(Results):
+    """A recorded run: tables, failures and notes as of a run's folder; no prompts, texts or traces.
+
+    Parameters
+    ----------
+    path : str or Path
+        The Parquet file.
+
+    Raises
+    ------
+    TraceError
+        If it is none, damaged or of a newer schema.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        self.path = Path(path)
+        try:
+            table = pq.read_table(self.path)
+        except (OSError, pa.ArrowException) as error:
+            why = getattr(error, "strerror", None) or "it is no Parquet file, or a part of one"
+            raise TraceError(f"cannot read {self.path}: {why}") from None
+        about = parsed((table.schema.metadata or {}).get(KEY, b"{}"), str(self.path), REMEDY)
+        if not isinstance(about, dict) or about.get("specviz") != "recorded run":
+            raise TraceError(f"{self.path} is no recorded run: specviz.replays.recorded.write makes one")
+        if about.get("schema") != SCHEMA:
+            raise TraceError(f"{self.path} has a schema which this version of specviz cannot read")
+        checked(About, about, str(self.path), REMEDY)
+        self.name: str = about["name"]
+        self._settle(about["plan"], about["created"])
+        self._environments: dict[str, Settings] = about["environments"]
+        cells = {cell["cell"]: cell for cell in self.cells}
+        self._rows: dict[str, Row] = {}
+        for row in table.to_pylist():
+            cell = cells.get(row.get("cell"), {})
+            row |= {name: cell.get(name) for name in ("model", "method", "draft", "parameters", "suite")}
+            row["ids"] = [[int(word, 16)] for word in (row.pop("digest", None) or "").split()]
+            kind = TimedRow if row.get("timed") else Row
+            self._rows[key_of_row(row)] = dict(checked(kind, row, str(self.path), REMEDY))
+        if not self._rows.keys() <= self.wanted.keys():
+            raise TraceError(f"{self.path} has rows that are not in its plan: {REMEDY}")
+
+    @property
+    def done(self) -> set[str]:
+        """Names of the rows that are there."""
+        return set(self._rows)
+
+    @property
+    def environments(self) -> dict[str, Settings]:
+        """Where rows were decoded: digest to device, processor, threads, number format, clock, versions."""
+        return self._environments
+
+    def records(self) -> list[Row]:
+        """Every row, in order of cells, rounds and prompts; ``ids`` is a digest, one number an output."""
+        return [self._rows[key] for key in self.wanted if key in self._rows]
+
+    def prompts(self, suite: str) -> list[Entry]:
+        """Refused: a recorded run has no prompts.
+
+        Raises
+        ------
+        ParameterError
+        """
+        raise ParameterError(f"{self.path.name} keeps no prompts; specviz.replays.recordings.plan has them")
+
+    def trace(self, cell: int, prompt: int, round: int = 0) -> Trace:
+        """Refused: a recorded run has no traces.
+
+        Raises
+        ------
+        TraceError
+        """
+        raise TraceError(f"{self.path.name} keeps no traces: run its plan with traces = true")
+
+
+def key_of_row(row: Row) -> str:
+    """The name of a row among its run's."""
+    from specviz.measure.rows import key_of
+
+    return key_of(row["cell"], row["round"], row["prompt"])
+
+
+def digest(ids: list[list[int]]) -> str:
+    """A text's outputs as a word of eight hexadecimal digits each."""
+    return " ".join(hashlib.sha256(json.dumps(each).encode()).hexdigest()[:8] for each in ids)
+
+
+def write(results: Results, path: str | Path, name: str, force: bool = False) -> Path:
+    """Record a run: the prompts that every contender has finished, as one Parquet file.
+
+    Parameters
+    ----------
+    results : Results
+        A run's folder, finished or not.
+    path : str or Path
+    name : str
+        Of the run, as `specviz.replays.recordings.plan` takes it, or another one.
+
+    Raises
+    ------
+    TraceError
+        If nothing is complete, or the file exists (unless `force`).
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    every = results.records()
+    suites = {cell["cell"]: cell["suite"] for cell in results.cells}
+    of = Counter(suites.values())
+    finished = Counter((row["round"], row["prompt"], suites[row["cell"]]) for row in every)
+    rows = [
+        row
+        for row in every
+        if finished[row["round"], row["prompt"], suites[row["cell"]]] == of[suites[row["cell"]]]
+    ]
+    if not rows:
+        raise TraceError(f"{results.path} has no prompt that every contender has finished")
+    left_out = (*LEFT_OUT, "ids")
+    kept = [
+        {k: v for k, v in row.items() if k not in left_out} | {"digest": digest(row.get("ids") or [])}
+        for row in rows
+    ]
+    used = {row["environment"] for row in kept}
+    about = {
+        "specviz": "recorded run", "schema": SCHEMA, "name": name, "created": results.created,
+        "plan": results.plan,
+        "environments": {key: place for key, place in results.environments.items() if key in used},
+    }  # fmt: skip
+    table = pa.Table.from_pylist(kept).replace_schema_metadata({KEY: json.dumps(about).encode()})
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink, compression="zstd")
+    return write_bytes(Path(path), sink.getvalue().to_pybytes(), force)
+
+
+def results(path: str | Path) -> Results:
+    """Open a run's folder, finished or not, or a recorded run's Parquet file.
+
+    Raises
+    ------
+    TraceError
+        If it is none.
+    """
+    return Recorded(path) if Path(path).suffix == SUFFIX else Results(path)
+
+
+def list_recorded() -> dict[str, Path]:
+    """The recorded runs that come with the package, by name."""
+    return {path.stem: path for path in sorted(folder("runs").glob(f"*{SUFFIX}"))}
