@@ -465,10 +465,19 @@ def provenance(made: Replay) -> tuple[list[str], list[list[str]], int]:
     return [text(name.replace("_", " ")) for name in names], cells, len(names)
 
 
-def marked(results: Results) -> tuple[Row, dict[str, tuple[Row, str]]] | None:
-    """The fastest contender that left traces, and its best, median and worst prompt with their figure."""
+def marked(
+    results: Results, contenders: Sequence[tuple[str, Values, str | None]] = ()
+) -> tuple[Row, dict[str, tuple[Row, str]]] | None:
+    """The fastest contender that left traces, and its best, median and worst prompt with their figure.
+
+    `contenders` (method, parameters, drafter) are those to choose of; without any all are.
+    """
     good = [row for row in results.records() if row["error"] is None]
-    cells = [cell for cell in results.cells if cell["cell"] != cell["against"]]
+    cells = [
+        cell for cell in results.cells
+        if cell["cell"] != cell["against"]
+        and (not contenders or (cell["method"], cell["parameters"], cell["draft"]) in contenders)
+    ]  # fmt: skip
     ranked = [(cell, *ranked_rows(results, cell, good)) for cell in cells]
     cell, rows, unit = max(ranked, key=lambda each: median_value(each[1]), default=({}, [], ""))
     if not rows:

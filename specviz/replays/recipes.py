@@ -54,6 +54,8 @@ class Recipe:
     model: str = "town"  # of the bundled ones, as are the drafters and the suite
     drafts: Mapping[str, str] = field(default_factory=dict)  # role: drafter
     suite: str = "multi-town"
+    # What of this is otherwise on a real language model, where it is downloaded: ``model``, ``suite`` ...
+    real: Where = field(default_factory=dict)
     options: Where = field(default_factory=dict)  # what else the source must know
     # ``prompts`` and ``max_new_tokens``, in haste and otherwise.
     quick: Where = field(default_factory=lambda: {"prompts": 14, "max_new_tokens": 48})

@@ -8,6 +8,7 @@ made it. `specviz.replays.running` makes replays; `terminal`, `markdown` and `pa
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -397,7 +398,7 @@ def compared(table: str, recipe: Recipe, made: Measurement, settings: Settings) 
     """A published table and what a source measured, cell by cell; of a curve without printed values alone."""
     errata: list[str] = []
     if table in CURVES:
-        caption, place = recipe.caption, f"Figure {table.rpartition('figure')[2]}"
+        caption, place = recipe.caption, re.sub(r".*/(\D+)(\d+)", lambda m: f"{m[1].title()} {m[2]}", table)
         cells = [
             Cell(dict(f.where), f.metric, None, "", "", "", "", f.value, f.low, f.high, "", i, f.source)
             for i, f in enumerate(made.figures)
