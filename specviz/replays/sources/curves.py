@@ -71,7 +71,7 @@ def scores(recipe: Recipe, options: RunOptions) -> Measurement:
 def practised(recipe: Recipe, options: RunOptions, made: Measurement) -> Calibration:
     """UniSpec's calibration on prompts of the recipe's suite."""
     entries, rest = divided(recipe, options, made)
-    options = replace(options, practice=tuple(rest or sum(entries, [])))
+    options = replace(options, practice=tuple(rest or (*entries[0], *entries[1])))
     found = options.calibration("unispec")
     made.on(suite=options.suite_of("", recipe.suite), texts=found.how["prompts"])
     made.by("unispec")

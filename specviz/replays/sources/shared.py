@@ -128,7 +128,7 @@ class RunOptions:
         return bundled if given is None else Path(given.name).name
 
     def calibration(self, method: str) -> Calibration:
-        """The user's own calibration of a method; without one it is made, on prompts that are not measured."""
+        """The user's own calibration of a method; else one that is made here, on prompts not measured."""
         from specviz.loop.machine import calibration_setting
         from specviz.measure.calibrate import calibrate
         from specviz.methods import find
