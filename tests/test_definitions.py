@@ -90,7 +90,7 @@ def test_speedups_of_the_same_texts_flip_likewise():
 
 
 def test_every_acceptance_definition_by_hand():
-    # No token cut: a step without a draft, 3 of 4, 1 of 4, 2 of 2, one below the budget; 2 of 2, 0 of 1, 1 of 1.
+    # No token cut: a step without a draft, 3 of 4, 1 of 4, 2 of 2, one unsent; 2 of 2, 0 of 1, 1 of 1.
     trace = decode([[], [A, A, A, R], [A, R, U, U, P], [A, A, P]], [[A, A], [R], [A]])
     table = metrics.rosetta(trace)
     assert table["badge"].eq("exact").all()

@@ -285,7 +285,7 @@ class Trace:
         """One row a cycle: the scalar columns, controller values (``control_*``) and counts.
 
         Counts: `drafted` nodes of the draft; `sent` of them to the target (all but the unsent and
-        unreviewed ones); `judged` (accepted or rejected); `accepted`; `rejected`; `cut` by the end of the text;
+        unreviewed ones); `judged` (accepted or rejected); `accepted`; `rejected`; `cut` by the text's end;
         `unreviewed` (emitted without the target); `emitted` tokens.
         """
         import pandas as pd
