@@ -163,7 +163,7 @@ def on_real(recipe: Recipe) -> Recipe:
     from specviz.models import available
 
     real = dict(recipe.real)
-    if not real or real["model"] not in available():
+    if not real or real.pop("download", real["model"]) not in available():
         return recipe
     return replace(recipe, **real)
 

@@ -110,6 +110,10 @@ def sources(
     """The streams of each language, and the translations that are right, where there are any."""
 
     def own(language: str, part: Values, start: int) -> list[Entry]:
+        if part["language"] not in TARGETS:
+            return [
+                {"prompt": list(each)[-1].text} for each in bundled(part["language"], options.number).streams
+            ]
         some = texts(part["language"], options.number)
         return [{"prompt": each.source, "reference": list(each.references)} for each in some]
 
