@@ -127,7 +127,12 @@ def replay(
     from specviz.arguments import check_int
     from specviz.replays.sources import RunOptions
 
-    recipe = with_options(table, find(table) if model is not None else on_real(find(table)), baselines, score)
+    recipe = find(table)
+    if model is None and (
+        suite is None or "parts" not in recipe.real
+    ):  # one's own texts are of the table's parts
+        recipe = on_real(recipe)
+    recipe = with_options(table, recipe, baselines, score)
     path = Path(out) if out is not None else Path("specviz-replays") / table.replace("/", "-")
     numbers = dict(recipe.quick if quick else recipe.whole)
     numbers |= {k: v for k, v in (("prompts", number), ("max_new_tokens", max_new_tokens)) if v is not None}

@@ -346,6 +346,117 @@ def test_the_edge_s_own_probability_is_a_score_and_leaves_a_tree():
     assert draft.parents.tolist() == [-1, 0, 1]
 
 
+# ---------------------------------------------------------------- 7: whose calibration
+
+
+def calibration(points, texts=4):
+    """Of draft sizes with tokens and seconds a cycle."""
+    from specviz.calibration import Calibration, Point
+    from specviz.measure import fits
+
+    made = [
+        Point(g, [int(100 * tau)] * texts, [100] * texts, [[100 * seconds] * texts])
+        for g, tau, seconds in points
+    ]
+    found = Calibration({}, "draft_size", {"prompts": texts}, made)
+    found.fits = fits.fit(*(found.measured()[i] for i in (0, 2, 1)))
+    return found
+
+
+POINTS = [(4, 1.6, 1.0), (8, 1.9, 1.1), (16, 2.2, 1.3), (32, 2.4, 1.9), (64, 2.5, 3.0)]
+
+
+def test_the_paper_s_fit_decides_and_ours_is_printed_beside_it(tmp_path, monkeypatch):
+    found = calibration(POINTS)
+    assert found.fits["paper"].g != found.fits["monotone"].g, "else this shows nothing"
+    for fit in ("paper", "monotone"):
+        given = options(tmp_path, fit=fit)
+        monkeypatch.setattr(RunOptions, "calibration", lambda self, method: found)
+        assert given.best("unispec") == found.fits[fit].g
+        words = given.calibrated_words("unispec")
+        assert f"{found.fits['paper'].g} by the paper's fit" in words and "4 other prompts" in words
+        assert f"{found.fits['monotone'].g} by ours" in words and "5 sizes from 4 to 64" in words
+    ends = calibration([(g, 1.0, 1.0 / g) for g in (4, 8, 16, 32)])
+    monkeypatch.setattr(RunOptions, "calibration", lambda self, method: ends)
+    assert "(32 is an end of them)" in options(tmp_path).calibrated_words("unispec")
+    with pytest.raises(ParameterError, match="fit must be 'paper' or 'ours'"):
+        specviz.replay("unispec/table1", fit="best", out=tmp_path / "none")
+
+
+def test_a_calibration_is_on_other_prompts_of_the_run_s_own_suite():
+    from specviz.replays.sources import prompts
+
+    recipe = RECIPES["unispec/table15"]
+    mine = Suite([{"id": str(i), "prompt": f"p{i}", "kind": "qa", "language": "en"} for i in range(20)], "m")
+    given = SimpleNamespace(suites={tasks.PLAIN: mine}, number=4, peers=())
+    (chosen, warm), rest = prompts.divided(recipe, given, Measurement())
+    used = [entry["id"] for entry in (*chosen, *warm)]
+    assert len(used) == 9 and not {entry["id"] for entry in rest} & set(used) and len(rest) == 11
+    sizes = shared.IN_CALM["sizes"]
+    assert max(sizes) == 256 and max(shared.IN_HASTE["sizes"]) == 64
+
+
+def test_table_14_and_figure_6_are_drawn(tmp_path, monkeypatch):
+    from specviz.replays import plots
+    from specviz.replays.recipes import CURVES
+    from specviz.replays.sources import curves
+
+    found = calibration(POINTS)
+    monkeypatch.setattr(curves, "practised", lambda recipe, options, made: found)
+    monkeypatch.setattr(Measurement, "begin", classmethod(lambda cls, options: cls()))
+    for table, source in (("unispec/table14", curves.fitted), ("unispec/figure6", curves.samples)):
+        made = replays.compared(table, CURVES[table], source(CURVES[table], None), {"table": table})
+        names = {
+            name for _, figure in plots.curve_figures(made) for name in (t["name"] for t in figure["data"])
+        }
+        assert "ours" in names and len(names) >= 2 and made.drawn
+    assert made.place == "Figure 6" and {c.keys["prompts"] for c in made.cells} == {1, 2, 3, 4}
+
+
+# ---------------------------------------------------------------- 8, 9, 10
+
+
+def test_one_run_serves_every_table_of_the_same_prompts():
+    """Two machines once asked the same tables, with two averages; now one run answers nine of them."""
+    from specviz.measure import BENCHES
+
+    assert not {"ablation", "temperature", "precision", "context", "threshold", "deviation"} & set(BENCHES)
+    peers = running.peers_of(True, {"model": "town"})
+    assert len(peers["peers", "unispec/table1"]) == 8 and ("peers", "ssd/table1") not in peers
+    recipe = RECIPES["unispec/table2"]
+    rows = [row for each in (recipe, *peers["peers", "unispec/table2"]) for row in each.rows]
+    assert len({(row.method, str(dict(row.values))) for row in rows}) < len(rows), "contenders are shared"
+
+
+def test_a_real_model_is_taken_where_it_is_downloaded(monkeypatch, real_models):
+    from specviz import models
+
+    recipe = RECIPES["unispec/table1"]
+    monkeypatch.setattr(models, "available", lambda: {"town": None})
+    assert running.on_real(recipe) is recipe and recipe.model == "town"
+    monkeypatch.setattr(models, "available", lambda: {"smollm2": None, "bergamot-en-pt": None})
+    assert (running.on_real(recipe).model, running.on_real(recipe).suite) == ("smollm2", "everyday")
+    streams = running.on_real(RECIPES["ssbd/table3"])
+    assert streams.model == "bergamot:en-pt" and any("Portuguese" in ours for _, _, ours in streams.differs)
+    assert running.on_real(RECIPES["unispec/table3"]).model == "town", "languages are the toy's"
+
+
+def test_bild_s_figures_are_about_what_they_are_about():
+    """Figure 5 over windows 3 to 10, Figure 7 with BiLD's curve and five decays, Figure 8 counted."""
+    from specviz.replays import contenders
+    from specviz.replays.recipes import CURVES
+
+    points = contenders.without(None, None)
+    windows = {p.values["cap"] for p in points if p.group == contenders.NO_FALLBACK}
+    assert windows == set(range(3, 11)) == set(CURVES["bild/figure5"].whole["windows"])
+    decays = {p.values.get("decay") for p in contenders.leaving(None, SimpleNamespace(name="m"))}
+    assert decays - {None} == {0, 1, 2, 4, 8} == set(CURVES["bild/figure7"].whole["decays"])
+    assert CURVES["bild/figure7"].options["curves"] == ["CALM", "early exit"]
+    metrics = set(specviz.published("bild/figure8")["metric"])
+    assert metrics == {"speedup", "byte_reduction", "intensity_ratio"}
+    assert RECIPES["bild/figure8"].options["costs"]
+
+
 # ---------------------------------------------------------------- 11 and others
 
 

@@ -135,3 +135,39 @@ def test_other_hardware_formats_kernels_weights_and_prompts_are_refused(run, sui
         comparing.compare("ssd", run[1], suite=suite)
     with pytest.raises(SpecvizError, match="holds no recorded run"):
         comparing.compare("prompt_lookup", tmp_path / "none")
+
+
+def test_replays_are_recorded_cell_by_cell_and_shown_again(tmp_path):
+    import numpy as np
+
+    from specviz.measure.claims import ratio, resampled
+    from specviz.replays import markdown, replays
+    from specviz.replays.cells import CONTROL, Check
+    from specviz.replays.recipes import RECIPES
+    from specviz.replays.sources.shared import Measurement
+
+    found = Measurement(checks=[Check(CONTROL, "autoregressive", "", 9, 9, 1.0, 0.98, 1.02)])
+    for i, method in enumerate(("EAGLE-2", "UNISPEC (ours)")):
+        found.on(model="m", method=method, device="cpu", texts=9, date="2026-11-25", task="EN")
+        values = np.random.default_rng(i).normal(2 + i, 0.1, 9)
+        found.add({"method": method, "language": "EN"}, "speedup", resampled(ratio, values, np.ones(9)))
+    made = replays.compared("unispec/table3", RECIPES["unispec/table3"], found, {"table": "unispec/table3"})
+    every = replays.Replays(tmp_path, [made], {"unispec/table4": "a setting"})
+    file = recorded.write_replays(every, tmp_path / "replays.parquet")
+    again = sv.results(file)
+    assert again.left == every.left and markdown.markdown(again.tables[0]) == markdown.markdown(made)
+    assert replays.opened_result(file).tables[0].verdicts == made.verdicts
+    frame = pq.read_table(file).to_pandas()
+    assert set(frame.loc[frame["measured"].notna(), "here_model"]) == {"m"}
+    table = pq.read_table(file)
+    for change in (
+        lambda t: t.drop_columns(["here_model"]),
+        lambda t: t.drop_columns(["value"]),
+        lambda t: t.set_column(t.column_names.index("keys"), "keys", pa.array(["{"] * len(t))),
+        lambda t: t.replace_schema_metadata({b"specviz": b'{"specviz": "recorded replays", "schema": 1}'}),
+        lambda t: t.slice(0, 0),
+    ):
+        pq.write_table(change(table), tmp_path / "bad.parquet")
+        with pytest.raises(TraceError) as error:
+            sv.results(tmp_path / "bad.parquet")
+        assert "\n" not in str(error.value)

@@ -39,7 +39,9 @@ def streams(recipe: Recipe, options: RunOptions) -> Measurement:
     twice: list[np.ndarray] = []
     for language, given in every.items():
         with made.keeping({"language": language}):
-            suited = options.suite_of(language, "generated English texts (bundled)")
+            generated = recipe.parts["language"][language]["language"] in TARGETS
+            ours = "generated English texts" if generated else "thirty English sentences"
+            suited = options.suite_of(language, f"{ours} (bundled)")
             arriving = "simulated partials" if partials else "three words an update"
             made.on(suite=f"{suited}, {arriving}", task=language, texts=len(given.streams))
             decoded, quality = retranslation.measure(
