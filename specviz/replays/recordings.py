@@ -67,6 +67,18 @@ def _languages() -> Settings:
     }  # fmt: skip
 
 
+def _averages() -> Settings:
+    """Walkthrough 13's: English and Japanese texts of four kinds of work."""
+    kinds = ["summarization", "qa", "arithmetic", "rag"]
+    entries = suite("multi-town", kind=kinds, language=["en", "ja"], each=3)
+    last = [entry for entry in entries if str(entry["id"]).endswith("02")]
+    return {
+        "models": ["town"], "suites": {"multi-town": [e for e in entries if e not in last] + last},
+        "number": 16, "warm_up": 6, "max_new_tokens": 96,
+        "methods": ["prompt_lookup", "unispec", {"method": "eagle", "draft": "town-eagle-en"}],
+    }  # fmt: skip
+
+
 def _canvases(model: str, prompts: int) -> Settings:
     return {
         "models": [model], "suites": {"canvases": canvases.suite(prompts)}, "number": None, "warm_up": 0,
@@ -85,6 +97,7 @@ PLANS: dict[str, Callable[[], Settings]] = {
     "smollm2-everyday": lambda: _smollm2() | {"suites": {"everyday": "everyday"}},
     "bergamot-streams": _bergamot,
     "town-languages": _languages,
+    "town-two-averages": _averages,
     "town-diffusion": lambda: _canvases("town-diffusion", 24),
     "smollm2-diffusion": lambda: _canvases("smollm2-diffusion", 12),
 }
