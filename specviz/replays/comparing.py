@@ -203,13 +203,13 @@ def chosen(against: Path, run: str | None, kind: type[Method]) -> Recorded:
     reasons = []
     for path in files.values():
         try:
-            found = fitting(Recorded(path), kind)
-            find_model(found.plan["models"][0]["model"])
+            result = fitting(Recorded(path), kind)
+            find_model(result.plan["models"][0]["model"])
         except SpecvizError as error:
             reasons.append(f"{path.stem}: {error}")
         else:
-            if found.name != "smollm2-questions":  # its prompts are fetched: only where it is named
-                return found
+            if result.name != "smollm2-questions":  # its prompts are fetched: only where it is named
+                return result
     raise ParameterError(f"no run of {against} can be compared with {kind.name}: {'; '.join(reasons)}")
 
 

@@ -56,7 +56,8 @@ def write(result: Results | Replay | Replays, path: Path | None = None, force: b
     ParameterError
         If plotly is not installed.
     """
-    path = path or result.path / PAGE
+    recorded = result.path.suffix == ".parquet"
+    path = path or (result.path.with_suffix(".html") if recorded else result.path / PAGE)
     if path.exists() and not force:
         raise TraceError(f"{path} exists: choose another path, or overwrite it with --force")
     page = Page(path, plotly())

@@ -72,29 +72,29 @@ def practised(recipe: Recipe, options: RunOptions, made: Measurement) -> Calibra
     """UniSpec's calibration on prompts of the recipe's suite."""
     entries, rest = divided(recipe, options, made)
     options = replace(options, practice=tuple(rest or (*entries[0], *entries[1])))
-    found = options.calibration("unispec")
-    made.on(suite=options.suite_of("", recipe.suite), texts=found.how["prompts"])
+    calibration = options.calibration("unispec")
+    made.on(suite=options.suite_of("", recipe.suite), texts=calibration.how["prompts"])
     made.by("unispec")
     made.notes.append(options.calibrated_words("unispec"))
-    return found
+    return calibration
 
 
 def calibrated(recipe: Recipe, options: RunOptions) -> Measurement:
     """UniSpec's Figure 5: the draft size that calibration finds in this environment, by each reading."""
     made = Measurement.begin(options)
-    found = practised(recipe, options, made)
+    calibration = practised(recipe, options, made)
     for name, words in FITS.items():
-        made.add({"method": f"UNISPEC, {words}"}, "draft_size", float(found.fits[name].g))
+        made.add({"method": f"UNISPEC, {words}"}, "draft_size", float(calibration.fits[name].g))
     return made
 
 
 def fitted(recipe: Recipe, options: RunOptions) -> Measurement:
     """UniSpec's Table 14, drawn: what was measured at each draft size, and each fit's curves."""
     made = Measurement.begin(options)
-    found = practised(recipe, options, made)
-    sizes, tau, seconds, _, _ = found.measured()
+    calibration = practised(recipe, options, made)
+    sizes, tau, seconds, _, _ = calibration.measured()
     lines = {"measured": (sizes, tau, seconds)} | {
-        words: (found.sizes, np.array(found.fits[name].tau), np.array(found.fits[name].s))
+        words: (calibration.sizes, np.array(calibration.fits[name].tau), np.array(calibration.fits[name].s))
         for name, words in FITS.items()
     }
     for words, (every, taus, times) in lines.items():
@@ -111,13 +111,13 @@ def samples(recipe: Recipe, options: RunOptions) -> Measurement:
     from specviz.measure import fits
 
     made = Measurement.begin(options)
-    found = practised(recipe, options, made)
-    for n in range(1, found.how["prompts"] + 1):
+    calibration = practised(recipe, options, made)
+    for n in range(1, calibration.how["prompts"] + 1):
         points = [
             replace(p, tokens=p.tokens[:n], cycles=p.cycles[:n], seconds=[row[:n] for row in p.seconds])
-            for p in found.points
+            for p in calibration.points
         ]
-        g, tau, seconds, _, _ = replace(found, points=points).measured()
+        g, tau, seconds, _, _ = replace(calibration, points=points).measured()
         taken = float(np.sum([point.seconds for point in points]))
         for name, words in FITS.items():
             fit = fits.FITS[name](g, seconds, tau)

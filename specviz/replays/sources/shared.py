@@ -142,8 +142,8 @@ class RunOptions:
             given: Settings = {"suite": some[:n], "warm_up": some[n : n + before]} if some else {"number": n}
             made = calibrate(self.model, method, folder=self.shared, tick=self.tick, **how, **given)
             self.memory[key] = made
-        found: Calibration = self.memory[key]
-        return found
+        calibrated: Calibration = self.memory[key]
+        return calibrated
 
     def best(self, method: str) -> int:
         """The calibrated draft size of a method here."""
@@ -151,15 +151,17 @@ class RunOptions:
 
     def calibrated_words(self, method: str) -> str:
         """A method's g* by each reading, and what it was found on."""
-        found = self.calibration(method)
-        sizes = [point.g for point in found.points]
+        calibrated = self.calibration(method)
+        sizes = [point.g for point in calibrated.points]
         first, *others = sorted(FITS, key=lambda name: name != self.fit)
-        ends = f" ({found.fits[first].g} is an end of them)" * (found.fits[first].g in (sizes[0], sizes[-1]))
+        ends = f" ({calibrated.fits[first].g} is an end of them)" * (
+            calibrated.fits[first].g in (sizes[0], sizes[-1])
+        )
         return (
-            f"{method}: g* = {found.fits[first].g} by {FITS[first]}, "
-            + ", ".join(f"{found.fits[name].g} by {FITS[name]}" for name in others)
+            f"{method}: g* = {calibrated.fits[first].g} by {FITS[first]}, "
+            + ", ".join(f"{calibrated.fits[name].g} by {FITS[name]}" for name in others)
             + f", of {len(sizes)} sizes from {sizes[0]} to {sizes[-1]}{ends} on "
-            f"{plural(found.how['prompts'], 'other prompt')}"
+            f"{plural(calibrated.how['prompts'], 'other prompt')}"
         )
 
     def sized(self, row: Row) -> Settings:
