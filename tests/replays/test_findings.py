@@ -391,7 +391,7 @@ def test_a_calibration_is_on_other_prompts_of_the_run_s_own_suite():
     given = SimpleNamespace(suites={tasks.PLAIN: mine}, number=4, peers=())
     (chosen, warm), rest = prompts.divided(recipe, given, Measurement())
     used = [entry["id"] for entry in (*chosen, *warm)]
-    assert len(used) == 9 and not {entry["id"] for entry in rest} & set(used) and len(rest) == 11
+    assert len(used) == 7 and not {entry["id"] for entry in rest} & set(used) and len(rest) == 13
     sizes = shared.IN_CALM["sizes"]
     assert max(sizes) == 256 and max(shared.IN_HASTE["sizes"]) == 64
 

@@ -263,7 +263,7 @@ def divided(recipe: Recipe, options: RunOptions, made: Measurement) -> tuple[Ent
         wanted = [dict(p) for p in source if not parts or any(fits(p, part) for part in parts)]
     turns = in_turns(wanted)
     # The runner takes as many of each kind, in order: the measured ones come first.
-    upto = options.number + max(5, options.number // 2)
+    upto = options.number + max(3, options.number // 2)
     return (turns[: options.number], turns[options.number : upto]), turns[upto:]
 
 
