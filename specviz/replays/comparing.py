@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from specviz.measure.rows import Results, fast, paired, seconds, words
 from specviz.paths import folder
 from specviz.replays.judging import LEVEL, chance, holm
 from specviz.replays.recorded import SUFFIX, Recorded, digest
+from specviz.rules.parameters import Value
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -65,7 +66,7 @@ class Comparison:
         return pd.DataFrame(self.rows)
 
     def _repr_html_(self) -> str:
-        return self.frame()._repr_html_()  # type: ignore[no-any-return, operator]
+        return str(self.frame().to_html(index=False))
 
     def show(self, console: Console) -> None:
         """Print it on a rich console."""
@@ -100,7 +101,7 @@ def compare(
     number: int | None = None,
     out: str | Path | None = None,
     tick: Tick | None = None,
-    **parameters: Any,
+    **parameters: Value,
 ) -> Comparison:
     """Decode a recorded run's prompts by a method, and compare it with what was recorded, prompt by prompt.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from specviz.errors import ParameterError
 from specviz.measure.report import Settings, Tick
@@ -13,13 +12,14 @@ from specviz.paths import folder
 from specviz.replays import canvases
 from specviz.replays.recorded import write
 from specviz.replays.sources.shared import again
+from specviz.rules.parameters import Value
 from specviz.streams import from_file
 from specviz.suites import suite
 
 DRAFTS = "smollm2-draft-aligned"
 
 
-def _control(name: str, **values: Any) -> Settings:
+def _control(name: str, **values: Value) -> Settings:
     return {"method": again(find(name)), **values}
 
 
