@@ -532,3 +532,67 @@ def test_provenance_is_plain_data():
     assert Provenance.read(source.as_dict()) == source
     assert source.place == "cpu (P), 1 thread, float32, plain kernels"
     assert [c for c in claims("unispec/table3") if c["question"] == "pays"]
+
+
+# ---------------------------------------------------------------- what a user brings
+
+
+def test_suites_of_one_kind_and_one_language_fill_what_they_can():
+    gsm8k = suite(kind="arithmetic", language="en")
+    parts = tasks.tasks_of(RECIPES["ssd/table1"])
+    got = {task: bool(tasks.own_prompts({"GSM8K": gsm8k}, task, part)[0]) for task, part in parts.items()}
+    assert got == {"GSM8K": True, "MATH": False, "HumanEval": False, "MBPP": False}
+    german = suite(kind="translation", language="de", **{"from": "en"})
+    parts = tasks.tasks_of(RECIPES["ssbd/table2"])
+    got = {task: tasks.own_prompts({tasks.PLAIN: german}, task, part) for task, part in parts.items()}
+    assert [task for task, (prompts, _) in got.items() if prompts] == ["English→German"]
+    assert "language de" in got["English→Chinese"][1], "a reason, before anything is decoded"
+
+
+def test_a_role_that_a_model_lacks_leaves_its_rows_empty(tmp_path):
+    from specviz.replays import contenders
+    from specviz.replays.sources import thresholds
+
+    drafts = running.roles(RECIPES["cm_asd/table1"], "my-model", {"small": "my-draft"})
+    assert drafts == {"small": "my-draft", "heads": ""}
+    given = options(tmp_path)
+    given.drafts = drafts
+    assert thresholds.drafter(given, "heads") is None
+    assert "name one with --draft heads=NAME" in thresholds.no_drafter(given, "heads")
+    labels = [point.label for point in contenders.lineup(SimpleNamespace(name="m"), None)]
+    assert not any(label.startswith("blockwise") for label in labels)
+
+
+def test_how_many_prompts_is_a_number_and_no_suite():
+    from specviz.cli import replaying
+
+    with pytest.raises(ParameterError, match="how many prompts: --number 8"):
+        replaying._suites(["8"])
+    assert replaying._suites(["GSM8K=gsm8k", "MBPP=mbpp"]) == {"GSM8K": "gsm8k", "MBPP": "mbpp"}
+    assert replaying._suites(["flores:en-de=here.tsv"]) == "flores:en-de=here.tsv"
+
+
+def test_what_a_cycle_costs_stands_beside_a_speedup():
+    figures = [({"method": m, "language": "EN"}, metric, value) for m in NAMES
+               for metric, value in (("speedup", mean(np.full(12, 0.5) + np.arange(12) / 999)),
+                                     ("tau", mean(np.full(12, 2.0) + np.arange(12) / 999)))]  # fmt: skip
+    told = verdict_of(replay("unispec/table3", figures), "UniSpec speeds decoding up in every language")
+    assert "a cycle writes 2.01 tokens and costs as much as 3.97 plain tokens" in told.numbers
+
+
+def test_a_page_of_all_tables_begins_with_whether_it_pays(tmp_path):
+    pytest.importorskip("plotly")
+    from specviz.replays.answers import answers
+
+    made = replace(replay("unispec/table3", speeds(0.3)), path=tmp_path)
+    every = replays.Replays(tmp_path, [made], {})
+    (each,) = answers([made])
+    assert each.words == "does not pay here" and each.count(FAILS) >= 2
+    assert each.evidence[1].claim == "UniSpec speeds decoding up in every language"
+    text = page.write(every).read_text("utf8")
+    body = text[text.index("<main>") :]
+    assert body.index("does not pay here") < body.index("Fails here") < body.index("id='overview'")
+    assert "UniSpec speeds decoding up in every language" in body[: body.index("Fails here")]
+    assert "does not pay here" in markdown.markdown(every)
+    (other,) = answers([replay("unispec/table3", speeds(1.0))])
+    assert other.words == "pays here"
