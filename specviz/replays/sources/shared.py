@@ -40,9 +40,9 @@ Number: TypeAlias = "float | str | None"  # what a cell shows
 NOWHERE = Provenance()
 
 # How a calibration is made where none was made before: texts, texts before them, and as `calibrate` has it.
-HASTE = 2, 2
+HASTE = 1, 1
 CALM = 5, 5
-IN_HASTE: Settings = {"sizes": (4, 8, 16, 32, 64), "max_new_tokens": 32, "rounds": 1}
+IN_HASTE: Settings = {"sizes": (4, 8, 16, 32, 64), "max_new_tokens": 24, "rounds": 1}
 IN_CALM: Settings = {
     "sizes": (2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256), "max_new_tokens": 64, "rounds": 2,
 }  # fmt: skip
