@@ -149,7 +149,7 @@ def compare(
     from specviz.replays.sources.shared import again
 
     name, values = methods.settings_of(method, parameters)
-    kind = methods.find(method)
+    kind = methods.find(type(method) if isinstance(method, methods.Method) else method)
     theirs = chosen(Path(against), run, kind)
     ours = prompts_of(theirs, suite)
     spec = dict(theirs.plan["models"][0])

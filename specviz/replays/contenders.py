@@ -191,5 +191,5 @@ def costs(mine: Point, base: Point, entries: list[Entry], max_new_tokens: int) -
     for name, point in (("mine", mine), ("base", base)):
         options = {"draft": point.draft, "max_new_tokens": max_new_tokens, **point.options, **point.values}
         traces[name] = generate(point.model, entries, point.method, **options)
-    row = relative_costs(traces, "base").set_index("name").loc["mine"]
+    (row,) = (each for each in relative_costs(traces, "base").to_dict("records") if each["name"] == "mine")
     return {name: float(row[f"relative_{name}"]) for name in ("flops", "bytes", "intensity")}

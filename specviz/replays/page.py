@@ -297,10 +297,10 @@ class Page:
             mark = MARKS[KINDS.index(kind)]
             why = ""
             if each.evidence is not None:
-                table, verdict = each.evidence
+                table, shown = each.evidence
                 where = f"<a href='#{anchor(table)}'>{text(table)}</a>"
-                reason = "; ".join(filter(None, [verdict.numbers, verdict.reason]))
-                why = f"<p>{text(verdict.claim)}: {text(reason)} ({where})</p>"
+                reason = "; ".join(filter(None, [shown.numbers, shown.reason]))
+                why = f"<p>{text(shown.claim)}: {text(reason)} ({where})</p>"
             cards += (
                 f"<article><h3>{text(each.title)}</h3>"
                 f"<p class='{kind} says'>{mark} {text(each.words)}</p>{why}"
@@ -315,10 +315,10 @@ class Page:
             if not count:
                 continue
             body = "".join(self.reason(why, some, verdict) for why, some in groups.items())
-            shown = " open" if verdict == FAILS else ""
+            opened = " open" if verdict == FAILS else ""
             kind = VERDICT_KINDS[verdict]
             self.add(
-                f"<details class='group'{shown}><summary><span class='{kind}'>{BADGES[verdict]}</span> "
+                f"<details class='group'{opened}><summary><span class='{kind}'>{BADGES[verdict]}</span> "
                 f"{text(title)}: {plural(count, 'claim')}</summary><ul class='claims'>{body}</ul></details>"
             )
 

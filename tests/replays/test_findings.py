@@ -404,7 +404,7 @@ def test_table_14_and_figure_6_are_drawn(tmp_path, monkeypatch):
     found = calibration(POINTS)
     monkeypatch.setattr(curves, "practised", lambda recipe, options, made: found)
     monkeypatch.setattr(Measurement, "begin", classmethod(lambda cls, options: cls()))
-    for table, source in (("unispec/table14", curves.fitted), ("unispec/figure6", curves.samples)):
+    for table, source in (("unispec/curve14", curves.fitted), ("unispec/figure6", curves.samples)):
         made = replays.compared(table, CURVES[table], source(CURVES[table], None), {"table": table})
         names = {
             name for _, figure in plots.curve_figures(made) for name in (t["name"] for t in figure["data"])
