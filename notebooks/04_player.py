@@ -85,7 +85,7 @@ print(f"'all but the first'       {(judged['depth'].gt(1) == kept).mean():.2f}")
 # |---|---|
 # | *rejected* | a row of the target's pass |
 # | *unjudged*, after a rejection | the same, and nothing was learnt from it |
-# | *unsent* or *pruned*, in a tree that is cut to size | time of the drafter alone: the target never sees it |
+# | *unsent* or *below_budget*, in a tree that is cut to size | time of the drafter alone: the target never sees it |
 #
 # A fourth kind, *cut*, stands after the end of the text; these traces have none of it. A drafter that is a model pays
 # for each token with a pass of its own besides.
@@ -140,8 +140,7 @@ sv.player(tree.select(prompt=0), cycle=12)
 tree.nodes["status"].value_counts().rename("drafted tokens").to_frame()
 
 # %% [markdown]
-# `pruned` nodes scored too low to be grown further, and `unsent` ones were not among the best five. Does the score
-# deserve that trust?
+# `below_budget` nodes were not among the best five: their scores were too low. Does the score deserve that trust?
 #
 # **Predict.** A judge accepts every node whose score is above a threshold. Does a high threshold judge well because it
 # knows which nodes survive, or because few nodes do?

@@ -383,7 +383,7 @@ for step in range(14):
 study("lookahead", draft_size=large)
 looker = taught("lookahead", draft_size=large)
 looked = sv.generate(model, prompt, looker, max_new_tokens=new_tokens)
-sent = looked.nodes[~looked.nodes["status"].isin(["pruned", "unsent"])]
+sent = looked.nodes[~looked.nodes["status"].isin(["below_budget", "unsent"])]
 print(
     f"window: {sent['source'].eq('window').mean():.0%} of {len(sent)} nodes sent; the pool holds {looker.store.entries} n-grams"
 )
@@ -413,7 +413,7 @@ book.write_text("\n".join(answers), encoding="utf8")
 study("spectra", draft_size=large, datastore=str(book))
 reader = taught("spectra", draft_size=large, datastore=str(book))
 quoted = sv.generate(model, sample, reader, max_new_tokens=new_tokens)
-nodes = quoted.nodes[~quoted.nodes["status"].isin(["pruned", "unsent", "cut"])]
+nodes = quoted.nodes[~quoted.nodes["status"].isin(["below_budget", "unsent", "cut"])]
 of = nodes.groupby("source", observed=True)["status"]
 pd.DataFrame(
     {

@@ -53,7 +53,7 @@ SMALLER = {
 def test_there_are_walkthroughs():
     assert [number(p) for p in SOURCES] == [
         "00", "01", "02", "03", "04", "05", "06", "07a", "07b", "07c", "08", "09", "10", "11a", "11b", "11c",
-        "12", "13", "14",
+        "12", "13", "14", "15",
     ]  # fmt: skip
     assert [number(p) for p in LIVE] == [
         "01",
@@ -68,7 +68,7 @@ def test_there_are_walkthroughs():
         "14",
         "15",
     ], "these take SmolLM2 where it is downloaded"
-    assert [number(p) for p in SOURCES if free(p)] == ["00", "04", "05", "12"], "these need no torch"
+    assert [number(p) for p in SOURCES if free(p)] == ["00", "04", "05", "12", "13"], "these need no torch"
 
 
 @pytest.mark.parametrize("source", PAIRS, ids=lambda p: p.stem)

@@ -53,6 +53,7 @@ def replay(
         option("A variable of the model's chat template, as enable_thinking=false. May be repeated."),
     ] = None,
     baselines: Annotated[str, option("Parameters of the baselines: authors or ours.")] = "authors",
+    fit: Annotated[str, option("Which fit of a calibration decides g*: paper or ours.")] = "paper",
     score: Annotated[
         str | None,
         option("UniSpec's score of a node: product, least or edge; or comet=FILE, scores made elsewhere."),
@@ -95,7 +96,7 @@ def replay(
     given: Values = {
         "model": model, "draft": _drafters(draft), "suite": _suites(suite), "quick": quick, "number": number,
         "max_new_tokens": max_new_tokens, "device": device, "dtype": dtype, "threads": threads,
-        "template": template, "chat": _variables(chat), "baselines": baselines, "score": score,
+        "template": template, "chat": _variables(chat), "baselines": baselines, "fit": fit, "score": score,
     }  # fmt: skip
     with loading():
         if table is not None:

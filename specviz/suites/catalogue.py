@@ -75,8 +75,8 @@ CATALOGUE = {
     "sums": Entry("generated: 60 sums in words, with their answers", "Apache-2.0"),
     "walkthroughs": Entry("generated: what the walkthroughs decode beside these", "Apache-2.0"),
     "spec-bench": Entry(
-        "Spec-Bench (Xia et al. 2024): MT-bench, translation, summarization, qa, arithmetic, rag",
-        "Apache-2.0", tasks.spec_bench,
+        "Spec-Bench (Xia et al. 2024): MT-bench, translation, summarization, qa, arithmetic, rag; :24",
+        "Apache-2.0", tasks.spec_bench, ("24",),
     ),
     "multi-specbench": Entry(
         "Multi-SpecBench (Do, Le, Nguyen): 560 prompts a language, Spec-Bench's kinds of work and code",

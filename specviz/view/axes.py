@@ -37,7 +37,7 @@ FATE_LOOKS: dict[str, Look] = {
     "unreviewed": {"marker": "$?$", "color": "#56b4e9", "s": 28},
     "cut": {"marker": "|", "color": "#777777", "s": 28},
     "unsent": {"marker": "o", "facecolors": "none", "edgecolors": "#777777", "s": 15},
-    "pruned": {"marker": "^", "facecolors": "none", "edgecolors": "#777777", "s": 15},
+    "below_budget": {"marker": "^", "facecolors": "none", "edgecolors": "#777777", "s": 15},
 }
 CJK = (
     "Noto Sans CJK SC", "Noto Sans CJK JP", "Hiragino Sans", "PingFang SC", "Yu Gothic", "Microsoft YaHei",

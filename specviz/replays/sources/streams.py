@@ -41,7 +41,9 @@ def streams(recipe: Recipe, options: RunOptions) -> Measurement:
     to_score: list[Entry] = []
     for language, given in every.items():
         with made.keeping({"language": language}):
-            suited = options.suite_of(language, "generated English texts (bundled)")
+            generated = recipe.parts["language"][language]["language"] in TARGETS
+            ours = "generated English texts" if generated else "thirty English sentences"
+            suited = options.suite_of(language, f"{ours} (bundled)")
             arriving = "simulated partials" if partials else "three words an update"
             made.on(suite=f"{suited}, {arriving}", task=language, texts=len(given.streams))
             decoded, quality = retranslation.measure(
@@ -114,6 +116,10 @@ def sources(
     """The streams of each language, and the translations that are right, where there are any."""
 
     def own(language: str, part: Values, start: int) -> list[Entry]:
+        if part["language"] not in TARGETS:
+            return [
+                {"prompt": list(each)[-1].text} for each in bundled(part["language"], options.number).streams
+            ]
         some = texts(part["language"], options.number)
         return [{"prompt": each.source, "reference": list(each.references)} for each in some]
 
