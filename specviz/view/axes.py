@@ -51,9 +51,9 @@ def axes(ax: Axes | None, size: tuple[float, float], boxed: bool = False) -> Axe
         import matplotlib.pyplot as plt
 
         ax = plt.subplots(figsize=size, layout="constrained")[1]
-    figure = ax.get_figure(root=True)
-    for each in (ax, figure):  # a notebook asks the objects that it shows
-        vars(each)["_repr_html_"] = partial(notebook_html, figure)
+    if (figure := ax.get_figure(root=True)) is not None:
+        for each in (ax, figure):  # a notebook asks the objects that it shows
+            vars(each)["_repr_html_"] = partial(notebook_html, figure)
     if not boxed:
         ax.spines[["top", "right"]].set_visible(False)
     return ax
