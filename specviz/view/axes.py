@@ -157,17 +157,17 @@ def notebook_html(figure: Figure) -> str | None:
     if "inline" not in plt.get_backend():
         return None
     titles = (ax.get_title(place) for ax in figure.axes for place in ("left", "center"))
-    content = png(figure, dpi=2 * SCREEN, bbox_inches="tight")
+    content = png(figure, 2 * SCREEN, tight=True)
     plt.close(figure)  # or it would be shown again at the end of the cell
     return image(content, " ".join(filter(None, titles)) or "figure", 2)
 
 
-def png(figure: Figure, **options: Any) -> bytes:
+def png(figure: Figure, dpi: float | None = None, tight: bool = False) -> bytes:
     """A figure's PNG; a box stands for what no font has."""
     out = io.BytesIO()
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing")
-        figure.savefig(out, format="png", **options)
+        figure.savefig(out, format="png", dpi=dpi or figure.dpi, bbox_inches="tight" if tight else None)
     return out.getvalue()
 
 
