@@ -375,11 +375,15 @@ def _small(values: ArrayLike) -> np.ndarray:
     raise TraceError(f"a number in the trace is too large to show: {max(high, -low)}")
 
 
+def kind_numbers(method: str) -> dict[str, int]:
+    """By origin of an emitted token, how it came about, as an index into `KINDS`."""
+    index = {name: i for i, name in enumerate(KINDS)}
+    return index | {"correction": index["rollback"]} if method in schema.ROLLBACK else index
+
+
 def _kinds(origin: list[str | None], method: str) -> np.ndarray:
     """How each emitted token came about, as an index into `KINDS`."""
-    index = {name: i for i, name in enumerate(KINDS)}
-    if method in schema.ROLLBACK:
-        index["correction"] = index["rollback"]
+    index = kind_numbers(method)
     return np.array([index.get(o or "plain", 0) for o in origin], np.uint8)
 
 
