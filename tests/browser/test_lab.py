@@ -273,13 +273,14 @@ trace = sv.open(sv.example("prompt_lookup"))
 table = HTML(f'<div class="specviz"><style>{static.style()}</style>{static.table(trace.summary())}</div>')
 parts = [sv.view.examples({"lookup": trace}, which=[0]), table]
 """
-LAYOUT = """(tables) => tables.map((table) => [table, ...table.querySelectorAll("thead, tr, th, td")]
-  .map((node) => {
-    const style = getComputedStyle(node);
-    return ["textAlign", "verticalAlign", "backgroundColor", "tableLayout", "paddingTop", "paddingLeft",
-      "whiteSpace", "fontSize", "lineHeight", "fontWeight", "borderTopStyle", "borderBottomStyle",
-      "maxWidth", "marginTop"].map((name) => style[name]);
-}))"""
+LAYOUT = """(tables) => tables.map((table) => {
+  const style = (node, ...names) => names.map((name) => getComputedStyle(node)[name]);
+  return [style(table, "tableLayout", "fontSize", "marginTop", "borderTopStyle"),
+    [...table.rows].map((row) => style(row, "backgroundColor")),
+    [...table.querySelectorAll("th, td")].map((cell) => style(cell, "textAlign", "verticalAlign",
+      "backgroundColor", "paddingTop", "paddingLeft", "whiteSpace", "fontSize", "lineHeight", "fontWeight",
+      "borderTopStyle", "borderBottomStyle", "maxWidth"))];
+})"""
 
 
 def test_static_views_keep_their_layout(run_notebook, open_page, tmp_path, shoot):
@@ -295,7 +296,7 @@ def test_static_views_keep_their_layout(run_notebook, open_page, tmp_path, shoot
     plain = open_page()
     plain.set_content("".join(part._repr_html_() for part in scope["parts"]))
     outside = plain.locator("table").evaluate_all(LAYOUT)
-    assert len(inside) == 2 and sum(map(len, inside)) > 20
+    assert len(inside) == 2 and sum(len(cells) for *_, cells in inside) > 20
     assert inside == outside
 
 
@@ -303,7 +304,7 @@ FIGURES = """
 import matplotlib.pyplot as plt
 import specviz as sv
 tree = sv.open(sv.example("unispec"))
-fig, axes = plt.subplots(1, 2, figsize=(8, 3))
+fig, axes = plt.subplots(1, 2, figsize=(8, 3), layout="constrained")
 sv.view.acceptance_by_score(tree, ax=axes[0])
 sv.view.right_by(tree, ax=axes[1]);
 """
