@@ -11,8 +11,7 @@ import numpy as np
 
 from specviz.widgets import assets
 
-# What came after the player, the race and the explorer.
-LATER = ("flicker", "live", "live_race", "tokens")
+LATER = ("flicker", "live", "live_race", "tokens")  # views that came after the player, the race and the explorer
 
 
 def names() -> list[str]:
