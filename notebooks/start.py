@@ -30,7 +30,12 @@
 # After a result the panel also says, while you move a slider, what another setting would have done.
 
 # %%
-import specviz as sv
+try:
+    import specviz as sv
+except ModuleNotFoundError:  # on Colab: two minutes, of which torch is the most
+    pip = get_ipython().run_line_magic  # noqa: F821
+    pip("pip", "install -q 'specviz-lm[run,lab] @ git+https://github.com/specviz-lm/specviz-lm'")
+    import specviz as sv
 
 sv.explore("speculative")
 

@@ -26,8 +26,9 @@ def text(name: str) -> str:
 
 
 # What a view's own text is built on, beside `shared.js`.
+PLAYER = ("save.js", "tree.js", "overview.js", "find.js")
 BEFORE = {
-    "player": ("tree.js",), "canvas": ("tree.js", "player.js"), "explore": ("tokens.js",),
+    "player": PLAYER, "canvas": (*PLAYER, "player.js"), "explore": ("tokens.js",),
     "live_race": ("tokens.js",),
 }  # fmt: skip
 
