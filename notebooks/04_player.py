@@ -16,6 +16,8 @@
 # %% [markdown]
 # # 04 · Reading a decode: the player
 #
+# ![A decode by prompt lookup: each token coloured by how it came about, and its cycles in time](stills/04.png)
+#
 # *20 minutes. Needs no model and no torch: everything here is computed from traces on disk.*
 #
 # A number such as "A/D = 0.15" hides a story: which words were easy, where the drafter went wrong, what was computed
@@ -83,7 +85,7 @@ print(f"'all but the first'       {(judged['depth'].gt(1) == kept).mean():.2f}")
 # |---|---|
 # | *rejected* | a row of the target's pass |
 # | *unjudged*, after a rejection | the same, and nothing was learnt from it |
-# | *unsent* or *pruned*, in a tree that is cut to size | time of the drafter alone: the target never sees it |
+# | *unsent* or *below_budget*, in a tree that is cut to size | time of the drafter alone: the target never sees it |
 #
 # A fourth kind, *cut*, stands after the end of the text; these traces have none of it. A drafter that is a model pays
 # for each token with a pass of its own besides.
@@ -138,8 +140,7 @@ sv.player(tree.select(prompt=0), cycle=12)
 tree.nodes["status"].value_counts().rename("drafted tokens").to_frame()
 
 # %% [markdown]
-# `pruned` nodes scored too low to be grown further, and `unsent` ones were not among the best five. Does the score
-# deserve that trust?
+# `below_budget` nodes were not among the best five: their scores were too low. Does the score deserve that trust?
 #
 # **Predict.** A judge accepts every node whose score is above a threshold. Does a high threshold judge well because it
 # knows which nodes survive, or because few nodes do?
@@ -196,3 +197,31 @@ one.to_perfetto("decode.json", force=True)
 # - Where a draft was rejected, what the target says after it is about a text that was never written.
 #
 # Next: [05, what a trace can and cannot tell](05_what_if.ipynb).
+
+# %% [markdown]
+# ## Five questions
+#
+# <details><summary>1. In a chain, what happens to tokens after the first rejection?</summary>
+#
+# They are unjudged and dropped, though the target's pass computed a row for each.
+# </details>
+#
+# <details><summary>2. Which kinds of waste does a cycle have, and what does each cost?</summary>
+#
+# Rejected and unjudged tokens cost rows of the target's pass; tokens that were drafted and not sent cost the drafter's time alone.
+# </details>
+#
+# <details><summary>3. How many siblings of a tree can survive?</summary>
+#
+# At most one: they compete for one place of the text.
+# </details>
+#
+# <details><summary>4. A judge that never accepts is right four times in five in a tree. Is the score useless?</summary>
+#
+# No. It ranks the nodes, and choosing which ones to send needs only a ranking.
+# </details>
+#
+# <details><summary>5. What can the player not show?</summary>
+#
+# What another setting would have done, and the target's predictions after a rejected token about the real text.
+# </details>

@@ -16,19 +16,19 @@
 # %% [markdown]
 # # 13 · Replay: a paper's table beside yours
 #
-# *30 minutes, two of them measuring. Needs `torch` and `scipy` (`pip install -e ".[run,calibrate]"`).*
+# *30 minutes. It reads recorded results, `data/runs`, and needs no torch; measuring the same on your machine does
+# (`pip install -e ".[run,calibrate]"`).*
 #
 # "And on my laptop?" You will
 #
-# 1. ask a printed table again on this machine,
+# 1. read a printed table beside what was measured for it,
 # 2. read what came out: cell by cell, comparison by comparison, with intervals,
 # 3. find what travels from the paper's machine to yours, and what does not,
 # 4. see two averages of the same texts name different winners,
 # 5. see three drafters, each the best by somebody's definition.
 #
 # The table is UniSpec's Table 3 (Do et al., section 5.2): a drafter that was trained on one language (EAGLE) against
-# one that was not trained at all (UniSpec). First a look at what is compared. Here `town` answers in Japanese, with an
-# EAGLE drafter that has seen English only:
+# one that was not trained at all (UniSpec).
 
 # %%
 import tempfile
@@ -38,16 +38,27 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
-import torch
 
 import specviz as sv
 from specviz import metrics
+from specviz.replays.recorded import list_recorded
 
-torch.set_num_threads(1)
-model = sv.load("town")
-asked = sv.suite("multi-town", kind="rag", language="ja", limit=1)
-trace = sv.generate(model, list(asked), "eagle", draft="town-eagle-en", max_new_tokens=48)
+trace = sv.open(sv.example("unispec")).select(prompt=0)
 trace
+
+# %% [markdown]
+# A cycle of UniSpec on SmolLM2: a tree is drafted, the target accepts a path of it. Does that pay, and what did others print?
+#
+# ## What is recorded
+#
+# Each file in `data/runs` is a run or a set of replays, with the processor, the number format, the kernels and the weights
+# that it was measured with. *Here* means that machine, until you set `own = True` below.
+
+# %%
+recorded = list_recorded()
+for name, file in recorded.items():
+    found = sv.results(file)
+    print(f"{name}: {file.stat().st_size // 1024} kB", *(found.places() if hasattr(found, "places") else [found]))
 
 # %% [markdown]
 # ## What was printed
@@ -66,15 +77,19 @@ wide[[(m, lang) for m in ("tau", "speedup") for lang in ("EN", "DE", "JA")]]
 # Within each of the six columns three methods can be compared two by two: 18 comparisons. A replay asks of each
 # whether it goes the same way here.
 #
-# **Predict.** The paper's target has 8 B parameters and stood on a GPU. Yours has 2.3 M and stands on a processor. How
+# **Predict.** The paper's target has 8 B parameters and stood on a GPU. Ours has 2.3 M and stands on a processor. How
 # many of the 18 will go the paper's way? And how many of the nine speedups will be above 1 here, as seven are there?
 
 # %%
 agree_guess, above_guess = 12, 5
 
 # %%
+own = False  # True: measure it on this machine, which takes a minute and needs torch
 out = Path(tempfile.mkdtemp())
-replayed = sv.replay("unispec/table3", quick=True, out=out / "table3")
+every = sv.results(recorded["replays"])
+replayed = {each.table: each for each in every.tables}["unispec/table3"]
+if own:
+    replayed = sv.replay("unispec/table3", quick=True, out=out / "table3")
 frame = replayed.frame()
 print(replayed.summary)
 print(f"took {replayed.seconds:.0f} s on {replayed.device}")
@@ -181,7 +196,16 @@ for verdict in replayed.verdicts:
     print(f"{verdict.verdict} ({verdict.question}): {verdict.claim}\n    {verdict.numbers}; {verdict.reason}")
 
 # %% [markdown]
-# Read it in this order: first within a column, filled dots with their intervals; then whether the hollow ones stand in
+# The same for every claim of the five papers, table by table: how many hold here, fail here, cannot be judged here.
+
+# %%
+claims = every.frame()[["table", "holds", "fails", "open", "measured", "cells"]].dropna()
+claims[claims[["holds", "fails", "open"]].sum(axis=1) > 0].astype({"holds": int, "fails": int, "open": int}).set_index(
+    "table"
+)
+
+# %% [markdown]
+# Back to the one table. Read it in this order: first within a column, filled dots with their intervals; then whether the hollow ones stand in
 # the same order; the distance from hollow to filled last, for it compares two models, two machines and two sets of
 # prompts at once. That is what the set-up is printed for:
 
@@ -271,27 +295,21 @@ need.round(2)
 # | pooled | (5 + 18) / (1 + 9) = 2.30 | (5 + 18) / (3 + 6) = 2.56 | B |
 # | per request | (5/1 + 18/9) / 2 = 3.50 | (5/3 + 18/6) / 2 = 2.33 | A |
 #
-# And on real texts?
-#
-# Decode English and Japanese texts of four kinds of work with three drafters and without any, prompt by prompt in turn.
+# And on real texts? A recorded run decoded English and Japanese texts of four kinds of work with three drafters and without
+# any, prompt by prompt in turn, and kept its traces. (With torch you decode them yourself:
+# `sv.run(recordings.plan("town-two-averages"), traces=True, out="both")`, `recordings` being in `specviz.replays`.)
 
 # %%
-kinds = ["summarization", "qa", "arithmetic", "rag"]
-suite = sv.suite("multi-town", kind=kinds, language=["en", "ja"], each=3)
-texts = [each for each in suite if not each["id"].endswith("02")]
-warm = [each for each in suite if each["id"].endswith("02")]
-methods = ["prompt_lookup", "unispec", {"method": "eagle", "draft": "town-eagle-en"}]
-run = sv.run(
-    methods=methods, suites={"both": texts + warm}, number=len(texts), warm_up=6, max_new_tokens=96,
-    traces=True, out=out / "both",
-)  # fmt: skip
-everything = sv.open(run.path / "traces")
+file = recorded["town-two-averages"]
+run = sv.results(file)
+everything = sv.open(file.with_suffix(""))
 traces = {name: everything.select(method=name) for name in ("prompt_lookup", "unispec", "eagle")}
 plain = everything.select(method="autoregressive")
 
 rows = run.rows().pivot(index=["prompt", "kind", "language", "tokens"], columns="method", values="steps")
 rows = rows.reset_index(["kind", "language", "tokens"])  # the four decoded the same texts
 E, S = rows["tokens"], rows[list(traces)]
+texts = range(len(rows))
 print("tokens of each text, and the cycles in which each drafter's decode wrote them:")
 rows[["kind", "language", "tokens", *traces]].rename_axis(columns=None)
 
@@ -460,6 +478,10 @@ pd.DataFrame.from_dict(said, orient="index", columns=["pooled", "per request", "
 #
 # What a replay can do is to show which claim survives a change of everything else: here, that a drafter which was
 # trained on one language loses its drafts in another.
+#
+# `sv.compare(MyMethod)` decodes the prompts of a recorded run by a method of yours and sets it beside the recorded
+# contenders, prompt by prompt. On another processor, in another number format or with other kernels it says no, and how to
+# record the run there.
 #
 # `specviz replay --all --quick --out DIR` does this for all tables of the five papers, and `specviz bench report DIR
 # --html` makes one page of it.

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from .loop import densify, generate, stream
     from .measure.advice.advising import advise
     from .measure.calibrate import calibrate
-    from .measure.rows import results
     from .measure.running import run
     from .measure.sweep import sweep
     from .methods import Method, Parameter, Verdict
@@ -32,7 +31,9 @@ if TYPE_CHECKING:
     from .models import available as list_models
     from .models import load
     from .paths import example
+    from .replays.comparing import compare
     from .replays.published import list_published, published
+    from .replays.recorded import results
     from .replays.replays import Replay
     from .replays.running import replay, replay_all
     from .schema import Signal
@@ -85,10 +86,11 @@ _DOORS = {
     # measure
     "advise": ("measure.advice.advising", "advise"),
     "run": ("measure.running", "run"),
-    "results": ("measure.rows", "results"),
+    "results": ("replays.recorded", "results"),
     "calibrate": ("measure.calibrate", "calibrate"),
     "Calibration": ("calibration", "Calibration"),
     "sweep": ("measure.sweep", "sweep"),
+    "compare": ("replays.comparing", "compare"),
     "replay": ("replays.running", "replay"),
     "replay_all": ("replays.running", "replay_all"),
     "Replay": ("replays.replays", "Replay"),
@@ -124,10 +126,10 @@ TRACE_HOOKS = {
 __all__ = [
     "Calibration", "Draft", "Method", "ModelError", "Parameter", "ParameterError", "PromptError", "Replay",
     "Signal", "SpecvizError", "Trace", "TraceError", "Verdict", "advise", "audit", "calibrate", "catalog",
-    "check", "densify", "diff", "errors", "example", "explain", "explore", "flicker", "generate", "judge",
-    "list_methods", "list_models", "list_published", "list_suites", "live", "load", "method", "metrics",
-    "open", "player", "published", "race", "read_counts", "replay", "replay_all", "results", "run",
-    "runs",    "stream", "streams", "suite", "sweep", "train_eagle", "view", "whatif",
+    "check", "compare", "densify", "diff", "errors", "example", "explain", "explore", "flicker", "generate",
+    "judge", "list_methods", "list_models", "list_published", "list_suites", "live", "load", "method",
+    "metrics", "open", "player", "published", "race", "read_counts", "replay", "replay_all", "results", "run",
+    "runs", "stream", "streams", "suite", "sweep", "train_eagle", "view", "whatif",
 ]  # fmt: skip
 
 # Modules below the public names that a walkthrough, or anybody else, may import from.
@@ -135,8 +137,8 @@ SUBMODULES = (
     "audit", "check", "errors", "explanations", "measure.benches.passes", "measure.fits", "measure.pairs",
     "measure.sweep", "measure.timing", "methods", "methods.retranslate", "methods.sampling",
     "methods.signals", "methods.unmasking", "metrics", "models", "models.kernels", "models.llamacpp",
-    "models.template", "replays.translations", "rules.store", "streams", "suites", "trace", "view",
-    "whatifs",
+    "models.template", "replays.comparing", "replays.recorded", "replays.recordings", "replays.translations",
+    "rules.store", "streams", "suites", "trace", "view", "whatifs", "widgets.acceptance",
 )  # fmt: skip
 
 

@@ -14,10 +14,14 @@ from typing import Any, TypeAlias
 from specviz.errors import ParameterError
 
 # 2: tails of the dense record, what a method remembers, calibration; 3: updates of a stream;
-# 4: more confidence signals, the threshold a node met and its gap; kinds and shapes of models; 5: canvases
-VERSION = 5
+# 4: more confidence signals, the threshold a node met and its gap; kinds and shapes of models; 5: canvases;
+# 6: what a tree had no room for is below_budget
+VERSION = 6
+OLDER = (5,)  # versions that are read as today's, by `RENAMED`
+# Column: words of older versions, and today's. A tree's leftovers were called pruned, though no threshold cut them.
+RENAMED = {"node_status": {"pruned": "below_budget"}}
 
-STATUSES = ("pruned", "unsent", "unjudged", "accepted", "rejected", "cut", "unreviewed")
+STATUSES = ("below_budget", "unsent", "unjudged", "accepted", "rejected", "cut", "unreviewed")
 PHASES = ("draft", "forward", "verify", "commit")  # of a cycle, as `Method.pseudocode` names them
 ORIGINS = ("draft", "unreviewed", "bonus", "correction", "resampled", "fallback", "plain", "parallel")
 UNKNOWN = 2**31 - 1  # in a replay: a token that was drafted for certain and that nobody wrote down
@@ -168,7 +172,7 @@ COLUMNS: tuple[Column, ...] = (
     Column("node_parent", "list<int32>", "Parent of each node; -1 is the root."),
     Column("node_position", "list<int32>", "Offset from the root's position (1 is the next token); of a canvas the cell it places, 0 the first of the answer."),
     Column("node_source", "list<string>", "Where the node came from: model, store, prompt, layer ..."),
-    Column("node_status", "list<string>", "pruned, unsent, unjudged (behind a rejection, not tried for a sibling was taken, or only read: a window), accepted, rejected, cut, unreviewed (emitted, never sent to the target)."),
+    Column("node_status", "list<string>", "below_budget (of a tree, its score too low for the nodes that are sent), unsent, unjudged (behind a rejection, not tried for a sibling was taken, or only read: a window), accepted, rejected, cut, unreviewed (emitted, never sent to the target)."),
     Column("node_q", "list<float>", "The drafter's probability of the token, as it was sampled and tested; of siblings that are tried one after another, what is left of it without the rejected ones (where nothing was sampled, of 1)."),
     Column("node_p", "list<float>", "The target's probability of the token, as it was tested: of siblings that were drawn one after another, what the rejected ones left of it."),
     Column("node_rank", "list<int32>", "Rank of the token in the target's distribution; 0 is the top. Ties share the better rank."),

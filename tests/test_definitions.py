@@ -10,7 +10,7 @@ from specviz import metrics
 from specviz.errors import TraceError
 from specviz.trace import Recorder, Trace
 
-A, R, U, C, P = "accepted", "rejected", "unjudged", "cut", "pruned"
+A, R, U, C, P = "accepted", "rejected", "unjudged", "cut", "below_budget"
 
 
 def decode(*texts: list[list[str]], method: str = "m", ends: tuple[int, ...] = (), **run) -> Trace:
@@ -90,7 +90,7 @@ def test_speedups_of_the_same_texts_flip_likewise():
 
 
 def test_every_acceptance_definition_by_hand():
-    # No token cut: a step without a draft, 3 of 4, 1 of 4, 2 of 2, with one pruned; 2 of 2, 0 of 1, 1 of 1.
+    # No token cut: a step without a draft, 3 of 4, 1 of 4, 2 of 2, one unsent; 2 of 2, 0 of 1, 1 of 1.
     trace = decode([[], [A, A, A, R], [A, R, U, U, P], [A, A, P]], [[A, A], [R], [A]])
     table = metrics.rosetta(trace)
     assert table["badge"].eq("exact").all()
@@ -155,7 +155,7 @@ def test_a_text_cut_in_mid_draft_bounds_what_counts_whole_steps():
 
 
 def test_a_draft_is_what_the_target_read():
-    trace = decode([[A, R, "pruned"], [A, "unsent", "unsent"], ["unreviewed"]])
+    trace = decode([[A, R, "below_budget"], [A, "unsent", "unsent"], ["unreviewed"]])
     steps = metrics.counts(trace).steps
     assert steps["drafted"].tolist() == steps["depth"].tolist() == [2, 1, 0]
 

@@ -36,7 +36,7 @@ def chain(status: list[str], out: int, **more) -> dict:
     }
 
 
-A, R, U, C, P = "accepted", "rejected", "unjudged", "cut", "pruned"
+A, R, U, C, P = "accepted", "rejected", "unjudged", "cut", "below_budget"
 PREFILL = {"start": 0.0, "duration": 0.5, "pass_model": ["target"], "pass_rows": [1], "pass_tokens": [9]}
 
 
@@ -65,7 +65,9 @@ def test_a_run_counted_by_hand():
     assert metrics.drafted(trace) == 9
     assert metrics.accepted(trace) == 4
     assert metrics.tau(trace) == 2.0
-    assert metrics.acceptance_rate(trace) == 4 / 6  # the pruned and the two cut nodes do not count
+    assert (
+        metrics.acceptance_rate(trace) == 4 / 6
+    )  # the one below the budget and the two cut nodes do not count
     assert metrics.accepted_share(trace) == 4 / 6
     assert metrics.mean_accepted(trace) == 4 / 3
     assert metrics.target_passes(trace) == 3

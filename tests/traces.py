@@ -320,8 +320,8 @@ SOURCES = ("store", "neighbour", "prompt", "ngram", "datastore")
 def grow(rng: np.random.Generator, nodes: int, deepest: int = 10, threshold: float = 0.05) -> dict[str, Any]:
     """A tree that is grown level by level: each node's score is its path's, as a product of confidences.
 
-    A child below `threshold` is ``pruned`` and grows no further; of the others the `nodes` best are sent and
-    the rest is ``unsent``. Nodes stand level by level, best first among siblings.
+    A child below `threshold` grows no further; of the others the `nodes` best are sent, and the rest is
+    ``below_budget``. Nodes stand level by level, best first among siblings.
     """
     parent, score, confidence, source = [], [], [], []
     status: list[str] = []
@@ -332,20 +332,20 @@ def grow(rng: np.random.Generator, nodes: int, deepest: int = 10, threshold: flo
             # confidences of a store are each token's own: they need not add up to one
             for k, share in enumerate(rng.uniform(0.6, 0.97) * rng.uniform(0.3, 0.6) ** np.arange(10)):
                 met = path_score * share >= threshold
-                if not met and k and status[-1] == "pruned":
+                if not met and k and status[-1] == "below_budget":
                     break  # of what is cut only the best is written down
                 parent.append(above)
                 confidence.append(share)
                 score.append(path_score * share)
                 likely = [0.1, 0.6, 0.1, 0.1, 0.1] if not depth else [0.7, 0.0, 0.1, 0.1, 0.1]
                 source.append(SOURCES[rng.choice(5, p=likely)])
-                status.append("unjudged" if met else "pruned")
+                status.append("unjudged" if met else "below_budget")
                 if met:
                     below.append((len(parent) - 1, path_score * share))
         level = sorted(below, key=lambda pair: -pair[1])[: nodes // 7]
     scores, words = np.array(score), np.array(status, object)
     met = np.flatnonzero(words == "unjudged")
-    words[met[np.argsort(-scores[met], kind="stable")[nodes:]]] = "unsent"
+    words[met[np.argsort(-scores[met], kind="stable")[nodes:]]] = "below_budget"
     return {
         "parent": np.array(parent), "score": scores, "confidence": np.array(confidence),
         "source": source, "status": words,

@@ -301,7 +301,7 @@ def bench_run(
 
 @bench_app.command("report")
 def bench_report(
-    path: Annotated[Path, argument("Folder of a run, of a replay, or of replay --all.")],
+    path: Annotated[Path, argument("Folder of a run, of a replay, or of replay --all; or a recorded run.")],
     html: Annotated[bool, option("Write one offline page with tables and plots.", "--html")] = False,
     markdown: Annotated[bool, option("Print Markdown, for an issue.", "--markdown")] = False,
     csv: CSV = False,

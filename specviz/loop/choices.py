@@ -7,6 +7,7 @@ from pathlib import Path
 
 from .. import methods
 from ..errors import SpecvizError
+from ..methods import Given
 from ..methods.base import Method, Parameter, Value
 from ..models import available
 from ..models.loading import find as find_model
@@ -52,9 +53,14 @@ class Choices:
     """
 
     def __init__(
-        self, model: Loadable | None, method: methods.Given, draft: Loadable | None, prompt: Prompts,
-        options: Record, where: Record,
-    ) -> None:  # fmt: skip
+        self,
+        model: Loadable | None,
+        method: str | Method | type[Method],
+        draft: Loadable | None,
+        prompt: Prompts,
+        options: Record,
+        where: Record,
+    ) -> None:
         kind = methods.find(type(method) if isinstance(method, Method) else method)
         there = [name for name in TARGETS if name in available()]
         if model is None:
@@ -83,7 +89,8 @@ class Choices:
             kind = getattr(self._given, "kind", "") if model == self.first else ""
             names = methods.names("canvas" if "diffusion" in (kind or model) else "prompt")
         own = [self._method] if model == self.first else []
-        return sorted(dict.fromkeys(own + names), key=lambda name: name == "autoregressive")
+        order = [*own, "speculative"]
+        return sorted({*own, *names}, key=lambda name: (name not in order, name == "autoregressive", name))
 
     def _serves(self, name: str) -> bool:
         assert self._target is not None
@@ -113,7 +120,7 @@ class Choices:
         return [("example", TARGETS[model]), *shown] if model in TARGETS else shown
 
     def start(
-        self, model: str, text: str, method: methods.Given, values: dict[str, Value], *, dense: bool = False
+        self, model: str, text: str, method: Given, values: dict[str, Value], *, dense: bool = False
     ) -> Run:
         """A decode that has not begun; what must be loaded is loaded.
 

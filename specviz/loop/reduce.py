@@ -35,7 +35,7 @@ SCALARS = {
     name: name
     for name in ("prompt", "row", "update", "context", "keep", "end", "source", "arrival", "reused", "shown")
 } | {"number": "cycle", "block": "block", "refreshed": "refreshed"}
-KEPT = ("accepted", "rejected", "unsent", "pruned")  # nodes whose probability under the target is kept
+KEPT = ("accepted", "rejected", "unsent", "below_budget")  # nodes whose probability under the target is kept
 
 Entry: TypeAlias = Any  # of a list column: a word or a number
 

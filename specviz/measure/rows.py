@@ -109,7 +109,11 @@ class Results:
         if content.get("schema") != SCHEMA:
             raise TraceError(f"{file} has a schema which this version of specviz cannot read")
         checked(RunFile, content, str(file), "the file is damaged: run the plan again into another folder")
-        self.plan, self.created = content["plan"], content["created"]
+        self._settle(content["plan"], content["created"])
+
+    def _settle(self, plan: Settings, created: str) -> None:
+        """The plan, and the rows that it wants."""
+        self.plan, self.created = plan, created
         self.cells: list[Row] = self.plan["cells"]
         self.wanted: dict[str, tuple[int, int, int]] = {
             key_of(cell["cell"], number, prompt): (cell["cell"], number, prompt)

@@ -38,7 +38,7 @@ class Unsent:
     parents : list of int
         Their numbers go on from the draft's: node ``len(draft) + i`` is the i-th of these.
     status : str or list of str
-        ``pruned`` (below a threshold) or ``unsent`` (beyond what is sent), of all or of each.
+        ``below_budget`` (of a tree: its score is too low) or ``unsent``, of all or of each.
     logits : sequence of tensor [vocabulary]
         The drafter's predictions where it chose them.
     signals : dict of str to array [n]

@@ -1,4 +1,4 @@
-"""UniSpec: a draft tree from the target's own earlier predictions, scored, pruned, and cut to a size.
+"""UniSpec: a draft tree from the target's own earlier predictions, scored, and cut to a size.
 
 Do, Nguyen and Nguyen ("UniSpec: Training-Free Speculative Decoding for Robust LLM Acceleration Across
 Languages and Hardware"), Algorithm 1. Line numbers below are its. Where the paper leaves something open, the
@@ -37,8 +37,8 @@ class UniSpec(Remembering):
         ("draft", "    level 1 = x_t's successors in the store, and C"),
         ("draft", "    for level = 2 .. d:"),
         ("draft", "        expand the k best nodes of the level above"),
-        ("draft:pruned", "            but none whose score is below r"),
-        ("draft:unsent", "    T = the g* nodes of highest score"),
+        ("draft", "            but none whose score is below r"),
+        ("draft:below_budget", "    T = the g* nodes of highest score"),
         ("forward", "    p = target(text + T)   # one pass over the tree"),
         ("verify", "    from the root down, as long as a child survives:"),
         ("verify:accepted", "        go to the child that the target writes itself"),
@@ -78,7 +78,7 @@ class UniSpec(Remembering):
         tree = grow(self.store, self.root, self.near, growth)
         draft, rest = tree.cut(self.draft_size, growth)
         self.unsent = Unsent(
-            rest.tokens, rest.parents, rest.status, signals={"score": rest.score}, source=rest.source
+            rest.tokens, rest.parents, "below_budget", signals={"score": rest.score}, source=rest.source
         )
         self.session.control["candidates"] = len(tree.tokens)
         return draft

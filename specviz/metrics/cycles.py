@@ -119,7 +119,7 @@ def drafted(trace: Trace) -> float:
 
 
 def sent(trace: Trace | Counts) -> float:
-    """Nodes that the target read: those of all drafts but the pruned, unsent and unreviewed ones.
+    """Nodes that the target read: those of all drafts but the unsent and unreviewed ones.
 
     The root is none, so a pass reads one token more. Divided by `steps` it is the mean draft size, at most
     the g of a tree that is cut to g nodes. What is read and no candidate (Lookahead's window) was sent, too.
@@ -149,7 +149,7 @@ def tau(trace: Trace | Counts) -> float:
 def acceptance_rate(trace: Trace | Counts) -> float:
     """A/D: accepted nodes divided by drafted nodes that were sent to the target.
 
-    Nodes behind the first rejection were sent and count; nodes that the drafter pruned or did not send,
+    Nodes behind the first rejection were sent and count; nodes that the drafter did not send,
     nodes emitted unreviewed, and nodes cut by the end of the text or a limit (no one knows what they
     would have been), do not. NaN without drafts.
 
@@ -429,7 +429,7 @@ def by_depth(trace: Trace) -> pd.DataFrame:
     nodes = trace.nodes
     status = nodes["status"]
     nodes = nodes.assign(
-        sent=~status.isin(["pruned", "unsent", "cut", "unreviewed"]),
+        sent=~status.isin(["below_budget", "unsent", "cut", "unreviewed"]),
         judged=status.isin(["accepted", "rejected"]),
         accepted=status == "accepted",
     )
@@ -562,7 +562,7 @@ def _rated(trace: Trace, reading: str, all_of_them: bool = False) -> pd.DataFram
     else:
         right = on_text(trace)
     nodes = nodes.assign(right=right)
-    return nodes if all_of_them else nodes[~status.isin(["pruned", "unsent", "cut", "unreviewed"])]
+    return nodes if all_of_them else nodes[~status.isin(["below_budget", "unsent", "cut", "unreviewed"])]
 
 
 def _rates(nodes: pd.DataFrame, by: list[str]) -> pd.DataFrame:
@@ -636,7 +636,7 @@ def learnt(trace: Trace) -> pd.DataFrame:
         nodes = part.nodes
         if not nodes["source"].isin(["store", "neighbour"]).all():
             raise TraceError(f"{run['method']} remembers no successors of each token it reads")
-        nodes = nodes[~nodes["status"].isin(["pruned", "unsent", "unreviewed"])]
+        nodes = nodes[~nodes["status"].isin(["below_budget", "unsent", "unreviewed"])]
         number = nodes[keys].merge(cycles[keys].assign(index=np.arange(len(cycles))), how="left", on=keys)
         words = np.concatenate([roots.astype(np.int64), nodes["token"].to_numpy(np.int64)])
         when = np.concatenate([np.arange(len(cycles)), number["index"].to_numpy(np.int64)])

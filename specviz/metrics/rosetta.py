@@ -70,7 +70,7 @@ def _steps_of(trace: Trace) -> pd.DataFrame:
     outputs, nodes = trace.outputs, trace.nodes
     accepted = outputs[outputs["origin"] == "draft"].groupby(keys, observed=True).size().rename("accepted")
     steps = steps.merge(accepted.reset_index(), how="left", on=keys).fillna({"accepted": 0})
-    sent = nodes[~nodes["status"].isin(["pruned", "unsent", "unreviewed"])]
+    sent = nodes[~nodes["status"].isin(["below_budget", "unsent", "unreviewed"])]
     for name, some in (("depth", sent), ("cut", nodes[nodes["status"] == "cut"])):
         deepest = some.groupby(keys, observed=True)["depth"].max().rename(name)
         steps = steps.merge(deepest.reset_index(), how="left", on=keys)

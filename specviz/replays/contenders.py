@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import product
 
 from specviz.loop import generate
 from specviz.measure.report import Entry, Settings
 from specviz.measure.sweep import BEAM, Measured, Point
 from specviz.measure.timing import BASELINE
 from specviz.methods import find
+from specviz.metrics.costs import relative_costs
 from specviz.models.protocols import Model
 
 # ---------------------------------------------------------------- BiLD (Kim et al.)
@@ -19,7 +21,7 @@ FALLBACKS = (0.3, 0.5, 0.7, 0.9)  # the paper: 0.5 to 0.9 for translation, 0.2 t
 ROLLBACKS = (1.0, 2.0, 4.0, 8.0)  # the paper: 1 to 10, and 2 to 6
 WINDOWS = range(3, 11)
 EXIT_FALLBACKS, EXIT_ROLLBACKS = (0.2, 0.5, 0.8), (0.5, 1.0, 1.5)
-CALM_THRESHOLDS, CALM_DECAYS = (0.7, 0.8, 0.9, 0.95, 0.98), (0, 4, 8)
+CALM_THRESHOLDS, CALM_DECAYS = (0.7, 0.8, 0.9, 0.95, 0.98), (0, 1, 2, 4, 8)
 ORACLE = (0.01, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8)
 NUCLEUS = {"temperature": 1.0, "top_p": 0.8}
 NO_ROLLBACK, NO_FALLBACK = "no rollback", "no fallback"
@@ -40,11 +42,13 @@ def grid(target: Model, draft: Model, group: str) -> list[Point]:
 
 
 def without(target: Model, draft: Model) -> list[Point]:
-    """Figure 5: no rollback, and no fallback (the small model always writes ten tokens)."""
+    """Figure 5: no rollback, and no fallback: the small model always writes a window of so many tokens."""
     points = [bild(target, draft, f, NEVER, NO_ROLLBACK, f"{NO_ROLLBACK}, fallback {f:g}") for f in FALLBACKS]
-    return points + [
-        bild(target, draft, 0.0, r, NO_FALLBACK, f"{NO_FALLBACK}, rollback {r:g}") for r in ROLLBACKS
-    ]
+    for window, r in product(WINDOWS, ROLLBACKS):
+        label = f"{NO_FALLBACK}, window {window}, rollback {r:g}"
+        point = bild(target, draft, 0.0, r, NO_FALLBACK, label)
+        points.append(replace(point, values={**point.values, "cap": window}))
+    return points
 
 
 def rejection(target: Model, draft: Model) -> list[Point]:
@@ -179,3 +183,13 @@ def drafting(
         times[point.label] = 1e3 * float(cycles["draft_time"].mean())
         traces[point.label] = trace
     return times, traces
+
+
+def costs(mine: Point, base: Point, entries: list[Entry], max_new_tokens: int) -> Settings:
+    """BiLD's Figure 8, counted from the record: FLOPs, bytes and intensity a token over the reference's."""
+    traces = {}
+    for name, point in (("mine", mine), ("base", base)):
+        options = {"draft": point.draft, "max_new_tokens": max_new_tokens, **point.options, **point.values}
+        traces[name] = generate(point.model, entries, point.method, **options)
+    (row,) = (each for each in relative_costs(traces, "base").to_dict("records") if each["name"] == "mine")
+    return {name: float(row[f"relative_{name}"]) for name in ("flops", "bytes", "intensity")}

@@ -351,12 +351,25 @@ class Judge:
         numbers = f"{self.name(worst[1])}: {number(worst[1])} times as fast, p {worst[0].corrected:.2g}"
         if len(span) > 1:
             numbers += f"; all: {span[0]:.2f} to {span[-1]:.2f}"
+        numbers += self.break_even(worst[1])
         counts = f"{len(right)} of {len(outcomes)} clearly above 1, {len(wrong)} clearly below"
         if wrong:
             return FAILS, numbers, counts
         if len(right) == len(outcomes):
             return HOLDS, numbers, counts
         return OPEN, numbers, f"{counts}; {self.doubt(each for each, _ in outcomes)}"
+
+    def break_even(self, cell: Cell) -> str:
+        """Why a speedup is what it is: what a cycle brings, and what it costs in passes of one token each."""
+        for other in self.cells:
+            same = (other.keys, other.device, other.model) == (cell.keys, cell.device, cell.model)
+            if same and other.metric == "tau" and other.measured and cell.measured:
+                cost = other.measured / cell.measured
+                return (
+                    f"; a cycle writes {other.measured:.2f} tokens and costs as much as {cost:.2f} plain "
+                    f"tokens: below τ = {cost:.2f} it does not pay"
+                )
+        return ""
 
     def sized(self, claim: Values, cells: list[Cell]) -> tuple[str, str, str]:
         """Whether a figure is as large as printed: its interval meets the range of the printed numbers."""

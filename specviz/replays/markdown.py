@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from specviz import escape
 from specviz.escape import markdown as safe
 from specviz.measure.rows import Results
+from specviz.replays.answers import answers
 from specviz.replays.layout import ARROW, ORDER, OVERVIEW, TIMES, grid, overview, verdict_lines
 from specviz.replays.replays import Replay, Replays
 
@@ -23,7 +24,8 @@ def markdown(result: Results | Replay | Replays) -> str:
         lines = replay_lines(result)
     elif isinstance(result, Replays):
         rows = [[f"`{each.table}`", *overview(each)] for each in result.tables]
-        lines = [*table(["table", *OVERVIEW], rows, 1), ""]
+        lines = [f"- **{each.paper}**: {each.words}; {safe(each.counts)}" for each in answers(result.tables)]
+        lines += ["", *table(["table", *OVERVIEW], rows, 1), ""]
         lines += [f"- {safe(f'{name} was not replayed: {why}')}" for name, why in result.left.items()]
         for each in result.tables:
             lines += ["", *replay_lines(each)]

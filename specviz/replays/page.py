@@ -18,9 +18,10 @@ from specviz.errors import ParameterError, TraceError, install
 from specviz.escape import html as text
 from specviz.escape import script_sources
 from specviz.files import write_text
-from specviz.measure.report import Row, Values
+from specviz.measure.report import Row, Values, plural
 from specviz.measure.rows import CELL_COLUMNS, ROW_COLUMNS, Results, fast, key_of, speed
-from specviz.replays.cells import FAILS, HOLDS, OPEN
+from specviz.replays.answers import PART, Answer, answers, reasons
+from specviz.replays.cells import FAILS, HOLDS, OPEN, Verdict
 from specviz.replays.layout import ARROW, BADGES, MARKS, VERDICTS, grid, like_printed, marks, verdict_lines
 from specviz.replays.plots import Figure, Labelled, curve_figures, replay_figures, run_figures
 from specviz.replays.replays import Replay, Replays
@@ -40,6 +41,7 @@ MOST_NOTES = 12
 MOST_COMPARISONS = 200  # that are listed one by one
 WIDE = 5  # columns of numbers of a table whose ratios stand below them
 KINDS = ("agrees", "unclear", "against")
+TITLES = {FAILS: "Fails here", HOLDS: "Holds here", OPEN: "Cannot be judged here"}
 VERDICT_KINDS = {HOLDS: "agrees", FAILS: "against", OPEN: "unclear"}
 WAYS = ("clearly the paper's way", "unclear", "clearly the other way")
 
@@ -54,7 +56,8 @@ def write(result: Results | Replay | Replays, path: Path | None = None, force: b
     ParameterError
         If plotly is not installed.
     """
-    path = path or result.path / PAGE
+    recorded = result.path.suffix == ".parquet"
+    path = path or (result.path.with_suffix(".html") if recorded else result.path / PAGE)
     if path.exists() and not force:
         raise TraceError(f"{path} exists: choose another path, or overwrite it with --force")
     page = Page(path, plotly())
@@ -268,6 +271,7 @@ class Page:
         )  # fmt: skip
         links = [("overview", "overview"), *((name, name) for name in papers), ("left", "not replayed")]
         self.add("<nav>", *(f"<a href='#{text(to)}'>{text(word)}</a>" for to, word in links), "</nav>")
+        self.answers(answers(every.tables))
         self.add("<h2 id='overview'>Overview</h2>", f"<p>{HOW_TO_READ}</p>")
         rows = [
             [text(r.table.partition("/")[0]), f"{link(r)} <span class='caption'>{text(r.caption)}</span>",
@@ -284,6 +288,51 @@ class Page:
                      "<p class='links'>", *map(link, those), "</p>")  # fmt: skip
             for each in those:
                 self.one(each, "h3")
+
+    def answers(self, papers: Sequence[Answer]) -> None:
+        """What a reader asks first: does it pay here; what fails, holds, cannot be judged, and why."""
+        cards = ""
+        for each in papers:
+            kind = "unclear" if each.words == PART else VERDICT_KINDS[each.pays]
+            mark = MARKS[KINDS.index(kind)]
+            why = ""
+            if each.evidence is not None:
+                table, shown = each.evidence
+                where = f"<a href='#{anchor(table)}'>{text(table)}</a>"
+                reason = "; ".join(filter(None, [shown.numbers, shown.reason]))
+                why = f"<p>{text(shown.claim)}: {text(reason)} ({where})</p>"
+            cards += (
+                f"<article><h3>{text(each.title)}</h3>"
+                f"<p class='{kind} says'>{mark} {text(each.words)}</p>{why}"
+                f"<p class='soft'>{text(each.counts)}; on {text(', '.join(each.models) or 'nothing')}</p>"
+                "</article>"
+            )
+        self.add(f"<div class='answers'>{cards}</div>")
+        every = [pair for each in papers for pair in each.claims]
+        for verdict, title in TITLES.items():
+            groups = reasons(every, verdict)
+            count = sum(map(len, groups.values()))
+            if not count:
+                continue
+            body = "".join(self.reason(why, some, verdict) for why, some in groups.items())
+            opened = " open" if verdict == FAILS else ""
+            kind = VERDICT_KINDS[verdict]
+            self.add(
+                f"<details class='group'{opened}><summary><span class='{kind}'>{BADGES[verdict]}</span> "
+                f"{text(title)}: {plural(count, 'claim')}</summary><ul class='claims'>{body}</ul></details>"
+            )
+
+    @staticmethod
+    def reason(why: str, some: Sequence[tuple[str, Verdict]], verdict: str) -> str:
+        """Claims with one reason: each with its numbers; of those that nobody can judge the names."""
+        if verdict == OPEN:
+            names = "; ".join(f"{text(v.claim)} ({text(table)})" for table, v in some)
+            return f"<li><b>{plural(len(some), 'claim')}</b><span>{text(why)}: {names}</span></li>"
+        return "".join(
+            f"<li><a href='#{anchor(table)}'>{text(table)}</a><span><b>{text(v.claim)}</b><br>"
+            f"{text('; '.join(filter(None, [v.numbers, why])))}</span></li>"
+            for table, v in some
+        )
 
     def replay(self, made: Replay) -> None:
         """The page of one table."""
@@ -465,10 +514,19 @@ def provenance(made: Replay) -> tuple[list[str], list[list[str]], int]:
     return [text(name.replace("_", " ")) for name in names], cells, len(names)
 
 
-def marked(results: Results) -> tuple[Row, dict[str, tuple[Row, str]]] | None:
-    """The fastest contender that left traces, and its best, median and worst prompt with their figure."""
+def marked(
+    results: Results, contenders: Sequence[tuple[str, Values, str | None]] = ()
+) -> tuple[Row, dict[str, tuple[Row, str]]] | None:
+    """The fastest contender that left traces, and its best, median and worst prompt with their figure.
+
+    `contenders` (method, parameters, drafter) are those to choose of; without any all are.
+    """
     good = [row for row in results.records() if row["error"] is None]
-    cells = [cell for cell in results.cells if cell["cell"] != cell["against"]]
+    cells = [
+        cell for cell in results.cells
+        if cell["cell"] != cell["against"]
+        and (not contenders or (cell["method"], cell["parameters"], cell["draft"]) in contenders)
+    ]  # fmt: skip
     ranked = [(cell, *ranked_rows(results, cell, good)) for cell in cells]
     cell, rows, unit = max(ranked, key=lambda each: median_value(each[1]), default=({}, [], ""))
     if not rows:

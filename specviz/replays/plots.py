@@ -16,7 +16,7 @@ from specviz.replays.replays import Replay
 PLOTS = 2  # metrics of a table that are drawn
 LABEL = 30  # letters of a line of a plot's label
 SYMBOLS = ("circle", "diamond", "square", "cross", "triangle-up", "x")
-UNITS = {"throughput": "tokens/s", "latency": "s", "forward_time": "s"}  # of curves
+UNITS = {"throughput": "tokens/s", "latency": "s", "forward_time": "s", "calibration_time": "s"}  # of curves
 LEGEND = {"orientation": "h", "x": 0, "xanchor": "left", "y": 1, "yanchor": "bottom"}
 Figure = dict[str, Any]  # of plotly: data and layout
 Labelled = tuple[str, Figure]  # a figure, and in front of it what it shows

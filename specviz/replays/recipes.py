@@ -54,6 +54,9 @@ class Recipe:
     model: str = "town"  # of the bundled ones, as are the drafters and the suite
     drafts: Mapping[str, str] = field(default_factory=dict)  # role: drafter
     suite: str = "multi-town"
+    # What of this is otherwise on a real model, where it is downloaded (by the name ``download``, if that is
+    # not its ``model``'s).
+    real: Where = field(default_factory=dict)
     options: Where = field(default_factory=dict)  # what else the source must know
     # ``prompts`` and ``max_new_tokens``, in haste and otherwise.
     quick: Where = field(default_factory=lambda: {"prompts": 14, "max_new_tokens": 48})

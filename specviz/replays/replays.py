@@ -8,6 +8,7 @@ made it. `specviz.replays.running` makes replays; `terminal`, `markdown` and `pa
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -256,8 +257,9 @@ class Replay:
         """The checks in sentences, then the notes."""
         return [*remarks(self.checks), *self.notes]
 
-    def save(self) -> Path:
-        """Write ``replay.json``, whole or not at all."""
+    @property
+    def content(self) -> Settings:
+        """What ``replay.json`` holds."""
         sources = self.sources
         content = {key: getattr(self, name) for name, key in SAVED.items()}
         content["sources"] = [each.as_dict() for each in sources]
@@ -267,7 +269,11 @@ class Replay:
         ]
         for name in PLAIN:
             content[name] = [each.as_dict() for each in content[name]]
-        write_json(self.path / FILE, {"specviz": "replay", "schema": SCHEMA} | content)
+        return {"specviz": "replay", "schema": SCHEMA} | content
+
+    def save(self) -> Path:
+        """Write ``replay.json``, whole or not at all."""
+        write_json(self.path / FILE, self.content)
         return self.path / FILE
 
 
@@ -322,11 +328,15 @@ class Replays:
 # ---------------------------------------------------------------- reading
 
 
-def _content(file: Path, kind: str) -> Settings:
-    content = read_json(file, Settings)
+def of_version(content: Settings, file: Path, kind: str) -> None:
+    """Refuse what another version wrote.
+
+    Raises
+    ------
+    TraceError
+    """
     if content.get("specviz") != kind or content.get("schema") != SCHEMA:
         raise TraceError(f"{file} was not written by this version of specviz replay")
-    return content
 
 
 def opened(path: str | Path) -> Replay:
@@ -337,18 +347,29 @@ def opened(path: str | Path) -> Replay:
     TraceError
         If it holds none, a damaged one, or one of a newer version.
     """
-    from specviz.replays.schema import CheckedReplay
-
     file = Path(path) / FILE
     if not file.is_file():
         raise TraceError(f"{path} is no folder of a replay: it has no {FILE} (specviz replay makes one)")
-    content = _content(file, "replay")
+    return of_content(read_json(file, Settings), file, Path(path))
+
+
+def of_content(content: Settings, file: Path, path: Path) -> Replay:
+    """A replay from what ``replay.json`` holds, checked; `file` is where it was found.
+
+    Raises
+    ------
+    TraceError
+        If it is damaged, or of a newer version.
+    """
+    from specviz.replays.schema import CheckedReplay
+
+    of_version(content, file, "replay")
     checked(CheckedReplay, content, str(file), "the file is damaged: replay the table into another folder")
     values = {name: content[key] for name, key in SAVED.items()}
     sources = [Provenance.read(each) for each in content["sources"]]
     values |= {name: [kind.read(each) for each in values[name]] for name, kind in PLAIN.items()}
     values |= {"cells": [Cell.of(row, sources) for row in values["cells"]]}
-    return Replay(**values | {"compare": tuple(values["compare"])}, path=Path(path))
+    return Replay(**values | {"compare": tuple(values["compare"])}, path=path)
 
 
 def opened_all(path: str | Path) -> Replays:
@@ -364,7 +385,8 @@ def opened_all(path: str | Path) -> Replays:
     file = Path(path) / ALL
     if not file.is_file():
         raise TraceError(f"{path} is no folder of replays: it has no {ALL} (specviz replay --all makes one)")
-    content = _content(file, "replays")
+    content = read_json(file, Settings)
+    of_version(content, file, "replays")
     checked(ReplaysFile, content, str(file), "the file is damaged: give the same replay --all again")
     tables = [opened(Path(path) / table.replace("/", "-")) for table in content["tables"]]
     return Replays(Path(path), tables, dict(content["left"]))
@@ -379,6 +401,10 @@ def opened_result(path: str | Path) -> Results | Replay | Replays:
         If it is none of them.
     """
     path = Path(path)
+    if path.suffix == ".parquet":
+        from specviz.replays.recorded import results
+
+        return results(path)
     if (path / ALL).is_file():
         return opened_all(path)
     if (path / FILE).is_file():
@@ -397,7 +423,7 @@ def compared(table: str, recipe: Recipe, made: Measurement, settings: Settings) 
     """A published table and what a source measured, cell by cell; of a curve without printed values alone."""
     errata: list[str] = []
     if table in CURVES:
-        caption, place = recipe.caption, f"Figure {table.rpartition('figure')[2]}"
+        caption, place = recipe.caption, re.sub(r".*/(\D+)(\d+)", lambda m: f"{m[1].title()} {m[2]}", table)
         cells = [
             Cell(dict(f.where), f.metric, None, "", "", "", "", f.value, f.low, f.high, "", i, f.source)
             for i, f in enumerate(made.figures)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from specviz.arguments import check_threads, checked
 from specviz.errors import ParameterError, SpecvizError, loading
 from specviz.measure.report import Settings, Tick, Values
+from specviz.replays import setups
 from specviz.replays.published import published
 from specviz.replays.recipes import CURVES, FIGURES, RECIPES, SETTINGS, Recipe
 from specviz.replays.replays import ALL, FILE, Replay, Replays, compared, opened
@@ -23,6 +24,9 @@ from specviz.rules.store import SCORES
 if TYPE_CHECKING:
     from specviz.models import Model
     from specviz.replays.sources.shared import RunOptions
+
+
+READINGS = {"paper": "paper", "ours": "monotone"}  # of a calibration: a name of `specviz.measure.fits`
 
 
 def find(table: str) -> Recipe:
@@ -52,7 +56,7 @@ def replay(
     draft: str | Mapping[str, str] | None = None,
     suite: Given = None,
     device: str = "cpu",
-    dtype: str = "float32",
+    dtype: str | None = None,
     quick: bool = False,
     number: int | None = None,
     max_new_tokens: int | None = None,
@@ -60,7 +64,10 @@ def replay(
     template: str | None = None,
     chat: Values | None = None,
     baselines: str = "authors",
+    fit: str = "paper",
     score: str | None = None,
+    setup: str | None = None,
+    part: str | None = None,
     out: str | Path | None = None,
     tick: Tick | None = None,
     memory: dict[tuple, Any] | None = None,
@@ -87,9 +94,18 @@ def replay(
         is refused.
     baselines : {"authors", "ours"}
         Whose parameters the methods have that a table compares with.
+    fit : {"paper", "ours"}
+        Which reading of a calibration decides the draft size g*: UniSpec's own (its Table 14), or one that
+        can only rise (`specviz.measure.fits`). Both are printed.
     score : {"product", "least", "edge"}, optional
         UniSpec's score of a node, in tables with UniSpec.
+    setup : {"paper"}, optional
+        In place of the bundled models and texts: the paper's published checkpoints, data, wording, precision
+        and sizes (`specviz.replays.setups`). What is given beside it wins.
+    part : str, optional
+        Which of the paper's models, where a table has several.
     device, dtype : str
+        Default: ``cpu``, and ``float32`` or the set-up's.
     quick : bool
         Few prompts and short answers: minutes rather than tens of them, with wide intervals.
     number, max_new_tokens : int, optional
@@ -120,13 +136,32 @@ def replay(
     from specviz.arguments import check_int
     from specviz.replays.sources import RunOptions
 
-    recipe = with_options(table, find(table), baselines, score)
+    recipe = find(table)
+    if model is None and (
+        suite is None or "parts" not in recipe.real
+    ):  # one's own texts are of the table's parts
+        recipe = on_real(recipe)
+    recipe = with_options(table, recipe, baselines, score)
     path = Path(out) if out is not None else Path("specviz-replays") / table.replace("/", "-")
+    if setup is not None:
+        chosen_part = setups.choose(table, with_options(table, find(table), baselines, score), setup, part)
+        if model is None:
+            setups.check_here(chosen_part.part)
+        recipe = chosen_part.recipe
+        if not str(model).startswith("gguf:"):  # which brings its own
+            dtype = dtype or chosen_part.dtype
+        suite = chosen_part.suites() if suite is None else suite
+        template = template or chosen_part.part.template or None
+    elif part is not None:
+        raise ParameterError("part is of a set-up: give setup='paper', too")
+    dtype = dtype or "float32"
     numbers = dict(recipe.quick if quick else recipe.whole)
     numbers |= {k: v for k, v in (("prompts", number), ("max_new_tokens", max_new_tokens)) if v is not None}
     check_int("number", numbers["prompts"], 1)
     check_int("max_new_tokens", numbers["max_new_tokens"], 1)
     check_threads(check_int("threads", threads, 1))
+    if fit not in READINGS:
+        raise ParameterError(f"fit must be 'paper' or 'ours', got {fit!r:.40}")
     drafts = roles(recipe, model, draft)
     chosen = read_suites(suite)
     check_suites(recipe, chosen)
@@ -136,7 +171,7 @@ def replay(
         "table": table, "model": name_of(model, recipe.model), "drafts": drafts,
         "suite": {task: each.digest for task, each in chosen.items()} or recipe.suite, "device": device,
         "dtype": dtype, "threads": threads, "template": template, "chat": dict(chat or {}),
-        "baselines": baselines, "score": score, **numbers,
+        "baselines": baselines, "fit": fit, "score": score, **numbers,
     }  # fmt: skip
     finished = opened_same(path, settings)
     if finished is not None:
@@ -144,8 +179,37 @@ def replay(
     options = RunOptions(
         model, drafts, chosen, numbers["prompts"], numbers["max_new_tokens"], threads, numbers, path,
         shared or path / "calibrations", {} if memory is None else memory, template, dict(chat or {}),
+        () if chosen else (memory or {}).get(("peers", table), ()), quick, READINGS[fit],
     )  # fmt: skip
     return measure(recipe, settings, options, tick)
+
+
+def on_real(recipe: Recipe) -> Recipe:
+    """The recipe on its real language model, where that is downloaded; else on the bundled one."""
+    from specviz.models import available
+
+    real = dict(recipe.real)
+    if not real or real.pop("download", real["model"]) not in available():
+        return recipe
+    return replace(recipe, **real)
+
+
+def peers_of(quick: bool, given: Values) -> dict[tuple, tuple[Recipe, ...]]:
+    """The recipes that decode the same prompts of the same suite as a table's, so that one run serves all."""
+    groups: dict[tuple, dict[str, Recipe]] = {}
+    for table, recipe in RECIPES.items():
+        if recipe.source != "run":
+            continue
+        used = recipe if given.get("model") is not None else on_real(recipe)
+        score = given.get("score") if any(row.method == "unispec" for row in used.rows) else None
+        used = with_options(table, used, given.get("baselines") or "authors", score)
+        numbers = tuple((used.quick if quick else used.whole).items())
+        groups.setdefault((used.model, used.suite, numbers), {})[table] = used
+    return {
+        ("peers", table): tuple(each for name, each in group.items() if name != table)
+        for group in groups.values()
+        for table in group
+    }
 
 
 def with_options(table: str, recipe: Recipe, baselines: str, score: str | None) -> Recipe:
@@ -327,6 +391,8 @@ def replay_all(
     refuse_others(path, FILE)
     every, memory = Replays(path, left=SETTINGS | FIGURES), dict[tuple, Any]()
     chosen = read_suites(suite)
+    if draft is None:
+        memory |= peers_of(bool(options.get("quick")), {**options, "score": score})
     for table in [*RECIPES, *CURVES]:
         own = draft  # of several drafters those that this table has
         if isinstance(draft, Mapping):

@@ -10,6 +10,7 @@ from rich.text import Text
 from specviz.escape import visible
 from specviz.measure.report import Column, plural, print_table
 from specviz.measure.rows import Results
+from specviz.replays.answers import answers
 from specviz.replays.layout import ARROW, BADGES, ORDER, OVERVIEW, TIMES, grid, overview, shown, verdict_lines
 from specviz.replays.published import list_published
 from specviz.replays.recipes import CURVES, FIGURES, RECIPES, SETTINGS
@@ -85,6 +86,7 @@ def show_overview(every: Replays, console: Console) -> None:
     print_table(console, columns, [[each.table, *overview(each)] for each in every.tables])
     print_lines(
         console,
+        *(f"{each.paper}: {each.words}; {each.counts}" for each in answers(every.tables)),
         *(f"not replayed: {table}: {why}" for table, why in every.left.items()),
         f"{every.path}: {len(every.tables)} tables replayed, {len(every.left)} listed with the reason",
     )

@@ -190,10 +190,8 @@ class Grown:
             source=source[sent].tolist(),
             stop="budget" if len(rest) else "store" if len(sent) else "none",
         )
-        status = np.where(self.score[rest] < growth.threshold, "pruned", "unsent")
-        score = self.score[rest]
         parents = place[self.parents[rest]].tolist()
-        return draft, Rest(self.tokens[rest].tolist(), parents, score, source[rest].tolist(), status.tolist())
+        return draft, Rest(self.tokens[rest].tolist(), parents, self.score[rest], source[rest].tolist())
 
     def with_ancestors(self, depth: int) -> np.ndarray:
         """The best score of each node and those below it."""
@@ -205,22 +203,21 @@ class Grown:
 
 
 class Rest(NamedTuple):
-    """Candidates that were not sent; their numbers go on from the draft's.
+    """Candidates that were not sent, for the draft was full of better ones; they are ``below_budget``.
+
+    Their numbers go on from the draft's. A score below the threshold says only that nothing grew from them.
 
     Parameters
     ----------
     tokens, parents : list of int
     score : array of float32
     source : list of str
-    status : list of str
-        ``pruned`` where the score is below the threshold, ``unsent`` where the draft was full.
     """
 
     tokens: list[int]
     parents: list[int]
     score: np.ndarray
     source: list[str]
-    status: list[str]
 
 
 def grow(store: Store, root: int, neighbours: tuple[np.ndarray, np.ndarray], growth: Growth) -> Grown:

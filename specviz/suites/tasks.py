@@ -21,6 +21,11 @@ SUBJECTS = (
     "algebra", "counting_and_probability", "geometry", "intermediate_algebra", "number_theory", "prealgebra",
     "precalculus",
 )  # fmt: skip
+# Questions of Spec-Bench by number, four of each kind of work: what speeds are recorded on.
+TWENTY_FOUR = (
+    86, 173, 250, 333, 413, 493, 126, 190, 266, 350, 430, 510, 146, 209, 289, 369, 449, 529, 156, 227, 307,
+    387, 467, 547,
+)  # fmt: skip
 THREE = {"en": "eng", "de": "deu", "fr": "fra", "es": "spa", "zh": "zho", "ja": "jpn", "vi": "vie"}
 
 
@@ -42,11 +47,18 @@ def mt_bench(get: Get, part: str) -> Prompts:
 
 
 def spec_bench(get: Get, part: str) -> Prompts:
-    """All in English; translations are from German."""
+    """All in English; translations are from German. Part 24: the first turns of `TWENTY_FOUR`."""
     url = f"{GITHUB}hemingkx/Spec-Bench/main/data/spec_bench/question.jsonl"
     (path,) = get(File(r"question\.jsonl$", url=url))
-    for prompt in files.read(path):
-        yield {"language": "en", **prompt}
+    every = {str(prompt["id"]): {"language": "en", **prompt} for prompt in files.read(path)}
+    if not part:
+        yield from every.values()
+        return
+    missing = [number for number in TWENTY_FOUR if str(number) not in every]
+    if missing:
+        raise PromptError(f"{path} has no question {missing[0]}: it is not the whole of Spec-Bench")
+    for number in TWENTY_FOUR:
+        yield every[str(number)] | {"turns": every[str(number)]["turns"][:1]}
 
 
 def multi_specbench(get: Get, part: str) -> Prompts:

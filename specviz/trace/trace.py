@@ -286,8 +286,8 @@ class Trace:
     def cycles(self) -> pd.DataFrame:
         """One row a cycle: the scalar columns, controller values (``control_*``) and counts.
 
-        Counts: `drafted` nodes of the draft; `sent` of them to the target (all but pruned, unsent and
-        unreviewed); `judged` (accepted or rejected); `accepted`; `rejected`; `cut` by the end of the text;
+        Counts: `drafted` nodes of the draft; `sent` of them to the target (all but the unsent and
+        unreviewed ones); `judged` (accepted or rejected); `accepted`; `rejected`; `cut` by the text's end;
         `unreviewed` (emitted without the target); `emitted` tokens.
         """
         import pandas as pd
@@ -309,7 +309,7 @@ class Trace:
             return np.bincount(row[chosen], minlength=len(table))
 
         frame["drafted"] = drafted
-        frame["sent"] = drafted - count("pruned", "unsent", "unreviewed")
+        frame["sent"] = drafted - count("below_budget", "unsent", "unreviewed")
         frame["judged"] = count("accepted", "rejected")
         for word in ("accepted", "rejected", "cut", "unreviewed"):
             frame[word] = count(word)

@@ -37,7 +37,7 @@ FATE_LOOKS: dict[str, Look] = {
     "unreviewed": {"marker": "$?$", "color": "#56b4e9", "s": 28},
     "cut": {"marker": "|", "color": "#777777", "s": 28},
     "unsent": {"marker": "o", "facecolors": "none", "edgecolors": "#777777", "s": 15},
-    "pruned": {"marker": "^", "facecolors": "none", "edgecolors": "#777777", "s": 15},
+    "below_budget": {"marker": "^", "facecolors": "none", "edgecolors": "#777777", "s": 15},
 }
 CJK = (
     "Noto Sans CJK SC", "Noto Sans CJK JP", "Hiragino Sans", "PingFang SC", "Yu Gothic", "Microsoft YaHei",
@@ -51,9 +51,9 @@ def axes(ax: Axes | None, size: tuple[float, float], boxed: bool = False) -> Axe
         import matplotlib.pyplot as plt
 
         ax = plt.subplots(figsize=size, layout="constrained")[1]
-    figure = ax.get_figure(root=True)
-    for each in (ax, figure):  # a notebook asks the objects that it shows
-        vars(each)["_repr_html_"] = partial(notebook_html, figure)
+    if (figure := ax.get_figure(root=True)) is not None:
+        for each in (ax, figure):  # a notebook asks the objects that it shows
+            vars(each)["_repr_html_"] = partial(notebook_html, figure)
     if not boxed:
         ax.spines[["top", "right"]].set_visible(False)
     return ax
@@ -157,17 +157,17 @@ def notebook_html(figure: Figure) -> str | None:
     if "inline" not in plt.get_backend():
         return None
     titles = (ax.get_title(place) for ax in figure.axes for place in ("left", "center"))
-    content = png(figure, dpi=2 * SCREEN, bbox_inches="tight")
+    content = png(figure, 2 * SCREEN, tight=True)
     plt.close(figure)  # or it would be shown again at the end of the cell
     return image(content, " ".join(filter(None, titles)) or "figure", 2)
 
 
-def png(figure: Figure, **options: Any) -> bytes:
+def png(figure: Figure, dpi: float | None = None, tight: bool = False) -> bytes:
     """A figure's PNG; a box stands for what no font has."""
     out = io.BytesIO()
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing")
-        figure.savefig(out, format="png", **options)
+        figure.savefig(out, format="png", dpi=dpi or figure.dpi, bbox_inches="tight" if tight else None)
     return out.getvalue()
 
 

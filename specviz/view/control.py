@@ -26,7 +26,7 @@ BARS: dict[str, Look] = {
     "unreviewed": {"color": "#56b4e9", "hatch": "....", "edgecolor": "white"},
     "cut": {"color": "#dddddd", "hatch": "||", "edgecolor": "white"},
     "unsent": {"facecolor": "none", "edgecolor": "#999999", "ls": ":"},
-    "pruned": {"facecolor": "none", "edgecolor": "#999999", "ls": "--"},
+    "below_budget": {"facecolor": "none", "edgecolor": "#999999", "ls": "--"},
 }
 MOST = 80  # cycles that are drawn
 
@@ -102,7 +102,7 @@ def loop(trace: Trace, prompt: int | None = None, most: int = MOST) -> Loop:
         threshold=threshold,
         gap=gap,
     )
-    sent = table[~table["status"].isin(["unsent", "pruned", "unreviewed"])]
+    sent = table[~table["status"].isin(["unsent", "below_budget", "unreviewed"])]
     shape = cycles.assign(cycle=np.arange(1, len(cycles) + 1))
     about = shape[["cycle"]].assign(window=shape.get("control_window", np.nan))
     about["mean"] = about["cycle"].map(sent.groupby("cycle")["value"].mean())

@@ -25,9 +25,9 @@ SIGNS = {
     "cut": ("│", "#8a8a8a", ":"),
     "unreviewed": ("?", "#2a7fae", "-"),
     "unsent": ("–", "#a0a0a0", ":"),
-    "pruned": ("–", "#a0a0a0", ":"),
+    "below_budget": ("–", "#a0a0a0", ":"),
 }
-HELD = ("unsent", "pruned")  # never reached the target
+HELD = ("unsent", "below_budget")  # never reached the target
 OWN = "#7a3b00"  # letters of the target's own token
 LABEL = 0.2  # of a level: from a node's parent to its letters
 

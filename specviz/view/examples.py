@@ -22,7 +22,7 @@ STYLE = """
 .specviz.specviz.specviz .eg{width:100%;
 th,td{text-align:left;vertical-align:top;font-variant-numeric:normal}
 th{white-space:nowrap;font-weight:600;color:var(--soft)}
-td{white-space:pre-wrap;unicode-bidi:plaintext;width:100%}
+td{white-space:pre-wrap;unicode-bidi:plaintext;width:100%;overflow-wrap:anywhere}
 tbody tr:last-child>*{border-bottom:2px solid var(--line)}
 small{color:var(--soft);font-weight:400}
 }

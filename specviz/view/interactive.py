@@ -38,7 +38,7 @@ SIGNS = {
     "unreviewed": ("diamond", "#56b4e9"),
     "cut": ("line-ns-open", "#777777"),
     "unsent": ("circle-open", "#777777"),
-    "pruned": ("triangle-up-open", "#777777"),
+    "below_budget": ("triangle-up-open", "#777777"),
 }
 MARKS = {"o": "circle", "s": "square", "^": "triangle-up", "D": "diamond", "v": "triangle-down", "P": "cross"}
 # What a click does: the point's link, which this module wrote itself, in a new tab. {plot_id} is plotly's.
@@ -198,7 +198,7 @@ def _add_fate(figure: Figure, shown: Loop, fate: str) -> None:
     figure.add_trace(
         go.Bar(
             x=cycles["cycle"], y=cycles[fate], name=fate, legendgroup=fate, showlegend=False, width=0.7,
-            marker={"color": hue if fate not in ("unsent", "pruned") else "#ffffff", "line": {"color":
+            marker={"color": hue if fate not in ("unsent", "below_budget") else "#ffffff", "line": {"color":
             hue, "width": 1},
                     "pattern": {"shape": {"rejected": "/", "unreviewed": "."}.get(fate, "")}},
             hovertemplate=f"cycle %{{x}}: %{{y}} {fate}<extra></extra>",

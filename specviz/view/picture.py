@@ -65,7 +65,7 @@ FATES = {
     "unreviewed": "written, not sent",
     "cut": "cut by the end of the text or a limit",
     "unsent": "drafted, not sent",
-    "pruned": "drafted, not sent: pruned from the tree",
+    "below_budget": "drafted, not sent: the tree's budget went to better scores",
 }
 
 MOST_TRIED = 4  # of a tree's rejected tokens that are written out

@@ -34,7 +34,7 @@ DOTS = {
     "unreviewed": "?",
     "cut": "│",
     "unsent": "○",
-    "pruned": "△",
+    "below_budget": "△",
 }
 SIGNS = re.compile("⟨(?:0x[0-9A-F]{2}|U\\+[0-9A-F]{4,6})⟩|[⇥⍽␣]")
 
@@ -187,7 +187,7 @@ def confidence_lane(shown: Picture) -> str:
         x, y = f"{(b.position + 0.5) * 100 / last:.2f}%", low - b.value * (low - top)
         if b.status == "cut":
             shape = f'<line x1="{x}" x2="{x}" y1="{y - 4:.1f}" y2="{y + 4:.1f}"/>'
-        elif b.status in ("rejected", "pruned", "unreviewed"):
+        elif b.status in ("rejected", "below_budget", "unreviewed"):
             kind = "no" if b.status == "rejected" else "sym"
             shape = f'<text x="{x}" y="{y:.1f}" class="{kind}">{DOTS[b.status]}</text>'
         else:

@@ -14,7 +14,7 @@ from specviz.trace import Recorder, Trace
 from specviz.whatifs.texts import Candidates, Rounding, Row, Setting, TextRecord
 from specviz.whatifs.walk import PromptLookupReplay, Step, Walk
 
-UNSENT = ("pruned", "unsent")
+UNSENT = ("below_budget", "unsent")
 PIECE = "⟨?⟩"  # how a token is shown that was drafted but not recorded
 
 

@@ -211,6 +211,6 @@ def _nodes(draft: Draft, rest: Rest, last: int, cut: int) -> dict[str, list]:
         "node_parent": parents + rest.parents,
         "node_position": positions,
         "node_source": (list(draft.source) if n else []) + rest.source,
-        "node_status": status.tolist() + rest.status,
+        "node_status": status.tolist() + ["below_budget"] * len(rest.tokens),
         "node_score": score + rest.score.tolist(),
     }

@@ -57,7 +57,7 @@ KINDS_SENT = [
 SHORT = {name: name for name in FATES} | {
     "unjudged": "not judged",
     "unsent": "not sent",
-    "pruned": "below the threshold",
+    "below_budget": "below the budget",
     "cut": "behind the text's end",
     "unreviewed": "written, not sent",
 }

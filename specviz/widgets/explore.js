@@ -119,7 +119,7 @@ function render({ model, el }) {
 	const text = new Growing(model.get("kinds"), "the text that is decoded");
 	const bar = h("progress", { max: 1, value: 0, "aria-label": "tokens so far" });
 	const rate = h("b.rate"), state = h("span.soft.state");
-	const legend = h("span.legend");
+	const legend = h("span.hues");
 	const all = h("input", { type: "checkbox", checked: "" });
 	hear(all, "change", () => root.classList.toggle("nodrafts", !all.checked));
 	const error = h("p.error", { role: "alert" });

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from ..loop.choices import Choices
     from ..loop.drafters import Loadable
     from ..loop.run import Run
-    from ..methods import Given, Method
+    from ..methods import Method
     from ..streams import Stream
     from .explore import Explorer
     from .job import Value
@@ -88,7 +88,11 @@ def explore(
 
 @loading()
 def race_live(
-    model: Loadable, prompt: Prompts, methods: Sequence[Given], draft: Loadable, **options: Any
+    model: Loadable,
+    prompt: Prompts,
+    methods: Sequence[str | Method | type[Method]],
+    draft: Loadable,
+    **options: Any,
 ) -> LiveRace:
     """`specviz.race` with ``live=True``."""
     from ..methods import Method, find, name_of, settings_of
@@ -115,7 +119,7 @@ def race_live(
 def _choices(
     name: str,
     model: Loadable,
-    method: Given,
+    method: str | Method | type[Method],
     draft: Loadable,
     prompt: Prompts,
     given: Options,

@@ -16,7 +16,7 @@ function render({ model, el }) {
 	const state = h("p.leader");
 	const error = h("p.error", { role: "alert" });
 	const announcer = new Announcer();
-	const legend = h("span.legend");
+	const legend = h("span.hues");
 	const all = h("input", { type: "checkbox", checked: "" });
 	hear(all, "change", () => root.classList.toggle("nodrafts", !all.checked));
 	const columns = h("div.columns");

@@ -67,11 +67,13 @@ class LiveRace(ipywidgets.VBox):
         self, decoder: Decoder, model: str, prompt: str, methods: Sequence[str], theme: str = "auto"
     ) -> None:
         self.traces: list[Trace] = []
-        self._decoder = decoder
+        self._decoder, self._model = decoder, model
         self._job: Job | None = None
         entrants = check_entrants(methods)
-        choices = list(dict.fromkeys([*entrants, *decoder.methods(model)]))
-        self.panel = RacePanel(model=model, prompt=prompt, entrants=entrants, methods=choices, theme=theme)
+        self._choices = list(dict.fromkeys([*entrants, *decoder.methods(model)]))
+        self.panel = RacePanel(
+            model=model, prompt=prompt, entrants=entrants, methods=self._choices, theme=theme
+        )  # fmt: skip
         super().__init__([self.panel])
         self.panel.on_msg(self._on_message)
 
@@ -106,18 +108,20 @@ class LiveRace(ipywidgets.VBox):
         state, message = "done", ""
         self.panel.state = "loading"
         try:
-            runs = [self._decoder.start(self.panel.model, prompt, method, {}) for method in methods]
+            runs = [self._decoder.start(self._model, prompt, method, {}) for method in methods]
             feed = Feed(lambda cycles: self.panel.send({"do": "cycles", "cycles": cycles}), runs)
             self.panel.state = "running"
             clocks = dict.fromkeys(range(len(runs)), 0.0)
+            turns = dict.fromkeys(clocks, 0)
             going = set(clocks)
             try:
                 while going and not stopped.is_set():
-                    lane = min(going, key=lambda lane: clocks[lane])
+                    lane = min(going, key=lambda lane: (clocks[lane], turns[lane]))
                     cycle = next(runs[lane], None)
                     if cycle is None:
                         going.remove(lane)
                         continue
+                    turns[lane] += 1
                     clocks[lane] += cycle_seconds(runs[lane], cycle)
                     feed.add(cycle, clocks[lane], lane)
                 for lane in going:
@@ -127,7 +131,7 @@ class LiveRace(ipywidgets.VBox):
                 feed.close()
                 self.panel.shown = feed.sent
             self.traces = [run.trace for run in runs if run.trace is not None]
-            if all(clocks.values()):  # else it was stopped before each had read the prompt
+            if all(turns.values()):  # else it was stopped before each had read the prompt
                 self._end()
         except Exception as error:  # whatever a decode raises is one line in the panel
             state, message = "error", error_line(error)
@@ -136,8 +140,9 @@ class LiveRace(ipywidgets.VBox):
 
     def _end(self) -> None:
         """The result, on the record's clocks; below, the race to play again."""
-        again = Race(raced(dict(zip(self.panel.entrants, self.traces))), theme=self.panel.theme)
-        field = again.fields[0]
+        (field,) = raced(dict(zip(self.panel.entrants, self.traces)))
+        end = max(lane.finish for lane in field.lanes)
+        again = Race([field], theme=self.panel.theme, time=end)
         rows = [
             {
                 "seconds": lane.finish, "speed": lane.speed(), "ended": bool(lane.end),
@@ -166,7 +171,10 @@ class LiveRace(ipywidgets.VBox):
     def _run_as(self, content: Json) -> None:
         """Race what the page shows now: what was typed last may still be on its way as a trait."""
         self.panel.prompt = str(content["prompt"])
-        self.panel.entrants = check_entrants(content["entrants"])
+        entrants = check_entrants(content["entrants"])
+        if strangers := [name for name in entrants if name not in self._choices]:
+            raise ParameterError(f"there is no method {strangers[0]!r:.80} to choose from")
+        self.panel.entrants = entrants
         self.run()
 
 

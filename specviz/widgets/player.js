@@ -65,7 +65,7 @@ class Cycle {
 		const drafted = last >= this.o0 && ["draft", "unreviewed"].includes(kinds[a.out_kind[last]].name);
 		this.extra = last >= this.o0 && !drafted ? last : -1; // the token that the target added
 		this.kind = this.extra < 0 ? null : kinds[a.out_kind[this.extra]];
-		this.sent = this.status.filter((s) => !["unsent", "pruned", "unreviewed"].includes(s)).length;
+		this.sent = this.status.filter((s) => !["unsent", "below_budget", "unreviewed"].includes(s)).length;
 		this.accepted = this.fared("accepted");
 		// what was refused where the text went on; siblings of what was accepted are not meant
 		this.tip = this.path.at(-1) ?? -1;
@@ -209,7 +209,7 @@ function why(cycle, i, details) {
 		if (sibling !== undefined) return `Not judged: its sibling ${quote(cycle.record.text(cycle.token[sibling]))} was accepted first.`;
 		return "Not judged: it is not on the accepted path.";
 	}
-	if (status === "unsent") {
+	if (GHOSTS.includes(status)) {
 		const limit = params.fallback ?? params.stop, confidence = cycle.value("confidence", i);
 		const rated = known(p) ? ` The target gives this token p = ${prob(p)}${rank >= 0 ? `, its ${ordinal(rank + 1)}` : ""}.` : "";
 		if (known(limit) && known(confidence) && confidence <= limit) {
@@ -224,13 +224,6 @@ function why(cycle, i, details) {
 			if (score <= least && least < Infinity) return `Cut by the budget: the target reads ${count(cycle.sent, "token")}, and the least of them has score ${b}; this one has ${a}.${rated}`;
 		}
 		return `Drafted, but not sent to the target.${rated}`;
-	}
-	if (status === "pruned") {
-		const score = details?.value("score", i), limit = params.threshold;
-		if (!known(score)) return "Pruned from the tree before the target's pass.";
-		if (!known(limit) || score >= limit) return `Pruned from the tree before the target's pass (score ${score.toPrecision(3)}).`;
-		const [a, b] = apart(score, limit);
-		return `Cut by the threshold: its score ${a} is below ${b}; nothing grows from it.`;
 	}
 	if (status === "cut") return `The target agreed, but the text had ended before it (${ENDS[cycle.end] ?? "a limit"}).`;
 	if (cycle.update) return "Carried on from the output before; continuous decoding has nobody judge it.";
@@ -255,9 +248,9 @@ function narrate(cycle, phase, whole, stage) {
 	if (cycle.prefill) return `${head}, prefill: the target reads ${count(targetTokens(cycle), "token")} of the prompt; nothing is written yet.`;
 	const words = cycle.token.length <= 6 ? ` (${cycle.token.map((t) => quote(record.text(t))).join(" ")})` : "";
 	const unsure = "; it stopped where it was unsure", stop = { fallback: unsure, eos: "; it ended the text", unsure }[cycle.stop] ?? "";
-	const lost = [["pruned", "below the threshold"], ["unsent", "over the budget"]].map(([name, why]) => [cycle.fared(name), why]).filter(([lost]) => lost);
+	const lost = cycle.fared("below_budget") + cycle.fared("unsent");
 	const branches = cycle.children.some((below) => below.length > 1);
-	const cuts = branches && lost.length ? `; not sent: ${lost.map(([n, why]) => `${n} ${why}`).join(", ")}` : "";
+	const cuts = branches && lost ? `; not sent: ${lost} over the budget` : "";
 	const drafted = cycle.n ? `${update ? "the output before is the draft:" : "the drafter proposes"} ${count(cycle.n, "token")}${words}${cuts}${stop}` : "nothing is drafted";
 	const unread = cycle.status.includes("unreviewed");
 	const judged = unread ? "the target is not asked" : cycle.sent ? `the target accepts ${cycle.accepted} of ${cycle.sent}${cycle.rejected >= 0 ? ` and rejects ${quote(record.text(cycle.token[cycle.rejected]))}` : ""}` : "the target has nothing to judge";
@@ -272,9 +265,8 @@ function narrate(cycle, phase, whole, stage) {
 
 // What a step of the draft's growth brings.
 function grew(cycle, stage) {
-	const { record } = cycle, here = cycle.token.map((_, i) => i).filter((i) => (stage.level ? cycle.depth[i] === stage.level : cycle.status[i] === stage.cut));
-	const limit = record.header.run.parameters?.threshold, sources = new Map();
-	if (stage.cut === "pruned") return `threshold cut: ${count(here.length, "token")} ${here.length === 1 ? "has" : "have"} a score below ${known(limit) ? limit : "the threshold"} and grow${here.length === 1 ? "s" : ""} no further.`;
+	const { record } = cycle, here = cycle.token.map((_, i) => i).filter((i) => (stage.level ? cycle.depth[i] === stage.level : GHOSTS.includes(cycle.status[i])));
+	const sources = new Map();
 	if (stage.cut) return `budget cut: the target reads ${cycle.sent} of ${cycle.sent + here.length} tokens; ${here.length} ${here.length === 1 ? "is" : "are"} not sent.`;
 	for (const i of here) {
 		const word = record.header.words.source?.[cycle.value("source", i)] ?? "model";
@@ -500,7 +492,7 @@ class CacheLane {
 		while (this.rows.children.length < shown) this.rows.append(h("i"));
 		const out = new Set(); // rows in the order they were fed: what no draft held, then the nodes
 		const lead = fed - cycle.sent;
-		const sent = cycle.status.map((status, i) => [status, i]).filter(([status]) => !["unsent", "pruned", "unreviewed"].includes(status));
+		const sent = cycle.status.map((status, i) => [status, i]).filter(([status]) => !["unsent", "below_budget", "unreviewed"].includes(status));
 		sent.forEach(([status], k) => { if (status !== "accepted") out.add(lead + k); });
 		[...this.rows.children].forEach((cell, k) => {
 			const role = phase === 2 || cycle.prefill ? (out.has(k) ? "gone" : "kept") : phase === 1 ? "fed" : "";

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from specviz.loop.checks import Prompts
     from specviz.loop.drafters import Loadable
-    from specviz.methods import Given
+    from specviz.methods import Method
     from specviz.widgets.live_race import LiveRace
 
 
@@ -87,7 +87,7 @@ def race(
     live: bool = False,
     model: Loadable = None,
     prompt: Prompts = None,
-    methods: Sequence[Given] = ("autoregressive", "speculative"),
+    methods: Sequence[str | Method | type[Method]] = ("autoregressive", "speculative"),
     draft: Loadable = None,
     **state: Value,
 ) -> Race | LiveRace:

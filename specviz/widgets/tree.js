@@ -4,13 +4,13 @@
 // hangs below, level by level. A tree that is too large for boxes is drawn as spots, with words where there is
 // room and around the node that is looked at, so that it always fits its lane.
 
-const STATUS_MARKS = { accepted: "✓", rejected: "✕", unjudged: "·", unsent: "○", pruned: "△", cut: "│", unreviewed: "?" };
-const GHOSTS = ["unsent", "pruned"]; // drafted, and not sent to the target
+const STATUS_MARKS = { accepted: "✓", rejected: "✕", unjudged: "·", unsent: "○", below_budget: "△", cut: "│", unreviewed: "?" };
+const GHOSTS = ["unsent", "below_budget"]; // drafted, and not sent to the target
 const ghost = (cycle, i) => GHOSTS.includes(cycle.status[i]);
 const MOST = 400; // nodes that are drawn; of what was cut, the rest is only counted
 const SHADES = 5; // of belief, among spots
 // Which come to lie on top.
-const LAYERS = ["pruned", "unsent", "unjudged", "open", "rejected", "cut", "unreviewed", "accepted", "extra"];
+const LAYERS = ["below_budget", "unsent", "unjudged", "open", "rejected", "cut", "unreviewed", "accepted", "extra"];
 
 const dot = (x, y, r) => `M${(x - r).toFixed(1)} ${y.toFixed(1)}a${r} ${r} 0 1 0 ${2 * r} 0a${r} ${r} 0 1 0 ${-2 * r} 0`;
 const polygon = (n, turn) => (x, y, r) => {
@@ -50,11 +50,11 @@ function label(node, text, x, y, letters) {
 
 // ---- where the nodes stand
 
-// The steps in which a draft came about: its levels, then what the threshold and the budget cut.
+// The steps in which a draft came about: its levels, then what the budget cut.
 function growthOf(cycle) {
 	const deepest = Math.max(0, ...cycle.depth);
 	const stages = Array.from({ length: deepest }, (_, d) => ({ level: d + 1, of: deepest }));
-	for (const cut of ["pruned", "unsent"]) if (cycle.fared(cut)) stages.push({ cut });
+	if (cycle.status.some((status) => GHOSTS.includes(status))) stages.push({ cut: true });
 	return stages;
 }
 
@@ -68,7 +68,7 @@ function placed(cycle, ahead, straight, half) {
 	const kids = children.map((below) => (below.length > 1 ? [...below].sort((i, j) => ranks[i] - ranks[j] || i - j) : below));
 	const hidden = new Set();
 	if (n > MOST) {
-		let left = MOST - n + cycle.fared("unsent") + cycle.fared("pruned");
+		let left = MOST - n + cycle.fared("unsent") + cycle.fared("below_budget");
 		for (let i = 0; i < n; i++) if (ghost(cycle, i) && (left-- <= 0 || hidden.has(cycle.parent[i]))) hidden.add(i);
 	}
 	const branching = kids.some((below) => below.length > 1);
@@ -167,7 +167,7 @@ class TreeLane {
 		const status = cycle.status[i];
 		if (!stage) return this.phase > 0 || ghost(cycle, i) ? status : "open";
 		if (stage.level) return cycle.depth[i] <= stage.level ? "open" : null;
-		return status === "pruned" || status === stage.cut ? status : "open";
+		return ghost(cycle, i) ? status : "open";
 	}
 	// Which way the tree is drawn: boxes with bars, small boxes, or spots; and how far apart.
 	style(cycle, ahead, even, tall) {
@@ -328,7 +328,7 @@ class TreeLane {
 		const k = stage ? stages.findIndex((one) => one.level === stage.level && one.cut === stage.cut) : stages.length - 1;
 		set(this.growing, { max: Math.max(0, stages.length - 1) });
 		this.growing.value = k;
-		const said = !stage ? "whole draft" : stage.level ? `level ${stage.level} of ${stage.of}` : `${stage.cut === "pruned" ? "threshold" : "budget"} cut`;
+		const said = !stage ? "whole draft" : stage.level ? `level ${stage.level} of ${stage.of}` : "budget cut";
 		if (this.grown.textContent !== said) this.grown.textContent = said;
 		this.growing.setAttribute("aria-valuetext", said);
 		this.zoom.hidden = !this.small && this.fit;

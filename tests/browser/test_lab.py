@@ -138,6 +138,7 @@ def explorer(request, tmp_path):
 def decode(page: Any, panel: Any) -> None:
     """A slider is moved by key, the line of code follows, a decode runs, its row appears."""
     rows = panel.locator("tbody tr")
+    expect(rows).not_to_have_count(0)  # it opens with a decode
     before = rows.count()
     code = panel.locator("code.code")
     line = code.inner_text()
@@ -147,7 +148,6 @@ def decode(page: Any, panel: Any) -> None:
     expect(code).not_to_have_text(line)
     panel.get_by_role("button", name="Decode").first.click()
     expect(rows).to_have_count(before + 1)
-    expect(panel.locator(".state")).to_contain_text("done")
     expect(rows.last).to_contain_text(panel.locator("input[type=number]").first.input_value())
 
 
@@ -158,11 +158,12 @@ def test_the_explorer_decodes(run_notebook, explorer, shoot, axe):
     decode(page, panel)
     decode(page, panel)
     shoot(panel, "lab-dark-explorer")
+    expect(panel.locator(".growing .t").first).to_be_visible()
     assert "draft_length=3" in panel.locator("code.code").inner_text()
     panel.locator("tbody tr").last.get_by_role("button", name="Player").click()
     step_player(page, page.locator(".sv.player"))
     panel.get_by_role("button", name="autoregressive").click()
-    expect(panel.locator("tbody tr")).to_have_count(3)
+    expect(panel.locator("tbody tr")).to_have_count(4)
     panel.get_by_role("button", name="Race all results").click()
     race = page.locator(".sv.race")
     race.focus()
@@ -171,6 +172,28 @@ def test_the_explorer_decodes(run_notebook, explorer, shoot, axe):
     shoot(page, "lab-dark-explorer-race")
     for view in (".sv.explore", ".sv.race"):  # in the notebook's own dark colours
         assert not axe(page, view)
+
+
+RACE = """
+import specviz as sv
+sv.race(live=True, model="town", prompt="Translate into German: Tom was tired.", max_new_tokens=12)
+"""
+
+
+@pytest.mark.parametrize("explorer", [RACE], ids=["race"], indirect=True)
+def test_a_race_runs_live_and_can_be_played_again(run_notebook, explorer, shoot, axe):
+    page = run_notebook(explorer)
+    panel = page.locator(".sv.live_race")
+    expect(panel.locator(".leader")).to_contain_text("finished first")
+    expect(panel.locator(".column")).to_have_count(2)
+    again = page.locator(".sv.race")
+    expect(again).to_be_visible()
+    shoot(page, "lab-live-race")
+    box = panel.get_by_role("textbox", name="prompt")
+    box.fill("Translate into German: The cat slept.")
+    box.press("ControlOrMeta+Enter")
+    expect(panel.locator(".growing").first).to_contain_text("Katze")
+    assert not axe(page, ".sv.live_race")
 
 
 @pytest.mark.parametrize("explorer", [LIVE], ids=["live"], indirect=True)
@@ -250,13 +273,14 @@ trace = sv.open(sv.example("prompt_lookup"))
 table = HTML(f'<div class="specviz"><style>{static.style()}</style>{static.table(trace.summary())}</div>')
 parts = [sv.view.examples({"lookup": trace}, which=[0]), table]
 """
-LAYOUT = """(tables) => tables.map((table) => [table, ...table.querySelectorAll("thead, tr, th, td")]
-  .map((node) => {
-    const style = getComputedStyle(node);
-    return ["textAlign", "verticalAlign", "backgroundColor", "tableLayout", "paddingTop", "paddingLeft",
-      "whiteSpace", "fontSize", "lineHeight", "fontWeight", "borderTopStyle", "borderBottomStyle",
-      "maxWidth", "marginTop"].map((name) => style[name]);
-}))"""
+LAYOUT = """(tables) => tables.map((table) => {
+  const style = (node, ...names) => names.map((name) => getComputedStyle(node)[name]);
+  return [style(table, "tableLayout", "fontSize", "marginTop", "borderTopStyle"),
+    [...table.rows].map((row) => style(row, "backgroundColor")),
+    [...table.querySelectorAll("th, td")].map((cell) => style(cell, "textAlign", "verticalAlign",
+      "backgroundColor", "paddingTop", "paddingLeft", "whiteSpace", "fontSize", "lineHeight", "fontWeight",
+      "borderTopStyle", "borderBottomStyle", "maxWidth"))];
+})"""
 
 
 def test_static_views_keep_their_layout(run_notebook, open_page, tmp_path, shoot):
@@ -272,7 +296,7 @@ def test_static_views_keep_their_layout(run_notebook, open_page, tmp_path, shoot
     plain = open_page()
     plain.set_content("".join(part._repr_html_() for part in scope["parts"]))
     outside = plain.locator("table").evaluate_all(LAYOUT)
-    assert len(inside) == 2 and sum(map(len, inside)) > 20
+    assert len(inside) == 2 and sum(len(cells) for *_, cells in inside) > 20
     assert inside == outside
 
 
@@ -280,7 +304,7 @@ FIGURES = """
 import matplotlib.pyplot as plt
 import specviz as sv
 tree = sv.open(sv.example("unispec"))
-fig, axes = plt.subplots(1, 2, figsize=(8, 3))
+fig, axes = plt.subplots(1, 2, figsize=(8, 3), layout="constrained")
 sv.view.acceptance_by_score(tree, ax=axes[0])
 sv.view.right_by(tree, ax=axes[1]);
 """

@@ -255,8 +255,8 @@ def test_a_page_allows_its_own_styles_alone(opened, lookup, open_page, tmp_path)
         assert " style=" not in text.split("</head>")[1].split("<script")[0]
         page = open_page(offline=True)
         page.goto(path.as_uri())  # a style that has no hash would be an error in the console
-        ground = page.evaluate("getComputedStyle(document.querySelector('.sv, .specviz')).backgroundColor")
-        assert ground == "rgb(255, 255, 255)"
+        shown = page.locator("main .sv, main.specviz").first
+        expect(shown).to_have_css("background-color", "rgb(255, 255, 255)")
         assert content_policy(text).split("style-src ")[1].split(";")[0] in policy
         changed = text.replace("<style>", "<style>main{display:none}", 1)
         assert content_policy(changed).split("style-src ")[1].split(";")[0] not in policy

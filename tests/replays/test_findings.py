@@ -346,6 +346,117 @@ def test_the_edge_s_own_probability_is_a_score_and_leaves_a_tree():
     assert draft.parents.tolist() == [-1, 0, 1]
 
 
+# ---------------------------------------------------------------- 7: whose calibration
+
+
+def calibration(points, texts=4):
+    """Of draft sizes with tokens and seconds a cycle."""
+    from specviz.calibration import Calibration, Point
+    from specviz.measure import fits
+
+    made = [
+        Point(g, [int(100 * tau)] * texts, [100] * texts, [[100 * seconds] * texts])
+        for g, tau, seconds in points
+    ]
+    found = Calibration({}, "draft_size", {"prompts": texts}, made)
+    found.fits = fits.fit(*(found.measured()[i] for i in (0, 2, 1)))
+    return found
+
+
+POINTS = [(4, 1.6, 1.0), (8, 1.9, 1.1), (16, 2.2, 1.3), (32, 2.4, 1.9), (64, 2.5, 3.0)]
+
+
+def test_the_paper_s_fit_decides_and_ours_is_printed_beside_it(tmp_path, monkeypatch):
+    found = calibration(POINTS)
+    assert found.fits["paper"].g != found.fits["monotone"].g, "else this shows nothing"
+    for fit in ("paper", "monotone"):
+        given = options(tmp_path, fit=fit)
+        monkeypatch.setattr(RunOptions, "calibration", lambda self, method: found)
+        assert given.best("unispec") == found.fits[fit].g
+        words = given.calibrated_words("unispec")
+        assert f"{found.fits['paper'].g} by the paper's fit" in words and "4 other prompts" in words
+        assert f"{found.fits['monotone'].g} by ours" in words and "5 sizes from 4 to 64" in words
+    ends = calibration([(g, 1.0, 1.0 / g) for g in (4, 8, 16, 32)])
+    monkeypatch.setattr(RunOptions, "calibration", lambda self, method: ends)
+    assert "(32 is an end of them)" in options(tmp_path).calibrated_words("unispec")
+    with pytest.raises(ParameterError, match="fit must be 'paper' or 'ours'"):
+        specviz.replay("unispec/table1", fit="best", out=tmp_path / "none")
+
+
+def test_a_calibration_is_on_other_prompts_of_the_run_s_own_suite():
+    from specviz.replays.sources import prompts
+
+    recipe = RECIPES["unispec/table15"]
+    mine = Suite([{"id": str(i), "prompt": f"p{i}", "kind": "qa", "language": "en"} for i in range(20)], "m")
+    given = SimpleNamespace(suites={tasks.PLAIN: mine}, number=4, peers=())
+    (chosen, warm), rest = prompts.divided(recipe, given, Measurement())
+    used = [entry["id"] for entry in (*chosen, *warm)]
+    assert len(used) == 7 and not {entry["id"] for entry in rest} & set(used) and len(rest) == 13
+    sizes = shared.IN_CALM["sizes"]
+    assert max(sizes) == 256 and max(shared.IN_HASTE["sizes"]) == 64
+
+
+def test_table_14_and_figure_6_are_drawn(tmp_path, monkeypatch):
+    from specviz.replays import plots
+    from specviz.replays.recipes import CURVES
+    from specviz.replays.sources import curves
+
+    found = calibration(POINTS)
+    monkeypatch.setattr(curves, "practised", lambda recipe, options, made: found)
+    monkeypatch.setattr(Measurement, "begin", classmethod(lambda cls, options: cls()))
+    for table, source in (("unispec/curve14", curves.fitted), ("unispec/figure6", curves.samples)):
+        made = replays.compared(table, CURVES[table], source(CURVES[table], None), {"table": table})
+        names = {
+            name for _, figure in plots.curve_figures(made) for name in (t["name"] for t in figure["data"])
+        }
+        assert "ours" in names and len(names) >= 2 and made.drawn
+    assert made.place == "Figure 6" and {c.keys["prompts"] for c in made.cells} == {1, 2, 3, 4}
+
+
+# ---------------------------------------------------------------- 8, 9, 10
+
+
+def test_one_run_serves_every_table_of_the_same_prompts():
+    """Two machines once asked the same tables, with two averages; now one run answers nine of them."""
+    from specviz.measure import BENCHES
+
+    assert not {"ablation", "temperature", "precision", "context", "threshold", "deviation"} & set(BENCHES)
+    peers = running.peers_of(True, {"model": "town"})
+    assert len(peers["peers", "unispec/table1"]) == 8 and ("peers", "ssd/table1") not in peers
+    recipe = RECIPES["unispec/table2"]
+    rows = [row for each in (recipe, *peers["peers", "unispec/table2"]) for row in each.rows]
+    assert len({(row.method, str(dict(row.values))) for row in rows}) < len(rows), "contenders are shared"
+
+
+def test_a_real_model_is_taken_where_it_is_downloaded(monkeypatch, real_models):
+    from specviz import models
+
+    recipe = RECIPES["unispec/table1"]
+    monkeypatch.setattr(models, "available", lambda: {"town": None})
+    assert running.on_real(recipe) is recipe and recipe.model == "town"
+    monkeypatch.setattr(models, "available", lambda: {"smollm2": None, "bergamot-en-pt": None})
+    assert (running.on_real(recipe).model, running.on_real(recipe).suite) == ("smollm2", "everyday")
+    streams = running.on_real(RECIPES["ssbd/table3"])
+    assert streams.model == "bergamot:en-pt" and any("Portuguese" in ours for _, _, ours in streams.differs)
+    assert running.on_real(RECIPES["unispec/table3"]).model == "town", "languages are the toy's"
+
+
+def test_bild_s_figures_are_about_what_they_are_about():
+    """Figure 5 over windows 3 to 10, Figure 7 with BiLD's curve and five decays, Figure 8 counted."""
+    from specviz.replays import contenders
+    from specviz.replays.recipes import CURVES
+
+    points = contenders.without(None, None)
+    windows = {p.values["cap"] for p in points if p.group == contenders.NO_FALLBACK}
+    assert windows == set(range(3, 11)) == set(CURVES["bild/figure5"].whole["windows"])
+    decays = {p.values.get("decay") for p in contenders.leaving(None, SimpleNamespace(name="m"))}
+    assert decays - {None} == {0, 1, 2, 4, 8} == set(CURVES["bild/figure7"].whole["decays"])
+    assert CURVES["bild/figure7"].options["curves"] == ["CALM", "early exit"]
+    metrics = set(specviz.published("bild/figure8")["metric"])
+    assert metrics == {"speedup", "byte_reduction", "intensity_ratio"}
+    assert RECIPES["bild/figure8"].options["costs"]
+
+
 # ---------------------------------------------------------------- 11 and others
 
 
@@ -421,3 +532,67 @@ def test_provenance_is_plain_data():
     assert Provenance.read(source.as_dict()) == source
     assert source.place == "cpu (P), 1 thread, float32, plain kernels"
     assert [c for c in claims("unispec/table3") if c["question"] == "pays"]
+
+
+# ---------------------------------------------------------------- what a user brings
+
+
+def test_suites_of_one_kind_and_one_language_fill_what_they_can():
+    gsm8k = suite(kind="arithmetic", language="en")
+    parts = tasks.tasks_of(RECIPES["ssd/table1"])
+    got = {task: bool(tasks.own_prompts({"GSM8K": gsm8k}, task, part)[0]) for task, part in parts.items()}
+    assert got == {"GSM8K": True, "MATH": False, "HumanEval": False, "MBPP": False}
+    german = suite(kind="translation", language="de", **{"from": "en"})
+    parts = tasks.tasks_of(RECIPES["ssbd/table2"])
+    got = {task: tasks.own_prompts({tasks.PLAIN: german}, task, part) for task, part in parts.items()}
+    assert [task for task, (prompts, _) in got.items() if prompts] == ["English→German"]
+    assert "language de" in got["English→Chinese"][1], "a reason, before anything is decoded"
+
+
+def test_a_role_that_a_model_lacks_leaves_its_rows_empty(tmp_path):
+    from specviz.replays import contenders
+    from specviz.replays.sources import thresholds
+
+    drafts = running.roles(RECIPES["cm_asd/table1"], "my-model", {"small": "my-draft"})
+    assert drafts == {"small": "my-draft", "heads": ""}
+    given = options(tmp_path)
+    given.drafts = drafts
+    assert thresholds.drafter(given, "heads") is None
+    assert "name one with --draft heads=NAME" in thresholds.no_drafter(given, "heads")
+    labels = [point.label for point in contenders.lineup(SimpleNamespace(name="m"), None)]
+    assert not any(label.startswith("blockwise") for label in labels)
+
+
+def test_how_many_prompts_is_a_number_and_no_suite():
+    from specviz.cli import replaying
+
+    with pytest.raises(ParameterError, match="how many prompts: --number 8"):
+        replaying._suites(["8"])
+    assert replaying._suites(["GSM8K=gsm8k", "MBPP=mbpp"]) == {"GSM8K": "gsm8k", "MBPP": "mbpp"}
+    assert replaying._suites(["flores:en-de=here.tsv"]) == "flores:en-de=here.tsv"
+
+
+def test_what_a_cycle_costs_stands_beside_a_speedup():
+    figures = [({"method": m, "language": "EN"}, metric, value) for m in NAMES
+               for metric, value in (("speedup", mean(np.full(12, 0.5) + np.arange(12) / 999)),
+                                     ("tau", mean(np.full(12, 2.0) + np.arange(12) / 999)))]  # fmt: skip
+    told = verdict_of(replay("unispec/table3", figures), "UniSpec speeds decoding up in every language")
+    assert "a cycle writes 2.01 tokens and costs as much as 3.97 plain tokens" in told.numbers
+
+
+def test_a_page_of_all_tables_begins_with_whether_it_pays(tmp_path):
+    pytest.importorskip("plotly")
+    from specviz.replays.answers import answers
+
+    made = replace(replay("unispec/table3", speeds(0.3)), path=tmp_path)
+    every = replays.Replays(tmp_path, [made], {})
+    (each,) = answers([made])
+    assert each.words == "does not pay here" and each.count(FAILS) >= 2
+    assert each.evidence[1].claim == "UniSpec speeds decoding up in every language"
+    text = page.write(every).read_text("utf8")
+    body = text[text.index("<main>") :]
+    assert body.index("does not pay here") < body.index("Fails here") < body.index("id='overview'")
+    assert "UniSpec speeds decoding up in every language" in body[: body.index("Fails here")]
+    assert "does not pay here" in markdown.markdown(every)
+    (other,) = answers([replay("unispec/table3", speeds(1.0))])
+    assert other.words == "pays here"

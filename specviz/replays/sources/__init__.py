@@ -27,6 +27,8 @@ SOURCES = {
     "sizes": "curves:sizes",
     "scores": "curves:scores",
     "calibrated": "curves:calibrated",
+    "fitted": "curves:fitted",
+    "samples": "curves:samples",
     "batched": "curves:batched",
     "canvas batches": "curves:canvases",
     "settings": "curves:settings",

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
 from specviz import metrics
 from specviz.errors import ParameterError
 from specviz.loop import generate
@@ -11,11 +16,14 @@ from specviz.measure.pairs import suite
 from specviz.replays import canvases as canvases_of
 from specviz.replays.recipes import Recipe
 from specviz.replays.sources.canvases import refuse
-from specviz.replays.sources.prompts import Entries, prompts_of
-from specviz.replays.sources.shared import AGAIN, Measurement, RunOptions, exact
+from specviz.replays.sources.prompts import Entries, divided, prompts_of
+from specviz.replays.sources.shared import AGAIN, FITS, Measurement, RunOptions, exact
 from specviz.replays.sources.thresholds import BUNDLED, ROLES, bundled, drafter, measured, no_drafter, of
 from specviz.replays.tasks import single
 from specviz.trace import Trace
+
+if TYPE_CHECKING:
+    from specviz.calibration import Calibration
 
 
 def sizes(recipe: Recipe, options: RunOptions) -> Measurement:
@@ -60,13 +68,64 @@ def scores(recipe: Recipe, options: RunOptions) -> Measurement:
     return made
 
 
+def practised(recipe: Recipe, options: RunOptions, made: Measurement) -> Calibration:
+    """UniSpec's calibration on prompts of the recipe's suite."""
+    entries, rest = divided(recipe, options, made)
+    options = replace(options, practice=tuple(rest or (*entries[0], *entries[1])))
+    calibration = options.calibration("unispec")
+    made.on(suite=options.suite_of("", recipe.suite), texts=calibration.how["prompts"])
+    made.by("unispec")
+    made.notes.append(options.calibrated_words("unispec"))
+    return calibration
+
+
 def calibrated(recipe: Recipe, options: RunOptions) -> Measurement:
-    """UniSpec's Figure 5: the draft size that calibration finds in this environment."""
+    """UniSpec's Figure 5: the draft size that calibration finds in this environment, by each reading."""
     made = Measurement.begin(options)
-    g, origin = options.best("unispec")
-    made.by("unispec", {"draft_size": g})
-    made.add({"method": "UNISPEC"}, "draft_size", float(g))
-    made.notes.append(origin)
+    calibration = practised(recipe, options, made)
+    for name, words in FITS.items():
+        made.add({"method": f"UNISPEC, {words}"}, "draft_size", float(calibration.fits[name].g))
+    return made
+
+
+def fitted(recipe: Recipe, options: RunOptions) -> Measurement:
+    """UniSpec's Table 14, drawn: what was measured at each draft size, and each fit's curves."""
+    made = Measurement.begin(options)
+    calibration = practised(recipe, options, made)
+    sizes, tau, seconds, _, _ = calibration.measured()
+    lines = {"measured": (sizes, tau, seconds)} | {
+        words: (calibration.sizes, np.array(calibration.fits[name].tau), np.array(calibration.fits[name].s))
+        for name, words in FITS.items()
+    }
+    for words, (every, taus, times) in lines.items():
+        for g, accepted, time in zip(every.tolist(), taus.tolist(), times.tolist()):
+            where = {"method": words, "draft size": g}
+            made.add(where, "throughput", accepted / time if time > 0 else None)
+            made.add(where, "forward_time", time)
+            made.add(where, "tau", accepted)
+    return made
+
+
+def samples(recipe: Recipe, options: RunOptions) -> Measurement:
+    """UniSpec's Figure 6: g*, τ and a cycle's time there, and the seconds taken, by prompts calibrated on."""
+    from specviz.measure import fits
+
+    made = Measurement.begin(options)
+    calibration = practised(recipe, options, made)
+    for n in range(1, calibration.how["prompts"] + 1):
+        points = [
+            replace(p, tokens=p.tokens[:n], cycles=p.cycles[:n], seconds=[row[:n] for row in p.seconds])
+            for p in calibration.points
+        ]
+        g, tau, seconds, _, _ = replace(calibration, points=points).measured()
+        taken = float(np.sum([point.seconds for point in points]))
+        for name, words in FITS.items():
+            fit = fits.FITS[name](g, seconds, tau)
+            where = {"method": words, "prompts": n}
+            made.add(where, "draft_size", float(fit.g))
+            made.add(where, "tau", fit.tau[fit.g - int(g[0])])
+            made.add(where, "forward_time", fit.s[fit.g - int(g[0])])
+            made.add(where, "calibration_time", taken)
     return made
 
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from specviz.errors import ModelError
+from specviz.files import write_bytes
 from specviz.measure.claims import BootstrapEstimate, ratio, resampled
 from specviz.measure.report import Entry, Estimate, Settings, Values
-from specviz.measure.rows import Results, fast, matched_rows, paired, per_prompt, speed, sums
+from specviz.measure.rows import Results, fast, key_of, matched_rows, paired, per_prompt, speed, sums
 from specviz.measure.timing import BASELINE
 from specviz.methods.autoregressive import Autoregressive
 from specviz.models.protocols import Model
@@ -47,12 +48,17 @@ class Group:
 
 
 def run(recipe: Recipe, options: RunOptions) -> Measurement:
-    """Methods on prompts by `specviz.measure.run`: one run for each plan that the rows ask for."""
+    """Methods on prompts by `specviz.measure.run`: one run for each plan that the rows ask for.
+
+    Tables with `RunOptions.peers` share their runs: each decodes for the others, too, and keeps no folder.
+    """
     from specviz.measure.plan import Plan
     from specviz.measure.running import run as run_plan
 
     made = Measurement.begin(options)
-    entries = prompts_of(recipe, options, made)
+    entries, rest = divided(recipe, options, made)
+    options = replace(options, practice=tuple(rest or entries[1]))
+    shared = options.shared.parent / "runs"
     groups = grouped(recipe, options, entries, made)
     done, of = 0, sum(Plan.of(**group.plan).rows for group in groups)
     for group in groups:
@@ -60,9 +66,15 @@ def run(recipe: Recipe, options: RunOptions) -> Measurement:
         def progress(now: int, _: int, what: str, before: int = done) -> None:
             options.tick(before + now, of, what)
 
-        results = run_plan(group.plan, out=options.path / group.name, tick=progress)
+        folder = options.path / group.name
+        if options.peers:
+            folder = shared / Plan.of(**group.plan).digest
+        results = run_plan(group.plan, out=folder, tick=progress)
         done += len(results.wanted)
-        made.runs.append(group.name)
+        if options.peers:
+            keep_traces(options, group, results, made)
+        else:
+            made.runs.append(group.name)
         place = next(iter(results.environments.values()), {})
         made.environment = place or made.environment
         made.on(**{k: v for k, v in placed(place).items() if k != "weights"})
@@ -70,8 +82,10 @@ def run(recipe: Recipe, options: RunOptions) -> Measurement:
         add_figures(recipe, options, group, results, made)
     if recipe.options.get("passes"):
         equation_2(recipe, options, made)
-    sizes = {row.method: options.best(row.method) for row in recipe.rows if has_best(row)}
-    made.notes += [f"{method}: g* = {g}, {origin}" for method, (g, origin) in sizes.items()]
+    made.notes += [
+        options.calibrated_words(method)
+        for method in dict.fromkeys(row.method for row in recipe.rows if has_best(row))
+    ]
     totals(made, recipe)
     return made
 
@@ -84,9 +98,38 @@ def grouped(recipe: Recipe, options: RunOptions, entries: Entries, made: Measure
             lacking = f"no drafter for {options.model.name}: name one with --draft {row.role}=NAME"
             made.absent.append((row.where, lacking))
         else:
-            groups.setdefault(tuple(sorted(row.plan.items())), []).append(row)
-    plans = (planned(options, rows, dict(shared), entries, made) for shared, rows in groups.items())
+            groups.setdefault(plan_of(row), []).append(row)
+    others: dict[tuple, list[tuple[Row, str | None]]] = {}
+    for peer in options.peers:
+        for row in peer.rows:
+            if not row.role or row.role in options.drafts or not options.drafts:
+                others.setdefault(plan_of(row), []).append((row, row.role and peer.drafts[row.role]))
+    plans = (
+        planned(options, rows, others.get(shared, []), dict(shared), entries, made)
+        for shared, rows in groups.items()
+    )
     return [plan for plan in plans if plan is not None]
+
+
+def keep_traces(options: RunOptions, group: Group, results: Results, made: Measurement) -> None:
+    """Copies of the traces of a shared run: the best, the median and the worst prompt of the fastest row."""
+    from specviz.replays.page import marked
+
+    chosen = None if made.traces else marked(results, group.contenders)
+    if chosen is None:
+        return
+    cell, rows = chosen
+    for name, (row, figure) in rows.items():
+        file = options.path / "traces" / f"{name}.parquet"
+        key = key_of(row["cell"], row["round"], row["prompt"])
+        write_bytes(file, (results.path / "traces" / f"{key}.parquet").read_bytes(), force=True)
+        of = " ".join(filter(None, [cell["method"], cell["draft"]]))
+        made.traces.append({"name": name, "of": of, "figure": figure, "file": f"traces/{file.name}"})
+
+
+def plan_of(row: Row) -> tuple[tuple[str, Any], ...]:
+    """What rows of one run have in common; temperature 0 is none."""
+    return tuple(sorted((k, v) for k, v in row.plan.items() if (k, v) != ("temperature", 0.0)))
 
 
 def add_figures(
@@ -149,9 +192,10 @@ def has_best(row: Row) -> bool:
 
 
 def planned(
-    options: RunOptions, rows: list[Row], shared: Settings, entries: Entries, made: Measurement
-) -> Group | None:
-    """The run of rows that share some of its plan; None where it cannot be run."""
+    options: RunOptions, rows: list[Row], others: Sequence[tuple[Row, str | None]], shared: Settings,
+    entries: Entries, made: Measurement,
+) -> Group | None:  # fmt: skip
+    """The run of rows that share some of its plan, and other tables'; None where it cannot be run."""
     model, (chosen, warm) = options.model, entries
     name = "-".join(str(value) for _, value in sorted(shared.items())) or "run"
     dtype, context = shared.pop("dtype", None), shared.pop("context", None)
@@ -172,7 +216,10 @@ def planned(
         (row.method, options.sized(row), options.drafts[row.role] if row.role else None) for row in rows
     ]
     methods: list[Settings] = []
-    for method, values, draft in contenders:
+    more = [(row.method, options.sized(row), draft) for row, draft in others]
+    if more:  # in one order, whichever table comes first
+        more = sorted([*contenders, *more], key=lambda each: str((each[0], sorted(each[1].items()), each[2])))
+    for method, values, draft in more or contenders:
         each = {"method": method, **values} | ({"draft": draft} if draft else {})
         if each not in methods:  # two of the paper's rows may be one contender here
             methods.append(each)
@@ -194,6 +241,11 @@ def renamed(model: Model, name: str) -> Any:
 
 def prompts_of(recipe: Recipe, options: RunOptions, made: Measurement) -> Entries:
     """The measured prompts and those that warm up, alike over kinds and languages."""
+    return divided(recipe, options, made)[0]
+
+
+def divided(recipe: Recipe, options: RunOptions, made: Measurement) -> tuple[Entries, list[Entry]]:
+    """The same, and what is left of the suite."""
     from specviz.suites import suite
 
     column, tasks = next(iter(recipe.parts), ""), tasks_of(recipe)
@@ -206,11 +258,13 @@ def prompts_of(recipe: Recipe, options: RunOptions, made: Measurement) -> Entrie
             if not some:
                 made.absent.append(({column: task}, why))
     else:
-        parts = list(tasks.values())
+        every = [list(tasks_of(each).values()) for each in (recipe, *options.peers)]
+        parts = [part for some in every for part in some] if all(every) else []
         wanted = [dict(p) for p in source if not parts or any(fits(p, part) for part in parts)]
     turns = in_turns(wanted)
     # The runner takes as many of each kind, in order: the measured ones come first.
-    return turns[: options.number], turns[options.number : options.number + max(5, options.number // 2)]
+    upto = options.number + max(3, options.number // 2)
+    return (turns[: options.number], turns[options.number : upto]), turns[upto:]
 
 
 def in_turns(prompts: Sequence[Values]) -> list[Entry]:

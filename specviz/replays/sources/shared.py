@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import numpy as np
 
+from specviz import calibration
 from specviz.errors import SpecvizError
 from specviz.loop.machine import content
 from specviz.measure.claims import BootstrapEstimate, resampled
-from specviz.measure.report import Entry, Estimate, Settings, Tick, Values
+from specviz.measure.report import Entry, Estimate, Settings, Tick, Values, plural
 from specviz.measure.rows import words
-from specviz.measure.timing import calibrated, counter
+from specviz.measure.timing import counter
 from specviz.methods import Method
 from specviz.metrics.interval import RESAMPLES
 from specviz.models.protocols import Model
@@ -28,6 +29,7 @@ from specviz.replays.tasks import PLAIN, own_prompts, single, tasks_of, wanted
 from specviz.suites import Suite
 
 if TYPE_CHECKING:
+    from specviz.calibration import Calibration
     from specviz.trace import Trace
 
 Where = Values
@@ -37,10 +39,14 @@ Written: TypeAlias = "str | Sequence[int]"  # a text, or its tokens
 Number: TypeAlias = "float | str | None"  # what a cell shows
 NOWHERE = Provenance()
 
-# A calibration in haste, where none was made before.
-CALIBRATION: Settings = {
-    "sizes": (4, 8, 16, 32, 64), "number": 3, "warm_up": 5, "max_new_tokens": 48, "rounds": 1,
+# How a calibration is made where none was made before: texts, texts before them, and as `calibrate` has it.
+HASTE = 1, 1
+CALM = 5, 5
+IN_HASTE: Settings = {"sizes": (4, 8, 16, 32, 64), "max_new_tokens": 24, "rounds": 1}
+IN_CALM: Settings = {
+    "sizes": (2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256), "max_new_tokens": 64, "rounds": 2,
 }  # fmt: skip
+FITS = {"paper": "the paper's fit", "monotone": "ours"}  # which reading of the points decides, in words
 
 
 @dataclass
@@ -59,6 +65,10 @@ class RunOptions:
     memory: dict[tuple, Any]  # models and measurements of this process that several tables need
     template: str | None = None  # around the sources of streams
     chat: Settings = field(default_factory=dict)  # variables of the model's chat template
+    peers: tuple[Recipe, ...] = ()  # of other tables that need rows of the same prompts
+    quick: bool = False
+    fit: str = "paper"  # a key of `FITS`
+    practice: tuple[Entry, ...] = ()  # prompts of the run's own suite that it does not measure
     tick: Tick = lambda done, of, what: None
 
     @property
@@ -117,25 +127,49 @@ class RunOptions:
         given = self.suites.get(task) or self.suites.get(PLAIN)
         return bundled if given is None else Path(given.name).name
 
-    def best(self, method: str) -> tuple[int, str]:
-        """The calibrated draft size of a method here, and where it comes from."""
-        stored = calibrated(self.model, method)
-        if stored is not None:
-            return stored, "as calibrated before"
+    def calibration(self, method: str) -> Calibration:
+        """The user's own calibration of a method; else one that is made here, on prompts not measured."""
+        from specviz.loop.machine import calibration_setting
         from specviz.measure.calibrate import calibrate
+        from specviz.methods import find
 
-        key = ("g*", self.model.name, method, str(self.model.dtype))
+        with suppress(SpecvizError):
+            return calibration.stored(calibration_setting(self.model, find(method)()))
+        key = ("g*", self.model.name, method, str(self.model.dtype), len(self.practice))
         if key not in self.memory:
-            made = calibrate(self.model, method, folder=self.shared, tick=self.tick, **CALIBRATION)
-            self.memory[key] = made.g
-        return self.memory[key], "calibrated in haste"
+            (n, before), how = (HASTE, IN_HASTE) if self.quick else (CALM, IN_CALM)
+            some, n = list(map(single, self.practice)), min(n, max(1, len(self.practice) // 2))
+            given: Settings = {"suite": some[:n], "warm_up": some[n : n + before]} if some else {"number": n}
+            made = calibrate(self.model, method, folder=self.shared, tick=self.tick, **how, **given)
+            self.memory[key] = made
+        calibrated: Calibration = self.memory[key]
+        return calibrated
+
+    def best(self, method: str) -> int:
+        """The calibrated draft size of a method here."""
+        return self.calibration(method).fits[self.fit].g
+
+    def calibrated_words(self, method: str) -> str:
+        """A method's g* by each reading, and what it was found on."""
+        calibrated = self.calibration(method)
+        sizes = [point.g for point in calibrated.points]
+        first, *others = sorted(FITS, key=lambda name: name != self.fit)
+        ends = f" ({calibrated.fits[first].g} is an end of them)" * (
+            calibrated.fits[first].g in (sizes[0], sizes[-1])
+        )
+        return (
+            f"{method}: g* = {calibrated.fits[first].g} by {FITS[first]}, "
+            + ", ".join(f"{calibrated.fits[name].g} by {FITS[name]}" for name in others)
+            + f", of {len(sizes)} sizes from {sizes[0]} to {sizes[-1]}{ends} on "
+            f"{plural(calibrated.how['prompts'], 'other prompt')}"
+        )
 
     def sized(self, row: Row) -> Settings:
         """A row's parameters, the calibrated draft size put in."""
         values = dict(row.values)
         for name, value in values.items():
             if isinstance(value, Best):
-                values[name] = max(1, round(self.best(row.method)[0] * value.times))
+                values[name] = max(1, round(self.best(row.method) * value.times))
         return values
 
 

@@ -14,6 +14,7 @@ from specviz.measure.claims import ratio
 from specviz.measure.report import Entry, Settings, Values
 from specviz.measure.rows import words
 from specviz.models.protocols import Model
+from specviz.replays import comet
 from specviz.replays.recipes import Recipe, Row
 from specviz.replays.sources.shared import Measurement, RunOptions, exact, references_of
 from specviz.replays.translations import LAG, TARGETS, bundled, texts
@@ -22,7 +23,7 @@ from specviz.suites import Suite
 from specviz.trace import Trace
 
 TEMPLATES = ("tower", "qwen3")  # of models by that name; others read their own
-NO_COMET = "COMET is not installed (its model weighs 2 GB); BLEU and chrF are in the notes"
+NO_COMET = f"COMET is {comet.HOW}; BLEU and chrF are in the notes"
 
 
 def streams(recipe: Recipe, options: RunOptions) -> Measurement:
@@ -37,9 +38,12 @@ def streams(recipe: Recipe, options: RunOptions) -> Measurement:
     every = sources(recipe, options, made, partials)
     step = options.counter(sum(len(each.streams) for each in every.values()) * len(chosen))
     twice: list[np.ndarray] = []
+    to_score: list[Entry] = []
     for language, given in every.items():
         with made.keeping({"language": language}):
-            suited = options.suite_of(language, "generated English texts (bundled)")
+            generated = recipe.parts["language"][language]["language"] in TARGETS
+            ours = "generated English texts" if generated else "thirty English sentences"
+            suited = options.suite_of(language, f"{ours} (bundled)")
             arriving = "simulated partials" if partials else "three words an update"
             made.on(suite=f"{suited}, {arriving}", task=language, texts=len(given.streams))
             decoded, quality = retranslation.measure(
@@ -58,6 +62,7 @@ def streams(recipe: Recipe, options: RunOptions) -> Measurement:
                 if row.values.get("beta") == 0 and "mode" not in row.values:
                     made.same_texts(language, mine.texts, base.texts)
                 if given.references:
+                    to_score += comet.rows(where, whole, mine.texts, given.references)
                     bleu = mine.of(quality.bleu, "bleu").median
                     made.notes.append(f"{language}, {label(row)}: BLEU {bleu:.1f}, chrF {mine.chrf:.1f}")
             speeds = {name: each.sums["emitted"] / each.sums["seconds"] for name, each in decoded.items()}
@@ -72,6 +77,7 @@ def streams(recipe: Recipe, options: RunOptions) -> Measurement:
                 made.record(options, f"{fast}, {language}", speeds[fast] / speeds[retranslation.RT], decode)
     if twice:
         made.control(retranslation.RT, *np.concatenate(twice, 1))
+    comet.write(options.path, to_score)
     made.absent.append(({"metric": "comet"}, NO_COMET))
     return made
 
@@ -110,6 +116,10 @@ def sources(
     """The streams of each language, and the translations that are right, where there are any."""
 
     def own(language: str, part: Values, start: int) -> list[Entry]:
+        if part["language"] not in TARGETS:
+            return [
+                {"prompt": list(each)[-1].text} for each in bundled(part["language"], options.number).streams
+            ]
         some = texts(part["language"], options.number)
         return [{"prompt": each.source, "reference": list(each.references)} for each in some]
 

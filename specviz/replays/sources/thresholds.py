@@ -73,6 +73,14 @@ def one_dataset(
         made.notes.append(f"{dataset}, {', '.join(map(str, row.where.values()))}: {mine.point.label}")
         timed.append((entries, mine, base))
         made.add(where, "speedup", mine.over(base))
+        if recipe.options.get("costs"):
+            counted = contenders.costs(mine.point, base.point, entries, options.max_new_tokens)
+            made.add(where, "byte_reduction", 1 / counted["bytes"])
+            made.add(where, "intensity_ratio", counted["intensity"])
+            made.notes.append(
+                f"{dataset}: {counted['flops']:.2f} times the FLOPs of greedy decoding, "
+                f"{counted['bytes']:.2f} times its bytes, counted a token from the recorded passes"
+            )
         if metric is not None:
             made.add(where, f"{metric}_gain", mine.lost(base).times(-1))
         for name in ("fallback", "rollback"):
@@ -232,14 +240,29 @@ def nucleus(options: RunOptions, numbers: Settings) -> list[Point]:
 
 
 def exits(options: RunOptions, numbers: Settings) -> list[Point]:
-    """The first layer drafts."""
-    points = [
-        replace(point, base=BASELINE)
-        for point in contenders.leaving(options.model, None)
-        if point.values.get("fallback") in numbers["fallbacks"]
+    """The first layer drafts, on the table's model or on the one of the role ``exit``, tuned for it."""
+    own = options.drafts.get("exit")
+    points = contenders.leaving(model_of(options, own) if own else options.model, None)
+    greedy, drafting = points[0], points[1:]
+    kept = [
+        point
+        for point in drafting
+        if point.values["fallback"] in numbers["fallbacks"]
         and point.values["rollback"] in numbers["rollbacks"]
     ]
-    return with_base(points, options)
+    if own:
+        return with_base([greedy, *kept], options)
+    return with_base([replace(point, base=BASELINE) for point in kept], options)
+
+
+def model_of(options: RunOptions, name: str) -> Any:
+    """Another model of the table, loaded once."""
+    from specviz.models import load
+
+    key = ("model", name)
+    if key not in options.memory:
+        options.memory[key] = load(name, str(options.model.device))
+    return options.memory[key]
 
 
 def named(
@@ -261,13 +284,16 @@ def allowed(point: Point, numbers: Settings) -> bool:
     choices = {
         "fallback": (0.0, *numbers["fallbacks"]),
         "rollback": (contenders.NEVER, *numbers["rollbacks"]),
+        "cap": numbers["windows"],
     }
     return all(point.values[name] in values for name, values in choices.items() if name in point.values)
 
 
 def calm(options: RunOptions, numbers: Settings) -> list[Point]:
-    """CALM, on the model that was tuned for it."""
-    points = [p for p in contenders.leaving(None, options.model) if p.values.get("decay") == 4]
+    """CALM, on the model that was tuned for it, by every decay of its threshold."""
+    points = [
+        p for p in contenders.leaving(None, options.model) if p.values.get("decay") in numbers["decays"]
+    ]
     return with_base([replace(p, base=BASELINE) for p in points], options)
 
 
@@ -284,5 +310,5 @@ CURVES: dict[str, Callable[[RunOptions, Settings], list[Point]]] = {
 # Curve: the drafter that it needs.
 ROLES = {
     UNALIGNED: "small", ALIGNED: "aligned", REJECTION: "small", "nucleus": "aligned", "without": "aligned",
-    "oracle": "small",
+    "oracle": "small", "early exit": "exit",
 }  # fmt: skip

@@ -1,0 +1,83 @@
+"""What the replays of a paper's tables come to: does it pay here, and what holds, what fails and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from specviz.measure.report import plural
+from specviz.replays.cells import FAILS, HOLDS, OPEN, PAYS, Verdict
+from specviz.replays.replays import Replay
+
+WORDS = {HOLDS: "pays here", FAILS: "does not pay here", OPEN: "cannot be judged here"}
+PART = "pays in part"  # some claims of it hold, some fail
+NO_CLAIM = "makes no claim of speed that was measured"
+
+
+@dataclass
+class Answer:
+    """A paper, by the claims on its tables.
+
+    Attributes
+    ----------
+    paper, title : str
+    models : list of str
+        What its tables were measured on.
+    pays : str
+        ``holds here``, ``fails here`` or ``cannot be judged here``, of the claims that it pays.
+    words : str
+        The same in words.
+    evidence : (str, Verdict), optional
+        A table, and the verdict on its claim that shows it best.
+    claims : list of (str, Verdict)
+        Every claim with its table.
+    """
+
+    paper: str
+    title: str
+    models: list[str]
+    pays: str
+    words: str
+    evidence: tuple[str, Verdict] | None
+    claims: list[tuple[str, Verdict]] = field(default_factory=list)
+
+    def count(self, verdict: str) -> int:
+        """How many claims come to a verdict."""
+        return sum(each.verdict == verdict for _, each in self.claims)
+
+    @property
+    def counts(self) -> str:
+        """The claims in words."""
+        return (
+            f"{plural(len(self.claims), 'claim')}: {self.count(HOLDS)} hold here, {self.count(FAILS)} fail, "
+            f"{self.count(OPEN)} cannot be judged"
+        )
+
+
+def answers(tables: Iterable[Replay]) -> list[Answer]:
+    """One for each paper, in the order of its tables."""
+    papers: dict[str, list[Replay]] = {}
+    for each in tables:
+        papers.setdefault(each.table.partition("/")[0], []).append(each)
+    return [answer(paper, those) for paper, those in papers.items()]
+
+
+def answer(paper: str, tables: list[Replay]) -> Answer:
+    """What a paper's tables come to."""
+    claims = [(each.table, verdict) for each in tables for verdict in each.verdicts]
+    models = list(dict.fromkeys(s.model for each in tables for s in each.sources if s.model))
+    speed = [(table, verdict) for table, verdict in claims if verdict.question == PAYS]
+    held, failed = ([c for c in speed if c[1].verdict == word] for word in (HOLDS, FAILS))
+    pays = FAILS if failed else HOLDS if held else OPEN
+    words = PART if held and failed else WORDS[pays] if speed else NO_CLAIM
+    evidence = next(iter(failed or held or speed), None)
+    return Answer(paper, tables[0].title, models, pays, words, evidence, claims)
+
+
+def reasons(claims: Iterable[tuple[str, Verdict]], verdict: str) -> dict[str, list[tuple[str, Verdict]]]:
+    """The claims of a verdict by its reason."""
+    groups: dict[str, list[tuple[str, Verdict]]] = {}
+    for table, each in claims:
+        if each.verdict == verdict:
+            groups.setdefault(each.reason, []).append((table, each))
+    return groups

@@ -1,0 +1,416 @@
+"""A method beside recorded runs: the same prompts, decoded here, paired with what was recorded."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from specviz.arguments import check_int
+from specviz.errors import ParameterError, SpecvizError, TraceError
+from specviz.measure.claims import resampled
+from specviz.measure.report import Column, Settings, Tick, Values, plural, print_table
+from specviz.measure.rows import Results, fast, paired, seconds, words
+from specviz.paths import folder
+from specviz.replays.judging import LEVEL, chance, holm
+from specviz.replays.recorded import SUFFIX, Recorded, digest
+from specviz.rules.parameters import Value
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from rich.console import Console
+
+    from specviz.measure.report import Row
+    from specviz.methods import Method
+    from specviz.models import Model
+    from specviz.suites import Suite
+
+BUNDLED = Path("data/runs")  # the recorded runs of the package, wherever it is installed
+PLACE = ("processor", "device", "threads", "dtype", "kernels")  # what must be the same
+COLUMNS = ("contender", "τ", "speedup", "this method over it", "p", "difference")
+
+
+@dataclass
+class Comparison:
+    """A method and the contenders of a recorded run, on the same prompts.
+
+    Attributes
+    ----------
+    rows : list of dict
+        One a recorded contender: ``contender``, ``tau``, ``speedup`` (over its own reference, recorded);
+        ``ratio``, the method's speedup over the contender's, with ``low`` and ``high`` (95 %, paired by
+        prompt); ``p``, corrected for all contenders (Holm); ``clear``, whether p is at most 0.05 and the
+        ratio is beyond the controls'.
+    method : dict
+        The method's own row: ``contender``, ``tau``, ``speedup``, ``same`` of ``of`` texts the reference's.
+    notes : list of str
+    ours, theirs : Results
+    """
+
+    rows: list[Row]
+    method: Row
+    notes: list[str]
+    ours: Results = field(repr=False)
+    theirs: Results = field(repr=False)
+
+    def frame(self) -> pd.DataFrame:
+        """The contenders as a table, the fastest first."""
+        import pandas as pd
+
+        return pd.DataFrame(self.rows)
+
+    def _repr_html_(self) -> str:
+        return str(self.frame().to_html(index=False))
+
+    def show(self, console: Console) -> None:
+        """Print it on a rich console."""
+        lines = [
+            [
+                self.method["contender"],
+                f"{self.method['tau']:.2f}",
+                f"{self.method['speedup']:.2f}",
+                "",
+                "",
+                "",
+            ]
+        ]
+        for row in self.rows:
+            ends = "" if row["low"] is None else f" [{row['low']:.2f}, {row['high']:.2f}]"
+            word = ("faster" if row["ratio"] > 1 else "slower") if row["clear"] else "not clear"
+            lines.append([row["contender"], f"{row['tau']:.2f}", f"{row['speedup']:.2f}",
+                          f"{row['ratio']:.2f}{ends}", f"{row['p']:.2g}", word])  # fmt: skip
+        print_table(console, [Column(name, right=i > 0) for i, name in enumerate(COLUMNS)], lines)
+        for note in self.notes:
+            console.print(note, soft_wrap=not console.is_terminal, markup=False)
+
+
+def compare(
+    method: str | type[Method] | Method,
+    against: str | Path = BUNDLED,
+    *,
+    run: str | None = None,
+    model: Model | None = None,
+    draft: str | None = None,
+    suite: Suite | None = None,
+    number: int | None = None,
+    out: str | Path | None = None,
+    tick: Tick | None = None,
+    **parameters: Value,
+) -> Comparison:
+    """Decode a recorded run's prompts by a method, and compare it with what was recorded, prompt by prompt.
+
+    The reference is decoded again beside it, and itself under a second name (the control), so what is
+    compared are speedups over it; how its speed differs from the recorded one is in the notes.
+
+    Parameters
+    ----------
+    method : str, type or Method
+        A name, a class of your own or an instance.
+    against : path
+        A recorded run, or a folder of them. Default: those that come with the package.
+    run : str, optional
+        Which of a folder's. Default: the first that the method can decode and whose model is here.
+    model : Model, optional
+        Default: the recorded one, loaded with its number format and kernels.
+    draft : str, optional
+        For a method that needs one.
+    suite : Suite, optional
+        The prompts, of a run that you recorded yourself.
+    number : int, optional
+        Only its first prompts.
+    out : path, optional
+        Keep the rows there, and go on with them. Default: they are dropped.
+    **parameters
+        The method's.
+
+    Returns
+    -------
+    Comparison
+
+    Raises
+    ------
+    ParameterError, TraceError, ModelError, PromptError, SpecvizError
+        If there is no such run; or the processor, the device, the threads, the number format, the kernels,
+        the weights or the prompts are not those that were recorded. Nothing is decoded then.
+
+    Examples
+    --------
+    >>> specviz.compare("prompt_lookup", draft_length=3, number=7).frame()  # doctest: +SKIP
+    """
+    from specviz import methods
+    from specviz.measure.running import run as run_plan
+    from specviz.models import load
+    from specviz.replays.sources.shared import again
+
+    name, values = methods.settings_of(method, parameters)
+    kind = methods.find(type(method) if isinstance(method, methods.Method) else method)
+    theirs = chosen(Path(against), run, kind)
+    ours = prompts_of(theirs, suite)
+    spec = dict(theirs.plan["models"][0])
+    place = next(iter(theirs.environments.values()))
+    if model is None:
+        kernels = {"kernels": place["kernels"]} if place.get("kernels") else {}
+        model = load(spec.pop("model"), **spec | kernels)
+    refuse_elsewhere(theirs, model)
+    if number is not None:
+        check_int("number", number, 1)
+        ours["suites"] = {key: list(entries)[:number] for key, entries in ours["suites"].items()}
+    reference = next(cell for cell in theirs.cells if cell["cell"] == cell["against"])
+    twin = {"method": again(methods.find(reference["method"])), **reference["parameters"]}
+    mine = {"method": method if isinstance(method, type) else name, **values}
+    plan = ours | {
+        "models": [model], "methods": [mine | ({"draft": draft} if draft else {}), twin],
+        "seeds": theirs.plan["seeds"][: 1 + max(row["round"] for row in theirs.records())],
+        "max_new_tokens": theirs.plan["max_new_tokens"], "threads": theirs.plan["threads"],
+    }  # fmt: skip
+    with ExitStack() as stack:
+        folder = (
+            Path(out) if out is not None else Path(stack.enter_context(tempfile.TemporaryDirectory())) / "run"
+        )
+        results = run_plan(plan, out=folder, tick=tick)
+        return compared(results, theirs, name)
+
+
+# ---------------------------------------------------------------- what can be compared
+
+
+def chosen(against: Path, run: str | None, kind: type[Method]) -> Recorded:
+    """The recorded run.
+
+    Raises
+    ------
+    ParameterError, TraceError
+        If there is none, or none that the method can decode.
+    """
+    from specviz.models.loading import find as find_model
+
+    if against == BUNDLED and not against.exists():
+        against = folder("runs")
+    if against.suffix == SUFFIX:
+        return fitting(Recorded(against), kind)
+    files = {path.stem: path for path in sorted(against.glob(f"*{SUFFIX}"))}
+    if not files:
+        raise TraceError(f"{against} holds no recorded run: specviz.replays.recordings.record makes one")
+    if run is not None:
+        if run not in files:
+            raise ParameterError(f"{against} has no run {run!r:.40}; it has {', '.join(files)}")
+        return fitting(Recorded(files[run]), kind)
+    reasons = []
+    for path in files.values():
+        try:
+            result = fitting(Recorded(path), kind)
+            find_model(result.plan["models"][0]["model"])
+        except SpecvizError as error:
+            reasons.append(f"{path.stem}: {error}")
+        else:
+            if result.name != "smollm2-questions":  # its prompts are fetched: only where it is named
+                return result
+    raise ParameterError(f"no run of {against} can be compared with {kind.name}: {'; '.join(reasons)}")
+
+
+def fitting(run: Recorded, kind: type[Method]) -> Recorded:
+    """The run, if the method can decode it.
+
+    Raises
+    ------
+    ParameterError
+    """
+    from specviz.measure.plan import reference_of
+
+    reference = next(cell["method"] for cell in run.cells if cell["cell"] == cell["against"])
+    wanted = reference_of(kind.name, {})[0]
+    if wanted != reference:
+        raise ParameterError(f"{run.path.name} compares with {reference}, and {kind.name} with {wanted}")
+    if len(run.plan["models"]) > 1 or len(run.plan["suites"]) > 1:
+        raise ParameterError(f"{run.path.name} is of several models or suites: record one of each")
+    return run
+
+
+def prompts_of(run: Recorded, suite: Suite | None) -> Settings:
+    """The prompts as they were recorded, with those that warmed up: keys of a plan.
+
+    Raises
+    ------
+    ParameterError
+        If they are others now.
+    """
+    from specviz.measure.plan import read_suites
+    from specviz.replays.recordings import plan
+
+    ((name, recorded),) = run.plan["suites"].items()
+    keys: Settings = {key: run.plan[at] for key, at in (("number", "prompts"), ("warm_up", "warm_up"))}
+    given = {name: suite} if suite is not None else plan(run.name)["suites"]
+    (made,) = read_suites(given, keys["number"], keys["warm_up"]).values()
+    if made.digest != recorded["digest"]:
+        raise ParameterError(f"the prompts of {name} are no longer those of {run.path.name}: record it again")
+    return keys | {"number": len(made.entries), "suites": {name: made.entries + made.warm}}
+
+
+def refuse_elsewhere(run: Recorded, model: Model) -> None:
+    """Refuse another machine, number format, layout of matrices or other weights.
+
+    Raises
+    ------
+    ParameterError
+        With one line: what differs, and what to do.
+    """
+    from specviz.loop.machine import identity, machine_of, number_format
+
+    here = {
+        **machine_of(model), "threads": run.plan["threads"], "dtype": number_format(model),
+        "kernels": getattr(model, "kernels", None),
+    }  # fmt: skip
+    for place in run.environments.values():
+        pairs = [(key, place.get(key), here[key]) for key in PLACE]
+        pairs += [("weights", (place.get("model") or {}).get("weights"), identity(model).get("weights"))]
+        wrong = [f"{key} {now}, recorded {then}" for key, then, now in pairs if now != then]
+        if wrong:
+            raise ParameterError(
+                f"{run.path.name} does not compare with this machine and model ({'; '.join(wrong)}): record "
+                f"it here, specviz.replays.recordings.record({run.name!r}, FOLDER), and compare with FOLDER"
+            )
+
+
+# ---------------------------------------------------------------- how they compare
+
+
+def gains(
+    mine: np.ndarray, taken: np.ndarray, base: np.ndarray, base_taken: np.ndarray,
+    theirs: np.ndarray, their_taken: np.ndarray, their_base: np.ndarray, their_base_taken: np.ndarray,
+) -> np.ndarray:  # fmt: skip
+    """A speedup over another: each is tokens/s over those of its own reference."""
+    ours = (mine / taken) / (base / base_taken)
+    return ours / ((theirs / their_taken) / (their_base / their_base_taken))
+
+
+def compared(ours: Results, theirs: Results, name: str) -> Comparison:
+    """The method's rows beside those of every recorded contender."""
+    sides = {side: by_cell(each) for side, each in (("ours", ours), ("theirs", theirs))}
+    cell = next(each for each in ours.cells if each["cell"] != each["against"] and each["method"] == name)
+    mine, base = sides["ours"][cell["cell"]], sides["ours"][cell["against"]]
+    noise = max(control(ours), control(theirs))
+    rows: list[Row] = []
+    for each in theirs.cells:
+        if each["cell"] == each["against"] or each["method"].endswith("_again"):
+            continue
+        columns = totals(mine, base, sides["theirs"][each["cell"]], sides["theirs"][each["against"]])
+        if not len(columns[0]):
+            continue
+        ratio = resampled(gains, *columns)
+        logs = None if ratio.values is None else np.log(ratio.values)
+        p = chance(math.log(ratio.median), logs, len(columns[0]))
+        tokens, taken, its_base, its_base_taken = (column.sum() for column in columns[4:])
+        low, high = (None if end != end else end for end in (ratio.low, ratio.high))
+        rows.append({
+            "contender": " ".join(filter(None, [each["method"], each["draft"], words(each["parameters"])])),
+            "tau": tau(sides["theirs"][each["cell"]], mine),
+            "speedup": float((tokens / taken) / (its_base / its_base_taken)),
+            "ratio": ratio.median, "low": low, "high": high, "p": p, "clear": False,
+        })  # fmt: skip
+    if not rows:
+        raise SpecvizError(
+            "no prompt was decoded by both: see the failures of the run that compare(out=) keeps"
+        )
+    for row, p in zip(rows, holm([row["p"] for row in rows])):
+        row |= {"p": p, "clear": p <= LEVEL and abs(math.log(row["ratio"])) > noise}
+    rows.sort(key=lambda row: -row["speedup"])
+    return Comparison(rows, own_row(cell, mine, base, theirs), notes(ours, theirs, base, noise), ours, theirs)
+
+
+def own_row(cell: Values, mine: list[Row], base: list[Row], theirs: Results) -> Row:
+    """What the method itself did."""
+    pairs = paired(mine, base)
+    times = [sum(map(value, side)) for side in zip(*pairs) for value in (tokens_of, seconds)]
+    recorded = next(each for each in theirs.cells if each["cell"] == each["against"])
+    right = {at(row): row["ids"] for row in theirs.records() if row["cell"] == recorded["cell"]}
+    same = [marked(row["ids"]) == right.get(at(row)) for row in mine if row["error"] is None]
+    return {
+        "contender": " ".join(filter(None, [cell["method"], cell["draft"], words(cell["parameters"])])),
+        "tau": tau(mine, mine),
+        "speedup": (times[0] / times[1]) / (times[2] / times[3]) if pairs else float("nan"),
+        "same": sum(same), "of": len(same),
+    }  # fmt: skip
+
+
+def marked(ids: list[list[int]]) -> list[list[int]]:
+    """A text's digest, as a recorded row has it."""
+    return [[int(word, 16)] for word in digest(ids).split()]
+
+
+def at(row: Values) -> tuple[int, int]:
+    """Which text a row is."""
+    return row["round"], row["prompt"]
+
+
+def tokens_of(row: Values) -> float:
+    return float(row["tokens"])
+
+
+def by_cell(results: Results) -> dict[int, list[Row]]:
+    """The rows of each cell."""
+    made: dict[int, list[Row]] = {cell["cell"]: [] for cell in results.cells}
+    for row in results.records():
+        made[row["cell"]].append(row)
+    return made
+
+
+def tau(rows: Sequence[Row], like: Sequence[Row]) -> float:
+    """Tokens a cycle, on the texts that `like` has, too."""
+    texts = {at(row) for row in like if row["error"] is None}
+    good = [row for row in rows if row["error"] is None and at(row) in texts]
+    steps = sum(row["steps"] for row in good)
+    return sum(row["tokens"] for row in good) / steps if steps else float("nan")
+
+
+def totals(*sides: list[Row]) -> list[np.ndarray]:
+    """Tokens and seconds of each side, float [prompts], summed over the rounds that all sides have."""
+    good = [{at(row): row for row in side if row["error"] is None and fast(row)} for side in sides]
+    shared = sorted(set.intersection(*(set(each) for each in good)), key=lambda place: place[::-1])
+    prompts = sorted({prompt for _, prompt in shared})
+    place = {prompt: i for i, prompt in enumerate(prompts)}
+    columns = []
+    for rows in good:
+        for value in (tokens_of, seconds):
+            sums = np.zeros(len(prompts))
+            for key in shared:
+                sums[place[key[1]]] += value(rows[key])
+            columns.append(sums)
+    return columns
+
+
+def control(results: Results) -> float:
+    """How far apart one decoder's speeds under two names are: the logarithm of the ratio's farther end."""
+    cells = by_cell(results)
+    twin = next((cell for cell in results.cells if cell["method"].endswith("_again")), None)
+    if twin is None:
+        return math.inf
+    columns = totals(cells[twin["cell"]], cells[twin["against"]])
+    if not len(columns[0]):
+        return math.inf
+    ratio = resampled(lambda a, b, c, d: (a / b) / (c / d), *columns)
+    ends = [end for end in (ratio.low, ratio.high) if end == end]
+    return max((abs(math.log(end)) for end in ends), default=math.inf)
+
+
+def notes(ours: Results, theirs: Results, base: list[Row], noise: float) -> list[str]:
+    """What a reader must know."""
+    recorded = next(cell for cell in theirs.cells if cell["cell"] == cell["against"])
+    columns = totals(base, by_cell(theirs)[recorded["cell"]])
+    drift = (columns[0].sum() / columns[1].sum()) / (columns[2].sum() / columns[3].sum())
+    lines = [
+        f"{plural(len(columns[0]), 'prompt')} of {theirs.path.name}, recorded {theirs.created[:10]}; "
+        f"{recorded['method']} is {drift:.2f} times as fast here as it was then",
+        "no difference is clear: there are too few prompts for a control" if noise == math.inf
+        else f"the controls differ by up to {math.expm1(noise):.1%}: what is less is not clear",
+    ]  # fmt: skip
+    then, now = (next(iter(each.environments.values())).get("versions") or {} for each in (theirs, ours))
+    changed = [
+        f"{name} {then[name]} to {now[name]}" for name in then if name in now and now[name] != then[name]
+    ]
+    return lines + [f"versions since: {', '.join(changed)}"] * bool(changed)

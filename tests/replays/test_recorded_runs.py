@@ -1,0 +1,173 @@
+"""Recorded runs: written, read without torch, damaged, and compared with."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import specviz as sv
+from specviz.errors import ParameterError, SpecvizError, TraceError
+from specviz.methods.autoregressive import Autoregressive
+from specviz.replays import comparing, recorded
+from specviz.replays.sources.shared import again
+
+
+class Echo(sv.Method):
+    """Drafts the text's own beginning."""
+
+    def draft(self, left):
+        return sv.Draft.chain(self.session.text[: min(4, left - 1)])
+
+
+@pytest.fixture(scope="module")
+def suite():
+    return sv.suite("town", each=1)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory, suite):
+    """A run of two contenders and the control, and its record."""
+    path = tmp_path_factory.mktemp("runs")
+    methods = ["prompt_lookup", {"method": again(Autoregressive)}]
+    results = sv.run(methods=methods, suites=[suite], warm_up=0, max_new_tokens=12, out=path / "own")
+    return results, recorded.write(results, path / "own.parquet", "own")
+
+
+def test_a_recorded_run_has_the_tables_of_its_folder_and_no_text(run):
+    results, path = run
+    kept = sv.results(path)
+    assert kept.complete and kept.name == "own" and path.stat().st_size < 60_000
+    columns = [name for name in results.table() if name != "device_memory"]
+    assert kept.table()[columns].equals(results.table()[columns])
+    assert kept.environments == results.environments and "processor" in kept.places()[0] + "processor"
+    content = path.read_bytes()
+    table = pq.read_table(path)
+    texts = {text for row in results.records() for text in row["text"] if len(text) > 12}
+    assert texts and not any(text in str(table.to_pylist()) for text in texts) and b'"text"' not in content
+    with pytest.raises(ParameterError, match="keeps no prompts"):
+        kept.prompts("town")
+    with pytest.raises(TraceError, match="keeps no traces"):
+        kept.trace(0, 0)
+
+
+def test_reading_one_loads_no_torch(run):
+    code = f"import specviz as sv, sys; sv.results({str(run[1])!r}).shown(); sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_only_prompts_that_every_contender_finished_are_kept(run, tmp_path, suite):
+    import shutil
+
+    results, _ = run
+    shutil.copytree(results.path, tmp_path / "half")
+    (tmp_path / "half" / "rows" / "c001-r0-p0002.json").unlink()
+    half = recorded.results(recorded.write(sv.results(tmp_path / "half"), tmp_path / "h.parquet", "own"))
+    assert {row["prompt"] for row in half.records()} == set(range(len(suite))) - {2}
+    assert len(half.missing) == len(half.cells)
+
+
+def test_damaged_files_end_in_one_line(run, tmp_path):
+    content = run[1].read_bytes()
+    table = pq.read_table(run[1])
+    about = json.loads(table.schema.metadata[b"specviz"])
+
+    def changed(**more):
+        file = tmp_path / "x.parquet"
+        pq.write_table(table.replace_schema_metadata({b"specviz": json.dumps(about | more).encode()}), file)
+        return file
+
+    short = tmp_path / "short.parquet"
+    short.write_bytes(content[: len(content) // 2])
+    other = tmp_path / "other.parquet"
+    pq.write_table(pa.table({"a": [1]}), other)
+    odd = tmp_path / "odd.parquet"
+    rows = [row | {"digest": "none"} for row in table.to_pylist()]
+    pq.write_table(pa.Table.from_pylist(rows).replace_schema_metadata(table.schema.metadata), odd)
+    cases = [short, other, odd, tmp_path / "gone.parquet"]
+    cases = [lambda f=f: f for f in cases]
+    cases += [lambda: changed(schema=9), lambda: changed(environments=3), lambda: changed(plan={})]
+    for make in cases:
+        with pytest.raises(TraceError) as error:
+            sv.results(make())
+        assert "\n" not in str(error.value)
+
+
+def test_a_method_of_ones_own_is_compared_prompt_by_prompt(run, suite):
+    made = sv.compare(Echo, run[1], suite=suite)
+    (row,) = (each for each in made.rows if each["contender"] == "prompt_lookup")
+    assert len(made.rows) == 1 and row["ratio"] > 0 and 0 <= row["p"] <= 1 and row["tau"] >= 1
+    assert made.method["same"] == made.method["of"] == len(suite), "exact: token for token the recorded text"
+    assert any("prompts of own.parquet" in note for note in made.notes)
+    assert list(made.frame()["contender"]) == ["prompt_lookup"]
+
+
+def test_the_recorded_method_itself_is_not_clearly_other(run, suite):
+    made = sv.compare("prompt_lookup", run[1], suite=suite)
+    (row,) = made.rows
+    assert row["tau"] == pytest.approx(made.method["tau"]) and not row["clear"]
+
+
+def test_other_hardware_formats_kernels_weights_and_prompts_are_refused(run, suite, tmp_path):
+    table = pq.read_table(run[1])
+    about = json.loads(table.schema.metadata[b"specviz"])
+    (key,) = about["environments"]
+    changes = {
+        "processor": "Abacus", "dtype": "bfloat16", "threads": 7, "device": "cuda:0",
+        "model": {"name": "town", "weights": "0" * 16},
+    }  # fmt: skip
+    for name, value in changes.items():
+        place = about["environments"][key] | {name: value}
+        file = tmp_path / f"{name}.parquet"
+        kept = json.dumps(about | {"environments": {key: place}}).encode()
+        pq.write_table(table.replace_schema_metadata({b"specviz": kept}), file)
+        with pytest.raises(ParameterError, match="record it here") as error:
+            comparing.compare("prompt_lookup", file, suite=suite)
+        word = "weights" if name == "model" else name
+        assert f"({word} " in str(error.value) and "\n" not in str(error.value)
+    with pytest.raises(ParameterError, match="no longer those"):
+        comparing.compare("prompt_lookup", run[1], suite=sv.suite("demo"))
+    with pytest.raises(ParameterError, match="compares with autoregressive"):
+        comparing.compare("ssd", run[1], suite=suite)
+    with pytest.raises(SpecvizError, match="holds no recorded run"):
+        comparing.compare("prompt_lookup", tmp_path / "none")
+
+
+def test_replays_are_recorded_cell_by_cell_and_shown_again(tmp_path):
+    import numpy as np
+
+    from specviz.measure.claims import ratio, resampled
+    from specviz.replays import markdown, replays
+    from specviz.replays.cells import CONTROL, Check
+    from specviz.replays.recipes import RECIPES
+    from specviz.replays.sources.shared import Measurement
+
+    found = Measurement(checks=[Check(CONTROL, "autoregressive", "", 9, 9, 1.0, 0.98, 1.02)])
+    for i, method in enumerate(("EAGLE-2", "UNISPEC (ours)")):
+        found.on(model="m", method=method, device="cpu", texts=9, date="2026-11-25", task="EN")
+        values = np.random.default_rng(i).normal(2 + i, 0.1, 9)
+        found.add({"method": method, "language": "EN"}, "speedup", resampled(ratio, values, np.ones(9)))
+    made = replays.compared("unispec/table3", RECIPES["unispec/table3"], found, {"table": "unispec/table3"})
+    every = replays.Replays(tmp_path, [made], {"unispec/table4": "a setting"})
+    file = recorded.write_replays(every, tmp_path / "replays.parquet")
+    again = sv.results(file)
+    assert again.left == every.left and markdown.markdown(again.tables[0]) == markdown.markdown(made)
+    assert replays.opened_result(file).tables[0].verdicts == made.verdicts
+    frame = pq.read_table(file).to_pandas()
+    assert set(frame.loc[frame["measured"].notna(), "here_model"]) == {"m"}
+    table = pq.read_table(file)
+    for change in (
+        lambda t: t.drop_columns(["here_model"]),
+        lambda t: t.drop_columns(["value"]),
+        lambda t: t.set_column(t.column_names.index("keys"), "keys", pa.array(["{"] * len(t))),
+        lambda t: t.replace_schema_metadata({b"specviz": b'{"specviz": "recorded replays", "schema": 1}'}),
+        lambda t: t.slice(0, 0),
+    ):
+        pq.write_table(change(table), tmp_path / "bad.parquet")
+        with pytest.raises(TraceError) as error:
+            sv.results(tmp_path / "bad.parquet")
+        assert "\n" not in str(error.value)
