@@ -33,11 +33,11 @@ def test_tokens_say_how_they_came_about():
 
 def test_a_character_is_shown_by_the_token_that_completes_it():
     first, second, again = entries(
-        [Cycle(1, 0, [2, 4], ["plain"] * 2), Cycle(2, 2, [5], ["plain"]), Cycle(3, 0, [4, 5], ["plain"] * 2)]
+        [Cycle(1, 0, [2, 4], ["plain"] * 2), Cycle(2, 2, [5, 4], ["plain"] * 2), Cycle(3, 3, [3], ["plain"])]
     )
     assert [text for text, _ in first["tokens"]] == [" two", ""]
-    assert [text for text, _ in second["tokens"]] == ["€"]
-    assert [text for text, _ in again["tokens"]] == ["", "€"], "half a character that was taken back is gone"
+    assert [text for text, _ in second["tokens"]] == ["€", ""]
+    assert [text for text, _ in again["tokens"]] == [" three"], "half a character that was taken back is gone"
     (cells,) = entries([Cycle(1, 0, [4, 2], ["plain"] * 2, cells=[3, 1])])
     assert cells["cells"] == [3, 1] and cells["tokens"][1][0] == " two"
 
