@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from tornado.web import RequestHandler
     from voila.app import Voila
 
+    from specviz.trace.files import Record
+
 PORT = 8866
 NOTEBOOK = {
     "cells": [{
@@ -191,8 +193,8 @@ def _server(scratch: Path, ip: str, browser: bool) -> Voila:
     from voila.app import Voila
 
     class Server(Voila):
-        def init_settings(self) -> dict[str, object]:
-            settings: dict[str, object] = super().init_settings()
+        def init_settings(self) -> Record:
+            settings: Record = super().init_settings()
             if not self.identity_provider.token:
                 raise SpecvizError("a Jupyter setting here switches tokens off: specviz app needs one")
             return settings | {"headers": HEADERS, "allow_remote_access": False}

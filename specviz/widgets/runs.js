@@ -60,7 +60,7 @@ function render({ model, el }) {
 		hear(mark, "change", () => { if (mark.checked) marked.add(row.number); else marked.delete(row.number); enable(); });
 		const open = button(row.file, `open ${row.file} in the player`, () => send("open", [row.number]), { class: "open" });
 		const keep = row.uploaded ? button("Save", `save ${row.file} into ${model.get("folder")}`, () => send("save", [row.number])) : "";
-		if (row.problem) return h("tr.broken", h("td"), h("td", h("bdi", row.file)), h("td", { colspan: String(columns.length - 1) }, h("bdi", row.problem)));
+		if (row.problem) return h("tr.broken", h("td"), h("td", { colspan: String(columns.length) }, h("div.why", h("bdi", row.file), h("bdi.problem", row.problem))));
 		const cells = columns.slice(1).map((column) => h(column.digits === null ? "td" : "td.n", column.name === "exactness" ? exactness(row.exactness) : h("bdi", text(row, column))));
 		const node = h("tr", h("td", mark), h("th", { scope: "row" }, open, keep), ...cells);
 		if (model.get("chosen").includes(row.number)) node.setAttribute("aria-current", "true");
@@ -75,7 +75,7 @@ function render({ model, el }) {
 		const rows = shown(), all = model.get("rows");
 		heads.forEach((node, i) => node.setAttribute("aria-sort", columns[i].name === key ? (down ? "descending" : "ascending") : "none"));
 		body.replaceChildren(...rows.map(line));
-		told.textContent = rows.length === all.length ? count(all.length, "trace") : `${rows.length} of ${count(all.length, "trace")}`;
+		told.textContent = rows.length === all.length ? count(all.length, "file") : `${rows.length} of ${count(all.length, "file")}`;
 		if (where) [...body.querySelectorAll("button,input")].find((node) => (node.getAttribute("aria-label") ?? node.title) === where)?.focus({ preventScroll: true });
 		enable();
 	}

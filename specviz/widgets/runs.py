@@ -118,8 +118,8 @@ class Table(AnyWidget):
     _esm = script("runs")
     _css = style("runs")
     folder = t.Unicode().tag(sync=True)
-    columns = t.List().tag(sync=True)
-    rows = t.List().tag(sync=True)
+    columns: t.List[Json] = t.List().tag(sync=True)
+    rows: t.List[Json] = t.List().tag(sync=True)
     chosen = t.List(t.Int()).tag(sync=True)
     note = t.Unicode().tag(sync=True)
     error = t.Unicode().tag(sync=True)
@@ -200,18 +200,18 @@ class Runs(ipywidgets.VBox):
 
     def diff(self, one: int, other: int) -> None:
         """Show two traces of one prompt in step, below the table."""
-        traces = [self.trace(number) for number in (one, other)]
-        shared = [p for p in prompts(traces[0]) if p in prompts(traces[1])]
+        a, b = self.trace(one), self.trace(other)
+        shared = [p for p in prompts(a) if p in prompts(b)]
         if not shared:
             raise TraceError("the two traces share no prompt: differences need two decodes of one prompt")
-        place = ipywidgets.HTML(diff(*traces, prompt=shared[0])._repr_html_())
+        place = ipywidgets.HTML(diff(a, b, prompt=shared[0])._repr_html_())
         choice = ipywidgets.Dropdown(
             options=[(f"prompt {p + 1}", p) for p in shared], description="Prompt", layout={"width": "16em"}
         )
 
         def show(change: t.Bunch) -> None:
             try:
-                place.value, self.panel.error = diff(*traces, prompt=change["new"])._repr_html_(), ""
+                place.value, self.panel.error = diff(a, b, prompt=change["new"])._repr_html_(), ""
             except TraceError as error:
                 self.panel.error = error_line(error)
 

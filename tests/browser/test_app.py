@@ -119,7 +119,7 @@ def test_it_decodes_races_and_opens_traces(served, open_page, shoot, axe):
     expect(page.locator(".sv.explore")).to_be_visible()
     expect(page.locator(".sv.explore tbody tr")).to_have_count(1)  # it decodes as soon as it is shown
     shoot(page, "app-decode")
-    head.get_by_role("button", name="Race").press("Enter")
+    head.get_by_role("button", name="Race", exact=True).press("Enter")
     expect(page.locator(".sv.race")).to_be_visible()  # of the live race, which has ended
     shoot(page, "app-race")
     head.get_by_role("button", name="Traces").press("Enter")
