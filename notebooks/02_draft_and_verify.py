@@ -16,6 +16,8 @@
 # %% [markdown]
 # # 02 · Draft and verify
 #
+# ![Speedup by acceptance and cost of a draft token, with the break-even line and this pair as a star](stills/02.png)
+#
 # *25 minutes, about three of them computing (half a minute on `town`). Needs `torch`, ipywidgets and plotly
 # (`pip install -e ".[run,lab]"` in a checkout).*
 #

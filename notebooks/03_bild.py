@@ -16,6 +16,8 @@
 # %% [markdown]
 # # 03 · BiLD: a small model that knows when to stop, a large one that knows when to take back
 #
+# ![A decode by BiLD: tokens by the small and by the large model, the cycles, the drafter's confidence](stills/03.png)
+#
 # *40 minutes, about three of them computing (two on `town`). Needs `torch`; the quality scores need `sacrebleu`
 # (`pip install -e ".[run,quality]"`).*
 #

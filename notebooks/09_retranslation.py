@@ -16,6 +16,8 @@
 # %% [markdown]
 # # 09 · Re-translation: the last answer as the draft of the next
 #
+# ![A translation that is written again at each word of the source](stills/09.png)
+#
 # *40 minutes. Needs `torch` and sacrebleu (`pip install -e ".[run,quality]"`).*
 #
 # Live captions in another language: someone speaks, and at every few words the text so far is translated *again*. Zeng,

@@ -16,6 +16,8 @@
 # %% [markdown]
 # # 10 · How sure is the drafter?
 #
+# ![A decode by CM-ASD: tokens, cycles, and the weighted confidence of each draft token](stills/10.png)
+#
 # *30 minutes, about four of them computing (two on the toys alone). Needs `torch` and sacrebleu
 # (`pip install -e ".[run,quality]"`).*
 #

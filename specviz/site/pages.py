@@ -42,10 +42,11 @@ def written() -> list[Page]:
             if inner != "README.md":
                 names[f"docs/{inner}"] = inner.removesuffix(".md")
     names["data/traces/README.md"] = "traces"
+    there = {origin: root(origin) for origin in names}
     return [
-        Page(origin, name, path.read_text(encoding="utf8"))
-        for origin, name in names.items()
-        if (path := root(origin)) is not None
+        Page(origin, names[origin], file.read_text(encoding="utf8"))
+        for origin, file in there.items()
+        if file is not None
     ]
 
 

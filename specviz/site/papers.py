@@ -55,15 +55,16 @@ def page(paper: str) -> str:
     method, book = METHODS[paper]
     number = book.partition("_")[0]
     tables = list_published(paper)
+    names = tables["name"].tolist()
     parts = [
         f"# {title(paper)}\n",
         f"The method is `{method}` here; [walkthrough {number}](../../notebooks/{book}.ipynb) teaches it. "
         f"{len(tables)} tables with {int(tables['numbers'].sum())} printed numbers are kept: "
-        f'`sv.published("{tables["name"].iloc[0]}")` gives one.\n',
-        "## Its claims\n", VERDICTS + "\n", _claims(tables["name"]),
-        "## The commands\n", _commands(paper, tables["name"]),
+        f'`sv.published("{names[0]}")` gives one.\n',
+        "## Its claims\n", VERDICTS + "\n", _claims(names),
+        "## The commands\n", _commands(paper, names),
         "## Our reading\n", _reading(paper),
-        "## Where its numbers disagree\n", _errata(tables["name"]),
+        "## Where its numbers disagree\n", _errata(names),
     ]  # fmt: skip
     return "\n".join(parts).rstrip() + "\n"
 

@@ -17,7 +17,7 @@ from specviz.trace import Trace
 from specviz.view.picture import KINDS, Picture, picture
 
 if TYPE_CHECKING:
-    from PIL.Image import Image
+    from PIL.Image import Image as ImageType
     from PIL.ImageDraw import ImageDraw
     from PIL.ImageFont import FreeTypeFont
 
@@ -115,13 +115,15 @@ def gif(
     while now < longest:
         now += TICK / slower
         times.append(now)
-    frames: list[Image] = []
+    frames: list[ImageType] = []
     durations: list[int] = []
+    from PIL import Image
+
     palette = _frame(lanes, longest, rows, slower).quantize(
         COLOURS
     )  # one for all: what stands still is equal
     for now in times:
-        image = _frame(lanes, now, rows, slower).quantize(palette=palette, dither=0)
+        image = _frame(lanes, now, rows, slower).quantize(palette=palette, dither=Image.Dither.NONE)
         if frames and image.tobytes() == frames[-1].tobytes():
             durations[-1] += round(TICK * 1000)
         else:
@@ -163,7 +165,7 @@ def _laid(words: Sequence[tuple[str, str]], columns: int) -> list[list[tuple[str
     return rows
 
 
-def _frame(lanes: Sequence[Lane], now: float, rows: int, slower: float) -> Image:
+def _frame(lanes: Sequence[Lane], now: float, rows: int, slower: float) -> ImageType:
     from PIL import Image, ImageDraw
 
     tall = HEAD + rows * (SIZE + 6)
