@@ -16,6 +16,8 @@
 # %% [markdown]
 # # 00 · Quickstart: reading a recorded run
 #
+# ![Three timelines of one prompt: plain decoding, prompt lookup and UniSpec, each cycle a bar](stills/00.png)
+#
 # *10 minutes. Needs no model and no torch: everything here is computed from a trace on disk.*
 #
 # A language model writes one token for each pass over its weights. **Speculative decoding** lets something cheap
@@ -61,7 +63,7 @@ print(f"your guess {guess:.2f}, the record says {numbers['tau']:.2f}")
 # |---|---|
 # | A/D | accepted draft tokens over drafted ones: how good the draft is |
 # | A/O | accepted draft tokens over output: how much of the text came from drafts |
-# | tokens/s | what one does it all for |
+# | tokens/s | speed, the reason for all of it |
 #
 # When each cycle ends with exactly one token of the target's own and nothing is cut off at the end of the text,
 # τ and A/O are the same fact twice: A/O = 1 − 1/τ.
@@ -109,8 +111,10 @@ metrics.by_depth(trace).round(3)
 # ## Was the drafter right to be sure?
 #
 # Prompt lookup has no opinion of its tokens. **UniSpec** has one. It remembers which tokens the target thought likely
-# after each word, grows a *tree* of them, and scores each node by their probabilities. If the score were a perfectly
-# calibrated probability, the points would lie on the diagonal.
+# after each word, grows a *tree* of them, and scores each node by their probabilities. A tree holds several continuations at
+# once. In the target's pass a node sees the text and its own ancestors only (a *mask* hides the rest), so one pass checks
+# them all; [06](06_training_free_drafters.ipynb) draws that mask. If the score were a perfectly calibrated probability, the
+# points would lie on the diagonal.
 #
 # **Predict.** Above the diagonal the drafter is too modest, below it too sure. Which is it where the score is high?
 
@@ -171,3 +175,31 @@ for name in ("prompt_lookup", "unispec"):
 #   says how sure it is.
 #
 # Next: [01, why one token at a time is slow](01_autoregressive.ipynb).
+
+# %% [markdown]
+# ## Five questions
+#
+# <details><summary>1. What does the target do in one pass of a cycle?</summary>
+#
+# It reads the whole draft and predicts the next token at every place of it. The draft is kept up to its first mistake, and one token of the target's own follows.
+# </details>
+#
+# <details><summary>2. What are τ, A/D and A/O?</summary>
+#
+# Tokens emitted per cycle; accepted draft tokens over drafted ones; accepted draft tokens over output tokens.
+# </details>
+#
+# <details><summary>3. A draft has at most ten tokens. Why is τ not near eleven?</summary>
+#
+# Everything after the first rejected token is dropped, so most drafts are kept only in part or not at all.
+# </details>
+#
+# <details><summary>4. τ nearly doubled the tokens per pass. Why was decoding only about 1.6 times as fast?</summary>
+#
+# A pass over eleven tokens takes longer than a pass over one.
+# </details>
+#
+# <details><summary>5. A score near 1 is right half the time. Is it useless?</summary>
+#
+# No. A higher score still means a better token; it ranks tokens, though its value is not a probability here.
+# </details>

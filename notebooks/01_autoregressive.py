@@ -16,10 +16,12 @@
 # %% [markdown]
 # # 01 · One token at a time, and why it is slow
 #
+# ![What a pass over g tokens costs in units of a pass over one, measured on this machine](stills/01.png)
+#
 # *20 minutes, about one of them computing (12 seconds on `town`). Needs `torch` (`pip install -e ".[run]"`).*
 #
 # You will watch a model decode autoregressively, count what it reads for each token, and measure **s(g)**: what a
-# pass over g tokens costs in units of a pass over one. All of speculative decoding lives in the gap between g and
+# pass over g tokens costs in units of a pass over one. Speculative decoding gains from the gap between g and
 # s(g). Then you will lay the same weights out in memory in another way, and see that gap change.
 #
 # The model is **SmolLM2**, a real language model of 135 million parameters (4-bit weights, dequantised), if
@@ -229,7 +231,7 @@ print(
 #
 # Which draft size does each layout make best? That takes **τ(g)**, the tokens that a cycle with g draft tokens emits. τ is
 # a matter of the model, the drafter and the text; the layout has no part in it. So measure it once, with a drafter that
-# always sends as many tokens as it may (UniSpec, the subject of [07](07_unispec.ipynb)), and divide by each layout's
+# always sends as many tokens as it may (UniSpec, the subject of [07a](07a_unispec.ipynb)), and divide by each layout's
 # s(g + 1).
 #
 # **Predict.** For each layout: is the best draft 0, 2, 4, 8 or 16 tokens?
@@ -334,14 +336,14 @@ right.set_xticks(range(len(drafts)), drafts)
 plt.show()
 
 # %% [markdown]
-# τ(g) is the one measured above, in the model's own format: that a coarser format accepts drafts as often is assumed here, not
-# measured. A format that is missing does not serve this model or this machine.
+# τ(g) is the one measured above, in the model's own format: it is assumed here, not measured, that a coarser format accepts drafts
+# as often. A format that is missing does not serve this model or this machine.
 #
 # Fewer bytes make the first token of a pass cheaper and leave the arithmetic of the others as it was. Where SmolLM2 was measured
 # for this text, on a processor without AVX-512, the three narrow formats were the fastest alone and had the steepest s(g): no
 # draft paid in them, and one of four tokens paid in float32. `town`, whose weights stay in the cache, has little to gain from
-# fewer bytes. Speculative decoding and whole numbers sell the same thing, the time a pass spends on reading weights, and it can
-# be sold once. Compare tokens a second, never speedups over baselines in different formats.
+# fewer bytes. Speculative decoding and whole numbers save the same thing, the time a pass spends on reading weights, and it can
+# be saved only once. Compare tokens a second, never speedups over baselines in different formats.
 #
 # ## What this cannot tell you
 #
@@ -350,3 +352,31 @@ plt.show()
 # - s(g) depends on how much context the pass reads. With tens of thousands of tokens the keys and values, not the
 #   weights, are what is read.
 # - Batches of many requests fill the machine on their own: what speculative decoding exploits is then gone.
+
+# %% [markdown]
+# ## Five questions
+#
+# <details><summary>1. What is s(g)?</summary>
+#
+# The time of a pass over g tokens in units of a pass over one.
+# </details>
+#
+# <details><summary>2. Why can a pass over five tokens cost as much as a pass over one?</summary>
+#
+# Both read every weight once. While reading takes longer than multiplying, the extra rows are free.
+# </details>
+#
+# <details><summary>3. Drafting γ tokens costs c target passes each. What is the highest speedup a cycle can reach?</summary>
+#
+# (γ + 1) / (γc + s(γ + 1)), reached if every draft token is accepted.
+# </details>
+#
+# <details><summary>4. You change the layout of the weights in memory. What may change, and what cannot?</summary>
+#
+# The time of passes, s(g) and the best draft size may change. The tokens do not, up to ties.
+# </details>
+#
+# <details><summary>5. Why does drafting pay less with weights in four bits?</summary>
+#
+# Fewer bytes make the first token cheap and leave the arithmetic of the others. What drafting saves, the reading of weights, is already saved.
+# </details>

@@ -16,24 +16,26 @@
 # %% [markdown]
 # # 02 · Draft and verify
 #
-# *25 minutes, about three of them computing (half a minute on `town`). Needs `torch`; a figure to point at needs plotly
-# (`pip install -e ".[run,lab]"`).*
+# *25 minutes, about three of them computing (half a minute on `town`). Needs `torch`, ipywidgets and plotly
+# (`pip install -e ".[run,lab]"` in a checkout).*
 #
-# You will run speculative decoding greedily and with sampling, derive the rule that makes the sampled text follow the
-# target's law *exactly*, check it by enumeration and by experiment, and see what happens when one line is wrong.
+# You will run speculative decoding greedily and with sampling. You will derive the rule that makes sampled text follow the
+# target's law *exactly*, drag it, break it, and take it from one token to a sequence. At the end you will know when drafting pays.
 #
 # Leviathan, Kalman and Matias (2023) and Chen et al. (2023) found the rule independently.
 #
-# The target is **SmolLM2**, a real language model of 135 million parameters, if `specviz models get smollm2` has downloaded it
-# (93 MB). Its drafter `smollm2-draft` comes with the package: SmolLM2's own first two layers and its 8,192 commonest tokens, trained
-# on the target's answers. If SmolLM2 is not there, the pair is `town` and `town-draft`, two small models of a world of their own.
+# The target is **SmolLM2**, a language model of 135 million parameters, if `specviz models get smollm2` has downloaded it (93 MB).
+# Its drafter `smollm2-draft` comes with the package: SmolLM2's own first two layers and its 8,192 commonest tokens, trained on the
+# target's answers. Otherwise the pair is `town` and `town-draft`, two small bundled models.
 
 # %%
+import ipywidgets
 import matplotlib.pyplot as plt
 import numpy as np
 import torch
 
 import specviz as sv
+from specviz.widgets.acceptance import Acceptance
 
 torch.set_num_threads(1)
 pair = "smollm2" if "smollm2" in sv.list_models() else "town"
@@ -50,9 +52,9 @@ trace
 # %% [markdown]
 # ## Greedy: keep what the target would have written
 #
-# The target reads the whole draft in one pass and so learns its own best token at every place. The longest prefix
-# of the draft that equals those tokens is kept; then comes one token of the target's own, a **correction** after a
-# mismatch, a **bonus** when the whole draft was right.
+# The target reads the whole draft in one pass, so it learns its own best token at every place. The longest prefix of the draft
+# that equals those tokens is kept. Then comes one token of the target's own: a **correction** after a mismatch, a **bonus** when the
+# whole draft was right.
 #
 # **Predict.** Is the text the same as when the target writes alone: always, mostly, or seldom?
 
@@ -62,13 +64,11 @@ print("the same text:", alone.text == trace.text, "- badge:", trace.run["exactne
 print("passes of the target:", len(alone.cycles) - 1, "alone,", len(trace.cycles) - 1, "with drafts")
 
 # %% [markdown]
-# Always: a draft token is kept only if it *is* the target's token. One caution, which the badge spells out. *Exact up to ties* means:
-# the pass over five tokens and the pass over one run different kernels, which round differently in the
-# last digit. Where the target's two best tokens are equal to that digit, either may win. `specviz audit` finds every
-# such place and says whether it was a tie, rounding, or a bug. *Exact* alone means that the model computes a row of a pass alike
-# whatever shares the pass; a section below compares the two.
+# Always: a draft token is kept only if it *is* the target's token. The badge adds a caution. *Exact up to ties* means that the pass
+# over five tokens and the pass over one round differently in the last digit. Where the target's two best tokens agree to that digit,
+# either may win. `specviz audit` finds every such place and says whether it was a tie, rounding, or a bug.
 #
-# Here is one cycle in full. The drafter's token, what the target thought of it, and the verdict:
+# Here are three cycles in full: the drafter's token, its probability under both models, and the verdict.
 
 # %%
 nodes = trace.nodes
@@ -97,16 +97,13 @@ for ax, column, name in zip(axes, (1, 2, 3), ("τ", "A/D", "tokens/s")):
 plt.show()
 
 # %% [markdown]
-# τ can only rise, A/D can hardly but fall: later tokens need all earlier ones. Speed has its best somewhere between,
-# where one more draft token no longer pays for itself. One prompt on one machine is an anecdote: `specviz bench`
-# takes many, in pairs.
+# τ rises, because a longer draft can only add accepted tokens. A/D usually falls: a later token counts only if all earlier ones were
+# accepted. Speed has its maximum in between, where one more draft token no longer pays for itself. One prompt on one machine is an
+# anecdote; `specviz bench` measures many, in pairs.
 #
-# ## The same τ from one trace
-#
-# τ and A/D did not need those runs. The text is the target's own, whatever is drafted, so one run knows the text of all.
-# It lacks what the drafter would have said at places where no draft began. The **dense record** adds that by one more
-# pass of each model over the finished text. Where the drafter's own token is not the text's, the record follows the
-# drafter for a while, to see what it would have gone on to write.
+# τ and A/D did not need those runs. The text is the target's own whatever is drafted, so one record can answer for other lengths
+# if it holds what the drafter predicts at every place. The **dense record** adds that with one more pass of each model over the
+# finished text. [05](05_what_if.ipynb) asks such questions of recorded traces.
 
 # %%
 dense = sv.generate(target, prompt, draft=draft, draft_length=4, max_new_tokens=48, record="dense")
@@ -115,38 +112,16 @@ print("τ and A/D as in the runs:", np.allclose(answer.table[["tau", "A/D"]], ro
 answer.table[["draft_length", "cycles", "drafted", "accepted", "tau", "A/D", "badge"]].round(3)
 
 # %% [markdown]
-# `exact` means that a rerun would have these very cycles. Now let the drafter stop when its largest probability falls
-# below a threshold, `stop`. What it writes after its first mistake changes neither the text nor τ, but it costs passes of
-# the drafter. Here is another record of the same text, which follows the drafter for one token only.
+# ## Sampling: the rule for one token
 #
-# **Predict.** Which thresholds can it still answer exactly, the low ones or the high ones?
-
-# %%
-stops = [0, 0.2, 0.4, 0.6, 0.8]
-full = sv.whatif(dense).speculative(draft_length=8, stop=stops)
-short = sv.whatif(sv.densify(alone, target, draft, 1)).speculative(draft_length=8, stop=stops)
-short.table[["stop", "cycles", "accepted", "drafted_lo", "drafted_hi", "badge"]].assign(
-    exact=full.table["drafted"]
-)
-
-# %% [markdown]
-# Without a threshold (0) each draft has its full length. A strict one stops the drafter soon after its mistake, within
-# sight of the record; a lax one lets it run on. Then
-# the answer is `bounded`: an interval. The last column is what the longer record knows, and it lies inside.
-# [05](05_what_if.ipynb) asks what-ifs of recorded traces.
-#
-# ## Sampling: the rule
-#
-# Now the target is to *sample* from its distribution $p$. The drafter samples $x$ from its own, $q$. Accepting $x$
-# only if the target would have drawn it is meaningless, since the target's draw is random. We want a rule such that
-# the token that comes out has law $p$, whatever $q$ is, and that accepts as often as possible.
+# Now the target is to *sample* from its distribution $p$. The drafter samples $x$ from its own, $q$. We want a rule by which the token
+# that comes out has law $p$, whatever $q$ is, and which accepts as often as possible.
 #
 # Accept $x$ with probability $a(x)$; on rejection draw from some distribution $r$. The law of what comes out is
 #
 # $$ P(y) = q(y)\,a(y) + \Big(1 - \sum_x q(x)\,a(x)\Big)\, r(y). $$
 #
-# **First**: the accepted part alone must not exceed $p$, so $q(y)\,a(y) \le p(y)$. With $a \le 1$ the most we can
-# take is
+# **First**, the accepted part alone must not exceed $p$: $q(y)\,a(y) \le p(y)$. With $a \le 1$ the most we can take is
 #
 # $$ a(y) = \min\!\Big(1, \frac{p(y)}{q(y)}\Big), \qquad q(y)\,a(y) = \min(p(y), q(y)). $$
 #
@@ -154,14 +129,29 @@ short.table[["stop", "cycles", "accepted", "drafted_lo", "drafted_hi", "badge"]]
 #
 # $$ r(y) = \frac{\max(0, p(y) - q(y))}{\sum_z \max(0, p(z) - q(z))}. $$
 #
-# And it fits: the probability of a rejection is $1 - \sum_x \min(p(x), q(x)) = \sum_x \max(0, p(x) - q(x))$, exactly
-# the sum in the denominator. So $P(y) = \min(p, q) + \max(0, p - q) = p(y)$. The chance of acceptance is
-# $\sum_x \min(p(x), q(x)) = 1 - \mathrm{TV}(p, q)$: one minus the total variation distance.
+# It fits: a rejection has probability $1 - \sum_x \min(p(x), q(x)) = \sum_x \max(0, p(x) - q(x))$, which is the sum in the
+# denominator. So $P(y) = \min(p, q) + \max(0, p - q) = p(y)$. A draft is accepted with probability $\sum_x \min(p(x), q(x))$: one
+# minus the total variation distance of $p$ and $q$.
 #
-# In code it is four lines:
+# Drag it. On the left are $p$ and $q$; the green area is accepted. On the right is what comes out, and the lines are $p$.
+#
+# **Predict.** Make $q$ as bad as you can. What happens to the green area, and what to the bars on the right? Then choose each
+# shortcut (a), (b), (c). Which of them keep the law?
+
+# %%
+Acceptance()
+
+# %% [markdown]
+# A bad $q$ costs acceptance and nothing else: the right side stays at $p$. Each of the three shortcuts misses it. (c) has shipped
+# in real libraries: $q$ must be the distribution that the draft was *really* drawn from, after temperature, top-k and top-p. If
+# the draft is an argmax, then $q$ is 1 on that token, and the rule accepts with probability $p(x)$.
+#
+# In code the rule is four lines. An experiment agrees with $p$ to a few thousandths:
 
 # %%
 rng = np.random.default_rng(0)
+p = np.array([0.50, 0.25, 0.15, 0.10, 0.00])
+q = np.array([0.20, 0.45, 0.05, 0.10, 0.20])
 
 
 def accept_or_resample(p, q, rng):
@@ -173,64 +163,65 @@ def accept_or_resample(p, q, rng):
     return rng.choice(len(p), p=rest / rest.sum()), False
 
 
-p = np.array([0.50, 0.25, 0.15, 0.10, 0.00])
-q = np.array([0.20, 0.45, 0.05, 0.10, 0.20])
-
-# %% [markdown]
-# **Predict.** For these $p$ and $q$, what share of the drafts is accepted? Work it out from the formula, then run.
-
-# %%
-guess = 0.5
-
-# %%
 draws = [accept_or_resample(p, q, rng) for _ in range(40_000)]
-tokens = np.array([t for t, _ in draws])
-law = np.bincount(tokens, minlength=len(p)) / len(tokens)
-print(
-    f"accepted {np.mean([ok for _, ok in draws]):.3f}, sum of minima {np.minimum(p, q).sum():.3f}, guess {guess}"
-)
-print("p          ", p)
-print("came out   ", law.round(3))
+law = np.bincount([token for token, _ in draws], minlength=len(p)) / len(draws)
+print(f"accepted {np.mean([ok for _, ok in draws]):.3f}, sum of minima {np.minimum(p, q).sum():.3f}")
+print("p        ", p)
+print("came out ", law.round(3))
 
 # %% [markdown]
-# An experiment shows agreement to a few thousandths. The law itself can be computed: sum over every draft token and
-# every outcome.
-
+# ## From one token to a sequence
+#
+# A draft has γ tokens, and one pass of the target gives γ + 1 distributions. Row 1 is the law of the next token after the text. Row
+# 2 is the law after the text *and* $x_1$, row 3 after $x_1 x_2$, and so on. Three facts make the sequence right.
+#
+# **Prefixes condition correctly.** $x_2$ is judged only if $x_1$ was accepted. Then $x_1$ is part of the text, so row 2 is the target's
+# law at that place, and the one-token rule applies as before. Hence the first token has law $p(\cdot \mid \text{text})$, the second,
+# given the first, has law $p(\cdot \mid \text{text}, y_1)$, and the product of these is the target's law of the sequence.
+#
+# **Every token after a rejection is discarded.** If $x_1$ is rejected, another token $y_1$ stands in its place. Row 2 was computed
+# after $x_1$, which is no longer there, and $x_2$ was drafted after $x_1$, too. Neither $p$ nor $q$ belongs to the text that is now
+# being written. $x_2$ may look good, but there is no probability left to judge it by.
+#
+# **The bonus comes from the last row.** If all γ tokens are accepted, row γ + 1 is the target's law after the whole draft, and it
+# is already computed. One draw from it is a free token. After a rejection the draw from $r$ takes that place. So a cycle emits its
+# accepted tokens and exactly one more.
+#
+# The next cell computes the law of *two* tokens over a vocabulary of three, once with the rule, and once keeping $x_2$ after $x_1$ was
+# rejected.
+#
+# **Predict.** Is the second law off in its first token, in its second, or in both?
 
 # %%
-def law_of(p, q, accept, residual):
-    """The law of the token that comes out, by enumeration."""
-    kept = q * accept
-    return kept + (1 - kept.sum()) * residual
+chance = np.random.default_rng(3).dirichlet(np.ones(3), size=8)
+p1, p2, q1, q2 = chance[0], chance[1:4], chance[4], chance[5:8]  # p2[u]: the law of the next token after u
 
 
-right = law_of(p, q, np.minimum(1, p / q), np.maximum(p - q, 0) / np.maximum(p - q, 0).sum())
-print("largest error of the rule", np.abs(right - p).max())
+def outcomes(p, q):
+    """By the one-token rule: the probability that x is drafted and accepted, [3], and the law after a rejection."""
+    rest = np.maximum(p - q, 0)
+    return np.minimum(p, q), rest / rest.sum()
 
-# %% [markdown]
-# **Predict.** Which of these plausible shortcuts keep the law? (a) After a rejection, draw from $p$ itself. (b) Accept
-# whenever $p(x) \ge q(x)$, else reject. (c) Let the drafter take its argmax, and use its softmax as $q$.
 
-# %%
-greedy = np.eye(len(q))[q.argmax()]
-residual = np.maximum(p - q, 0) / np.maximum(p - q, 0).sum()
-wrong = {
-    "(a) resample from p": law_of(p, q, np.minimum(1, p / q), p),
-    "(b) accept iff p >= q": law_of(p, q, (p >= q).astype(float), residual),
-    "(c) argmax draft, q from its softmax": law_of(p, greedy, np.minimum(1, p / q), residual),
-}
-figure, axes = plt.subplots(1, 3, figsize=(10, 2.6), sharey=True, layout="constrained")
-for ax, (name, found) in zip(axes, wrong.items()):
-    ax.bar(np.arange(5) - 0.2, p, 0.4, label="p", color="#0072b2")
-    ax.bar(np.arange(5) + 0.2, found, 0.4, label="came out", color="#e69f00")
-    ax.set_title(f"{name}\ntotal variation {np.abs(found - p).sum() / 2:.3f}", size=9)
-axes[0].legend(frameon=False)
-plt.show()
+def law_of_pairs(keep):
+    """The law of two tokens, [3, 3]; `keep`: x2 is judged by row 2 even after x1 was rejected."""
+    accepted, residual = outcomes(p1, q1)
+    law = accepted[:, None] * p2  # y1 = x1: row 2 is right, and the rule gives p2[x1]
+    for x1 in range(3):
+        rejected = q1[x1] - accepted[x1]
+        for y1 in range(3):
+            law[y1] += rejected * residual[y1] * p2[x1 if keep else y1]
+    return law
+
+
+target_law = p1[:, None] * p2
+for name, keep in (("discard after a rejection", False), ("keep after a rejection", True)):
+    law = law_of_pairs(keep)
+    first, both = np.abs(law.sum(1) - p1).sum() / 2, np.abs(law - target_law).sum() / 2
+    print(f"{name}: distance from the target's law: first token {first:.3f}, pairs {both:.3f}")
 
 # %% [markdown]
-# None of them. (c) is no straw man: it has shipped in real libraries. $q$ must be the distribution that the draft was
-# *really* drawn from, after temperature, top-k and top-p. If the draft is an argmax, then $q$ is 1 on that token, and
-# the rule accepts with probability $p(x)$.
+# Only in the pair: each first token is still right, but the second follows a word that was never written.
 #
 # ## The same rule on the real pair
 #
@@ -264,25 +255,20 @@ for temperature in (0.3, 0.7, 1.0, 1.5):
     )
 
 # %% [markdown]
-# Both distributions flatten with temperature. A flat target forgives a draft that is not its top token, but a flat
-# drafter also draws tokens that the target hardly allows; which wins depends on the pair, and a few short runs are not
-# many.
+# Both distributions flatten with temperature. A flat target accepts drafts that are not its top token, but a flat drafter also draws
+# tokens that the target hardly allows. Which effect wins depends on the pair, and a few short runs are not many.
 #
 # ## Exact up to ties, and exact
 #
-# In float32 a tie is rare. In bfloat16, where a number has eight bits, it is not: a pass over five tokens adds in another
-# order than a pass over one, and rounds to other neighbours. The same forty prompts, twice: with the passes as they come, and
-# with an **invariant** model, which computes each row of a pass in the one order in which it would be computed alone. Ties are
-# counted, not timed, so `town` decodes these in any case: four runs over forty texts end within seconds.
+# In float32 a tie is rare. In bfloat16, where a number has eight significant bits, it is not. The same forty prompts, twice: with passes
+# as they come, and with an **invariant** model, which computes each row of a pass in the one order in which it would be computed alone.
 #
-# **Predict.** How many of forty greedy texts of 64 tokens are not those of autoregressive decoding, with each?
+# **Predict.** How many of forty greedy texts of 64 tokens differ from those of autoregressive decoding, with each?
 
 # %%
 parted_guess = {"as they come": 4, "invariant": 1}
 
 # %%
-
-
 ordinary = sv.load("town", dtype="bfloat16", invariant=False)
 try:
     invariant = sv.load("town", dtype="bfloat16", invariant=True)
@@ -302,70 +288,67 @@ for name, model in models.items():
     )
 
 # %% [markdown]
-# Where the first of them parts, how near were the two tokens? Below, the answer up to there is read in passes over one token
-# each, as autoregressive decoding does, over two, and so on up to nine. The tokens are the same; only the passes differ.
+# The invariant model computes the same bits in every pass, so no draft can change the text, and the label says *exact*. It costs about
+# a tenth of a pass of SmolLM2, and more of this small model's (`specviz bench passes` measures it). Neither text is the better
+# one: both tokens were equally good. What is lost without it is that another method, draft size or batch repeats a run.
+#
+# ## When drafting pays
+#
+# Suppose each draft token is accepted with probability α, independently, and costs the fraction $c$ of a target pass. A cycle with
+# γ draft tokens then writes $(1-\alpha^{\gamma+1})/(1-\alpha)$ tokens, and costs $\gamma c + 1$ passes (Leviathan et al., Theorem 3.8):
+#
+# $$ \text{speedup} = \frac{1-\alpha^{\gamma+1}}{(1-\alpha)\,(\gamma c + 1)}. $$
+#
+# The star is this pair as measured above. Here a target pass over γ + 1 tokens is taken to cost what one over one token costs;
+# [01](01_autoregressive.ipynb) measures how far that holds on your machine.
+#
+# **Predict.** If γ grows from 1 to 12, does the break-even line (black) rise or fall?
 
 # %%
-written = [
-    [trace.outputs.loc[trace.outputs["prompt"] == i, "token"].tolist() for trace in runs["as they come"]]
-    for i in range(40)
-]
-pairs = [(i, *both) for i, both in enumerate(written) if both[0] != both[1]]
-if pairs:
-    i, own, drafted = pairs[0]
-    at = next(n for n, (a, b) in enumerate(zip(own, drafted)) if a != b)
-    first, second = own[at], drafted[at]
-else:  # no text parts on this machine: any place shows the rounding
-    i, own, at = 0, written[0][0], 8
-    first, second = own[at], own[at + 1]
-*start, last = ordinary.encode(forty[i])
-after = [last, *own[:at]]
-
-
-def margin(model, size):
-    """How far the first token's score lies above the second's, after passes over so many tokens each."""
-    context = model.open([start], len(after))
-    context.prefill()
-    for begin in range(0, len(after), size):
-        root, *others = after[begin : begin + size]
-        context.extend([root])
-        scores = context.forward(sv.Draft.chain(others) if others else sv.Draft.empty()).logits[0][-1]
-        context.commit(range(len(others)))
-    return float(scores[first] - scores[second])
-
-
-print(f"prompt {i}, place {at}: {ordinary.decode([first])!r} or {ordinary.decode([second])!r}")
-figure, axes = plt.subplots(figsize=(7, 3), layout="constrained")
-for (name, model), marker in zip(models.items(), "os"):
-    axes.plot(range(1, 10), [margin(model, size) for size in range(1, 10)], marker + "-", label=name)
-axes.axhline(0, ls="--", color="#888888")
-axes.set(
-    xlabel="tokens in each pass",
-    ylabel="difference of the two scores",
-    title="above 0 the one is written, below it the other",
+per_token = trace.cycles.iloc[1:]
+c = float(
+    (per_token["draft_time"] / per_token["drafted"].clip(lower=1)).median()
+    / alone.cycles["duration"].iloc[1:].median()
 )
-axes.legend(frameon=False)
-plt.show()
+alpha = float((trace.nodes.query("depth == 1")["status"] == "accepted").mean())
+grid, costs = np.meshgrid(np.linspace(0.01, 0.99, 99), np.linspace(0, 0.6, 61))
 
+
+def plane(γ):
+    speed = (1 - grid ** (γ + 1)) / ((1 - grid) * (γ * costs + 1))
+    figure, axes = plt.subplots(figsize=(6.4, 3.6), layout="constrained")
+    levels = [0.25, 0.33, 0.5, 0.75, 1, 1.33, 2, 3, 4]
+    shades = axes.contourf(grid, costs, speed, levels, cmap="RdBu", norm="log", extend="both")
+    axes.contour(grid, costs, speed, levels=[1], colors="black", linewidths=2)
+    axes.plot(alpha, min(c, 0.59), "*", ms=14, color="black", mec="white")
+    axes.set(
+        xlabel="acceptance α",
+        ylabel="cost c of a draft token",
+        title=f"speedup for γ = {γ}; black: break-even",
+    )
+    figure.colorbar(shades, ticks=levels, format="%g")
+    plt.show()
+
+
+print(
+    f"this pair: α = {alpha:.2f}, c = {c:.2f}; (1 - α^5) / (1 - α) = {(1 - alpha**5) / (1 - alpha):.2f}, τ was {trace.summary().iloc[0]['tau']:.2f}"
+)
+plane(4)
+
+# %%
+controls = ipywidgets.interact(plane, γ=ipywidgets.IntSlider(4, min=1, max=12, continuous_update=False))
 # %% [markdown]
-# One line wanders with the number of tokens that happen to share a pass, and at zero the text turns. The other is flat: the
-# same bits in every pass, so no draft can touch the text, and the label says *exact*. It costs about
-# a tenth of a pass of SmolLM2, and more of this small model's (`specviz bench passes` measures it). Neither text is the better one: both tokens were
-# as good as equal. What is lost without it is that a run can be repeated by another method, draft size or batch.
+# It falls: a longer draft needs a better or a cheaper drafter. With γ = 1 drafting pays where $c < \alpha$; elsewhere no γ does.
 #
-# ## Why it pays
+# ## Four drafters in the plane of τ and cost
 #
-# Two numbers decide. **τ** is what a cycle writes. Its **cost** is the time of the cycle, the drafter's passes and the target's, in
-# units of a plain pass, the mean cycle of autoregressive decoding. Their quotient is the speedup:
+# Acceptance is not the same at every place, so measured numbers are safer than α. **τ** is what a cycle writes. Its **cost** is the time
+# of the cycle in units of a plain pass. Their quotient is the speedup, and drafting pays above the line τ = cost. Below are four
+# drafters of one target: the draft model; **EAGLE**, one layer that continues from the target's own states
+# ([07c](07c_eagle.ipynb)); SmolLM2's heads for **blockwise** decoding, or UniSpec on `town`; and **prompt lookup**, which copies
+# from the text and costs next to nothing.
 #
-# $$ \text{speedup} = \frac{\tau}{\text{cost of a cycle}}. $$
-#
-# So a method is a point in a plane, and drafting pays above the line τ = cost. Below are four drafters of one target, each with a
-# small draft: the draft model; **EAGLE**, one layer that goes on from the target's own states
-# ([07](07_unispec.ipynb) has more on it); SmolLM2's heads for **blockwise** decoding, or UniSpec on `town`; and **prompt lookup**,
-# which copies from the text and costs next to nothing.
-#
-# **Predict.** Which one has the largest τ? Which has the cheapest cycle? Is a method with the larger τ always the faster one?
+# **Predict.** Which has the largest τ? Which has the cheapest cycle? Is the larger τ always the faster method?
 
 # %%
 more = {
@@ -389,9 +372,9 @@ print("every text is the target's own:", all(run.texts == plain.texts for run in
 table[["exactness", "tau", "cost", "forward", "draft_cost", "rest", "speedup"]].round(2)
 
 # %% [markdown]
-# The cost in its parts: `forward` is the target's pass, `draft_cost` the drafter's, `rest` judging and committing. Now the same as a
-# picture. The black line is break-even, each dotted line one speedup. The bars are 95 % intervals over the seven prompts, each small
-# dot is one prompt. Click on a method: its trace opens in the player, from the folder `why-it-pays`.
+# The cost in its parts: `forward` is the target's pass, `draft_cost` the drafter's, `rest` judging and committing. In the picture each
+# dotted line is one speedup, bars are 95 % intervals over the seven prompts, and each small dot is one prompt. Click on a method: its
+# trace opens in the player.
 
 # %%
 runs = [plain, *methods.values()]
@@ -410,14 +393,41 @@ above = drafting.index[drafting["speedup"] > 1]
 print(f"fastest: {drafting['speedup'].idxmax()}; above the line here: {', '.join(above) or 'none'}")
 
 # %% [markdown]
-# A point moves up when the drafter guesses better, and to the left when its guesses are cheaper or the target reads several rows at
-# the price of one. The second is not in the drafter's hands: it is $s(g)$ of [01](01_autoregressive.ipynb), a matter of the machine.
-# So a method with the larger τ can be the slower one, and the same method can lie on either side of the line on two machines. These
-# are times of single runs, one after the other; `specviz bench drafters` lets the methods take turns and tries several draft sizes.
+# A method with the larger τ can be the slower one, and the same method can lie on either side of the line on two machines: how many rows
+# the target reads at the price of one is $s(g)$ of [01](01_autoregressive.ipynb). These are single runs; `specviz bench drafters`
+# lets the methods take turns.
 #
 # ## What this method cannot do
 #
-# - It cannot make the target's text better, nor the law other than the target's. If that is wanted, a *lossy* method
-#   such as BiLD ([03](03_bild.ipynb)) trades exactness for speed.
-# - A drafter that is wrong costs more than none: τ near 1 and the draft's passes on top.
-# - The two must share a vocabulary. A draft with shifted ids is not wrong, only never accepted.
+# - It cannot make the target's text better, nor give another law than the target's. A *lossy* method such as BiLD
+#   ([03](03_bild.ipynb)) trades exactness for speed.
+# - A wrong drafter costs more than none: τ near 1, and the draft's passes on top.
+# - The two models must share a vocabulary. A draft with shifted ids is not wrong, only never accepted.
+#
+# ## Five questions
+#
+# <details><summary>1. Why is the text greedy decoding writes the same, however bad the drafter is?</summary>
+#
+# A draft token is kept only if it equals the target's own best token at that place. A bad drafter costs time, not text.
+# </details>
+#
+# <details><summary>2. p = (0.7, 0.3) and q = (0.4, 0.6). How often is a draft accepted, and what is drawn after a rejection?</summary>
+#
+# min(p, q) = (0.4, 0.3), so 0.7 of the drafts. max(0, p − q) = (0.3, 0), so always the first token.
+# </details>
+#
+# <details><summary>3. The third of five draft tokens is rejected. Which tokens does the cycle emit, and what happens to tokens four and five?</summary>
+#
+# The first two, and one drawn from the residual in place of the third. Four and five are discarded: they were drafted, and their rows
+# computed, after a token that is not in the text.
+# </details>
+#
+# <details><summary>4. Where does the bonus token come from, and why is it free?</summary>
+#
+# From the pass's last row, the target's law after the whole accepted draft. The pass computes it anyway.
+# </details>
+#
+# <details><summary>5. Your τ doubled and decoding became slower. How?</summary>
+#
+# The cost of a cycle more than doubled: longer drafts, a dearer drafter, or a target pass whose time grows with its rows.
+# </details>

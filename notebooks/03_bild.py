@@ -69,7 +69,7 @@ trace
 #
 # $$ d(y_m) = -\log p_L(y_m \mid y_{1:m-1}), $$
 #
-# the first $m$ with $d > \alpha_{RB}$ and everything behind it are thrown away, and the large model's token takes
+# the first $m$ with $d > \alpha_{RB}$ and everything after it are thrown away, and the large model's token takes
 # the place of $y_m$ (↶).
 #
 # The dashed line in the lane of confidence is $\alpha_{FB}$. **Predict.** Can a token that was sent to the large model
@@ -327,19 +327,19 @@ for name, run in (("as printed", bild), ("end reviewed", reviewed)):
 #
 # ## One model: its first layer drafts (section 4.4, Figure 6)
 #
-# The small model may be the large one's own beginning. Behind the first decoder layer the head already gives a
-# distribution; while it is sure, the token is written without the other seven layers. At a fallback the *whole* model reads the
-# block, and so computes the true keys and values of every layer for what stays. The model must have learnt it (behind the
+# The small model may be the large one's own beginning. After the first decoder layer the head already gives a
+# distribution; while it is confident, the token is written without the other seven layers. At a fallback the *whole* model reads the
+# block, and so computes the true keys and values of every layer for what stays. The model must have learnt it (after the
 # first layer of `town-t5`, which never did, greedy text has a BLEU of 0):
 # `town-t5-exit` was tuned on $\mathcal L = \tfrac12(\mathcal L_1 + \mathcal L_L)$.
 #
-# **CALM** (Schuster et al. 2022; Figure 7) leaves behind *any* layer $i$ at which it is sure: either the hidden state has
+# **CALM** (Schuster et al. 2022; Figure 7) stops after *any* layer $i$ at which it is confident: either the hidden state has
 # stopped changing, $\cos(d_i, d_{i-1}) > \lambda_t$, or the softmax has a clear winner. The layers that were skipped need keys and values all the
 # same, for later tokens that go deeper: it makes them of $d_i$, the state that left. With
 #
 # $$ \lambda_t = \tfrac{9}{10}\lambda + \tfrac1{10} e^{-\tau t/N}, $$
 #
-# early tokens must be surer than late ones (τ = 0 below: no decay). `town-t5-calm` was tuned on
+# early tokens must be more certain than late ones (τ = 0 below: no decay). `town-t5-calm` was tuned on
 # $\mathcal L = \sum_i w_i \mathcal L_i$ with $w_i = i / \sum_j j$.
 
 # %%
@@ -349,7 +349,7 @@ view.exit_layers(left, prompt=0)
 plt.show()
 
 # %% [markdown]
-# **Predict.** Every question behind a layer costs something: a cosine, or a whole head of 3,072 words, and a number
+# **Predict.** Every test after a layer costs something: a cosine, or a whole head of 3,072 words, and a number
 # that the host waits for. (1) With half of the layers skipped, is CALM twice as fast? (2) At the same speed, which loses more
 # quality: early exit, which takes back, or CALM, which cannot?
 
@@ -408,7 +408,7 @@ print(f"and was {leaving.loc['CALM, state 0.9', 'speed']:.2f} times as fast; you
 
 # %% [markdown]
 # (1) No. Half of the layers were skipped, but the layers that ran asked, the skipped ones had keys and values made, and embedding,
-# head and loop cost what they cost. The softmax measure pays a head behind every layer and gains least; the paper left it
+# head and loop cost what they cost. The softmax measure pays for a head after every layer and gains least; the paper left it
 # out for that reason, at a vocabulary more than sixty times ours.
 #
 # (2) CALM. Near 1.6 times, early exit loses a point or two and CALM about ten. The two reasons that the paper gives: a wrong early
@@ -417,7 +417,7 @@ print(f"and was {leaving.loc['CALM, state 0.9', 'speed']:.2f} times as fast; you
 #
 # ## What it costs (appendix 7.5.1, Figure 8)
 #
-# The record knows how many tokens each pass read behind how many; the models' shapes make that FLOPs and bytes, exactly.
+# The record knows how many tokens each pass read, and after how many; the models' shapes make that FLOPs and bytes, exactly.
 # *Arithmetic intensity* is the one over the other.
 #
 # **Predict.** FLOPs, bytes moved, FLOPs a byte, speed: which of the four rises under BiLD, and which falls? (The paper,
@@ -442,7 +442,7 @@ for name in ("unaligned", "aligned"):
 #
 # ## On a language model: what is lost, and what is gained
 #
-# Back to the first pair. The answer of a chat has no list of right ones beside it, so two other measures take BLEU's place. How
+# Back to the first pair. A chat's answer has no list of right answers, so two other measures take BLEU's place. How
 # many of the tokens that stay are not the large model's first choice? And how many *sums* come out right, whose answers are
 # known?
 #
@@ -503,7 +503,7 @@ print(", ".join(f"{way} {speed:.2f}" for way, speed in paid.items()), f"; fastes
 # machine, and the intervals over so few sums are wide. `specviz bench drafters` chooses each method's thresholds on other prompts,
 # lets the methods take turns, and counts forty sums.
 #
-# An aligned small model is meant to be rolled back less, for it has seen the large model's own words. Hold that against the table.
+# An aligned small model is meant to be rolled back less, for it has seen the large model's own words. Check that in the table.
 #
 # ## What BiLD cannot do
 #
@@ -513,3 +513,31 @@ print(", ".join(f"{way} {speed:.2f}" for way, speed in paid.items()), f"; fastes
 #
 # `python -m tests.benchmarks bild` repeats these figures on a hundred texts of four tasks, with intervals, and beside rejection
 # sampling with fixed windows (Tables 3 and 4).
+
+# %% [markdown]
+# ## Five questions
+#
+# <details><summary>1. What does each of BiLD's two policies decide?</summary>
+#
+# Fallback: when the small model hands over, because its largest probability is too low. Rollback: which of its tokens are taken back, because the large model finds one too unlikely.
+# </details>
+#
+# <details><summary>2. What is the text with a fallback threshold of 1? With a rollback threshold that nothing reaches?</summary>
+#
+# The large model's own text; then every token that the small model was confident of stays.
+# </details>
+#
+# <details><summary>3. What does alignment train, and on what?</summary>
+#
+# The small model, on texts that the large one wrote, so that the two disagree less.
+# </details>
+#
+# <details><summary>4. Why is CALM with half of its layers skipped not twice as fast?</summary>
+#
+# It asks after every layer whether to stop, computes keys and values for skipped layers, and pays for embedding, head and loop.
+# </details>
+#
+# <details><summary>5. Why must BiLD's quality be measured for each task?</summary>
+#
+# It is lossy: its text is not the large model's, and how much is lost depends on thresholds and task.
+# </details>

@@ -16,6 +16,8 @@
 # %% [markdown]
 # # 04 · Reading a decode: the player
 #
+# ![A decode by prompt lookup: each token coloured by how it came about, and its cycles in time](stills/04.png)
+#
 # *20 minutes. Needs no model and no torch: everything here is computed from traces on disk.*
 #
 # A number such as "A/D = 0.15" hides a story: which words were easy, where the drafter went wrong, what was computed
@@ -36,10 +38,11 @@ one = trace.select(prompt=0)
 one
 
 # %% [markdown]
-# That is the whole decode at a glance. Now take it apart.
+# That is the whole decode at a glance. Now take it apart. The player opens on a cycle that has both an accepted and a
+# rejected token.
 
 # %%
-sv.player(one, cycle=2)
+sv.player(one)
 
 # %% [markdown]
 # Click into the player and use the keys: `→` and `←` step, `space` plays, `home` and `end` jump, `?` lists the rest.
@@ -172,12 +175,19 @@ sv.race([sv.open(sv.example(name)).select(prompt=0) for name in names])
 # since that pass also reads ten drafted tokens, all in vain. It finishes first all the same: a summary repeats its
 # document. A drafter that is a model would have to read the prompt as well.
 #
-# ## Take it along
+# ## Find, zoom, and take it along
 #
-# `to_html` writes the player as one file that opens without a server, a kernel or a network.
+# In the player, `x` goes on to the next rejection and `w` to the next long wait; `/` finds a token by its text. `+` and
+# `-` zoom the time line. `v` saves what you see as SVG, `Shift+v` as PNG.
+#
+# `to_html` writes the player as one file that opens without a server, a kernel or a network. Its address can name a
+# cycle: `decode.html#cycle=7`. `to_gif` films a stretch of cycles. `to_perfetto` writes the phases and passes for
+# [ui.perfetto.dev](https://ui.perfetto.dev), where they stand on one clock with traces of other programs.
 
 # %%
 one.to_html("decode.html", force=True)
+one.to_gif("decode.gif", range(9, 15), force=True)
+one.to_perfetto("decode.json", force=True)
 
 # %% [markdown]
 # ## What the player cannot tell you
@@ -187,3 +197,31 @@ one.to_html("decode.html", force=True)
 # - Where a draft was rejected, what the target says after it is about a text that was never written.
 #
 # Next: [05, what a trace can and cannot tell](05_what_if.ipynb).
+
+# %% [markdown]
+# ## Five questions
+#
+# <details><summary>1. In a chain, what happens to tokens after the first rejection?</summary>
+#
+# They are unjudged and dropped, though the target's pass computed a row for each.
+# </details>
+#
+# <details><summary>2. Which kinds of waste does a cycle have, and what does each cost?</summary>
+#
+# Rejected and unjudged tokens cost rows of the target's pass; tokens that were drafted and not sent cost the drafter's time alone.
+# </details>
+#
+# <details><summary>3. How many siblings of a tree can survive?</summary>
+#
+# At most one: they compete for one place of the text.
+# </details>
+#
+# <details><summary>4. A judge that never accepts is right four times in five in a tree. Is the score useless?</summary>
+#
+# No. It ranks the nodes, and choosing which ones to send needs only a ranking.
+# </details>
+#
+# <details><summary>5. What can the player not show?</summary>
+#
+# What another setting would have done, and the target's predictions after a rejected token about the real text.
+# </details>

@@ -14,12 +14,14 @@
 # ---
 
 # %% [markdown]
-# # 05 · What if: what a trace can tell, and what it cannot
+# # 05 · What if: what a trace can answer, and what it cannot
+#
+# ![A map of draft length against longest match: where speed is highest](stills/05.png)
 #
 # *25 minutes. Needs no model and no torch: everything here is computed from traces on disk.*
 #
 # You have recorded one decode. What would another draft length have done? Another method? Must you run it all again?
-# Often not: a trace holds more answers than it seems, if one is strict about which. You will
+# Often not: a trace holds more answers than it seems to. You will
 #
 # 1. get exact answers about runs that never happened, and see why they are exact,
 # 2. meet answers that are only modelled, and one that is refused,
@@ -159,7 +161,7 @@ plt.show()
 # trace was recorded with `record="all"`, which keeps these rows, so a replay can fill a store of its own. But another
 # size sends other nodes, and so teaches the store other rows.
 #
-# **Predict.** The run sent 5 nodes a cycle. Which can be told exactly: a smaller tree, a larger one, both or neither?
+# **Predict.** The run sent 5 nodes a cycle. Which can be answered exactly: a smaller tree, a larger one, both or neither?
 
 # %%
 trees = sv.whatif(sv.open(sv.example("unispec")))
@@ -197,7 +199,7 @@ pd.DataFrame({name: {"badge": each.badge, "why": each.why} for name, each in ref
 # A lossy method's thresholds decide *which text* is written. Its own trace answers up to the first place where another
 # token would stand. [10](10_confidence.ipynb) asks CM-ASD that, live, and [03](03_bild.ipynb) runs BiLD.
 #
-# ## What no trace can tell
+# ## What no trace can answer
 #
 # | question | answer |
 # |---|---|
@@ -221,3 +223,31 @@ pd.DataFrame({name: {"badge": each.badge, "why": each.why} for name, each in ref
 # </details>
 #
 # Every `exact` answer of this kind is held against real reruns by `python -m tests.benchmarks whatif`, cycle for cycle.
+
+# %% [markdown]
+# ## Five questions
+#
+# <details><summary>1. Why can one greedy trace answer for another draft length of prompt lookup?</summary>
+#
+# The text is the same, and prompt lookup's drafts follow from the text alone.
+# </details>
+#
+# <details><summary>2. What do exact, bounded and modelled mean?</summary>
+#
+# A rerun would have these very cycles; the true value lies in the interval; a model computed it, with a stated error.
+# </details>
+#
+# <details><summary>3. Why is the time of a replayed run modelled?</summary>
+#
+# Nobody measured it. It is the sum of measured costs of passes by their size.
+# </details>
+#
+# <details><summary>4. Why does another tree size of UniSpec become modelled?</summary>
+#
+# It would send other nodes, and so its store would learn rows that the record does not hold.
+# </details>
+#
+# <details><summary>5. Which questions always need a rerun?</summary>
+#
+# Another target, prompt or temperature, and a lossy method's other thresholds after the first token that differs.
+# </details>

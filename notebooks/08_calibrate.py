@@ -16,11 +16,13 @@
 # %% [markdown]
 # # 08 · Calibrate this machine: why the best draft size is a property of kernel and device
 #
+# ![Tokens per cycle, time per cycle and their quotient by draft size](stills/08.png)
+#
 # *30 minutes, two and a half of them computing (one and a half on `town`). Needs `torch`, `scipy` and `scikit-learn`
 # (`pip install -e ".[run,calibrate]"`).*
 #
 # How many tokens should a drafter send? More of them are accepted when more are sent, and more of them cost more to
-# check. You will measure both on the machine that you sit at, guess where they balance, and see why the answer cannot be
+# check. You will measure both on your machine, guess where they balance, and see why the answer cannot be
 # taken from a paper, not even from the one that taught us to measure it: UniSpec (Do et al.), section 3 and Appendix F.
 #
 # The model is SmolLM2 (135 M parameters, 4-bit weights, dequantised) if `specviz models get smollm2` has downloaded it, and
@@ -369,7 +371,7 @@ plt.show()
 
 # %% [markdown]
 # A format whose dashed line lies above its curve decodes fastest without drafts. Whole numbers save what drafting saves, the
-# reading of weights, and leave little of it to be saved again: a second cure for the same illness. Calibrate for the format that
+# reading of weights, and leave little of it to be saved again. Calibrate for the format that
 # will run.
 #
 # ## Another device, another size
@@ -423,4 +425,32 @@ print(
 # (1) and (3): what counts is not τ but how steeply it rises in proportion, τ'/τ. If sampling scales all of τ by one factor,
 # g* stays, whatever s is. If it shortens long paths most, the far nodes lose worth and g* shrinks. (2) τ falls at every
 # size. Fewer candidates are known, so large trees are not even filled: beyond some g neither curve changes.
+# </details>
+
+# %% [markdown]
+# ## Five questions
+#
+# <details><summary>1. What does calibration measure, and which size does it choose?</summary>
+#
+# s(g), the time of a cycle with g nodes, and τ(g), the tokens it emits; the size with the largest τ(g)/s(g).
+# </details>
+#
+# <details><summary>2. At the best size, how do the two curves rise?</summary>
+#
+# In the same proportion: one more node adds as many per cent of tokens as of time.
+# </details>
+#
+# <details><summary>3. Why can the paper's spline be wrong without large residuals?</summary>
+#
+# Between sparse points its coefficients are not determined, so it swings there and still fits the points.
+# </details>
+#
+# <details><summary>4. You calibrate on float32 and then decode in int8. What is wrong?</summary>
+#
+# s(g) belongs to a kernel and a format. Another format has another best size, often none.
+# </details>
+#
+# <details><summary>5. Why is a small miss of the best size cheap?</summary>
+#
+# Near a smooth peak τ and s rise in nearly the same proportion.
 # </details>

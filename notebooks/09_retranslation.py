@@ -179,7 +179,7 @@ decode(of=given[:1])
 # *Re-translation* (RT) forgets everything at each update and translates the source so far from scratch.
 #
 # **Predict.** Of all the tokens that RT writes during a stream, what share is still there in the end? And of those that
-# it writes at an update, how many stood in the same place, behind the same beginning, in the output before?
+# it writes at an update, how many stood in the same place, after the same beginning, in the output before?
 
 # %%
 final_guess, again_guess = 0.5, 0.5
@@ -236,7 +236,7 @@ print("the paper's (Flores, Tower+ 2B): German 1.17, Chinese 1.72, Japanese 2.06
 # %% [markdown]
 # ## One update by hand
 #
-# SSBD (section 3.2, Algorithm 1): the output before, $y_0 \dots y_{m-1}$, is the draft. *One* pass over it, behind the new
+# SSBD (section 3.2, Algorithm 1): the output before, $y_0 \dots y_{m-1}$, is the draft. *One* pass over it, after the new
 # prompt, gives $p_i$, the model's prediction at every place of it. The draft is kept up to the first token that the
 # model would not write, and decoding goes on from there.
 #
@@ -313,7 +313,7 @@ plt.show()
 # A gap is at most 1, and $\beta/(1-\beta) = 1$ at $\beta = \tfrac12$. From there on nothing is ever refused: verification is a
 # pass that cannot say no. That is the plateau of the paper's Table 3, whose rows for β = 0.5 and β = 1 are the same.
 #
-# Where the draft ends, the pass has one row more: what comes behind the last kept token. It is read without the
+# Where the draft ends, the pass has one row more: what comes after the last kept token. It is read without the
 # bias and is the next token. Algorithm 1 (lines 13 to 15) clears the cache there and asks the model once more for the same row;
 # `second_pass=True` does that, and `python -m tests.benchmarks retranslation` times it.
 #
@@ -453,9 +453,9 @@ clock["together"] = clock.sum(axis=1)
 clock.round(2)
 
 # %% [markdown]
-# The clock starts when the prompt has been read, as the paper's does. CD emits its draft without a pass, but whatever comes behind
+# The clock starts when the prompt has been read, as the paper's does. CD emits its draft without a pass, but whatever comes after
 # the draft must *attend* to it, so its keys and values are needed. They are computed with the prompt: before the clock starts. β = 1
-# computes the same rows in its verification pass: behind it. The last column is what a person waits for.
+# computes the same rows in its verification pass: after it starts. The last column is what a person waits for.
 #
 # ## Masks: hide the end, or throw it away
 #
@@ -607,7 +607,7 @@ plt.show()
 # - **A source that takes words back**, as speech recognition does, changes the prompt in the middle. The cache is good up to
 #   there and no further; the draft may be about something that was never said.
 # - **A wrong start with a strong bias** stays: the higher β, the longer (from 0.5 on, for ever).
-# - **The prompt behind the source** is computed at every update. What the cache keeps is the template's beginning and the
+# - **The prompt after the source** is computed at every update. What the cache keeps is the template's beginning and the
 #   source's own unchanged words:
 
 # %%
@@ -626,3 +626,31 @@ kept.set_index("source")
 
 # %%
 sv.live(real, into, beta=0.2, k=3, source=" ".join(sentences[0].split()[:7]))
+
+# %% [markdown]
+# ## Five questions
+#
+# <details><summary>1. What does re-translation waste?</summary>
+#
+# It writes again, at every update, tokens that stood there before; and what it writes differently is taken back before the reader's eyes.
+# </details>
+#
+# <details><summary>2. What is SSBD's draft, and what does its bias do?</summary>
+#
+# The output of the update before. The bias adds to the draft's token, so it is kept unless another is much likelier.
+# </details>
+#
+# <details><summary>3. From which β on is every token kept, and why?</summary>
+#
+# From 0.5: a gap of probabilities is at most 1, and β/(1 − β) is then at least 1.
+# </details>
+#
+# <details><summary>4. What should β = 0 write, compared with re-translation?</summary>
+#
+# The same text at every update, up to ties.
+# </details>
+#
+# <details><summary>5. Mask-k on the draft or on the display: which costs speed?</summary>
+#
+# On the draft: cut tokens must be written again. Hiding them from the reader costs nothing.
+# </details>

@@ -226,7 +226,7 @@ counts.round(2)
 # ## The loop at work
 #
 # One text, cycle by cycle. Top: the certainty of each token, and the mean. Middle: what became of the draft,
-# and the window (black). Bottom: how far each token lay behind the target's own favourite, and how far it was allowed to.
+# and the window (black). Bottom: how far each token's log-probability lay below the target's favourite, and how far it was allowed to.
 #
 # **Predict.** How long is the longest window, with α = 1 and $k_{max} = 10$? And is a rejection more likely in the short
 # windows or in the long ones?
@@ -454,3 +454,31 @@ paper
 #   it, a wide gap. The gap asks the target; the window does not.
 # - Its window and its gap cannot be judged apart from the drafter's price. With one that fills all places in one pass,
 #   a look ahead is free; with one that writes token by token, it is the whole draft.
+
+# %% [markdown]
+# ## Five questions
+#
+# <details><summary>1. Which sign is wrong in the paper's entropy signal?</summary>
+#
+# Entropy rises with doubt, while the other two signals fall with it; the confidence is 1 minus the normalised entropy.
+# </details>
+#
+# <details><summary>2. What does the AUROC of a signal say?</summary>
+#
+# How often an accepted token has the larger signal than a rejected one; one half is guessing.
+# </details>
+#
+# <details><summary>3. Does an adaptive window raise the tokens accepted per cycle?</summary>
+#
+# No: a token that is not sent cannot be accepted. It saves tokens sent, or drafter passes with early stopping.
+# </details>
+#
+# <details><summary>4. What are the two readings of the gap?</summary>
+#
+# The formula allows a larger gap when the drafter is unsure; the prose wants the test stricter then.
+# </details>
+#
+# <details><summary>5. With which settings is CM-ASD exact up to ties?</summary>
+#
+# With β = 1 (top_beta=1), or with no gap allowed at all.
+# </details>

@@ -16,6 +16,8 @@
 # %% [markdown]
 # # 12 · Exercises: write the verifiers yourself
 #
+# ![A decode whose colours the exercises' functions decide](stills/12.png)
+#
 # *55 minutes. Needs no model and no torch: NumPy and Python lists.*
 #
 # | | exercise | difficulty | time box |
@@ -25,12 +27,12 @@
 # | C | BiLD's rollback | ●●○ | 10 minutes |
 # | D | a tree's mask | ●●○ | 15 minutes |
 #
-# Each has a question to predict, a stub to fill in, and a check in the cell behind it. The check runs your function on
+# Each has a question to predict, a stub to fill in, and a check in the cell after it. The check runs your function on
 # a few hundred cases, says *what* is wrong, and shows the smallest example. Run it as often as you like. When you are
 # stuck, open the hint.
 
 # %% [markdown] tags=["solution"]
-# **This is the teacher's copy.** A solution stands behind each stub, in a folded cell, so that every check passes.
+# **This is the teacher's copy.** A solution stands after each stub, in a folded cell, so that every check passes.
 # `specviz exercises` writes the students' copy, without them.
 
 # %%
@@ -48,7 +50,7 @@ trace
 # ## A · A greedy verifier &nbsp; ●○○ &nbsp; 10 minutes
 #
 # **Goal.** A drafter proposed $n$ tokens. One pass of the target over them yields $1 + n$ rows of scores, and so its own
-# best token in the place of each drafted token, and one more in the place behind the last. Return the tokens that this
+# best token in the place of each drafted token, and one more in the place after the last. Return the tokens that this
 # cycle emits: the drafted tokens up to the first mismatch, then *one* token of the target's own. If the end-of-text
 # token comes up among them, the text ends with it.
 #
@@ -56,7 +58,7 @@ trace
 #
 # <details><summary>Answer</summary>
 #
-# `[7, 4, 5]`: two accepted, then the correction. That the 2 matches is worth nothing: the target predicted it behind
+# `[7, 4, 5]`: two accepted, then the correction. That the 2 matches is worth nothing: the target predicted it after
 # the 9, which is not in the text. The 8 is not a bonus for the same reason.
 #
 # </details>
@@ -101,7 +103,7 @@ sv.check.greedy_verifier(greedy_verifier)
 # <details><summary>Solution, explained</summary>
 #
 # With `kept` counted, `best[kept]` is the target's token in the first place that is still open: a correction where the
-# draft was wrong, the bonus where nothing was. Rows behind it answer a text that does not exist. Every cycle emits at
+# draft was wrong, the bonus where nothing was. Rows after it answer a text that does not exist. Every cycle emits at
 # least one token, so the loop always advances. The library's own is `verify_greedy` in `methods/speculative.py`; there
 # the loop (`ending` in `loop/cycle.py`) cuts the text at its end, for all methods at once.
 #
@@ -182,7 +184,7 @@ sv.check.rejection_rule(rejection_rule)
 # <details><summary>Hint</summary>
 #
 # Four steps: $q$ and $p$, both at the temperature; a loop over the drafted tokens that returns at the first rejection;
-# there, the residual of *that* place, divided by its sum; behind the loop, the last row of $p$. Write the test as
+# there, the residual of *that* place, divided by its sum; after the loop, the last row of $p$. Write the test as
 # `u * q < p`: it needs no division and is right when $q$ is 0.
 #
 # </details>
@@ -201,7 +203,7 @@ sv.check.rejection_rule(rejection_rule)
 #
 # **Goal.** The small model wrote a block of tokens, and the large one has read it. Distance is what the large model thinks
 # of a token, in nats: $d(y_m) = -\ln p_m(y_m)$. At the first $m$ with $d > \alpha_{RB}$ the block is rolled back: that
-# token and all behind it are thrown away, and the large model's own token (greedy: the argmax of its row $m$) takes the
+# token and all after it are thrown away, and the large model's own token (greedy: the argmax of its row $m$) takes the
 # place. If no token is that unlikely, the block stays and the large model's next token follows. (Kim et al. 2023,
 # Algorithm 1, lines 9-16. The blocks here hold no end of text.)
 #
@@ -331,3 +333,31 @@ sv.check.tree_mask(tree_mask)
 #
 # Each check that passes ends with a question that leads further. The real thing is no longer than what you wrote: a
 # method is a drafter and a verifier in one file, and `CONTRIBUTING.md` says how to add one.
+
+# %% [markdown]
+# ## Five questions
+#
+# <details><summary>1. In greedy verification, which entry of <code>best</code> follows the kept tokens?</summary>
+#
+# <code>best[kept]</code>: the correction after a mismatch, the bonus after none.
+# </details>
+#
+# <details><summary>2. Why is the test written u · q &lt; p and strict?</summary>
+#
+# It needs no division, and a token with p = 0 never passes, not even with u = 0.
+# </details>
+#
+# <details><summary>3. How does BiLD's test differ from greedy verification?</summary>
+#
+# It asks whether the token is likely enough, not whether it is the favourite.
+# </details>
+#
+# <details><summary>4. How many entries of a tree's mask are true in row i?</summary>
+#
+# As many as node i's depth: its ancestors and itself.
+# </details>
+#
+# <details><summary>5. What happens if a sibling leaks into the mask?</summary>
+#
+# The node is scored as the continuation of a text that nobody writes, and the output is wrong without an error.
+# </details>

@@ -16,6 +16,8 @@
 # %% [markdown]
 # # 14 · Your own model: load it, and decide how to decode it
 #
+# ![Methods as points: tokens per cycle against the cost of a cycle, with the break-even line](stills/14.png)
+#
 # *30 minutes, two of them computing (half a minute on `town`). Needs `torch` (`pip install -e ".[run]"`); the GGUF
 # cells also llama.cpp.*
 #
@@ -100,7 +102,7 @@ for each in (sv.load("town"), sv.load(folder), sv.load(net, tokenizer=tokenizer)
     print(f"{each.parameters / 1e6:.1f} M parameters, {each.vocabulary} tokens, {each.device}: {text}")
 
 # %% [markdown]
-# **Predict.** Which of these are refused, and what is each told? A misspelt name; a file of pickled weights; a model of a
+# **Predict.** Which of these are refused, and what does each refusal say? A misspelt name; a file of pickled weights; a model of a
 # family with a recurrent state; a GPU that is not there; a drafter that was trained for another model.
 
 # %%
@@ -149,8 +151,8 @@ def to_read(frame):
 to_read(pd.DataFrame(told, columns=["tried", "told"])).hide()
 
 # %% [markdown]
-# One line each, before any work. Three of the refusals are choices: a pickle can run code when it is opened, code that comes
-# with a model is never run, and a model whose state cannot be wound back (recurrent layers) cannot forget a rejected draft.
+# One line each. Three of them are choices: a pickle can run code when it is opened, code that comes
+# with a model is never run, and a recurrent state cannot forget a rejected draft.
 #
 # ### GGUF, and Metal
 #
@@ -223,7 +225,7 @@ to_read(pd.DataFrame(told).T)
 #
 # ## Then a rule, before the numbers
 #
-# Write the rule down first, or the numbers will write it:
+# Write the rule down first:
 #
 # > Take the method with the highest paired speedup. If the lower end of its 95 % interval is not above 1, take none: decode
 # > autoregressively. If a method that needs less (no training, less memory) has an interval that overlaps the best one's,
@@ -305,10 +307,10 @@ plt.show()
 #
 # ## The decision
 #
-# As code, so that it does what it says:
+# In code:
 
 # %%
-# What each needs: nothing, memory for a store, a small model, training on this very target.
+# What each needs: nothing, memory for a store, a small model, training on this target.
 NEEDS = {"prompt_lookup": 0, "unispec": 1, "token_recycling": 1, "lookahead": 1, "speculative": 2, "eagle": 3}
 
 
@@ -337,8 +339,7 @@ pd.DataFrame(
 ).rename_axis(None).round(2)
 
 # %% [markdown]
-# If it says *none*, that is a result: with few prompts an interval is wide. More prompts narrow it ($1/\sqrt n$); a method is
-# not to be had for the asking.
+# If it says *none*, that is a result: more prompts narrow the interval ($1/\sqrt n$).
 #
 # ## Why: where the time goes
 #
@@ -388,7 +389,7 @@ step[["whole", "c", "τ", "τ / c"]].rename(columns={"whole": "ms a cycle"}).rou
 
 # %% [markdown]
 # A method pays where $\tau > c$, and by how much is their quotient: the speedup of decoding (`decode_speedup` of the table, the
-# same seconds and tokens in another order; the paired one has the prefill inside and weighs prompts alike).
+# same seconds and tokens in another order; the paired one includes the prefill and weighs prompts alike).
 #
 # What would a larger target change? It makes the unit of $c$ larger, the autoregressive step; what a drafter costs of its own
 # stays. Count what a pass has to do and to read:
@@ -492,4 +493,32 @@ for part in order:
 # (1) 6.3, and so more than 6.3; its tree's depth may not even allow it. (2) What training costs, once, and again for every
 # new target; that is spread over all tokens you will ever decode. (3) It weighs prompts alike and one slow moment cannot move
 # a median; if you pay by the hour, the tokens of all over the seconds of all is your number.
+# </details>
+
+# %% [markdown]
+# ## Five questions
+#
+# <details><summary>1. Which four questions come before speed?</summary>
+#
+# Must the text be the target's own? Do you sample? Can you train, or is there a small model? Is there memory?
+# </details>
+#
+# <details><summary>2. Why is the rule written down before the numbers?</summary>
+#
+# Otherwise the numbers decide which rule is chosen.
+# </details>
+#
+# <details><summary>3. When does the rule say to draft with nothing?</summary>
+#
+# When the lower end of the best method's 95 % interval of paired speedups is not above 1.
+# </details>
+#
+# <details><summary>4. Two engines run one file with different speeds. What may be compared?</summary>
+#
+# Speedups over the same file on the same library; between engines tokens a second.
+# </details>
+#
+# <details><summary>5. What are the two numbers that decide, and which can be measured on a small target?</summary>
+#
+# τ and the cost c of a cycle. τ can be measured anywhere; c belongs to the machine that will run.
 # </details>

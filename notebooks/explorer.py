@@ -16,34 +16,28 @@
 # %% [markdown]
 # # The explorer
 #
-# Choose a method and a prompt, move the method's own parameters, and press **Decode**. Each result becomes a row; press
-# **autoregressive** once to have something to compare with. *Player* steps through a result cycle by cycle, *Race* plays
-# all results side by side at true relative speed. The line of code repeats the current settings anywhere.
+# Choose **Run ▸ Run All Cells**. The explorer opens with a decode: the text appears while it is decoded, each token coloured
+# by how it came about, and drafts that were dropped are struck out. Then:
 #
-# The models are the two small ones that ship with the package, so a decode takes well under a second. As a page
-# without code: `voila notebooks/explorer.ipynb`. Needs `torch`.
+# - type another prompt, or choose a model, a method or an example, and press **Decode** (`Ctrl Enter`); **Stop** (`Escape`)
+#   ends a decode, and what was decoded until then is a result;
+# - move the method's own parameters: a result says at once what another setting would have done;
+# - each result is a row: **Player** steps through it cycle by cycle, **Save** gives its trace as a file, **Use** takes its
+#   settings; the line of code at the bottom repeats the current settings anywhere.
+#
+# It decodes with SmolLM2 if `specviz models get smollm2` has downloaded it (93 MB), else with `town`, a bundled model of 2
+# million parameters. As a page without code: `voila notebooks/explorer.ipynb`. Needs `torch`.
 
 # %%
-import ipywidgets as widgets
-
 import specviz as sv
 
-model, draft = sv.load("town"), sv.load("town-draft")
-prompts = [
-    "Translate into German: The doctor bought a red bicycle in the old market on Sunday.",
-    "Translate into Spanish: The teacher gave the child an old book in the library yesterday.",
-    "Translate into Japanese: The cat is sleeping in the garden.",
-]
-method = widgets.Dropdown(options=["speculative", "bild"], description="method")
-prompt = widgets.Dropdown(options=prompts, description="prompt", layout=widgets.Layout(width="95%"))
-page = widgets.VBox()
+sv.explore()
 
+# %% [markdown]
+# ## A race
+#
+# Two or three methods decode one prompt, each in its own column on its own clock. They take turns, so none is timed while
+# another one computes. When all have ended, the race can be played again below.
 
-def show(_=None):
-    page.children = [sv.explore(method.value, model, prompt.value, draft=draft, max_new_tokens=64)]
-
-
-method.observe(show, "value")
-prompt.observe(show, "value")
-show()
-widgets.VBox([widgets.HBox([method]), prompt, page])
+# %%
+sv.race(live=True, methods=["autoregressive", "speculative"])

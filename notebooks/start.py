@@ -17,27 +17,27 @@
 # # Start here
 #
 # A language model writes one token for each pass over its weights. **Speculative decoding** lets something cheap draft a
-# few tokens ahead, and the model checks them all in one pass. This notebook decodes live, with two small models that come
-# with the package.
+# few tokens ahead, and the model checks them all in one pass. This notebook decodes live, with models that come with the
+# package, or with SmolLM2 if `specviz models get smollm2` has downloaded it.
 #
 # Choose **Run ▸ Run All Cells**. The first cell imports torch, which takes a few seconds.
 #
 # ## Decode
 #
-# Press **Decode**, then **Player** in the row that appears: it steps through the decode, draft by draft. Press
-# **autoregressive** for plain decoding, and **Race all results** to see both at their own speed. After a first result
-# the panel also says, while you move a slider, what another setting would have done.
+# The text appears while it is decoded. Blue tokens were drafted and accepted, green ones are the target's bonus, orange
+# ones replace a draft that was rejected and is struck out. Type a prompt of your own and press **Decode**, then **Player** in
+# the row that appears: it steps through the decode, draft by draft. **Race live** decodes by the target alone beside it.
+# After a result the panel also says, while you move a slider, what another setting would have done.
 
 # %%
-import specviz as sv
+try:
+    import specviz as sv
+except ModuleNotFoundError:  # on Colab: two minutes, of which torch is the most
+    pip = get_ipython().run_line_magic  # noqa: F821
+    pip("pip", "install -q 'specviz-lm[run,lab] @ git+https://github.com/specviz-lm/specviz-lm'")
+    import specviz as sv
 
-sv.explore(
-    "speculative",
-    "town",
-    "Translate into German: The doctor bought a red bicycle in the old market on Sunday.",
-    draft="town-draft",
-    max_new_tokens=64,
-)
+sv.explore("speculative")
 
 # %% [markdown]
 # ## Read a recorded decode
@@ -55,7 +55,7 @@ sv.player(trace.select(prompt=0), cycle=1)
 # - [00, quickstart](00_quickstart.ipynb): the four numbers by which speculative decoding is judged
 # - [01, one token at a time](01_autoregressive.ipynb): why plain decoding is slow
 # - [04, the player](04_player.ipynb): read a decode step by step, and predict the verdicts
-# - [the explorer](explorer.ipynb): another method, another prompt
+# - [the explorer](explorer.ipynb): another model, another method, and a live race
 #
 # The file browser on the left lists the other walkthroughs.
 #

@@ -39,11 +39,13 @@ if TYPE_CHECKING:
     from .schema import Signal
     from .suites import list_suites, suite
     from .trace import Trace, read_counts
+    from .view.difference import diff
     from .whatifs import whatif
     from .widgets.explorer import explore, live
     from .widgets.player import player
     from .widgets.race import race
     from .widgets.ribbon import flicker
+    from .widgets.runs import runs
 
     open = Trace.open
 
@@ -72,6 +74,8 @@ _DOORS = {
     "explore": ("widgets.explorer", "explore"),
     "live": ("widgets.explorer", "live"),
     "flicker": ("widgets.ribbon", "flicker"),
+    "runs": ("widgets.runs", "runs"),
+    "diff": ("view.difference", "diff"),
     "view": ("view", ""),
     # ask
     "whatif": ("whatifs", "whatif"),
@@ -116,15 +120,16 @@ TRACE_HOOKS = {
     "png": "specviz.view:png",
     "text": "specviz.view:text",
     "page": "specviz.widgets.page:write",
+    "film": "specviz.view.film:write",
 }
 
 __all__ = [
     "Calibration", "Draft", "Method", "ModelError", "Parameter", "ParameterError", "PromptError", "Replay",
     "Signal", "SpecvizError", "Trace", "TraceError", "Verdict", "advise", "audit", "calibrate", "catalog",
-    "check", "compare", "densify", "errors", "example", "explain", "explore", "flicker", "generate", "judge",
-    "list_methods", "list_models", "list_published", "list_suites", "live", "load", "method", "metrics",
-    "open", "player", "published", "race", "read_counts", "replay", "replay_all", "results", "run",
-    "stream", "streams", "suite", "sweep", "train_eagle", "view", "whatif",
+    "check", "compare", "densify", "diff", "errors", "example", "explain", "explore", "flicker", "generate",
+    "judge", "list_methods", "list_models", "list_published", "list_suites", "live", "load", "method",
+    "metrics", "open", "player", "published", "race", "read_counts", "replay", "replay_all", "results", "run",
+    "runs", "stream", "streams", "suite", "sweep", "train_eagle", "view", "whatif",
 ]  # fmt: skip
 
 # Modules below the public names that a walkthrough, or anybody else, may import from.
@@ -133,7 +138,7 @@ SUBMODULES = (
     "measure.sweep", "measure.timing", "methods", "methods.retranslate", "methods.sampling",
     "methods.signals", "methods.unmasking", "metrics", "models", "models.kernels", "models.llamacpp",
     "models.template", "replays.comparing", "replays.recorded", "replays.recordings", "replays.translations",
-    "rules.store", "streams", "suites", "trace", "view", "whatifs",
+    "rules.store", "streams", "suites", "trace", "view", "whatifs", "widgets.acceptance",
 )  # fmt: skip
 
 

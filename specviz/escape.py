@@ -25,6 +25,7 @@ BLANKS = re.compile("^ +$| {2,}|(?<=\n) +| +(?=\n)")
 # In Markdown: what begins code, a table's cell, emphasis, an image, or a link and its definition.
 MARKS = re.compile(r"[\\`|*~]|(?<=!)\[|\](?=[(\[:])")
 FORMULA = re.compile(r"[\s⇥]*[=+\-@|%]")  # what a spreadsheet computes, also behind blanks
+STYLE = re.compile("<style>(.*?)</style>", re.DOTALL)
 NUMBER = re.compile(r"[+-]?(\d[\d,]*\.?\d*|\.\d+)([eE][+-]?\d+)?%?")
 
 
@@ -87,5 +88,30 @@ def csv(frame: pd.DataFrame) -> str:
 
 def script_sources(*scripts: str) -> str:
     """The ``script-src`` of a page's Content-Security-Policy: inline scripts, each allowed by its hash."""
-    digests = (hashlib.sha256(script.encode()).digest() for script in scripts)
+    digests = (hashlib.sha256(script.encode()).digest() for script in dict.fromkeys(scripts))
     return " ".join(f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests)
+
+
+def content_policy(page: str, *scripts: str, modules: bool = False) -> str:
+    """An offline page's Content-Security-Policy: its own styles and scripts by their hashes, no request.
+
+    Parameters
+    ----------
+    page : str
+        HTML with the page's style blocks. A style attribute is not allowed: it has no hash here.
+    *scripts : str
+        What the page's inline scripts hold.
+    modules : bool
+        Whether one of them loads modules from blobs, which it makes of text in the page.
+
+    Returns
+    -------
+    str
+        What stands in the ``content`` of a meta element.
+    """
+    styles = script_sources(*STYLE.findall(page)) or "'none'"
+    run = " ".join(filter(None, (script_sources(*scripts), "blob:" if modules else ""))) or "'none'"
+    return (
+        f"default-src 'none'; script-src {run}; style-src {styles}; img-src data: blob:; base-uri 'none'; "
+        "form-action 'none'"
+    )

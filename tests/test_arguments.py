@@ -199,6 +199,7 @@ def functions(model: Any) -> dict[str, dict[str, Any]]:
         "whatif": {"trace": trace},
         "player": {"trace": trace, "prompts": None}, "race": {"traces": [trace, trace]},
         "flicker": {"traces": trace, "prompt": None},
+        "diff": {"a": trace, "b": trace, "prompt": 0}, "runs": {"folder": "."},
         "explore": {"method": "bild", "prompt": "Hello", "draft": None} | absent,
         "live": absent | {"target_language": "German", "languages": ("German",), "source": ""},
         "results": {"path": "no such file"},

@@ -49,7 +49,7 @@ for method in (None, "autoregressive"):
     assert explorer.wait(60) and not explorer.panel.error, explorer.panel.error
     assert explorer.results[-1].trace.texts[0].strip()
 """
-EXPLORERS = {"start": "_", "explorer": "page.children[0]"}
+EXPLORERS = {"start": "_", "explorer": "_"}
 
 
 def requirements(lines: list[str]) -> dict[str, str]:

@@ -50,6 +50,7 @@ CALLS = [
     "sv.run(models=['town'], number=1)",
     "sv.replay('unispec/table3')",
     "sv.explore('bild', 'town', 'Hello')",
+    "sv.race(live=True)",
     "sv.live('town-translator')",
 ]
 COMMANDS = [

@@ -38,6 +38,7 @@ ROOMS: dict[str, tuple[str, float]] = {
     "audit": (RUNNING, 7),
     "measure": ("both", 7.5),
     "replays": ("both", 7.7),
+    "site": ("both", 7.9),
     "finetune": (APART, 7),
     "cli": (DOOR, 8),
     "__init__": (DOOR, 8),

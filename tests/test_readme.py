@@ -1,4 +1,4 @@
-"""README's Python is run, block after block in one namespace, as a reader would run it."""
+"""README's Python and that of docs/ is run, page by page, block after block in one namespace."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from typing import NamedTuple
 
 import pytest
 
-README = Path(__file__).parents[1] / "README.md"
+ROOT = Path(__file__).parents[1]
+README = ROOT / "README.md"
+PAGES = [README, *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 # The line above a block that is left out, with the reason.
 MARK = re.compile(r"<!-- not run: (.+?) -->\n\Z")
@@ -20,7 +22,7 @@ MARK = re.compile(r"<!-- not run: (.+?) -->\n\Z")
 # Run in a process of its own, in an empty folder: each block compiled with its line of README.
 PROCESS = """
 import json, sys
-name = "README.md"
+name = sys.argv[1]
 namespace = {"__name__": "__main__"}
 for line, code in json.load(sys.stdin):
     print(f"{name}:{line}", flush=True)
@@ -45,13 +47,13 @@ def blocks(text):
     return found
 
 
-def run(given, folder):
+def run(given, folder, name="README.md"):
     environment = os.environ | {
-        "MPLBACKEND": "agg", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(README.parent),
+        "MPLBACKEND": "agg", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT),
         "SPECVIZ_CALIBRATIONS": str(folder / "calibrations"),
     }  # fmt: skip
     return subprocess.run(
-        [sys.executable, "-c", PROCESS],
+        [sys.executable, "-c", PROCESS, name],
         input=json.dumps([(block.line, block.code) for block in given if not block.reason]),
         text=True, capture_output=True, cwd=folder, env=environment, check=False,
     )  # fmt: skip
@@ -70,11 +72,46 @@ def test_a_block_that_fails_is_seen(code, tmp_path):
     assert 'File "README.md", line 5' in done.stderr
 
 
-def test_every_block_runs(tmp_path):
-    found = blocks(README.read_text(encoding="utf8"))
-    assert len(found) >= 5
-    for block in found:
-        compile(block.code, "README.md", "exec")  # what is not run is Python all the same
-    done = run(found, tmp_path)
+@pytest.mark.parametrize("page", [p for p in PAGES if blocks(p.read_text("utf8"))], ids=lambda p: p.name)
+def test_every_block_runs(page, tmp_path):
+    parts = blocks(page.read_text(encoding="utf8"))
+    for block in parts:
+        compile(block.code, page.name, "exec")  # what is not run is Python all the same
+    done = run(parts, tmp_path, page.name)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert all(f"README.md:{block.line}\n" in done.stdout for block in found if not block.reason)
+    assert all(f"{page.name}:{block.line}\n" in done.stdout for block in parts if not block.reason)
+
+
+def test_there_is_something_to_run():
+    assert blocks(README.read_text("utf8")) and len(blocks((ROOT / "docs/python.md").read_text("utf8"))) >= 5
+
+
+def test_readme_stays_short_and_its_pictures_light():
+    assert len(README.read_text("utf8").splitlines()) < 200
+    assert (ROOT / "docs" / "decode.gif").stat().st_size < 2e6
+
+
+def test_every_command_exists():
+    """Each `specviz` command of README and docs is one, with the options that it is given."""
+    import typer
+
+    from specviz.cli import app
+
+    root = typer.main.get_command(app)
+    for page in PAGES:
+        text = page.read_text("utf8")
+        for block in re.findall(r"^```\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
+            for line in block.replace("\\\n", " ").splitlines():
+                for part in line.partition("  #")[0].split("&&"):
+                    words = part.split()
+                    if words and words[0].endswith("specviz") and len(words) > 1:
+                        check_command(root, words[1:], f"{page.name}: {line}")
+
+
+def check_command(command, words, line):
+    while hasattr(command, "commands") and words and words[0] in command.commands:
+        command, words = command.commands[words[0]], words[1:]
+    options = {name for p in command.params for name in (*p.opts, *p.secondary_opts)} | {"--help"}
+    assert not hasattr(command, "commands") or command.invoke_without_command, line
+    wrong = [w.partition("=")[0] for w in words if w.startswith("--") and w.partition("=")[0] not in options]
+    assert not wrong, f"{line}: no option {wrong}"

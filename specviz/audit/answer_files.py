@@ -1,4 +1,4 @@
-"""Answers that another program wrote, as an audit takes them: JSON lines, each checked before use."""
+"""Answers that another program wrote, as audit and advice take them: JSON lines, each checked before use."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing_extensions import TypedDict
 
 from ..errors import PromptError
 from ..files import checked, parsed, whole_text
-from ..models.protocols import Prompt
+from ..models.protocols import Model, Prompt
 from ..suites.files import load
 from ..suites.schema import Message
 from ..trace.files import Record
@@ -32,7 +32,9 @@ class Line(TypedDict, total=False):
 
     id: Text | int | None
     prompt: Text | Ids | None
+    turns: Annotated[list[Text], Field(min_length=1)] | None
     messages: Annotated[list[Message], Field(min_length=1)] | None
+    kind: Text | None
     answer: Text | None
     token_ids: Ids | None
     finish_reason: Text | None
@@ -80,6 +82,8 @@ class Answer:
     temperature: float = 0.0
     top_p: float = 1.0
     top_k: int = 0
+    name: str = ""
+    kind: str = ""
 
 
 def read(given: Given) -> list[Answer]:
@@ -88,9 +92,11 @@ def read(given: Given) -> list[Answer]:
     Parameters
     ----------
     given : str, Path or sequence of dict
-        Each with ``messages`` (through the chat template) or ``prompt`` (a text as it stands, or token ids);
+        Each with ``messages`` or ``turns``, whose first is answered (through the chat template), or
+        ``prompt`` (a text as it stands, or token ids);
         ``answer`` or ``token_ids``, or both; ``finish_reason`` and ``max_tokens``; optionally ``engine``,
-        ``temperature``, ``top_p``, ``top_k``, ``stop`` (texts that end an answer) and ``id``.
+        ``temperature``, ``top_p``, ``top_k``, ``stop`` (texts that end an answer), ``id`` and ``kind`` (of
+        work).
 
     Raises
     ------
@@ -114,10 +120,12 @@ def read(given: Given) -> list[Answer]:
 
 def _answer(where: str, entry: Record) -> Answer:
     line = checked(Line, entry, where, error=PromptError)
-    messages, prompt = line.get("messages"), line.get("prompt")
-    if (messages is None) == (prompt is None):
-        lacks = "lacks 'prompt' or 'messages'" if messages is None else "has both prompt and messages"
-        raise PromptError(f"{where} {lacks}: one of them says what was asked")
+    turns, messages, prompt = line.get("turns"), line.get("messages"), line.get("prompt")
+    if sum(each is not None for each in (turns, messages, prompt)) != 1:
+        lacks = "has several of" if turns or messages else "lacks"
+        raise PromptError(f"{where} {lacks} 'prompt', 'turns' or 'messages': one of them says what was asked")
+    if turns:
+        messages = [{"role": "user", "content": turns[0]}]
     text, ids = line.get("answer"), line.get("token_ids")
     if text is None and ids is None:
         raise PromptError(f"{where} lacks 'answer' (a text) or 'token_ids'")
@@ -140,4 +148,46 @@ def _answer(where: str, entry: Record) -> Answer:
         line.get("temperature") or 0.0,
         1.0 if line.get("top_p") is None else float(line["top_p"] or 1.0),
         line.get("top_k") or 0,
+        "" if name is None else str(name),
+        line.get("kind") or "",
     )
+
+
+def tokenised(answer: Answer, model: Model) -> tuple[list[int], list[int], str]:
+    """Token ids of the prompt and of the answer without its end token; or why there are none."""
+    text = model.text
+    if answer.chat and not getattr(text.tokenizer, "chat_template", None) and not text.source:
+        return [], [], f"its template is not known: {model.name} has none"
+    try:
+        prompt = model.encode(answer.prompt, raw=True)
+        if answer.ids is not None:
+            ids = _given(answer, model)
+        else:
+            words = answer.answer.rstrip(REPLACED) if answer.end == "length" else answer.answer
+            if REPLACED in words:
+                return prompt, [], "bytes of it are lost (U+FFFD), so its tokens are not known"
+            ids = text.plain(words)
+    except PromptError as error:
+        return [], [], str(error)
+    if len(prompt) + len(ids) >= model.max_length:
+        return prompt, ids, f"it reaches beyond the {model.max_length} tokens of the context"
+    return prompt, ids, ""
+
+
+def _given(answer: Answer, model: Model) -> list[int]:
+    """The answer's own ids, without the end token.
+
+    Raises
+    ------
+    PromptError
+        If they are not ids of this vocabulary, or spell another text.
+    """
+    ids = list(answer.ids or ())
+    if (beyond := max(ids, default=0)) >= model.vocabulary:
+        raise PromptError(f"token id {beyond} is outside the vocabulary of {model.vocabulary}")
+    if ids and ids[-1] in model.eos and answer.end != "length":
+        ids = ids[:-1]
+    written, given = model.decode(ids).strip(), answer.answer.strip()
+    if given and REPLACED not in written + given and written != given:
+        raise PromptError("its token_ids spell another text than its answer: retokenised differently")
+    return ids

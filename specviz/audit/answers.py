@@ -32,7 +32,7 @@ from ..methods.sampling import Sampling
 from ..models.protocols import Model
 from ..models.text import Text
 from . import setup
-from .answer_files import REPLACED, Answer, Given, read
+from .answer_files import Answer, Given, read, tokenised
 from .answer_report import (
     NOISE,
     OTHER,
@@ -328,7 +328,7 @@ class _Judge:
         for answer in answers:
             if answer.temperature:
                 raise PromptError(f"{answer.where} was sampled: honest answers are greedy ones")
-            prompt, ids, why = self.prepared(answer)
+            prompt, ids, why = tokenised(answer, self.target)
             if why:
                 raise PromptError(f"{answer.where} is no honest answer: {why}")
             if answer.ids is None:
@@ -351,47 +351,9 @@ class _Judge:
             result.append(Envelope(engine, value, largest, len(some), sum(n for *_, n in some)))
         return sorted(result, key=lambda each: not each.engine)
 
-    def prepared(self, answer: Answer) -> tuple[list[int], list[int], str]:
-        """Token ids of the prompt and the answer; or why there are none."""
-        text = self.target.text
-        if answer.chat and not getattr(text.tokenizer, "chat_template", None) and not text.source:
-            return [], [], f"its template is not known: {self.target.name} has none"
-        try:
-            prompt = self.target.encode(answer.prompt, raw=True)
-            if answer.ids is not None:
-                ids = self._given(answer)
-            else:
-                words = answer.answer.rstrip(REPLACED) if answer.end == "length" else answer.answer
-                if REPLACED in words:
-                    return prompt, [], "bytes of it are lost (U+FFFD), so its tokens are not known"
-                ids = text.plain(words)
-        except PromptError as error:
-            return [], [], str(error)
-        if len(prompt) + len(ids) >= self.target.max_length:
-            return prompt, ids, f"it reaches beyond the {self.target.max_length} tokens of the context"
-        return prompt, ids, ""
-
-    def _given(self, answer: Answer) -> list[int]:
-        """The answer's own ids, without the end token.
-
-        Raises
-        ------
-        PromptError
-            If they are not ids of this vocabulary, or spell another text.
-        """
-        ids = list(answer.ids or ())
-        if (beyond := max(ids, default=0)) >= self.target.vocabulary:
-            raise PromptError(f"token id {beyond} is outside the vocabulary of {self.target.vocabulary}")
-        if ids and ids[-1] in self.target.eos and answer.end != "length":
-            ids = ids[:-1]
-        written, given = self.target.decode(ids).strip(), answer.answer.strip()
-        if given and REPLACED not in written + given and written != given:
-            raise PromptError("its token_ids spell another text than its answer: retokenised differently")
-        return ids
-
     def verdict(self, answer: Answer, envelope: float) -> tuple[TextVerdict, Reading | None]:
         """The verdict on one answer, and what was read."""
-        prompt, ids, why = self.prepared(answer)
+        prompt, ids, why = tokenised(answer, self.target)
         blank = TextVerdict(answer.where, UNSURE, why, answer.engine, len(ids))
         if why:
             return blank, None

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from ..errors import SpecvizError
-from ..files import write_text
+from ..files import write_bytes, write_text
 from ..paths import walkthroughs
 
 Notebook: TypeAlias = dict[str, Any]  # one of its cells, too: parsed JSON
+PICTURE = re.compile(r"\]\((stills/\w+\.png)\)")  # a still that a notebook shows
 TAG = "solution"  # of the cells that students do not get
 
 
@@ -59,5 +61,7 @@ def copy_exercises(folder: str | Path, force: bool = False) -> list[Path]:
             raise SpecvizError(f"{path} exists: choose another folder, or overwrite it with --force")
         text = json.dumps(without_solutions(book), ensure_ascii=False, indent=1)
         write_text(path, text + "\n", force)
+        for picture in PICTURE.findall(text):
+            write_bytes(folder / picture, (walkthroughs() / picture).read_bytes(), force=True)
         written.append(path)
     return written

@@ -24,10 +24,13 @@ from specviz.cli import (
     benching,
     calibrating,
     decoding,
+    doctoring,
     lessons,
     looking,
     models,
+    publishing,
     replaying,
+    serving,
     sources,
 )
 from specviz.cli.options import option
@@ -57,9 +60,10 @@ def _doors(
 
 
 for command in (
-    decoding.demo, decoding.generate, looking.show, looking.metrics, looking.explain,
+    decoding.demo, decoding.generate, looking.show, looking.metrics, looking.explain, serving.app,
     auditing.audit, replaying.replay, calibrating.calibrate, advising.advise,
-    models.datastore, sources.suites, lessons.exercises,
+    models.datastore, sources.suites, lessons.exercises, doctoring.doctor,
+    publishing.site,
 ):  # fmt: skip
     app.command()(command)
 app.command(context_settings={"ignore_unknown_options": True})(lessons.lab)

@@ -46,6 +46,10 @@ def advise(
     confirm_prompts: Annotated[
         str | None, option("Run the best three settings on these prompts, as --prompts.")
     ] = None,
+    stores: Annotated[
+        bool,
+        option("Decode with Token Recycling, UniSpec, Lookahead and SPECTRA as well.", "--stores"),
+    ] = False,
     as_device: Annotated[
         str | None,
         option("Another device, modelled: h100, a100, l4, rtx4090, or BYTES,FLOPS,LAUNCH.", "--as"),
@@ -82,6 +86,7 @@ def advise(
                 advice = made(
                     target, draft, prompts, answers=answers, number=number, batch=batches, context=contexts,
                     temperature=temperature, max_new_tokens=max_new_tokens, as_device=as_device,
+                    stores=stores,
                     confirm=confirm_prompts if confirm_prompts is not None else confirm, tick=tick,
                 )  # fmt: skip
         except KeyboardInterrupt as error:

@@ -22,13 +22,19 @@ def show(
     prompt: Annotated[int | None, option("Which text; the first is 1.", min=1)] = None,
     html: Annotated[Path | None, option("Write one offline page with the player.")] = None,
     png: Annotated[Path | None, option("Write a picture of the first prompt.")] = None,
+    gif: Annotated[
+        Path | None, option("Write the first cycles of the first prompt as an animated GIF.")
+    ] = None,
+    perfetto: Annotated[
+        Path | None, option("Write a Chrome trace-event file, which ui.perfetto.dev reads.")
+    ] = None,
     csv: CSV = False,
     force: Force = False,
 ) -> None:
     """Show a recorded trace; needs no torch."""
-    if csv and (html or png):
-        raise ParameterError("--csv prints a table alone: drop --html and --png")
-    for file in filter(None, (html, png)):
+    if csv and (html or png or gif or perfetto):
+        raise ParameterError("--csv prints a table alone: drop --html, --png, --gif and --perfetto")
+    for file in filter(None, (html, png, gif, perfetto)):
         writable(file, force)
     from specviz.trace import Trace
 
@@ -51,6 +57,10 @@ def show(
         from specviz import view
 
         print(f"picture: {write_bytes(png, view.png(trace.split()[0]), force=True)}")
+    if gif is not None:
+        print(f"film: {trace.to_gif(gif, force=True)}")
+    if perfetto is not None:
+        print(f"Perfetto's trace: {trace.to_perfetto(perfetto, force=True)}")
 
 
 def metrics(

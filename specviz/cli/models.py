@@ -116,6 +116,18 @@ def remove(name: Annotated[str, argument("Name of the model.")]) -> None:
 
 
 @models_app.command()
+def convert(
+    folder: Annotated[Path, argument("The folder that holds pytorch_model.bin.")],
+    force: Force = False,
+) -> None:
+    """Write a folder's pytorch_model.bin as model.safetensors; tensors alone are read from the pickle."""
+    with loading():
+        from specviz.models.converting import convert as converted
+
+    print(f"converted: {converted(folder, force)}")
+
+
+@models_app.command()
 def gguf(
     model: Annotated[str, argument("Bundled name or folder of the Llama family.")],
     out: Annotated[Path, option("The .gguf file to write.", "--out", "-o")],

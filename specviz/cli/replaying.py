@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from specviz.cli.arguments import Values, hint
-from specviz.cli.options import Device, Dtype, Invariant, Kernels, OneThread, argument, option
+from specviz.cli.options import Device, Invariant, Kernels, OneThread, argument, option
 from specviz.cli.terminal import progress, screen
 from specviz.errors import ParameterError, loading
 
@@ -39,7 +39,9 @@ def replay(
         int | None, option("Default: the recipe's.", "--max-new-tokens", "-n", min=1)
     ] = None,
     device: Device = "cpu",
-    dtype: Dtype = "float32",
+    dtype: Annotated[
+        str | None, option("Number format; default: float32, or the set-up's.", "--dtype")
+    ] = None,
     kernels: Kernels = None,
     invariant: Invariant = None,
     threads: OneThread = 1,
@@ -53,7 +55,21 @@ def replay(
     baselines: Annotated[str, option("Parameters of the baselines: authors or ours.")] = "authors",
     fit: Annotated[str, option("Which fit of a calibration decides g*: paper or ours.")] = "paper",
     score: Annotated[
-        str | None, option("UniSpec's score of a node: product (the path's), least, or edge (its own).")
+        str | None,
+        option("UniSpec's score of a node: product, least or edge; or comet=FILE, scores made elsewhere."),
+    ] = None,
+    setup: Annotated[
+        str | None, option("paper: its published checkpoints, data, wording, precision and sizes.")
+    ] = None,
+    part: Annotated[str | None, option("Which of the paper's models, where a table has several.")] = None,
+    dry_run: Annotated[
+        bool, option("With --setup: print downloads, licences, memory, time; fetch nothing.", "--dry-run")
+    ] = False,
+    kit: Annotated[
+        Path | None, option("With --setup: write a folder for someone with the hardware to run it.")
+    ] = None,
+    add: Annotated[
+        Path | None, option("A folder of a replay that came back: check it, place it beside ours.")
     ] = None,
     out: Annotated[
         Path | None,
@@ -63,11 +79,20 @@ def replay(
     """Measure here what a paper's table printed, and show both, cell by cell."""
     from specviz.replays import running, terminal
 
-    if table is None and not every:
+    if add is not None:
+        _add(add, out)
+        return
+    if table is None and not every and setup is None:
         terminal.show_recipes(screen())
         return
     if table is not None and every:
         raise ParameterError("name a table, or say --all, not both")
+    if dry_run or kit is not None:
+        _plan(table, setup, part, device, dtype, number, max_new_tokens, kit)
+        return
+    if table is None and setup is not None:
+        raise ParameterError("--setup is of one table: name it")
+    score, scores = _scores(score)
     given: Values = {
         "model": model, "draft": _drafters(draft), "suite": _suites(suite), "quick": quick, "number": number,
         "max_new_tokens": max_new_tokens, "device": device, "dtype": dtype, "threads": threads,
@@ -77,7 +102,11 @@ def replay(
         if table is not None:
             running.find(table)
             with progress() as tick:
-                result: Any = running.replay(table, out=out, tick=tick, **given)
+                result: Any = running.replay(table, setup=setup, part=part, out=out, tick=tick, **given)
+            if scores is not None:
+                from specviz.replays.comet import scored
+
+                result = scored(result, scores)
         else:
             with progress() as tick:
                 result = running.replay_all(
@@ -92,6 +121,44 @@ def replay(
         print(f"page: {page.write(result, force=True)}")
     else:
         print(f"page: {hint('bench', 'report', result.path, '--html')}")
+
+
+def _scores(score: str | None) -> tuple[str | None, Path | None]:
+    """``--score``: UniSpec's score of a node, and a file of COMET's scores."""
+    name, is_file, path = (score or "").partition("=")
+    if not is_file:
+        return score, None
+    if name != "comet" or not path:
+        raise ParameterError(f"--score takes product, least, edge or comet=FILE, got {score!r:.60}")
+    return None, Path(path)
+
+
+def _plan(
+    table: str | None, setup: str | None, part: str | None, device: str, dtype: str | None,
+    number: int | None, max_new_tokens: int | None, kit: Path | None,
+) -> None:  # fmt: skip
+    """``--dry-run`` and ``--kit``: what a set-up takes, printed or packed."""
+    from specviz.replays import dry_run, kits, running, setups, terminal
+
+    if table is None or setup is None:
+        raise ParameterError("--dry-run and --kit are of a table's set-up: add the table, and --setup paper")
+    recipe = running.find(table)
+    names = [part] if part is not None else [each.name for each in setups.Setups().of(table)]
+    chosen = [setups.choose(table, recipe, setup, name) for name in names]
+    with loading():
+        plans = [dry_run.plan(each, device, dtype, number, max_new_tokens) for each in chosen]
+    if kit is not None:
+        print(f"kit: {kits.write(kit, plans)}")
+    else:
+        terminal.print_lines(screen(), *dry_run.overview(plans))
+
+
+def _add(result: Path, out: Path | None) -> None:
+    """``--add``: a result that came back, checked, shown and kept beside ours."""
+    from specviz.replays import kits, terminal
+
+    placed = kits.add(result, out or Path("specviz-replays"))
+    terminal.print_lines(screen(), *placed.lines())
 
 
 def _suites(given: list[str] | None) -> str | dict[str, str] | None:

@@ -10,6 +10,7 @@ import numpy as np
 from specviz.errors import TraceError
 from specviz.metrics import Estimate, interval, output
 from specviz.metrics import seconds as seconds_of
+from specviz.metrics.payoff import gains, intervals
 from specviz.trace import Counts, Trace
 
 if TYPE_CHECKING:
@@ -219,28 +220,24 @@ def of_plain_counts(counts: Counts, plain: Counts) -> Plain:
 
 
 def ratio(costs: Costs, plain: Plain) -> Estimate:
-    """Tokens a second over plain decoding's, with an interval.
+    """Tokens a second over plain decoding's (`specviz.metrics.payoff.gains`), with an interval.
 
     Over texts where both decoded the same ones; else that of the plain step's cost.
     """
-    value = costs.tau * plain.cycle / costs.cycle
+    sums = np.array([costs.steps, costs.tokens, costs.steps * costs.cycle])
+    value = float(gains(sums, np.array([1, 1, plain.cycle]))[2])
     both = plain.by_text
     if both is not None and len(both) == len(costs.by_text) >= interval.LEAST:
-        other = both.reindex(costs.by_text.index)
-        if other["seconds"].notna().all():
-            own = costs.by_text
-            draws = np.random.default_rng(0).integers(len(own), size=(interval.RESAMPLES, len(own)))
-            sums = [
-                frame[name].to_numpy(np.float64)[draws].sum(1) for frame in (own, other) for name in ORDER
-            ]
-            ratios = (sums[0] / sums[1]) * (sums[3] / sums[2])
-            low, high = np.quantile(ratios, (0.025, 0.975)).tolist()
-            return Estimate(value, low, high, len(own))
+        frames = [frame[list(SUMS)] for frame in (costs.by_text, both.reindex(costs.by_text.index))]
+        own, other = (frame.to_numpy(np.float64).T for frame in frames)
+        if not np.isnan(other).any():
+            bounds = intervals(own, other)
+            return Estimate(value, bounds["speedup_lo"], bounds["speedup_hi"], len(costs.by_text))
     scale = value / plain.cycle
     return Estimate(value, scale * plain.low, scale * plain.high, len(costs.by_text))
 
 
-ORDER = ("tokens", "seconds")
+SUMS = ("steps", "tokens", "seconds")
 
 
 def _model(trace: Trace) -> str:

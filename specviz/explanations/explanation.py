@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -15,7 +14,7 @@ from specviz.explanations.costs import PARTS, Costs, Plain
 from specviz.files import write_bytes
 from specviz.metrics import Estimate
 from specviz.trace.files import Record
-from specviz.view.axes import png
+from specviz.view.axes import image, png
 from specviz.view.waterfall import waterfall
 
 if TYPE_CHECKING:
@@ -282,8 +281,7 @@ class Explanation:
         return self.text()
 
     def _repr_html_(self) -> str:
-        image = base64.b64encode(png(self.figure())).decode() if self.bars() else ""
-        picture = f'<img alt="{html(self.sentence)}" src="data:image/png;base64,{image}">' if image else ""
+        picture = image(png(self.figure()), self.sentence) if self.bars() else ""
         return f"<div>{picture}<pre>{html(self.text())}</pre></div>"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from specviz import metrics
 from specviz.errors import ModelError, PromptError, SpecvizError, TraceError
@@ -22,7 +22,14 @@ from specviz.suites import pick
 from specviz.trace import Trace
 from specviz.trace.files import partial_of
 
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from specviz.widgets.page import Gallery, View
+
 PAGE, TRACES = "demo.html", "traces"
+PAGE_LIMIT = 1_400_000  # bytes
+LANES = 3  # of the race on the page
 # What a model without drafters is shown with: exact, and nothing has to be trained.
 UNTRAINED = [BASELINE, "prompt_lookup", "lookahead", "spectra", "token_recycling", "unispec"]
 # What the drafters that were trained for a model are shown by.
@@ -328,34 +335,82 @@ def headline(rows: Sequence[Values], dtype: str) -> str:
 
 
 def write_page(report: Report, traces: dict[str, Trace], path: Path, force: bool) -> Path:
-    """One offline page: the table, then for one prompt of each kind the picture under every method."""
+    """One offline page: the result, a race, the tables; then player and picture of a method and a prompt.
+
+    One prompt of each kind of work can be chosen, as many of them as `PAGE_LIMIT` has room for.
+    """
+    from specviz.files import write_text
+
+    listed = next(iter(traces.values())).prompts
+    kinds = listed.assign(kind=listed["kind"].fillna("")).drop_duplicates("kind")
+    chosen = [int(index) for index in kinds["prompt"]]
+    while True:
+        page = _gallery(report, traces, chosen, len(listed)).document("specviz demo")
+        size = len(page.encode("utf8"))
+        if size <= PAGE_LIMIT or len(chosen) == 1:
+            return write_text(path, page, force)
+        fitting = int(len(chosen) * PAGE_LIMIT / size)  # at least one less
+        chosen = chosen[: max(1, min(len(chosen) - 1, fitting))]
+
+
+def _gallery(report: Report, traces: dict[str, Trace], chosen: list[int], count: int) -> Gallery:
+    """The page's parts, with these prompts to choose from."""
     from html import escape
 
+    from specviz.view.picture import picture
+    from specviz.view.static import fragment, table
+    from specviz.widgets.page import Gallery, player_view
+
+    ordered = _by_speed(report, traces)
+    *result, ran = report.title.split("\n")
+    above = [f"<h1>specviz demo</h1><p>{escape(ran)}. {escape(report.where)}.</p>"]
+    above += [f'<p class="result">{escape(line)}</p>' for line in result[-2:-1]]
+    above += [f'<p class="note">{escape(line)}</p>' for line in [*result[:-2], *result[-1:]]]
+    between = ["<h2>Exact methods, by speed</h2>", table(report.frame())]
+    for part in report.parts:
+        inner = table(pd_frame(part))
+        between.append(f"<details><summary>{escape(part.title)}</summary>{inner}</details>")
+    notes = "".join(f'<p class="note">{escape(note)}</p>' for note in report.notes)
+    between.append(f"<details><summary>What the figures mean</summary>{notes}</details>")
+    some = {label: trace.select(prompt=chosen) for label, trace in ordered.items()}
+    about = next(iter(some.values())).prompts
+    names = [f"{i}: {kind or 'text'}" for i, kind in enumerate(about["kind"], 1)]
+    below = f"Of {count} texts {len(chosen)} can be chosen here; all of them are in {TRACES}/ (specviz show)."
+    return Gallery(
+        "".join(above),
+        _race(report, some),
+        "".join(between),
+        [player_view(trace, label) for label, trace in some.items()],
+        names,
+        [[fragment(picture(trace, index)) for index in chosen] for trace in some.values()],
+        f'<p class="note">{escape(below)}</p>',
+    )
+
+
+def pd_frame(part: Part) -> pd.DataFrame:
+    """A further table as it is printed."""
     import pandas as pd
 
-    from specviz.files import write_text
-    from specviz.view.picture import picture
-    from specviz.view.static import contents, document, fragment, table
+    return pd.DataFrame(part.cells(), columns=[heading for _, heading, _ in part.columns])
 
-    first = next(iter(traces.values()))
-    listed = first.prompts
-    kinds = listed.assign(kind=listed["kind"].fillna("")).drop_duplicates("kind")
-    parts = [
-        *(f"<p>{escape(line)}</p>" for line in [*report.title.split("\n"), report.where]),
-        table(report.frame()),
-    ]
-    for part in report.parts:
-        names = [heading for _, heading, _ in part.columns]
-        parts += [f"<p>{escape(part.title)}:</p>", table(pd.DataFrame(part.cells(), columns=names))]
-    parts += [f'<p class="note">{escape(note)}</p>' for note in report.notes]
-    entries, body = [], []
-    for kind, index in zip(kinds["kind"], kinds["prompt"]):
-        anchor, heading = f"text-{index + 1}", str(kind) or "text"
-        shown = [picture(trace, int(index)) for trace in traces.values()]
-        anchors = [f"{anchor}-{i + 1}" for i in range(len(shown))]
-        entries.append((anchor, heading, list(zip(anchors, traces, (p.draft for p in shown)))))
-        body.append(f'<h2 id="{anchor}">{escape(heading)}</h2>')
-        body += [fragment(p, a) for p, a in zip(shown, anchors)]
-    parts += [contents(entries), *body]
-    parts.append(f'<p class="note">All {len(listed)} texts are in {escape(TRACES)}/ (specviz show).</p>')
-    return write_text(path, document("specviz demo", parts), force)
+
+def _by_speed(report: Report, traces: dict[str, Trace]) -> dict[str, Trace]:
+    """The traces in the order of the tables' rows."""
+    names = {(t.run["method"], (t.run["draft"] or {}).get("name")): label for label, t in traces.items()}
+    rows = [*report.rows, *(row for part in report.parts for row in part.rows)]
+    labels = [names.get((row["method"], row.get("draft"))) for row in rows]
+    return {label: traces[label] for label in [*filter(None, labels), *traces]}
+
+
+def _race(report: Report, traces: dict[str, Trace]) -> View | None:
+    """The two fastest exact methods and plain decoding against each other; None if they cannot race."""
+    from specviz.widgets.lanes import fields
+    from specviz.widgets.page import race_view
+
+    exact = {label: t for label, t in traces.items() if t.run["exactness"] != "lossy"}
+    plain = {label: t for label, t in exact.items() if t.run["method"] == BASELINE}
+    drafting = [label for label in exact if label not in plain][: LANES - len(plain)]
+    try:
+        return race_view(fields({label: exact[label] for label in [*drafting, *plain]}))
+    except TraceError:  # a single method, or no times
+        return None

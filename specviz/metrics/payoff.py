@@ -26,8 +26,9 @@ def break_even(traces: Mapping[str, Trace], baseline: str, per: str = "run") -> 
     """What a cycle writes (τ) and what it costs, in units of a plain pass; drafting pays where τ is larger.
 
     A plain pass is the baseline's mean cycle, over all prompts. A method's cost is the mean time of its own
-    cycle over that; the prefill is no cycle. So ``speedup`` = τ / cost is the ratio of tokens per second,
-    the prefill apart. Times are those of the records: measured, each run by itself.
+    cycle over that; the prefill is no cycle. τ counts the tokens of the texts: those that a later cycle took
+    back are not among them, as they are in `specviz.metrics.tau`. So ``speedup`` = τ / cost is the ratio of
+    tokens per second, the prefill apart. Times are those of the records: measured, each run by itself.
 
     Parameters
     ----------
@@ -80,7 +81,7 @@ def break_even(traces: Mapping[str, Trace], baseline: str, per: str = "run") -> 
             each = [_figures(sums[:, [i]], plain[:, [i]]) for i in range(sums.shape[1])]
             rows += [about | {"prompt": i} | figures for i, figures in enumerate(each)]
         else:
-            rows.append(about | {"prompts": sums.shape[1]} | _figures(sums, plain) | _intervals(sums, plain))
+            rows.append(about | {"prompts": sums.shape[1]} | _figures(sums, plain) | intervals(sums, plain))
     return pd.DataFrame(rows)
 
 
@@ -112,23 +113,37 @@ def _place(trace: Trace) -> tuple[Hashable, ...]:
 
 
 def _sums(trace: Trace) -> np.ndarray:
-    """Cycles, tokens and seconds (all, target's pass, drafting) of each prompt: [5, prompts]."""
-    steps = _steps(trace)
-    groups = steps.groupby("prompt", observed=True, sort=True)
-    table = groups.agg(
-        steps=("cycle", "size"), tokens=("emitted", "sum"), all=("duration", "sum"),
+    """Cycles, tokens of the text and seconds (all, target's pass, drafting) of each prompt: [5, prompts]."""
+    steps, outputs = _steps(trace), trace.outputs
+    table = steps.groupby("prompt", observed=True, sort=True).agg(
+        steps=("cycle", "size"), tokens=("cycle", "size"), all=("duration", "sum"),
         forward=("forward_time", "sum"), draft=("draft_time", "sum"),
     )  # fmt: skip
+    table["tokens"] = outputs[outputs["kept"].to_numpy()].groupby("prompt", observed=True).size()
     # A prompt that ended at once has no cycle; a sum over it is zero, not missing.
-    return table.reindex(sorted(set(trace.cycles["prompt"])), fill_value=0).to_numpy(np.float64).T
+    every = sorted(set(trace.cycles["prompt"]))
+    return table.reindex(every).fillna(0).to_numpy(np.float64).T
 
 
 def _ratio(above: np.ndarray, below: np.ndarray) -> np.ndarray:
     return np.divide(above, below, out=np.full(np.shape(above), np.nan), where=np.asarray(below) > 0)
 
 
-def _of(sums: np.ndarray, plain: np.ndarray) -> np.ndarray:
-    """τ, cost and speedup of sums [5, ...]: [3, ...]."""
+def gains(sums: np.ndarray, plain: np.ndarray) -> np.ndarray:
+    """τ, the cost of a cycle in plain passes, and the speedup: the one base of every such figure here.
+
+    Parameters
+    ----------
+    sums : array [3 or more, ...]
+        Cycles after the prefill, tokens of the texts, seconds of those cycles.
+    plain : array [3 or more, ...]
+        The same of decoding without drafts.
+
+    Returns
+    -------
+    array [3, ...]
+        Tokens a cycle; seconds a cycle over those of a plain cycle; the one over the other.
+    """
     tau = _ratio(sums[1], sums[0])
     cost = _ratio(_ratio(sums[2], sums[0]), _ratio(plain[2], plain[0]))
     return np.stack([tau, cost, _ratio(tau, cost)])
@@ -136,7 +151,7 @@ def _of(sums: np.ndarray, plain: np.ndarray) -> np.ndarray:
 
 def _figures(sums: np.ndarray, plain: np.ndarray) -> dict[str, float]:
     whole, unit = sums.sum(1), plain.sum(1)
-    tau, cost, speedup = _of(whole, unit).tolist()
+    tau, cost, speedup = gains(whole, unit).tolist()
     forward, draft = (float(cost * _ratio(whole[i], whole[2])) for i in (3, 4))
     return {
         "tau": tau, "cost": cost, "forward": forward, "draft_cost": draft, "rest": cost - forward - draft,
@@ -144,13 +159,24 @@ def _figures(sums: np.ndarray, plain: np.ndarray) -> dict[str, float]:
     }  # fmt: skip
 
 
-def _intervals(sums: np.ndarray, plain: np.ndarray) -> dict[str, float]:
-    """Bootstrap over prompts, each drawn together with the baseline's time on it."""
+def intervals(sums: np.ndarray, plain: np.ndarray) -> dict[str, float]:
+    """95 % intervals of `gains` over texts, each drawn together with the plain run's time on it.
+
+    Parameters
+    ----------
+    sums, plain : array [3 or more, texts]
+        As `gains` takes them.
+
+    Returns
+    -------
+    dict
+        ``tau_lo``, ``tau_hi``, ``cost_lo`` ...; NaN with fewer than six texts.
+    """
     bounds = np.full((2, len(FIGURES)), np.nan)
     n = sums.shape[1]
     if n >= LEAST:
         draws = np.random.default_rng(0).integers(n, size=(RESAMPLES, n))
-        every = _of(sums[:, draws].sum(2), plain[:, draws].sum(2))
+        every = gains(sums[:, draws].sum(2), plain[:, draws].sum(2))
         varied = np.ptp(every, axis=1) > 0  # autoregressive decoding's τ is 1 whatever is drawn
         bounds[:, varied] = np.nanquantile(every[varied], (0.025, 0.975), axis=1)
     return {

@@ -15,12 +15,13 @@ from transformers import AttentionInterface
 from specviz.errors import ModelError
 
 NAME = "specviz"  # transformers makes no mask of its own for a name that it has no mask function for
-UNSERVED = {"softcap": "attention soft-capping", "s_aux": "attention sinks", "sinks": "attention sinks"}
+UNSERVED = {"s_aux": "attention sinks", "sinks": "attention sinks"}
+MOST_SCORES = 1 << 24  # of a soft-capped pass that are in memory at once
 
 
 def attend(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | bool | None,
-    scale: float | None = None,
+    scale: float | None = None, cap: float | None = None, window: int | None = None,
 ) -> torch.Tensor:  # fmt: skip
     """Grouped-query attention without copies of the cache.
 
@@ -33,6 +34,10 @@ def attend(
         Added to the scores; row ``g * queries + t`` belongs to head g of a group and query t.
         None: a single query sees everything, several see what stands before them (a prefill from slot 0).
         False: every query sees everything.
+    cap : float, optional
+        Scores become ``cap * tanh(score / cap)``.
+    window : int, optional
+        Of soft-capped scores without a mask: a query sees the last so many positions, its own included.
 
     Returns
     -------
@@ -40,6 +45,8 @@ def attend(
     """
     rows, heads, queries, dim = query.shape
     groups = key.shape[1]
+    if cap is not None:
+        return _capped(query, key, value, mask, dim**-0.5 if scale is None else scale, cap, window)
     if mask is None and queries > 1:
         return F.scaled_dot_product_attention(
             query, key, value, is_causal=True, scale=scale, enable_gqa=heads != groups
@@ -53,14 +60,40 @@ def attend(
     return out.reshape(rows, heads, queries, out.shape[-1])
 
 
+def _capped(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | bool | None,
+    scale: float, cap: float, window: int | None,
+) -> torch.Tensor:  # fmt: skip
+    """`attend` with soft-capped scores, which no fused kernel computes on every device."""
+    (rows, heads, queries, dim), groups, slots = query.shape, key.shape[1], key.shape[2]
+    folded = query.view(rows, groups, heads // groups, queries, dim)
+    parts, step = [], max(1, MOST_SCORES // (rows * heads * slots))
+    for first in range(0, queries, step):
+        some = folded[:, :, :, first : first + step]
+        scores = torch.matmul(some.flatten(2, 3), key.transpose(2, 3)).mul_(scale / cap).tanh_().mul_(cap)
+        scores = scores.view(*some.shape[:-1], slots)
+        if isinstance(mask, torch.Tensor):
+            scores += mask.view(len(mask), 1, -1, queries, slots)[:, :, :, first : first + step]
+        elif mask is None:
+            place = slots - queries + first + torch.arange(some.shape[3], device=key.device)[:, None]
+            slot = torch.arange(slots, device=key.device)
+            unseen = slot > place if window is None else (slot > place) | (slot <= place - window)
+            scores.masked_fill_(unseen, -torch.inf)
+        wide = torch.promote_types(scores.dtype, torch.float32)
+        weights = scores.softmax(-1, dtype=wide).to(value.dtype)
+        parts.append(torch.matmul(weights.flatten(2, 3), value).view(*some.shape))
+    return torch.cat(parts, 3).view(rows, heads, queries, dim)
+
+
 def _interface(
     module: torch.nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
-    attention_mask: torch.Tensor | None, scaling: float | None = None, dropout: float = 0.0, **rest: Any,
+    attention_mask: torch.Tensor | None, scaling: float | None = None, dropout: float = 0.0,
+    softcap: float | None = None, **rest: Any,
 ) -> tuple[torch.Tensor, None]:  # fmt: skip
     for name, meaning in UNSERVED.items():
         if rest.get(name) is not None:
             raise ModelError(f"{type(module).__name__} uses {meaning}, which this backend does not serve")
-    return attend(query, key, value, attention_mask, scaling).transpose(1, 2).contiguous(), None
+    return attend(query, key, value, attention_mask, scaling, softcap).transpose(1, 2).contiguous(), None
 
 
 AttentionInterface.register(NAME, _interface)

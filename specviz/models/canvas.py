@@ -131,11 +131,11 @@ class Passing:
     reach : int
         Positions of a canvas.
     slots : int
-        Of an invariant model: how many a pass reads of each canvas, whole blocks; in `dtype`.
+        Of an invariant model: how many a pass reads of each canvas, whole blocks.
     """
 
-    def __init__(self, reach: int, slots: int = 0, dtype: torch.dtype | None = None) -> None:
-        self.reach, self.slots, self.dtype = reach, slots, dtype
+    def __init__(self, reach: int, slots: int = 0) -> None:
+        self.reach, self.slots = reach, slots
 
     def write(self, layer: int, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         if self.slots:
@@ -146,7 +146,7 @@ class Passing:
         return self.write(layer, new[0], new[1])
 
     def _filled(self, new: torch.Tensor) -> torch.Tensor:
-        return F.pad(new.to(self.dtype), (0, 0, 0, self.slots - new.shape[2]))
+        return F.pad(new, (0, 0, 0, self.slots - new.shape[2]))
 
 
 class Canvas:
@@ -211,7 +211,7 @@ class Canvas:
             window = min(block + model.shift + 1, self.slots)
             extra = canvases * window + (len(prompts) > 1)  # the last slot takes the padding of ragged rows
             rows, slots = len(prompts), self.slots + extra
-            dtype, device = model.kept_dtype, model.device
+            dtype, device = model.dtype, model.device
             shape = StorageShape(model.layers, rows, model.heads, slots, model.dim, dtype, device)
             try:
                 self.store = Store(shape)
@@ -525,10 +525,12 @@ class Canvas:
         mask: torch.Tensor | bool = False
         store, group = Passing(width), model.group
         if model.invariant:
-            store, group = Passing(width, _blocks(width), model.kept_dtype), 1
+            store, group = Passing(width, _blocks(width)), 1
             inside = np.arange(store.slots) < lengths[:, None]
         if not inside.all() or model.invariant:
-            mask = send(np.where(inside, np.float32(0), np.float32(-np.inf)), model.device, model.kept_dtype)
+            mask = send(
+                np.where(inside, np.float32(0), np.float32(-np.inf)), model.device, model.attention_dtype
+            )
             mask = mask[:, None, None].expand(-1, 1, group * width, -1)
         at = np.arange(len(lengths) * width).reshape(-1, width)
         places, first = [], 0
@@ -582,7 +584,7 @@ def _windows_of(packings: list[Packing], width: int, model: Diffusion) -> Seen:
         done += queries.size
         sent = send(np.concatenate((row[some][:, None], lie[some], queries), 1), model.device)
         seen = np.where(have[some], np.float32(0), np.float32(-np.inf))
-        mask = send(seen, model.device, model.kept_dtype)[:, None, None].expand(-1, 1, most, -1)
+        mask = send(seen, model.device, model.attention_dtype)[:, None, None].expand(-1, 1, most, -1)
         windows.append(ordered.Windows(sent[:, :1, None], sent[:, None, 1:-most], sent[:, -most:], mask))
     return Seen(windows, send(results, model.device))
 

@@ -16,7 +16,7 @@ import torch
 
 from specviz.draft import Draft
 from specviz.errors import ModelError
-from specviz.models import kernels, ordered
+from specviz.models import gemma2, kernels, ordered
 from specviz.models.devices import has_bfloat16
 from specviz.models.layers import Lines, PlainFunction
 from specviz.models.llama import describes, groups
@@ -102,7 +102,7 @@ def _tried(model: TorchModel, others: Sequence[str]) -> Way:
     for layout in dict.fromkeys((model.kernels, *others)):
         function = model.function(layout, invariant=True)
         threads, biased = torch.get_num_threads(), function.bias is not None
-        if not (rows := ordered.fixed_order(function.dim, threads, biased)):
+        if not (rows := ordered.fixed_order(function.dim, threads, biased, function.cap)):
             return Way(
                 fault="torch's products over a head's width change their order with a pass's size here"
             )
@@ -120,7 +120,8 @@ def convert(net: PreTrainedModel) -> PreTrainedModel:
     That is bfloat16 where the processor computes in it, the model is large and of the Llama family, and its
     products take less time so; else float32.
     """
-    if large(net) and has_bfloat16(net.device) and describes(net) and _format(net) != net.dtype:
+    plain = describes(net) or gemma2.describes(net)
+    if plain and large(net) and has_bfloat16(net.device) and _format(net) != net.dtype:
         weights: torch.nn.Module = net  # transformers' own `to` has no types
         weights.to(torch.bfloat16)
     return net

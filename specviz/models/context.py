@@ -162,7 +162,7 @@ class CachedModel(Protocol):
     def dtype(self) -> torch.dtype: ...
 
     @property
-    def kept_dtype(self) -> torch.dtype: ...
+    def attention_dtype(self) -> torch.dtype: ...
 
     def shape(self, rows: int, slots: int) -> StorageShape: ...
 
@@ -329,7 +329,7 @@ class Context:
         self.rows = len(prompts)
         # Of masks: an invariant model's are the same for all heads, and added in float32.
         self.group = 1 if model.invariant else model.group
-        self.kind = model.kept_dtype
+        self.kind = model.attention_dtype
         self.slots = longest(prompts, model.max_length, model.name) + room
         self.filled = [len(prompt) for prompt in prompts]
         self.cached = [0] * self.rows

@@ -137,7 +137,7 @@ class EncoderDecoder(TorchModel):
     def shape(self, rows: int, slots: int) -> StorageShape:
         """Arguments of the storage that a context of `rows` x `slots` written tokens needs."""
         heads, dim = self.decoder.heads, self.decoder.dim
-        return StorageShape(self.layers, rows, heads, slots, dim, self.kept_dtype, self.device)
+        return StorageShape(self.layers, rows, heads, slots, dim, self.dtype, self.device)
 
     def logits(self, last: torch.Tensor) -> torch.Tensor:
         """Scores in float32 of final hidden states [..., size]."""

@@ -85,10 +85,10 @@ def joined(rows: list[Source], invariant: bool) -> Source:
     width, first = max(lengths), rows[0]
     layers, two, _, heads, _, dim = first.crossed.shape
     dtype, slots = first.states.dtype, width
-    if invariant:
+    if invariant:  # masks are in the format of attention
         dtype, slots = torch.promote_types(dtype, torch.float32), -(-width // ordered.BLOCK) * ordered.BLOCK
     states = first.states.new_zeros(len(rows), width, first.states.shape[-1])
-    crossed = first.crossed.new_zeros(layers, two, len(rows), heads, slots, dim, dtype=dtype)
+    crossed = first.crossed.new_zeros(layers, two, len(rows), heads, slots, dim)
     mask = first.states.new_zeros(len(rows), 1, 1, slots, dtype=dtype)
     for i, (row, n) in enumerate(zip(rows, lengths)):
         states[i, :n], crossed[:, :, i, :, :n] = row.states[0, :n], row.crossed[:, :, 0, :, :n]

@@ -41,7 +41,15 @@ if TYPE_CHECKING:
     from specviz.models.bergamot.model import Bergamot
     from specviz.models.protocols import AnyTokenizer, Net, Settings, Spec
 
-TESTED = ("llama", "mistral", "qwen2", "qwen3", "gemma", "gpt2")  # families whose scores our tests compare
+TESTED = (
+    "llama",
+    "mistral",
+    "qwen2",
+    "qwen3",
+    "gemma",
+    "gemma2",
+    "gpt2",
+)  # families whose scores our tests compare
 AUTO, STORED = "auto", "stored"
 DTYPES = {
     "float32": torch.float32,

@@ -30,13 +30,20 @@ ROPES = ("default", "linear", "llama3", "yarn")  # those whose angles do not dep
 
 def describes(net: PreTrainedModel) -> bool:
     """Whether `net` is a plain member of the family: what the function below computes and no more."""
-    if type(net).__name__ not in CLASSES or not type(net).__module__.startswith("transformers.models."):
-        return False
+    return (
+        type(net).__name__ in CLASSES
+        and type(net).__module__.startswith("transformers.models.")
+        and net.config.hidden_act in ("silu", "swish")
+        and runs_plainly(net)
+    )
+
+
+def runs_plainly(net: PreTrainedModel) -> bool:
+    """Whether nothing stands between the weights of a network of this build and a plain function."""
     rope = net.config.rope_parameters or {}
     linear = [net.lm_head, *(part for group in groups(net) for part in group)]
     return (
-        net.config.hidden_act in ("silu", "swish")
-        and rope.get("rope_type", "default") in ROPES
+        rope.get("rope_type", "default") in ROPES
         and rope.get("partial_rotary_factor", 1.0) == 1.0
         and all(type(part) is torch.nn.Linear for part in linear)  # not quantised, no adapter
         and not any(hooked(part) for part in net.modules())
@@ -192,6 +199,10 @@ class Llama(PlainFunction):
     def final(self, x: torch.Tensor) -> torch.Tensor:
         """The final norm of states [tokens, size]."""
         return self.norm(x, self.last)
+
+    def scores(self, last: torch.Tensor) -> torch.Tensor:
+        """What the head makes of final states [tokens, size]."""
+        return self.head(last)
 
     def propagate(
         self, layer: int, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, store: Store

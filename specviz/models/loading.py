@@ -34,12 +34,8 @@ BERGAMOT = "bergamot:"
 VARIABLE = "SPECVIZ_INVARIANT"
 BACKENDS = ("torch", "llama.cpp")
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")  # owner and name, as on the hub
-# Nothing is unpickled here; torch reads tensors alone out of a pickle, and that is left to the user.
-CONVERT = (
-    "convert pytorch_model.bin once, in its folder: import torch, safetensors.torch as s; "
-    "s.save_file({k: v.contiguous() for k, v in torch.load('pytorch_model.bin', weights_only=True).items()}, "
-    "'model.safetensors')"
-)
+# No pickle is read at a load: `specviz.models.converting` takes tensors alone out of one, when a user asks.
+CONVERT = "convert pytorch_model.bin once: specviz models convert FOLDER"
 
 
 def find(text: str) -> Path | None:

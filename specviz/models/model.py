@@ -13,7 +13,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.cache_utils import Cache, CacheLayerMixin
 
 from specviz.errors import ModelError
-from specviz.models import attention, geometry, ranks
+from specviz.models import attention, gemma2, geometry, ranks
 from specviz.models import kernels as layouts
 from specviz.models.context import Context, PassInput, Spread, States, StorageShape, Store
 from specviz.models.llama import Llama, describes, groups
@@ -32,6 +32,8 @@ UNKNOWN = {
     "kv_lora_rank": "latent attention",
     "attention_chunk_size": "chunked attention",
 }
+
+GEMMA2 = ("attn_logit_softcapping", "final_logit_softcapping")  # which it has, and which are computed
 
 
 class Model(TorchModel):
@@ -99,13 +101,15 @@ class Model(TorchModel):
         self.dim = getattr(config, "head_dim", None) or config.hidden_size // heads
         if self.ranks.size > 1:
             self.heads = ranks.heads_here(config, self.heads)
-        # Within the window a sliding layer is an ordinary one; beyond it this backend does not go.
+        # Within the window a sliding layer is an ordinary one; beyond it only Gemma 2 goes.
         self.window = _window(config)
-        self.max_length = min(self.max_length, self.window or UNBOUNDED)
         self.geometry = geometry.causal(net, self.layers)
-        self.plain = describes(net) if plain is None else plain
-        if self.plain and not describes(net):
+        self._family = gemma2.Gemma2 if gemma2.describes(net) else Llama if describes(net) else None
+        self.plain = self._family is not None if plain is None else plain
+        if self.plain and self._family is None:
             raise ModelError(f"{self.name} ({config.model_type}) is not a plain member of the Llama family")
+        if not (self.plain and self._family is gemma2.Gemma2):  # whose plain function goes beyond
+            self.max_length = min(self.max_length, self.window or UNBOUNDED)
         self._llama = self._laid()
         self._shallow = _first(net, self.layers) if self.layers < config.num_hidden_layers else net
         self._count: torch.Tensor | None = None
@@ -145,7 +149,8 @@ class Model(TorchModel):
 
     def function(self, layout: str, invariant: bool = False) -> Llama:
         """As `TorchModel.function`."""
-        return Llama(self.net, self.layers, layout, invariant)
+        assert self._family is not None
+        return self._family(self.net, self.layers, layout, invariant)
 
     def make_invariant(self) -> None:
         """Compute each row of a pass as it is computed alone, bit for bit (`specviz.models.ordered`).
@@ -176,12 +181,12 @@ class Model(TorchModel):
 
     def shape(self, rows: int, slots: int) -> StorageShape:
         """Arguments of the storage that a context of `rows` x `slots` tokens needs."""
-        return StorageShape(self.layers, rows, self.heads, slots, self.dim, self.kept_dtype, self.device)
+        return StorageShape(self.layers, rows, self.heads, slots, self.dim, self.dtype, self.device)
 
     def logits(self, last: torch.Tensor) -> torch.Tensor:
         """Scores in float32 of final hidden states [..., size] (or of scores, which pass through)."""
         if self._llama is not None:
-            last = self._llama.head(last.flatten(0, 1)).view(*last.shape[:2], -1)
+            last = self._llama.scores(last.flatten(0, 1)).view(*last.shape[:2], -1)
         elif last.dtype == torch.float32:
             last = last.clone()
         return last.float()
@@ -278,7 +283,8 @@ def _check_served(net: PreTrainedModel, name: str) -> None:
         "sliding_attention",
         "attention",
     }
-    unknown = next((field for field in UNKNOWN if has(field)), "")
+    computed = GEMMA2 if config.model_type == "gemma2" else ()
+    unknown = next((field for field in UNKNOWN if has(field) and field not in computed), "")
     reasons = (
         (has("is_encoder_decoder"), "it is not a causal language model but an encoder-decoder"),
         (not hasattr(config, "num_hidden_layers") or not hasattr(config, "num_attention_heads"),

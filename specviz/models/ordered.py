@@ -55,12 +55,15 @@ class Tail(NamedTuple):
     ----------
     start : int
         Their first slot, a multiple of `BLOCK`: up to here a slot's number is its position.
-    blocks : list of tensor of int
-        The slots of each further block of positions, rising.
+    blocks : list of slice or tensor of int
+        The slots of each further block of positions, rising, counted from `start`.
+    most : int
+        Slots of the longest of them.
     """
 
     start: int
-    blocks: list[torch.Tensor]
+    blocks: list[slice | torch.Tensor]
+    most: int
 
 
 def tail(root: int, offsets: np.ndarray, first: int, device: torch.device) -> Tail:
@@ -76,9 +79,16 @@ def tail(root: int, offsets: np.ndarray, first: int, device: torch.device) -> Ta
         Slot of the first node.
     """
     start = root // BLOCK * BLOCK
-    slots = np.concatenate([np.arange(start, root + 1), np.arange(first, first + len(offsets))])
+    slots = np.concatenate([np.arange(start, root + 1), np.arange(first, first + len(offsets))]) - start
     numbers = np.concatenate([np.arange(start, root + 1), root + np.asarray(offsets)]) // BLOCK
-    return Tail(start, [send(slots[numbers == number], device) for number in np.unique(numbers)])
+    blocks = [slots[numbers == number] for number in np.unique(numbers)]
+    return Tail(start, [_range(block, device) for block in blocks], max(map(len, blocks)))
+
+
+def _range(slots: np.ndarray, device: torch.device) -> slice | torch.Tensor:
+    """Rising slots as a slice where none is left out: what it takes is no copy."""
+    first, last = int(slots[0]), int(slots[-1])
+    return slice(first, last + 1) if last - first + 1 == len(slots) else send(slots, device)
 
 
 class Sight(NamedTuple):
@@ -90,7 +100,7 @@ class Sight(NamedTuple):
         Added to the scores: -inf where a line does not see a slot. The heads that share keys are neighbours.
     tails : sequence of Tail, optional
         For each text, where its slots are not in the order of their positions. None: they are.
-    orders : list of (tensor, tensor) of int [lines, slots of the tail]
+    orders : list of (tensor, tensor) of int [key-value heads, lines, slots of the tail]
         For each tail, which of its slots comes where in the order of positions, and the way back.
     """
 
@@ -123,20 +133,24 @@ def sight(
     for seen, each in zip(lines, tails or ()):
         unseen = seen[0, :, each.start :].eq(-torch.inf).to(torch.uint8)
         order = unseen.argsort(stable=True, dim=-1)
-        orders.append((order, order.argsort(-1)))
+        both = (order, order.argsort(-1))
+        orders.append(tuple(index.expand(groups, -1, -1) for index in both))
     return Sight(lines.flatten(0, 1), tails, orders)
 
 
 def attend(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, seen: Sight, scale: float
-) -> torch.Tensor:
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, seen: Sight, scale: float,
+    cap: float | None = None,
+) -> torch.Tensor:  # fmt: skip
     """Grouped-query attention in one order of additions.
 
     Parameters
     ----------
     query : tensor [texts, queries, heads, dim]
-    key, value : tensor [texts, key-value heads, slots, dim], float32
+    key, value : tensor [texts, key-value heads, slots, dim]
         As many slots as fill whole blocks.
+    cap : float, optional
+        Scores become ``cap * tanh(score / cap)``.
 
     Returns
     -------
@@ -145,6 +159,7 @@ def attend(
     """
     texts, queries, heads, dim = query.shape
     groups, rows = key.shape[1], seen.mask.shape[1]
+    key, value = key.to(seen.mask.dtype), value.to(seen.mask.dtype)
     lines = heads // groups * queries
     if queries > 1:
         query = query.unflatten(2, (groups, -1)).transpose(1, 2)
@@ -156,9 +171,9 @@ def attend(
         x[:, :lines].copy_(few)
     keys, values = key.flatten(0, 1).transpose(1, 2), value.flatten(0, 1)
     if rows <= LINES:
-        out = _attended(x, keys, values, seen, scale)
+        out = _attended(x, keys, values, seen, scale, cap)
     else:
-        out = torch.cat([_attended(*part, scale) for part in _parts(x, keys, values, seen)], 1)
+        out = torch.cat([_attended(*part, scale, cap) for part in _parts(x, keys, values, seen)], 1)
     if rows > lines:
         out = out[:, :lines]
     if queries > 1:
@@ -212,30 +227,37 @@ def _parts(
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor, Sight]]:
     """The arguments of `_attended` for a part of the lines at a time."""
     count = -(-x.shape[1] // LINES)
-    orders = [list(zip(*(index.tensor_split(count) for index in both))) for both in seen.orders]
+    orders = [list(zip(*(index.tensor_split(count, 1) for index in both))) for both in seen.orders]
     for i, (lines, mask) in enumerate(zip(x.tensor_split(count, 1), seen.mask.tensor_split(count, 1))):
         yield lines, keys, values, Sight(mask, seen.tails, [each[i] for each in orders])
 
 
 def _attended(
-    x: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, seen: Sight, scale: float
-) -> torch.Tensor:
+    x: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, seen: Sight, scale: float,
+    cap: float | None,
+) -> torch.Tensor:  # fmt: skip
     """What lines [n, lines, dim] read of keys [n, dim, slots] and values [n, slots, dim]."""
-    scores = torch.baddbmm(seen.mask, x, keys, alpha=scale)
+    if cap is None:
+        scores = torch.baddbmm(seen.mask, x, keys, alpha=scale)
+    else:
+        raw = torch.bmm(x, keys).mul_(scale / cap)
+        scores = _tanh(raw.flatten(0, 1)).view_as(raw).mul_(cap).add_(seen.mask)
     if seen.tails is None:
         return _summed(_blocks(scores.softmax(-1), values))
     groups = len(scores) // len(seen.tails)
     for part, tail, (order, _) in zip(scores.split(groups), seen.tails, seen.orders):
-        _arrange(part, tail, order)
+        last = part[..., tail.start :]
+        last.copy_(_arranged(last, order))
     weights = scores.softmax(-1)
+    if len(seen.tails) == 1:
+        return _by_position(weights, values, seen.tails[0], seen.orders[0])
     texts = zip(weights.split(groups), values.split(groups), seen.tails, seen.orders)
     return torch.cat([_by_position(*text) for text in texts])
 
 
-def _arrange(part: torch.Tensor, tail: Tail, order: torch.Tensor) -> None:
-    """Put the last columns of scores or weights into another order, in place."""
-    last = part[..., tail.start :]
-    last.copy_(last.gather(-1, order.expand(len(part), -1, -1)))
+def _arranged(columns: torch.Tensor, order: torch.Tensor) -> torch.Tensor:
+    """The last columns of scores or weights in another order."""
+    return columns.gather(-1, order)
 
 
 def _blocks(weights: torch.Tensor, values: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
@@ -246,11 +268,17 @@ def _by_position(
     weights: torch.Tensor, values: torch.Tensor, tail: Tail, orders: tuple[torch.Tensor, torch.Tensor]
 ) -> torch.Tensor:
     """The sum of one text's values, whose last slots stand out of order."""
-    if max(map(len, tail.blocks)) > BLOCK + MOST_NODES:
-        return _line_by_line(weights, values, tail, orders[0])
-    _arrange(weights, tail, orders[1])
-    last = ((weights.index_select(2, slots), values.index_select(1, slots)) for slots in tail.blocks)
-    return _summed(chain(_blocks(weights[..., : tail.start], values[:, : tail.start]), last))
+    if tail.most > BLOCK + MOST_NODES:
+        return _line_by_line(weights, values, tail, orders[0][0])
+    last, own = _arranged(weights[..., tail.start :], orders[1]), values[:, tail.start :]
+    rest = ((_taken(last, 2, slots), _taken(own, 1, slots)) for slots in tail.blocks)
+    return _summed(chain(_blocks(weights[..., : tail.start], values[:, : tail.start]), rest))
+
+
+def _taken(x: torch.Tensor, dim: int, slots: slice | torch.Tensor) -> torch.Tensor:
+    if isinstance(slots, slice):
+        return x.narrow(dim, slots.start, slots.stop - slots.start)
+    return x.index_select(dim, slots)
 
 
 def _line_by_line(
@@ -296,6 +324,9 @@ def steady(function: Function) -> Function:
         return y[..., :width].contiguous()
 
     return computed
+
+
+_tanh = steady(torch.tanh)
 
 
 # ---------------------------------------------------------------- whether it is so here
@@ -359,22 +390,23 @@ def _keeps(product: Lines) -> bool:
 
 
 @cache
-def fixed_order(dim: int, threads: int, biased: bool = False) -> int:
+def fixed_order(dim: int, threads: int, biased: bool = False, cap: float | None = None) -> int:
     """How many rows attention's products need to keep their order on this machine; 0 if none helps.
 
     Tried on random numbers: a token among others and alone, among other texts, slots behind and between that
-    are masked, and passes of many lengths; with numbers that are added to the scores if `biased`.
+    are masked, and passes of many lengths; with numbers that are added to the scores if `biased`, or
+    soft-capped by `cap`.
     """
     state = torch.random.get_rng_state()
     torch.manual_seed(dim)
     try:
         with torch.inference_mode():
-            return next((n for n in ROWS if all(_tried(dim, each, n, biased) for each in LENGTHS)), 0)
+            return next((n for n in ROWS if all(_tried(dim, each, n, biased, cap) for each in LENGTHS)), 0)
     finally:
         torch.random.set_rng_state(state)
 
 
-def _tried(dim: int, length: int, rows: int, biased: bool) -> bool:
+def _tried(dim: int, length: int, rows: int, biased: bool, cap: float | None) -> bool:
     """Whether the last token's row is the same in passes of several shapes over `length` tokens."""
     slots = (length + MOST_NODES + BLOCK) // BLOCK * BLOCK
     query, key, value = (torch.randn(1, 40, 1, dim), *torch.randn(2, 1, 1, slots, dim))
@@ -387,7 +419,8 @@ def _tried(dim: int, length: int, rows: int, biased: bool) -> bool:
         x: torch.Tensor, mask: torch.Tensor, tails: list[Tail] | None = None, texts: int = 1
     ) -> torch.Tensor:
         keys, values = (each[:, :, : mask.shape[-1]].repeat(texts, 1, 1, 1) for each in (key, value))
-        return attend(x.repeat(texts, 1, 1, 1), keys, values, sight(mask, texts, 1, 1, tails, rows), scale)
+        seen = sight(mask, texts, 1, 1, tails, rows)
+        return attend(x.repeat(texts, 1, 1, 1), keys, values, seen, scale, cap)
 
     one, short = query[:, :1], nothing[..., :least]
     singles = [attended(query[:, i : i + 1], short[:, :, i : i + 1])[0] for i in range(SINGLES)]

@@ -74,8 +74,8 @@ class TorchModel(TokenizedModel):
         return self.net.dtype
 
     @property
-    def kept_dtype(self) -> torch.dtype:
-        """Number format of its keys and values: an invariant model's attention is in float32 at least."""
+    def attention_dtype(self) -> torch.dtype:
+        """Number format in which attention computes: an invariant model's is float32 at least."""
         return torch.promote_types(self.dtype, torch.float32) if self.invariant else self.dtype
 
     def function(self, layout: str, invariant: bool = False) -> PlainFunction:

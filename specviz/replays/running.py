@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from specviz.arguments import check_threads, checked
 from specviz.errors import ParameterError, SpecvizError, loading
 from specviz.measure.report import Settings, Tick, Values
+from specviz.replays import setups
 from specviz.replays.published import published
 from specviz.replays.recipes import CURVES, FIGURES, RECIPES, SETTINGS, Recipe
 from specviz.replays.replays import ALL, FILE, Replay, Replays, compared, opened
@@ -55,7 +56,7 @@ def replay(
     draft: str | Mapping[str, str] | None = None,
     suite: Given = None,
     device: str = "cpu",
-    dtype: str = "float32",
+    dtype: str | None = None,
     quick: bool = False,
     number: int | None = None,
     max_new_tokens: int | None = None,
@@ -65,6 +66,8 @@ def replay(
     baselines: str = "authors",
     fit: str = "paper",
     score: str | None = None,
+    setup: str | None = None,
+    part: str | None = None,
     out: str | Path | None = None,
     tick: Tick | None = None,
     memory: dict[tuple, Any] | None = None,
@@ -96,7 +99,13 @@ def replay(
         can only rise (`specviz.measure.fits`). Both are printed.
     score : {"product", "least", "edge"}, optional
         UniSpec's score of a node, in tables with UniSpec.
+    setup : {"paper"}, optional
+        In place of the bundled models and texts: the paper's published checkpoints, data, wording, precision
+        and sizes (`specviz.replays.setups`). What is given beside it wins.
+    part : str, optional
+        Which of the paper's models, where a table has several.
     device, dtype : str
+        Default: ``cpu``, and ``float32`` or the set-up's.
     quick : bool
         Few prompts and short answers: minutes rather than tens of them, with wide intervals.
     number, max_new_tokens : int, optional
@@ -134,6 +143,18 @@ def replay(
         recipe = on_real(recipe)
     recipe = with_options(table, recipe, baselines, score)
     path = Path(out) if out is not None else Path("specviz-replays") / table.replace("/", "-")
+    if setup is not None:
+        chosen_part = setups.choose(table, with_options(table, find(table), baselines, score), setup, part)
+        if model is None:
+            setups.check_here(chosen_part.part)
+        recipe = chosen_part.recipe
+        if not str(model).startswith("gguf:"):  # which brings its own
+            dtype = dtype or chosen_part.dtype
+        suite = chosen_part.suites() if suite is None else suite
+        template = template or chosen_part.part.template or None
+    elif part is not None:
+        raise ParameterError("part is of a set-up: give setup='paper', too")
+    dtype = dtype or "float32"
     numbers = dict(recipe.quick if quick else recipe.whole)
     numbers |= {k: v for k, v in (("prompts", number), ("max_new_tokens", max_new_tokens)) if v is not None}
     check_int("number", numbers["prompts"], 1)

@@ -60,6 +60,11 @@ def _each_way(codes: Sequence[str]) -> tuple[str, ...]:
     return tuple(pair for code in codes for pair in (f"{code}-en", f"en-{code}"))
 
 
+def _splits(pairs: Sequence[str]) -> tuple[str, ...]:
+    """Each pair's test split, and its validation split."""
+    return tuple(part for pair in pairs for part in (pair, f"{pair}:{texts.VALIDATION}"))
+
+
 CATALOGUE = {
     "town": Entry("generated: seven kinds of work in mixed languages, ten prompts a kind", "Apache-2.0"),
     "multi-town": Entry("generated: seven kinds of work in seven languages, 80 prompts each", "Apache-2.0"),
@@ -119,7 +124,7 @@ CATALOGUE = {
     ),
     "wmt14": Entry(
         "WMT14: 3,003 sentences to translate", "not stated (research)", texts.wmt("14"),
-        _each_way(("de", "fr", "cs", "ru", "hi")), "de-en",
+        _splits(_each_way(("de", "fr", "cs", "ru", "hi"))), "de-en",
     ),
     "wmt16": Entry(
         "WMT16: 1,999 to 3,000 sentences to translate", "not stated (research)", texts.wmt("16"),
@@ -127,16 +132,17 @@ CATALOGUE = {
     ),
     "iwslt17": Entry(
         "IWSLT 2017: sentences of talks to translate", "CC-BY-NC-ND-4.0", texts.iwslt17,
-        _each_way(("de", "fr", "ja", "zh", "ar", "it", "ko", "nl", "ro")), "de-en",
+        _splits(_each_way(("de", "fr", "ja", "zh", "ar", "it", "ko", "nl", "ro"))), "de-en",
     ),
     "wikitext": Entry(
         "WikiText-103: English paragraphs to translate", "CC-BY-SA-3.0", texts.wikitext, SEVEN[1:], "de",
     ),
     "cnn-dailymail": Entry(
         "CNN/DailyMail 3.0.0: 11,490 articles to sum up", "Apache-2.0 (the articles: their publishers')",
-        texts.cnn_dailymail,
+        texts.cnn_dailymail, (texts.VALIDATION,),
     ),
-    "xsum": Entry("XSum: 11,334 articles to sum up", "not stated (the articles: the BBC's)", texts.xsum),
+    "xsum": Entry("XSum: 11,334 articles to sum up", "not stated (the articles: the BBC's)", texts.xsum,
+                  (texts.VALIDATION,)),
     "wikipedia": Entry(
         "Wikipedia of November 2023: passages to sum up", "CC-BY-SA-4.0", texts.wikipedia, SEVEN, "en",
     ),

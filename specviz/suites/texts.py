@@ -21,6 +21,7 @@ FLORES = {
 }  # fmt: skip
 LONG = {"zh": 150, "ja": 150}  # characters of a passage that is worth summing up; of other languages:
 LETTERS = 400
+VALIDATION = "validation"  # the split that BiLD's evaluation reads; elsewhere it is test
 
 
 # ---------------------------------------------------------------- translation
@@ -57,19 +58,28 @@ def wmt(year: str) -> Callable[[Get, str], Prompts]:
     """The test set of a year; every pair is with English, and read in either direction."""
 
     def load(get: Get, part: str) -> Prompts:
-        other = part.replace("en", "").strip("-")
-        file = File(rf"(^|/){other}-en/test-.*\.parquet$", repo=f"wmt/wmt{year}", whole=True)
-        return _pairs(get(file), part, f"wmt{year}")
+        pair, split = _split(part)
+        other = pair.replace("en", "").strip("-")
+        file = File(rf"(^|/){other}-en/{split}-.*\.parquet$", repo=f"wmt/wmt{year}", whole=True)
+        return _pairs(get(file), pair, f"wmt{year}")
 
     return load
 
 
 def iwslt17(get: Get, part: str) -> Prompts:
-    """The test split as the hub's data set has it: the talks of 2010 to 2015."""
+    """A split as the hub's data set has it; its test are the talks of 2010 to 2015."""
+    pair, split = _split(part)
     file = File(
-        rf"(^|/)iwslt2017-{part}/(test/.*|test-.*|[^/]*-test)\.parquet$", repo="IWSLT/iwslt2017", whole=True
-    )
-    return _pairs(get(file), part, "iwslt17")
+        rf"(^|/)iwslt2017-{pair}/({split}/.*|{split}-.*|[^/]*-{split})\.parquet$", repo="IWSLT/iwslt2017",
+        whole=True,
+    )  # fmt: skip
+    return _pairs(get(file), pair, "iwslt17")
+
+
+def _split(part: str) -> tuple[str, str]:
+    """What stands before the split in a part's name, and the split: ``test`` where none is named."""
+    front, _, split = part.rpartition(":")
+    return (front, split) if split == VALIDATION else (part, "test")
 
 
 def _pairs(paths: list[Path], part: str, name: str) -> Prompts:
@@ -125,15 +135,19 @@ def wikitext(get: Get, part: str) -> Prompts:
 
 
 def cnn_dailymail(get: Get, part: str) -> Prompts:
-    """The test split; its highlights are the reference."""
-    file = File(r"(^|/)3\.0\.0/test-.*\.parquet$|^test\.(csv|jsonl)$", repo="abisee/cnn_dailymail")
+    """A split; its highlights are the reference."""
+    split = part or "test"
+    pattern = rf"(^|/)3\.0\.0/{split}-.*\.parquet$|^{split}\.(csv|jsonl)$"
+    file = File(pattern, repo="abisee/cnn_dailymail")
     for number, row in enumerate(rows(get(file)), 1):
         yield _summary(row.text("article"), row.text("highlights"), row.values.get("id") or number)
 
 
 def xsum(get: Get, part: str) -> Prompts:
-    """The test split; its first sentence, which was taken away, is the reference."""
-    file = File(r"(^|/)(default/test/.*|default/xsum-test|data/test-.*)\.parquet$", repo="EdinburghNLP/xsum")
+    """A split; its first sentence, which was taken away, is the reference."""
+    split = part or "test"
+    pattern = rf"(^|/)(default/{split}/.*|default/xsum-{split}|data/{split}-.*)\.parquet$"
+    file = File(pattern, repo="EdinburghNLP/xsum")
     for number, row in enumerate(rows(get(file)), 1):
         yield _summary(row.text("document"), row.text("summary"), row.values.get("id") or number)
 

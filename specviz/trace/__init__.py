@@ -5,9 +5,9 @@ their meaning are in `specviz.schema`. A trace file is untrusted data: its types
 are checked before use, and nothing in it is ever executed.
 
 Its files from the bottom up, each importing only from those before it: `files`, `checks`, `reading`,
-`text`, `display`, `trace`, `identities`, `states`, `recorder`. Apart from them `counts`, what is left of a
-run when others wrote down numbers alone, `foreign`, which reads it from their files, and `aiperf`, which
-writes it.
+`text`, `display`, `perfetto`, `trace`, `identities`, `states`, `recorder`. Apart from them `counts`, what is
+left of a run when others wrote down numbers alone, `foreign`, which reads it from their files, and `aiperf`,
+which writes it.
 """
 
 from specviz.trace.counts import Counts

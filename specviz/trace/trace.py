@@ -16,6 +16,7 @@ import numpy as np
 from specviz import schema
 from specviz.draft import depths
 from specviz.errors import TraceError
+from specviz.files import write_text
 from specviz.trace.checks import check_lengths, check_values, index_within, list_sizes
 from specviz.trace.display import hook
 from specviz.trace.files import (
@@ -28,6 +29,7 @@ from specviz.trace.files import (
     reason,
     write_parquet,
 )
+from specviz.trace.perfetto import perfetto
 from specviz.trace.reading import Store, as_trace_error, open_file, open_partial
 from specviz.trace.signals import unpack
 from specviz.trace.text import begun_text, bytes_of, text_of, whole_characters
@@ -576,9 +578,60 @@ class Trace:
         return frame
 
     def to_html(self, path: str | Path, *, force: bool = False) -> Path:
-        """Write one offline page with the player of every run; an existing file only with `force`."""
+        """Write one offline page with the player of every run; an existing file only with `force`.
+
+        The page's address says where it stands: ``run.html#prompt=2&cycle=7`` opens there, counted as on
+        the page.
+        """
         page: Path = hook("page")(self, Path(path), force)
         return page
+
+    def to_perfetto(self, path: str | Path, *, force: bool = False) -> Path:
+        """Write a Chrome trace-event file (JSON), for ui.perfetto.dev or chrome://tracing.
+
+        A process is a run. Each batch row has a track of cycles, whose phases draft, forward, verify and
+        commit stand inside of them one after another, and a track of forward passes. Counters say how many
+        draft tokens each cycle accepted and refused, and at which rate. Times are in microseconds from the
+        start of the run. A cycle's slice has its emitted text; redact the trace first where that matters.
+
+        Raises
+        ------
+        TraceError
+            If the file exists (unless `force`) or cannot be written, or the trace has no times.
+
+        Notes
+        -----
+        The format is Google's *Trace Event Format*.
+        """
+        return write_text(Path(path), perfetto(self), force)
+
+    def to_gif(
+        self, path: str | Path, cycles: Iterable[int] | None = None, *, prompt: int | None = None,
+        seconds: float = 1.2, force: bool = False,
+    ) -> Path:  # fmt: skip
+        """Write a stretch of cycles as an animated GIF: the text so far, and the draft that was judged.
+
+        Parameters
+        ----------
+        path : path
+        cycles : iterable of int, optional
+            Numbers of cycles, for example ``range(5, 15)``; the first twelve by default.
+        prompt : int, optional
+            Default the first.
+        seconds : float
+            How long each cycle is shown.
+        force : bool
+            Overwrite an existing file.
+
+        Raises
+        ------
+        TraceError
+            If the file exists or cannot be written, or the run wrote a canvas or answers a stream.
+        ParameterError
+            If there is no such cycle, or there are too many.
+        """
+        film: Path = hook("film")(self, Path(path), cycles, prompt, seconds, force)
+        return film
 
     def _repr_html_(self) -> str:
         return str(hook("html")(self))

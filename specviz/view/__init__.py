@@ -19,6 +19,7 @@ from specviz.view.flicker import drawn as ribbon
 from specviz.view.heat import heat_map
 from specviz.view.lattices import lattice, lattice_words
 from specviz.view.layers import exit_layers
+from specviz.view.moving import gif
 from specviz.view.payoff import why_it_pays
 from specviz.view.plots import confidence, phases, timeline, token_strip
 from specviz.view.roofline import costs_figure, costs_words, pass_times, roofline, roofline_words
@@ -32,7 +33,7 @@ __all__ = [
     "acceptance_by_score", "advice", "aligned", "aligned_words", "auroc", "bias", "by_device", "by_language",
     "by_prompts", "calibration_png", "canvases", "canvases_words", "confidence", "control_loop",
     "costs_figure", "costs_words", "curve", "deviation", "draft_tree", "draft_tree_words", "examples",
-    "exit_layers", "heat_map", "html", "interactive", "latency_throughput", "lattice", "lattice_words",
+    "exit_layers", "gif", "heat_map", "html", "interactive", "latency_throughput", "lattice", "lattice_words",
     "masks", "page", "pass_times", "phases", "png", "reliability", "ribbon", "right_by", "roofline",
     "roofline_words", "signal_lanes", "store", "store_growth", "sweep", "text", "threshold_readings",
     "timeline", "token_strip", "trade_offs", "update_costs", "warm_up", "why_it_pays",

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import base64
 import io
 import logging
 import warnings
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
+
+from specviz.escape import html
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -24,6 +27,7 @@ LOOKS = (
     ("#cc79a7", "D"), ("#e69f00", "v"), ("#56b4e9", "P"),
 )  # fmt: skip
 HATCHES = ("", "///", "...", "xx")
+SCREEN = 84  # dots an inch of a figure in a notebook
 GREY = "#888888"  # on white and on black
 # How a draft's node is drawn, by what became of it.
 FATE_LOOKS: dict[str, Look] = {
@@ -47,6 +51,9 @@ def axes(ax: Axes | None, size: tuple[float, float], boxed: bool = False) -> Axe
         import matplotlib.pyplot as plt
 
         ax = plt.subplots(figsize=size, layout="constrained")[1]
+    if (figure := ax.get_figure(root=True)) is not None:
+        for each in (ax, figure):  # a notebook asks the objects that it shows
+            vars(each)["_repr_html_"] = partial(notebook_html, figure)
     if not boxed:
         ax.spines[["top", "right"]].set_visible(False)
     return ax
@@ -120,12 +127,47 @@ def new_figure(size: tuple[float, float], **options: Any) -> Figure:
     return made
 
 
-def png(figure: Figure) -> bytes:
+DARK = (
+    'body[data-jp-theme-light="false"]', "body.vscode-dark",
+    "body.vscode-high-contrast:not(.vscode-high-contrast-light)", 'html[theme="dark"]',
+)  # fmt: skip
+FLIP = "filter:invert(.933) hue-rotate(180deg)"
+# What a dark notebook does to a picture on white: light and dark change places, hues stay.
+FIGURE_STYLE = (
+    "<style>.specviz-figure{max-width:100%;height:auto}"
+    + ",".join(f"{host} .specviz-figure" for host in DARK)
+    + f"{{{FLIP}}}@media (prefers-color-scheme:dark){{.specviz-page .specviz-figure{{{FLIP}}}}}</style>"
+)
+
+
+def image(content: bytes, alt: str, scale: float = 1.0) -> str:
+    """A PNG as HTML that follows a notebook's light or dark; `scale`: pixels of it in one of the page's."""
+    wide = int.from_bytes(content[16:20], "big") / scale
+    source = base64.b64encode(content).decode("ascii")
+    return (
+        f'{FIGURE_STYLE}<img class="specviz-figure" width="{wide:.0f}" alt="{html(alt)}" '
+        f'src="data:image/png;base64,{source}">'
+    )
+
+
+def notebook_html(figure: Figure) -> str | None:
+    """A figure as a notebook's output, once; None where the notebook's backend shows figures by itself."""
+    import matplotlib.pyplot as plt
+
+    if "inline" not in plt.get_backend():
+        return None
+    titles = (ax.get_title(place) for ax in figure.axes for place in ("left", "center"))
+    content = png(figure, 2 * SCREEN, tight=True)
+    plt.close(figure)  # or it would be shown again at the end of the cell
+    return image(content, " ".join(filter(None, titles)) or "figure", 2)
+
+
+def png(figure: Figure, dpi: float | None = None, tight: bool = False) -> bytes:
     """A figure's PNG; a box stands for what no font has."""
     out = io.BytesIO()
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing")
-        figure.savefig(out, format="png")
+        figure.savefig(out, format="png", dpi=dpi or figure.dpi, bbox_inches="tight" if tight else None)
     return out.getvalue()
 
 

@@ -19,17 +19,20 @@ from specviz.view.static import Page, document, excerpt, style
 DRAFTED = ("draft", "unreviewed")
 PROMPT = 160  # characters of a prompt
 STYLE = """
-.specviz .eg{width:100%;table-layout:auto} .specviz .eg th,.specviz .eg
-td{text-align:left;vertical-align:top;font-variant-numeric:normal} .specviz .eg
-th{white-space:nowrap;font-weight:600;color:var(--soft)} .specviz .eg
-td{white-space:pre-wrap;unicode-bidi:plaintext;width:100%} .specviz .eg tbody
-tr:last-child>*{border-bottom:2px solid var(--line)} .specviz .eg mark,.specviz .legend
-mark{background:none;color:color-mix(in srgb,var(--hue) 60%,var(--fg));font-weight:700;
-text-decoration:underline 2px;text-underline-offset:.2em} .specviz mark.plain{--hue:#8a8a8a}.specviz
-mark.bonus{--hue:#009e73;text-decoration-style:double} .specviz mark.correction,.specviz
-mark.rollback{--hue:#d55e00;text-decoration-style:dashed} .specviz
-mark.resampled{--hue:#cc79a7;text-decoration-style:wavy} .specviz
-mark.fallback{--hue:#e69f00;text-decoration-style:solid} .specviz .eg small{color:var(--soft);font-weight:400}
+.specviz.specviz.specviz .eg{width:100%;
+th,td{text-align:left;vertical-align:top;font-variant-numeric:normal}
+th{white-space:nowrap;font-weight:600;color:var(--soft)}
+td{white-space:pre-wrap;unicode-bidi:plaintext;width:100%;overflow-wrap:anywhere}
+tbody tr:last-child>*{border-bottom:2px solid var(--line)}
+small{color:var(--soft);font-weight:400}
+}
+.specviz :is(.eg,.legend) mark{background:none;color:color-mix(in srgb,var(--hue) 60%,var(--fg));
+font-weight:700;text-decoration:underline 2px;text-underline-offset:.2em}
+.specviz mark.plain{--hue:#8a8a8a}
+.specviz mark.bonus{--hue:#009e73;text-decoration-style:double}
+.specviz mark:is(.correction,.rollback){--hue:#d55e00;text-decoration-style:dashed}
+.specviz mark.resampled{--hue:#cc79a7;text-decoration-style:wavy}
+.specviz mark.fallback{--hue:#e69f00;text-decoration-style:solid}
 """
 
 

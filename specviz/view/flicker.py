@@ -100,8 +100,10 @@ def _cell(one: Ribbon, row: Row, slowest: float, cache: bool, whole: bool) -> st
     language = f' lang="{one.language}"' if one.language else ""
     bar = ""
     if slowest > 0 and row.seconds == row.seconds:
-        share = [100 * max(0.0, t) / slowest for t in (row.prefill, row.seconds)]
-        bar = '<div class="took">' + "".join(f'<i style="width:{w:.1f}%"></i>' for w in share) + "</div>"
+        read, wrote = (100 * max(0.0, t) / slowest for t in (row.prefill, row.seconds))
+        bars = ((0.0, read), (read, wrote))
+        rects = "".join(f'<rect x="{x:.1f}%" width="{wide:.1f}%" height="100%"/>' for x, wide in bars)
+        bar = f'<svg class="took" aria-hidden="true">{rects}</svg>'
     return (
         f'<td><div class="out" dir="auto"{language}>{_words(row, whole)}</div>{_drafted(row)}'
         f'<p class="said">{" · ".join(row.notes(cache))}</p>{bar}</td>'
@@ -141,7 +143,7 @@ def overview(one: Ribbon, width: int) -> str:
             else:
                 thick = tall * (0.3 if fate == "kept" else 0.8)
                 place = f'x1="{a:.2f}%" x2="{b:.2f}%" y1="{y:.1f}" y2="{y:.1f}"'
-                drawn.append(f'<line class="m-{fate}" {place} style="stroke-width:{thick:.1f}"/>')
+                drawn.append(f'<line class="m-{fate}" {place} stroke-width="{thick:.1f}"/>')
             x += n
         if row.erased:
             a, b = 100 * row.kept / width, 100 * (row.kept + len(row.erased)) / width

@@ -18,7 +18,7 @@ from specviz.errors import ParameterError, TraceError, install
 from specviz.escape import html, plotly, script_sources
 from specviz.trace import Trace
 from specviz.view import payoff
-from specviz.view.axes import Look, look
+from specviz.view.axes import FIGURE_STYLE, Look, look
 from specviz.view.canvas import Row
 from specviz.view.control import MOST, Loop, loop
 from specviz.view.picture import FATES
@@ -97,7 +97,7 @@ class Interactive(Page):
         )
 
     def _repr_html_(self) -> str:
-        return self._html(f"specviz-{id(self):x}")
+        return f'{FIGURE_STYLE}<div class="specviz-figure">{self._html(f"specviz-{id(self):x}")}</div>'
 
     def __repr__(self) -> str:
         return f"<Interactive: {self.title}>"

@@ -72,7 +72,7 @@ def token_strip(trace: Trace, prompt: int | None = None, ax: Axes | None = None,
     """
     shown = _one(trace, prompt)
     inner = 9.8  # inches of a 10 inch figure
-    return _strip(shown, axes(ax, (10, _height(shown, inner, lines) + 0.1)), lines)
+    return strip(shown, axes(ax, (10, _height(shown, inner, lines) + 0.1)), lines)
 
 
 Place = tuple[float, int, str, float, str, Span]  # x, line, text, width, mark, span
@@ -172,7 +172,8 @@ def _height(shown: Picture, inches: float, lines: int) -> float:
     return (min(last, lines) * LINE + (14 if last > lines else 0) + BELOW) / 72
 
 
-def _strip(shown: Picture, ax: Axes, lines: int) -> Axes:
+def strip(shown: Picture, ax: Axes, lines: int) -> Axes:
+    """`token_strip` of a picture that is there already."""
     from matplotlib.artist import Artist
     from matplotlib.patches import Rectangle
     from matplotlib.text import Text
@@ -380,7 +381,7 @@ def poster(trace: Trace) -> bytes:
         family=fonts(),
         parse_math=False,
     )
-    _strip(shown, room(0, 0, 1), lines)
+    strip(shown, room(0, 0, 1), lines)
     _timeline(shown, room(0.5, 0.32, 2))
     if heights[3]:
         _confidence(shown, room(0.5, 0.32, 3))

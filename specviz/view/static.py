@@ -13,7 +13,7 @@ from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from specviz.escape import html, spaced, visible
+from specviz.escape import content_policy, html, spaced, visible
 from specviz.files import write_text
 from specviz.trace import Trace
 from specviz.view.lattices import figure
@@ -44,7 +44,7 @@ def style() -> str:
     return files("specviz.view").joinpath("style.css").read_text(encoding="utf8")
 
 
-def _ms(seconds: float) -> str:
+def milliseconds(seconds: float) -> str:
     """As the player says it."""
     if not isfinite(seconds):
         return "not recorded"
@@ -54,7 +54,7 @@ def _ms(seconds: float) -> str:
     return f"{seconds * 1e3:.{digits}f} ms"
 
 
-def _shown(text: str) -> str:
+def shown_token(text: str) -> str:
     """A token's text with line breaks, lost spaces and unseen characters visible, escaped."""
     signed = SIGNS.sub(lambda match: f'<i class="sign">{match[0]}</i>', html(spaced(text)))
     return signed.replace("\n", '<i class="sign">⏎</i>\n')
@@ -74,14 +74,18 @@ def text_lane(shown: Picture) -> str:
     for span in shown.spans[:MOST_SPANS]:
         kind = KINDS[span.kind]
         if span.kind not in ("draft", "plain", "bonus") and span.cycle in lost:
-            out.append(f'<del title="sent and dropped">{_shown(lost.pop(span.cycle))}</del>')
+            out.append(f'<del title="sent and dropped">{shown_token(lost.pop(span.cycle))}</del>')
         mark = f"<sup>{kind.mark}</sup>" if kind.mark else ""
         edge = " e" if span.opens else ""
         title = html(_title(span))
         word = span.text.lstrip(" ")  # the mark stands over the letters, not over the space before them
         space = span.text[: len(span.text) - len(word)] if word else ""
         # wrapped, so that a mark goes to the next line with its word
-        body = f"{mark}{_shown(span.text)}" if len(space) != 1 else f" <span>{mark}{_shown(word)}</span>"
+        body = (
+            f"{mark}{shown_token(span.text)}"
+            if len(space) != 1
+            else f" <span>{mark}{shown_token(word)}</span>"
+        )
         out.append(f'<span class="t {span.kind}{edge}" title="{title}">{body}</span>')
     if len(shown.spans) > MOST_SPANS:
         out.append(f'<em class="note"> … {len(shown.spans) - MOST_SPANS} more tokens are in the trace</em>')
@@ -130,7 +134,7 @@ def cycle_lane(shown: Picture) -> str:
     bars = []
     for c in cycles:
         left = x = (c.start - begin) * scale
-        phases = ", ".join(f"{name} {_ms(t)}" for name, t in zip(PHASES, c.times) if t > 0)
+        phases = ", ".join(f"{name} {milliseconds(t)}" for name, t in zip(PHASES, c.times) if t > 0)
         counts = f"{c.drafted} drafted, {c.sent} sent, {c.judged} judged, {c.accepted} accepted, "
         label = f"cycle {c.number}: {counts if shown.drafts else ''}{c.emitted} emitted; {phases}"
         parts = []
@@ -149,21 +153,21 @@ def cycle_lane(shown: Picture) -> str:
         bars.append(f"<g><title>{html(label)}</title>{''.join(parts)}{edge}</g>")
     pause = sum(c.pause for c in cycles[:-1])
     base = '<line x1="0" x2="100%" y1="28" y2="28" class="ax"/>' if pause * scale > 0.3 else ""
-    ticks = f'<text x="0" y="54">0</text><text x="100%" y="54" text-anchor="end">{_ms(end - begin)}</text>'
+    last = milliseconds(end - begin)
+    ticks = f'<text x="0" y="54">0</text><text x="100%" y="54" text-anchor="end">{last}</text>'
     whole = sum(shown.phases.values())
     keys = "".join(
-        f'<span><i class="p-{name}"></i>{name} {_ms(t)} ({t / whole:.0%})</span>'
+        f'<span><i class="p-{name}"></i>{name} {milliseconds(t)} ({t / whole:.0%})</span>'
         for name, t in shown.phases.items()
     )
     if base:
-        keys += (
-            f'<span title="recording and whatever else ran; in no cycle">— between cycles {_ms(pause)}</span>'
-        )
-    caption = f"{len(shown.cycles)} cycles along time, {_ms(whole)} in all"
+        between = f"— between cycles {milliseconds(pause)}"
+        keys += f'<span title="recording and whatever else ran; in no cycle">{between}</span>'
+    caption = f"{len(shown.cycles)} cycles along time, {milliseconds(whole)} in all"
     if len(shown.cycles) > MOST_CYCLES:
         caption += f" (the first {MOST_CYCLES} are drawn)"
     if shown.prefill and sum(shown.prefill.times) > 0:
-        caption += f", after a prefill of {_ms(sum(shown.prefill.times))}"
+        caption += f", after a prefill of {milliseconds(sum(shown.prefill.times))}"
     caption += "." + (" Above each: draft tokens accepted/sent." if shown.drafts else "")
     caption += " –: nothing was sent." if shown.drafts and not all(c.sent for c in cycles) else ""
     return _figure(caption, keys, 57, f"{base}{''.join(bars)}{ticks}")
@@ -344,13 +348,13 @@ class Page:
 
 def document(title: str, parts: list[str]) -> str:
     """A whole offline page around fragments; its policy forbids scripts and every request."""
-    policy = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+    head, body = f"<style>{style()}</style>", "".join(parts)
     return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{html(title)}</title>'
-        f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
+        f'<meta http-equiv="Content-Security-Policy" content="{content_policy(head + body)}">'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
-        f'<style>{style()}</style></head><body class="specviz-page">'
-        f'<main class="specviz"><h1>{html(title)}</h1>{"".join(parts)}</main></body></html>'
+        f'{head}</head><body class="specviz-page">'
+        f'<main class="specviz"><h1>{html(title)}</h1>{body}</main></body></html>'
     )
 
 

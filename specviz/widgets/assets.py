@@ -26,7 +26,13 @@ def text(name: str) -> str:
 
 
 # What a view's own text is built on, beside `shared.js`.
-BEFORE = {"player": ("tree.js",), "canvas": ("tree.js", "player.js")}
+PLAYER = ("save.js", "tree.js", "overview.js", "find.js")
+BEFORE = {
+    "player": PLAYER, "canvas": (*PLAYER, "player.js"), "explore": ("tokens.js",),
+    "live_race": ("tokens.js",),
+}  # fmt: skip
+
+STYLED = ("player.js", "tokens.js")  # of those, what brings a style sheet
 
 
 @cache
@@ -39,5 +45,7 @@ def script(name: str) -> str:
 def style(name: str) -> str:
     """The style sheet of a view, `shared.css` in front; the ribbon's own is that of the still one."""
     still = styles() if name == "flicker" else ""
-    under = text("player.css") if name in ADDED else ""
+    under = "".join(
+        text(f"{each.removesuffix('.js')}.css") for each in BEFORE.get(name, ()) if each in STYLED
+    )
     return text("shared.css") + still + under + text(f"{name}.css")

@@ -251,6 +251,6 @@ CacheLane = class WindowLane {
 		set(this.rows, { style: `flex:${done ? fed : 0} 1 0`, title: "positions computed in this pass" });
 		set(this.old, { style: `flex:${done ? Math.max(0, all - fed) : 1} 1 0`, title: cache === "dual" ? "read from the cache, or from a canvas above" : "" });
 		const how = cache !== "dual" ? "no cache: every position of every canvas" : a.refreshed[cycle.row] > 0 ? "a refresh: every position of the state, the windows of the drafts" : "the windows alone; the rest from the cache";
-		this.said.textContent = done ? `${fed.toLocaleString("en")} computed of ${all.toLocaleString("en")} in ${1 + cycle.n} canvas${cycle.n ? "es" : ""}: ${how}` : `${each} positions a canvas: the prompt and ${length} cells`;
+		this.said.textContent = done ? `${grouped(fed)} computed of ${grouped(all)} in ${1 + cycle.n} canvas${cycle.n ? "es" : ""}: ${how}` : `${each} positions a canvas: the prompt and ${length} cells`;
 	}
 };

@@ -78,6 +78,9 @@ FINER = ("logit_margin", "variance")  # shown where a method weighs them, as one
 # The player's keys, as its list shows them.
 KEYS = (
     ("← →", "the previous or next cycle"),
+    ("X Shift+X", "the next or previous rejection"),
+    ("W Shift+W", "the next or previous long wait: of the slowest twentieth of the cycles"),
+    ("/", "find a token's text: Enter goes on, Shift+Enter back, Escape leaves"),
     ("Shift+← Shift+→", "one phase: draft, verify, commit"),
     ("↑ ↓", "the previous or next node of the draft"),
     ("space", "play or pause"),
@@ -90,6 +93,9 @@ KEYS = (
     ("Enter", "predict mode: this node will survive, or not"),
     ("R", "predict mode: reveal the verdict"),
     ("[ ]", "the previous or next prompt"),
+    ("+ - 0", "the time line: zoom in, out, or all of it; Ctrl and the wheel do the same"),
+    (", .", "a zoomed time line: earlier or later; so do the wheel and dragging"),
+    ("V Shift+V", "save what is shown as SVG or PNG"),
     ("P", "projector: everything larger"),
     ("?", "this list; Escape closes it"),
 )
@@ -369,11 +375,15 @@ def _small(values: ArrayLike) -> np.ndarray:
     raise TraceError(f"a number in the trace is too large to show: {max(high, -low)}")
 
 
+def kind_numbers(method: str) -> dict[str, int]:
+    """By origin of an emitted token, how it came about, as an index into `KINDS`."""
+    index = {name: i for i, name in enumerate(KINDS)}
+    return index | {"correction": index["rollback"]} if method in schema.ROLLBACK else index
+
+
 def _kinds(origin: list[str | None], method: str) -> np.ndarray:
     """How each emitted token came about, as an index into `KINDS`."""
-    index = {name: i for i, name in enumerate(KINDS)}
-    if method in schema.ROLLBACK:
-        index["correction"] = index["rollback"]
+    index = kind_numbers(method)
     return np.array([index.get(o or "plain", 0) for o in origin], np.uint8)
 
 
@@ -449,7 +459,10 @@ def _finite(value: object) -> object:
 
 
 def _prompts(trace: Trace) -> list[Json]:
-    """Each prompt in the order of the cycles: its index, rows ``[first, last)`` of the cycles, and text."""
+    """Each prompt in the order of the cycles: its index, rows ``[first, last)`` of the cycles, and text.
+
+    ``opens`` is the row, from the first one on, that the player opens on.
+    """
     index = trace.cycles["prompt"].to_numpy()
     by_prompt = trace.prompts.set_index("prompt").to_dict("index") if len(trace.prompts) else {}
     edges = np.flatnonzero(np.diff(index)) + 1
@@ -461,8 +474,25 @@ def _prompts(trace: Trace) -> list[Json]:
             {"prompt": int(index[first]), "first": first, "last": last}
             | {name: visible(word) for name, word in facts.items()}
             | {"updates": _updates(trace.cycles.iloc[first:last], first)}
+            | {"opens": _teaching_row(trace.cycles.iloc[first:last])}
         )
     return rows
+
+
+def _teaching_row(cycles: pd.DataFrame) -> int:
+    """The first of a prompt's cycles that accepts and rejects; else that rejects; else that drafts.
+
+    Where nothing was drafted it is the first cycle that writes something.
+    """
+    drafted, accepted, judged = (
+        cycles[name].fillna(0).to_numpy() for name in ("drafted", "accepted", "judged")
+    )
+    rejects = judged > accepted
+    written = np.arange(len(cycles)) > 0
+    for fits in (rejects & (accepted > 0), rejects, drafted > 0, written):
+        if fits.any():
+            return int(np.argmax(fits))
+    return 0
 
 
 def _updates(cycles: pd.DataFrame, first: int) -> list[Json]:

@@ -1,6 +1,7 @@
-// The explorer's panel: controls made from declared parameters, a running decode, a table of results.
-// All reckoning is Python's; this draws what the traits say. Built on shared.js, which stands in front.
+// The explorer's panel: pickers, a prompt's box, controls made from declared parameters, the text while it is decoded, and a
+// table of results. All reckoning is Python's; this draws what the traits and messages say. Built on tokens.js.
 
+const BASELINE = "autoregressive";
 const number = (v) => (Number.isInteger(v) ? String(v) : String(+v.toPrecision(4)));
 
 // A symbol with its subscript: α_FB.
@@ -15,11 +16,29 @@ const shape = (v, [digits, unit]) => v.toFixed(digits) + unit;
 function render({ model, el }) {
 	const root = h("div.sv.explore", { role: "group", "aria-label": "explorer" });
 	const ask = (what, more) => model.send({ do: what, ...more });
-	const parameters = model.get("parameters");
+	const decode = (what = "run") => ask(what, { prompt: prompt.box.value });
+	let parameters = model.get("parameters");
+
+	// ---- what is decoded, by what
+	const target = menu("model", () => model.get("models"), () => model.get("model"), (name) => share(model, { model: name }));
+	const method = menu("method", () => model.get("methods"), () => model.get("method"), (name) => share(model, { method: name }));
+	const examples = menu("example", () => ["choose …", ...model.get("examples").map(([kind]) => kind)], () => "choose …", (kind) => {
+		const chosen = model.get("examples").find(([each]) => each === kind);
+		if (chosen) { prompt.box.value = chosen[1]; share(model, { prompt: chosen[1] }); }
+		examples.put();
+	});
+	const prompt = promptBox(model, () => decode());
 
 	// ---- controls
 	const fields = new Map();
-	const controls = h("div.fields", ...parameters.map((p) => field(p)));
+	const controls = h("div.fields");
+	function drawFields() {
+		parameters = model.get("parameters");
+		fields.clear();
+		controls.replaceChildren(...parameters.map((p) => field(p)));
+		drawValues();
+		drawTable();
+	}
 	function change(name, value) {
 		share(model, { values: { ...model.get("values"), [name]: value } });
 	}
@@ -92,49 +111,78 @@ function render({ model, el }) {
 		catch { getSelection().selectAllChildren(code); copied.textContent = "marked: press Ctrl C"; }
 		setTimeout(() => { copied.textContent = ""; }, 2500);
 	});
-	const run = button("▶ Decode", "decode with these settings", () => ask("run"));
-	run.className = "main";
-	const base = button(`▶ ${model.get("baseline")}`, "decode by the target alone, to compare with", () => ask("baseline"));
-	const cancel = button("■ Cancel", "stop after the current cycle; the trace so far is kept", () => ask("cancel"));
-	const race = button("Race all results", "the results side by side, at true relative speed", () => ask("race"));
+	const run = button("▶ Decode", "decode with these settings (Ctrl Enter)", () => decode(), { class: "main" });
+	const base = button(`▶ ${BASELINE}`, "decode by the target alone, to compare with", () => decode("baseline"));
+	const stop = button("■ Stop", "stop after the current cycle (Escape); what was decoded until then is kept", () => ask("stop"));
+	const live = button("Race live", "decode by the target alone and by this method at the same time", () => ask("live"));
+	const race = button("Race all results", "the results of this prompt side by side, at true relative speed", () => ask("race"));
+	const text = new Growing(model.get("kinds"), "the text that is decoded");
 	const bar = h("progress", { max: 1, value: 0, "aria-label": "tokens so far" });
-	const state = h("span.soft.state");
-	const growing = h("p.growing", { dir: "auto" });
+	const rate = h("b.rate"), state = h("span.soft.state");
+	const legend = h("span.hues");
+	const all = h("input", { type: "checkbox", checked: "" });
+	hear(all, "change", () => root.classList.toggle("nodrafts", !all.checked));
 	const error = h("p.error", { role: "alert" });
-	const live = h("p.unseen", { "aria-live": "polite" });
+	const announcer = new Announcer();
 	const table = h("div.scroll");
 	root.append(
-		h("div.head", h("strong", model.get("title"))), controls, answerLine,
-		h("div.line", code, copy, copied),
-		h("div.buttons", run, model.get("baseline") ? base : "", cancel, race, bar, state),
-		error, growing, table, live);
+		h("div.head", h("strong", "Explorer"), target.node, method.node, examples.node), prompt.box,
+		h("div.buttons", run, stop, base, live, race), error,
+		h("div.figures", rate, state, bar), text.node,
+		h("div.legend", legend, h("label.show", all, " show dropped drafts")),
+		table, answerLine, controls, h("div.line", code, copy, copied), announcer.node);
 	el.append(root);
 
 	function drawValues() {
 		const values = model.get("values");
-		for (const [name, entry] of fields) entry.put(values[name]);
+		for (const [name, entry] of fields) if (name in values) entry.put(values[name]);
 	}
 	function drawCode() { code.textContent = model.get("code"); }
+	const busy = () => ["waiting", "loading", "running"].includes(model.get("state"));
 	function drawState() {
-		const now = model.get("state"), p = model.get("progress"), busy = now === "running";
-		run.disabled = base.disabled = busy;
-		cancel.disabled = !busy;
-		bar.hidden = !busy;
-		bar.value = p.limit ? p.tokens / p.limit : 0;
-		const told = p.limit ? `${p.tokens} of at most ${p.limit} tokens, ${p.cycles} cycles, ${p.seconds.toFixed(1)} s` : "";
-		const words = { idle: "", running: `decoding: ${told}`, done: `done: ${told}`, cancelled: `cancelled, the trace so far is kept: ${told}`, error: "" };
-		state.textContent = words[now];
-		growing.textContent = p.text ?? "";
-		error.textContent = model.get("error");
-	}
-	function sayState() {
 		const now = model.get("state");
-		live.textContent = now === "running" ? "decoding" : now === "done" ? "the decode is done; a row was added" : now;
+		run.disabled = base.disabled = live.disabled = busy();
+		base.hidden = model.get("method") === BASELINE || !model.get("methods").includes(BASELINE);
+		stop.disabled = !busy();
+		if (now === "waiting") { text.clear(); announcer.say("waiting"); }
+		if (now === "done" || now === "stopped") announcer.say(`${text.heard} ${now === "done" ? "the decode is done" : "the decode was stopped"}; a row was added`);
+		drawFigures();
 	}
+	function drawFigures() {
+		const now = model.get("state"), limit = model.get("limit");
+		const counted = `${count(text.tokens, "token")} in ${count(text.cycles, "cycle")}${text.cycles ? `, ${(text.tokens / text.cycles).toFixed(2)} a cycle` : ""}`;
+		const words = {
+			idle: "Press Decode.", waiting: "waiting until another decode has ended …", loading: `loading ${model.get("model")} …`, running: text.prefill === null ? "reading the prompt …" : counted,
+			done: counted, stopped: `stopped: ${counted}`, error: "",
+		};
+		rate.textContent = text.speed ? `${perSecond(text.speed)} tokens/s` : "";
+		state.textContent = words[now];
+		bar.hidden = now !== "running";
+		bar.value = limit ? text.tokens / limit : 0;
+		legend.replaceChildren(...text.legend());
+		all.parentElement.hidden = !text.dropped;
+	}
+	// What Python sends while it decodes.
+	function receive(message, buffers) {
+		if (message.do === "file") { download(message.name, buffers[0]); return; }
+		if (message.do !== "cycles") return;
+		text.add(message.cycles);
+		drawFigures();
+		if (text.heard) { announcer.say(text.heard); text.heard = ""; }
+	}
+	// A view that opens later, or missed messages, draws the whole.
+	function drawShown() {
+		if (model.get("shown").length === text.received) return;
+		text.clear();
+		text.add(model.get("shown"));
+		text.heard = "";
+		drawFigures();
+	}
+	function drawError() { error.textContent = model.get("error"); }
 	function drawTable() {
 		const rows = model.get("rows");
 		race.disabled = rows.length < 2;
-		if (!rows.length) { table.replaceChildren(h("p.soft", "Nothing has run yet: move the sliders and press Decode.")); return; }
+		if (!rows.length) { table.replaceChildren(); return; }
 		const names = parameters.map((p) => p.name);
 		const columns = model.get("columns").filter(([key]) => rows.some((row) => row[key] !== null && row[key] !== undefined));
 		const head = ["", "method", "", ...names, ...columns.map((c) => c[1]), "text is"];
@@ -143,10 +191,12 @@ function render({ model, el }) {
 		const body = rows.map((row) => {
 			const open = button("Player", `step through run ${row.run}`, () => ask("play", { run: row.run }));
 			open.setAttribute("aria-label", `open run ${row.run} in the player`);
-			const use = row.method === model.get("method") ? button("Use", `move the sliders to run ${row.run}`, () => ask("use", { run: row.run })) : "";
+			const save = button("Save", `save run ${row.run} as a trace: a .parquet file for specviz.open`, () => ask("save", { run: row.run }));
+			save.setAttribute("aria-label", `save run ${row.run}`);
+			const use = model.get("methods").includes(row.method) && row.method !== BASELINE ? button("Use", `choose run ${row.run}'s method and settings`, () => ask("use", { run: row.run })) : "";
 			const same = row.same_text === true ? " = baseline's" : row.same_text === false ? " ≠ baseline's" : "";
 			return h("tr", { class: row.run === model.get("chosen") ? "chosen" : "" },
-				h("td.n", `${row.run}${row.complete ? "" : " ✂"}`), h("th", { scope: "row" }, row.method), h("td.acts", open, use),
+				h("td.n", `${row.run}${row.complete ? "" : " ✂"}`), h("th", { scope: "row" }, row.method), h("td.acts", open, save, use),
 				...names.map((name) => h("td.n", shown(row[name]))),
 				...columns.map(([key, , form]) => h("td.n", row[key] === null || row[key] === undefined ? "–" : shape(row[key], form))),
 				h("td.is", exactness(row.exactness), same, row.complete ? "" : h("small", " cut off")));
@@ -170,22 +220,28 @@ function render({ model, el }) {
 		else answerLine.append(badge(told.badge), ` ${told.words}: ${told.why}. `, again());
 	}
 	const badge = (word) => h("span", { class: `badge how ${word.replaceAll(" ", "-")}` }, word);
-	const again = () => { const node = button("Decode", "decode with these settings", () => ask("run")); node.disabled = model.get("state") === "running"; return node; };
+	const again = () => { const node = button("Decode", "decode with these settings", () => decode()); node.disabled = busy(); return node; };
 
 	hear(root, "keydown", (event) => {
 		if (event.key !== "Tab") event.stopPropagation(); // the notebook has shortcuts of its own
-		if (event.key === "Enter" && (event.ctrlKey || event.metaKey || event.target.type === "range")) { event.preventDefault(); ask("run"); }
-		if (event.key === "Escape" && model.get("state") === "running") ask("cancel");
+		if (event.key === "Enter" && (event.ctrlKey || event.metaKey || event.target.type === "range")) { event.preventDefault(); decode(); }
+		if (event.key === "Escape" && busy()) ask("stop");
 	});
-	drawValues();
+	drawFields();
 	drawCode();
+	drawShown();
 	drawState();
-	drawTable();
+	drawError();
 	drawAnswer();
-	return listen(root, model, [
-		["change:values", drawValues], ["change:code", drawCode], ["change:progress", drawState], ["change:error", drawState],
-		["change:state", () => { drawState(); sayState(); drawAnswer(); }], ["change:rows", drawTable], ["change:chosen", drawTable], ["change:answer", () => drawAnswer()], ["change:badges", () => drawAnswer()], ["change:lookup", drawDragged],
+	const deaf = listen(root, model, [
+		["change:model", target.put], ["change:models", target.put], ["change:method", () => { method.put(); drawState(); drawTable(); }], ["change:methods", () => { method.put(); drawState(); drawTable(); }],
+		["change:examples", examples.put], ["change:prompt", prompt.put], ["change:parameters", drawFields],
+		["change:values", drawValues], ["change:code", drawCode], ["change:shown", drawShown], ["change:error", drawError],
+		["change:state", () => { drawState(); drawAnswer(); }], ["change:rows", drawTable], ["change:chosen", drawTable], ["change:answer", () => drawAnswer()], ["change:badges", () => drawAnswer()], ["change:lookup", drawDragged],
+		["msg:custom", receive],
 	]);
+	ask("open");
+	return () => { announcer.stop(); deaf(); };
 }
 
 export default { render };

@@ -1,16 +1,19 @@
-"""Sliders made from a method's declared parameters, live decoding, and a table of what each setting did.
+"""A prompt box, pickers, a method's parameters as controls; the text appears while it is decoded.
 
-This wing may not run a model: whoever makes an explorer hands it the function that decodes
+This wing may not run a model: whoever makes an explorer hands it what decodes, a `Decoder`
 (`specviz.explore` does).
 """
 
 from __future__ import annotations
 
+import re
+import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import ipywidgets
 import traitlets as t
@@ -22,24 +25,24 @@ from specviz.errors import ParameterError, SpecvizError, TraceError
 from specviz.trace import Trace
 from specviz.whatifs import BADGES, WhatIf, whatif
 from specviz.widgets.assets import script, style
-from specviz.widgets.columns import Json
+from specviz.widgets.columns import KINDS_SENT, Json
+from specviz.widgets.feed import Feed, cycle_seconds
+from specviz.widgets.job import BASELINE, STATES, Decoder, Job, Value, Values
+from specviz.widgets.live_race import LiveRace
 from specviz.widgets.player import Player, player
-from specviz.widgets.race import Race, race
-from specviz.widgets.stateful import error_line, joined
+from specviz.widgets.race import Race
+from specviz.widgets.race import fields as raced
+from specviz.widgets.stateful import error_line, joined, plain
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from specviz.loop.run import Run
-    from specviz.methods import Given, Parameter
+    from specviz.methods import Given
+    from specviz.rules.parameters import Parameter
 
-Value: TypeAlias = bool | float | str  # of a parameter
-Values: TypeAlias = dict[str, Value]
-
-PAUSE = 0.05  # seconds between two reports of a running decode: enough for the eye, little for the kernel
 TABLE = 1.0  # seconds that the answers along a slider may take
 STEPS = 100  # positions of a slider over a range of real numbers
-BASELINE = "autoregressive"
 RERUN = BADGES[-1]
 COUNTS = {"cycles": "{:.0f} cycles", "tau": "τ {:.2f}", "A/D": "A/D {:.2f}", "drafted": "{:.0f} drafted"}
 
@@ -54,9 +57,6 @@ COLUMNS = [
     ["target_passes", "target passes", [0, ""], "forward passes of the target"],
     ["draft_passes", "draft passes", [0, ""], "forward passes of the drafter"],
 ]
-
-# One decode at a time in this process: a second one would spoil the first one's times.
-_decoding = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -77,6 +77,12 @@ class Result:
     method: str
     values: Values
     trace: Trace
+
+    @property
+    def task(self) -> tuple[str, str]:
+        """Model and prompt: results of one task can be compared."""
+        run = self.trace.run
+        return str((run["model"] or {}).get("name")), str(run["prompts"])
 
     def row(self, baseline: Trace | None) -> Json:
         """What the table shows: the field's metrics, and the speedup over the baseline's decoding."""
@@ -138,19 +144,24 @@ def positions(control: Json) -> list[float]:
 
 
 class Panel(AnyWidget):
-    """The explorer's controls and table; its state as traits."""
+    """The explorer's controls, the text that is decoded, and the table; its state as traits."""
 
     _esm = script("explore")
     _css = style("explore")
+    model = t.Unicode().tag(sync=True)
+    models: t.List[str] = t.List().tag(sync=True)
     method = t.Unicode().tag(sync=True)
-    title = t.Unicode().tag(sync=True)
-    baseline = t.Unicode().tag(sync=True)
+    methods: t.List[str] = t.List().tag(sync=True)
+    prompt = t.Unicode().tag(sync=True)
+    examples: t.List[tuple[str, str]] = t.List().tag(sync=True)
     parameters: t.List[Json] = t.List().tag(sync=True)
     columns = t.List(default_value=COLUMNS).tag(sync=True)
+    kinds = t.List(default_value=KINDS_SENT).tag(sync=True)
     values = t.Dict().tag(sync=True)
     code = t.Unicode().tag(sync=True)
-    state = t.Enum(["idle", "running", "done", "cancelled", "error"], "idle").tag(sync=True)
-    progress = t.Dict().tag(sync=True)
+    state = t.Enum(STATES, "idle").tag(sync=True)
+    limit = t.Int().tag(sync=True)
+    shown: t.List[Json] = t.List().tag(sync=True)
     rows: t.List[Json] = t.List().tag(sync=True)
     badges = t.Dict().tag(sync=True)
     answer = t.Dict().tag(sync=True)
@@ -161,66 +172,85 @@ class Panel(AnyWidget):
 
 
 class Explorer(ipywidgets.VBox):
-    """A control panel, and below it the player or the race that was asked for.
+    """A control panel with the text that is decoded, and below it the player or the race that was opened.
 
     Parameters
     ----------
-    method : str
-        Name of the method.
-    parameters : sequence of `specviz.methods.Parameter`
-        The method's declared parameters: one control each.
-    decode : callable
-        ``decode(method, **values)`` gives an iterator of finished cycles (each with its ``tokens``) that
-        has ``trace`` at its end and ``close()``, as `specviz.stream` does. It runs in a thread.
-    call : callable
-        ``call(**values)`` gives the line of code that decodes with these values.
-    limit : int
-        Most tokens that a decode may emit, for the progress bar.
+    decoder : Decoder
+        What can be chosen, and what decodes it.
+    model, method, prompt : str
+        What is chosen at first.
     values : mapping, optional
-        Settings to begin with; the others start at their defaults.
-    title : str
-        What stands above the sliders.
-    show : callable, optional
-        ``show(token ids)`` gives text, for the text that grows while a decode runs.
+        Settings of the method to begin with; the others start at their defaults.
 
     Notes
     -----
-    `panel` carries the state as traits (``values``, ``state``, ``progress``, ``rows``, ``code``,
-    ``error``, ``theme``). `results` and `table` hold what has run.
+    A notebook that shows the explorer starts its first decode. `panel` carries the state as traits
+    (``model``, ``method``, ``prompt``, ``values``, ``state``, ``shown``, ``rows``, ``code``, ``error``,
+    ``theme``). `results` and `table` hold what has run.
     """
 
     def __init__(
         self,
+        decoder: Decoder,
+        model: str,
         method: str,
-        parameters: Sequence[Parameter],
-        decode: Callable[..., Run],
-        call: Callable[..., str],
-        limit: int,
+        prompt: str,
         values: Values | None = None,
-        title: str = "",
-        show: Callable[[list[int]], str] | None = None,
     ) -> None:
-        self.method = method
         self.results: list[Result] = []
-        self._parameters = {p.name: p for p in parameters}
-        self._decode, self._call, self._limit, self._show = decode, call, limit, show
-        self._last_question: tuple[Result, WhatIf] | None = None
-        self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
-        start = {p.name: p.default for p in parameters} | dict(values or {})
+        self._decoder = decoder
+        self._questions: dict[str, tuple[Result, WhatIf]] = {}  # by method, its newest whole result
+        self._refusals: dict[str, str] = {}  # by method, why its newest result answers nothing
+        self._job: Job | None = None
+        self._last: dict[str, Values] = {}  # by method, the settings that it was left with
         self.panel = Panel(
-            method=method,
-            title=title or method,
-            parameters=[slider(p) for p in parameters],
-            values=self._checked(start),
-            baseline="" if method == BASELINE else BASELINE,
-        )
+            models=decoder.models, model=model, methods=decoder.methods(model), method=method,
+            examples=decoder.examples(model), prompt=prompt, limit=decoder.limit,
+        )  # fmt: skip
         super().__init__([self.panel])
-        self.panel.observe(self._changed, names="values")
+        self._choose_method(values)
+        self.panel.observe(self._model_changed, names="model")
+        self.panel.observe(self._method_changed, names="method")
+        self.panel.observe(self._changed, names=["values", "prompt"])
         self.panel.on_msg(self._on_message)
-        self._changed()
 
     # ------------------------------------------------------------ settings
+
+    @property
+    def method(self) -> str:
+        """The chosen method's name."""
+        return str(self.panel.method)
+
+    def _model_changed(self, change: Bunch) -> None:
+        panel, old = self.panel, {text for _, text in self.panel.examples}
+        with panel.hold_sync():
+            panel.methods = self._decoder.methods(panel.model)
+            panel.examples = self._decoder.examples(panel.model)
+            if panel.examples and (panel.prompt in old or not panel.prompt):
+                panel.prompt = panel.examples[0][1]
+            if self.method not in panel.methods:
+                panel.method = panel.methods[0]
+        self._changed()
+
+    def _method_changed(self, change: Bunch) -> None:
+        self._last[change["old"]] = dict(self.panel.values)
+        try:
+            self._choose_method(self._last.get(self.method))
+        except SpecvizError as error:
+            self.panel.error = str(error)
+
+    def _choose_method(self, values: Values | None = None) -> None:
+        """The controls of the chosen method, at these values or else its defaults."""
+        declared = self._decoder.parameters(self.method)
+        self._parameters = {p.name: p for p in declared}
+        start = {p.name: p.default for p in declared} | dict(values or {})
+        with self.panel.hold_sync():
+            self.panel.parameters = [slider(p) for p in declared]
+            self.panel.lookup, self.panel.answer = {}, {}
+            self.panel.values = self._checked(start)
+        self._say_badges()
+        self._changed()
 
     def _checked(self, values: Values) -> Values:
         for name in values:
@@ -249,7 +279,10 @@ class Explorer(ipywidgets.VBox):
     @property
     def code(self) -> str:
         """One line that decodes with the current settings."""
-        return self._call(**self.values)
+        return self._code(self.values)
+
+    def _code(self, values: Values) -> str:
+        return self._decoder.code(self.panel.model, self.panel.prompt, self.method, values)
 
     def _changed(self, change: Bunch | None = None) -> None:
         try:
@@ -263,9 +296,8 @@ class Explorer(ipywidgets.VBox):
     # ------------------------------------------------------------ what a saved trace can say
 
     def _answer(self) -> None:
-        """What the newest whole result of the explorer's method says of the current settings."""
-        if self._last_question is not None:
-            self.panel.answer = self._answer_to(self.values)
+        """What the newest whole result of the chosen method says of the current settings."""
+        self.panel.answer = self._answer_to(self.values)
 
     def _tabulate(self, name: str) -> None:
         """The answers and the code along one slider, the others as they stand: a drag looks them up.
@@ -282,16 +314,16 @@ class Explorer(ipywidgets.VBox):
                 break
             try:
                 moved = self._checked(values | {name: places[k]})
-                entries[k] = {"code": self._call(**moved), "answer": self._answer_to(moved), "error": ""}
+                entries[k] = {"code": self._code(moved), "answer": self._answer_to(moved), "error": ""}
             except SpecvizError as error:
                 entries[k] = {"code": "", "answer": {}, "error": str(error)}
         self.panel.lookup = {"name": name, "fixed": fixed, "entries": entries}
 
     def _answer_to(self, values: Values) -> Json:
         """The answer to a setting, as the panel shows it; empty before there is a result to ask."""
-        if self._last_question is None:
+        if self.method not in self._questions:
             return {}
-        result, question = self._last_question
+        result, question = self._questions[self.method]
         moved = [name for name, value in values.items() if value != result.values[name]]
         words = ", ".join(f"{name} = {values[name]}" for name in moved)
         answer: Json = {"run": result.number, "words": words, "badge": "", "why": "", "text": ""}
@@ -302,30 +334,41 @@ class Explorer(ipywidgets.VBox):
             answer |= {"badge": RERUN, "why": str(error)}
         return answer
 
-    def _can_answer(self, result: Result) -> None:
-        """Ask a new result from now on, and say how sure each slider's answer would be."""
+    def _question(self, result: Result) -> None:
+        """Ask a new result from now on."""
+        method = result.method
+        self._questions.pop(method, None)
+        self._refusals.pop(method, None)
         try:
-            question = whatif(result.trace)
-            answerable = {name: question.can_answer(name) for name in self._parameters}
+            self._questions[method] = result, whatif(result.trace)
         except SpecvizError as error:  # a sampled run, for one
-            self._last_question = None
-            self.panel.answer = {}
-            answerable = dict.fromkeys(self._parameters, (RERUN, str(error)))
-        else:
-            self._last_question = (result, question)
-            self._answer()
+            self._refusals[method] = str(error)
         self.panel.lookup = {}
+        self._say_badges()
+        self._answer()
+
+    def _say_badges(self) -> None:
+        """How sure each slider's answer would be, by the chosen method's newest result."""
+        answerable: dict[str, tuple[str, str]] = {}
+        try:
+            if self.method in self._questions:
+                question = self._questions[self.method][1]
+                answerable = {name: question.can_answer(name) for name in self._parameters}
+        except SpecvizError as error:
+            self._refusals[self.method] = str(error)
+        if why := self._refusals.get(self.method):
+            answerable = dict.fromkeys(self._parameters, (RERUN, why))
         self.panel.badges = {name: {"badge": badge, "why": why} for name, (badge, why) in answerable.items()}
 
     # ------------------------------------------------------------ decoding
 
     def run(self, method: Given | None = None) -> None:
-        """Decode in the background with the current settings.
+        """Decode in the background with the current settings, as soon as no other decode runs.
 
         Parameters
         ----------
         method : str, class or Method, optional
-            Another method than the explorer's own, with its defaults or, of an instance, its parameters; the
+            Another method than the chosen one, with its defaults or, of an instance, its parameters; the
             panel's baseline button runs ``autoregressive``.
         """
         panel = self.panel
@@ -334,93 +377,84 @@ class Explorer(ipywidgets.VBox):
         except SpecvizError as error:
             panel.error = str(error)
             return
-        if not _decoding.acquire(blocking=False):
-            panel.error = "A decode is running: cancel it, or wait until it has ended."
+        if self._job is not None and self._job.is_alive():
+            panel.error = "A decode is running: stop it, or wait until it has ended."
             return
-        self._stop.clear()
-        panel.error = ""
-        panel.progress = {"tokens": 0, "cycles": 0, "limit": self._limit, "seconds": 0.0, "text": ""}
-        panel.state = "running"
-        self._thread = threading.Thread(target=self._work, args=(method or self.method, values), daemon=True)
-        self._thread.start()
+        if panel.model not in self._decoder.models:  # whoever has a page may not name a folder
+            panel.error = "There is no such model to choose from."
+            return
+        panel.error, panel.state = "", "waiting"
+        model, prompt, given = panel.model, panel.prompt, method or self.method
+        self._job = Job(lambda stopped: self._work(stopped, model, prompt, given, values))
+        self._job.start()
 
-    def cancel(self) -> None:
-        """Ask the running decode to stop after its current cycle; the trace so far is kept."""
-        self._stop.set()
+    def stop(self) -> None:
+        """Stop the running decode after its current cycle; the trace so far is kept."""
+        if self._job is not None:
+            self._job.stopped.set()
+            if self.panel.state == "waiting":
+                self.panel.state = "idle"
 
     def wait(self, seconds: float | None = None) -> bool:
         """Wait for the running decode; whether it has ended."""
-        return joined(self._thread, seconds)
+        return joined(self._job, seconds)
 
-    def _work(self, method: Given, values: Values) -> None:
+    def _work(self, stopped: threading.Event, model: str, prompt: str, method: Given, values: Values) -> None:
         run, state, message = None, "done", ""
+        self.panel.state = "loading"
         try:
-            run = self._decode(method, **values)
-            self._follow(run)
-            if self._stop.is_set():
-                state = "cancelled"
+            run = self._decoder.start(model, prompt, method, values, dense=True)
+            self.panel.methods = self._decoder.methods(model)
+            self.panel.state = "running"
+            self._follow(run, stopped)
+            if stopped.is_set():
+                state = "stopped"
         except Exception as error:  # whatever the decode raises is one line in the panel
             state, message = "error", error_line(error)
         try:
             trace = getattr(run, "trace", None)
             if trace is not None and len(trace.cycles):
-                self._append(Result(len(self.results) + 1, trace.run["method"], values, trace))
+                own = values or trace.run["parameters"] or {}
+                self._append(Result(len(self.results) + 1, trace.run["method"], own, trace))
         except Exception as error:
             state, message = "error", error_line(error)
-        finally:
-            _decoding.release()
         self.panel.error = message
         self.panel.state = state
 
-    def _follow(self, run: Run) -> None:
-        """Exhaust the decode, reporting now and then."""
-        begun = reported = time.monotonic()
-        tokens: list[int] = []
-        cycles = 0
-
-        def report() -> None:
-            text = self._show(tokens) if self._show else ""
-            self.panel.progress = {
-                "tokens": len(tokens), "cycles": cycles, "limit": self._limit,
-                "seconds": time.monotonic() - begun, "text": text,
-            }  # fmt: skip
-
-        for cycle in run:
-            cycles += 1
-            keep = getattr(cycle, "keep", None)
-            if keep is not None:
-                del tokens[keep:]
-            tokens += cycle.tokens
-            if self._stop.is_set():
-                run.close()
-                break
-            if time.monotonic() - reported >= PAUSE:
-                reported = time.monotonic()
-                report()
-        report()
+    def _follow(self, run: Run, stopped: threading.Event) -> None:
+        """Exhaust the decode while a feed shows it."""
+        feed = Feed(lambda cycles: self.panel.send({"do": "cycles", "cycles": cycles}), [run])
+        seconds = 0.0
+        try:
+            for cycle in run:
+                seconds += cycle_seconds(run, cycle)
+                feed.add(cycle, seconds)
+                if stopped.is_set():
+                    run.close()
+                    break
+        finally:
+            feed.close()
+            self.panel.shown = feed.sent
 
     # ------------------------------------------------------------ results
 
-    @property
-    def _baseline(self) -> Trace | None:
-        """The first whole autoregressive result, which speeds are given over."""
-        whole = (r.trace for r in self.results if r.method == BASELINE and r.trace.run["complete"])
-        return next(whole, None)
+    def _baseline(self, result: Result) -> Trace | None:
+        """The first whole autoregressive result of the same task, which its speed is given over."""
+        whole = (r for r in self.results if r.method == BASELINE and r.trace.run["complete"])
+        return next((r.trace for r in whole if r.task == result.task), None)
 
     def _append(self, result: Result) -> None:
         self.results.append(result)
-        base = self._baseline
-        self.panel.rows = [_plain(r.row(base)) for r in self.results]
-        if result.method == self.method and result.trace.run["complete"]:
-            self._can_answer(result)
+        self.panel.rows = [plain(r.row(self._baseline(r))) for r in self.results]
+        if result.trace.run["complete"]:
+            self._question(result)
 
     @property
     def table(self) -> pd.DataFrame:
         """One row a result: settings, metrics, and whether the text is the baseline's."""
         import pandas as pd
 
-        base = self._baseline
-        return pd.DataFrame([result.row(base) for result in self.results])
+        return pd.DataFrame([result.row(self._baseline(result)) for result in self.results])
 
     def play(self, run: int) -> None:
         """Show a result in the player, below the panel."""
@@ -429,15 +463,29 @@ class Explorer(ipywidgets.VBox):
         self.panel.chosen = run
 
     def race(self, runs: Iterable[int] | None = None) -> None:
-        """Race results against each other, below the panel; all of them if none are named."""
-        chosen = [self._result(n) for n in runs] if runs is not None else self.results
-        self._below(race([result.trace for result in chosen]))
+        """Race results against each other, below the panel; by default all of the newest one's task."""
+        if runs is not None:
+            chosen = [self._result(number) for number in runs]
+        else:
+            chosen = [r for r in self.results if r.task == self._result(len(self.results)).task]
+        self._below(Race(raced([result.trace for result in chosen])))
+        self.panel.chosen = 0
+
+    def race_live(self) -> None:
+        """Race the chosen settings against the target alone while both decode, below the panel."""
+        moved = {p.name: p.default for p in self._parameters.values()}
+        moved = {name: value for name, value in self.values.items() if value != moved[name]}
+        own = ":".join(filter(None, [self.method, ",".join(f"{k}={v}" for k, v in moved.items())]))
+        entrants = list(dict.fromkeys([BASELINE, own]))
+        contest = LiveRace(self._decoder, self.panel.model, self.panel.prompt, entrants, self.panel.theme)
+        self._below(contest)
         self.panel.chosen = 0
 
     children: tuple[ipywidgets.DOMWidget, ...]
 
-    def _below(self, view: Player | Race) -> None:
-        view.theme = self.panel.theme
+    def _below(self, view: Player | Race | LiveRace) -> None:
+        if not isinstance(view, LiveRace):
+            view.theme = self.panel.theme
         before = self.children[1:]
         self.children = (self.panel, view)
         for old in before:
@@ -449,14 +497,24 @@ class Explorer(ipywidgets.VBox):
             raise TraceError(f"no run {run}; {there}")
         return self.results[run - 1]
 
+    def save(self, run: int) -> tuple[str, bytes]:
+        """A result's trace as a file: its name and its bytes."""
+        result = self._result(run)
+        name = f"{re.sub(r'[^A-Za-z0-9_-]', '_', result.method)}-{run}.parquet"
+        with tempfile.TemporaryDirectory() as folder:
+            return name, result.trace.save(Path(folder) / name).read_bytes()
+
     def _on_message(self, _: AnyWidget, content: Json, buffers: list[bytes]) -> None:
         """A button of the panel was pressed."""
         verbs: dict[str, Callable[[], None]] = {
-            "run": self.run,
-            "baseline": lambda: self.run(BASELINE),
-            "cancel": self.cancel,
+            "open": self._open,
+            "run": lambda: self._run_as(content),
+            "baseline": lambda: self._run_as(content, BASELINE),
+            "stop": self.stop,
             "play": lambda: self.play(int(content["run"])),
             "race": self.race,
+            "live": self.race_live,
+            "save": lambda: self._send_file(*self.save(int(content["run"]))),
             "use": lambda: self._use(int(content["run"])),
             "tabulate": lambda: self._tabulate(str(content["name"])),
         }
@@ -465,9 +523,23 @@ class Explorer(ipywidgets.VBox):
         except Exception as error:
             self.panel.error = error_line(error)
 
+    def _open(self) -> None:
+        """The panel is shown: it opens with a decode."""
+        if self._job is None and not self.results:
+            self.run()
+
+    def _run_as(self, content: Json, method: str | None = None) -> None:
+        """Decode what the page shows now: what was typed last may still be on its way as a trait."""
+        self.panel.prompt = str(content.get("prompt", self.panel.prompt))
+        self.run(method)
+
+    def _send_file(self, name: str, data: bytes) -> None:
+        self.panel.send({"do": "file", "name": name}, [data])
+
     def _use(self, run: int) -> None:
         result = self._result(run)
-        if result.method == self.method:
+        if result.method in self.panel.methods and result.values:
+            self.panel.method = result.method
             self.set(**result.values)
 
 
@@ -488,8 +560,3 @@ def _answer_words(question: WhatIf, values: Values, moved: list[str]) -> dict[st
         if row[name] == row[name]:
             words.append(form.format(row[name]) + (f" [{low:.4g}, {high:.4g}]" if low != high else ""))
     return {"badge": row["badge"], "why": answer.why, "text": ", ".join(words)}
-
-
-def _plain(row: Json) -> Json:
-    """A row as JSON knows it: NaN is null."""
-    return {k: None if isinstance(v, float) and v != v else v for k, v in row.items()}

@@ -8,10 +8,16 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from ..errors import ParameterError, PromptError, loading
 
 if TYPE_CHECKING:
+    from ..loop.checks import Prompts
+    from ..loop.choices import Choices
+    from ..loop.drafters import Loadable
+    from ..loop.run import Run
     from ..methods import Method
     from ..streams import Stream
-    from .explore import Explorer, Value
+    from .explore import Explorer
+    from .job import Value
     from .live import Interpreter
+    from .live_race import LiveRace
 
 Options: TypeAlias = dict[str, Any]  # by name, as `specviz.generate` takes them
 
@@ -24,20 +30,22 @@ OPTIONS = (
 
 @loading()
 def explore(
-    method: str | type[Method] | Method, model: Any, prompt: Any, draft: Any = None, **options: Any
-) -> Explorer:
-    """Move a method's parameters, decode, and compare: a widget.
+    method: str | type[Method] | Method = "speculative", model: Loadable = None, prompt: Prompts = None,
+    draft: Loadable = None, **options: Any,
+) -> Explorer:  # fmt: skip
+    """Type a prompt, choose a method, move its parameters, and see the text while it is decoded: a widget.
 
     Parameters
     ----------
     method : str, class or Method
         See `specviz.list_methods`; of an instance its parameters are what the settings begin with.
-    model : str, path, transformers model or specviz model
-        As in `specviz.generate`; loaded once.
-    prompt : str, list of chat messages, list of token ids, or dict
-        One prompt of one turn.
+    model : str, path, transformers model or specviz model, optional
+        As in `specviz.generate`; default SmolLM2 where it is downloaded, else ``town``. Others can be chosen
+        in the widget, and are loaded when they first decode.
+    prompt : str, list of chat messages, list of token ids, or dict, optional
+        One prompt of one turn; what is typed into the box takes its place.
     draft : like `model`, optional
-        The draft model, for methods that need one.
+        The draft model, for methods that need one; default the one that the package has of the model.
     **options
         Settings of the method to begin with, by name; and of what `specviz.generate` takes
         ``max_new_tokens``, ``temperature``, ``top_k``, ``top_p``, ``seed``, ``record``, ``device`` and
@@ -46,16 +54,20 @@ def explore(
     Returns
     -------
     Explorer
-        An ipywidgets box. Decodes run in a thread, one at a time; ``results`` and ``table`` hold them.
+        An ipywidgets box, which decodes as soon as a notebook shows it. Decodes run in a thread, one at a
+        time in a process; ``results`` and ``table`` hold them.
 
     Raises
     ------
     ParameterError, ModelError, PromptError
         Before any decode, with one line that says what to do.
+
+    Examples
+    --------
+    >>> specviz.explore()  # doctest: +SKIP
+    >>> specviz.explore("bild", "town", "Who was tired?", rollback=1.5)  # doctest: +SKIP
     """
-    from ..loop.checks import check_prompts
-    from ..loop.drafters import bundled_draft, load_drafter, load_if_needed
-    from ..loop.run import Run
+    from ..loop.drafters import bundled_draft
     from ..methods import Method, find, settings_of
     from .explore import Explorer
 
@@ -66,29 +78,67 @@ def explore(
             "specviz.live(model) has a box to type into, specviz.flicker(trace, live=True) the sliders"
         )
     values, given, where = _sorted("explore", kind, options)
-    method, values = settings_of(method, values)
+    choices, text = _choices("explore", model, method, draft, prompt, given, where)
+    name, values = settings_of(method, values)
     kind(**values)  # checks them
-    if [len(entry.get("turns") or [""]) for entry in check_prompts(prompt)] != [1]:
-        raise PromptError("explore takes one prompt of one turn: compare several with specviz.generate")
-    target = load_if_needed(model, where.get("device"), where.get("dtype"))
-    draft = bundled_draft(kind, target.name) if kind.needs_draft and draft is None else draft
-    if kind.needs_draft and draft is None:
-        raise ParameterError(f"{method} needs a draft model: pass draft= (a name, a folder or a model)")
-    drafter = load_drafter(target, draft, None, None) if kind.needs_draft else None
+    if kind.needs_draft and draft is None and bundled_draft(kind, choices.first) is None:
+        raise ParameterError(f"{name} needs a draft model: pass draft= (a name, a folder or a model)")
+    return Explorer(choices, choices.first, name, text, values)
 
-    def decode(run: str, **values: Value) -> Run:
-        # A dense record costs a pass of each model and the drafter's tails, and makes most what-ifs exact.
-        dense = {"record": "dense"} if run == method == "speculative" and not given.get("temperature") else {}
-        return Run(target, prompt, run, draft=drafter, **(dense | given), **values)
 
-    def call(**values: Value) -> str:
-        names = {"method": method} | ({"draft": draft} if kind.needs_draft else {}) | where | given | values
-        arguments = [_named(model, "model"), repr(prompt)]
-        arguments += [f"{k}={_named(v, 'draft') if k == 'draft' else repr(v)}" for k, v in names.items()]
-        return f"sv.generate({', '.join(arguments)})"
+@loading()
+def race_live(
+    model: Loadable,
+    prompt: Prompts,
+    methods: Sequence[str | Method | type[Method]],
+    draft: Loadable,
+    **options: Any,
+) -> LiveRace:
+    """`specviz.race` with ``live=True``."""
+    from ..methods import Method, find, name_of, settings_of
+    from .live_race import LiveRace, check_entrants
 
-    title, most = f"Explore {kind.title or method}", given.get("max_new_tokens", 128)
-    return Explorer(method, kind.parameters, decode, call, most, values, title=title, show=target.decode)
+    entrants, kinds = [], []
+    for given in methods:
+        name, _, settings = given.partition(":") if isinstance(given, str) else (given, "", "")
+        kinds.append(find(type(name) if isinstance(name, Method) else name))
+        if kinds[-1].streams:
+            raise ParameterError(f"{kinds[-1].name} decodes streams: a live race is over one prompt")
+        own = settings_of(given, {})[1] if isinstance(given, Method) else {}
+        settings = settings or ",".join(f"{key}={value}" for key, value in own.items())
+        entrants.append(":".join(filter(None, [name_of(kinds[-1]), settings])))
+    check_entrants(entrants)
+    kind = next((each for each in kinds if each.needs_draft), kinds[0])
+    stray, given_options, where = _sorted("race", kind, options)
+    if stray:
+        raise ParameterError(f"write settings behind the method's name: {kind.name}:{next(iter(stray))}=...")
+    choices, text = _choices("race", model, kind, draft, prompt, given_options, where)
+    return LiveRace(choices, choices.first, text, entrants)
+
+
+def _choices(
+    name: str,
+    model: Loadable,
+    method: str | Method | type[Method],
+    draft: Loadable,
+    prompt: Prompts,
+    given: Options,
+    where: Options,
+) -> tuple[Choices, str]:
+    """What can be chosen, and the text that the prompt's box begins with."""
+    from ..loop.checks import check_prompts
+    from ..loop.choices import TARGETS, Choices
+
+    if prompt is not None and [len(e.get("turns") or [""]) for e in check_prompts(prompt)] != [1]:
+        raise PromptError(f"{name} takes one prompt of one turn: compare several with specviz.generate")
+    text = ""
+    if prompt is not None:
+        (entry,) = check_prompts(prompt)
+        text = entry["turns"][0] if "turns" in entry else entry["prompt"]
+    choices = Choices(model, method, draft, prompt, given, where)
+    if prompt is None:
+        text = TARGETS.get(choices.first) or choices.examples(choices.first)[0][1]
+    return choices, text if isinstance(text, str) else ""
 
 
 def _sorted(name: str, kind: type[Method], options: Options) -> tuple[Options, Options, Options]:
@@ -108,7 +158,7 @@ def _sorted(name: str, kind: type[Method], options: Options) -> tuple[Options, O
 
 @loading()
 def live(
-    model: Any,
+    model: Loadable,
     target_language: str = "German",
     *,
     languages: Sequence[str] = LANGUAGES,
@@ -165,8 +215,3 @@ def live(
     )
     widget.source = source
     return widget
-
-
-def _named(model: Any, variable: str) -> str:
-    """A name as it was given; a model in memory by the name that a reader would give it."""
-    return repr(model) if isinstance(model, str) else variable

@@ -72,7 +72,7 @@ function render({ model, el }) {
 		const runs = cut(seen, i), [, draft, more, took] = seen.rows[i], out = words("out");
 		out.append(...written(runs));
 		return h("td", out, h("p", { class: "draft-line" }, "draft: ", ...draft.map(([mark, text]) => h("span", { class: mark }, text))),
-			h("p", { class: "said" }, [...counts(runs), ...more].join(" · ")), h("div", { class: "took" }, ...took.map((part) => h("i", { style: `width:${part}%` }))));
+			h("p", { class: "said" }, [...counts(runs), ...more].join(" · ")), s("svg.took", { "aria-hidden": "true" }, ...took.map((part, k) => s("rect", { x: `${k ? took[0] : 0}%`, width: `${part}%`, height: "100%" }))));
 	}
 	function source(i) {
 		const [name, , before, gone, fresh, cache] = sources[i];
@@ -87,7 +87,7 @@ function render({ model, el }) {
 			for (const [fate, , , n] of cut(seen, i)) {
 				const thick = { erased: 1.5, kept: 0.3 * tall }[fate] ?? 0.8 * tall;
 				(fate === "erased" ? late : drawn).push(fate === "hidden" ? s("rect", { class: "m-hidden", x: x(at), width: x(n), y: y - 0.35 * tall, height: 0.7 * tall })
-					: s("line", { class: `m-${fate}`, x1: x(at), x2: x(at + n), y1: y, y2: y, style: `stroke-width:${thick}` }));
+					: s("line", { class: `m-${fate}`, x1: x(at), x2: x(at + n), y1: y, y2: y, "stroke-width": thick }));
 				if (fate !== "erased") at += n;
 			}
 			drawn.push(...late);

@@ -14,18 +14,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from specviz import view
-from specviz.escape import html, script_sources
+from specviz.escape import content_policy, html
 from specviz.files import write_text
 from specviz.trace import Trace
+from specviz.view import static
 from specviz.view.picture import name_of
 from specviz.widgets import assets
 from specviz.widgets.columns import Chunks, Json, columns, pack
+from specviz.widgets.lanes import Field, flat
 
 STILLS = 5  # texts of each run in the still picture
-POLICY = (
-    "default-src 'none'; script-src {} blob:; style-src 'unsafe-inline'; img-src data: blob:; "
-    "base-uri 'none'; form-action 'none'"
-)
 
 
 @dataclass
@@ -74,13 +72,7 @@ def document(title: str, views: Sequence[View], still: str = "") -> str:
     -------
     str
     """
-    blocks = [
-        _script(f"data-{i}", _packed(v.data))
-        + "".join(_script(f"chunk-{i}-{k}", _packed(c)) for k, c in enumerate(v.chunks))
-        for i, v in enumerate(views)
-    ]
     names = list(dict.fromkeys(v.view for v in views))
-    listing = [{"view": v.view, "state": dict(v.state), "chunks": len(v.chunks)} for v in views]
     buttons = "".join(
         f'<button type="button" aria-pressed="{str(i == 0).lower()}">{html(v.name)}</button>'
         for i, v in enumerate(views)
@@ -89,18 +81,114 @@ def document(title: str, views: Sequence[View], still: str = "") -> str:
     below = (
         f'<details class="still" open><summary>As a still picture</summary>{still}</details>' if still else ""
     )
-    boot = assets.text("page.js")
-    styles = assets.text("page.css") + "".join(assets.style(n) for n in names)
+    body = (
+        f'<h1 class="unseen">{html(title)}</h1>{nav}<p id="failed" role="alert" hidden></p>'
+        f'<div id="place"></div>{below}'
+    )
+    return _whole(title, body, views, "page", assets.text("page.css") + "".join(map(assets.style, names)))
+
+
+@dataclass
+class Gallery:
+    """A page of one view, and of others to choose from.
+
+    Parameters
+    ----------
+    above, between, below : str
+        HTML, already escaped: at the page's head, after the first view, at the end.
+    first : View or None
+        What is shown at once, and plays; None: nothing is.
+    views : sequence of View
+        One for each run, over the same prompts.
+    prompts : sequence of str
+        What each prompt is called.
+    stills : sequence of sequences of str
+        Each run's still picture of each prompt, as HTML that is already escaped.
+    """
+
+    above: str
+    first: View | None
+    between: str
+    views: Sequence[View]
+    prompts: Sequence[str]
+    stills: Sequence[Sequence[str]]
+    below: str = ""
+
+    def document(self, title: str) -> str:
+        """The whole page."""
+        views = [*([self.first] if self.first else []), *self.views]
+        sheets = [
+            assets.text("page.css"),
+            static.style(),
+            *dict.fromkeys(assets.style(v.view) for v in views),
+        ]
+        body = (
+            f'<div class="specviz">{self.above}</div><p id="failed" role="alert" hidden></p>'
+            f'<div id="first"></div><div class="specviz">{self.between}</div><div class="pick">'
+            f"<h2>Look at a decode</h2>{_picker('run', 'Method', [v.name for v in self.views])}"
+            f"{_picker('prompt', 'Prompt', self.prompts)}</div>"
+            f'<div id="place"></div><div id="picture" class="specviz"></div>'
+            f'<div class="specviz">{self.below}</div>'
+            + "".join(
+                _script(f"still-{i}-{k}", _packed(still.encode("utf8")))
+                for i, each in enumerate(self.stills)
+                for k, still in enumerate(each)
+            )
+        )
+        return _whole(
+            title, body, views, "gallery", "".join([*sheets, assets.text("gallery.css")]), bool(self.first)
+        )
+
+
+def _picker(name: str, label: str, choices: Sequence[str]) -> str:
+    options = "".join(f'<option value="{i}">{html(each)}</option>' for i, each in enumerate(choices))
+    return f'<label>{label} <select id="{name}">{options}</select></label>'
+
+
+def _whole(title: str, body: str, views: Sequence[View], boot: str, styles: str, lead: bool = False) -> str:
+    """A page around its body: data and modules of its views, the script that shows them, the policy."""
+    blocks = [
+        _script(f"data-{i}", _packed(v.data))
+        + "".join(_script(f"chunk-{i}-{k}", _packed(c)) for k, c in enumerate(v.chunks))
+        for i, v in enumerate(views)
+    ]
+    names = list(dict.fromkeys(v.view for v in views))
+    listing = [
+        {"view": v.view, "state": dict(v.state), "chunks": len(v.chunks), "lead": lead and i == 0}
+        for i, v in enumerate(views)
+    ]
+    script = assets.text("offline.js") + assets.text(f"{boot}.js")
+    head = f"<style>{styles}</style>"
+    policy = content_policy(head + body, script, modules=True)
     return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{html(title)}</title>'
-        f'<meta http-equiv="Content-Security-Policy" content="{POLICY.format(script_sources(boot))}">'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
-        f"<style>{styles}</style></head><body><main>"
-        f'<h1 class="unseen">{html(title)}</h1>{nav}<p id="failed" role="alert" hidden></p>'
-        f'<div id="place"></div>{below}</main>{"".join(blocks)}'
+        f"{head}</head><body><main>{body}</main>{''.join(blocks)}"
         + _script("views", json.dumps(listing))
         + "".join(_script(f"module-{n}", assets.script(n)) for n in names)
-        + f'<script type="module">{boot}</script></body></html>'
+        + f'<script type="module">{script}</script></body></html>'
+    )
+
+
+def race_view(fields: Sequence[Field]) -> View:
+    """A race, as one view of a page, which begins by itself where the reader wants motion."""
+    state = {"prompt": 0, "time": 0.0, "playing": False, "pace": 12.0, "projector": False}
+    return View("race", "Race", pack(*flat(fields)), state)
+
+
+def player_view(run: Trace, name: str = "") -> View:
+    """The player of a trace of one run, as one view of a page."""
+    header, arrays = columns(run)
+    chunks = Chunks(run)
+    facts = run.run
+    models = " ← ".join(filter(None, (name_of(facts["model"]), name_of(facts["draft"]))))
+    return View(
+        "canvas" if facts.get("canvas") else "player",
+        name or f"{facts['method']}: {models}",
+        pack(header, arrays),
+        START | {"cycle": header["prompts"][0]["opens"]},
+        [pack(*chunks[i]) for i in range(len(chunks))],
     )
 
 
@@ -112,22 +200,7 @@ def write(trace: Trace, path: Path, force: bool = False) -> Path:
     TraceError
         If the file exists (unless `force`) or cannot be written, or the trace is empty.
     """
-    views = []
-    for run in trace.split():
-        header, arrays = columns(run)
-        chunks = Chunks(run)
-        facts = run.run
-        models = " ← ".join(filter(None, (name_of(facts["model"]), name_of(facts["draft"]))))
-        first = 1 if len(arrays["cycle"]) > 1 else 0  # the prefill shows little
-        views.append(
-            View(
-                "canvas" if facts.get("canvas") else "player",
-                f"{facts['method']}: {models}",
-                pack(header, arrays),
-                START | {"cycle": first},
-                [pack(*chunks[i]) for i in range(len(chunks))],
-            )
-        )
+    views = [player_view(run) for run in trace.split()]
     methods = ", ".join(dict.fromkeys(str(run.run["method"]) for run in trace.split()))
     return write_text(path, document(f"specviz: {methods}", views, view.html(trace, STILLS)), force)
 

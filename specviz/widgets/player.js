@@ -1,9 +1,8 @@
-// The player: one cursor (prompt, cycle, phase) and the lanes that follow it. Built on shared.js and tree.js, which
-// stand in front of this text. Everything is drawn from the arrays of columns.py; what is drawn once is only updated.
+// The player: one cursor (prompt, cycle, phase) and the lanes that follow it. Built on shared.js, save.js, tree.js,
+// overview.js and find.js, which stand in front of this text. Everything is drawn from the arrays of columns.py; what is drawn once is only updated.
 
 const PHASES = ["draft", "verify", "commit"];
 const SPEEDS = [0.25, 0.5, 1, 2, 4, 8, 16];
-const COLUMNS = 600; // of the overview
 const WINDOW = 80; // tokens of the text that come and go at once
 
 // A token in a sentence; isolated, so that a right-to-left one does not reorder the words around it.
@@ -75,7 +74,7 @@ class Cycle {
 	fared(name) { return this.status.filter((status) => status === name).length; }
 	value(name, i) { return this.record.a[`node_${name}`]?.[this.n0 + i]; }
 	times() { return this.record.a.times.subarray(5 * this.row, 5 * this.row + 5); }
-	get duration() { return this.times().reduce((x, y) => x + y, 0); }
+	get duration() { return this.record.duration(this.row); }
 	// Which words occurred in it: statuses, origins, why drafting or the text ended.
 	get events() {
 		const { a, header } = this.record;
@@ -114,14 +113,17 @@ class Record {
 		while (low < high) { const middle = (low + high + 1) >> 1; if (all[middle].first <= row) low = middle; else high = middle - 1; }
 		return all[low];
 	}
+	duration(row) { let all = 0; for (let k = 5 * row; k < 5 * row + 5; k++) all += this.a.times[k]; return all; }
 	text(token) { return this.ends.has(token) ? "■" : this.pieces.get(token) ?? `<${token}>`; }
 	outText(row) { return this.header.words.text[this.a.out_text[row]]; }
 	// Bytes of a chunk, kept by its number.
 	take(bytes) {
 		if (!bytes || !bytes.byteLength) return -1;
+		if (bytes === this.taken?.bytes) return this.taken.number; // a step does not read it again
 		const { header, arrays } = unpack(bytes);
 		for (const [id, text] of Object.entries(header.pieces)) this.pieces.set(+id, text);
 		this.chunks.set(header.number, arrays);
+		this.taken = { bytes, number: header.number };
 		return header.number;
 	}
 	chunkOf(row) { return Math.floor(row / this.header.chunk); }
@@ -305,19 +307,20 @@ class TextLane {
 	// Rows of the output that stand at the cursor.
 	standing(cycle, phase, first) {
 		const { a, takenBack } = this.record;
-		const end = phase === 2 ? cycle.o1 : cycle.o0, found = [];
-		for (let o = a.out_at[first]; o < end; o++) {
+		const begin = a.out_at[first], end = phase === 2 ? cycle.o1 : cycle.o0, found = [];
+		if (!takenBack) return { all: end - begin, from: (k) => Array.from({ length: end - begin - k }, (_, i) => begin + k + i) };
+		for (let o = begin; o < end; o++) {
 			const gone = a.out_gone[o];
-			if (!takenBack || gone < 0 || gone > cycle.row || (gone === cycle.row && phase < 2)) found.push(o);
+			if (gone < 0 || gone > cycle.row || (gone === cycle.row && phase < 2)) found.push(o);
 		}
-		return found;
+		return { all: found.length, from: (k) => found.slice(k) };
 	}
 	draw(cycle, phase, first) {
 		if (first !== this.first) this.all = false;
 		Object.assign(this, { cycle, phase, first });
 		const standing = this.standing(cycle, phase, first);
-		const from = this.all ? 0 : Math.max(0, (Math.floor(standing.length / WINDOW) - 1) * WINDOW);
-		const rows = from ? standing.slice(from) : standing;
+		const from = this.all ? 0 : Math.max(0, (Math.floor(standing.all / WINDOW) - 1) * WINDOW);
+		const rows = standing.from(from);
 		this.earlier.hidden = !from;
 		if (from) this.earlier.textContent = `… ${count(from, "earlier token")}`;
 		let same = 0;
@@ -434,7 +437,7 @@ class TimeLane {
 	// The scale of a prompt: most cycles fit; a longer one is cut off and says so.
 	scale(first, last) {
 		const found = [];
-		for (let row = first; row < last; row++) { const c = this.record.a.times.subarray(5 * row, 5 * row + 5).reduce((x, y) => x + y, 0); if (this.record.a.cycle[row] > 0) found.push(c); }
+		for (let row = first; row < last; row++) if (this.record.a.cycle[row] > 0) found.push(this.record.duration(row));
 		found.sort((x, y) => x - y);
 		this.most = (found[Math.floor(0.95 * (found.length - 1))] ?? 0) * 1.15;
 	}
@@ -483,7 +486,7 @@ class CacheLane {
 		// what continuous decoding carries on was read with the prompt
 		const carried = cycle.update && !fed ? cycle.fared("unreviewed") : 0;
 		const before = cycle.prefill ? cycle.update?.reused ?? 0 : Math.max(0, cycle.context - 1 + carried);
-		this.old.firstChild.textContent = cycle.prefill && !before ? "empty" : before.toLocaleString("en");
+		this.old.firstChild.textContent = cycle.prefill && !before ? "empty" : grouped(before);
 		this.old.title = `${count(before, "row")} from before`;
 		const shown = Math.min(fed, 160);
 		while (this.rows.children.length < shown) this.rows.append(h("i"));
@@ -501,9 +504,9 @@ class CacheLane {
 		});
 		this.rows.classList.toggle("many", shown > 40);
 		const more = fed > shown ? ` (the first ${shown} are drawn)` : "";
-		this.said.textContent = phase === 0 && !cycle.prefill ? `${before.toLocaleString("en")} from before`
-			: phase === 1 && !cycle.prefill ? `${before.toLocaleString("en")} from before + ${fed} forwarded${more}`
-			: `${before.toLocaleString("en")} from before + ${fed} forwarded − ${dropped} dropped = ${(before + kept).toLocaleString("en")}${more}`;
+		this.said.textContent = phase === 0 && !cycle.prefill ? `${grouped(before)} from before`
+			: phase === 1 && !cycle.prefill ? `${grouped(before)} from before + ${fed} forwarded${more}`
+			: `${grouped(before)} from before + ${fed} forwarded − ${dropped} dropped = ${grouped(before + kept)}${more}`;
 	}
 }
 
@@ -543,47 +546,6 @@ class CodeLane {
 	}
 }
 
-// ---- all cycles at a glance, and the scrubber on it
-
-class Overview {
-	constructor(record, seek) {
-		this.record = record;
-		this.sent = s("path.sent"), this.kept = s("path.kept");
-		this.borders = s("path.borders"); // of updates
-		this.svg = s("svg", { preserveAspectRatio: "none", "aria-hidden": "true" }, this.sent, this.kept, this.borders);
-		this.cursor = h("i.cursor");
-		this.range = h("input", { type: "range", min: "0", step: "1", "aria-label": "cycle" });
-		hear(this.range, "input", () => seek(+this.range.value));
-		this.node = h("div.overview", { title: "each cycle: tokens drafted (light), tokens written (dark)" }, this.svg, h("div.over", this.cursor), this.range);
-	}
-	open(first, last, updates) {
-		const { a } = this.record, n = last - first;
-		const columns = Math.min(n, COLUMNS); // of many cycles, the most in a column
-		const heights = (at) => {
-			const found = new Array(columns).fill(0);
-			for (let i = 0; i < n; i++) {
-				const k = Math.floor((i * columns) / n);
-				found[k] = Math.max(found[k], at[first + i + 1] - at[first + i]);
-			}
-			return found;
-		};
-		const drafted = heights(a.node_at), written = heights(a.out_at), most = Math.max(1, ...drafted, ...written);
-		const area = (list) => `M0 100${list.map((y) => `V${(100 - (96 * y) / most).toFixed(1)}h1`).join("")}V100Z`;
-		this.svg.setAttribute("viewBox", `0 0 ${columns} 100`);
-		this.sent.setAttribute("d", area(drafted));
-		this.kept.setAttribute("d", area(written));
-		this.borders.setAttribute("d", updates.slice(1).map((u) => `M${((u.first - first) * columns) / n} 0V100`).join(""));
-		this.cursor.style.width = `max(4px, ${100 / n}%)`;
-		this.range.max = n - 1;
-		this.n = n;
-	}
-	draw(i, said) {
-		this.cursor.style.left = `min(${(100 * i) / this.n}%, 100% - 4px)`;
-		this.range.value = i;
-		this.range.setAttribute("aria-valuetext", said);
-	}
-}
-
 // ---- the player
 
 function render({ model, el }) {
@@ -615,7 +577,8 @@ function render({ model, el }) {
 	const score = h("span.score", { "aria-live": "polite" });
 	board.append(h("span", h("b", "Predict: "), "which draft tokens survive? Click them, or ↑ ↓ and Enter; then "), reveal, score);
 	const help = overlay(root, "Keys of the player", header.keys);
-	const overview = new Overview(record, (i) => show(prompt.first + i, startPhase(), true));
+	const overview = new Overview(record, (i) => { stop(); show(prompt.first + i, startPhase(), true); });
+	const finder = new Finder(record, () => ({ prompt, row }), (at, node) => { stop(); show(at, startPhase(at), true); if (node !== null && node < record.cycle(at).n) { focus = node; ask(); } });
 	const text = new TextLane(record, (at) => show(at, 2, true));
 	const tree = new TreeLane(record, { look: (i) => { looked = i; ask(); }, focus: (i) => { focus = i; tree.roving(i); ask(); }, click: (i) => { focus = i; if (!mark(i)) ask(); }, grow: (k) => { stop(); grow(k); }, zoom: () => setZoom() });
 	const whys = new WhyLane(record), time = new TimeLane(record), cache = new CacheLane(record), code = new CodeLane(record);
@@ -632,12 +595,14 @@ function render({ model, el }) {
 			h("span.tools", press(icon("large"), "projector (P)", () => setProjector(!root.classList.contains("projector"))), press("?", "keys (?)", () => help.toggle()))),
 		...notes,
 		h("div.controls", h("span.group", press(icon("first"), "the prefill (Home)", () => seek(prompt.first)), press(icon("back"), "back (←)", () => step(-1)), play, press(icon("on"), "on (→)", () => step(1), { class: "on" }), press(icon("last"), "the last cycle (End)", () => seek(prompt.last - 1))),
-			overview.node, where, steps, byPhase, byLevel, guessing, speeds),
+			overview.node, where, overview.tools, h("span.wrap", steps, byPhase, byLevel, guessing, speeds), finder.node,
+			h("span.group", { role: "group", "aria-label": "save this view" }, press("SVG", "save this view as SVG (V)", () => save(saveSvg)), press("PNG", "save this view as PNG (Shift+V)", () => save(savePng)))),
 		board, said, signals.length ? h("div.signals.soft", ...signals.map((one) => one.node)) : "", text.node,
 		grid, pair);
 	el.append(root);
 
-	const startPhase = () => (growth || (predict && !scored.has(row)) ? 0 : 2);
+	const startPhase = (at = row) => (growth || (predict && !scored.has(at)) ? 0 : 2);
+	const save = (as) => as(root, `${run.method.replace(/[^\w-]+/g, "-")}-cycle-${record.cycle(row).number}`);
 	const stage = () => (grown === null || phase > 0 ? null : growthOf(record.cycle(row))[grown] ?? null);
 	const waits = (at) => predict && !scored.has(at) && record.cycle(at).sent > 0;
 
@@ -853,7 +818,7 @@ function render({ model, el }) {
 		const i = prompt.updates.indexOf(record.cycle(row).update) + way;
 		if (prompt.updates[i]) seek(prompt.updates[i].first);
 	}
-	function choose(i) { stop(); open(i); show(prompt.first, 2, true); }
+	function choose(i) { stop(); open(i); show(prompt.first + prompt.opens, startPhase(prompt.first + prompt.opens), true); }
 
 	keys(root, help, ({ key, shiftKey, target }) => (target === tree.growing && key.length > 1 ? {} : {
 		ArrowRight: () => { stop(); step(1, shiftKey || substeps || growth); }, ArrowLeft: () => { stop(); step(-1, shiftKey || substeps || growth); },
@@ -862,6 +827,9 @@ function render({ model, el }) {
 		PageDown: prompt.updates.length ? () => jump(1) : null, PageUp: prompt.updates.length ? () => jump(-1) : null,
 		Enter: target.dataset?.i !== undefined ? () => mark(+target.dataset.i) : null,
 		s: () => setSub(!substeps), g: () => { stop(); setGrowth(!growth); }, z: () => setZoom(), m: () => setPredict(!predict), r: () => answer(),
+		x: () => finder.rejection(shiftKey ? -1 : 1), w: () => finder.wait(shiftKey ? -1 : 1), "/": () => { finder.box.focus(); finder.box.select(); },
+		"+": () => overview.zoom(2), "=": () => overview.zoom(2), "-": () => overview.zoom(0.5), 0: () => overview.zoom(0),
+		",": () => overview.pan(-overview.span / 2), ".": () => overview.pan(overview.span / 2), v: () => save(shiftKey ? savePng : saveSvg),
 		p: () => setProjector(!root.classList.contains("projector")), "[": () => turn(-1), "]": () => turn(1), "?": () => help.toggle(),
 	}));
 	// Keys belong to the player once it was clicked.
@@ -874,11 +842,12 @@ function render({ model, el }) {
 	function arrange() {
 		root.classList.toggle("narrow", el.clientWidth < 58 * emOf(root));
 		// what is left of the window when all else stands: the tree and its signals fit into it
-		tree.size(0);
-		const { em } = tree, above = grid.offsetTop, below = root.classList.contains("narrow") ? 0 : pair.offsetHeight + 0.6 * em;
+		const narrow = root.classList.contains("narrow");
+		tree.size(0, narrow);
+		const { em } = tree, above = grid.offsetTop, below = narrow ? 0 : pair.offsetHeight + 0.6 * em;
 		const own = tree.node.firstChild.offsetHeight + Math.max(tree.legend.offsetHeight, (tree.sources.length ? 2.8 : 1.4) * em) + 2.2 * em;
 		const free = innerHeight - above - below - 0.8 * em;
-		tree.size(Math.max(16 * em, Math.min(42 * em, free - own)));
+		tree.size(narrow ? 42 * em : Math.max(16 * em, Math.min(42 * em, free - own)), narrow);
 		root.style.setProperty("--tall", `${Math.max(22 * em, Math.min(free, whys.node.offsetHeight + code.tall + 2 * em))}px`);
 		code.size();
 	}
@@ -889,7 +858,7 @@ function render({ model, el }) {
 	// What Python sets.
 	const follow = () => {
 		if (header.prompts.indexOf(prompt) !== clampPrompt()) open(clampPrompt());
-		const at = prompt.first + model.get("cycle"), to = PHASES.indexOf(model.get("phase"));
+		const at = prompt.first + (model.get("cycle") ?? prompt.opens), to = PHASES.indexOf(model.get("phase"));
 		if (at !== row || to !== phase) show(at, to, false);
 	};
 	const deaf = listen(root, model, [
@@ -913,7 +882,7 @@ function render({ model, el }) {
 	arrange();
 	width = el.clientWidth;
 	row = prompt.first;
-	show(prompt.first + model.get("cycle"), Math.max(0, PHASES.indexOf(model.get("phase"))), false);
+	show(prompt.first + (model.get("cycle") ?? prompt.opens), Math.max(0, PHASES.indexOf(model.get("phase"))), false);
 	resize(); // with all that was drawn
 	if (model.get("growth")) setGrowth(true);
 	if (model.get("predict")) setPredict(true);

@@ -22,7 +22,7 @@ class Player(Stateful):
     can be set:
 
     - ``prompt``: which of the trace's prompts, from 0 in the trace's order.
-    - ``cycle``: the row of the prompt's cycles; 0 is the prefill.
+    - ``cycle``: the row of the prompt's cycles; 0 is the prefill. At first one that accepts and rejects.
     - ``phase``: ``draft`` (not judged yet), ``verify`` (judged) or ``commit`` (the text has grown).
     - ``playing``, and ``speed`` in cycles a second.
     - ``predict``: whether verdicts wait for the reader's guess; ``score`` is (right, guessed) so far.
@@ -55,6 +55,9 @@ class Player(Stateful):
         self._trace, self._chunks = trace, Chunks(trace, prompts)
         data = pack(header, arrays)
         chunk = pack(*self._chunks[0]) if len(data) <= WHOLE else b""
+        shown = state.get("prompt", 0)
+        if isinstance(shown, int) and 0 <= shown < len(header["prompts"]):
+            state = {"cycle": header["prompts"][shown]["opens"]} | state
         super().__init__(data, state, chunk=chunk)
         self.observe(self._wanted, names="want")
 

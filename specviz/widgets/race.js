@@ -312,7 +312,7 @@ function ticks(most, wanted) {
 // ---- the board: who finished when, and why
 
 function board(field, lanes, kinds, phases, seek) {
-	const head = ["", "method", "text is", "tokens", "finish", "passes", "tokens a pass", "speedup, decoding", "with prefill"];
+	const head = ["", "method", "speedup, decoding", "with prefill", "finish", "text is", "tokens", "passes", "tokens a pass"];
 	const body = lanes.map((lane) => {
 		const ratio = (x) => (x === null ? "–" : times(x));
 		const base = lane.index === field.baseline;
@@ -320,13 +320,13 @@ function board(field, lanes, kinds, phases, seek) {
 		const row = h("tr", {},
 			place,
 			h("th", { scope: "row" }, h("b", { class: `l${lane.index % 6}` }, lane.glyph), " ", h("bdi", lane.name), lane.drafter ? h("small", ` ← ${lane.drafter}`) : ""),
-			h("td", exactness(lane.exactness), lane.parts >= 0 ? h("small", ` ≠ from token ${lane.parts}`) : ""),
-			h("td.n", String(lane.output)),
-			h("td.n", lane.end ? ms(lane.finish) : `cut off at ${ms(lane.finish)}`),
-			h("td.n", String(lane.passes)),
-			h("td.n", lane.passes ? (lane.output / lane.passes).toFixed(2) : "–"),
 			h("td.n", base && field.comparable ? "1 (base)" : ratio(lane.speedup)),
 			h("td.n", base && field.comparable ? "1 (base)" : ratio(lane.speedup_with_prefill)),
+			h("td.n", lane.end ? ms(lane.finish) : `cut off at ${ms(lane.finish)}`),
+			h("td", exactness(lane.exactness), lane.parts >= 0 ? h("small", ` ≠ from token ${lane.parts}`) : ""),
+			h("td.n", String(lane.output)),
+			h("td.n", String(lane.passes)),
+			h("td.n", lane.passes ? (lane.output / lane.passes).toFixed(2) : "–"),
 		);
 		return { lane, row, place };
 	});

@@ -2,428 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-import numpy as np
 import traitlets as t
 
-from specviz.errors import TraceError
-from specviz.escape import html, visible
-from specviz.rules.speculative import common_prefix
-from specviz.trace import Trace, is_trace, listed
-from specviz.view.picture import PHASES
+from specviz.errors import ParameterError
+from specviz.escape import html
 from specviz.view.static import table
-from specviz.view.updates import Traces, is_stream
+from specviz.view.updates import Traces
 from specviz.widgets import columns
 from specviz.widgets.assets import script, style
-from specviz.widgets.columns import Json
+from specviz.widgets.lanes import Field, fields, flat
 from specviz.widgets.stateful import Stateful, Value
 
 if TYPE_CHECKING:
     import pandas as pd
 
-PARTIAL = "\u25cc"  # a token whose bytes end inside a character; the token that completes it shows it
-LONGEST = 3  # how many of a lane's longest waits are named
-UNSENT = ("id", "cell", "kept")  # of a lane's tokens
-SENT = ("exactness", "end", "output", "texts", "waits", "parts")  # of a lane, as they are
-ENDED = ("eos", "length", "context")
-# What must agree before two clocks may be compared, and how a person calls it.
-CLOCKS = (
-    ("machine", "machines"),
-    ("threads", "numbers of threads"),
-    ("dtype", "number formats"),
-    ("model", "target models"),
-    ("timing", "ways of taking the time"),
-)
-
-# The race's keys, as its list shows them.
-KEYS = (
-    ("← →", "the previous or next pass that brought tokens"),
-    ("Shift ← →", "a hundredth of the race"),
-    ("space", "play or pause"),
-    ("Home End", "the start, the finish"),
-    ("L", "the next change of the lead"),
-    ("W", "the next of the longest waits"),
-    ("P", "projector: everything larger"),
-    ("?", "this list; Escape closes it"),
-)
-
-
-@dataclass(frozen=True)
-class Lane:
-    """One method's way through the text.
-
-    Times are in seconds on the run's own clock from the start of its prefill, what passed between the
-    cycles (recording, the caller) left out, as in `specviz.metrics.seconds`. A block is a cycle after the
-    prefill; its tokens appear when it ends.
-
-    Parameters
-    ----------
-    name, method, exactness, target, draft : str
-    end : str
-        What ended the text; empty if the run was cut off.
-    output : int
-        Tokens of the final text.
-    prefill : float
-        When the prompt was read.
-    blocks : dict of str to array [blocks]
-        ``cycle``, ``begin``, ``end``, ``tokens`` (emitted), ``stands`` (the text is so long after it),
-        ``sent``, ``accepted`` and the phases' times.
-    tokens : dict of str to array [emitted tokens]
-        ``position`` (of a canvas the order of placing), ``cell`` (its own position), ``kept`` (in the final
-        text), ``block``, ``kind`` (index into `KINDS`), ``gone`` (when a later cycle took it back;
-        infinity if it stayed), ``text`` (index into `texts`).
-    texts : list of str
-        The distinct token texts.
-    waits : list of int
-        The blocks that took longest, longest first.
-    parts : int
-        The first output position where the text is not the baseline's; -1 if there is none.
-    """
-
-    name: str
-    method: str
-    exactness: str
-    target: str
-    draft: str
-    end: str
-    output: int
-    prefill: float
-    blocks: dict[str, np.ndarray]
-    tokens: dict[str, np.ndarray]
-    texts: list[str]
-    waits: list[int]
-    parts: int = -1
-
-    @property
-    def finish(self) -> float:
-        """When the last cycle ended."""
-        ends = self.blocks["end"]
-        return float(ends[-1]) if len(ends) else self.prefill
-
-    def speed(self, prefill: bool = False) -> float:
-        """Tokens of the final text per second of decoding, or with the prefill's time inside."""
-        seconds = self.finish if prefill else self.finish - self.prefill
-        return self.output / seconds if seconds > 0 else float("nan")
-
-
-@dataclass(frozen=True)
-class Field:
-    """Everybody who runs: one prompt, its lanes, and what must be said about comparing them.
-
-    Parameters
-    ----------
-    prompt : str
-        The prompt's text; empty where the traces do not hold it.
-    baseline : int
-        The lane that speeds are given over: autoregressive decoding, else the first.
-    comparable : bool
-        Whether the clocks may be compared; if not, no speedup is given.
-    notes : list of str
-        What a viewer has to know before believing the picture.
-    filled : bool
-        Whether canvases were filled: then columns are the order of placing.
-    """
-
-    prompt: str
-    lanes: list[Lane]
-    baseline: int
-    comparable: bool
-    notes: list[str]
-    filled: bool = False
-
-    def speedup(self, lane: int, prefill: bool = False) -> float:
-        """Its `Lane.speed` over the baseline's, as `specviz.metrics.compare`; NaN where the clocks differ."""
-        if not self.comparable:
-            return float("nan")
-        return self.lanes[lane].speed(prefill) / self.lanes[self.baseline].speed(prefill)
-
-
-def fields(traces: Sequence[Trace] | Mapping[str, Trace] | Trace) -> list[Field]:
-    """What is raced, one field a prompt.
-
-    Parameters
-    ----------
-    traces : list of Trace, dict of name to Trace, or a Trace of several runs
-        At least two runs that decoded the same prompts in the same order.
-
-    Raises
-    ------
-    TraceError
-        If there are fewer than two runs, their prompts differ, one recorded no times, or one is of streams.
-    """
-    named = _named(traces)
-    filled = _check_order(named)
-    sources = [_sources(trace) for _, trace in named]
-    first = sources[0]
-    if not first:
-        raise TraceError(f"{named[0][0]} holds no prompt: choose one with select(prompt=...)")
-    for (name, _), other in zip(named[1:], sources[1:]):
-        if len(other) != len(first):
-            raise TraceError(
-                f"{named[0][0]} holds {len(first)} prompts and {name} {len(other)}: choose the same "
-                "ones with select(prompt=...)"
-            )
-    same = [k for k in range(len(first)) if _same([source[k] for source in sources])]
-    if not same:
-        raise TraceError(
-            "the traces did not decode the same prompt: a race needs one prompt by several methods"
-        )
-    notes, comparable = _notes([trace for _, trace in named], all(s[1] for source in sources for s in source))
-    if less := len(first) - len(same):
-        notes.append(
-            f"{less} of {len(first)} prompts left out: not the same in every run (a later turn's prompt "
-            "holds the earlier answers)."
-        )
-    raced = []
-    entrants = [
-        _lanes(name, trace, [source[k][0] for k in same]) for (name, trace), source in zip(named, sources)
-    ]
-    for k, lanes in zip(same, map(list, zip(*entrants))):
-        base = next((i for i, lane in enumerate(lanes) if lane.method == "autoregressive"), 0)
-        lanes = [_parted(lane, lanes[base]) for lane in lanes]
-        more = [
-            f"{lane.name} was cut off after {lane.output} tokens: it has no finish."
-            for lane in lanes
-            if not lane.end
-        ]
-        raced.append(Field(first[k][3], lanes, base, comparable, notes + more, filled))
-    return raced
-
-
-def _check_order(named: Sequence[tuple[str, Trace]]) -> bool:
-    """Whether the runs fill canvases; refused if one is of streams, or only some do."""
-    for name, trace in named:
-        if is_stream(trace):
-            raise TraceError(
-                f"{name} decoded a source that arrived in updates, and a race is over one text: "
-                "specviz.flicker([...]) sets such runs side by side"
-            )
-    filled = [bool(trace.run.get("canvas")) for _, trace in named]
-    if any(filled) and not all(filled):
-        raise TraceError(
-            f"{named[filled.index(True)][0]} fills a canvas, {named[filled.index(False)][0]} writes from "
-            "left to right: their tokens have no common order to race over"
-        )
-    return all(filled)
-
-
-def _same(prompts: list[tuple[int, list[int], int, str]]) -> bool:
-    """Whether these are one prompt; of one without tokens (redacted) only the length is known."""
-    ids = [p[1] for p in prompts if p[1]]
-    return all(p[2] == prompts[0][2] for p in prompts) and all(i == ids[0] for i in ids)
-
-
-def _named(traces: Traces) -> list[tuple[str, Trace]]:
-    """Each run with the name it races under: its method and, where that is not enough, what differs."""
-    if isinstance(traces, Mapping):
-        named = [(str(name), is_trace(trace)) for name, trace in traces.items()]
-        for name, trace in named:
-            if len(trace.split()) != 1:
-                raise TraceError(
-                    f"{name} holds {len(trace.split())} runs: a lane is one run, select(run=...)"
-                )
-    else:
-        given = listed(traces)
-        runs = [run for trace in given for run in is_trace(trace).split()]
-        named = list(zip(_names([run.run for run in runs]), runs))
-    if len(named) < 2:
-        raise TraceError("a race needs at least two runs of the same prompt")
-    return named
-
-
-def _names(runs: list[Json]) -> list[str]:
-    names = []
-    for run in runs:
-        same = [other for other in runs if other["method"] == run["method"]]
-        own = {"draft": (run["draft"] or {}).get("name"), **(run["parameters"] or {})}
-        others = [{"draft": (o["draft"] or {}).get("name"), **(o["parameters"] or {})} for o in same]
-        differing = [f"{k} {v}" for k, v in own.items() if any(o.get(k) != v for o in others)]
-        names.append(run["method"] + (f" ({', '.join(differing)})" if differing else ""))
-    return [
-        name if names.count(name) == 1 else f"{name} #{names[: i + 1].count(name)}"
-        for i, name in enumerate(names)
-    ]
-
-
-def _sources(trace: Trace) -> list[tuple[int, list[int], int, str]]:
-    """For each chosen prompt: index, token ids, length, text."""
-    records = trace.run["prompts"] or []
-    table = trace.prompts
-    return [
-        (int(i), records[i].get("tokens") or [], int(n), str(text))
-        for i, n, text in zip(table["prompt"], table["tokens"], table["text"])
-    ]
-
-
-def _notes(traces: list[Trace], seen: bool) -> tuple[list[str], bool]:
-    """What must be said before anyone compares, and whether the clocks may be compared at all."""
-    runs = [trace.run for trace in traces]
-    notes = []
-    places = [[(run["machine"] or {}).get(name) for name in ("processor", "device")] for run in runs]
-    clocks = [
-        {name: run[name] for name, _ in CLOCKS} | {"machine": place} for run, place in zip(runs, places)
-    ]
-    differ = [word for name, word in CLOCKS if any(clock[name] != clocks[0][name] for clock in clocks)]
-    comparable = not differ
-    if differ:
-        words = differ[0] if len(differ) == 1 else ", ".join(differ[:-1]) + " and " + differ[-1]
-        notes.append(f"Not comparable: the runs had different {words}. No speedup is given.")
-    if not all(processor for processor, _ in places):
-        notes.append("A trace does not say which machine it ran on: its times may not be comparable.")
-    if any((run["versions"] or {}) != (runs[0]["versions"] or {}) for run in runs):
-        notes.append("The runs had different versions of the libraries.")
-    if runs[0].get("canvas"):
-        notes.append(
-            "The runs fill canvases: a column is the how-many-th cell that was placed, not its place in the "
-            "text."
-        )
-    if not seen:
-        notes.append("The traces do not hold the prompt's tokens; only its length was compared.")
-    drawn = [{k: v for k, v in (run["sampling"] or {}).items() if k != "max_new_tokens"} for run in runs]
-    if any(d != drawn[0] for d in drawn):
-        notes.append("The runs drew their tokens differently (temperature, top_k, top_p or seed).")
-    if any(
-        (r["sampling"] or {}).get("max_new_tokens") != (runs[0]["sampling"] or {}).get("max_new_tokens")
-        for r in runs
-    ):
-        notes.append("The runs had different limits of new tokens.")
-    return notes, comparable
-
-
-def _lanes(name: str, trace: Trace, prompts: list[int]) -> list[Lane]:
-    """Blocks and tokens of each of these prompts of one run; the run is read once."""
-    one = trace.select(prompt=prompts)
-    if not len(one.cycles) or not np.isfinite(one.cycles["duration"].to_numpy(np.float64)).all():
-        raise TraceError(f"{name} recorded no times, so it cannot race: run it with record='judged'")
-    header, sent = columns.columns(one)
-    rows = {p["prompt"]: slice(p["first"], p["last"]) for p in header["prompts"]}
-    return [_lane(name, one, header["words"]["text"], sent, rows[prompt]) for prompt in prompts]
-
-
-def _lane(name: str, trace: Trace, words: list[str], sent: columns.Arrays, rows: slice) -> Lane:
-    """Blocks and tokens of one prompt: these rows of the cycles, and what they emitted."""
-    run, cycles = trace.run, trace.cycles.iloc[rows]
-    out_at = sent["out_at"][rows.start : rows.stop + 1].astype(np.int64)
-    own = slice(int(out_at[0]), int(out_at[-1]))
-    outputs = trace.outputs.iloc[own]
-    duration = cycles["duration"].to_numpy(np.float64)
-    end = np.cumsum(duration)
-    emitted = np.diff(out_at)
-    paid = cycles["cycle"].to_numpy() > 0  # the prefill is no block
-    blocks: dict[str, np.ndarray] = {
-        "cycle": cycles["cycle"].to_numpy()[paid],
-        "begin": (end - duration)[paid],
-        "end": end[paid],
-        "tokens": emitted[paid],
-        "stands": (np.nan_to_num(cycles["keep"].to_numpy(np.float64)).astype(np.int64) + emitted)[paid],
-        "sent": cycles["sent"].to_numpy()[paid],
-        "accepted": cycles["accepted"].to_numpy()[paid],
-    }
-    for phase, seconds in zip(PHASES, sent["times"].reshape(-1, len(PHASES))[rows].T):
-        blocks[phase] = seconds[paid]
-    gone = sent["out_gone"][own].astype(np.int64)
-    # A character of several tokens is shown by the last of them, which completes it.
-    whole = sent["out_by"][own] == np.arange(own.start, own.stop)
-    codes, text = np.unique(sent["out_text"][own], return_inverse=True)
-    last = cycles["end"].iloc[-1]
-    return Lane(
-        name=name,
-        method=str(run["method"]),
-        exactness=str(run["exactness"] or ""),
-        target=str((run["model"] or {}).get("name") or ""),
-        draft=str((run["draft"] or {}).get("name") or ""),
-        end=last if last in ENDED else "",
-        output=int(outputs["kept"].sum()),
-        prefill=float(end[~paid][-1]) if not paid.all() else 0.0,
-        blocks=blocks,
-        tokens={
-            "id": outputs["token"].to_numpy(),
-            # of a canvas the tokens stand in the order in which they were placed
-            "position": outputs["order" if run.get("canvas") else "position"].to_numpy().astype(np.int64),
-            "cell": outputs["position"].to_numpy(),
-            "kept": outputs["kept"].to_numpy(),
-            "block": np.repeat(np.cumsum(paid) - 1, emitted),
-            "kind": sent["out_kind"][own],
-            "gone": np.where(gone < 0, np.inf, end[np.maximum(gone - rows.start, 0)]),
-            "text": np.where(whole, text, len(codes)),
-        },
-        texts=[*(words[code] for code in codes), PARTIAL],
-        waits=np.argsort(-duration[paid], kind="stable")[:LONGEST].tolist(),
-    )
-
-
-def _parted(lane: Lane, base: Lane) -> Lane:
-    """The lane with the first position where its final text is not the baseline's, if they differ."""
-
-    def final(one: Lane) -> list[tuple[int, int]]:
-        stays = np.isinf(one.tokens["gone"])
-        return list(zip(one.tokens["cell"][stays].tolist(), one.tokens["id"][stays].tolist()))
-
-    def text(one: Lane) -> list[tuple[int, int]]:
-        kept = one.tokens["kept"]
-        return sorted(zip(one.tokens["cell"][kept].tolist(), one.tokens["id"][kept].tolist()))
-
-    if text(lane) == text(base) and lane.end and base.end:
-        return lane  # canvases that were filled in another order may still say the same
-    own, other = final(lane), final(base)
-    same = common_prefix(own, other)
-    # A text that was cut off did not part from one that went on: it stopped.
-    rest, ahead = len(own) > same, len(other) > same
-    over = (rest and ahead) or (rest and bool(base.end)) or (ahead and bool(lane.end))
-    return replace(lane, parts=same if over else -1)
-
-
-def flat(fields: Sequence[Field]) -> tuple[Json, dict[str, np.ndarray]]:
-    """The fields as a header and flat arrays, named ``<field>.<lane>.<array>``, for the browser.
-
-    Times are float32 seconds; the clock of the picture is no finer.
-    """
-    small = {"kind": np.uint8, "gone": np.float32}
-    arrays: dict[str, np.ndarray] = {}
-    listing = []
-    for f, field in enumerate(fields):
-        lanes = []
-        for i, lane in enumerate(field.lanes):
-            own = {"end_time" if name == "end" else name: value for name, value in lane.blocks.items()}
-            own |= {name: value for name, value in lane.tokens.items() if name not in UNSENT}
-            for name, value in own.items():
-                kind = small.get(name, np.float32 if value.dtype.kind == "f" else np.int32)
-                arrays[f"{f}.{i}.{name}"] = np.ascontiguousarray(value, kind)
-            lanes.append(
-                {
-                    "name": visible(lane.name),
-                    "drafter": visible(lane.draft),
-                    **{name: getattr(lane, name) for name in SENT},
-                    "prefill": _float32(lane.prefill),
-                    "finish": _float32(lane.finish),
-                    "speedup": _number(field.speedup(i)),
-                    "speedup_with_prefill": _number(field.speedup(i, prefill=True)),
-                    "columns": list(own),
-                }
-            )
-        listing.append(
-            {
-                "prompt": visible(field.prompt),
-                **{name: getattr(field, name) for name in ("baseline", "comparable", "notes")},
-                **({"across": "order of placing"} if field.filled else {}),
-                "lanes": lanes,
-            }
-        )
-    words = {"kinds": columns.KINDS_SENT, "phases": list(PHASES), "keys": KEYS}
-    targets = dict.fromkeys(lane.target for field in fields for lane in field.lanes)
-    return words | {"model": visible(", ".join(targets)), "fields": listing}, arrays
-
-
-def _float32(value: float) -> float:
-    """A time as the browser's arrays hold it, so that it compares equal to them."""
-    return float(np.float32(value))
-
-
-def _number(value: float) -> float | None:
-    return float(value) if np.isfinite(value) else None
+    from specviz.loop.checks import Prompts
+    from specviz.loop.drafters import Loadable
+    from specviz.methods import Method
+    from specviz.widgets.live_race import LiveRace
 
 
 class Race(Stateful):
@@ -482,27 +81,68 @@ class Race(Stateful):
         return self._document("race", f"specviz race: {names}", still)
 
 
-def race(traces: Traces, **state: Value) -> Race:
-    """Race several methods on the same prompt, each on its own recorded clock.
+def race(
+    traces: Traces | None = None,
+    *,
+    live: bool = False,
+    model: Loadable = None,
+    prompt: Prompts = None,
+    methods: Sequence[str | Method | type[Method]] = ("autoregressive", "speculative"),
+    draft: Loadable = None,
+    **state: Value,
+) -> Race | LiveRace:
+    """Race several methods on the same prompt: recorded runs, or ``live=True``, decoded while one looks.
 
     Parameters
     ----------
     traces : list of Trace, dict of name to Trace, or a Trace of several runs
         At least two runs that decoded the same prompts in the same order. Prompts that differ between the
         runs are left out, and the picture says so.
+    live : bool
+        Decode two or three methods at once, each in its own column on its own clock. They take turns in one
+        thread, so that none is timed while another one computes; once they have ended, the recorded race
+        opens below.
+    model : str, path, transformers model or specviz model, optional
+        Of a live race; default SmolLM2 where it is downloaded, else ``town``.
+    prompt : int, or any one prompt that `specviz.generate` takes
+        Of recorded runs which prompt to begin with; of a live race what is decoded.
+    methods : sequence of str, class or Method
+        Of a live race; a name may carry settings: ``"bild:fallback=0.5"``.
+    draft : like `model`, optional
+        Of a live race, the draft model; default the one that the package has of the model.
     **state
-        Where to begin: traits of `Race`, for example ``prompt=2``.
+        Where to begin: traits of `Race`, for example ``pace=24``. Of a live race what `specviz.generate`
+        takes: ``max_new_tokens``, ``temperature``, ``top_k``, ``top_p``, ``seed``, ``device`` and ``dtype``.
 
     Returns
     -------
-    Race
-        Its traits follow what is shown; ``race.to_html(path)`` writes it as one offline page.
+    Race or LiveRace
+        A race's traits follow what is shown; ``race.to_html(path)`` writes it as one offline page. A live
+        race decodes as soon as a notebook shows it; its ``traces`` hold what was decoded.
 
     Raises
     ------
     TraceError
         If there are fewer than two runs, they share no prompt, or one recorded no times.
     ParameterError
-        If there is no such state.
+        If there is no such state, method or option.
+    ModelError, PromptError
+        Of a live race, if the model is not there or the prompt is none.
+
+    Examples
+    --------
+    >>> specviz.race([trace, another])  # doctest: +SKIP
+    >>> specviz.race(live=True)  # doctest: +SKIP
+    >>> specviz.race(live=True, model="town", methods=["autoregressive", "bild"])  # doctest: +SKIP
     """
-    return Race(fields(traces), **state)
+    if live:
+        from .explorer import race_live
+
+        if traces is not None:
+            raise ParameterError("a live race decodes: pass model, prompt and methods, not traces")
+        return race_live(model, prompt, methods, draft, **state)
+    if traces is None:
+        raise ParameterError("race takes traces, or live=True to decode: specviz.race(live=True)")
+    if model is not None or draft is not None:
+        raise ParameterError("model, methods and draft are for live=True; recorded runs have theirs")
+    return Race(fields(traces), **state | ({} if prompt is None else {"prompt": prompt}))

@@ -6,10 +6,16 @@ function build(make, tag, [first, ...rest]) {
 	const [name, ...classes] = tag.split("."), node = make(name);
 	const plain = first?.constructor === Object;
 	if (classes.length) node.setAttribute("class", classes.join(" "));
-	if (plain) for (const key in first) if (first[key] !== null) node.setAttribute(key, first[key]);
+	if (plain) for (const key in first) if (first[key] !== null) put(node, key, first[key]);
 	if (!plain && first !== undefined) rest.unshift(first);
 	node.append(...rest.filter((child) => child !== ""));
 	return node;
+}
+// An attribute; a style by the CSSOM, because the policy of an offline page allows no attribute of that name.
+function put(node, name, value) {
+	if (name === "style") node.style.cssText = value ?? "";
+	else if (value === null) node.removeAttribute(name);
+	else node.setAttribute(name, value);
 }
 const h = (tag, ...rest) => build((name) => document.createElement(name), tag, rest);
 const s = (tag, ...rest) => build((name) => document.createElementNS("http://www.w3.org/2000/svg", name), tag, rest);
@@ -34,7 +40,9 @@ function share(model, values) {
 }
 const unique = () => `u${Math.random().toString(36).slice(2)}`;
 const button = (word, title, act, more) => press(word, title, act, { "aria-label": null, ...more }); // its word names it
-const count = (n, word) => `${n.toLocaleString("en")} ${word}${n === 1 ? "" : "s"}`;
+const ENGLISH = new Intl.NumberFormat("en");
+const grouped = (n) => ENGLISH.format(n);
+const count = (n, word) => `${grouped(n)} ${word}${n === 1 ? "" : "s"}`;
 const ms = (s) => (s >= 1 ? `${s.toFixed(2)} s` : `${(s * 1e3).toFixed(s < 0.01 ? 2 : s < 0.1 ? 1 : 0)} ms`);
 
 const pressed = (button, on) => button.setAttribute("aria-pressed", String(on));
@@ -63,9 +71,17 @@ function unpack(data) {
 
 // A token's text in a box of its own: spaces and line breaks made visible, and what would vanish written out.
 const UNSEEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff]/g;
-const shownToken = (text) => text
-	.replace(UNSEEN, (c) => `⟨U+${c.charCodeAt(0).toString(16).toUpperCase().padStart(4, "0")}⟩`)
-	.replace(/\n/g, "⏎").replace(/\t/g, "⇥").replace(/ /g, "␣");
+const SHOWN = new Map(); // the same few tokens come again and again
+function shownToken(text) {
+	let shown = SHOWN.get(text);
+	if (shown === undefined) {
+		shown = text.replace(UNSEEN, (c) => `⟨U+${c.charCodeAt(0).toString(16).toUpperCase().padStart(4, "0")}⟩`)
+			.replace(/\n/g, "⏎").replace(/\t/g, "⇥").replace(/ /g, "␣");
+		if (SHOWN.size > 20000) SHOWN.clear();
+		SHOWN.set(text, shown);
+	}
+	return shown;
+}
 
 // Whether the reader asked for less motion.
 const still = () => matchMedia("(prefers-reduced-motion: reduce)").matches || document.body.classList.contains("vscode-reduce-motion");
@@ -113,7 +129,7 @@ function keys(root, help, acts) {
 	hear(root, "keydown", (event) => {
 		event.stopPropagation();
 		const { tagName } = event.target;
-		if (event.ctrlKey || event.metaKey || event.altKey || tagName === "SELECT") return;
+		if (event.ctrlKey || event.metaKey || event.altKey || tagName === "SELECT" || event.target.type === "search") return;
 		if (event.key === "Escape") { help.close(); return; }
 		if ((help.open && event.key !== "?") || (event.key === " " && ["BUTTON", "SUMMARY"].includes(tagName))) return;
 		const act = acts(event)[event.key.length === 1 ? event.key.toLowerCase() : event.key];

@@ -11,6 +11,7 @@ from anywidget import AnyWidget
 
 from specviz.errors import ParameterError, SpecvizError
 from specviz.view.static import Page
+from specviz.widgets.columns import Json
 from specviz.widgets.page import View, document
 
 Value: TypeAlias = bool | float | str | Sequence[int]  # of a trait that follows what is shown
@@ -60,3 +61,8 @@ def error_line(error: Exception) -> str:
     text = " ".join(str(error).split())[:500]
     own = isinstance(error, SpecvizError) and text
     return text if own else f"{type(error).__name__}: {text}".rstrip(": ")
+
+
+def plain(row: Json) -> Json:
+    """A row as JSON knows it: NaN is null."""
+    return {k: None if isinstance(v, float) and v != v else v for k, v in row.items()}

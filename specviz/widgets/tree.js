@@ -30,16 +30,16 @@ function set(node, attributes) {
 	const had = node.had ??= {};
 	for (const name in attributes) {
 		if (had[name] === attributes[name]) continue;
-		had[name] = attributes[name];
-		if (had[name] === null) node.removeAttribute(name);
-		else node.setAttribute(name, had[name]);
+		put(node, name, had[name] = attributes[name]);
 	}
 }
-// A text at a place, cut to so many letters (a wide character counts as two). Returns how wide it is, in letters.
+const WIDE = 1.75; // letters that a wide character counts as
+const lettersOf = (text) => { let all = 0; for (const c of text) all += c.codePointAt(0) > 0x2e80 ? WIDE : 1; return all; };
+// A text at a place, cut to so many letters. Returns how wide it is, in letters.
 function label(node, text, x, y, letters) {
 	let room = letters, shown = "";
 	for (const c of text) {
-		room -= c.codePointAt(0) > 0x2e80 ? 1.75 : 1;
+		room -= c.codePointAt(0) > 0x2e80 ? WIDE : 1;
 		if (room < 0) { shown = `${[...shown].slice(0, -1).join("")}…`; break; }
 		shown += c;
 	}
@@ -89,6 +89,21 @@ function placed(cycle, ahead, straight, half) {
 	const extra = cycle.extra < 0 ? null : { parent: last, depth: level, row: behind };
 	// room for the target's token is always kept, so that nothing moves when the verdict is shown
 	return { row, weight, hidden, extra, branching, columns: free.length + (branching ? 0 : 1), rows: Math.max(1, ...free, n ? behind + 1 : 1, n && !branching ? 2 : 1) };
+}
+
+// The columns of the levels (the root's is 0). A chain that is too wide for its lane goes on in another line, so that
+// each box has the width that its word needs; in a narrow lane a tree's columns have it, and the tree is scrolled.
+function columnsOf(levels, chain, needs, { em, gap, least, rooted, room }) {
+	let each = levels;
+	if (chain) {
+		each = Math.max(2, Math.min(levels, Math.floor(room / (gap + Math.max(4.6 * em, ...needs)))));
+		each = Math.ceil(levels / Math.ceil(levels / each));
+	}
+	const even = Math.max(least, Math.min((chain ? 14 : 10.5) * em, (room - rooted) / (each - (rooted ? 1 : 0))));
+	const wide = Array.from({ length: levels }, (_, d) => Math.max(d || !rooted ? even : Math.min(rooted, even), chain ? 0 : needs[d] + gap || 0));
+	const left = wide.map((_, d) => wide.slice(d - (d % each), d).reduce((x, y) => x + y, 0.5 * em));
+	const line = (d) => Math.floor(d / each);
+	return { even, line, lines: line(levels - 1) + 1, x: (d) => Math.round(left[d]), box: (d) => wide[d] - gap, right: Math.max(...left.map((x, d) => x + wide[d] - gap)) };
 }
 
 // ---- the lane
@@ -163,7 +178,7 @@ class TreeLane {
 		let plan = placed(cycle, ahead, true, 0.5);
 		if (plan.rows > tall / (0.62 * em)) plan = placed(cycle, ahead, false, 0.3);
 		const first = ahead && plan.branching ? 2 * em : 0;
-		const pitch = Math.min(1.5 * em, (tall - first) / (plan.rows - (first ? 1 : 0)));
+		const pitch = Math.max(this.narrow ? 1.05 * em : 0, Math.min(1.5 * em, (tall - first) / (plan.rows - (first ? 1 : 0))));
 		return { plan, spots: true, dense: true, pitch, first: first || pitch, tall: 1.55 * em };
 	}
 	draw(cycle, phase, guesses, stage, ahead) {
@@ -172,31 +187,40 @@ class TreeLane {
 		const add = (layer, fate, d) => { found[layer][fate] = (found[layer][fate] ?? "") + d; };
 		const em = this.em, { record } = this, details = record.details(cycle);
 		const lanes = this.lanes(cycle), top = 1.5 * em;
-		const even = placed(cycle, ahead, true, 1);
+		const even = placed(cycle, ahead, true, 1), chain = cycle.n > 0 && !even.branching, room = this.width - 1.5 * em;
+		const needs = chain || this.narrow ? this.needs(cycle, even) : [];
+		const lines = chain ? columnsOf(even.columns, true, needs, { em, gap: 1.5 * em, least: 4.6 * em, rooted: 0, room }).lines : 1;
+		// only the line of the target's token needs a second row; in predict mode none may tell which that is
+		const boxRows = chain && ahead ? lines + (even.extra?.row ? 1 : 0) : lines * even.rows, boxesTall = boxRows * 3.1 * em + (lines - 1) * top;
 		// the signals take what a small tree leaves, and give way to a large one
 		const above = Math.min(5.7 * em, this.width / even.columns) < 0.43 * em * Math.max(...lanes.map(([[, title]]) => title.length)); // names, or beside
-		const gap = (above ? 1.6 : 0.8) * em, spare = this.room - top - Math.min(0.68 * this.room, even.rows * 3.1 * em);
-		this.lane = { gap, above, tall: Math.max(1.05 * em, Math.min(4 * em, spare / Math.max(1, lanes.length) - gap)) };
+		const gap = (above ? 1.6 : 0.8) * em, spare = this.room - top - Math.min(0.68 * this.room, boxesTall);
+		this.lane = { gap, above, tall: Math.max(1.05 * em, Math.min((chain && !this.narrow ? 9 : 4) * em, spare / Math.max(1, lanes.length) - gap)) };
 		const below = lanes.length * (this.lane.tall + this.lane.gap) + 0.4 * em;
 		const style = this.style(cycle, ahead, even, Math.max(8 * em, this.room - top - below));
-		const { plan, dense, tall } = style, small = style.spots;
+		const { plan, dense } = style, small = style.spots;
 		Object.assign(this, { plan, small });
-		const narrow = this.fit && small ? 3.2 * em : 4.6 * em;
-		const rooted = small ? 5.7 * em : 0; // the root's column is a narrow one
-		const wide = Math.max(narrow, Math.min(10.5 * em, (this.width - 1.5 * em - rooted) / (plan.columns - (rooted ? 1 : 0))));
-		const box = wide - (dense ? 1.1 : 1.5) * em, rootBoxed = rooted ? Math.min(box, rooted - 1.1 * em) : box;
-		const x = (depth) => Math.round(0.5 * em + (depth && rooted ? Math.min(rooted, wide) + (depth - 1) * wide : depth * wide));
-		const y = (row) => top + (row < 1 ? row * style.first : style.first + (row - 1) * style.pitch); // of the row's upper edge
-		const middle = (row, weight) => y(row) + (small ? ((row < 1 ? style.first : style.pitch) * weight) / 2 : tall / 2);
-		Object.assign(this, { x, box, wide, under: y(1), lowest: y(plan.rows) });
-		const height = y(plan.rows) + 0.1 * em;
-		const letter = (dense ? 0.52 : 0.58) * em, letters = Math.max(2, Math.floor((box - 0.8 * em) / letter));
-		const beside = Math.max(2, Math.floor((wide - 1.7 * em) / (0.47 * em))); // letters
-		const radius = Math.min(0.42 * em, 0.4 * style.pitch), shape0 = this.sources.length ? null : dot;
+		const at = columnsOf(plan.columns, chain, needs, {
+			em, room, gap: (dense ? 1.1 : 1.5) * em, least: (this.fit && small ? 3.2 : 4.6) * em, rooted: small ? 5.7 * em : 0, // the root's column is a narrow one
+		});
+		// a chain's lines stand as far apart as the lane has room
+		const loose = chain && !this.narrow ? Math.max(1, Math.min(2.6, (this.room - below) / (boxesTall + top))) : 1;
+		const tall = style.tall * Math.min(loose, 1.6), pitch = style.pitch * loose, first = style.first * loose;
+		const { x, box } = at, rootBoxed = box(0), below0 = [0]; // of each line, how far it lies under the first
+		const rows = (k) => (!chain || !ahead ? plan.rows : plan.extra?.row && k === at.line(plan.extra.depth) ? 2 : 1);
+		for (let k = 1; k < at.lines; k++) below0.push(below0[k - 1] + rows(k - 1) * pitch + top);
+		const under = (depth) => below0[at.line(depth)];
+		const y = (row) => top + (row < 1 ? row * first : first + (row - 1) * pitch); // of the row's upper edge
+		const middle = (row, weight) => y(row) + (small ? ((row < 1 ? first : pitch) * weight) / 2 : tall / 2);
+		Object.assign(this, { columns: at, lowered: under, wide: at.even, under: y(1), lowest: y(plan.rows) });
+		const height = y(rows(at.lines - 1)) + below0.at(-1) + 0.1 * em;
+		const letter = (dense ? 0.52 : 0.58) * em, letters = (d) => Math.max(2, Math.floor((box(d) - 0.8 * em) / letter));
+		const beside = (d) => Math.max(2, Math.floor((box(d) - 0.6 * em) / (0.47 * em))); // letters
+		const radius = Math.min(0.42 * em, 0.4 * pitch), shape0 = this.sources.length ? null : dot;
 		// words stand beside the spots that were sent and have room for one above and below
 		const there = cycle.token.map((_, i) => (plan.hidden.has(i) ? null : this.at(cycle, i, stage)));
 		const boxed = (i) => !small || (ahead && plan.branching && cycle.path.includes(i));
-		const centre = cycle.token.map((_, i) => middle(plan.row[i], plan.weight(i)));
+		const centre = cycle.token.map((_, i) => middle(plan.row[i], plan.weight(i)) + under(cycle.depth[i]));
 		const roomy = new Set();
 		if (small) {
 			const levels = [];
@@ -211,7 +235,7 @@ class TreeLane {
 		const [rootTitle, rootBox, rootWord] = this.root.children;
 		const before = cycle.o0 > record.a.out_at[this.first] ? record.text(record.a.out_token[cycle.o0 - 1]) : null;
 		rootTitle.textContent = before === null ? "the prompt stands before this" : `the last token before this cycle: ${quote(before)}`;
-		const rootY = top + (small ? (style.first - Math.min(tall, style.first)) / 2 : 0), rootTall = small ? Math.min(tall, Math.max(style.first, 1.3 * em)) : tall;
+		const rootY = top + (small ? (first - Math.min(tall, first)) / 2 : 0), rootTall = small ? Math.min(tall, Math.max(first, 1.3 * em)) : tall;
 		set(rootBox, { x: x(0), y: rootY, width: rootBoxed, height: rootTall });
 		label(rootWord, before === null ? "prompt" : shownToken(before), x(0) + rootBoxed / 2, rootY + rootTall / 2, Math.max(2, Math.floor((rootBoxed - 0.5 * em) / (0.62 * em))));
 		// where a node's edges leave it
@@ -224,11 +248,13 @@ class TreeLane {
 			if (!kind) { label(part.mark, "", 0, 0, 9); continue; }
 			const parent = extra ? plan.extra.parent : cycle.parent[i];
 			const asBox = extra ? boxed(i) || !small || plan.extra.row < 1 : boxed(i);
-			const nx = x(extra ? plan.extra.depth : cycle.depth[i]), cy = extra ? middle(plan.extra.row, 1) : centre[i];
+			const depth = extra ? plan.extra.depth : cycle.depth[i], nx = x(depth), wide = box(depth);
+			const cy = extra ? middle(plan.extra.row, 1) + under(depth) : centre[i];
 			const px = parent < 0 ? x(0) + rootBoxed : leaves[parent], py = parent < 0 ? rootY + rootTall / 2 : centre[parent];
 			const guess = guesses?.has(i) ? " guess" : "";
 			const edgeEnd = asBox ? nx : nx + 0.1 * em, bend = (edgeEnd - px) / 2;
-			add("edge", kind, `M${px} ${py.toFixed(1)}C${px + bend} ${py.toFixed(1)} ${edgeEnd - bend} ${cy.toFixed(1)} ${edgeEnd} ${cy.toFixed(1)}`);
+			if (at.line(depth) !== at.line(depth - 1)) add("edge", kind, `M${px} ${py.toFixed(1)}h${(0.5 * em).toFixed(1)}V${(top + under(depth) - 1.45 * em).toFixed(1)}H${(nx - 0.4 * em).toFixed(1)}V${cy.toFixed(1)}H${edgeEnd}`);
+			else add("edge", kind, `M${px} ${py.toFixed(1)}C${px + bend} ${py.toFixed(1)} ${edgeEnd - bend} ${cy.toFixed(1)} ${edgeEnd} ${cy.toFixed(1)}`);
 			const lost = phase === 2 && !extra && ["rejected", "unjudged"].includes(cycle.status[i]);
 			const belief = extra ? NaN : cycle.value("q", i) ?? cycle.value("confidence", i) ?? details?.value("score", i);
 			const p = extra ? record.a.out_p?.[cycle.extra] : phase > 0 ? cycle.value("p", i) : NaN;
@@ -237,26 +263,26 @@ class TreeLane {
 			const mark = extra ? cycle.kind.mark || "▸" : guess && phase === 0 ? "✓" : kind === "open" ? "" : STATUS_MARKS[kind];
 			if (asBox) {
 				const ny = cy - tall / 2;
-				set(part.box, { x: nx, y: ny, width: box, height: tall, "fill-opacity": extra ? 1 : known(belief) ? (0.08 + 0.52 * belief).toFixed(2) : 0 });
-				label(part.word, word, nx + box / 2, ny + tall * (dense ? 0.38 : 0.42), letters);
+				set(part.box, { x: nx, y: ny, width: wide, height: tall, "fill-opacity": extra ? 1 : known(belief) ? (0.08 + 0.52 * belief).toFixed(2) : 0 });
+				label(part.word, word, nx + wide / 2, ny + tall * (dense ? 0.38 : 0.42), letters(depth));
 				if (source && this.sources.length) add("origin", "own", draw(nx, cy, 0.3 * em)); // where its edge comes in
-				const bar = box - 10, low = ny + tall - (dense ? 5 : 10);
+				const bar = wide - 10, low = ny + tall - (dense ? 5 : 10);
 				if (known(belief)) add("bar", "q", `M${nx + 5} ${low + 1}h${Math.max(1, bar * belief).toFixed(1)}`);
 				if (known(p)) add("bar", "p", `M${nx + 5} ${low + (dense ? 3 : 5)}h${Math.max(1, bar * p).toFixed(1)}`);
-				if (mark) add("disc", kind, dot(nx + box, ny, 0.55 * em));
-				label(part.mark, mark, nx + box, ny, 9);
+				if (mark) add("disc", kind, dot(nx + wide, ny, 0.55 * em));
+				label(part.mark, mark, nx + wide, ny, 9);
 				set(part.mark, { class: `mark ${kind}` });
-				leaves[i] = nx + box;
+				leaves[i] = nx + wide;
 			} else {
 				const r = extra ? radius : radius * (GHOSTS.includes(kind) ? 0.62 : 1), cx = nx + 0.5 * em;
 				const shade = known(belief) ? Math.min(SHADES - 1, Math.floor(belief * SHADES)) : 0;
 				add("spot", `${kind} b${shade}${guess}`, draw(cx, cy, r));
 				if (kind === "rejected") add("cross", kind, cross(cx, cy, Math.max(0.2 * em, 0.75 * r)));
-				const tight = Math.max(0.5 * em, style.pitch * (extra ? 1 : plan.weight(i)));
-				set(part.box, { x: nx - 0.15 * em, y: cy - tight / 2, width: box + 0.3 * em, height: tight, "fill-opacity": 0 });
-				const worded = roomy.has(i) || extra, wide = worded ? label(part.word, word, cx + 0.6 * em, cy, beside) : label(part.word, "", 0, 0, 9);
+				const tight = Math.max(0.5 * em, pitch * (extra ? 1 : plan.weight(i)));
+				set(part.box, { x: nx - 0.15 * em, y: cy - tight / 2, width: wide + 0.3 * em, height: tight, "fill-opacity": 0 });
+				const worded = roomy.has(i) || extra, across = worded ? label(part.word, word, cx + 0.6 * em, cy, beside(depth)) : label(part.word, "", 0, 0, 9);
 				label(part.mark, "", 0, 0, 9);
-				leaves[i] = worded ? Math.min(nx + box + 0.4 * em, cx + (0.8 + 0.5 * wide) * em) : cx + r;
+				leaves[i] = worded ? Math.min(nx + wide + 0.4 * em, cx + (0.8 + 0.5 * across) * em) : cx + r;
 				this.spots[i] = { cx, cy, r, word, worded };
 			}
 			const { shown } = part.word, cutOff = shown && shown !== word ? `${shown} ` : ""; // what is seen is said
@@ -272,10 +298,10 @@ class TreeLane {
 		set(this.svg, { class: phase > 0 ? "judged" : "" });
 		this.levels(cycle, there);
 		const plotted = this.signals(height, lanes, there);
-		const whole = Math.ceil(height + plotted);
-		set(this.svg, { width: Math.ceil(x(plan.columns - 1) + box + 0.9 * em), height: whole });
+		const tallest = Math.ceil(height + plotted);
+		set(this.svg, { width: Math.ceil(at.right + 0.9 * em), height: tallest });
 		// what stands below does not jump from cycle to cycle
-		this.tallest = Math.max(this.tallest, this.fit ? whole : 0);
+		this.tallest = Math.max(this.tallest, this.fit ? tallest : 0);
 		if (this.scroll.style.minHeight !== `${this.tallest}px`) this.scroll.style.minHeight = `${this.tallest}px`;
 		const sent = cycle.sent !== cycle.n ? `, ${cycle.sent} sent` : "", more = plan.hidden.size ? ` · ${plan.hidden.size} of those that were cut are not drawn` : "";
 		this.said.textContent = cycle.prefill ? "the prompt is read; nothing is drafted"
@@ -285,13 +311,13 @@ class TreeLane {
 	}
 	// Over each level its number and how many nodes it has.
 	levels(cycle, there) {
-		const { x, box, em, plan } = this, sizes = [];
+		const { em, plan, lowered } = this, { x, box } = this.columns, sizes = [];
 		for (let i = 0; i < cycle.n; i++) if (there[i]) sizes[cycle.depth[i]] = (sizes[cycle.depth[i]] ?? 0) + 1;
-		const short = this.small || box < 6 * em;
+		const short = this.small || box(0) < 6 * em;
 		for (let d = 0; d < Math.max(sizes.length, this.heads.children.length); d++) {
 			const head = this.heads.children[d] ?? this.heads.appendChild(s("text"));
 			const said = sizes.length < 2 || (d && !sizes[d]) ? "" : d ? `${short ? "" : "level "}${d}${plan.branching ? ` · ${sizes[d]}` : ""}` : short ? "level" : "";
-			label(head, said, x(d) + (this.small || !d ? 0.1 * em : box / 2), 0.75 * em, 99);
+			label(head, said, said ? x(d) + (this.small || !d ? 0.1 * em : box(d) / 2) : 0, 0.75 * em + (said ? lowered(d) : 0), 99);
 			set(head, { "text-anchor": this.small || !d ? "start" : "middle" });
 		}
 	}
@@ -328,9 +354,10 @@ class TreeLane {
 		const details = this.record.details(cycle);
 		return cycle.n ? this.record.header.signals.map((row) => [row, cycle.token.map((_, i) => cycle.value(row[0], i) ?? details?.value(row[0], i))]).filter(([, values]) => values.some(known)) : [];
 	}
-	// They stand under the nodes' columns.
+	// They stand under the nodes' columns; those of a chain in lines have columns of their own.
 	signals(top, rows, there) {
-		const { cycle, em, x, box, record, plan } = this, { tall, gap, above } = this.lane;
+		const { cycle, em, columns: at, record, plan } = this, { tall, gap, above } = this.lane;
+		const each = (this.width - 1.5 * em) / plan.columns, x = at.lines > 1 ? (d) => Math.round(0.5 * em + d * each) : at.x, box = at.lines > 1 ? () => 0.7 * each : at.box;
 		const params = record.header.run.parameters ?? {};
 		const across = [], seen = [];
 		const order = cycle.token.map((_, i) => i).filter((i) => there[i]).sort((i, j) => plan.row[i] - plan.row[j]);
@@ -341,7 +368,7 @@ class TreeLane {
 			const most = greatest ?? (["confidence", "margin"].includes(name) ? 1 : Math.max(1, record.most?.[name] ?? 0, ...values.filter(known)));
 			record.most = { ...record.most, [name]: most };
 			const height = (value) => base - (tall * (value - least)) / (most - least), zero = +height(0).toFixed(1);
-			const right = x(plan.columns - 1) + box;
+			const right = x(plan.columns - 1) + box(plan.columns - 1);
 			set(row.g, { display: "inline" });
 			row.title.textContent = meaning;
 			row.base = base;
@@ -358,7 +385,7 @@ class TreeLane {
 			row.at = [];
 			for (const i of order) {
 				if (!known(values[i])) continue;
-				const cx = +(x(cycle.depth[i]) + (box * across[i]) / (seen[cycle.depth[i]] + 1)).toFixed(1), cy = +height(values[i]).toFixed(1);
+				const cx = +(x(cycle.depth[i]) + (box(cycle.depth[i]) * across[i]) / (seen[cycle.depth[i]] + 1)).toFixed(1), cy = +height(values[i]).toFixed(1);
 				row.at[i] = [cx, cy, zero];
 				paths[there[i]] = `${paths[there[i]] ?? ""}M${cx} ${zero}V${cy}${dot(cx, cy, radius)}`;
 			}
@@ -382,8 +409,18 @@ class TreeLane {
 		}
 		return this.plotRows[r];
 	}
-	// `room`: the height that the lane may take, in pixels.
-	size(room) {
+	// The width that each level's longest word needs in a box, the root's first.
+	needs(cycle, plan) {
+		const { record, em } = this, found = new Array(plan.columns).fill(0);
+		const take = (depth, token) => { found[depth] = Math.max(found[depth], Math.min(0.8 * this.width, (0.58 * lettersOf(shownToken(record.text(token))) + 0.9) * em)); };
+		cycle.token.forEach((token, i) => take(cycle.depth[i], token));
+		if (plan.extra) take(plan.extra.depth, record.a.out_token[cycle.extra]);
+		if (cycle.o0 > record.a.out_at[this.first]) take(0, record.a.out_token[cycle.o0 - 1]);
+		return found;
+	}
+	// `room`: the height that the lane may take, in pixels; `narrow`: whether the page is scrolled anyhow.
+	size(room, narrow) {
+		this.narrow = narrow;
 		this.em = emOf(this.node);
 		this.width = this.scroll.clientWidth || 640;
 		this.room = room;

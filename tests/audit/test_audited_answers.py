@@ -319,12 +319,13 @@ def test_the_sign_flips_error_rate():
 # -- files and the command --------------------------------------------------------------------------------
 
 BAD = [
-    ("{}", "lacks 'prompt' or 'messages'"),
+    ("{}", "lacks 'prompt', 'turns' or 'messages'"),
     (
         '{"prompt": "a", "messages": [{"role": "user", "content": "b"}], "answer": "c"}',
-        "both prompt and messages",
+        "has several of 'prompt'",
     ),
     ('{"prompt": "a"}', "lacks 'answer'"),
+    ('{"turns": [], "answer": "a"}', "turns"),
     ('{"prompt": "", "answer": "a"}', "has an empty prompt"),
     ('{"prompt": "a", "answer": 1}', "answer should be a text, not 1"),
     ('{"prompt": "a", "answer": "b", "temperature": -1}', "temperature"),

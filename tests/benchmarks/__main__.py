@@ -44,7 +44,7 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
         if "drafts" in taken:
             command.add_argument("--draft", nargs="*")
         if "entries" in taken:
-            command.add_argument("--suite", default="town", help="a suite's name, or a file")
+            command.add_argument("--suite", nargs="+", help="suites' names, or files; default: its own")
         for option, (kind, several) in options(name).items():
             more = {"nargs": "*"} if several else {}
             command.add_argument("--" + option.replace("_", "-"), type=kind, **more)
@@ -76,7 +76,8 @@ def subjects(name: str, given: argparse.Namespace) -> list[Any]:
             out[-1], drafts = loaded(chosen[0], names, *where, None)
             out.append(drafts)
         elif parameter.name == "entries":
-            out.append(list(suite(given.suite)))
+            named = given.suite if hasattr(given, "suite") else getattr(module, "SUITES", ["town"])
+            out.append([entry for each in named for entry in suite(each)])
         else:  # another role of the bundled target's
             beside = None if hasattr(given, "model") else getattr(module, "BESIDE", {}).get(parameter.name)
             out.append(load(beside, *where) if beside else None)

@@ -19,10 +19,12 @@ import torch
 from specviz import audit
 from specviz.audit.answer_report import NOISE, OTHER, OWN, UNSURE, AnswersResult
 from specviz.audit.answers import HONEST
+from specviz.errors import PromptError
 from specviz.measure.report import Bar, Report
 from specviz.measure.timing import setting
 
 TARGET = "smollm2"
+SUITES = ("everyday", "demo", "narrow", "sums")
 SYSTEM = "You are a pirate. Answer every question in one short line of pirate talk."
 LENGTHS = (24, 32, 48)  # most tokens of an answer
 LONGEST = 120  # tokens of a prompt
@@ -128,7 +130,9 @@ def _prompts(target: Any, entries: Sequence[Any], number: int) -> list[list[Line
     texts = [text if isinstance(text, str) else text[-1]["content"] for text in texts]
     chats = [[{"role": "user", "content": text}] for text in dict.fromkeys(texts)]
     short = [chat for chat in chats if len(target.encode(chat)) <= LONGEST]
-    return random.Random(0).sample(short, min(number, len(short)))
+    if len(short) < number:
+        raise PromptError(f"{number} prompts are wanted, and {len(short)} are short enough: lower --number")
+    return random.Random(0).sample(short, number)
 
 
 @torch.inference_mode()

@@ -11,7 +11,7 @@ import numpy as np
 
 from specviz.widgets import assets
 
-LATER = ("flicker", "live")  # views that came after the player, the race and the explorer
+LATER = ("app", "flicker", "live", "live_race", "runs", "tokens")  # views that came after the first three
 
 
 def names() -> list[str]:

@@ -1,8 +1,11 @@
-"""The explorer's panel in a browser, its kernel pretended: a drag looks its answers up and asks once."""
+"""The explorer in a browser: its text while it is decoded, stop, save, and a slider that is dragged."""
 
 from __future__ import annotations
 
-import json
+import threading
+import time
+from importlib.util import find_spec
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -10,88 +13,238 @@ import pytest
 pytest.importorskip("playwright.sync_api", reason="needs playwright (the test extra)")
 pytest.importorskip("anywidget", reason="needs the lab extra")
 
+from bridge import Bridge
+from pretended import Decoder
 from town_runs import town_run
 
+import specviz as sv
 from specviz.methods.base import Parameter
-from specviz.widgets import assets
+from specviz.widgets import explore
 from specviz.widgets.explore import Explorer
 
-STATE = ("method", "title", "baseline", "parameters", "values", "code", "state", "progress", "rows", "badges")
-STATE += ("columns", "answer", "lookup", "error", "chosen", "theme")
-# A widget's model that keeps what is sent; `answer` is what the kernel says back.
-STAGE = """async ([source, style, state]) => {
-  const heard = {};
-  document.head.append(Object.assign(document.createElement("style"), { textContent: style }));
-  window.sent = [];
-  window.saved = [];
-  window.model = {
-    get: (name) => state[name],
-    set: (name, value) => { state[name] = value; for (const act of heard[`change:${name}`] ?? []) act(); },
-    on: (name, act) => (heard[name] ??= []).push(act), off: () => {},
-    save_changes: () => window.saved.push(structuredClone(state.values)),
-    send: (message) => window.sent.push(message),
-  };
-  const url = URL.createObjectURL(new Blob([source], { type: "text/javascript" }));
-  (await import(url)).default.render({ model: window.model, el: document.body });
-}"""
+runs_models = pytest.mark.skipif(find_spec("torch") is None, reason="a decode needs torch (the test extra)")
 DRAG = """([at]) => {
   const slide = document.querySelector("input[type=range]");
   slide.value = at;
   slide.dispatchEvent(new Event("input"));
 }"""
+WORDS = "(all) => all.map((node) => node.lastChild.textContent)"  # without a token's mark
+# What a screen reader is told, and when: every change of a polite region.
+LISTEN = """() => {
+  window.heard = [];
+  for (const node of document.querySelectorAll("[aria-live]"))
+    new MutationObserver(() => window.heard.push([performance.now(), node.textContent]))
+      .observe(node, { childList: true, characterData: true, subtree: true });
+}"""
+
+
+class Slow(Decoder):
+    """A pretended decode that waits between its cycles, as a large model does."""
+
+    def start(self, model: str, text: str, method: str, values: Any, *, dense: bool = False) -> Any:
+        run = super().start(model, text, method, values)
+        inner = run._going
+
+        def slowly() -> Any:
+            for cycle in inner:
+                time.sleep(0.02)
+                yield cycle
+
+        run._going = slowly()
+        return run
+
+
+def screen(open_page: Any, **more: Any) -> Any:
+    return open_page(viewport={"width": 1280, "height": 900}, **more)
+
+
+def everywhere(page: Any, shoot: Any, axe: Any, view: str) -> None:
+    """Wide and narrow, light and dark: nothing scrolls sideways, and axe-core finds nothing."""
+    for theme in ("light", "dark"):
+        page.emulate_media(color_scheme=theme)
+        for width in (1280, 390):
+            page.set_viewport_size({"width": width, "height": 900})
+            shoot(page, f"{view}-{theme}-{width}")
+            assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), width
+        assert not axe(page, f".{view}")
+
+
+@runs_models
+def test_a_decode_is_seen_stepped_questioned_and_saved(open_page, shoot, axe, tmp_path):
+    page = screen(open_page)
+    one = sv.explore("bild", "town", max_new_tokens=48)
+    bridge = Bridge(page, one.panel, "explore")
+    bridge.until(lambda: one.panel.rows)  # it opens with a decode
+    trace = one.results[0].trace
+    assert one.panel.error == "" and one.panel.state == "done"
+    kept = "".join(page.locator(".growing .t").evaluate_all(WORDS))
+    assert kept.replace("■", "").replace(" ", "") == trace.text.replace(" ", "")
+    origins = trace.outputs["origin"].tolist()
+    names = page.locator(".growing .t").evaluate_all("(all) => all.map((n) => n.classList[1])")
+    assert names == [{"correction": "rollback"}.get(name, name) for name in origins]
+    assert "tokens/s" in page.locator(".rate").inner_text()
+    with page.expect_download() as download:
+        page.get_by_role("button", name="save run 1").click()
+        bridge.until(lambda: bridge.messages[-1]["do"] == "file")
+    download.value.save_as(tmp_path / "saved.parquet")
+    assert sv.open(tmp_path / "saved.parquet").text == trace.text
+    page.get_by_role("button", name="open run 1 in the player").click()
+    bridge.until(lambda: one.panel.chosen == 1)
+    assert type(one.children[1]).__name__ == "Player"
+    page.locator("input[type=range]").first.press("ArrowRight")
+    bridge.until(lambda: one.panel.answer["badge"])
+    assert one.panel.answer["words"] in page.locator(".answer").inner_text()
+    everywhere(page, shoot, axe, "explore")
+
+
+@runs_models
+def test_another_prompt_and_method_by_keyboard_alone(open_page):
+    page = screen(open_page)
+    one = sv.explore("speculative", "town", "The cook saw", max_new_tokens=12)
+    bridge = Bridge(page, one.panel, "explore")
+    bridge.until(lambda: one.panel.rows)
+    page.keyboard.press("Tab")  # the model's picker
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.getAttribute('aria-label')") == "method"
+    page.keyboard.type("prompt")  # a menu goes to what begins so
+    bridge.until(lambda: one.method == "prompt_lookup")
+    assert page.locator(".field").count() == len(one.panel.parameters)
+    page.get_by_role("textbox", name="prompt").focus()
+    page.keyboard.press("Control+a")
+    page.keyboard.type("The baker sold")
+    page.keyboard.press("Control+Enter")
+    bridge.until(lambda: len(one.panel.rows) == 2)
+    assert one.results[1].method == "prompt_lookup"
+    assert one.results[1].trace.prompts["text"][0].count("The baker sold") == 1
+    assert "'The baker sold'" in page.locator("code.code").inner_text()
+
+
+def test_text_appears_while_it_is_decoded_until_it_is_stopped(open_page, shoot):
+    page = screen(open_page)
+    one = Explorer(Slow(cycles=1000), "town", "speculative", "Who is here?")
+    bridge = Bridge(page, one.panel, "explore")
+    page.evaluate(LISTEN)
+    shown = page.locator(".growing .t")
+    sizes = set()
+    end = time.monotonic() + 2.6
+    bridge.until(lambda: sizes.add(shown.count()) or time.monotonic() > end)
+    assert one.panel.state == "running" and len(sizes) > 10, "it grows"
+    dropped = page.locator(".growing del").first
+    assert (
+        dropped.inner_text() == "<img src=x onerror=alert(1)>" and page.locator(".explore img").count() == 0
+    )
+    assert "line-through" in dropped.evaluate("(n) => getComputedStyle(n).textDecoration")
+    shoot(page, "explore-running")
+    page.get_by_role("checkbox", name="show dropped drafts").uncheck()
+    assert not dropped.is_visible()
+    page.keyboard.press("Escape")
+    bridge.until(lambda: one.panel.state == "stopped")
+    assert len(one.results) == 1 and not one.results[0].trace.run["complete"]
+    assert "stopped" in page.locator(".state").inner_text()
+    assert page.get_by_role("button", name="Player").is_visible()
+    times = [at for at, _ in page.evaluate("window.heard")]
+    assert len(times) >= 3 and all(b - a > 900 for a, b in pairwise(times)), times
+
+
+def test_a_reader_who_wants_no_motion_gets_none(open_page):
+    for wish, name in (("reduce", "none"), ("no-preference", "sv-appear")):
+        page = screen(open_page, reduced_motion=wish)
+        one = Explorer(Decoder(), "town", "speculative", "Who is here?")
+        bridge = Bridge(page, one.panel, "explore")
+        bridge.until(lambda one=one: one.panel.rows)
+        style = "(n) => getComputedStyle(n).animationName"
+        assert page.locator(".growing .new").first.evaluate(style) == name
+
+
+@pytest.mark.parametrize(
+    ("decoder", "words"),
+    [
+        (Decoder(fails=ValueError("two\nlines")), "ValueError: two lines"),
+        (Decoder(), "the prompt is empty; give at least one token"),
+    ],
+    ids=["decode", "prompt"],
+)
+def test_an_error_is_one_line(open_page, decoder, words):
+    page = screen(open_page)
+    one = Explorer(decoder, "town", "speculative", "" if "empty" in words else "Who is here?")
+    bridge = Bridge(page, one.panel, "explore")
+    bridge.until(lambda: one.panel.state == "error")
+    assert page.get_by_role("alert").inner_text() == words
+    assert page.get_by_role("button", name="Decode").first.is_enabled()
+
+
+def test_a_view_that_opens_later_shows_the_whole_text(open_page):
+    one = Explorer(Decoder(), "town", "speculative", "Who is here?")
+    one.run()
+    assert one.wait(20)
+    page = screen(open_page)
+    bridge = Bridge(page, one.panel, "explore")
+    bridge.carry()
+    assert page.locator(".growing .t").count() == 12 and len(one.results) == 1
+
+
+def test_a_second_explorer_waits_for_its_turn(open_page):
+    gate = threading.Event()
+    first = Explorer(Decoder(gate=gate), "town", "speculative", "Who is here?")
+    first.run()
+    try:
+        one = Explorer(Decoder(), "town", "speculative", "Who is here?")
+        page = screen(open_page)
+        bridge = Bridge(page, one.panel, "explore")
+        bridge.until(lambda: one.panel.state == "waiting")
+        assert "waiting until another decode has ended" in page.locator(".state").inner_text()
+    finally:
+        gate.set()
+    bridge.until(lambda: one.panel.rows)
+    assert first.wait(20)
 
 
 @pytest.fixture
-def panel() -> Any:
-    """The panel of an explorer that has one result, from a recorded trace."""
+def answered() -> Explorer:
+    """An explorer that has one result, from a recorded trace."""
     trace = town_run("bild")
-    known = trace.run["parameters"]
+    own = trace.run["parameters"]
     real = (
-        Parameter("fallback", known["fallback"], 0, 1),
-        Parameter("rollback", known["rollback"], 0, None),
-        Parameter("cap", known["cap"], 1, 64),
-        Parameter("review_end", known["review_end"]),
+        Parameter("fallback", own["fallback"], 0, 1),
+        Parameter("rollback", own["rollback"], 0, None),
+        Parameter("cap", own["cap"], 1, 64),
+        Parameter("review_end", own["review_end"]),
     )
-
-    class Run:
-        def __iter__(self):
-            return iter(())
-
-    Run.trace = trace
-    one = Explorer("bild", real, lambda method, **values: Run(), lambda **values: f"run({values})", 64)
+    one = Explorer(Decoder(real, made=trace), "town", "bild", "Who is here?")
     one.run()
-    assert one.wait(20) and one.panel.answer["run"] == 1
+    assert one.wait(20) and one.panel.answer["run"] == 1, one.panel.error
     return one
 
 
-def test_a_drag_is_one_round_trip(open_page, panel, shoot):
-    page = open_page()
-    page.goto("about:blank")
-    own = panel.panel
-    state = {name: getattr(own, name) for name in STATE}
-    page.evaluate(STAGE, [assets.script("explore"), assets.style("explore"), json.loads(json.dumps(state))])
+def test_a_drag_is_one_round_trip(open_page, answered, shoot, monkeypatch):
+    monkeypatch.setattr(explore, "TABLE", 60.0)  # a busy machine answers slowly
+    page = screen(open_page)
+    own = answered.panel
+    bridge = Bridge(page, own, "explore")
+    bridge.carry()
     line, code = page.locator(".answer"), page.locator("code.code")
     before = line.inner_text()
     page.evaluate(DRAG, ["0.9"])
-    assert page.evaluate("window.sent") == [{"do": "tabulate", "name": "fallback"}]
+    assert page.evaluate("window.outbox") == [["send", {"do": "tabulate", "name": "fallback"}]]
     assert line.inner_text() == before, "the answer is on its way"
-    panel._on_message(own, page.evaluate("window.sent[0]"), [])
-    page.evaluate("(table) => window.model.set('lookup', table)", own.lookup)
+    bridge.carry()
+    bridge.carry()
     seen = set()
     for at in ("0.9", "0.7", "0.3", "0.05"):
         page.evaluate(DRAG, [at])
-        panel.set(fallback=float(at))  # what Python says of it
+        answered.set(fallback=float(at))  # what Python says of it
         assert own.answer["words"] in line.inner_text() and code.inner_text() == own.code
         assert (own.answer["text"] or own.answer["why"]) in line.inner_text()
         seen.add(line.inner_text())
     assert len(seen) == 4
-    assert page.evaluate("[window.sent.length, window.saved.length]") == [1, 0]
+    assert page.evaluate("window.outbox") == []
     shoot(page, "explore-drag")
     page.evaluate("() => document.querySelector('input[type=range]').dispatchEvent(new Event('change'))")
-    assert page.evaluate("window.saved.map((values) => values.fallback)") == [0.05]
+    (saved,) = page.evaluate("window.outbox")
+    assert saved[:2] == ["set", "values"] and saved[2]["fallback"] == 0.05
     # another setting makes the table stale: the next drag asks anew
     page.locator("input[type=range]").nth(2).evaluate(
         "(n) => { n.value = 3; n.dispatchEvent(new Event('change')); }"
     )
     page.evaluate(DRAG, ["0.4"])
-    assert [message["do"] for message in page.evaluate("window.sent")] == ["tabulate", "tabulate"]
+    assert page.evaluate("window.outbox.filter(([what]) => what === 'send').length") == 1

@@ -170,7 +170,7 @@ def test_the_player_steps_over_updates(show):
 
 def test_the_player_says_that_nobody_judged_what_was_carried_on(show):
     page = show("carried")
-    press(page, "PageDown", "ArrowRight")
+    press(page, "Home", "PageDown", "ArrowRight")
     assert "the target is not asked; 3 tokens written" in page.locator(".said").first.inner_text()
     assert (
         page.locator(".cache header").inner_text().endswith("12 from before + 0 forwarded − 0 dropped = 12")

@@ -138,6 +138,7 @@ def explorer(request, tmp_path):
 def decode(page: Any, panel: Any) -> None:
     """A slider is moved by key, the line of code follows, a decode runs, its row appears."""
     rows = panel.locator("tbody tr")
+    expect(rows).not_to_have_count(0)  # it opens with a decode
     before = rows.count()
     code = panel.locator("code.code")
     line = code.inner_text()
@@ -147,7 +148,6 @@ def decode(page: Any, panel: Any) -> None:
     expect(code).not_to_have_text(line)
     panel.get_by_role("button", name="Decode").first.click()
     expect(rows).to_have_count(before + 1)
-    expect(panel.locator(".state")).to_contain_text("done")
     expect(rows.last).to_contain_text(panel.locator("input[type=number]").first.input_value())
 
 
@@ -158,11 +158,12 @@ def test_the_explorer_decodes(run_notebook, explorer, shoot, axe):
     decode(page, panel)
     decode(page, panel)
     shoot(panel, "lab-dark-explorer")
+    expect(panel.locator(".growing .t").first).to_be_visible()
     assert "draft_length=3" in panel.locator("code.code").inner_text()
     panel.locator("tbody tr").last.get_by_role("button", name="Player").click()
     step_player(page, page.locator(".sv.player"))
     panel.get_by_role("button", name="autoregressive").click()
-    expect(panel.locator("tbody tr")).to_have_count(3)
+    expect(panel.locator("tbody tr")).to_have_count(4)
     panel.get_by_role("button", name="Race all results").click()
     race = page.locator(".sv.race")
     race.focus()
@@ -171,6 +172,28 @@ def test_the_explorer_decodes(run_notebook, explorer, shoot, axe):
     shoot(page, "lab-dark-explorer-race")
     for view in (".sv.explore", ".sv.race"):  # in the notebook's own dark colours
         assert not axe(page, view)
+
+
+RACE = """
+import specviz as sv
+sv.race(live=True, model="town", prompt="Translate into German: Tom was tired.", max_new_tokens=12)
+"""
+
+
+@pytest.mark.parametrize("explorer", [RACE], ids=["race"], indirect=True)
+def test_a_race_runs_live_and_can_be_played_again(run_notebook, explorer, shoot, axe):
+    page = run_notebook(explorer)
+    panel = page.locator(".sv.live_race")
+    expect(panel.locator(".leader")).to_contain_text("finished first")
+    expect(panel.locator(".column")).to_have_count(2)
+    again = page.locator(".sv.race")
+    expect(again).to_be_visible()
+    shoot(page, "lab-live-race")
+    box = panel.get_by_role("textbox", name="prompt")
+    box.fill("Translate into German: The cat slept.")
+    box.press("ControlOrMeta+Enter")
+    expect(panel.locator(".growing").first).to_contain_text("Katze")
+    assert not axe(page, ".sv.live_race")
 
 
 @pytest.mark.parametrize("explorer", [LIVE], ids=["live"], indirect=True)
@@ -231,3 +254,88 @@ def test_a_ribbon_keeps_its_kept_words_in_place(run_notebook, tmp_path, shoot, d
     for row in rows:
         assert row["row"] == clear
         assert {tuple(cell) for cell in row["cells"]} <= {("left", "top", clear), ("start", "top", clear)}
+
+
+def one_cell(path: Path, code: str) -> Path:
+    """A notebook of one cell."""
+    nbformat = pytest.importorskip("nbformat", reason="needs jupyterlab (the test extra)")
+    book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(code)])
+    book.metadata.kernelspec = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    nbformat.write(book, path)
+    return path
+
+
+STATIC = """
+import specviz as sv
+from IPython.display import HTML, display
+from specviz.view import static
+trace = sv.open(sv.example("prompt_lookup"))
+table = HTML(f'<div class="specviz"><style>{static.style()}</style>{static.table(trace.summary())}</div>')
+parts = [sv.view.examples({"lookup": trace}, which=[0]), table]
+"""
+LAYOUT = """(tables) => tables.map((table) => {
+  const style = (node, ...names) => names.map((name) => getComputedStyle(node)[name]);
+  return [style(table, "tableLayout", "fontSize", "marginTop", "borderTopStyle"),
+    [...table.rows].map((row) => style(row, "backgroundColor")),
+    [...table.querySelectorAll("th, td")].map((cell) => style(cell, "textAlign", "verticalAlign",
+      "backgroundColor", "paddingTop", "paddingLeft", "whiteSpace", "fontSize", "lineHeight", "fontWeight",
+      "borderTopStyle", "borderBottomStyle", "maxWidth"))];
+})"""
+
+
+def test_static_views_keep_their_layout(run_notebook, open_page, tmp_path, shoot):
+    """JupyterLab's styles of tables change nothing: each cell is as it is on a page without them."""
+    page = run_notebook(one_cell(tmp_path / "static.ipynb", f"{STATIC}display(*parts)"))
+    outputs = page.locator(".jp-OutputArea-output .specviz")
+    expect(outputs).to_have_count(2)
+    shoot(outputs.first, "lab-examples")
+    shoot(outputs.last, "lab-table")
+    inside = page.locator(".jp-OutputArea-output .specviz table").evaluate_all(LAYOUT)
+    scope: dict[str, Any] = {}
+    exec(STATIC, scope)  # what the notebook shows, on a page of its own
+    plain = open_page()
+    plain.set_content("".join(part._repr_html_() for part in scope["parts"]))
+    outside = plain.locator("table").evaluate_all(LAYOUT)
+    assert len(inside) == 2 and sum(len(cells) for *_, cells in inside) > 20
+    assert inside == outside
+
+
+FIGURES = """
+import matplotlib.pyplot as plt
+import specviz as sv
+tree = sv.open(sv.example("unispec"))
+fig, axes = plt.subplots(1, 2, figsize=(8, 3), layout="constrained")
+sv.view.acceptance_by_score(tree, ax=axes[0])
+sv.view.right_by(tree, ax=axes[1]);
+"""
+OWN = """
+import specviz as sv
+sv.view.draft_tree(sv.open(sv.example("unispec")), 12)
+"""
+# The colours in a picture's corner and of its darkest and lightest pixels, as the page shows them.
+LIT = """async (img) => {
+    await img.decode();
+    const sheet = new OffscreenCanvas(img.naturalWidth, img.naturalHeight), pen = sheet.getContext("2d");
+    pen.filter = getComputedStyle(img).filter;
+    pen.drawImage(img, 0, 0);
+    const { data } = pen.getImageData(0, 0, sheet.width, sheet.height);
+    const light = [];
+    for (let i = 0; i < data.length; i += 4) light.push(data[i] + data[i + 1] + data[i + 2]);
+    const least = light.reduce((x, y) => Math.min(x, y)), most = light.reduce((x, y) => Math.max(x, y));
+    return [light[0] / 3, least / 3, most / 3];
+}"""
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_figures_follow_the_notebook(run_notebook, tmp_path, shoot, dark):
+    """A view shows its picture once, without a repr; its ground is the notebook's."""
+    for name, code in (("own", OWN), ("given", FIGURES)):
+        page = run_notebook(one_cell(tmp_path / f"{name}.ipynb", code), dark)
+        outputs = page.locator(".jp-OutputArea-output")
+        expect(outputs).to_have_count(1)
+        picture = outputs.locator("img.specviz-figure")
+        expect(picture).to_be_visible()
+        assert picture.get_attribute("alt")
+        ground, least, most = picture.evaluate(LIT)
+        assert (ground < 30 and most > 200) if dark else (ground == 255 and least < 60)
+        shoot(outputs, f"lab-{'dark' if dark else 'light'}-figure-{name}")

@@ -26,7 +26,7 @@ def test_own_signals_are_shown(open_page, tmp_path, shoot):
             cycle["control_value"] = [cycle["cycle"] + 0.25]
         recorder.add(cycle)
     page = open_page(offline=True)
-    page.goto(recorder.close().to_html(tmp_path / "page.html").as_uri())
+    page.goto(recorder.close().to_html(tmp_path / "page.html").as_uri() + "#cycle=1")
     page.locator(".sv.player").focus()
     expect(page.locator(".sv.player .signals")).to_have_text("hits 1.25")
     page.keyboard.press("ArrowRight")

@@ -32,7 +32,7 @@ def opened(open_page: Callable[..., Any], tmp_path: Path) -> Callable[..., Any]:
     def show(trace: Any, **context: Any) -> Any:
         page = open_page(offline=True, **context)
         path = trace.to_html(tmp_path / "page.html", force=True)
-        page.goto(path.as_uri())
+        page.goto(path.as_uri() + "#cycle=1")
         expect(page.locator(".sv.player .tree")).to_be_visible()
         page.locator(".sv.player").focus()
         return page

@@ -87,7 +87,7 @@ def test_mouse_scrubs_and_jumps(page):
 
 
 def test_a_block_holds_the_tokens_of_one_pass(page):
-    from specviz.widgets.race import fields
+    from specviz.widgets.lanes import fields
 
     page.locator(".race").focus()
     page.keyboard.press("End")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 
 import pytest
 
@@ -24,9 +25,11 @@ def teacher():
 @pytest.fixture(scope="module")
 def student(tmp_path_factory):
     paths = {path.name: path for path in copy_exercises(tmp_path_factory.mktemp("students"))}
-    assert set(paths) == {"11_diffusion.ipynb", NAME}
+    assert set(paths) == {"11c_ssd_in_numbers.ipynb", NAME}
     for path in paths.values():
         assert not any(solves(cell) for cell in json.loads(path.read_text(encoding="utf8"))["cells"])
+        for picture in re.findall(r"stills/\w+[.]png", path.read_text(encoding="utf8")):
+            assert (path.parent / picture).is_file()
     return json.loads(paths[NAME].read_text(encoding="utf8"))
 
 

@@ -241,6 +241,51 @@ class ReplayResults(Folder):
         shown(opened_result(self.folder))
 
 
+class Returned(ReplayResults):
+    """A replay that came back from somebody with a kit."""
+
+    def made(self) -> dict[str, Any]:
+        files = super().made()
+        files["replay.json"]["comparisons"][0]["measured"] = -1.0  # what its cells give
+        return files | {"setup.json": {"specviz": "setup", "table": "unispec/table3", "version": "0"}}
+
+    def read(self) -> None:
+        from specviz.replays import kits
+
+        added = kits.add(self.folder, self.folder / "ours")
+        shutil.rmtree(self.folder / "ours")
+        "\n".join(added.lines()).encode("utf8")
+
+
+class Scores(Folder):
+    """A replay's texts, and COMET's scores of them."""
+
+    def made(self) -> dict[str, Any]:
+        from specviz.replays.comet import rows
+
+        where = {"method": "UNISPEC (ours)", "language": "EN"}
+        lines = rows(where, ["a mill", "rain"], ["eine Mühle", "Regen"], [["eine Mühle"], ["Regen"]])
+        self.scores = [{"id": line["id"], "score": 0.5, "model": "m"} for line in lines]
+        return {f"{name}/{i}.json": each for name, some in (("texts", lines), ("scores", self.scores))
+                for i, each in enumerate(some)}  # fmt: skip
+
+    def read(self) -> None:
+        from specviz.replays import comet
+        from specviz.replays.published import published
+        from specviz.replays.recipes import RECIPES
+        from specviz.replays.replays import compared
+        from specviz.replays.sources.shared import Measurement
+
+        table = "unispec/table3"
+        assert len(published(table))
+        replay = compared(table, RECIPES[table], Measurement(), {"table": table})
+        replay.path = self.folder
+        for name in ("texts", "scores"):
+            parts = [p.read_bytes().replace(b"\n", b" ") for p in sorted((self.folder / name).glob("*.json"))]
+            (self.folder / ("comet.jsonl" if name == "texts" else "s.jsonl")).write_bytes(b"\n".join(parts))
+        comet.scored(replay, self.folder / "s.jsonl")
+
+
 class Plan:
     """A plan of ``specviz bench run`` in TOML."""
 
@@ -497,6 +542,7 @@ class Card:
 
 FORMATS: dict[str, Form] = {
     "trace": TraceFile, "partial": Partial, "run": RunResults, "replay": ReplayResults, "plan": Plan,
-    "suite": Suite, "partials": Partials, "imports": Imports, "answers": Answers,
+    "returned": Returned, "scores": Scores, "suite": Suite, "partials": Partials, "imports": Imports,
+    "answers": Answers,
     "model": ModelFolder, "card": Card,
 }  # fmt: skip

@@ -25,6 +25,8 @@ from specviz.measure.advice.simulation import BASELINE, CHAIN, LOOKUP, Candidate
 from specviz.measure.benches.advise import _wide, counted, ten
 from specviz.methods import find
 from specviz.methods.sampling import Sampling
+from specviz.metrics import speedups
+from specviz.metrics.speedups import Drafter, PassTimes, Setting
 
 GREEDY = Sampling()
 PLAIN = Candidate(BASELINE)
@@ -305,6 +307,56 @@ def total(choice, ends, costs, n):
 # ---------------------------------------------------------------- from prompts to an advice
 
 
+class TestSurface:
+    PASSES = PassTimes([1, 2, 4, 9, 17], [10, 110], [1, 4], np.full((5, 2), 10.0), np.ones((2, 5)), 0.0)
+
+    def test_a_point_has_the_acceptance_of_its_tau(self):
+        setting = Setting("x", 4.0, 2.5)
+        assert speedups.written(np.array(4.0), np.array(setting.rate)) == pytest.approx(2.5, abs=1e-3)
+        cost = speedups.cycle_cost(self.PASSES, 0.0, np.array([4.0]), 10, 4, 0.1)
+        assert cost == pytest.approx(1.4)  # passes of any size take the same, and four tokens 0.1 each
+
+    def test_it_follows_prices(self):
+        target = tiny.TableModel(5, 1, max_length=96, name="table")
+        pair = target, tiny.TableModel(5, 2, max_length=96, near=target, mix=0.8, name="small")
+        made = Simulation(read_all(pair, [[1, 2, 3], [4, 1], [2] * 9]), [PLAIN, chain(1), chain(3)])
+        ranking = Ranking(made, flat(slope=0.3, per_context=0.0, batches=(4,)))
+        passes, (drafter,) = ranking.passes(), ranking.drafters()
+        assert passes(np.array([1.0, 3.0]), 50, 1) == pytest.approx([10, 16])
+        assert passes.one(50, 4) == pytest.approx(11)
+        for setting, each in zip(drafter.settings, ranking.predictions()[::-1]):
+            at = speedups.cycle_cost(passes, drafter.fixed, np.array([setting.sent]), 50, 1, 2.5 / 11)
+            assert setting.tau / at == pytest.approx(
+                next(p.speedup for p in ranking.predictions() if p.candidate.label == setting.label), rel=0.02
+            ), each
+
+    def test_sliders_move_the_surface_and_a_click_decodes(self):
+        pytest.importorskip("plotly")
+        from specviz.widgets.surface import SpeedupSurface
+
+        settings = [Setting("one", 1.0, 1.5), Setting("<b>four", 4.0, 2.5)]
+        drafters = [Drafter("small", 2.0, 0.0, 0.5, settings), Drafter("copy", 0.0, 0.0, 0.0, settings[:1])]
+        asked = []
+
+        def decode(key):
+            asked.append(key)
+            raise ParameterError("no trace <here>")
+
+        made = SpeedupSurface(self.PASSES, drafters, {"one": 1, "<b>four": 4}, decode)
+        before = made.figure.data[0].z
+        assert made.cost.value == pytest.approx(0.25) and "pays from an acceptance of" in made.sentence
+        made.cost.value = 0.0
+        assert (made.figure.data[0].z >= before).all() and made.figure.data[0].z.max() > before.max()
+        made.rate.value = 0.0
+        assert made.sentence.startswith("At an acceptance of 0.00 the best draft has 1 token: 1.00 times")
+        assert "<b>" not in made.figure.data[2].text[1]
+        made.show_trace([1])
+        made.drafter.value = "copy"
+        made.show_trace([1])  # there is no such point any more
+        made.show_trace([0])
+        assert asked == [4, 1] and made.cost.value == 0
+
+
 SMALL = {"ROUNDS": 2, "PILOTS": 1, "PILOT_TOKENS": 6}
 
 
@@ -358,11 +410,19 @@ class TestAdvise:
         kinds = {each.candidate.family for each in made.shown}
         assert kinds == {(BASELINE, ""), (LOOKUP, ""), (CHAIN, "tiny-small")}
         assert made.best.memory == 0 or made.best.memory > 0
+        trace = made.decode(made.best.candidate)
+        assert trace.run["method"] == made.best.candidate.method and len(trace.outputs)
+        shown = made.surface()
+        assert made._repr_mimebundle_().keys() >= {"text/html", "text/plain"}
+        assert [each.name for each in shown.drafters.values()] == [
+            "prompt_lookup",
+            "speculative (tiny-small)",
+        ]
 
     def test_answers(self, town, tmp_path, quick):
         own = readings.write_text(town, {}, town.encode("Hello"), "", 12, GREEDY, 0, 0)
         file = tmp_path / "answers.jsonl"
-        given = {"prompt": "Hello", "token_ids": own.tokens}
+        given = {"turns": ["Hello", "And?"], "token_ids": own.tokens, "kind": "greeting", "id": 7}
         words = {
             "messages": [{"role": "user", "content": "Hello"}],
             "answer": "Good",
@@ -371,7 +431,8 @@ class TestAdvise:
         wrong = [*own.tokens[:3], own.tokens[3] + 1]
         file.write_text("".join(json.dumps(each) + "\n" for each in (given, words)), "utf8")
         texts = readings.read_answers(file, town)
-        assert texts[0].tokens == own.tokens and texts[0].end == own.end
+        assert texts[0].tokens == own.tokens and texts[0].end == own.end and texts[0].ids == own.ids
+        assert (texts[0].name, texts[0].kind) == ("7", "greeting")
         assert texts[1].end == "eos" and texts[1].tokens[-1] in town.eos
         lines = (given, given | {"token_ids": wrong})
         file.write_text("".join(json.dumps(each) + "\n" for each in lines), "utf8")
@@ -382,11 +443,12 @@ class TestAdvise:
     @pytest.mark.parametrize(
         ("line", "words"),
         [
-            ("[1]", "line 1"), ('{"prompt": "a"}', "'answer' or 'token_ids' is wanted"),
-            ('{"answer": "a"}', "'prompt', 'turns' or 'messages' is wanted"), ("{", "not JSON"),
-            ('{"prompt": "a", "token_ids": [99999]}', "not of town's vocabulary"),
+            ("[1]", "line 1"), ('{"prompt": "a"}', "lacks 'answer' (a text) or 'token_ids'"),
+            ('{"answer": "a"}', "lacks 'prompt', 'turns' or 'messages'"), ("{", "not JSON"),
+            ('{"prompt": "a", "token_ids": [99999]}', "outside the vocabulary"),
+            ('{"prompt": "a", "turns": ["b"], "answer": "c"}', "has several of"),
             ('{"prompt": "a", "token_ids": ["x"]}', "token_ids"), ("", "holds no answer"),
-            ('{"prompt": "a", "answer": 3}', "answer"), ('{"prompt": "a", "answer": ""}', "answer"),
+            ('{"prompt": "a", "answer": 3}', "answer"), ('{"prompt": "a", "answer": ""}', "is empty"),
         ],
     )  # fmt: skip
     def test_bad_answers_are_one_line(self, town, tmp_path, line, words):
@@ -411,6 +473,30 @@ class TestAdvise:
                 specviz.advise(target, draft, **given)
         with pytest.raises(ModelError, match="causal"):
             specviz.advise("town-t5", suite=PROMPTS)
+
+    def test_stores_are_decoded_once(self, models, tmp_path, quick, monkeypatch):
+        def stop(done, of, what):
+            if what == "decoding with lookahead":
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            ask(models, tmp_path, stores=True, tick=stop)
+        ticks = []
+        made = ask(models, tmp_path, stores=True, tick=lambda *now: ticks.append(now))
+        assert all(done <= of for done, of, _ in ticks)
+        assert "decoding with unispec" not in {what for *_, what in ticks}  # it was kept
+        rows = {each.candidate.method: each for each in made.predictions if not each.candidate.by_place}
+        assert set(rows) == set(simulation.STORES)
+        target = models[0]
+        for name, row in rows.items():
+            method, cycles, tokens = find(name)(draft_size=16), 0, 0
+            for i, ids in enumerate(PROMPTS[:6]):
+                run = [c for c in decode(target, ids, method, max_new_tokens=12, prompt=i) if c.number]
+                cycles, tokens = cycles + len(run), tokens + sum(len(c.tokens) for c in run)
+            assert row.badge == "counted" and row.tau == row.tau_low == row.tau_high == tokens / cycles
+            assert row.cycle == pytest.approx(row.forward + row.drafting + row.rest)
+        with pytest.raises(ParameterError, match="stores decode greedily"):
+            ask(models, tmp_path, stores=True, temperature=1.0)
 
     def test_sampled(self, models, tmp_path, quick):
         made = ask(models, tmp_path, temperature=1.0)
@@ -468,6 +554,11 @@ class TestDevices:
         lookup_made = next(each for each in made.predictions if each.candidate.method == LOOKUP)
         assert lookup_made.speedup == pytest.approx(lookup_made.tau)
         assert any(each.startswith("modelled: ") for each in made.notes)
+
+    def test_presets_say_where_their_rates_are_from(self):
+        for name, device in devices.PRESETS.items():
+            assert device == devices.device_of(name.upper()) and f"rates: {device.source}" in device.words
+        assert "rates" not in devices.device_of("1e12,1e14").words
 
     @pytest.mark.parametrize("given", ["h200x", "1,2,3,4", "0,1,1", "1e12", "nan,1", "1,-1"])
     def test_bad_devices(self, given):

@@ -78,7 +78,7 @@ def test_plans_explorers_and_lineups_take_a_class(tmp_path):
         sv.run(models="town", methods=[Copies], suites={"own": ["The cook saw"]}, number=1, workers=1)
     assert [entrant.method for entrant in lineup([], [Copies])] == ["copies"]
     pytest.importorskip("anywidget", reason="needs the lab extra")
-    assert "Explore copies" in repr(sv.explore(Copies, "town", "The cook saw").panel.title)
+    assert sv.explore(Copies, "town", "The cook saw").method == "copies"
 
 
 def test_an_instance_stands_for_its_class_with_its_parameters(tmp_path):

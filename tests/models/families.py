@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from transformers import AutoModelForCausalLM as Auto
 from transformers import (
+    Gemma2Config,
     GemmaConfig,
     GPT2Config,
     LlamaConfig,
@@ -47,9 +48,19 @@ CONFIGS = {
         **SIZES, num_attention_heads=2, num_key_value_heads=1, head_dim=6, sliding_window=None
     ),
     "gemma": GemmaConfig(**SIZES, num_attention_heads=4, num_key_value_heads=1, head_dim=8),
+    "gemma2": Gemma2Config(
+        **SIZES,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=8,
+        query_pre_attn_scalar=12,
+        attn_logit_softcapping=2.0,
+        final_logit_softcapping=5.0,
+        sliding_window=64,
+    ),
     "gpt2": GPT2Config(vocab_size=VOCABULARY, n_embd=16, n_layer=2, n_head=2, n_positions=64),
 }
-PLAIN = ("llama", "llama3-rope", "qwen2", "qwen3", "mistral")
+PLAIN = ("llama", "llama3-rope", "qwen2", "qwen3", "mistral", "gemma2")
 CASES = [(name, False) for name in CONFIGS] + [(name, True) for name in PLAIN]
 
 
@@ -61,7 +72,7 @@ def make(name: str, seed: int = 0, **changes: object) -> PreTrainedModel:
     with torch.no_grad():
         for parameter in net.parameters():
             parameter.copy_(torch.randn(parameter.shape) * (0.35 if parameter.ndim > 1 else 0.1))
-            if parameter.ndim == 1 and name not in ("gpt2", "gemma"):
+            if parameter.ndim == 1 and name not in ("gpt2", "gemma", "gemma2"):
                 parameter.add_(1.0)
     return net
 

@@ -16,7 +16,7 @@ from specviz.models.model import Model
 
 @pytest.mark.parametrize(
     ("name", "meaning"),
-    [("softcap", "attention soft-capping"), ("s_aux", "attention sinks"), ("sinks", "attention sinks")],
+    [("s_aux", "attention sinks"), ("sinks", "attention sinks")],
 )
 def test_what_it_does_not_compute_is_refused(name, meaning):
     states = torch.ones(1, 2, 1, 4)

@@ -135,7 +135,7 @@ def test_the_first_layers_alone_are_a_model(name: str, plain: bool) -> None:
     served, net = model(name, plain)
     short = served.first(1)
     key = "n_layer" if name == "gpt2" else "num_hidden_layers"
-    twin = make(name, **{key: 1, "layer_types": None} if name.startswith("qwen") else {key: 1})
+    twin = make(name, **{key: 1, "layer_types": None} if name.startswith(("qwen", "gemma2")) else {key: 1})
     twin.load_state_dict({k: v for k, v in net.state_dict().items() if k in twin.state_dict()})
     draft = Draft(np.array([3, 4, 5]), np.array([-1, -1, 0]))
     opened = short.open([[1, 2, 3]], ROOM)

@@ -28,7 +28,8 @@ def pair(name: str, dtype: torch.dtype) -> tuple[Model, Slow]:
         net, twin = (make(name, num_hidden_layers=LAYERS, layer_types=None) for _ in range(2))
         for layer in net.model.layers:  # norms that differ from layer to layer
             layer.input_layernorm.weight.data.mul_(0.5 + torch.rand_like(layer.input_layernorm.weight))
-        return Model(net.to(dtype), name=name), SlowLlama(twin, net)
+        slow = SlowGemma2 if name == "gemma2" else SlowLlama
+        return Model(net.to(dtype), name=name), slow(twin, net)
     depth = {"num_decoder_layers" if "t5" in name else "decoder_layers": LAYERS}
     net, twin = (seq2seq.make(name, dtype=dtype, **depth) for _ in range(2))
     return EncoderDecoder(net, name=name), (SlowT5 if "t5" in name else SlowBart)(twin, net)
@@ -85,6 +86,15 @@ class SlowLlama(Slow):
         cos, sin = (t[0, :, None] for t in self.turns(x[None]))
         left, right = key.chunk(2, -1)
         return [key * cos + torch.cat((-right, left), -1) * sin, value]
+
+
+class SlowGemma2(SlowLlama):
+    def embedded(self, token: int, place: int) -> torch.Tensor:
+        return self.net.model.embed_tokens(torch.tensor(token))
+
+    def head(self, x: torch.Tensor) -> torch.Tensor:
+        cap = self.net.config.final_logit_softcapping
+        return torch.tanh(super().head(x) / cap) * cap
 
 
 class SlowT5(Slow):

@@ -173,7 +173,10 @@ REFUSED = {
         PegasusConfig(vocab_size=37, d_model=16, encoder_layers=1, decoder_layers=1, encoder_ffn_dim=8),
         "PegasusForConditionalGeneration",
     ),
-    "soft-capping": (Gemma2Config(**TINY, num_key_value_heads=1, head_dim=8), "Gemma2ForCausalLM"),
+    "both ways": (
+        Gemma2Config(**TINY, num_key_value_heads=1, head_dim=8, use_bidirectional_attention=True),
+        "Gemma2ForCausalLM",
+    ),
     "sinks": (
         GptOssConfig(**TINY, num_key_value_heads=1, head_dim=8, num_local_experts=2),
         "GptOssForCausalLM",

@@ -15,6 +15,7 @@ from specviz import audit
 from specviz.draft import Draft
 from specviz.errors import ModelError
 from specviz.models import kernels, ordered
+from specviz.models.layers import RMSNorm
 from specviz.models.model import Model
 
 torch.set_num_threads(1)
@@ -202,7 +203,8 @@ def _values_by_slot(monkeypatch):
     """A tree's values are added in blocks of slots."""
 
     def by_slot(weights, values, tail, orders):
-        ordered._arrange(weights, tail, orders[1])
+        last = weights[..., tail.start :]
+        last.copy_(ordered._arranged(last, orders[1]))
         return ordered._summed(ordered._blocks(weights, values))
 
     monkeypatch.setattr(ordered, "_by_position", by_slot)
@@ -210,7 +212,7 @@ def _values_by_slot(monkeypatch):
 
 def _weights_by_slot(monkeypatch):
     """A softmax adds a tree's weights in the order of their slots."""
-    monkeypatch.setattr(ordered, "_arrange", lambda part, tail, order: None)
+    monkeypatch.setattr(ordered, "_arranged", lambda columns, order: columns)
 
 
 def _last_block_first(monkeypatch):
@@ -326,3 +328,22 @@ def test_the_audit_compares_bits(monkeypatch):
     broken = audit.run(target, None, prompts, ["unispec"], **limits)
     assert not broken.holds
     assert any("bit for bit" in difference.reason for _, difference in broken.differences)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+@pytest.mark.parametrize("rows", [1, 3, 40])
+def test_a_norm_is_transformers_own_up_to_rounding(dtype, rows):
+    numbers = torch.Generator().manual_seed(rows)
+    x = (3 * torch.randn(rows, 96, generator=numbers)).to(dtype)
+    weight = torch.randn(96, generator=numbers).to(dtype)
+    from transformers.models.llama.modeling_llama import LlamaRMSNorm
+
+    theirs = LlamaRMSNorm(96, 1e-5).to(dtype)
+    theirs.weight.data.copy_(weight)
+    for invariant in (False, True):
+        ours = RMSNorm(1e-5, weight, invariant)
+        torch.testing.assert_close(
+            ours(x, weight), theirs(x).detach(), rtol=2 * torch.finfo(dtype).eps, atol=1e-6
+        )
+        if invariant:
+            assert torch.equal(ours(x, weight)[-1:], ours(x[-1:], weight))

@@ -344,7 +344,16 @@ HUB = {  # where a data set's file lies in its repository
     "wmt14": ("wmt/wmt14", "de-en/test-00000-of-00001.parquet"),
     "wikitext:fr": ("Salesforce/wikitext", "wikitext-103-raw-v1/test-00000-of-00001.parquet"),
     "cnn-dailymail": ("abisee/cnn_dailymail", "3.0.0/test-00000-of-00001.parquet"),
+    "cnn-dailymail:validation": ("abisee/cnn_dailymail", "3.0.0/validation-00000-of-00001.parquet"),
+    "xsum:validation": ("EdinburghNLP/xsum", "data/validation-00000-of-00001.parquet"),
+    "wmt14:de-en:validation": ("wmt/wmt14", "de-en/validation-00000-of-00001.parquet"),
+    "iwslt17:de-en:validation": ("IWSLT/iwslt2017", "iwslt2017-de-en/validation/0000.parquet"),
 }
+
+VALIDATION = {  # the same texts as another split
+    "cnn-dailymail:validation": "cnn-dailymail", "xsum:validation": "xsum",
+    "wmt14:de-en:validation": "wmt14", "iwslt17:de-en:validation": "wmt14",
+}  # fmt: skip
 
 BESIDE = {  # what lies beside it and is not meant
     "multi-specbench:de": ("data/en.jsonl", "data/mix.jsonl", "code/aide.jsonl"),
@@ -355,6 +364,10 @@ BESIDE = {  # what lies beside it and is not meant
     "wmt14": ("fr-en/test-00000-of-00001.parquet", "de-en/train-00000-of-00003.parquet"),
     "wikitext:fr": ("wikitext-2-raw-v1/test-00000-of-00001.parquet",),
     "cnn-dailymail": ("1.0.0/test-00000-of-00001.parquet", "3.0.0/train-00000-of-00003.parquet"),
+    "cnn-dailymail:validation": ("3.0.0/test-00000-of-00001.parquet",),
+    "xsum:validation": ("data/test-00000-of-00001.parquet",),
+    "wmt14:de-en:validation": ("de-en/test-00000-of-00001.parquet",),
+    "iwslt17:de-en:validation": ("iwslt2017-de-en/test/0000.parquet",),
 }
 
 
@@ -396,7 +409,10 @@ class Hub:
 def test_the_hub_is_asked_once(name, tmp_path, monkeypatch):
     repo, there = HUB[name]
     (tmp_path / "made").mkdir()
-    source = GIVEN[name][0](tmp_path / "made")
+    make, wanted = GIVEN[VALIDATION.get(name, name)]
+    if name.startswith("iwslt17"):
+        wanted = wanted | {"id": "iwslt17/1"}
+    source = make(tmp_path / "made")
     place = tmp_path / "main" / there
     place.parent.mkdir(parents=True)
     if place.suffix == source.suffix or source.suffix == ".zip":
@@ -409,7 +425,7 @@ def test_the_hub_is_asked_once(name, tmp_path, monkeypatch):
         text(tmp_path / "main" / other, "other")
     hub = Hub(monkeypatch, tmp_path / "hub", {"main": tmp_path / "main"})
     found = sv.suite(name)
-    assert {key: found[0][key] for key in GIVEN[name][1]} == GIVEN[name][1]
+    assert {key: found[0][key] for key in wanted} == wanted
     assert hub.asked == [("list", repo, "main"), ("get", repo, there)]
     assert sv.suite(name).digest == found.digest
     assert len(hub.asked) == 2  # the second time it is on the disk

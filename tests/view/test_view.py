@@ -374,3 +374,17 @@ def test_phases_name_each_run_and_phase():
         "bild\n← town-draft",
     ]
     assert [t.get_text() for t in ax.get_legend().texts] == ["draft", "forward", "verify", "commit"]
+
+
+def test_a_figure_shows_itself_where_the_backend_is_a_notebooks(monkeypatch):
+    plt = pytest.importorskip("matplotlib.pyplot")
+    trace = traces.build("tree", tokens=20)
+    ax = view.draft_tree(trace)
+    assert ax._repr_html_() is None and plt.fignum_exists(ax.figure.number)  # a window shows itself
+    monkeypatch.setattr(plt, "get_backend", lambda: "module://matplotlib_inline.backend_inline")
+    shown = ax._repr_html_()
+    assert shown.count("<img") == 1 and "data-jp-theme-light" in shown and "cycle " in shown
+    assert not plt.fignum_exists(ax.figure.number)  # or the cell would show it once more
+    figure, (left, _) = plt.subplots(1, 2)
+    view.phases(trace, ax=left)
+    assert figure._repr_html_().count("<img") == 1

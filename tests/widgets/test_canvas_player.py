@@ -70,7 +70,7 @@ def test_canvases_race_in_the_order_of_placing():
 def test_lanes_that_say_the_same_in_another_order_do_not_part():
     from dataclasses import replace
 
-    from specviz.widgets.race import _parted
+    from specviz.widgets.lanes import _parted
 
     base, other = sv.race([build("stepwise"), build("ssd")]).fields[0].lanes
     shuffled = {name: values[::-1] for name, values in other.tokens.items()}

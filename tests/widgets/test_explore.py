@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass, field
 
 import pytest
+from pretended import Decoder
 
 from specviz.errors import ParameterError, SpecvizError, TraceError
 from specviz.methods.base import Parameter
@@ -13,68 +13,9 @@ from specviz.widgets import explore
 from specviz.widgets.explore import Explorer, positions, slider
 from traces import build
 
-PARAMETERS = (
-    Parameter("length", 4, 1, 64, "tokens", "Tokens drafted in a cycle.", "γ"),
-    Parameter("rollback", 2.0, 0, None, "nats", "Taken back above this.", "α"),
-    Parameter("review", False, meaning="Whether it looks twice."),
-    Parameter("order", "best", choices=("best", "first"), meaning="Which comes first."),
-)
 
-
-@dataclass
-class Cycle:
-    tokens: list[int]
-    keep: int | None = None
-
-
-@dataclass
-class Run:
-    """What `specviz.stream` gives, as far as the explorer may know it."""
-
-    method: str
-    values: dict
-    cycles: int = 6
-    gate: threading.Event | None = None
-    fails: Exception | None = None
-    trace: object = None
-    closed: bool = False
-    began: threading.Event = field(default_factory=threading.Event)
-
-    def __iter__(self):
-        for i in range(self.cycles):
-            yield Cycle([2, 3], 2 * i)
-            self.began.set()
-            if self.gate is not None:
-                assert self.gate.wait(20)
-            if self.closed:
-                return
-            if self.fails:
-                raise self.fails
-        self.trace = build(self.method)
-
-    def close(self):
-        self.closed = True
-        self.trace = build(self.method)
-        self.trace._stores[0].run["complete"] = False
-
-
-class Decode:
-    """Hands out pretended runs and remembers them."""
-
-    def __init__(self, **how):
-        self.how, self.runs = how, []
-
-    def __call__(self, method, **values):
-        self.runs.append(Run(method, values, **self.how))
-        return self.runs[-1]
-
-
-def call(**values):
-    return "generate(method='speculative', " + ", ".join(f"{k}={v!r}" for k, v in values.items()) + ")"
-
-
-def explorer(decode=None, **more):
-    return Explorer("speculative", PARAMETERS, decode or Decode(), call, 64, **more)
+def explorer(decoder=None, method="speculative", **more):
+    return Explorer(decoder or Decoder(), "town", method, "Who is here?", **more)
 
 
 def test_controls_are_the_declared_parameters():
@@ -97,10 +38,11 @@ def test_the_code_line_evaluates_to_the_same_settings():
     one = explorer(values={"length": 7})
     one.set(rollback=3.5, review=True)
     seen = {}
-    eval(one.code, {"generate": lambda **given: seen.update(given)})
-    assert seen == {"method": "speculative"} | one.values
-    assert one.values == {"length": 7, "rollback": 3.5, "review": True, "order": "best"}
+    eval(one.code, {"generate": lambda model, text, method, **values: seen.update(values)})
+    assert seen == one.values == {"length": 7, "rollback": 3.5, "review": True, "order": "best"}
     assert one.panel.code == one.code
+    one.panel.prompt = "What now?"
+    assert "'What now?'" in one.panel.code
 
 
 def test_illegal_settings_are_one_line():
@@ -118,24 +60,27 @@ def test_illegal_settings_are_one_line():
 
 
 def test_a_decode_is_followed_and_becomes_a_row():
-    decode = Decode()
-    one = explorer(decode, show=lambda ids: "x" * len(ids))
-    told = []
-    one.panel.observe(lambda change: told.append(change["new"]), names="progress")
+    decoder = Decoder()
+    one = explorer(decoder)
+    sent, states = [], []
+    one.panel.send = lambda message, buffers=None: sent.append(message)
+    one.panel.observe(lambda change: states.append(change["new"]), names="state")
     one.set(length=5)
     one.run()
     assert one.wait(20)
-    assert one.panel.state == "done" and one.panel.error == ""
-    assert decode.runs[0].values == one.values
-    assert told[0]["tokens"] == 0 and told[-1]["tokens"] == 12 and told[-1]["cycles"] == 6
-    assert told[-1]["text"] == "x" * 12 and told[-1]["limit"] == 64
+    assert states == ["waiting", "loading", "running", "done"] and one.panel.error == ""
+    assert decoder.runs[0].values == one.values
+    cycles = [cycle for message in sent for cycle in message["cycles"]]
+    assert cycles == one.panel.shown and [c["cycle"] for c in cycles] == list(range(7))
+    assert {"keep": 2, "tokens": [(" two", 1), (" three", 4)]}.items() <= cycles[2].items()
+    assert cycles[1]["dropped"] == "<img src=x onerror=alert(1)>"
     (row,) = one.panel.rows
     assert row["length"] == 5 and row["run"] == 1 and row["complete"] and row["speedup"] is None
     trace = build("speculative")
     assert row["target_passes"] == len(trace.cycles) - 1
     one.run("autoregressive")
     assert one.wait(20)
-    assert decode.runs[1].method == "autoregressive" and decode.runs[1].values == {}
+    assert decoder.runs[1].name == "autoregressive" and decoder.runs[1].values == {}
     first, second = one.panel.rows
     assert second["speedup"] == 1 and first["speedup"] == pytest.approx(
         first["tokens_per_second"] / second["tokens_per_second"]
@@ -145,56 +90,109 @@ def test_a_decode_is_followed_and_becomes_a_row():
 
 def test_two_decodes_never_run_at_once():
     gate = threading.Event()
-    decode = Decode(gate=gate)
-    one, other = explorer(decode), explorer(decode)
+    decoder = Decoder(gate=gate)
+    one, other = explorer(decoder), explorer(decoder)
     one.run()
     try:
         one.run()
         assert "A decode is running" in one.panel.error
         other.run()
-        assert "A decode is running" in other.panel.error and other.panel.state == "idle"
+        assert not other.wait(0.2) and other.panel.state == "waiting"  # for its turn
+        other.stop()
+        assert other.wait(20) and other.panel.state == "idle" and not other.results
+        other.run()
     finally:
         gate.set()
-    assert one.wait(20)
-    assert len(decode.runs) == 1 and len(one.results) == 1
-    other.run()
-    assert other.wait(20) and len(other.results) == 1
+    assert one.wait(20) and other.wait(20)
+    assert len(decoder.runs) == 2 and len(one.results) == len(other.results) == 1
 
 
-def test_cancel_keeps_the_trace_so_far():
-    gate = threading.Event()
-    decode = Decode(gate=gate, cycles=1000)
-    one = explorer(decode)
+def test_a_notebook_that_shows_it_starts_a_decode_once():
+    decoder = Decoder()
+    one = explorer(decoder)
+    for _ in range(2):  # two views of one explorer
+        one._on_message(one.panel, {"do": "open"}, [])
+    assert one.wait(20) and len(decoder.runs) == 1
+
+
+def test_what_is_chosen_anew_brings_its_controls():
+    one = explorer(values={"length": 9})
+    one.panel.method = "autoregressive"
+    assert one.panel.parameters == [] and one.panel.values == {} and "autoregressive" in one.panel.code
+    one.panel.method = "speculative"
+    assert one.values["length"] == 9, "as it was left"
+    one.panel.prompt = "What is 1 + 1?"
+    one.panel.model = "other"
+    assert one.panel.prompt == "Who is other?" and "'other'" in one.panel.code
+    one.panel.prompt = "my own"
+    one.panel.model = "town"
+    assert one.panel.prompt == "my own", "what was typed stays"
+    one.panel.model = "/etc"
     one.run()
-    assert decode.runs[0].began.wait(20) if decode.runs else True
-    one.cancel()
+    assert one.panel.error == "There is no such model to choose from." and not one.results
+
+
+def test_results_are_compared_within_their_task():
+    decoder = Decoder()
+    one = explorer(decoder)
+    for method, prompts in (("autoregressive", 1), (None, 1), (None, 2)):
+        decoder.how["made"] = build(method or "speculative", prompts=prompts)
+        one.run(method)
+        assert one.wait(20) and one.panel.error == ""
+    assert [row["speedup"] is not None for row in one.panel.rows] == [True, True, False]
+    with pytest.raises(TraceError, match="at least two runs"):
+        one.race()
+    one.race([1, 2])
+    assert one.panel.chosen == 0
+
+
+def test_stopping_keeps_the_trace_so_far():
+    gate = threading.Event()
+    decoder = Decoder(gate=gate, cycles=1000)
+    one = explorer(decoder)
+    one.run()
+    assert decoder.started.wait(20) and decoder.runs[0].began.wait(20)
+    one._on_message(one.panel, {"do": "stop"}, [])
     gate.set()
     assert one.wait(20)
-    assert decode.runs[0].closed and one.panel.state == "cancelled"
+    assert decoder.runs[0].closed and one.panel.state == "stopped"
     (row,) = one.panel.rows
-    assert row["complete"] is False and one.panel.progress["cycles"] < 1000
+    assert row["complete"] is False and 0 < len(one.panel.shown) < 1000
+
+
+def test_a_result_is_saved_as_a_trace(tmp_path):
+    import specviz
+
+    one = explorer()
+    one.run()
+    assert one.wait(20)
+    sent = []
+    one.panel.send = lambda message, buffers: sent.append((message, buffers))
+    one._on_message(one.panel, {"do": "save", "run": 1}, [])
+    ((message, (data,)),) = sent
+    assert message == {"do": "file", "name": "speculative-1.parquet"}
+    (tmp_path / message["name"]).write_bytes(data)
+    assert specviz.open(tmp_path / message["name"]).text == one.results[0].trace.text
 
 
 def test_an_error_in_the_decode_is_one_line():
-    one = explorer(Decode(fails=SpecvizError("the prompt is too long:\n shorten it")))
+    one = explorer(Decoder(fails=SpecvizError("the prompt is too long:\n shorten it")))
     one.run()
     assert one.wait(20)
     assert one.panel.state == "error" and one.panel.error == "the prompt is too long: shorten it"
-    one = explorer(Decode(fails=ZeroDivisionError("division by zero")))
+    one = explorer(Decoder(fails=ZeroDivisionError("division by zero")))
     one.run()
     assert one.wait(20)
     assert one.panel.error == "ZeroDivisionError: division by zero"
-    one = explorer(lambda method, **values: 1 / 0)
-    one.run()
-    assert one.wait(20) and one.panel.error == "ZeroDivisionError: division by zero"
-    one._decode = Decode()
-    one.run()  # the lock was given back
-    assert one.wait(20) and one.panel.state == "done"
+    one = explorer()
+    one._on_message(one.panel, {"do": "run", "prompt": "  "}, [])
+    assert one.wait(20) and one.panel.error == "the prompt is empty; give at least one token"
+    one._on_message(one.panel, {"do": "run", "prompt": "Go on."}, [])  # its turn was given back
+    assert one.wait(20) and one.panel.state == "done" and one.panel.error == ""
 
 
 def test_buttons_are_messages():
-    decode = Decode()
-    one = explorer(decode)
+    one = explorer()
     one._on_message(one.panel, {"do": "run"}, [])
     assert one.wait(20) and len(one.results) == 1
     one.set(length=11)
@@ -214,13 +212,7 @@ def test_a_moved_slider_is_answered_from_the_last_result():
         Parameter("cap", 10, 1, 64),
     )
     real += (Parameter("extra", 1, 0, 9),)
-
-    class Own(Run):
-        def __iter__(self):
-            yield from super().__iter__()
-            self.trace = build("bild", hostile=False)
-
-    one = Explorer("bild", real, lambda method, **values: Own(method, values), call, 64)
+    one = explorer(Decoder(real, made=build("bild", hostile=False)), "bild")
     assert one.panel.answer == {} and one.panel.badges == {}
     one.run()
     assert one.wait(20) and one.panel.error == ""
@@ -241,15 +233,9 @@ def test_a_drag_finds_in_its_table_what_python_answers(monkeypatch):
         Parameter("rollback", 2.0, 0, None),
         Parameter("cap", 10, 1, 64),
     )
-
-    class Own(Run):
-        def __iter__(self):
-            yield from super().__iter__()
-            self.trace = build("bild", hostile=False)
-
-    one = Explorer("bild", real, lambda method, **values: Own(method, values), call, 64)
+    one = explorer(Decoder(real, made=build("bild", hostile=False)), "bild")
     one._on_message(one.panel, {"do": "tabulate", "name": "cap"}, [])  # nothing has run: the code alone
-    assert one.panel.lookup["entries"][6]["code"] == call(fallback=0.6, rollback=2.0, cap=7)
+    assert "'cap': 7" in one.panel.lookup["entries"][6]["code"]
     assert one.panel.lookup["entries"][6]["answer"] == {}
     one.run()
     assert one.wait(20) and one.panel.lookup == {}, "a new result makes the table stale"

@@ -10,7 +10,7 @@ from specviz import metrics
 from specviz.errors import TraceError
 from specviz.trace import Recorder
 from specviz.widgets.columns import END
-from specviz.widgets.race import PARTIAL, fields
+from specviz.widgets.lanes import PARTIAL, fields
 from traces import EOS, FIRST_HALF, build, cycles, metadata, piece
 
 METHODS = ("autoregressive", "speculative", "bild", "tree")

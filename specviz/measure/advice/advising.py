@@ -15,6 +15,7 @@ import numpy as np
 from specviz.arguments import check_int
 from specviz.errors import ParameterError, PromptError
 from specviz.files import write_text
+from specviz.loop import generate
 from specviz.loop.batch import check_rows
 from specviz.loop.checks import Prompts, check_processors
 from specviz.loop.checks import check_prompts as entries_of
@@ -24,6 +25,7 @@ from specviz.measure import timing
 from specviz.measure.benches import speed
 from specviz.measure.calibrate import bar
 from specviz.measure.report import Entry, Row, Settings, Tick
+from specviz.methods import find
 from specviz.methods.hooks import ADDED
 from specviz.methods.sampling import Sampling
 from specviz.metrics.costs import Shape
@@ -33,6 +35,7 @@ from specviz.models.zoo import bundled
 from specviz.paths import home
 from specviz.suites import spread
 from specviz.suites import suite as load_suite
+from specviz.trace import Trace
 
 from . import prices as pricing
 from . import readings as reading
@@ -44,6 +47,8 @@ from .ranking import Prediction, Ranking
 from .readings import Reading, Text
 from .result import Advice, kinds_differ
 from .simulation import BASELINE, LONGEST, Candidate, Cycles, Simulation, candidates
+from .stores import decoded
+from .stores import settings as settings_of_stores
 
 NUMBER = 24
 CONFIRMED, ROUNDS = 3, 2  # settings that are confirmed, and rounds over the confirming prompts
@@ -66,6 +71,7 @@ def advise(
     max_new_tokens: int = 128,
     seed: int = 0,
     confirm: Prompts = False,
+    stores: bool = False,
     as_device: str | None = None,
     device: str | None = None,
     dtype: str | None = None,
@@ -89,8 +95,7 @@ def advise(
         As `specviz.suite` takes it. Default: ``town`` for the bundled ``town``, else ``everyday``. Of a
         conversation the first turn.
     answers : path, optional
-        JSON lines of finished texts in place of decoding: ``prompt``, ``turns`` or ``messages``, ``answer``,
-        and where known ``token_ids`` and ``finish_reason`` (``stop`` or ``length``).
+        JSON lines of finished texts in place of decoding, as `specviz.audit.answers` takes them.
     number : int, optional
         How many prompts. Default: 24, or half of those there are, where the advice is confirmed.
     batch, context : sequence of int
@@ -101,6 +106,9 @@ def advise(
         Most tokens of each text.
     confirm : bool, or prompts as `suite`
         Run the best three settings on other prompts: those of the suite that are left, or these.
+    stores : bool
+        Look at Token Recycling, UniSpec, Lookahead and SPECTRA, too. They learn from what was rejected, so
+        each decodes the prompts: that takes as long as four runs.
     as_device : str, optional
         Another device, by a roofline of the passes in place of timing them here: ``h100``, ``a100``, ``l4``,
         ``rtx4090``, or ``BYTES,FLOPS,LAUNCH`` (a second, a second, seconds a layer). All of it is modelled.
@@ -131,6 +139,10 @@ def advise(
     if confirm is not False and as_device is not None:
         raise ParameterError("only this device can confirm an advice: leave confirm out, or --as")
     elsewhere = None if as_device is None else device_of(as_device)
+    if stores and (answers is not None or not sampling.greedy):
+        raise ParameterError(
+            "stores decode greedily: leave answers out and temperature at 0, or leave them out"
+        )
     if answers is not None and suite is not None:
         raise ParameterError("texts come from answers or from a suite: drop one of them")
     target = load_if_needed(model, device, dtype)
@@ -146,7 +158,19 @@ def advise(
     ids = [reading.first_turn(target, entry) for entry in chosen] if answers is None else []
     _check_room(target, ids + [reading.first_turn(target, entry) for entry in others])
     job = Job(
-        target, drafters, chosen, ids, texts, others, most, sampling, seed, batches, contexts, elsewhere
+        target,
+        drafters,
+        chosen,
+        ids,
+        texts,
+        others,
+        most,
+        sampling,
+        seed,
+        batches,
+        contexts,
+        elsewhere,
+        stores,
     )
     shown = bar() if tick is None else nullcontext(tick)
     with shown as progress:
@@ -172,6 +196,7 @@ class Job:
     batches: list[int]
     contexts: list[int]
     elsewhere: Device | None
+    stores: bool = False
 
     @property
     def digest(self) -> str:
@@ -183,7 +208,7 @@ class Job:
             "ids": self.ids, "answers": [each.tokens for each in self.answers],
             "others": [str(sorted(entry.items(), key=str)) for entry in self.others],
             "options": [self.most, vars(self.sampling), self.seed, self.batches, self.contexts,
-                        str(self.elsewhere)],
+                        str(self.elsewhere), self.stores],
             "setting": timing.setting(self.model, []),
         }  # fmt: skip
         return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()[:16]
@@ -281,14 +306,15 @@ class State:
     def of(cls, job: Job, folder: str | Path | None) -> State:
         """What is kept of this job; nothing, where it is missing or damaged."""
         path = (home() / "advice" if folder is None else Path(folder)) / f"{job.digest}.partial.json"
-        empty: Settings = {"texts": [], "prices": None, "rounds": []}
+        empty: Settings = {"texts": [], "prices": None, "rounds": [], "decoded": {}}
         with suppress(OSError, ValueError, TypeError, AttributeError):
             stored = json.loads(path.read_text(encoding="utf8"))
             texts = [[[int(t) for t in tokens], str(end)] for tokens, end in stored["texts"]]
             stored_prices = stored["prices"]
             if stored_prices is not None:
                 unpacked(stored_prices)
-            return cls(path, {"texts": texts, "prices": stored_prices, "rounds": list(stored["rounds"])})
+            rest = {"rounds": list(stored["rounds"]), "decoded": dict(stored["decoded"])}
+            return cls(path, {"texts": texts, "prices": stored_prices} | rest)
         return cls(path, empty)
 
     def keep(self) -> None:
@@ -346,13 +372,14 @@ class Work:
         self.trees = {name: each for name, each in self.served.items() if each.kind == "eagle"}
         self.listed = list(candidates(kinds, most, job.sampling.greedy))
         self.grown = [each for name in self.trees for each in settings(name)]
-        self.listed += self.grown
+        self.stores = settings_of_stores() if job.stores else []
+        self.listed += [*self.grown, *self.stores]
         count = len(job.answers or job.ids)
         pilots = min(pricing.PILOTS, count)
         self.total = 2 * count
         if job.elsewhere is None:
             self.total += pricing.steps(self.listed, pilots, job.batches, job.contexts)
-        self.total += count * len(self.grown)
+        self.total += count * (len(self.grown) + len(self.stores))
         self.total += (CONFIRMED + 1) * (1 + len(job.others) * ROUNDS) if job.others else 0
         self.count = 0
 
@@ -388,6 +415,7 @@ class Work:
             self._setting(texts, measured), predictions,
             ranking.oracle() if self.job.sampling.greedy else None, ranking.elsewhere(),
             flags_of(best, best.draft or "DRAFT"), self._warnings(readings) + more, confirmed,
+            ranking.passes(), ranking.drafters(), self._decode,
         )  # fmt: skip
         self.state.done()
         return advice
@@ -446,7 +474,25 @@ class Work:
                     text, self.job.model, drafter, listed, lambda: self.done("growing trees")
                 ).items():
                     made[candidate].append(cycles)
-        return made
+        return made | {each: self._decoded(each, texts) for each in self.stores}
+
+    def _decoded(self, candidate: Candidate, texts: list[Text]) -> list[Cycles]:
+        """The cycles of a store, which decodes every prompt."""
+        stored = self.state.content["decoded"]
+        if candidate.label not in stored:
+            what = f"decoding with {candidate.method}"
+            made = decoded(self.job.model, candidate, texts, lambda: self.done(what))
+            stored[candidate.label] = [
+                [each.at.tolist(), each.sent.tolist(), each.full.tolist()] for each in made
+            ]
+            self.state.keep()
+        else:
+            self.done("decoded before", len(texts))
+        columns = [
+            (np.array(at, np.int64), np.array(sent, np.int64), np.array(full))
+            for at, sent, full in stored[candidate.label]
+        ]
+        return [Cycles(at, np.ones(len(at)), sent, np.zeros(len(at)), full) for at, sent, full in columns]
 
     def _prices(self, texts: list[Text]) -> Prices:
         job, content = self.job, self.state.content
@@ -509,6 +555,16 @@ class Work:
             prompts=[{"id": text.name, "kind": text.kind} for text in texts],
             others=[{"id": str(entry.get("id", i)), "kind": entry.get("kind")}
                     for i, entry in enumerate(job.others)],
+        )  # fmt: skip
+
+    def _decode(self, candidate: Candidate) -> Trace:
+        """The trace of the first prompt by a setting."""
+        job = self.job
+        method = find(candidate.method)(**dict(candidate.values))
+        return generate(
+            job.model, job.ids[0] if job.ids else job.answers[0].ids, method,
+            draft=job.drafters.get(candidate.draft), max_new_tokens=job.most, seed=job.seed,
+            **vars(job.sampling),
         )  # fmt: skip
 
     def _warnings(self, readings: list[Reading]) -> list[str]:

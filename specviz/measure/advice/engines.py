@@ -15,7 +15,8 @@ READ = "2026-11-25"
 SOURCES = {
     "vLLM": "docs/features/speculative_decoding, main branch (v0.26); draft models since 0.10.1",
     "SGLang": "docs/advanced_features/speculative_decoding.md, main branch (067ad4d)",
-    "llama.cpp": "llama-server's options, b9235; older builds say --draft-max, --spec-ngram-size-n",
+    "llama.cpp": "llama-server's options, b9235, and examples/speculative-simple/README.md (7fe450e); older "
+    "builds say --draft-max, --spec-ngram-size-n",
     "transformers": "GenerationConfig and the guide on assisted decoding, 5.23",
     "mlx-lm": "mlx_lm.generate's options, main branch (0024613)",
 }
@@ -108,7 +109,8 @@ def _chain(length: int, stop: float, draft: str) -> list[Flags]:
         ),
         Flags(
             "llama.cpp",
-            f"--spec-draft-model {name} --spec-draft-n-max {length} --spec-draft-p-min {stop:g}",
+            f"--spec-type draft-simple --spec-draft-model {name} --spec-draft-n-max {length} "
+            f"--spec-draft-p-min {stop:g}",
             "both models as GGUF files",
         ),
         Flags(

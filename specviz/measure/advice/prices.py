@@ -21,7 +21,7 @@ from specviz.measure.timing import Texts, clock_of, settled, synchroniser
 from specviz.methods import find
 from specviz.models.protocols import Model
 
-from .simulation import BASELINE, BLOCKS, CHAIN, LENGTHS, TREE, Candidate, Cycles, Family
+from .simulation import BASELINE, BLOCKS, CHAIN, LENGTHS, Candidate, Cycles, Family
 
 TARGET = ""  # the target's name among the priced models
 ROUNDS = 15
@@ -262,7 +262,7 @@ class Timing(Texts):
 
 
 def pilots_of(
-    families: Sequence[Family], most: Mapping[str, int], trees: Sequence[Candidate] = ()
+    families: Sequence[Family], most: Mapping[str, int], others: Sequence[Candidate] = ()
 ) -> Iterator[tuple[Family, Settings]]:
     """The settings of the short runs."""
     for family in families:
@@ -272,8 +272,8 @@ def pilots_of(
         elif method == BLOCKS:
             for k in sorted({2, most[draft]}):
                 yield family, {"k": k}
-        elif method == TREE:
-            for each in trees:
+        elif any(each.family == family and not each.by_place for each in others):
+            for each in others:
                 if each.family == family:
                     yield family, dict(each.values)
         else:

@@ -8,9 +8,10 @@ import numpy as np
 
 from specviz.measure.report import Row
 from specviz.metrics.interval import LEAST
+from specviz.metrics.speedups import Drafter, PassTimes, Setting
 
 from .prices import TARGET, Prices
-from .simulation import BASELINE, CHAIN, TREE, Candidate, Simulation
+from .simulation import BASELINE, CHAIN, Candidate, Simulation
 
 DRAWS = 400
 SURE = (0.025, 0.975)
@@ -87,8 +88,8 @@ class Ranking:
     def __init__(self, simulation: Simulation, prices: Prices) -> None:
         self.simulation, self.prices = simulation, prices
         self.prompts = [len(each.text.ids) for each in simulation.readings]
-        # A tree was grown where its own cycles begin, not at every place: the oracle does without.
-        self.chosen = [each for each in simulation.candidates if each.method != TREE]
+        # Trees and stores are known where their own cycles begin alone: the oracle does without.
+        self.chosen = [each for each in simulation.candidates if each.by_place]
         self.counts = {each: self._counts(each) for each in simulation.candidates}
         draw = np.random.default_rng(0)
         self.texts = draw.integers(len(self.prompts), size=(2, DRAWS, len(self.prompts)))
@@ -215,6 +216,37 @@ class Ranking:
         index, weight = self.prices.passes[name, 1].weights(np.asarray(size), context)
         priced: np.ndarray = (vector[self.prices.offsets[name] + index] * weight).sum(1)
         return priced
+
+    def passes(self) -> PassTimes:
+        """The target's passes, for a surface of speedups."""
+        one = self.prices.passes[TARGET, 1]
+        columns = dict(zip(one.contexts, one.medians().T))
+        columns |= {c: self.prices.elsewhere[TARGET, c].medians()[:, 0] for c in self.prices.contexts}
+        contexts = sorted(columns)
+        middle = one.medians().mean(1)
+        many = [
+            np.ones(len(middle)) if rows == 1 else self.prices.passes[TARGET, rows].medians()[:, 0] / middle
+            for rows in self.prices.batches
+        ]
+        plain = float(self.prices.vector()[self.prices.fixed[BASELINE, ""]])
+        ms = np.stack([columns[each] for each in contexts], 1)
+        return PassTimes(one.sizes, contexts, self.prices.batches, ms, np.stack(many), plain)
+
+    def drafters(self) -> list[Drafter]:
+        """Methods and drafters with their settings, for a surface; trees have branches and are not on it."""
+        vector, made = self.prices.vector(), []
+        families = dict.fromkeys(each.family for each in self.chosen if each.method != BASELINE)
+        for family in families:
+            ms = float(self.prices.passes[family[1], 1].medians()[0].mean()) if family[0] == CHAIN else 0.0
+            settings = []
+            for each in (each for each in self.chosen if each.family == family):
+                cycles, number = self.simulation.cycles[each], self.simulation.counts(each).sum()
+                sent = sum(float((some.weight * some.sent).sum()) for some in cycles) / number
+                settings.append(Setting(each.label, sent, self.simulation.tau(each)))
+            at = self.prices.fixed[family]
+            name = f"{family[0]} ({family[1]})" if family[1] else family[0]
+            made.append(Drafter(name, ms, float(vector[at]), float(vector[at + 1]), settings))
+        return made
 
     def elsewhere(self) -> list[Row]:
         """The best setting at other contexts and batches, with the acceptance of these texts."""

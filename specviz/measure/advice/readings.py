@@ -6,36 +6,26 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import torch
-from pydantic import Field
-from typing_extensions import TypedDict
 
+from specviz.audit import answer_files
+from specviz.audit.answer_files import Answer
 from specviz.draft import Draft
 from specviz.errors import ModelError, PromptError
-from specviz.files import checked, parsed
 from specviz.loop.cycle import decode
 from specviz.loop.dense import Branching, best, epsilon, forced, read_in_blocks, tails
 from specviz.methods import find
 from specviz.methods.sampling import Sampling
 from specviz.models.additions import HeadModel
 from specviz.models.protocols import Model
-from specviz.suites.files import Prompt, load
-from specviz.suites.files import entry as prompt_of
+from specviz.suites.files import Prompt
 from specviz.whatifs.texts import FLOOR, WIDEN, TextRecord
 
 LONGEST = 16  # tokens: the longest draft that is simulated
 PROBED = 12  # tokens that are read one by one, to see how passes of different shape round
-
-
-class Answer(TypedDict, total=False):
-    """What a line of a file of answers may hold beside its prompt."""
-
-    answer: str
-    token_ids: Annotated[list[int], Field(min_length=1)] | None
-    finish_reason: str | None
 
 
 @dataclass(eq=False)
@@ -120,54 +110,36 @@ def write_text(model: Model, prompt: Prompt, ids: list[int], name: str, most: in
 
 
 def read_answers(path: Path, model: Model) -> list[Text]:
-    """Texts that were written elsewhere: JSON lines of a prompt with its ``answer``.
-
-    A line holds ``prompt``, ``turns`` or ``messages``, ``answer`` (a text), and where known ``token_ids`` and
-    ``finish_reason`` (``stop`` or ``length``).
+    """Texts that were written elsewhere: JSON lines of a prompt with its answer, as an audit takes them.
 
     Raises
     ------
     PromptError
-        If the file cannot be read; a bad line is named by its number.
+        If the file cannot be read (`specviz.audit.answer_files.read`), or an answer is empty or has no tokens
+        that `model` could have written; its line is named.
     """
-    texts: list[Text] = []
-    for number, line in enumerate(load(path).removeprefix(b"\xef\xbb\xbf").split(b"\n"), 1):
-        if line.strip():
-            texts.append(_answer(parsed(line, f"{path}, line {number}", error=PromptError), model,
-                                 f"{path}, line {number}", len(texts)))  # fmt: skip
-    if not texts:
-        raise PromptError(f"{path} holds no answer")
-    return texts
+    return [_text(answer, model, number) for number, answer in enumerate(answer_files.read(path))]
 
 
-def _answer(line: Prompt, model: Model, where: str, number: int) -> Text:
-    if isinstance(line, dict) and "answer" not in line and "token_ids" not in line:
-        raise PromptError(f"{where}: 'answer' or 'token_ids' is wanted, beside the prompt")
-    given = checked(Answer, line, where, error=PromptError)
-    entry = prompt_of({key: value for key, value in line.items() if key not in Answer.__annotations__}, where)
-    ids = first_turn(model, entry)
-    written = given.get("answer") or ""
-    if not given.get("token_ids") and not written:
-        raise PromptError(f"{where}: the answer is empty: leave the line out")
-    tokens = list(given.get("token_ids") or model.encode(written, raw=True))
-    ends = [i for i, token in enumerate(tokens) if token in model.eos]
-    if ends:
-        tokens = tokens[: ends[0] + 1]
-    elif given.get("finish_reason") == "stop" and model.eos:
-        tokens.append(model.eos[0])
-    if any(not 0 <= token < model.vocabulary for token in tokens):
-        raise PromptError(f"{where}: token_ids are not of {model.name}'s vocabulary of {model.vocabulary}")
+def _text(answer: Answer, model: Model, number: int) -> Text:
+    ids, tokens, why = answer_files.tokenised(answer, model)
+    ended = next((i for i, token in enumerate(tokens) if token in model.eos), None)
+    if ended is not None:
+        tokens = tokens[: ended + 1]
+    elif answer.ids and answer.ids[-1] in model.eos:
+        tokens = [*tokens, answer.ids[-1]]
+    elif answer.end == "stop" and model.eos:
+        tokens = [*tokens, model.eos[0]]
     room = model.left(len(ids))
-    if not 1 <= len(tokens) <= room:
-        raise PromptError(
-            f"{where}: an answer of {len(tokens)} tokens after {len(ids)} does not fit into {model.name}'s "
-            f"context of {model.max_length}"
-        )
+    if not why and not tokens:
+        why = "the answer is empty: leave the line out"
+    if not why and len(tokens) > room:
+        why = f"it reaches beyond the {model.max_length} tokens of the context"
+    if why:
+        raise PromptError(f"{answer.where}: {why}")
     end = "eos" if tokens[-1] in model.eos else "length"
-    kind = entry.get("kind")
-    name = str(entry.get("id", number))
-    limit = len(tokens) if end == "length" else room
-    return Text(name, str(kind or ""), ids, tokens, end, limit, frozenset(model.eos))
+    limit = len(tokens) if end == "length" else max(len(tokens), min(room, answer.limit or room))
+    return Text(answer.name or str(number), answer.kind, ids, tokens, end, limit, frozenset(model.eos))
 
 
 def first_turn(model: Model, entry: Prompt) -> list[int]:

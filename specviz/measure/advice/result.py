@@ -2,29 +2,37 @@
 
 from __future__ import annotations
 
-import base64
 import json
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from specviz.errors import ParameterError, install
 from specviz.escape import html, visible
 from specviz.files import write_text
 from specviz.measure.report import Part, Row, Settings, plain_data, plural
 from specviz.metrics import Estimate
 from specviz.metrics.interval import LEAST
+from specviz.metrics.speedups import Drafter, PassTimes
 from specviz.view.advised import advice as advice_axes
-from specviz.view.axes import new_figure, png
+from specviz.view.axes import image, new_figure, png
 from specviz.view.static import Page, document
 from specviz.view.static import table as html_table
+from specviz.whatifs.answer import EXACT
 
 from .engines import READ, Flags
 from .ranking import NOT, WORTH, Prediction
+from .simulation import COUNTED, Candidate
 
 if TYPE_CHECKING:
     import pandas as pd
     from rich.console import Console
+
+    from specviz.trace import Trace
+    from specviz.widgets.surface import SpeedupSurface
 
 SCHEMA = 1
 COMPARED = ("predicted", "measured")
@@ -85,6 +93,11 @@ class Advice(Page):
     warnings : list of str
     confirmed : list of dict
         Predicted beside measured, on other prompts.
+    passes : PassTimes, optional
+    drafters : sequence of Drafter
+        For `surface`.
+    decode : callable, optional
+        Gives the trace of the first prompt by a setting.
     """
 
     setting: Settings
@@ -94,6 +107,9 @@ class Advice(Page):
     flags: list[Flags]
     warnings: list[str] = field(default_factory=list)
     confirmed: list[Row] = field(default_factory=list)
+    passes: PassTimes | None = None
+    drafters: Sequence[Drafter] = ()
+    decode: Callable[[Candidate], Trace] | None = None
 
     @property
     def best(self) -> Prediction:
@@ -170,7 +186,8 @@ class Advice(Page):
     def _ranked(self) -> list[Row]:
         rows, count = [], self.setting["texts"]
         for each in self.shown:
-            bounds = "" if each.badge == "exact" else f" [{each.tau_low:.2f}, {each.tau_high:.2f}]"
+            sure = each.badge in (EXACT, COUNTED)
+            bounds = "" if sure else f" [{each.tau_low:.2f}, {each.tau_high:.2f}]"
             plain = not each.drafts
             rows.append({
                 "rank": self.predictions.index(each) + 1, "method": each.candidate.method,
@@ -234,7 +251,8 @@ class Advice(Page):
                 f"oracle: the best drafter and length at every cycle would reach "
                 f"{self.oracle['speedup']:.2f} "
                 f"(τ {self.oracle['tau']:.2f}); no controller can gain more with these drafters. Its "
-                "cycles are exact, its times at the measured prices; EAGLE's trees are not among its choices."
+                "cycles are exact, its times at the measured prices; trees and stores are not among its "
+                "choices."
             )
         if s["texts"] < LEAST:
             lines.append(f"intervals need {LEAST} texts or more")
@@ -255,6 +273,32 @@ class Advice(Page):
 
     def _repr_html_(self) -> str:
         return f"<div>{self._body()}</div>"
+
+    def surface(self) -> SpeedupSurface:
+        """Sliders for context, batch, cost and acceptance over a surface of speedups; a click decodes.
+
+        Raises
+        ------
+        ParameterError
+            If the lab extra is not installed, or nothing was timed.
+        """
+        try:
+            from specviz.widgets.surface import SpeedupSurface
+        except ImportError:
+            raise ParameterError(f"the sliders need plotly and ipywidgets: {install('lab')}") from None
+        if self.passes is None:
+            raise ParameterError("this advice keeps no passes, so nothing can be asked of it: advise again")
+        settings = {each.candidate.label: each.candidate for each in self.predictions}
+        return SpeedupSurface(self.passes, self.drafters, settings, self.decode, self._body())
+
+    def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
+        """In a notebook the sliders; elsewhere, and in a page that is exported, the tables."""
+        made = {"text/plain": repr(self), "text/html": self._repr_html_()}
+        if "ipykernel" not in sys.modules or self.passes is None:
+            return made
+        with suppress(ParameterError):
+            return made | self.surface()._repr_mimebundle_()
+        return made
 
     def show(self, console: Console) -> None:
         """Print it on a rich console."""
@@ -288,8 +332,7 @@ class Advice(Page):
 
         parts = [f"<p><b>{html(self.sentence)}</b></p>"]
         parts += [f"<p>⚠ {html(each)}</p>" for each in self.warnings]
-        picture = base64.b64encode(self.png()).decode()
-        parts.append(f'<img src="data:image/png;base64,{picture}" alt="{html(self.sentence)}">')
+        parts.append(image(self.png(), self.sentence))
         for part in self.parts:
             frame = pd.DataFrame(part.cells(), columns=[heading for _, heading, _ in part.columns])
             parts.append(f"<h2>{html(part.title)}</h2>{html_table(frame)}")

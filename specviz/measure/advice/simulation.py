@@ -24,7 +24,9 @@ Value: TypeAlias = bool | float | str
 Values: TypeAlias = tuple[tuple[str, Value], ...]  # of parameters, by name
 Family: TypeAlias = tuple[str, str]  # a method and its drafter
 BASELINE = "autoregressive"
+COUNTED = "counted"  # the badge of what was decoded
 LOOKUP, CHAIN, BLOCKS, TREE = "prompt_lookup", "speculative", "blockwise", "eagle"
+STORES = ("token_recycling", "unispec", "lookahead", "spectra")
 LENGTHS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16)
 NGRAMS = ((1, 1), (2, 1), (3, 1), (4, 1), (2, 2), (3, 2), (4, 2), (4, 3))  # longest, shortest
 STOPS = (0.0, 0.2, 0.4, 0.6, 0.8)
@@ -57,7 +59,12 @@ class Candidate:
     @property
     def nodes(self) -> int:
         """Most tokens of a draft."""
-        return int(dict(self.values)["draft_size"]) if self.method == TREE else self.length
+        return int(dict(self.values).get("draft_size", self.length))
+
+    @property
+    def by_place(self) -> bool:
+        """Whether what it drafts at a place follows from the text alone, and not from its own cycles."""
+        return self.method not in (TREE, *STORES)
 
     @property
     def setting(self) -> str:
@@ -260,7 +267,7 @@ class Simulation:
     greedy : bool
         Whether the texts were written greedily.
     grown : mapping of Candidate to list of Cycles, optional
-        Of trees, which were grown along the texts.
+        Of trees, which were grown along the texts, and of stores, which decoded them.
     wide : bool
         Whether models compute in float64: there no two of a tree's nodes are taken for a tie.
     """
@@ -274,7 +281,7 @@ class Simulation:
         self.places: dict[tuple[Family, Values], list[Places]] = {}
         self.cycles = dict(grown or {})
         for each in listed:
-            if each.method != TREE:
+            if each.by_place:
                 self.cycles[each] = [self._walk(each, i) for i in range(len(readings))]
 
     def _walk(self, candidate: Candidate, number: int) -> Cycles:
@@ -324,7 +331,7 @@ class Simulation:
         """
         counts, tokens = self.counts(candidate), self.tokens
         low, high = counts.copy(), counts.copy()
-        for i, each in enumerate(self.readings):
+        for i, each in enumerate(self.readings if candidate.method not in STORES else ()):
             if each.close or (candidate.draft and each.close_drafts.get(candidate.draft)):
                 low[i], high[i] = math.ceil(tokens[i] / (candidate.length + 1)), tokens[i]
         least, most = low.sum(), high.sum()
@@ -340,10 +347,12 @@ class Simulation:
         return float(total / most), float(total / least)
 
     def badge(self, candidate: Candidate) -> str:
-        """How sure τ is: exact, bounded, or modelled.
+        """How sure τ is: exact, bounded, modelled, or counted in a run.
 
         Modelled where the text is not the target's own; and of trees, whose nodes may nearly tie.
         """
+        if candidate.method in STORES:
+            return COUNTED
         if not all(each.own.all() for each in self.readings) or (candidate.method == TREE and not self.wide):
             return MODELLED
         low, high = self.tau_bounds(candidate)

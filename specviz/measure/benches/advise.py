@@ -254,8 +254,11 @@ def _wide(model: Model) -> Model:
         return model
     if model.path is not None:  # a drafter knows its target by what was read
         path = Path(model.path)
-        read: Model = load(f"gguf:{path}" if path.suffix == ".gguf" else str(path), "cpu", "float64")
-        return read
+        packed = path.suffix == ".gguf"
+        wide: Model = load(
+            f"gguf:{path}" if packed else str(path), "cpu", "float64", backend="torch" if packed else None
+        )
+        return wide
     net = copy.deepcopy(model.net)
     weights: torch.nn.Module = net  # transformers' own `to` has no types
     weights.to(torch.float64)

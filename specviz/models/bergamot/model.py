@@ -218,7 +218,7 @@ class Bergamot(EncoderDecoder):
         """Arguments of the storage that a context of `rows` x `slots` written tokens needs."""
         decoder = self.decoder
         heads = decoder.heads // HALVES
-        return StorageShape(self.layers, rows, heads, slots, decoder.dim, self.kept_dtype, self.device)
+        return StorageShape(self.layers, rows, heads, slots, decoder.dim, self.attention_dtype, self.device)
 
     def function(self, layout: str, invariant: bool = False) -> Decoder:
         """As `TorchModel.function`."""

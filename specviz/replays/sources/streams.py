@@ -14,6 +14,7 @@ from specviz.measure.claims import ratio
 from specviz.measure.report import Entry, Settings, Values
 from specviz.measure.rows import words
 from specviz.models.protocols import Model
+from specviz.replays import comet
 from specviz.replays.recipes import Recipe, Row
 from specviz.replays.sources.shared import Measurement, RunOptions, exact, references_of
 from specviz.replays.translations import LAG, TARGETS, bundled, texts
@@ -22,7 +23,7 @@ from specviz.suites import Suite
 from specviz.trace import Trace
 
 TEMPLATES = ("tower", "qwen3")  # of models by that name; others read their own
-NO_COMET = "COMET is not installed (its model weighs 2 GB); BLEU and chrF are in the notes"
+NO_COMET = f"COMET is {comet.HOW}; BLEU and chrF are in the notes"
 
 
 def streams(recipe: Recipe, options: RunOptions) -> Measurement:
@@ -37,6 +38,7 @@ def streams(recipe: Recipe, options: RunOptions) -> Measurement:
     every = sources(recipe, options, made, partials)
     step = options.counter(sum(len(each.streams) for each in every.values()) * len(chosen))
     twice: list[np.ndarray] = []
+    to_score: list[Entry] = []
     for language, given in every.items():
         with made.keeping({"language": language}):
             generated = recipe.parts["language"][language]["language"] in TARGETS
@@ -60,6 +62,7 @@ def streams(recipe: Recipe, options: RunOptions) -> Measurement:
                 if row.values.get("beta") == 0 and "mode" not in row.values:
                     made.same_texts(language, mine.texts, base.texts)
                 if given.references:
+                    to_score += comet.rows(where, whole, mine.texts, given.references)
                     bleu = mine.of(quality.bleu, "bleu").median
                     made.notes.append(f"{language}, {label(row)}: BLEU {bleu:.1f}, chrF {mine.chrf:.1f}")
             speeds = {name: each.sums["emitted"] / each.sums["seconds"] for name, each in decoded.items()}
@@ -74,6 +77,7 @@ def streams(recipe: Recipe, options: RunOptions) -> Measurement:
                 made.record(options, f"{fast}, {language}", speeds[fast] / speeds[retranslation.RT], decode)
     if twice:
         made.control(retranslation.RT, *np.concatenate(twice, 1))
+    comet.write(options.path, to_score)
     made.absent.append(({"metric": "comet"}, NO_COMET))
     return made
 

@@ -14,12 +14,14 @@
 # ---
 
 # %% [markdown]
-# # 06 · What is remembered: drafters without a model
+# # 06 · Training-free drafters
+#
+# ![The attention mask of a draft tree: each node sees its ancestors and itself](stills/06.png)
 #
 # *40 minutes, two and a half of them computing (half a minute on `town`). Needs `torch`.*
 #
 # A draft model costs training, memory and passes. But there are other places where the next words may already stand: in
-# the text itself, in what the target once thought of and did not write, in a book. You will
+# the text itself, in what the target once predicted and did not write, in a book. You will
 #
 # 1. look into the memory of four such drafters, entry by entry,
 # 2. see why one guess is good and several are better: trees, their arithmetic, and how one pass reads them,
@@ -27,9 +29,8 @@
 # 4. compare what each memory is worth, empty and filled.
 #
 # The model is SmolLM2 (135 M parameters, 4-bit weights, dequantised) if `specviz models get smollm2` has downloaded it, and
-# the bundled `town` (2 M parameters, a small world) if not. What a memory is worth depends on the texts. `town`'s short
-# answers hold few different words, so a memory fills fast. SmolLM2 writes ordinary English from 49,152 tokens; to end soon
-# it decodes fewer prompts with smaller drafts.
+# the bundled `town` (2 M parameters, a small world) if not. What a memory is worth depends on the texts: `town`'s short answers
+# hold few different words, so a memory fills fast. SmolLM2 decodes fewer prompts with smaller drafts, to end soon.
 
 # %%
 import heapq
@@ -67,8 +68,7 @@ trace
 # ## The text itself: prompt lookup
 #
 # Saxena (2023): find the text's last $n$ tokens earlier in the text, and copy what followed them there. The longest $n$ that
-# occurs wins. The memory is the text; building it costs nothing, and a draft costs one search. Each cycle of the run
-# above, worked out again:
+# occurs wins. The memory is the text, and a draft costs one search. Each cycle of the run above, worked out again:
 
 
 # %%
@@ -139,9 +139,8 @@ def by_kind(run):
 by_kind(copied).sort_values(ascending=False).round(2).to_frame("τ")
 
 # %% [markdown]
-# It gains where answer and question share words *in the same order*. In the paper that measures all methods of this
-# notebook (Do et al., Table 1; [07](07_unispec.ipynb) is about it) prompt lookup reaches its largest τ on summaries and
-# retrieval, 1.64 and 1.60 for Llama-3-8B, and 1.27 to 1.30 on questions, conversation and translation.
+# It gains where answer and question share words *in the same order*. In Table 1 of Do et al. prompt lookup reaches its
+# largest τ on summaries and retrieval, 1.64 and 1.60 for Llama-3-8B, and 1.27 to 1.30 on questions, conversation and translation.
 #
 # ## Why a tree
 #
@@ -149,8 +148,7 @@ by_kind(copied).sort_values(ascending=False).round(2).to_frame("τ")
 #
 # $$ \mathbb{E}[\text{accepted}] = \sum_{i=1}^{n} \prod_{j \le i} a_j, $$
 #
-# for the accepted tokens can be counted one by one, and token $i$ counts if it and all before it are right. Nothing in
-# this needs a chain. In a **tree** node $u$ counts if every node on the path to it is right:
+# for the accepted tokens can be counted one by one, and token $i$ counts if it and all before it are right. In a **tree** node $u$ counts if every node on the path to it is right:
 #
 # $$ \mathbb{E}[\text{accepted}] = \sum_{u} P(u), \qquad P(u) = \prod_{v\ \text{on the path to}\ u} a_v . $$
 #
@@ -191,7 +189,7 @@ plt.show()
 
 # %% [markdown]
 # A chain never gets beyond $a/(1-a)$, however long. A tree pays where the drafter is *unsure*; a sure one needs depth. The
-# sums can be checked by throwing dice: draw the right rank of each level, and walk.
+# sums are checked by simulation: draw the right rank of each level, and walk.
 
 # %%
 rng = np.random.default_rng(0)
@@ -262,12 +260,12 @@ pd.DataFrame(
 
 # %% [markdown]
 # "Off by" is the largest difference of a logit from a pass over that path alone. With the mask at most rounding is left.
-# Without it only node 0 is right: all others see a word that is no part of their path. A sibling is another world: seen,
-# it makes of *"A or B"* the text *"A B"*.
+# Without it only node 0 is right: all others see a word that is no part of their path. A sibling that is seen
+# turns *"A or B"* into the text *"A B"*.
 #
 # ## What the target said before: Token Recycling's matrix
 #
-# Luo et al. (2025). Each pass says, behind every word it reads, which words might follow. One of them is written, the
+# Luo et al. (2025). Each pass predicts, after every word it reads, which words might follow. One of them is written, the
 # others are usually thrown away. Token Recycling keeps the best $k$ in a matrix $M$ of shape $[V, k]$: row $t$ holds what the
 # target named when it last read $t$. A draft is a fixed **template** of rank paths, like those above, filled from the
 # matrix: the child of rank $r$ below the word $u$ is $M[u, r]$.
@@ -289,7 +287,7 @@ def study(name, **options):
 
 
 def show(memory, tokens):
-    """What is remembered behind each token, a line each."""
+    """What the store holds after each token, a line each."""
     for t in tokens:
         print(f"{word(t):>10}  ", " · ".join(map(str, memory(t))))
 
@@ -319,7 +317,7 @@ matrix = recycler.store.tokens
 show(lambda t: [word(x) for x in matrix[t] if x >= 0], list(dict.fromkeys(read))[:8])
 
 # %% [markdown]
-# Also the rejected nodes teach: the target has read them. The template is the best tree for rates that were measured
+# Rejected nodes teach, too: the target has read them. The template is the best tree for rates that were measured
 # once. Its paths, and one cycle of the run in the player:
 
 # %%
@@ -330,7 +328,7 @@ sv.player(recycled, cycle=int(best))
 
 # %% [markdown]
 # The arithmetic said: τ is one, the target's own token, plus the sum of path probabilities. Measure the rates by hand,
-# from the matrix and the target's own texts, and hold the sum against a run.
+# from the matrix and the target's own texts, and compare the sum with a run.
 #
 # **Predict.** Will the run do better or worse than the sum? The sum uses the matrix as it was after studying, and takes
 # the rates for the same on every level.
@@ -349,8 +347,7 @@ print(f"1 + sum over the template of {small}: {1 + template:.2f}")
 print(f"measured τ of the template:      {tau(ran):.2f}")
 
 # %% [markdown]
-# The two need not agree. While it decodes, the matrix learns the words of this very text; and where one word is right the
-# next may be right more often, so that rates differ from level to level.
+# The two need not agree: the matrix learns this text's words while it decodes, and rates differ from level to level.
 #
 # ## The target's own guesses: Lookahead
 #
@@ -375,7 +372,7 @@ for step in range(14):
 
 # %% [markdown]
 # Token 1 depends on the text alone, so one pass makes it right; then token 2, and so on: at the latest after 12 passes, no
-# better than one by one. Alone, the iteration gains little. But look at the rows: *runs of words* come up that fit, only in
+# better than one by one. Alone, the iteration gains little. But in the rows *runs of words* come up that fit, only in
 # the wrong place. Lookahead keeps the $N$-grams that this iteration walks through in a **pool**, by their first word, and
 # tries those that begin with the text's last word. One pass does both: it moves the window on (nodes that are read and
 # **not judged**) and verifies n-grams of the pool.
@@ -554,8 +551,7 @@ print(f"{len(judged)} decisions, {(again == judged['status'].to_numpy()).sum()} 
 judged.nsmallest(8, "q")[["prompt", "cycle", "parent", "text", "p", "q", "u", "status"]].round(3)
 
 # %% [markdown]
-# `specviz audit` goes through *every* outcome of each method's trees on a vocabulary of three words, with an empty memory
-# and with a filled one, and compares the laws. Trees with repeated siblings are enumerated in the package's tests.
+# `specviz audit` enumerates *every* outcome of each method's trees on a vocabulary of three words, and compares the laws.
 #
 # ## All of them, empty and filled
 #
@@ -624,9 +620,8 @@ print(f"here at a draft size of {small}; Table 1 with each method's own size")
 pd.DataFrame.from_dict(rows, orient="index").round(2)
 
 # %% [markdown]
-# So few prompts with short answers settle no order: repeat with your own before you believe one. And τ is not speed.
-# Table 1's τ of Lookahead and SPECTRA are nearly the same, their speedups less so, and what a pass over that many nodes costs
-# on *your* machine and in its kernel stands in no table: [01](01_autoregressive.ipynb) measures it.
+# So few prompts with short answers settle no order. And τ is not speed: what a pass over that many nodes costs on *your* machine
+# stands in no table; [01](01_autoregressive.ipynb) measures it.
 #
 # | | remembers | key | a draft costs | learns from |
 # |---|---|---|---|---|
@@ -638,8 +633,36 @@ pd.DataFrame.from_dict(rows, orient="index").round(2)
 #
 # ## What a memory cannot do
 #
-# - It knows what was said, not what this prompt means. A new name, a sum, a rare word: none of them has it.
+# - It knows earlier texts, not what this prompt means. A new name, a sum, a rare word: none of them has it.
 # - A key of one word forgets the sentence; a longer key is seldom found.
 # - A warm memory was filled by *other people's* prompts. Where those are private, so is it.
 # - More nodes are accepted a little further and cost a pass that is longer for all. How many are right depends on the machine
 #   and the kernel ([08](08_calibrate.ipynb)).
+
+# %% [markdown]
+# ## Five questions
+#
+# <details><summary>1. Name the memory of each: prompt lookup, Token Recycling, Lookahead, SPECTRA.</summary>
+#
+# The text itself; a matrix of each word's likely successors; a pool of n-grams from the target's guesses; n-grams, a table and a datastore.
+# </details>
+#
+# <details><summary>2. When does a tree beat a chain of the same size?</summary>
+#
+# When the drafter is unsure: then second and third guesses are worth more than deep ones.
+# </details>
+#
+# <details><summary>3. What may a node of a tree attend to, and what is its position?</summary>
+#
+# The text, its ancestors and itself; its position is its depth.
+# </details>
+#
+# <details><summary>4. Siblings are tried one after another by sampling. Against what is each tested?</summary>
+#
+# Against what the rejected ones left of p: p(x) divided by 1 minus their probabilities.
+# </details>
+#
+# <details><summary>5. Why do rejected nodes teach Token Recycling's matrix, too?</summary>
+#
+# The target has read them, so its pass holds a prediction after each of them.
+# </details>

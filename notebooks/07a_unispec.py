@@ -1,0 +1,454 @@
+# ---
+# jupyter:
+#   jupytext:
+#     formats: ipynb,py:percent
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#       format_version: '1.3'
+#       jupytext_version: 1.19.6
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # 07a · UniSpec, line by line
+#
+# ![Algorithm 1 of UniSpec as seven boxes in a loop: store, root, first level, next levels, cut, pass, learn](stills/07a.png)
+#
+# *30 minutes, about one of them computing. Needs `torch` (`pip install -e ".[run]"` in a checkout).
+# [06](06_training_free_drafters.ipynb) explains trees and stores; this one takes a method apart.*
+#
+# Do, Nguyen and Nguyen, *UniSpec: Training-Free Speculative Decoding for Robust LLM Acceleration Across Languages and
+# Hardware*. The drafter is a table of the target's own earlier predictions **with their probabilities**. They score every path,
+# so the tree can be cut to the size that a device verifies cheaply. You will
+#
+# 1. see Algorithm 1 as one figure,
+# 2. stop a decode before one of its cycles and run that cycle by hand,
+# 3. try both readings of what the paper leaves open.
+#
+# [07b](07b_unispec_worth.ipynb) asks what each part is worth, and [07c](07c_eagle.ipynb) compares UniSpec with EAGLE.
+#
+# The model is **SmolLM2** (135 million parameters) if `specviz models get smollm2` has downloaded it (93 MB), and otherwise the bundled
+# `town` (2 million, a small world). SmolLM2 decodes fewer prompts, so that it ends soon.
+
+# %%
+import tempfile
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+import torch
+
+import specviz as sv
+from specviz import view
+from specviz.suites import spread, suite
+
+torch.set_num_threads(1)
+target = "smollm2" if "smollm2" in sv.list_models() else "town"
+model = sv.load(target)
+if target == "smollm2":
+    prompts = [p for p in spread(suite("everyday"), 21) if p["kind"] not in ("translation", "qa")]
+    studied, sample = prompts[:5], prompts[5:11]  # five kinds of work
+    new_tokens, first_tokens, large = 24, 48, 48
+else:
+    prompts = spread(suite("town"), 63)
+    studied, sample = prompts[:14], prompts[49:]  # seven kinds of work each, in English and German
+    new_tokens, first_tokens, large = 48, 64, 96
+
+# Let a drafter learn from some texts, and keep what it learnt in a file.
+student = sv.method("unispec")
+sv.generate(model, studied, student, max_new_tokens=new_tokens, record=None)
+learnt = student.save(Path(tempfile.mkdtemp()) / f"{target}.store", model)
+
+# This one starts every prompt from that file: `keep="prompt"` forgets what it learns from one to the next.
+drafter = sv.method("unispec", keep="prompt")
+drafter.load(learnt, model)
+prompt = next(p for p in sample if p["kind"] == "arithmetic")
+trace = sv.generate(model, prompt, drafter, max_new_tokens=first_tokens)
+trace
+
+# %% [markdown]
+# ## Algorithm 1 in one figure
+#
+# Blue is the drafter, green is the target's pass and what is learnt from it. Each section below is one box.
+#
+# The paper writes a child's score as its parent's score $\oplus$ the child's probability $p$, and does not define $\oplus$. We read it as a
+# **product**: the probability of the whole path, if the store's probabilities held here. The other reading, the *least* probability on
+# the path, is tried at the end.
+
+# %% jupyter={"source_hidden": true}
+steps = [
+    ("store  (lines 1-2)", "S: each word's k likeliest\nsuccessors with their p"),
+    ("root and cache  (19)", "x: the text's last token\nC: the k likeliest at its place"),
+    ("first level  (20)", "S[x] and C; of a double\nthe better score"),
+    ("next levels  (22-29)", "expand k nodes, score ≥ r\nscore = parent's ⊕ p"),
+    ("cut  (30)", "send the g nodes\nof highest score"),
+    ("pass and verdict  (32-37)", "keep the path that the target\nwrites, and one token more"),
+    ("learn  (39-47)", "each row that was read goes\ninto S; a new C"),
+]
+figure, ax = plt.subplots(figsize=(10, 3.2), layout="constrained")
+places = [(0, 1), (1, 1), (2, 1), (3, 1), (3, 0), (2, 0), (1, 0)]
+WIDE, TALL = 0.42, 0.27  # half of a box
+for n, ((x, y), (title, words)) in enumerate(zip(places, steps)):
+    face, edge = ("#e8f1fa", "#0072b2") if n < 5 else ("#e6f5ee", "#009e73")
+    ax.add_patch(plt.Rectangle((x - WIDE, y - TALL), 2 * WIDE, 2 * TALL, fc=face, ec=edge))
+    ax.text(x, y + 0.15, title, ha="center", va="center", size=9, weight="bold", color=edge)
+    ax.text(x, y - 0.08, words, ha="center", va="center", size=8.5)
+for (a, b), (c, d) in zip(places, [*places[1:], places[0]]):
+    side, up = (c > a) - (c < a), (d > b) - (d < b)
+    if up > 0:  # back to the store
+        begin, end = (a - WIDE, b), (c, d - TALL)
+    else:
+        begin, end = (a + side * WIDE, b + up * TALL), (c - side * WIDE, d - up * TALL)
+    ax.annotate("", end, begin, arrowprops={"arrowstyle": "->", "color": "#555555"})
+ax.set(xlim=(-0.5, 3.5), ylim=(-0.5, 1.5))
+ax.axis("off")
+plt.show()
+
+# %% [markdown]
+# ## The store (lines 1 and 2)
+#
+# Two arrays of shape $[V, k]$: for each of the $V$ words of the vocabulary the $k = 10$ tokens that the target thought
+# likeliest *when it last met that word*, and their probabilities. There is one row a word, whatever stood before it.
+#
+# **Predict.** A few short answers were studied. Of the vocabulary's words, how many have a row by now: 1 %, 10 %, 30 %
+# or nearly all? Remember that every *drafted* word is read by the target too, the rejected ones included.
+
+# %%
+guess = 0.10
+
+
+# %%
+def word(token):
+    """A token as a person reads it, its blanks visible."""
+    return model.piece(int(token)).decode("utf8", "backslashreplace").replace("\n", "↵").replace(" ", "␣")
+
+
+store = student.store
+print(
+    f"{store.entries} of {model.vocabulary} words have a row: {store.entries / model.vocabulary:.0%}, your guess {guess:.0%}"
+)
+print(
+    f"memory {store.bytes / 1e6:.2f} MB here; at V = 150,000 it would be {150_000 * 10 * 8 / 1e6:.0f} MB, and never more"
+)
+
+for t in list(dict.fromkeys(trace.outputs["token"].tolist()))[:8]:
+    known = zip(store.tokens[t][:6], store.p[t])
+    print(f"{word(t):>10}  ", " · ".join(f"{word(s)} {p:.2f}" for s, p in known if s >= 0 and p >= 0.005))
+
+# %% [markdown]
+# A row is an opinion from *another* place. Its probability says how sure the target was there, not here.
+#
+# ## Stop before a cycle
+#
+# `sv.stream` hands out a decode cycle by cycle. Of the cycles that accepted two tokens or more we take the one with
+# the most candidates above the threshold, let the decode run until just before it, and look into the drafter: its store, the
+# **root** $x_t$ (the last token of the text), and the cache $C$ that line 19 will need.
+
+# %%
+body = trace.cycles[(trace.cycles["cycle"] >= 3) & trace.cycles["end"].isna()]
+several = body["accepted"] >= min(2, body["accepted"].max())
+good = trace.nodes[trace.nodes["score"] >= 0.05].groupby("cycle").size()
+number = int(good.reindex(body.loc[several, "cycle"]).idxmax())
+
+run = sv.stream(model, prompt, drafter, max_new_tokens=first_tokens)
+text = []
+while (cycle := next(run)).number < number - 1:
+    text += cycle.tokens
+text += cycle.tokens
+root, near, store = drafter.root, drafter.near, drafter.store
+print(f"before cycle {number}: {model.decode(text)!r}, root {word(root)!r}")
+
+# %% [markdown]
+# ## The first level (lines 19 and 20)
+#
+# A first-level node that is wrong takes its whole subtree with it, so UniSpec widens this level. Candidates are
+#
+# - the store's row of the root, $S[x_t]$: what followed this word the last time, and
+# - the cache $C$: the $k$ likeliest tokens **at the root's own place**, as the target saw it in the last pass.
+#
+# The reasoning (from LogitSpec, Liu et al. 2025): what nearly stood here may well stand next.
+#
+# **Predict.** In greedy decoding, which token is always first in $C$?
+
+# %%
+first = pd.DataFrame(
+    {
+        "S[xₜ]": [word(t) if t >= 0 else "" for t in store.tokens[root]],
+        "p in S": store.p[root],
+        "C": [word(t) if t >= 0 else "" for t in near[0]],
+        "p in C": near[1],
+    },
+    index=pd.RangeIndex(1, len(near[0]) + 1, name="rank"),
+)
+print("first in C:", repr(word(near[0][0])), "and the root is", repr(word(root)))
+first.style.format({"p in S": "{:.1g}", "p in C": "{:.1g}"}, escape="html")
+
+# %% [markdown]
+# The root itself: the target chose it *because* it was the likeliest there. Whether the root may follow itself the paper
+# leaves open; the default here drops it. A token that both lists hold is kept once, with its better score.
+#
+# ## The next levels (lines 22 to 29)
+#
+# Each level expands at most $k$ nodes of the one above, and none whose score is below the threshold $r$. The score of a
+# node is the **product** of the probabilities along its path ($\\oplus$ read as a product),
+#
+# $$ \mathrm{score}(u) = \prod_{v\ \text{on the path to}\ u} p(v \mid \text{its parent's word}). $$
+#
+# The loop as the paper writes it, slow and plain:
+
+# %%
+R, K, DEPTH, G = 0.05, 10, 10, 24
+ROOT = ()
+
+
+def entries(token):
+    """The store's row of a token: its successors and their probabilities."""
+    return [(int(s), float(p)) for s, p in zip(store.tokens[token], store.p[token]) if s >= 0]
+
+
+def algorithm_1(r=R, product=True, drop_root=True):
+    """Lines 16 to 29: every candidate as {path of tokens: score}, and one row of figures a level."""
+    level = {}
+    neighbours = [(int(t), float(p)) for t, p in zip(*near) if t >= 0 and not (drop_root and t == root)]
+    for token, p in entries(root) + neighbours:  # lines 19-20
+        level[(token,)] = max(p, level.get((token,), 0.0))
+    tree, figures = dict(level), []
+    for depth in range(1, DEPTH + 1):
+        ranked = sorted(level, key=level.get, reverse=True)
+        leaves = ranked[:K]  # line 27
+        kept = [path for path in leaves if level[path] >= r]  # line 28
+        figures.append((depth, len(level), max(level.values()), len(leaves) - len(kept), len(kept)))
+        if depth == DEPTH or not kept:
+            break
+        above, level = level, {}
+        for path in kept:
+            for token, p in entries(path[-1]):  # lines 24-25
+                level[(*path, token)] = above[path] * p if product else min(above[path], p)
+        if not level:
+            break
+        tree |= level
+    return tree, figures
+
+
+candidates, figures = algorithm_1()
+columns = ["level", "candidates", "best score", "below r", "expanded"]
+pd.DataFrame(figures, columns=columns).set_index("level").round(3)
+
+# %% [markdown]
+# The package does the same with arrays, a level at a time. They must agree, path by path:
+
+# %%
+from specviz import Draft
+from specviz.rules.store import Growth, grow
+
+grown = grow(store, root, near, Growth(DEPTH, K, R))
+shape = Draft(grown.tokens, grown.parents)
+theirs = {tuple(grown.tokens[shape.path(i)].tolist()): s for i, s in enumerate(grown.score)}
+print("the same candidates:", theirs.keys() == candidates.keys())
+print(f"largest difference of scores: {max(abs(theirs[path] - candidates[path]) for path in theirs):.1e}")
+
+# %% [markdown]
+# ## The cut (line 30)
+#
+# Of all candidates the $g$ with the highest score are sent. Nothing makes sure that these form a tree. Or does it?
+#
+# **Predict.** Can a node be among the best $g$ and its parent not? And: can a node *below* the threshold $r$ be sent?
+
+# %%
+best = sorted(candidates, key=candidates.get, reverse=True)
+sent = best[:G]
+print("sent without their parent:", sum(path[:-1] != ROOT and path[:-1] not in sent for path in sent))
+for g in (G, large):
+    low = sum(candidates[path] < R for path in best[:g])
+    print(f"sent although below r:     {low} of {len(best[:g])} at g = {g}")
+
+scores = np.array([candidates[path] for path in best])
+level = np.array([len(path) for path in best])
+figure, ax = plt.subplots(figsize=(9, 3), layout="constrained")
+dots = ax.scatter(np.arange(1, len(best) + 1), scores, c=level, s=14, cmap="viridis_r", vmin=1, vmax=DEPTH)
+ax.axhline(R, ls="--", color="#d55e00", lw=1, label=f"r = {R}: nothing grows from below")
+ax.axvline(G + 0.5, ls="-", color="#888888", lw=1, label=f"g = {G}: sent, to the left")
+ax.set(yscale="log", xlabel="candidates, best first", ylabel="score")
+ax.legend(frameon=False)
+figure.colorbar(dots, label="level")
+plt.show()
+
+# %% [markdown]
+# No probability exceeds 1, so a child's product is at most its parent's: whoever is in, its ancestors are in. (Of equal
+# scores the earlier node wins, and parents stand earlier.) And $r$ is a rule about *expanding*: a node below it grows
+# nothing, but goes to the target where there is room: with a larger $g$ there may be. A mean of the path instead of a product
+# need not give a tree.
+#
+# ## The pass and the verdict (lines 32 to 37)
+#
+# The target reads all $g$ nodes in one pass. Greedily: from the root go to the child that is the target's own choice, as
+# long as there is one. Here is this cycle in the player. Each `→` grows
+# one level; then come the threshold's cut, the budget's cut and the verdict. Point at a node for its source and its score.
+#
+# **Predict.** Before the verdict: which path survives?
+
+# %%
+sv.player(trace, cycle=number, phase="draft", substeps=True, growth=True)
+
+# %% [markdown]
+# The same as a table: the path that was kept, and beside each kept node how many siblings it had.
+
+# %%
+nodes = trace.nodes
+here = nodes[nodes["cycle"] == number].set_index("node")
+kept = here[here["status"] == "accepted"]
+shown = pd.DataFrame(
+    {
+        "word": [word(t) for t in kept["token"]],
+        "from": kept["source"],
+        "score": kept["score"],
+        "target's p": kept["p"],
+        "siblings": [int(((here["parent"] == p) & here["p"].notna()).sum()) - 1 for p in kept["parent"]],
+    }
+)
+fates = here["status"].value_counts().loc[lambda n: n > 0]
+print("what became of the candidates:", ", ".join(f"{n} {fate}" for fate, n in fates.items()))
+shown.set_index(kept["depth"].rename("level")).round(3)
+
+# %% [markdown]
+# ## What is learnt (lines 39 to 47)
+#
+# The pass computed the target's prediction after *every* node, also after the wrong ones. All are written into the
+# store, and nothing of it costs a further pass.
+#
+# **Predict.** The pass read $g + 1$ words. How many rows of the store does it write: all $g + 1$, or fewer?
+
+
+# %%
+def row(tokens):
+    """The first three of a store's row."""
+    return " · ".join(word(t) for t in tokens[:3] if t >= 0) or "(nothing)"
+
+
+old = store.tokens.copy()
+cycle = next(run)  # runs the cycle we have taken apart
+words = [root, *np.asarray(cycle.draft.tokens).tolist()]
+changed = [t for t in dict.fromkeys(words) if (old[t] != store.tokens[t]).any()]
+print(
+    f"{len(words)} words read, {len(set(words))} different ones, {len(changed)} rows with other tokens than before"
+)
+print(f"new root {word(drafter.root)!r}; first in the new C: {word(drafter.near[0][0])!r}")
+
+table = {word(t): [row(old[t]), row(store.tokens[t]), words.count(t)] for t in changed[:8]}
+columns = ["likeliest before", "likeliest after", "nodes with this word"]
+pd.DataFrame.from_dict(table, orient="index", columns=columns).rename_axis("word")
+
+# %% [markdown]
+# Where a word stands at several nodes, each has a prediction of its own, and the row can hold only one: the last is kept
+# (lines 41 to 44, taken in order). That is the price of a store with one row a word: it remembers no context.
+#
+# A store that starts empty fills as texts go by. **Predict.** Does it fill at the same pace all along, and does τ rise
+# with it?
+
+# %%
+filling = sv.generate(model, studied + sample, "unispec", max_new_tokens=new_tokens)
+figure, axes = plt.subplots(1, 2, figsize=(10, 3.6), layout="constrained")
+view.store_growth(filling, ax=axes[0])
+view.warm_up(filling, ax=axes[1])
+plt.show()
+
+# %% [markdown]
+# Common words are learnt in the first texts, rare ones hardly ever. What τ does is mixed with what the texts are: each
+# kind of work has a τ of its own, which is why the comparisons below decode the same texts from the same store.
+#
+# ## Two open readings
+#
+# What $\oplus$ is, and whether the root may follow itself, the paper leaves open. Both are options:
+# `score="product"` or `"least"` (the least probability on the path), `root_token="drop"` or `"keep"`.
+#
+# **Predict.** With `"least"` scores, is the tree deeper or broader than with products? Why?
+
+# %%
+run.close()
+drafter.load(learnt, model)  # then up to the same cycle again, for the state before it
+run = sv.stream(model, prompt, drafter, max_new_tokens=first_tokens)
+while next(run).number < number - 1:
+    pass
+root, near, store = drafter.root, drafter.near, drafter.store
+
+for name, how in {
+    "product, root dropped": {},
+    "least": {"product": False},
+    "root kept": {"drop_root": False},
+}.items():
+    tree, _ = algorithm_1(**how)
+    chosen = sorted(tree, key=tree.get, reverse=True)[:G]
+    depth = np.array([len(path) for path in chosen])
+    widths = np.bincount(depth, minlength=DEPTH + 1)[1:]
+    own = sum(path[0] == root for path in chosen)
+    print(
+        f"{name:22s} nodes on levels 1 to {DEPTH}: {widths.tolist()}, on average {depth.mean():.1f}, below the root's own token {own}"
+    )
+run.close()
+
+# %% [markdown]
+# A product falls with every step; a least does so only where the store is unsure. So the two trees differ the less, the surer the
+# steps of this cycle are. A kept root token brings the highest score of $C$ into the first level, and everything that follows the
+# word a second time.
+#
+# ## What the threshold does
+#
+# **Predict.** In Table 12 τ *rises* from r = 0 to r = 0.05. At a fixed $g$ and with the same store, can leaving nodes
+# unexpanded give the target better nodes to judge?
+
+# %%
+with_r, without = algorithm_1(r=R)[0], algorithm_1(r=0)[0]
+top = lambda tree: sorted(tree, key=tree.get, reverse=True)[:large]
+good = lambda tree: {path for path in top(tree) if tree[path] >= R}
+rest = lambda tree: [tree[path] for path in top(tree) if tree[path] < R]
+print(f"with room for {large} nodes, those that score r or more are the same:", good(with_r) == good(without))
+for name, tree in ((f"r = {R}", with_r), ("r = 0", without)):
+    print(
+        f"{name:8s} {len(tree)} candidates; below {R} are {len(rest(tree))} of the nodes sent, their scores sum to {sum(rest(tree)):.3f}"
+    )
+
+# %% [markdown]
+# Not by its own measure. What hangs below a node under $r$ scores less than $r$, so every node of score $r$ or more is in
+# both trees. Only the *rest* of the $g$ places is filled differently, and without the threshold with nodes of higher or
+# equal score. If τ rises all the same, then because low scores are in a wrong order, or because the store has since
+# learnt other things, or because a calibrated $g$ was not the same.
+
+# %% [markdown]
+# ## What UniSpec cannot do
+#
+# - It has no context beyond one word: *"the"* has one row, whatever the sentence. Numbers, names and rare words fail.
+# - An old probability is not a probability here. Its order is used, not its value, unless the threshold cuts by it.
+# - It must see logits, so it cannot serve behind an interface that only returns text (the paper says so too).
+# - With a short answer from a cold start there is nothing to recycle.
+#
+# ## Five questions
+#
+# <details><summary>1. What does the store hold, and how large can it get?</summary>
+#
+# For each word of the vocabulary the k tokens that the target thought likeliest when it last read that word, and their probabilities: [V, k] ids and numbers, never more.
+# </details>
+#
+# <details><summary>2. Which two sources fill the first level?</summary>
+#
+# The store's row of the root, and the cache C: the likeliest tokens at the root's own place in the last pass.
+# </details>
+#
+# <details><summary>3. What is ⊕, and what does our reading make of a path's score?</summary>
+#
+# The paper's undefined way to combine a parent's score with a child's probability. Read as a product, the score is the product along the path.
+# </details>
+#
+# <details><summary>4. Can a node be sent without its parent?</summary>
+#
+# No. With products a child's score is at most its parent's, so the g best nodes form a tree.
+# </details>
+#
+# <details><summary>5. Which rows of the store does a pass write?</summary>
+#
+# One for each word that it read, the rejected nodes included; where a word stands at several nodes the last one stays.
+# </details>

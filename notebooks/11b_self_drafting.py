@@ -1,0 +1,399 @@
+# ---
+# jupyter:
+#   jupytext:
+#     formats: ipynb,py:percent
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#       format_version: '1.3'
+#       jupytext_version: 1.19.6
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # 11b · Drafting for oneself
+#
+# ![The canvases of one verification tree: what each fills next, accepted or rejected](stills/11b.png)
+#
+# *30 minutes, about one of them computing. Needs `torch` (`pip install -e ".[run]"` in a checkout).*
+#
+# A pass of a diffusion model predicts every masked cell, and stepwise decoding keeps one prediction. Gao et al. (2025), *Self
+# Speculative Decoding for Diffusion Large Language Models* (SSD), use the others as a draft. You will
+#
+# 1. measure how good that free draft is,
+# 2. build the verification tree, and find the one word of its definition on which losslessness depends,
+# 3. count why drafts fail, and what a tree with twice the canvases gains,
+# 4. see which keys and values of a cache are fresh and which are stale, and say what "lossless" means then.
+#
+# [11a](11a_diffusion.ipynb) comes first. The model is `town-diffusion`: 2.3 M parameters.
+
+# %%
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+import torch
+
+import specviz as sv
+from specviz import audit, metrics, view
+from specviz.trace import written
+
+torch.set_num_threads(1)
+model = sv.load("town-diffusion")
+texts = [prompt for prompt in sv.suite("walkthroughs") if prompt["id"].startswith("translations")]
+
+
+def write(method="stepwise", of=texts, cells=48, batch=8, **options):
+    """Texts that the model was not trained on, by a method's name (no cache, unless named) or a method."""
+    if isinstance(method, str):
+        options = {"cache": "none"} | options
+    return sv.generate(model, of, method, max_new_tokens=cells, batch=batch, **options)
+
+
+stepwise = write()
+
+
+def compared(run, base=stepwise):
+    """A run beside stepwise decoding: the order of cells and tokens, the texts, passes saved a token placed."""
+    pairs = [(each.cell.tolist(), each.token.tolist()) for each in written(run)]
+    return {
+        "same order": sum(a == b for a, b in zip(pairs, ((each.cell.tolist(), each.token.tolist()) for each in written(base)))),
+        "same text": sum(a == b for a, b in zip(run.texts, base.texts)),
+        "passes": int(metrics.by_canvas(run)["passes"].sum()),
+        "saved": metrics.step_reduction(run).median,
+        "exactness": run.run["exactness"],
+    }  # fmt: skip
+
+
+trace = write("ssd", of=texts[0])
+trace
+
+# %% [markdown]
+# ## A draft for nothing
+#
+# The predictions of the other cells are guesses. They need no second model and no pass: equation 4 takes them, with their confidence,
+# from the pass that is run anyway. SSD orders them as it expects them to be filled: the block in work first, then the next one, each
+# by confidence (section 3.2.2).
+#
+# **Predict.** A pass stands at some state. How often is its guess right for the cell that is filled $k = 4$ steps later? How often
+# are its next four guesses all right, *and* filled in the drafted order?
+
+# %%
+right_guess, chain_guess = 0.8, 0.4
+
+# %%
+reach = 8
+count, token, tokens, chain = np.zeros((4, reach + 1))
+for each in written(stepwise):
+    for state, reading in each.readings.items():
+        ahead = reading.cell // each.block - each.work(state)
+        drafted = reading.cell[np.lexsort((-reading.odds, ahead))]
+        guess = dict(zip(reading.cell.tolist(), reading.token.tolist()))
+        all_right = in_order = True
+        for k in range(1, min(reach, len(each) - 1 - state) + 1):
+            cell = int(each.cell[state + k])
+            right = guess.get(cell) == each.token[state + k]
+            all_right &= right
+            in_order &= right and k < len(drafted) and drafted[k] == cell
+            count[k] += 1
+            token[k] += right
+            tokens[k] += all_right
+            chain[k] += in_order
+steps = np.arange(1, reach + 1)
+figure, ax = plt.subplots(figsize=(6.6, 3.2), layout="constrained")
+for counts, label, style in (
+    (token, "the k-th cell's token is right", "o-"),
+    (tokens, "the first k tokens are all right", "s-"),
+    (chain, "and come in the drafted order", "^-"),
+):
+    ax.plot(steps, (counts / np.maximum(count, 1))[1:], style, label=label)
+ax.set(xlabel="k, steps ahead of the pass", ylabel="share of states", ylim=(0, 1))
+ax.legend(frameon=False)
+plt.show()
+print(f"k = 4: token {token[4] / count[4]:.0%}, your guess {right_guess:.0%}; "
+      f"chain of 4 {chain[4] / count[4]:.0%}, your guess {chain_guess:.0%}")  # fmt: skip
+
+# %% [markdown]
+# Single guesses are often right. A chain is right only while *everything* is, and between the two lower curves lies a second loss: the
+# right tokens in another order.
+#
+# ## The verification tree
+#
+# The root is the canvas as it stands. Node $k$ is its parent's canvas with the $k$-th draft filled in. All $N + 1$ canvases are one
+# batch (equation 5), and each is *the very canvas that stepwise decoding would read next* if everything before it was right.
+#
+# Verification starts at the root. A canvas names its most confident cell and that cell's token. If they are its child's, the child is
+# accepted and names the next. The last canvas that is reached fills one cell itself, so a pass places up to $N + 1$ tokens.
+
+# %%
+cycles = trace.cycles.iloc[:-1]
+most = int(cycles.loc[cycles["accepted"].idxmax(), "cycle"])  # the first of those that accepted most
+view.canvases(trace, cycle=most)
+plt.show()
+print(view.canvases_words(trace, cycle=most))
+
+# %% [markdown]
+# The frame in each row is what that canvas would fill next.
+#
+# The paper says: "we compare each parent node's prediction with its child node's draft token. If a match is found, we proceed." That
+# has two readings. A node is verified if its parent's pass
+#
+# - (a) has the drafted token as the favourite *of that cell*, or
+# - (b) would fill *this cell with this token next*.
+#
+# **Predict.** Which accepts more? Which leaves the text as it was?
+
+# %%
+SSD = type(sv.method("ssd"))
+
+
+class AnyOrder(SSD):
+    """Reading (a): a child's cell need not be its parent's surest."""
+
+    def judge(self, draft, reading):
+        surest = reading.surest
+
+        def matching(canvas):
+            for node in np.flatnonzero(draft.parents == canvas):
+                same = (reading.cell == draft.positions[node]) & (reading.token == draft.tokens[node])
+                if len(places := np.flatnonzero(same & (reading.canvas == canvas))):
+                    return int(places[0])
+            return surest(canvas)
+
+        reading.surest = matching
+        return super().judge(draft, reading)
+
+
+ssd = write("ssd")
+loose = write(AnyOrder(cache="none"))
+pd.DataFrame({"(a) this token": compared(loose), "(b) this cell, this token, next": compared(ssd)}).T
+
+# %% [markdown]
+# Reading (a) fills whatever the chain proposed, in the chain's order. Each token was its canvas's favourite, and still most texts
+# differ: after one cell that stepwise decoding would have left for later, everything that follows is read from canvases that it never
+# had. Reading (b) is the definition. The *order* is the same, and therefore the text.
+#
+# Reading (a) is labelled `exact up to ties` all the same, because the class inherits the label. A claim is worth what checks it. The
+# audit does, with both candidates' log-odds computed again in float64:
+
+# %%
+for method in (AnyOrder(cache="none"), sv.method("ssd", cache="none")):
+    row = audit.canvases(model, texts[1:3], [method], max_new_tokens=48).rows[0]
+    print(
+        type(method).__name__,
+        row.verdict,
+        *[each.reason.split(";")[0] for each in row.differences],
+        sep="\n    ",
+    )
+
+# %% [markdown]
+# Here are stepwise decoding and SSD, state by state. A filled square is a pass of stepwise decoding; an empty one is a pass that SSD
+# saved.
+
+# %%
+view.aligned(stepwise, ssd, prompt=0)
+plt.show()
+
+# %% [markdown]
+# ## Why a chain ends
+#
+# Where a chain ends, something other than the next draft was filled. It was another *token* for that cell, or another cell first (the
+# *order*), or the draft lay beyond a block's *border* and was made before that block was in work.
+#
+# **Predict.** The paper finds "out-of-order generation ... the most common failure". Is it here?
+
+# %%
+why = metrics.failures(ssd)
+figure, ax = plt.subplots(figsize=(6.6, 2.4), layout="constrained")
+ends = why[why["chains"] > 0]
+ax.barh(ends["cause"], ends["share"], color="#0072b2")
+ax.errorbar(ends["share"], ends["cause"], xerr=(ends["share"] - ends["share_lo"], ends["share_hi"] - ends["share"]),
+            fmt="none", color="black", capsize=3)  # fmt: skip
+ax.invert_yaxis()
+ax.set(xlabel="share of the chains that ended so (95 % over texts)", xlim=(0, 1))
+plt.show()
+out_of_order = why.set_index("cause").loc["order"]
+print(
+    f"out of order: {int(out_of_order['chains'])} chains; in {int(out_of_order['held'])} of them the chain held the cell, further down"
+)
+
+# %% [markdown]
+# Not here: the token fails more often, though with sixteen texts not by a clear margin. A model of two million parameters errs about
+# words more than the paper's models of 7 and 8 billion. Order comes next, and in most of those chains the right draft was there, a
+# little too late.
+#
+# The *mix-order* tree (Figure 4b) helps against that. It gives each node of the chain but the last two a second child, the draft
+# *after* next, and lets nothing grow from it.
+#
+# **Predict.** (1) How many canvases does it have for $N = 4$, root included? The paper says $2N - 1$ in the text, and 6, 8, 10 in Table
+# 3 for $N$ = 3, 4, 5. (2) From the same state, can it ever accept less than the chain? (3) Can a whole text take it *more* passes?
+
+# %%
+replayed = {
+    (n, tree): sv.whatif(stepwise).ssd(draft_length=n, tree=tree)
+    for n in (3, 4, 5)
+    for tree in ("chain", "mix")
+}
+rows = {}
+for (n, tree), answer in replayed.items():
+    run = answer.table.iloc[0]
+    rows[n, tree] = {
+        "canvases, at most": 1 + n if tree == "chain" else 2 * n,
+        "canvases a pass": 1 + run["sent"] / run["cycles"],
+        "passes": run["cycles"],
+        "saved": 1 - run["cycles"] / run["emitted"],
+        "badge": run["badge"],
+    }
+print("stepwise decoding:", len(stepwise.outputs), "passes")
+pd.DataFrame(rows).T.rename_axis(["N", "tree"])
+
+# %%
+by_text = {
+    tree: metrics.by_canvas(replayed[4, tree].trace()).set_index("prompt")["passes"]
+    for tree in ("chain", "mix")
+}
+more = by_text["mix"] - by_text["chain"]
+for less, count in more.value_counts().sort_index().items():
+    print(f"{count:2d} texts take mix-order {less:+d} passes")
+best = int(more.idxmin())
+mix = write("ssd", of=texts[best], tree="mix")
+print(f"rerun of text {best}: {len(mix.cycles) - 1} passes, predicted {by_text['mix'][best]}")
+
+nodes = mix.nodes
+skip = nodes.duplicated(["cycle", "position"])  # of two nodes for one cell the later is the skip
+kept = nodes[skip & (nodes["status"] == "accepted")]
+print(f"skips: {int(skip.sum())} sent, {len(kept)} accepted")
+view.canvases(mix, cycle=int(kept["cycle"].iloc[0]) if len(kept) else None)
+plt.show()
+
+# %% [markdown]
+# (1) A root, $N$ of the chain, $N - 1$ skips: $2N$. (2) No: the chain is part of the tree, and a canvas does not see its siblings. A
+# skip counts only where the chain has failed, and is worth one token more. (3) Yes, in principle: the two soon stand at *different*
+# states.
+#
+# None of the table's settings was run. A record of stepwise decoding holds what every canvas of every chain would predict, because they
+# are the same canvases. Hence the badge `exact`.
+#
+# The paper concludes that 2.5 to 3.1 points fewer passes do not pay for 50 to 67 % more canvases. That depends on what a canvas costs:
+# nothing where a pass is bound by memory, its full share where it is bound by computing.
+#
+# ## Fresh and stale
+#
+# A causal model's cache is exact: what stands to the left never changes. Here every token attends to every other one, so each filled
+# cell makes the keys and values of all places a little wrong. The **dual cache** (Fast-dLLM) keeps them anyway. A *refresh* computes
+# every place. The passes between two refreshes compute the block in work alone and read the rest as it was. A refresh is due after $R$
+# tokens; the paper's $R$ is 8.
+#
+# **Predict.** In which columns of the picture below does the colour change in every row?
+
+# %%
+cached = write(of=texts[0], cache="dual")  # B = 8, R = 8
+passes = cached.cycles.iloc[1:]
+cells = int(passes["block"].max() + 1) * 8
+age, ages = np.zeros(cells), []
+for block, refreshed in zip(passes["block"].astype(int), passes["refreshed"]):
+    age = np.zeros(cells) if refreshed else age + 1
+    age[8 * block : 8 * block + 8] = 0  # the block in work is computed in every pass
+    ages.append(age.copy())
+figure, ax = plt.subplots(figsize=(8, 3.4), layout="constrained")
+shades = ax.imshow(np.array(ages), aspect="auto", cmap="YlOrRd", interpolation="none")
+ax.set(
+    xlabel="cell of the canvas", ylabel="pass", title="passes since a cell's keys and values were computed"
+)
+figure.colorbar(shades)
+plt.show()
+
+# %% [markdown]
+# In none outside the block in work is it fresh for long: each refresh sets everything to 0, and until the next one every other cell ages
+# by one a pass.
+#
+# So stepwise decoding with a cache is *another reference*: some of its texts differ from those without. SSD is lossless against the
+# stepwise decoding whose policy it shares (block, cache, $R$, tie rule), and against no other. A refresh also cuts a chain: if it falls
+# due inside one, the canvases after it were read with keys that stepwise decoding would have thrown away.
+
+# %%
+rows = {"stepwise with a cache, against one without": (write(cache="dual"), stepwise)}
+reference = rows["stepwise with a cache, against one without"][0]
+rows["SSD with a cache, against stepwise with the same"] = (write("ssd", cache="dual"), reference)
+pd.DataFrame({name: compared(*pair) for name, pair in rows.items()}).T
+
+# %% [markdown]
+# ## A model of 135 million parameters
+#
+# `smollm2-diffusion` is SmolLM2 with thin matrices beside its own, taught for an hour on one core to fill masked cells
+# (`specviz models diffusion`). It has learnt what answers look like and not to copy from the prompt: **its text is
+# poor**, and nothing here says how well such a model can write. Its passes cost what those of a real model cost.
+#
+# **Predict.** Which model lets SSD save the larger share of its passes? And on which of the two is a pass over five
+# canvases nearer to the price of one?
+
+# %%
+try:
+    large = sv.load("smollm2-diffusion")
+except sv.ModelError as error:
+    large = None
+    print(error)
+sides = {}
+for name, side in (("town-diffusion", model), ("smollm2-diffusion", large)):
+    if side is None:
+        continue
+    prompts = texts[:2] if side is model else list(sv.suite("narrow"))[:2]
+    given = {"cache": "dual", "max_new_tokens": 32, "whole": True}
+    slow = sv.generate(side, prompts, "stepwise", **given)
+    fast = sv.generate(side, prompts, "ssd", **given)
+    per_pass = [run.passes.query("cycle > 0")["duration"].median() for run in (slow, fast)]
+    sides[name] = {
+        "parameters": f"{side.parameters / 1e6:.0f} M",
+        "text": fast.texts[0][:50],
+        "same text": fast.texts == slow.texts,
+        "passes saved": f"{1 - len(fast.passes) / len(slow.passes):.0%}",
+        "ms a pass of one canvas": round(1e3 * per_pass[0], 1),
+        "of one to five": round(1e3 * per_pass[1], 1),
+    }
+pd.DataFrame(sides)
+
+# %% [markdown]
+# The share of passes is the model's doing: how often its own guesses hold, and how much of the canvas is padding. The
+# price of five canvases is the device's. `specviz bench canvases -m smollm2-diffusion --prompts narrow` measures both,
+# prompt by prompt in turns, and says what a device would gain on which five canvases cost what one does.
+
+# %% [markdown]
+# ## What SSD cannot do
+#
+# - It cannot draft what the model does not predict yet. All drafts are one pass's marginals, which is what makes parallel unmasking
+#   wrong. SSD does not make them better; it checks them.
+# - It is greedy. There is one order and one text to be faithful to; with sampled tokens there would be a law over orders, too.
+# - *Lossless* refers to a reference: stepwise decoding with one block size, one cache policy, one tie rule. Another policy has another
+#   text.
+# - It saves passes, not work. With $N = 4$ a token costs more positions than stepwise decoding's. Without a cache, in a large batch or
+#   on a few cores it may be slower.
+# - The figures here are a small model's on short texts. `python -m tests.benchmarks diffusion` repeats them on 200 prompts.
+#
+# ## Five questions
+#
+# <details><summary>1. Where does SSD's draft come from, and what does it cost?</summary>
+#
+# From the pass that is run anyway: the predictions for the cells that are not filled. It costs no pass and no second model.
+# </details>
+#
+# <details><summary>2. What exactly must match for a child to be accepted?</summary>
+#
+# Its parent's canvas must name the child's cell as the next one, and the child's token as that cell's token.
+# </details>
+#
+# <details><summary>3. Why does it change the text to accept a right token in another order?</summary>
+#
+# All later canvases then differ from those that stepwise decoding reads, so their predictions may differ.
+# </details>
+#
+# <details><summary>4. How many canvases does the mix-order tree have for N = 3, root included, and what is the extra child?</summary>
+#
+# 2N = 6. Each node but the chain's last two gets the draft after next as a second child, from which nothing grows.
+# </details>
+#
+# <details><summary>5. A run with a dual cache writes another text than one without. Is SSD then not lossless?</summary>
+#
+# It is lossless against stepwise decoding with the same cache policy. The cached reference itself writes another text.
+# </details>

@@ -1,0 +1,276 @@
+# ---
+# jupyter:
+#   jupytext:
+#     formats: ipynb,py:percent
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#       format_version: '1.3'
+#       jupytext_version: 1.19.6
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # 15 · Should I draft?
+#
+# *30 minutes, four of them computing (half a minute on `town`). Needs `torch` (`pip install -e ".[run]"`).*
+#
+# A draft model is one more thing to download, to load and to keep in memory, and it can make you slower. You will
+#
+# 1. look at two texts by one model, one that quotes and one that does not,
+# 2. ask what would pay on each kind, before anything is deployed: `sv.advise`,
+# 3. check the answer against runs: tokens exactly, speed with its interval,
+# 4. ask a run why it was fast or slow: `sv.explain`,
+# 5. ask for a device that you do not have.
+#
+# The model is SmolLM2 with the drafters in this package if `specviz models get smollm2` has downloaded it, and the bundled
+# `town` (2 M parameters) if not.
+
+# %%
+import matplotlib.pyplot as plt
+import pandas as pd
+import torch
+
+import specviz as sv
+from specviz import metrics, view
+
+torch.set_num_threads(1)
+YOURS = "smollm2" if "smollm2" in sv.list_models() else "town"
+SUITE, DRAFTS, NUMBER = {
+    "smollm2": ("everyday", ["smollm2-draft", "smollm2-heads"], 6),
+    "town": ("town", ["town-draft", "town-draft-aligned"], 8),
+}[YOURS]
+LENGTH = 48
+model = sv.load(YOURS)
+quoting = sv.suite(SUITE, kind=["summarization", "rag", "code"])
+prose = sv.suite(SUITE, kind=["conversation", "qa", "arithmetic"])
+trace = sv.generate(model, [quoting[0]], "prompt_lookup", max_new_tokens=LENGTH)
+trace
+
+# %% [markdown]
+# This prompt holds a text to quote, and prompt lookup copies from it: no drafter, no training. The next one holds nothing.
+#
+# **Predict.** How many tokens a cycle does prompt lookup write there (τ)? And does it cost speed to try?
+
+# %%
+free = sv.generate(model, [prose[0]], "prompt_lookup", max_new_tokens=LENGTH)
+print(f"τ with a text to quote {metrics.tau(trace):.2f}, without {metrics.tau(free):.2f}")
+free
+
+# %% [markdown]
+# ## Before: advise
+#
+# Whether drafting pays is one division,
+#
+# $$\text{speedup} = \frac{\tau}{s(g) + \text{drafter} + \text{rest}},$$
+#
+# tokens of a cycle over its time, in units of a cycle without drafts. $s(g)$ is the target's pass over a draft of $g$ tokens. All
+# of it can be had without decoding once for every setting:
+#
+# - The target writes its own text once. Target and drafters then read that text, every place of it, once. What any drafter
+#   would have drafted at a place follows from the text alone, so each method's cycles follow by arithmetic.
+# - Passes of each size are timed for a minute or less, and a few short runs say what a cycle takes beside them.
+#
+# **Predict.** For the prompts with something to quote: a draft model or prompt lookup? Which draft length? What speedup?
+
+# %%
+my_method, my_length, my_speedup = "prompt_lookup", 4, 1.5
+
+quiet = {"number": NUMBER, "max_new_tokens": LENGTH}
+quotes = sv.advise(model, DRAFTS, quoting, confirm=True, **quiet)
+print(quotes.sentence)
+print(f"you said: {my_method}, {my_length} tokens, {my_speedup} times")
+
+# %%
+COLUMNS = ["method", "draft", "setting", "tau", "badge", "cycle", "speedup", "low", "high"]
+
+
+def best_of_each(advice):
+    """The best setting of every method and drafter."""
+    table = advice.table.assign(setting=[each.candidate.setting for each in advice.predictions])
+    return table.groupby(["method", "draft"], sort=False).head(1)
+
+
+best_of_each(quotes)[COLUMNS].round(2)
+
+# %% [markdown]
+# A row is the best setting of a method and its drafter; `quotes.table` has every setting. `low` and `high` are where the speedup
+# of a run on as many *other* texts like these will lie, 19 times of 20. Between a few texts much differs, so they are wide. An
+# interval that holds 1 is the honest way to say: undecided.
+#
+# **Predict.** The same question for the prompts without anything to quote.
+
+# %%
+free_advice = sv.advise(model, DRAFTS, prose, **quiet)
+print(free_advice.sentence)
+best_of_each(free_advice)[COLUMNS].round(2)
+
+# %%
+figure, axes = plt.subplots(1, 2, figsize=(10, 3.8), sharey=True, layout="constrained")
+for ax, advice, title in zip(axes, (quotes, free_advice), ("something to quote", "nothing to quote")):
+    view.advice(advice.table, advice.confirmed, ax)
+    ax.set_title(title)
+plt.show()
+
+# %% [markdown]
+# Every line is the best that a method and its drafter reach at a draft length. They rise while another token is likely to be
+# accepted, and fall when most of a longer draft is thrown away. Crosses are measured: we come to them.
+#
+# ## τ is exact, or says that it is not
+#
+# `badge` says how far τ can be trusted:
+#
+# | badge | τ of a run on these prompts |
+# |---|---|
+# | exact | is this number |
+# | bounded | lies between two bounds: two tokens are so near that passes of different shape may choose differently |
+# | modelled | may differ: the texts are not the target's own, or trees have nodes that nearly tie |
+#
+# **Predict.** Take prompt lookup with drafts of at most four tokens, decode the same prompts, and count. How far is the run's τ
+# from the one that was computed?
+
+# %%
+label = "prompt_lookup ngram_max=3 ngram_min=1 draft_length=4"
+row = quotes.table.set_index("label").loc[label]
+chosen = {entry["id"] for entry in quotes.setting["prompts"]}
+advised = [entry for entry in quoting if entry["id"] in chosen]
+values = {"ngram_max": 3, "ngram_min": 1, "draft_length": 4}
+run = sv.generate(model, advised, "prompt_lookup", max_new_tokens=LENGTH, **values)
+print(f"τ computed {row['tau']:.4f} ({row['badge']}), of the run {metrics.tau(run):.4f}")
+inside = row["tau_low"] - 1e-9 <= metrics.tau(run) <= row["tau_high"] + 1e-9
+print(f"within the bounds: {inside}")
+
+# %% [markdown]
+# Nothing was decoded for the computed one. That works because a greedy, exact method never changes the text: each cycle starts
+# somewhere in the same text, and what it drafts there depends on nothing else.
+#
+# ## Where a cycle's time goes
+
+# %%
+rows = best_of_each(quotes)
+names = [f"{m}\n{d}" if d else m for m, d in zip(rows["method"], rows["draft"])]
+figure, ax = plt.subplots(figsize=(8, 3.2), layout="constrained")
+start = 0 * rows["forward"]
+for part, hue, hatch in (
+    ("forward", "#0072b2", ""),
+    ("drafting", "#e69f00", "//"),
+    ("rest", "#bbbbbb", ".."),
+):
+    words = {"forward": "the target's pass", "drafting": "drafting", "rest": "the rest"}[part]
+    ax.barh(names, rows[part], left=start, color=hue, hatch=hatch, edgecolor="white", label=words)
+    start = start + rows[part]
+ax.plot(rows["tau"], names, "kD", label="τ, tokens a cycle")
+ax.axvline(1, color="#888888", ls=":")
+ax.set(xlabel="times a cycle without drafts")
+ax.invert_yaxis()
+figure.legend(loc="outside right upper", frameon=False)
+plt.show()
+
+# %% [markdown]
+# Drafting pays where the diamond lies to the right of its bar. Their quotient is the speedup.
+#
+# ## After: confirm
+#
+# The advice is of some prompts. `confirm=True` ran the three best settings on prompts that it had not seen, in turns with
+# decoding without drafts, so that whatever else the machine did fell on all alike.
+#
+# **Predict.** In how many of the three is the measured speedup within the predicted interval?
+
+# %%
+confirmed = pd.DataFrame(quotes.confirmed)
+shown = confirmed[["label", "tau", "tau_measured"]].round(2)
+for name in ("predicted", "measured"):
+    shown[name] = [f"{value:.2f} [{low:.2f}, {high:.2f}]" for value, low, high in confirmed[name]]
+shown["off by"] = [f"{off:+.0%}" for off in confirmed["off"]]
+print(f"in the interval: {confirmed['covered'].sum()} of {len(confirmed)}")
+shown
+
+# %% [markdown]
+# A miss has one of two causes, and the table tells them apart. If the measured τ is off as well, the other prompts are drafted
+# differently: more texts help. If only the speed is off, the clock is: another program ran.
+#
+# ## Why: explain
+#
+# A run says itself where its speed came from. `sv.explain` needs the run and one without drafts over the same prompts.
+
+# %%
+plain = sv.generate(model, advised, "autoregressive", max_new_tokens=LENGTH)
+why = sv.explain(run, plain)
+print(why.sentence)
+why.figure()
+
+# %% [markdown]
+# From left to right: plain decoding is 1; τ tokens a cycle would be that many times faster if a cycle cost what a plain one
+# does; then each part of a cycle takes some of it away. What is left is the speedup.
+#
+# **Predict.** How high is the first position's acceptance here, and how high among all places that were judged? Which is higher?
+
+# %%
+print(why.selection)
+
+# %% [markdown]
+# The first position is asked where a cycle begins, and a cycle begins where the last draft was wrong: hard places are first ones
+# more often than easy ones. So longer drafts lower the first position's rate, although no token became harder.
+#
+# `sv.explain` also reads other tools' logs: llama.cpp's server timings, SGLang's and vLLM's metrics, SPEED-Bench's results. And
+# `specviz audit --answers FILE` asks whether somebody else's texts are the target's own.
+#
+# ## Another device
+#
+# The texts and the acceptance stay; only the prices change. `as_device` takes them from a roofline: the bytes that a pass moves
+# and the FLOPs that it computes, at a device's rates, and a launch for each layer.
+#
+# **Predict.** An H100 reads memory a hundred times faster than this machine. Does drafting gain more there, or less? With one
+# text at a time, and with 64 or 512? And if somebody captures a pass as one graph, so that launches cost nothing?
+
+# %%
+DEVICES = {"H100": "h100", "H100, no launches": "3.35e12,989e12,0", "L4, no launches": "300e9,121e12,0"}
+rows = [("here", 1, quotes.best.candidate.label, quotes.best.speedup)]
+for name, device in DEVICES.items():
+    there = sv.advise(model, DRAFTS, quoting, as_device=device, batch=[64, 512], **quiet)
+    rows += [(name, change["batch"], change["best"], change["speedup"]) for change in there.changes]
+pd.DataFrame(rows, columns=["device", "batch", "best", "speedup"]).round(2)
+
+# %% [markdown]
+# All of it is *modelled*, and optimistic: real kernels reach less than both rates, and a loop takes time beside its passes. What
+# it shows is a tendency. A model as small as this one spends its passes on launches, whatever they hold: a wider pass is nearly
+# free, and a drafter is as cheap as it has few layers. Without launches one text still leaves the arithmetic idle. Many texts
+# share the weights, so less is idle and SmolLM2's drafts get shorter. But each text has its own cache, which a pass reads once
+# for a whole draft; `town`'s outweighs its weights at 64 texts, and so drafting goes on to pay.
+#
+# `advice.surface()` puts sliders on the same question, over what was timed here: a context, a batch, what a drafted token costs,
+# and its acceptance. A click on a point decodes a prompt by that setting.
+
+# %%
+quotes.surface()
+
+# %% [markdown]
+# ## What this cannot do
+#
+# - **Other texts.** Intervals cover other texts *of the same kind*. The two columns above are two kinds. Advise on your own
+#   prompts, or on answers that you have already (`answers="file.jsonl"`).
+# - **Methods that learn from what was rejected.** Stores such as Token Recycling's depend on their own past drafts, so one reading
+#   of the text does not say what they hold. `stores=True` decodes the prompts with four of them instead.
+# - **Lossy methods.** BiLD and CM-ASD change the text, so a text without drafts says nothing about them.
+# - **Sampling.** At a temperature a run writes other texts each time; τ is then bounded, by chance and by the choice of texts.
+# - **A server under load.** Passes of a batch are timed; requests that come and go are not.
+# - **Quality.** An exact method has the target's, good or bad.
+#
+# **Questions for you.**
+#
+# 1. A drafter is right at 80 % of all places, each with the same chance. Why is τ with drafts of 4 tokens not 4.2?
+# 2. Two settings have predicted speedups 1.31 [0.95, 1.80] and 1.22 [1.12, 1.33]. Which do you deploy?
+# 3. Prompt lookup never needs a drafter. How can it be slower than decoding without drafts?
+# 4. The oracle in `quotes.notes` is hardly above the best setting. What does that say about controllers that adapt the length?
+# 5. Your confirming run has the predicted τ and 15 % less speed. Where do you look first?
+#
+# <details><summary>Answers</summary>
+# (1) A draft counts only up to its first wrong token: 1 + 0.8 + 0.64 + 0.51 + 0.41 = 3.36. (2) The second, unless you can
+# measure more texts: the first may lose, and the second gains in nearly all cases. (3) Where it drafts wrongly the pass is wider
+# than a plain one, and searching takes time too. (4) That there is little to gain by adapting, with these drafters on these
+# texts: not even perfect foresight finds more. (5) At the clock: τ is right, so the texts are drafted as foreseen; a cycle took
+# longer. Compare `cycle` with `sv.explain`'s parts, and look at what else ran.
+# </details>

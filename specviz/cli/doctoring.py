@@ -1,0 +1,23 @@
+"""``specviz doctor``: what is installed, what is missing, and whether a decode works."""
+
+from __future__ import annotations
+
+import typer
+
+from specviz.cli.arguments import writable
+from specviz.cli.options import Force, Json, Model
+from specviz.files import write_text
+
+
+def doctor(model: Model = "town", json: Json = None, force: Force = False) -> None:
+    """Check this installation: packages, kernels, downloads and a decode; status 1 on a fault."""
+    if json is not None:
+        writable(json, force)
+    from specviz.measure.doctor import doctor as examined
+
+    report = examined(model)
+    print(report.text())
+    if json is not None:
+        write_text(json, report.to_json() + "\n", force)
+    if not report.ok:
+        raise typer.Exit(1)

@@ -1,0 +1,26 @@
+"""``specviz site``: the documentation as plain files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from specviz.cli.options import Force, option
+
+
+def site(
+    out: Annotated[Path, option("The folder that is written.")] = Path("site"),
+    execute: Annotated[bool, option("Run the walkthroughs, so that pages show their outputs.")] = False,
+    jobs: Annotated[int, option("Walkthroughs that run at a time.", min=1)] = 2,
+    archive: Annotated[bool, option("Write OUT.zip, too: the course on a disk.", "--zip")] = False,
+    force: Force = False,
+) -> None:
+    """Build walkthroughs, players, methods, papers and reference as files for any static host."""
+    from specviz.site.build import build
+
+    made = build(out, execute, jobs, force)
+    print(f"site: {made / 'index.html'}")
+    if archive:
+        import shutil
+
+        print(f"archive: {shutil.make_archive(str(made), 'zip', made)}")

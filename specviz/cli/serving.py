@@ -1,0 +1,273 @@
+"""``specviz app``: the explorer, a live race and a folder's traces in a browser, by Voila on loopback."""
+
+from __future__ import annotations
+
+import errno
+import hmac
+import html
+import ipaddress
+import json
+import os
+import socket
+import sys
+import tempfile
+import webbrowser
+from collections.abc import Awaitable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+from urllib.parse import urlsplit
+
+from specviz.cli.options import argument, option
+from specviz.errors import ParameterError, SpecvizError, TraceError, install
+
+if TYPE_CHECKING:
+    from jupyter_server.auth.identity import IdentityProvider
+    from tornado.httputil import HTTPServerRequest
+    from tornado.web import RequestHandler
+    from voila.app import Voila
+
+PORT = 8866
+NOTEBOOK = {
+    "cells": [{
+        "cell_type": "code", "execution_count": None, "id": "page", "metadata": {}, "outputs": [],
+        "source": "from specviz.widgets.app import page\n\npage()",
+    }],
+    "metadata": {
+        "title": "specviz",
+        "kernelspec": {"name": "specviz", "display_name": "specviz", "language": "python"},
+    },
+    "nbformat": 4, "nbformat_minor": 5,
+}  # fmt: skip
+# Voila's own page without its links to a CDN, and dark where the system is.
+TEMPLATE = """{%- extends 'voila/templates/lab/index.html.j2' -%}
+{%- block notebook_css -%}
+{{ resources.include_js("static/voila-style.js") if frontend == "voila" }}
+{{ spinner.css() }}
+{{ super.super() }}
+<style>
+.jp-mod-noOutputs.jp-mod-noInput,.jp-OutputPrompt{display:none}
+body.jp-Notebook{padding:0;overflow:auto}
+#rendered_cells{max-width:1320px;margin:0 auto;padding:.3em}
+.jp-Cell,.jp-OutputArea-output{padding:0;margin:0;overflow:visible}
+.widget-vbox{overflow:visible}
+@media (prefers-color-scheme:dark){body.jp-Notebook{
+--jp-layout-color0:#161616;--jp-layout-color1:#161616;--jp-layout-color2:#2a2a2a;--jp-border-color1:#555;
+--jp-content-font-color1:#eee;--jp-ui-font-color1:#eee;--jp-ui-font-color0:#fff;
+color-scheme:dark;background:#161616;color:#eee}}
+</style>
+{%- endblock notebook_css -%}
+{%- block body_header -%}
+<link rel="icon" href="data:;base64,=">
+<body class="jp-Notebook" data-base-url="{{resources.base_url}}voila/" data-voila="voila">
+{{ spinner.html() }}
+{{ voila_setup_helper_functions() }}
+<div id="rendered_cells" style="display: none"><div>
+{%- endblock body_header -%}
+"""
+CONFIG = {
+    "VoilaConfiguration": {
+        "template": "specviz", "allow_template_override": "NO", "file_allowlist": [],
+        "extension_allowlist": [
+            "@jupyter-widgets/jupyterlab-manager", "@voila-dashboards/widgets-manager8", "anywidget",
+        ],
+        "preheat_kernel": True, "default_pool_size": 1,  # a kernel stands by for the next tab
+    },
+    "VoilaKernelManager": {"fill_delay": 8.0},  # seconds: the first decode of a tab has the machine to itself
+    # of a tab that was closed without saying so
+    "MappingKernelManager": {"cull_idle_timeout": 120, "cull_interval": 30},
+    "KernelManager": {"transport": "tcp" if sys.platform == "win32" else "ipc"},
+}  # fmt: skip
+# What the browser may load: Voila's scripts are inline and built at run time; no other host is asked.
+POLICY = (
+    "default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval' blob:; "
+    "style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; font-src 'self' data:; "
+    "connect-src 'self' blob: data:; worker-src 'self' blob:; "
+    "frame-ancestors 'none'; base-uri 'none'; form-action 'self'"
+)
+HEADERS = {
+    "Content-Security-Policy": POLICY,
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
+
+
+def app(
+    folder: Annotated[Path, argument("Whose traces are listed, and where dropped ones are saved.")] = Path(
+        "."
+    ),
+    model: Annotated[
+        str | None,
+        option("The target: a name or a folder. Default: smollm2, if it is there.", "--model", "-m"),
+    ] = None,
+    port: Annotated[int, option("Of the server; the next free one if it is taken.", min=1)] = PORT,
+    ip: Annotated[
+        str, option("Where it listens. In a container 0.0.0.0, with the port published to 127.0.0.1 alone.")
+    ] = "127.0.0.1",
+    browser: Annotated[bool, option("Open a browser.")] = True,
+) -> None:
+    """Decode, race and open traces in a browser, without a notebook; Ctrl-C ends it.
+
+    The address carries a token, which the server asks of everybody. Dropped files are checked, and kept only
+    where they are saved.
+    """
+    if find_spec("voila") is None:
+        raise SpecvizError(f"Voila is not installed: {install('app')}")
+    if not folder.is_dir():
+        raise TraceError(
+            f"{folder} is {'a file' if folder.exists() else 'not there'}: name a folder of traces"
+        )
+    try:
+        ipaddress.ip_address(ip)
+    except ValueError:
+        raise ParameterError(f"--ip takes an address as 127.0.0.1 or 0.0.0.0, got {ip!r}") from None
+    if model is not None:
+        from specviz.errors import loading
+
+        with loading():
+            from specviz.models import available
+            from specviz.models.loading import find as find_model
+        find_model(model)  # an error now and not in the page
+        if Path(model).is_dir() and model not in available():
+            model = str(Path(model).resolve())  # the page works in the folder of traces
+    with tempfile.TemporaryDirectory(prefix="specviz-app-") as scratch:
+        _serve(Path(scratch), folder.resolve(), model, free_port(ip, port), ip, browser)
+    print("specviz app has ended")
+
+
+def free_port(ip: str, port: int) -> int:
+    """The first port from this one on that nobody listens on.
+
+    Raises
+    ------
+    SpecvizError
+        If there is none among twenty, or the address is not this machine's.
+    """
+    family = socket.AF_INET6 if ":" in ip else socket.AF_INET
+    for each in range(port, min(port + 20, 65536)):
+        with socket.socket(family) as one:
+            try:
+                one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                one.bind((ip, each))
+            except OSError as error:
+                if error.errno not in (errno.EADDRINUSE, errno.EACCES):
+                    raise SpecvizError(f"cannot listen on {ip}: {error.strerror}") from error
+                continue
+            return each
+    raise SpecvizError(f"no port from {port} to {port + 19} is free: choose another one with --port")
+
+
+def _serve(scratch: Path, folder: Path, model: str | None, port: int, ip: str, browser: bool) -> None:
+    """Run Voila on a page of our own until Ctrl-C; all that it writes lies in `scratch`."""
+    from specviz.widgets.app import Setting
+
+    files = {
+        "app/specviz.ipynb": json.dumps(NOTEBOOK),
+        "kernels/specviz/kernel.json": json.dumps({
+            "argv": [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"],
+            "display_name": "specviz", "language": "python",
+        }),
+        "voila/templates/specviz/index.html.j2": TEMPLATE,
+        "voila/templates/specviz/conf.json": json.dumps({"base_template": "lab"}),
+    }  # fmt: skip
+    for name, text in files.items():
+        (scratch / name).parent.mkdir(parents=True, exist_ok=True)
+        (scratch / name).write_text(text, encoding="utf8")
+    (scratch / "files").mkdir()
+    # kernels and templates are looked up along this path; dropped files go to TMPDIR, which goes at the end
+    paths = filter(None, [str(scratch), os.environ.get("JUPYTER_PATH")])
+    os.environ["JUPYTER_PATH"] = os.pathsep.join(paths)
+    os.environ |= Setting(str(folder), model, str(scratch)).to_environment()
+    os.environ["TMPDIR"] = str(scratch / "files")
+    server = _server(scratch, ip, browser)
+    server.initialize([str(scratch / "app/specviz.ipynb")])
+    server.port = port
+    server.start()
+
+
+def _server(scratch: Path, ip: str, browser: bool) -> Voila:
+    """Voila, guarded, which says where it is once it listens."""
+    from traitlets.config import Config
+    from voila.app import Voila
+
+    class Server(Voila):
+        def init_settings(self) -> dict[str, object]:
+            settings: dict[str, object] = super().init_settings()
+            if not self.identity_provider.token:
+                raise SpecvizError("a Jupyter setting here switches tokens off: specviz app needs one")
+            return settings | {"headers": HEADERS, "allow_remote_access": False}
+
+        def init_handlers(self) -> list[tuple[str, type[RequestHandler]]]:
+            login = {kind for _, kind, *_ in self.identity_provider.get_handlers()}
+            return [
+                (pattern, guarded(kind, self.identity_provider, open_to_all=kind in login), *rest)
+                for pattern, kind, *rest in super().init_handlers()
+            ]
+
+        def launch_browser(self) -> None:
+            token = self.identity_provider.token
+            host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(ip, f"[{ip}]" if ":" in ip else ip)
+            address = f"http://{host}:{self.port}/?token={token}"
+            print(f"specviz app: {address}\nCtrl-C ends it.", flush=True)
+            if browser:  # by a file, as Jupyter does it: other users can read a program's arguments
+                page = scratch / "open.html"
+                page.write_text(f'<meta http-equiv="refresh" content="0;url={html.escape(address)}">', "utf8")
+                webbrowser.open(page.as_uri())
+
+    return Server(
+        ip=ip, port_retries=0, auto_token=True, log_level=40, config_file_paths=[], config=Config(CONFIG)
+    )
+
+
+def guarded(
+    kind: type[RequestHandler], provider: IdentityProvider, *, open_to_all: bool = False
+) -> type[RequestHandler]:
+    """A handler that answers requests from the server's own pages alone, made with its token or its cookie.
+
+    Voila asks for the token where a page or a kernel is wanted; this asks on every path, but for the form
+    (`open_to_all`) to which a page without a token leads.
+    """
+    from tornado.web import HTTPError
+
+    class Guarded(kind):  # type: ignore[misc, valid-type]
+        def check_xsrf_cookie(self) -> None:
+            if "Origin" not in self.request.headers:  # with one, it is this server's own
+                super().check_xsrf_cookie()
+
+        async def prepare(self) -> None:
+            if why := refusal(self.request):
+                raise HTTPError(403, why)
+            form = open_to_all or (self.request.method == "GET" and self.request.path == "/")
+            if not form and not provider.get_user_cookie(self) and not _has_token(self, provider):
+                raise HTTPError(403, "the token is missing")
+            more = super().prepare()
+            if isinstance(more, Awaitable):
+                await more
+
+    return Guarded
+
+
+def _has_token(handler: RequestHandler, provider: IdentityProvider) -> bool:
+    return hmac.compare_digest((provider.get_token(handler) or "").encode(), provider.token.encode())
+
+
+def refusal(request: HTTPServerRequest) -> str:
+    """Why a request does not come from a page of this server; empty if it may.
+
+    The name by which the server was called is this machine's, so that no other site's name leads here, and
+    what another site's page asks for is refused, with or without a token.
+    """
+    name = (urlsplit(f"//{request.host}").hostname or "").rstrip(".")
+    try:
+        local = name == "localhost" or ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        local = False
+    if not local:
+        return f"{name[:80]} is not this machine: call the server by 127.0.0.1 or localhost"
+    origin = request.headers.get("Origin")
+    if origin is not None and urlsplit(origin).netloc.lower() != request.host.lower():
+        return "another origin"
+    site = request.headers.get("Sec-Fetch-Site", "none")
+    if site in ("cross-site", "same-site") and request.headers.get("Sec-Fetch-Mode") != "navigate":
+        return "another site"
+    return ""

@@ -1,0 +1,195 @@
+"""What a widget lets its reader choose: targets, methods, drafters and prompts; and a decode of a choice."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+from .. import methods
+from ..errors import SpecvizError
+from ..methods import Given
+from ..methods.base import Method, Parameter, Value
+from ..models import available
+from ..models.loading import find as find_model
+from ..models.protocols import Model
+from ..suites import suite
+from ..trace.files import Record
+from . import checks
+from .checks import Prompts
+from .drafters import Loadable, bundled_draft, choose_drafter, load_if_needed
+from .run import Run
+
+# Targets to choose from, the first that is there being the default, and what each is asked at first.
+TARGETS = {
+    "smollm2": "Why does the moon seem to change its shape during a month?",
+    "town": "Translate into German: The doctor bought a red bicycle in the old market on Sunday.",
+    "town-t5": "Translate into German: The doctor bought a red bicycle.",
+    "smollm2-diffusion": "Why does the moon seem to change its shape during a month?",
+    "town-diffusion": "Translate into German: The doctor bought a red bicycle.",
+}
+WARM_UP = 4  # tokens that a method decodes untimed before its first decode with a target
+
+
+class Choices:
+    """Targets, one loaded at a time, with the methods that they serve.
+
+    Parameters
+    ----------
+    model : str, path, transformers model or specviz model, optional
+        The first choice; default SmolLM2 where it is downloaded, else ``town``.
+    method : str, class or Method
+        `draft` is for this method, and for others that draft in its way.
+    draft : like `model`, optional
+        The first choice's drafter; default the bundled ones.
+    prompt : any form that `generate` takes, optional
+        What is decoded where no text is given.
+    options, where : dict
+        What else `generate` and `load` take.
+
+    Raises
+    ------
+    ModelError
+        If the model is not there.
+    """
+
+    def __init__(
+        self,
+        model: Loadable | None,
+        method: str | Method | type[Method],
+        draft: Loadable | None,
+        prompt: Prompts,
+        options: Record,
+        where: Record,
+    ) -> None:
+        kind = methods.find(type(method) if isinstance(method, Method) else method)
+        there = [name for name in TARGETS if name in available()]
+        if model is None:
+            model = there[0]
+        if isinstance(model, str | Path):
+            find_model(str(model))
+            self.first = str(model)
+        else:
+            model = load_if_needed(model, where.get("device"), where.get("dtype"))
+            self.first = model.name
+        self.models = list(dict.fromkeys([self.first, *there]))
+        self.limit = int(options.get("max_new_tokens", 128))
+        self._method, self._drafts_with = methods.name_of(kind), kind.drafts_with
+        self._given, self._draft, self._prompt = model, draft, prompt
+        self._options, self._where = options, where
+        self._target: Model | None = None
+        self._name = ""  # of the loaded target
+        self._drafters: dict[str, Model | None] = {}  # by what a method drafts with
+        self._warm: set[str] = set()
+
+    def methods(self, model: str) -> list[str]:
+        """Names of the methods for a model; once it is loaded, of those that it serves."""
+        if model == self._name:
+            names = [name for name in methods.names() if self._serves(name)]
+        else:
+            kind = getattr(self._given, "kind", "") if model == self.first else ""
+            names = methods.names("canvas" if "diffusion" in (kind or model) else "prompt")
+        own = [self._method] if model == self.first else []
+        order = [*own, "speculative"]
+        return sorted({*own, *names}, key=lambda name: (name not in order, name == "autoregressive", name))
+
+    def _serves(self, name: str) -> bool:
+        assert self._target is not None
+        kind = methods.find(name)
+        try:
+            checks.check_served(self._target, kind())
+        except SpecvizError:
+            return False
+        return not kind.streams and (not kind.needs_draft or self._draft_for(self._name, kind) is not None)
+
+    def _draft_for(self, model: str, kind: type[Method]) -> Loadable | None:
+        """What drafts for a target: the drafter that was given for it where it suits, else a bundled one."""
+        if not kind.needs_draft:
+            return None
+        if model == self.first and self._draft is not None and kind.drafts_with == self._drafts_with:
+            return self._draft
+        return bundled_draft(kind, model)
+
+    def parameters(self, method: str) -> tuple[Parameter, ...]:
+        """A method's declared parameters."""
+        return methods.find(method).parameters
+
+    def examples(self, model: str) -> list[tuple[str, str]]:
+        """Prompts to choose from, each with its kind of work."""
+        prompts = suite("town" if model.startswith("town") else "everyday", each=1)
+        shown = [(str(entry["kind"]), str(entry.get("prompt") or entry["turns"][0])) for entry in prompts]
+        return [("example", TARGETS[model]), *shown] if model in TARGETS else shown
+
+    def start(
+        self, model: str, text: str, method: Given, values: dict[str, Value], *, dense: bool = False
+    ) -> Run:
+        """A decode that has not begun; what must be loaded is loaded.
+
+        Parameters
+        ----------
+        model, text : str
+        method : str, class or Method
+            A name may carry settings: ``bild:fallback=0.5``.
+        values : dict
+            Settings of a method that is named without any.
+        dense : bool
+            Record what makes most what-ifs exact, where the run can; it costs one more pass of each model.
+
+        Raises
+        ------
+        ParameterError, ModelError, PromptError
+            With one line that says what to do.
+        """
+        target = self._load(model)
+        make = methods.factory(method)
+        if isinstance(method, str) and values:
+            defaults = {p.name: p.default for p in self.parameters(method)}
+            make = partial(make, **{k: v for k, v in values.items() if v != defaults[k]})
+        one = method if isinstance(method, Method) else make()
+        prompt = text if text.strip() or self._prompt is None else self._prompt
+        drafter = self._drafter(target, one)
+        if isinstance(method, str) and one.name not in self._warm and not one.canvas:
+            options = self._options | {"max_new_tokens": WARM_UP, "record": None}
+            Run(target, prompt, make(), draft=drafter, **options).finish()
+            self._warm.add(one.name)
+        dense = dense and one.name == "speculative" and not self._options.get("temperature")
+        return Run(
+            target, prompt, one, draft=drafter, **({"record": "dense"} if dense else {}) | self._options
+        )
+
+    def _load(self, model: str) -> Model:
+        """The target of this name; the one before is dropped."""
+        if model != self._name or self._target is None:
+            self._name, self._target = "", None
+            self._drafters, self._warm = {}, set()
+            given = self._given if model == self.first else model
+            self._target = load_if_needed(given, self._where.get("device"), self._where.get("dtype"))
+            self._name = model
+        return self._target
+
+    def _drafter(self, target: Model, method: Method) -> Model | None:
+        """The method's drafter, loaded once a target."""
+        if not method.needs_draft:
+            return None
+        kind = method.drafts_with
+        draft = self._drafters.get(kind) or self._draft_for(self._name, type(method))
+        self._drafters[kind] = choose_drafter(
+            target, method, draft, self._where.get("device"), self._where.get("dtype")
+        )
+        return self._drafters[kind]
+
+    def code(self, model: str, text: str, method: str, values: dict[str, Value]) -> str:
+        """The line that decodes so."""
+        kind = methods.find(method)
+        draft = self._draft_for(model, kind)
+        names: Record = {"method": method} | ({} if draft is None else {"draft": draft})
+        names |= self._where | self._options | values
+        prompt = text if text.strip() or self._prompt is None else self._prompt
+        given = self._given if model == self.first else model
+        arguments = [_named(given, "model"), repr(prompt)]
+        arguments += [f"{k}={_named(v, 'draft') if k == 'draft' else repr(v)}" for k, v in names.items()]
+        return f"sv.generate({', '.join(arguments)})"
+
+
+def _named(model: Loadable, variable: str) -> str:
+    """A name as it was given; a model in memory by the name that a reader would give it."""
+    return repr(model) if isinstance(model, str) else variable

@@ -1,0 +1,68 @@
+"""Weights that were published as ``pytorch_model.bin``, written once as safetensors, beside them.
+
+Such a file is a pickle, which can run code when it is read. torch reads it here with ``weights_only=True``:
+tensors and the containers around them are made, and anything else ends the reading.
+"""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+
+from specviz.errors import ModelError, one_line
+from specviz.files import replacing
+
+BIN, SAFE = "pytorch_model.bin", "model.safetensors"
+SHARED = "shared.weight"  # T5's name of the matrix that it also stores as embeddings of both sides
+
+
+def convert(folder: str | Path, force: bool = False) -> Path:
+    """Write ``model.safetensors`` from a folder's ``pytorch_model.bin``, which stays.
+
+    Of names that share one tensor a single one is kept, as transformers does: it ties the others again.
+
+    Parameters
+    ----------
+    folder : str or Path
+        As its makers published it.
+    force : bool
+        Whether to overwrite.
+
+    Returns
+    -------
+    Path
+
+    Raises
+    ------
+    ModelError
+        If there is no such file, it holds more than tensors, or the other one is there already.
+    """
+    source, target = Path(folder) / BIN, Path(folder) / SAFE
+    if not source.is_file():
+        raise ModelError(f"{folder} has no {BIN} to convert")
+    if target.exists() and not force:
+        raise ModelError(f"{target} is there already: nothing to convert, or use --force")
+    try:
+        content = torch.load(source, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError:
+        raise ModelError(f"{source} holds more than tensors: it is not read") from None
+    except Exception as error:  # torch raises whatever a damaged archive makes it stumble over
+        raise ModelError(f"{source} cannot be read: {one_line(error, 120)}") from None
+    if not isinstance(content, dict) or not content:
+        raise ModelError(f"{source} is no table of tensors by name")
+    tensors: dict[str, torch.Tensor] = {}
+    owners: dict[tuple[int, int, torch.Size], str] = {}
+    for name in sorted(content, key=lambda name: (name != SHARED, str(name))):
+        value = content[name]
+        if not isinstance(name, str) or not isinstance(value, torch.Tensor):
+            raise ModelError(f"{source} is no table of tensors by name: {str(name)[:60]!r}")
+        place = (value.untyped_storage().data_ptr(), int(value.storage_offset()), value.shape)
+        if value.numel() and owners.setdefault(place, name) != name:
+            continue
+        tensors[name] = value.clone(memory_format=torch.contiguous_format)
+    with replacing(target) as path:
+        save_file(tensors, path, metadata={"format": "pt"})
+    return target

@@ -1,0 +1,146 @@
+"""COMET, scored in an environment of its own: the texts go out, their scores come back.
+
+A replay of re-translation writes ``comet.jsonl``, a line a text: source, hypothesis and reference.
+``data/comet/score.py`` scores them where unbabel-comet is installed, which wants older libraries than this
+package. `scored` reads the scores back into the replay.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from specviz.errors import TraceError
+from specviz.files import checked, parsed, write_text
+from specviz.measure.claims import ratio, resampled
+from specviz.measure.report import Row, Values, plural
+from specviz.replays.cells import Cell
+from specviz.replays.published import claims
+
+if TYPE_CHECKING:
+    from specviz.replays.replays import Replay
+
+TEXTS, METRIC = "comet.jsonl", "comet"
+MOST_BYTES = 256 << 20  # of a file that is read
+HOW = "scored in an environment of its own, see data/comet/README.md: --score comet=FILE"
+
+
+def identity(source: str, hypothesis: str, reference: str) -> str:
+    """What tells one text from another, in the file that goes out and in the one that comes back."""
+    text = json.dumps([source, hypothesis, reference])
+    return hashlib.sha256(text.encode("utf8", "surrogatepass")).hexdigest()[:16]
+
+
+def rows(
+    where: Values, sources: Sequence[str], texts: Sequence[str], references: Iterable[Sequence[str]]
+) -> list[Row]:
+    """A line for each text of a contender; `where` are its columns of the printed table."""
+    return [
+        {"id": identity(source, text, right[0]), "where": dict(where), "source": source, "hypothesis": text,
+         "reference": right[0]}
+        for source, text, right in zip(sources, texts, references)
+    ]  # fmt: skip
+
+
+def write(folder: Path, lines: Sequence[Row]) -> None:
+    """Write ``comet.jsonl``, if there is anything to score."""
+    if lines:
+        text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
+        write_text(folder / TEXTS, text, force=True)
+
+
+def read(file: Path, kind: type, remedy: str) -> list[Row]:
+    """The lines of a file.
+
+    Raises
+    ------
+    TraceError
+        If there is none, or a line of it is not what it should be; the line names its number.
+    """
+    if not file.is_file():
+        raise TraceError(f"there is no {file}: {remedy}")
+    if file.stat().st_size > MOST_BYTES:
+        raise TraceError(f"{file} is larger than any file of scores: {file.stat().st_size:,} bytes")
+    out: list[Row] = []
+    for number, line in enumerate(file.read_bytes().splitlines(), 1):
+        if line.strip():
+            where = f"{file}, line {number}"
+            out.append(checked(kind, parsed(line, where, remedy), where, remedy))
+    return out
+
+
+def scored(replay: Replay, file: Path) -> Replay:
+    """A replay with the scores of its texts, saved.
+
+    Raises
+    ------
+    TraceError
+        If the replay wrote no texts, or the scores are damaged, of another model each, or do not cover them.
+    """
+    from specviz.replays.comet_schema import Score, Text
+
+    texts = read(replay.path / TEXTS, Text, "only replays of re-translation with references write it")
+    lines = read(file, Score, "data/comet/score.py writes it")
+    models = {str(line["model"]) for line in lines}
+    if len(models) != 1:
+        raise TraceError(f"{file} has scores of {len(models)} models: score all texts with one")
+    by_id = {str(line["id"]): float(line["score"]) for line in lines}
+    lacking = sum(text["id"] not in by_id for text in texts)
+    if lacking:
+        raise TraceError(f"{file} lacks the scores of {lacking} of {plural(len(texts), 'text')}: score "
+                         f"{replay.path / TEXTS} again")  # fmt: skip
+    for text in texts:
+        if text["id"] != identity(text["source"], text["hypothesis"], text["reference"]):
+            raise TraceError(f"{replay.path / TEXTS} was changed: replay the table into another folder")
+    made = _judged(replay, texts, by_id)
+    name = models.pop()
+    note = f"COMET ({name}) of {plural(len(texts), 'text')}, {HOW.partition(':')[0]}"
+    made.notes = [*(each for each in made.notes if not each.startswith("COMET (")), note]
+    made.save()
+    return made
+
+
+def _judged(replay: Replay, texts: Sequence[Row], by_id: dict[str, float]) -> Replay:
+    """The replay with its cells of COMET filled, and these compared with one another."""
+    from specviz.replays.judging import Judge
+    from specviz.replays.replays import covers
+    from specviz.replays.sources.shared import Figure
+
+    groups: dict[str, list[Row]] = {}
+    for text in texts:
+        groups.setdefault(json.dumps(text["where"], sort_keys=True), []).append(text)
+    cells, figures = [replace(cell) for cell in replay.cells], list[Figure]()
+    first = 1 + max(
+        (cell.figure for cell in cells if cell.figure is not None and cell.metric != METRIC), default=-1
+    )
+    for some in groups.values():
+        where: Values = some[0]["where"]
+        source = next((c.source for c in cells if c.source is not None and covers(where, columns(c))), None)
+        those = [cell for cell in cells if cell.metric == METRIC and covers(where, columns(cell))]
+        if source is None or not those:
+            continue
+        values = np.array([by_id[text["id"]] for text in some])
+        mean = resampled(ratio, values, np.ones(len(values)))
+        low, high = (None if end != end else float(end) for end in (mean.low, mean.high))
+        for cell in those:
+            cell.measured, cell.low, cell.high, cell.why = float(mean.median), low, high, ""
+            cell.figure, cell.source = first + len(figures), source
+        figures.append(Figure(where, METRIC, float(mean.median), low, high, len(values), mean.values, source))
+    alone = [replace(c, figure=c.figure - first if c.metric == METRIC and c.figure is not None else None)
+             for c in cells]  # fmt: skip
+    judge = Judge(alone, figures, replay.compare, replay.checks, claims(replay.table))
+    others = [c for c in replay.comparisons if replay.cells[c.first].metric != METRIC]
+    of_comet = {claim["text"] for claim in judge.claims if METRIC in claim["of"].get("metric", ())}
+    verdicts = [new if new.claim in of_comet else old for old, new in zip(replay.verdicts, judge.verdicts())]
+    return replace(replay, cells=cells, comparisons=[*others, *judge.comparisons()], verdicts=verdicts)
+
+
+def columns(cell: Cell) -> Row:
+    """A cell's columns of the printed table."""
+    return cell.keys | {"model": cell.model}

@@ -1,0 +1,199 @@
+"""What a part of a paper's set-up would take, before anything is fetched: downloads, memory, time.
+
+Sizes are those that the checkpoints' pages print, or estimates that say so. Memory and time are estimates:
+the time is that of reading the weights once a token, at a rate that is measured on this device for a moment.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from specviz.errors import ParameterError
+from specviz.measure.report import plural
+from specviz.replays.setups import BYTES, NEVER_RUN, Chosen
+from specviz.replays.tasks import tasks_of
+from specviz.suites.catalogue import CATALOGUE
+
+PROMPT = 1024  # tokens that a text's cache has room for beside the new ones, in the estimate of memory
+ROWS, COLUMNS = 16384, 4096  # of the matrix whose reading is timed: more than caches hold
+SECONDS = 0.3  # of measuring
+GB = 1e9
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A part of a set-up, with what it would take.
+
+    Attributes
+    ----------
+    download, here : int
+        Bytes of all weights, and of those that are in their folders already.
+    memory : int
+        Bytes of weights, keys and values while it runs; an estimate.
+    tokens : int
+        New tokens at most, of all contenders together.
+    rate : float
+        Bytes of a matrix that this device reads in a second, in this format; measured.
+    """
+
+    chosen: Chosen
+    device: str
+    dtype: str
+    prompts: int
+    new_tokens: int
+    download: int
+    here: int
+    memory: int
+    tokens: int
+    rate: float
+
+    @property
+    def seconds(self) -> float:
+        """The estimate of the time: each new token reads the large model's weights once."""
+        return self.tokens * self.chosen.part.model.parameters * BYTES[self.dtype] / self.rate
+
+    def facts(self) -> list[str]:
+        """The part in words, one fact a line: models, texts, settings."""
+        part = self.chosen.part
+        out = []
+        for role, each in [("model", part.model), *part.drafts.items()]:
+            gated = ", accept it on the hub first" if each.gated else ""
+            needs = f"; its tokenizer needs: pip install {each.needs}" if each.needs else ""
+            out.append(f"{role}: {each.id}, {each.architecture}, {gigabytes(each.bytes)} ({each.origin}), "
+                       f"licence: {each.licence}{gated}{needs}")  # fmt: skip
+        for task, name in part.suites.items():
+            licence = CATALOGUE[name.partition(":")[0]].licence
+            first = f", the first {part.limits[task]}" if task in part.limits else ""
+            out.append(f"{task}: {name}{first}, licence: {licence}")
+        words = part.wording or (f"template {part.template}" if part.template else "the suites' own")
+        grid = {k: v for k, v in part.numbers.items() if isinstance(v, list)}
+        return [
+            *out,
+            f"wording: {words}",
+            f"number format: {part.dtype or part.gguf or 'the paper gives none'}",
+            f"size: {plural(self.prompts, 'prompt')}, at most {self.new_tokens} new tokens each",
+            *(f"{name}: {', '.join(map(str, values))}" for name, values in grid.items()),
+            f"the paper says: {part.stated}",
+            *([f"nobody says: {part.unstated}"] if part.unstated else []),
+        ]
+
+    def lines(self) -> list[str]:
+        """The facts, and what they take here."""
+        return [
+            f"{self.chosen.table}, part {self.chosen.part.name} of the paper's set-up: nothing is fetched",
+            *(f"  {fact}" for fact in self.facts()),
+            f"here: {self.dtype} on {self.device}",
+            f"download: {gigabytes(self.download)} of weights, {gigabytes(self.here)} of it here",
+            f"memory: about {gigabytes(self.memory)} (estimate: weights, and keys and values of one text)",
+            f"time: about {hours(self.seconds)} (estimate: {self.tokens:,} tokens at most, each reads the "
+            f"weights once at {self.rate / GB:.1f} GB/s, measured on {self.device}; drafting, prompts, a "
+            "stream's updates beyond one, and what drafts save are left out)",
+            *(f"to fetch: {line}" for each in self.chosen.part.checkpoints if not each.here
+              for line in each.commands()),
+            *gguf_lines(self.chosen),
+            f"note: {NEVER_RUN}",
+        ]  # fmt: skip
+
+
+def plan(
+    chosen: Chosen, device: str, dtype: str | None, number: int | None, max_new_tokens: int | None
+) -> Plan:
+    """What a part would take on a device.
+
+    Parameters
+    ----------
+    dtype : str, optional
+        Default: the paper's number format, else the stored one.
+    number, max_new_tokens : int, optional
+        Default: the paper's sizes.
+
+    Raises
+    ------
+    ParameterError
+        If the device is not there, or the format is none.
+    """
+    part, numbers = chosen.part, chosen.recipe.whole
+    form = dtype or chosen.dtype
+    if form not in BYTES:
+        raise ParameterError(
+            f"the number format of an estimate is one of {', '.join(BYTES)}, not {form!r:.40}"
+        )
+    prompts = int(number or numbers["prompts"])
+    longest = int(max_new_tokens or numbers["max_new_tokens"])
+    width = BYTES[form]
+    weights = sum(each.parameters for each in part.checkpoints) * width
+    tokens = longest + PROMPT
+    sides = 2 if part.model.architecture.endswith("ConditionalGeneration") else 1  # its own, and the source's
+    kept = sides * part.model.shape.cached(tokens) * width
+    tasks = set(part.suites) & set(tasks_of(chosen.recipe))
+    texts = prompts * (1 if chosen.recipe.source == "run" else len(tasks))  # the others read so many a task
+    passes = texts * longest * contenders(chosen) * int(numbers.get("rounds", 1))
+    return Plan(
+        chosen, device, form, prompts, longest, sum(each.bytes for each in part.checkpoints),
+        sum(each.bytes for each in part.checkpoints if each.here), weights + kept, passes,
+        rate(device, form),
+    )  # fmt: skip
+
+
+def contenders(chosen: Chosen) -> int:
+    """How often a text is decoded in one round: by each setting, by the reference, and by the control."""
+    recipe, numbers = chosen.recipe, chosen.recipe.whole
+    if "curves" not in recipe.options:
+        return len(recipe.rows) + 2
+    grid = len(numbers.get("fallbacks", ())) * len(numbers.get("rollbacks", ()))
+    return len(recipe.options["curves"]) * max(1, grid) + 2
+
+
+def rate(device: str, dtype: str) -> float:
+    """Bytes of a matrix that are read in a second by a product with one row; the best of a few."""
+    import torch
+
+    kind: torch.dtype = getattr(torch, dtype)
+    try:
+        matrix = torch.ones(ROWS, COLUMNS, dtype=kind, device=device)  # not zeros: those may share one page
+        row = torch.ones(1, COLUMNS, dtype=kind, device=device)
+    except (RuntimeError, AssertionError, TypeError):  # torch says in many ways that it cannot
+        raise ParameterError(
+            f"device {device} is not there, or has no {dtype}: choose another --device or --dtype"
+        ) from None
+    best, end = float("inf"), time.perf_counter() + SECONDS
+    with torch.inference_mode():
+        while True:
+            begin = time.perf_counter()
+            float((row @ matrix.t())[0, 0])  # read back: only then a GPU is done
+            now = time.perf_counter()
+            best = min(best, now - begin)
+            if now > end:
+                return ROWS * COLUMNS * BYTES[dtype] / best
+
+
+def gguf_lines(chosen: Chosen) -> list[str]:
+    """What makes a GGUF file of the model, where the paper's runs are llama.cpp's."""
+    part = chosen.part
+    if not part.gguf:
+        return []
+    name = f"{part.model.name}.{part.gguf}.gguf"
+    return [
+        "on llama.cpp, as in the paper: python convert_hf_to_gguf.py FOLDER --outfile whole.gguf && "
+        f"llama-quantize whole.gguf {name} {part.gguf} (both of llama.cpp), then add --model gguf:{name}"
+    ]
+
+
+def gigabytes(size: float) -> str:
+    """Bytes in decimal gigabytes, as the hub prints them."""
+    return f"{size / GB:.2f} GB" if size >= GB / 10 or not size else f"{size / 1e6:.0f} MB"
+
+
+def hours(seconds: float) -> str:
+    """Seconds in the unit that a person would plan with."""
+    for unit, length in (("days", 86_400), ("hours", 3600), ("minutes", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:,.0f} {unit}"
+    return f"{max(1, round(seconds))} seconds"
+
+
+def overview(plans: Sequence[Plan]) -> list[str]:
+    """Several parts, one after the other."""
+    return [line for each in plans for line in [*each.lines(), ""]][:-1]

@@ -1,0 +1,353 @@
+"""A replay for someone else's hardware: a folder that says what to run, and what came back, checked.
+
+A kit holds commands, the versions that run here, the set-up as data, and checksums. What comes back is a
+folder with a ``replay.json``. It is believed only as far as it can be checked here: its form, its checksums
+where it has them, the printed numbers, and every comparison and verdict, which are made anew from its cells.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import specviz
+from specviz.errors import ParameterError, TraceError, one_line
+from specviz.files import write_text
+from specviz.measure.report import Row, Settings, plural
+from specviz.paths import folder
+from specviz.replays.cells import Cell
+from specviz.replays.dry_run import Plan, gguf_lines, gigabytes
+from specviz.replays.published import claims, published
+from specviz.replays.recipes import CURVES
+from specviz.replays.replays import FILE, PRINTED, Replay, opened
+from specviz.replays.setups import NEVER_RUN
+
+SETUP, CONSTRAINTS, SUMS, README, CHECK = (
+    "setup.json",
+    "constraints.txt",
+    "SHA256SUMS",
+    "README.md",
+    "check.py",
+)
+# What a replay runs with, apart from the package itself.
+PINNED = (
+    "torch", "transformers", "tokenizers", "safetensors", "huggingface_hub", "sentencepiece", "numpy",
+    "pandas", "pyarrow", "pydantic", "gguf", "llama-cpp-python", "sacrebleu", "rouge-score",
+)  # fmt: skip
+WEIGHTS = "weights"  # the folder of a kit for what is fetched
+MOST_BYTES = 64 << 20  # of a replay.json that is read
+SUM = re.compile(r"([0-9a-f]{64}) [ *]([\w.-]{1,100})")
+SHOWN = 40  # numbers that are printed side by side
+
+
+# ---------------------------------------------------------------- going out
+
+
+def write(out: str | Path, plans: Sequence[Plan]) -> Path:
+    """Write a kit into a new folder.
+
+    Raises
+    ------
+    ParameterError
+        If the folder holds something.
+    """
+    path = Path(out)
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise ParameterError(f"{path} is not empty: a kit is written into a folder of its own")
+    path.mkdir(parents=True, exist_ok=True)
+    texts = {
+        SETUP: json.dumps(described(plans), indent=1, ensure_ascii=False) + "\n",
+        CONSTRAINTS: "".join(f"{name}=={number}\n" for name, number in versions().items()),
+        CHECK: (folder("published") / CHECK).read_text(encoding="utf8"),
+        README: readme(plans),
+    }
+    for name, text in texts.items():
+        write_text(path / name, text)
+    sums = (f"{digest(path / name)}  {name}\n" for name in texts)
+    write_text(path / SUMS, "".join(sums))
+    return path
+
+
+def versions() -> dict[str, str]:
+    """The installed versions of what a replay runs with; a build's mark, such as ``+cpu``, is left out."""
+    out = {}
+    for name in PINNED:
+        try:
+            out[name] = version(name).partition("+")[0]
+        except PackageNotFoundError:
+            continue
+    return out
+
+
+def described(plans: Sequence[Plan]) -> Settings:
+    """The set-up of a table's parts as data; the same wherever the same package is installed."""
+    return {
+        "specviz": "setup", "version": specviz.__version__, "table": plans[0].chosen.table,
+        "parts": [described_part(each) for each in plans],
+    }  # fmt: skip
+
+
+def described_part(plan: Plan) -> Settings:
+    """One part: its checkpoints, suites, wording, numbers, and the recipe's rows."""
+    part = plan.chosen.part
+    return {
+        "part": part.name,
+        "checkpoints": [
+            {"id": c.id, "architecture": c.architecture, "weights": c.weights, "bytes": c.bytes,
+             "bytes_from": c.origin, "licence": c.licence}
+            for c in part.checkpoints
+        ],
+        "suites": dict(part.suites), "wording": part.wording, "template": part.template,
+        "number_format": part.dtype or part.gguf, "numbers": part.numbers, "stated": part.stated,
+        "unstated": part.unstated,
+        "rows": [{"where": dict(row.where), "method": row.method} for row in plan.chosen.recipe.rows],
+    }  # fmt: skip
+
+
+def readme(plans: Sequence[Plan]) -> str:
+    """The kit's commands, in the order in which they are run."""
+    table = plans[0].chosen.table
+    lines = [
+        f"# {table}, to be measured on your machine",
+        "",
+        f"Made by specviz {specviz.__version__}. {NEVER_RUN[0].upper()}{NEVER_RUN[1:]}.",
+        "",
+        "## 1. Install",
+        "Python 3.11 or newer; install specviz of the version above, from its checkout or wheel, with:",
+        "```",
+        "python3 -m venv .venv",
+        f'.venv/bin/pip install -c {CONSTRAINTS} "SPECVIZ[run,quality]"   # SPECVIZ: its checkout or wheel',
+        f".venv/bin/python {CHECK}   # checksums of this kit, and the versions",
+        "```",
+        "On CUDA, pip's own torch has it; on a Mac, torch has MPS. For llama.cpp add the extra `llamacpp`:",
+        "on a Mac it is built with Metal.",
+        "",
+        "## 2. Fetch and measure",
+    ]
+    for plan in plans:
+        part = plan.chosen.part
+        base = f".venv/bin/specviz replay {table} --setup paper --part {part.name}"
+        lines += [
+            f"### {part.name}: {part.model.id}",
+            *(f"- {line}" for line in [*plan.facts(), *gguf_lines(plan.chosen)]),
+            f"- download: {gigabytes(plan.download)} of weights",
+            f"- memory: about {gigabytes(plan.memory)} (estimate)",
+            "",
+            "```",
+            f"export SPECVIZ_HOME=$PWD/{WEIGHTS}",
+            f"{base} --dry-run --device cuda   # sizes, and the time on this device",
+            *(f".venv/bin/{line}" for each in part.checkpoints for line in each.commands(WEIGHTS)),
+            f"{base} --device cuda --out {part.name}   # CUDA",
+            f"{base} --device mps --out {part.name}    # a Mac, on torch",
+        ]
+        if part.gguf:
+            file = f"{part.model.name}.{part.gguf}.gguf"
+            lines.append(f"{base} --model gguf:{file} --device mps --out {part.name}   # llama.cpp on Metal")
+        lines += ["```", "`--number N` takes fewer prompts, `--dtype bfloat16` another number format.", ""]
+    return "\n".join([
+        *lines,
+        "## 3. Send back",
+        "```",
+        f".venv/bin/python {CHECK} {plans[0].chosen.part.name}   # puts the set-up and checksums into it",
+        "```",
+        "Send the folder. There: `specviz replay --add FOLDER`.",
+        "",
+    ])  # fmt: skip
+
+
+def digest(path: Path) -> str:
+    """SHA-256 of a file, in hexadecimal."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+# ---------------------------------------------------------------- coming back
+
+
+@dataclass(frozen=True)
+class Added:
+    """A result that came back, and what stands beside it."""
+
+    replay: Replay
+    ours: Replay | None
+    notes: list[str]
+
+    def rows(self) -> list[Row]:
+        """The numbers that were measured there: ``what``, ``printed``, ``here`` and ``there``."""
+        mine = {key(cell): cell for cell in self.ours.measured} if self.ours else {}
+        out = []
+        for cell in self.replay.measured:
+            here = mine.get(key(cell))
+            names = (*cell.keys.values(), cell.model, cell.metric)
+            out.append({
+                "what": ", ".join(str(value) for value in names if value),
+                "printed": cell.printed or "-",
+                "here": "-" if here is None or here.measured is None else f"{here.measured:.4g}",
+                "there": f"{cell.measured:.4g}",
+            })  # fmt: skip
+        return out
+
+    def lines(self) -> list[str]:
+        """In words: where it was measured, what was checked, and the numbers side by side."""
+        rows = self.rows()
+        here = self.ours.device if self.ours else "nothing of this table"
+        return [
+            f"added: {self.replay.path}",
+            f"there: {self.replay.device}",
+            f"here: {here}",
+            *(f"note: {note}" for note in self.notes),
+            *(f"  {r['what']}: printed {r['printed']}, here {r['here']}, there {r['there']}"
+              for r in rows[:SHOWN]),
+            *([f"  {len(rows) - SHOWN} more: specviz bench report {self.replay.path} --html"]
+              if len(rows) > SHOWN else []),
+            f"{self.replay.table}: {self.replay.summary}",
+        ]  # fmt: skip
+
+
+def key(cell: Cell) -> tuple[str, ...]:
+    """What tells a printed number from the others of its table."""
+    return (*map(str, cell.keys.values()), cell.metric, cell.device, cell.model)
+
+
+def add(result: str | Path, root: str | Path) -> Added:
+    """Check a result that came back, and keep it beside ours.
+
+    Parameters
+    ----------
+    result : path
+        A folder with a ``replay.json``, or the file.
+    root : path
+        Where ours lie, a folder a table; it is kept in ``added`` below it.
+
+    Raises
+    ------
+    TraceError
+        If it is damaged, its checksums do not hold, it is not of a table as printed here, or a comparison in
+        it is not what its cells give.
+    """
+    path = Path(result)
+    path = path.parent if path.name == FILE else path
+    file = path / FILE
+    if file.is_file() and file.stat().st_size > MOST_BYTES:
+        raise TraceError(f"{file} is larger than any replay: {file.stat().st_size:,} bytes")
+    notes = [summed(path)]
+    try:
+        there = opened(path)
+    except (OSError, ValueError) as error:
+        raise TraceError(f"{file} cannot be read: {one_line(error, 120)}") from None
+    check_printed(there, file)
+    notes += packed(path, there.table)
+    judged, changed = rejudged(there, file)
+    notes += changed
+    name = re.sub(r"[^A-Za-z0-9]+", "-", there.device).strip("-")[:60] or "device"
+    place = Path(root) / "added" / f"{there.table.replace('/', '-')}-{name}-{digest(file)[:8]}"
+    place.mkdir(parents=True, exist_ok=True)
+    placed = replace(judged, path=place, runs=[], traces=[], notes=[*judged.notes, *notes])
+    placed.save()
+    ours = Path(root) / there.table.replace("/", "-")
+    return Added(placed, opened(ours) if (ours / FILE).is_file() else None, notes)
+
+
+def summed(path: Path) -> str:
+    """Check the checksums that came with a result; what they cover, in words."""
+    file = path / SUMS
+    if not file.is_file():
+        return f"it came without checksums ({SUMS})"
+    lines = file.read_bytes()[:100_000].decode("utf8", "replace").splitlines()
+    names = []
+    for line in lines:
+        match = SUM.fullmatch(line.strip())
+        if match is None:
+            raise TraceError(f"{file} has a line that is no checksum of a file beside it: {line[:60]!r}")
+        file_here = path / match[2]
+        if not file_here.is_file() or file_here.stat().st_size > MOST_BYTES or digest(file_here) != match[1]:
+            raise TraceError(
+                f"{file_here} is not what {SUMS} says: it was changed or lost on its way; ask for it again"
+            )
+        names.append(match[2])
+    if FILE not in names:
+        raise TraceError(f"{file} does not cover {FILE}: run the kit's {CHECK} on the folder again")
+    return f"checksums of {plural(len(names), 'file')} hold"
+
+
+def packed(path: Path, table: str) -> list[str]:
+    """What the set-up says that came with a result."""
+    file = path / SETUP
+    if not file.is_file() or file.stat().st_size > MOST_BYTES:
+        return ["it came without its kit's set-up"]
+    try:
+        content = json.loads(file.read_text(encoding="utf8"))
+        same = content["specviz"] == "setup" and content["table"] == table
+        number = str(content["version"])[:40]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise TraceError(f"{file} is no set-up of a kit") from None
+    if not same:
+        raise TraceError(f"{file} is of another table than {table}")
+    return [] if number == specviz.__version__ else [f"its kit was made by specviz {number}"]
+
+
+def check_printed(there: Replay, file: Path) -> None:
+    """Check that a result's printed numbers are those of the table here.
+
+    Raises
+    ------
+    TraceError
+    """
+    if there.table in CURVES:
+        return
+    try:
+        frame = published(there.table)
+    except ParameterError:
+        raise TraceError(f"{file} is of {there.table}, which no paper here has") from None
+    columns = [name for name in frame if name not in ("paper", "table")]
+    names = [str(name) for name in columns if name not in PRINTED]
+    rows = frame[columns].to_dict("records")
+    printed = {(*(str(row[n]) for n in names), *(str(row[n]) for n in PRINTED)) for row in rows}
+    for number, cell in enumerate(there.cells):
+        mine = (*(str(cell.keys.get(n)) for n in names), *(str(getattr(cell, n)) for n in PRINTED))
+        if mine not in printed:
+            raise TraceError(f"{file}, cells[{number}] is no number of {there.table}: {cell.printed!r:.40}")
+
+
+def rejudged(there: Replay, file: Path) -> tuple[Replay, list[str]]:
+    """A replay with comparisons and verdicts made from its cells, and where these are not its own.
+
+    The texts' own spread stays with who measured them: intervals stand in for it.
+    """
+    from specviz.replays.judging import Judge
+    from specviz.replays.sources.shared import Figure
+
+    for each in there.comparisons:
+        first, second = (there.cells[i].measured for i in (each.first, each.second))
+        if first is None or second is None or abs(first - second - each.measured) > 1e-9 * max(1, abs(first)):
+            raise TraceError(
+                f"{file} compares cells {each.first} and {each.second} otherwise than they stand"
+            )
+    cells = [replace(cell) for cell in there.cells]
+    numbers = sorted({cell.figure for cell in cells if cell.figure is not None})
+    place = {number: i for i, number in enumerate(numbers)}
+    figures: list[Figure] = []
+    for number in numbers:
+        some = [cell for cell in cells if cell.figure == number]
+        cell = some[0]
+        if cell.measured is None or cell.source is None or len({c.measured for c in some}) > 1:
+            raise TraceError(f"{file} gives one figure several values: {number}")
+        derived = bool(there.total) and cell.keys.get(there.total[0]) == there.total[1]
+        figures.append(Figure(cell.keys, cell.metric, cell.measured, cell.low, cell.high, cell.source.texts,
+                              source=cell.source, derived=derived))  # fmt: skip
+    for cell in cells:
+        cell.figure = None if cell.figure is None else place[cell.figure]
+    judged_claims = [] if there.table in CURVES else claims(there.table)
+    judge = Judge(cells, figures, there.compare, there.checks, judged_claims)
+    verdicts = judge.verdicts()
+    before = {(each.claim, each.question): each.verdict for each in there.verdicts}
+    changed = [
+        f"“{each.claim}”: {each.verdict} by its cells, {before[each.claim, each.question]} by its makers"
+        for each in verdicts
+        if before.get((each.claim, each.question), each.verdict) != each.verdict
+    ]
+    return replace(there, cells=cells, comparisons=judge.comparisons(), verdicts=verdicts), changed

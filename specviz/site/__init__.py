@@ -1,0 +1,1 @@
+"""The site: walkthroughs, players, methods, papers and the API reference, as plain files."""

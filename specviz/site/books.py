@@ -1,0 +1,132 @@
+"""Walkthroughs as pages: run if asked for, each cell with what it printed, drew and showed."""
+
+from __future__ import annotations
+
+import base64
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from specviz.errors import SpecvizError, one_line
+from specviz.escape import html
+from specviz.site.links import binder, colab, source
+
+if TYPE_CHECKING:
+    from nbformat import NotebookNode
+
+TIMEOUT = 1200  # seconds for one cell
+WIDGET = "application/vnd.jupyter.widget-view+json"
+LIVE = (
+    '<p class="wide">A control that needs a kernel: open this walkthrough in Binder, in Colab or by '
+    "<code>specviz lab</code>.</p>"
+)
+OUTPUT = '<div class="output" role="region" aria-label="Output" tabindex="0">{}</div>'
+ANSI = re.compile(r"\x1b\[[0-9;]*m")
+
+
+def executed(paths: list[Path], out: Path, workers: int, say: Callable[[str], None]) -> list[NotebookNode]:
+    """Run walkthroughs, some at a time; players and pages that they write go to `out`.
+
+    Raises
+    ------
+    SpecvizError
+        If a cell fails; the walkthrough and the error are named.
+    """
+    (out / "players").mkdir(parents=True, exist_ok=True)
+
+    def run(path: Path) -> NotebookNode:
+        book = _run(path, out)
+        say(f"{path.stem} ran")
+        return book
+
+    with ThreadPoolExecutor(workers) as pool:
+        return list(pool.map(run, paths))
+
+
+def _run(path: Path, out: Path) -> NotebookNode:
+    import nbformat
+    from nbclient import NotebookClient
+    from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
+
+    book = nbformat.read(path, as_version=4)
+    name = path.stem.partition("_")[0]
+    call = f"from specviz.site.kernel import install; install({str(out / 'players')!r}, {name!r})"
+    book.cells.insert(0, nbformat.v4.new_code_cell(call))
+    with tempfile.TemporaryDirectory() as folder:
+        client = NotebookClient(
+            book, timeout=TIMEOUT, kernel_name="python3", resources={"metadata": {"path": folder}}
+        )
+        try:
+            client.execute(env=os.environ | {"OMP_NUM_THREADS": "1"})
+        except (CellExecutionError, CellTimeoutError, DeadKernelError) as error:
+            last = ANSI.sub("", str(error)).strip().splitlines()[-1:]
+            raise SpecvizError(f"walkthrough {path.stem} does not run: {one_line(''.join(last))}") from None
+        del book.cells[0]
+        for made in {page.relative_to(folder).parts[0] for page in Path(folder).rglob("*.html")}:
+            kept = out / "walkthroughs" / f"{path.stem}-files" / made
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            copy = shutil.copytree if (Path(folder) / made).is_dir() else shutil.copy
+            copy(Path(folder) / made, kept)
+            _moved(book, made, f"{path.stem}-files/{made}")
+    (out / "notebooks").mkdir(exist_ok=True)
+    nbformat.write(book, out / "notebooks" / path.name)  # with its outputs, for whoever wants to download it
+    return book
+
+
+def _moved(book: NotebookNode, name: str, now: str) -> None:
+    """Links of outputs to what a walkthrough wrote lead to where it lies on the site."""
+    for cell in book.cells:
+        for output in cell.get("outputs", ()):
+            data = output.get("data", {})
+            if "text/html" in data:
+                data["text/html"] = data["text/html"].replace(f'"{name}/', f'"{now}/')
+
+
+def markdown(book: NotebookNode, path: Path, folder: Path) -> str:
+    """A walkthrough as a page's Markdown; its pictures are written into `folder`."""
+    parts = []
+    for number, cell in enumerate(book.cells):
+        if cell.cell_type == "markdown":
+            parts.append(cell.source)
+        elif cell.cell_type == "code" and cell.source.strip():
+            parts.append(f"{_fence(cell.source)}python\n{cell.source}\n{_fence(cell.source)}")
+            for k, output in enumerate(cell.get("outputs", ())):
+                parts += _shown(output, f"{path.stem}-{number}-{k}.png", folder)
+    title, _, rest = "\n\n".join(parts).partition("\n")
+    doors = (
+        f"[Binder]({binder(f'notebooks/{path.name}')}) · [Colab]({colab(f'notebooks/{path.name}')}) · "
+        f"[source]({source(f'notebooks/{path.name}')})"
+    )
+    return f"{title}\n\n{doors}\n{rest}\n"
+
+
+def _shown(output: NotebookNode, picture: str, folder: Path) -> Iterator[str]:
+    """One output as Markdown."""
+    data = output.get("data", {})
+    if output.output_type == "stream":
+        if output.name == "stdout":
+            yield _raw(OUTPUT.format(f"<pre>{html(ANSI.sub('', output.text))}</pre>"))
+    elif WIDGET in data:
+        yield _raw(LIVE)
+    elif "text/html" in data:
+        yield _raw(OUTPUT.format(data["text/html"]))
+    elif "image/png" in data:
+        (folder / "pictures").mkdir(parents=True, exist_ok=True)
+        (folder / "pictures" / picture).write_bytes(base64.b64decode(data["image/png"]))
+        yield f"![What the cell above draws]({'../pictures/' + picture})"
+    elif "text/plain" in data:
+        yield _raw(OUTPUT.format(f"<pre>{html(data['text/plain'])}</pre>"))
+
+
+def _fence(text: str) -> str:
+    """A fence that the text does not end."""
+    return "`" * max(3, *(len(run) + 1 for run in re.findall("`+", text)), 3)
+
+
+def _raw(text: str) -> str:
+    return f"{_fence(text)}{{raw}} html\n{text}\n{_fence(text)}"

@@ -1,0 +1,227 @@
+"""Build the site: pages from the repository, Sphinx for their dress and search, pdoc for the reference."""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from specviz.errors import ParameterError, SpecvizError, install
+from specviz.files import write_text
+from specviz.paths import example, folder
+from specviz.site import books, check, pages
+from specviz.site.links import repository
+
+NEEDED = ("sphinx", "furo", "myst_parser", "latex2mathml", "pdoc", "nbformat", "nbclient")
+MARK = ".specviz-site"  # a file of each folder that holds a site: such a folder may be replaced
+LEARN = ("course", "glossary", "traces")
+USE = ("python", "commands", "api")
+ABOUT = ("results", "limits", "data", "design", "decisions", "contributing", "changelog")
+REPAIRS = {
+    'role="heading"><span class="caption-text"': 'role="heading" aria-level="2"><span class="caption-text"',
+    '<div class="highlight"><pre>': '<div class="highlight"><pre tabindex="0">',
+}
+API = """# API reference
+
+```{raw} html
+<p><a href="api/specviz.html">Every public name, its parameters and its source</a>, made from docstrings by
+<code>python -m pdoc specviz -o site --docformat numpy</code>.</p>
+```
+"""
+CONTENTS = """
+```{{toctree}}
+:hidden:
+:caption: {caption}
+
+{names}
+```
+"""
+
+
+def build(
+    out: Path,
+    execute: bool = False,
+    workers: int = 2,
+    force: bool = False,
+    say: Callable[[str], None] = print,
+) -> Path:
+    """Build the site as plain files.
+
+    Parameters
+    ----------
+    out : Path
+        The folder; one that holds a site is replaced with `force`.
+    execute : bool
+        Run the walkthroughs, so that their pages show outputs, pictures and players.
+    workers : int
+        Walkthroughs that run at a time.
+    force : bool
+    say : callable
+        Is told of each step.
+
+    Returns
+    -------
+    Path
+
+    Raises
+    ------
+    SpecvizError
+        If a package of the extra ``site`` is missing, the folder is in use, a walkthrough fails, or a page
+        has a broken link.
+    """
+    missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
+    if missing:
+        raise SpecvizError(f"{', '.join(missing)} is not installed, and the site needs it: {install('site')}")
+    if workers < 1:
+        raise ParameterError("workers must be at least 1")
+    out = Path(out)
+    _free(out, force)
+    with tempfile.TemporaryDirectory() as temporary:
+        sources, made = Path(temporary) / "sources", Path(temporary) / "site"
+        sources.mkdir()
+        _write(sources, made, execute, workers, say)
+        _sphinx(sources, made, say)
+        _recorded(made)
+        _reference(made)
+        say("the reference is built")
+        if faults := check.faults(made, own=("api/",)):
+            raise SpecvizError(f"{len(faults)} faults in the pages: " + "; ".join(faults[:5]))
+        write_text(made / MARK, repository() + "\n")
+        if out.exists():
+            shutil.rmtree(out)
+        shutil.copytree(made, out)
+    return out
+
+
+def _free(out: Path, force: bool) -> None:
+    """Refuse a folder that holds something else than a site."""
+    if not out.exists() or (out.is_dir() and not any(out.iterdir())):
+        return
+    if not (out / MARK).is_file():
+        raise SpecvizError(f"{out} holds something that is no site of ours: name a new folder")
+    if not force:
+        raise SpecvizError(f"{out} holds a site already: --force replaces it")
+
+
+def _write(sources: Path, made: Path, execute: bool, workers: int, say: Callable[[str], None]) -> None:
+    """All pages as Markdown."""
+    import nbformat
+
+    from specviz.site import declared
+
+    texts = pages.written()
+    names = pages.places(texts)
+    walks = pages.books()
+    if execute:
+        run = books.executed(list(walks.values()), made, workers, say)
+    else:
+        run = [nbformat.read(path, as_version=4) for path in walks.values()]
+    for (name, path), book in zip(walks.items(), run):
+        text = books.markdown(book, path, sources)
+        texts.append(pages.Page(f"notebooks/{path.name}", name, text))
+    texts += [pages.Page("", name, text) for name, text in declared.pages().items()]
+    texts.append(pages.Page("", "api", API))
+    there = {page.name for page in texts}
+    papers = [name for name in sorted(there) if name.startswith("papers/")]
+    contents = {
+        "Learn": [LEARN[0], *walks, *LEARN[1:]],
+        "Use": [*USE, "methods/index"],
+        "Papers": [name for name in ("papers/index", *papers) if name in there],
+        "About": list(ABOUT),
+    }
+    for page in texts:
+        text = pages.linked(page, names, sources) if page.origin else page.text
+        if page.name == "index":
+            for caption, group in contents.items():
+                text += _contents(caption, [name for name in group if name in there])
+        if page.name == "methods/index":
+            listed = sorted(there - {page.name})
+            text += _contents(
+                "Methods", [n.removeprefix("methods/") for n in listed if n.startswith("methods/")]
+            )
+        if page.name == "traces":
+            text += _traces()
+        pages.write(sources, page.name, text)
+    say(f"{len(texts)} pages are written")
+
+
+def _contents(caption: str, names: list[str]) -> str:
+    return CONTENTS.format(caption=caption, names="\n".join(dict.fromkeys(names)))
+
+
+def _recordings() -> Mapping[str, Path]:
+    return {path.stem: example(path.stem) for path in sorted(folder("traces").glob("*.parquet"))}
+
+
+def _traces() -> str:
+    """Links to the recorded traces, each as a player and as a file."""
+    rows = "".join(
+        f'<li>{name}: <a href="players/{name}.html">player</a>, '
+        f'<a href="files/{name}.parquet">Parquet</a></li>'
+        for name in _recordings()
+    )
+    return f"\n## Open one\n\n```{{raw}} html\n<ul>{rows}</ul>\n```\n"
+
+
+def _recorded(made: Path) -> None:
+    from specviz.trace import Trace
+
+    for name in ("players", "files"):
+        (made / name).mkdir(exist_ok=True)
+    for name, path in _recordings().items():
+        Trace.open(path).to_html(made / "players" / f"{name}.html", force=True)
+        shutil.copy(path, made / "files" / path.name)
+
+
+def _sphinx(sources: Path, made: Path, say: Callable[[str], None]) -> None:
+    """Markdown to HTML, with navigation and search."""
+    from sphinx.application import Sphinx
+    from sphinx.util.docutils import docutils_namespace
+
+    static = sources / "_static"
+    static.mkdir()
+    shutil.copy(Path(__file__).with_name("site.css"), static / "site.css")
+    if importlib.util.find_spec("plotly") is not None:
+        from plotly.offline import get_plotlyjs
+
+        (static / "plotly.min.js").write_text(get_plotlyjs(), encoding="utf8")
+    settings = {
+        "project": "specviz", "html_title": "specviz", "html_theme": "furo",
+        "extensions": ["myst_parser", "specviz.site.mathml"], "html_math_renderer": "mathml",
+        "myst_enable_extensions": ["dollarmath"], "myst_heading_anchors": 4,
+        "html_static_path": [str(static)], "html_css_files": ["site.css"], "html_copy_source": False,
+        "html_use_index": False, "html_show_search_summary": False, "html_show_copyright": False,
+        "exclude_patterns": ["_static"], "language": "en", "suppress_warnings": ["myst.header"],
+    }  # fmt: skip
+    warnings = io.StringIO()
+    with docutils_namespace(), tempfile.TemporaryDirectory() as trees:
+        app = Sphinx(
+            sources, None, made, trees, "html", confoverrides=settings, status=None, warning=warnings,
+            freshenv=True,
+        )  # fmt: skip
+        app.build(force_all=True)
+    for line in warnings.getvalue().splitlines():
+        say(line.replace(f"{sources}/", ""))
+    for path in made.rglob("*.html"):
+        if not {"players", "api"} & set(path.relative_to(made).parts):
+            path.write_text(_accessible(path.read_text(encoding="utf8")), encoding="utf8")
+
+
+def _accessible(page: str) -> str:
+    """What the theme leaves out: levels of its headings, and code that scrolls by key."""
+    for mark, now in REPAIRS.items():
+        page = page.replace(mark, now)
+    return page
+
+
+def _reference(made: Path) -> None:
+    """The API reference, by pdoc in a process of its own."""
+    command = [sys.executable, "-m", "pdoc", "specviz", "-o", str(made / "api"), "--docformat", "numpy"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SpecvizError(f"pdoc cannot build the reference: {done.stderr.strip().splitlines()[-1]}")

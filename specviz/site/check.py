@@ -1,0 +1,65 @@
+"""Is a folder of pages whole: every link leads somewhere, and nothing is fetched from another host."""
+
+from __future__ import annotations
+
+import posixpath
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+# Attributes whose address a browser fetches by itself when it shows a page.
+FETCHED = {("script", "src"), ("img", "src"), ("iframe", "src"), ("source", "src"), ("link", "href")}
+LINKED = {*FETCHED, ("a", "href")}
+FETCHING = {"stylesheet", "icon", "preload", "modulepreload"}  # what a link element is, where it fetches
+
+
+class _Names(HTMLParser):
+    """What a page links to, and the names that others can link to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.links: list[tuple[str, bool]] = []  # an address, and whether it is fetched
+        self.names: set[str] = set()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        values = dict(attrs)
+        self.names |= {value for key in ("id", "name") if (value := values.get(key))}
+        for key, value in attrs:
+            if value and (tag, key) in LINKED:
+                fetched = (tag, key) in FETCHED
+                if tag == "link":
+                    fetched = bool(FETCHING & set((values.get("rel") or "").split()))
+                self.links.append((value, fetched))
+
+
+def faults(folder: Path, own: tuple[str, ...] = ()) -> list[str]:
+    """What is wrong with the pages of a folder, a line each.
+
+    A link to another host is not followed, and is a fault only where the browser would fetch it unasked. In
+    pages whose path begins with one of `own`, links to places within a page are not looked at: pdoc links to
+    annotations that it does not list.
+    """
+    pages: dict[str, _Names] = {}
+    for path in sorted(folder.rglob("*.html")):
+        names = _Names()
+        names.feed(path.read_text(encoding="utf8"))
+        pages[path.relative_to(folder).as_posix()] = names
+    wrong = []
+    for page, names in pages.items():
+        for link, fetched in dict.fromkeys(names.links):
+            parts = urlsplit(link)
+            if parts.scheme in ("data", "blob", "mailto", "javascript"):
+                continue
+            if parts.scheme or parts.netloc:
+                if fetched:
+                    wrong.append(f"{page} fetches {link} from another host")
+                continue
+            goal = page
+            if parts.path:
+                goal = posixpath.normpath(posixpath.join(posixpath.dirname(page), unquote(parts.path)))
+            file, place = folder / goal, unquote(parts.fragment)
+            if not file.exists() or goal.startswith(".."):
+                wrong.append(f"{page} links to {link}, which is not there")
+            elif place and goal in pages and not page.startswith(own) and place not in pages[goal].names:
+                wrong.append(f"{page} links to {link}, and that page has no such place")
+    return wrong

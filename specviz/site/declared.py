@@ -1,0 +1,91 @@
+"""Pages of the methods, from what each one declares."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+
+from specviz import methods
+from specviz.errors import ParameterError
+from specviz.methods import Method, Parameter
+from specviz.methods.sampling import Sampling
+from specviz.site.links import source
+
+FORMAT = "float32"
+
+
+def pages() -> dict[str, str]:
+    """By its name on the site, each method's page, and the list of all."""
+    kinds = {name: methods.find(name) for name in methods.names()}
+    rows = "\n".join(
+        f"| [`{name}`]({name}.md) | {_cell(kind.title)} | {_cell(kind.paper)} | {_exactness(kind, 0.0)} |"
+        for name, kind in kinds.items()
+    )
+    listing = (
+        "# Methods\n\nEach page is made from what the method declares in its file.\n\n"
+        f"| method | what it is | paper | greedy text, {FORMAT} |\n|---|---|---|---|\n{rows}\n"
+    )
+    return {"methods/index": listing} | {f"methods/{name}": page(name, kind) for name, kind in kinds.items()}
+
+
+def page(name: str, kind: type[Method]) -> str:
+    """A method's page."""
+    module = sys.modules[kind.__module__]
+    file = kind.__module__.replace(".", "/") + ".py"
+    about = inspect.getdoc(module) or ""
+    facts = [
+        f"- Its text in {FORMAT}, by default: *{_exactness(kind, 0.0)}* greedily, "
+        f"*{_exactness(kind, 1.0)}* by sampling",
+        f"- Drafter: {_drafter(kind)}",
+        f"- Draft: {'a tree' if kind.trees else 'a chain'}{', of canvases' * kind.canvas}",
+    ]
+    facts += [f"- Paper: {kind.paper}"] if kind.paper else []
+    parts = [f"# {name}", f"**{_cell(kind.title)}**", "\n".join(facts), about]
+    if kind.pseudocode:
+        lines = "\n".join(line for _, line in kind.pseudocode)
+        parts += ["## The loop", f"```text\n{lines}\n```"]
+    if kind.parameters:
+        rows = "\n".join(map(_parameter, kind.parameters))
+        parts += ["## Parameters", f"| name | default | range | meaning |\n|---|---|---|---|\n{rows}"]
+    if kind.signals:
+        rows = "\n".join(f"| `{s.name}` | {s.unit} | {_cell(s.meaning)} |" for s in kind.signals)
+        parts += ["## Signals it records", f"| name | unit | meaning |\n|---|---|---|\n{rows}"]
+    parts += [
+        "## Run it",
+        f"```\nspecviz generate {name} {_command(kind)}\n```",
+        f"Source: [`{file}`]({source(file)})",
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _parameter(p: Parameter) -> str:
+    """A parameter's row."""
+    legal = f"{p.range.removeprefix('be ').removeprefix('lie in ')} {p.unit}"
+    symbol = f" Paper: {_cell(p.symbol)}." if p.symbol else ""
+    return f"| `{p.name}` | {_code(p.default)} | {legal} | {_cell(p.meaning)}{symbol} |"
+
+
+def _command(kind: type[Method]) -> str:
+    """What it decodes, for a command line."""
+    if kind.streams:
+        return "--text FILE --lag 3"
+    return f'{"--model town-diffusion " * kind.canvas}--prompt "..."'
+
+
+def _drafter(kind: type[Method]) -> str:
+    return f"a {kind.drafts_with} of your choice (`--draft`)" if kind.needs_draft else "none to choose"
+
+
+def _exactness(kind: type[Method], temperature: float) -> str:
+    try:
+        return kind().exactness(Sampling(temperature), FORMAT)
+    except ParameterError:
+        return "depends on its parameters"
+
+
+def _code(value: bool | float | str) -> str:
+    return f"`{value!r}`" if value != "" else ""
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")

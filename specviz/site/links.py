@@ -1,0 +1,62 @@
+"""Links to this repository, to Binder and to Colab, all from the one address in ``pyproject.toml``."""
+
+from __future__ import annotations
+
+import tomllib
+from importlib.metadata import PackageNotFoundError, metadata
+from urllib.parse import quote
+
+from specviz.errors import SpecvizError
+from specviz.paths import HERE
+
+BRANCH = "main"
+START = "notebooks/start.ipynb"  # what Binder and Colab open, unless another is named
+
+
+def repository() -> str:
+    """The repository's address: of the checkout's ``pyproject.toml``, else of the installed package.
+
+    Raises
+    ------
+    SpecvizError
+        If neither states one.
+    """
+    project = HERE.parent / "pyproject.toml"
+    if project.is_file():
+        urls = tomllib.loads(project.read_text(encoding="utf8"))["project"].get("urls", {})
+        if "Repository" in urls:
+            return str(urls["Repository"]).rstrip("/")
+    try:
+        for line in metadata("specviz-lm").get_all("Project-URL") or []:
+            name, _, address = line.partition(",")
+            if name.strip() == "Repository":
+                return str(address).strip().rstrip("/")
+    except PackageNotFoundError:
+        pass
+    raise SpecvizError("no repository address: set Repository in [project.urls] of pyproject.toml")
+
+
+def _owner_and_name() -> str:
+    return "/".join(repository().split("/")[-2:])
+
+
+def source(path: str) -> str:
+    """The page of a file of the repository."""
+    return f"{repository()}/blob/{BRANCH}/{quote(path)}"
+
+
+def binder(notebook: str = START) -> str:
+    """The address at which Binder opens a notebook."""
+    return (
+        f"https://mybinder.org/v2/gh/{_owner_and_name()}/{BRANCH}?urlpath={quote(f'lab/tree/{notebook}', '')}"
+    )
+
+
+def colab(notebook: str = START) -> str:
+    """The address at which Colab opens a notebook."""
+    return f"https://colab.research.google.com/github/{_owner_and_name()}/blob/{BRANCH}/{quote(notebook)}"
+
+
+def install() -> str:
+    """What pip is given where there is no checkout, as on Colab."""
+    return f"specviz-lm[run,lab] @ git+{repository()}"

@@ -1,0 +1,164 @@
+"""A page for each paper: its claims, our reading, where it disagrees with itself, and the commands.
+
+Everything is read from ``data/published`` and ``data/recipes``; ``python -m specviz.site.papers docs/papers``
+writes the pages of the repository again.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from specviz.files import write_text
+from specviz.replays.published import claims, list_published, published, title
+from specviz.replays.recipes import CURVES, FIGURES, PAPERS, RECIPES, SETTINGS, Where
+
+# What runs a paper's method here, and the walkthrough that teaches it.
+METHODS: Mapping[str, tuple[str, str]] = {
+    "unispec": ("unispec", "07a_unispec"),
+    "ssbd": ("retranslate", "09_retranslation"),
+    "ssd": ("ssd", "11b_self_drafting"),
+    "bild": ("bild", "03_bild"),
+    "cm_asd": ("cm_asd", "10_confidence"),
+}
+JUDGED = {
+    "order": "the order of what is compared", "pays": "whether each speedup is above 1",
+    "size": "whether the figure is as large as printed", "lossless": "whether the texts are the same",
+}  # fmt: skip
+VERDICTS = (
+    "`specviz replay` judges each claim on what it measures: *holds here*, *fails here* or *cannot be judged "
+    "here*. A verdict belongs to one machine, model and suite, so none stands on this page; the commands "
+    "below print today's."
+)
+
+
+def index() -> str:
+    """The list of the papers."""
+    rows = []
+    for paper in PAPERS:
+        tables = list_published(paper)
+        count = sum(len(claims(name)) for name in tables["name"])
+        rows.append((f"[{title(paper)}]({paper}.md)", len(tables), int(tables["numbers"].sum()), count))
+    return (
+        "# The five papers\n\nTheir result tables are kept as printed, and `specviz replay` measures them "
+        "again where it can. A paper's page lists its claims, how we read what it leaves open, where its "
+        "numbers disagree with each other or with its text, and the commands.\n\n"
+        + _table(("paper", "tables", "printed numbers", "claims"), rows)
+        + "\n\nThese pages are generated from `data/published` and `data/recipes`: "
+        "`python -m specviz.site.papers docs/papers`.\n"
+    )
+
+
+def page(paper: str) -> str:
+    """A paper's page as Markdown."""
+    method, book = METHODS[paper]
+    number = book.partition("_")[0]
+    tables = list_published(paper)
+    parts = [
+        f"# {title(paper)}\n",
+        f"The method is `{method}` here; [walkthrough {number}](../../notebooks/{book}.ipynb) teaches it. "
+        f"{len(tables)} tables with {int(tables['numbers'].sum())} printed numbers are kept: "
+        f'`sv.published("{tables["name"].iloc[0]}")` gives one.\n',
+        "## Its claims\n", VERDICTS + "\n", _claims(tables["name"]),
+        "## The commands\n", _commands(paper, tables["name"]),
+        "## Our reading\n", _reading(paper),
+        "## Where its numbers disagree\n", _errata(tables["name"]),
+    ]  # fmt: skip
+    return "\n".join(parts).rstrip() + "\n"
+
+
+def _claims(names: Sequence[str]) -> str:
+    rows = [
+        (_short(name), claim["text"], JUDGED[claim["question"]]) for name in names for claim in claims(name)
+    ]
+    return _table(("table", "claim", "what is judged"), rows) + "\n"
+
+
+def _commands(paper: str, names: Sequence[str]) -> str:
+    rows = []
+    for name in names:
+        caption = published(name).attrs["caption"]
+        command = f"`specviz replay {name} --quick`" if name in RECIPES else f"not replayed: {_why(name)}"
+        rows.append((_short(name), caption, command))
+    rows += [
+        (_short(name), curve.caption, f"`specviz replay {name} --quick`")
+        for name, curve in CURVES.items()
+        if name.startswith(f"{paper}/")
+    ]
+    return (
+        "`--quick` takes a few prompts, and half a minute to some minutes a table; without it a replay takes "
+        "up to hours. `specviz bench report DIR --html` makes a page of a result.\n\n"
+        + _table(("table", "what it shows", "command"), rows)
+        + "\n"
+    )
+
+
+def _why(name: str) -> str:
+    return SETTINGS.get(name) or FIGURES.get(name) or "nothing here can answer it"
+
+
+def _reading(paper: str) -> str:
+    """What is defined otherwise here, and which rows nothing here can produce."""
+    recipes = {name: recipe for name, recipe in (RECIPES | CURVES).items() if name.startswith(f"{paper}/")}
+    differs: dict[tuple[str, str, str], list[str]] = {}
+    absent: dict[tuple[str, str], list[str]] = {}
+    for name, recipe in recipes.items():
+        for what, theirs, ours in recipe.differs:
+            differs.setdefault((what, theirs, ours), []).append(_short(name))
+        for where, why in recipe.absent:
+            absent.setdefault((_where(where), why), []).append(_short(name))
+    parts = [
+        "What is defined otherwise here than in the paper.\n"
+        if differs
+        else "Nothing is defined otherwise.\n"
+    ]
+    if differs:
+        parts.append(
+            _table(("what", "in the paper", "here", "tables"), [(*k, _many(v)) for k, v in differs.items()])
+        )
+    if absent:
+        parts.append("\nRows that nothing here can produce.\n")
+        parts.append(_table(("row", "why", "tables"), [(*k, _many(v)) for k, v in absent.items()]))
+    return "\n".join(parts) + "\n"
+
+
+def _errata(names: Sequence[str]) -> str:
+    rows = [(_short(name), remark) for name in names for remark in published(name).attrs["known"]]
+    if not rows:
+        return "None was found.\n"
+    return (
+        "A test checks the printed numbers against each other; these are the places where they disagree, or "
+        "where the text says otherwise.\n\n" + _table(("table", "what"), rows)
+    )
+
+
+def _where(where: Where) -> str:
+    values = [", ".join(map(str, v)) if isinstance(v, list) else str(v) for v in where.values()]
+    return "; ".join(values)
+
+
+def _short(name: str) -> str:
+    return name.partition("/")[2]
+
+
+def _many(names: Sequence[str]) -> str:
+    return ", ".join(dict.fromkeys(names))
+
+
+def _table(heads: Sequence[str], rows: Sequence[Sequence[str | int]]) -> str:
+    lines = [heads, ["---"] * len(heads), *rows]
+    return "\n".join(
+        "| " + " | ".join(str(c).replace("|", "\\|").strip() for c in line) + " |" for line in lines
+    )
+
+
+def write(folder: Path) -> list[Path]:
+    """Write all pages into a folder, over those that are there."""
+    texts = {"index": index(), **{paper: page(paper) for paper in PAPERS}}
+    return [write_text(folder / f"{name}.md", text, force=True) for name, text in texts.items()]
+
+
+if __name__ == "__main__":
+    for path in write(Path(sys.argv[1])):
+        print(path)

@@ -1,0 +1,75 @@
+"""A stretch of cycles as a moving picture: the text so far, and the draft that each cycle judged."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from specviz.errors import ParameterError, TraceError
+from specviz.files import write_bytes
+from specviz.trace import Trace
+from specviz.view.axes import new_figure, note, png
+from specviz.view.drafts import draft_tree
+from specviz.view.picture import Picture, first_run, picture
+from specviz.view.plots import strip
+from specviz.view.updates import is_stream
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+MOST = 200  # frames
+FIRST = 12  # cycles, where none are chosen
+SIZE = (9.6, 5.4)  # inches
+ROWS = 7  # of a draft, at least
+LINES, WORDS = 5, 60  # of text, and how many of its last tokens
+
+
+def write(
+    trace: Trace, path: Path, cycles: Iterable[int] | None, prompt: int | None, seconds: float, force: bool
+) -> Path:
+    """Write `Trace.to_gif`'s file."""
+    run, number = first_run(trace, prompt)
+    if run.run["canvas"] is not None:
+        raise TraceError("this run wrote a canvas: view.lattice(trace) draws all its passes in one picture")
+    if is_stream(run):
+        raise TraceError("this run answers a stream: specviz.flicker(trace) shows its updates")
+    there = [int(cycle) for cycle in run.select(prompt=number).cycles["cycle"] if cycle > 0]
+    chosen = there[:FIRST] if cycles is None else list(cycles)
+    if missing := [cycle for cycle in chosen if cycle not in there]:
+        raise ParameterError(
+            f"prompt {number} has no cycle {missing[0]!r}: it has those from 1 to {max(there, default=0)}"
+        )
+    if not 0 < len(chosen) <= MOST:
+        raise ParameterError(f"{len(chosen)} cycles: a film takes from 1 to {MOST}")
+    if not 0.02 <= seconds <= 60:
+        raise ParameterError(f"seconds is {seconds!r}: a frame can stand from 0.02 to 60 s")
+    shown, sent = picture(run, number), run.select(prompt=number).cycles.set_index("cycle")["sent"]
+    drafted = {cycle: bool(sent[cycle] > 0) for cycle in chosen}
+    deepest = run.select(prompt=number).cycles.set_index("cycle")["depth"][chosen].max()
+    frames = [_frame(run, shown, cycle, drafted[cycle], float(deepest)) for cycle in chosen]
+    out = io.BytesIO()
+    frames[0].save(
+        out, "GIF", save_all=True, append_images=frames[1:], duration=round(1000 * seconds), loop=0,
+        disposal=2,
+    )  # fmt: skip
+    return write_bytes(Path(path), out.getvalue(), force)
+
+
+def _frame(run: Trace, shown: Picture, cycle: int, drafted: bool, deepest: float) -> Image:
+    from PIL import Image as images
+
+    so_far = replace(shown, spans=tuple(span for span in shown.spans if span.cycle <= cycle)[-WORDS:])
+    figure = new_figure(SIZE)
+    strip(so_far, figure.add_axes((0.03, 0.66, 0.94, 0.31)), LINES)
+    ax = figure.add_axes((0.03, 0.08, 0.94, 0.48))
+    if drafted:
+        draft_tree(run, cycle, shown.index, ax)
+        lowest, top = ax.get_ylim()
+        ax.set(xlim=(-0.75, deepest + 0.9), ylim=(max(lowest, ROWS), top))  # nothing jumps between frames
+    else:
+        ax.axis("off")
+        note(ax, f"cycle {cycle}: nothing was drafted; the target writes alone")
+    return images.open(io.BytesIO(png(figure))).convert("P", palette=images.Palette.ADAPTIVE, colors=128)

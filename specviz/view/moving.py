@@ -1,0 +1,204 @@
+"""A moving picture of recorded decodes, each on its own clock: a GIF for a page that runs no script."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from specviz.errors import ParameterError
+from specviz.escape import visible
+from specviz.files import write_bytes
+from specviz.trace import Trace
+from specviz.view.picture import KINDS, Picture, picture
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+    from PIL.ImageDraw import ImageDraw
+    from PIL.ImageFont import FreeTypeFont
+
+WIDTH, SIZE, EDGE, HEAD = 820, 16, 18, 62  # pixels: the picture, its letters, its margin, a lane's title
+PAPER, INK, SOFT, GHOST, LOST = "#ffffff", "#1f2328", "#59636e", "#9aa4af", "#c0392b"
+TICK, HOLD = 0.05, 3.0  # seconds of a frame and of the last one
+COLOURS = 128
+LEGEND = (
+    ("drafted", GHOST), ("accepted", KINDS["draft"].hue), ("refused", LOST),
+    ("correction", KINDS["correction"].hue), ("bonus", KINDS["bonus"].hue), ("target alone", INK),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Lane:
+    """One decode: what stands in the text at each moment."""
+
+    title: str
+    shown: Picture
+    columns: int
+
+    @property
+    def end(self) -> float:
+        """Seconds from the first cycle's begin to the last one's end."""
+        last = self.shown.cycles[-1]
+        return last.start + sum(last.times) - self.shown.cycles[0].start
+
+    def words(self, now: float) -> list[tuple[str, str]]:
+        """Text and colour of what is written, drafted or just refused, `now` seconds after the begin."""
+        first, parts = self.shown.cycles[0].start, []
+        for cycle in self.shown.cycles:
+            own = [s for s in self.shown.spans if s.cycle == cycle.number]
+            begin, end = cycle.start - first, cycle.start - first + sum(cycle.times)
+            if now >= end:
+                parts += [(s.text, KINDS[s.kind].hue if s.kind != "plain" else INK) for s in own]
+                continue
+            if now >= begin + cycle.times[0] and cycle.sent:
+                parts += [(s.text, GHOST) for s in own[: cycle.accepted]] + [(cycle.lost, LOST)]
+            break
+        return parts
+
+    def heading(self, now: float) -> str:
+        """How many tokens by how many passes in how many seconds, up to `now`."""
+        begin = self.shown.cycles[0].start
+        done = [c for c in self.shown.cycles if c.start - begin + sum(c.times) <= now]
+        tokens = sum(c.emitted for c in done)
+        return f"{tokens:3d} tokens   {len(done):3d} passes of the target   {min(now, self.end):4.1f} s"
+
+
+def gif(
+    traces: Sequence[Trace], path: Path | str, prompt: int = 0, slower: float = 2.0, force: bool = False
+) -> Path:
+    """Write how one prompt was decoded by several methods, side by side in time, as a GIF.
+
+    Drafted tokens are grey until the target has read them; then they take the colour of what became of them.
+
+    Parameters
+    ----------
+    traces : sequence of Trace
+        Of one run each, with times; one lane each, from the top down.
+    path : Path or str
+    prompt : int
+        Which of their prompts.
+    slower : float
+        Seconds of the picture for a second of the record.
+    force : bool
+        Replace the file if it exists.
+
+    Returns
+    -------
+    Path
+
+    Raises
+    ------
+    ParameterError
+        If there is no trace, `slower` is not positive, or a trace has no cycle of that prompt.
+    TraceError
+        If the file exists (unless `force`) or cannot be written.
+
+    Examples
+    --------
+    >>> names = ("autoregressive", "prompt_lookup")
+    >>> specviz.view.gif([specviz.open(specviz.example(n)) for n in names], "decode.gif")  # doctest: +SKIP
+    """
+    if not traces or not slower > 0:
+        raise ParameterError("a moving picture needs at least one trace, and slower above 0")
+    pictures = [picture(trace, prompt) for trace in traces]
+    if not all(p.cycles for p in pictures):
+        raise ParameterError(f"not every trace holds prompt {prompt}: choose one that all of them decoded")
+    font = _font(SIZE)
+    columns = int((WIDTH - 2 * EDGE) // font.getlength("m"))
+    lanes = [Lane(p.method, p, columns) for p in pictures]
+    rows = max(len(_laid(lane.words(float("inf")), columns)) for lane in lanes)
+    times, now, longest = [0.0], 0.0, max(lane.end for lane in lanes)
+    while now < longest:
+        now += TICK / slower
+        times.append(now)
+    frames: list[Image] = []
+    durations: list[int] = []
+    palette = _frame(lanes, longest, rows, slower).quantize(
+        COLOURS
+    )  # one for all: what stands still is equal
+    for now in times:
+        image = _frame(lanes, now, rows, slower).quantize(palette=palette, dither=0)
+        if frames and image.tobytes() == frames[-1].tobytes():
+            durations[-1] += round(TICK * 1000)
+        else:
+            frames.append(image)
+            durations.append(round(TICK * 1000))
+    durations[-1] += round(HOLD * 1000)
+    data = io.BytesIO()
+    frames[0].save(
+        data, "GIF", save_all=True, append_images=frames[1:], duration=durations, loop=0, optimize=True
+    )
+    return write_bytes(Path(path), data.getvalue(), force)
+
+
+@cache
+def _font(size: int, bold: bool = False) -> FreeTypeFont:
+    """Matplotlib's own monospaced letters: on every machine the same."""
+    from matplotlib import get_data_path
+    from PIL import ImageFont
+
+    name = "DejaVuSansMono-Bold.ttf" if bold else "DejaVuSansMono.ttf"
+    return ImageFont.truetype(str(Path(get_data_path()) / "fonts" / "ttf" / name), size)
+
+
+def _laid(words: Sequence[tuple[str, str]], columns: int) -> list[list[tuple[str, str]]]:
+    """Coloured characters in rows of at most `columns`; a line break is kept, and rows break at spaces."""
+    letters = [(letter, colour) for text, colour in words for letter in visible(text)]
+    rows: list[list[tuple[str, str]]] = [[]]
+    for letter, colour in letters:
+        if letter == "\n":
+            rows.append([])
+            continue
+        if len(rows[-1]) >= columns:
+            space = next(
+                (i for i in range(columns - 1, columns // 2, -1) if rows[-1][i][0] == " "), columns - 1
+            )
+            rows.append(rows[-1][space + 1 :])
+            rows[-2] = rows[-2][: space + 1]
+        rows[-1].append((letter, colour))
+    return rows
+
+
+def _frame(lanes: Sequence[Lane], now: float, rows: int, slower: float) -> Image:
+    from PIL import Image, ImageDraw
+
+    tall = HEAD + rows * (SIZE + 6)
+    image = Image.new("RGB", (WIDTH, tall * len(lanes) + EDGE + SIZE), PAPER)
+    draw = ImageDraw.Draw(image)
+    for i, lane in enumerate(lanes):
+        _lane(draw, lane, now, EDGE + i * tall)
+    below, small = tall * len(lanes) + EDGE - 4, _font(SIZE - 3)
+    names = dict.fromkeys(lane.shown.model.partition(" (")[0] for lane in lanes)
+    note = f"{', '.join(names)}, {slower:g} times slower than recorded"
+    draw.text((WIDTH - EDGE, below), note, SOFT, small, anchor="ra")
+    x = float(EDGE)
+    for word, colour in LEGEND:
+        draw.text((x, below), word, colour, small)
+        if colour == LOST:
+            _strike(draw, x, below, small.getlength(word))
+        x += small.getlength(word + "  ")
+    return image
+
+
+def _lane(draw: ImageDraw, lane: Lane, now: float, top: int) -> None:
+    font, bold = _font(SIZE), _font(SIZE, True)
+    draw.text((EDGE, top), lane.title, INK, bold)
+    draw.text((WIDTH - EDGE, top), lane.heading(now), SOFT, _font(SIZE - 2), anchor="ra")
+    wide = font.getlength("m")
+    for row, letters in enumerate(_laid(lane.words(now), lane.columns)):
+        y = top + HEAD // 2 + row * (SIZE + 6)
+        x = float(EDGE)
+        for colour, run in groupby(letters, key=lambda pair: pair[1]):
+            text = "".join(letter for letter, _ in run)
+            draw.text((x, y), text, colour, font)
+            if colour == LOST:
+                _strike(draw, x, y, wide * len(text))
+            x += wide * len(text)
+
+
+def _strike(draw: ImageDraw, x: float, y: float, wide: float) -> None:
+    draw.line((x, y + SIZE * 0.6, x + wide, y + SIZE * 0.6), LOST, 1)

@@ -1,0 +1,165 @@
+"""The page of ``specviz app``: the explorer, a live race and the traces of a folder, without a notebook.
+
+Voila runs this in a kernel for each tab. What the tabs share comes from the server by the environment: the
+folder, the model, and a lock, so that only one tab decodes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from importlib import import_module
+from pathlib import Path
+
+import ipywidgets
+import traitlets as t
+from anywidget import AnyWidget
+from filelock import FileLock
+
+from specviz.errors import ParameterError
+from specviz.widgets.assets import script, style
+from specviz.widgets.columns import Json
+from specviz.widgets.runs import runs
+from specviz.widgets.stateful import error_line
+
+VARIABLE = "SPECVIZ_APP"  # the environment variable that holds a `Setting` as JSON
+SECTIONS = ("Decode", "Race", "Traces")
+TURN = "turn.lock"  # in the server's own folder
+WAITS = (
+    "Another tab has the models. This one has its turn when that one is closed; traces can be opened "
+    "meanwhile."
+)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What the command line chose.
+
+    Parameters
+    ----------
+    folder : str
+        Whose traces are listed, and where dropped ones are saved.
+    model : str or None
+        The target that is offered first.
+    scratch : str
+        The server's own folder, which goes with it.
+    """
+
+    folder: str
+    model: str | None
+    scratch: str
+
+    def to_environment(self) -> dict[str, str]:
+        """As a kernel finds it."""
+        return {VARIABLE: json.dumps(asdict(self))}
+
+    @classmethod
+    def from_environment(cls) -> Setting:
+        """As the server left it.
+
+        Raises
+        ------
+        ParameterError
+            If no server did.
+        """
+        if VARIABLE not in os.environ:
+            raise ParameterError("this page is for specviz app: in a notebook use specviz.explore and runs")
+        return cls(**json.loads(os.environ[VARIABLE]))
+
+
+class Head(AnyWidget):
+    """The page's heading: which section is shown, and what must be known."""
+
+    _esm = script("app")
+    _css = style("app")
+    sections: t.List[str] = t.List(list(SECTIONS)).tag(sync=True)
+    section = t.Unicode(SECTIONS[0]).tag(sync=True)
+    note = t.Unicode().tag(sync=True)
+    theme = t.Enum(["auto", "light", "dark"], "auto").tag(sync=True)
+
+
+class App(ipywidgets.VBox):
+    """The sections below their heading; each is made when it is first shown. Made by `page`."""
+
+    def __init__(self, setting: Setting) -> None:
+        self.setting = setting
+        self.head = Head()
+        # not thread-local: the thread that waits for it is not the one that asks for it
+        self._lock = FileLock(Path(setting.scratch, TURN), thread_local=False)
+        self._waiting = False
+        self._made: dict[str, ipywidgets.Box] = {}
+        super().__init__([self.head])
+        self.head.observe(lambda change: self._show(change["new"]), names="section")
+        self.head.on_msg(self._on_message)
+
+    children: tuple[ipywidgets.DOMWidget, ...]
+
+    def _on_message(self, _: AnyWidget, content: Json, buffers: list[memoryview]) -> None:
+        """The heading is on a page: until then this kernel may only stand by for one."""
+        if content.get("do") == "begin" and not self._made:
+            self._show(self.head.section)
+
+    def _show(self, section: str) -> None:
+        """Show a section; what was shown before stays as it is, out of sight."""
+        if not self._waiting:
+            self.head.note = ""
+        for name, box in self._made.items():
+            box.layout.display = "" if name == section else "none"
+        if section in self._made:
+            return
+        if section == "Traces" or self._lock.is_locked:
+            self._add(section)
+        elif not self._waiting:
+            self._waiting = True
+            threading.Thread(target=self._wait, daemon=True).start()
+
+    def _wait(self) -> None:
+        """Hold the models from now on; the system gives them free when this kernel ends."""
+        try:
+            self._lock.acquire(timeout=0.2)
+        except TimeoutError:
+            self.head.note = WAITS
+            self._lock.acquire(poll_interval=0.3)
+        self._waiting, self.head.note = False, ""
+        self._show(self.head.section)
+
+    def _add(self, section: str) -> None:
+        try:
+            box = self._make(section)
+        except Exception as error:  # whatever it is, it is one line below the heading
+            self.head.note = error_line(error)
+            return
+        self._made[section] = box
+        self.children = (*self.children, box)
+
+    def _make(self, section: str) -> ipywidgets.Box:
+        model = self.setting.model
+        if section == "Traces":
+            return runs(self.setting.folder)
+        if section == "Race":
+            from specviz.widgets.race import race
+
+            return race(live=True, model=model)
+        from specviz.widgets.explorer import explore
+
+        return explore(model=model)
+
+
+def page() -> App:
+    """The page that ``specviz app`` shows; what is saved from it goes to the folder."""
+    setting = Setting.from_environment()
+    os.chdir(setting.folder)
+    with suppress(FileExistsError):  # of the first kernel alone: a later one would slow another tab's decode
+        Path(setting.scratch, "warm").touch(exist_ok=False)
+        threading.Thread(target=_warm, daemon=True).start()
+    return App(setting)
+
+
+def _warm() -> None:
+    """Import what the sections need while the kernel stands by for its page."""
+    for name in ("pandas", "pyarrow.parquet", "specviz.trace.metadata", "specviz.loop.choices"):
+        with suppress(ImportError):  # the section that needs it says so
+            import_module(name)

@@ -1,0 +1,76 @@
+"""Who decodes for a widget, and the thread that it is done in: it waits for its turn, and can be stopped."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Protocol, TypeAlias
+
+if TYPE_CHECKING:
+    from specviz.loop.run import Run
+    from specviz.methods import Given
+    from specviz.rules.parameters import Parameter
+
+Value: TypeAlias = bool | float | str  # of a parameter
+Values: TypeAlias = dict[str, Value]
+
+BASELINE = "autoregressive"
+STATES = ("idle", "waiting", "loading", "running", "done", "stopped", "error")
+
+# One decode at a time in this process: a second one would spoil the first one's times.
+_turn = threading.Lock()
+
+
+class Job(threading.Thread):
+    """Runs `work` as soon as no other decode runs in this process.
+
+    Parameters
+    ----------
+    work : callable
+        ``work(stopped)`` decodes until the event is set. It is not called if the job was stopped before
+        its turn.
+    """
+
+    def __init__(self, work: Callable[[threading.Event], None]) -> None:
+        super().__init__(daemon=True)
+        self.stopped = threading.Event()
+        self._work = work
+
+    def run(self) -> None:
+        """The thread."""
+        while not _turn.acquire(timeout=0.05):
+            if self.stopped.is_set():
+                return
+        try:
+            self._work(self.stopped)
+        finally:
+            _turn.release()
+
+
+class Decoder(Protocol):
+    """What a widget may choose from, and what decodes it; models and methods are meant by name.
+
+    Attributes
+    ----------
+    models : list of str
+    limit : int
+        Most tokens that a decode may emit.
+    """
+
+    models: list[str]
+    limit: int
+
+    def methods(self, model: str) -> list[str]:
+        """The methods that can be chosen with a model; once it is loaded, those that it serves."""
+
+    def parameters(self, method: str) -> Sequence[Parameter]:
+        """A method's declared parameters."""
+
+    def examples(self, model: str) -> list[tuple[str, str]]:
+        """Prompts to choose from, each with its kind of work."""
+
+    def start(self, model: str, text: str, method: Given, values: Values, *, dense: bool = False) -> Run:
+        """A decode that has not begun; what must be loaded is loaded. `dense`: recorded for what-ifs."""
+
+    def code(self, model: str, text: str, method: str, values: Values) -> str:
+        """One line that decodes so."""

@@ -1,0 +1,194 @@
+"""Two or three methods decode one prompt before the reader's eyes, each in its own column on its own clock.
+
+This wing may not run a model: whoever makes a live race hands it what decodes, a `Decoder` (`specviz.race`
+does).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+import ipywidgets
+import traitlets as t
+from anywidget import AnyWidget
+
+from specviz.errors import ParameterError
+from specviz.trace import Trace
+from specviz.widgets.assets import script, style
+from specviz.widgets.columns import KINDS_SENT, Json
+from specviz.widgets.feed import Feed, cycle_seconds
+from specviz.widgets.job import STATES, Decoder, Job
+from specviz.widgets.race import Race
+from specviz.widgets.race import fields as raced
+from specviz.widgets.stateful import error_line, joined, plain
+
+MOST = 3  # methods that race
+
+
+class RacePanel(AnyWidget):
+    """The live race's prompt, pickers and columns; its state as traits."""
+
+    _esm = script("live_race")
+    _css = style("live_race")
+    model = t.Unicode().tag(sync=True)
+    prompt = t.Unicode().tag(sync=True)
+    entrants: t.List[str] = t.List().tag(sync=True)
+    methods: t.List[str] = t.List().tag(sync=True)
+    kinds = t.List(default_value=KINDS_SENT).tag(sync=True)
+    state = t.Enum(STATES, "idle").tag(sync=True)
+    shown: t.List[Json] = t.List().tag(sync=True)
+    finishes: t.List[Json] = t.List().tag(sync=True)
+    error = t.Unicode().tag(sync=True)
+    theme = t.Enum(["auto", "light", "dark"], "auto").tag(sync=True)
+
+
+class LiveRace(ipywidgets.VBox):
+    """Methods that decode one prompt while one looks; below, once they have ended, the race to play again.
+
+    Parameters
+    ----------
+    decoder : Decoder
+        What can be chosen, and what decodes it.
+    model, prompt : str
+    methods : sequence of str
+        Two or three, each with its settings where they are no defaults: ``bild:fallback=0.5``.
+    theme : {"auto", "light", "dark"}
+
+    Notes
+    -----
+    The methods take turns in one thread: the one whose clock is furthest back runs its next cycle. A clock
+    counts the cycles of its own method alone, so no method is timed while another one computes. Before the
+    start each decodes a few tokens that are not timed. A notebook that shows the race starts it. `traces`
+    holds what was decoded.
+    """
+
+    def __init__(
+        self, decoder: Decoder, model: str, prompt: str, methods: Sequence[str], theme: str = "auto"
+    ) -> None:
+        self.traces: list[Trace] = []
+        self._decoder, self._model = decoder, model
+        self._job: Job | None = None
+        entrants = check_entrants(methods)
+        self._choices = list(dict.fromkeys([*entrants, *decoder.methods(model)]))
+        self.panel = RacePanel(
+            model=model, prompt=prompt, entrants=entrants, methods=self._choices, theme=theme
+        )  # fmt: skip
+        super().__init__([self.panel])
+        self.panel.on_msg(self._on_message)
+
+    def run(self) -> None:
+        """Start the race in the background, as soon as no other decode runs."""
+        if self._job is not None and self._job.is_alive():
+            self.panel.error = "The race is running: stop it, or wait until it has ended."
+            return
+        self.panel.error, self.panel.finishes, self.panel.state = "", [], "waiting"
+        self.children = (self.panel,)
+        prompt, methods = self.panel.prompt, list(self.panel.entrants)
+        self._job = Job(lambda stopped: self._work(stopped, prompt, methods))
+        self._job.start()
+
+    def stop(self) -> None:
+        """Stop after the current cycle; what was decoded until then is kept."""
+        if self._job is not None:
+            self._job.stopped.set()
+            if self.panel.state == "waiting":
+                self.panel.state = "idle"
+
+    def wait(self, seconds: float | None = None) -> bool:
+        """Wait for the race; whether it has ended."""
+        return joined(self._job, seconds)
+
+    def close(self) -> None:
+        """Stop the race, and close the widget."""
+        self.stop()
+        super().close()
+
+    def _work(self, stopped: threading.Event, prompt: str, methods: list[str]) -> None:
+        state, message = "done", ""
+        self.panel.state = "loading"
+        try:
+            runs = [self._decoder.start(self._model, prompt, method, {}) for method in methods]
+            feed = Feed(lambda cycles: self.panel.send({"do": "cycles", "cycles": cycles}), runs)
+            self.panel.state = "running"
+            clocks = dict.fromkeys(range(len(runs)), 0.0)
+            turns = dict.fromkeys(clocks, 0)
+            going = set(clocks)
+            try:
+                while going and not stopped.is_set():
+                    lane = min(going, key=lambda lane: (clocks[lane], turns[lane]))
+                    cycle = next(runs[lane], None)
+                    if cycle is None:
+                        going.remove(lane)
+                        continue
+                    turns[lane] += 1
+                    clocks[lane] += cycle_seconds(runs[lane], cycle)
+                    feed.add(cycle, clocks[lane], lane)
+                for lane in going:
+                    state = "stopped"
+                    runs[lane].close()
+            finally:
+                feed.close()
+                self.panel.shown = feed.sent
+            self.traces = [run.trace for run in runs if run.trace is not None]
+            if all(turns.values()):  # else it was stopped before each had read the prompt
+                self._end()
+        except Exception as error:  # whatever a decode raises is one line in the panel
+            state, message = "error", error_line(error)
+        self.panel.error = message
+        self.panel.state = state
+
+    def _end(self) -> None:
+        """The result, on the record's clocks; below, the race to play again."""
+        (field,) = raced(dict(zip(self.panel.entrants, self.traces)))
+        end = max(lane.finish for lane in field.lanes)
+        again = Race([field], theme=self.panel.theme, time=end)
+        rows = [
+            {
+                "seconds": lane.finish, "speed": lane.speed(), "ended": bool(lane.end),
+                "speedup": field.speedup(i), "exactness": lane.exactness,
+            }
+            for i, lane in enumerate(field.lanes)
+        ]  # fmt: skip
+        self.panel.finishes = [plain(row) for row in rows]
+        self.children = (self.panel, again)
+
+    children: tuple[ipywidgets.DOMWidget, ...]
+
+    def _on_message(self, _: AnyWidget, content: Json, buffers: list[bytes]) -> None:
+        """A button of the panel was pressed."""
+        verbs = {"open": self._open, "run": lambda: self._run_as(content), "stop": self.stop}
+        try:
+            verbs[content["do"]]()
+        except Exception as error:
+            self.panel.error = error_line(error)
+
+    def _open(self) -> None:
+        """The panel is shown: it opens with a race."""
+        if self._job is None:
+            self.run()
+
+    def _run_as(self, content: Json) -> None:
+        """Race what the page shows now: what was typed last may still be on its way as a trait."""
+        self.panel.prompt = str(content["prompt"])
+        entrants = check_entrants(content["entrants"])
+        if strangers := [name for name in entrants if name not in self._choices]:
+            raise ParameterError(f"there is no method {strangers[0]!r:.80} to choose from")
+        self.panel.entrants = entrants
+        self.run()
+
+
+def check_entrants(methods: Sequence[str]) -> list[str]:
+    """The methods of a race.
+
+    Raises
+    ------
+    ParameterError
+        If they are not two or three, or one is there twice.
+    """
+    entrants = [str(method) for method in methods]
+    if not 2 <= len(entrants) <= MOST:
+        raise ParameterError(f"a live race is between two or three methods, got {len(entrants)}")
+    if len(set(entrants)) < len(entrants):
+        raise ParameterError("a live race needs methods or settings that differ: one is there twice")
+    return entrants

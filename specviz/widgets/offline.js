@@ -1,0 +1,42 @@
+// Of an offline page: the widget's model without a kernel: state, listeners, and chunks on demand.
+const text = (id) => document.getElementById(id).textContent;
+const views = JSON.parse(text("views"));
+async function bytes(id) {
+	const packed = Uint8Array.from(atob(text(id)), (c) => c.charCodeAt(0));
+	const flow = new Blob([packed]).stream().pipeThrough(new DecompressionStream("deflate"));
+	return new DataView(await new Response(flow).arrayBuffer());
+}
+class Model {
+	constructor(state, chunk) { Object.assign(this, { state, chunk, heard: {} }); }
+	get(name) { return this.state[name]; }
+	on(name, act) { (this.heard[name] ??= []).push(act); }
+	off(name, act) { this.heard[name] = (this.heard[name] ?? []).filter((other) => other !== act); }
+	set(name, value) {
+		if (this.state[name] === value) return;
+		this.state[name] = value;
+		for (const act of [...(this.heard[`change:${name}`] ?? [])]) act();
+		if (name === "want") this.chunk(value).then((found) => this.set("chunk", found));
+	}
+	save_changes() {}
+}
+const modules = {};
+async function module(name) {
+	const url = URL.createObjectURL(new Blob([text(`module-${name}`)], { type: "text/javascript" }));
+	return (modules[name] ??= await import(url)).default;
+}
+// A view drawn into a place, with these of its traits set otherwise: its model, and what takes it away again.
+async function drawn(i, told, place) {
+	const view = views[i], state = { ...view.state, theme: "auto" };
+	for (const name in told) if (name in state) state[name] = told[name];
+	state.data = await bytes(`data-${i}`);
+	state.chunk = view.chunks ? await bytes(`chunk-${i}-0`) : new DataView(new ArrayBuffer(0));
+	const model = new Model(state, (number) => bytes(`chunk-${i}-${number}`));
+	const { render } = await module(view.view);
+	return [model, () => { place.replaceChildren(); return render({ model, el: place }) ?? (() => {}); }];
+}
+// Why nothing moves, where a browser cannot show a view.
+function failed(error) {
+	const line = document.getElementById("failed");
+	line.hidden = false;
+	line.textContent = `This browser cannot show the interactive view (${error.message}); the still picture is below.`;
+}

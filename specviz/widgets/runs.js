@@ -1,0 +1,141 @@
+// A folder's traces as a table: sorted, searched, filtered; rows are opened and compared. Built on shared.js, which
+// stands in front of this text.
+
+const PART = 512 * 1024; // bytes of a dropped file that travel in one message
+
+function render({ model, el }) {
+	const root = h("div.sv.runs", { role: "region", "aria-label": "Traces" });
+	const search = h("input", { type: "search", placeholder: "any word of a row", "aria-label": "Search the traces" });
+	const methods = h("select", { "aria-label": "Method" });
+	const told = h("span.soft", { role: "status" });
+	const error = h("p.error", { role: "alert", hidden: "" });
+	const note = h("p.soft");
+	const head = h("tr"), body = h("tbody");
+	const file = h("input", { type: "file", accept: ".parquet,.partial", class: "unseen", tabindex: "-1", "aria-hidden": "true" });
+	const choose = button("Open a file…", "choose a trace on this computer", () => file.click());
+	const progress = h("progress", { max: "1", value: "0", "aria-label": "The file is being read", hidden: "" });
+	const drop = h("div.drop", h("span", "Drop a trace here (*.parquet), or "), choose, file, progress,
+		h("span.soft", ` At most ${Math.round(model.get("limit") / 2 ** 20)} MiB; it is checked, and kept only if you save it.`));
+	const send = (what, rows) => model.send({ do: what, rows });
+	const differ = button("Differences", "the two chosen traces of one prompt, in step", () => send("diff", [...marked]));
+	const race = button("Race", "the chosen traces of the same prompts, against each other", () => send("race", [...marked]));
+	const again = button("Read again", "read the folder again", () => send("refresh", []));
+	const marked = new Set();
+	let key = "file", down = false;
+
+	const columns = model.get("columns").map(([name, heading, digits, meaning]) => ({ name, heading, digits, meaning }));
+	const heads = columns.map((column) => {
+		const node = h("th", { scope: "col" });
+		node.append(button(column.heading, `sort by ${column.heading}: ${column.meaning}`, () => {
+			down = key === column.name ? !down : column.digits !== null;
+			key = column.name;
+			draw();
+		}, { class: "sort" }));
+		if (column.digits !== null) node.className = "n";
+		return node;
+	});
+	head.append(h("th", { scope: "col" }, h("span.unseen", "compare")), ...heads);
+
+	const text = (row, column) => {
+		const value = row[column.name];
+		if (value === null || value === undefined || value === "") return "–";
+		return column.digits === null ? String(value) : value.toLocaleString("en", { minimumFractionDigits: column.digits, maximumFractionDigits: column.digits });
+	};
+	function compare(a, b) {
+		if (!!a.problem !== !!b.problem) return a.problem ? 1 : -1; // what is no trace stands last
+		const [x, y] = [a[key], b[key]], way = down ? -1 : 1;
+		if ((x ?? null) === null || (y ?? null) === null) return ((x ?? null) === null) - ((y ?? null) === null);
+		return way * (typeof x === "number" ? x - y : String(x).localeCompare(String(y), "en", { numeric: true }));
+	}
+	function shown() {
+		const words = search.value.toLowerCase().split(/\s+/).filter(Boolean);
+		return model.get("rows").map((row, number) => ({ ...row, number })).filter((row) => {
+			const all = `${row.problem} ${columns.map((column) => text(row, column)).join(" ")}`.toLowerCase();
+			return (!methods.value || row.method === methods.value) && words.every((word) => all.includes(word));
+		}).sort(compare);
+	}
+	function line(row) {
+		const mark = h("input", { type: "checkbox", "aria-label": `compare ${row.file}` });
+		mark.checked = marked.has(row.number);
+		hear(mark, "change", () => { if (mark.checked) marked.add(row.number); else marked.delete(row.number); enable(); });
+		const open = button(row.file, `open ${row.file} in the player`, () => send("open", [row.number]), { class: "open" });
+		const keep = row.uploaded ? button("Save", `save ${row.file} into ${model.get("folder")}`, () => send("save", [row.number])) : "";
+		if (row.problem) return h("tr.broken", h("td"), h("td", h("bdi", row.file)), h("td", { colspan: String(columns.length - 1) }, h("bdi", row.problem)));
+		const cells = columns.slice(1).map((column) => h(column.digits === null ? "td" : "td.n", column.name === "exactness" ? exactness(row.exactness) : h("bdi", text(row, column))));
+		const node = h("tr", h("td", mark), h("th", { scope: "row" }, open, keep), ...cells);
+		if (model.get("chosen").includes(row.number)) node.setAttribute("aria-current", "true");
+		return node;
+	}
+	function enable() {
+		differ.disabled = marked.size !== 2;
+		race.disabled = marked.size < 2;
+	}
+	function draw() {
+		const where = body.contains(document.activeElement) ? document.activeElement.getAttribute("aria-label") ?? document.activeElement.title : "";
+		const rows = shown(), all = model.get("rows");
+		heads.forEach((node, i) => node.setAttribute("aria-sort", columns[i].name === key ? (down ? "descending" : "ascending") : "none"));
+		body.replaceChildren(...rows.map(line));
+		told.textContent = rows.length === all.length ? count(all.length, "trace") : `${rows.length} of ${count(all.length, "trace")}`;
+		if (where) [...body.querySelectorAll("button,input")].find((node) => (node.getAttribute("aria-label") ?? node.title) === where)?.focus({ preventScroll: true });
+		enable();
+	}
+	function reread() {
+		const names = [...new Set(model.get("rows").map((row) => row.method).filter(Boolean))].sort(), before = methods.value;
+		methods.replaceChildren(h("option", { value: "" }, "every method"), ...names.map((name) => h("option", { value: name }, name)));
+		methods.value = names.includes(before) ? before : "";
+		for (const number of [...marked]) if (number >= model.get("rows").length || model.get("rows")[number].problem) marked.delete(number);
+		draw();
+	}
+	function tell() {
+		error.textContent = model.get("error");
+		error.hidden = !model.get("error");
+		note.textContent = model.get("note");
+		note.hidden = !model.get("note");
+	}
+	const answers = []; // who waits for Python's word on a part of a file
+	async function upload(one) {
+		if (!one) return;
+		if (one.size > model.get("limit")) {
+			error.textContent = `${one.name} is longer than ${Math.round(model.get("limit") / 2 ** 20)} MiB: put it into the folder instead.`;
+			error.hidden = false;
+			return;
+		}
+		progress.hidden = false;
+		for (let at = 0; at === 0 || at < one.size; at += PART) {
+			const part = await one.slice(at, at + PART).arrayBuffer();
+			const answer = new Promise((resolve) => answers.push(resolve));
+			model.send({ do: "upload", name: one.name, first: at === 0, last: at + PART >= one.size }, undefined, [part]);
+			if ((await answer) === "refused") break;
+			progress.value = Math.min(1, (at + PART) / one.size);
+		}
+		progress.hidden = true;
+		progress.value = 0;
+		file.value = "";
+	}
+	hear(search, "input", draw);
+	hear(methods, "change", draw);
+	hear(file, "change", () => upload(file.files[0]));
+	hear(root, "dragover", (event) => { event.preventDefault(); drop.classList.add("over"); });
+	hear(root, "dragleave", (event) => { if (!root.contains(event.relatedTarget)) drop.classList.remove("over"); });
+	hear(root, "drop", (event) => {
+		event.preventDefault();
+		drop.classList.remove("over");
+		upload(event.dataTransfer.files[0]);
+	});
+	hear(root, "keydown", (event) => event.stopPropagation()); // the notebook has shortcuts of its own
+	const deaf = listen(root, model, [
+		["change:rows", reread], ["change:chosen", draw], ["change:error", tell], ["change:note", tell],
+		["msg:custom", ({ upload: answer }) => answers.shift()?.(answer)],
+	]);
+	root.append(
+		h("div.controls", h("label", "Search ", search), methods, told, h("span.gap"), differ, race, again),
+		error, note,
+		h("div.scroll", { tabindex: "0", role: "group", "aria-label": "Table of traces" }, h("table", h("thead", head), body)),
+		drop);
+	el.append(root);
+	reread();
+	tell();
+	return deaf;
+}
+
+export default { render };

@@ -1,0 +1,376 @@
+"""The traces of a folder as a table: sort, search and filter; open one in the player, compare two."""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+import threading
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import ipywidgets
+import traitlets as t
+from anywidget import AnyWidget
+
+from specviz import metrics
+from specviz.errors import TraceError
+from specviz.escape import visible
+from specviz.trace import Trace
+from specviz.trace.files import PARTIAL
+from specviz.view.difference import diff
+from specviz.view.picture import name_of, prompts
+from specviz.widgets.assets import script, style
+from specviz.widgets.columns import Json
+from specviz.widgets.lanes import fields
+from specviz.widgets.player import player
+from specviz.widgets.race import Race
+from specviz.widgets.stateful import error_line
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+MOST_FILES = 2000  # of a folder; what is beyond is counted in words
+AT_ONCE = 40  # files that are read before the table is shown; the others follow in a thread
+UPLOAD_LIMIT = 64 << 20  # bytes of a dropped file
+TRACE = re.compile(r"[^.].*\.parquet(" + re.escape(PARTIAL) + ")?")
+# The table's columns: key, heading, digits (None: text), meaning.
+COLUMNS: list[tuple[str, str, int | None, str]] = [
+    ("file", "file", None, "the trace's file"),
+    ("method", "method", None, "the decoding method"),
+    ("model", "model", None, "the target"),
+    ("draft", "drafter", None, "the draft model, where there is one"),
+    ("exactness", "exactness", None, "whether the text is the target's own"),
+    ("prompts", "prompts", 0, "how many prompts were decoded"),
+    ("tokens", "tokens", 0, "tokens of the final texts"),
+    ("tau", "τ", 2, "tokens emitted a cycle, the bonus counted"),
+    ("tokens_per_second", "tokens/s", 1, "tokens a second, the prefill left out"),
+    ("created", "recorded", None, "when the run began, UTC"),
+    ("state", "state", None, "whether the run ended by itself"),
+]
+
+
+@dataclass
+class Listed:
+    """A file of the table.
+
+    Parameters
+    ----------
+    name : str
+        As the table shows it.
+    path : Path
+    uploaded : bool
+        Whether it was dropped into the page and lies in a temporary folder.
+    """
+
+    name: str
+    path: Path
+    uploaded: bool = False
+
+    def row(self) -> Json:
+        """What the table shows of it; of a file that is no trace, why, in one line."""
+        about: Json = {"file": visible(self.name), "uploaded": self.uploaded, "problem": ""}
+        try:
+            return about | summary_row(Trace.open(self.path))
+        except Exception as error:  # whatever a broken file makes of the reader is one row
+            return about | {"problem": visible(error_line(error).replace(str(self.path), self.name))}
+
+
+def summary_row(trace: Trace) -> Json:
+    """Names and numbers of a trace of one run, by the keys of `COLUMNS`."""
+    run = trace.run
+    numbers = {
+        "tokens": metrics.output(trace),
+        "tau": metrics.tau(trace),
+        "tokens_per_second": metrics.tokens_per_second(trace),
+    }
+    texts = {
+        "method": run["method"],
+        "model": name_of(run["model"]),
+        "draft": name_of(run["draft"]),
+        "exactness": run["exactness"],
+        "created": str(run["created"] or "")[:19].replace("T", " "),
+        "state": "whole" if run["complete"] else f"cut off: {run['stopped'] or 'no end was written'}",
+    }
+    return {
+        **{name: visible(str(value or "")) for name, value in texts.items()},
+        "prompts": len(run["prompts"] or []),
+        **{name: None if value != value else float(value) for name, value in numbers.items()},
+    }
+
+
+def trace_files(folder: Path) -> list[Path]:
+    """The trace files in a folder and the folders below it, in order; links to folders are not followed."""
+    paths = []
+    for place, inner, names in os.walk(folder):
+        inner[:] = sorted(name for name in inner if not name.startswith("."))
+        paths += [Path(place, name) for name in sorted(names) if TRACE.fullmatch(name)]
+        if len(paths) > MOST_FILES:
+            break
+    return sorted(paths)
+
+
+class Table(AnyWidget):
+    """The table's front-end: rows as JSON in, what was pressed and what was dropped out."""
+
+    _esm = script("runs")
+    _css = style("runs")
+    folder = t.Unicode().tag(sync=True)
+    columns = t.List().tag(sync=True)
+    rows = t.List().tag(sync=True)
+    chosen = t.List(t.Int()).tag(sync=True)
+    note = t.Unicode().tag(sync=True)
+    error = t.Unicode().tag(sync=True)
+    limit = t.Int(UPLOAD_LIMIT).tag(sync=True)
+    theme = t.Enum(["auto", "light", "dark"], "auto").tag(sync=True)
+
+
+class Runs(ipywidgets.VBox):
+    """A folder's traces; made by `runs`.
+
+    ``table`` holds the rows, ``play``, ``diff`` and ``race`` show files by their number in it.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.panel = Table(folder=visible(str(folder)), columns=[list(each) for each in COLUMNS])
+        self.panel.on_msg(self._on_message)
+        self._files: list[Listed] = []
+        self._scratch: tempfile.TemporaryDirectory[str] | None = None
+        self._upload: Upload | None = None
+        self._reading: threading.Thread | None = None
+        super().__init__([self.panel])
+        self.refresh()
+
+    # ------------------------------------------------------------ rows
+
+    def refresh(self) -> None:
+        """Read the folder again; files that were dropped into the page stay."""
+        paths = trace_files(self.folder)
+        uploaded = [each for each in self._files if each.uploaded]
+        files = [Listed(str(p.relative_to(self.folder)), p) for p in paths[:MOST_FILES]]
+        self._files = [*files, *uploaded]
+        more = f"Only the first {MOST_FILES} files are listed." if len(paths) > MOST_FILES else ""
+        self.panel.note = more if self._files else f"{visible(str(self.folder))} holds no traces (*.parquet)."
+        self.panel.chosen = []
+        self.panel.rows = [each.row() for each in self._files[:AT_ONCE]]
+        if len(self._files) > AT_ONCE:
+            self._reading = threading.Thread(target=self._read, args=(list(self._files),), daemon=True)
+            self._reading.start()
+
+    def _read(self, files: list[Listed]) -> None:
+        """The rows after the first ones, in portions."""
+        for start in range(AT_ONCE, len(files), AT_ONCE):
+            rows = [each.row() for each in files[start : start + AT_ONCE]]
+            if self._files[: len(files)] != files:  # the folder was read again
+                return
+            self.panel.rows = [*self.panel.rows[:start], *rows, *self.panel.rows[start + AT_ONCE :]]
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """One row a file: names, numbers, and in ``problem`` why it is no trace, where it is none."""
+        import pandas as pd
+
+        if self._reading is not None:
+            self._reading.join()
+        names = [*(key for key, *_ in COLUMNS), "problem"]
+        return pd.DataFrame(self.panel.rows, columns=names)
+
+    # ------------------------------------------------------------ what is shown below
+
+    def trace(self, number: int) -> Trace:
+        """The trace in a row of the table, from 0.
+
+        Raises
+        ------
+        TraceError
+            If there is no such row, or its file is no trace.
+        """
+        if not 0 <= number < len(self._files):
+            raise TraceError(f"there is no row {number}; the table has {len(self._files)}")
+        return Trace.open(self._files[number].path)
+
+    def play(self, number: int) -> None:
+        """Show a trace in the player, below the table."""
+        view = player(self.trace(number))
+        view.theme = self.panel.theme
+        self._below([view], [number])
+
+    def diff(self, one: int, other: int) -> None:
+        """Show two traces of one prompt in step, below the table."""
+        traces = [self.trace(number) for number in (one, other)]
+        shared = [p for p in prompts(traces[0]) if p in prompts(traces[1])]
+        if not shared:
+            raise TraceError("the two traces share no prompt: differences need two decodes of one prompt")
+        place = ipywidgets.HTML(diff(*traces, prompt=shared[0])._repr_html_())
+        choice = ipywidgets.Dropdown(
+            options=[(f"prompt {p + 1}", p) for p in shared], description="Prompt", layout={"width": "16em"}
+        )
+
+        def show(change: t.Bunch) -> None:
+            try:
+                place.value, self.panel.error = diff(*traces, prompt=change["new"])._repr_html_(), ""
+            except TraceError as error:
+                self.panel.error = error_line(error)
+
+        choice.observe(show, "value")
+        self._below([choice, place] if len(shared) > 1 else [place], [one, other])
+
+    def race(self, numbers: Iterable[int]) -> None:
+        """Race traces of the same prompts, below the table."""
+        chosen = list(numbers)
+        view = Race(fields([self.trace(number) for number in chosen]))
+        view.theme = self.panel.theme
+        self._below([view], chosen)
+
+    children: tuple[ipywidgets.DOMWidget, ...]
+
+    def _below(self, views: list[ipywidgets.DOMWidget], numbers: list[int]) -> None:
+        before = self.children[1:]
+        self.children = (self.panel, *views)
+        self.panel.chosen = numbers
+        for old in before:
+            old.close()
+
+    # ------------------------------------------------------------ what was pressed
+
+    def _on_message(self, _: AnyWidget, content: Json, buffers: list[memoryview]) -> None:
+        """A button of the table was pressed, or a part of a dropped file came."""
+        if content.get("do") != "upload" or content.get("first"):
+            self.panel.error = ""
+        try:
+            numbers = [int(n) for n in content.get("rows", [])]
+            match content.get("do"):
+                case "open":
+                    self.play(numbers[0])
+                case "diff":
+                    self.diff(*numbers[:2])
+                case "race":
+                    self.race(numbers)
+                case "refresh":
+                    self.refresh()
+                case "save":
+                    self.save(numbers[0])
+                case "upload":
+                    self._receive(content, buffers)
+        except Exception as error:  # whatever it is, it is one line above the table
+            self.panel.error = error_line(error)
+
+    def _receive(self, content: Json, buffers: list[memoryview]) -> None:
+        """A part of a dropped file; when it is whole, it is checked like any other file and shown."""
+        if content.get("first"):
+            self._upload = Upload(visible(str(content.get("name", "")))[:200])
+        upload = self._upload
+        if upload is None:
+            return
+        try:
+            for part in buffers:
+                upload.add(part)
+        except TraceError:
+            self._upload = None
+            self.panel.send({"upload": "refused"})
+            raise
+        if not content.get("last"):
+            self.panel.send({"upload": "more"})
+            return
+        self._upload = None
+        self.panel.send({"upload": "done"})
+        self.receive(upload.name, bytes(upload.data))
+
+    def receive(self, name: str, data: bytes) -> None:
+        """Take a dropped file in: it is kept in a temporary folder until it is saved.
+
+        Raises
+        ------
+        TraceError
+            If it is longer than `UPLOAD_LIMIT`, or no trace.
+        """
+        if len(data) > UPLOAD_LIMIT:
+            raise TraceError(
+                f"{name} is longer than {UPLOAD_LIMIT >> 20} MiB: put it into the folder instead"
+            )
+        if self._scratch is None:
+            self._scratch = tempfile.TemporaryDirectory(prefix="specviz-")
+        number = len(self._files)
+        path = Path(self._scratch.name, f"{number}.parquet{PARTIAL if name.endswith(PARTIAL) else ''}")
+        path.write_bytes(data)
+        each = Listed(name, path, uploaded=True)
+        row = each.row()
+        if row["problem"]:
+            path.unlink()
+            raise TraceError(row["problem"])
+        self._files.append(each)
+        self.panel.note = ""
+        self.panel.rows = [*self.panel.rows, row]
+        self.play(number)
+
+    def save(self, number: int) -> Path:
+        """Write a dropped trace into the folder, under its own name.
+
+        Raises
+        ------
+        TraceError
+            If the folder has a file of that name, or cannot be written.
+        """
+        trace = self.trace(number)
+        stem = re.sub(r"[^A-Za-z0-9_-]", "_", self._files[number].name.split(".parquet")[0])[:80].lstrip("_")
+        path = trace.save(self.folder / f"{stem or 'trace'}.parquet")
+        self._files[number] = Listed(path.name, path)
+        rows = list(self.panel.rows)
+        rows[number] = self._files[number].row()
+        self.panel.rows = rows
+        return path
+
+    def close(self) -> None:
+        """Forget the files that were dropped, too."""
+        if self._scratch is not None:
+            self._scratch.cleanup()
+        super().close()
+
+
+class Upload:
+    """A file that comes in parts."""
+
+    def __init__(self, name: str) -> None:
+        self.name, self.data = name or "trace.parquet", bytearray()
+
+    def add(self, part: memoryview) -> None:
+        """One more part.
+
+        Raises
+        ------
+        TraceError
+            If the file becomes longer than `UPLOAD_LIMIT`.
+        """
+        if len(self.data) + len(part) > UPLOAD_LIMIT:
+            raise TraceError(f"{self.name} is longer than {UPLOAD_LIMIT >> 20} MiB: put it into the folder")
+        self.data += part
+
+
+def runs(folder: str | Path = ".") -> Runs:
+    """The traces of a folder as a table for a notebook: sort, search and filter them, open and compare.
+
+    Parameters
+    ----------
+    folder : path
+        What lies in it and in the folders below it is listed: ``*.parquet``, and runs that go on or were cut
+        off. A file that is no trace is a row that says why.
+
+    Returns
+    -------
+    Runs
+        An ipywidgets box. Choosing a row opens its player; two chosen rows of one prompt can be compared by
+        `specviz.diff`, several raced. A trace can be dropped into it, too: it is checked like any other file
+        and kept in a temporary folder until it is saved. ``table`` is the rows as a data frame.
+
+    Raises
+    ------
+    TraceError
+        If there is no such folder.
+    """
+    path = Path(folder)
+    if not path.is_dir():
+        raise TraceError(f"{path} is {'a file: open it with specviz.open' if path.exists() else 'not there'}")
+    return Runs(path)

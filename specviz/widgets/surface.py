@@ -1,0 +1,183 @@
+"""What drafting would bring elsewhere: sliders for context, batch, cost and acceptance over a surface.
+
+This wing may not run a model: whoever makes the widget hands it what was measured, and the function that
+decodes when a point is clicked (`specviz.advise` does).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Generic, TypeVar
+
+import ipywidgets
+import numpy as np
+import plotly.graph_objects as go
+from IPython.display import display
+from traitlets import Bunch
+
+from specviz.errors import SpecvizError
+from specviz.escape import html, plotly
+from specviz.metrics.speedups import Drafter, PassTimes, cycle_cost, written
+from specviz.trace import Trace
+from specviz.widgets.player import player
+from specviz.widgets.stateful import error_line
+
+Key = TypeVar("Key")
+LENGTHS = np.arange(1, 17)  # drafted tokens of a cycle
+RATES = np.linspace(0.0, 0.98, 50)  # acceptance of each
+COST = 0.5  # the dearest drafted token on the slider, in plain passes, where none measured is dearer
+MOST = 2.0  # speedup at which the colours end: no gain is in their middle
+
+
+class SpeedupSurface(ipywidgets.VBox, Generic[Key]):
+    """The speedup over draft length and acceptance, at a context, a batch and a cost of drafting.
+
+    Parameters
+    ----------
+    passes : PassTimes
+    drafters : sequence of Drafter
+    settings : mapping of str to any, optional
+        What `decode` knows each setting by, by its label.
+    decode : callable, optional
+        ``decode(key)`` gives the trace of a prompt by this setting: what a click on its point shows.
+    head : str
+        HTML above the sliders.
+
+    Notes
+    -----
+    Modelled, as `specviz.metrics.speedups` says. `speedup` is the surface as a function, `sentence` what the
+    widget says of the acceptance that is set.
+    """
+
+    def __init__(
+        self, passes: PassTimes, drafters: Sequence[Drafter],
+        settings: Mapping[str, Key] = MappingProxyType({}), decode: Callable[[Key], Trace] | None = None,
+        head: str = "",
+    ) -> None:  # fmt: skip
+        self.passes, self.drafters = passes, {each.name: each for each in drafters}
+        self.settings, self.decode = settings, decode
+        wide = {"style": {"description_width": "110px"}, "layout": {"width": "310px"}}
+        self.drafter = ipywidgets.Dropdown(options=list(self.drafters), description="drafter", **wide)
+        low, high = passes.contexts[0], passes.contexts[-1]
+        self.context = ipywidgets.IntSlider(
+            min=low, max=high, value=low, description="context", disabled=low == high, **wide
+        )
+        self.batch = ipywidgets.SelectionSlider(
+            options=list(passes.batches),
+            description="batch",
+            disabled=len(passes.batches) < 2,
+            **wide,
+        )
+        self.cost = ipywidgets.FloatSlider(
+            min=0.0,
+            max=COST,
+            step=0.005,
+            readout_format=".3f",
+            description="cost a token",
+            **wide,
+        )
+        self.rate = ipywidgets.FloatSlider(min=0.0, max=0.98, step=0.01, description="acceptance", **wide)
+        self.words, self.below = ipywidgets.HTML(), ipywidgets.Output()
+        self.figure = self._figure()
+        rows = [
+            ipywidgets.HBox([self.drafter, self.context, self.batch], layout={"flex_flow": "row wrap"}),
+            ipywidgets.HBox([self.cost, self.rate], layout={"flex_flow": "row wrap"}),
+        ]
+        top = [ipywidgets.HTML(head)] if head else []
+        super().__init__([*top, *rows, self.words, self.figure, self.below])
+        self._choose()
+        self.drafter.observe(self._choose, names="value")
+        for each in (self.context, self.batch, self.cost, self.rate):
+            each.observe(self._draw, names="value")
+        if decode is not None:
+            self.figure.data[2].on_click(lambda _, points, __: self.show_trace(points.point_inds))
+
+    def speedup(self, sent: np.ndarray, rate: np.ndarray) -> np.ndarray:
+        """Over decoding without drafts, as the sliders stand."""
+        return written(sent, rate) / self._cycle(sent)
+
+    def _cycle(self, sent: np.ndarray) -> np.ndarray:
+        """A cycle's time in plain ones."""
+        fixed = self.drafters[self.drafter.value].fixed
+        return cycle_cost(self.passes, fixed, sent, self.context.value, self.batch.value, self.cost.value)
+
+    @property
+    def sentence(self) -> str:
+        """The best draft length at the acceptance that is set, and from which one drafting pays."""
+        sent = LENGTHS.astype(float)
+        at = self.speedup(sent, np.full(len(sent), self.rate.value))
+        best = int(at.argmax())
+        pays = RATES[(self.speedup(sent[None], RATES[:, None]) > 1).any(1)]
+        where = f"pays from an acceptance of {pays[0]:.2f} on" if len(pays) else "never pays"
+        return (
+            f"At an acceptance of {self.rate.value:.2f} the best draft has {LENGTHS[best]} "
+            f"token{'s' * (best > 0)}: {at[best]:.2f} times the plain speed (modelled); drafting {where}."
+        )
+
+    def show_trace(self, points: Sequence[int]) -> None:
+        """Decode a prompt with the setting of a point, and show its player below."""
+        settings = self.drafters[self.drafter.value].settings
+        if not points or self.decode is None or not 0 <= points[0] < len(settings):
+            return
+        setting = settings[points[0]]
+        self.below.clear_output()
+        with self.below:
+            try:
+                trace = self.decode(self.settings[setting.label])
+                display(ipywidgets.HTML(f"<p>{html(setting.label)}</p>"), player(trace))
+            except SpecvizError as error:
+                display(ipywidgets.HTML(f"<p>{html(error_line(error))}</p>"))
+
+    def _figure(self) -> go.FigureWidget:
+        figure = go.FigureWidget()
+        figure.add_surface(
+            cmin=0, cmax=MOST, colorscale="RdBu", opacity=0.85,
+            colorbar={"title": "speedup", "thickness": 12},
+            hovertemplate="%{x} drafted, acceptance %{y:.2f}: %{z:.2f}<extra></extra>",
+        )  # fmt: skip
+        figure.add_scatter3d(
+            mode="lines", line={"color": "#d55e00", "width": 6}, hoverinfo="skip", showlegend=False
+        )
+        figure.add_scatter3d(
+            mode="markers",
+            marker={"color": "#000000", "size": 4},
+            showlegend=False,
+            hovertemplate="%{text}<extra></extra>",
+        )
+        figure.update_layout(
+            template="plotly_white", height=460, margin={"t": 10, "b": 10, "l": 10, "r": 10},
+            scene={"xaxis": {"title": "drafted tokens a cycle"}, "yaxis": {"title": "acceptance"},
+                   "zaxis": {"title": "speedup"}, "camera": {"eye": {"x": -1.5, "y": -1.7, "z": 0.8}}},
+        )  # fmt: skip
+        return figure
+
+    def _choose(self, change: Bunch | None = None) -> None:
+        """Another drafter: its own cost and acceptance, to begin with."""
+        drafter = self.drafters[self.drafter.value]
+        cost = max(0.0, (drafter.ms + drafter.per_token) / self.passes.one(self.context.value, 1))
+        self.cost.max = max(COST, 2 * cost)
+        self.cost.value = cost
+        rates = [each.rate for each in drafter.settings]
+        self.rate.value = float(np.clip(np.median(rates), 0, 0.98)) if rates else 0.5
+        self._draw()
+
+    def _draw(self, change: Bunch | None = None) -> None:
+        sent, settings = LENGTHS.astype(float), self.drafters[self.drafter.value].settings
+        at = self.speedup(sent, np.full(len(sent), self.rate.value))
+        drafted, tau = (np.array([getattr(each, name) for each in settings]) for name in ("sent", "tau"))
+        values = tau / self._cycle(drafted) if len(settings) else tau
+        words = [
+            f"{plotly(each.label)}<br>τ {each.tau:.2f}, {each.sent:.1f} drafted: {value:.2f}"
+            for each, value in zip(settings, values)
+        ]
+        with self.figure.batch_update():
+            surface = self.figure.data[0]
+            # Arrays that a figure begins with do not reach the browser as they are (plotly 7.1).
+            surface.x, surface.y, surface.z = sent, RATES, self.speedup(sent[None], RATES[:, None])
+            line = self.figure.data[1]
+            line.x, line.y, line.z = sent, np.full(len(sent), self.rate.value), at
+            points = self.figure.data[2]
+            points.x, points.y, points.z = drafted, [each.rate for each in settings], values
+            points.text = words
+        self.words.value = f"<p>{html(self.sentence)}</p>"

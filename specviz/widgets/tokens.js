@@ -1,0 +1,131 @@
+// A text that grows while it is decoded: each token by how it came about, and the drafts that were dropped, struck out.
+// Cycles arrive as `Writing.cycle` (feed.py) gives them. Built on shared.js, which stands in front.
+
+const SAY = 1000; // ms between two announcements to a screen reader
+const perSecond = (n) => (n >= 100 ? n.toFixed(0) : n.toFixed(1));
+
+// Text with line breaks and lost spaces made visible.
+const withSigns = (text) => text.split(/(\n|^ +$| {2,})/).filter(Boolean).flatMap((part) =>
+	part === "\n" ? [h("i.sign", "⏎"), "\n"] : /^ +$/.test(part) ? h("i.sign", "␣".repeat(part.length)) : part);
+
+class Growing {
+	constructor(kinds, label) {
+		this.kinds = kinds;
+		this.body = h("span");
+		this.node = h("div.growing", { dir: "auto", tabindex: "0", role: "group", "aria-label": label }, this.body);
+		this.clear();
+	}
+	clear() {
+		this.body.replaceChildren();
+		this.standing = []; // the nodes of the text's tokens, in their order
+		this.cells = new Map(); // of a canvas: cell -> node
+		this.fresh = [];
+		this.used = new Set(); // kinds
+		Object.assign(this, { received: 0, dropped: 0, cycles: 0, seconds: 0, prefill: null, heard: "" });
+	}
+	get tokens() { return this.cells.size || this.standing.length; }
+	get speed() { const s = this.seconds - (this.prefill ?? 0); return s > 0 && this.prefill !== null ? this.tokens / s : 0; }
+	add(cycles) {
+		const low = this.node.scrollHeight - this.node.scrollTop - this.node.clientHeight < 30; // the reader is at the end
+		for (const node of this.fresh) node.classList.remove("new");
+		this.fresh = [];
+		for (const cycle of cycles) this.cycle(cycle);
+		this.received += cycles.length;
+		for (const node of this.fresh) node.classList.add("new");
+		if (low) this.node.scrollTop = 1e9;
+	}
+	cycle({ cycle, keep, tokens, dropped, cells, seconds }) {
+		this.seconds = seconds;
+		if (cycle === 0) { this.prefill = seconds; return; }
+		this.cycles = cycle;
+		if (cells.length) { tokens.forEach((token, i) => this.place(cells[i], token, cycle)); return; }
+		for (const node of this.standing.splice(keep)) this.strike(node, cycle);
+		// what was dropped stands before the token that the target wrote in its place
+		const own = tokens.findIndex(([, kind]) => !["draft", "unreviewed"].includes(this.kinds[kind].name));
+		tokens.forEach((token, i) => {
+			if (i === own && dropped) this.drop(dropped, cycle);
+			const node = this.token(token, cycle);
+			this.standing.push(node);
+			this.body.append(node);
+			this.heard += token[0];
+		});
+		if (own < 0 && dropped) this.drop(dropped, cycle);
+	}
+	token([text, kind], cycle) {
+		const { name, word, meaning, mark } = this.kinds[kind];
+		this.used.add(kind);
+		const bare = text.replace(/^ /, ""), space = bare === text ? "" : " ";
+		const node = h("span", { class: `t ${name}`, title: `${word}: ${meaning}; cycle ${cycle}` }, space, mark && text ? h("sup", mark) : "", ...withSigns(bare));
+		this.fresh.push(node);
+		return node;
+	}
+	place(cell, token, cycle) { // a canvas is filled in any order
+		const node = this.token(token, cycle);
+		const after = [...this.cells.keys()].filter((other) => other > cell).sort((a, b) => a - b)[0];
+		this.cells.get(cell)?.remove();
+		this.body.insertBefore(node, after === undefined ? null : this.cells.get(after));
+		this.cells.set(cell, node);
+	}
+	drop(text, cycle) {
+		this.dropped++;
+		this.body.append(h("del", { title: `drafted in cycle ${cycle} and not accepted` }, ...withSigns(text)));
+	}
+	strike(node, cycle) { // a later cycle took it back
+		this.dropped++;
+		node.replaceWith(h("del", { title: `taken back in cycle ${cycle}` }, node.textContent));
+	}
+	legend() {
+		const kinds = [...this.used].sort((a, b) => a - b).map((k) => this.kinds[k]);
+		return [...kinds.map((k) => h("span", { title: k.meaning }, h("span", { class: `t ${k.name}` }, k.mark ? h("sup", k.mark) : "", k.word))),
+			this.dropped ? h("span", { title: "drafted, and not accepted or not judged" }, h("del", "dropped draft")) : ""].filter(Boolean);
+	}
+}
+
+// A screen reader hears at most one announcement a second: what is said meanwhile is put into the next one.
+class Announcer {
+	constructor() { this.node = h("p.unseen", { "aria-live": "polite" }); this.words = ""; this.timer = 0; }
+	say(words) {
+		this.words = this.words ? `${this.words} ${words}` : words;
+		if (this.timer) return;
+		this.utter();
+		this.timer = setInterval(() => this.utter(), SAY);
+	}
+	utter() {
+		if (!this.words) { this.stop(); return; }
+		this.node.textContent = this.words.length > 240 ? `… ${this.words.slice(-240)}` : this.words;
+		this.words = "";
+	}
+	stop() { clearInterval(this.timer); this.timer = 0; }
+}
+
+// Saves bytes that Python sent as a file of the reader's.
+function download(name, bytes) {
+	const link = h("a", { href: URL.createObjectURL(new Blob([bytes])), download: name });
+	document.body.append(link);
+	link.click();
+	link.remove();
+	setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
+}
+
+// The box for a prompt.
+function promptBox(model, go) {
+	const box = h("textarea", { rows: 2, dir: "auto", spellcheck: "false", "aria-label": "prompt", placeholder: "Type a prompt … (Ctrl Enter decodes it)" });
+	hear(box, "change", () => share(model, { prompt: box.value }));
+	hear(box, "keydown", (event) => { if (event.key === "Enter" && (event.ctrlKey || event.metaKey) && !event.isComposing) { event.preventDefault(); event.stopPropagation(); go(); } });
+	const put = () => { if (document.activeElement !== box || !box.value) box.value = model.get("prompt"); };
+	put();
+	return { box, put };
+}
+
+// A menu of names; `values` and `value` are read anew by put().
+function menu(label, values, value, chosen) {
+	const select = h("select", { "aria-label": label });
+	hear(select, "change", () => chosen(select.value));
+	const put = () => {
+		const own = values(), now = value();
+		select.replaceChildren(...own.map((each) => h("option", { value: each }, each)));
+		select.value = now;
+	};
+	put();
+	return { node: h("label.pick", `${label} `, select), select, put };
+}

@@ -1,0 +1,54 @@
+"""The rejection rule in a browser: a bar is dragged, a rule chosen, and the law is what Python computes."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+
+pytest.importorskip("anywidget", reason="needs the lab extra")
+
+from specviz.widgets.acceptance import RULES, Acceptance
+
+
+def outcome(page):
+    """The law that the right panel shows."""
+    label = page.locator(".acceptance svg").nth(1).get_attribute("aria-label")
+    return [float(value) for value in re.findall(r" (\d\.\d\d)", label)]
+
+
+def state(page, name):
+    return page.evaluate("name => globalThis.specviz.get(name)", name)
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_dragging(open_page, axe, shoot, tmp_path, dark):
+    file = Acceptance().to_html(tmp_path / "rule.html")
+    page = open_page(dark=dark, viewport={"width": 900, "height": 500})
+    page.goto(file.as_uri())
+    page.locator(".acceptance .handle").first.wait_for()
+    assert np.allclose(outcome(page), Acceptance().law, atol=0.005)
+    assert "from p: 0.000" in page.locator(".figures").inner_text()
+
+    box = page.locator("[data-of=q0] .grip").bounding_box()
+    page.mouse.move(box["x"] + 5, box["y"] + box["height"] / 2)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 5, box["y"] - 60, steps=4)
+    page.mouse.up()
+    q = state(page, "q")
+    assert q[0] > 0.3 and sum(q) == pytest.approx(1)
+    assert np.allclose(outcome(page), state(page, "p"), atol=0.005)
+
+    page.locator("[data-of=p1]").focus()
+    before = state(page, "p")[1]
+    page.keyboard.press("ArrowUp")
+    page.keyboard.press("ArrowUp")  # the focus stays on the bar that it is drawn anew
+    assert state(page, "p")[1] == pytest.approx(before + 0.04)
+
+    for rule in RULES[1:]:
+        page.locator("select").select_option(rule)
+        law = Acceptance(state(page, "p"), state(page, "q"), rule).law
+        assert np.allclose(outcome(page), law, atol=0.006), rule
+    shoot(page, f"acceptance-{'dark' if dark else 'light'}")
+    assert not axe(page, "body")

@@ -1,0 +1,110 @@
+"""The site: pages from Markdown and notebooks, links that lead somewhere, and no request to another host."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from specviz.errors import SpecvizError
+from specviz.site import books, build, check, pages, papers
+
+nbformat = pytest.importorskip("nbformat", reason="needs the site extra")
+
+ROOT = Path(__file__).parents[1]
+
+
+def cell(source, *outputs, kind="code"):
+    made = getattr(nbformat.v4, f"new_{kind}_cell")(source)
+    if outputs:
+        made.outputs = [nbformat.v4.new_output(**output) for output in outputs]
+    return made
+
+
+def test_links_follow_their_pages(tmp_path):
+    text = "[a](docs/results.md#kernels) ![b](docs/player.png) [c](specviz/draft.py) `[d](x.md)` [e](#here) [f](https://x.y)"
+    page = pages.Page("README.md", "index", f"{text}\n```python\na[0](docs/results.md)\n```\n")
+    made = pages.linked(page, {"docs/results.md": "results"}, tmp_path)
+    assert made.startswith("[a](results.md#kernels) ![b](pictures/docs-player.png) [c](https://")
+    assert "blob/main/specviz/draft.py) `[d](x.md)` [e](#here) [f](https://x.y)" in made
+    assert "a[0](docs/results.md)" in made and (tmp_path / "pictures" / "docs-player.png").is_file()
+    drawn = pages.Page("notebooks/02.ipynb", "walkthroughs/02", "![a](../pictures/docs-player.png)")
+    assert pages.linked(drawn, {}, tmp_path) == drawn.text
+    deep = pages.Page("notebooks/02.ipynb", "walkthroughs/02", "[a](../docs/results.md)")
+    assert pages.linked(deep, {"docs/results.md": "results"}, tmp_path) == "[a](../results.md)"
+
+
+def test_a_walkthrough_becomes_a_page(tmp_path):
+    html = {"output_type": "display_data", "data": {"text/html": "<b>x</b>\n\n```"}}
+    widget = {"output_type": "display_data", "data": {books.WIDGET: {}, "text/plain": "Box()"}}
+    picture = {"output_type": "display_data", "data": {"image/png": "aGVsbG8="}}
+    book = nbformat.v4.new_notebook(cells=[
+        cell("# Title\n\nText.", kind="markdown"),
+        cell("print(1)", {"output_type": "stream", "name": "stdout", "text": "<1>\x1b[31m"}),
+        cell("shown", html, widget, picture),
+    ])  # fmt: skip
+    text = books.markdown(book, Path("02_x.ipynb"), tmp_path)
+    assert text.startswith("# Title\n\n[Binder](https://mybinder.org/") and "```python\nprint(1)\n```" in text
+    assert "<pre>&lt;1&gt;</pre>" in text and "a kernel" in text and "Box()" not in text
+    assert "````{raw} html" in text  # a fence that the output does not end
+    (drawn,) = (tmp_path / "pictures").iterdir()
+    assert drawn.read_bytes() == b"hello" and f"../pictures/{drawn.name}" in text
+
+
+def test_widgets_show_themselves_as_offline_pages(tmp_path):
+    """A kernel of its own runs a small walkthrough; what fails is one line."""
+    pytest.importorskip("nbclient")
+    pytest.importorskip("anywidget")
+    book = nbformat.v4.new_notebook(cells=[
+        cell("import specviz as sv\ntrace = sv.open(sv.example('prompt_lookup'))"),
+        cell("sv.player(trace)"),
+        cell("trace.to_html('mine.html')"),
+    ])  # fmt: skip
+    book.metadata.kernelspec = {"name": "python3", "display_name": "", "language": "python"}
+    path = tmp_path / "02_x.ipynb"
+    path.write_text(nbformat.writes(book))
+    (made,) = books.executed([path], tmp_path / "out", 1, lambda line: None)
+    assert "players/02-1.html" in json.dumps(made) and (tmp_path / "out/players/02-1.html").is_file()
+    assert (tmp_path / "out/walkthroughs/02_x-files/mine.html").is_file()
+    assert len(made.cells) == 3
+    book.cells.append(cell("1 / 0"))
+    path.write_text(nbformat.writes(book))
+    with pytest.raises(SpecvizError, match="02_x does not run: ZeroDivisionError"):
+        books.executed([path], tmp_path / "again", 1, lambda line: None)
+
+
+def test_faults_are_noticed(tmp_path):
+    (tmp_path / "a.html").write_text(
+        '<h1 id="top"></h1><a href="b.html#no">1</a><a href="c.html">2</a><a href="#top">3</a>'
+        '<a href="https://x.y">4</a><img src="https://x.y/z.png"><link rel="stylesheet" href="//x.y/z.css">'
+        '<link rel="canonical" href="https://x.y">'
+    )
+    (tmp_path / "b.html").write_text('<p id="yes"></p><script src="none.js"></script>')
+    lines = check.faults(tmp_path)
+    assert len(lines) == 5 and sum("another host" in line for line in lines) == 2
+    assert "a.html links to b.html#no, and that page has no such place" in lines
+    assert "b.html links to none.js, which is not there" in lines
+
+
+def test_papers_pages_are_those_of_the_data(tmp_path):
+    for path in papers.write(tmp_path):
+        committed = (ROOT / "docs" / "papers" / path.name).read_text("utf8")
+        assert committed == path.read_text("utf8"), "run: python -m specviz.site.papers docs/papers"
+    assert all((ROOT / "docs" / "papers" / f"{paper}.md").is_file() for paper in papers.METHODS)
+
+
+def test_only_a_site_is_replaced(tmp_path):
+    (tmp_path / "mine.txt").write_text("x")
+    with pytest.raises(SpecvizError, match="name a new folder"):
+        build._free(tmp_path, True)
+    (tmp_path / build.MARK).write_text("")
+    with pytest.raises(SpecvizError, match="--force"):
+        build._free(tmp_path, False)
+    build._free(tmp_path, True)
+
+
+def test_without_the_extra_one_line_says_so(monkeypatch, tmp_path):
+    monkeypatch.setattr(build.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(SpecvizError, match=r"\[site\]"):
+        build.build(tmp_path / "site")

@@ -1,0 +1,58 @@
+"""The moving picture: each lane ends with its text, drafts come before their verdicts, and it plays."""
+
+from __future__ import annotations
+
+import pytest
+
+import specviz as sv
+from specviz.errors import ParameterError, TraceError
+from specviz.view.moving import GHOST, LOST, Lane, _laid
+from specviz.view.picture import picture
+
+NAMES = ("autoregressive", "prompt_lookup")
+
+
+@pytest.fixture(scope="module")
+def runs():
+    return [sv.open(sv.example(name)) for name in NAMES]
+
+
+def test_a_lane_ends_with_its_text(runs):
+    for run in runs:
+        lane = Lane("", picture(run, 0), 80)
+        text = "".join(word for word, _ in lane.words(lane.end))
+        assert text.rstrip("■") == run.select(prompt=0).text.rstrip()
+        assert not lane.words(0.0) and lane.heading(0.0).strip().startswith("0 tokens")
+        assert f"{len(run.select(prompt=0).cycles) - 1} passes" in lane.heading(lane.end)
+
+
+def test_a_draft_is_grey_until_it_is_judged(runs):
+    lane = Lane("", picture(runs[1], 0), 80)
+    cycle = next(c for c in lane.shown.cycles if 0 < c.accepted < c.sent)
+    before = cycle.start - lane.shown.cycles[0].start + cycle.times[0]
+    colours = [colour for _, colour in lane.words(before + 1e-6)]
+    assert GHOST in colours and LOST in colours
+    after = [colour for _, colour in lane.words(before + sum(cycle.times))]
+    assert LOST not in after[: len(colours) - 1]
+
+
+def test_rows_break_at_spaces():
+    rows = _laid([("one two three\nfour", "#000")], 8)
+    assert ["".join(letter for letter, _ in row) for row in rows] == ["one two ", "three", "four"]
+
+
+def test_it_plays(runs, tmp_path):
+    from PIL import Image
+
+    path = sv.view.gif(runs, tmp_path / "a.gif", slower=0.5)
+    with Image.open(path) as image:
+        assert image.n_frames > 20 and image.info["loop"] == 0
+    assert path.stat().st_size < 2e6
+    with pytest.raises(TraceError, match="exists"):
+        sv.view.gif(runs, path)
+
+
+def test_bad_input_is_one_line(runs, tmp_path):
+    for traces, prompt, slower in (([], 0, 1.0), (runs, 99, 1.0), (runs, 0, 0.0)):
+        with pytest.raises((ParameterError, TraceError)):
+            sv.view.gif(traces, tmp_path / "b.gif", prompt, slower)

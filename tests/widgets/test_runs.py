@@ -1,0 +1,123 @@
+"""The table of a folder's traces without a browser: its rows, what is shown below, what is dropped."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("anywidget", reason="needs the lab extra")
+
+import specviz as sv
+from specviz import metrics
+from specviz.errors import TraceError
+from specviz.trace.files import PARTIAL
+from specviz.widgets import runs as module
+from specviz.widgets.player import Player
+from specviz.widgets.race import Race
+from traces import build
+
+
+@pytest.fixture
+def folder(tmp_path):
+    for name in ("autoregressive", "speculative"):
+        build(name).save(tmp_path / f"{name}.parquet")
+    (tmp_path / "below").mkdir()
+    build("bild", prompts=2).save(tmp_path / "below" / "bild.parquet")
+    (tmp_path / "below" / "broken.parquet").write_bytes(b"PAR1 hardly anything\nmore")
+    (tmp_path / f"_cut.parquet{PARTIAL}").write_bytes(b"")
+    (tmp_path / ".hidden").mkdir()
+    build("tree").save(tmp_path / ".hidden" / "tree.parquet")
+    (tmp_path / "notes.txt").write_text("no trace")
+    return tmp_path
+
+
+def test_a_row_for_each_file_and_a_line_for_a_broken_one(folder):
+    shown = sv.runs(folder)
+    table = shown.table
+    names = [f"_cut.parquet{PARTIAL}", "autoregressive.parquet", "below/bild.parquet", "below/broken.parquet",
+             "speculative.parquet"]  # fmt: skip
+    assert table["file"].tolist() == names
+    broken = table[table["problem"] != ""]
+    assert broken["file"].tolist() == [names[0], names[3]]
+    assert all("\n" not in line and str(folder) not in line for line in broken["problem"])
+    row = table.iloc[2]
+    trace = sv.open(folder / "below" / "bild.parquet")
+    assert (row["method"], row["prompts"], row["exactness"]) == ("bild", 2, "lossy")
+    assert row["tau"] == metrics.tau(trace) and row["tokens"] == metrics.output(trace)
+
+
+def test_the_rest_of_a_large_folder_follows(folder, monkeypatch):
+    monkeypatch.setattr(module, "AT_ONCE", 2)
+    assert len(sv.runs(folder).table) == 5
+    monkeypatch.setattr(module, "MOST_FILES", 3)
+    shown = sv.runs(folder)
+    assert len(shown.table) == 3 and "first 3 files" in shown.panel.note
+
+
+def test_rows_are_opened_and_compared(folder):
+    shown = sv.runs(folder)
+    press = lambda what, *rows: shown._on_message(shown.panel, {"do": what, "rows": list(rows)}, [])
+    press("open", 1)
+    (player,) = shown.children[1:]
+    assert isinstance(player, Player) and shown.panel.chosen == [1]
+    press("race", 1, 4)
+    assert isinstance(shown.children[1], Race) and len(shown.children) == 2
+    press("diff", 1, 4)
+    assert 'class="steps"' in shown.children[-1].value and not shown.panel.error
+    for what, rows, words in (
+        ("open", [3], "Parquet"),
+        ("open", [9], "no row 9"),
+        ("open", [], "IndexError"),
+    ):
+        press(what, *rows)
+        assert words in shown.panel.error and "\n" not in shown.panel.error
+    (folder / "speculative.parquet").unlink()
+    press("refresh")
+    assert len(shown.table) == 4 and not shown.panel.error
+
+
+def test_the_prompt_of_a_difference_can_be_chosen(tmp_path):
+    for method in ("speculative", "bild"):
+        build(method, prompts=2).save(tmp_path / f"{method}.parquet")
+    shown = sv.runs(tmp_path)
+    shown.diff(0, 1)
+    choice, place = shown.children[1:]
+    before = place.value
+    choice.value = 1
+    assert place.value != before and [label for label, _ in choice.options] == ["prompt 1", "prompt 2"]
+
+
+def send(shown, data, name="x.parquet", size=1000):
+    """As the page sends a dropped file."""
+    parts = [data[i : i + size] for i in range(0, len(data), size)] or [b""]
+    for i, part in enumerate(parts):
+        content = {"do": "upload", "name": name, "first": i == 0, "last": i == len(parts) - 1}
+        shown._on_message(shown.panel, content, [memoryview(part)])
+
+
+def test_a_dropped_file_is_checked_and_kept_only_if_saved(folder, tmp_path_factory, monkeypatch):
+    shown = sv.runs(folder)
+    before = sorted(folder.rglob("*"))
+    data = build("unispec").save(tmp_path_factory.mktemp("x") / "x.parquet").read_bytes()
+    for bad in (b"", b"PAR1" * 1000, data[:-9]):
+        send(shown, bad)
+        assert shown.panel.error and len(shown.table) == 5
+    send(shown, data, "../../<b>autoregressive.parquet")
+    assert len(shown.table) == 6 and not shown.panel.error and isinstance(shown.children[1], Player)
+    assert sorted(folder.rglob("*")) == before
+    saved = shown.save(5)
+    assert saved.parent == folder and saved.name == "b_autoregressive.parquet"
+    assert sv.open(saved).text == sv.open(saved).text and shown.table["file"].iloc[5] == saved.name
+    send(shown, data, "autoregressive.parquet")
+    with pytest.raises(TraceError, match="exists"):
+        shown.save(6)
+    monkeypatch.setattr(module, "UPLOAD_LIMIT", 1500)
+    send(shown, data)
+    assert "longer than" in shown.panel.error and shown._upload is None and len(shown.table) == 7
+
+
+def test_what_is_no_folder_is_one_line(folder):
+    for wrong, words in (("nowhere", "not there"), ("notes.txt", "specviz.open")):
+        with pytest.raises(TraceError, match=words):
+            sv.runs(folder / wrong)
+    (folder / "empty").mkdir()
+    assert "holds no traces" in sv.runs(folder / "empty").panel.note
