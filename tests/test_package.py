@@ -160,6 +160,7 @@ def test_the_wheel_holds_its_data(wheel):
         "data/published/unispec/table1.csv",
         "data/published/unispec/tables.json",
         "data/recipes/unispec.toml",
+        "data/runs/replays.parquet",
         "data/templates/token_recycling.json",
     ):
         assert f"specviz/{wanted}" in names

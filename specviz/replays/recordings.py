@@ -55,7 +55,7 @@ def _languages() -> Settings:
     # By number, so that each kind of work has its languages in turns.
     entries = sorted(suite("multi-town"), key=lambda entry: str(entry["id"]).rpartition("-")[2])
     return {
-        "models": ["town"], "suites": {"multi-town": entries}, "number": 98, "warm_up": 49,
+        "models": ["town"], "suites": {"multi-town": entries}, "number": 49, "warm_up": 7,
         "max_new_tokens": 64,
         "methods": [
             _control("autoregressive"), {"method": "prompt_lookup"},

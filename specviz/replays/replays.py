@@ -316,7 +316,7 @@ class Replays:
         return pd.DataFrame(rows)
 
     def _repr_html_(self) -> str:
-        return self.frame()._repr_html_()  # type: ignore[no-any-return, operator]
+        return str(self.frame().to_html(max_rows=60))
 
     def save(self) -> Path:
         """Write ``replays.json``, whole or not at all."""

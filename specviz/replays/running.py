@@ -391,7 +391,7 @@ def replay_all(
     refuse_others(path, FILE)
     every, memory = Replays(path, left=SETTINGS | FIGURES), dict[tuple, Any]()
     chosen = read_suites(suite)
-    if draft is None:
+    if draft is None and options.get("setup") is None:
         memory |= peers_of(bool(options.get("quick")), {**options, "score": score})
     for table in [*RECIPES, *CURVES]:
         own = draft  # of several drafters those that this table has

@@ -26,7 +26,7 @@ class Echo(sv.Method):
 
 @pytest.fixture(scope="module")
 def suite():
-    return sv.suite("town", each=1)
+    return sv.suite("town", limit=7)
 
 
 @pytest.fixture(scope="module")
