@@ -416,6 +416,7 @@ class TreeLane {
 		cycle.token.forEach((token, i) => take(cycle.depth[i], token));
 		if (plan.extra) take(plan.extra.depth, record.a.out_token[cycle.extra]);
 		if (cycle.o0 > record.a.out_at[this.first]) take(0, record.a.out_token[cycle.o0 - 1]);
+		else found[0] = 4.4 * em; // the word that stands there then
 		return found;
 	}
 	// `room`: the height that the lane may take, in pixels; `narrow`: whether the page is scrolled anyhow.

@@ -127,3 +127,14 @@ def test_the_page_is_small_and_closed(path):
     assert len(text) < 1_000_000
     assert "connect-src" not in text and "default-src 'none'" in text
     assert "<img" not in text
+
+
+@pytest.mark.parametrize("width", [700, 390])
+def test_the_speedups_are_in_view_on_narrow_pages(open_page, path, width):
+    page = open_page(offline=True, viewport={"width": width, "height": 900})
+    page.goto(path.as_uri())
+    heads = page.locator(".board thead th")
+    words = heads.all_inner_texts()
+    for name in ("method", "speedup, decoding", "with prefill"):
+        box = heads.nth(words.index(name)).bounding_box()
+        assert box["x"] >= 0 and box["x"] + box["width"] <= width, name
