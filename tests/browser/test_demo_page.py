@@ -70,11 +70,7 @@ def test_method_and_prompt_are_chosen_by_key(open_page, path):
     page.locator("#run").focus()
     page.keyboard.press("ArrowDown")
     page.locator("#picture .head strong", has_text="unispec").wait_for()
-<<<<<<< HEAD
-    assert page.locator("#place .player").inner_text().startswith("unispec")
-=======
     assert page.locator("#place .player > .head strong").inner_text() == "unispec"
->>>>>>> player
     before = page.locator("#picture .text").inner_text()
     page.locator("#prompt").select_option("2")
     page.wait_for_function("text => document.querySelector('#picture .text').innerText !== text", arg=before)
