@@ -107,7 +107,7 @@ class App(ipywidgets.VBox):
         """Show a section; what was shown before stays as it is, out of sight."""
         if not self._waiting:
             self.head.note = ""
-        for name, box in self._made.items():
+        for name, box in list(self._made.items()):
             box.layout.display = "" if name == section else "none"
         if section in self._made:
             return
