@@ -105,9 +105,7 @@ def against(run, other, draws=2000):
 
 base = decode()
 size = lambda run: run.cycles.loc[run.cycles["cycle"] > 0, "sent"].mean()
-deep = lambda run: run.nodes.loc[
-    ~run.nodes["status"].isin(["below_budget", "unsent"]), "depth"
-].mean()
+deep = lambda run: run.nodes.loc[~run.nodes["status"].isin(["below_budget", "unsent"]), "depth"].mean()
 rows = [("product, root dropped", size(base), deep(base), tau(base), "")]
 for name, options in {"least": {"score": "least"}, "root kept": {"root_token": "keep"}}.items():
     other = decode(**options)

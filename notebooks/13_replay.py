@@ -58,7 +58,10 @@ trace
 recorded = list_recorded()
 for name, file in recorded.items():
     found = sv.results(file)
-    print(f"{name}: {file.stat().st_size // 1024} kB", *(found.places() if hasattr(found, "places") else [found]))
+    print(
+        f"{name}: {file.stat().st_size // 1024} kB",
+        *(found.places() if hasattr(found, "places") else [found]),
+    )
 
 # %% [markdown]
 # ## What was printed
@@ -200,9 +203,9 @@ for verdict in replayed.verdicts:
 
 # %%
 claims = every.frame()[["table", "holds", "fails", "open", "measured", "cells"]].dropna()
-claims[claims[["holds", "fails", "open"]].sum(axis=1) > 0].astype({"holds": int, "fails": int, "open": int}).set_index(
-    "table"
-)
+claims[claims[["holds", "fails", "open"]].sum(axis=1) > 0].astype(
+    {"holds": int, "fails": int, "open": int}
+).set_index("table")
 
 # %% [markdown]
 # Back to the one table. Read it in this order: first within a column, filled dots with their intervals; then whether the hollow ones stand in

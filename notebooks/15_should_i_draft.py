@@ -16,6 +16,8 @@
 # %% [markdown]
 # # 15 · Should I draft?
 #
+# ![Predicted speedup over draft length for each method, with something to quote and without](stills/15.png)
+#
 # *30 minutes, four of them computing (half a minute on `town`). Needs `torch` (`pip install -e ".[run]"`).*
 #
 # A draft model is one more thing to download, to load and to keep in memory, and it can make you slower. You will
@@ -258,19 +260,35 @@ quotes.surface()
 # - **Sampling.** At a temperature a run writes other texts each time; τ is then bounded, by chance and by the choice of texts.
 # - **A server under load.** Passes of a batch are timed; requests that come and go are not.
 # - **Quality.** An exact method has the target's, good or bad.
+
+# %% [markdown]
+# ## Five questions
 #
-# **Questions for you.**
+# <details><summary>1. A drafter is right at 80 % of all places, each with the same chance. Why is τ with drafts of 4 tokens not
+# 4.2?</summary>
 #
-# 1. A drafter is right at 80 % of all places, each with the same chance. Why is τ with drafts of 4 tokens not 4.2?
-# 2. Two settings have predicted speedups 1.31 [0.95, 1.80] and 1.22 [1.12, 1.33]. Which do you deploy?
-# 3. Prompt lookup never needs a drafter. How can it be slower than decoding without drafts?
-# 4. The oracle in `quotes.notes` is hardly above the best setting. What does that say about controllers that adapt the length?
-# 5. Your confirming run has the predicted τ and 15 % less speed. Where do you look first?
+# A draft counts only up to its first wrong token: 1 + 0.8 + 0.64 + 0.51 + 0.41 = 3.36.
+# </details>
 #
-# <details><summary>Answers</summary>
-# (1) A draft counts only up to its first wrong token: 1 + 0.8 + 0.64 + 0.51 + 0.41 = 3.36. (2) The second, unless you can
-# measure more texts: the first may lose, and the second gains in nearly all cases. (3) Where it drafts wrongly the pass is wider
-# than a plain one, and searching takes time too. (4) That there is little to gain by adapting, with these drafters on these
-# texts: not even perfect foresight finds more. (5) At the clock: τ is right, so the texts are drafted as foreseen; a cycle took
-# longer. Compare `cycle` with `sv.explain`'s parts, and look at what else ran.
+# <details><summary>2. Two settings have predicted speedups 1.31 [0.95, 1.80] and 1.22 [1.12, 1.33]. Which do you
+# deploy?</summary>
+#
+# The second, unless you can measure more texts: the first may lose, and the second gains in nearly all cases.
+# </details>
+#
+# <details><summary>3. Prompt lookup never needs a drafter. How can it be slower than decoding without drafts?</summary>
+#
+# Where it drafts wrongly the pass is wider than a plain one, and searching takes time too.
+# </details>
+#
+# <details><summary>4. The oracle in `quotes.notes` is hardly above the best setting. What does that say about controllers that
+# adapt the length?</summary>
+#
+# There is little to gain by adapting, with these drafters on these texts: not even perfect foresight finds more.
+# </details>
+#
+# <details><summary>5. Your confirming run has the predicted τ and 15 % less speed. Where do you look first?</summary>
+#
+# At the clock: τ is right, so the texts are drafted as foreseen; a cycle took longer. Compare `cycle` with `sv.explain`'s parts,
+# and look at what else ran.
 # </details>

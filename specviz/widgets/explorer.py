@@ -92,7 +92,7 @@ def race_live(
     prompt: Prompts,
     methods: Sequence[str | Method | type[Method]],
     draft: Loadable,
-    **options: Any,
+    options: Options,
 ) -> LiveRace:
     """`specviz.race` with ``live=True``."""
     from ..methods import Method, find, name_of, settings_of

@@ -140,7 +140,7 @@ def race(
 
         if traces is not None:
             raise ParameterError("a live race decodes: pass model, prompt and methods, not traces")
-        return race_live(model, prompt, methods, draft, **state)
+        return race_live(model, prompt, methods, draft, dict(state))
     if traces is None:
         raise ParameterError("race takes traces, or live=True to decode: specviz.race(live=True)")
     if model is not None or draft is not None:

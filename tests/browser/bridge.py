@@ -65,7 +65,7 @@ class Bridge:
             else:
                 self.panel._handle_custom_msg(more[0], [])
 
-    def until(self, holds: Callable[[], object], seconds: float = 60) -> None:
+    def until(self, holds: Callable[[], object], seconds: float = 180) -> None:
         """Carry until something holds."""
         end = time.monotonic() + seconds
         while not holds():

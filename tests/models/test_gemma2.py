@@ -217,10 +217,10 @@ def test_decoding_with_it_is_exact_and_audited():
     target = wide(20)
     prompts = [list(range(2, 60)), [5, 6, 7]]
     own = sv.generate(target, prompts, "autoregressive", max_new_tokens=24)
-    trace = sv.generate(target, prompts, "unispec", draft_size=8, max_new_tokens=24, batch=2)
+    trace = sv.generate(target, prompts, "unispec", draft_size=8, keep="prompt", max_new_tokens=24, batch=2)
     assert trace.run["exactness"] == "exact"
-    tokens = [[o["tokens"].tolist() for _, o in t.outputs.iterrows()] for t in (own, trace)]
-    assert tokens[0] == tokens[1]
+    own_tokens, tokens = (each.outputs[["prompt", "token"]].to_numpy() for each in (own, trace))
+    assert np.array_equal(own_tokens, tokens)
     result = audit.run(target, [], prompts, ["unispec", "prompt_lookup"], max_new_tokens=16, sampled=0,
                        laws=False)  # fmt: skip
     assert result.holds and result.invariant

@@ -291,7 +291,7 @@ class Advice(Page):
         settings = {each.candidate.label: each.candidate for each in self.predictions}
         return SpeedupSurface(self.passes, self.drafters, settings, self.decode, self._body())
 
-    def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
+    def _repr_mimebundle_(self, include: None = None, exclude: None = None) -> dict[str, str]:
         """In a notebook the sliders; elsewhere, and in a page that is exported, the tables."""
         made = {"text/plain": repr(self), "text/html": self._repr_html_()}
         if "ipykernel" not in sys.modules or self.passes is None:
