@@ -55,8 +55,10 @@ def test_a_section_is_made_once_whoever_comes_first(tmp_path):
 
 
 def test_a_second_one_waits_and_then_has_its_turn(tmp_path):
-    first, second = app(tmp_path), app(tmp_path)
-    until(lambda: "Decode" in first._made and second.head.note)
+    first = app(tmp_path)
+    until(lambda: "Decode" in first._made)
+    second = app(tmp_path)
+    until(lambda: second.head.note)
     assert "Another tab" in second.head.note and not second._made
     first._lock.release()
     until(lambda: "Decode" in second._made)
