@@ -90,6 +90,7 @@ class App(ipywidgets.VBox):
         # not thread-local: the thread that waits for it is not the one that asks for it
         self._lock = FileLock(Path(setting.scratch, TURN), thread_local=False)
         self._waiting = False
+        self._adding = threading.Lock()
         self._made: dict[str, ipywidgets.Box] = {}
         super().__init__([self.head])
         self.head.observe(lambda change: self._show(change["new"]), names="section")
@@ -106,7 +107,7 @@ class App(ipywidgets.VBox):
         """Show a section; what was shown before stays as it is, out of sight."""
         if not self._waiting:
             self.head.note = ""
-        for name, box in self._made.items():
+        for name, box in list(self._made.items()):
             box.layout.display = "" if name == section else "none"
         if section in self._made:
             return
@@ -127,13 +128,18 @@ class App(ipywidgets.VBox):
         self._show(self.head.section)
 
     def _add(self, section: str) -> None:
-        try:
-            box = self._make(section)
-        except Exception as error:  # whatever it is, it is one line below the heading
-            self.head.note = error_line(error)
-            return
-        self._made[section] = box
-        self.children = (*self.children, box)
+        """Make a section, once: the page's thread and the one that had to wait may both come here."""
+        with self._adding:
+            if section in self._made:
+                return
+            try:
+                box = self._make(section)
+            except Exception as error:  # whatever it is, it is one line below the heading
+                self.head.note = error_line(error)
+                return
+            box.layout.display = "" if section == self.head.section else "none"
+            self._made[section] = box
+            self.children = (*self.children, box)
 
     def _make(self, section: str) -> ipywidgets.Box:
         model = self.setting.model

@@ -1,0 +1,72 @@
+"""The app's page without a server: sections are made once, one kernel has the models at a time."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import ipywidgets
+import pytest
+
+pytest.importorskip("anywidget", reason="needs the lab extra")
+
+from specviz.errors import ParameterError
+from specviz.widgets.app import App, Setting
+
+
+class Pretended(App):
+    """An app whose sections are empty boxes that take a moment."""
+
+    def _make(self, section):
+        time.sleep(0.05)
+        if section == "Race":
+            raise ParameterError("no race today")
+        return ipywidgets.VBox()
+
+
+def app(tmp_path) -> Pretended:
+    made = Pretended(Setting(str(tmp_path), None, str(tmp_path)))
+    made._on_message(made.head, {"do": "begin"}, [])
+    return made
+
+
+def until(condition) -> None:
+    end = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def test_a_section_is_made_once_whoever_comes_first(tmp_path):
+    one = app(tmp_path)
+    one.head.section = "Traces"
+    threads = [threading.Thread(target=one._show, args=("Traces",)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    until(lambda: one._lock.is_locked)
+    assert len(one.children) == 2 and list(one._made) == ["Traces"]
+    one.head.section = "Decode"
+    assert [one._made[name].layout.display for name in ("Traces", "Decode")] == ["none", ""]
+    one.head.section = "Race"
+    assert one.head.note == "no race today" and len(one.children) == 3
+    one._lock.release()
+
+
+def test_a_second_one_waits_and_then_has_its_turn(tmp_path):
+    first = app(tmp_path)
+    until(lambda: "Decode" in first._made)
+    second = app(tmp_path)
+    until(lambda: second.head.note)
+    assert "Another tab" in second.head.note and not second._made
+    first._lock.release()
+    until(lambda: "Decode" in second._made)
+    assert second.head.note == "" and second._made["Decode"].layout.display == ""
+    second._lock.release()
+
+
+def test_it_is_for_the_server_alone(monkeypatch):
+    monkeypatch.delenv("SPECVIZ_APP", raising=False)
+    with pytest.raises(ParameterError, match="specviz app"):
+        Setting.from_environment()
