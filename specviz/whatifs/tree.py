@@ -161,7 +161,7 @@ class TreeReplay(Replay):
         """The tree that grows from the replay's store, and what is not sent of it."""
         left, values = self.record.limit - start, self.run.parameters
         if left < 2:
-            return Draft.empty("room"), Rest([], [], np.empty(0, np.float32), [], [])
+            return Draft.empty("room"), Rest([], [], np.empty(0, np.float32), [])
         growth = Growth.of(values, left)
         tree = grow(self.run.store, root, self.neighbours, growth)
         expanded = tree.tokens[tree.score >= growth.threshold]
