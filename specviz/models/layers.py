@@ -179,28 +179,21 @@ class RMSNorm:
 
     def __init__(self, eps: float, like: torch.Tensor, invariant: bool = False) -> None:
         self.eps, self.invariant = eps, invariant
-        # The CPU has no fused RMSNorm: torch composes it of more and slower kernels, most so in 16 bits.
-        self.composed = like.device.type == "cpu"
-        self.narrow = like.dtype in (torch.bfloat16, torch.float16)
-        shape = (1, 1) if invariant or self.narrow else (1, 1, 1)
-        dtype = torch.promote_types(like.dtype, torch.float32)
-        self.ground = torch.full(shape, eps, dtype=dtype, device=like.device)
+        # The CPU has no fused RMSNorm: torch composes it of eight kernels.
+        self.composed = like.device.type == "cpu" and like.dtype in (torch.float32, torch.float64)
+        shape = (1, 1) if invariant else (1, 1, 1)
+        self.ground = torch.full(shape, eps, dtype=like.dtype, device=like.device)
 
     def __call__(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         if not self.composed:
             return F.rms_norm(x, weight.shape, weight, self.eps)
-        if self.narrow:  # squares are added in float32; the weight is applied in 16 bits, as in transformers
-            return self._scaled(x.float()).to(x.dtype).mul_(weight)
         if self.invariant:  # the product below adds a row alone in another order than several
-            return self._scaled(x).mul_(weight)
+            length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+            square = torch.addcmul(self.ground, length, length, value=1 / len(weight))
+            return (x * square.rsqrt_()).mul_(weight)
         # eps + x.x / size in one kernel: a batched product of each row with itself.
         square = torch.baddbmm(self.ground, x.unsqueeze(1), x.unsqueeze(2), alpha=1 / len(weight))
         return (x * square.rsqrt_().view(-1, 1)).mul_(weight)
-
-    def _scaled(self, x: torch.Tensor) -> torch.Tensor:
-        length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
-        square = torch.addcmul(self.ground, length, length, value=1 / x.shape[-1])
-        return x * square.rsqrt_()
 
 
 def activation(name: str, invariant: bool = False) -> Function:
