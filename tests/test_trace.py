@@ -231,7 +231,6 @@ FULL_DISK = """
     import resource, traces
     from pathlib import Path
     from specviz.errors import TraceError
-from specviz.paths import example
     from specviz.trace import files, recorder as room
     room.BATCH = 20
     files.GROUP_BYTES = {group}

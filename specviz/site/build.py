@@ -20,7 +20,7 @@ from specviz.site.links import repository
 NEEDED = ("sphinx", "furo", "myst_parser", "latex2mathml", "pdoc", "nbformat", "nbclient")
 MARK = ".specviz-site"  # a file of each folder that holds a site: such a folder may be replaced
 LEARN = ("course", "glossary", "traces")
-USE = ("python", "commands", "api")
+USE = ("python", "commands", "app", "api")
 ABOUT = ("results", "limits", "data", "design", "decisions", "contributing", "changelog")
 REPAIRS = {
     'role="heading"><span class="caption-text"': 'role="heading" aria-level="2"><span class="caption-text"',

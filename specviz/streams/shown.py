@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 from .segmentation import kept
 
 Cycle: TypeAlias = Any  # a finished cycle of the loop, which stands on this package
-UNJUDGED = ("unsent", "pruned", "cut", "unreviewed")  # no part of A/D
+UNJUDGED = ("unsent", "below_budget", "cut", "unreviewed")  # no part of A/D
 
 
 @dataclass(frozen=True)

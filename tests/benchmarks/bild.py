@@ -18,6 +18,7 @@ from specviz.measure.timing import BASELINE, quiet_clock, setting
 from specviz.replays.contenders import (  # fmt: skip
     NO_FALLBACK,
     NO_ROLLBACK,
+    WINDOWS,
     fastest,
     grid,
     leaving,
@@ -209,7 +210,7 @@ def claims_of(task: str, found: dict[str, Measured]) -> list[Claim]:
         bare = found[f"no rollback, fallback {values['fallback']:g}"]
         worse = bare.lost(chosen)
         claims.append(Claim("without rollback the score falls by", task, worse.median, 0, "more than", worse))
-        blind = found[f"no fallback, rollback {values['rollback']:g}"]
+        blind = found[f"no fallback, window {max(WINDOWS)}, rollback {values['rollback']:g}"]
         slower = chosen.over(blind)
         claims.append(Claim("with fallback over without it, same rollback",
                             task, slower.median, 1.0, "more than", slower))  # fmt: skip

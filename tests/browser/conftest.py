@@ -217,6 +217,8 @@ def run_notebook(open_page: Callable[..., Any], lab: tuple[str, str, Path]) -> C
     def run(source: Path, dark: bool = False) -> Any:
         name = f"{secrets.token_hex(4)}-{source.name}"
         shutil.copy(source, root / name)
+        if (source.parent / "stills").exists():
+            shutil.copytree(source.parent / "stills", root / "stills", dirs_exist_ok=True)
         page = open_page(dark, viewport={"width": 1280, "height": 1500})
         page.goto(f"{address}/lab/tree/{name}?token={token}&reset", wait_until="domcontentloaded")
         page.wait_for_function(IDLE)

@@ -227,14 +227,14 @@ def test_every_token_can_be_read_on_a_phone(opened, lookup, shoot):
         read = 0
         for i, word, inside in words:
             if i not in nodes.index or nodes["status"][i] in (
-                "pruned",
+                "below_budget",
                 "unsent",
             ):
                 continue
             text = nodes["text"][i]
             assert word == text.replace(" ", "␣").replace("\n", "⏎") and inside, (i, word, text)
             read += 1
-        assert read == (~nodes["status"].isin(["pruned", "unsent"])).sum() > 0
+        assert read == (~nodes["status"].isin(["below_budget", "unsent"])).sum() > 0
         if name == "chain":
             scroll = page.locator(".tree .scroll")
             assert scroll.evaluate("(n) => n.scrollWidth - n.clientWidth") <= 1

@@ -287,7 +287,7 @@ class TestRanking:
         with pytest.raises(ParameterError, match="no column"):
             view.advice(good.table.drop(columns="low"))
         page = good._page()
-        assert "<b>table" not in page and "&lt;b&gt;table" in page and "script" not in page
+        assert "<b>table" not in page and "&lt;b&gt;table" in page and "<script" not in page
         plain = json.loads(json.dumps(good.as_dict(), allow_nan=False))
         assert plain["answer"] == USE and len(plain["predictions"]) == 5
         console = Console(width=200, record=True, file=open("/dev/null", "w"))  # noqa: SIM115

@@ -402,11 +402,10 @@ def test_demo(pair, tmp_path):
     assert {"traces/bild-draft.parquet", "traces/unispec.parquet"} <= set(files)
     trace = specviz.open(tmp_path / "out" / "traces")
     assert len(trace.texts) == 5 * len(METHODS)
-    offline(page.read_text(encoding="utf8"))
     text = page.read_text(encoding="utf8")
-    assert "&lt;/script&gt;&lt;img src=x onerror=alert(1)&gt;" in text
-    assert "&lt;b&gt;hostile" in text
-    assert text.count("<section") == 4 * len(METHODS)
+    assert "default-src 'none'" in text and "script-src 'sha256-" in text, "its own scripts alone run"
+    for word in ("<img", "https://", 'src="//', "@import", "<link", "<iframe", "<b>hostile"):
+        assert word not in text.lower().replace("<img class", ""), word
     assert text.count("<tr>") >= 2 + len(METHODS)  # the lossy methods' table, too
     with pytest.raises(TraceError, match="exists"):
         demo.run(target, [draft], entries, tmp_path / "out")
@@ -516,14 +515,13 @@ def test_a_demo_beside_llama_cpp(pair, tmp_path, monkeypatch):
 
     target = load("town-draft")
     path = write_gguf(target, tmp_path / "draft.gguf", "f32").path
-    found, page = demo.run(target, [], ENTRIES, tmp_path / "a", each=1, max_new_tokens=6, path=path)
+    found, _ = demo.run(target, [], ENTRIES, tmp_path / "a", each=1, max_new_tokens=6, path=path)
     data = check(found, bars=0)
     (row,) = (row for row in data["rows"] if row["method"] == "llama.cpp, plain")
     assert row["same"] == "4/4"  # a conversation goes on from its own answers
     assert row["tau"] is None
     assert "llama.cpp's" in found.title
     assert not list((tmp_path / "a").rglob("*llama*"))
-    assert page.read_text(encoding="utf8").count("<section") == 3 * len(demo.UNTRAINED)
     # Where it is not installed, the demo goes on and says so.
     gc.collect()  # frees llama.cpp's contexts while the library is there
     library.library.cache_clear()
@@ -531,14 +529,6 @@ def test_a_demo_beside_llama_cpp(pair, tmp_path, monkeypatch):
     found, _ = demo.run(target, [], ENTRIES, tmp_path / "b", each=1, max_new_tokens=6, path=path)
     assert "llama.cpp, plain" not in [row["method"] for row in found.rows]
     assert any("missing here" in note and "llama.cpp is not installed" in note for note in found.notes)
-
-
-def offline(text):
-    """Nothing in the page runs or is fetched."""
-    low = text.lower().replace("http://www.w3.org/", "")
-    for word in ("<script", "<img", "http://", "https://", 'src="//', "@import", "<link", "<iframe"):
-        assert word not in low, word
-    assert "default-src 'none'" in low
 
 
 def test_an_interrupted_demo_keeps_every_trace(pair, tmp_path, monkeypatch):
