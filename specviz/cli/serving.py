@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from specviz.trace.files import Record
 
+MOST_PATH = 103  # characters of a socket's path: macOS has the smallest bound
 PORT = 8866
 NOTEBOOK = {
     "cells": [{
@@ -67,6 +68,14 @@ color-scheme:dark;background:#161616;color:#eee}}
 <div id="rendered_cells" style="display: none"><div>
 {%- endblock body_header -%}
 """
+
+
+def transport() -> str:
+    """How the server talks to its kernels: by sockets that are files, unless a path would be too long."""
+    name = "voila_xxxxxxxx/kernel-01234567-0123-0123-0123-0123456789ab-ipc-1"
+    return "ipc" if sys.platform != "win32" and len(f"{tempfile.gettempdir()}/{name}") <= MOST_PATH else "tcp"
+
+
 CONFIG = {
     "VoilaConfiguration": {
         "template": "specviz", "allow_template_override": "NO", "file_allowlist": [],
@@ -78,7 +87,7 @@ CONFIG = {
     "VoilaKernelManager": {"fill_delay": 8.0},  # seconds: the first decode of a tab has the machine to itself
     # of a tab that was closed without saying so
     "MappingKernelManager": {"cull_idle_timeout": 120, "cull_interval": 30},
-    "KernelManager": {"transport": "tcp" if sys.platform == "win32" else "ipc"},
+    "KernelManager": {"transport": transport()},
 }  # fmt: skip
 # What the browser may load: Voila's scripts are inline and built at run time; no other host is asked.
 POLICY = (

@@ -52,7 +52,9 @@ def served(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     (folder / EVIL).write_bytes(b"PAR1 and nothing else")
     log = temporary / "log.txt"
     with log.open("wb") as out:
+        port = 8866 + 30 * int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:])  # each worker may serve one
         command = [sys.executable, "-m", "specviz", "app", str(folder), "--model", "town", "--no-browser"]
+        command += ["--port", str(port)]
         environment = os.environ | {"TMPDIR": str(temporary), "JUPYTER_CONFIG_DIR": str(temporary / "c")}
         process = subprocess.Popen(
             command, stdout=out, stderr=subprocess.STDOUT, env=environment, start_new_session=True

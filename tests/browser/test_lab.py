@@ -337,5 +337,6 @@ def test_figures_follow_the_notebook(run_notebook, tmp_path, shoot, dark):
         expect(picture).to_be_visible()
         assert picture.get_attribute("alt")
         ground, least, most = picture.evaluate(LIT)
-        assert (ground < 30 and most > 200) if dark else (ground == 255 and least < 60)
+        wanted = (ground < 30 and most > 200) if dark else (ground == 255 and least < 60)
+        assert wanted, (name, ground, least, most)
         shoot(outputs, f"lab-{'dark' if dark else 'light'}-figure-{name}")
