@@ -51,7 +51,7 @@ IDLE = """() => {
   return !!context && context.isReady && !context.pendingInput
     && kernel?.connectionStatus === "connected" && kernel.status === "idle";
 }"""
-DARK = """() => window.jupyterapp.commands.execute("apputils:change-theme", { theme: "JupyterLab Dark" })"""
+THEME = "theme => window.jupyterapp.commands.execute('apputils:change-theme', { theme })"
 RUN_ALL = """() => {
   window.ran = null;
   window.jupyterapp.commands.execute("notebook:run-all-cells").then(
@@ -222,9 +222,10 @@ def run_notebook(open_page: Callable[..., Any], lab: tuple[str, str, Path]) -> C
         page = open_page(dark, viewport={"width": 1280, "height": 1500})
         page.goto(f"{address}/lab/tree/{name}?token={token}&reset", wait_until="domcontentloaded")
         page.wait_for_function(IDLE)
-        if dark:  # JupyterLab does not follow the system by itself
-            page.evaluate(DARK)
-            page.wait_for_selector("body[data-jp-theme-light='false']", state="attached")
+        # JupyterLab does not follow the system by itself, and its server keeps what was chosen last.
+        page.evaluate(THEME, "JupyterLab Dark" if dark else "JupyterLab Light")
+        light = "false" if dark else "true"
+        page.wait_for_selector(f"body[data-jp-theme-light='{light}']", state="attached")
         page.evaluate(RUN_ALL)
         page.wait_for_function("() => window.ran !== null")
         failed = page.locator(".jp-OutputArea-output[data-mime-type$='stderr']").all_inner_texts()
