@@ -19,13 +19,8 @@
 # *30 minutes. It reads recorded results, `data/runs`, and needs no torch; measuring the same on your machine does
 # (`pip install -e ".[run,calibrate]"`).*
 #
-# "And on my laptop?" You will
-#
-# 1. read a printed table beside what was measured for it,
-# 2. read what came out: cell by cell, comparison by comparison, with intervals,
-# 3. find what travels from the paper's machine to yours, and what does not,
-# 4. see two averages of the same texts name different winners,
-# 5. see three drafters, each the best by somebody's definition.
+# "And on my laptop?" You will read a printed table beside what was measured for it, find what travels between machines, and
+# see two averages name different winners.
 #
 # The table is UniSpec's Table 3 (Do et al., section 5.2): a drafter that was trained on one language (EAGLE) against
 # one that was not trained at all (UniSpec).
@@ -114,8 +109,8 @@ print(
 print(f"                  in the paper {(speedups['value'] > 1).sum()}")
 
 # %% [markdown]
-# Both lines are true at once. *The order agrees* and *it pays* are different claims, and a table that is reproduced in
-# the first sense can fail in the second. Whoever reports a replay has to say which one was asked.
+# *The order agrees* and *it pays* are different claims, and a table that is reproduced in
+# the first sense can fail in the second.
 #
 # ## What a count of agreements is worth
 #
@@ -142,9 +137,8 @@ print(f"in one of twenty such replays in {np.quantile(chance, 0.95):.0f} or more
 # Half agree for nothing, and the 18 are not 18 observations: a speedup follows its $\tau$, and three pairs of three
 # numbers are tied to each other. So look at each, with what is known of its noise. An interval is a 95 % bootstrap over
 # the prompts: it says what other prompts of this kind would have given, and nothing about other machines or models.
-# A comparison is *clear* where the *difference*, both sides drawn on the same prompts, is too large for chance: its p,
-# corrected for all that were made, is at most 0.05. That can be so though the two intervals overlap: a hard prompt is
-# hard for both. A difference of speeds must also exceed the control's: one decoder that ran twice, under two names.
+# A comparison is *clear* where the *difference*, both sides drawn on the same prompts, has a p, corrected for all that were made,
+# of at most 0.05. A difference of speeds must also exceed the control's: one decoder that ran twice, under two names.
 
 # %%
 pairs = replayed.compared()
@@ -208,9 +202,8 @@ claims[claims[["holds", "fails", "open"]].sum(axis=1) > 0].astype(
 ).set_index("table")
 
 # %% [markdown]
-# Back to the one table. Read it in this order: first within a column, filled dots with their intervals; then whether the hollow ones stand in
-# the same order; the distance from hollow to filled last, for it compares two models, two machines and two sets of
-# prompts at once. That is what the set-up is printed for:
+# Back to the one table: read filled dots with their intervals first, then the order of the hollow ones. The distance between
+# them compares two models, machines and sets of prompts at once. That is what the set-up is printed for:
 
 
 # %%
@@ -220,16 +213,14 @@ def to_read(frame, columns):
     return frame.style.set_table_styles(dict.fromkeys(columns, left)).format(precision=2, escape="html")
 
 
+print(*replayed.notes, sep="\n")
 setup = pd.DataFrame(replayed.setup)
 to_read(setup, setup.columns).hide()
 
-# %%
-print(*replayed.notes, sep="\n")
-
 # %% [markdown]
 # One difference decides: UniSpec's draft size is calibrated on this machine (walkthrough 08), EAGLE's is 24 nodes.
-# A processor wants small drafts, so UniSpec's $\tau$ here is that of a small tree. It is the paper's own rule; it is
-# also why these $\tau$ are not a comparison of drafters at equal draft size.
+# A processor wants small drafts, so UniSpec's $\tau$ here is that of a small tree: these $\tau$ do not compare drafters at equal
+# draft size.
 #
 # ## What travels
 #
