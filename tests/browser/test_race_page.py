@@ -134,6 +134,7 @@ def test_the_speedups_are_in_view_on_narrow_pages(open_page, path, width):
     page = open_page(offline=True, viewport={"width": width, "height": 900})
     page.goto(path.as_uri())
     heads = page.locator(".board thead th")
+    heads.first.wait_for()
     words = heads.all_inner_texts()
     for name in ("method", "speedup, decoding", "with prefill"):
         box = heads.nth(words.index(name)).bounding_box()
