@@ -21,12 +21,14 @@ from ..paths import folder
 
 Path_ = tuple[int, ...]
 MOST = 512  # nodes
+# By name. The first has its best node first, the second goes level by level.
+BUNDLED = {"": "token_recycling.json", "authors": "token_recycling_authors.json"}
 FORM = "a list of rank paths such as [[0], [1], [0, 0]] is wanted"
 
 
-def bundled() -> Path:
-    """The file of the default template."""
-    return folder("templates") / "token_recycling.json"
+def bundled(name: str = "") -> Path:
+    """The file of the default template, or of another one that comes with the package (`BUNDLED`)."""
+    return folder("templates") / BUNDLED[name]
 
 
 def grow(rates: Sequence[Sequence[float]], n: int) -> list[Path_]:

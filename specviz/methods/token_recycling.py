@@ -20,9 +20,8 @@ from ..schema import Signal
 from .base import Parameter, Session, Verdict
 from .memory import KEEP, Remembering
 from .signals import ranked
-from .template import MOST, Template, bundled, read
+from .template import BUNDLED, MOST, Template, bundled, read
 from .tree import judge
-
 
 class TokenRecycling(Remembering):
     """What the target thought of and did not write is kept, and tried when the same word comes again."""
@@ -39,7 +38,8 @@ class TokenRecycling(Remembering):
         Parameter("candidates", 8, 1, 64, "tokens", "Successors kept of a token: the matrix's columns.", "k"),
         Parameter(
             "template", "",
-            meaning="A JSON file of rank paths such as [[0], [1], [0, 0]]; empty: the bundled one.",
+            meaning="A JSON file of rank paths such as [[0], [1], [0, 0]], or authors: the tree of 80 nodes that "
+            "the paper's authors publish; empty: one fitted to the bundled model.",
         ),
         KEEP,
     )  # fmt: skip
@@ -66,10 +66,10 @@ class TokenRecycling(Remembering):
 
     def __init__(self, **values: Value) -> None:
         super().__init__(**values)
-        if self.template:
+        if self.template not in BUNDLED:
             paths = read(Path(self.template), self.candidates)
-        else:  # the best node first: what k cannot reach is left out, and the rest is still in order
-            paths = read(bundled(), MOST)
+        else:  # what k cannot reach is left out, and the rest is still in order
+            paths = read(bundled(self.template), MOST)
             paths = [path for path in paths if max(path) < self.candidates]
         self.paths = paths[: self.draft_size]
         self.extra_cache_slots = len(self.paths)

@@ -174,6 +174,14 @@ def test_greedy_growth_is_the_best_tree(data, n):
     assert expected(rates, found) == pytest.approx(best)
 
 
+def test_the_authors_tree_has_their_80_nodes():
+    method = TokenRecycling(template="authors")
+    assert [len(level.at) for level in Template(method.paths).levels] == [8, 21, 25, 15, 8, 3]
+    # The deepest path is all likeliest ones, and a narrower matrix leaves out what it cannot fill.
+    assert (0, 0, 0, 0, 0, 0) in method.paths and (7, 0) in method.paths
+    assert max(max(path) for path in TokenRecycling(template="authors", candidates=4).paths) == 3
+
+
 def test_the_bundled_template_is_what_its_rates_grow():
     about = json.loads(bundled().read_text(encoding="utf8"))
     paths = read(bundled(), 8)
