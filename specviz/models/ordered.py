@@ -303,7 +303,10 @@ def _line_by_line(
 def _summed(blocks: Iterator[tuple[torch.Tensor, torch.Tensor]]) -> torch.Tensor:
     out = torch.bmm(*next(blocks))
     for weights, values in blocks:
-        out.baddbmm_(weights, values)
+        if values.shape[1] == 1:  # MKL adds a single slot in one rounding, those of a longer block in two
+            out.add_(weights * values)
+        else:
+            out.baddbmm_(weights, values)
     return out
 
 

@@ -237,12 +237,14 @@ def bench(
     title = f"One pass over g tokens after {context}, median of {rounds}; {runs}"
     about = setting(model, drafts, context=context, rounds=rounds, clock=quiet_clock(model.device)[1])
     bars = _bars(model, rows) + _cost(model, rows)
-    parts = []
+    parts, notes = [], NOTES
     if floor:
         from specviz.measure.benches import floor as floors
 
         parts.append(floors.measure(model, context, rounds))
-    return Report("passes", title, about, COLUMNS, rows, bars, NOTES, SPARE, parts)
+        if any(row.get("share", 0) > 1 for row in parts[0].rows):
+            notes = [*NOTES, floors.CACHED]
+    return Report("passes", title, about, COLUMNS, rows, bars, notes, SPARE, parts)
 
 
 def _cost(model: Model, rows: list[Row]) -> list[Bar]:
