@@ -182,20 +182,21 @@ plt.show()
 # These curves are **modelled**: they take acceptance to be independent from token to token, which real text is not,
 # and leave out everything but the passes. [02](02_draft_and_verify.ipynb) measures the real thing.
 #
-# ## The same model in three layouts
+# ## The same model in several layouts
 #
 # s(g) looks like a property of the model and the machine. It is also a property of the **kernel**, the code that
-# multiplies by a weight matrix, and a kernel is written for one layout of that matrix in memory. A CPU has three here:
+# multiplies by a weight matrix, and a kernel is written for one layout of that matrix in memory. A CPU has these:
 #
 # - `plain`: the matrix as it was loaded, row by row of outputs, and torch's own product,
 # - `transposed`: the same numbers, row by row of inputs, and torch's own product,
-# - `onednn`: the same numbers in small blocks, as oneDNN's product over several rows wants them.
+# - `onednn`: the same numbers in small blocks, as oneDNN's product over several rows wants them. A pass over fewer than four
+#   tokens is padded to four, which takes less time on some processors; `onednn-unpadded` does not pad.
 #
-# The weights are the same in all three, and so is the text, up to ties. `sv.load` times all three on the model's own
+# The weights are the same in all of them, and so is the text, up to ties. `sv.load` times them on the model's own
 # matrices and takes the fastest.
 #
 # **Predict.** In which layout is a pass over one token fastest? A draft of four tokens makes a pass of five. In units of
-# the same layout's pass over one, what does it cost at least among the three, and at most: 1.0, 1.5, 2.5, 5?
+# the same layout's pass over one, what does it cost at least among them, and at most: 1.0, 1.5, 2.5, 5?
 
 # %%
 cheapest_guess, dearest_guess = 1.2, 3.0
@@ -237,7 +238,7 @@ print(
 # **Predict.** For each layout: is the best draft 0, 2, 4, 8 or 16 tokens?
 
 # %%
-best_guess = {"plain": 0, "transposed": 4, "onednn": 4}
+best_guess = {"plain": 0, "transposed": 4, "onednn": 4, "onednn-unpadded": 4}
 
 # %%
 texts = {
@@ -251,7 +252,7 @@ for draft in drafts[1:]:
     tau.append(cycles["emitted"].sum() / len(cycles))
 tau = np.array(tau)
 
-COLORS = {"plain": "#d55e00", "transposed": "#e69f00", "onednn": "#0072b2"}
+COLORS = {"plain": "#d55e00", "transposed": "#e69f00", "onednn": "#0072b2", "onednn-unpadded": "#56b4e9"}
 figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3.4), layout="constrained")
 print("τ(g): " + ", ".join(f"{g}: {t:.2f}" for g, t in zip(drafts, tau)))
 for layout, each in cost.items():

@@ -62,7 +62,7 @@ def _pin_layout(context: typer.Context, value: str | None) -> str | None:
 Kernels = Annotated[
     str | None,
     option(
-        "How the matrices lie on a CPU: plain, transposed, onednn, or in whole numbers int8 or int4. "
+        "How the matrices lie on a CPU: plain, transposed, onednn, onednn-unpadded, or in whole numbers int8 or int4. "
         "Default: SPECVIZ_KERNELS, or what is fastest here, measured once.",
         callback=_pin_layout,
     ),

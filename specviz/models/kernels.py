@@ -34,15 +34,15 @@ from specviz.paths import home
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-PLAIN, TRANSPOSED, ONEDNN = "plain", "transposed", "onednn"
-LAYOUTS = (PLAIN, TRANSPOSED, ONEDNN)  # of the same numbers
+PLAIN, TRANSPOSED, ONEDNN, UNPADDED = "plain", "transposed", "onednn", "onednn-unpadded"
+LAYOUTS = (PLAIN, TRANSPOSED, ONEDNN, UNPADDED)  # of the same numbers
 INT8, INT4 = "int8", "int4"
 WHOLE_NUMBERS = (INT8, INT4)  # which change the model, so that they are taken by name alone
 GROUP = 32  # weights that share a scale in four bits
 AUTO = "auto"
 VARIABLE = "SPECVIZ_KERNELS"
 FORMATS = (torch.float32, torch.bfloat16, torch.float16)  # that are laid out anew
-LEAST = 4  # rows of a oneDNN product: fewer cost more than four do
+LEAST = 4  # rows of a padded oneDNN product: on some processors fewer cost more than four do
 ROWS = (1, 5, 9)  # of the passes that a choice is measured by: plain decoding, a short and a longer draft
 SAMPLE = 96 << 20  # bytes of matrices that are timed in each layout: in turn, so that most caches hold no other's
 ROUNDS = 5  # timed turns, after one of warm-up
@@ -60,7 +60,7 @@ class Fastest(Measured):
     """The least times of passes by layout and number of rows, and the layout that is fastest."""
 
     milliseconds: dict[str, dict[int, float]]
-    fastest: Literal["plain", "transposed", "onednn"]
+    fastest: Literal["plain", "transposed", "onednn", "onednn-unpadded"]
 
 
 Kept = TypeVar("Kept", bound=Measured)
@@ -96,34 +96,38 @@ class Transposed:
         return torch.addmm(to, x, self.matrix)
 
 
-class OneDNN:
-    """The matrices as one, in the blocked layout that oneDNN's product over several rows asks for.
-
-    Passes over fewer than `LEAST` rows are padded: four rows cost less than one.
-    """
+class Unpadded:
+    """The matrices as one, in the blocked layout that oneDNN's product over several rows asks for."""
 
     def __init__(self, weights: Sequence[torch.Tensor]) -> None:
         whole = weights[0] if len(weights) == 1 else torch.cat(list(weights))
-        self.width = len(whole)
         self.packed = torch.ops.mkldnn._reorder_linear_weight(whole.contiguous(), LEAST)
         self.product = torch.ops.mkldnn._linear_pointwise.default
         self.sum = torch.ops.mkldnn._linear_pointwise.binary
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return self.product(x, self.packed, None, "none", [], "")
+
+    def add(self, x: torch.Tensor, to: torch.Tensor) -> torch.Tensor:
+        return self.sum(x, to, self.packed, None, "add")
+
+
+class OneDNN(Unpadded):
+    """The same, and passes over fewer than `LEAST` rows are padded, where four rows cost less than one."""
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
         rows = len(x)
         if rows >= LEAST:
-            return self.product(x, self.packed, None, "none", [], "")
+            return super().__call__(x)
         if rows == 1:
             padded = x.expand(LEAST, -1)  # one copy less than zeros
         else:
             padded = x.new_zeros(LEAST, x.shape[1])
             padded[:rows] = x
-        return self.product(padded, self.packed, None, "none", [], "")[:rows]
+        return super().__call__(padded)[:rows]
 
     def add(self, x: torch.Tensor, to: torch.Tensor) -> torch.Tensor:
-        if len(x) >= LEAST:
-            return self.sum(x, to, self.packed, None, "add")
-        return self(x).add_(to)
+        return super().add(x, to) if len(x) >= LEAST else self(x).add_(to)
 
 
 class Int8:
@@ -206,6 +210,7 @@ KINDS: dict[str, Callable[[Sequence[torch.Tensor]], Product]] = {
     PLAIN: Plain,
     TRANSPOSED: Transposed,
     ONEDNN: OneDNN,
+    UNPADDED: Unpadded,
     INT8: Int8,
     INT4: four_or_eight,
 }

@@ -114,7 +114,7 @@ def load(
     backend : {"torch", "llama.cpp"}, optional
         What runs a GGUF file. Default: llama.cpp for ``gguf:``, torch for a downloaded name. On torch the
         weights of a Llama-family file are dequantised, and the model's name says so.
-    kernels : {"auto", "plain", "transposed", "onednn", "int8", "int4"}, optional
+    kernels : {"auto", "plain", "transposed", "onednn", "onednn-unpadded", "int8", "int4"}, optional
         How the matrices lie in memory on torch (`specviz.models.kernels`): the choice changes speed and the
         last digits. Default: the environment variable SPECVIZ_KERNELS, else the fastest here, measured once.
         ``int8`` rounds the weights to eight bits; ``int4`` keeps those that came in four, and rounds the
