@@ -62,7 +62,12 @@ def demo(
     number: Annotated[int, option("How many prompts of each kind of work.", min=1)] = 3,
     max_new_tokens: Annotated[
         int | None,
-        option("Most tokens for each prompt. Default: 36; bundled: 96.", "--max-new-tokens", "-n", min=1),
+        option(
+            "Most tokens for each prompt. Default: 36, or fewer on a slow machine; bundled: 96.",
+            "--max-new-tokens",
+            "-n",
+            min=1,
+        ),
     ] = None,
     threads: OneThread = 1,
     device: Device = "cpu",
@@ -116,7 +121,7 @@ def demo(
                 entries,
                 out,
                 each=number,
-                max_new_tokens=max_new_tokens or (96 if toy else 36),
+                max_new_tokens=max_new_tokens or (96 if toy else None),
                 force=force,
                 count=threads,
                 path=path if device == "cpu" else None,  # where the other engine computes

@@ -62,8 +62,8 @@ def _pin_layout(context: typer.Context, value: str | None) -> str | None:
 Kernels = Annotated[
     str | None,
     option(
-        "How the matrices lie on a CPU: plain, transposed, onednn, onednn-unpadded, or in whole numbers int8 or int4. "
-        "Default: SPECVIZ_KERNELS, or what is fastest here, measured once.",
+        "How the matrices lie on a CPU: plain, transposed, onednn, onednn-unpadded, or in whole numbers "
+        "int8 or int4. Default: SPECVIZ_KERNELS, or what is fastest here, measured once.",
         callback=_pin_layout,
     ),
 ]

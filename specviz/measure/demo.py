@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from specviz import metrics
 from specviz.errors import ModelError, PromptError, SpecvizError, TraceError
@@ -47,6 +50,9 @@ SMALLER: dict[str, Settings] = {
     "blockwise": {"k": 2},
 }
 WARM_UP = 8  # tokens that each method writes before the clock runs
+TOKENS = 36  # of each text, where nobody asked for a number
+FEWEST = 16  # of them on a slow machine
+SECONDS = 150  # that decoding should take there, by all contenders together
 COLUMNS = [
     ("method", "method", ""), ("draft", "draft", ""), ("exactness", "exactness", ""),
     ("tau", "τ", "{:.2f}"), ("A/D", "A/D", "{:.2f}"), ("A/O", "A/O", "{:.2f}"),
@@ -115,7 +121,7 @@ def run(
     out: Path,
     *,
     each: int = 3,
-    max_new_tokens: int = 96,
+    max_new_tokens: int | None = None,
     force: bool = False,
     count: int | None = 1,
     path: Path | None = None,
@@ -135,6 +141,8 @@ def run(
         Folder for ``demo.html`` and ``traces/``, one Parquet file a run.
     each : int
         Prompts of each kind of work.
+    max_new_tokens : int, optional
+        Of each text. Default: `TOKENS`, or fewer where this machine would take longer than `SECONDS`.
     count : int or None
         Threads; None leaves torch's.
     path : Path, optional
@@ -163,10 +171,16 @@ def run(
     if not any(e.method == BASELINE for e in entrants):
         raise PromptError(f"the method {BASELINE} is not installed, and speedups are measured against it")
     files = plan(out, entrants, force)
-    chosen, brief = pick(entries, each), min(WARM_UP, max_new_tokens)
+    chosen, brief = pick(entries, each), min(WARM_UP, max_new_tokens or WARM_UP)
     with timing.threads(count), ExitStack() as stack:
         parameters, remarks = sizes(model, practice, tick) if few else ({}, [])
         engines, missing = other_engines(path)
+        if max_new_tokens is None:
+            max_new_tokens = affordable(model, chosen, len(entrants) + len(engines))
+            if max_new_tokens < TOKENS:
+                remarks.append(
+                    f"{max_new_tokens} tokens a text, not {TOKENS}: this machine is slow (-n NUMBER)"
+                )
         runs: dict[str, Run] = {}
         stack.enter_context(timing.closing(runs))
         for entrant, file in zip(entrants, files[1:]):
@@ -189,6 +203,21 @@ def run(
     report = tabulate(entrants, engines, times, prefills, traces, about)
     report.notes += remarks + missing
     return report, write_page(report, traces, out / PAGE, force)
+
+
+def affordable(model: Model, entries: Sequence[Entry], contenders: int) -> int:
+    """Tokens a text that all contenders can decode in `SECONDS`, if each is as fast as plain decoding."""
+    lengths = [sum(map(len, entry.get("turns") or [str(entry.get("prompt"))])) for entry in entries]
+    longest = entries[int(np.argmax(lengths))]
+    first, second = (Run(model, longest, BASELINE, max_new_tokens=WARM_UP, record=None) for _ in range(2))
+    timing.finish(first)
+    decoder, begin = Phased(second), time.perf_counter()
+    tokens = len(decoder())
+    prefill = decoder.prefills[0]
+    each = (time.perf_counter() - begin - prefill) / max(tokens, 1)
+    texts = sum(len(entry.get("turns", [0])) for entry in entries)
+    reading = prefill * sum(lengths) / max(lengths)  # as the longest text takes, by its characters
+    return int(np.clip((SECONDS / contenders - reading) / (each * texts), FEWEST, TOKENS))
 
 
 def sizes(model: Model, practice: Sequence[Entry], tick: Tick) -> tuple[dict[str, Settings], list[str]]:

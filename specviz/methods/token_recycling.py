@@ -23,6 +23,7 @@ from .signals import ranked
 from .template import BUNDLED, MOST, Template, bundled, read
 from .tree import judge
 
+
 class TokenRecycling(Remembering):
     """What the target thought of and did not write is kept, and tried when the same word comes again."""
 

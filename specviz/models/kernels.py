@@ -44,7 +44,9 @@ VARIABLE = "SPECVIZ_KERNELS"
 FORMATS = (torch.float32, torch.bfloat16, torch.float16)  # that are laid out anew
 LEAST = 4  # rows of a padded oneDNN product: on some processors fewer cost more than four do
 ROWS = (1, 5, 9)  # of the passes that a choice is measured by: plain decoding, a short and a longer draft
-SAMPLE = 96 << 20  # bytes of matrices that are timed in each layout: in turn, so that most caches hold no other's
+SAMPLE = (
+    96 << 20
+)  # bytes of matrices that are timed in each layout; in turn, to displace each other in caches
 ROUNDS = 5  # timed turns, after one of warm-up
 CALM = 1.5  # median over least time above which other work disturbed the measurement
 MOST = 0.7  # seconds after which no further turn begins

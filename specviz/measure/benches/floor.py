@@ -120,7 +120,7 @@ def _whole_blocks(slots: int) -> int:
 
 
 def _milliseconds(calls: Sequence[Callable[[], None]], model: Model, rounds: int) -> list[float]:
-    """The median time of each, called in turn as a pass calls them: one alone would find its weights cached."""
+    """The median time of each, called in turn as a pass does: one alone would find its weights cached."""
     wait, clock = synchroniser(model.device), quiet_clock(model.device)[0]
     with settled(), torch.inference_mode():
         for call in calls:
