@@ -39,8 +39,8 @@ class TokenRecycling(Remembering):
         Parameter("candidates", 8, 1, 64, "tokens", "Successors kept of a token: the matrix's columns.", "k"),
         Parameter(
             "template", "",
-            meaning="A JSON file of rank paths such as [[0], [1], [0, 0]], or authors: the tree of 80 nodes that "
-            "the paper's authors publish; empty: one fitted to the bundled model.",
+            meaning="A JSON file of rank paths such as [[0], [1], [0, 0]], or authors: the tree of 80 nodes "
+            "that the paper's authors publish; empty: one fitted to the bundled model.",
         ),
         KEEP,
     )  # fmt: skip
