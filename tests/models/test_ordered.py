@@ -347,3 +347,15 @@ def test_a_norm_is_transformers_own_up_to_rounding(dtype, rows):
         )
         if invariant:
             assert torch.equal(ours(x, weight)[-1:], ours(x[-1:], weight))
+
+
+@pytest.mark.parametrize("lines", [8, 16])
+def test_a_block_of_one_slot_adds_as_in_a_longer_one(lines):
+    """MKL adds a product of a single slot in one rounding; among masked slots it takes two."""
+    torch.manual_seed(lines)
+    first = torch.rand(3, lines, ordered.BLOCK), torch.randn(3, ordered.BLOCK, 64)
+    weights, values = torch.rand(3, lines, 1), torch.randn(3, 1, 64)
+    masked = torch.nn.functional.pad(weights, (0, 7)), torch.cat([values, torch.randn(3, 7, 64)], 1)
+    assert torch.equal(
+        ordered._summed(iter([first, (weights, values)])), ordered._summed(iter([first, masked]))
+    )
