@@ -64,7 +64,7 @@ class Recipe:
     absent: tuple[tuple[Where, str], ...] = ()  # rows that nothing here can produce, and why
     differs: tuple[tuple[str, str, str], ...] = ()  # defined otherwise: what, the paper's way, ours
     theirs: Mapping[str, str] = field(default_factory=dict)  # what else is said of the paper's set-up
-    precision: str = "not said"  # the paper's number format, where it says
+    precision: str = "not stated"  # the paper's number format, where it says
     data: str = ""  # the paper's prompts
     caption: str = ""  # of a figure whose values are not printed
 

@@ -23,12 +23,12 @@ METHODS: Mapping[str, tuple[str, str]] = {
     "cm_asd": ("cm_asd", "10_confidence"),
 }
 JUDGED = {
-        "order": "the order of the compared methods", "pays": "whether each speedup is above 1",
+    "order": "the order of the compared methods", "pays": "whether each speedup is above 1",
     "size": "whether the number is as large as printed", "lossless": "whether the texts are the same",
 }  # fmt: skip
 VERDICTS = (
     "`specviz replay` judges each claim on what it measures: *holds here*, *fails here* or *cannot be judged "
-        "here*. A verdict depends on the machine, the model and the suite, so this page shows none; run the "
+    "here*. A verdict depends on the machine, the model and the suite, so this page shows none; run the "
     "commands below to get them."
 )
 
@@ -41,7 +41,7 @@ def index() -> str:
         count = sum(len(claims(name)) for name in tables["name"])
         rows.append((f"[{title(paper)}]({paper}.md)", len(tables), int(tables["numbers"].sum()), count))
     return (
-                "# The five papers\n\nTheir result tables are kept as printed, and `specviz replay` measures them "
+        "# The five papers\n\nTheir result tables are kept as printed, and `specviz replay` measures them "
         "again where it can. Each paper's page lists its claims, our reading of what it leaves open, the "
         "places where its numbers disagree with each other or with its text, and the commands.\n\n"
         + _table(("paper", "tables", "printed numbers", "claims"), rows)
@@ -59,7 +59,7 @@ def page(paper: str) -> str:
     parts = [
         f"# {title(paper)}\n",
         f"The method is `{method}` here; [walkthrough {number}](../../notebooks/{book}.ipynb) teaches it. "
-                f"The package has {len(tables)} of its tables with {int(tables['numbers'].sum())} printed numbers; "
+        f"The package has {len(tables)} of its tables with {int(tables['numbers'].sum())} printed numbers; "
         f'`sv.published("{names[0]}")` returns one.\n',
         "## Its claims\n", VERDICTS + "\n", _claims(names),
         "## The commands\n", _commands(paper, names),
@@ -88,7 +88,7 @@ def _commands(paper: str, names: Sequence[str]) -> str:
         if name.startswith(f"{paper}/")
     ]
     return (
-                "With `--quick` a replay uses a few prompts and takes from half a minute to several minutes per table; "
+        "With `--quick` a replay uses a few prompts and takes half a minute to several minutes per table; "
         "without it, a replay can take hours. `specviz bench report DIR --html` makes a page of a result.\n\n"
         + _table(("table", "what it shows", "command"), rows)
         + "\n"
@@ -96,7 +96,7 @@ def _commands(paper: str, names: Sequence[str]) -> str:
 
 
 def _why(name: str) -> str:
-        return SETTINGS.get(name) or FIGURES.get(name) or "not possible here"
+    return SETTINGS.get(name) or FIGURES.get(name) or "not possible here"
 
 
 def _reading(paper: str) -> str:
@@ -110,14 +110,14 @@ def _reading(paper: str) -> str:
         for where, why in recipe.absent:
             absent.setdefault((_where(where), why), []).append(_short(name))
     parts = [
-                "These definitions differ from the paper's.\n" if differs else "All definitions are the paper's.\n"
+        "These definitions differ from the paper's.\n" if differs else "All definitions are the paper's.\n"
     ]
     if differs:
         parts.append(
             _table(("what", "in the paper", "here", "tables"), [(*k, _many(v)) for k, v in differs.items()])
         )
     if absent:
-                parts.append("\nThese rows cannot be reproduced here.\n")
+        parts.append("\nThese rows cannot be reproduced here.\n")
         parts.append(_table(("row", "why", "tables"), [(*k, _many(v)) for k, v in absent.items()]))
     return "\n".join(parts) + "\n"
 
@@ -125,7 +125,7 @@ def _reading(paper: str) -> str:
 def _errata(names: Sequence[str]) -> str:
     rows = [(_short(name), remark) for name in names for remark in published(name).attrs["known"]]
     if not rows:
-                return "We found none.\n"
+        return "We found none.\n"
     return (
         "A test checks the printed numbers against each other. These are the places where they disagree with "
         "each other or with the text.\n\n" + _table(("table", "what"), rows)

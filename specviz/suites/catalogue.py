@@ -93,7 +93,7 @@ CATALOGUE = {
     ),
     "humaneval": Entry(
         "HumanEval: 164 functions to finish; :80 the first 80", "MIT", tasks.humaneval, ("80",),
-        note="Which 80 UniSpec took is not said: humaneval:80 is the first 80",
+        note="Which 80 UniSpec took is not stated: humaneval:80 is the first 80",
     ),
     "humaneval-xl": Entry(
         "HumanEval-XL, Python: 80 functions to finish; ja: jhumaneval", "Apache-2.0 (ja: MIT)",

@@ -72,7 +72,7 @@ class Suite(Sequence[Prompt]):
         for word, values in (("kind", self.kinds), ("language", self.languages)):
             if values:
                 parts.append(f"{len(values)} {word}s" if len(values) > 1 else f"{word} {values[0]}")
-        return f"<Suite {self.name}: {', '.join(parts)}; licence: {self.licence or 'not said'}>"
+        return f"<Suite {self.name}: {', '.join(parts)}; licence: {self.licence or 'not stated'}>"
 
     @property
     def kinds(self) -> list[str]:

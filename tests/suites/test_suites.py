@@ -148,7 +148,7 @@ def test_a_file_is_a_suite(tmp_path):
     path = write(tmp_path / "mine.jsonl", {"prompt": "a"}, {"prompt": "b", "id": "x"})
     found = sv.suite(path)
     assert [e["id"] for e in found] == ["1", "x"] and found.licence == ""
-    assert "2 prompts; licence: not said" in repr(found)
+    assert "2 prompts; licence: not stated" in repr(found)
     packed = tmp_path / "mine.jsonl.gz"
     packed.write_bytes(gzip.compress(path.read_bytes()))
     assert sv.suite(packed).digest == found.digest
