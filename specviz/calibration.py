@@ -48,7 +48,7 @@ class Fit:
     s : list of float
         Seconds of a cycle at every draft size from the smallest measured one to the largest.
     tau : list of float
-        Tokens a cycle, likewise.
+        Tokens per cycle, likewise.
     """
 
     g: int

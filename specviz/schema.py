@@ -214,7 +214,7 @@ COLUMNS: tuple[Column, ...] = (
     Column("out_draft_rated", "list<float>", "The target's probability of the drafter's first token there."),
     # and its tails: what the drafter writes on behind its first token, where that is not the text's
     Column("tail_position", "list<int32>", "Output position at which the drafter's first token stands that the entry's tail follows."),
-    Column("tail_token", "list<int32>", "What the drafter writes behind it, one entry a token, to an end token or as far as the run's 'dense' says."),
+    Column("tail_token", "list<int32>", "What the drafter writes behind it, one entry per token, to an end token or as far as the run's 'dense' says."),
     Column("tail_p", "list<float>", "The drafter's probability of the token, its largest there."),
     Column("tail_margin", "list<float>", "That minus its second largest."),
     # each forward pass

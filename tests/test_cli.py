@@ -358,7 +358,7 @@ def test_what_was_not_used_or_not_measured_is_said_so_or_left_out(here, say, fol
         "--record", "none",
     )  # fmt: skip
     assert status == 0
-    assert one_line(err) == "specviz: autoregressive uses no draft model, so --draft is left alone"
+    assert one_line(err) == "specviz: autoregressive uses no draft model, so --draft is ignored"
     assert "time" not in out
 
 
@@ -662,7 +662,7 @@ def test_lab_starts_jupyterlab_on_the_copy(here, say, monkeypatch):
     for wrong in (("mine", "other"), ("mine", "--copy-only", "--port", 1)):
         status, _, err = say("lab", *wrong)
         assert status == 2
-        assert "is not an option of it" in one_line(err)
+        assert "is not one of its options" in one_line(err)
     assert not started
 
 
@@ -678,4 +678,4 @@ def test_what_a_method_learnt_is_kept_in_a_file(say, here):
     assert specviz.open("kept.parquet").run["memory"]["start"]["state"] == "warm"
     status, _, error = say("generate", "prompt_lookup", "-p", "x", "--store", "a.store")
     assert status == 2
-    assert "remembers nothing" in error
+    assert "keeps no memory" in error

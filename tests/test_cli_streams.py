@@ -81,7 +81,7 @@ def test_what_a_file_holds_counts_not_how_it_is_called(say, tmp_path):
             "decodes a source that arrives in updates: give --text or --stream",
         ),
         ((*RUN, "--prompts", "town"), "not --prompts"),
-        (("generate", "unispec", "--text", "t.txt"), "unispec takes a prompt that stands still"),
+        (("generate", "unispec", "--text", "t.txt"), "unispec takes a fixed prompt"),
         (("generate", "unispec", "--stream", "t.txt"), "t.txt, line 1 is not JSON"),
         ((*RUN, "--text", "t.txt", "--stream", "x"), "for retranslate --text or --stream"),
         (RUN, "for retranslate --text or --stream"),

@@ -313,9 +313,9 @@ def test_the_command_line_reads_a_page_and_two(tmp_path, capsys):
     assert cli.run([*after, "--since", str(tmp_path / "a.txt")]) == 0
     out, _ = capsys.readouterr()
     assert "Counts of all requests of 1 engine from vllm-metrics" in out and "60 drafts" in out
-    assert "accepted at each position, of all drafts: 0.667 0.500 0.333\n" in out and "2.500" in out
+    assert "share of all drafts accepted at each position: 0.667 0.500 0.333\n" in out and "2.500" in out
     assert "\nsteps: those with a draft;" in out
-    assert "speedups: not known: the page holds sums over all requests" in out
+    assert "speedups: unknown: the page holds sums over all requests" in out
     assert "not known: AIPerf (draft acceptance rate): the page holds sums over all requests" in out
     assert cli.run([*after, "--baseline", str(tmp_path / "a.txt")]) == 2
     assert "speedups compare requests" in capsys.readouterr()[1]

@@ -60,7 +60,7 @@ eval time = 5100.00 ms / 256 tokens
 
 
 def tokens(drafts=(False, True, True, False, True, False)):
-    """mlx-lm's responses of a text, one a line."""
+    """mlx-lm's responses of a text, one per line."""
     return [
         {
             "from_draft": each,

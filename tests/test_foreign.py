@@ -601,6 +601,6 @@ def test_the_command_line_reads_checks_and_writes(tmp_path, capsys):
     assert isinstance(trace, Trace)
     assert cli.run(["metrics", str(tmp_path / "t.parquet"), "--aiperf", str(tmp_path / "t.jsonl")]) == 0
     out, _ = capsys.readouterr()
-    assert "EAGLE (τ)" in out and "speedups: name the same prompts" in out and "speedup\n" not in out
+    assert "EAGLE (τ)" in out and "speedups: pass the same prompts" in out and "speedup\n" not in out
     assert cli.run(["metrics", str(tmp_path / "t.parquet"), "--baseline", str(tmp_path / "t.parquet")]) == 2
     assert "is not autoregressive" in capsys.readouterr()[1]

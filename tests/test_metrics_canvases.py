@@ -64,7 +64,7 @@ def trace_of(run: dict[str, Any], *cycles: dict) -> Trace:
 
 
 def stepwise(order: list[tuple[int, int]], said: list[dict[int, tuple]], length: int, block: int) -> Trace:
-    """One token a pass: `order` of (cell, token), and what each pass said, cell: its likeliest tokens."""
+    """One token per pass: `order` of (cell, token), and what each pass said, cell: its likeliest tokens."""
     rows = [
         cycle(i + 1, i, [(*order[i], "plain")], [(-1, c, 1.0, top) for c, top in said[i].items()])
         for i in range(len(order))

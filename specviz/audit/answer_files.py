@@ -114,7 +114,7 @@ def read(given: Given) -> list[Answer]:
     else:
         entries, name = [(f"answer {number}", each) for number, each in enumerate(given, 1)], "the list"
     if not entries:
-        raise PromptError(f"{name} holds no answer: one a line is wanted, as JSON")
+        raise PromptError(f"{name} holds no answer: one per line is wanted, as JSON")
     return [_answer(where, each) for where, each in entries]
 
 

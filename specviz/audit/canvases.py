@@ -82,7 +82,7 @@ class CanvasRow(Row):
 
 @dataclass
 class Written:
-    """A canvas, in the order in which it was written; one entry a token."""
+    """A canvas, in the order in which it was written; one entry per token."""
 
     placed: list[tuple[int, int]] = field(default_factory=list)  # cell and token
     cycle: list[int] = field(default_factory=list)  # the pass that decided it ...

@@ -192,7 +192,7 @@ class Subject:
         self.target, self.drafter, self.make = target, drafter, make
         self.decoding, self.prompts = decoding, prompts
         name = setup.label(make())
-        self.is_own = name == "autoregressive"  # the target's own text: one token a pass
+        self.is_own = name == "autoregressive"  # the target's own text: one token per pass
         self.row = Row(name, drafter.name if drafter else "", law.spell(decoding.sampling), decoding.bound)
         self.run: Run | None = None
         self.traces: list[Decoded] = []

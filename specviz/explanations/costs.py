@@ -47,7 +47,7 @@ class Costs:
 
     @property
     def tau(self) -> float:
-        """Tokens of the texts a step."""
+        """Tokens of the texts per step."""
         return self.tokens / self.steps if self.steps else float("nan")
 
 
@@ -220,7 +220,7 @@ def of_plain_counts(counts: Counts, plain: Counts) -> Plain:
 
 
 def ratio(costs: Costs, plain: Plain) -> Estimate:
-    """Tokens a second over plain decoding's (`specviz.metrics.payoff.gains`), with an interval.
+    """Tokens per second over plain decoding's (`specviz.metrics.payoff.gains`), with an interval.
 
     Over texts where both decoded the same ones; else that of the plain step's cost.
     """

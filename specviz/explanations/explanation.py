@@ -134,7 +134,7 @@ class Explanation:
     def _even(self) -> str:
         if np.isnan(self.cost):
             return ""
-        words = f"It breaks even at {self.cost:.2f} tokens a cycle"
+        words = f"It breaks even at {self.cost:.2f} tokens per cycle"
         if self.cost <= 1:
             return f"{words}: no draft need be accepted."
         if not np.isnan(self.even) and not np.isnan(self.rate):
@@ -218,7 +218,7 @@ class Explanation:
             return []
         rows, at = [("plain decoding", 0.0, 1.0)], 1.0
         for name, value in zip(self.factors["factor"], self.factors["speedup"]):
-            rows.append((f"{self.costs.tau:.2f} tokens a cycle" if name == "tau" else WORDS[name], at, value))
+            rows.append((f"{self.costs.tau:.2f} tokens per cycle" if name == "tau" else WORDS[name], at, value))
             at = value
         return [*rows, ("speedup", 0.0, self.speedup.median)]
 
@@ -237,7 +237,7 @@ class Explanation:
             for row in self.contexts.to_dict("records"):
                 forward, first = row["forward"], row["first"]
                 words = "" if np.isnan(first) else f"first drafted token accepted {first:.2f}, "
-                words += f"{row['accepted']:.2f} accepted a cycle"
+                words += f"{row['accepted']:.2f} accepted per cycle"
                 words += "" if np.isnan(forward) else f", the pass {forward * 1e3:.2f} ms"
                 lines.append(f"  {row['low']}-{row['high']}: {words}")
         return lines

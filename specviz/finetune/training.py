@@ -308,7 +308,7 @@ CHAIN = 4  # guesses in a row of the chains that a card's τ is of
 
 
 def chain_tau(runs: Sequence[Sequence[int]]) -> float:
-    """Tokens a cycle that chains of four guesses would give in greedy answers.
+    """Tokens per cycle that chains of four guesses would give in greedy answers.
 
     Parameters
     ----------

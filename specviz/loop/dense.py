@@ -108,7 +108,7 @@ def _drafter(
     prompt: list[int], text: list[int], draft: Model, top_k: int, tail: int, ends: frozenset[int],
     most: int | None,
 ) -> dict[str, np.ndarray]:  # fmt: skip
-    """The drafter's columns of one text, one row a token; of ``tail_*`` one row a token of a tail."""
+    """The drafter's columns of one text, one row per token; of ``tail_*`` one row per token of a tail."""
     token, p = np.zeros((len(text), top_k), np.int64), np.full((len(text), top_k), np.nan, np.float32)
     written: list[Entry] = []
     full = draft.left(len(prompt))  # beyond its own context the drafter predicts nothing

@@ -367,7 +367,7 @@ def plain(entry: Values) -> Entry:
 def reference_of(method: str, parameters: Values) -> tuple[str, Settings]:
     """The method, and its parameters, that another one speeds up.
 
-    Autoregressive decoding; of a canvas one token a pass, in the same blocks with the same cache; of a stream
+    Autoregressive decoding; of a canvas one token per pass, in the same blocks with the same cache; of a stream
     re-translation from scratch, with the same prompt.
     """
     kind = methods.find(method)

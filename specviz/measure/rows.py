@@ -214,7 +214,7 @@ class Results:
         return Trace.open(file)
 
     def table(self, by: str | Sequence[str] = ()) -> pd.DataFrame:
-        """One row a cell, or one for each value of `by` in it.
+        """One row per cell, or one for each value of `by` in it.
 
         Parameters
         ----------
@@ -228,7 +228,7 @@ class Results:
             `by`; ``prompts`` finished, ``failures`` (rows), ``pairs`` (prompts that both decoded in one
             sitting, on which every speedup stands); ``tokens``; ``tau`` (pooled; with ``_low`` and ``_high``)
             and ``request_tau`` (mean over prompts); ``pooled_``, ``request_`` and ``decode_throughput`` in
-            tokens a second; ``pooled_``, ``request_``, ``paired_`` and ``decode_speedup``, each with ``_low``
+            tokens per second; ``pooled_``, ``request_``, ``paired_`` and ``decode_speedup``, each with ``_low``
             and ``_high``, its 95 % bootstrap interval over prompts; ``prefill_share`` of the time; ``same``,
             the share of texts that are token for token the reference's (greedy ones); ``peak_memory`` and
             ``device_memory`` in bytes; ``timed``.
@@ -464,7 +464,7 @@ def seconds(row: Values) -> float:
 
 
 def speed(row: Values) -> float:
-    """Tokens a second, prefill inside."""
+    """Tokens per second, prefill inside."""
     return float(row["tokens"] / seconds(row))
 
 

@@ -135,7 +135,7 @@ class Datastore:
 
     @cached_property
     def _words(self) -> bytes:
-        # Four bytes a token, the highest first: slices compare as token sequences do.
+        # Four bytes per token, the highest first: slices compare as token sequences do.
         return self.tokens.astype(">u4").tobytes()
 
     def places(self, run: np.ndarray) -> tuple[int, int]:

@@ -6,7 +6,7 @@ judged (`window.py`), and the verification branch, the n-grams of the pool that 
 merged where they begin alike. Guesses follow from the past alone, so they are judged as any tree is
 (`tree.py`).
 
-The size. The authors send up to (W + G)(N - 1) tokens a pass, 120 for their W = G = 15 and N = 5: the "120"
+The size. The authors send up to (W + G)(N - 1) tokens per pass, 120 for their W = G = 15 and N = 5: the "120"
 of UniSpec's Table 17. Here ``draft_size`` caps the nodes of both branches, so that calibration can turn it as
 it does any method's: the window gets the columns that fit into half of it, as with the authors' W = G, and
 the n-grams, the last met first, what the window leaves. W and G are upper bounds: ``draft_size=120, ngram=5``

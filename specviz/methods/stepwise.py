@@ -1,4 +1,4 @@
-"""One token a pass: the reference of every method that writes masked canvases.
+"""One token per pass: the reference of every method that writes masked canvases.
 
 LLaDA's sampling (Nie et al. 2025): blocks from left to right, and within a block the token of the surest
 cell, the others staying masked ("low-confidence remasking"). With ``cache="dual"`` it is the baseline of SSD

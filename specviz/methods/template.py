@@ -60,7 +60,7 @@ def grow(rates: Sequence[Sequence[float]], n: int) -> list[Path_]:
 
 
 def expected(rates: Sequence[Sequence[float]], paths: Iterable[Path_]) -> float:
-    """How many nodes of a template are accepted a cycle, on the average, if rates multiply."""
+    """How many nodes of a template are accepted per cycle, on the average, if rates multiply."""
     return float(sum(np.prod([rates[level][rank] for level, rank in enumerate(path)]) for path in paths))
 
 

@@ -40,7 +40,7 @@ def by_canvas(trace: Trace, stepwise: Trace | None = None) -> pd.DataFrame:
     DataFrame
         ``run``, ``prompt``; ``placed`` tokens; ``valid`` ones, up to but not including the first end token;
         ``passes``; ``reduction`` = 1 - passes / placed, the step reduction (stepwise decoding places one
-        token a pass). With `stepwise` also ``stepwise``, its passes, and ``saved`` = 1 - passes / those: a
+        token per pass). With `stepwise` also ``stepwise``, its passes, and ``saved`` = 1 - passes / those: a
         lossy method may write a text of another length, and then the two differ.
 
     Raises
@@ -86,7 +86,7 @@ def step_reduction(trace: Trace, stepwise: Trace | None = None) -> Estimate:
     """Share of stepwise decoding's passes that were saved (Table 1's Step), pooled over texts.
 
     1 - passes / tokens placed; with `stepwise`, 1 - passes / the passes of that trace, prompt by prompt.
-    Tau is tokens a pass, 1 / (1 - reduction). 95 % bootstrap interval over texts.
+    Tau is tokens per pass, 1 / (1 - reduction). 95 % bootstrap interval over texts.
 
     Parameters
     ----------

@@ -33,7 +33,7 @@ An encoder-decoder reads its source of P tokens once, in the prefill. The encode
 ``4 P L h d H``. A pass of the decoder then has ``4 n L h d H`` more of projections and ``4 L H d n P`` more
 of attention, and reads ``2 L H d P`` more elements of the cache.
 
-An EAGLE drafter is one layer, whose attention reads r numbers a token. A cycle's first pass reads n pairs of
+An EAGLE drafter is one layer, whose attention reads r numbers per token. A cycle's first pass reads n pairs of
 the text and says what follows the last one (k = 1), each other one n nodes of the tree and what follows each
 (k = n). Only those k go on behind their keys and values:
 ``2 n (r d (H + 2 G) + c) + 2 k (d H h + m h f + h V) + 4 H d S``, S being the sum over the k, and c the
@@ -59,7 +59,7 @@ from specviz.trace import KEYS, Trace
 if TYPE_CHECKING:
     import pandas as pd
 
-Amount: TypeAlias = float | np.ndarray  # one number, or one a pass
+Amount: TypeAlias = float | np.ndarray  # one number, or one per pass
 Widths: TypeAlias = Mapping[str, Any]  # counts and widths by name
 Report: TypeAlias = str | Path | Widths  # its file, or what it holds
 LIMIT = 16 << 20  # bytes of a report
@@ -97,11 +97,11 @@ class Ceilings:
     Parameters
     ----------
     compute : float
-        FLOPs a second of a product of large matrices.
+        FLOPs per second of a product of large matrices.
     memory : float
-        Bytes a second read from memory, beyond every cache.
+        Bytes per second read from memory, beyond every cache.
     cache : dict of int to float
-        Bytes a second read again and again from a block of so many bytes: what a model of that size meets,
+        Bytes per second read again and again from a block of so many bytes: what a model of that size meets,
         which stays in a cache.
     device, dtype : str
     threads : int or None
@@ -132,7 +132,7 @@ class Ceilings:
         return ceilings
 
     def bandwidth(self, size: float) -> float:
-        """Bytes a second from a block of `size` bytes: those of the measured block nearest in size."""
+        """Bytes per second from a block of `size` bytes: those of the measured block nearest in size."""
         if not self.cache:
             return self.memory
         return self.cache[min(self.cache, key=lambda each: abs(np.log(each / max(size, 1))))]
@@ -344,7 +344,7 @@ def roofline_times(trace: Trace, ceilings: Ceilings) -> pd.DataFrame:
 
 
 def cycle_costs(trace: Trace) -> pd.DataFrame:
-    """One row a cycle with passes: what they cost together, and what it emitted.
+    """One row per cycle with passes: what they cost together, and what it emitted.
 
     Of a pass that rows of a batch shared, each row's cycle has its own part, and of the weights and the time
     an equal share.
@@ -495,7 +495,7 @@ def shape_of(run: Metadata, model: str = "target") -> Shape:
 
 
 def _shared(trace: Trace) -> pd.DataFrame:
-    """One row a pass and row of the batch, with its part of the costs; ``pass`` numbers what is shared."""
+    """One row per pass and row of the batch, with its part of the costs; ``pass`` numbers what is shared."""
     import pandas as pd
 
     table = pd.concat([_of_run(part) for part in trace.split()], ignore_index=True)

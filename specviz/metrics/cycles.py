@@ -383,7 +383,7 @@ def by_layer(trace: Trace) -> pd.DataFrame:
     Returns
     -------
     DataFrame
-        One row a layer, from the first to the deepest that a token reached: ``tokens``, ``share`` of them.
+        One row per layer, from the first to the deepest that a token reached: ``tokens``, ``share`` of them.
         In the row of the target's last layer stand those that left nowhere.
 
     Raises
@@ -607,7 +607,7 @@ def learnt(trace: Trace) -> pd.DataFrame:
     Returns
     -------
     DataFrame
-        One row a cycle after the prefill: ``run``, ``prompt``, ``cycle``; ``tokens`` whose successors were
+        One row per cycle after the prefill: ``run``, ``prompt``, ``cycle``; ``tokens`` whose successors were
         learnt in this run so far (all that is known if the run began cold; with ``keep="prompt"`` since the
         prompt began); ``new`` of them in this cycle; ``root_known``, whether the root's were known before.
 

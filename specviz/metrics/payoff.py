@@ -43,7 +43,7 @@ def break_even(traces: Mapping[str, Trace], baseline: str, per: str = "run") -> 
     Returns
     -------
     DataFrame
-        ``name``, ``method``, ``draft``, ``exactness``; ``tau``, tokens a cycle; ``cost``, and its parts
+        ``name``, ``method``, ``draft``, ``exactness``; ``tau``, tokens per cycle; ``cost``, and its parts
         ``forward`` (the target's pass), ``draft_cost`` (drafting) and ``rest`` (verifying, committing,
         between); ``speedup``. Per run: ``prompts``, and 95 % bootstrap intervals over prompts ``tau_lo``,
         ``tau_hi`` and so on, NaN with fewer than six. Per prompt: ``prompt``.
@@ -142,7 +142,7 @@ def gains(sums: np.ndarray, plain: np.ndarray) -> np.ndarray:
     Returns
     -------
     array [3, ...]
-        Tokens a cycle; seconds a cycle over those of a plain cycle; the one over the other.
+        Tokens per cycle; seconds per cycle over those of a plain cycle; the one over the other.
     """
     tau = _ratio(sums[1], sums[0])
     cost = _ratio(_ratio(sums[2], sums[0]), _ratio(plain[2], plain[0]))

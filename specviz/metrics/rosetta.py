@@ -63,7 +63,7 @@ def counts(trace: Trace) -> Counts:
 
 
 def _steps_of(trace: Trace) -> pd.DataFrame:
-    """One row a step: ``sent``, ``emitted`` and ``accepted`` tokens, the draft's ``depth``, and how far it
+    """One row per step: ``sent``, ``emitted`` and ``accepted`` tokens, the draft's ``depth``, and how far it
     reached ``beyond`` the text's end."""
     keys = ["run", "prompt", "cycle"]
     steps = _steps(trace)[[*keys, "sent", "emitted"]].reset_index(drop=True)
@@ -80,7 +80,7 @@ def _steps_of(trace: Trace) -> pd.DataFrame:
 
 
 def _requests_of(trace: Trace, steps: pd.DataFrame) -> pd.DataFrame:
-    """One row a text, by run and prompt: its times, its tokens and what its steps counted."""
+    """One row per text, by run and prompt: its times, its tokens and what its steps counted."""
     cycles, keys = trace.cycles, ["run", "prompt"]
     texts = cycles.groupby(keys, observed=True, sort=False)
     table = texts.agg(seconds=("duration", lambda x: x.sum(min_count=1)), end=("end", "last"))
@@ -179,7 +179,7 @@ def by_position(trace: Trace | Counts) -> pd.DataFrame:
     Returns
     -------
     DataFrame
-        One row a place, from 1: ``accepted``, steps that accepted a token there; ``rate`` = accepted / steps
+        One row per place, from 1: ``accepted``, steps that accepted per token there; ``rate`` = accepted / steps
         with a draft (vLLM's per-position acceptance rate); ``given`` = accepted / steps whose draft went so
         far and that accepted all before it (EAGLE's n-α, n = position - 1; NaN where it is not known how far
         drafts went). Tokens cut off at a text's end do not count as accepted.

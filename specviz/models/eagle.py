@@ -83,7 +83,7 @@ def attention_shape(config: LlamaConfig) -> tuple[int, int, int]:
 
 
 class Attention(nn.Module):
-    """The projections of an attention that reads `width` numbers a token."""
+    """The projections of an attention that reads `width` numbers per token."""
 
     def __init__(self, config: LlamaConfig, width: int, variant: Variant) -> None:
         super().__init__()

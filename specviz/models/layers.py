@@ -154,7 +154,7 @@ def hooked(part: torch.nn.Module) -> bool:
 
 
 def embeddings(net: PreTrainedModel) -> torch.Tensor:
-    """A model's input embeddings, a row a token."""
+    """A model's input embeddings, one row per token."""
     weight = net.get_input_embeddings().weight
     assert isinstance(weight, torch.Tensor)
     return weight

@@ -117,7 +117,7 @@ class Model(TorchModel):
     # -- running ----------------------------------------------------------------------------------
 
     def open(self, prompts: Sequence[Sequence[int]], room: int) -> Context:
-        """A context holding `prompts` (token ids, one list a row), not yet computed.
+        """A context holding `prompts` (token ids, one list per row), not yet computed.
 
         Parameters
         ----------

@@ -1,6 +1,6 @@
 """COMET, scored in an environment of its own: the texts go out, their scores come back.
 
-A replay of re-translation writes ``comet.jsonl``, a line a text: source, hypothesis and reference.
+A replay of re-translation writes ``comet.jsonl``, one line per text: source, hypothesis and reference.
 ``data/comet/score.py`` scores them where unbabel-comet is installed, which wants older libraries than this
 package. `scored` reads the scores back into the replay.
 """

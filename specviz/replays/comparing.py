@@ -361,7 +361,7 @@ def by_cell(results: Results) -> dict[int, list[Row]]:
 
 
 def tau(rows: Sequence[Row], like: Sequence[Row]) -> float:
-    """Tokens a cycle, on the texts that `like` has, too."""
+    """Tokens per cycle, on the texts that `like` has, too."""
     texts = {at(row) for row in like if row["error"] is None}
     good = [row for row in rows if row["error"] is None and at(row) in texts]
     steps = sum(row["steps"] for row in good)

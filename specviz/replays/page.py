@@ -541,7 +541,7 @@ def median_value(rows: Sequence[tuple[float, Row]]) -> float:
 
 
 def ranked_rows(results: Results, cell: Values, good: Sequence[Row]) -> tuple[list[tuple[float, Row]], str]:
-    """A contender's rows with a trace by speedup, or where there are no times by tokens a cycle; the unit."""
+    """A contender's rows with a trace by speedup, or where there are no times by tokens per cycle; the unit."""
     base = {(row["round"], row["prompt"]): row for row in good if row["cell"] == cell["against"]}
     timed, counted = [], []
     for row in (row for row in good if row["cell"] == cell["cell"]):
@@ -553,5 +553,5 @@ def ranked_rows(results: Results, cell: Values, good: Sequence[Row]) -> tuple[li
             timed.append((speed(row) / speed(other), row))
         if row["steps"]:
             counted.append((row["tokens"] / row["steps"], row))
-    rows, unit = (timed, "× as fast") if timed else (counted, "tokens a cycle")
+    rows, unit = (timed, "× as fast") if timed else (counted, "tokens per cycle")
     return sorted(rows, key=lambda each: each[0]), unit

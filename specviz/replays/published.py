@@ -76,7 +76,7 @@ def published(name: str) -> pd.DataFrame:
 
 
 def list_published(paper: str | None = None) -> pd.DataFrame:
-    """The tables that `published` knows, one a row, papers by name and tables in the paper's order.
+    """The tables that `published` knows, one per row, papers by name and tables in the paper's order.
 
     Parameters
     ----------

@@ -212,7 +212,7 @@ def write(results: Results, path: str | Path, name: str, force: bool = False) ->
 
 
 def write_replays(every: Replays, path: str | Path, force: bool = False) -> Path:
-    """Record replays: a row a cell, the published number, the measured one and what it was measured on.
+    """Record replays: one row per cell, the published number, the measured one and what it was measured on.
 
     Raises
     ------

@@ -22,7 +22,7 @@ SSD = (
     ),
     Parameter(
         "tail", "stepwise", choices=("stepwise", "shorter"),
-        meaning="Where fewer than N cells are masked: one token a pass, as written, or fewer drafts.",
+        meaning="Where fewer than N cells are masked: one token per pass, as written, or fewer drafts.",
     ),
 )  # fmt: skip
 # Log-odds and logits of canvases are compared on a grid, so that what is equal on paper is equal here,

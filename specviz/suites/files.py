@@ -26,7 +26,7 @@ KINDS = dict.fromkeys(
 
 
 def read(path: str | Path) -> list[Prompt]:
-    """Prompts of a file, one a line; blank lines are skipped.
+    """Prompts of a file, one per line; blank lines are skipped.
 
     In JSON lines each is an object with ``prompt`` (a text), ``turns`` (texts of one conversation) or
     ``messages`` (a chat that ends with the user's turn); of several, turns go before messages before prompt.
@@ -69,7 +69,7 @@ def _json(path: Path, lines: list[tuple[int, str]]) -> str | None:
     """Why a file is JSON lines, and how to have it read as plain ones; None if it is plain."""
     ending = Path(path.name.removesuffix(".gz")).suffix
     if ending in (".jsonl", ".json"):
-        return f"a {ending} file holds one object a line; plain lines go into a .txt file"
+        return f"a {ending} file holds one object per line; plain lines go into a .txt file"
     if all(text.startswith("{") for _, text in lines):
         return "every line begins with {, so each must be one"
     if ending != ".txt":

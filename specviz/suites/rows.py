@@ -221,7 +221,7 @@ def _limited(path: Path, name: str, file: IO[bytes] | None) -> bytes:
 
 
 def segments(text: str) -> list[str]:
-    """The sentences of a file of a translation task: one a line, or between ``<seg>`` marks."""
+    """The sentences of a file of a translation task: one per line, or between ``<seg>`` marks."""
     if "<seg" in text:
         return [html.unescape(" ".join(part.split())) for part in SEGMENT.findall(text)]
     return [line.strip() for line in text.removesuffix("\n").split("\n")]

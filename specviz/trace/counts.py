@@ -70,7 +70,7 @@ class Counts:
     requests : DataFrame
         One row a request; columns `REQUEST`.
     steps : DataFrame
-        One row a step; columns `STEP`. Empty where the source has no steps.
+        One row per step; columns `STEP`. Empty where the source has no steps.
     most : int, optional
         The largest draft that a step could have.
     wall : float

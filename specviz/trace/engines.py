@@ -18,7 +18,7 @@
     Responses of ``/api/v0``, whose ``stats`` or ``usage`` has ``total_draft_tokens_count`` and its parts, or
     the SDK's statistics (``totalDraftTokensCount``). Source: LM Studio's REST reference and release 0.3.10.
 ``mlx-lm``
-    The responses of ``stream_generate`` as JSON lines, one a token: ``from_draft``, ``generation_tokens``
+    The responses of ``stream_generate`` as JSON lines, one per token: ``from_draft``, ``generation_tokens``
     and ``generation_tps``. How many were drafted is not written.
     Source: mlx-lm, generate.py (GenerationResponse).
 """

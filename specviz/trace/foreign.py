@@ -44,7 +44,7 @@ def read_counts(
     Parameters
     ----------
     path : str or Path
-        One JSON object a line (of vLLM also one response, or a list of them); of ``vllm-metrics`` a page.
+        One JSON object per line (of vLLM also one response, or a list of them); of ``vllm-metrics`` a page.
     origin : {"vllm", "vllm-metrics", "aiperf", "spec-bench", "llama.cpp", "llama.cpp-log", "sglang", \
 "lm-studio", "mlx-lm"}
         ``vllm``: responses of a server with ``--per-request-spec-decode-metrics``, which have
@@ -185,7 +185,7 @@ def text_of(path: Path) -> str:
 
 
 def lines_of(path: Path) -> Iterator[Line]:
-    """The objects of a file: one a line, or one, or a list of them."""
+    """The objects of a file: one per line, or one, or a list of them."""
     text = text_of(path)
     numbered = [(i, line) for i, line in enumerate(text.split("\n"), 1) if line.strip()]
     if not numbered:

@@ -221,7 +221,7 @@ class Trace:
     # ------------------------------------------------------------ tables
 
     def arrow(self, names: Sequence[str]) -> pa.Table:
-        """These columns of the record (`schema.COLUMNS`), checked; one row a cycle, words as codes."""
+        """These columns of the record (`schema.COLUMNS`), checked; one row per cycle, words as codes."""
         return self._table(names)
 
     @cached_property
@@ -267,7 +267,7 @@ class Trace:
 
     @cached_property
     def prompts(self) -> pd.DataFrame:
-        """One row a prompt: id, turn, kind, language, number of tokens, text and reference."""
+        """One row per prompt: id, turn, kind, language, number of tokens, text and reference."""
         import pandas as pd
 
         rows = []
@@ -284,7 +284,7 @@ class Trace:
 
     @cached_property
     def cycles(self) -> pd.DataFrame:
-        """One row a cycle: the scalar columns, controller values (``control_*``) and counts.
+        """One row per cycle: the scalar columns, controller values (``control_*``) and counts.
 
         Counts: `drafted` nodes of the draft; `sent` of them to the target (all but the unsent and
         unreviewed ones); `judged` (accepted or rejected); `accepted`; `rejected`; `cut` by the text's end;
@@ -425,7 +425,7 @@ class Trace:
 
     @cached_property
     def tails(self) -> pd.DataFrame:
-        """One row a token of the dense record's tails: position of the token that the tail follows, token,
+        """One row per token of the dense record's tails: position of the token that the tail follows, token,
         text, probability, margin.
         """
         frame = self._long("tail", None)

@@ -19,7 +19,7 @@ MARKERS = "osD^vPX"  # a line is told by its marker, too
 
 
 def latency_throughput(rows: Sequence[Row], ax: Axes | None = None) -> Axes:
-    """Tokens a second of the whole batch over the seconds that a prompt takes in it.
+    """Tokens per second of the whole batch over the seconds that a prompt takes in it.
 
     Up and to the left is better. A line follows one decoder through its batch sizes, which stand beside its
     points; crosses span the intervals where the rows have them.
@@ -27,7 +27,7 @@ def latency_throughput(rows: Sequence[Row], ax: Axes | None = None) -> Axes:
     Parameters
     ----------
     rows : list of dict
-        ``decoder``, ``batch``, ``speed`` (tokens a second), ``latency`` (seconds): numbers, or estimates with
+        ``decoder``, ``batch``, ``speed`` (tokens per second), ``latency`` (seconds): numbers, or estimates with
         median, low and high, as `specviz.measure.benches.batches.bench` gives them.
     ax : Axes, optional
         Default: a new figure's.
@@ -55,7 +55,7 @@ def latency_throughput(rows: Sequence[Row], ax: Axes | None = None) -> Axes:
         )  # fmt: skip
         for row, at in zip(own, zip(*middle)):
             ax.annotate(str(row["batch"]), at, (4, 4), textcoords="offset points", fontsize=7, color=hue)
-    ax.set(xlabel="latency: seconds a prompt takes", ylabel="throughput: tokens a second")
+    ax.set(xlabel="latency: seconds per prompt takes", ylabel="throughput: tokens per second")
     ax.set_xlim(left=0)
     ax.set_ylim(bottom=0)
     ax.set_title("numbers beside the points: prompts decoded together", fontsize=8, loc="left")

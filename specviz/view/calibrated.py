@@ -20,7 +20,7 @@ LOOKS = {
     "grid": ("measured points joined", ":", "#555555"),
     "monotone": ("monotone fit", "-", "#0072b2"),
 }
-WHAT = {"s": "s(g), ms a cycle", "tau": "τ(g), tokens a cycle", "speed": "τ/s, tokens/s"}
+WHAT = {"s": "s(g), ms per cycle", "tau": "τ(g), tokens per cycle", "speed": "τ/s, tokens/s"}
 
 
 def curve(
@@ -127,7 +127,7 @@ def by_device(calibrations: Sequence[Calibration], ax: Axes | None = None) -> Ax
     Returns
     -------
     Axes
-        Beside each bar g* and the tokens a second that it is expected to bring.
+        Beside each bar g* and the tokens per second that it is expected to bring.
 
     Raises
     ------

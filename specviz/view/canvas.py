@@ -71,7 +71,7 @@ WHY = {
     "token": ("wrong token", "the guess for the cell that was next was another token"),
     "border": ("block border",
                "what came next lies in another block than the one the drafts' pass worked in"),
-    "none": ("", "one token a pass"),
+    "none": ("", "one token per pass"),
     "parallel": ("parallel", "every cell that its rule let through was placed"),
 }  # fmt: skip
 

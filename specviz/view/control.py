@@ -42,7 +42,7 @@ class Loop:
         ``cycle``, ``status``, ``text``, ``value`` (certainty), ``threshold`` and ``gap`` (nats; NaN where
         there is none).
     cycles : DataFrame
-        One row a cycle: ``cycle``, ``window`` (k_j; NaN where the method has none), ``mean``, the certainty
+        One row per cycle: ``cycle``, ``window`` (k_j; NaN where the method has none), ``mean``, the certainty
         that the window followed from (without a controller: of the nodes sent), and a count for each fate.
     certainty : str
         What the value is.

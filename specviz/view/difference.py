@@ -107,7 +107,7 @@ class Difference(Page):
 
     @cached_property
     def table(self) -> pd.DataFrame:
-        """One row a step.
+        """One row per step.
 
         ``start`` and ``end`` are output positions, ``text`` what stands there in a; ``why`` is one of
         ``same``, ``different draft``, ``different verdict`` and ``different text``, ``detail`` says more. For
@@ -175,7 +175,7 @@ def diff(a: Trace, b: Trace, prompt: int | None = None) -> Difference:
     Returns
     -------
     Difference
-        Shows itself in a notebook; ``table`` is one row a step, ``to_html(path)`` one offline page.
+        Shows itself in a notebook; ``table`` is one row per step, ``to_html(path)`` one offline page.
 
     Raises
     ------

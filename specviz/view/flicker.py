@@ -375,7 +375,7 @@ def plain(one: Ribbon, colour: bool = False, most: int = 40) -> str:
 
 
 def drawn(trace: Trace, prompt: int | None = None, ax: Axes | None = None, words: bool | None = None) -> Axes:
-    """The ribbon of one run for a paper: an update a row, a word a place.
+    """The ribbon of one run for a paper: an update a row, one word per place.
 
     Kept words are thin bars, rewritten ones hatched, new ones full, hidden ones outlined; what was taken back
     is struck.

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 # What a cell's badge adds to its number, so that no map hides how sure it is.
 MARKS = {"exact": "", "bounded": "±", "modelled": "~", "needs a rerun": "?"}
-NAMES = {"tau": "τ, tokens a cycle", "tokens_per_second": "tokens/s"}
+NAMES = {"tau": "τ, tokens per cycle", "tokens_per_second": "tokens/s"}
 ROOM = 120  # cells with a number in each; more are only coloured
 
 

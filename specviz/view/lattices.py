@@ -39,7 +39,7 @@ def short(text: str, letters: int = LETTERS) -> str:
 
 
 def lattice(trace: Trace, prompt: int | None = None, ax: Axes | None = None, most: int = MOST) -> Axes:
-    """How a canvas was filled: a column a cell, a row a pass.
+    """How a canvas was filled: one column per cell, one row per pass.
 
     Over each cell stands its final token. A cell that a pass drafted or placed has its state's colour and
     sign (`STATES` in `specviz.view.canvas`): filled if it was placed, with an outline if it was drafted in
@@ -154,7 +154,7 @@ def _mark(ax: Axes, signs: Signs) -> None:
 
 
 def lattice_words(trace: Trace, prompt: int | None = None) -> str:
-    """`lattice` in sentences: one for the whole, one a pass."""
+    """`lattice` in sentences: one for the whole, one per pass."""
     shown = canvas(trace, prompt)
     whole = f"{shown.name}. {_title(shown)}."
     return "\n".join([whole, *(f"{one.sentence}." for one in shown.passes)])
@@ -331,7 +331,7 @@ def rows(shown: Canvas, colour: bool = False) -> list[str]:
         lines.append(f"{fresh}{one.number:>3} {''.join(cells)}  {len(one.placed)} {WHY[one.why][0]}".rstrip())
     keys = "  ".join(f"{STATES[n].sign} {STATES[n].word}" for n in _occurring(shown) if STATES[n].sign)
     more = f"; {len(shown.passes) - LINES} more passes are in the trace" if len(shown.passes) > LINES else ""
-    heading = f"canvas: {_title(shown)}; a column a cell, a row a pass{more}"
+    heading = f"canvas: {_title(shown)}; one column per cell, one row per pass{more}"
     return [heading, *lines, f"{keys}  - final  · masked"]
 
 
@@ -365,7 +365,7 @@ def figure(shown: Canvas, most: int = MOST) -> str:
     high, across = len(passes) * TALL, width * WIDE
     drawing = _drawing(shown, passes, width)
     caption = (
-        f"The canvas: {_title(shown)}; a column a cell, a row a pass; {_below(shown, width, len(passes))}."
+        f"The canvas: {_title(shown)}; one column per cell, one row per pass; {_below(shown, width, len(passes))}."
     )
     keys = "".join(
         f'<span title="{html(STATES[n].meaning)}">{_key(n)}{STATES[n].word}</span>' for n in _occurring(shown)

@@ -1,4 +1,4 @@
-"""Behind which layer each token left the model: a column a token, filled as far as it went."""
+"""Behind which layer each token left the model: one column per token, filled as far as it went."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ RGBA = tuple[float, float, float, float]
 
 
 def exit_layers(trace: Trace, prompt: int | None = None, ax: Axes | None = None, most: int = 60) -> Axes:
-    """How deep each token went, of a method that leaves early: a column a token, coloured by its last layer.
+    """How deep each token went, of a method that leaves early: one column per token, coloured by its last layer.
 
     Layers that a token skipped are grey: of these only keys and values were computed, from the state in which
     it left.

@@ -1,4 +1,4 @@
-"""matplotlib view of why drafting pays: tokens a cycle against what the cycle costs."""
+"""matplotlib view of why drafting pays: tokens per cycle against what the cycle costs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SPEEDUPS = (0.5, 0.75, 1.25, 1.5, 2.0, 3.0, 4.0, 6.0)  # whose lines are drawn b
 MARGIN = 0.12  # of the range, around the points
 MOST = (0.05, 0.95)  # of the prompts' dots lie within the limits at least
 EVEN = "break-even, τ = cost: above it drafting pays"
-X_NAME, Y_NAME = "cost of a cycle, in plain passes", "τ, tokens a cycle"
+X_NAME, Y_NAME = "cost of a cycle, in plain passes", "τ, tokens per cycle"
 
 
 def payoff(traces: Traces) -> tuple[pd.DataFrame, pd.DataFrame, list[Trace]]:

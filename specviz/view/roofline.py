@@ -110,7 +110,7 @@ def pass_times(traces: Traces, ceilings: Ceilings, ax: Axes | None = None) -> Ax
     Returns
     -------
     Axes
-        Milliseconds in passes a token of the texts, prefill left out, divided by model.
+        Milliseconds in passes per token of the texts, prefill left out, divided by model.
 
     Raises
     ------
@@ -141,7 +141,7 @@ def pass_times(traces: Traces, ceilings: Ceilings, ax: Axes | None = None) -> Ax
     ax.set_yticks(range(len(labels)), [visible(label) for label in labels], size=8, parse_math=False)
     ax.invert_yaxis()
     ax.margins(x=0.18)
-    ax.set_xlabel("ms in passes a token, prefill left out")
+    ax.set_xlabel("ms in passes per token, prefill left out")
     _keys(ax, hues, {}, loc="lower left", bbox_to_anchor=(0, 1), ncols=len(hues))
     return ax
 

@@ -179,7 +179,7 @@ def warm_up(trace: Trace, ax: Axes | None = None, window: int = 7) -> Axes:
         sums = rows[["emitted", "steps"]].rolling(window, center=True, min_periods=1).sum()
         ax.plot(place, sums["emitted"] / sums["steps"], color=colour, lw=1.8, label=name)
     whole_numbers(ax.xaxis)
-    ax.set(xlabel="number of the text", ylabel="τ, tokens a cycle")
+    ax.set(xlabel="number of the text", ylabel="τ, tokens per cycle")
     ax.set_title(f"τ of each text, and of the {window} around it", size=9, loc="left", pad=18)
     legend(ax)
     return ax

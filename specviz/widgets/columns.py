@@ -145,7 +145,7 @@ def columns(trace: Trace, prompts: Iterable[int] | None = None) -> tuple[Json, A
     header : dict
         The run's facts, the words that codes stand for, and for each prompt its index, text and rows.
     arrays : dict of str to array
-        One entry a cycle (``cycle``, ``context``, ``keep``, ``stop``, ``end``, ``times`` [cycles x phases],
+        One entry per cycle (``cycle``, ``context``, ``keep``, ``stop``, ``end``, ``times`` [cycles x phases],
         ``control_*``); offsets ``node_at``, ``out_at``, ``pass_at`` [cycles + 1] into one entry a drafted
         node (``node_*``), an emitted token (``out_*``) and a forward pass (``pass_*``, seconds from the
         cycle's start). Missing integers are -1, missing floats NaN; a column that is missing throughout is

@@ -565,7 +565,7 @@ function render({ model, el }) {
 	const play = press(icon("play"), "play (space)", () => toggle(), { class: "play" });
 	const where = h("output.where");
 	const steps = h("div.phases", { role: "group", "aria-label": "phase" }, ...PHASES.map((name, i) => press(name, `${name}: go to this phase of the cycle`, () => show(row, i, true))));
-	const speeds = h("select", { "aria-label": "cycles a second", title: "cycles a second" }, ...SPEEDS.map((x) => h("option", { value: x }, `${x}/s`)));
+	const speeds = h("select", { "aria-label": "cycles per second", title: "cycles per second" }, ...SPEEDS.map((x) => h("option", { value: x }, `${x}/s`)));
 	const byPhase = press("phases", "phases: step by phase (S)", () => setSub(!substeps), { "aria-pressed": "false" });
 	const byLevel = press("growth", "growth: see each draft grow level by level, then what was cut (G)", () => setGrowth(!growth), { "aria-pressed": "false" });
 	const guessing = press("predict", "predict mode (M): guess before the verdict is shown", () => setPredict(!predict), { "aria-pressed": "false" });

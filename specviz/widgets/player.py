@@ -24,7 +24,7 @@ class Player(Stateful):
     - ``prompt``: which of the trace's prompts, from 0 in the trace's order.
     - ``cycle``: the row of the prompt's cycles; 0 is the prefill. At first one that accepts and rejects.
     - ``phase``: ``draft`` (not judged yet), ``verify`` (judged) or ``commit`` (the text has grown).
-    - ``playing``, and ``speed`` in cycles a second.
+    - ``playing``, and ``speed`` in cycles per second.
     - ``predict``: whether verdicts wait for the reader's guess; ``score`` is (right, guessed) so far.
     - ``substeps``: whether a step goes draft, verify, commit or a whole cycle.
     - ``growth``: whether each draft grows level by level, then shows what threshold and budget cut.

@@ -312,7 +312,7 @@ function ticks(most, wanted) {
 // ---- the board: who finished when, and why
 
 function board(field, lanes, kinds, phases, seek) {
-	const head = ["", "method", "speedup, decoding", "with prefill", "finish", "text is", "tokens", "passes", "tokens a pass"];
+	const head = ["", "method", "speedup, decoding", "with prefill", "finish", "text is", "tokens", "passes", "tokens per pass"];
 	const body = lanes.map((lane) => {
 		const ratio = (x) => (x === null ? "–" : times(x));
 		const base = lane.index === field.baseline;
@@ -336,7 +336,7 @@ function board(field, lanes, kinds, phases, seek) {
 	));
 	const node = h("div.board", {},
 		h("div.scroll", { tabindex: "0", role: "region", "aria-label": "results" },
-			h("table", h("caption", field.comparable ? `Speedups are tokens a second over ${lanes[field.baseline].name}'s.` : "No speedup: the clocks are not comparable."),
+			h("table", h("caption", field.comparable ? `Speedups are tokens per second over ${lanes[field.baseline].name}'s.` : "No speedup: the clocks are not comparable."),
 				h("thead", h("tr", ...head.map((word) => h("th", { scope: "col" }, word)))), h("tbody", ...body.map((entry) => entry.row)))),
 		h("details", { open: "" }, h("summary", "Longest waits"), h("ul.waits", ...waits)),
 	);

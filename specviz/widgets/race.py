@@ -57,7 +57,7 @@ class Race(Stateful):
 
     @property
     def table(self) -> pd.DataFrame:
-        """One row a prompt and lane: finish in seconds, tokens, passes, speedup (NaN if clocks differ)."""
+        """One row per prompt and lane: finish in seconds, tokens, passes, speedup (NaN if clocks differ)."""
         import pandas as pd
 
         rows = []

@@ -359,7 +359,7 @@ def test_the_command(tmp_path, honest, town, capsys):
     for arguments, words in (
         (["--answers", str(path)], "name it with --model"),
         (["--answers", str(path), "--model", "town", "--method", "bild"], "read, not decoded"),
-        (["--sibling", "town"], "are of --answers"),
+        (["--sibling", "town"], "need --answers"),
         (["--answers", str(tmp_path / "none"), "--model", "town"], "cannot read"),
     ):
         assert cli.run(["audit", *arguments]) == 2

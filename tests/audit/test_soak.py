@@ -171,8 +171,8 @@ def test_the_command_line(tmp_path, folders, capsys):
     for wrong, reason in (
         (["--soak"], "--ledger FILE"),
         (["--ledger", str(tmp_path / "none")], "cannot read the ledger"),
-        (["--minutes", "1", "--ledger", str(path)], "pass --soak"),
-        (["--soak", "--ledger", str(path), "--batch", "2"], "leave --method, --batch"),
+        (["--minutes", "1", "--ledger", str(path)], "add --soak"),
+        (["--soak", "--ledger", str(path), "--batch", "2"], "drop --method, --batch"),
     ):
         assert cli.run(["audit", *wrong]) == 2
         assert reason in " ".join(capsys.readouterr().err.split())

@@ -277,7 +277,7 @@ class TestRanking:
         assert good.answer == USE and good.sentence.startswith("Draft with speculative (small)")
         bad = advice(slope=1.0, draft=5.0)
         assert bad.answer == NOT and bad.sentence.startswith("Do not draft.")
-        assert f"above {bad.best.cycle:.2f} tokens a cycle" in bad.sentence
+        assert f"above {bad.best.cycle:.2f} tokens per cycle" in bad.sentence
         loads = advice(slope=0.0, draft=0.5, batches=(4,))
         assert [row["where"] for row in loads.changes] == ["batch 1", "batch 4"]
         drawn = view.advice(good.table)
@@ -532,7 +532,7 @@ def test_ten_settings_are_among_those_simulated():
 
 def test_the_command_line(capsys, tmp_path):
     assert cli.run(["advise", "town", "--answers", str(tmp_path / "none.jsonl")]) == 2
-    assert "it is no file" in capsys.readouterr().err
+    assert "it is not a file" in capsys.readouterr().err
     assert cli.run(["advise", "town", "--batch", "x"]) == 2
     assert "--batch wants numbers" in capsys.readouterr().err
 

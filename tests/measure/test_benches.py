@@ -423,7 +423,7 @@ def test_demo(pair, tmp_path):
 
 
 def slowed(speeds):
-    """`timing.paired`, but each decoder's seconds are such that it writes so many tokens a second."""
+    """`timing.paired`, but each decoder's seconds are such that it writes so many tokens per second."""
 
     measured = timing.paired
 

@@ -258,7 +258,7 @@ def test_the_command(folders, tmp_path, capsys):
     assert "--set draft_size=calibrated" in out
     assert (tmp_path / "x.png").read_bytes()[:4] == b"\x89PNG"
     assert cli.run(order) == 0
-    assert "--force measures anew" in capsys.readouterr().out
+    assert "--force measures again" in capsys.readouterr().out
     said = ["generate", "unispec", *rest, "--prompt", "One", "-n", "4", "--set"]
     assert cli.run([*said, "draft_size=calibrated"]) == 0
     assert " by calibration\n" in capsys.readouterr().out

@@ -350,7 +350,7 @@ def test_the_edge_s_own_probability_is_a_score_and_leaves_a_tree():
 
 
 def calibration(points, texts=4):
-    """Of draft sizes with tokens and seconds a cycle."""
+    """Of draft sizes with tokens and seconds per cycle."""
     from specviz.calibration import Calibration, Point
     from specviz.measure import fits
 

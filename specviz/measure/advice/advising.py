@@ -111,7 +111,7 @@ def advise(
         each decodes the prompts: that takes as long as four runs.
     as_device : str, optional
         Another device, by a roofline of the passes in place of timing them here: ``h100``, ``a100``, ``l4``,
-        ``rtx4090``, or ``BYTES,FLOPS,LAUNCH`` (a second, a second, seconds a layer). All of it is modelled.
+        ``rtx4090``, or ``BYTES,FLOPS,LAUNCH`` (a second, a second, seconds per layer). All of it is modelled.
     device, dtype : str, optional
         For models that are still to be loaded.
     folder : path, optional

@@ -68,7 +68,7 @@ def memory_words(size: int | None) -> str:
 
 
 def rate_words(value: float, low: float, high: float) -> str:
-    """A number of tokens a second with its interval, in whole ones from ten on."""
+    """A number of tokens per second with its interval, in whole ones from ten on."""
     form = "{:,.0f}" if value >= 10 else "{:.2f}"
     bounds = f" [{form.format(low)}, {form.format(high)}]" if low == low else ""
     return form.format(value) + bounds
@@ -129,7 +129,7 @@ class Advice(Page):
         """What to do, and why."""
         best = self.best
         why = (
-            f"it writes {best.tau:.2f} tokens a cycle, and a cycle costs {best.cycle:.2f} plain ones: "
+            f"it writes {best.tau:.2f} tokens per cycle, and a cycle costs {best.cycle:.2f} plain ones: "
             f"{best.forward:.2f} the target's pass, {best.drafting:.2f} drafting, {best.rest:.2f} the rest"
         )
         gain = f"{best.speedup:.2f}" + (f" [{best.low:.2f}, {best.high:.2f}]" if best.low == best.low else "")
@@ -137,7 +137,7 @@ class Advice(Page):
         if self.answer == NOT:
             return (
                 f"Do not draft. The best setting, {label}, reaches {gain} times the plain speed: {why}. It "
-                f"would pay above {best.cycle:.2f} tokens a cycle."
+                f"would pay above {best.cycle:.2f} tokens per cycle."
             )
         if self.answer == USE:
             return f"Draft with {label}: {gain} times the plain speed, because {why}."

@@ -29,7 +29,7 @@ WANTED = 3.0  # times the throughput of batch 1, of autoregressive decoding at b
 COLUMNS = [
     ("decoder", "decoder", ""), ("batch", "batch", "{:d}"), ("speed", "tokens/s", "{:,.0f}"),
     ("times", "times batch 1", "{:.2f}"), ("whole", "with prefill", "{:.2f}"),
-    ("latency", "latency s", "{:.3f}"), ("token", "ms a token", "{:.2f}"), ("tau", "tau", "{:.2f}"),
+    ("latency", "latency s", "{:.3f}"), ("token", "ms per token", "{:.2f}"), ("tau", "tau", "{:.2f}"),
     ("same", "same texts", ""),
 ]  # fmt: skip
 
@@ -64,7 +64,7 @@ def bench(
     Returns
     -------
     Report
-        A row for each method and size: ``speed``, tokens of all texts a second of decoding, each moment
+        A row for each method and size: ``speed``, tokens of all texts per second of decoding, each moment
         counted once; ``times`` that of batch 1, round by round, and ``whole`` the same with the prefill and
         all else inside; ``latency``, median seconds from the start of a prompt's prefill to its end,
         ``token`` the same for each of its tokens, in ms; ``tau``; how many texts are the ``same`` as with

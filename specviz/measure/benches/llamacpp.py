@@ -77,7 +77,7 @@ def bench(
 
     Greedy. A model in transformers' format is written as an F16 GGUF file first, in a temporary folder.
     Each side gets token ids and gives token ids; the end token counts on both. Bars, medians over texts of
-    the ratio of tokens a second: decoding through our context over ``Llama.generate`` at least 0.95, on the
+    the ratio of tokens per second: decoding through our context over ``Llama.generate`` at least 0.95, on the
     model's file and on a wider one of random weights; there the recorded run, too; ``prompt_lookup`` over
     ``LlamaPromptLookupDecoding`` more than 1.
     """
@@ -231,7 +231,7 @@ def _around(side: Side) -> str:
         tokens = sum(len(peer(text)) for text in ids)
         theirs = (clock() - begin - sum(inside)) / tokens
     return (
-        f"outside llama_decode, {side.name}: autoregressive {ours * 1e6:.0f} µs a token and {passes:.2f} "
+        f"outside llama_decode, {side.name}: autoregressive {ours * 1e6:.0f} µs per token and {passes:.2f} "
         f"passes, llama-cpp-python {theirs * 1e6:.0f} µs and {len(inside) / tokens:.2f} (our prefill "
         "leaves the last prompt token to the first cycle)"
     )

@@ -60,7 +60,7 @@ def measure(model: Model, sizes: Sequence[int] = SIZES, context: int = 128, roun
     -------
     list of dict
         For each size: ``g``, ``median``, ``q25``, ``q75`` (milliseconds), ``ratio`` (s(g), an `Estimate`: the
-        median over rounds of its time over that of one token in the same round), ``each`` (ms a token).
+        median over rounds of its time over that of one token in the same round), ``each`` (ms per token).
 
     Raises
     ------

@@ -66,7 +66,7 @@ def bench(
 
     Greedy. Each side gets token ids and gives token ids, and tokens are counted from them; the end token
     counts on both. Assisted generation drafts as many tokens as ours does, always (constant schedule, no
-    confidence threshold). Bars, medians over texts of the ratio of tokens a second: our autoregressive over
+    confidence threshold). Bars, medians over texts of the ratio of tokens per second: our autoregressive over
     ``generate`` at least 1.0, ``prompt_lookup`` over transformers' own at least 1.0; ``speculative`` over
     assisted generation at least 1.2 with each draft model;
     ``speculative`` and ``bild`` with their better draft model over our autoregressive more than 1.

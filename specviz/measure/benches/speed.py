@@ -535,12 +535,12 @@ class Results:
         return Estimate.of((above[below > 0] / below[below > 0]).tolist())
 
     def speed(self, name: str, prefill: bool) -> float:
-        """Tokens a second."""
+        """Tokens per second."""
         seconds = self.seconds(name, prefill).sum()
         return float(self.tokens(name, prefill).sum() / seconds) if seconds else float("nan")
 
     def tau(self, name: str, texts: Iterable[int] | None = None) -> float | None:
-        """Tokens a pass of the target; None where nobody counts passes."""
+        """Tokens per pass of the target; None where nobody counts passes."""
         chosen = slice(None) if texts is None else list(texts)
         if any(each["passes"] is None for each in self.rounds[0]["measurements"][name]):
             return None

@@ -28,7 +28,7 @@ BETAS = (0.0, 0.1, 0.2, 0.3, 0.5)
 MASKS = (3, 5)
 BETA = 0.2  # the paper's, of which the bars are
 COLUMNS = [
-    ("setting", "setting", ""), ("passes", "passes", "{:,.0f}"), ("tau", "tokens a pass", "{:.2f}"),
+    ("setting", "setting", ""), ("passes", "passes", "{:,.0f}"), ("tau", "tokens per pass", "{:.2f}"),
     ("ad", "A/D", "{:.3f}"), ("ne", "NE [95%]", ""), ("bleu", "BLEU", "{:.1f}"), ("chrf", "chrF", "{:.1f}"),
     ("same", "same text", ""), ("kept", "prompt kept", "{:.0%}"), ("speed", "tokens/s", "{:,.0f}"),
     ("speedup", "over RT [95%]", ""),
@@ -50,7 +50,7 @@ NOTES = [
 def bench(
     model: Model,
     *,
-    text: Annotated[Path | None, "A text file, a line a text."] = None,
+    text: Annotated[Path | None, "A text file, one line per text."] = None,
     words: Annotated[int, "Words an update."] = 1,
     language: Annotated[str, "What the prompt calls the language that is written."] = "German",
     number: Annotated[int, "Texts."] = 30,
@@ -67,7 +67,7 @@ def bench(
     model : Model
         A translator: causal or an encoder-decoder.
     text : Path, optional
-        UTF-8, a line a text. Without one: thirty sentences that come with the package.
+        UTF-8, one line per text. Without one: thirty sentences that come with the package.
     words : int
         That each update brings.
     language : str

@@ -43,7 +43,7 @@ SPLIT = [
     ("share", "not forward", "{:.0%}"),
 ]  # fmt: skip
 NOTES = [
-    "τ: tokens a cycle, the bonus counted, the mean over kinds of work. g: most nodes of a draft, without "
+    "τ: tokens per cycle, the bonus counted, the mean over kinds of work. g: most nodes of a draft, without "
     "the root. tokens/s: over all texts, prefill and recording inside. speedup: median over texts of "
     "tokens/s over autoregressive decoding's on the same text, with its 95 % bootstrap interval.",
     f"cold: each text begins with an empty memory. warm: the method has decoded {WARM} prompts for "
@@ -179,12 +179,12 @@ def bench(
     )  # fmt: skip
     report.setting["clock"] = name_of_clock
     report.notes.append(
-        f"Tokens a second are of the {name_of_clock}, milliseconds a cycle of the wall clock."
+        f"Tokens per second are of the {name_of_clock}, milliseconds per cycle of the wall clock."
     )
     for name, heading in (("kind", "By kind of work"), ("language", "By language")):
         report.parts.append(Part(heading, GROUPED, _grouped(lineup, times, traces, texts, name)))
     report.parts.append(
-        Part("Milliseconds a cycle", SPLIT, [_split(s, traces[s]) for s in lineup], ("nodes",))
+        Part("Milliseconds per cycle", SPLIT, [_split(s, traces[s]) for s in lineup], ("nodes",))
     )
     return report
 

@@ -101,7 +101,7 @@ def each_text(values: Sequence[float], rounds: int) -> np.ndarray:
 
 
 def over(tokens: np.ndarray, taken: np.ndarray) -> np.ndarray:
-    """Tokens a second, all texts pooled."""
+    """Tokens per second, all texts pooled."""
     return tokens / taken
 
 

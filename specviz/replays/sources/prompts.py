@@ -355,7 +355,7 @@ Rows = Sequence[Settings]  # of one cell, or of its reference
 
 
 def per_cycle(results: Results, mine: Rows, base: Rows) -> BootstrapEstimate:
-    """τ: tokens a cycle, all cycles pooled."""
+    """τ: tokens per cycle, all cycles pooled."""
     good = [row for row in mine if row["error"] is None]
     return resampled(ratio, sums(good, "tokens"), sums(good, "steps"))
 
