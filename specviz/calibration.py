@@ -67,7 +67,7 @@ class Point:
     tokens, cycles : list of int, [texts]
         Emitted tokens and draft-verify cycles of each text. Greedy decoding repeats them in every round.
     seconds : list of lists of float or None, [rounds, texts]
-        Time of all cycles of a text, the prefill left out; None where it was not measured yet.
+        Time of all cycles of a text, without the prefill; None where it was not measured yet.
     """
 
     g: int

@@ -151,8 +151,8 @@ COLUMNS: tuple[Column, ...] = (
     Column("stop", "string", "Why drafting stopped: length, fallback, eos, room, none ..."),
     Column("end", "string", "What ended the prompt's decoding in this cycle: eos, length, context, interrupted; else null."),
     # a canvas of masked cells (diffusion); null elsewhere
-    Column("block", "int32", "The block in work when the cycle began, from 0."),
-    Column("refreshed", "bool", "Whether the pass computed every position, not the block in work alone."),
+    Column("block", "int32", "The current block when the cycle began, from 0."),
+    Column("refreshed", "bool", "Whether the pass computed every position, not the current block alone."),
     Column("control_name", "list<string>", "Names of the controller's values in this cycle."),
     Column("control_value", "list<double>", "Those values."),
     # an update of a stream, the level above the cycle; null where the source stands still

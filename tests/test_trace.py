@@ -652,7 +652,7 @@ def test_an_older_version_s_words_are_read_as_today_s(tmp_path):
     ("change", "message"),
     [
         ({"schema": schema.VERSION + 1}, "newer specviz"),
-        ({"schema": min(schema.OLDER) - 1}, "older specviz .*: record it anew"),
+        ({"schema": min(schema.OLDER) - 1}, "older specviz .*: record it again"),
         ({"schema": "1"}, "schema version"),
         ({"schema": True}, "schema version"),
         ({"run": None}, "metadata, run"),

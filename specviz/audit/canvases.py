@@ -87,7 +87,7 @@ class Written:
     placed: list[tuple[int, int]] = field(default_factory=list)  # cell and token
     cycle: list[int] = field(default_factory=list)  # the pass that decided it ...
     canvas: list[int] = field(default_factory=list)  # ... and which of its canvases
-    # Log-odds of every masked cell of the block in work, as that canvas had them.
+    # Log-odds of every masked cell of the current block, as that canvas had them.
     odds: list[dict[int, float]] = field(default_factory=list)
     bits: list[dict[int, bytes]] = field(default_factory=list)  # hashes of those cells' logits
     passes: int = 0
@@ -307,7 +307,7 @@ class _Audit:
     def at(
         self, model: Diffusion, prompt: list[int], method: Unmasking, written: Written, part: int
     ) -> Logits:
-        """Logits of each masked cell of the block in work before step `part`, by the passes of `method`.
+        """Logits of each masked cell of the current block before step `part`, by the passes of `method`.
 
         Every pass up to there is run again: the cache holds what they left. Without a cache one is enough.
         """
@@ -384,7 +384,7 @@ class _Pair:
             return self.bug(step, f"{words}{expected.refreshed}")
         for j, (a, b) in enumerate(zip(written.odds, expected.odds)):
             if a.keys() != b.keys():
-                words = f"step {j} reads cells {sorted(a)} of the block in work; expected are {sorted(b)}"
+                words = f"step {j} reads cells {sorted(a)} of the current block; expected are {sorted(b)}"
                 return self.bug(j, words)
             apart = max((abs(a[cell] - b[cell]) for cell in a if a[cell] != b[cell]), default=0.0)
             if not apart <= self.audit.most:
@@ -448,7 +448,7 @@ class _Pair:
         return Difference(self.number, part, verdict, f"{words}(bound {bound:.1e})", distance=apart)
 
     def own(self, number: int, canvas: int) -> Logits:
-        """Logits of each masked cell of the block in work that a method's own pass read of a canvas."""
+        """Logits of each masked cell of the current block that a method's own pass read of a canvas."""
         _, cycles = self.audit.decode(self.prompts, self.method.again(), keep=self.i)
         cycle = next(cycle for cycle in cycles if cycle.number == number)
         return rows_of(cycle.cells_read, canvas, self.method.block)
@@ -467,12 +467,12 @@ def like(method: Unmasking) -> Stepwise:
 
 
 def cells_in_work(read: Read, canvas: int, block: int) -> np.ndarray:
-    """Which entries of a pass are of a canvas' block in work."""
+    """Which entries of a pass are of a canvas' current block."""
     return np.flatnonzero((read.canvas == canvas) & (read.cell // block == read.block[1 + canvas]))
 
 
 def rows_of(read: Read | None, canvas: int, block: int) -> Logits:
-    """Logits of each cell that a pass read of a canvas' block in work."""
+    """Logits of each cell that a pass read of a canvas' current block."""
     assert read is not None
     return {int(read.cell[i]): read.logits[int(i)] for i in cells_in_work(read, canvas, block)}
 

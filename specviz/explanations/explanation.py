@@ -48,7 +48,7 @@ class Explanation:
     plain : Plain or None
         What a plain step costs; None where nobody knows.
     speedup : Estimate
-        Over plain decoding, the prefill apart; NaN without `plain`.
+        Over plain decoding, without the prefill; NaN without `plain`.
     factors : DataFrame
         One row a factor: ``factor``, ``plain_steps`` (its part of a cycle's cost), ``speedup`` (after it and
         those before), ``without`` (the speedup if it were free).
@@ -218,7 +218,9 @@ class Explanation:
             return []
         rows, at = [("plain decoding", 0.0, 1.0)], 1.0
         for name, value in zip(self.factors["factor"], self.factors["speedup"]):
-            rows.append((f"{self.costs.tau:.2f} tokens per cycle" if name == "tau" else WORDS[name], at, value))
+            rows.append(
+                (f"{self.costs.tau:.2f} tokens per cycle" if name == "tau" else WORDS[name], at, value)
+            )
             at = value
         return [*rows, ("speedup", 0.0, self.speedup.median)]
 

@@ -135,7 +135,7 @@ def _of_counts(counts: Counts, base: Counts | None) -> Explanation:
     plain = None if base is None else costs.of_plain_counts(counts, base)
     missing = []
     if np.isnan(own.cycle):
-        missing.append("how long decoding took, prefill apart")
+        missing.append("how long decoding took, without the prefill")
     if np.isnan(own.draft):
         missing.append("how long drafting took, and so how the cost of a step divides")
     if plain is None:

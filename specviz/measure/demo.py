@@ -61,7 +61,8 @@ NOTES = [
     "tokens/s and speedup: of all texts together, the prefill (reading the prompt) left out. With prefill: "
     "its time inside, and the median over texts of tokens/s over autoregressive decoding's on the same text, "
     "side by side, with its 95 % bootstrap interval.",
-    "τ: tokens per cycle, the bonus counted. A/D: accepted over drafted and sent; of a tree's nodes most must "
+    "τ: tokens per cycle, including the bonus token. A/D: accepted over drafted and sent; of a tree's nodes "
+    "most must "
     "fail. A/O: share of the output from drafts. same text: token for token that of autoregressive decoding. "
     "What a method remembers was empty at the first text.",
     "Our methods write their record while the clock runs.",
@@ -203,7 +204,7 @@ def sizes(model: Model, practice: Sequence[Entry], tick: Tick) -> tuple[dict[str
     default = fixed.pop(SIZED).values[find(SIZED).size]
     others = ", ".join(f"{name} {method.values[method.size]}" for name, method in fixed.items())
     if not practice:
-        return chosen, [f"Draft tokens per pass, at most: {SIZED} {default}, {others}."]
+        return chosen, [f"Maximum draft tokens per pass: {SIZED} {default}, {others}."]
     try:
         size, origin = timing.calibrated(model, SIZED), "as calibrated here before"
         if size is None:
@@ -218,12 +219,12 @@ def sizes(model: Model, practice: Sequence[Entry], tick: Tick) -> tuple[dict[str
             )
     except SpecvizError as error:
         return chosen, [
-            f"Draft tokens per pass, at most: {SIZED} {default} (not calibrated: {error}), {others}."
+            f"Maximum draft tokens per pass: {SIZED} {default} (not calibrated: {error}), {others}."
         ]
     chosen |= {name: {method.size: size} for name, method in fixed.items()}
     chosen[SIZED] = {find(SIZED).size: CALIBRATED}
     return chosen, [
-        f"Draft tokens per pass, at most: {SIZED} {size} ({origin}). The other methods draft as many: what a "
+        f"Maximum draft tokens per pass: {SIZED} {size} ({origin}). The other methods draft as many: what a "
         "pass costs follows from how many tokens it reads, whoever drafted them."
     ]
 

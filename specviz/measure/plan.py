@@ -367,8 +367,8 @@ def plain(entry: Values) -> Entry:
 def reference_of(method: str, parameters: Values) -> tuple[str, Settings]:
     """The method, and its parameters, that another one speeds up.
 
-    Autoregressive decoding; of a canvas one token per pass, in the same blocks with the same cache; of a stream
-    re-translation from scratch, with the same prompt.
+    Autoregressive decoding; of a canvas one token per pass, in the same blocks with the same cache; of a
+    stream re-translation from scratch, with the same prompt.
     """
     kind = methods.find(method)
     if not kind.canvas and not kind.streams:

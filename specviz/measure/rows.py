@@ -228,9 +228,10 @@ class Results:
             `by`; ``prompts`` finished, ``failures`` (rows), ``pairs`` (prompts that both decoded in one
             sitting, on which every speedup stands); ``tokens``; ``tau`` (pooled; with ``_low`` and ``_high``)
             and ``request_tau`` (mean over prompts); ``pooled_``, ``request_`` and ``decode_throughput`` in
-            tokens per second; ``pooled_``, ``request_``, ``paired_`` and ``decode_speedup``, each with ``_low``
-            and ``_high``, its 95 % bootstrap interval over prompts; ``prefill_share`` of the time; ``same``,
-            the share of texts that are token for token the reference's (greedy ones); ``peak_memory`` and
+            tokens per second; ``pooled_``, ``request_``, ``paired_`` and ``decode_speedup``, each with
+            ``_low`` and ``_high``, its 95 % bootstrap interval over prompts; ``prefill_share`` of the time;
+            ``same``, the share of texts that are token for token the reference's (greedy ones);
+            ``peak_memory`` and
             ``device_memory`` in bytes; ``timed``.
         """
         import pandas as pd
@@ -464,7 +465,7 @@ def seconds(row: Values) -> float:
 
 
 def speed(row: Values) -> float:
-    """Tokens per second, prefill inside."""
+    """Tokens per second, prefill included."""
     return float(row["tokens"] / seconds(row))
 
 

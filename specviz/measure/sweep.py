@@ -118,7 +118,8 @@ class Measured:
         )
 
     def over(self, base: Measured) -> BootstrapEstimate:
-        """How many times less time than `base` the same texts took, prefill inside (the paper's latency)."""
+        """How many times less time than `base` the same texts took, prefill included (the paper's
+        latency)."""
         return resampled(lambda mine, other: other / mine, self.sums["seconds"], base.sums["seconds"])
 
     def share(self, above: str, below: str) -> BootstrapEstimate:

@@ -148,7 +148,7 @@ class Timed:
 
     @property
     def speed(self) -> float:
-        """Tokens per second over all texts, prefill inside."""
+        """Tokens per second over all texts, prefill included."""
         return self.tokens / sum(self.seconds) if self.seconds else float("nan")
 
     def speeds(self) -> list[float]:

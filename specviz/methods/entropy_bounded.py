@@ -17,7 +17,7 @@ from .unmasking import CellReading, Unmasked, Unmasking, placed
 
 
 class EntropyBounded(Unmasking):
-    """The surest cells of the block in work, as long as their joint error stays below a bound."""
+    """The surest cells of the current block, as long as their joint error stays below a bound."""
 
     name = "entropy_bounded"
     title = "Entropy-bounded sampler"
@@ -31,7 +31,7 @@ class EntropyBounded(Unmasking):
     pseudocode = (
         ("", "x = prompt + L masks; blocks of B cells"),
         ("", "until no mask is left, or a complete block holds an end token:"),
-        ("forward", "    p = model(x), at the masked cells of the block in work"),
+        ("forward", "    p = model(x), at the masked cells of the current block"),
         ("verify", "    order the cells by confidence; H_i = entropy of p_i"),
         ("verify", "    U = the longest beginning with  Σ H_i − max H_i ≤ γ"),
         ("commit:plain", "    the surest cell gets its likeliest token"),

@@ -18,7 +18,7 @@ from .unmasking import CellReading, Unmasked, Unmasking, placed
 
 
 class FastDLLM(Unmasking):
-    """All cells of the block in work whose likeliest token is above a threshold, and always the surest."""
+    """All cells of the current block whose likeliest token is above a threshold, and always the surest."""
 
     name = "fast_dllm"
     title = "Confidence-threshold parallel decoding"
@@ -33,7 +33,7 @@ class FastDLLM(Unmasking):
     pseudocode = (
         ("", "x = prompt + L masks; blocks of B cells"),
         ("", "until no mask is left, or a complete block holds an end token:"),
-        ("forward", "    p = model(x), at the masked cells of the block in work"),
+        ("forward", "    p = model(x), at the masked cells of the current block"),
         ("commit:plain", "    the surest cell gets its likeliest token"),
         ("commit:parallel", "    and so does every cell with max p_i > τ"),
     )

@@ -48,7 +48,7 @@ class SSD(Unmasking):
     pseudocode = (
         ("", "x = prompt + L masks; no cell has a draft"),
         ("", "until no mask is left, or a complete block holds an end token:"),
-        ("draft", "    C = the N surest drafts, those of the block in work first,"),
+        ("draft", "    C = the N surest drafts, those of the current block first,"),
         ("draft:refresh", "        fewer if the cache is refreshed before"),
         ("draft:tail", "        none if fewer than N cells are masked"),
         ("draft", "    tree: the root is x; node k adds the k-th of C to its parent"),

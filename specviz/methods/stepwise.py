@@ -12,7 +12,7 @@ from .unmasking import Unmasking
 
 
 class Stepwise(Unmasking):
-    """In each pass the surest cell of the block in work gets its likeliest token."""
+    """In each pass the surest cell of the current block gets its likeliest token."""
 
     name = "stepwise"
     title = "Stepwise unmasking"
@@ -20,7 +20,7 @@ class Stepwise(Unmasking):
     pseudocode = (
         ("", "x = prompt + L masks; blocks of B cells"),
         ("", "until no mask is left, or a complete block holds an end token:"),
-        ("forward", "    p = model(x), at the masked cells of the block in work"),
+        ("forward", "    p = model(x), at the masked cells of the current block"),
         ("verify", "    c_i = log-odds of argmax p_i"),
         ("verify", "    i = the cell of the largest c_i, the leftmost of equals"),
         ("commit:plain", "    x_i = argmax p_i"),

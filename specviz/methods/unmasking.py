@@ -1,7 +1,7 @@
 """What the methods that write masked canvases share: which cell is next, the state they see, the verdict.
 
 The reference decodes one token per pass, block by block (LLaDA's semi-autoregressive sampling with
-low-confidence remasking): of the masked cells of the block in work the surest one gets its likeliest token.
+low-confidence remasking): of the masked cells of the current block the surest one gets its likeliest token.
 How sure a cell is, is compared as the log-odds of that token, log p − log (1 − p): probabilities of float32
 saturate at 1 and tie there.
 """
@@ -30,7 +30,7 @@ GRID = {torch.float64: FINE}
 BLOCK = Parameter("block", 8, 1, 4096, "cells", "Cells of a block; a block is written before the next.", "B")
 CACHE = Parameter(
     "cache", "none", choices=("none", "dual"),
-    meaning="Compute every position in every pass, or keep what lies outside of the block in work.",
+    meaning="Compute every position in every pass, or keep what lies outside of the current block.",
 )  # fmt: skip
 REFRESH = Parameter(
     "refresh", 8, 1, 1 << 20, "tokens", "With a cache: compute every position again after so many tokens."
@@ -67,7 +67,7 @@ class CellReading:
     entropy : array of float [n]
         Of the cell's distribution, in nats.
     work : array of bool [n]
-        Whether the cell is in its canvas' block in work.
+        Whether the cell is in its canvas' current block.
     sure : float
         Log-odds from which on cells are equally sure.
     block : int
@@ -97,7 +97,7 @@ class CellReading:
         return mine[0] if mine else None
 
     def order(self, canvas: int = -1) -> list[int]:
-        """Entries of a canvas' block in work, the surest first, the leftmost of equals before the others.
+        """Entries of a canvas' current block, the surest first, the leftmost of equals before the others.
 
         Where a block's first cell must come first, it is the only one.
         """
@@ -197,7 +197,7 @@ def read_cells(
 
 
 def in_work(read: Read, block: int) -> np.ndarray:
-    """Which of the cells read are in their canvas' block in work, bool [n]."""
+    """Which of the cells read are in their canvas' current block, bool [n]."""
     return read.cell // block == read.block[1 + read.canvas]
 
 

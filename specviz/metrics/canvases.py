@@ -234,7 +234,7 @@ def failures(trace: Trace) -> pd.DataFrame:
     - ``short``: nothing was refused, but there were fewer drafts: a refresh cut them, few cells were masked,
       or the next block's had not been read.
     - ``border``: y came into another block than the one in work in the pass that the drafts are from: no pass
-      had looked at it as the block in work.
+      had looked at it as the current block.
     - ``order``: in that block, and y was what the drafts held for i: only not next (Figure 4 (a)).
     - ``token``: in that block, and the draft for i was another token.
 

@@ -33,9 +33,9 @@ An encoder-decoder reads its source of P tokens once, in the prefill. The encode
 ``4 P L h d H``. A pass of the decoder then has ``4 n L h d H`` more of projections and ``4 L H d n P`` more
 of attention, and reads ``2 L H d P`` more elements of the cache.
 
-An EAGLE drafter is one layer, whose attention reads r numbers per token. A cycle's first pass reads n pairs of
-the text and says what follows the last one (k = 1), each other one n nodes of the tree and what follows each
-(k = n). Only those k go on behind their keys and values:
+An EAGLE drafter is one layer, whose attention reads r numbers per token. A cycle's first pass reads n pairs
+of the text and says what follows the last one (k = 1), each other one n nodes of the tree and what follows
+each (k = n). Only those k go on behind their keys and values:
 ``2 n (r d (H + 2 G) + c) + 2 k (d H h + m h f + h V) + 4 H d S``, S being the sum over the k, and c the
 elements of the matrix before the layer: in generation 1 every token meets it, in generation 3 pairs alone.
 """
@@ -375,7 +375,7 @@ def cycle_costs(trace: Trace) -> pd.DataFrame:
 
 
 def cost_summary(trace: Trace) -> pd.DataFrame:
-    """The costs of each run, by model and together, prefill apart.
+    """The costs of each run, by model and together, without the prefill.
 
     Returns
     -------

@@ -679,7 +679,7 @@ def recheck(trace: Trace) -> pd.DataFrame:
     with a bias: keep y iff it is that candidate or (1 - β) max p ≤ (1 - β) p(y) + β, equation 3 of Zeng et
     al.), ``gap`` (where nodes have a threshold: keep y iff its gap is at most that and fewer than
     ``top_beta`` tokens are likelier; specdec, cm_asd), ``surest`` (a canvas: keep y iff it stands in the
-    surest masked cell of the block in work, the leftmost of equals, and is that cell's likeliest token),
+    surest masked cell of the current block, the leftmost of equals, and is that cell's likeliest token),
     ``oracle`` (method oracle: keep y iff p(y) is at least ``least``) or ``sampling`` (keep iff
     u < min(1, p/q); q = 1 for a drafter that did not sample; Leviathan et al. 2023, algorithm 1).
 

@@ -350,7 +350,7 @@ DEFINITIONS: tuple[Definition, ...] = (
         "mean tokens/s", SPEED, MEAN, EMITTED, "mean(O / T) / mean(O′ / T′)", ("output", "seconds"),
         lambda t, b: _per_second(t) / _per_second(b),
         ("Spec-Bench", "EAGLE (speed.py)", "gpt-fast (Average tokens/sec of two runs)"),
-        "prefill inside; a short answer weighs as much as a long one; tokens from ids on both sides; "
+        "prefill included; a short answer weighs as much as a long one; tokens from ids on both sides; "
         "in the scripts, those of EAGLE and Medusa go on to the end of the last step",
         f"{SPEC_BENCH}; {EAGLE}/evaluation/speed.py; {GPT_FAST}",
     ),
@@ -365,7 +365,7 @@ DEFINITIONS: tuple[Definition, ...] = (
         "throughput", SPEED, POOLED, EMITTED, "(ΣO / W) / (ΣO′ / W′)", ("output", "wall"),
         lambda t, b: (t.O.sum() / t.W) / (b.O.sum() / b.W),
         ("vLLM (bench serve)", "SGLang (bench_serving)", "SpecForge (bench_model_speedup.py)"),
-        "prefill inside; all tokens over the time of the whole run, in which requests may overlap",
+        "prefill included; all tokens over the time of the whole run, in which requests may overlap",
         f"{VLLM_BENCH} and sglang 0.5.23, benchmark/serving.py (output_throughput); {SPECFORGE} "
         "260057f, benchmarks/bench_model_speedup.py",
     ),
@@ -373,7 +373,7 @@ DEFINITIONS: tuple[Definition, ...] = (
         "time per token", SPEED, POOLED, EMITTED, "(ΣT′ / ΣO′) / (ΣT / ΣO)", ("output", "seconds"),
         lambda t, b: _ratio(b.T, b.O) / _ratio(t.T, t.O),
         ("transformers-style (average time per token)",),
-        "prefill inside; one request at a time",
+        "prefill included; one request at a time",
         ASSISTED,
     ),
     Definition(
@@ -392,7 +392,7 @@ DEFINITIONS: tuple[Definition, ...] = (
         "decode tokens/s", SPEED, POOLED, EMITTED, "(ΣO / Σ(T - P)) / (ΣO′ / Σ(T′ - P′))",
         ("output", "seconds", "prefill"), lambda t, b: _ratio(t.O, t.T - t.P) / _ratio(b.O, b.T - b.P),
         ("llama.cpp (eval time)", "specviz (compare)"),
-        "prefill apart: what decoding alone gained",
+        "without the prefill: what decoding alone gained",
         "github.com/ggml-org/llama.cpp, eval time beside prompt eval time",
     ),
     Definition(

@@ -28,7 +28,7 @@ def break_even(traces: Mapping[str, Trace], baseline: str, per: str = "run") -> 
     A plain pass is the baseline's mean cycle, over all prompts. A method's cost is the mean time of its own
     cycle over that; the prefill is no cycle. τ counts the tokens of the texts: those that a later cycle took
     back are not among them, as they are in `specviz.metrics.tau`. So ``speedup`` = τ / cost is the ratio of
-    tokens per second, the prefill apart. Times are those of the records: measured, each run by itself.
+    tokens per second, without the prefill. Times are those of the records: measured, each run by itself.
 
     Parameters
     ----------

@@ -179,10 +179,10 @@ def by_position(trace: Trace | Counts) -> pd.DataFrame:
     Returns
     -------
     DataFrame
-        One row per place, from 1: ``accepted``, steps that accepted per token there; ``rate`` = accepted / steps
-        with a draft (vLLM's per-position acceptance rate); ``given`` = accepted / steps whose draft went so
-        far and that accepted all before it (EAGLE's n-α, n = position - 1; NaN where it is not known how far
-        drafts went). Tokens cut off at a text's end do not count as accepted.
+        One row per place, from 1: ``accepted``, steps that accepted a token there; ``rate`` = accepted /
+        steps with a draft (vLLM's per-position acceptance rate); ``given`` = accepted / steps whose draft
+        went so far and that accepted all before it (EAGLE's n-α, n = position - 1; NaN where it is not known
+        how far drafts went). Tokens cut off at a text's end do not count as accepted.
 
     Raises
     ------

@@ -71,7 +71,7 @@ def sweep(
     -------
     DataFrame
         ``group``, ``method``, ``exactness``; ``quality`` in percent with its 95 % interval ``quality_lo``,
-        ``quality_hi``; ``speed``, the base's seconds over its own for all the texts, prefill inside (the
+        ``quality_hi``; ``speed``, the base's seconds over its own for all the texts, prefill included (the
         papers' latency an example: a shorter text is a faster one); ``tokens_per_second`` over the base's as
         ``speed_a_token``; `tau`, `fallback_share`, `rollback_share`, `target_share`; a column for each
         parameter that differs among the runs that have it; ``front``, whether no run and not the base beats

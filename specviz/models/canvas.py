@@ -6,7 +6,7 @@ al. 2025).
 
 Without a cache every canvas is computed whole. With the dual cache (Fast-dLLM, Wu et al. 2025, section 3.2)
 the keys and values of all positions are kept from a *refresh*, a pass over everything; the passes between
-compute a *window* alone, the block in work (and the place before it where that tells a masked cell), and
+compute a *window* alone, the current block (and the place before it where that tells a masked cell), and
 read what stands before and behind it from the cache.
 Positions whose token was placed after they were computed belong to the window as well: behind a block border
 that is the last one placed.
@@ -62,10 +62,10 @@ class Read:
     canvas : array of int [cells read]
         In which canvas: -1 is the root, i the one of node i. Rising.
     cell : array of int [cells read]
-        Which cell of it, 0 the first behind the prompt; rising within a canvas. Those of the block in work
+        Which cell of it, 0 the first behind the prompt; rising within a canvas. Those of the current block
         and of the next one, as far as the pass computed them.
     block : array of int [1 + nodes]
-        The block in work of each canvas, the root first; -1 where no cell is masked.
+        The current block of each canvas, the root first; -1 where no cell is masked.
     refreshed : bool
         Whether the pass computed every position.
     fed : int
@@ -383,7 +383,7 @@ class Canvas:
         low = begin + np.maximum(block, 0) * self.block
         positions = np.arange(len(text))
         refreshed = self.cache == "none" or self.since[row] >= self.refresh
-        if self.by_block:  # nothing of the block in work is placed
+        if self.by_block:  # nothing of the current block is placed
             refreshed = bool(still[0, low[0] - begin : low[0] - begin + self.block].all())
         inside = (positions >= low[:, None]) & (positions < (low + self.block)[:, None])
         computed |= inside & (block >= 0)[:, None]

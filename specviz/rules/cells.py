@@ -53,7 +53,7 @@ class Cells(NamedTuple):
 def pick_cells(
     masked: np.ndarray, belief: np.ndarray, block: int, room: int, draft_length: int, tree: str, tail: str
 ) -> Cells:
-    """The masked cells of the surest drafts, those of the block in work first.
+    """The masked cells of the surest drafts, those of the current block first.
 
     Parameters
     ----------
@@ -75,7 +75,7 @@ def pick_cells(
         return Cells(none, none, "tail")  # lines 8 and 9, which count the cells that can be drafted
     ahead = cells // block - int(masked.argmax()) // block
     cells, ahead = cells[ahead <= 1], ahead[ahead <= 1]
-    # Section 3.2.2: the block in work first, then the next one, each by confidence; line 7.
+    # Section 3.2.2: the current block first, then the next one, each by confidence; line 7.
     order = cells[np.lexsort((-belief[cells], ahead))][:draft_length]
     most = max(room - 1, 0)  # the pass itself places one more
     stop = "length"

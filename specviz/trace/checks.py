@@ -41,12 +41,12 @@ def check_run(run: Any, where: str) -> Record:
     if type(version) is not int or version < 1:
         raise TraceError(f"{where}: the run's metadata names no schema version")
     if version not in (schema.VERSION, *schema.OLDER):
-        age, remedy = ("a newer", "upgrade") if version > schema.VERSION else ("an older", "record it anew")
+        age, remedy = ("a newer", "upgrade") if version > schema.VERSION else ("an older", "record it again")
         raise TraceError(
             f"{where} is from {age} specviz (schema {files.shown(version)}; this one reads "
             f"{schema.VERSION}): {remedy}"
         )
-    checked = files.checked(Run, run, f"{where}: the run's metadata", "the file is damaged: record it anew")
+    checked = files.checked(Run, run, f"{where}: the run's metadata", "the file is damaged: record it again")
     return {name: dict(checked).get(name) for name in schema.RUN_FIELDS} | {"schema": schema.VERSION}
 
 

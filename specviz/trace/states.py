@@ -133,7 +133,7 @@ class Written:
         return f"<canvas of prompt {self.prompt}: {len(self)} tokens in {len(self.passes)} passes>"
 
     def work(self, state: int) -> int:
-        """The block in work at a state, from 0; -1 if no cell is masked."""
+        """The current block at a state, from 0; -1 if no cell is masked."""
         masked = np.ones(self.length, bool)
         masked[self.cell[:state]] = False
         return int(masked.argmax()) // self.block if masked.any() else -1

@@ -332,8 +332,8 @@ class Trace:
         `source` so far and `arrival`; `prompt_tokens` and how many of them were `reused`; `text`, the whole
         output, and `shown_text`, what of it is displayed (whole characters), with `ids`, the output's tokens
         without its end, and `shown`, how many of them are displayed; `drafted`, `accepted`, `unreviewed` and
-        `emitted` tokens (the end included) and `cycles`, prefill apart; `prefill` and `duration`, seconds: of
-        the prompt, and from there on; `end`.
+        `emitted` tokens (the end included) and `cycles`, without the prefill; `prefill` and `duration`,
+        seconds: of the prompt, and from there on; `end`.
         """
         import pandas as pd
 

@@ -27,8 +27,8 @@ def latency_throughput(rows: Sequence[Row], ax: Axes | None = None) -> Axes:
     Parameters
     ----------
     rows : list of dict
-        ``decoder``, ``batch``, ``speed`` (tokens per second), ``latency`` (seconds): numbers, or estimates with
-        median, low and high, as `specviz.measure.benches.batches.bench` gives them.
+        ``decoder``, ``batch``, ``speed`` (tokens per second), ``latency`` (seconds): numbers, or estimates
+        with median, low and high, as `specviz.measure.benches.batches.bench` gives them.
     ax : Axes, optional
         Default: a new figure's.
 

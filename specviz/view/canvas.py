@@ -126,7 +126,7 @@ class Pass:
     begun : int
         Cells placed before it: the state that it begins at.
     block : int
-        The block in work; -1 if it was not recorded.
+        The current block; -1 if it was not recorded.
     refreshed : bool
         Whether every position was computed although there is a cache.
     root : tuple (cell, text, log-odds), or None
@@ -348,7 +348,7 @@ def _predictions(trace: Trace) -> dict[int, list[Prediction]]:
 
 
 def _work(order: np.ndarray, state: int, block: int) -> int:
-    """The block in work at a state."""
+    """The current block at a state."""
     masked = (order < 0) | (order >= state)
     return int(masked.argmax()) // block
 
@@ -375,7 +375,7 @@ def _why(
     size: int,
 ) -> str:
     """Why a pass placed no more than it did; of a refused draft the causes of `specviz.metrics.failures`.
-    `work` is the block in work in the pass that the guesses are from."""
+    `work` is the current block in the pass that the guesses are from."""
     if isinstance(row["end"], str):
         return "end"
     if not most:

@@ -45,7 +45,7 @@ def lattice(trace: Trace, prompt: int | None = None, ax: Axes | None = None, mos
     sign (`STATES` in `specviz.view.canvas`): filled if it was placed, with an outline if it was drafted in
     vain; the deeper, the higher the probability, of a placed token the one in the pass that placed it, of a
     draft that failed the drafter's. Masked cells that the pass read are grey by the probability of their
-    likeliest token. Thick lines are block borders, the frame is the block in work, R a pass that computed
+    likeliest token. Thick lines are block borders, the frame is the current block, R a pass that computed
     every position again. On the right: how many tokens were placed, and why no more.
 
     Parameters
@@ -236,7 +236,7 @@ def _marker(state: str, ink: str) -> Look:
 
 
 def _stretches(passes: Sequence[Pass]) -> list[tuple[int, int, int]]:
-    """Passes in a row that had the same block in work: (block, first, behind the last)."""
+    """Passes in a row that had the same current block: (block, first, behind the last)."""
     stretches: list[tuple[int, int, int]] = []
     for y, one in enumerate(passes):
         if stretches and stretches[-1][0] == one.block:
@@ -365,7 +365,8 @@ def figure(shown: Canvas, most: int = MOST) -> str:
     high, across = len(passes) * TALL, width * WIDE
     drawing = _drawing(shown, passes, width)
     caption = (
-        f"The canvas: {_title(shown)}; one column per cell, one row per pass; {_below(shown, width, len(passes))}."
+        f"The canvas: {_title(shown)}; one column per cell, one row per pass; "
+        f"{_below(shown, width, len(passes))}."
     )
     keys = "".join(
         f'<span title="{html(STATES[n].meaning)}">{_key(n)}{STATES[n].word}</span>' for n in _occurring(shown)

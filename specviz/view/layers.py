@@ -21,7 +21,8 @@ RGBA = tuple[float, float, float, float]
 
 
 def exit_layers(trace: Trace, prompt: int | None = None, ax: Axes | None = None, most: int = 60) -> Axes:
-    """How deep each token went, of a method that leaves early: one column per token, coloured by its last layer.
+    """How deep each token went, of a method that leaves early: one column per token, coloured by its last
+    layer.
 
     Layers that a token skipped are grey: of these only keys and values were computed, from the state in which
     it left.

@@ -147,7 +147,7 @@ def words(row: Mapping[Hashable, str | float]) -> str:
 def heading(table: pd.DataFrame, outside: int) -> str:
     """What the points are and how they came about."""
     count = plural(int(table["prompts"].iloc[0]), "prompt")
-    text = f"{count}; times measured, each run by itself, the prefill apart"
+    text = f"{count}; times measured, each run by itself, without the prefill"
     return text + (f"; {plural(outside, 'dot')} outside" if outside else "")
 
 

@@ -327,7 +327,7 @@ def phases(trace: Trace, ax: Axes | None = None) -> Axes:
     Returns
     -------
     Axes
-        Milliseconds per cycle, the prefill left out; a bar is as long as the mean cycle.
+        Milliseconds per cycle, without the prefill; a bar is as long as the mean cycle.
     """
     runs = trace.split()
     ax = axes(ax, (8, 0.9 + 0.5 * len(runs)))

@@ -110,7 +110,7 @@ def pass_times(traces: Traces, ceilings: Ceilings, ax: Axes | None = None) -> Ax
     Returns
     -------
     Axes
-        Milliseconds in passes per token of the texts, prefill left out, divided by model.
+        Milliseconds in passes per token of the texts, without the prefill, divided by model.
 
     Raises
     ------
@@ -141,7 +141,7 @@ def pass_times(traces: Traces, ceilings: Ceilings, ax: Axes | None = None) -> Ax
     ax.set_yticks(range(len(labels)), [visible(label) for label in labels], size=8, parse_math=False)
     ax.invert_yaxis()
     ax.margins(x=0.18)
-    ax.set_xlabel("ms in passes per token, prefill left out")
+    ax.set_xlabel("ms in passes per token, without the prefill")
     _keys(ax, hues, {}, loc="lower left", bbox_to_anchor=(0, 1), ncols=len(hues))
     return ax
 
@@ -205,7 +205,7 @@ def costs_words(traces: Mapping[str, Trace], baseline: str = "autoregressive", p
     """`costs_figure` in sentences."""
     table = metrics.relative_costs(traces, baseline, prefill)
     base = table[table["name"] == baseline].iloc[0]
-    inside = "prefill inside" if prefill else "prefill left out"
+    inside = "prefill included" if prefill else "without the prefill"
     lines = [
         f"{baseline}: {base['flops'] / 1e6:.3g} MFLOPs and {base['bytes'] / 1e6:.3g} MB a token, "
         f"{base['intensity']:.3g} FLOPs a byte, {1e3 * base['seconds']:.3g} ms ({inside})."

@@ -117,7 +117,7 @@ def aligned(
     """Stepwise and speculative unmasking by state: which passes were saved, and why each chain ended.
 
     A row is the step from one state to the next: the cell and the token that both place. On the left a square
-    is a pass of stepwise decoding, an empty one per pass that was saved. On the right a bar is one pass of the
+    is a pass of stepwise decoding, an empty one a pass that was saved. On the right a bar is one pass of the
     other run, over all that it placed, each with the sign of how it came; behind it stands why no more was.
 
     Parameters

@@ -410,7 +410,7 @@ def _numbers(rows: Sequence[Row], updates: pd.DataFrame) -> Numbers:
         ("cache reused", reused, prompt, "{:.0%}",
          "prompt tokens whose keys and values were kept, over all prompt tokens"),
         ("tokens/s", total["emitted"], seconds, "{:,.0f}",
-         "output tokens per second, from the first output token on (the prompt's time left out)"),
+         "output tokens per second, from the first output token on (without the prompt's time)"),
     )  # fmt: skip
     whole = ("in all", spell(seconds + prefill), "the time of all updates, their prompts included")
     return (

@@ -92,7 +92,7 @@ class Costs:
         return costs
 
     def seconds(self, walks: list[Walk], drafter: bool) -> float:
-        """Of all cycles, the prefill left out; where drafts are only bounded, of their mean.
+        """Of all cycles, without the prefill; where drafts are only bounded, of their mean.
 
         Parameters
         ----------

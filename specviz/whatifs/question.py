@@ -85,7 +85,7 @@ DRAFTED_PARTS = (
 )
 ALL_DRAFTS = "every draft that a cycle needs is recorded"
 BEYOND_DRAFTS = ALL_DRAFTS + "; how many tokens were drafted in vain, behind the run's own drafts, is bounded"
-SIZE = "the trace does not say how large the draft model's vocabulary is: record it anew"
+SIZE = "the trace does not say how large the draft model's vocabulary is: record it again"
 STOPPED = "the replay had to stop in {} of {} texts, see places; the counts are of the cycles before"
 STORED = "exact until a tree grows from what this run never read, a model from there on"
 GROWN = "the trees follow from what the passes taught the store, as far as the run read the same"
@@ -487,7 +487,7 @@ class WhatIf:
         Returns
         -------
         Answer
-            With the columns ``seconds`` and ``tokens_per_second``, the prefill left out, and the badge
+            With the columns ``seconds`` and ``tokens_per_second``, without the prefill, and the badge
             modelled; its `why` prints how far off the model is on the run's own cycles.
         """
         if self._written:

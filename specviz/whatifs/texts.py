@@ -121,7 +121,7 @@ def read_texts(trace: Trace) -> tuple[list[TextRecord], Rounding]:
     most = positive((run["sampling"] or {}).get("max_new_tokens"))
     if longest is None or full is None or most is None:
         raise TraceError(
-            "the trace does not say how long its models' contexts are (an older one): record it anew"
+            "the trace does not say how long its models' contexts are (an older one): record it again"
         )
     # A dense record of another drafter says nothing of what this one wrote, and the other way round.
     same = not run["dense"] or not run["draft"] or run["dense"].get("name") == run["draft"].get("name")

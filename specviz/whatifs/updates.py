@@ -137,7 +137,7 @@ def read_updates(trace: Trace) -> list[list[UpdateRecord]]:
     most = positive((run["sampling"] or {}).get("max_new_tokens"))
     if longest is None or most is None:
         raise TraceError(
-            "the trace does not say how long its model's context is (an older one): record it anew"
+            "the trace does not say how long its model's context is (an older one): record it again"
         )
     masked = (run["parameters"] or {}).get("k") or 0
     ends = frozenset(run["eos"] or ())

@@ -23,7 +23,7 @@ function stretch(cycle) {
 	return [Math.floor(Math.min(...cells) / block) * block, Math.min(length, (Math.floor(Math.max(...cells) / block) + 1) * block)];
 }
 
-// What a pass said of the masked cells of a canvas (-1: the state itself), the cells of its block in work first, the surest
+// What a pass said of the masked cells of a canvas (-1: the state itself), the cells of its current block first, the surest
 // in front: [{cell, odds, tops: [[token, p], ...]}, ...].
 const { details: plainDetails } = Record.prototype;
 Record.prototype.details = function details(cycle) {
@@ -74,7 +74,7 @@ whyExtra = function whyExtra(cycle) {
 	const others = cycle.o1 - cycle.o0 - cycle.accepted - 1;
 	if (others > 0) return `The pass places ${others + 1} cells at once, all that its rule lets through; the last of them is ${token}.`;
 	return { bonus: "The whole path was accepted, and the pass over its last canvas places one more", correction: "No draft places what the last accepted canvas has next" }[name]?.concat(`: ${token}.`)
-		?? `Nothing was drafted: the surest masked cell of the block in work gets its likeliest token, ${token}.`;
+		?? `Nothing was drafted: the surest masked cell of the current block gets its likeliest token, ${token}.`;
 };
 
 const STOPS = { first: "no cell has been read yet", tail: "fewer cells are masked than a draft has", refresh: "the next refresh is due" };
@@ -146,7 +146,7 @@ TextLane = class CanvasLane {
 		this.blocks.forEach((node, k) => { set(node, { class: k === from ? "block work" : "block", title: `block ${k}: cells ${k * block} to ${k * block + node.children.length - 1}${k === from ? "; in work" : ""}` }); });
 		this.work = this.blocks[Math.max(0, from)];
 	}
-	// The block in work is in sight.
+	// The current block is in sight.
 	toEnd() { this.node.scrollTop = Math.max(0, this.work.offsetTop - this.node.clientHeight / 2); }
 };
 

@@ -49,9 +49,9 @@ COUNTS = {"cycles": "{:.0f} cycles", "tau": "τ {:.2f}", "A/D": "A/D {:.2f}", "d
 # The table's metrics: key, heading, digits and unit, meaning.
 COLUMNS = [
     ["tokens", "tokens", [0, ""], "tokens of the text"],
-    ["tokens_per_second", "tokens/s", [0, ""], "tokens per second of decoding, the prefill left out"],
+    ["tokens_per_second", "tokens/s", [0, ""], "tokens per second of decoding, without the prefill"],
     ["speedup", "speedup", [2, "×"], "over the first whole autoregressive result"],
-    ["tau", "τ", [2, ""], "emitted tokens per cycle, the bonus counted"],
+    ["tau", "τ", [2, ""], "emitted tokens per cycle, including the bonus token"],
     ["A/D", "A/D", [2, ""], "accepted over drafted tokens"],
     ["A/O", "A/O", [2, ""], "share of the text that came from drafts"],
     ["target_passes", "target passes", [0, ""], "forward passes of the target"],

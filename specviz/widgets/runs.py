@@ -45,8 +45,8 @@ COLUMNS: list[tuple[str, str, int | None, str]] = [
     ("exactness", "exactness", None, "whether the text is the target's own"),
     ("prompts", "prompts", 0, "how many prompts were decoded"),
     ("tokens", "tokens", 0, "tokens of the final texts"),
-    ("tau", "τ", 2, "tokens emitted per cycle, the bonus counted"),
-    ("tokens_per_second", "tokens/s", 1, "tokens per second, the prefill left out"),
+    ("tau", "τ", 2, "tokens emitted per cycle, including the bonus token"),
+    ("tokens_per_second", "tokens/s", 1, "tokens per second, without the prefill"),
     ("created", "recorded", None, "when the run began, UTC"),
     ("state", "state", None, "whether the run ended by itself"),
 ]

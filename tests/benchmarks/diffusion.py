@@ -76,7 +76,7 @@ def spelt(policy: Mapping[str, Any]) -> str:
 
 
 def phase_times(mine: Measured, clock: Clock) -> dict[str, float]:
-    """Milliseconds per pass of each phase; ``rest`` is what no phase covers, the canvas' opening first."""
+    """Milliseconds a pass of each phase; ``rest`` is what no phase covers, the canvas' opening first."""
     marks = [mark for text in mine.texts for mark in text.marks]
     spans = [list(each) for each in zip(*marks)]
     names = ("draft", "forward", "verify", "commit")
@@ -89,7 +89,7 @@ def batches(model: Any, prompts: int, rounds: int, tick: Tick) -> PartResult:
     """Figure 1: throughput by batch size, with and without cache."""
     rows, notes = canvases.batches(model, prompts, rounds, tick)
     columns = [("way", "", ""), ("batch", "batch", "{:d}"), ("speed", "valid tokens/s [95%]", ""),
-               ("times", "× batch 1 [95%]", ""), ("ms", "ms per cycle", "{:.2f}"),
+               ("times", "× batch 1 [95%]", ""), ("ms", "ms a cycle", "{:.2f}"),
                ("fed", "positions a cycle", "{:.0f}"), ("same", "same", "{:.0%}")]  # fmt: skip
     title = f"Figure 1: throughput by batch size, {prompts} prompts of {LENGTH} cells, {rounds} rounds"
     return PartResult([Part(title, columns, rows, ("same",))], [], notes)
@@ -166,7 +166,7 @@ def audit_of(model: Any, count: int, job: Job) -> Sequence[Any]:
 
 
 def bound(n: int, policy: Mapping[str, Any]) -> float:
-    """Most step reduction: N + 1 tokens per pass, as far as a refresh does not cut the chain."""
+    """Most step reduction: N + 1 tokens a pass, as far as a refresh does not cut the chain."""
     if policy["cache"] == "none":
         return n / (n + 1)
     return 1 - -(-policy["refresh"] // (n + 1)) / policy["refresh"]
@@ -238,8 +238,8 @@ def passes(model: Any, prompts: int, rounds: int, tick: Tick) -> PartResult:
         "3, LLaDA-8B-Instruct on MATH, 256 cells."
     )
     columns = [("written", "", ""), ("policy", "", ""), ("way", "", ""), ("canvases", "canvases", "{:.1f}"),
-               ("passes", "passes per text", "{:.1f}"), ("fewer", "fewer", "{:.1%}"),
-               ("bound", "bound", "{:.1%}"), ("a_pass", "tokens per pass", "{:.2f}"),
+               ("passes", "passes a text", "{:.1f}"), ("fewer", "fewer", "{:.1%}"),
+               ("bound", "bound", "{:.1%}"), ("a_pass", "tokens a pass", "{:.2f}"),
                ("differ", "differ", "{:.0%}"), ("paper", "paper", "{:.1%}")]  # fmt: skip
     title = f"Tables 1 and 3: passes saved, {len(ids)} prompts of {LENGTH} cells"
     return PartResult([Part(title, columns, rows, ("paper", "canvases", "a_pass"))], bars, notes)
@@ -323,12 +323,12 @@ def time(model: Any, prompts: int, rounds: int, tick: Tick) -> PartResult:
     name = f"ssd over stepwise, {threads} threads, the best of {len(best)} settings ({where['policy']}, "
     bars = [Bar(f"{name}{where['way'][5:]}: {over})", value, FASTER)]
     columns = [("policy", "", ""), ("way", "", ""), ("over", "× stepwise [95%]", ""),
-               ("speed", "valid tokens/s [95%]", ""), ("ms", "ms per text", "{:.1f}"),
+               ("speed", "valid tokens/s [95%]", ""), ("ms", "ms a text", "{:.1f}"),
                ("passes", "passes", "{:.1f}"), ("fewer", "fewer", "{:.1%}"),
                ("same", "same", "{:.0%}")]  # fmt: skip
     phases = [(name, f"{name} ms", "{:.2f}") for name in ("draft", "forward", "verify", "commit", "rest")]
     more = [("policy", "", ""), ("way", "", ""), ("fed", "positions a pass", "{:.1f}"),
-            ("refreshes", "refreshes", "{:.0%}"), ("a_pass", "ms per pass", "{:.2f}")]  # fmt: skip
+            ("refreshes", "refreshes", "{:.0%}"), ("a_pass", "ms a pass", "{:.2f}")]  # fmt: skip
     title = f"Wall-clock, {len(ids)} prompts of {LENGTH} cells, {rounds} rounds"
     notes = [
         f"× stepwise: median over texts of the ratio of times, in turns; {quiet_clock(model.device)[1]}.",
@@ -366,7 +366,7 @@ def recorded(model: Any, rounds: int, prompts: int) -> str:
 
 
 def cache(model: Any, prompts: int, rounds: int, tick: Tick) -> PartResult:
-    """The dual cache against none, one token per pass, at the paper's generation length."""
+    """The dual cache against none, one token a pass, at the paper's generation length."""
     ids = [model.encode(entry["prompt"]) for entry in suite(prompts)]
     ways = [stepwise(**PAPER | {"cache": "none"})] + [stepwise(**PAPER | {"refresh": r}) for r in REFRESH]
     found = timed(model, ids, ways, LONG, rounds, Steps(tick, "cache", len(ways) * len(ids) * rounds))
@@ -376,7 +376,7 @@ def cache(model: Any, prompts: int, rounds: int, tick: Tick) -> PartResult:
              "same": sum(a.text(model.eos) == b.text(model.eos) for a, b in zip(each.texts, found[0].texts))
              / len(each.texts)} for each in found]  # fmt: skip
     columns = [("policy", "", ""), ("over", "× no cache [95%]", ""), ("speed", "valid tokens/s [95%]", ""),
-               ("ms", "ms per pass", "{:.2f}"), ("fed", "positions a pass", "{:.1f}"),
+               ("ms", "ms a pass", "{:.2f}"), ("fed", "positions a pass", "{:.1f}"),
                ("same", "same texts", "{:.0%}")]  # fmt: skip
     over = found[1].over(found[0])
     bars = [
@@ -393,7 +393,7 @@ def cache(model: Any, prompts: int, rounds: int, tick: Tick) -> PartResult:
 
 
 def lengths(model: Any, prompts: int, rounds: int, tick: Tick) -> PartResult:
-    """Figure 3: valid tokens per second by generation length, and by examples in front of the prompt; N = 3."""
+    """Figure 3: valid tokens a second by generation length, and by examples in front of the prompt; N = 3."""
     ways = [stepwise(**PAPER), ssd(3, **PAPER)]
     asked = [(length, 0) for length in GROWING] + [(LENGTH, shots) for shots in (0, 1, 2, 3)]
     steps = Steps(tick, "lengths", len(asked) * len(ways) * prompts * rounds)
@@ -411,7 +411,7 @@ def lengths(model: Any, prompts: int, rounds: int, tick: Tick) -> PartResult:
                ("over", "× [95%]", ""), ("fewer", "fewer", "{:.1%}")]  # fmt: skip
     words = f"{prompts} prompts, ssd with N 3, {spelt(PAPER)}"
     return PartResult([
-        Part(f"Figure 3, left: valid tokens per second by generation length, {words}", columns, tables[0]),
+        Part(f"Figure 3, left: valid tokens a second by generation length, {words}", columns, tables[0]),
         Part("Figure 3, right: by examples in front of the prompt",
              [("shots", "examples", "{:d}"), *columns], tables[1]),
     ], [], ["Valid tokens: up to the first end token. Every cell is written, so longer canvases cost more "

@@ -125,7 +125,7 @@ class Decoded:
 
     @property
     def tau(self) -> Estimate:
-        """Tokens per cycle over all texts, the bonus counted."""
+        """Tokens a cycle over all texts, the bonus counted."""
         return pooled(self.tokens, self.cycles)
 
     def more(self, other: Decoded) -> Estimate:
@@ -288,7 +288,7 @@ def table(asked: Asked) -> Found:
             })  # fmt: skip
     clock = quiet_clock(asked.model.device)[1]
     notes = [
-        "τ: tokens per cycle over all texts, the bonus counted. speedup: median over texts of tokens/s over "
+        "τ: tokens a cycle over all texts, the bonus counted. speedup: median over texts of tokens/s over "
         "autoregressive decoding's on the same text, prompt's pass inside, nothing recorded, in turns; "
         f"{clock}, median of {asked.rounds} rounds. Intervals: 95 % bootstrap over texts. en, all: what the "
         "drafter was trained on.",
@@ -300,7 +300,7 @@ def table(asked: Asked) -> Found:
         *missing(asked.points),
     ]
     title = (
-        f"Table 3: {asked.model.name}, {each} texts per language, {asked.size} nodes a draft, up to "
+        f"Table 3: {asked.model.name}, {each} texts a language, {asked.size} nodes a draft, up to "
         f"{asked.max_new_tokens} tokens, greedy"
     )
     return Found([Part(title, COLUMNS, rows, SPARE)], bars_of(found), notes)
@@ -392,7 +392,7 @@ def cause(asked: Asked) -> Found:
                          "answers": "figures, code" if figures else "words", **taus})  # fmt: skip
         learning.append({"language": language, **learnt(traces[f"{STORE}, cold"], traces[STORE])})
     each = asked.number("cause")
-    title = f"How often the drafts are right, {each} recorded texts per language"
+    title = f"How often the drafts are right, {each} recorded texts a language"
     columns = [
         ("group", "", ""),
         ("label", "", ""),
@@ -488,7 +488,7 @@ def time(asked: Asked) -> Found:
         "time: wall clock of recorded runs, of the phases alone. pays from τ: a cycle's time over "
         "autoregressive decoding's, which is the τ that makes up for it; τ: over all languages."
     )
-    return Found([Part("Milliseconds per cycle, all languages", columns, rows)], [], [note])
+    return Found([Part("Milliseconds a cycle, all languages", columns, rows)], [], [note])
 
 
 # Name: what is measured, with how many prompts (of table and cause: in each language).

@@ -165,7 +165,7 @@ def bench(target: Any, *, max_new_tokens: int = 96, rounds: int = 8, tick: Tick 
 
 
 def lanes(choices: Choices, model: str, prompt: str, rounds: int) -> list[Estimate]:
-    """By method, tokens per second in a live race over those alone, paired."""
+    """By method, tokens a second in a live race over those alone, paired."""
     from specviz import metrics
 
     shares: list[list[float]] = [[] for _ in METHODS]

@@ -23,7 +23,7 @@ BETAS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 1.0)
 MASKS = (3, 5)
 BETA = 0.2  # the paper's, in Tables 2 and 4
 CD, TWICE = "CD", "two passes"
-GOAL = 1.3  # times RT's tokens per second, English to German
+GOAL = 1.3  # times RT's tokens a second, English to German
 SAME = 0.05  # a difference of NE that counts as none
 
 PUBLISHED = ("paper_comet", "paper_ne", "paper_ad", "paper_ao", "paper_speedup")
@@ -164,7 +164,7 @@ def bench(
             notes += [f"{where}: {difference}" for difference in row.differences[:5]]
             for _ in range(number):
                 told("audit")
-        title = f"Table 2: {model.name}, {number} texts per language, three words an update, greedy"
+        title = f"Table 2: {model.name}, {number} texts a language, three words an update, greedy"
         parts.insert(
             first, Part(title, [("language", "into", ""), ("method", "", ""), *FIGURES], second, SPARE)
         )

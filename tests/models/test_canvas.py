@@ -41,7 +41,7 @@ def rows_of(context, row: int = 0) -> torch.Tensor:
 def test_the_first_pass_is_the_plain_one(model: Diffusion, cache: str) -> None:
     context = model.open([PROMPT], 10, block=4, cache=cache)
     (read,) = context.forward(EMPTY)
-    assert read.cell.tolist() == list(range(8))  # of the block in work, and of the next
+    assert read.cell.tolist() == list(range(8))  # of the current block, and of the next
     assert read.refreshed and read.block.tolist() == [0] and read.fed == 14
     close(read.logits, plain(model, context.tokens[0])[4:12], PLAIN)
 

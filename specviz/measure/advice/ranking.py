@@ -33,7 +33,7 @@ class Prediction:
     accepted : float
         Share of the sent tokens; NaN where none is sent.
     speed, speed_low, speed_high : float
-        Tokens per second, the prefill apart.
+        Tokens per second, without the prefill.
     speedup, low, high : float
         Over decoding without drafts; the interval is of a run on as many other texts like these. NaN without.
     cycle : float

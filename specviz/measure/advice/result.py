@@ -229,7 +229,7 @@ class Advice(Page):
             f"{plural(s['texts'], 'text')} of {s['tokens'] / s['texts']:.0f} tokens in the mean, after "
             f"{s['between'][0]} to {s['between'][1]} tokens; read on {s['device']}, "
             f"{plural(s['threads'], 'thread')}, {s['dtype']}; times by {s['clock']}",
-            "speedup, tokens/s: the prefill apart; modelled from the record of the texts and timed passes. "
+            "speedup, tokens/s: without the prefill; modelled from the record of the texts and timed passes. "
             "The interval is for as many other texts like these: it covers the choice of texts and the "
             "clock, not texts of another kind.",
         ]

@@ -51,7 +51,8 @@ COUNTED = [
 ]  # fmt: skip
 NOTES = [
     "exact: the run has as many cycles on every text. bounded: the run's τ lies between the bounds.",
-    "cycle: its time in units of one without drafts. speedup: the prefill apart; of other prompts than those "
+    "cycle: its time in units of one without drafts. speedup: without the prefill; of other prompts than "
+    "those "
     "that it was predicted from.",
 ]
 

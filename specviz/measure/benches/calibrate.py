@@ -103,7 +103,7 @@ def judged(
     some = (f"{each}: {speed[g == each][0]:,.0f}" for each in (1, 2, 4, 8, 16, 32, 64) if each in g)
     return bars, [
         f"every g of 1 to {g[-1]} on {number} other texts: best g = {g[speed.argmax()]} "
-        f"({speed.max():,.0f} tokens/s, prefill left out); within 3 % of it: {_ranges(near)}",
+        f"({speed.max():,.0f} tokens/s, without the prefill); within 3 % of it: {_ranges(near)}",
         f"tokens/s at {', '.join(some)}",
         f"at g* = {five.g} the calibration expected {expected:,.0f} tokens/s, there it was "
         f"{speed[g == five.g][0]:,.0f}",

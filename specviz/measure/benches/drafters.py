@@ -74,7 +74,7 @@ TRIED = [
 ]  # fmt: skip
 NOTES = [
     "ratio: autoregressive decoding's time over the contender's, each summed over prompts and rounds, the "
-    "prefill apart, its 95 % interval by bootstrap over prompts. same text: prompts whose output is "
+    "without the prefill, its 95 % interval by bootstrap over prompts. same text: prompts whose output is "
     "autoregressive decoding's in every round.",
     "not argmax: tokens of the output that the target, reading it, would not write greedily; nats lost: how "
     "much less likely they are than its best, the mean over all tokens. An exact method's may be near ties.",
@@ -153,7 +153,7 @@ def bench(
     sums : int
         Of the suite ``sums``, 60 at most; not timed. None of an encoder-decoder, which answers no questions.
 
-    Bars, of ratios of summed times with the prefill apart: `BARS`, of each method's best drafter; BiLD with
+    Bars, of ratios of summed times without the prefill: `BARS`, of each method's best drafter; BiLD with
     an aligned draft over BiLD with the draft of the same name that is not.
 
     Raises
@@ -323,7 +323,7 @@ def _report(
         calibration=state["calibration"], sums=state["sums"], **about,
         questions=[{"id": entry.get("id"), "kind": entry.get("kind")} for entry in selection.timed],
     )  # fmt: skip
-    title = f"Drafters of {model.name}: {len(texts)} prompts, {most} new tokens, greedy, the prefill apart"
+    title = f"Drafters of {model.name}: {len(texts)} prompts, {most} new tokens, greedy, without the prefill"
     parts = [
         Part("Where the time goes", SPLIT, split),
         Part("Settings that were tried", TRIED, list(_points(state["calibration"]))),

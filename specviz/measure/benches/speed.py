@@ -81,7 +81,8 @@ KINDS = [
 ]  # fmt: skip
 NOTES = [
     "ratio: autoregressive decoding's time over the contender's, each summed over prompts and rounds, the "
-    "prefill apart; where a text has another length than autoregressive decoding's, the latter's time is "
+    "without the prefill; where a text has another length than autoregressive decoding's, the latter's time "
+    "is "
     "scaled to it. median: of the ratios of single prompts. Intervals: 95 %, bootstrap over prompts; of a "
     "kind of work over its prompts and rounds, so they say how sure these prompts' times are.",
     "prefill: ours is cycle 0, which emits nothing; of transformers and llama.cpp it is the time to the "
@@ -499,7 +500,7 @@ class Results:
         return np.array([[key(each) for each in r["measurements"][name]] for r in self.rounds], np.float64)
 
     def seconds(self, name: str, prefill: bool) -> np.ndarray:
-        """Time, with the prefill inside or apart: [rounds, texts]."""
+        """Time, with the prefill included or apart: [rounds, texts]."""
         return self.of(name, lambda each: each["seconds"] - (0 if prefill else each["prefill"]))
 
     def tokens(self, name: str, prefill: bool) -> np.ndarray:
@@ -602,7 +603,7 @@ def bench(
     tick : callable
         Called with (done, of, what).
 
-    Bars, of ratios of summed times with the prefill apart: `BARS`; the texts of ``prompt_lookup`` and
+    Bars, of ratios of summed times without the prefill: `BARS`; the texts of ``prompt_lookup`` and
     ``unispec`` all equal to autoregressive decoding's; their ratio's interval on each kind of work not below
     0.9. They were set for SmolLM2 in float32.
 
@@ -788,13 +789,13 @@ def _report(
         circumstances["versions"]["llama-cpp-python"] = metadata.version("llama-cpp-python")
     title = (
         f"Speed of {model.name}: {len(selection.timed)} prompts, {most} new tokens, greedy, "
-        f"rounds: {len(state['rounds'])}, the prefill apart"
+        f"rounds: {len(state['rounds'])}, without the prefill"
     )
     bars, unjudged = _bars(results, contenders, by_kind)
     parts = [
-        Part("With the prefill inside", PREFILL, _columns(rows, PREFILL)),
+        Part("With the prefill included", PREFILL, _columns(rows, PREFILL)),
         Part("Texts", TEXTS, _columns(rows, TEXTS)),
-        Part("By kind of work, the prefill apart", KINDS, by_kind),
+        Part("By kind of work, without the prefill", KINDS, by_kind),
     ]
     notes = [*NOTES, *_remarks(results, contenders, circumstances), *unjudged]
     spare = ("median",)

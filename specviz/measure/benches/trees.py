@@ -43,7 +43,8 @@ SPLIT = [
     ("share", "not forward", "{:.0%}"),
 ]  # fmt: skip
 NOTES = [
-    "τ: tokens per cycle, the bonus counted, the mean over kinds of work. g: most nodes of a draft, without "
+    "τ: tokens per cycle, including the bonus token, the mean over kinds of work. g: most nodes of a draft, "
+    "without "
     "the root. tokens/s: over all texts, prefill and recording inside. speedup: median over texts of "
     "tokens/s over autoregressive decoding's on the same text, with its 95 % bootstrap interval.",
     f"cold: each text begins with an empty memory. warm: the method has decoded {WARM} prompts for "

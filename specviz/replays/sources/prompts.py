@@ -361,7 +361,7 @@ def per_cycle(results: Results, mine: Rows, base: Rows) -> BootstrapEstimate:
 
 
 def of_requests(results: Results, mine: Rows, base: Rows) -> BootstrapEstimate:
-    """Mean over the prompts of tokens/s, prefill inside."""
+    """Mean over the prompts of tokens/s, prefill included."""
     speeds = np.array(per_prompt([row for row in mine if row["error"] is None and fast(row)], speed))
     return resampled(ratio, speeds, np.ones(len(speeds)))
 
