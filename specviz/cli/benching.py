@@ -152,9 +152,7 @@ def bench_command(name: str) -> Any:
     command.__signature__ = Signature([*common[:3], *own, *common[3:]])  # type: ignore[attr-defined]
     command.__annotations__ = {each.name: each.annotation for each in (*common, *own)}
     app = typer.Typer(rich_markup_mode=None, add_completion=False)
-    app.command(name, cls=BenchCommand, help=f"{BENCHES[name]}. Exit status 1 if a target is missed.")(
-        command
-    )
+    app.command(name, cls=BenchCommand, help=f"{BENCHES[name]}. Exit status 1 if a limit is missed.")(command)
     return typer.main.get_command(app)
 
 

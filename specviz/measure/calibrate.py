@@ -175,7 +175,7 @@ def _completed(
         Measuring(result, turns, texts, warm, progress, partial if ranks.leads else None)()
     if len(result.points) < fits.LEAST:
         raise ModelError(
-            f"only {len(result.points)} sizes could be measured ({result.ended}): nothing to fit"
+            f"only {len(result.points)} sizes could be measured ({result.ended}): too few to fit"
         )
     g, tau, s, _, _ = result.measured()
     result.fits, result.chosen = fits.fit(g, s, tau), fits.CHOSEN
@@ -188,9 +188,9 @@ def _sized(method: str, parameters: Values) -> type[Method]:
     kind = methods.find(method)
     if not kind.size:
         able = ", ".join(name for name in methods.names() if methods.find(name).size)
-        raise ParameterError(f"{method} has no draft size that could be calibrated; {able} have one")
+        raise ParameterError(f"{method} has no draft size to calibrate; {able} have one")
     if kind.size in parameters:
-        raise ParameterError(f"{kind.size} is what calibration finds: leave it out")
+        raise ParameterError(f"calibration determines {kind.size}: drop it")
     return kind
 
 
@@ -230,7 +230,7 @@ def _texts(
 ) -> tuple[list[list[int]], list[list[int]]]:
     """Token ids of the texts to measure and of those that fill the memory before."""
     if _number(suite):
-        raise ParameterError(f"suite names a suite or holds prompts; how many is number = {suite}")
+        raise ParameterError(f"suite must name a suite or hold prompts; for a count, use number = {suite}")
     bundled = suite is None or suite == SUITE
     count = PROMPTS if number is None else check_int("number", number, 1)
     before = check_int("warm_up", warm_up, 0) if _number(warm_up) else 0
@@ -238,8 +238,8 @@ def _texts(
     town = spread(load_suite(SUITE), sum(wanted)) if wanted else []
     if len(town) < sum(wanted):
         raise PromptError(
-            f"the bundled suite has {len(town)} prompts, and {' + '.join(map(str, wanted))} are wanted "
-            "(those to measure, and those before that fill the memory): lower --number, or name a file"
+            f"the bundled suite has {len(town)} prompts, and {' + '.join(map(str, wanted))} are needed "
+            f"(those to measure and those that fill the memory first): lower --number or name a file"
         )
     if bundled:
         chosen, town = town[:count], town[count:]
@@ -361,7 +361,7 @@ class Measuring:
             speed = sum(tokens for tokens, _, _ in counts) / sum(seconds for _, _, seconds in counts)
             best = max(best, speed)
             if result.how["open"] and i > 2 * fits.LEAST and speed < LOST * best:
-                result.ended = f"at g = {g} throughput had fallen below {LOST:.0%} of the best"
+                result.ended = f"at g = {g} throughput fell below {LOST:.0%} of the best"
                 return
 
     def time_all(self) -> None:

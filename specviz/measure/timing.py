@@ -322,7 +322,7 @@ def practice(model: Model, n: int) -> list[list[int]]:
     They share no clause with the bundled suites. What the model has no room for
     is left out.
     """
-    chats: list[Any] = [entry["messages"] for entry in take(frozen("practice"), n, "prompts to practise on")]
+    chats: list[Any] = [entry["messages"] for entry in take(frozen("practice"), n, "warm-up prompts")]
     if not getattr(
         getattr(model, "tokenizer", None), "chat_template", None
     ):  # a plain model goes on from the user's words

@@ -303,7 +303,7 @@ def test_a_model_in_each_number_format(pair):
     assert "int4" not in made  # its weights never were in four bits
     assert ("int8" in made) is kernels._multiplies_whole_numbers()
     assert target.dtype == torch.float32  # the one that was given is left as it is
-    with pytest.raises(ModelError, match="no causal model on the CPU"):
+    with pytest.raises(ModelError, match="not a causal model on the CPU"):
         passes.formats(specviz.load("town-t5"))
 
 
@@ -488,7 +488,9 @@ def test_the_first_line_of_a_demo(ours, best, theirs, says, inside):
 def test_a_toy_is_called_one_first(tmp_path):
     found, _ = demo.run(load("town"), [], ENTRIES, tmp_path, each=1, max_new_tokens=2)
     toy, first, *_ = found.title.splitlines()
-    assert toy == "town is a toy of 2.3 M parameters: its time goes to calls, not to reading weights."
+    assert toy == (
+        "town is a toy model of 2.3 M parameters: its time goes into function calls, not into reading weights."
+    )
     assert "times our own plain decoding" in first
 
 
@@ -508,7 +510,7 @@ def test_a_demo_calibrates_once(pair, tmp_path, monkeypatch):
         notes.append(note)
     assert len(calls) == 1
     assert "kept for the next time" in notes[0]
-    assert "as calibrated here before" in notes[1]
+    assert "from an earlier calibration here" in notes[1]
     for name in set(demo.UNTRAINED) - {"autoregressive"}:
         trace = specviz.open(tmp_path / "b" / "traces" / f"{name}.parquet")
         assert trace.run["parameters"][methods.find(name).size] == size  # the other methods draft as many

@@ -84,8 +84,8 @@ def device_of(given: str) -> Device:
         or not all(numbers[:2])
     ):
         raise ParameterError(
-            f"a device is one of {', '.join(PRESETS)}, or BYTES,FLOPS,LAUNCH as 3.35e12,989e12,20e-6 (bytes "
-            f"and FLOPs per second, seconds per layer); got {given!r}"
+            f"a device is one of {', '.join(PRESETS)}, or BYTES,FLOPS,LAUNCH such as 3.35e12,989e12,20e-6 "
+            f"(bytes and FLOPs per second, seconds per layer); got {given!r}"
         )
     return Device(given, numbers[0], numbers[1], numbers[2] if len(numbers) > 2 else LAUNCH)
 
@@ -131,9 +131,7 @@ def prices_of(
 def _shape(model: Model) -> Shape:
     widths = getattr(model, "geometry", None)
     if widths is None:
-        raise ParameterError(
-            f"the shape of {model.name} is not known, so no roofline can be drawn of it: leave --as out"
-        )
+        raise ParameterError(f"the shape of {model.name} is unknown, so it has no roofline: drop --as")
     return Shape({**widths, "weight_bytes": BYTES, "cache_bytes": BYTES})
 
 

@@ -39,10 +39,10 @@ def bench(
     drafts: list[Model],
     entries: list[Entry],
     *,
-    only: Annotated[Sequence[str], "Methods, as autoregressive,unispec."] = METHODS,
+    only: Annotated[Sequence[str], "Methods, such as autoregressive,unispec."] = METHODS,
     sizes: Annotated[Sequence[int], "Batch sizes; the first is 1."] = SIZES,
-    rounds: Annotated[int, "Rounds in which all take turns."] = 5,
-    max_new_tokens: Annotated[int, "Most tokens for each prompt."] = 64,
+    rounds: Annotated[int, "Number of rounds in which all take turns."] = 5,
+    max_new_tokens: Annotated[int, "Maximum number of tokens per prompt."] = 64,
     tick: Tick = lambda done, of, name: None,
 ) -> Report:
     """Measure each method at each batch size.
@@ -72,7 +72,7 @@ def bench(
     """
     sizes = [int(size) for size in sizes]  # texts from the command line
     if not sizes or sizes[0] != 1:
-        raise ParameterError(f"the first batch size is 1, which others are compared with, got {sizes}")
+        raise ParameterError(f"the first batch size must be 1, the reference for the others, got {sizes}")
     ids = timing.first_turns(model, entries)
     clock_name = timing.quiet_clock(model.device)[1]
     runs = [(entrant, size) for entrant in timing.lineup(drafts, list(only)) for size in sizes]
@@ -94,7 +94,8 @@ def bench(
     bars = [Bar("autoregressive, batch 8 over batch 1", each["times"].median, WANTED) for each in own]
     notes = [
         f"Medians of {rounds} interleaved rounds, 95 % bootstrap intervals; {clock_name}.",
-        "latency: from the start of a prompt's prefill to its end; waiting for a free row is outside.",
+        "latency: from the start of a prompt's prefill to the end of its text, excluding the wait for a "
+        "free row.",
     ]
     title = f"Throughput and latency by batch size, {len(ids)} prompts of up to {max_new_tokens} tokens"
     return Report("batches", title, where, COLUMNS, rows, bars, notes, ("tau", "token", "whole"))

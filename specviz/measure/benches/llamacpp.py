@@ -41,15 +41,15 @@ WIDE: Settings = {  # 27 million parameters
 }  # fmt: skip
 NOTES = [
     "tokens/s with prefill: median over texts, and its quartiles. Ratios: medians over texts of tokens/s "
-    "on the same text, with a 95 % bootstrap interval. Peers: Llama.generate, greedy, for autoregressive; "
-    "the same with LlamaPromptLookupDecoding of the same n-grams and length, which needs logits_all, for "
-    "prompt_lookup. Each text begins with an empty cache on both sides.",
-    "our context: the argmax of its scores goes back into it, and nothing else; autoregressive: the method, "
-    "cycle by cycle, with its record.",
-    "same text: token for token that of our autoregressive decoding; passes of one and of many tokens round "
-    "differently, so others part at near-ties (specviz audit names them).",
-    "wide: random weights, in which a token costs what it costs in a small real model. A token of the "
-    "bundled models costs so little that the work around a pass is seen.",
+    "on the same text, with a 95 % bootstrap interval. Peers: greedy Llama.generate for autoregressive; the "
+    "same with LlamaPromptLookupDecoding (same n-grams and length; needs logits_all) for prompt_lookup. "
+    "Each text starts with an empty cache on both sides.",
+    "our context: only feeds the argmax of its scores back; autoregressive: the method, cycle by cycle, "
+    "with its record.",
+    "same text: equal to our autoregressive decoding token for token; passes of one and of many tokens "
+    "round differently, so other texts diverge at near-ties (specviz audit names them).",
+    "wide: random weights with the cost per token of a small real model. The bundled models cost so little "
+    "per token that the overhead around a pass is visible.",
 ]
 
 
@@ -69,8 +69,8 @@ def bench(
     entries: list[Entry],
     *,
     number: Annotated[int, "Prompts."] = 21,
-    max_new_tokens: Annotated[int, "Most tokens for each prompt."] = 128,
-    rounds: Annotated[int, "Times that all prompts are decoded."] = 1,
+    max_new_tokens: Annotated[int, "Maximum number of tokens per prompt."] = 128,
+    rounds: Annotated[int, "How often all prompts are decoded."] = 1,
     tick: Tick = lambda done, of, name: None,
 ) -> Report:
     """Autoregressive decoding and prompt lookup on llama.cpp against its Python package's own.
