@@ -84,7 +84,7 @@ def check_threads(threads: int) -> int:
     most = os.cpu_count() or 1
     if isinstance(threads, bool) or not hasattr(threads, "__index__") or not 1 <= threads <= most:
         raise ParameterError(
-            f"threads must be from 1 to {most}, the number of processors of this machine; got {threads!r}"
+            f"threads must be from 1 to {most}, this machine's number of processors; got {threads!r}"
         )
     return operator.index(threads)
 

@@ -63,5 +63,5 @@ def example(name: str) -> Path:
     """
     traces = {path.stem: path for path in sorted(folder("traces").glob("*.parquet"))}
     if name not in traces:
-        raise SpecvizError(f"no recorded trace {name!r}; there is {', '.join(traces) or 'none'}")
+        raise SpecvizError(f"no recorded trace {name!r}; available: {', '.join(traces) or 'none'}")
     return traces[name]

@@ -157,8 +157,8 @@ def test_a_server_of_years_needs_no_more_memory(tmp_path):
 def test_steps_without_a_draft_and_short_drafts_leave_less_to_tell(tmp_path):
     assert metrics.steps(read(tmp_path, page(output="274"))) == 100  # 170 + 100, and a token of each prefill
     table = metrics.rosetta(read(tmp_path, page(output="275")))
-    assert table["why"]["accepted a step"] == "vllm-metrics does not tell how many verify steps there were"
-    assert table["why"]["nothing accepted"] == "vllm-metrics does not tell how many verify steps there were"
+    assert table["why"]["accepted a step"] == "vllm-metrics does not say how many verify steps there were"
+    assert table["why"]["nothing accepted"] == "vllm-metrics does not say how many verify steps there were"
     assert table["value"]["1 + accepted a draft"] == 2.7 and table["value"]["at the second position"] == 0.5
     for lacks in ("generation_tokens_total", "time_to_first_token_seconds_count"):
         cut = re.sub(rf"(?m)^vllm:{lacks}.*\n", "", PAGE)

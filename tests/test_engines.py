@@ -149,7 +149,7 @@ def test_a_run_without_drafts_is_a_baseline(file):
         plain[part] = {k: v for k, v in plain[part].items() if "draft" not in k and "spec" not in k}
         assert read_counts(write(file, plain), name, plain=True).total("drafted") == 0
         assert "nothing" in refused(file, name) or "no verify step" in refused(file, name)
-        assert "was speculated" in refused(write(file, entry), name, plain=True)
+        assert "used speculation" in refused(write(file, entry), name, plain=True)
 
 
 def refused(path, origin, **rest):

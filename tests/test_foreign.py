@@ -246,8 +246,8 @@ def test_an_answer_longer_than_its_steps_had_steps_without_a_draft(tmp_path):
     found = read_counts(path, "vllm")
     assert found.requests["steps"].isna().all()
     table = metrics.rosetta(found)
-    assert table["why"]["tokens a verify"] == "vllm does not tell how many verify steps there were"
-    assert table["why"]["nothing accepted"] == "vllm does not tell how many verify steps there were"
+    assert table["why"]["tokens a verify"] == "vllm does not say how many verify steps there were"
+    assert table["why"]["nothing accepted"] == "vllm does not say how many verify steps there were"
     assert table["value"]["1 + accepted a draft"] == 2.5
     assert np.isnan(metrics.tau(found))
 
@@ -294,7 +294,7 @@ def test_aiperf_speedup_over_a_run_without_speculation(tmp_path):
     assert values["throughput"] == values["mean tokens/s"] == pytest.approx((11 / 2) / (21 / 5))
     assert values["time per token"] == pytest.approx((5 / 21) / (2 / 11))
     assert values["time per output token"] == pytest.approx((4.95 / 20) / (1.95 / 10))
-    assert "was speculated" in refused(tmp_path / "p.jsonl", "aiperf", plain=True)
+    assert "used speculation" in refused(tmp_path / "p.jsonl", "aiperf", plain=True)
 
 
 def test_spec_bench_answers_as_its_own_script_reads_them(tmp_path):
@@ -387,7 +387,7 @@ SHARED = [  # of vLLM's object and AIPerf's record
     (
         "acceptance_histogram",
         {"0": 1, "-1": 3},
-        ", {place}, acceptance_histogram.-1 is no key of this object",
+        ", {place}, acceptance_histogram.-1 is not a key of this object",
     ),
     (
         "acceptance_histogram",
@@ -436,7 +436,7 @@ def test_what_else_a_response_can_get_wrong(tmp_path, where, value, line):
 
 @pytest.mark.parametrize(("where", "value", "line"), [
     (("metadata",), ..., "is no record of AIPerf: it has neither metadata nor num_spec_steps"),
-    (("metadata", "conversation_id"), [], ", metadata.conversation_id should be a text, not a list"),
+    (("metadata", "conversation_id"), [], ", metadata.conversation_id should be a string, not a list"),
     (("metadata", "turn_index"), 1.5, ", metadata.turn_index should be a whole number, not 1.5"),
     (("metadata", "request_end_ns"), 999, "ends (request_end_ns) before it starts"),
     (("metadata", "request_start_ns"), "1", ", metadata.request_start_ns should be a whole number"),
@@ -460,11 +460,11 @@ def test_what_else_a_record_can_get_wrong(tmp_path, where, value, line):
 @pytest.mark.parametrize(("where", "value", "line"), [
     (("question_id",), ..., "is no answer of Spec-Bench: it has no question_id"),
     (("question_id",), 81, "answers question 81, as line 1 does: keep one of them"),
-    (("question_id",), None, ", question_id should be a text, not null"),
+    (("question_id",), None, ", question_id should be a string, not null"),
     (("choices",), ..., "has no choices: this is a file of questions, and answers are wanted"),
     (("choices",), [], ", choices is too short"),
     (("choices", 0), 1, ", choices[0] should be an object, not 1"),
-    (("choices", 0, "turns"), [1], ", choices[0], turns[0] should be a text, not 1"),
+    (("choices", 0, "turns"), [1], ", choices[0], turns[0] should be a string, not 1"),
     (("choices", 0, "accept_lengths"), ..., "has no accept_lengths (EAGLE's own scripts write none)"),
     (("choices", 0, "new_tokens"), ..., ", choices[0] lacks 'new_tokens'"),
     (("choices", 0, "wall_time"), 1.0, ", choices[0], wall_time should be a list, not 1.0"),
@@ -500,7 +500,7 @@ def test_what_a_file_can_get_wrong(tmp_path):
     assert "is a server's /metrics page: its sums are read with --from vllm-metrics" in refused(path, "vllm")
     path.write_text('{"date": "now", "spec_decode_acceptance_length": 2.8}')
     assert "is the result of vllm bench serve" in refused(path, "vllm")
-    assert "was speculated" in refused(write(path, VLLM), "vllm", plain=True)
+    assert "used speculation" in refused(write(path, VLLM), "vllm", plain=True)
     assert "has steps of more than one token" in refused(write(path, BENCH), "spec-bench", plain=True)
     with pytest.raises(
         ParameterError, match="no origin 'tgi': choose one of vllm, aiperf, spec-bench, llama"

@@ -233,7 +233,7 @@ def test_a_lone_surrogate_in_a_prompts_file_is_refused_where_it_stands(tmp_path)
         (
             "config.json",
             '{"model_type": {"a": 1}}',
-            "config.json, model_type should be a text, not an object",
+            "config.json, model_type should be a string, not an object",
         ),
         ("config.json", '{"model_type": "llama", "eos_token_id": {}}', "config.json, eos_token_id should be"),
         ("config.json", '{"model_type": "llama", "vocab_size": "no"}', "vocab_size should be a whole number"),

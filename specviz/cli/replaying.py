@@ -40,7 +40,7 @@ def replay(
     ] = None,
     device: Device = "cpu",
     dtype: Annotated[
-        str | None, option("Number format; default: float32, or the set-up's.", "--dtype")
+        str | None, option("Number format; default: float32, or the setup's.", "--dtype")
     ] = None,
     kernels: Kernels = None,
     invariant: Invariant = None,
@@ -137,11 +137,11 @@ def _plan(
     table: str | None, setup: str | None, part: str | None, device: str, dtype: str | None,
     number: int | None, max_new_tokens: int | None, kit: Path | None,
 ) -> None:  # fmt: skip
-    """``--dry-run`` and ``--kit``: what a set-up takes, printed or packed."""
+    """``--dry-run`` and ``--kit``: what a setup takes, printed or packed."""
     from specviz.replays import dry_run, kits, running, setups, terminal
 
     if table is None or setup is None:
-        raise ParameterError("--dry-run and --kit are of a table's set-up: add the table, and --setup paper")
+        raise ParameterError("--dry-run and --kit are of a table's setup: add the table, and --setup paper")
     recipe = running.find(table)
     names = [part] if part is not None else [each.name for each in setups.Setups().of(table)]
     chosen = [setups.choose(table, recipe, setup, name) for name in names]

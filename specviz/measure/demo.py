@@ -293,7 +293,7 @@ def title_of(exact: Sequence[Values], about: Values) -> str:
     if name in bundled():
         lines.insert(
             0,
-            f"{name} is a toy model of {size}: its time goes into function calls, not into reading weights.",
+            f"{name} is a toy model of {size}: its time goes into function calls, not reading weights.",
         )
     return "\n".join(lines)
 

@@ -152,7 +152,7 @@ def _find(name: str) -> tuple[str, str, Settings]:
     if table not in tables:
         if not table:
             first = next(iter(tables))
-            raise ParameterError(f"name a table of {paper!r}, as in '{paper}/{first}'" + _near("", tables))
+            raise ParameterError(f"name a table of {paper!r}, such as '{paper}/{first}'" + _near("", tables))
         raise ParameterError(f"no published table {name!r}" + _near(table, tables, paper))
     return paper, table, tables[table]
 

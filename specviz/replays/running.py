@@ -105,7 +105,7 @@ def replay(
     part : str, optional
         Which of the paper's models, where a table has several.
     device, dtype : str
-        Default: ``cpu``, and ``float32`` or the set-up's.
+        Default: ``cpu``, and ``float32`` or the setup's.
     quick : bool
         Few prompts and short answers: minutes rather than tens of them, with wide intervals.
     number, max_new_tokens : int, optional
@@ -153,7 +153,7 @@ def replay(
         suite = chosen_part.suites() if suite is None else suite
         template = template or chosen_part.part.template or None
     elif part is not None:
-        raise ParameterError("part is of a set-up: give setup='paper', too")
+        raise ParameterError("part needs a setup: also give setup='paper'")
     dtype = dtype or "float32"
     numbers = dict(recipe.quick if quick else recipe.whole)
     numbers |= {k: v for k, v in (("prompts", number), ("max_new_tokens", max_new_tokens)) if v is not None}
@@ -166,7 +166,7 @@ def replay(
     chosen = read_suites(suite)
     check_suites(recipe, chosen)
     if template is not None and recipe.source != "streams":
-        raise ParameterError(f"template is of sources that arrive in updates, and {table} has none")
+        raise ParameterError(f"template is for sources that arrive in updates, and {table} has none")
     settings = {
         "table": table, "model": name_of(model, recipe.model), "drafts": drafts,
         "suite": {task: each.digest for task, each in chosen.items()} or recipe.suite, "device": device,
@@ -229,7 +229,7 @@ def with_options(table: str, recipe: Recipe, baselines: str, score: str | None) 
         if score not in SCORES:
             raise ParameterError(f"score must be one of {', '.join(SCORES)}, got {score!r:.40}")
         if not any(row.method == "unispec" for row in rows):
-            raise ParameterError(f"score is UniSpec's, and no row of {table} is")
+            raise ParameterError(f"score applies to UniSpec, and {table} has no row of it")
         rows = tuple(
             replace(row, values={**row.values, "score": score}) if row.method == "unispec" else row
             for row in rows
@@ -252,7 +252,7 @@ def chatting(model: Any, variables: Values) -> Iterator[None]:
     text = getattr(model, "text", None)
     template = getattr(getattr(text, "tokenizer", None), "chat_template", None)
     if text is None or not isinstance(template, str):
-        raise ParameterError(f"{model.name} has no chat template to give {next(iter(variables))} to")
+        raise ParameterError(f"{model.name} has no chat template that could take {next(iter(variables))}")
     for name in variables:
         if not re.search(rf"\b{re.escape(name)}\b", template):
             raise ParameterError(f"the chat template of {model.name} does not read {name!r:.40}")
@@ -310,7 +310,7 @@ def roles(
         given = {str(role): str(name) for role, name in draft.items()}
     elif len(needed) > 1:
         words = ", ".join(f"{role}=..." for role in needed)
-        raise ParameterError(f"this table needs several drafters: say which is which, as --draft {words}")
+        raise ParameterError(f"this table needs several drafters: name each role, such as --draft {words}")
     else:
         given = dict.fromkeys(needed, str(draft))
     for role in given:
@@ -353,7 +353,8 @@ def opened_same(path: Path, settings: Values) -> Replay | None:
     ]
     if wrong:
         raise OtherSettings(
-            f"{path} holds a replay with other settings: {'; '.join(wrong)}. Give the same ones, or another "
+            f"{path} holds a replay with different settings: {'; '.join(wrong)}. Give the same ones, or "
+            f"another "
             "folder"
         )
     return finished
@@ -400,7 +401,7 @@ def replay_all(
         tasks = tasks_of(find(table))  # of several suites those that this table has a task for
         suites = {task: each for task, each in chosen.items() if task == PLAIN or task in tasks}
         if chosen and not suites:
-            every.left[table] = "no suite was named for one of its tasks"
+            every.left[table] = "no suite is named for one of its tasks"
             continue
         try:
             made = replay(

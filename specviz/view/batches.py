@@ -55,7 +55,7 @@ def latency_throughput(rows: Sequence[Row], ax: Axes | None = None) -> Axes:
         )  # fmt: skip
         for row, at in zip(own, zip(*middle)):
             ax.annotate(str(row["batch"]), at, (4, 4), textcoords="offset points", fontsize=7, color=hue)
-    ax.set(xlabel="latency: seconds per prompt takes", ylabel="throughput: tokens per second")
+    ax.set(xlabel="latency: seconds per prompt", ylabel="throughput: tokens per second")
     ax.set_xlim(left=0)
     ax.set_ylim(bottom=0)
     ax.set_title("numbers beside the points: prompts decoded together", fontsize=8, loc="left")

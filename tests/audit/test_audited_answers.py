@@ -327,7 +327,7 @@ BAD = [
     ('{"prompt": "a"}', "lacks 'answer'"),
     ('{"turns": [], "answer": "a"}', "turns"),
     ('{"prompt": "", "answer": "a"}', "has an empty prompt"),
-    ('{"prompt": "a", "answer": 1}', "answer should be a text, not 1"),
+    ('{"prompt": "a", "answer": 1}', "answer should be a string, not 1"),
     ('{"prompt": "a", "answer": "b", "temperature": -1}', "temperature"),
     ('{"prompt": "a", "answer": "b", "top_p": 0}', "top_p"),
     ('{"prompt": "a", "token_ids": [-1]}', "token_ids[0]"),

@@ -489,7 +489,7 @@ def test_a_toy_is_called_one_first(tmp_path):
     found, _ = demo.run(load("town"), [], ENTRIES, tmp_path, each=1, max_new_tokens=2)
     toy, first, *_ = found.title.splitlines()
     assert toy == (
-        "town is a toy model of 2.3 M parameters: its time goes into function calls, not into reading weights."
+        "town is a toy model of 2.3 M parameters: its time goes into function calls, not reading weights."
     )
     assert "times our own plain decoding" in first
 

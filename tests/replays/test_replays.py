@@ -387,7 +387,7 @@ def test_replay_all_accounts_for_every_table(monkeypatch, tmp_path):
     seen.clear()
     running.replay_all(tmp_path, quick=True)
     assert seen == ["bild/table1"], "what is finished is kept, what failed is tried again"
-    with pytest.raises(SpecvizError, match="other settings"):
+    with pytest.raises(SpecvizError, match="different settings"):
         running.replay_all(tmp_path, quick=False)
     assert not found.left.keys() & {"unispec/table1"}
     missing = replays.Replays(tmp_path, found.tables[1:], found.left)

@@ -122,7 +122,7 @@ def test_a_part_answers_to_its_own_rows_and_says_where_the_others_are():
         ({"setup": "ours"}, "setup must be 'paper'"),
         ({"setup": "paper"}, "several models: say which, as --part iwslt or --part wmt"),
         ({"setup": "paper", "part": "tower"}, "no part 'tower'; it has iwslt, wmt, xsum, cnndm"),
-        ({"part": "iwslt"}, "part is of a set-up"),
+        ({"part": "iwslt"}, "part needs a setup"),
     ],
 )
 def test_what_cannot_be_chosen_is_one_line(options, line):
@@ -170,7 +170,7 @@ def test_a_dry_run_of_a_table_lists_every_part(monkeypatch, capsys):
     out = capsys.readouterr().out
     assert "part llama3-eagle" in out
     assert "part llama31-eagle" in out
-    assert "Meta Llama 3 Community License, accept it on the hub first" in out
+    assert "Meta Llama 3 Community License, accept its licence on the hub first" in out
     for wrong in (["replay", "unispec/table9", "--dry-run"], ["replay", "--dry-run", "--setup", "paper"],
                   ["replay", "--all", "--setup", "paper"]):  # fmt: skip
         assert cli.run(wrong) == 2
@@ -187,7 +187,7 @@ def test_the_rate_is_measured():
         dry_run.plan(chosen("bild/table1", "iwslt"), "cpu", "int3", None, None)
 
 
-# ---------------------------------------------------------------- a replay of a set-up, tiny
+# ---------------------------------------------------------------- a replay of a setup, tiny
 
 
 def test_a_replay_of_a_set_up_runs_its_own_loading_path(tmp_path, monkeypatch):

@@ -301,7 +301,7 @@ WRONG = {
     "a cut archive": ("flores:en-de", lambda f: (f / "c.tar.gz").write_bytes(flores_tar(f).read_bytes()[:80]) and f / "c.tar.gz", "c.tar.gz"),
     "an empty folder": ("gsm8k", lambda f: f, "has no file of gsm8k"),
     "no turns": ("multi-specbench:de", lambda f: lines(f / "de.jsonl", {"turns": ["a"]}, {"turns": [1]}),
-                 "de.jsonl, line 2, turns[0] should be a text, not 1"),
+                 "de.jsonl, line 2, turns[0] should be a string, not 1"),
     "half a character": ("mbpp", lambda f: text(f / "t.jsonl", '{"task_id": 11, "text": "t", "code": "c", "test_list": ["\\ud800"]}'),
                          "line 1, 'test_list', [0] holds half a character"),
     "no tasks": ("mbpp", lambda f: lines(f / "t.jsonl", {"prompt": "a"}), "line 1: 'task_id and test_list' is wanted"),

@@ -205,7 +205,7 @@ def planned(
         room = model.max_length - 2 * options.max_new_tokens - 128  # a tree needs some, too
         length = round(context * min(1.0, room / LONGEST))
         if not getattr(getattr(model, "tokenizer", None), "chat_template", None):
-            why = f"{model.name} has no chat template, so nothing can be put in front of a prompt"
+            why = f"{model.name} has no chat template, so nothing can be put before a prompt"
             made.absent += [(row.where, why) for row in rows]
             return None
         chosen = lengthened(chosen, warm, length, options.model)
