@@ -42,7 +42,7 @@ def test_a_text_update_by_update(say, tmp_path):
     assert out.count("1 hidden") == 3, "until a stream's last update"
     said = [int(n) for n in re.findall(r"(\d+) of \d+ drafted accepted", out)]
     assert said and sum(said) == trace.cycles["accepted"].sum()
-    assert "ms an update" in out and "page: " in out
+    assert "ms per update" in out and "page: " in out
 
 
 def test_partials_are_made_and_decoded(say, tmp_path):

@@ -409,5 +409,5 @@ def _print_updates(names: list[str | None], streams: list[list[Shown]]) -> None:
         timed = seconds == seconds
         cells += [f"{1e3 * seconds / len(updates):.1f}", f"{tokens / seconds:,.0f}"] if timed else ["–"] * 2
         rows.append([visible(name or f"stream {number + 1}"), *cells])
-    columns = ("updates", "tokens", "erased tokens", "A/D", "rows kept", "ms an update", "tokens/s")
+    columns = ("updates", "tokens", "erased tokens", "A/D", "rows kept", "ms per update", "tokens/s")
     print_table(screen(), [Column("stream"), *(Column(name, True) for name in columns)], rows)

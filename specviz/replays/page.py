@@ -43,7 +43,7 @@ WIDE = 5  # columns of numbers of a table whose ratios stand below them
 KINDS = ("agrees", "unclear", "against")
 TITLES = {FAILS: "Fails here", HOLDS: "Holds here", OPEN: "Cannot be judged here"}
 VERDICT_KINDS = {HOLDS: "agrees", FAILS: "against", OPEN: "unclear"}
-WAYS = ("clearly the paper's way", "unclear", "clearly the other way")
+WAYS = ("clearly as in the paper", "unclear", "clearly the other way")
 
 
 def write(result: Results | Replay | Replays, path: Path | None = None, force: bool = False) -> Path:

@@ -22,8 +22,8 @@ def pages() -> dict[str, str]:
         for name, kind in kinds.items()
     )
     listing = (
-        "# Methods\n\nEach page is made from what the method declares in its file.\n\n"
-        f"| method | what it is | paper | greedy text, {FORMAT} |\n|---|---|---|---|\n{rows}\n"
+        "# Methods\n\nEach page is generated from the method's declarations in its file.\n\n"
+        f"| method | what it does | paper | greedy text, {FORMAT} |\n|---|---|---|---|\n{rows}\n"
     )
     return {"methods/index": listing} | {f"methods/{name}": page(name, kind) for name, kind in kinds.items()}
 

@@ -22,7 +22,8 @@ def advice(table: pd.DataFrame, confirmed: Sequence[Row] = (), ax: Axes | None =
     Parameters
     ----------
     table : DataFrame
-        An advice's (``sv.advise(...).table``): ``method``, ``draft``, ``nodes`` (most tokens of a draft),
+        An advice's (``sv.advise(...).table``): ``method``, ``draft``, ``nodes`` (maximum draft length in
+        tokens),
         ``speedup`` and its interval ``low``, ``high``.
     confirmed : sequence of dict, optional
         Its ``confirmed``: what was measured on other prompts is drawn as a cross.
@@ -40,10 +41,10 @@ def advice(table: pd.DataFrame, confirmed: Sequence[Row] = (), ax: Axes | None =
     """
     missing = [name for name in WANTED if name not in table]
     if missing:
-        raise ParameterError(f"this is no advice's table: it has no column {missing[0]}")
+        raise ParameterError(f"this is not the table of an advice: it has no column {missing[0]}")
     drafting = table[table["nodes"] > 0]
     if drafting.empty:
-        raise ParameterError("there is nothing to draw: no setting drafts")
+        raise ParameterError("nothing to draw: no setting uses drafts")
     ax = axes(ax, (6.4, 3.6))
     ax.axhline(1, color=GREY, lw=0.8)
     ax.annotate("without drafts", (0.995, 1), (0, 2), xycoords=("axes fraction", "data"),
@@ -63,6 +64,6 @@ def advice(table: pd.DataFrame, confirmed: Sequence[Row] = (), ax: Axes | None =
                 bars = [[max(0.0, value - low)], [max(0.0, high - value)]]
                 ax.errorbar([nodes], [value], yerr=bars, color=hue, marker="x", ms=8)
     whole_numbers(ax.xaxis)
-    ax.set(xlabel="most tokens of a draft", ylabel="speedup", ylim=(0, None))
+    ax.set(xlabel="maximum draft length in tokens", ylabel="speedup", ylim=(0, None))
     ax.legend(frameon=False, fontsize=8, loc="lower left")
     return ax

@@ -42,7 +42,7 @@ def latency_throughput(rows: Sequence[Row], ax: Axes | None = None) -> Axes:
         If there are no rows.
     """
     if not rows:
-        raise TraceError("there is nothing to draw: no batch size was measured")
+        raise TraceError("nothing to draw: no batch size was measured")
     ax = axes(ax, (6.4, 4.0))
     for i, name in enumerate(dict.fromkeys(row["decoder"] for row in rows)):
         own = sorted((row for row in rows if row["decoder"] == name), key=lambda row: row["batch"])
@@ -58,7 +58,7 @@ def latency_throughput(rows: Sequence[Row], ax: Axes | None = None) -> Axes:
     ax.set(xlabel="latency: seconds per prompt", ylabel="throughput: tokens per second")
     ax.set_xlim(left=0)
     ax.set_ylim(bottom=0)
-    ax.set_title("numbers beside the points: prompts decoded together", fontsize=8, loc="left")
+    ax.set_title("numbers next to the points: prompts decoded together", fontsize=8, loc="left")
     ax.legend(frameon=False, fontsize=8, loc="lower right")
     return ax
 

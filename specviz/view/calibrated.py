@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 # Of each fit: its name in a legend, its line, its colour.
 LOOKS = {
     "paper": ("the paper's fit", "--", "#d55e00"),
-    "grid": ("measured points joined", ":", "#555555"),
+    "grid": ("measured points, joined", ":", "#555555"),
     "monotone": ("monotone fit", "-", "#0072b2"),
 }
 WHAT = {"s": "s(g), ms per cycle", "tau": "τ(g), tokens per cycle", "speed": "τ/s, tokens/s"}

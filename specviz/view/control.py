@@ -79,7 +79,7 @@ def loop(trace: Trace, prompt: int | None = None, most: int = MOST) -> Loop:
     facts, nodes, cycles = one.run, one.nodes, one.cycles
     parameters = facts["parameters"] or {}
     if not len(nodes):
-        raise TraceError(f"{facts['method']} drafted nothing here: there is no control loop to show")
+        raise TraceError(f"{facts['method']} drafted nothing here, so there is no control loop to show")
     cycles = cycles[cycles["cycle"] > 0]
     # of a stream several updates count their cycles from 0
     number = {key: i for i, key in enumerate(zip(cycles["update"], cycles["cycle"]), 1)}
@@ -88,7 +88,7 @@ def loop(trace: Trace, prompt: int | None = None, most: int = MOST) -> Loop:
     # a tree's score is its path's; beside a gap that is allowed it is C_t
     scored = bool(nodes["score"].notna().any() and nodes["threshold"].notna().any())
     value = "score" if scored or not nodes["confidence"].notna().any() else "confidence"
-    threshold, gap, allowed = nodes["threshold"], nodes["gap"], ("gap to the target's first choice", "τ_t")
+    threshold, gap, allowed = nodes["threshold"], nodes["gap"], ("gap to the target's top token", "τ_t")
     if facts["method"] in schema.ROLLBACK and isinstance(parameters.get("rollback"), int | float):
         judged = nodes["status"].isin(["accepted", "rejected"]) & nodes["p"].notna()
         with np.errstate(divide="ignore"):
@@ -210,7 +210,7 @@ def _gaps(shown: Loop, ax: Axes) -> None:
     judged = nodes[nodes["gap"].notna()]
     if not nodes["threshold"].notna().any():
         ax.set(yticks=[], ylabel="gap")
-        note(ax, "no gap was allowed or recorded: a token is accepted or not by another rule", size=9)
+        note(ax, "no gap was allowed or recorded: another rule accepts tokens", size=9)
         return
     limit = float(nodes["threshold"].max())
     top = max(2.2 * limit, 0.25)

@@ -74,7 +74,7 @@ class Tree:
 def _tree(trace: Trace, cycle: int | None, prompt: int | None, held: bool) -> Tree:
     run = trace.split()[0]
     if run.run["canvas"] is not None:
-        raise TraceError("this run wrote a canvas: view.canvases draws its trees")
+        raise TraceError("this run wrote a canvas: use view.canvases for its trees")
     prompt = int(run.cycles["prompt"].iloc[0]) if prompt is None else prompt
     one = run.select(prompt=prompt)
     cycles, nodes, outputs = one.cycles, one.nodes, one.outputs

@@ -216,7 +216,7 @@ def figure(ribbons: Sequence[Ribbon]) -> str:
         return f"<tbody>{''.join(lines)}</tbody>"
 
     top = (
-        '<thead><tr><th scope="col"><strong>Source</strong><br><small>what each update brings</small></th>'
+        '<thead><tr><th scope="col"><strong>Source</strong><br><small>what each update adds</small></th>'
         f"{heads}</tr>"
         f'<tr class="maps"><th scope="row"><small>all updates at a glance</small></th>{maps}</tr></thead>'
     )

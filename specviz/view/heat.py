@@ -62,7 +62,9 @@ def heat_map(
     assert x is not None
     assert y is not None
     if x == y or table.duplicated([x, y]).any():
-        raise ParameterError(f"several settings share a cell of {x} and {y}: ask for one value of the others")
+        raise ParameterError(
+            f"several settings share a cell of {x} and {y}: ask for one value of the other parameters"
+        )
     grid = table.pivot(index=y, columns=x, values=value).to_numpy(np.float64)
     badges = table.pivot(index=y, columns=x, values="badge").to_numpy()
     columns, rows = sorted(table[x].unique()), sorted(table[y].unique())

@@ -27,7 +27,7 @@ SHADES = 5  # of a probability
 FAINTEST = 0.34  # of a cell that is placed
 VAIN = 0.28  # most of one that was drafted in vain
 DARKEST = 0.42  # of one that stays masked, whatever the pass' probability
-MASKED = "masked, and read: the darker, the surer"
+MASKED = "masked and read: darker means more confident"
 OUTLINED = ("rejected", "drafted", "cut")
 INK, GRID, FRAME, THREAD = "#1b1b1b", "#e3e3e3", "#555555", "#9db7c8"
 
@@ -257,7 +257,7 @@ def _title(shown: Canvas) -> str:
 def _below(shown: Canvas, width: int, drawn: int) -> str:
     words = [f"cells 0 to {width - 1} of {shown.length}, blocks of {shown.block}"]
     if width < shown.length:
-        words.append("those behind stayed masked")
+        words.append("later cells stayed masked")
     if drawn < len(shown.passes):
         words.append(f"{len(shown.passes) - drawn} more passes are in the trace")
     return "; ".join(words)

@@ -53,7 +53,7 @@ def exit_layers(trace: Trace, prompt: int | None = None, ax: Axes | None = None,
     cycles = cycles[(cycles["prompt"] == index) & (cycles["cycle"] > 0)]
     if "control_layers" not in cycles or cycles["control_layers"].isna().all():
         raise TraceError(
-            f"no pass of prompt {index} could leave early; calm records behind which layer each token did"
+            f"no pass of prompt {index} could exit early; calm records the exit layer of each token"
         )
     layers = cycles["control_layers"].to_numpy(np.int64)
     depth = max((run.run["model"].get("shape") or {}).get("layers", 0), int(layers.max()))
@@ -75,7 +75,7 @@ def exit_layers(trace: Trace, prompt: int | None = None, ax: Axes | None = None,
     )  # fmt: skip
     bare(ax, above=False)
     more = f"; {len(layers) - count} more tokens are in the trace" if count < len(layers) else ""
-    ax.set_title(f"{layers.mean():.1f} of {depth} layers a token{more}", loc="left", size=10)
+    ax.set_title(f"{layers.mean():.1f} of {depth} layers per token{more}", loc="left", size=10)
     _legend(ax, layers, depth, hues)
     return ax
 
@@ -86,7 +86,7 @@ def _legend(ax: Axes, layers: np.ndarray, depth: int, hues: Mapping[int, RGBA]) 
 
     of = {layer: int((layers == layer).sum()) for layer in sorted(set(layers.tolist()))}
     names = [
-        f"ran through all {depth} ({tokens})" if layer == depth else f"left behind layer {layer} ({tokens})"
+        f"ran through all {depth} ({tokens})" if layer == depth else f"exited after layer {layer} ({tokens})"
         for layer, tokens in of.items()
     ]
     skipped = [(SKIPPED, "skipped")] if min(of) < depth else []

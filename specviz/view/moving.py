@@ -106,7 +106,9 @@ def gif(
         raise ParameterError("a moving picture needs at least one trace, and slower above 0")
     pictures = [picture(trace, prompt) for trace in traces]
     if not all(p.cycles for p in pictures):
-        raise ParameterError(f"not every trace holds prompt {prompt}: choose one that all of them decoded")
+        raise ParameterError(
+            f"not every trace holds prompt {prompt}: choose a prompt that all of them decoded"
+        )
     font = _font(SIZE)
     columns = int((WIDTH - 2 * EDGE) // font.getlength("m"))
     lanes = [Lane(p.method, p, columns) for p in pictures]

@@ -36,7 +36,7 @@ def payoff(traces: Traces) -> tuple[pd.DataFrame, pd.DataFrame, list[Trace]]:
     pairs = named(traces)
     plain = [run for _, run in pairs if run.run["method"] == PLAIN]
     if len(plain) != 1:
-        raise TraceError(f"the figure needs one run of {PLAIN} decoding, and there are {len(plain)}")
+        raise TraceError(f"the figure needs one run of {PLAIN} decoding, but there are {len(plain)}")
     pairs.sort(key=lambda pair: pair[1] is not plain[0])
     runs = [run for _, run in pairs]
     names = _names([given or _title(run) for given, run in pairs], runs)
@@ -147,7 +147,7 @@ def words(row: Mapping[Hashable, str | float]) -> str:
 def heading(table: pd.DataFrame, outside: int) -> str:
     """What the points are and how they came about."""
     count = plural(int(table["prompts"].iloc[0]), "prompt")
-    text = f"{count}; times measured, each run by itself, without the prefill"
+    text = f"{count}; times measured in separate runs, without the prefill"
     return text + (f"; {plural(outside, 'dot')} outside" if outside else "")
 
 

@@ -91,7 +91,7 @@ def _ceilings(ax: Axes, ceilings: Ceilings, low: float, high: float) -> None:
     fastest = max(rate for rate, _, _ in slopes)
     ax.plot([ceilings.compute / fastest, high], [flat, flat], color="#444444", lw=1.2)
     ax.annotate(
-        f"computing {flat:.3g} GFLOP/s", (high, flat), (-2, 3), textcoords="offset points", ha="right", size=7
+        f"compute {flat:.3g} GFLOP/s", (high, flat), (-2, 3), textcoords="offset points", ha="right", size=7
     )
     for rate, label, style in slopes:
         ridge = ceilings.compute / rate
@@ -196,7 +196,7 @@ def costs_figure(
     ax.margins(y=0.12)
     ax.set_xticks(range(len(FIGURES)), list(FIGURES.values()))
     scope = f"{visible(baseline)}'s, prefill {'inside' if prefill else 'left out'}"
-    ax.set_title(f"A token's costs over {scope}", size=9, loc="left", pad=18)
+    ax.set_title(f"Costs per token relative to {scope}", size=9, loc="left", pad=18)
     legend(ax)
     return ax
 

@@ -90,7 +90,7 @@ def test_other_prompts_and_missing_baselines_are_refused(runs):
         break_even({**runs, "silent": trace("speculative", record=None)}, "plain")
     with pytest.raises(ParameterError, match="per is 'run' or 'prompt'"):
         break_even(runs, "plain", per="token")
-    with pytest.raises(TraceError, match="needs one run of autoregressive decoding, and there are 0"):
+    with pytest.raises(TraceError, match="needs one run of autoregressive decoding, but there are 0"):
         view.why_it_pays([runs["chain"]])
     with pytest.raises(TraceError, match="there are 2"):
         view.why_it_pays([runs["plain"], trace("autoregressive"), runs["chain"]])
