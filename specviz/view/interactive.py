@@ -277,7 +277,8 @@ def sweep(
     sizes = f"larger marks: larger {plotly(size)}" if size else ""
     figure.update_layout(
         template="plotly_white", height=520, margin={"t": 30, "b": 50, "l": 60, "r": 10}, hovermode="closest",
-        xaxis_title="speed relative to the base", yaxis_title=plotly(quality), legend={"title": {"text": sizes}},
+        xaxis_title="speed relative to the base", yaxis_title=plotly(quality),
+        legend={"title": {"text": sizes}},
     )  # fmt: skip
     made = Interactive(figure, "Quality against speed")
     if pages is not None:

@@ -74,8 +74,8 @@ def explore(
     kind = find(type(method) if isinstance(method, Method) else method)
     if kind.streams:
         raise ParameterError(
-            f"{kind.name} decodes a source that arrives in updates, which explore does not show: "
-            "specviz.live(model) has a box to type into, specviz.flicker(trace, live=True) the sliders"
+            f"{kind.name} decodes a source that arrives in updates, which explore does not show: use "
+            f"specviz.live(model) for a box to type into, or specviz.flicker(trace, live=True) for sliders"
         )
     values, given, where = _sorted("explore", kind, options)
     choices, text = _choices("explore", model, method, draft, prompt, given, where)
@@ -103,7 +103,7 @@ def race_live(
         name, _, settings = given.partition(":") if isinstance(given, str) else (given, "", "")
         kinds.append(find(type(name) if isinstance(name, Method) else name))
         if kinds[-1].streams:
-            raise ParameterError(f"{kinds[-1].name} decodes streams: a live race is over one prompt")
+            raise ParameterError(f"{kinds[-1].name} decodes streams, but a live race is over one prompt")
         own = settings_of(given, {})[1] if isinstance(given, Method) else {}
         settings = settings or ",".join(f"{key}={value}" for key, value in own.items())
         entrants.append(":".join(filter(None, [name_of(kinds[-1]), settings])))
@@ -111,7 +111,7 @@ def race_live(
     kind = next((each for each in kinds if each.needs_draft), kinds[0])
     stray, given_options, where = _sorted("race", kind, options)
     if stray:
-        raise ParameterError(f"write settings behind the method's name: {kind.name}:{next(iter(stray))}=...")
+        raise ParameterError(f"write settings after the method's name: {kind.name}:{next(iter(stray))}=...")
     choices, text = _choices("race", model, kind, draft, prompt, given_options, where)
     return LiveRace(choices, choices.first, text, entrants)
 
@@ -130,7 +130,7 @@ def _choices(
     from ..loop.choices import TARGETS, Choices
 
     if prompt is not None and [len(e.get("turns") or [""]) for e in check_prompts(prompt)] != [1]:
-        raise PromptError(f"{name} takes one prompt of one turn: compare several with specviz.generate")
+        raise PromptError(f"{name} takes one prompt with one turn: compare several with specviz.generate")
     text = ""
     if prompt is not None:
         (entry,) = check_prompts(prompt)

@@ -144,5 +144,5 @@ def race(
     if traces is None:
         raise ParameterError("race takes traces, or live=True to decode: specviz.race(live=True)")
     if model is not None or draft is not None:
-        raise ParameterError("model, methods and draft are for live=True; recorded runs have theirs")
+        raise ParameterError("model, methods and draft are only for live=True; recorded runs have their own")
     return Race(fields(traces), **state | ({} if prompt is None else {"prompt": prompt}))

@@ -49,5 +49,5 @@ def flicker(
     from ..view.flicker import flicker as still
 
     if state:
-        raise ParameterError(f"a static ribbon has no {next(iter(state))!r}: it is for live=True")
+        raise ParameterError(f"a static ribbon has no {next(iter(state))!r}: use live=True")
     return still(traces, prompt)

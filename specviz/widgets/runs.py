@@ -41,14 +41,14 @@ COLUMNS: list[tuple[str, str, int | None, str]] = [
     ("file", "file", None, "the trace's file"),
     ("method", "method", None, "the decoding method"),
     ("model", "model", None, "the target"),
-    ("draft", "drafter", None, "the draft model, where there is one"),
+    ("draft", "drafter", None, "the draft model, if any"),
     ("exactness", "exactness", None, "whether the text is the target's own"),
     ("prompts", "prompts", 0, "how many prompts were decoded"),
     ("tokens", "tokens", 0, "tokens of the final texts"),
     ("tau", "τ", 2, "tokens emitted per cycle, including the bonus token"),
     ("tokens_per_second", "tokens/s", 1, "tokens per second, without the prefill"),
     ("created", "recorded", None, "when the run began, UTC"),
-    ("state", "state", None, "whether the run ended by itself"),
+    ("state", "state", None, "whether the run finished by itself"),
 ]
 
 
@@ -203,7 +203,7 @@ class Runs(ipywidgets.VBox):
         a, b = self.trace(one), self.trace(other)
         shared = [p for p in prompts(a) if p in prompts(b)]
         if not shared:
-            raise TraceError("the two traces share no prompt: differences need two decodes of one prompt")
+            raise TraceError("the two traces share no prompt: a difference needs two decodes of one prompt")
         place = ipywidgets.HTML(diff(a, b, prompt=shared[0])._repr_html_())
         choice = ipywidgets.Dropdown(
             options=[(f"prompt {p + 1}", p) for p in shared], description="Prompt", layout={"width": "16em"}
@@ -289,7 +289,7 @@ class Runs(ipywidgets.VBox):
         """
         if len(data) > UPLOAD_LIMIT:
             raise TraceError(
-                f"{name} is longer than {UPLOAD_LIMIT >> 20} MiB: put it into the folder instead"
+                f"{name} is larger than {UPLOAD_LIMIT >> 20} MiB: put it into the folder instead"
             )
         if self._scratch is None:
             self._scratch = tempfile.TemporaryDirectory(prefix="specviz-")
@@ -345,7 +345,7 @@ class Upload:
             If the file becomes longer than `UPLOAD_LIMIT`.
         """
         if len(self.data) + len(part) > UPLOAD_LIMIT:
-            raise TraceError(f"{self.name} is longer than {UPLOAD_LIMIT >> 20} MiB: put it into the folder")
+            raise TraceError(f"{self.name} is larger than {UPLOAD_LIMIT >> 20} MiB: put it into the folder")
         self.data += part
 
 

@@ -243,7 +243,7 @@ def test_more_nodes_than_can_be_drawn(opened):
             cycle["pred_top_token"], cycle["pred_top_p"] = [2, 3, 4], [0.5, 0.3, 0.1]
         recorder.add(cycle)
     page = opened(recorder.close())
-    expect(page.locator(".tree header")).to_contain_text("500 of those that were cut are not drawn")
+    expect(page.locator(".tree header")).to_contain_text("500 of the cut nodes are not drawn")
     assert page.locator(SHOWN).count() == 401  # and the target's token
 
 

@@ -129,7 +129,7 @@ def test_what_is_chosen_anew_brings_its_controls():
     assert one.panel.prompt == "my own", "what was typed stays"
     one.panel.model = "/etc"
     one.run()
-    assert one.panel.error == "There is no such model to choose from." and not one.results
+    assert one.panel.error == "There is no such model in the list." and not one.results
 
 
 def test_results_are_compared_within_their_task():
