@@ -188,7 +188,7 @@ def run(
     with setup.on_backend(threads):
         target = setup.audited_model(model, device, dtype)
         if not isinstance(target, Diffusion):
-            raise ParameterError(f"{target.name} is no masked-diffusion model: audit it with audit.run")
+            raise ParameterError(f"{target.name} is not a masked-diffusion model: audit it with audit.run")
         ids = setup.encoded(target, prompts)
         given = DEFAULT if methods is None else methods
         makers = [
@@ -371,7 +371,7 @@ class _Pair:
         if self.audit.target.invariant:
             for step, (mine, theirs) in enumerate(zip(written.bits[: part + 1], expected.bits)):
                 if mine != theirs:
-                    words = f"logits of step {step} are not, bit for bit, those of a pass alone"
+                    words = f"logits of step {step} differ in their bits from those of a separate pass"
                     return self.bug(step, words)
         if part < min(len(expected.placed), len(written.placed)):
             return [self.turned(part) if lossy else self.place(part)]
@@ -388,7 +388,7 @@ class _Pair:
                 return self.bug(j, words)
             apart = max((abs(a[cell] - b[cell]) for cell in a if a[cell] != b[cell]), default=0.0)
             if not apart <= self.audit.most:
-                words = f"the pass of step {j} is off: log-odds differ by {apart:.1e} (at most "
+                words = f"the pass of step {j} is wrong: log-odds differ by {apart:.1e} (at most "
                 return self.bug(j, f"{words}{self.audit.most:.1e}), though no token changed", apart)
         return []
 
@@ -421,7 +421,7 @@ class _Pair:
         if max(off) <= audit.bound.value and below <= audit.most:
             result.verdict = "tie" if below < TIE else "noise" if gaps[2] > 0 else "reference noise"
         result.reason += (
-            f"; log-odds apart: in its own pass {gaps[0]:+.2e}, alone {gaps[1]:+.2e}, in float64 "
+            f"; difference of log-odds: in its own pass {gaps[0]:+.2e}, alone {gaps[1]:+.2e}, in float64 "
             f"{gaps[2]:+.2e} (at most {audit.most:.1e}); its logits are off by {off[0]:.1e}, those alone by "
             f"{off[1]:.1e} (bound {audit.bound.value:.1e})"
         )
@@ -443,7 +443,9 @@ class _Pair:
                 0
             ]
         apart, bound = max(distance(rows[cell], alone[cell]) for cell in rows), 2 * self.audit.bound.value
-        words = f"pass {number} places something else than alone; its logits differ by {apart:.1e} "
+        words = (
+            f"pass {number} places something else than when decoded alone; its logits differ by {apart:.1e} "
+        )
         verdict = "noise" if apart <= bound else "bug"
         return Difference(self.number, part, verdict, f"{words}(bound {bound:.1e})", distance=apart)
 

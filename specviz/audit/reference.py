@@ -119,7 +119,7 @@ class Reference:
     def __init__(self, model: Model | Diffusion) -> None:
         self.net: Net = getattr(model, "net", None)
         if self.net is None:
-            raise ModelError(f"{model.name} does not run on transformers, with which the audit compares")
+            raise ModelError(f"{model.name} does not run on transformers, the audit's reference")
         if model.layers < self.depth:
             raise ModelError(f"{model.name} is only the first layers of a model: audit the whole model")
 

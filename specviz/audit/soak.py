@@ -210,7 +210,7 @@ def read_ledger(path: str | Path) -> list[Entry]:
         try:
             entries.append(checked(Entry, parsed(line, where), where))
         except TraceError:
-            raise TraceError(f"{where} is no entry of a soak's ledger") from None
+            raise TraceError(f"{where} is not an entry of a soak's ledger") from None
     return entries
 
 

@@ -798,7 +798,7 @@ function render({ model, el }) {
 		const sum = (k) => all.reduce((x, y) => x + y[k], 0);
 		const perfect = all.filter(([right, of]) => right === of).length;
 		score.textContent = (own ? `${own[0]} of ${own[1]} right here. ` : cycle.sent ? "" : "Nothing to guess in this cycle. ") +
-			(all.length ? `Score: ${sum(0)} of ${sum(1)} nodes (${Math.round((100 * sum(0)) / sum(1))} %), ${perfect} of ${count(all.length, "draft")} wholly right; trusting every q ≥ 0.5 would have scored ${sum(2)}.` : "");
+			(all.length ? `Score: ${sum(0)} of ${sum(1)} nodes (${Math.round((100 * sum(0)) / sum(1))} %), ${perfect} of ${count(all.length, "draft")} entirely right; trusting every q ≥ 0.5 would have scored ${sum(2)}.` : "");
 	}
 	function move(way) {
 		const { order } = tree, at = order.indexOf(focus);

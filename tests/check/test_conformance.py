@@ -176,7 +176,7 @@ def test_chance_that_no_seed_repeats_is_named():
 def test_memory_on_the_instance_is_named():
     result = report(Hoards)
     assert [row.check for row in result.rows if row.state == "fail"] == ["decode"], result
-    assert "let start forget the last prompt, or derive from" in result["decode"].detail
+    assert "reset the state of the last prompt in start, or derive from" in result["decode"].detail
 
 
 def test_ids_beyond_the_toy_vocabulary_have_no_law():

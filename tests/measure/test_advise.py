@@ -437,13 +437,13 @@ class TestAdvise:
         lines = (given, given | {"token_ids": wrong})
         file.write_text("".join(json.dumps(each) + "\n" for each in lines), "utf8")
         made = specviz.advise(town, "town-draft", answers=file, folder=tmp_path, tick=lambda *_: None)
-        assert any("are not what town writes" in each for each in made.warnings)
+        assert any("differ from what town writes" in each for each in made.warnings)
         assert {each.badge for each in made.predictions} == {"modelled"}
 
     @pytest.mark.parametrize(
         ("line", "words"),
         [
-            ("[1]", "line 1"), ('{"prompt": "a"}', "lacks 'answer' (a text) or 'token_ids'"),
+            ("[1]", "line 1"), ('{"prompt": "a"}', "lacks 'answer' (a string) or 'token_ids'"),
             ('{"answer": "a"}', "lacks 'prompt', 'turns' or 'messages'"), ("{", "not JSON"),
             ('{"prompt": "a", "token_ids": [99999]}', "outside the vocabulary"),
             ('{"prompt": "a", "turns": ["b"], "answer": "c"}', "has several of"),
