@@ -234,7 +234,13 @@ def _described(hint: Any) -> str:
         words = [repr(each) if origin is Literal else _described(each) for each in inner]
         words = list(dict.fromkeys(words))
         return " or ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
-    simple = {int: "a whole number", float: "a number", bool: "True or False", str: "a text", Path: "a path"}
+    simple = {
+        int: "a whole number",
+        float: "a number",
+        bool: "True or False",
+        str: "a string",
+        Path: "a path",
+    }
     if hint in simple:
         return simple[hint]
     kind = origin or hint

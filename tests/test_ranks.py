@@ -226,7 +226,7 @@ def test_what_cannot_be_split_is_refused_on_every_rank(decoded):
             "run: torchrun --nproc-per-node 2 -m specviz calibrate unispec --model target --tp-plan auto",
         ),
         "leaves": ("ModelError", "cannot leave early"),
-        "live": ("PromptError", "a stream that is still to come reaches each rank at another time"),
+        "live": ("PromptError", "a live stream reaches each rank at a different time"),
         "told": ("ModelError", "no model 'nobody'"),
         "whole": ("ParameterError", "2 ranks would all decode"),
     }

@@ -146,7 +146,7 @@ def test_the_dense_record_goes_on_too(pair, monkeypatch, tmp_path):
         ({"draft_length": 2}, "another parameters"),
         ({"record": "all"}, "another record: judged, not all"),
         ({"prompts": [[1, 2], [4]]}, "prompt 1 is not the one"),
-        ({"prompts": [[1, 2]]}, "holds 2 texts, more than these prompts have (1)"),
+        ({"prompts": [[1, 2]]}, "holds 2 texts, but there are only 1 prompts' texts"),
     ],
 )
 def test_another_run_does_not_go_on(pair, change, says, tmp_path):

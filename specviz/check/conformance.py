@@ -386,7 +386,8 @@ def _labels(pseudocode: Sequence[tuple[str, str]], trace: Trace) -> str:
             continue
         if phase != "draft":
             raise Broken(
-                f"the pseudocode's label '{phase}:{event}' is never lit: {event!r} is no origin, status or "
+                f"the pseudocode's label '{phase}:{event}' is never lit: {event!r} is not an origin, status "
+                f"or "
                 "end"
             )
         unlit.append(f"'{phase}:{event}'")

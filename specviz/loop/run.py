@@ -71,9 +71,11 @@ class RunOptions:
     def __post_init__(self) -> None:
         check_fields(self)
         if self.resume and (self.out is None or Path(self.out).suffix != ".parquet"):
-            raise ParameterError("resume=True goes on with a file: name it with out=, ending in .parquet")
+            raise ParameterError("resume=True continues a file: name it with out=, ending in .parquet")
         if self.resume and self.force:
-            raise ParameterError("resume=True keeps what the file holds and force=True replaces it: drop one")
+            raise ParameterError(
+                "resume=True keeps the file's content and force=True replaces it: drop one of them"
+            )
 
     @property
     def sampling(self) -> Sampling:
@@ -120,14 +122,14 @@ class Run:
     def _check(self, prompt: Prompts, method: str | Method | type[Method], parameters: Record) -> None:
         """Check what can be checked without a model."""
         if isinstance(method, Method) and parameters:
-            raise ParameterError(f"the method has its parameters already; drop {', '.join(parameters)}")
+            raise ParameterError(f"the method already has its parameters; drop {', '.join(parameters)}")
         kind = methods.find(type(method) if isinstance(method, Method) else method)
         self.method = method if isinstance(method, Method) else kind(**parameters)
         self.sampling = self.options.sampling
         if self.method.only_greedy and not self.sampling.greedy:
             raise ParameterError(
-                f"{self.method.name} decodes greedily: it compares a token with the target's likeliest one, "
-                "not with a draw; leave temperature at 0 (speculative samples)"
+                f"{self.method.name} decodes greedily: it compares a token with the target's top token, not "
+                f"with a sample; leave temperature at 0 (speculative can sample)"
             )
         checks.check_record(self.options.record, self.sampling.greedy, self.method)
         self.prompts = (
@@ -153,7 +155,7 @@ class Run:
             self.model.check_vocabulary(self.drafter)
             if options.record == "dense" and self.drafter.kind in ADDED:
                 raise ParameterError(
-                    f"record='dense' asks the drafter at every place of a text, and {self.drafter.name} "
+                    f"record='dense' asks the drafter at every position of a text, and {self.drafter.name} "
                     f"({self.drafter.kind}) cannot be asked there: record 'judged' or 'all'"
                 )
         checks.check_hidden(self.model, method, self.drafter)
@@ -395,8 +397,8 @@ class Run:
         length = self.options.max_new_tokens
         if self.method.canvas and self.model.left(len(ids)) < length:
             raise PromptError(
-                f"{name} has {len(ids)} tokens, and a canvas of {length} cells behind it is "
-                f"beyond {self.model.name}'s {self.model.max_length}: shorten it, or lower max_new_tokens"
+                f"{name} has {len(ids)} tokens, and a canvas of {length} cells after it exceeds "
+                f"{self.model.name}'s {self.model.max_length}: shorten it or lower max_new_tokens"
             )
         return ids
 

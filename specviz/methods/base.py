@@ -237,7 +237,7 @@ class Method(Hooks):
         """
         if type(self).verify is not Method.verify:
             raise ParameterError(
-                f"{self.name} verifies by a rule of its own: write guarantee(sampling, dtype), which returns "
+                f"{self.name} has its own verification rule: write guarantee(sampling, dtype), which returns "
                 "'exact', 'exact up to ties' or 'lossy'"
             )
         return "exact up to ties" if sampling.greedy else "exact"
@@ -253,7 +253,7 @@ class Method(Hooks):
         a context and a draft to read, receives the context's `Pass` over its pending tokens, and returns the
         draft. The loop runs the passes, of one prompt or of all rows of a batch together.
         """
-        raise ParameterError(f"{self.name} drafts nothing: write draft(self, left), which gives a Draft")
+        raise ParameterError(f"{self.name} drafts nothing: write draft(self, left), which returns a Draft")
 
     def verify(self, draft: Draft, scores: Tensor | None) -> Verdict:
         """Judge a draft by the target's logits [1 + n, vocabulary], row 0 the root's.
@@ -265,8 +265,8 @@ class Method(Hooks):
 
         if draft.q is not None and not self.session.sampling.greedy:
             raise ParameterError(
-                f"{self.name} drafts with probabilities q, which the inherited verifier does not use: leave "
-                "q out, or write verify as specviz/methods/speculative.py does"
+                f"{self.name} drafts with probabilities q, which the inherited verifier does not use: drop "
+                f"q, or write verify as in specviz/methods/speculative.py"
             )
         assert scores is not None
         return judge(draft, scores, self.session)[0]

@@ -25,7 +25,13 @@ class Blockwise(Method):
     paper = "Stern et al. 2018"
     parameters = (
         Parameter(
-            "k", 10, 1, 64, "tokens", "Heads that are asked, the target's own counted: a block's length.", "k"
+            "k",
+            10,
+            1,
+            64,
+            "tokens",
+            "Number of heads used, including the target's own: the length of a block.",
+            "k",
         ),
     )
     pseudocode = (

@@ -35,24 +35,24 @@ class Calm(Autoregressive):
     parameters = (
         Parameter(
             "measure", "state",
-            meaning="What is measured after a layer: how far its hidden state is saturated (the cosine with "
-            "the layer before, from the second layer on), or the softmax response (largest minus second "
-            "largest probability).", choices=("state", "softmax"),
+            meaning="Confidence measured after a layer: how saturated its hidden state is (the cosine with "
+                "the previous layer, from the second layer on), or the softmax response (largest minus "
+                "second largest probability).", choices=("state", "softmax"),
         ),
         Parameter(
             "threshold", 0.9, 0, 1, "confidence",
-            "A token leaves where the confidence is above what follows from this and the decay.", "λ",
+            "A token exits where its confidence exceeds the threshold given by this and the decay.", "λ",
         ),
         Parameter(
             "decay", 0.0, 0, None, "1/length",
-            "How fast the threshold falls by up to 0.1 towards the end of the text; 0 keeps it.", "τ",
+            "How fast the threshold falls, by up to 0.1, towards the end of the text; 0: constant.", "τ",
         ),
-        Parameter("first", 1, 1, None, "layers", "The earliest layer after which a token may leave."),
+        Parameter("first", 1, 1, None, "layers", "The earliest layer after which a token may exit."),
     )  # fmt: skip
     signals = (
-        Signal("layers", "layers", "Layers that the token passed.", "cycle"),
+        Signal("layers", "layers", "Number of layers that the token ran through.", "cycle"),
         Signal("threshold", "", "What the confidence had to exceed for an early exit.", "cycle"),
-        Signal("confidence", "", "Confidence at the last layer that was tested.", "cycle"),
+        Signal("confidence", "", "Confidence at the last tested layer.", "cycle"),
     )
     pseudocode = (
         ("", "repeat until the text ends:"),
@@ -89,12 +89,12 @@ class Calm(Autoregressive):
             if hasattr(target, "check_leaves"):
                 target.check_leaves()
             raise ModelError(
-                f"calm leaves a pass early, and {target.name} cannot: take a model of the Llama family in "
-                "transformers' format"
+                f"calm exits passes early, and {target.name} cannot: use a model of the Llama family in "
+                f"transformers' format"
             )
         if self.first >= target.layers:
             raise ParameterError(
-                f"first={self.first}: {target.name} has {target.layers} layers, so a token can leave after "
+                f"first={self.first}: {target.name} has {target.layers} layers, so a token can exit after "
                 f"layers 1 to {target.layers - 1}"
             )
 

@@ -37,8 +37,8 @@ class CMASD(DraftModelMethod):
     paper = "Sen et al. 2025"
     parameters = CM_ASD
     signals = (
-        Signal("window", "tokens", "Tokens that the controller sends, k_j.", "cycle"),
-        Signal("confidence", "", "Mean C_t of what was drafted, from which the window follows.", "cycle"),
+        Signal("window", "tokens", "Number of tokens that the controller sends, k_j.", "cycle"),
+        Signal("confidence", "", "Mean C_t of the drafted tokens, which determines the window.", "cycle"),
     )
     pseudocode = (
         ("", "repeat until the text ends:"),

@@ -53,26 +53,30 @@ class Eagle(SampledTreeMethod):
     parameters = (
         Parameter(
             "draft_size", 24, 1, MOST, "tokens",
-            "Nodes that are sent, without the root; of a static tree, unless given, all.", "g",
+            "Number of nodes sent, without the root; default for a static tree: all.", "g",
         ),
         Parameter(
             "tree", "dynamic", choices=("dynamic", "static"),
-            meaning="Grown where the drafter is sure (EAGLE-2, 3), or the same in every cycle (EAGLE-1).",
+            meaning="dynamic: grown where the drafter is confident (EAGLE-2, 3); static: the same in every "
+                "cycle (EAGLE-1).",
         ),
         Parameter(
-            "depth", 6, 1, 64, "tokens", "Most levels; of a static tree, unless given, its template's.", "d"
+            "depth", 6, 1, 64, "tokens", "Maximum number of levels; default for a static tree: its "
+                "template's.", "d"
         ),
         Parameter(
             "branches", 10, 1, WIDEST, "tokens",
-            "Most children of a node, and nodes that are read a level; static, unless given: the template's.",
+            "Maximum number of children per node and of nodes read per level; default for a static tree: "
+            "its template's.",
             "k",
         ),
         Parameter(
             "template", "",
-            meaning="A static tree's JSON file of rank paths, as [[0], [1], [0, 0]]; empty: EAGLE-1's 25.",
+            meaning="A static tree's JSON file of rank paths, such as [[0], [1], [0, 0]]; empty: EAGLE-1's "
+                "25.",
         ),
     )  # fmt: skip
-    signals = (Signal("candidates", "nodes", "Nodes that were grown, sent or not.", "cycle"),)
+    signals = (Signal("candidates", "nodes", "Number of nodes grown, sent or not.", "cycle"),)
     pseudocode = (
         ("", "repeat until the text ends:"),
         ("draft", "    read (f_i, x_i+1) of the new tokens"),
@@ -115,7 +119,7 @@ class Eagle(SampledTreeMethod):
             paths = [path for path in paths if len(path) <= self.depth and max(path) < self.branches]
             self.paths = paths[: self.draft_size]
         elif self.template:
-            raise ParameterError("template is a static tree's: pass tree='static' with it")
+            raise ParameterError("template is for a static tree: also pass tree='static'")
         self.extra_cache_slots = self.draft_size
         # The drafter reads nodes that are not sent: so many slots of its own.
         self.reads = self.branches * (self.depth - 1) if self.tree == "dynamic" else len(self.paths)

@@ -19,7 +19,9 @@ class EarlyExit(BiLD):
     title = "Early exit"
     paper = "Kim et al. 2023, section 4.4"
     parameters = (
-        Parameter("layers", 1, 1, None, "layers", "Layers after which the drafter leaves the model."),
+        Parameter(
+            "layers", 1, 1, None, "layers", "Number of layers after which the drafter exits the model."
+        ),
         *BiLD.parameters,
     )
     pseudocode = tuple((when, line.replace("small", "first")) for when, line in BiLD.pseudocode)

@@ -24,7 +24,8 @@ class EntropyBounded(Unmasking):
     paper = "Ben-Hamu et al. 2025"
     parameters = (
         Parameter(
-            "bound", 0.1, 0, 100, "nats", "Most entropy of a pass, its most uncertain cell left out.", "γ"
+            "bound", 0.1, 0, 100, "nats", "Maximum total entropy of a pass, without its most uncertain "
+                "cell.", "γ"
         ),
         *Unmasking.parameters,
     )  # fmt: skip

@@ -25,7 +25,8 @@ class FastDLLM(Unmasking):
     paper = "Wu et al. 2025"
     parameters = (
         Parameter(
-            "threshold", 0.9, 0, 1, "probability", "A cell is placed where its likeliest token is above.", "τ"
+            "threshold", 0.9, 0, 1, "probability", "A cell is placed if its most likely token's probability "
+                "is above this.", "τ"
         ),
         *Unmasking.parameters,
     )  # fmt: skip

@@ -35,14 +35,22 @@ from .window import Window, widest
 GHOSTS = 24  # guesses that were not sent and are recorded all the same, at most
 
 DRAFT_SIZE = Parameter(
-    "draft_size", 24, 1, 512, "tokens", "Nodes of a pass, window and guesses together, without the root.", "g"
+    "draft_size",
+    24,
+    1,
+    512,
+    "tokens",
+    "Number of nodes in a pass, window and guesses together, without the root.",
+    "g",
 )
 WINDOW = Parameter(
     "window", 15, 1, 128, "columns",
-    "Of the lookahead branch; fewer where they would take more than half of the draft size.", "W",
+    "Columns of the lookahead branch; fewer if they would take more than half of the draft size.", "W",
 )  # fmt: skip
-NGRAM = Parameter("ngram", 3, 3, 16, "tokens", "Length of an n-gram; the window has one row less.", "N")
-GUESSES = Parameter("guesses", 15, 1, 128, "n-grams", "Kept of each first token: those met last.", "G")
+NGRAM = Parameter("ngram", 3, 3, 16, "tokens", "Length of an n-gram; the window has one row fewer.", "N")
+GUESSES = Parameter(
+    "guesses", 15, 1, 128, "n-grams", "N-grams kept per first token: the most recent ones.", "G"
+)
 
 
 class Lookahead(Remembering):
@@ -56,15 +64,15 @@ class Lookahead(Remembering):
         DRAFT_SIZE, WINDOW, NGRAM, GUESSES,
         Parameter(
             "from_text", False,
-            meaning="Whether prompt and output give n-grams too, not the window alone.",
+            meaning="Whether the prompt and the output also supply n-grams, not only the window.",
         ),
         KEEP,
     )  # fmt: skip
     size = "draft_size"
     shape: ClassVar[tuple[str, ...]] = ("ngram", "guesses")
     signals: ClassVar[tuple[Signal, ...]] = (
-        Signal("columns", "columns", "Columns of the window.", "cycle"),
-        Signal("guesses", "n-grams", "Candidates from the pool.", "cycle"),
+        Signal("columns", "columns", "Number of columns of the window.", "cycle"),
+        Signal("guesses", "n-grams", "Number of candidates from the pool.", "cycle"),
     )
     pseudocode: ClassVar[tuple[tuple[str, str], ...]] = (
         ("", "repeat until the text ends:"),

@@ -26,7 +26,7 @@ class Oracle(DraftModelMethod):
     parameters = (
         Parameter(
             "least", 0.1, 0, 1, "probability",
-            "The large model replaces a token that it gives a smaller probability than this.",
+            "The large model replaces a token to which it gives a probability below this.",
         ),
     )  # fmt: skip
     signals = (Signal("engaged", "", "Share of the text's tokens that the target wrote.", "cycle"),)

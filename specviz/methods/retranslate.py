@@ -55,16 +55,16 @@ class Retranslate(StreamMethod):
         *RETRANSLATE,
         Parameter(
             "second_pass", False,
-            meaning="Whether the token at the divergence takes a pass of its own, as Algorithm 1 (lines 13 "
-            "to 15) writes it; the verification pass holds the same prediction.",
+            meaning="Whether the token at the divergence takes its own pass, as in Algorithm 1 (lines 13 to "
+                "15); the verification pass already contains the same prediction.",
         ),
         Parameter(
             "template", "town",
             meaning="The prompt: town, tower or qwen3 (Table 5), task, plain (the source alone), or a text "
-            "with {source} in it. Encoder-decoders have their own unless one is named.",
+                "that contains {source}. Encoder-decoders use their own by default.",
         ),
-        Parameter("source_language", "English", meaning="What the template calls the source's language."),
-        Parameter("target_language", "German", meaning="What the template calls the output's language."),
+        Parameter("source_language", "English", meaning="The source's language, as named in the template."),
+        Parameter("target_language", "German", meaning="The output's language, as named in the template."),
     )  # fmt: skip
     pseudocode = (
         ("", "at each update of the source X:"),
@@ -97,12 +97,12 @@ class Retranslate(StreamMethod):
             )
         for slot in ("source_language", "target_language"):
             if not getattr(self, slot).strip():
-                raise ParameterError(f"{slot} is empty: name a language, as the model's prompt would")
+                raise ParameterError(f"{slot} is empty: name a language as the model's prompt does")
 
     def prepare(self, target: Model) -> None:
         if target.kind not in ("causal", "encoder-decoder"):
             raise ModelError(
-                f"{self.name} needs a model that writes from left to right, and {target.name} is a "
+                f"{self.name} needs a model that writes from left to right, but {target.name} is a "
                 f"{target.kind} model"
             )
         if "template" not in self.chosen:

@@ -21,7 +21,7 @@ from ..paths import folder
 
 Path_ = tuple[int, ...]
 MOST = 512  # nodes
-FORM = "a list of rank paths such as [[0], [1], [0, 0]] is wanted"
+FORM = "it needs a list of rank paths such as [[0], [1], [0, 0]]"
 
 
 def bundled() -> Path:
@@ -76,9 +76,9 @@ def read(path: Path, candidates: int) -> list[Path_]:
     try:
         content = json.loads(path.read_text(encoding="utf8"))
     except OSError as error:
-        raise ParameterError(f"template {path}: it cannot be read ({error.strerror or error})") from None
+        raise ParameterError(f"template {path} cannot be read ({error.strerror or error})") from None
     except (ValueError, RecursionError):
-        raise ParameterError(f"template {path} is no JSON: {FORM}") from None
+        raise ParameterError(f"template {path} is not JSON: {FORM}") from None
     return ordered(
         content.get("paths") if isinstance(content, dict) else content, f"template {path}", candidates
     )

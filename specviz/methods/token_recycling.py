@@ -34,9 +34,10 @@ class TokenRecycling(Remembering):
     parameters = (
         Parameter(
             "draft_size", 80, 1, MOST, "tokens",
-            "Nodes of the template that are used, its first ones, without the root; a smaller one whole.",
+            "Number of template nodes used, from the first on, without the root; a smaller template is used "
+            "whole.",
         ),
-        Parameter("candidates", 8, 1, 64, "tokens", "Successors kept of a token: the matrix's columns.", "k"),
+        Parameter("candidates", 8, 1, 64, "tokens", "Successors kept per token: the matrix's columns.", "k"),
         Parameter(
             "template", "",
             meaning="A JSON file of rank paths such as [[0], [1], [0, 0]]; empty: the bundled one.",
@@ -45,7 +46,7 @@ class TokenRecycling(Remembering):
     )  # fmt: skip
     size = "draft_size"
     shape = ("candidates",)
-    signals = (Signal("empty", "nodes", "Nodes of the tree's template without a token.", "cycle"),)
+    signals = (Signal("empty", "nodes", "Number of template nodes without a token.", "cycle"),)
     pseudocode = (
         ("", "repeat until the text ends:"),
         ("draft", "    T = the template, x_t at its root"),

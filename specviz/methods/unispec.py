@@ -31,7 +31,7 @@ class UniSpec(Remembering):
     parameters = (*UNISPEC, KEEP)
     size = "draft_size"
     shape = ("candidates",)
-    signals = (Signal("candidates", "nodes", "Nodes that were grown, sent or not.", "cycle"),)
+    signals = (Signal("candidates", "nodes", "Number of nodes grown, sent or not.", "cycle"),)
     pseudocode = (
         ("", "repeat until the text ends:"),
         ("draft", "    level 1 = x_t's successors in the store, and C"),

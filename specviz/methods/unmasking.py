@@ -27,28 +27,32 @@ if TYPE_CHECKING:
 
 GRID = {torch.float64: FINE}
 
-BLOCK = Parameter("block", 8, 1, 4096, "cells", "Cells of a block; a block is written before the next.", "B")
+BLOCK = Parameter(
+    "block", 8, 1, 4096, "cells", "Cells per block; each block is completed before the next.", "B"
+)
 CACHE = Parameter(
     "cache", "none", choices=("none", "dual"),
-    meaning="Compute every position in every pass, or keep what lies outside of the current block.",
+    meaning="none: compute every position in every pass; dual: cache everything outside the current block.",
 )  # fmt: skip
 REFRESH = Parameter(
-    "refresh", 8, 1, 1 << 20, "tokens", "With a cache: compute every position again after so many tokens."
+    "refresh", 8, 1, 1 << 20, "tokens", "With a cache: recompute every position after this many tokens."
 )
 CACHE_RULE = Parameter(
     "cache_rule", "predictor", choices=("predictor", "fast_dllm"),
-    meaning="With a cache: also compute the place that predicts a block's first cell (Dream's is the one "
-    "before); or, as Fast-dLLM's code, compute everything at each block's start, place a Dream's first cell "
-    "there, and then compute the block alone, whatever refresh says.",
+    meaning="With a cache: also compute the position that predicts a block's first cell (for Dream the one "
+        "before it); or, as in Fast-dLLM's code, compute everything at each block's start, place Dream's "
+        "first cell there, and then compute only the block, whatever refresh says.",
 )  # fmt: skip
 # The papers compare probabilities: those are 1 from log-odds of 6.2 on in bfloat16, of 17.3 on in float32,
 # and which of such cells comes first is left to a library. Here it is the leftmost.
 SURE = Parameter(
     "sure", 10.0, 0, 100, "nats",
-    "Cells whose log-odds are at least this are equally sure, and go from left to right.",
+    "Cells with log-odds of at least this count as equally confident and are placed from left to right.",
 )  # fmt: skip
 WHOLE = Parameter(
-    "whole", False, meaning="Write every cell, as in the papers; else end after a block with an end token."
+    "whole",
+    False,
+    meaning="Write every cell, as in the papers; otherwise stop after a block with an end token.",
 )
 
 
@@ -175,7 +179,7 @@ def read_cells(
     values = torch.stack((token.to(odds.dtype), odds, entropy)).cpu().numpy()  # ids below 2^24 are exact
     if np.isnan(values[1]).any():
         raise ModelError(
-            "the model's scores are no numbers (NaN): load it with dtype='float32', or look at its weights"
+            "the model's scores are not numbers (NaN): load it with dtype='float32' or check its weights"
         )
     ends = np.cumsum([len(read.cell) for read in reads])[:-1]
     rows = []
@@ -276,6 +280,6 @@ def check_length(method: Method, length: int, least: int, what: str) -> None:
     """Refuse a canvas that is shorter than what a method places in one pass (`ParameterError`)."""
     if length < least:
         raise ParameterError(
-            f"{method.name}: {what} of {least} is more than the canvas' {length} cells; lower it, or raise "
-            "max_new_tokens"
+            f"{method.name}: {what} of {least} is more than the canvas' {length} cells; lower it or raise "
+            f"max_new_tokens"
         )

@@ -15,14 +15,15 @@ from ..draft import ROOT, Draft
 from .parameters import Parameter
 
 SSD = (
-    Parameter("draft_length", 4, 1, 64, "tokens", "Cells that are drafted in a cycle.", "N"),
+    Parameter("draft_length", 4, 1, 64, "tokens", "Number of cells drafted per cycle.", "N"),
     Parameter(
         "tree", "chain", choices=("chain", "mix"),
-        meaning="A chain of N canvases, or mix-order: beside each but the last its successor, 2N − 1.",
+        meaning="A chain of N canvases, or mix-order: each but the last also gets its successor, 2N − 1 "
+            "canvases.",
     ),
     Parameter(
         "tail", "stepwise", choices=("stepwise", "shorter"),
-        meaning="Where fewer than N cells are masked: one token per pass, as written, or fewer drafts.",
+        meaning="If fewer than N cells are masked: one token per pass, as in the paper, or fewer drafts.",
     ),
 )  # fmt: skip
 # Log-odds and logits of canvases are compared on a grid, so that what is equal on paper is equal here,

@@ -56,7 +56,7 @@ def words(text: str, language: str | None = None) -> list[str]:
     """
     for name, value in (("the text", text), ("language", language or "")):
         if not isinstance(value, str):
-            raise ParameterError(f"{name} must be a text, got {type(value).__name__}")
+            raise ParameterError(f"{name} must be a string, got {type(value).__name__}")
     kind = _kind(text, language)
     cut = _parser(kind) if kind else None
     pieces: list[str] = []

@@ -35,7 +35,7 @@ class Update:
 
     def __post_init__(self) -> None:
         if not isinstance(self.text, str):
-            raise PromptError(f"an update's text must be a text, got {self.text!r:.60}")
+            raise PromptError(f"an update's text must be a string, got {self.text!r:.60}")
         if HALF.search(self.text):
             raise PromptError("an update's text holds half a character (a lone surrogate)")
         if self.time is not None and not is_seconds(self.time):

@@ -56,11 +56,11 @@ def test_a_named_method_that_cannot_be_served_is_refused(say):
     for arguments, words in (
         (
             ("--model", "town-diffusion", "--method", "speculative"),
-            "is a masked-diffusion model: take one of",
+            "is a masked-diffusion model: use one of",
         ),
         (("--model", "town-diffusion", "--method", "retranslate:beta=0"), "is a masked-diffusion model"),
         (("--model", "town", "--method", "ssd"), "and town is causal: take another model"),
-        (("--model", "town", "--method", "calm", "--batch", 2), "leave batch out"),
+        (("--model", "town", "--method", "calm", "--batch", 2), "drop batch"),
         (
             (
                 "--model",

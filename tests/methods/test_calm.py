@@ -141,7 +141,7 @@ def test_refused_before_any_work(model) -> None:
     ) as error:
         run(modules)
     assert "\n" not in str(error.value)
-    with pytest.raises(ModelError, match=r"^calm leaves a pass early, and table cannot: "):
+    with pytest.raises(ModelError, match=r"^calm exits passes early, and table cannot: "):
         run(TableModel())
     with pytest.raises(ParameterError, match=r"^first=5: llama-3 has 5 layers, .* layers 1 to 4"):
         run(model, first=5)

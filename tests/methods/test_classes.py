@@ -64,7 +64,7 @@ def test_audits_take_a_class():
     greedy = [audit.law.SETTINGS[0]]
     for given in ("prompt_lookup", Copies, Copies(most=2)):
         assert all(law.holds for law in audit.law.check(given, greedy))
-    with pytest.raises(ParameterError, match="a method is a name, a class or an instance, got 3"):
+    with pytest.raises(ParameterError, match="a method must be a name, a class or an instance, got 3"):
         audit.law.check(3)
 
 
@@ -98,7 +98,7 @@ def test_an_instance_stands_for_its_class_with_its_parameters(tmp_path):
         sv.calibrate("town", Copies(most=2))
     with pytest.raises(ParameterError, match="draft_size is what calibration finds"):
         sv.calibrate("town", sv.method("unispec", draft_size=16))
-    with pytest.raises(ParameterError, match="is an instance: pass its class, and its parameters by their"):
+    with pytest.raises(ParameterError, match="is an instance: pass its class, and its parameters by"):
         lineup([], [Copies(most=2)])
 
 

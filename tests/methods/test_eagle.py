@@ -339,7 +339,7 @@ def test_uniforms_do_not_depend_on_what_was_drawn(target):
 
 
 def test_bad_input(target):
-    with pytest.raises(ParameterError, match="template is a static tree's"):
+    with pytest.raises(ParameterError, match="template is for a static tree"):
         Eagle(template="x.json")
     with pytest.raises(ParameterError, match="tree must be one of dynamic, static"):
         Eagle(tree="round")

@@ -443,9 +443,9 @@ def test_bad_input(town):
         specviz.generate(town, stream(["Tom"]), "retranslate", template="qwen3")
     with pytest.raises(PromptError, match="retranslate decodes a source that arrives in updates"):
         specviz.generate(town, "Tom slept", "retranslate")
-    with pytest.raises(PromptError, match="a stream is decoded by retranslate"):
+    with pytest.raises(PromptError, match="streams are decoded by retranslate"):
         specviz.generate(town, [stream(["Tom"])], "autoregressive")
-    with pytest.raises(PromptError, match="a stream is decoded by retranslate"):
+    with pytest.raises(PromptError, match="streams are decoded by retranslate"):
         specviz.generate(town, stream(["Tom"]), "autoregressive")
-    with pytest.raises(ParameterError, match="record='dense' is for a prompt that stands still"):
+    with pytest.raises(ParameterError, match="record='dense' needs a fixed prompt"):
         specviz.generate(town, stream(["Tom"]), "retranslate", record="dense")

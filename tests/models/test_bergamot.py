@@ -215,7 +215,7 @@ def test_methods_that_draft_chains_write_its_own_text(model) -> None:
 
 def test_methods_that_draft_trees_say_why_they_do_not(model) -> None:
     for method in ("unispec", "spectra", "token_recycling", "lookahead"):
-        with pytest.raises(ParameterError, match="reads chains alone: its decoder is recurrent"):
+        with pytest.raises(ParameterError, match="reads only chains: its decoder is recurrent"):
             specviz.generate(model, "a b", method, **({"draft_size": 4} if method == "unispec" else {}))
     context = model.open([model.encode("a b")], 8)
     context.prefill()

@@ -73,7 +73,7 @@ GOOD = json.dumps({"prompt": "a"})
         ("not json", "not a JSON object"),
         ('{"prompt": "b"', "not a JSON object"),
         ("[1]", "not a list"),
-        ('{"prompt": ""}', "not empty"),
+        ('{"prompt": ""}', "non-empty"),
         ('{"prompt": 3}', "prompt should be a string, not 3"),
         ('{"text": "b"}', "'text'"),
         ('{"turns": []}', "turns"),

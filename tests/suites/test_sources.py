@@ -284,7 +284,7 @@ WRONG = {
     "a missing field": ("gsm8k", lambda f: lines(f / "t.jsonl", {"question": "a", "answer": "b"}, {"question": "c", "Answer": "d"}),
                         "t.jsonl, line 2: 'answer' is wanted; it has 'question', 'Answer'"),
     "an empty field": ("gsm8k", lambda f: lines(f / "t.jsonl", {"question": " ", "answer": "b"}),
-                       "line 1, 'question' must be a text that is not empty"),
+                       "line 1, 'question' must be a non-empty string"),
     "no object": ("gsm8k", lambda f: text(f / "t.jsonl", "[1]\n"), "line 1: an object with named fields is wanted, not a list"),
     "an empty file": ("gsm8k", lambda f: text(f / "t.jsonl", ""), "gsm8k holds no prompt"),
     "not UTF-8": ("gsm8k", lambda f: (f / "t.jsonl").write_bytes(b'{"question": "a",\n"\xff"}') and f / "t.jsonl", "line 2: not UTF-8"),
