@@ -108,7 +108,7 @@ def checked(function: Function) -> Function:
             hints.update(_hints(function))
         for name, value in bound.arguments.items():
             given = name in hints and value is not signature.parameters[name].default
-            # of what is no trace the function's own error says how to make one
+            # of what is not a trace the function's own error says how to make one
             own = given and getattr(hints[name], "__name__", "") == "Trace"
             judged = isinstance(value, PLAIN) or type(value).__module__ in FOREIGN_MODULES
             if given and not own and (judged or _plain(hints[name])):

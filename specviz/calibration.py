@@ -220,7 +220,7 @@ class Calibration:
                 raise ValueError("it is too long")
             content = json.loads(path.read_text(encoding="utf8"))
             if not isinstance(content, dict) or content.pop("specviz", None) != "calibration":
-                raise ValueError("it is no calibration")
+                raise ValueError("it is not a calibration")
             if content.pop("schema") != SCHEMA:
                 raise ValueError("another version of specviz wrote it")
             calibration = cls.of(content)

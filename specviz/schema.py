@@ -65,7 +65,7 @@ class Signal:
     Raises
     ------
     ParameterError
-        If the name is no identifier or that of another column, or the level is neither.
+        If the name is not an identifier or that of another column, or the level is neither.
     """
 
     name: str

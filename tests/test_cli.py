@@ -248,7 +248,7 @@ ASK = ("--prompt", "Hello")
         ((*BASE, *ASK, "--out", "text.txt"), "--out takes a folder or a .parquet"),
         ((*BASE, *ASK, "--out", "good.jsonl/deeper"), "is not a folder"),
         # other doors
-        (("show", "no/such"), "is not there"),
+        (("show", "no/such"), "does not exist"),
         (("show", "EMPTY"), "holds no traces"),
         (("show", "good.jsonl"), "good.jsonl"),
         (("show", "there", "--html", "page/speculative.html"), "exists"),

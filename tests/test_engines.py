@@ -191,9 +191,9 @@ def test_a_broken_identity_names_its_line(file, origin, path, value, words):
 LOGS = [
     ("0.64479", "0.74479", "has an acceptance of 0.74479, which is not 167 / 259"),
     ("0.805, 0.632", "0.605, 0.632", "has rates per position that rise"),
-    ("2296.72 ms / 256", "2296.72 ms / 99999999999", "is no count"),
+    ("2296.72 ms / 256", "2296.72 ms / 99999999999", "is not a count"),
     ("#acc tokens = 167", "#acc tokens = 300", "accepted 300 of 259"),
-    ("eval time", "evil time", "no 'eval time' stands before it"),
+    ("eval time", "evil time", "without an 'eval time' before it"),
 ]
 
 
@@ -215,10 +215,10 @@ UNKNOWN = [
     ("sglang:spec_accept_length{} 2.9\n", "a /metrics page of SGLang, whose gauges do not count steps"),
     ("llamacpp:n_decode_total 5\n", "a /metrics page of llama-server"),
     ('{"resourceSpans": []}', "an export of OpenTelemetry spans"),
-    ('{"choices": []}', "a response without any count of drafts"),
-    ('{"what": 1}', "JSON of a form that is not known (it has 'what')"),
-    ("[[1]]", "JSON, but holds no entry"),
-    ("hello\n", "of a form that is not known"),
+    ('{"choices": []}', "a response without draft counts"),
+    ('{"what": 1}', "JSON in an unknown format (it has 'what')"),
+    ("[[1]]", "JSON without entries"),
+    ("hello\n", "in an unknown format"),
 ]
 
 

@@ -435,7 +435,7 @@ def test_what_else_a_response_can_get_wrong(tmp_path, where, value, line):
 
 
 @pytest.mark.parametrize(("where", "value", "line"), [
-    (("metadata",), ..., "is no record of AIPerf: it has neither metadata nor num_spec_steps"),
+    (("metadata",), ..., "is not a record of AIPerf: it has neither metadata nor num_spec_steps"),
     (("metadata", "conversation_id"), [], ", metadata.conversation_id should be a string, not a list"),
     (("metadata", "turn_index"), 1.5, ", metadata.turn_index should be a whole number, not 1.5"),
     (("metadata", "request_end_ns"), 999, "ends (request_end_ns) before it starts"),
@@ -458,10 +458,10 @@ def test_what_else_a_record_can_get_wrong(tmp_path, where, value, line):
 
 
 @pytest.mark.parametrize(("where", "value", "line"), [
-    (("question_id",), ..., "is no answer of Spec-Bench: it has no question_id"),
-    (("question_id",), 81, "answers question 81, as line 1 does: keep one of them"),
+    (("question_id",), ..., "is not an answer of Spec-Bench: it has no question_id"),
+    (("question_id",), 81, "answers question 81, and so does line 1: keep one of them"),
     (("question_id",), None, ", question_id should be a string, not null"),
-    (("choices",), ..., "has no choices: this is a file of questions, and answers are wanted"),
+    (("choices",), ..., "has no choices: this is a file of questions, not of answers"),
     (("choices",), [], ", choices is too short"),
     (("choices", 0), 1, ", choices[0] should be an object, not 1"),
     (("choices", 0, "turns"), [1], ", choices[0], turns[0] should be a string, not 1"),
@@ -495,7 +495,7 @@ def test_what_a_file_can_get_wrong(tmp_path):
     path.write_text("[" * 100_000)
     assert ", line 1 is nested too deep" in refused(path, "vllm")
     path.write_text('{"a": 1}\n')
-    assert ", line 1 is no response of vLLM" in refused(path, "vllm")
+    assert ", line 1 is not a response of vLLM" in refused(path, "vllm")
     path.write_text('# HELP x\nvllm:spec_decode_num_drafts_total{engine="0"} 10.0\n')
     assert "is a server's /metrics page: its sums are read with --from vllm-metrics" in refused(path, "vllm")
     path.write_text('{"date": "now", "spec_decode_acceptance_length": 2.8}')
@@ -577,7 +577,9 @@ def test_aiperf_records_hold_every_identity_that_aiperf_checks(tmp_path):
 def test_compare_like_with_like(tmp_path):
     found = read_counts(write(tmp_path / "p.jsonl", AIPERF), "aiperf")
     plain = decode([[]], method="autoregressive")
-    with pytest.raises(TraceError, match="is from aiperf, the baseline from specviz: compare like with like"):
+    with pytest.raises(
+        TraceError, match="is from aiperf, but the baseline is from specviz: use the same tool for both"
+    ):
         metrics.rosetta(found, plain)
     other = changed("aiperf", ("metrics", "input_sequence_length", "value"), 8)
     other["spec_decode_acceptance"] = None

@@ -245,7 +245,7 @@ def test_a_lone_surrogate_in_a_prompts_file_is_refused_where_it_stands(tmp_path)
         ),
         ("tokenizer.json", '{"added_tokens": [{"id": -1}]}', r"added_tokens\[0\].id should be"),
         ("tokenizer_config.json", "[]", "tokenizer_config.json should be an object, not a list"),
-        ("model.safetensors.index.json", '{"weight_map": {"a": "../x"}}', "is no file of the folder"),
+        ("model.safetensors.index.json", '{"weight_map": {"a": "../x"}}', "is not a file of the folder"),
     ],
 )
 def test_a_damaged_model_folder_is_one_line(tmp_path, file, content, says):

@@ -217,8 +217,8 @@ def test_what_cannot_be_split_is_refused_on_every_rank(decoded):
         "alone": ("ModelError", "alone has 1 key-value head(s), which 2 ranks cannot share: load it with"),
         "planless": ("ModelError", "no tensor-parallel plan for planless (gpt2): load it with device_map"),
         "packed": ("ModelError", "packed is quantised"),
-        "town-diffusion": ("ModelError", "town-diffusion is no causal model"),
-        "town-eagle": ("ModelError", "town-eagle is no causal model"),
+        "town-diffusion": ("ModelError", "town-diffusion is not a causal model"),
+        "town-eagle": ("ModelError", "town-eagle is not a causal model"),
         "town-t5": ("ModelError", "no tensor-parallel plan for town-t5 (t5)"),
         "missing": ("ModelError", "rank 1: no model 'nowhere'"),
         "uncalibrated": (

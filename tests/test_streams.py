@@ -274,8 +274,8 @@ def test_a_transcript_that_is_refused(tmp_path, entries, line):
 @pytest.mark.parametrize(
     ("text", "line"),
     [
-        ('{"word": "a", "start": 0, "end": 1}\n{"word": ', "line 2 is no JSON"),
-        ('[{"word": "a",\n "start" 0}]', "line 2 is no JSON"),
+        ('{"word": "a", "start": 0, "end": 1}\n{"word": ', "line 2 is not JSON"),
+        ('[{"word": "a",\n "start" 0}]', "line 2 is not JSON"),
         ('{"text": "a"}', "no list of words"),
         ('{"segments": [{"text": "a", "start": 0, "end": 1}]}', "segments have no words"),
         ("7", "no list of words"),

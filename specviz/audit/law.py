@@ -449,7 +449,7 @@ def first_tokens(
 
 
 def cells_of(law: Law, n: int) -> Law:
-    """Of so many draws, how many each cell expects that is no part of the pool."""
+    """Of so many draws, how many each cell expects that is not a part of the pool."""
     return {cell: p * n for cell, p in law.items() if p * n >= EXPECTED}
 
 

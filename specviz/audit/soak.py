@@ -196,7 +196,7 @@ def read_ledger(path: str | Path) -> list[Entry]:
     Raises
     ------
     TraceError
-        If it cannot be read, or a line is no entry.
+        If it cannot be read, or a line is not an entry.
     """
     try:
         text = Path(path).read_text(encoding="utf8", errors="surrogatepass")

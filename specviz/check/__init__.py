@@ -53,7 +53,7 @@ def method(
     Raises
     ------
     ParameterError, ModelError
-        If it is no method, or one that decodes streams or canvases.
+        If it is not a method, or one that decodes streams or canvases.
     """
     from .conformance import check
 

@@ -102,7 +102,7 @@ def screen(stderr: bool = False) -> Console:
 def progress(lines: bool = False) -> Iterator[Callable[[int, int, str], None]]:
     """A progress bar on standard error that is told (done, of, what).
 
-    With `lines`, where standard error is no terminal, a line is printed there once a minute.
+    With `lines`, where standard error is not a terminal, a line is printed there once a minute.
     """
     if lines and not sys.stderr.isatty():
         yield Lines()

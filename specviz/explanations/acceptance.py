@@ -76,7 +76,7 @@ def contexts(trace: Trace) -> pd.DataFrame:
 
 
 def starts(trace: Trace) -> pd.DataFrame:
-    """The first position's acceptance, by how the cycle before ended: why it is no rate over all places.
+    """The first position's acceptance, by how the cycle before ended: why it is not a rate over all places.
 
     Returns
     -------

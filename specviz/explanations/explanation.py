@@ -146,7 +146,7 @@ class Explanation:
 
     @property
     def selection(self) -> str:
-        """Why the first position's rate is no rate over all places."""
+        """Why the first position's rate is not a rate over all places."""
         if self.starts is None or not len(self.starts):
             return ""
         rates = dict(zip(self.starts["after"], self.starts["rate"]))

@@ -138,13 +138,13 @@ def check_head(
     Raises
     ------
     ModelError
-        If it is no EAGLE head, or does not fit the target: the line says why.
+        If it is not an EAGLE head, or does not fit the target: the line says why.
     PromptError
         If there are no prompts, or the texts are too short to guess in.
     """
     addition = load(head)
     if not isinstance(addition, EagleHead):
-        raise ModelError(f"{addition.name} is no EAGLE head; heads of other kinds are not checked")
+        raise ModelError(f"{addition.name} is not an EAGLE head; heads of other kinds are not checked")
     target: Model = load(model)
     drafter = addition.on(target)
     texts = _greedy(target, prompts, max_new_tokens)
@@ -178,7 +178,7 @@ def check_draft(
     Raises
     ------
     ModelError
-        If it is no draft model, or does not fit the target.
+        If it is not a draft model, or does not fit the target.
     PromptError
         If there are no prompts, or the texts are too short to guess in.
     """

@@ -90,7 +90,7 @@ def read_texts(path: str | Path) -> list[Text]:
             texts.append(checked(Text, json.loads(line), f"{path}, line {number}", error=PromptError))
         except ValueError:
             raise PromptError(
-                f"{path}, line {number} is no JSON: write a prompt and an answer a line"
+                f"{path}, line {number} is not JSON: write a prompt and an answer a line"
             ) from None
     return texts
 

@@ -307,7 +307,7 @@ def save(
 
 
 def _refuse(model: Model) -> None:
-    """Refuse what is no causal model in transformers' format."""
+    """Refuse what is not a causal model in transformers' format."""
     if not hasattr(model, "net"):
         raise ModelError(f"{model.name} runs in llama.cpp, which gives no hidden states: pass its weights as "
                          "a folder in transformers' format")  # fmt: skip

@@ -90,7 +90,7 @@ def train_heads(
     Raises
     ------
     ModelError
-        If the target is no causal model on torch, or `out` exists.
+        If the target is not a causal model on torch, or `out` exists.
     PromptError
         If there are fewer than two prompts, or one cannot be read or leaves no room for an answer.
     ParameterError

@@ -140,7 +140,7 @@ def load_saved(path: Path) -> SavedRun:
     Raises
     ------
     TraceError
-        If it is no trace, or another run writes it.
+        If it is not a trace, or another run writes it.
     """
     file = next((each for each in (partial_of(path), path) if each.exists()), None)
     if file is None:

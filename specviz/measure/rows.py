@@ -90,7 +90,7 @@ class Results:
     Raises
     ------
     TraceError
-        If it is no folder of a run, or of a newer schema.
+        If it is not a folder of a run, or of a newer schema.
     """
 
     def __init__(self, path: str | Path) -> None:

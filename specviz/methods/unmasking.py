@@ -168,7 +168,7 @@ def read_cells(
     Raises
     ------
     ModelError
-        If a score is no number.
+        If a score is not a number.
     """
     logits = reads[0].logits if len(reads) == 1 else torch.cat([read.logits for read in reads])
     token, odds = log_odds(logits)

@@ -5,7 +5,7 @@ Of diffusion language models' runs (`stepwise`, `ssd` and the lossy samplers). T
 with Table 2 (limits), Figure 4 (failures).
 
 A text ends with the first complete block that holds an end token. What fills that block behind it was placed
-and cost passes, but is no text: `emitted` and `tau` count it, `output` and tokens per second do not.
+and cost passes, but is not a text: `emitted` and `tau` count it, `output` and tokens per second do not.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def valid_tokens_per_second(trace: Trace) -> float:
     out.
     """
     ends = {part.run["run"]: part.run["eos"] or [] for part in trace.split()}
-    by_canvas(trace)  # refuses what is no canvas
+    by_canvas(trace)  # refuses what is not a canvas
     texts = _texts(trace)
     last = sum(int(own["token"].isin(ends[run]).sum()) for run, own in texts.groupby("run", observed=True))
     return _ratio(len(texts) - last, seconds(trace))
@@ -190,7 +190,7 @@ def _ranks(text: Written, most: int) -> np.ndarray:
     for state in range(len(text)):
         reading = _at(text, state)
         if reading.top.shape[1] < most:
-            raise ParameterError(f"the record holds {reading.top.shape[1]} candidates of a cell, not {most}")
+            raise ParameterError(f"the record holds {reading.top.shape[1]} candidates per cell, not {most}")
         some = reached[reading.cell]
         steps = step[reading.cell[some]]
         same = reading.top[some] == text.token[steps, None]
@@ -265,7 +265,7 @@ def failures(trace: Trace) -> pd.DataFrame:
         if part.run["method"] != "ssd":
             raise TraceError(
                 f"chains are drafted by ssd, and this is a run of {part.run['method']}: from a stepwise run "
-                "specviz.whatif(trace).ssd(draft_length=4).trace() tells what would have been drafted"
+                "specviz.whatif(trace).ssd(draft_length=4).trace() shows what would have been drafted"
             )
     lengths = {part.run["run"]: part.run["parameters"]["draft_length"] for part in trace.split()}
     counts, held = [], 0

@@ -76,7 +76,7 @@ def reading_report(report: Report, bench: str) -> Iterator[Widths]:
     Raises
     ------
     TraceError
-        If it is no such report.
+        If it is not such a report.
     """
     try:
         if isinstance(report, Mapping):
@@ -87,7 +87,7 @@ def reading_report(report: Report, bench: str) -> Iterator[Widths]:
             yield json.loads(Path(report).read_text(encoding="utf8"))
     except (OSError, ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
         where = "the report" if isinstance(report, Mapping) else report
-        raise TraceError(f"{where} is no report of 'specviz bench {bench} --json': {error}") from None
+        raise TraceError(f"{where} is not a report of 'specviz bench {bench} --json': {error}") from None
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ class Ceilings:
         Raises
         ------
         TraceError
-            If it is no such report.
+            If it is not such a report.
         """
         with reading_report(report, "roofline") as content:
             own = dict(content["setting"]["ceilings"])
@@ -328,7 +328,7 @@ def roofline_times(trace: Trace, ceilings: Ceilings) -> pd.DataFrame:
     """
     costs = pass_costs(trace)
     if costs["duration"].isna().any():
-        raise TraceError("the trace holds no times of its passes")
+        raise TraceError("the trace holds no pass times")
     sizes = {
         (part.run["run"], model): float(shape_of(part.run, model).weights(1))
         for part in trace.split()
@@ -450,8 +450,8 @@ def relative_costs(traces: Mapping[str, Trace], baseline: str, prefill: bool = F
     for name, trace in traces.items():
         if _prompt_keys(trace) != _prompt_keys(traces[baseline]):
             raise TraceError(
-                f"{name} and {baseline} decoded different prompts, so their costs do not compare: run both "
-                "over the same"
+                f"{name} and {baseline} decoded different prompts, so their costs cannot be compared: run "
+                f"both on the same prompts"
             )
         table, tokens = pass_costs(trace), len(_texts(trace))
         table = table if prefill else table[~table["prefill"]]
@@ -488,8 +488,8 @@ def shape_of(run: Metadata, model: str = "target") -> Shape:
     if not isinstance(about.get("shape"), dict):
         raise TraceError(
             f"the record of {run['method']} does not say the shape of {about.get('name') or 'its ' + model}, "
-            "so what its passes cost is unknown: the model has other matrices than those of attention and a "
-            "feed-forward network"
+            "so the cost of its passes is unknown: the model has matrices other than those of attention and "
+            "a feed-forward network"
         )
     return Shape(about["shape"])
 
@@ -507,13 +507,13 @@ def _of_run(part: Trace) -> pd.DataFrame:
 
     if part.run["canvas"] is not None:
         raise TraceError(
-            f"passes of {part.run['method']} are over windows of canvases, and what such a pass costs is not "
-            "counted: their times and the positions fed are in Trace.passes"
+            f"passes of {part.run['method']} cover windows of canvases, and the cost of such passes is not "
+            f"counted: Trace.passes has their times and the positions fed"
         )
     if "control_layers" in part.cycles:  # CALM
         raise TraceError(
-            f"passes of {part.run['method']} leave behind different layers, and what such a pass costs is "
-            "not counted: see metrics.by_layer for how far they went"
+            f"passes of {part.run['method']} exit after different layers, and the cost of such passes is "
+            f"not counted: see metrics.by_layer for how far they went"
         )
     table = _recorded_passes(part)
     if not len(table):
@@ -543,7 +543,9 @@ def _recorded_passes(part: Trace) -> pd.DataFrame:
     eagle = ~target & ((part.run["draft"] or {}).get("kind") == "eagle")
     number = table.groupby([*keys, "model"], observed=True).cumcount().to_numpy()
     if (number[target] > 0).any():
-        raise TraceError("a cycle has several passes of the target: what each of them read is not recorded")
+        raise TraceError(
+            "a cycle has several passes of the target, and what each of them read is not recorded"
+        )
     # The target reads what it lacks of the text, then the draft's nodes, each of which sees its ancestors.
     m, depth = table["size"].to_numpy(), table["sum"].to_numpy()
     pending = n - m

@@ -354,7 +354,7 @@ def rollback_share(trace: Trace, per: str = "token") -> float:
 
 def _below(trace: Trace, per: str) -> float:
     if per not in PER:
-        raise TraceError(f"per is one of {', '.join(PER)}, not {per!r}")
+        raise TraceError(f"per must be one of {', '.join(PER)}, not {per!r}")
     return len(_texts(trace)) if per == "token" else steps(trace)
 
 
@@ -395,7 +395,7 @@ def by_layer(trace: Trace) -> pd.DataFrame:
 
     layers = _layers(trace)
     if not len(layers):
-        raise TraceError("no pass of this trace could leave early: calm records behind which layer each did")
+        raise TraceError("no pass of this trace could exit early: calm records the exit layer of each pass")
     tokens = np.bincount(layers)[1:]
     index = pd.RangeIndex(1, len(tokens) + 1, name="layer")
     return pd.DataFrame({"tokens": tokens, "share": tokens / tokens.sum()}, index=index)
@@ -505,10 +505,10 @@ def by_score(trace: Trace, bins: int = 10, reading: str = "judged") -> pd.DataFr
     import pandas as pd
 
     if reading not in READINGS or bins < 1:
-        raise TraceError(f"reading is one of {', '.join(READINGS)} and bins at least 1")
+        raise TraceError(f"reading must be one of {', '.join(READINGS)}, and bins at least 1")
     if any(part.run.get("canvas") is not None for part in trace.split()):
         raise TraceError(
-            "the scores of a canvas' drafts are log-odds, not shares: reliability has their confidence"
+            "the scores of a canvas' drafts are log-odds, not shares: use reliability for their confidence"
         )
     nodes = _rated(trace, reading)
     nodes = nodes[nodes["score"].notna()]
@@ -550,7 +550,7 @@ def by_source(trace: Trace, by: Sequence[str] = ("source",), reading: str = "tex
 def _rated(trace: Trace, reading: str, all_of_them: bool = False) -> pd.DataFrame:
     """Nodes, with whether each is right: NaN where it does not count."""
     if reading not in READINGS:
-        raise TraceError(f"reading is one of {', '.join(READINGS)}, not {reading!r}")
+        raise TraceError(f"reading must be one of {', '.join(READINGS)}, not {reading!r}")
     if reading == "text" and any(part.run.get("canvas") is not None for part in trace.split()):
         raise TraceError(
             "a canvas' draft is right or not for its state, not for the text: ask for reading='judged'"
@@ -623,7 +623,7 @@ def learnt(trace: Trace) -> pd.DataFrame:
         run, keys = part.run, list(KEYS)
         about = (run["memory"] or {}).get("start")
         if about is None or _silent(part):
-            raise TraceError(f"{run['method']} remembers nothing, or only the text was recorded")
+            raise TraceError(f"{run['method']} has no memory, or only the text was recorded")
         cycles = _steps(part).reset_index(drop=True)
         prompts = [(prompt.get("tokens") or [None])[-1] for prompt in run["prompts"]]
         if None in prompts:
@@ -635,7 +635,7 @@ def learnt(trace: Trace) -> pd.DataFrame:
         roots = np.where(first, [prompts[number] for number in cycles["prompt"]], last.shift())
         nodes = part.nodes
         if not nodes["source"].isin(["store", "neighbour"]).all():
-            raise TraceError(f"{run['method']} remembers no successors of each token it reads")
+            raise TraceError(f"{run['method']} keeps no successors for each token it reads")
         nodes = nodes[~nodes["status"].isin(["below_budget", "unsent", "unreviewed"])]
         number = nodes[keys].merge(cycles[keys].assign(index=np.arange(len(cycles))), how="left", on=keys)
         words = np.concatenate([roots.astype(np.int64), nodes["token"].to_numpy(np.int64)])

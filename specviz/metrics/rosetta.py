@@ -35,11 +35,11 @@ def counts(trace: Trace) -> Counts:
     for part in runs:
         if part.run["canvas"] is not None:
             raise TraceError(
-                f"run {part.run['run']} writes canvases: acceptance is counted of texts that grow"
+                f"run {part.run['run']} writes canvases: acceptance is defined only for texts that grow"
             )
         if len(part.updates):
             raise TraceError(
-                f"run {part.run['run']} is a stream: its updates have metrics of their own (by_stream)"
+                f"run {part.run['run']} is a stream: its updates have their own metrics (by_stream)"
             )
     steps, silent = _steps_of(trace), _silent(trace)
     table = _requests_of(trace, steps)
@@ -260,11 +260,13 @@ def _comparable(trace: Trace | Counts, own: Counts, baseline: Trace | Counts, ba
     """Whether a baseline is one: autoregressive, of the same prompts, by the same model."""
     if not base.plain:
         raise TraceError(
-            f"the baseline ({base.where}) is not autoregressive: a speedup is over decoding without drafts"
+            f"the baseline ({base.where}) is not autoregressive: a speedup is relative to decoding without "
+            f"drafts"
         )
     if own.origin != base.origin:
         raise TraceError(
-            f"{own.where} is from {own.origin}, the baseline from {base.origin}: compare like with like"
+            f"{own.where} is from {own.origin}, but the baseline is from {base.origin}: use the same tool "
+            f"for both"
         )
     mine: Sequence[Hashable]
     theirs: Sequence[Hashable]
@@ -276,12 +278,12 @@ def _comparable(trace: Trace | Counts, own: Counts, baseline: Trace | Counts, ba
         one, other = ({_model(part) for part in t.split()} for t in (trace, baseline))
         if one != other:
             raise TraceError(
-                f"the baseline ran {_words(other)}, not {_words(one)}: compare one model with itself"
+                f"the baseline ran {_words(other)}, not {_words(one)}: both must use the same model"
             )
         mine, theirs = (_prompts(t) for t in (trace, baseline))
     if mine != theirs:
         raise TraceError(
-            f"the baseline ({base.where}) decoded other prompts: {len(theirs)} against {len(mine)}, "
+            f"the baseline ({base.where}) decoded different prompts: {len(theirs)} against {len(mine)}, "
             f"{len(set(mine) & set(theirs))} in common"
         )
 
@@ -303,7 +305,8 @@ def _prompts(trace: Trace) -> list[tuple[int, ...]]:
             if i in chosen:
                 if not prompt.get("tokens"):
                     raise TraceError(
-                        f"run {part.run['run']} holds no prompts (it was redacted), so no one can compare"
+                        f"run {part.run['run']} holds no prompts (it was redacted), so they cannot be "
+                        f"compared"
                     )
                 prompts.append(tuple(prompt["tokens"]))
     return sorted(prompts)

@@ -64,7 +64,7 @@ def erasure(trace: Trace, of: str = DISPLAY, tokenize: str | None = None) -> pd.
     import pandas as pd
 
     if of not in OUTPUTS:
-        raise ParameterError(f"of is one of {', '.join(OUTPUTS)}, not {of!r}")
+        raise ParameterError(f"of must be one of {', '.join(OUTPUTS)}, not {of!r}")
     tables = []
     for part in trace.split():
         updates = part.updates
@@ -184,7 +184,7 @@ def speedup(trace: Trace, baseline: Trace, prefill: bool = False) -> Estimate:
         If they are not of the same streams in the same order.
     """
     if _sources(trace) != _sources(baseline):
-        raise TraceError("a speedup is over the same streams in the same order, and these are others")
+        raise TraceError("a speedup needs the same streams in the same order, and these differ")
     name = "tokens_per_second" + ("_with_prefill" if prefill else "")
     one, other = (by_stream(each, MODEL)[name].to_numpy(np.float64) for each in (trace, baseline))
     return Estimate.of((one / other).tolist())

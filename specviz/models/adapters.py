@@ -62,7 +62,7 @@ def base(target: Model) -> Model:
     Raises
     ------
     ModelError
-        If it is no plain causal model of the Llama family in memory as torch has it.
+        If it is not a plain causal model of the Llama family in memory as torch has it.
     """
     if not isinstance(target, Model) or not describes(target.net):
         raise ModelError(

@@ -96,7 +96,7 @@ class Addition:
         """
         what = "an EAGLE drafter" if self.kind == "eagle" else self.kind
         raise ModelError(
-            f"{self.name} is no model by itself but {what} on {self.trained_on}: decode with "
+            f"{self.name} is not a model by itself but {what} on {self.trained_on}: decode with "
             f"{self.trained_on} and pass it as the draft"
         )
 
@@ -275,7 +275,7 @@ class TrimmedTranslator(Addition):
     def on(self, target: Target) -> bergamot.TrimmedBergamot:
         """As `Addition.on`."""
         if not isinstance(target, Bergamot):
-            raise self._unfit(self.trained_on, f"{target.name} is no Bergamot translator")
+            raise self._unfit(self.trained_on, f"{target.name} is not a Bergamot translator")
         self._check_whose(target)
         return bergamot.TrimmedBergamot(self.net, target, self.name)
 

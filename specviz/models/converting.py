@@ -52,13 +52,13 @@ def convert(folder: str | Path, force: bool = False) -> Path:
     except Exception as error:  # torch raises whatever a damaged archive makes it stumble over
         raise ModelError(f"{source} cannot be read: {one_line(error, 120)}") from None
     if not isinstance(content, dict) or not content:
-        raise ModelError(f"{source} is no table of tensors by name")
+        raise ModelError(f"{source} is not a table of tensors by name")
     tensors: dict[str, torch.Tensor] = {}
     owners: dict[tuple[int, int, torch.Size], str] = {}
     for name in sorted(content, key=lambda name: (name != SHARED, str(name))):
         value = content[name]
         if not isinstance(name, str) or not isinstance(value, torch.Tensor):
-            raise ModelError(f"{source} is no table of tensors by name: {str(name)[:60]!r}")
+            raise ModelError(f"{source} is not a table of tensors by name: {str(name)[:60]!r}")
         place = (value.untyped_storage().data_ptr(), int(value.storage_offset()), value.shape)
         if value.numel() and owners.setdefault(place, name) != name:
             continue

@@ -348,7 +348,7 @@ def _eos(folder: Path, fields: Fields) -> int | list[int] | None:
     ids = generation.get("eos_token_id")
     ids = fields.config.get("eos_token_id") if ids is None else ids
     if any(type(i) is not int for i in (ids if isinstance(ids, list) else [ids or 0])):
-        raise fields.refuse(f"its eos_token_id {ids!r:.60} is no token id")
+        raise fields.refuse(f"its eos_token_id {ids!r:.60} is not a token id")
     return ids
 
 
@@ -408,7 +408,7 @@ def _stored(files: Sequence[Path], name: str) -> dict[str, Stored]:
                     tensors[key] = Stored(file, tuple(part.get_shape()), part.get_dtype())
         except READ_ERRORS as error:
             raise ModelError(
-                f"{file.name} of {name} is no safetensors file: {one_line(error, 200)}"
+                f"{file.name} of {name} is not a safetensors file: {one_line(error, 200)}"
             ) from None
     return tensors
 
@@ -505,5 +505,5 @@ def _json(path: Path, name: str) -> Settings:
     except (OSError, ValueError) as error:
         raise ModelError(f"{path.name} of {name} cannot be read: {one_line(error, 200)}") from None
     if not isinstance(fields, dict):
-        raise ModelError(f"{path.name} of {name} is no JSON object")
+        raise ModelError(f"{path.name} of {name} is not a JSON object")
     return fields

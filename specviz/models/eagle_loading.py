@@ -192,7 +192,7 @@ def _config(name: str, stated: Settings, stored: dict[str, Tensor]) -> LlamaConf
 def _table(name: str, config: Settings, key: str) -> Settings:
     table = config.get(key) or {}
     if not isinstance(table, dict):
-        raise ModelError(f"{key} in the config.json of {name} is no table of values")
+        raise ModelError(f"{key} in the config.json of {name} is not a table of values")
     return table
 
 

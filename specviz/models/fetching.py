@@ -164,7 +164,7 @@ def fetch_split(text: str, dtype: str | torch.dtype, tokenizer: Words, revision:
             load_addition(folder, name)
             or diffusion_checkpoints.family(diffusion_checkpoints.read_config(folder))
         ):
-            raise ModelError(f"{name} is no causal model, and only those are split: drop tp_plan")
+            raise ModelError(f"{name} is not a causal model, and only those are split: drop tp_plan")
         return source, name, local
 
     def read() -> tuple[PreTrainedModel, AnyTokenizer]:

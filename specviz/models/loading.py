@@ -39,7 +39,7 @@ CONVERT = "convert pytorch_model.bin once: specviz models convert FOLDER"
 
 
 def find(text: str) -> Path | None:
-    """The folder of a model: bundled under that name, or the user's own. None where it is no folder.
+    """The folder of a model: bundled under that name, or the user's own. None where it is not a folder.
 
     Raises
     ------

@@ -21,7 +21,7 @@ Number = Annotated[float, Field(allow_inf_nan=False)]
 
 def _file(name: str) -> str:
     if PurePath(name).name != name:
-        raise ValueError("is no file of the folder")
+        raise ValueError("is not a file of the folder")
     return name
 
 

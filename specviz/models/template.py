@@ -42,7 +42,7 @@ class Template:
         plain = [part for side in parts for part in side[::2]]
         if unknown := MARK.search(" ".join(plain)):
             raise ParameterError(
-                f"the template has {unknown[0]}, which is no token of {model.name}: choose that model's "
+                f"the template has {unknown[0]}, which is not a token of {model.name}: choose that model's "
                 "own, or write one with {source} in it"
             )
         # Pieces never cross a special token, so what lies between two of them is read by itself.

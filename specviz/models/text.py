@@ -113,7 +113,7 @@ class Text:
         except UnicodeEncodeError as error:
             where = _place(text, error.start, parts)
             raise PromptError(
-                f"{where} is half of a surrogate pair, which is no character: leave it out"
+                f"{where} is half of a surrogate pair, which is not a character: leave it out"
             ) from None
         if not self._missing:
             return

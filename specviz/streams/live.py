@@ -55,7 +55,7 @@ class Live(Stream):
         Raises
         ------
         PromptError
-            If it is no text, or the stream is finished.
+            If it is not a text, or the stream is finished.
         """
         self.updates.push(text)
 

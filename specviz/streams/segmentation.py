@@ -52,7 +52,7 @@ def words(text: str, language: str | None = None) -> list[str]:
     Raises
     ------
     ParameterError
-        If either is no text.
+        If either is not a text.
     """
     for name, value in (("the text", text), ("language", language or "")):
         if not isinstance(value, str):

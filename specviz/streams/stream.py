@@ -26,7 +26,7 @@ class Update:
     Raises
     ------
     PromptError
-        If the text is none, or holds half a character; if the time is no number of seconds.
+        If the text is none, or holds half a character; if the time is not a number of seconds.
     """
 
     text: str

@@ -112,7 +112,7 @@ def _entries(source: str | Path | Iterable[Entry]) -> tuple[str, list[Entry]]:
                 except ValueError as error:
                     fault = whole_error if text.lstrip()[:1] == "[" else error
                     where = getattr(fault, "lineno", 1) if fault is whole_error else number
-                    raise PromptError(f"{path}, line {where} is no JSON: {fault.args[0]}") from None
+                    raise PromptError(f"{path}, line {where} is not JSON: {fault.args[0]}") from None
         return f"{path}, word", entries
 
 

@@ -248,7 +248,7 @@ def _listed(base: str, part: str, path: Path | None) -> Suite:
 def _composed(name: str, part: str, path: Path | None) -> Suite:
     """80 prompts a kind of work in a language, from each source or what a folder has of it."""
     if path is not None and not path.is_dir():
-        raise PromptError(f"{path} is no folder: {name} needs one with a file or folder of each source")
+        raise PromptError(f"{path} is not a folder: {name} needs one with a file or folder of each source")
     prompts = []
     for base in ENGLISH if part == "en" else SOURCES:
         local = None

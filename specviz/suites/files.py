@@ -92,7 +92,7 @@ def load(path: Path) -> bytes:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             content = file.read(LIMIT + 1)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise PromptError(f"{path} is no whole gzip file ({error})") from None
+        raise PromptError(f"{path} is not a complete gzip file ({error})") from None
     except OSError as error:
         raise PromptError(f"cannot read {path}: {error.strerror or error}") from error
     if len(content) > LIMIT:

@@ -42,7 +42,7 @@ class Row:
         Raises
         ------
         PromptError
-            If it has none, or it is no text, or empty.
+            If it has none, or it is not a text, or empty.
         """
         from specviz.suites.schema import Words
 
@@ -125,7 +125,7 @@ def _parquet(path: Path, columns: Sequence[str] | None) -> Iterator[Row]:
         for number, values in enumerate(chain.from_iterable(batch.to_pylist() for batch in batches), 1):
             yield Row(f"{path}, row {number}", values)
     except (pa.ArrowException, OSError) as error:
-        raise PromptError(f"{path} is no whole Parquet file ({one_line(error, 120)})") from None
+        raise PromptError(f"{path} is not a complete Parquet file ({one_line(error, 120)})") from None
 
 
 def _table(path: Path, between: str, columns: Sequence[str] | None) -> Iterator[Row]:

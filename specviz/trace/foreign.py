@@ -83,7 +83,7 @@ def read_counts(
 
         return read_counters(path, None if since is None else Path(since), plain)
     if since is not None:
-        raise ParameterError(f"since is for the counters of a server ({COUNTERS}), not for {origin}")
+        raise ParameterError(f"since works only for a server's counters ({COUNTERS}), not for {origin}")
     requests: list[Record] = []
     columns = ("request", "drafted", "depth", "accepted", "emitted")
     steps: dict[str, list[int | None]] = {name: [] for name in columns}
@@ -104,9 +104,9 @@ def read_counts(
             continue
         name = request.row["id"]
         if origin == "spec-bench" and (before := seen.setdefault(name, line.number)) != line.number:
-            line.fail(f"answers question {name}, as line {before} does: keep one of them")
+            line.fail(f"answers question {name}, and so does line {before}: keep one of them")
         if len(steps["request"]) + len(request.accepted) > STEP_LIMIT:
-            line.fail(f"is the one with which the file has more than {STEP_LIMIT:,} steps")
+            line.fail(f"is where the file exceeds {STEP_LIMIT:,} steps")
         steps["request"] += [len(requests)] * len(request.accepted)
         steps["accepted"] += request.accepted
         steps["drafted"] += request.drafted
@@ -121,7 +121,7 @@ def read_counts(
             lengths.append(request.most)
     if not requests:
         why = f": {left_out[0]['why']}" if left_out else ""
-        raise TraceError(f"{path} holds no request that was counted{why}")
+        raise TraceError(f"{path} holds no counted requests{why}")
     drafts = [d for d in steps["drafted"] if d is not None]
     whole = len(drafts) == len(steps["drafted"])
     return Counts(
@@ -192,7 +192,7 @@ def lines_of(path: Path) -> Iterator[Line]:
         raise TraceError(f"{path} is empty")
     if any(line.startswith("vllm:") for _, line in numbered):
         raise TraceError(
-            f"{path} is a server's /metrics page: its sums are read with --from vllm-metrics; {EACH}"
+            f"{path} is a server's /metrics page: read its sums with --from vllm-metrics; {EACH}"
         )
     if not isinstance(_json(numbered[0][1]), dict):  # one object, or one list, over several lines
         whole = _json(text)
@@ -205,7 +205,7 @@ def lines_of(path: Path) -> Iterator[Line]:
 
 
 def _json(text: str) -> Any:
-    """What a text says; None if it is no JSON."""
+    """What a text says; None if it is not JSON."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
@@ -251,10 +251,10 @@ def _vllm(line: Line, plain: bool) -> Request | str:
     if not metrics and not usage and not isinstance(choices, list):
         bench = "spec_decode_acceptance_length" in entry
         line.fail(
-            f"is the result of vllm bench serve, which has sums and rates alone: the server's /metrics page "
-            f"before and after it tells more (--from vllm-metrics); {EACH}"
+            "is the result of vllm bench serve, which has only sums and rates: the server's /metrics page "
+            f"before and after it has more (--from vllm-metrics); {EACH}"
             if bench
-            else "is no response of vLLM: it has neither metrics nor usage nor choices"
+            else "is not a response of vLLM: it has neither metrics nor usage nor choices"
         )
     request: Record = {"id": f"line {line.number}"}
     for name, field in (("prompt_tokens", "prompt_tokens"), ("output", "completion_tokens")):
@@ -270,7 +270,7 @@ def _vllm(line: Line, plain: bool) -> Request | str:
         request["eos"] = last["finish_reason"] == "stop" and last.get("stop_reason") is None
     if plain:
         if spec:
-            line.fail("was speculated, so this is no run to compare with")
+            line.fail("used speculation, so it cannot be the baseline")
         return _plain(line, request, "usage.completion_tokens")
     if spec is None:
         return "no metrics.speculative_decoding: n > 1, or the server runs without speculation or its metrics"
@@ -284,7 +284,7 @@ def _aiperf(line: Line, plain: bool) -> Request | str:
     if "num_spec_steps" in entry:  # the bare record
         return _acceptance(line, entry, {"id": f"line {line.number}"})
     if "metadata" not in entry:
-        line.fail("is no record of AIPerf: it has neither metadata nor num_spec_steps")
+        line.fail("is not a record of AIPerf: it has neither metadata nor num_spec_steps")
     record = line.checked(AiperfRecord, entry)
     about, metrics = record["metadata"], record.get("metrics") or {}
     if (error := record.get("error")) is not None:
@@ -316,7 +316,7 @@ def _aiperf(line: Line, plain: bool) -> Request | str:
     spec = record.get("spec_decode_acceptance")
     if plain:
         if spec:
-            line.fail("was speculated, so this is no run to compare with")
+            line.fail("used speculation, so it cannot be the baseline")
         return _plain(line, request, "metrics.output_sequence_length", span)
     if spec is None:
         return "no spec_decode_acceptance: no verify step, or a server without speculation or its metrics"
@@ -328,9 +328,9 @@ def _spec_bench(line: Line, plain: bool) -> Request | str:
 
     entry = line.entry
     if "question_id" not in entry:
-        line.fail("is no answer of Spec-Bench: it has no question_id")
+        line.fail("is not an answer of Spec-Bench: it has no question_id")
     if "choices" not in entry:
-        line.fail("has no choices: this is a file of questions, and answers are wanted")
+        line.fail("has no choices: this is a file of questions, not of answers")
     answer = line.checked(Answer, entry)
     first = answer["choices"][0]
     if isinstance(first, dict) and "accept_lengths" not in first:
@@ -341,9 +341,9 @@ def _spec_bench(line: Line, plain: bool) -> Request | str:
     if not len(new) == len(seconds) == len(turns):
         line.fail(f"has {len(turns)} turns, {len(new)} new_tokens and {len(seconds)} wall_time")
     if "ERROR" in turns:
-        return "a turn failed (ERROR), and the numbers beside it are an earlier call's"
+        return "a turn failed (ERROR), and its numbers are from an earlier call"
     if plain and any(length != 1 for length in lengths):
-        line.fail("has steps of more than one token, so this is no run to compare with")
+        line.fail("has steps of more than one token, so it cannot be the baseline")
     emitted, output, n = sum(lengths), sum(new), len(turns)
     # The drafters there count differently: of each turn the prefill may have emitted a token more, what the
     # last step accepted be cut off, or the prompt's last token be counted with the first (Token Recycling).

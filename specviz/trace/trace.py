@@ -69,14 +69,14 @@ class Trace:
         elif path.exists():
             files = [path]
         elif (partial := partial_of(path)).exists():
-            raise TraceError(f"{path} is not there, but a run that goes on or was cut off is: open {partial}")
+            raise TraceError(f"{path} does not exist, but a running or interrupted run does: open {partial}")
         else:
-            raise TraceError(f"{path} is not there")
+            raise TraceError(f"{path} does not exist")
         stores = [open_partial(p) if p.name.endswith(PARTIAL) else open_file(p) for p in files]
         seen: dict[str, Store] = {}
         for store in stores:
             if (other := seen.setdefault(store.run["run"], store)) is not store:
-                raise TraceError(f"{other.path} and {store.path} hold the same run: move one away")
+                raise TraceError(f"{other.path} and {store.path} hold the same run: move one of them away")
         return cls(stores)
 
     def save(self, path: str | Path, *, force: bool = False) -> Path:
@@ -143,7 +143,9 @@ class Trace:
             If the trace holds several runs.
         """
         if len(self._stores) != 1:
-            raise TraceError(f"the trace holds {len(self._stores)} runs: select(run=...) one, or use .runs")
+            raise TraceError(
+                f"the trace holds {len(self._stores)} runs: use select(run=...) for one, or .runs"
+            )
         return {k: v for k, v in self._stores[0].run.items() if k != "pieces"}
 
     def select(
@@ -161,7 +163,7 @@ class Trace:
                 return {value} if isinstance(value, str | int | np.integer) else set(value)
             except TypeError:
                 raise TraceError(
-                    f"select takes one or several, as prompt=3 or prompt=[3, 4], got {value!r:.80}"
+                    f"select takes one or several, such as prompt=3 or prompt=[3, 4], got {value!r:.80}"
                 ) from None
 
         stores = self._stores
@@ -172,7 +174,7 @@ class Trace:
         if run is not None:
             stores = [s for s in stores if s.run["run"] in some(run)]
         if not stores:
-            raise TraceError(f"no such run; there are {', '.join(self._ids[:8])}")
+            raise TraceError(f"no such run; available: {', '.join(self._ids[:8])}")
         prompts = self._prompts
         if prompt is not None:
             if wrong := [p for p in some(prompt) if not isinstance(p, int | np.integer)]:
@@ -211,7 +213,7 @@ class Trace:
                 check_values(table, store.where)
                 for name in ("run", "method"):
                     if not set(pc.unique(table.column(name)).to_pylist()) <= {store.run[name]}:
-                        raise TraceError(f"{store.where}: rows name another {name} than the file")
+                        raise TraceError(f"{store.where}: rows have a different {name} than the file")
                 if self._prompts is not None:
                     chosen = pa.array(sorted(self._prompts), pa.int32())
                     table = table.filter(pc.is_in(table.column("prompt"), chosen))
@@ -452,7 +454,7 @@ class Trace:
             Keys of the cycle, ``node``, ``place`` (0 is the best), ``token``, ``text``, ``p``.
         """
         if group not in ("pred", "node"):
-            raise TraceError(f"group is 'pred' or 'node', not {group!r}")
+            raise TraceError(f"group must be 'pred' or 'node', not {group!r}")
         import pandas as pd
 
         own = "pred_node" if group == "pred" else "node_token"
@@ -502,7 +504,8 @@ class Trace:
         return result
 
     def _in_order(self, store: Store, index: np.ndarray) -> np.ndarray:
-        """A canvas' tokens from left to right, up to its first end token; padding after that is no text."""
+        """A canvas' tokens from left to right, up to its first end token; padding after that is not a
+        text."""
         index = index[np.argsort(self._cells[index, 0], kind="stable")]
         cells = self._cells[index, 0]
         index = index[: int((cells == np.arange(len(cells))).cumprod().sum())]  # an open cell ends the text
@@ -535,7 +538,7 @@ class Trace:
         """
         if len(self.texts) > 1:
             raise TraceError(
-                f"the trace holds {len(self.texts)} texts: select(prompt=...) one, or use .texts"
+                f"the trace holds {len(self.texts)} texts: use select(prompt=...) for one, or .texts"
             )
         return self.texts[0] if self.texts else ""
 
@@ -549,7 +552,7 @@ class Trace:
         """
         matching = [s for s in self._survivors if prompt is None or s[1] == prompt]
         if len(matching) != 1:
-            raise TraceError(f"{len(matching)} texts fit: select one run and name its prompt")
+            raise TraceError(f"{len(matching)} texts match: select one run and name its prompt")
         store, _, index = matching[0]
         ids = self.outputs["token"].to_numpy()[index].tolist()
         return whole_characters([(token, bytes_of(store, token)) for token in ids])
@@ -657,7 +660,7 @@ def is_trace(given: Any) -> Trace:
         return given
     how = f"open the file first, with specviz.open({str(given)!r})" if isinstance(given, str | Path) else ""
     raise TraceError(
-        f"a Trace is wanted, not {type(given).__name__}: {how or 'one that generate or open gave'}"
+        f"a Trace is needed, not {type(given).__name__}: {how or 'one that generate or open gave'}"
     )
 
 

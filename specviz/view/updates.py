@@ -257,7 +257,7 @@ def ribbon(trace: Trace, prompt: int | None = None, k: int | None = None) -> Rib
     Raises
     ------
     TraceError
-        If it is no stream.
+        If it is not a stream.
     """
     index = prompts(trace)[0] if prompt is None else prompt
     one = trace.select(prompt=index)
@@ -433,7 +433,7 @@ def side_by_side(traces: Traces, prompt: int | None = None) -> list[Ribbon]:
     Raises
     ------
     TraceError
-        If one is no stream, or their sources differ.
+        If one is not a stream, or their sources differ.
     """
     given = named(traces)
     ribbons = [ribbon(run, prompt) for _, run in given]

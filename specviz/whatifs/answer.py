@@ -115,7 +115,7 @@ class Answer:
             raise ParameterError(f"the answer has rows 0 to {len(self.table) - 1}, not {row}")
         if not self.begun and any(walk.place for walk in self.walks[row]):
             raise ParameterError(
-                f"row {row} needs a rerun, so there is nothing whole to show: see answer.places"
+                f"row {row} needs a rerun, so there is no complete run to show: see answer.places"
             )
         return self._cell(row)
 

@@ -73,11 +73,11 @@ class Costs:
         Raises
         ------
         TraceError
-            If it is no such report.
+            If it is not such a report.
         """
         with reading_report(report, "passes") as content:
             if content["bench"] != "passes":
-                raise ValueError("it is of another bench")
+                raise ValueError("it is from another bench")
             prices: dict[str, dict[int, float]] = {}
             for row in content["rows"]:
                 if not row.get("used", True):  # another layout or format than the model ran in
@@ -88,7 +88,7 @@ class Costs:
             costs = cls(target, draft[0] if draft else {}, rest, f"passes measured on {device}")
         if not all(seconds > 0 for seconds in (*costs.target.values(), *costs.draft.values())):
             where = "the report" if isinstance(report, Mapping) else report
-            raise TraceError(f"{where}: a pass takes more than no time")
+            raise TraceError(f"{where}: a pass must take more than no time")
         return costs
 
     def seconds(self, walks: list[Walk], drafter: bool) -> float:
@@ -130,7 +130,7 @@ def timed(trace: Trace) -> pd.DataFrame:
     cycles = trace.cycles
     cycles = cycles[(cycles["cycle"] > 0) & cycles["duration"].notna()]
     if not len(cycles):
-        raise TraceError("the trace holds no times, so there is no s(g) to take from it: give costs")
+        raise TraceError("the trace holds no times, so it gives no s(g): pass costs")
     keys = ["prompt", "update", "cycle"]
     passes = trace.passes
     fed = passes[passes["model"] == "target"].groupby(keys)["tokens"].sum().rename("fed")
@@ -144,7 +144,7 @@ def price(costs: Mapping[int, float], g: np.ndarray, model: str) -> np.ndarray:
     Below the smallest measured size it is that size's.
     """
     if not costs:
-        raise ParameterError(f"there is no cost of a pass of the {model}: give costs that have it")
+        raise ParameterError(f"the cost of a pass of the {model} is unknown: pass costs that include it")
     x = np.array(sorted(costs), np.float64)
     y = np.array([costs[int(each)] for each in x])
     slope = 0.0

@@ -71,35 +71,37 @@ REPLAYS: dict[str, Callable[..., walk.Replay]] = {
 }
 NO_REPLAY = "{} cannot be replayed from a trace"
 # Why not, of methods of which one might expect it.
-NO_TREE = {"eagle": ", for another tree begins cycles at places where this run grew none: rerun it"}
+NO_TREE = {"eagle": ", because another tree starts cycles at positions where this run grew none: rerun it"}
 GAPS = ("specdec", "cm_asd")  # the drafts of each say what the other would do with them
 TOKENS_ALONE = "the drafts follow from the tokens alone"
 ALL_CYCLES = "every prediction that a cycle needs is recorded"
-VAIN = "; how much was drafted in vain lies between the bounds"
-UNSEEN = ", for nobody saw it: sv.densify(trace, model, draft) records it"
-BEYOND = ": a draft may go on beyond the {} recorded tokens behind a wrong one, or a choice there is a tie"
-TAILED = ", behind a wrong token up to {} more"
-PARTS = "exact up to the first cycle where the text would part; the place is named"
+VAIN = "; the number of rejected draft tokens lies between the bounds"
+UNSEEN = ", because it was not recorded: sv.densify(trace, model, draft) records it"
+BEYOND = ": a draft may continue beyond the {} recorded tokens after a wrong one, or a choice there is a tie"
+TAILED = ", after a wrong token up to {} more"
+PARTS = "exact up to the first cycle where the text would diverge; places says where"
 DRAFTED_PARTS = (
-    "exact up to the first cycle where the text would part or no draft of the run stood; the place is named"
+    "exact up to the first cycle where the text would diverge or the run has no draft; places says where"
 )
 ALL_DRAFTS = "every draft that a cycle needs is recorded"
-BEYOND_DRAFTS = ALL_DRAFTS + "; how many tokens were drafted in vain, behind the run's own drafts, is bounded"
+BEYOND_DRAFTS = ALL_DRAFTS + "; the number of rejected tokens drafted beyond the run's own drafts is bounded"
 SIZE = "the trace does not say how large the draft model's vocabulary is: record it again"
 STOPPED = "the replay had to stop in {} of {} texts, see places; the counts are of the cycles before"
-STORED = "exact until a tree grows from what this run never read, a model from there on"
-GROWN = "the trees follow from what the passes taught the store, as far as the run read the same"
+STORED = "exact until a tree grows from something this run never read, modelled from there on"
+GROWN = "the trees follow from what the store learnt from the passes, as long as the run read the same"
 MODEL = "exact for {} of {} cycles, see places for where that ends; from there on " + STALE
-STREAMS = "this is a run of streams, and it decodes prompts"
-SHOWS = "what a display hides changes no text"
-UPDATES = "exact up to the first update where a stream's text would part; the place is named"
-FIRST = "{} of {} updates are told, to the first of each stream whose text would part; see places"
-WHOLE = "no stream's text would part"
+STREAMS = "this is a run of streams, but the method decodes prompts"
+SHOWS = "hiding text on the display changes no text"
+UPDATES = "exact up to the first update where a stream's text would diverge; places says where"
+FIRST = "{} of {} updates are answered, up to the first of each stream whose text would diverge; see places"
+WHOLE = "no stream's text would diverge"
 STATES = "a pass at every state that it would verify is recorded"
-CLOSE = "; in {} of {} cycles two choices are closer than passes of different shape may round"
-CANVAS = "this run of {} wrote a canvas, which {} does not"
-UNTIMED = "how long a pass over several canvases takes is not in prices a token: rerun it"
-WARM = "the store was warm when the run began, and what it held is not in the record"
+CLOSE = (
+    "; in {} of {} cycles two choices are closer than the rounding error between passes of different shapes"
+)
+CANVAS = "this run of {} wrote a canvas, but {} does not write one"
+UNTIMED = "prices per token do not cover a pass over several canvases: rerun it"
+WARM = "the store was warm when the run began, and its content is not in the record"
 NOT_DENSE = "the trace has no dense record of a draft model: sv.densify(trace, model, draft) adds it"
 
 
@@ -133,10 +135,10 @@ class WhatIf:
     def __init__(self, trace: Trace) -> None:
         run = trace.run
         if (run["sampling"] or {}).get("temperature"):
-            raise TraceError("a what-if is for greedy runs: another setting would draw other tokens")
+            raise TraceError("what-ifs work only for greedy runs: another setting would sample other tokens")
         if run["record"] is None:
             raise TraceError(
-                "the trace holds the text alone (record=None): record it with 'judged' or 'dense'"
+                "the trace holds only the text (record=None): record it with 'judged' or 'dense'"
             )
         self.trace = trace
         self._run = run
@@ -172,7 +174,7 @@ class WhatIf:
             lines.append(f"  {name}: {badge}; {why}")
         if parameters:
             name, first = next(iter(parameters.items()))
-            lines.append(f"Ask it with .{method}({name}={first.default!r}), a list asks several at once.")
+            lines.append(f"Ask it with .{method}({name}={first.default!r}); a list asks for several at once.")
         else:
             lines.append(f"  Nothing: {self._problem(own)}.")
         return "\n".join(lines)
@@ -196,7 +198,7 @@ class WhatIf:
         if method in NO_TREE:
             return RERUN, no_replay(method)
         if parameter not in METHODS.get(method, {}):
-            return RERUN, f"nothing in a trace says what another {parameter} would do"
+            return RERUN, f"a trace cannot tell what another {parameter} would do"
         if problem := self._problem(method):
             return RERUN, problem
         if method in AT_BEST:
@@ -217,20 +219,22 @@ class WhatIf:
             return no_replay(method)
         canvas = self._run["canvas"] is not None
         if method == "ssd" and canvas and lossy:
-            return f"this run of {own} passed over states of stepwise decoding"
+            return f"this run of {own} skipped states of stepwise decoding"
         if canvas != (method == "ssd"):
             return CANVAS.format(own, method) if canvas else f"this run of {own} wrote no canvas"
         if method == "ssd":
             return ""
         if method == "retranslate":
-            return "" if own == "retranslate" else f"the source of this run of {own} stood still"
+            return (
+                "" if own == "retranslate" else f"the source of this run of {own} did not arrive in updates"
+            )
         if own == "retranslate":
             return STREAMS
         if method == "bild":
-            return "" if own == "bild" else f"its text is its own, and this is a run of {own}"
+            return "" if own == "bild" else f"it writes its own text, but this is a run of {own}"
         if method in GAPS:
             if own not in GAPS:
-                return f"its text is its own, and this is a run of {own}"
+                return f"it writes its own text, but this is a run of {own}"
             return "" if self._size else SIZE
         if method == "unispec":
             return self._store_problem
@@ -256,7 +260,7 @@ class WhatIf:
         """Why the store cannot be replayed; empty if it can."""
         run = self._run
         if run["method"] != "unispec":
-            return f"what its store would hold is not in a run of {run['method']}"
+            return f"the content of its store is not in a run of {run['method']}"
         if ((run["memory"] or {}).get("start") or {}).get("state") != "cold":
             return WARM
         return "" if run["record"] == "all" else NOT_ALL
@@ -454,7 +458,7 @@ class WhatIf:
         sure = self._run["parameters"].get("sure", np.inf)
         cells, most = min(text.length for text in texts), max(row["draft_length"] for row in grid)
         if most > cells:
-            raise ParameterError(f"ssd: a draft_length of {most} is more than the canvas' {cells} cells")
+            raise ParameterError(f"ssd: a draft_length of {most} exceeds the canvas' {cells} cells")
         replays = [[canvases.ssd(text, dtype, sure, **row) for text in texts] for row in grid]
         close = max(sum(walk.close for walk in walks) for walks in replays)
         rows = [(setting, list[Walk](walks)) for setting, walks in zip(grid, replays)]
@@ -499,7 +503,8 @@ class WhatIf:
         table["badge"] = [weakest([badge, MODELLED]) for badge in answer.table["badge"]]
         if costs is None:
             why = (
-                f"from {prices.source}; priced by half its cycles, the other half is off by {self.error:.1%}"
+                f"from {prices.source}; priced from half its cycles; the error on the other half is "
+                f"{self.error:.1%}"
             )
         else:
             why = f"from {prices.source}; this run's time cannot check it"
@@ -540,7 +545,7 @@ class WhatIf:
         """The settings that are asked about, and the question in words; refused if nothing can be said."""
         grid = self._grid(method, parameters)
         if problem := self._problem(method):
-            raise TraceError(f"nothing can be said of {method}: {problem}")
+            raise TraceError(f"{method} cannot be answered: {problem}")
         return grid, self._question(method, grid)
 
     def _piece(self, token: int) -> str:

@@ -137,7 +137,7 @@ def read_texts(trace: Trace) -> tuple[list[TextRecord], Rounding]:
         text = np.array([t for row in rows for t in row["out_token"] or ()], np.int64)
         sizes = [len(row["out_token"] or ()) for row in rows]
         if [row["keep"] or 0 for row in rows] != (np.cumsum(sizes) - sizes).tolist():
-            raise TraceError("the run took back text that it had written; what-ifs are for runs that do not")
+            raise TraceError("the run rolled back text that it had written; what-ifs need runs that do not")
         n, end = len(text), rows[-1]["end"]
         taken = len(ids) if prefix is None else prefix
         limit = n if end in ("length", "context") else min(most, longest - taken)

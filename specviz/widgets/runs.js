@@ -42,7 +42,7 @@ function render({ model, el }) {
 		return column.digits === null ? String(value) : value.toLocaleString("en", { minimumFractionDigits: column.digits, maximumFractionDigits: column.digits });
 	};
 	function compare(a, b) {
-		if (!!a.problem !== !!b.problem) return a.problem ? 1 : -1; // what is no trace stands last
+		if (!!a.problem !== !!b.problem) return a.problem ? 1 : -1; // what is not a trace stands last
 		const [x, y] = [a[key], b[key]], way = down ? -1 : 1;
 		if ((x ?? null) === null || (y ?? null) === null) return ((x ?? null) === null) - ((y ?? null) === null);
 		return way * (typeof x === "number" ? x - y : String(x).localeCompare(String(y), "en", { numeric: true }));

@@ -70,7 +70,7 @@ class Listed:
     uploaded: bool = False
 
     def row(self) -> Json:
-        """What the table shows of it; of a file that is no trace, why, in one line."""
+        """What the table shows of it; of a file that is not a trace, why, in one line."""
         about: Json = {"file": visible(self.name), "uploaded": self.uploaded, "problem": ""}
         try:
             return about | summary_row(Trace.open(self.path))
@@ -170,7 +170,7 @@ class Runs(ipywidgets.VBox):
 
     @property
     def table(self) -> pd.DataFrame:
-        """One row a file: names, numbers, and in ``problem`` why it is no trace, where it is none."""
+        """One row a file: names, numbers, and in ``problem`` why it is not a trace, where it is none."""
         import pandas as pd
 
         if self._reading is not None:
@@ -186,7 +186,7 @@ class Runs(ipywidgets.VBox):
         Raises
         ------
         TraceError
-            If there is no such row, or its file is no trace.
+            If there is no such row, or its file is not a trace.
         """
         if not 0 <= number < len(self._files):
             raise TraceError(f"there is no row {number}; the table has {len(self._files)}")
@@ -356,7 +356,7 @@ def runs(folder: str | Path = ".") -> Runs:
     ----------
     folder : path
         What lies in it and in the folders below it is listed: ``*.parquet``, and runs that go on or were cut
-        off. A file that is no trace is a row that says why.
+        off. A file that is not a trace is a row that says why.
 
     Returns
     -------

@@ -193,7 +193,7 @@ def test_a_dropped_trace_is_checked_and_kept_only_if_saved(served, open_page):
     before = sorted(served.folder.iterdir())
     choose = page.locator(".sv.runs input[type=file]")
     choose.set_input_files({"name": EVIL, "mimeType": "x", "buffer": b"no trace <b>at all</b>" * 100_000})
-    expect(error).to_contain_text("not a whole Parquet file")
+    expect(error).to_contain_text("not a complete Parquet file")
     path = build("bild", seed=3).save(served.temporary / "x.parquet")
     choose.set_input_files({"name": EVIL, "mimeType": "x", "buffer": path.read_bytes()})
     expect(rows).to_have_count(4)

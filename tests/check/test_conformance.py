@@ -215,5 +215,5 @@ def test_installed_methods_are_checked_by_name_and_as_instances():
 def test_what_is_no_method_for_prompts_is_refused():
     with pytest.raises(ParameterError, match=r"use audit\.streams"):
         sv.check.method("retranslate")
-    with pytest.raises(ParameterError, match="int is no method"):
+    with pytest.raises(ParameterError, match="int is not a method"):
         sv.check.method(int)

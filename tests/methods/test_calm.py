@@ -130,7 +130,7 @@ def test_how_deep_the_tokens_went(model) -> None:
     assert metrics.mean_layers(trace) == pytest.approx(sum(layers(trace)) / len(layers(trace)))
     plain = run(model, "autoregressive")
     assert math.isnan(metrics.mean_layers(plain))
-    with pytest.raises(TraceError, match="no pass of this trace could leave early"):
+    with pytest.raises(TraceError, match="no pass of this trace could exit early"):
         metrics.by_layer(plain)
 
 

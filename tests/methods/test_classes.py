@@ -153,7 +153,7 @@ def test_a_class_is_found_by_its_name_once_it_was_given():
         sv.run(methods=[{"method": Copies, "most": 1}, {"method": other, "most": 2}], **options)
     assert methods.find("copies") is other, "of several classes of one name the last one has it"
     assert methods.find(Copies) is methods.find("copies")
-    with pytest.raises(ParameterError, match="dict is no method"):
+    with pytest.raises(ParameterError, match="dict is not a method"):
         sv.generate("town", "The cook", dict)
 
 

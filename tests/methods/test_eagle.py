@@ -349,7 +349,7 @@ def test_bad_input(target):
         specviz.generate(target, [3], "eagle", draft=target)
     with pytest.raises(ParameterError, match="eagle needs an EAGLE drafter of the target: pass draft="):
         specviz.generate(target, [3], "eagle")
-    with pytest.raises(ModelError, match="is no model by itself"):
+    with pytest.raises(ModelError, match="is not a model by itself"):
         specviz.generate(head(target, 3), [3], "autoregressive")
     other = llama(seed=0, vocabulary=V + 1, name="target")
     with pytest.raises(ModelError, match="a vocabulary of 12, and target's has 13"):

@@ -439,7 +439,9 @@ def test_a_language_that_looks_like_a_slot_is_a_name():
 
 
 def test_bad_input(town):
-    with pytest.raises(ParameterError, match=r"the template has <\|im_start\|>, which is no token of town"):
+    with pytest.raises(
+        ParameterError, match=r"the template has <\|im_start\|>, which is not a token of town"
+    ):
         specviz.generate(town, stream(["Tom"]), "retranslate", template="qwen3")
     with pytest.raises(PromptError, match="retranslate decodes a source that arrives in updates"):
         specviz.generate(town, "Tom slept", "retranslate")

@@ -127,7 +127,7 @@ def test_whom_they_do_not_fit(make_one) -> None:
         made.on(other)
     with pytest.raises(ModelError, match=r"was trained on large of width 16, and this one's is 20"):
         made.on(wide)
-    with pytest.raises(ModelError, match=rf"{made.name} is no model by itself but {made.kind} on large"):
+    with pytest.raises(ModelError, match=rf"{made.name} is not a model by itself but {made.kind} on large"):
         made.open([[1]], 3)
 
 

@@ -297,7 +297,7 @@ def test_it_is_aligned_and_bound_to_its_target(model, drafter, answers_file, tmp
     other = specviz.load(f"bergamot:{folder(tmp_path / 'tiny', seed=5)}")
     with pytest.raises(ModelError, match=r"this tiny .* has other weights"):
         specviz.generate(other, SOURCES[0], "speculative", draft=trained, max_new_tokens=8)
-    with pytest.raises(ModelError, match="is no Bergamot translator"):
+    with pytest.raises(ModelError, match="is not a Bergamot translator"):
         specviz.load(drafter).on(specviz.load("town-t5"))
 
 
@@ -365,7 +365,7 @@ def test_what_is_missing_is_named(tmp_path) -> None:
     with pytest.raises(ModelError, match="does not fit the model"):
         specviz.load(f"bergamot:{root}")
     (root / "tokenizer.json").write_text("{")
-    with pytest.raises(ModelError, match="is no tokenizer"):
+    with pytest.raises(ModelError, match="is not a tokenizer"):
         specviz.load(f"bergamot:{root}")
     (root / "model.bin").unlink()
     with pytest.raises(ModelError, match="holds 0 Marian files"):

@@ -488,14 +488,14 @@ BROKEN: dict[str, Callable[[Path], Any]] = {
     rf"{BLOCK}q_proj.weight of village is stored as I8; F64, F32, F16, BF16 are read": _weights(
         lambda raw: raw.update({BLOCK + "q_proj.weight": raw[BLOCK + "q_proj.weight"].to(torch.int8)})
     ),
-    "model.safetensors of village is no safetensors file": lambda folder: (
+    "model.safetensors of village is not a safetensors file": lambda folder: (
         folder / "model.safetensors"
     ).write_bytes(b"\x08\0\0\0\0\0\0\0not json"),
     "village has neither model.safetensors nor": lambda folder: (folder / "model.safetensors").rename(
         folder / "part.safetensors"
     ),
     f"village/{INDEX} is not JSON": lambda folder: (folder / INDEX).write_text("{"),
-    f"village/{INDEX}, weight_map.a is no file of the folder": lambda folder: (folder / INDEX).write_text(
+    f"village/{INDEX}, weight_map.a is not a file of the folder": lambda folder: (folder / INDEX).write_text(
         json.dumps({"weight_map": {"a": "../model.safetensors"}})
     ),
     "the tokenizer of village does not load": lambda folder: (folder / "tokenizer.json").write_text("{}"),

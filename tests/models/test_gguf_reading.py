@@ -187,7 +187,7 @@ def test_files_that_are_none(tmp_path: Path) -> None:
     (tmp_path / "old.gguf").write_bytes(b"GGUF" + struct.pack("<IQQ", 1, 0, 0))
     for name, line in (
         ("none.gguf", "cannot read .*none.gguf: No such file"),
-        ("text.gguf", "is no GGUF file .it begins with b'no m'"),
+        ("text.gguf", "is not a GGUF file .it begins with b'no m'"),
         ("empty.gguf", "cannot read .*empty.gguf"),
         ("old.gguf", "is GGUF of version 1; versions 2 and 3"),
         ("", "cannot read"),

@@ -298,7 +298,7 @@ def test_an_added_token_may_hold_a_missing_byte(tmp_path: Path) -> None:
 
 
 def test_half_a_character_is_refused_by_any_tokenizer(tmp_path: Path) -> None:
-    line = "character 3 of {}, '\\udc41', is half of a surrogate pair, which is no character: leave it out"
+    line = "character 3 of {}, '\\udc41', is half of a surrogate pair, which is not a character: leave it out"
     pair = both(write(tmp_path / "x.gguf", byte_level("gpt-2")))
     for text in (*pair, load("town").text):
         assert outcome(text.plain, "a \udc41") == line.format("the text")
@@ -314,11 +314,11 @@ def test_half_a_character_is_refused_by_any_tokenizer(tmp_path: Path) -> None:
     ({"pre": 3}, "it cuts text as tokenizer.ggml.pre = 3 says"),
     ({"tokens": []}, "its vocabulary is empty"),
     ({"tokens": ["a", "a"]}, "its vocabulary is empty, has pieces without a type, or two of one name"),
-    ({"tokens": ["a", "\udc80"]}, r"its tokenizer.ggml.tokens is no list of texts in UTF-8"),
-    ({"tokens": 3}, "its tokenizer.ggml.tokens is no list of texts"),
+    ({"tokens": ["a", "\udc80"]}, r"its tokenizer.ggml.tokens is not a list of texts in UTF-8"),
+    ({"tokens": 3}, "its tokenizer.ggml.tokens is not a list of texts"),
     ({"token_type": [1]}, "pieces without a type"),
     ({"merges": ["a b", "b <mine>"]}, "the merge 'b <mine>' makes no piece"),
-    ({"merges": [1]}, "its tokenizer.ggml.merges is no list of texts"),
+    ({"merges": [1]}, "its tokenizer.ggml.merges is not a list of texts"),
     ({"model": "llama"}, "pieces without a score"),
 ])  # fmt: skip
 def test_damaged_and_unknown_tokenizers(change: dict[str, Any], line: str) -> None:

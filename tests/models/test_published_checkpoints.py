@@ -140,7 +140,7 @@ def test_nothing_but_tensors_is_read(content, tmp_path, capfd):
     file = tmp_path / "pytorch_model.bin"
     lines = {"harm": "more than tensors", "object": "more than tensors", "damaged": "cannot be read",
              "none": "has no pytorch_model.bin"}  # fmt: skip
-    line = lines.get(content, "is no table of tensors")
+    line = lines.get(content, "is not a table of tensors")
     if content == "harm":
         file.write_bytes(pickle.dumps({"a": Harm()}))
     elif content == "damaged":

@@ -45,7 +45,7 @@ def test_a_recipe_speaks_the_words_of_its_table(table):
     recipe, rows = RECIPES[table], published(table).to_dict("records")
     keys = set(rows[0])
     for row in recipe.rows:
-        assert any(replays.covers(row.where, each) for each in rows), f"{dict(row.where)} is no row"
+        assert any(replays.covers(row.where, each) for each in rows), f"{dict(row.where)} is not a row"
     for column, values in recipe.parts.items():
         if column in keys:
             assert set(values) <= {each[column] for each in rows}, column

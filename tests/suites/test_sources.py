@@ -288,7 +288,7 @@ WRONG = {
     "no object": ("gsm8k", lambda f: text(f / "t.jsonl", "[1]\n"), "line 1: an object with named fields is wanted, not a list"),
     "an empty file": ("gsm8k", lambda f: text(f / "t.jsonl", ""), "gsm8k holds no prompt"),
     "not UTF-8": ("gsm8k", lambda f: (f / "t.jsonl").write_bytes(b'{"question": "a",\n"\xff"}') and f / "t.jsonl", "line 2: not UTF-8"),
-    "no Parquet": ("xsum", lambda f: text(f / "t.parquet", "PAR1 and no more"), "no whole Parquet file"),
+    "no Parquet": ("xsum", lambda f: text(f / "t.parquet", "PAR1 and no more"), "not a complete Parquet file"),
     "another's Parquet": ("xsum", lambda f: parquet(f / "t.parquet", {"article": "a"}), "row 1: 'document' is wanted; it has 'article'"),
     "a short line": ("mgsm:de", lambda f: text(f / "mgsm_de.tsv", "a\t1\nb\n"), "line 2: 2 fields are wanted (question, answer), not 1"),
     "another language": ("wmt14:fr-en", lambda f: lines(f / "t.jsonl", BOTH), "'translation': 'fr' is wanted; it has 'de', 'en'"),
@@ -599,7 +599,7 @@ def test_english_is_spec_bench_and_code(tmp_path):
 
 def test_a_file_is_no_folder_of_sources(tmp_path):
     path = GIVEN["spec-bench"][0](tmp_path)
-    with pytest.raises(PromptError, match=r"question\.jsonl is no folder: multi-sources:vi needs one"):
+    with pytest.raises(PromptError, match=r"question\.jsonl is not a folder: multi-sources:vi needs one"):
         sv.suite("multi-sources:vi", path)
 
 

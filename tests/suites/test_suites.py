@@ -153,7 +153,7 @@ def test_a_file_is_a_suite(tmp_path):
     packed.write_bytes(gzip.compress(path.read_bytes()))
     assert sv.suite(packed).digest == found.digest
     packed.write_bytes(gzip.compress(path.read_bytes())[:-9])
-    with pytest.raises(PromptError, match="no whole gzip file"):
+    with pytest.raises(PromptError, match="not a complete gzip file"):
         sv.suite(packed)
 
 

@@ -205,7 +205,7 @@ def test_views_that_are_not_for_canvases_say_so():
     for draw, said in (
         (
             lambda: view.costs_words({"ssd": trace}, "ssd"),
-            "canvases, and what such a pass costs is not counted",
+            "canvases, and the cost of such passes is not counted",
         ),
         (lambda: view.examples(trace), "fills a canvas with one model"),
         (lambda: view.right_by(trace), "for its state"),

@@ -346,7 +346,7 @@ def test_what_can_be_answered(spec, short, lossy):
     assert "up to 1 more" in whatif(short).can_answer("stop")[1]
     nothing = whatif(dense(TARGET, GOOD, [[1, 2]], "autoregressive", 9, 0))
     assert nothing.can_answer("stop", "speculative")[0] == "bounded"
-    assert "nobody saw it" in nothing.can_answer("stop", "speculative")[1]
+    assert "it was not recorded" in nothing.can_answer("stop", "speculative")[1]
     assert found.can_answer("temperature")[0] == "needs a rerun"
     assert found.can_answer("ngram_max", "prompt_lookup")[0] == "exact"
     assert found.can_answer("cap", "bild")[0] == "needs a rerun"
@@ -536,7 +536,9 @@ def test_prices_of_another_device(tmp_path):
     assert "a GPU" in costs.source
     for broken in (report | {"bench": "peers"}, report | {"rows": []}, report | {"rows": [{"g": 1}]}, [1]):
         path.write_text(json.dumps(broken))
-        with pytest.raises(TraceError, match=r"passes\.json is no report of 'specviz bench passes --json'"):
+        with pytest.raises(
+            TraceError, match=r"passes\.json is not a report of 'specviz bench passes --json'"
+        ):
             Costs.read(path)
     path.write_text(json.dumps(report | {"rows": [rows[0] | {"median": -1}]}))
     with pytest.raises(TraceError, match="more than no time"):

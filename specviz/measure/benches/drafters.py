@@ -241,7 +241,7 @@ def _pairs(drafts: Sequence[Model], only: Sequence[str] | None) -> list[tuple[st
     Raises
     ------
     ParameterError
-        If a name is no method of `GRIDS`, or no drafter fits.
+        If a name is not a method of `GRIDS`, or no drafter fits.
     """
     names = list(GRIDS) if only is None else [methods.name_of(name) for name in only]
     for name in names:

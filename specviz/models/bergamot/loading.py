@@ -162,7 +162,7 @@ def _tokenizer(path: Path, vocabulary: int) -> PreTrainedTokenizerFast:
     try:
         tokenizer = PreTrainedTokenizerFast(tokenizer_file=str(path), eos_token="</s>", unk_token="<unk>")
     except Exception as error:  # the library raises a bare Exception
-        raise ModelError(f"{path} is no tokenizer: {re.sub(chr(10), ' ', str(error))[:200]}") from None
+        raise ModelError(f"{path} is not a tokenizer: {re.sub(chr(10), ' ', str(error))[:200]}") from None
     backend = tokenizer.backend_tokenizer
     backend.post_processor = TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 0)])
     if len(tokenizer) != vocabulary or tokenizer.eos_token_id != 0:

@@ -106,7 +106,7 @@ def _read(cursor: _Cursor) -> Header:
     path = cursor.path
     (magic,) = cursor.take("4s")
     if magic != MAGIC:
-        raise ModelError(f"{path} is no GGUF file (it begins with {magic!r})")
+        raise ModelError(f"{path} is not a GGUF file (it begins with {magic!r})")
     version, tensors, pairs = cursor.take("IQQ")
     if version not in VERSIONS:
         raise ModelError(f"{path} is GGUF of version {version}; versions 2 and 3 (little-endian) are read")

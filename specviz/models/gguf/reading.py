@@ -310,7 +310,7 @@ def dequantise(data: np.ndarray, tensor: Tensor, path: Path) -> np.ndarray:
     kind = GGMLQuantizationType[name]
     block, size = GGML_QUANT_SIZES[kind]
     if not tensor.shape or tensor.shape[-1] % block:
-        raise ModelError(f"{path} is damaged: a row of {tensor.name} is no multiple of {block}")
+        raise ModelError(f"{path} is damaged: a row of {tensor.name} is not a multiple of {block}")
     count = int(np.prod(tensor.shape)) // block * size
     if tensor.offset + count > len(data):
         raise ModelError(f"{path} is damaged: it ends inside {tensor.name}; fetch it again")

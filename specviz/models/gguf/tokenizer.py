@@ -184,7 +184,7 @@ class _Vocabulary:
         try:
             "".join(values).encode()
         except (TypeError, UnicodeEncodeError):
-            raise self.error(f"its tokenizer.ggml.{key} is no list of texts in UTF-8") from None
+            raise self.error(f"its tokenizer.ggml.{key} is not a list of texts in UTF-8") from None
         return values
 
     def error(self, reason: str) -> ModelError:

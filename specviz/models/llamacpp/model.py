@@ -63,7 +63,7 @@ class Weights:
                 )
 
     def check_kind(self, name: str) -> None:
-        """Refuse what is no causal model whose cells can be rewound."""
+        """Refuse what is not a causal model whose cells can be rewound."""
         lib = library()
         for test, what in (
             (lib.llama_model_has_encoder, "it has an encoder"),
@@ -268,4 +268,4 @@ def _check_file(path: Path) -> None:
     except OSError as error:
         raise ModelError(f"cannot read {path}: {error.strerror or error}") from None
     if magic != b"GGUF":
-        raise ModelError(f"{path} is no GGUF file (it begins with {magic!r})")
+        raise ModelError(f"{path} is not a GGUF file (it begins with {magic!r})")

@@ -185,7 +185,7 @@ def _pre_tokenizer(vocabulary: Settings, refuse: Callable[[str], ModelError]) ->
     """llama.cpp's name of how a tokenizer cuts text before the merges."""
     model = vocabulary["model"]
     if model["type"] != "BPE" or model.get("byte_fallback"):
-        raise refuse("its tokenizer is no byte-level BPE")
+        raise refuse("its tokenizer is not a byte-level BPE")
     normalizer = (vocabulary.get("normalizer") or {}).get("type")
     pre = vocabulary.get("pre_tokenizer") or {}
     steps = pre.get("pretokenizers", [pre])
