@@ -261,9 +261,8 @@ def test_what_else_a_page_can_get_wrong(tmp_path):
     for broken in ('{engine="0} 1.0', '{engine="0"}', " one two three", '{engine="0"x="1"} 1.0'):
         said = refused(tmp_path, PAGE + f"vllm:spec_decode_num_drafts_total{broken}")
         assert (
-            said
-            == f"after, line {number - 1} is not a sample of vllm:spec_decode_num_drafts as Prometheus "
-                f"writes it"
+            said == f"after, line {number - 1} is not a sample of vllm:spec_decode_num_drafts as Prometheus "
+            f"writes it"
         )
     no_place = PAGE.replace('position="2"', 'position="two"')
     assert refused(tmp_path, no_place).startswith(f"after, line {at + 2} is not a sample of")

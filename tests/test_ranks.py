@@ -225,7 +225,7 @@ def test_what_cannot_be_split_is_refused_on_every_rank(decoded):
             "SpecvizError",
             "run: torchrun --nproc-per-node 2 -m specviz calibrate unispec --model target --tp-plan auto",
         ),
-        "leaves": ("ModelError", "cannot leave early"),
+        "leaves": ("ModelError", "cannot exit early"),
         "live": ("PromptError", "a live stream reaches each rank at a different time"),
         "told": ("ModelError", "no model 'nobody'"),
         "whole": ("ParameterError", "2 ranks would all decode"),
@@ -308,7 +308,7 @@ def test_alone_it_is_refused_with_the_command(folders, tmp_path, capsys):
         specviz.load(folders.target, tp_plan="auto")
     out = tmp_path / "run"
     given = plan(folders, tmp_path, tp_plan="auto")
-    with pytest.raises(ModelError, match="this process is alone"):
+    with pytest.raises(ModelError, match="this is a single process"):
         specviz.measure.run(given, out=out)
     with pytest.raises(ParameterError, match="drop --workers or --dask"):
         specviz.measure.run(given, out=out, executor=object(), workers=2)
@@ -319,7 +319,7 @@ def test_alone_it_is_refused_with_the_command(folders, tmp_path, capsys):
     ):
         with pytest.raises(ModelError, match=line):
             specviz.load(folders.target, tp_plan="auto", **options)
-    with pytest.raises(ModelError, match="tp_plan is 'auto'"):
+    with pytest.raises(ModelError, match="tp_plan must be 'auto'"):
         specviz.load(folders.target, tp_plan="colwise")
     with pytest.raises(ModelError, match="not spread by tp_plan: drop it"):
         specviz.load("gguf:x.gguf", tp_plan="auto")

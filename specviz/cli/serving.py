@@ -125,9 +125,7 @@ def app(
     if find_spec("voila") is None:
         raise SpecvizError(f"Voila is not installed: {install('app')}")
     if not folder.is_dir():
-        raise TraceError(
-            f"{folder} is {'a file' if folder.exists() else 'not there'}: name a folder of traces"
-        )
+        raise TraceError(f"{folder} is {'a file' if folder.exists() else 'missing'}: name a folder of traces")
     try:
         ipaddress.ip_address(ip)
     except ValueError:

@@ -138,7 +138,7 @@ def train_eagle(
     _check_generation(generation, layers=layers, draft_vocabulary=draft_vocabulary)
     path = training.vacant(out, force)
     if not isinstance(prompts, Answers) and len(prompts) < 2:
-        raise PromptError("a drafter needs two prompts or more: one is held out to measure by")
+        raise PromptError("a drafter needs two prompts or more: one is held out for measuring")
     teacher = load(target, device, "float32", invariant=False)
     _refuse(teacher)
     net = _twin(teacher.net)
@@ -154,7 +154,7 @@ def train_eagle(
     # Of the first two tokens nothing is drafted.
     pairs = [pair for pair in training.pairs_of(answers) if len(pair.prompt) + len(pair.answer) > 2]
     if len(pairs) < 2:
-        raise PromptError(f"{teacher.name}'s answers are too short to learn from: ask other prompts")
+        raise PromptError(f"{teacher.name}'s answers are too short to learn from: use other prompts")
     learnt, held = training.parted(pairs)
     learnt = training.some(learnt, tokens, seed)
 
@@ -224,12 +224,10 @@ def _learn(
 
 def _check_generation(generation: int, **of_generation_3: int | Sequence[int] | None) -> None:
     if generation not in (1, 3):
-        raise ParameterError(
-            f"generation must be 1, whose weights EAGLE-2 drafts with too, or 3, got {generation}"
-        )
+        raise ParameterError(f"generation must be 1 (whose weights EAGLE-2 also uses) or 3, got {generation}")
     for name, value in of_generation_3.items():
         if value is not None and generation == 1:
-            raise ParameterError(f"{name} is generation 3's: drop it, or pass generation=3")
+            raise ParameterError(f"{name} needs generation 3: drop it or pass generation=3")
 
 
 @torch.no_grad()
@@ -309,7 +307,8 @@ def save(
 def _refuse(model: Model) -> None:
     """Refuse what is not a causal model in transformers' format."""
     if not hasattr(model, "net"):
-        raise ModelError(f"{model.name} runs in llama.cpp, which gives no hidden states: pass its weights as "
+        raise ModelError(f"{model.name} runs on llama.cpp, which provides no hidden states: pass its "
+            f"weights as "
                          "a folder in transformers' format")  # fmt: skip
     if model.kind != "causal":
         raise ModelError(f"{model.name} is of kind {model.kind}: an EAGLE drafter needs a causal model")
@@ -334,8 +333,8 @@ def _check(model: Model, net: PreTrainedModel) -> None:
         alike = alike and len(states) == model.layers + 1
         if not alike or not torch.allclose(head(states[-1]).float(), logits, atol=1e-2, rtol=1e-2):
             raise ModelError(
-                f"{model.name} ({net.config.model_type}) does not say its words by its head from its last "
-                "state alone: an EAGLE drafter cannot learn from it"
+                f"{model.name} ({net.config.model_type}) does not compute its tokens from its head and last "
+                f"state alone: an EAGLE drafter cannot learn from it"
             )
 
 
@@ -398,13 +397,13 @@ def _card(
     ]  # fmt: skip
     kept = model.d2t if model.d2t is not None else range(shape.vocab_size)
     if model.generation == 3:
-        lines.append(f"| words of its head | {len(kept):,} of {shape.vocab_size:,} |")
+        lines.append(f"| tokens of its head | {len(kept):,} of {shape.vocab_size:,} |")
     lines += [
-        f"| answers learnt | {result.learnt:,}, {epochs:g} times, peak rate {rate:g} |",
+        f"| training answers | {result.learnt:,}, {epochs:g} times, peak rate {rate:g} |",
         f"| tokens of these answers | {result.tokens:,} |", "",
-        f"How often its likeliest token is the target's, on {result.held_out:,} held-out answers: the "
+        f"How often its top token is the target's, on {result.held_out:,} held-out answers: the "
         "answer's own tokens given, and behind the first step its own states.", "",
-        "| steps on | before | after |", "| ---: | ---: | ---: |",
+        "| steps ahead | before | after |", "| ---: | ---: | ---: |",
         *(f"| {i} | {a:.3f} | {b:.3f} |" for i, (a, b) in enumerate(zip(result.before, result.after), 1)),
     ]  # fmt: skip
     return "\n".join(lines) + "\n"

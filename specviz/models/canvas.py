@@ -190,8 +190,8 @@ class Canvas:
         width = longest(prompts)
         if width + length > model.max_length:
             raise PromptError(
-                f"the prompt has {width} tokens, and {length} cells more are beyond the "
-                f"{model.max_length} that {model.name} takes"
+                f"the prompt has {width} tokens, and {length} more cells exceed the {model.max_length} "
+                f"positions of {model.name}"
             )
         for prompt in prompts:
             check_ids(min(prompt), max(prompt), model)
@@ -281,7 +281,7 @@ class Canvas:
             If no draft is open or the nodes are not a path from the root.
         """
         if row not in self._read:
-            raise ModelError("commit follows forward: there is no draft to keep nodes of")
+            raise ModelError("commit must follow forward: there is no draft to keep nodes of")
         draft, layout, packing = self._read.pop(row)
         check_path(draft, path, row)
         if not len(path):

@@ -432,7 +432,7 @@ class Context:
         rows = self._which(rows, each, "commit got paths")
         for row, path in zip(rows, each):
             if row not in self._drafts:
-                raise ModelError("commit follows forward: there is no draft to keep nodes of")
+                raise ModelError("commit must follow forward: there is no draft to keep nodes of")
             check_path(self._drafts[row], path, row)
         for row, path in zip(rows, each):
             self._keep(row, path, self._drafts.pop(row))
@@ -467,7 +467,7 @@ class Context:
             if not self.least[row] <= new <= held[row]:
                 raise ModelError(
                     f"rewind of row {row} to {new} tokens: it holds {held[row]}, and at least "
-                    f"{self.least[row]} must stay"
+                    f"{self.least[row]} must remain"
                 )
         for row, new in zip(some, lengths):
             self.filled[row] += new - held[row]
@@ -526,8 +526,8 @@ class Context:
         """
         if self.rows != 1 or not self.least[0] <= min(lengths) <= max(lengths) <= self.length[0]:
             raise ModelError(
-                f"branch takes lengths from {self.least[0]} to {self.length[0]} of a context of one row; "
-                f"this one has {self.rows}"
+                f"branch takes lengths from {self.least[0]} to {self.length[0]} and needs a context of one "
+                f"row; this one has {self.rows}"
             )
         rows = self._beginning(lengths, room)
         end = max(rows.filled)
@@ -569,7 +569,7 @@ class Context:
         """Let a row go: the last row takes its place and number. The storage stays as large as it was."""
         last = self.rows - 1
         if last == 0:
-            raise ModelError("a context has at least one row: close it")
+            raise ModelError("a context must keep at least one row: close it instead")
         self._drafts.clear()
         if row != last:
             end = self.filled[last]
@@ -693,8 +693,9 @@ class Context:
         pending = end - min(self.cached[0], end - 1)
         if self.rows != 1 or pending != 1 or len(drafts[0]) or len(hidden):
             raise ModelError(
-                "a pass that may leave early reads one pending token of one row, without nodes or hidden "
-                f"states; asked for {self.rows} rows, {pending} pending tokens, {len(drafts[0])} nodes and "
+                "a pass that may exit early reads one pending token of one row, without nodes or hidden "
+                "states; requested were {self.rows} rows, {pending} pending tokens, {len(drafts[0])} nodes "
+                "and "
                 f"{len(hidden)} hidden states: call prefill first, or read without leave"
             )
         door = Exit(model, leave)
@@ -910,8 +911,7 @@ def check_fits(context: Rows, row: int, held: int, tokens: int, reach: int) -> N
     model = context.model
     if held + reach > model.max_length:
         raise ModelError(
-            f"{model.name} takes at most {model.max_length} tokens; position {held + reach - 1} is beyond "
-            "that"
+            f"{model.name} takes at most {model.max_length} tokens; position {held + reach - 1} exceeds that"
         )
 
 

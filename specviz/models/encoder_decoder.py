@@ -127,7 +127,7 @@ class EncoderDecoder(TorchModel):
     def first(self, layers: int) -> EncoderDecoder:
         """The decoder's first `layers` layers with the same encoder, norm and head: an early-exit drafter."""
         if not 1 <= layers <= self.layers:
-            raise ModelError(f"{self.name} has {self.layers} layers; first({layers}) is not among them")
+            raise ModelError(f"{self.name} has {self.layers} layers; first({layers}) is out of range")
         name = f"{self.name}[:{layers}]"
         first = EncoderDecoder(self.net, self.tokenizer, name, layers, self.encoder, self._kernels)
         if self.invariant:
@@ -191,7 +191,7 @@ def _served(net: PreTrainedModel, name: str) -> type[t5.T5] | type[bart.Bart]:
         if hooked(part):
             raise refuse("its decoder has hooks, which would not be called")
     if len({p.device for p in net.parameters()}) > 1:
-        raise refuse("its layers lie on several devices; load it on one")
+        raise refuse("its layers are on several devices; load it on one")
     if len({p.dtype for p in net.parameters()}) > 1:
         raise refuse("its weights have several number formats; load it with one dtype")
     if reason := refusal(net):

@@ -156,7 +156,7 @@ def load(
         model = fetching.from_bergamot(path, device or "cpu", number, path.resolve().name, kernels)
     else:
         _drop(
-            "{0} is a GGUF file's (gguf:PATH): drop {0}={1!r}",
+            "{0} works only with a GGUF file (gguf:PATH): drop {0}={1!r}",
             backend=None if backend == "torch" else backend,
             threads=threads, gpu_layers=gpu_layers, context=context,
         )  # fmt: skip
@@ -223,11 +223,11 @@ def _gguf(
 ) -> Model | LlamaCpp:  # fmt: skip
     """A GGUF file's model, on torch or on llama.cpp."""
     if backend not in (None, *BACKENDS):
-        raise ModelError(f"backend is {' or '.join(BACKENDS)}; got {backend!r}")
+        raise ModelError(f"backend must be {' or '.join(BACKENDS)}; got {backend!r}")
     name = spec.removeprefix(GGUF)
     path = require(name) if name in DOWNLOADS else ggufs().get(name, Path(name).expanduser())
     if (backend or (BACKENDS[1] if spec.startswith(GGUF) else BACKENDS[0])) == BACKENDS[0]:
-        message = "{0} is llama.cpp's: drop {0}={1!r}, or set backend='llama.cpp'"
+        message = "{0} works only on llama.cpp: drop {0}={1!r}, or set backend='llama.cpp'"
         _drop(message, threads=threads, gpu_layers=gpu_layers, context=context)
         from specviz.models.fetching import from_gguf
 
@@ -249,22 +249,20 @@ def _check_spread(
     """Refuse what does not go together, before anything is loaded."""
     if device_map is not None and tp_plan is not None:
         raise ModelError(
-            "device_map puts layers on devices, tp_plan splits each of them over ranks: drop one of them"
+            "device_map puts layers on devices and tp_plan splits each layer over ranks: drop one of them"
         )
     name, given = ("tp_plan", tp_plan) if device_map is None else ("device_map", device_map)
     if given is None:
         return
     if isinstance(spec, str) and _is_gguf(spec):
         raise ModelError(
-            f"a GGUF file is not spread by {name}: drop it; on llama.cpp gpu_layers puts layers on a GPU"
+            f"{name} does not work with a GGUF file: drop it; on llama.cpp, gpu_layers puts layers on a GPU"
         )
     if device is not None or not isinstance(spec, (str, Path)):
-        raise ModelError(
-            f"{name} says where the weights of a folder or hub model go: drop device=, give a name"
-        )
+        raise ModelError(f"{name} places the weights of a folder or hub model: drop device= and give a name")
     if tp_plan is not None:
         if tp_plan != "auto":
-            raise ModelError(f"tp_plan is 'auto', the plan of the model's architecture; got {tp_plan!r}")
+            raise ModelError(f"tp_plan must be 'auto', the plan of the model's architecture; got {tp_plan!r}")
         ranks.join()
 
 
@@ -276,8 +274,8 @@ def _check_folder(text: str, path: Path) -> None:
             near = [f"hf:{text}"]
         meant = f"; did you mean {near[0]}?" if near else "."
         raise ModelError(
-            f"no model {text!r}{meant} Bundled: {', '.join(names) or 'none'}. Others are a folder, "
-            "gguf:PATH or hf:<id>"
+            f"no model {text!r}{meant} Bundled: {', '.join(names) or 'none'}. Or give a folder, gguf:PATH "
+            f"or hf:<id>"
         )
     if not path.is_dir():
         gguf = f"; for a GGUF file write {GGUF}{text}" if path.suffix == ".gguf" else ""

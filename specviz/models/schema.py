@@ -139,7 +139,7 @@ FILES = {
     "model.safetensors.index.json": Index,
     "tokenizer.json": Tokenizer,
 }
-REMEDY = "the model's folder is damaged, fetch or save it again"
+REMEDY = "the model's folder is damaged: fetch or save it again"
 
 
 def check_files(files: dict[str, Path]) -> None:

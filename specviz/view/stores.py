@@ -249,7 +249,7 @@ def _arrays(memory: str | Path | Mapping[str, np.ndarray]) -> dict[str, np.ndarr
     if isinstance(memory, str | Path):
         path = Path(memory)
         if not path.is_file():
-            raise TraceError(f"{path} is not there")
+            raise TraceError(f"{path} does not exist")
         try:
             from safetensors import SafetensorError
             from safetensors.numpy import load_file

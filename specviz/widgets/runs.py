@@ -372,5 +372,5 @@ def runs(folder: str | Path = ".") -> Runs:
     """
     path = Path(folder)
     if not path.is_dir():
-        raise TraceError(f"{path} is {'a file: open it with specviz.open' if path.exists() else 'not there'}")
+        raise TraceError(f"{path} is {'a file: open it with specviz.open' if path.exists() else 'missing'}")
     return Runs(path)

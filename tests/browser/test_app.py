@@ -210,7 +210,7 @@ def test_a_dropped_trace_is_checked_and_kept_only_if_saved(served, open_page):
 
 def test_an_unreadable_folder_or_option_is_one_line(tmp_path):
     for arguments, words in (
-        (["nowhere"], "not there"), ([".", "--ip", "localhost"], "--ip takes an address"),
+        (["nowhere"], "missing"), ([".", "--ip", "localhost"], "--ip takes an address"),
         ([".", "--model", "no-such"], "no-such"),
     ):  # fmt: skip
         command = [sys.executable, "-m", "specviz", "app", *arguments]

@@ -73,7 +73,7 @@ def test_a_run_that_was_cut_off_goes_on(target: Model, tmp_path: Path) -> None:
     for one, other in zip(_sorted(read(whole)), _sorted(made)):
         assert one[0] == other[0] and torch.allclose(one[1], other[1], atol=0.02)
     states_of(cut).write_bytes(b"")
-    with pytest.raises(ModelError, match="lacks states of"):
+    with pytest.raises(ModelError, match="lacks the states of"):
         answer(target, PROMPTS, cut, BOTH, say=_quiet)
 
 
@@ -94,12 +94,12 @@ def test_a_loop_is_cut() -> None:
 def test_what_is_refused(target: Model, tmp_path: Path) -> None:
     out = tmp_path / "a"
     made = answer(target, PROMPTS, out, AnswerOptions(4), say=_quiet)
-    with pytest.raises(ModelError, match="was made with another max_new_tokens"):
+    with pytest.raises(ModelError, match="was made with a different max_new_tokens"):
         answer(target, PROMPTS, out, AnswerOptions(5), say=_quiet)
-    with pytest.raises(PromptError, match="answers other prompts"):
+    with pytest.raises(PromptError, match="answers different prompts"):
         answer(target, PROMPTS[::-1], out, AnswerOptions(4), say=_quiet)
     other = llama(seed=4, layers=4, name="other", eos=(47,))
-    with pytest.raises(ModelError, match=r"holds answers of tiny \(\w{8}\), and the target is other"):
+    with pytest.raises(ModelError, match=r"holds answers of tiny \(\w{8}\), but the target is other"):
         made.check(other)
     with pytest.raises(ModelError, match="another content"):
         answer(other, PROMPTS, out, AnswerOptions(4), say=_quiet)
@@ -135,9 +135,9 @@ def test_a_file_that_is_somebody_elses_is_left_as_it_is(target: Model, tmp_path:
 @pytest.mark.parametrize(
     ("name", "layers", "error", "words"),
     [
-        ("gguf:town-translator", (), ModelError, "runs in llama.cpp"),
+        ("gguf:town-translator", (), ModelError, "runs on llama.cpp"),
         ("town-diffusion", (), ModelError, "is of kind diffusion"),
-        ("town-t5", (1,), ModelError, "states are kept of causal models"),
+        ("town-t5", (1,), ModelError, "states are kept only for causal models"),
         ("town", (2, 9), ParameterError, "layers 2, 9: town has 0"),
     ],
 )

@@ -74,7 +74,7 @@ def test_another_targets_weights_are_named(target: Model, tmp_path: Path) -> Non
     other = llama(seed=4, layers=6, name="tiny", eos=())
     made = train_eagle(other, LEARNT, tmp_path / "head", **FAST, **QUIET)
     told = check(made.path, target, PROMPTS[:9], 14)
-    assert "none of these changes helps: its weights are of another target, or not trained" in told.verdict
+    assert "none of these changes helps: its weights are for another target, or not trained" in told.verdict
 
 
 def test_a_missing_template_is_named(tmp_path: Path) -> None:

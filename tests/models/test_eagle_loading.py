@@ -130,7 +130,7 @@ REFUSED: dict[str, tuple[str, Callable[[Published], None], str]] = {
     "input norm of 1": (FIRST, _put("input_layernorm.weight", torch.ones(16)), "that no .*input_layernorm"),
     "out of range": (THIRD, _put("d2t", lambda x: x + 30), "d2t leads to tokens .* vocabulary has 37"),
     "below range": (THIRD, _put("d2t", lambda x: x - 9), "d2t leads to tokens -"),
-    "twice": (THIRD, _put("d2t", -torch.arange(20)), "d2t leads to one token twice"),
+    "twice": (THIRD, _put("d2t", -torch.arange(20)), "d2t maps to one token twice"),
     "floats for ids": (THIRD, _put("d2t", lambda x: x.float()), "d2t holds float32, and only plain weights"),
     "integers": (THIRD, _put("mlp.up_proj.weight", lambda x: x.to(torch.int8)), "up_proj.weight holds int8"),
     "eighths": (THIRD, _put("fc.weight", lambda x: x.to(torch.float8_e4m3fn)), "fc.weight holds float8"),
@@ -166,7 +166,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     whole = file.read_bytes()
     for broken in (whole[:-100], b"\x08\x00\x00\x00\x00\x00\x00\x00not json", b""):
         file.write_bytes(broken)
-        with pytest.raises(ModelError, match="has no safetensors that can be read") as caught:
+        with pytest.raises(ModelError, match="has no readable safetensors") as caught:
             load(folder)
         assert "\n" not in str(caught.value)
     file.rename(folder / "pytorch_model.bin")
@@ -214,9 +214,13 @@ def test_targets_that_do_not_fit(tmp_path: Path) -> None:
     for head, model, line in (
         (third, wide, "a model of width 16, and village's is 32"),
         (third, words, "a vocabulary of 37, and village's has 40"),
-        (third, ggml, "brook runs in llama.cpp, which gives no hidden states"),
+        (third, ggml, "brook runs on llama.cpp, which provides no hidden states"),
         (third, both, "brook is encoder-decoder"),
-        (final, target(), "the state behind the last layer, 8, and village's is known behind its norm only"),
+        (
+            final,
+            target(),
+            "the state after the last layer, 8, and village's is available only after its norm",
+        ),
         (final, shallow, "a model whose layers 2, 4, 8 it reads, and brook has 4"),
         (load(published("narrower than its target").write(tmp_path / "narrow")), wide, "a model of width 16"),
     ):

@@ -157,10 +157,13 @@ def test_longer_contexts(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("fields", "line"),
     [
-        ({"architecture": "gemma3"}, r"is of the architecture 'gemma3'; only llama, qwen2, qwen3 are read"),
-        ({"llama_expert_count": 8}, r"has experts, which is not served on torch: run it on llama.cpp"),
+        (
+            {"architecture": "gemma3"},
+            r"has the architecture 'gemma3'; torch supports only llama, qwen2, qwen3",
+        ),
+        ({"llama_expert_count": 8}, r"has experts, which is not supported on torch: run it on llama.cpp"),
         ({"llama_rope_scaling_type": "yarn"}, r"rope scaling of the type 'yarn'"),
-        ({"llama_rope_dimension_count": 16}, r"rotary positions over a part of each head"),
+        ({"llama_rope_dimension_count": 16}, r"rotary positions on only part of each head"),
         ({"llama_attention_head_count": 0}, r"is damaged: its llama.attention.head_count is 0"),
         ({"llama_block_count": 3}, r"is damaged: it lacks 9 weights"),
         ({"llama_block_count": 1 << 30}, r"is damaged: it has 20 tensors for 1073741824 layers"),

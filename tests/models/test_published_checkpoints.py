@@ -125,7 +125,7 @@ def test_the_conversion_keeps_every_number_and_one_of_each_shared_tensor(tmp_pat
     assert "shared.weight" in stored
     assert "encoder.embed_tokens.weight" not in stored
     assert all(torch.equal(value, net.state_dict()[name]) for name, value in stored.items())
-    with pytest.raises(ModelError, match="is there already"):
+    with pytest.raises(ModelError, match="already exists"):
         convert(tmp_path)
     convert(tmp_path, force=True)
 

@@ -181,7 +181,7 @@ def test_a_dry_run_of_a_table_lists_every_part(monkeypatch, capsys):
 def test_the_rate_is_measured():
     assert 1e7 < dry_run.rate("cpu", "float32") < 1e13
     for device in ("cuda:99", "gpu"):
-        with pytest.raises(ParameterError, match=f"device {device} is not there"):
+        with pytest.raises(ParameterError, match=f"device {device} is not available"):
             dry_run.rate(device, "float32")
     with pytest.raises(ParameterError, match="is one of float32, float16"):
         dry_run.plan(chosen("bild/table1", "iwslt"), "cpu", "int3", None, None)

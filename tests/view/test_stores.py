@@ -97,7 +97,7 @@ def test_a_store_from_a_file_or_arrays(decoded, tmp_path):
     view.store({"tokens": np.full((4, 2), -1)})  # nothing is known yet
     (tmp_path / "x").write_text("no store")
     for wrong, said in (
-        (tmp_path / "y", "not there"),
+        (tmp_path / "y", "does not exist"),
         (tmp_path / "x", "cannot be read"),
         ({"a": np.zeros(3)}, "a \\[3\\]"),
         (method, "not from .*: pass what Method.save wrote, or method.store.arrays"),

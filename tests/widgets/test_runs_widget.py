@@ -116,7 +116,7 @@ def test_a_dropped_file_is_checked_and_kept_only_if_saved(folder, tmp_path_facto
 
 
 def test_what_is_no_folder_is_one_line(folder):
-    for wrong, words in (("nowhere", "does not exist"), ("notes.txt", "specviz.open")):
+    for wrong, words in (("nowhere", "missing"), ("notes.txt", "specviz.open")):
         with pytest.raises(TraceError, match=words):
             sv.runs(folder / wrong)
     (folder / "empty").mkdir()

@@ -88,7 +88,7 @@ def _parsed(data: bytes, path: Path) -> MarianFile:
     for name, (_, kind, *_), shape, (start, end) in zip(names, headers, shapes, pairwise(ends)):
         if kind not in TYPES:
             raise ModelError(
-                f"{path} holds {name} in a type that is not read ({kind:#x}): there is "
+                f"{path} holds {name} in an unsupported type ({kind:#x}): there is "
                 + ", ".join(TYPES.values())
             )
         if name == CONFIG:

@@ -109,14 +109,12 @@ class Native:
             If they are more than a pass takes, or llama.cpp refuses them.
         """
         if not 0 < count <= self.batch:
-            raise ModelError(
-                f"a pass of {count} tokens through {self.name}; one takes from 1 to {self.batch}"
-            )
+            raise ModelError(f"a pass of {count} tokens through {self.name}; a pass takes 1 to {self.batch}")
         self._batch.n_tokens = count
         status = self.lib.llama_decode(self.pointer, self._batch)
         if status == 1:
             raise ModelError(
-                f"{self.name}'s cells are full ({self.cells}): open with more room, or load it with a larger "
+                f"{self.name}'s cells are full ({self.cells}): open with more room or load it with a larger "
                 "context="
             )
         if status:
@@ -148,7 +146,7 @@ class Native:
         """Forget a sequence from a position on; cells that no sequence needs are free again."""
         self._check_sequence(sequence)
         if not self.lib.llama_memory_seq_rm(self.memory, sequence, start, -1):
-            raise ModelError(f"{self.name} cannot forget a part of its text (it keeps a state, not a cache)")
+            raise ModelError(f"{self.name} cannot drop part of its text (it keeps a state, not a cache)")
 
     def copy(self, source: int, target: int, start: int, end: int) -> None:
         """Let the cells of a sequence at positions start ... end belong to another one, too."""
@@ -181,7 +179,7 @@ class Native:
 
     def _check_sequence(self, sequence: int) -> None:
         if not 0 <= sequence < self.sequences:
-            raise ModelError(f"this context knows sequences 0 to {self.sequences - 1}, not {sequence}")
+            raise ModelError(f"this context has sequences 0 to {self.sequences - 1}, not {sequence}")
 
 
 def _free(pointer: ctypes.c_void_p, weights: Weights) -> None:
