@@ -694,7 +694,7 @@ class Context:
         if self.rows != 1 or pending != 1 or len(drafts[0]) or len(hidden):
             raise ModelError(
                 "a pass that may exit early reads one pending token of one row, without nodes or hidden "
-                "states; requested were {self.rows} rows, {pending} pending tokens, {len(drafts[0])} nodes "
+                f"states; requested were {self.rows} rows, {pending} pending tokens, {len(drafts[0])} nodes "
                 "and "
                 f"{len(hidden)} hidden states: call prefill first, or read without leave"
             )

@@ -216,7 +216,7 @@ def join() -> Ranks:
     if size() < 2:
         raise ModelError(
             "tp_plan splits a model over the ranks of torchrun, but this is a single process: start it as "
-            "{COMMAND.format('N')} bench run ..., or run your own script with torchrun"
+            f"{COMMAND.format('N')} bench run ..., or run your own script with torchrun"
         )
     return everyone()
 

@@ -43,7 +43,7 @@ class Template:
         if unknown := MARK.search(" ".join(plain)):
             raise ParameterError(
                 f"the template has {unknown[0]}, which is not a token of {model.name}: use that model's own "
-                f"template, or write one that contains {source}"
+                f"template, or write one that contains {{source}}"
             )
         # Pieces never cross a special token, so what lies between two of them is read by itself.
         head, tail = parts[0][-1], parts[1][0]

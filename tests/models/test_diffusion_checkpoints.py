@@ -351,7 +351,7 @@ def test_a_tokenizer_of_the_users(homes: dict[str, Path], tmp_path: Path) -> Non
     bare = tmp_path / "bare"
     shutil.copytree(homes["llada"], bare, ignore=shutil.ignore_patterns("tokenizer*"))
     with pytest.raises(
-        ModelError, match=r"bare has no tokenizer beside its weights \(tokenizer.json\); pass"
+        ModelError, match=r"bare has no tokenizer next to its weights \(tokenizer.json\); pass"
     ):
         load(bare)
     words = load(homes["llada"]).tokenizer

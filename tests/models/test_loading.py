@@ -158,7 +158,7 @@ def test_an_uncached_hub_model_without_network(monkeypatch: pytest.MonkeyPatch) 
 
 def test_devices_and_dtypes(home: Path) -> None:
     for options, line in (
-        ({"device": "cuda:99"}, "device cuda:99 is not there"),
+        ({"device": "cuda:99"}, "device cuda:99 is not available"),
         ({"device": "gpu"}, "no device 'gpu'; choose cpu, cuda"),
         ({"dtype": "int3"}, "no dtype 'int3'; choose one of float32"),
     ):
@@ -181,7 +181,7 @@ REFUSED = {
         GptOssConfig(**TINY, num_key_value_heads=1, head_dim=8, num_local_experts=2),
         "GptOssForCausalLM",
     ),
-    "layers and heads|state|recurrent|attention is its own": (
+    "layers and heads|state|recurrent|attention is custom": (
         MambaConfig(vocab_size=37, hidden_size=16, num_hidden_layers=1),
         "MambaForCausalLM",
     ),
