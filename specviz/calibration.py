@@ -131,7 +131,7 @@ class Calibration:
             If the measuring was not finished.
         """
         if not self.complete:
-            raise SpecvizError("this calibration was interrupted: run specviz calibrate again, it goes on")
+            raise SpecvizError("this calibration was interrupted: run specviz calibrate again to continue")
         return self.fits[self.chosen].g
 
     @property
@@ -229,7 +229,7 @@ class Calibration:
             raise TraceError(f"cannot read {path}: {error.strerror or error}") from None
         except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
             raise TraceError(
-                f"{path} is not a calibration that can be used ({error}): delete it and run specviz calibrate"
+                f"{path} is not a usable calibration ({error}): delete it and run specviz calibrate"
             ) from None
         return calibration
 
@@ -250,11 +250,11 @@ class Calibration:
         if not self.complete:
             return
         if self.chosen not in self.fits:
-            raise ValueError(f"it chose {self.chosen!r}, which it lacks")
+            raise ValueError(f"it chose {self.chosen!r}, which it does not have")
         count = sizes[-1] - sizes[0] + 1
         for fit in self.fits.values():
             if type(fit.g) is not int or not sizes[0] <= fit.g <= sizes[-1]:
-                raise ValueError("its draft size is not one that was measured")
+                raise ValueError("its draft size was not measured")
             if not len(fit.s) == len(fit.tau) == count or not np.isfinite([fit.s, fit.tau]).all():
                 raise ValueError("its curves are incomplete")
         if not all(np.isfinite(values).all() for values in self.measured()):

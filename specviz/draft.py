@@ -77,7 +77,7 @@ class Draft:
         if len(self.tokens) != len(parents):
             raise ValueError(f"{len(self.tokens)} tokens need as many parents, got {len(parents)}")
         if len(parents) and ((parents >= np.arange(len(parents))).any() or parents.min() < ROOT):
-            raise ValueError("a parent must stand before its child (-1 is the root)")
+            raise ValueError("a parent must come before its child (-1 is the root)")
         for name in ("positions", "judge"):
             value = getattr(self, name)
             if value is not None and len(value) != len(parents):

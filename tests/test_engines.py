@@ -205,7 +205,7 @@ def test_a_broken_log_names_its_line(file, good, bad, words):
 
 def test_a_missing_token_is_noticed(file):
     some = tokens()
-    assert "is token 4 of its text, and token 3 is wanted" in refused(
+    assert "is token 4 of its text, but token 3 is expected" in refused(
         write(file, *some[:2], *some[3:]), "mlx-lm"
     )
     assert "it has no from_draft" in refused(write(file, {"token": 1}), "mlx-lm")

@@ -139,8 +139,12 @@ def test_lines_of_a_file_are_streams(tmp_path):
         (lambda: fixed_lag("a", 2.5), ParameterError, "got 2.5"),
         (lambda: fixed_lag(7), ParameterError, "the text must be a string, got int"),
         (lambda: fixed_lag("a", language=3), ParameterError, "language must be a string, got int"),
-        (lambda: fixed_lag("a", pace=-1), ParameterError, "pace is seconds a word"),
-        (lambda: fixed_lag("a", pace=float("nan")), ParameterError, "pace is seconds a word"),
+        (lambda: fixed_lag("a", pace=-1), ParameterError, "pace must be at least 0 seconds per word"),
+        (
+            lambda: fixed_lag("a", pace=float("nan")),
+            ParameterError,
+            "pace must be at least 0 seconds per word",
+        ),
         (lambda: simulate_partials(""), PromptError, "the text is empty"),
         (lambda: simulate_partials("a", revise=1), ParameterError, "revise must lie in"),
         (lambda: simulate_partials("a", shrink=-0.1), ParameterError, "shrink must lie in"),
@@ -149,7 +153,7 @@ def test_lines_of_a_file_are_streams(tmp_path):
         (lambda: word_timed([], words=0), ParameterError, "words must be"),
         (lambda: word_timed([], words=1, seconds=1), ParameterError, "not both"),
         (lambda: word_timed([], seconds=0), ParameterError, "seconds must be above 0"),
-        (lambda: word_timed([]), PromptError, "there are no words"),
+        (lambda: word_timed([]), PromptError, "it contains no words"),
         (lambda: word_timed(3), PromptError, "takes a file, or a list"),
         (lambda: from_partials(3), PromptError, "takes a file, or lines"),
         (lambda: from_partials([]), PromptError, "no partial results"),
@@ -258,7 +262,7 @@ def test_subtitles(tmp_path):
         (heard(("a", 0, float("nan"))), "word 1, end should be a finite number"),
         (heard(("a", 0, 10**400)), "word 1, end should be a"),
         (heard(("a\ud83d", 0, 1)), "word 1, word holds half a character"),
-        (heard((" ", 0, 1)), "there are no words"),
+        (heard((" ", 0, 1)), "it contains no words"),
     ],
 )
 def test_a_transcript_that_is_refused(tmp_path, entries, line):

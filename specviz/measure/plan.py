@@ -337,7 +337,7 @@ def read_suites(given: Any, count: int | None, warm_up: int) -> dict[str, Suite]
         else:
             entries = entries_of(source)
         if not entries:
-            raise PromptError(f"the suite {name} holds no prompt")
+            raise PromptError(f"the suite {name} holds no prompts")
         chosen = entries if count is None else spread(entries, count)
         suites[name] = Suite(name, chosen, others(entries, chosen)[:warm_up] if warm_up else [])
     return suites

@@ -68,7 +68,7 @@ def from_partials(source: str | Path | Iterable[Line]) -> list[Stream]:
         if update.time is not None:
             if update.time < clock:
                 raise PromptError(
-                    f"{name}, line {number}: its time {update.time:g} s is before the {clock:g} s above it"
+                    f"{name}, line {number}: its time {update.time:g} s is before the previous {clock:g} s"
                 )
             clock = update.time
         grouped[-1].append(update)

@@ -72,8 +72,8 @@ class Stream:
         iterable = isinstance(self.updates, Iterable) and not isinstance(self.updates, str)
         if not iterable or not all(isinstance(update, Update) for update in listed):
             raise PromptError(
-                "a stream is a list of specviz.streams.Update(text), each with all of the source so far; of "
-                "a plain text specviz.streams.fixed_lag(text) makes one"
+                "a stream is a list of specviz.streams.Update(text), each with the whole source so far; "
+                "specviz.streams.fixed_lag(text) makes one from plain text"
             )
 
     def __iter__(self) -> Iterator[Update]:

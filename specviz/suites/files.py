@@ -50,7 +50,7 @@ def read(path: str | Path) -> list[Prompt]:
         if text:
             lines.append((number, text))
     if not lines:
-        raise PromptError(f"{path} holds no prompt")
+        raise PromptError(f"{path} holds no prompts")
     first = _json(path, lines)
     if first is None:
         return [{"prompt": text} for _, text in lines]
@@ -96,7 +96,7 @@ def load(path: Path) -> bytes:
     except OSError as error:
         raise PromptError(f"cannot read {path}: {error.strerror or error}") from error
     if len(content) > LIMIT:
-        raise PromptError(f"{path} is longer than {LIMIT >> 20} MiB: split it")
+        raise PromptError(f"{path} is larger than {LIMIT >> 20} MiB: split it")
     return content
 
 
@@ -114,7 +114,7 @@ def entry(line: object, where: str) -> Prompt:
     form = next((name for name in ("turns", "messages", "prompt") if fields.get(name) is not None), None)
     if form is None:
         has = ", ".join(repr(name[:20]) for name in list(fields)[:6]) or "nothing"
-        raise PromptError(f"{where}: 'prompt', 'turns' or 'messages' is wanted; it has {has}")
+        raise PromptError(f"{where}: needs 'prompt', 'turns' or 'messages'; it has {has}")
     entry: Prompt = {"turns" if form == "turns" else "prompt": fields[form]}
     other = {"id": "question_id", "kind": "category", "reference": "references"}
     fields = {name: fields.get(theirs) for name, theirs in other.items()} | fields

@@ -33,7 +33,7 @@ class Row:
 
     def __init__(self, where: str, values: object) -> None:
         if not isinstance(values, Mapping):
-            raise PromptError(f"{where}: an object with named fields is wanted, not {shown(values)}")
+            raise PromptError(f"{where}: needs an object with named fields, not {shown(values)}")
         self.where, self.values = where, values
 
     def text(self, *names: str) -> str:
@@ -49,7 +49,7 @@ class Row:
         name = next((n for n in names if self.values.get(n) is not None), None)
         if name is None:
             has = ", ".join(repr(str(n)[:20]) for n in list(self.values)[:8]) or "nothing"
-            raise PromptError(f"{self.where}: {' or '.join(map(repr, names))} is wanted; it has {has}")
+            raise PromptError(f"{self.where}: {' or '.join(map(repr, names))} is missing; it has {has}")
         return checked(Words, self.values[name], f"{self.where}, {name!r}", error=PromptError)
 
     def part(self, name: str) -> Row:
@@ -140,7 +140,7 @@ def _table(path: Path, between: str, columns: Sequence[str] | None) -> Iterator[
         where = f"{path}, line {lines.line_num}"
         if len(values) < len(names):
             raise PromptError(
-                f"{where}: {len(names)} fields are wanted ({', '.join(names)}), not {len(values)}"
+                f"{where}: {len(names)} fields are needed ({', '.join(names)}), not {len(values)}"
             )
         yield Row(where, dict(zip(names, values)))
 
@@ -216,7 +216,7 @@ def _limited(path: Path, name: str, file: IO[bytes] | None) -> bytes:
     assert file is not None  # a file of an archive
     content = file.read(files.LIMIT + 1)
     if len(content) > files.LIMIT:
-        raise PromptError(f"{path}, {name} is longer than {files.LIMIT >> 20} MiB")
+        raise PromptError(f"{path}, {name} is larger than {files.LIMIT >> 20} MiB")
     return content
 
 

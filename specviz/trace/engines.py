@@ -255,7 +255,7 @@ def _mlx_lm(path: Path, plain: bool) -> Iterator[tuple[Line, Request | str]]:
         # The last one comes again, with the reason why the text ended.
         if number != expected and not (group and number == expected - 1 and token.get("finish_reason")):
             line.fail(
-                f"is token {number} of its text, and token {expected} is wanted here: keep every response"
+                f"is token {number} of its text, but token {expected} is expected here: keep every response"
             )
         if group and number == expected - 1:
             group[-1] = (group[-1][0], token)

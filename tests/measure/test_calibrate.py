@@ -178,7 +178,7 @@ def test_the_range_ends_where_it_gets_slow(model, monkeypatch):
     monkeypatch.setattr(room.Turns, "text", cost)
     found = specviz.calibrate(model, "unispec", TEXTS, warm_up=0, rounds=1)
     assert found.points[-1].g == 32
-    assert "at g = 32 throughput had fallen below 60%" in found.ended
+    assert "at g = 32 throughput fell below 60%" in found.ended
     assert not found.at_end
     flat = specviz.calibrate(model, "unispec", TEXTS, sizes=[1, 2, 3, 64], warm_up=0, rounds=1)
     assert [p.g for p in flat.points] == [1, 2, 3, 64]  # what was asked for is measured
@@ -265,6 +265,6 @@ def test_the_command(folders, tmp_path, capsys):
     assert cli.run([*said, "draft_size=calibrated", "--set", "depth=2"]) == 2
     assert "run: specviz calibrate" in capsys.readouterr().err
     assert cli.run(["calibrate", "--number", "9999"]) == 2
-    assert "70 prompts, and 9999 + 20 are wanted" in capsys.readouterr().err
+    assert "70 prompts, and 9999 + 20 are needed" in capsys.readouterr().err
     assert cli.run(["calibrate", "--sizes", "1,two"]) == 2
     assert calibration.folder() == tmp_path / "kept"

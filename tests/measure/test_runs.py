@@ -682,7 +682,7 @@ def test_a_folder_of_another_run_says_what_differs(plan, tmp_path):
         ({"max_new_tokens": 11}, "its max_new_tokens is 10, here 11"),
         ({"methods": ["prompt_lookup", "unispec"]}, "it lacks unispec on .*target"),
         ({"methods": ["unispec"]}, "it has prompt_lookup on .*; it lacks unispec"),
-        ({"suites": [changed]}, "its suite words has other prompts"),
+        ({"suites": [changed]}, "its suite words has different prompts"),
     ):
         with pytest.raises(SpecvizError, match=says) as caught:
             specviz.measure.run(plan | other, out=out)

@@ -383,7 +383,7 @@ class TestStores:
         assert given == [(chosen.calibration, chosen.warm)] * 2
 
     def test_too_few_other_prompts(self, target):
-        with pytest.raises(PromptError, match="there are 1 others, and 3 are wanted"):
+        with pytest.raises(PromptError, match="there are 1 others, and 3 are needed"):
             speed.bench(target, ENTRIES, number=9)
         speed.bench(target, ENTRIES[:1], number=1, max_new_tokens=2, rounds=1, only=["prompt_lookup"])
 
