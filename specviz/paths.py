@@ -59,7 +59,7 @@ def example(name: str) -> Path:
     Raises
     ------
     SpecvizError
-        If there is none of that name; the message lists those there are.
+        If there is no trace of that name; the message lists the available ones.
     """
     traces = {path.stem: path for path in sorted(folder("traces").glob("*.parquet"))}
     if name not in traces:

@@ -324,7 +324,7 @@ def test_a_final_result_closes_an_utterance(tmp_path):
         ('{"text": "b", "time": NaN}', "line 3, time should be a finite number"),
         ('{"text": "b", "time": 1' + "0" * 400 + "}", "line 3, time should be a"),
         ('{"text": "b", "final": 1}', "line 3, final should be true or false, not 1"),
-        ('{"text": "b", "time": 0.5}', "line 3: its time 0.5 s is before the 1 s above it"),
+        ('{"text": "b", "time": 0.5}', "line 3: its time 0.5 s is before the previous 1 s"),
     ],
 )
 def test_an_error_names_the_line(tmp_path, bad, line):

@@ -42,24 +42,24 @@ def explain(
     Parameters
     ----------
     source : Trace, Counts, str or Path
-        A trace of one method, its file or a folder of such; or what another tool wrote: see
-        `specviz.trace.read_counts`. A folder's autoregressive run is what the others are compared with.
-    plain : the like, optional
+        A trace of one method, its file or a folder of traces; or another tool's file, see
+        `specviz.trace.read_counts`. In a folder, the autoregressive run is the baseline.
+    plain : same types, optional
         Decoding without drafts: a trace of method ``autoregressive``, or the same tool's file of a run
-        without speculation. Without it the steps of the run that drafted nothing stand for plain ones, if
-        there are some.
+        without speculation. Without it, the run's own steps without a draft serve as plain steps, if there
+        are any.
     origin : str, optional
-        Whose file it is, as `specviz.trace.read_counts` names it. Default: what it looks like.
+        The tool that wrote the file, as in `specviz.trace.read_counts`. Default: detected from the file.
 
     Returns
     -------
     Explanation
-        Print it, or show it in a notebook; its fields are numbers and tables.
+        Print it or show it in a notebook; its fields are numbers and tables.
 
     Raises
     ------
     TraceError
-        If the file cannot be read, holds several methods, a stream or a canvas, or nothing drafted.
+        If the file cannot be read, holds several methods, a stream or a canvas, or has no drafts.
     """
     given = _opened(source, origin)
     if isinstance(given, Counts):

@@ -54,8 +54,9 @@ def densify(trace: Trace, model: Loadable, draft: Loadable | None = None, tail: 
     draft : Model, optional
         The draft model to record; without one only the target's side is recorded.
     tail : int
-        How many tokens the drafter goes on after its own first token, where that is not the text's; 0 leaves
-        tails out. The waste of a draft with a threshold is exact up to there, and bounded beyond.
+        How many tokens the drafter writes after its own first token, if that differs from the text; 0: no
+        tails. The number of rejected tokens of a draft with a threshold is exact up to this length and
+        bounded beyond.
 
     Returns
     -------
@@ -66,9 +67,9 @@ def densify(trace: Trace, model: Loadable, draft: Loadable | None = None, tail: 
     Raises
     ------
     ParameterError
-        If the trace was sampled, or holds no prompts; if `tail` is no length.
+        If the trace was sampled or holds no prompts, or `tail` is not a valid length.
     ModelError
-        If the text is not one that these models write.
+        If these models do not write this text.
     """
     run = is_trace(trace).run
     tail = check_int("tail", tail, 0)

@@ -74,46 +74,44 @@ def calibrate(
 ) -> Calibration:
     """Find the draft size that is fastest on this device, and keep it.
 
-    Afterwards ``specviz.generate(model, ..., method, draft_size="calibrated")`` takes it, where model, draft
-    model, method, its other parameters, device, number format, threads and versions are the same.
+    Afterwards ``specviz.generate(model, ..., method, draft_size="calibrated")`` uses it, if the model, draft
+    model, method, other parameters, device, number format, threads and versions are the same.
 
     Parameters
     ----------
     model, draft : as in `specviz.generate`
     method : str, class or Method
-        Any method with a draft size; of an instance its parameters count, not what it remembers.
+        Any method with a draft size; of an instance only the parameters are used, not the memory.
     suite : str, Path or list of prompts
-        What is decoded: a suite or a file as `specviz.suite` takes them, or prompts; default ``town``. Of a
-        conversation the first turn. Greedy.
+        What to decode, greedily: a suite or a file as for `specviz.suite`, or prompts; default ``town``. Only
+        the first turn of a conversation is used.
     sizes : sequence of int, optional
-        Draft sizes to measure, at least four. Default: from 1 in growing steps up to 256, the method's
-        largest, or where throughput has fallen below 60 % of the best.
+        Draft sizes to measure, at least four. Default: from 1 in growing steps up to 256, to the method's
+        largest, or until throughput falls below 60 % of the best.
     number : int, optional
-        How many of them; default: of ``town`` 5, one for each of five kinds of work, of others all.
+        How many prompts; default: 5 for ``town``, one for each of five kinds of task; all for other suites.
     warm_up : int, or as `suite`
-        Texts that fill the method's memory before, a number being those of ``town`` that are not measured;
-        0: it is measured cold. Default: 20.
-        With ``keep="prompt"`` every text begins cold, whatever this says.
+        Texts that fill the method's memory first; a number takes unmeasured ones from ``town``; 0: measure
+        cold. Default: 20. With ``keep="prompt"`` every text starts cold in any case.
     max_new_tokens : int
     rounds : int
         How often each text is timed at each size.
     folder : path, optional
-        Where calibrations are kept; default what ``SPECVIZ_CALIBRATIONS`` names, or the user's cache.
+        Folder for calibrations; default ``SPECVIZ_CALIBRATIONS`` or the user's cache.
     force : bool
-        Measure anew what was measured before.
+        Repeat earlier measurements.
     device, dtype : str, optional
-        For models that are still to be loaded.
+        For models that are not loaded yet.
     tick : callable
-        Told (done, of, what) as it goes on; default: a progress bar with the time left, where it is seen.
+        Called with (done, of, what); default: a progress bar with the time left, if it is visible.
     **parameters
-        The method's other ones.
+        The method's other parameters.
 
     Returns
     -------
     Calibration
-        The one that is there, if it was measured in just this way. Ctrl-C keeps what was measured, and the
-        same call goes on from there. If memory runs out at a size, the range ends below it, which ``ended``
-        says.
+        The existing one, if it was measured in exactly this way. Ctrl-C keeps the measurements; repeat the
+        call to continue. If memory runs out at a size, the range ends below it, and ``ended`` says so.
 
     Raises
     ------

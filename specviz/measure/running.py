@@ -55,39 +55,39 @@ def run(
     tick: Tick | None = None,
     **keys: Any,
 ) -> Results:
-    """Decode every prompt of a plan by every method and its reference, and keep every row.
+    """Decode every prompt of a plan with every method and its reference, and keep every row.
 
     Parameters
     ----------
     plan : path or dict, optional
         A TOML file, or its keys: see `specviz.measure.plan`.
     out : path, optional
-        The folder; default ``specviz-runs/`` and a digest of the plan. One of the same plan is gone on with.
+        The folder; default ``specviz-runs/`` and a digest of the plan. A run of the same plan continues.
     executor : concurrent.futures.Executor, optional
-        Who works: a process pool (context ``spawn``), a Dask cluster's ``client.get_executor()``. Default:
-        this process. Each worker loads a model once, and decodes one text at a time.
+        Runs the work: a process pool (context ``spawn``) or a Dask cluster's ``client.get_executor()``.
+        Default: this process. Each worker loads a model once and decodes one text at a time.
     workers : int, optional
-        Without an executor: so many processes of this machine. With one: how many it works with at once, if
-        it does not say so itself.
+        Without an executor: the number of processes on this machine. With one: its number of workers, if it
+        does not report it.
     retry : bool
         Decode again what failed.
     tick : callable
-        Told (done, of, what) as it goes on; default: a progress bar with the time left, where it is seen.
+        Called with (done, of, what); default: a progress bar with the time left, if it is visible.
     **keys
-        Keys of the plan; they win over the file's.
+        Keys of the plan; they override the file's.
 
     Returns
     -------
     Results
-        Ctrl-C and what kills the process leave a folder that the same call goes on with.
+        After Ctrl-C or a crash, repeat the call to continue in the same folder.
 
     Notes
     -----
     A model too large for one GPU is spread by ``device_map`` in its entry of ``models``, or split over
     processes by ``tp_plan = "auto"`` there, every rank of torchrun making this call:
     ``torchrun --nproc-per-node 2 -m specviz bench run plan.toml``. All ranks decode each prompt together;
-    rank 0 alone writes the folder, calls `tick` and takes the times. Tested with ranks on the CPU, never run
-    on several GPUs.
+    only rank 0 writes the folder, calls `tick` and takes the times. This is tested with ranks on the CPU and
+    was never run on several GPUs.
 
     Raises
     ------

@@ -43,7 +43,7 @@ def _points() -> dict[str, metadata.EntryPoint]:
 
 
 def names(writes: str | None = None) -> list[str]:
-    """Names of all methods that `specviz.generate` takes; importing none of them.
+    """Names of all methods that `specviz.generate` takes, without importing them.
 
     Parameters
     ----------
@@ -59,7 +59,7 @@ def names(writes: str | None = None) -> list[str]:
 
 
 def make(name: str | type[Method], **parameters: Any) -> Method:
-    """A method with its parameters, to hand to several runs: one that remembers then stays warm between them.
+    """A method with its parameters, to pass to several runs; a method with a memory stays warm between them.
 
     Examples
     --------

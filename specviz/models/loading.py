@@ -75,56 +75,56 @@ def load(
     kernels: str | None = None,
     invariant: bool | None = None,
 ) -> Any:
-    """Load a language model, or what was trained on top of one and drafts for it.
+    """Load a language model, or a drafter that was trained on top of one.
 
     Parameters
     ----------
     spec : str, Path, PreTrainedModel or Model
         A bundled name, a downloaded one (``smollm2``, see ``specviz models get``), a folder in transformers'
-        format or as LLaDA and Dream are published, ``hf:<id>`` of such a folder, ``gguf:`` and a GGUF file (a
+        format or in that of LLaDA and Dream, ``hf:<id>`` of such a folder, ``gguf:`` and a GGUF file (a
         path, or the name of a bundled or downloaded one) that llama.cpp runs, ``bergamot:`` and a folder with
         a Marian binary and its tokenizer (or a downloaded pair of languages, ``bergamot:en-pt``), or a model
         in memory (which keeps its device and dtype unless they are given).
     device : str, default ``cpu``
-        ``cpu``, ``cuda``, ``cuda:1`` or ``mps``. A GGUF file takes it as ``gpu_layers``: none of them for
-        ``cpu``, else all.
+        ``cpu``, ``cuda``, ``cuda:1`` or ``mps``. For a GGUF file it sets ``gpu_layers``: none for ``cpu``,
+        otherwise all.
     dtype : str, default ``auto``
-        ``float32``, ``float16``, ``bfloat16``, ``float64``, ``stored`` for that of the stored weights, or
-        ``auto``: float32, but of a large Llama-family model on a CPU the faster of float32 and bfloat16 in
-        which its passes can be invariant, measured once. A model in memory keeps its own, and a GGUF file
-        on llama.cpp has its own.
+        ``float32``, ``float16``, ``bfloat16``, ``float64``, ``stored`` for the weights' own format, or
+        ``auto``: float32, but for a large Llama-family model on a CPU the faster of float32 and bfloat16 in
+        which its passes can be invariant, measured once. A model in memory keeps its own format, and a GGUF
+        file on llama.cpp has its own.
     tokenizer : transformers tokenizer, folder or hub id, optional
-        Default: the one beside the weights.
+        Default: the one stored with the weights.
     revision : str, optional
         Branch, tag or commit of a hub model.
     threads, gpu_layers, context : int, optional
-        Of a GGUF file: threads that it is computed on (default: torch's), layers on the GPU (-1: all; default
-        none), most tokens of a text (default: what the model knows, at most 4096).
+        For a GGUF file: the number of threads (default: torch's), layers on the GPU (-1: all; default none),
+        and the maximum number of tokens of a text (default: the model's limit, at most 4096).
     device_map : str or dict, optional
-        In place of `device`: how a causal model too large for one device is spread over several, as
-        transformers takes it (``auto``, ``balanced``, or modules by device); it needs accelerate. Its layers
+        Instead of `device`: how to spread a causal model that is too large for one device over several, in
+        transformers' format (``auto``, ``balanced``, or modules by device); it needs accelerate. Its layers
         run through transformers' modules, and each keeps its keys and values on its device.
     tp_plan : "auto", optional
-        In place of `device`: split every matrix of a causal model over the ranks of torchrun, one GPU each
-        (without GPUs: processes on the CPU), by the tensor-parallel plan that transformers has for its
-        architecture. The script must run on every rank (``torchrun --nproc-per-node N script.py``), and all
-        ranks decode the same texts in step (`specviz.models.ranks`); a drafter is loaded whole on each.
-        Tested with ranks on the CPU; it was never run on several GPUs.
+        Instead of `device`: split every matrix of a causal model over the ranks of torchrun, one GPU each
+        (without GPUs: processes on the CPU), by transformers' tensor-parallel plan for its architecture. The
+        script must run on every rank (``torchrun --nproc-per-node N script.py``), and all ranks decode the
+        same texts in step (`specviz.models.ranks`); each rank loads the whole drafter. This is tested with
+        ranks on the CPU and was never run on several GPUs.
 
     backend : {"torch", "llama.cpp"}, optional
         What runs a GGUF file. Default: llama.cpp for ``gguf:``, torch for a downloaded name. On torch the
         weights of a Llama-family file are dequantised, and the model's name says so.
     kernels : {"auto", "plain", "transposed", "onednn", "int8", "int4"}, optional
-        How the matrices lie in memory on torch (`specviz.models.kernels`): the choice changes speed and the
+        Layout of the matrices in memory on torch (`specviz.models.kernels`). It changes the speed and the
         last digits. Default: the environment variable SPECVIZ_KERNELS, else the fastest here, measured once.
-        ``int8`` rounds the weights to eight bits; ``int4`` keeps those that came in four, and rounds the
+        ``int8`` rounds the weights to eight bits; ``int4`` keeps weights stored in four bits and rounds the
         others to eight. Both compute in bfloat16 on a CPU.
     invariant : bool, optional
-        Compute each row of a pass as it is computed alone, bit for bit (`specviz.models.ordered`): what is
-        verified in one pass is then what is decoded token by token. On a CPU, for the Llama family,
+        Compute each row of a pass bit for bit as if it were alone (`specviz.models.ordered`): verification in
+        one pass then gives the same result as decoding token by token. On a CPU, for the Llama family,
         encoder-decoders and masked-diffusion models on torch. Default: the environment variable
-        SPECVIZ_INVARIANT (1 or 0) for models that can; else for large causal models where it costs less than
-        10 %, measured once, and where ``auto`` chose bfloat16.
+        SPECVIZ_INVARIANT (1 or 0) for models that can; otherwise on for large causal models where it costs
+        less than 10 %, measured once, and where ``auto`` chose bfloat16.
 
     Returns
     -------

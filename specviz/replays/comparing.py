@@ -103,10 +103,10 @@ def compare(
     tick: Tick | None = None,
     **parameters: Value,
 ) -> Comparison:
-    """Decode a recorded run's prompts by a method, and compare it with what was recorded, prompt by prompt.
+    """Decode a recorded run's prompts with a method and compare it with the recording, prompt by prompt.
 
-    The reference is decoded again beside it, and itself under a second name (the control), so what is
-    compared are speedups over it; how its speed differs from the recorded one is in the notes.
+    The reference is decoded again alongside, and once more under a second name (the control), so speedups
+    over it are compared. The notes say how its speed differs from the recorded one.
 
     Parameters
     ----------
@@ -115,17 +115,17 @@ def compare(
     against : path
         A recorded run, or a folder of them. Default: those that come with the package.
     run : str, optional
-        Which of a folder's. Default: the first that the method can decode and whose model is here.
+        Which run of a folder. Default: the first that the method can decode and whose model is available.
     model : Model, optional
         Default: the recorded one, loaded with its number format and kernels.
     draft : str, optional
         For a method that needs one.
     suite : Suite, optional
-        The prompts, of a run that you recorded yourself.
+        The prompts, for a run that you recorded yourself.
     number : int, optional
         Only its first prompts.
     out : path, optional
-        Keep the rows there, and go on with them. Default: they are dropped.
+        Keep the rows there and continue from them. Default: they are dropped.
     **parameters
         The method's.
 
@@ -137,7 +137,7 @@ def compare(
     ------
     ParameterError, TraceError, ModelError, PromptError, SpecvizError
         If there is no such run; or the processor, the device, the threads, the number format, the kernels,
-        the weights or the prompts are not those that were recorded. Nothing is decoded then.
+        the weights or the prompts differ from the recording. Nothing is decoded then.
 
     Examples
     --------

@@ -25,7 +25,7 @@ LAST = ("metric", "value", "unit", "device", "model")  # the columns behind a ta
 
 
 def published(name: str) -> pd.DataFrame:
-    """A result table of a paper, one printed number a row, in the paper's order.
+    """A paper's result table, one printed number per row, in the paper's order.
 
     Parameters
     ----------
@@ -38,17 +38,17 @@ def published(name: str) -> pd.DataFrame:
         - ``paper``, ``table``: the two parts of the name.
         - The table's keys (``method``, ``task``, ``language``, ...), which differ from table to table, in the
           paper's words. Keys that are all numbers come as numbers; ``-`` is a key that does not apply.
-        - ``metric``; ``value`` (float); ``printed``, the same number as the paper has it, so that its digits
-          are known; ``unit``.
-        - ``device`` and ``model``, in one spelling throughout a paper; empty where it does not say.
+        - ``metric``; ``value`` (float); ``printed``, the number as printed in the paper, with its digits;
+        ``unit``.
+        - ``device`` and ``model``, spelled the same throughout a paper; empty if the paper does not say.
 
         ``frame.attrs`` holds ``caption``, ``place``, ``note`` and ``known``: sentences on where this table
-        does not agree with itself, with another table or with the paper's text.
+        disagrees with itself, with another table or with the paper's text.
 
     Raises
     ------
     ParameterError
-        If there is no such table; the message offers near names.
+        If there is no such table; the message suggests similar names.
 
     Examples
     --------
@@ -87,7 +87,7 @@ def list_published(paper: str | None = None) -> pd.DataFrame:
     -------
     pandas.DataFrame
         ``name`` (what `published` takes), ``paper``, ``table``, ``caption``, ``place`` (section or appendix),
-        ``numbers`` (how many it holds) and ``known`` (at how many places it is known not to add up).
+        ``numbers`` (how many it holds) and ``known`` (the number of known inconsistencies).
 
     Raises
     ------

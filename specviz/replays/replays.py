@@ -47,14 +47,14 @@ FILE, ALL = "replay.json", "replays.json"
 
 @dataclass
 class Replay:
-    """A published table and what was measured for it.
+    """A published table and its measurements.
 
     Parameters
     ----------
     table : str
         As `specviz.published` takes it.
     title, caption, place : str
-        The paper's title; what the table shows, and where it stands.
+        The paper's title; what the table shows, and its place in the paper.
     compare : tuple of str
         The columns whose values are contenders.
     cells : list of Cell
@@ -62,16 +62,16 @@ class Replay:
     total : list of str
         A column, and its value that is the mean of the others; empty without one.
     metrics : list of str
-        Those that matter most first.
+        The most important ones first.
     drawn : bool
         Whether the paper draws a curve without printed values.
     comparisons : list of Comparison
     verdicts : list of Verdict
-        What was measured here says of the paper's claims.
+        What the measurements here say about the paper's claims.
     checks : list of Check
-        What the run says about itself.
+        Checks of the run itself.
     errata : list of str
-        Where the paper does not agree with itself.
+        Where the paper disagrees with itself.
     theirs : dict
         Parts of the paper's setup that its table does not hold: ``data``, ``precision`` ...
     defined : list of list of str
@@ -84,7 +84,7 @@ class Replay:
     traces : list of dict
         Where there is no run, the best, median and worst text: ``name``, ``of``, ``figure``, ``file``.
     settings : dict
-        What tells this replay from another one of the same table.
+        The settings that distinguish this replay from others of the same table.
     seconds : float
     created : str
     path : Path
@@ -151,7 +151,7 @@ class Replay:
         return [cell for cell in self.cells if cell.measured is not None]
 
     def frame(self) -> pd.DataFrame:
-        """The published table with ``measured``, its interval, the ratio to what was printed, ``why``.
+        """The published table with ``measured``, its interval, the ratio to the printed number, and ``why``.
 
         What each figure was measured on follows in columns that begin with ``here_``.
         """

@@ -73,49 +73,49 @@ def replay(
     memory: dict[tuple, Any] | None = None,
     shared: Path | None = None,
 ) -> Replay:
-    """Measure here what a paper printed, and compare the two.
+    """Measure a paper's printed table here and compare the two.
 
     Parameters
     ----------
     table : str
         As `specviz.published` takes it: ``"unispec/table1"``.
     model : str or Model, optional
-        In place of the bundled one that the recipe names: a folder, ``hf:<id>``, or a loaded model.
+        Used instead of the recipe's bundled model: a folder, ``hf:<id>``, or a loaded model.
     draft : str or mapping, optional
-        Its drafter; a mapping from roles where the recipe has several (``small``, ``aligned`` ...).
+        Its drafter; a mapping from roles if the recipe has several (``small``, ``aligned`` ...).
     suite : str, Suite or mapping, optional
-        Prompts in place of the bundled ones, as `specviz.suite` takes them. A mapping names one for each of
-        the table's tasks (or languages, or data sets), in the paper's words. One for all fills only the tasks
-        whose kind of work and language its prompts say; the others stay empty, with the reason.
+        Prompts used instead of the bundled ones, as for `specviz.suite`. A mapping names one for each of the
+        table's tasks (or languages, or data sets), in the paper's words. A single suite fills only the tasks
+        whose kind and language its prompts state; the others stay empty, with the reason.
     template : str, optional
-        Around the source of a stream, as `specviz.stream` takes it; other tables refuse it.
+        Text around the source of a stream, as for `specviz.stream`; other tables reject it.
     chat : mapping, optional
-        Variables of the model's chat template, such as ``{"enable_thinking": False}``; a model without one
-        is refused.
+        Variables of the model's chat template, such as ``{"enable_thinking": False}``; a model without a
+        template is rejected.
     baselines : {"authors", "ours"}
-        Whose parameters the methods have that a table compares with.
+        Whose parameters to use for the baseline methods.
     fit : {"paper", "ours"}
-        Which reading of a calibration decides the draft size g*: UniSpec's own (its Table 14), or one that
-        can only rise (`specviz.measure.fits`). Both are printed.
+        Which reading of a calibration decides the draft size g*: UniSpec's own (its Table 14), or a monotone
+        one (`specviz.measure.fits`). Both are printed.
     score : {"product", "least", "edge"}, optional
         UniSpec's score of a node, in tables with UniSpec.
     setup : {"paper"}, optional
-        In place of the bundled models and texts: the paper's published checkpoints, data, wording, precision
-        and sizes (`specviz.replays.setups`). What is given beside it wins.
+        Use the paper's published checkpoints, data, wording, precision and sizes (`specviz.replays.setups`)
+        instead of the bundled models and texts. Other arguments override it.
     part : str, optional
-        Which of the paper's models, where a table has several.
+        Which of the paper's models, if a table has several.
     device, dtype : str
         Default: ``cpu``, and ``float32`` or the setup's.
     quick : bool
-        Few prompts and short answers: minutes rather than tens of them, with wide intervals.
+        Use few prompts and short answers: takes minutes, with wide intervals.
     number, max_new_tokens : int, optional
-        Prompts, and most tokens for each; default: the recipe's.
+        Number of prompts and maximum tokens per prompt; default: the recipe's.
     threads : int
         On a CPU.
     out : path, optional
         The folder; default ``specviz-replays/PAPER-TABLE``. What is finished there is not measured again.
     tick : callable
-        Called with (done, of, what); default: a progress bar where it is seen.
+        Called with (done, of, what); default: a progress bar, if it is visible.
     memory, shared : dict, path, optional
         What several replays share: loaded models and measurements, and the folder of calibrations.
 
@@ -126,7 +126,8 @@ def replay(
     Raises
     ------
     ParameterError, ModelError, PromptError, SpecvizError
-        With one line that says what to do. The folder of a replay with other settings is refused and kept.
+        With one line that says what to do. The folder of a replay with other settings is rejected and left
+        unchanged.
 
     Examples
     --------
@@ -376,17 +377,18 @@ def replay_all(
     tick: Callable[[str], Tick] | None = None,
     **options: Any,
 ) -> Replays:
-    """Replay every published table and curve into a folder; what cannot be is listed with its reason.
+    """Replay every published table and curve into a folder; those that cannot be replayed are listed with the
+    reason.
 
     Parameters
     ----------
     out : path
         A folder for each table, and ``replays.json``. What is finished there is not measured again.
     tick : callable
-        Given a table's name, what is called with its progress.
+        Given a table's name, returns the function that is called with its progress.
 
-    Other parameters, and errors, are those of `replay`; an error of one table is its reason, and the others
-    go on.
+    Other parameters and errors are those of `replay`. An error of one table becomes its reason, and the
+    others continue.
     """
     path = Path(out)
     refuse_others(path, FILE)

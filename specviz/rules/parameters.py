@@ -27,7 +27,7 @@ class Parameter:
     low, high : float, optional
         Legal values, both ends included.
     choices : tuple of str
-        Legal values of a text parameter; without any, every text is.
+        Legal values of a string parameter; if empty, any string is legal.
     unit : str
         ``tokens``, ``probability``, ``nats`` ...
     meaning : str

@@ -164,15 +164,15 @@ def suite(
     Parameters
     ----------
     name : str or Path
-        One of `list_suites`, with a part behind a colon where it has parts (``flores:en-de``); or a file of
-        prompts. ``NAME=PATH`` is `name` and `path` in one.
+        One of `list_suites`, with a part after a colon if it has parts (``flores:en-de``); or a file of
+        prompts. ``NAME=PATH`` combines `name` and `path`.
     path : str or Path, optional
-        A local file or folder to read the suite from, in the form that its makers publish. Default: it is
+        A local file or folder to read the suite from, in its authors' published format. Default: it is
         fetched once and kept.
     kind, language, each, limit
-        As `Suite.select` takes them.
+        As for `Suite.select`.
     template : str, optional
-        Other words around the bare text, as `Suite.worded` takes them.
+        Other wording around the bare text, as for `Suite.worded`.
 
     Returns
     -------
@@ -181,7 +181,7 @@ def suite(
     Raises
     ------
     ParameterError
-        For a part, kind or language that it has not.
+        For a part, kind or language that it does not have.
     PromptError
         If there is no such suite or file, a line of it cannot be read (its number is named), or it is
         neither on this disk nor reachable.

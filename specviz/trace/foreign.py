@@ -44,34 +44,35 @@ def read_counts(
     Parameters
     ----------
     path : str or Path
-        One JSON object per line (of vLLM also one response, or a list of them); of ``vllm-metrics`` a page.
+        One JSON object per line (for vLLM also one response, or a list of them); for ``vllm-metrics`` a page.
     origin : {"vllm", "vllm-metrics", "aiperf", "spec-bench", "llama.cpp", "llama.cpp-log", "sglang", \
 "lm-studio", "mlx-lm"}
         ``vllm``: responses of a server with ``--per-request-spec-decode-metrics``, which have
         ``metrics.speculative_decoding`` (``detailed``: step by step; ``summary``: a histogram), or only that
-        object; of a streamed one the last chunk with ``usage``. Times: ``--enable-per-request-metrics``.
-        Source: vllm 0.33.0, v1/metrics/stats.py and entrypoints/generate/base/protocol.py.
+        object; for a streamed response the last chunk with ``usage``. Times:
+        ``--enable-per-request-metrics``. Source: vllm 0.33.0, v1/metrics/stats.py and
+        entrypoints/generate/base/protocol.py.
         ``vllm-metrics``: what ``curl HOST:8000/metrics`` printed. It holds sums over all requests since the
-        server was started: pooled definitions and `by_position` are told, means over requests and speedups
-        are not. A row of `Counts.requests` is an engine. Where no more tokens were generated than drafts and
-        prefills account for, every verify step is taken to have had a draft; what was cut off at texts' ends
-        can hide a few that had none.
+        server was started: pooled definitions and `by_position` can be computed, means over requests and
+        speedups cannot. Each row of `Counts.requests` is an engine. If drafts and prefills account for all
+        generated tokens, every verify step is assumed to have had a draft; tokens cut off at the ends of
+        texts can hide a few steps that had none.
         ``aiperf``: ``profile_export.jsonl``, written with ``--export-level records``, or only its acceptance
         records. Source: aiperf 0.13.0, common/models/{record_models,spec_decode_models}.py.
-        ``spec-bench``: an answer file; of each question the first choice, as its ``speed.py`` reads it.
+        ``spec-bench``: an answer file; the first choice of each question, as its ``speed.py`` reads it.
         Source: github.com/hemingkx/Spec-Bench 132ba4c, evaluation/speed.py; 70f8b28, evaluation/eval.py.
         The others: see `specviz.trace.engines`.
     plain : bool
-        Whether the file is a run without speculation, to compare with.
+        Whether the file is a run without speculation, used as the baseline.
     since : str or Path, optional
-        An earlier page of the same server: count what came after it (``vllm-metrics`` alone).
+        An earlier page of the same server: count only what came after it (only for ``vllm-metrics``).
 
     Raises
     ------
     ParameterError
-        For another origin, or what it does not take.
+        For an unknown origin, or an option that it does not take.
     TraceError
-        If the file cannot be read, or a line is not what it should be; its number is named.
+        If the file cannot be read or a line is invalid; the message names its number.
     """
     from specviz.trace import engines
 

@@ -42,8 +42,8 @@ if TYPE_CHECKING:
 class Trace:
     """One run, or several, as tables.
 
-    Made by `specviz.generate`, `Recorder.close` or `Trace.open`. Everything is read when first asked
-    for. In Jupyter it shows itself as a static picture.
+    Made by `specviz.generate`, `Recorder.close` or `Trace.open`. Data are read when first needed. In Jupyter
+    it shows itself as a static picture.
     """
 
     def __init__(self, stores: Sequence[Store], prompts: frozenset[int] | None = None) -> None:
@@ -54,12 +54,13 @@ class Trace:
 
     @classmethod
     def open(cls, path: str | Path) -> Trace:
-        """Open a trace file, a cut-off run (``.partial``), a folder of them, or one with a folder ``traces``.
+        """Open a trace file, an interrupted run (``.partial``), a folder of these, or one with a folder
+        ``traces``.
 
         Raises
         ------
         TraceError
-            If there is none, or a file is truncated, foreign, from a newer schema or not what it says.
+            If there is no trace, or a file is truncated, foreign, from a newer schema or inconsistent.
         """
         path = Path(path)
         if path.is_dir():
@@ -107,13 +108,13 @@ class Trace:
         return path
 
     def redact(self) -> Trace:
-        """A copy that is safer to share: without prompts, references, paths and names of machines.
+        """A copy that is safer to share, without prompts, references, paths and machine names.
 
         Dropped: every prompt's tokens, name and reference (its kind, language and length stay), pieces
         of tokens that occur only in prompts, the sources of a stream's updates, folders in front of model
         and tokenizer names, the machine (its kind of device stays), why a run stopped, and text in parameters
-        that looks like a path or is a prompt's wording. What remains: the generated text and what was drafted
-        and predicted, which can repeat a prompt's words; numbers, times, parameters and versions.
+        that looks like a path or is a prompt's wording. What remains: the generated, drafted and predicted
+        text, which can repeat a prompt's words; numbers, times, parameters and versions.
         """
         import pyarrow as pa
         import pyarrow.compute as pc
@@ -155,8 +156,8 @@ class Trace:
         method: Any = None,
         run: str | Iterable[str] | None = None,
     ) -> Trace:
-        """The part of the trace with these prompts, methods (names, classes or instances) and runs, one or
-        several of each."""
+        """The part of the trace with the given prompts, methods (names, classes or instances) and runs; one
+        or several of each."""
 
         def some(value: Any) -> set[Any]:
             try:
@@ -228,7 +229,7 @@ class Trace:
 
     @cached_property
     def runs(self) -> pd.DataFrame:
-        """One row a run: what `schema.RUN_FIELDS` says of it; nested fields as JSON text."""
+        """One row per run with the fields of `schema.RUN_FIELDS`; nested fields as JSON text."""
         import pandas as pd
 
         rows = []
@@ -245,7 +246,7 @@ class Trace:
 
     @cached_property
     def signals(self) -> pd.DataFrame:
-        """One row a signal that the methods declare or recorded beyond the schema's columns.
+        """One row per signal that the methods declare or recorded beyond the schema's columns.
 
         ``run``, ``signal``, ``level`` (node: a column of `nodes`; cycle: the column ``control_`` and the name
         of `cycles`), ``unit`` and ``meaning``, both empty where the method declared none.
@@ -329,7 +330,7 @@ class Trace:
 
     @cached_property
     def updates(self) -> pd.DataFrame:
-        """One row an update of a stream, the level above the cycle; empty where no source arrived in updates.
+        """One row per update of a stream, the level above the cycle; empty if no source arrived in updates.
 
         `source` so far and `arrival`; `prompt_tokens` and how many of them were `reused`; `text`, the whole
         output, and `shown_text`, what of it is displayed (whole characters), with `ids`, the output's tokens
@@ -393,7 +394,7 @@ class Trace:
 
     @cached_property
     def nodes(self) -> pd.DataFrame:
-        """One row a drafted node: index, parent, depth, token, text, status, probabilities and signals.
+        """One row per drafted node: index, parent, depth, token, text, status, probabilities and signals.
 
         A signal of the method's own has a column of its name, NaN where a cycle did not give it.
         `text` is the token's own bytes; bytes that are only part of a character show as ``\\x..``.
@@ -413,9 +414,9 @@ class Trace:
 
     @cached_property
     def outputs(self) -> pd.DataFrame:
-        """One row an emitted token: position, token, text, origin, probability, uniform number, kept.
+        """One row per emitted token: position, token, text, origin, probability, uniform number, kept.
 
-        `kept` is false where a later cycle's `keep` took the token back.
+        `kept` is false if a later cycle's `keep` removed the token.
         """
         frame = self._long("out", None)
         _insert(frame, "token", "text", self._piece_texts(frame))
@@ -436,7 +437,7 @@ class Trace:
 
     @cached_property
     def passes(self) -> pd.DataFrame:
-        """One row a forward pass: model, rows, tokens, start and duration in seconds."""
+        """One row per forward pass: model, rows, tokens, start and duration in seconds."""
         return self._long("pass", None)
 
     def tops(self, group: str = "pred") -> pd.DataFrame:
@@ -445,8 +446,8 @@ class Trace:
         Parameters
         ----------
         group : {"pred", "node"}
-            The target's, at each prediction (`node` is the node it stands after, -1 the root); or the
-            drafter's, where it chose each node.
+            The target's candidates at each prediction (`node` is the node before it, -1 the root), or the
+            drafter's where it chose each node.
 
         Returns
         -------
@@ -523,7 +524,7 @@ class Trace:
 
     @cached_property
     def texts(self) -> list[str]:
-        """The text of each prompt of each run, in the order they were decoded; end tokens left out."""
+        """The text of each prompt of each run, in decoding order, without end tokens."""
         token = self.outputs["token"].to_numpy()
         return [text_of(store, token[index].tolist()) for store, _, index in self._survivors]
 
@@ -543,7 +544,7 @@ class Trace:
         return self.texts[0] if self.texts else ""
 
     def tokens(self, prompt: int | None = None) -> list[tuple[str, list[int]]]:
-        """A text as it can be shown: whole characters, each with the token ids that make it up.
+        """A text for display: whole characters, each with the token ids that make it up.
 
         Parameters
         ----------
@@ -571,20 +572,20 @@ class Trace:
     # ------------------------------------------------------------ numbers and pictures
 
     def summary(self) -> pd.DataFrame:
-        """One row a run with the field's metrics; `specviz.metrics` defines each."""
+        """One row per run with the standard metrics; `specviz.metrics` defines each."""
         frame: pd.DataFrame = hook("summary")(self)
         return frame
 
     def recheck(self) -> pd.DataFrame:
-        """Every judged node decided again from what was recorded; see `specviz.metrics.recheck`."""
+        """Recompute the decision on every judged node from the record; see `specviz.metrics.recheck`."""
         frame: pd.DataFrame = hook("recheck")(self)
         return frame
 
     def to_html(self, path: str | Path, *, force: bool = False) -> Path:
         """Write one offline page with the player of every run; an existing file only with `force`.
 
-        The page's address says where it stands: ``run.html#prompt=2&cycle=7`` opens there, counted as on
-        the page.
+        The page's address holds its position: ``run.html#prompt=2&cycle=7`` opens there, counted as on the
+        page.
         """
         page: Path = hook("page")(self, Path(path), force)
         return page
@@ -592,10 +593,10 @@ class Trace:
     def to_perfetto(self, path: str | Path, *, force: bool = False) -> Path:
         """Write a Chrome trace-event file (JSON), for ui.perfetto.dev or chrome://tracing.
 
-        A process is a run. Each batch row has a track of cycles, whose phases draft, forward, verify and
-        commit stand inside of them one after another, and a track of forward passes. Counters say how many
-        draft tokens each cycle accepted and refused, and at which rate. Times are in microseconds from the
-        start of the run. A cycle's slice has its emitted text; redact the trace first where that matters.
+        Each run is a process. Each batch row has a track of cycles, which contain their phases draft,
+        forward, verify and commit one after another, and a track of forward passes. Counters show how many
+        draft tokens each cycle accepted and rejected, and the rate. Times are in microseconds from the start
+        of the run. A cycle's slice contains its emitted text; redact the trace first if that matters.
 
         Raises
         ------
@@ -612,7 +613,7 @@ class Trace:
         self, path: str | Path, cycles: Iterable[int] | None = None, *, prompt: int | None = None,
         seconds: float = 1.2, force: bool = False,
     ) -> Path:  # fmt: skip
-        """Write a stretch of cycles as an animated GIF: the text so far, and the draft that was judged.
+        """Write some cycles as an animated GIF: the text so far and the draft that was judged.
 
         Parameters
         ----------
@@ -629,7 +630,7 @@ class Trace:
         Raises
         ------
         TraceError
-            If the file exists or cannot be written, or the run wrote a canvas or answers a stream.
+            If the file exists or cannot be written, or the run wrote a canvas or decoded a stream.
         ParameterError
             If there is no such cycle, or there are too many.
         """

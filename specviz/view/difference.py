@@ -161,14 +161,15 @@ class Difference(Page):
 def diff(a: Trace, b: Trace, prompt: int | None = None) -> Difference:
     """Compare two traces of one prompt, cycle by cycle.
 
-    A step is the fewest cycles of both that bring both texts from one length to the same other one: one cycle
-    of a speculative run beside as many of a plain one as write the same tokens. Both sides of a step stand
-    before the same text as long as the texts are the same, so their drafts and verdicts can be compared.
+    A step is the smallest group of cycles of both runs that takes both texts from one common length to the
+    next: for example one cycle of a speculative run and the cycles of a plain run that write the same tokens.
+    As long as the texts agree, both sides of a step continue the same text, so their drafts and verdicts can
+    be compared.
 
     Parameters
     ----------
     a, b : Trace
-        Each of one run.
+        Each with one run.
     prompt : int, optional
         Which prompt, from 0; needed if the traces hold several.
 
@@ -180,7 +181,7 @@ def diff(a: Trace, b: Trace, prompt: int | None = None) -> Difference:
     Raises
     ------
     TraceError
-        If a trace holds several runs, or decoded another prompt, with another tokenizer, or no plain text.
+        If a trace holds several runs, or the traces have different prompts or tokenizers, or no plain text.
     """
     both = [_one(trace, prompt) for trace in (a, b)]
     notes = _check(both)

@@ -84,17 +84,17 @@ def player(trace: Trace, prompts: Iterable[int] | None = None, **state: Value) -
     Parameters
     ----------
     trace : Trace
-        Of one run; its prompts can be chosen in the view.
+        A trace of one run; its prompts can be selected in the view.
     prompts : iterable of int, optional
         Show only these.
     **state
-        Where to begin: traits of `Player`, for example ``cycle=3`` or ``predict=True``.
+        Initial state: traits of `Player`, for example ``cycle=3`` or ``predict=True``.
 
     Returns
     -------
     Player
-        Its traits follow what is shown; ``to_html(path)`` writes it as one offline page that opens where it
-        stands, and ``trace.to_html(path)`` a page with the player of every run.
+        Its traits follow what is shown; ``to_html(path)`` writes it as one offline page that opens at the
+        same place, and ``trace.to_html(path)`` writes a page with the player of every run.
 
     Raises
     ------

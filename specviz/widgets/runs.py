@@ -350,20 +350,20 @@ class Upload:
 
 
 def runs(folder: str | Path = ".") -> Runs:
-    """The traces of a folder as a table for a notebook: sort, search and filter them, open and compare.
+    """The traces of a folder as a table for a notebook: sort, search, filter, open and compare them.
 
     Parameters
     ----------
     folder : path
-        What lies in it and in the folders below it is listed: ``*.parquet``, and runs that go on or were cut
-        off. A file that is not a trace is a row that says why.
+        The table lists this folder and its subfolders: ``*.parquet`` files and runs that are running or were
+        interrupted. For a file that is not a trace, the row says why.
 
     Returns
     -------
     Runs
-        An ipywidgets box. Choosing a row opens its player; two chosen rows of one prompt can be compared by
-        `specviz.diff`, several raced. A trace can be dropped into it, too: it is checked like any other file
-        and kept in a temporary folder until it is saved. ``table`` is the rows as a data frame.
+        An ipywidgets box. Selecting a row opens its player; two rows of one prompt can be compared by
+        `specviz.diff`, and several can be raced. A dropped trace is checked like any other file and kept in a
+        temporary folder until it is saved. ``table`` has the rows as a data frame.
 
     Raises
     ------

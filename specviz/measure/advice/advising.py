@@ -78,46 +78,47 @@ def advise(
     folder: str | Path | None = None,
     tick: Tick | None = None,
 ) -> Advice:
-    """Advise which method, drafter and draft size pay for a model, on these texts and this device, if any.
+    """Advise which method, drafter and draft size pay for a model on these texts and this device, if any.
 
-    The target writes its own text once (or `answers` brings it), target and drafters read it once, and passes
+    The target writes its text once (or `answers` supplies it), target and drafters read it once, and passes
     and short runs are timed for about a minute. Every setting of prompt lookup, of speculative decoding with
     each draft model, and of blockwise decoding with heads is then simulated without decoding. Trees of an
-    EAGLE drafter are grown along the texts, which takes passes of the drafter alone.
+    EAGLE drafter are grown along the texts, which needs only passes of the drafter.
 
     Parameters
     ----------
     model : as in `specviz.generate`
-        A causal one.
+        A causal model.
     draft : model, or list of models, optional
         Drafters. Default: those in the package that belong to the model.
     suite : str, Path or list of prompts
-        As `specviz.suite` takes it. Default: ``town`` for the bundled ``town``, else ``everyday``. Of a
-        conversation the first turn.
+        As for `specviz.suite`. Default: ``town`` for the bundled ``town``, otherwise ``everyday``. Only the
+        first turn of a conversation is used.
     answers : path, optional
-        JSON lines of finished texts in place of decoding, as `specviz.audit.answers` takes them.
+        JSON lines with finished texts, used instead of decoding, as for `specviz.audit.answers`.
     number : int, optional
-        How many prompts. Default: 24, or half of those there are, where the advice is confirmed.
+        How many prompts. Default: 24, or half of the available ones if the advice is confirmed.
     batch, context : sequence of int
-        Further batches and contexts at which passes are timed, to say what would change the answer.
+        More batch sizes and context lengths at which to time passes, to say what would change the answer.
     temperature, top_k, top_p, seed : float, int, float, int
-        Of the texts; 0 is greedy.
+        Sampling of the texts; temperature 0 is greedy.
     max_new_tokens : int
-        Most tokens of each text.
+        Maximum number of tokens per text.
     confirm : bool, or prompts as `suite`
-        Run the best three settings on other prompts: those of the suite that are left, or these.
+        Run the best three settings on other prompts: the suite's remaining ones, or the given ones.
     stores : bool
-        Look at Token Recycling, UniSpec, Lookahead and SPECTRA, too. They learn from what was rejected, so
-        each decodes the prompts: that takes as long as four runs.
+        Also consider Token Recycling, UniSpec, Lookahead and SPECTRA. They learn from rejected tokens, so
+        each must decode the prompts, which takes as long as four runs.
     as_device : str, optional
-        Another device, by a roofline of the passes in place of timing them here: ``h100``, ``a100``, ``l4``,
-        ``rtx4090``, or ``BYTES,FLOPS,LAUNCH`` (a second, a second, seconds per layer). All of it is modelled.
+        Model another device by a roofline of the passes instead of timing them here: ``h100``, ``a100``,
+        ``l4``,
+        ``rtx4090``, or ``BYTES,FLOPS,LAUNCH`` (per second, per second, seconds per layer).
     device, dtype : str, optional
-        For models that are still to be loaded.
+        For models that are not loaded yet.
     folder : path, optional
-        Where work that was interrupted is kept. Default: in the user's cache.
+        Folder for interrupted work. Default: in the user's cache.
     tick : callable
-        Told (done, of, what) as it goes on; default: a progress bar with the time left, where it is seen.
+        Called with (done, of, what); default: a progress bar with the time left, if it is visible.
 
     Returns
     -------
@@ -128,7 +129,7 @@ def advise(
     ParameterError, ModelError, PromptError
         Before any work, with one line that says what to do.
     KeyboardInterrupt
-        What was done is kept; the same call goes on from there.
+        Progress is kept; repeat the call to continue.
     """
     most = check_int("max_new_tokens", max_new_tokens, 2)
     sampling = Sampling(temperature, top_k, top_p)
