@@ -191,7 +191,7 @@ def check(
     settings : sequence of Sampling
         The first is enumerated over one token more than the others.
     vocabulary, length : int
-        The law is that of all texts of `length` tokens behind a fixed prompt.
+        The law is that of all texts of `length` tokens after a fixed prompt.
 
     Returns
     -------

@@ -59,8 +59,8 @@ def _print_table(trace: Trace) -> None:
         _print_runs([(_setting(part), row) for part, row in streams], "setting", STREAM_COLUMNS)
         names = visible(", ".join(dict.fromkeys(row["tokenizer"] for _, row in streams)))
         print(
-            f"NE: tokens ({names}) erased from the display for each of the last one; "
-            "AL: words behind; reused: of the prompts' tokens"
+            f"NE: tokens ({names}) erased from the display per final token; "
+            "AL: lag in words; reused: share of the prompts' tokens"
         )
     if prompts:
         drafts = [(str((part.run["draft"] or {}).get("name") or "–"), row) for part, row in prompts]

@@ -44,7 +44,7 @@ class Header(TypedDict):
     max_new_tokens: int
     temperatures: list[float]
     seed: int
-    layers: list[int]  # whose states are kept; 0 is the embedding, the last one's are behind the final norm
+    layers: list[int]  # whose states are kept; 0 is the embedding, the last one's are after the final norm
     width: int  # of a state
 
 

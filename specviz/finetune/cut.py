@@ -106,7 +106,7 @@ def cut(
 def _factor(draft: bergamot.TrimmedBergamot | trimmed.TrimmedModel, pairs: Sequence[training.Pair]) -> float:
     """What its scores are to be multiplied by: a power of two, by the likelihood of some answers.
 
-    The last norm's weights are meant for the last layer; behind an early one they make a draft far too sure,
+    The last norm's weights are meant for the last layer; after an early one they make a draft far too sure,
     and a training would spend most of its time on that.
     """
     student = Student(draft)

@@ -42,7 +42,7 @@ class OwnEagle(Trained):
     ----------
     before, after : tuple of float
         How often its likeliest token was the target's on answers that it did not learn from, 1, 2, 3 and 4
-        steps on: the answer's own tokens given, and behind the first step its own states.
+        steps on: the answer's own tokens given, and after the first step its own states.
     path, learnt, held_out, tokens
         As of `Trained`.
     """
@@ -405,7 +405,7 @@ def _card(
         f"| training answers | {result.learnt:,}, {epochs:g} times, peak rate {rate:g} |",
         f"| tokens of these answers | {result.tokens:,} |", "",
         f"How often its top token is the target's, on {result.held_out:,} held-out answers: the "
-        "answer's own tokens given, and behind the first step its own states.", "",
+        "answer's own tokens given, and after the first step its own states.", "",
         "| steps ahead | before | after |", "| ---: | ---: | ---: |",
         *(f"| {i} | {a:.3f} | {b:.3f} |" for i, (a, b) in enumerate(zip(result.before, result.after), 1)),
     ]  # fmt: skip

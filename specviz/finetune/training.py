@@ -167,7 +167,7 @@ def encoded(target: TextModel, prompts: Sequence[Prompt]) -> list[list[int]]:
 
 
 def length(models: Sequence[Drafter], prompts: Sequence[Sequence[int]], most: int) -> int:
-    """Most tokens of an answer that all models have room for behind the longest prompt.
+    """Most tokens of an answer that all models have room for after the longest prompt.
 
     Raises
     ------

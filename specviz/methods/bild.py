@@ -31,7 +31,7 @@ class BiLD(DraftModelMethod):
     parameters: ClassVar[tuple[Parameter, ...]] = BILD
     pseudocode: ClassVar[tuple[tuple[str, str], ...]] = (
         ("", "repeat until the text ends:"),
-        ("draft", "    while the small model is sure:"),
+        ("draft", "    while the small model is confident:"),
         ("draft", "        q = small(text + x_1 .. x_i-1);  x_i = argmax q"),
         ("draft:fallback", "        if max q ≤ α_FB: fall back, x_i is not drafted"),
         ("draft:length", "        at the cap: hand over as well"),
@@ -39,7 +39,7 @@ class BiLD(DraftModelMethod):
         ("forward", "    p_1 .. p_n+1 = large(text + x_1 .. x_n)"),
         ("verify", "    for i = 1 .. n, until one fails:"),
         ("verify:accepted", "        keep x_i if −ln p_i(x_i) ≤ α_RB"),
-        ("verify:rejected", "        else roll back: drop x_i and all behind it"),
+        ("verify:rejected", "        else roll back: drop x_i and everything after it"),
         ("commit:correction", "    after a rollback: the large model's own token in its place"),
         ("commit:fallback", "    after a fallback: the large model's own token comes next"),
         ("commit", "    text = text + kept + that token"),

@@ -42,9 +42,9 @@ class Blockwise(Method):
         ("forward", "    h_1 .. h_k = target(text + x_2 .. x_k)   # the text ends with y"),
         ("verify", "    for i = 2 .. k, until one fails:"),
         ("verify:accepted", "        accept x_i if x_i = argmax head_1(h_i-1)"),
-        ("verify:rejected", "        else stop; what stands behind is not judged"),
+        ("verify:rejected", "        else stop; later tokens are not judged"),
         ("commit", "    h = the last state whose token was accepted;  y = argmax head_1(h)"),
-        ("commit:correction", "    y stands in the place of the failed token"),
+        ("commit:correction", "    y replaces the failed token"),
         ("commit:bonus", "    all were accepted: y follows them, a bonus"),
         ("commit", "    text = text + accepted + [y]"),
     )

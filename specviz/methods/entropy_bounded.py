@@ -17,7 +17,7 @@ from .unmasking import CellReading, Unmasked, Unmasking, placed
 
 
 class EntropyBounded(Unmasking):
-    """The surest cells of the current block, as long as their joint error stays below a bound."""
+    """The most confident cells of the current block, as long as their joint error stays below a bound."""
 
     name = "entropy_bounded"
     title = "Entropy-bounded sampler"
@@ -35,7 +35,7 @@ class EntropyBounded(Unmasking):
         ("forward", "    p = model(x), at the masked cells of the current block"),
         ("verify", "    order the cells by confidence; H_i = entropy of p_i"),
         ("verify", "    U = the longest beginning with  Σ H_i − max H_i ≤ γ"),
-        ("commit:plain", "    the surest cell gets its likeliest token"),
+        ("commit:plain", "    the most confident cell gets its most likely token"),
         ("commit:parallel", "    and so do the others of U"),
     )
     entropies = True

@@ -18,7 +18,8 @@ from .unmasking import CellReading, Unmasked, Unmasking, placed
 
 
 class FastDLLM(Unmasking):
-    """All cells of the current block whose likeliest token is above a threshold, and always the surest."""
+    """All cells of the current block whose most likely token is above a threshold, and always the most
+    confident one."""
 
     name = "fast_dllm"
     title = "Confidence-threshold parallel decoding"
@@ -35,7 +36,7 @@ class FastDLLM(Unmasking):
         ("", "x = prompt + L masks; blocks of B cells"),
         ("", "until no mask is left, or a complete block holds an end token:"),
         ("forward", "    p = model(x), at the masked cells of the current block"),
-        ("commit:plain", "    the surest cell gets its likeliest token"),
+        ("commit:plain", "    the most confident cell gets its most likely token"),
         ("commit:parallel", "    and so does every cell with max p_i > τ"),
     )
     threshold: float

@@ -36,7 +36,7 @@ class Oracle(DraftModelMethod):
         ("forward", "    p = large(text)"),
         ("verify:accepted", "    if p(x) ≥ least: keep x"),
         ("verify:rejected", "    else the large model is engaged:"),
-        ("commit:correction", "        y = argmax p stands in its place"),
+        ("commit:correction", "        y = argmax p replaces it"),
         ("commit", "    text = text + [x or y]"),
     )
     exact = {"least": 1.0}  # noqa: RUF012

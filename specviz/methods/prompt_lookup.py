@@ -42,7 +42,7 @@ class PromptLookup(SizedMethod):
         ("forward", "    p_1 .. p_k+1 = target(text + x_1 .. x_k)   # one pass"),
         ("verify", "    for i = 1 .. k, until one fails:"),
         ("verify:accepted", "        accept x_i if argmax p_i is x_i, or u < p_i(x_i)"),
-        ("verify:rejected", "        else reject it; what stands behind is not judged"),
+        ("verify:rejected", "        else reject it; later tokens are not judged"),
         ("commit", "    text = text + accepted + [the target's own next token]"),
     )
     ngram_max: int

@@ -72,7 +72,7 @@ class Retranslate(StreamMethod):
         ("forward", "    p_0 .. p_m = target(X + D)             # one pass; X's shared part is cached"),
         ("verify", "    for i = 0 .. m−1, until one fails:"),
         ("verify:accepted", "        keep y_i if it is the argmax of (1−β) p_i + β δ(y_i)"),
-        ("verify:rejected", "        else stop: y_i and all behind it are dropped"),
+        ("verify:rejected", "        else stop: y_i and everything after it is dropped"),
         ("commit:correction", "    where it stopped: the argmax of p_d, without the bias"),
         ("commit:bonus", "    if all was kept: the argmax of p_m"),
         ("commit:unreviewed", "    (continuous decoding keeps all of D without a pass)"),

@@ -34,7 +34,7 @@ class SpecDec(SizedMethod, DraftModelMethod):
             "verify:accepted",
             "        accept x_i if log max p_i − log p_i(x_i) ≤ τ, and x_i is in p_i's top β",
         ),
-        ("verify:rejected", "        else stop; what stands behind is not judged"),
+        ("verify:rejected", "        else stop; later tokens are not judged"),
         ("commit:correction", "    if x_n failed:        y = argmax p_n"),
         ("commit:bonus", "    if all were accepted: y = argmax p_k+1, a bonus"),
         ("commit", "    text = text + accepted + [y]; forget the other rows"),

@@ -48,14 +48,14 @@ class SSD(Unmasking):
     pseudocode = (
         ("", "x = prompt + L masks; no cell has a draft"),
         ("", "until no mask is left, or a complete block holds an end token:"),
-        ("draft", "    C = the N surest drafts, those of the current block first,"),
+        ("draft", "    C = the N most confident drafts, those of the current block first,"),
         ("draft:refresh", "        fewer if the cache is refreshed before"),
         ("draft:tail", "        none if fewer than N cells are masked"),
         ("draft", "    tree: the root is x; node k adds the k-th of C to its parent"),
         ("forward", "    p = model(all canvases of the tree), in one pass"),
-        ("verify", "    from the root: (i, y) = the surest cell and its token"),
+        ("verify", "    from the root: (i, y) = the most confident cell and its token"),
         ("verify:accepted", "        a child that places y at i: accept it, go on there"),
-        ("verify:rejected", "        no child does: reject them, and all behind"),
+        ("verify:rejected", "        no child does: reject them and everything after"),
         ("commit", "    x = the last accepted canvas + its own (i, y)"),
         ("commit", "    drafts and confidences: those of the accepted canvases"),
     )

@@ -12,7 +12,7 @@ from .unmasking import Unmasking
 
 
 class Stepwise(Unmasking):
-    """In each pass the surest cell of the current block gets its likeliest token."""
+    """In each pass the most confident cell of the current block gets its most likely token."""
 
     name = "stepwise"
     title = "Stepwise unmasking"

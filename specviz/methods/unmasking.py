@@ -1,7 +1,7 @@
 """What the methods that write masked canvases share: which cell is next, the state they see, the verdict.
 
 The reference decodes one token per pass, block by block (LLaDA's semi-autoregressive sampling with
-low-confidence remasking): of the masked cells of the current block the surest one gets its likeliest token.
+low-confidence remasking): the most confident masked cell of the current block gets its most likely token.
 How sure a cell is, is compared as the log-odds of that token, log p − log (1 − p): probabilities of float32
 saturate at 1 and tie there.
 """

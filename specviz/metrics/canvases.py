@@ -4,7 +4,7 @@ Of diffusion language models' runs (`stepwise`, `ssd` and the lossy samplers). T
 ("Self Speculative Decoding for Diffusion Large Language Models"): Table 1 (step reduction, TPS), section 5.1
 with Table 2 (limits), Figure 4 (failures).
 
-A text ends with the first complete block that holds an end token. What fills that block behind it was placed
+A text ends with the first complete block that holds an end token. What fills that block after it was placed
 and cost passes, but is not a text: `emitted` and `tau` count it, `output` and tokens per second do not.
 """
 
@@ -123,7 +123,7 @@ def acceptance_limit(
     it is among the draft's `k` likeliest of its cell, wherever in the order it comes, and then it would have
     cost no pass. ``reduction`` = matched / steps, at most N / (N + 1).
 
-    A method that verifies could not go on behind a token that it had not drafted. In the other reading
+    A method that verifies could not go on after a token that it had not drafted. In the other reading
     (``restarted``) a round ends where the first step is not matched, and the next one begins there: its
     reduction is 1 - rounds / steps. Neither asks for the draft's order: a tree could hold them all.
 

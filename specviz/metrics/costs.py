@@ -1,6 +1,6 @@
 """What passes cost, counted from a trace alone: FLOPs, bytes moved, arithmetic intensity (BiLD, Figure 8).
 
-The record says what each pass read and behind how many tokens; the run's metadata has the model's counts
+The record says what each pass read and after how many tokens; the run's metadata has the model's counts
 and widths (``run["model"]["shape"]``). Nothing here is measured: it is what the work is, beside which
 measured time is set. A multiplication and an addition are two FLOPs. Only products of matrices count: norms,
 softmax, activation functions and rotations are left out, as by PyTorch's own counter.
@@ -10,7 +10,7 @@ an inner width f (m matrices: 3 where it is gated, else 2), and a vocabulary of 
 
 - projections: ``2 n L (2 h d (H + G) + m h f)``
 - attention (scores, and values weighted by them): ``4 L H d S``, S being the sum over the fed tokens of how
-  many tokens each sees, itself included: for a chain behind c cached tokens ``n c + n (n + 1) / 2``; a node
+  many tokens each sees, itself included: for a chain after c cached tokens ``n c + n (n + 1) / 2``; a node
   of a tree sees the cached tokens and its own ancestors
 - head: ``2 k h V``, k being the tokens whose logits are read: in a prefill none, in the target's pass the
   root and the sent nodes, in the drafter's one
@@ -35,7 +35,7 @@ of attention, and reads ``2 L H d P`` more elements of the cache.
 
 An EAGLE drafter is one layer, whose attention reads r numbers per token. A cycle's first pass reads n pairs
 of the text and says what follows the last one (k = 1), each other one n nodes of the tree and what follows
-each (k = n). Only those k go on behind their keys and values:
+each (k = n). Only those k go on after their keys and values:
 ``2 n (r d (H + 2 G) + c) + 2 k (d H h + m h f + h V) + 4 H d S``, S being the sum over the k, and c the
 elements of the matrix before the layer: in generation 1 every token meets it, in generation 3 pairs alone.
 """
@@ -240,7 +240,7 @@ class Shape:
         return (own + np.greater(logits, 0) * k["hidden"] * k["vocabulary"]) * k["weight_bytes"]
 
     def chain(self, tokens: int, cached: int, logits: int, rows: int = 1) -> tuple[int, float]:
-        """FLOPs and bytes of a causal model's pass over `tokens` of each row behind `cached` ones."""
+        """FLOPs and bytes of a causal model's pass over `tokens` of each row after `cached` ones."""
         seen = tokens * cached + tokens * (tokens + 1) // 2
         moved = self.weights(logits) + rows * (tokens * self.embedded + (cached + 2 * tokens) * self.slot)
         return int(rows * self.flops(tokens, seen, logits)), float(moved)
@@ -551,7 +551,7 @@ def _recorded_passes(part: Trace) -> pd.DataFrame:
     pending = n - m
     start = length - pending
     seen = pending * start + pending * (pending + 1) / 2 + m * length + depth
-    # The drafter's i-th pass ends i drafted tokens behind the text.
+    # The drafter's i-th pass ends i drafted tokens after the text.
     drafter_start = length + number - n
     start = np.where(target, start, drafter_start)
     start = np.where(prefill, table["reused"].fillna(0), start)

@@ -149,7 +149,7 @@ def tau(trace: Trace | Counts) -> float:
 def acceptance_rate(trace: Trace | Counts) -> float:
     """A/D: accepted nodes divided by drafted nodes that were sent to the target.
 
-    Nodes behind the first rejection were sent and count; nodes that the drafter did not send,
+    Nodes after the first rejection were sent and count; nodes that the drafter did not send,
     nodes emitted unreviewed, and nodes cut by the end of the text or a limit (no one knows what they
     would have been), do not. NaN without drafts.
 
@@ -283,7 +283,7 @@ def latency(trace: Trace) -> pd.DataFrame:
     DataFrame
         ``run``, ``prompt``, ``row``; ``tokens`` emitted; ``begin``, seconds from the start of the run;
         ``first``, seconds to the end of the first cycle with a token; ``seconds`` to the end of the text;
-        ``per_token`` = (seconds - first) / (tokens behind that cycle's), NaN without any.
+        ``per_token`` = (seconds - first) / (tokens after that cycle's), NaN without any.
     """
     import pandas as pd
 
@@ -333,8 +333,8 @@ def fallback_share(trace: Trace, per: str = "token") -> float:
 def rollback_share(trace: Trace, per: str = "token") -> float:
     """Rollbacks per generated token, as in BiLD's Table 4 (for exact methods: rejections).
 
-    A rollback is a cycle in which the target rejected a node and so threw it away with all behind it. For a
-    tree it is a cycle in which the target left the drafted tree before a leaf. The paper names no
+    A rollback is a cycle in which the target rejected a node and so dropped it with everything after it. For
+    a tree it is a cycle in which the target left the drafted tree before a leaf. The paper names no
     denominator; ours is the tokens of the texts.
 
     Parameters
@@ -378,7 +378,7 @@ def mean_layers(trace: Trace) -> float:
 
 
 def by_layer(trace: Trace) -> pd.DataFrame:
-    """How many tokens left the target behind which of its layers; for methods that leave early.
+    """How many tokens left the target after which of its layers; for methods with early exit.
 
     Returns
     -------

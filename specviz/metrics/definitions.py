@@ -14,7 +14,7 @@ where it holds, else 0. `LEGEND` says so in short.
 Two places where an engine would print another number than this decode gives by its formula. Prefill emits
 nothing here, so that every later step emits at least one token; engines emit a first token in it, and
 ``completion_tokens`` has one more than their steps emitted. And a trace does not tell what the target would
-have accepted behind the text's end: where a tool counts whole steps, the number is bounded if a text was cut
+have accepted after the text's end: where a tool counts whole steps, the number is bounded if a text was cut
 in mid-draft. What is emitted unreviewed (BiLD's last block) is a step like any other.
 
 Each definition was read in the tool's own source; ``source`` names version or commit, and the file.
@@ -132,7 +132,7 @@ def _per_second(t: Tally, tokens: np.ndarray | None = None) -> float:
 
 
 def _per_token(t: Tally) -> float:
-    """Mean over requests of seconds per token behind the first ones."""
+    """Mean over requests of seconds per token after the first ones."""
     return _mean(np.where(t.O > 1, t.T - t.F, 0.0), np.where(t.O > 1, t.O - 1, 0.0))
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def counts(trace: Trace) -> Counts:
     """What of a trace other tools would have written down: how many tokens, of each request and step.
 
-    A request is a text of a run. A step is a cycle behind the prefill; drafted are the nodes that the target
+    A request is a text of a run. A step is a cycle after the prefill; drafted are the nodes that the target
     read, accepted those that were emitted.
 
     Raises

@@ -1,6 +1,6 @@
 """How well the drafter's own certainty tells which of its tokens the target accepts.
 
-Only judged nodes count, those that the target accepted or rejected. Nodes that were never sent, nodes behind
+Only judged nodes count, those that the target accepted or rejected. Nodes that were never sent, nodes after
 a rejection and nodes cut by the end of a text have no verdict. So every figure here is of drafts that came as
 far: a controller that sends only what it is sure of is rated on what it sent, and acceptance is what the
 method's rule lets through. A strict rule (greedy, or a gap of 0) makes it "the target would have written this

@@ -35,7 +35,7 @@ def erasure(trace: Trace, of: str = DISPLAY, tokenize: str | None = None) -> pd.
     """What each update took back: tokens of the output before that the new one does not begin with.
 
     Arivazhagan et al. 2020a ("Re-translation versus Streaming for Simultaneous Translation", section 3.3): to
-    turn output o_{u-1} into o_u a reader's screen deletes the |o_{u-1}| - |LCP(o_{u-1}, o_u)| tokens behind
+    turn output o_{u-1} into o_u a reader's screen deletes the |o_{u-1}| - |LCP(o_{u-1}, o_u)| tokens after
     their longest common prefix, whether or not the same words come again. The first update erases nothing,
     nor does one that was interrupted: what stood before still stands.
 
@@ -54,7 +54,7 @@ def erasure(trace: Trace, of: str = DISPLAY, tokenize: str | None = None) -> pd.
     DataFrame
         One row an update: ``run``, ``prompt``, ``update``; ``words``, the output's tokens (list of str; of
         ``model`` list of int); ``tokens``, how many; ``kept`` of the output before and ``erased`` of it;
-        ``written``, those behind the kept ones; ``tokenizer``, its name.
+        ``written``, those after the kept ones; ``tokenizer``, its name.
 
     Raises
     ------

@@ -150,7 +150,7 @@ class Heads(Addition):
 
 
 class HeadModel:
-    """Heads at work: from a state of the target, what stands behind its next token.
+    """Heads at work: from a state of the target, what follows its next token.
 
     Parameters
     ----------
@@ -177,12 +177,12 @@ class HeadModel:
 
     @torch.no_grad()
     def guesses(self, state: Tensor, n: int) -> Tensor:
-        """Scores of the n tokens behind the target's next one, float32 [n, vocabulary].
+        """Scores of the n tokens after the target's next one, float32 [n, vocabulary].
 
         Parameters
         ----------
         state : tensor [width]
-            The target's last state at a place, behind its final norm: its own head scores the next token
+            The target's last state at a place, after its final norm: its own head scores the next token
             from it, heads 2 to n + 1 those that follow.
         n : int
         """
@@ -301,7 +301,7 @@ class Slots(Addition):
 class SlotModel(EncoderDecoder):
     """A parallel drafter at work: a small decoder on what the target's encoder made of the prompt.
 
-    A slot is a token beyond the vocabulary: a context reads ``Draft.chain(slots)`` behind the written text as
+    A slot is a token beyond the vocabulary: a context reads ``Draft.chain(slots)`` after the written text as
     it reads any draft, and drops it as it drops any that is not committed. So the cache holds written tokens
     only, and row j of such a pass is what slot j says of its own place.
 

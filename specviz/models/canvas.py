@@ -1,4 +1,4 @@
-"""Canvases of a masked-diffusion model: a prompt, and behind it cells, masked until a token is placed.
+"""Canvases of a masked-diffusion model: a prompt, and after it cells, masked until a token is placed.
 
 A pass reads, for each row, the state as it is (the *root*) and one canvas for each node of a draft: the state
 with the tokens of the node and its ancestors in place. All of them are one batch (equation 5 of SSD, Gao et
@@ -7,11 +7,11 @@ al. 2025).
 Without a cache every canvas is computed whole. With the dual cache (Fast-dLLM, Wu et al. 2025, section 3.2)
 the keys and values of all positions are kept from a *refresh*, a pass over everything; the passes between
 compute a *window* alone, the current block (and the place before it where that tells a masked cell), and
-read what stands before and behind it from the cache.
-Positions whose token was placed after they were computed belong to the window as well: behind a block border
+read what comes before and after it from the cache.
+Positions whose token was placed after they were computed belong to the window as well: after a block border
 that is the last one placed.
 
-Canvases of a draft are packed behind the shared rows. Each writes its window
+Canvases of a draft are packed after the shared rows. Each writes its window
 beside them and sees, elsewhere, what its nearest ancestor computed in the same pass, and else the cache: so
 it is the pass that stepwise decoding would run at that state, and nothing is copied but the windows of what
 is accepted. Of an invariant model (`specviz.models.ordered`) each canvas reads a copy of what it sees, in the
@@ -62,7 +62,7 @@ class Read:
     canvas : array of int [cells read]
         In which canvas: -1 is the root, i the one of node i. Rising.
     cell : array of int [cells read]
-        Which cell of it, 0 the first behind the prompt; rising within a canvas. Those of the current block
+        Which cell of it, 0 the first after the prompt; rising within a canvas. Those of the current block
         and of the next one, as far as the pass computed them.
     block : array of int [1 + nodes]
         The current block of each canvas, the root first; -1 where no cell is masked.
@@ -150,7 +150,7 @@ class Passing:
 
 
 class Canvas:
-    """Rows of prompts with cells behind them; made by `Diffusion.open`.
+    """Rows of prompts with cells after them; made by `Diffusion.open`.
 
     Parameters
     ----------

@@ -79,7 +79,7 @@ class Diffusion(TorchModel):
         self._llama = self._laid()
 
     def open(self, prompts: Sequence[Sequence[int]], room: int, **policy: Any) -> Canvas:
-        """Canvases that begin with `prompts` (token ids, one list per row), `room` masked cells behind each.
+        """Canvases that begin with `prompts` (token ids, one list per row), `room` masked cells after each.
 
         Parameters
         ----------

@@ -199,7 +199,7 @@ def _table(name: str, config: Settings, key: str) -> Settings:
 def _form(
     name: str, stated: Settings, config: LlamaConfig, stored: dict[str, Tensor], fused: bool
 ) -> tuple[int, int | None, int, Variant, int]:
-    """What `Eagle` takes behind the config."""
+    """What `Eagle` takes after the config."""
     every = {**(stated.get("eagle_config") or {}), **(stated.get("transformer_layer_config") or {}), **stated}
     attention = "midlayer.self_attn." if fused else "layers.0.self_attn."
     qkv_bias = any(f"{attention}{part}_proj.bias" in stored for part in "qkv")

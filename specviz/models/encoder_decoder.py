@@ -55,7 +55,7 @@ class EncoderDecoder(TorchModel):
         Ids that end a text, from the generation config.
     prefix : list of int
         What every text begins with, unseen: the decoder's start token and, where the model has one, the
-        token that its generation config forces behind it (``forced_bos_token_id``).
+        token that its generation config forces after it (``forced_bos_token_id``).
     max_length : int
         Most tokens of a prompt, and of a written text with its prefix: the positions that the model knows.
     layers : int
@@ -121,7 +121,7 @@ class EncoderDecoder(TorchModel):
         self.encoder.encodings.clear()
 
     def left(self, prompt: int) -> int:
-        """How many tokens can be written behind a prompt of so many."""
+        """How many tokens can be written after a prompt of so many."""
         return self.max_length - len(self.prefix) if prompt <= self.max_length else 0
 
     def first(self, layers: int) -> EncoderDecoder:
@@ -159,7 +159,7 @@ class EncoderDecoder(TorchModel):
 
 
 def _prefix(net: PreTrainedModel, name: str) -> list[int]:
-    """The decoder's start token, and what is forced behind it."""
+    """The decoder's start token, and what is forced after it."""
     generation = getattr(net, "generation_config", None)
 
     def token(field: str) -> int | None:

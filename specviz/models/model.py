@@ -123,7 +123,7 @@ class Model(TorchModel):
         ----------
         prompts : list of lists of int
         room : int
-            Most tokens that will stand behind the longest prompt at any time, draft nodes included.
+            Most tokens that will follow the longest prompt at any time, draft nodes included.
 
         Raises
         ------

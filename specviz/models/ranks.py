@@ -1,7 +1,7 @@
 """Ranks of torchrun: processes that hold a shard of a model each and decode the same texts in lock-step.
 
 Every rank runs the whole loop: drafts, judges, records. Only the target's matrices are cut, by heads and by
-columns, so the ranks meet inside its passes: an all-reduce behind the embedding, behind attention and behind
+columns, so the ranks meet inside its passes: an all-reduce after the embedding, after attention and after
 the feed-forward network of each layer, and one all-gather of the scores. Why all choose the same tokens:
 
 - each score is computed on one rank and copied to the others, bit for bit, and an all-reduce leaves the same

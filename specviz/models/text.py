@@ -27,7 +27,7 @@ class Text:
     vocabulary : int
         Rows of the model's head; ids must be smaller.
     eos : tuple of int
-        Ids that end a text: dropped where a tokenizer adds one behind a prompt.
+        Ids that end a text: dropped where a tokenizer adds one after a prompt.
     source : bool
         Whether prompts are an encoder's: a whole text, with all that the tokenizer adds to one and no chat
         template.
@@ -279,7 +279,7 @@ class Text:
             return bytes([int(raw[1], 16)]) if raw else name.replace("▁", " ").encode()
         if self.scheme == "wordpiece":
             return name[2:].encode() if name.startswith("##") else b" " + name.encode()
-        # An unknown scheme: what the token adds behind another one.
+        # An unknown scheme: what the token adds after another one.
         before = self.tokenizer.decode([token], skip_special_tokens=False)
         twice = self.tokenizer.decode([token, token], skip_special_tokens=False)
         return (twice[len(before) :] if twice.startswith(before) else before).encode()
@@ -348,7 +348,7 @@ class TokenizedModel:
         return self.text.piece(token)
 
     def left(self, prompt: int) -> int:
-        """How many tokens can be written behind a prompt of so many."""
+        """How many tokens can be written after a prompt of so many."""
         return self.max_length - prompt
 
     def check_vocabulary(self, other: TextModel) -> None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["list_published", "published"]
 
-LAST = ("metric", "value", "unit", "device", "model")  # the columns behind a table's keys
+LAST = ("metric", "value", "unit", "device", "model")  # the columns after a table's keys
 
 
 def published(name: str) -> pd.DataFrame:

@@ -40,7 +40,7 @@ class Entry:
     load : callable, optional
         ``load(get, part)``: its prompts; ``get(file)`` gives the paths of a `File`. None: it is bundled.
     parts : sequence of str
-        What may stand behind the name and a colon.
+        What may follow the name and a colon.
     default : str
         The part that is taken when nothing does.
     note : str

@@ -31,7 +31,7 @@ def read(path: str | Path) -> list[Prompt]:
     In JSON lines each is an object with ``prompt`` (a text), ``turns`` (texts of one conversation) or
     ``messages`` (a chat that ends with the user's turn); of several, turns go before messages before prompt.
     A file is JSON lines if its name ends in ``.jsonl`` or ``.json``, if every line begins with ``{``, or if
-    one is a JSON object and the name does not end in ``.txt``. Otherwise a line is a prompt. A ``.gz`` behind
+    one is a JSON object and the name does not end in ``.txt``. Otherwise a line is a prompt. A ``.gz`` after
     the name is unpacked.
 
     Raises

@@ -16,7 +16,7 @@ def write_aiperf(counts: Counts, path: Path, force: bool = False) -> Path:
     """Write the lines that AIPerf's ``profile_export.jsonl`` has of requests, one a request.
 
     A request that drafted nothing has no acceptance record, as there. Steps are those with a draft; tokens
-    that a step accepted behind the text's end are not counted. What is not known is left out, as there; of
+    that a step accepted after the text's end are not counted. What is not known is left out, as there; of
     times of day AIPerf's own loader (`MetricRecordInfo` of aiperf 0.13.0) does not do without.
 
     Raises

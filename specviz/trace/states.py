@@ -1,7 +1,7 @@
 """A canvas' record state by state: what stood there, what a verified pass said of it, what it placed.
 
 Stepwise decoding has one pass a state. A pass of SSD verifies several states at once: the root is the state
-when the cycle began, and behind each accepted node stands the next one. Read so, the two records are alike.
+when the cycle began, and after each accepted node comes the next one. Read so, the two records are alike.
 """
 
 from __future__ import annotations

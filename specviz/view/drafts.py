@@ -46,14 +46,14 @@ class Node:
 
 @dataclass(frozen=True)
 class Tree:
-    """One cycle's draft, parents before children; and what the cycle emitted behind the accepted path."""
+    """One cycle's draft, parents before children; and what the cycle emitted after the accepted path."""
 
     cycle: int
     nodes: tuple[Node, ...]
     sent: int
     held: int  # drafted and not sent
     accepted: int
-    own: str  # the target's token behind the path; empty if the text ended in it
+    own: str  # the target's token after the path; empty if the text ended in it
     origin: str
     root: str  # the last token of the text
     rated: str  # what the ratings are: score, or probability
@@ -137,7 +137,7 @@ def draft_tree(
 
     On the left the text's last token, the root; a column a level. Each node stands with its sign, its token
     and its score (without one: the drafter's probability of it). The accepted path is the thick line, and
-    in a frame behind it stands the token that the target adds.
+    in a frame after it is the token that the target adds.
 
     Parameters
     ----------

@@ -44,7 +44,7 @@ HUES = {"kept": "#0072b2", "rewritten": "#d55e00", "new": "#009e73", "hidden": "
 
 
 def styles() -> str:
-    """The ribbon's style; it stands behind that of a page or of a widget."""
+    """The ribbon's style; it follows that of a page or of a widget."""
     return files("specviz.view").joinpath("ribbon.css").read_text(encoding="utf8")
 
 
@@ -73,7 +73,7 @@ def _run(run: Run, whole: bool) -> str:
 
 
 def _words(row: Row, whole: bool) -> str:
-    """The display, with what was taken back where the display parted, and what is hidden behind it."""
+    """The display, with what was taken back where the display parted, and what is hidden after it."""
     parts = [_run(run, whole) for run in row.runs]
     if row.erased:
         at = sum(run.fate == "kept" for run in row.runs)

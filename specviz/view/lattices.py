@@ -236,7 +236,7 @@ def _marker(state: str, ink: str) -> Look:
 
 
 def _stretches(passes: Sequence[Pass]) -> list[tuple[int, int, int]]:
-    """Passes in a row that had the same current block: (block, first, behind the last)."""
+    """Passes in a row that had the same current block: (block, first, after the last)."""
     stretches: list[tuple[int, int, int]] = []
     for y, one in enumerate(passes):
         if stretches and stretches[-1][0] == one.block:
@@ -353,7 +353,7 @@ STROKES = {  # a sign as path data in a cell whose middle is 0 0
 
 @cache
 def style() -> str:
-    """What the figure looks like; it stands behind the style of a page."""
+    """What the figure looks like; it follows the style of a page."""
     return files("specviz.view").joinpath("lattice.css").read_text(encoding="utf8")
 
 

@@ -1,4 +1,4 @@
-"""Behind which layer each token left the model: one column per token, filled as far as it went."""
+"""After which layer each token exited the model: one column per token, filled as far as it went."""
 
 from __future__ import annotations
 

@@ -107,7 +107,7 @@ class Cycle:
     accepted: int
     emitted: int
     stop: str
-    lost: str  # text of the draft tokens that were sent and dropped: the rejected one and all behind it
+    lost: str  # text of the draft tokens that were sent and dropped: the rejected one and everything after it
 
     @property
     def label(self) -> str:

@@ -42,7 +42,7 @@ class Aligned:
     same : int
         States that both went through: the placements on which they agree.
     parted : bool
-        Whether they went on differently behind these.
+        Whether they went on differently after these.
     """
 
     base: Canvas
@@ -120,7 +120,7 @@ def aligned(
 
     A row is the step from one state to the next: the cell and the token that both place. On the left a square
     is a pass of stepwise decoding, an empty one a pass that was saved. On the right a bar is one pass of the
-    other run, over all that it placed, each with the sign of how it came; behind it stands why no more was.
+    other run, over all that it placed, each with the sign of how it came; after it says why no more was.
 
     Parameters
     ----------

@@ -103,7 +103,7 @@ def _language(run: Metadata) -> str:
 
 
 def bias(results: pd.DataFrame, figure: str = "ne", ax: Axes | None = None) -> Axes:
-    """β against a figure, one line per language; RT before β = 0, continuous decoding behind β = 1 (Table 3).
+    """β against a figure, one line per language; RT before β = 0, continuous decoding after β = 1 (Table 3).
 
     Parameters
     ----------

@@ -168,7 +168,7 @@ def canvases_words(trace: Trace, cycle: int | None = None, prompt: int | None = 
             parent = "the root" if node.parent < 0 else f"node {node.parent}"
             name = "skip" if _skips(one, node) else "node"
             lines.append(
-                f"{name} {node.index} behind {parent}: {_cell(node.cell, node.text, node.odds)}: "
+                f"{name} {node.index} after {parent}: {_cell(node.cell, node.text, node.odds)}: "
                 f"{WORDS.get(node.status, node.status)}{after}."
             )
     lines.append(f"{one.sentence}.")

@@ -92,7 +92,7 @@ class Row:
     kept : int
         How many of these begin the display as they began the one before.
     erased : tuple of str
-        What was displayed before, behind those.
+        What was displayed before, after those.
     draft : tuple of (text, status)
         What was drafted, in runs of one status.
     counts : dict of str to int
@@ -221,7 +221,7 @@ def words(text: str) -> list[str]:
         else:
             pieces.append(spaces + char)
         spaces, inner = "", letter
-    if spaces:  # behind the last word
+    if spaces:  # after the last word
         pieces[-1:] = ["".join([*pieces[-1:], spaces])]
     return pieces
 

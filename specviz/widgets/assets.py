@@ -10,7 +10,7 @@ from specviz.view.flicker import styles
 
 ADDED = ("canvas",)  # what the player gets besides, for traces that need it
 
-# A comment's line, a line's indentation, a comment behind code. The last has no quotation mark in it, so it
+# A comment's line, a line's indentation, a comment after code. The last has no quotation mark in it, so it
 # is not a part of a string; and no template goes over a line's end (the tests see to it).
 UNSENT = re.compile(r"""^\t*(?://.*)?|(?<=[;{},)\]]) // [^"'`\n]*$""", re.MULTILINE)
 

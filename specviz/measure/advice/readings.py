@@ -182,7 +182,7 @@ def _predictions(
 
 
 def _record(text: Text, drafter: Model) -> TextRecord:
-    """What a draft model writes at each place, and behind its own tokens where the text has others."""
+    """What a draft model writes at each place, and after its own tokens where the text has others."""
     left = max(0, drafter.left(len(text.ids)))
     record = text.record(len(text.ids) + left)
     tokens = text.tokens[:left]

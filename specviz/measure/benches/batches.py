@@ -102,7 +102,7 @@ def bench(
 
 
 class Once:
-    """All prompts decoded once: seconds, those behind the prefills, each prompt's latency, tokens, texts."""
+    """All prompts decoded once: seconds, those after the prefills, each prompt's latency, tokens, texts."""
 
     def __init__(self, seconds: float, cycles: list[list[Cycle]], clock: Clock) -> None:
         self.seconds = seconds

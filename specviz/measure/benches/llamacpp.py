@@ -123,7 +123,7 @@ def _written(model: Model, path: Path) -> Any:
 
 
 def _wide() -> Any:
-    """Random weights behind a bundled tokenizer, seeded."""
+    """Random weights after a bundled tokenizer, seeded."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     like = load("town-draft")

@@ -36,7 +36,7 @@ NOTES = [
     "int8 and int4 weights are rounded to integers, which makes a different model; they compute in "
     "bfloat16. int4 is listed if the weights came in 4 bits.",
 ]
-INVARIANT = ", invariant"  # behind the layout's name
+INVARIANT = ", invariant"  # after the layout's name
 # Of an invariant pass over the fastest other one in the same format.
 COST = {1: 1.1, 9: 1.1}
 # Of the fastest layout in float32, over the plain product: what SmolLM2-135M must keep on one thread.

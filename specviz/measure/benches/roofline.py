@@ -18,7 +18,7 @@ from specviz.metrics import Ceilings
 from specviz.metrics.costs import Shape
 from specviz.models.protocols import Model
 
-CONTEXT = 128  # tokens that a pass stands behind
+CONTEXT = 128  # tokens before the pass
 SIZES = (1, 4, 8, 16)
 PREFILL = 64
 BATCHES = (1, 8)

@@ -172,7 +172,7 @@ class _Vocabulary:
         # llama.cpp goes by the name here.
         spaced = "phi-3" in (title := str(fields.get("general.name")).lower()) or "phi3" in title
         added = set(self.of(UNKNOWN, CONTROL, DEFINED) if spaced else ())
-        # Added tokens that take the spaces behind them along.
+        # Added tokens that take the spaces after them along.
         self.stripped = added - {"<unk>", "<s>", "<|endoftext|>"}
         self.pre = self.get("pre") or "default"
         self.begins = self.get("add_bos_token", self.kind == "llama" or self.pre in BEGUN.split())

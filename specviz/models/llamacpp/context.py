@@ -67,7 +67,7 @@ class LlamaCppContext:
 
     @property
     def room(self) -> int:
-        """How many more tokens fit behind the longest row, draft nodes included."""
+        """How many more tokens fit after the longest row, draft nodes included."""
         return min(self.slots, self.model.max_length) - max(self.length)
 
     def extend(self, tokens: Tokens | Sequence[Tokens]) -> None:
@@ -345,7 +345,7 @@ class LlamaCppContext:
 def _ends(draft: Draft) -> np.ndarray:
     """Nodes of a draft that have no child."""
     leaf = np.ones(len(draft) + 1, bool)
-    leaf[draft.parents] = False  # the root's -1 is the entry behind the last node
+    leaf[draft.parents] = False  # the root's -1 is the entry after the last node
     return np.flatnonzero(leaf[:-1])
 
 

@@ -30,7 +30,7 @@ WHOLE = frozenset(WHOLE_NAMES.values())  # what is not quantized
 
 
 class Weights:
-    """The file's contents in llama.cpp's hands; freed behind the last context that uses them.
+    """The file's contents in llama.cpp's hands; freed after the last context that uses them.
 
     `words` reads the metadata and the vocabulary alone.
     """

@@ -126,7 +126,7 @@ class Native:
         """The scores of the outputs of the last `decode` [rows, vocabulary], float32.
 
         A copy: the record keeps rows for many cycles, and llama.cpp writes over them in the next one. NumPy
-        copies, from a view that is kept: behind a pass, its code not in a cache, torch takes thrice as long.
+        copies, from a view that is kept: after a pass, its code not in a cache, torch takes thrice as long.
         """
         address = ctypes.addressof(self.lib.llama_get_logits(self.pointer).contents)
         if self._view is None or self._view[:2] != (address, rows):
@@ -135,7 +135,7 @@ class Native:
         return torch.from_numpy(self._view[2].copy())
 
     def one(self, token: int, position: int) -> torch.Tensor:
-        """The scores behind one more token of sequence 0 [1, vocabulary] by the shortest way."""
+        """The scores after one more token of sequence 0 [1, vocabulary] by the shortest way."""
         self.tokens[0], self.positions[0] = token, position
         self.counts[0] = self.outputs[0] = 1
         self.lists[0] = self.alone[0]
