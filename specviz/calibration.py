@@ -141,7 +141,7 @@ class Calibration:
 
     @property
     def table(self) -> pd.DataFrame:
-        """One row a measured size: g, tau, ms (s(g) in milliseconds), ms_q25, ms_q75, tokens_per_second."""
+        """One row per measured size: g, tau, ms (s(g) in milliseconds), ms_q25, ms_q75, tokens_per_second."""
         import pandas as pd
 
         g, tau, s, low, high = self.measured()

@@ -367,7 +367,7 @@ def _streams(text: Path | None, stream: Path | None, lag: int, language: str | N
 
 
 def _follow(run: Run, show: Callable[[list[int]], str]) -> None:
-    """Print each update as it is decoded, {+what is new+}, then a table with a line a stream."""
+    """Print each update as it is decoded, {+what is new+}, then a table with one line per stream."""
     from specviz.escape import visible
     from specviz.streams import follow
 
@@ -394,7 +394,7 @@ def _follow(run: Run, show: Callable[[list[int]], str]) -> None:
 
 
 def _print_updates(names: list[str | None], streams: list[list[Shown]]) -> None:
-    """A table with a line a stream."""
+    """A table with one line per stream."""
     from specviz.escape import visible
     from specviz.measure.report import Column, print_table
 

@@ -51,7 +51,7 @@ STREAM_COLUMNS = (
 
 
 def _print_table(trace: Trace) -> None:
-    """One line a run; runs of streams have a table of their own."""
+    """One line per run; runs of streams have a table of their own."""
     rows = [(part, part.summary().iloc[0]) for part in trace.split()]
     streams = [(part, row) for part, row in rows if len(part.updates)]
     prompts = [(part, row) for part, row in rows if not len(part.updates)]

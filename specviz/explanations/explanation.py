@@ -197,7 +197,7 @@ class Explanation:
         return visible("\n".join(lines))
 
     def _bars(self) -> list[str]:
-        """The waterfall, a bar a line."""
+        """The waterfall, one bar per line."""
         rows = self.bars()
         if not rows:
             return []

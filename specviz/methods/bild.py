@@ -23,7 +23,8 @@ from .sampling import FINAL, Sampling, draw
 
 
 class BiLD(DraftModelMethod):
-    """A small model writes until it is unsure; the large one writes there and takes back what is unlikely."""
+    """A small model writes until it is uncertain; the large one writes the next token and rolls back unlikely
+    ones."""
 
     name = "bild"
     title = "BiLD"
@@ -99,6 +100,6 @@ def distances(scores: Tensor, tokens: Tensor) -> Tensor:
     """Equation 3 with section 4.1's metric: -log p_L(y_m), in nats, [n].
 
     It is the cross-entropy between the small model's hard label and the large model's soft one.
-    `scores` [1 + n, vocabulary]: row m is what the large model predicts in the place of node m.
+    `scores` [1 + n, vocabulary]: row m is the large model's prediction at the position of node m.
     """
     return torch.nn.functional.cross_entropy(scores[: len(tokens)], tokens, reduction="none")

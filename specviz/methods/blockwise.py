@@ -1,4 +1,4 @@
-"""Blockwise parallel decoding: the target guesses a whole block, and its next pass checks the guesses.
+"""Blockwise parallel decoding: the target guesses a whole block, and its next pass verifies the guesses.
 
 Stern, Shazeer and Uszkoreit 2018, "Blockwise Parallel Decoding for Deep Autoregressive Models". Sections 3
 and 4: predict, verify, accept, with verification and the next prediction in one pass (Figure 2 there). The
@@ -18,7 +18,8 @@ from .speculative import verify_greedy
 
 
 class Blockwise(Method):
-    """Heads on the target say the next k tokens from one state; the target keeps those it writes itself."""
+    """Heads on the target predict the next k tokens from one state; the target keeps those it would write
+    itself."""
 
     name = "blockwise"
     title = "Blockwise parallel decoding"

@@ -1,10 +1,10 @@
-"""CM-ASD: how far a draft goes, and how strictly it is judged, follow the drafter's confidence.
+"""CM-ASD: the drafter's confidence sets the draft length and how strictly the draft is judged.
 
 Sen, Dasgupta and Waghela 2025, "Confidence-Modulated Speculative Decoding for Large Language Models", section
 III and Algorithm 1. The paper contradicts itself in three places; each reading is a value of a parameter:
-`entropy` (what counts as confidence), `gap` (in which direction doubt moves the threshold), `controller` (the
-window needs the confidences of tokens that an autoregressive drafter must have written already).
-Lossy by design.
+`entropy` (what counts as confidence), `gap` (in which direction uncertainty moves the threshold), and
+`controller` (the window needs the confidences of tokens that an autoregressive drafter must already have
+written). Lossy by design.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ from .signals import ensemble
 
 
 class CMASD(DraftModelMethod):
-    """The surer the drafter, the longer its window; how strictly it is judged depends on that, too."""
+    """A more confident drafter gets a longer window; confidence also sets how strictly its tokens are
+    judged."""
 
     name = "cm_asd"
     title = "CM-ASD"

@@ -1,15 +1,15 @@
 """EAGLE: a layer trained on the target's hidden states drafts a tree, level by level.
 
 Li et al. 2024 (EAGLE-1: features, a static tree), Li et al. 2024 (EAGLE-2: the tree grows where the drafter
-is sure), Li et al. 2025 (EAGLE-3: fused layers). The generation of the weights is the drafter's
-(`specviz.models.eagle`); which tree it grows is the parameter ``tree``.
+is confident), Li et al. 2025 (EAGLE-3: fused layers). The drafter defines the generation of the weights
+(`specviz.models.eagle`); the parameter ``tree`` defines the tree.
 
 Greedily a node's score is the drafter's confidence in its path, the node's own token included (EAGLE-2,
 section 4). In sampling every child is drawn from the drafter's distribution q, siblings without replacement.
 The verdict (`specviz.methods.tree.judge_drawn`) is exact only if the drawn token does not decide whether its
 node is grown or sent: a token that is dropped for being unlikely no longer comes from q. So in sampling the
-score does not depend on the draw: it is the confidence in the path above, times what the elder siblings left
-of q.
+score does not depend on the draw: it is the confidence in the path above, times what earlier siblings left of
+q.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ WIDEST = 64  # children of a node
 
 
 class Eagle(SampledTreeMethod):
-    """A small layer reads what the target thinks, and goes on thinking by itself."""
+    """A small layer reads the target's hidden states and continues them by itself."""
 
     name = "eagle"
     trees = True

@@ -1,9 +1,8 @@
 """The entropy-bounded sampler: as many cells in one pass as their dependence, bounded by entropy, allows.
 
 Ben-Hamu et al. 2025 ("Accelerated Sampling from Masked Diffusion Models via Entropy Bounded Unmasking",
-equation 8 and Algorithm 1): of the cells in the order of their confidence, the longest beginning U whose
-entropies sum to at most γ when the largest of them is left out. That sum bounds the error of placing them as
-if they were independent.
+equation 8 and Algorithm 1): of the cells in order of confidence, the longest prefix U whose entropies,
+without the largest, sum to at most γ. That sum bounds the error of placing them as if they were independent.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Confidence-threshold parallel decoding: every cell that is sure enough, in one pass.
+"""Confidence-threshold parallel decoding: every cell that is confident enough, in one pass.
 
 Fast-dLLM (Wu et al. 2025, section 3.3, Algorithm 1). The cells are placed as if they were independent, which
-they are not: the text can differ from stepwise decoding's. The nearer the threshold is to 1, the less it
-does.
+they are not: the text can differ from stepwise decoding's. The closer the threshold is to 1, the smaller the
+difference.
 """
 
 from __future__ import annotations

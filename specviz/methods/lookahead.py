@@ -3,7 +3,7 @@
 Fu et al. 2024 ("Break the Sequential Dependency of LLM Inference Using Lookahead Decoding"), section 3. One
 pass holds two branches below the last token: the lookahead branch, a window whose nodes are read and not
 judged (`window.py`), and the verification branch, the n-grams of the pool that begin with the last token,
-merged where they begin alike. Guesses follow from the past alone, so they are judged as any tree is
+merged where they share a prefix. Guesses depend only on the past, so they are judged like any tree
 (`tree.py`).
 
 The size. The authors send up to (W + G)(N - 1) tokens per pass, 120 for their W = G = 15 and N = 5: the "120"
@@ -54,7 +54,7 @@ GUESSES = Parameter(
 
 
 class Lookahead(Remembering):
-    """The target guesses far ahead while it writes, and tries later what it guessed."""
+    """The target guesses ahead while it writes and later tries its guesses."""
 
     name = "lookahead"
     trees = True

@@ -1,8 +1,8 @@
-"""Re-translation of a source that grows: from scratch, by SSBD, or by going on with what was said.
+"""Re-translation of a growing source: from scratch, by SSBD, or by continuing the previous output.
 
 Zeng, Deng, Shu and Wang, "Self-Speculative Biased Decoding for Faster Re-translation": section 3.2 and
 Algorithm 1 (SSBD), equation 3 (the bias), section 3.4 (display-only mask-k), section 4.2 (continuous
-decoding). The output of the update before is the draft of this one. Lossy where the bias is above 0.
+decoding). The previous update's output is the draft of this one. Lossy if the bias is above 0.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ TEMPLATES = {
 
 
 class Retranslate(StreamMethod):
-    """At each update the translation is written again; SSBD keeps what the model still agrees with."""
+    """The translation is written again at each update; SSBD keeps what the model still agrees with."""
 
     name = "retranslate"
     title = "Re-translation"

@@ -1,4 +1,4 @@
-"""SPECTRA: n-grams that the target made itself, followed in two ways, and a datastore beside them.
+"""SPECTRA: n-grams from the target itself, looked up in two ways, and a datastore.
 
 Le et al. 2025 ("SPECTRA: Faster Large Language Model Inference with Optimized Internal and External
 Speculation"); the two stores are described in UniSpec's Appendix B (Do et al.). We found no public code, so
@@ -35,7 +35,7 @@ from .prefix_tree import END
 
 
 class Spectra(Lookahead):
-    """What the target guessed, what it has written, and what stands in a text beside it."""
+    """Drafts from the target's guesses, its own text, and a separate datastore of text."""
 
     name = "spectra"
     trees = True

@@ -1,10 +1,11 @@
 """Self speculative decoding of diffusion language models: the model drafts for itself, and one pass verifies.
 
 Gao et al. 2025 ("Self Speculative Decoding for Diffusion Large Language Models"); line numbers are those of
-Algorithm 1 (appendix A). A pass says a likeliest token of every masked cell, and only one of them is placed.
-The others are drafts: if the next passes would place just these, in this order, they can be verified at once.
+Algorithm 1 (appendix A). A pass predicts a most likely token for every masked cell, and only one of them is
+placed. The others are drafts: if the next passes would place exactly these, in this order, they can be
+verified in one pass.
 
-A node is verified where its parent's canvas would have unmasked *this cell with this token next*. The same
+A node is accepted if its parent's canvas would have unmasked *this cell with this token next*. The same
 token placed a step later is another state, and its canvas is not the one that stepwise decoding would read.
 """
 
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 
 
 class SSD(Unmasking):
-    """The last pass' guesses for the surest cells, one canvas for each, verified in one pass."""
+    """The last pass' guesses for the most confident cells, one canvas each, verified in one pass."""
 
     name = "ssd"
     title = "Self speculative decoding"

@@ -1,8 +1,9 @@
-"""Token Recycling: a static tree, filled from the successors that the target named when it last met a word.
+"""Token Recycling: a static tree, filled with the successors that the target predicted when it last read a
+token.
 
 Luo et al. 2025 ("Turning Trash into Treasure: Accelerating Inference of Large Language Models with Token
-Recycling"). The matrix starts empty and learns from the passes; the prompt itself is not fed to it, for a
-prefill keeps no logits. It holds no probabilities, so nodes have no score.
+Recycling"). The matrix starts empty and learns from the passes; it does not learn from the prompt, because
+the prefill keeps no logits. It holds no probabilities, so nodes have no score.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from .tree import judge
 
 
 class TokenRecycling(Remembering):
-    """What the target thought of and did not write is kept, and tried when the same word comes again."""
+    """The target's unused candidates are kept and tried when the same token occurs again."""
 
     name = "token_recycling"
     trees = True

@@ -279,7 +279,7 @@ class Shape:
 
 
 def pass_costs(trace: Trace) -> pd.DataFrame:
-    """One row a forward pass: what it read, what that costs, and how long it took.
+    """One row per forward pass: what it read, what that costs, and how long it took.
 
     A pass that several rows of a batch shared is one row: its weights are read once for all of them.
 

@@ -686,7 +686,7 @@ def recheck(trace: Trace) -> pd.DataFrame:
     Returns
     -------
     DataFrame
-        One row a node that was accepted or rejected: keys of its cycle, ``node``, ``status``, ``rule``,
+        One row per node that was accepted or rejected: keys of its cycle, ``node``, ``status``, ``rule``,
         ``expected`` (whether the rule keeps it), ``margin`` (how far the decision was from turning:
         threshold minus value; of canvases log-odds of its cell minus those of the surest other one; NaN for
         greedy) and ``agrees``. A decision nearer than float32 rounding agrees either way. Nodes whose record

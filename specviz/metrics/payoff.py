@@ -37,8 +37,8 @@ def break_even(traces: Mapping[str, Trace], baseline: str, per: str = "run") -> 
     baseline : str
         The name of the autoregressive run.
     per : str
-        ``"run"``: a row a run, with intervals over prompts; ``"prompt"``: a row a run and prompt, each
-        against the baseline's mean cycle on the same prompt.
+        ``"run"``: one row per run, with intervals over prompts; ``"prompt"``: one row per run and prompt,
+        each against the baseline's mean cycle on the same prompt.
 
     Returns
     -------

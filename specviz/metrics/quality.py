@@ -28,7 +28,7 @@ def quality(
     Parameters
     ----------
     trace : Trace
-        Of one run.
+        A trace of one run.
     tokenize : str, optional
         BLEU's tokenizer; default as in `specviz.metrics.tokenizer`.
     resamples : int

@@ -172,7 +172,7 @@ def signal_summary(trace: Trace) -> pd.DataFrame:
     Returns
     -------
     DataFrame
-        One row a run and signal: ``run``, ``signal``, ``level`` (node or cycle), ``unit``, ``meaning``;
+        One row per run and signal: ``run``, ``signal``, ``level`` (node or cycle), ``unit``, ``meaning``;
         ``counted`` values, their ``low``, ``median`` and ``high``; ``auroc``, of a node signal the area under
         the ROC curve for acceptance; ``correlation``, of a cycle signal Spearman's with the share of the
         judged nodes that is accepted.

@@ -52,7 +52,7 @@ def erasure(trace: Trace, of: str = DISPLAY, tokenize: str | None = None) -> pd.
     Returns
     -------
     DataFrame
-        One row an update: ``run``, ``prompt``, ``update``; ``words``, the output's tokens (list of str; of
+        One row per update: ``run``, ``prompt``, ``update``; ``words``, the output's tokens (list of str; of
         ``model`` list of int); ``tokens``, how many; ``kept`` of the output before and ``erased`` of it;
         ``written``, those after the kept ones; ``tokenizer``, its name.
 

@@ -248,7 +248,7 @@ class EagleContext:
             raise memory_error(error, f"a cache of {slots} tokens for", model) from None
         self.group = heads // groups
         self.slots = slots
-        # Of a tree's nodes: a row each, 0 where it sees. Rows that are free see the text and themselves.
+        # Of a tree's nodes: one row each, 0 where it sees. Rows that are free see the text and themselves.
         self.mask = torch.full((64, slots), -torch.inf, dtype=model.dtype, device=model.device)
         self.nodes = self.depth = 0
 

@@ -221,7 +221,7 @@ def add(result: str | Path, root: str | Path) -> Added:
     result : path
         A folder with a ``replay.json``, or the file.
     root : path
-        Where ours lie, a folder a table; it is kept in ``added`` below it.
+        Where ours lie, one folder per table; it is kept in ``added`` below it.
 
     Raises
     ------

@@ -508,7 +508,7 @@ def compared(made: Replay) -> tuple[list[str], list[list[str]], int]:
 
 
 def provenance(made: Replay) -> tuple[list[str], list[list[str]], int]:
-    """What the figures were measured on, a row each, in the columns that say anything."""
+    """What the figures were measured on, one row each, in the columns that say anything."""
     rows = [source.as_dict() for source in made.sources]
     names = [name for name in (rows[0] if rows else {}) if any(row[name] not in ("", 0) for row in rows)]
     cells = [[text(str(row[name])) for name in names] for row in rows]

@@ -1,7 +1,7 @@
 """What the papers printed: every number of their result tables, as they printed it.
 
-The tables lie in ``data/published``, a folder a paper; its README describes the files. `published` gives one
-table and `list_published` says which there are.
+The tables lie in ``data/published``, one folder per paper; its README describes the files. `published` gives
+one table and `list_published` says which there are.
 """
 
 from __future__ import annotations

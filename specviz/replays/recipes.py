@@ -1,9 +1,9 @@
 """Recipes: what to run here for a paper's table, so that what is measured can stand beside what was printed.
 
 A recipe is data: which rows of the table are which method with which parameters, which of its columns are
-which prompts, and which of our figures answers to its metric. They lie in ``data/recipes``, a file a paper.
-`specviz.replays.sources` runs them, `specviz.replays.replays` compares. Tables that nothing here can answer
-are in `SETTINGS`, each with its reason.
+which prompts, and which of our figures answers to its metric. They lie in ``data/recipes``, one file per
+paper. `specviz.replays.sources` runs them, `specviz.replays.replays` compares. Tables that nothing here can
+answer are in `SETTINGS`, each with its reason.
 """
 
 from __future__ import annotations

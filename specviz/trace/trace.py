@@ -621,7 +621,7 @@ class Trace:
         cycles : iterable of int, optional
             Numbers of cycles, for example ``range(5, 15)``; the first twelve by default.
         prompt : int, optional
-            Default the first.
+            Default: the first.
         seconds : float
             How long each cycle is shown.
         force : bool

@@ -1,4 +1,5 @@
-"""Predicted speedup over draft length, a line a method and drafter: where drafting pays, where it ends."""
+"""Predicted speedup over draft length, one line per method and drafter: where drafting pays, where it
+ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Throughput against latency, a line a method, a point a batch size (UniSpec's Table 8 as a figure)."""
+"""Throughput against latency, one line per method, one point per batch size (UniSpec's Table 8 as a
+figure)."""
 
 from __future__ import annotations
 

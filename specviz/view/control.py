@@ -38,7 +38,7 @@ class Loop:
     Parameters
     ----------
     nodes : DataFrame
-        One row a drafted node: ``x`` (its place: the cycle's number and, within it, the node's place),
+        One row per drafted node: ``x`` (its place: the cycle's number and, within it, the node's place),
         ``cycle``, ``status``, ``text``, ``value`` (certainty), ``threshold`` and ``gap`` (nats; NaN where
         there is none).
     cycles : DataFrame
@@ -136,13 +136,13 @@ def control_loop(trace: Trace, prompt: int | None = None, ax: Axes | None = None
     Parameters
     ----------
     trace : Trace
-        Its first run.
+        Its first run is used.
     prompt : int, optional
-        Default the first.
+        Default: the first.
     ax : Axes, optional
         Its room is divided among the panels, which are its ``child_axes``.
     most : int
-        Cycles that are drawn.
+        Maximum number of cycles drawn.
 
     Returns
     -------

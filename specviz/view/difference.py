@@ -134,7 +134,7 @@ class Difference(Page):
 
     @property
     def reasons(self) -> pd.DataFrame:
-        """One row a reason: how many steps it has, and the seconds of each side in them."""
+        """One row per reason: how many steps it has, and the seconds of each side in them."""
         sums = {"steps": ("why", "size"), "a": ("seconds_a", "sum"), "b": ("seconds_b", "sum")}
         table = self.table.groupby("why", sort=False).agg(**sums)
         table.columns = ["steps", *(f"seconds, {side.name}" for side in self.sides)]

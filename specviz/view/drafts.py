@@ -1,4 +1,4 @@
-"""The drafted tree of one cycle: the root on the left, a level a column, and what became of each node."""
+"""The drafted tree of one cycle: the root on the left, one level per column, and what became of each node."""
 
 from __future__ import annotations
 
@@ -135,9 +135,9 @@ def draft_tree(
 ) -> Axes:  # fmt: skip
     """The tree that one cycle drafted, and what the target's pass made of it.
 
-    On the left the text's last token, the root; a column a level. Each node stands with its sign, its token
-    and its score (without one: the drafter's probability of it). The accepted path is the thick line, and
-    in a frame after it is the token that the target adds.
+    On the left the text's last token, the root; one column per level. Each node stands with its sign, its
+    token and its score (without one: the drafter's probability of it). The accepted path is the thick line,
+    and in a frame after it is the token that the target adds.
 
     Parameters
     ----------
@@ -146,7 +146,7 @@ def draft_tree(
     cycle : int, optional
         From 1. Default: the first of those that accepted most.
     prompt : int, optional
-        Default the first.
+        Default: the first.
     ax : Axes, optional
     held : bool
         Also nodes that were drafted and not sent to the target.
@@ -206,7 +206,7 @@ def _dress(ax: Axes, shown: Tree, deep: int, rows: float) -> None:
 def draft_tree_words(
     trace: Trace, cycle: int | None = None, prompt: int | None = None, held: bool = False
 ) -> str:
-    """`draft_tree` in lines: a sentence, then a line a node, indented by its level."""
+    """`draft_tree` in lines: a sentence, then one line per node, indented by its level."""
     shown = _tree(trace, cycle, prompt, held)
     below: dict[int, list[Node]] = {}
     for node in shown.nodes:

@@ -1,4 +1,4 @@
-"""The flicker ribbon: time runs down, an update a row; words run across; runs stand side by side.
+"""The flicker ribbon: time runs down, one row per update; words run across; runs stand side by side.
 
 As HTML without a script, as matplotlib axes, as plain text. Every text that came from outside is escaped.
 """
@@ -375,7 +375,7 @@ def plain(one: Ribbon, colour: bool = False, most: int = 40) -> str:
 
 
 def drawn(trace: Trace, prompt: int | None = None, ax: Axes | None = None, words: bool | None = None) -> Axes:
-    """The ribbon of one run for a paper: an update a row, one word per place.
+    """The ribbon of one run for a paper: one row per update, one word per place.
 
     Kept words are thin bars, rewritten ones hatched, new ones full, hidden ones outlined; what was taken back
     is struck.
@@ -383,7 +383,7 @@ def drawn(trace: Trace, prompt: int | None = None, ax: Axes | None = None, words
     Parameters
     ----------
     trace : Trace
-        Of one run.
+        A trace of one run.
     prompt : int, optional
     ax : Axes, optional
     words : bool, optional

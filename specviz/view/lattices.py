@@ -53,10 +53,10 @@ def lattice(trace: Trace, prompt: int | None = None, ax: Axes | None = None, mos
     trace : Trace
         Its first run: of stepwise, ssd, fast_dllm, entropy_bounded or another that writes canvases.
     prompt : int, optional
-        Default the first.
+        Default: the first.
     ax : Axes, optional
     most : int
-        Passes that are drawn.
+        Maximum number of passes drawn.
 
     Returns
     -------
@@ -317,7 +317,8 @@ CODES = {
 
 
 def rows(shown: Canvas, colour: bool = False) -> list[str]:
-    """The lattice as lines of text: a character a cell, ``|`` at block borders, ``-`` where it is final."""
+    """The lattice as lines of text: one character per cell, ``|`` at block borders, ``-`` where it is
+    final."""
     width, passes = min(_used(shown), COLUMNS), shown.passes[:LINES]
     lines = []
     for one in passes:

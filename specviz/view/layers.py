@@ -30,12 +30,12 @@ def exit_layers(trace: Trace, prompt: int | None = None, ax: Axes | None = None,
     Parameters
     ----------
     trace : Trace
-        Its first run.
+        Its first run is used.
     prompt : int, optional
-        Default the first.
+        Default: the first.
     ax : Axes, optional
     most : int
-        Tokens that are drawn.
+        Maximum number of tokens drawn.
 
     Returns
     -------

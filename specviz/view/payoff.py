@@ -99,8 +99,8 @@ def why_it_pays(traces: Traces, ax: Axes | None = None) -> Axes:
     Returns
     -------
     Axes
-        A mark a run (hollow: lossy) with 95 % intervals over prompts, a small dot a prompt; the break-even
-        line τ = cost, and lines of equal speedup. What is drawn is `specviz.metrics.break_even`.
+        One mark per run (hollow: lossy) with 95 % intervals over prompts, one small dot per prompt; the
+        break-even line τ = cost, and lines of equal speedup. What is drawn is `specviz.metrics.break_even`.
 
     Raises
     ------

@@ -248,7 +248,7 @@ def _machine(ceilings: Ceilings) -> str:
 
 
 def _points(traces: Traces, ceilings: Ceilings) -> pd.DataFrame:
-    """One row a run, model and size of pass: sums, intensity, and share of the run's time in passes."""
+    """One row per run, model and size of pass: sums, intensity, and share of the run's time in passes."""
     import pandas as pd
 
     tables = []

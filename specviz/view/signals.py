@@ -202,15 +202,15 @@ def signal_lanes(
     Parameters
     ----------
     trace : Trace
-        Its first run.
+        Its first run is used.
     signals : str or sequence of str, optional
         Which of ``trace.signals``; default all that were recorded.
     prompt : int, optional
-        Default the first.
+        Default: the first.
     ax : Axes, optional
         Its room is divided among the panels, which are its ``child_axes``.
     most : int
-        Cycles that are drawn.
+        Maximum number of cycles drawn.
 
     Returns
     -------

@@ -127,7 +127,7 @@ def aligned(
     stepwise, ssd : Trace
         Their first runs, of the same model and prompt under the same policy: length, block, cache, refresh.
     prompt : int, optional
-        Default the first.
+        Default: the first.
     ax : Axes, optional
     most : int
         States that are drawn.

@@ -124,7 +124,8 @@ def right_by(
 
 
 def store_growth(trace: Trace, ax: Axes | None = None) -> Axes:
-    """Of how many tokens a store knows the successors, cycle by cycle: a line a run, marks where texts begin.
+    """Of how many tokens a store knows the successors, cycle by cycle: one line per run, marks where texts
+    begin.
 
     Parameters
     ----------

@@ -1,6 +1,6 @@
 """matplotlib views of what is traded: quality for speed over a sweep; erasure by β, by mask and by language.
 
-They draw tables with a row a setting (and language): `specviz.metrics.sweep` makes those of `sweep`, and
+They draw tables with one row per setting (and language): `specviz.metrics.sweep` makes those of `sweep`, and
 `trade_offs` those of the views of re-translation, as do the rows of its benchmark. Each
 takes ``ax=``, draws only on it, and returns it. A figure may be a number or an `Estimate`, whose interval is
 drawn.
@@ -44,7 +44,7 @@ APART = 0.09  # how far RT and CD stand from β = 0 and 1
 
 
 def trade_offs(traces: Traces) -> pd.DataFrame:
-    """One row a run: Table 3's and 4's columns, from traces.
+    """One row per run: Table 3's and 4's columns, from traces.
 
     Parameters
     ----------

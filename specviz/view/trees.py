@@ -45,7 +45,7 @@ def canvases(
     cycle : int, optional
         From 1. Default: the first of those that accepted most.
     prompt : int, optional
-        Default the first.
+        Default: the first.
     ax : Axes, optional
 
     Returns

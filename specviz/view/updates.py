@@ -1,9 +1,9 @@
 """What became of each word that a stream's display showed, before it is HTML, an image or text.
 
-A :class:`Ribbon` is one stream's decoding, an update a row. What is *displayed* and what the next update has
-as its *draft* are apart: a word's fate is the display's (equal to what stood there, rewritten, new, hidden),
-its `reuse` is the draft's (taken over from the output before, or written anew), as the underlines of Table 7
-in Zeng et al. Words are words, or characters in scripts without spaces; punctuation stands alone.
+A :class:`Ribbon` is one stream's decoding, one row per update. What is *displayed* and what the next update
+has as its *draft* are apart: a word's fate is the display's (equal to what stood there, rewritten, new,
+hidden), its `reuse` is the draft's (taken over from the output before, or written anew), as the underlines of
+Table 7 in Zeng et al. Words are words, or characters in scripts without spaces; punctuation stands alone.
 """
 
 from __future__ import annotations
@@ -247,7 +247,7 @@ def ribbon(trace: Trace, prompt: int | None = None, k: int | None = None) -> Rib
     Parameters
     ----------
     trace : Trace
-        Of one run.
+        A trace of one run.
     prompt : int, optional
         Which stream; default the first.
     k : int, optional

@@ -1,4 +1,4 @@
-"""An answer: a table with one row a setting, and how sure each number is."""
+"""An answer: a table with one row per setting, and how sure each number is."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Answer:
     why : str
         One line on it.
     table : DataFrame
-        One row a setting: its parameters, ``texts`` (how many were replayed to their end), then as
+        One row per setting: its parameters, ``texts`` (how many were replayed to their end), then as
         `specviz.metrics` defines them ``cycles``, ``drafted``, ``sent``, ``accepted``, ``emitted``, ``tau``,
         ``A/D``, ``A/O``, ``target_passes`` and ``draft_passes``, and the row's ``badge``. Where something is
         only bounded, ``<column>_lo`` and ``<column>_hi`` stand beside it, and the column is their mean.
@@ -132,7 +132,7 @@ class Answer:
 
 
 def tabulate(rows: list[tuple[Setting, list[Walk]]], drafter: bool) -> pd.DataFrame:
-    """One row a setting; `drafter` says whether drafting takes passes."""
+    """One row per setting; `drafter` says whether drafting takes passes."""
     table = pd.DataFrame([setting | _row(walks, drafter) for setting, walks in rows])
     bounded = [name for name in BOUNDS if (table[f"{name}_lo"] != table[f"{name}_hi"]).any()]
     bounded = [name for name in bounded if table[[f"{name}_lo", f"{name}_hi"]].notna().any(axis=None)]

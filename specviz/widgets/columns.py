@@ -137,7 +137,7 @@ def columns(trace: Trace, prompts: Iterable[int] | None = None) -> tuple[Json, A
     Parameters
     ----------
     trace : Trace
-        Of one run.
+        A trace of one run.
     prompts : iterable of int, optional
         Which prompts; all by default.
 
@@ -252,7 +252,7 @@ class Chunks:
     Parameters
     ----------
     trace : Trace
-        Of one run.
+        A trace of one run.
     prompts : iterable of int, optional
         Which prompts; all by default.
     """

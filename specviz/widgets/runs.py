@@ -170,7 +170,7 @@ class Runs(ipywidgets.VBox):
 
     @property
     def table(self) -> pd.DataFrame:
-        """One row a file: names, numbers, and in ``problem`` why it is not a trace, where it is none."""
+        """One row per file: names, numbers, and in ``problem`` why it is not a trace, where it is none."""
         import pandas as pd
 
         if self._reading is not None:
