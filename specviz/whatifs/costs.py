@@ -1,4 +1,4 @@
-"""What a pass costs, and so what a replayed run would have taken: a model of the time, not a measurement."""
+"""The cost of passes, and the time that a replayed run would have taken: a model, not a measurement."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Costs:
     rest : float
         Seconds of a cycle that are not spent in its passes.
     source : str
-        Where the figures come from.
+        Where the numbers come from.
     """
 
     target: Mapping[int, float]
@@ -37,9 +37,9 @@ class Costs:
     def of(cls, trace: Trace) -> Costs:
         """The means over a run's own cycles: s(g) as far as the run has passes of that size.
 
-        Means, not medians: whatever else the machine did took its share of every run. The price of a
-        drafter's pass includes what the method does around it; nearly all are over one token, so they have
-        one price.
+        Means, not medians, because other load on the machine affects every run. The cost of a drafter's pass
+        includes what the method does around it; nearly all of these passes are over one token, so they have
+        one cost.
 
         Raises
         ------

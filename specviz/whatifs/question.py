@@ -1,4 +1,4 @@
-"""Questions to a saved trace: what would another setting have done?"""
+"""What-if questions to a saved trace: what would another setting have done?"""
 
 from __future__ import annotations
 
@@ -118,13 +118,14 @@ def no_replay(method: str) -> str:
 
 
 class WhatIf:
-    """Questions to the trace of one greedy run. Each method answers one; each answer says how sure it is.
+    """What-if questions to the trace of one greedy run. Each method answers one; each answer states its
+    certainty.
 
     Parameters
     ----------
     trace : Trace
-        Of one run. One with a dense record answers most: `specviz.generate(..., record="dense")`,
-        `specviz.densify`.
+        A trace of one run. With a dense record it can answer most questions: `specviz.generate(...,
+        record="dense")`, `specviz.densify`.
 
     Raises
     ------
@@ -155,7 +156,7 @@ class WhatIf:
 
     @property
     def rounding(self) -> Rounding:
-        """Decisions nearer than this are ties: passes of another shape may swap them."""
+        """Decisions closer than this are ties: passes of a different shape may swap them."""
         return self._records[1]
 
     @cached_property
@@ -182,13 +183,13 @@ class WhatIf:
     # -- what can be asked ---------------------------------------------------------------------------
 
     def can_answer(self, parameter: str, method: Given | None = None) -> tuple[str, str]:
-        """How sure an answer about a parameter would be at best, and why.
+        """The best certainty that an answer about a parameter could have, and why.
 
         Parameters
         ----------
         parameter : str
         method : str, class or Method, optional
-            Whose; default the run's own.
+            The parameter's method; default: the run's own.
 
         Returns
         -------
@@ -308,7 +309,7 @@ class WhatIf:
         Parameters
         ----------
         **parameters : number or several
-            Of several every combination is a row. What is not named stays as it was.
+            Several values give one row per combination. Parameters that are not named keep their values.
         """
         method = self._run["method"]
         question = getattr(self, method, None) if method in METHODS else None
@@ -319,19 +320,19 @@ class WhatIf:
     def speculative(self, **parameters: Values) -> Answer:
         """What would speculative decoding have done, with this drafter, this draft length and this `stop`?
 
-        The text is the target's own whatever is drafted, so the cycles follow from what the drafter says at
-        the text's places. Exact with a dense record. With a `stop` above 0, what was drafted after a
-        rejected token is exact as far as the record's tails go, and bounded beyond.
+        The text is the target's own whatever is drafted, so the cycles follow from the drafter's predictions
+        along the text. Exact with a dense record. With a `stop` above 0, the tokens drafted after a rejected
+        one are exact as far as the record's tails reach, and bounded beyond.
 
         Parameters
         ----------
         draft_length, stop : number or several
-            Default: as in the run, if it was one of speculative decoding.
+            Default: as in the run, if it used speculative decoding.
         """
         return self._answer("speculative", parameters)
 
     def prompt_lookup(self, **parameters: Values) -> Answer:
-        """What would prompt lookup have done? Exact, from the tokens alone.
+        """What would prompt lookup have done? Exact; needs only the tokens.
 
         Parameters
         ----------
@@ -340,7 +341,7 @@ class WhatIf:
         return self._answer("prompt_lookup", parameters)
 
     def bild(self, **parameters: Values) -> Answer:
-        """What would BiLD have done with other thresholds? Exact up to where its text would part.
+        """What would BiLD have done with other thresholds? Exact until its text would diverge.
 
         Parameters
         ----------
@@ -360,9 +361,9 @@ class WhatIf:
     def cm_asd(self, **parameters: Values) -> Answer:
         """What would CM-ASD have done with other weights, windows or thresholds? See `specviz.whatifs.gap`.
 
-        From a run of it or of SpecDec. Exact up to where its text would part, or where a window would end so
-        that the next draft begins at a place at which no draft of the run stood. How many tokens were sent
-        in vain is bounded where the run's own draft was shorter.
+        Needs a run of CM-ASD or SpecDec. Exact until its text would diverge, or until a window would end such
+        that the next draft begins at a position where the run has no draft. The number of rejected tokens is
+        bounded where the run's own draft was shorter.
 
         Parameters
         ----------
@@ -376,8 +377,8 @@ class WhatIf:
     def unispec(self, **parameters: Values) -> Answer:
         """What would UniSpec have done with another draft size or threshold? See `specviz.whatifs.tree`.
 
-        From a run that began cold and was recorded with ``record="all"``. Exact as long as every tree grows
-        from what the run read too; from the first that does not it is a model, and `places` names it.
+        Needs a run that began cold and was recorded with ``record="all"``. Exact as long as every tree grows
+        from tokens that the run also read; modelled from the first tree that does not, which `places` names.
 
         Parameters
         ----------
@@ -388,17 +389,16 @@ class WhatIf:
     def retranslate(self, tokenize: str | None = None, **parameters: Values) -> Answer:
         """What would re-translation have done with another bias, mask or mode? See `specviz.whatifs.updates`.
 
-        Exact, update for update, up to the first one of a stream whose text would be another: from there on
-        each draft is another, too, and a rerun has to say. What is masked for display alone changes no text,
-        so every `k` of a display is exact to the end; the last update that is recorded is taken to be the
-        stream's last, in which nothing is hidden. A draft masked by another `k` writes the same text where
-        what was cut, or now is not, would have been refused anyway or is what the target would write by
-        itself.
+        Exact, update by update, up to the first update of a stream whose text would differ: from there on
+        every draft differs, too, and only a rerun can tell. Masking only the display changes no text, so
+        every display `k` is exact to the end; the last recorded update is assumed to be the stream's last, in
+        which nothing is hidden. A draft masked by another `k` gives the same text if the tokens that are cut,
+        or no longer cut, would have been rejected anyway or are what the target would write by itself.
 
         Parameters
         ----------
         tokenize : str, optional
-            What erasure is counted in, as in `specviz.metrics.erasure`; ``model`` needs no sacrebleu.
+            The unit of erasure, as in `specviz.metrics.erasure`; ``model`` needs no sacrebleu.
         mode, beta, k, mask : number or text, or several
             Default: as in the run.
 
@@ -408,8 +408,8 @@ class WhatIf:
             Its table has one row a choice: ``streams`` that are replayed to their end; exact ``updates``,
             ``of`` how many; over these ``drafted``, ``accepted`` and ``emitted`` tokens, ``A/D``, ``A/O``,
             ``target_passes``, and what is displayed: ``tokens`` of each stream's last replayed update,
-            ``erased`` ones, ``NE``. As `specviz.metrics.by_stream` defines them. In `places` stands the
-            ``update``, and what the text would have there. `Answer.trace` gives the replayed updates as a
+            ``erased`` ones, ``NE``. As `specviz.metrics.by_stream` defines them. `places` has the ``update``
+            and the token that the text would have there. `Answer.trace` returns the replayed updates as a
             trace.
         """
         grid, question = self._ask("retranslate", parameters)
@@ -439,14 +439,14 @@ class WhatIf:
     def ssd(self, **parameters: Values) -> Answer:
         """What would SSD have done with this draft length and tree? See `specviz.whatifs.canvases`.
 
-        From a run of stepwise decoding or of SSD, under that run's blocks, cache and refreshes. Exact:
-        cycles, drafts, verdicts and order are a rerun's, but for near-ties, which `why` counts. Another block
-        or cache needs a rerun: it would read other states.
+        Needs a run of stepwise decoding or SSD, and uses its blocks, cache and refreshes. Exact: cycles,
+        drafts, verdicts and order are those of a rerun, except for near-ties, which `why` counts. Another
+        block or cache needs a rerun, because it would read other states.
 
         Parameters
         ----------
         draft_length, tree, tail : number or text, or several
-            Default: as in the run, if it was one of SSD.
+            Default: as in the run, if it used SSD.
 
         Raises
         ------
@@ -479,12 +479,12 @@ class WhatIf:
         )  # fmt: skip
 
     def clock(self, answer: Answer, costs: Costs | None = None) -> Answer:
-        """How long would that have taken? Modelled: each pass at its price, each cycle at its.
+        """How long would that have taken? Modelled from the cost of each pass and each cycle.
 
         Parameters
         ----------
         answer : Answer
-            Of another question.
+            The answer to another question.
         costs : Costs, optional
             Default: the run's own (`costs`). Another device's: `Costs.read`.
 
@@ -492,7 +492,7 @@ class WhatIf:
         -------
         Answer
             With the columns ``seconds`` and ``tokens_per_second``, without the prefill, and the badge
-            modelled; its `why` prints how far off the model is on the run's own cycles.
+            modelled; its `why` prints the model's error on the run's own cycles.
         """
         if self._written:
             raise TraceError(UNTIMED)
