@@ -34,7 +34,7 @@ def show_trace(trace: Trace, path: Path | None) -> None:
     count = max(run.cycles["prompt"].nunique() for run in runs)
     if count > most:
         more = f"{count - most} more text{'s' * (count - most != 1)}"
-        how = hint("show", path, "--prompt", most + 1) if path else "--out DIR keeps them to look at"
+        how = hint("show", path, "--prompt", most + 1) if path else "--out DIR keeps them"
         print(f"\n{more}: {how}")
 
 

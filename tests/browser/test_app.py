@@ -221,5 +221,5 @@ def test_an_unreadable_folder_or_option_is_one_line(tmp_path):
 def test_ctrl_c_ends_it_and_leaves_nothing(served):
     os.kill(served.process.pid, signal.SIGINT)
     assert served.process.wait(60) == 0
-    assert (served.temporary / "log.txt").read_text().splitlines()[-1] == "specviz app has ended"
+    assert (served.temporary / "log.txt").read_text().splitlines()[-1] == "specviz app has stopped"
     assert not list(served.temporary.glob("specviz-*")), "what was dropped is gone, too"

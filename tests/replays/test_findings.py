@@ -566,7 +566,7 @@ def test_a_role_that_a_model_lacks_leaves_its_rows_empty(tmp_path):
 def test_how_many_prompts_is_a_number_and_no_suite():
     from specviz.cli import replaying
 
-    with pytest.raises(ParameterError, match="how many prompts: --number 8"):
+    with pytest.raises(ParameterError, match="for a count, use --number 8"):
         replaying._suites(["8"])
     assert replaying._suites(["GSM8K=gsm8k", "MBPP=mbpp"]) == {"GSM8K": "gsm8k", "MBPP": "mbpp"}
     assert replaying._suites(["flores:en-de=here.tsv"]) == "flores:en-de=here.tsv"
