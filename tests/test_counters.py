@@ -169,7 +169,7 @@ def test_steps_without_a_draft_and_short_drafts_leave_less_to_tell(tmp_path):
     assert (
         table["value"]["at the second position"] == 0.5 and table["value"]["accepted of drafted"] == 170 / 299
     )
-    assert table["why"]["1-α"] == "vllm-metrics does not tell how long the draft of each step was"
+    assert table["why"]["1-α"] == "vllm-metrics does not say how long the draft of each step was"
     places = metrics.by_position(short)
     assert places["rate"].tolist() == [0.8, 0.5, 0.4] and places["given"].isna().all()
 
@@ -224,7 +224,7 @@ AT = "spec_decode_num_accepted_tokens_per_pos_total"
         ({"accepted": "169"}, "counts 169 accepted tokens, but at all positions 170"),
         ({"accepted": "301"}, "counts 301 accepted tokens of 300 drafted ones"),
         ({"at0": "101"}, "counts 101 accepted tokens at position 0, but there were 100 drafts"),
-        ({"at1": "81"}, "counts 81 accepted tokens at position 1, but 80 at the position before"),
+        ({"at1": "81"}, "counts 81 accepted tokens at position 1, but 80 at the previous position"),
         ({"drafts": "-1"}, "has -1, which is not a count"),
         ({"drafts": "99.5"}, "has 99.5, which is not a count"),
         ({"drafts": "NaN"}, "has NaN, which is not a count"),
@@ -304,7 +304,7 @@ def test_what_sums_do_not_serve_for_is_refused_in_one_line(tmp_path):
         found.to_aiperf(tmp_path / "p.jsonl")
     with pytest.raises(ParameterError, match="speedups compare requests"):
         read_counts(tmp_path / "after", "vllm-metrics", plain=True)
-    with pytest.raises(ParameterError, match="since is for the counters of a server"):
+    with pytest.raises(ParameterError, match="since works only for a server's counters"):
         read_counts(tmp_path / "after", "vllm", since=tmp_path / "after")
 
 
@@ -318,6 +318,6 @@ def test_the_command_line_reads_a_page_and_two(tmp_path, capsys):
     assert "share of all drafts accepted at each position: 0.667 0.500 0.333\n" in out and "2.500" in out
     assert "\nsteps: those with a draft;" in out
     assert "speedups: unknown: the page holds sums over all requests" in out
-    assert "not known: AIPerf (draft acceptance rate): the page holds sums over all requests" in out
+    assert "unknown: AIPerf (draft acceptance rate): the page holds sums over all requests" in out
     assert cli.run([*after, "--baseline", str(tmp_path / "a.txt")]) == 2
     assert "speedups compare requests" in capsys.readouterr()[1]

@@ -225,7 +225,7 @@ UNKNOWN = [
 @pytest.mark.parametrize(("content", "words"), UNKNOWN)
 def test_what_is_not_read_is_refused_by_name_with_what_is(file, content, words):
     file.write_text(content)
-    with pytest.raises(TraceError, match="what is read: traces") as error:
+    with pytest.raises(TraceError, match="supported are traces") as error:
         origin_of(file)
     assert words in str(error.value)
 

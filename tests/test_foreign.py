@@ -193,7 +193,7 @@ def test_vllm_summary_knows_no_order_and_no_draft_of_a_step(tmp_path):
     table = metrics.rosetta(found)
     assert table["value"]["accepted of drafted"] == 0.6
     assert np.isnan(table["value"]["accepted of judged"])
-    assert table["why"]["accepted of judged"] == "vllm does not tell how long the draft of each step was"
+    assert table["why"]["accepted of judged"] == "vllm does not say how long the draft of each step was"
     # Each of its steps had a draft, so vLLM's own rates follow from the histogram.
     assert table["value"]["at the second position"] == 2 / 4
     places = metrics.by_position(found)
@@ -275,7 +275,7 @@ def test_aiperf_records_and_what_they_leave_out(tmp_path):
     assert found.requests["id"].tolist() == ["talk", "talk"]
     assert found.requests["seconds"].tolist() == [2.0, 2.0]
     assert found.wall == 5.0
-    assert "3 lines left out" in repr(found)
+    assert "3 lines skipped" in repr(found)
     # (A + N) / (D + N)
     assert metrics.rosetta(found)["value"]["accepted per verified"] == 10 / 14
 
@@ -314,11 +314,11 @@ def test_spec_bench_answers_as_its_own_script_reads_them(tmp_path):
     # speeds 10/0.75 and 8/1, the baseline's 10/1.5 and 8/4
     assert value["mean tokens/s"] == pytest.approx((10 / 0.75 + 8) / (10 / 1.5 + 2))
     assert value["throughput"] == pytest.approx(5.5 / 1.75)
-    assert table["why"]["accepted of drafted"] == "spec-bench does not tell how many were drafted"
-    assert table["why"]["decode tokens/s"] == "spec-bench does not tell how long the prefill took"
+    assert table["why"]["accepted of drafted"] == "spec-bench does not say how many tokens were drafted"
+    assert table["why"]["decode tokens/s"] == "spec-bench does not say how long the prefill took"
     assert found.requests["kind"].tolist() == ["writing", "writing"]
-    assert table["why"]["at the second position"] == "spec-bench does not tell which steps had a draft"
-    with pytest.raises(TraceError, match="spec-bench does not tell which steps had a draft"):
+    assert table["why"]["at the second position"] == "spec-bench does not say which steps had a draft"
+    with pytest.raises(TraceError, match="spec-bench does not say which steps had a draft"):
         metrics.by_position(found)
 
 
@@ -339,7 +339,7 @@ def test_a_failed_turn_of_spec_bench_is_left_out_whole(tmp_path):
     found = read_counts(write(tmp_path / "a.jsonl", failed, other), "spec-bench")
     assert found.requests["id"].tolist() == ["82"]
     assert found.left_out["line"].tolist() == [1]
-    assert "holds no request that was counted: a turn failed" in refused(
+    assert "holds no counted requests: a turn failed" in refused(
         write(tmp_path / "b.jsonl", failed), "spec-bench"
     )
 
@@ -497,7 +497,7 @@ def test_what_a_file_can_get_wrong(tmp_path):
     path.write_text('{"a": 1}\n')
     assert ", line 1 is not a response of vLLM" in refused(path, "vllm")
     path.write_text('# HELP x\nvllm:spec_decode_num_drafts_total{engine="0"} 10.0\n')
-    assert "is a server's /metrics page: its sums are read with --from vllm-metrics" in refused(path, "vllm")
+    assert "is a server's /metrics page: read its sums with --from vllm-metrics" in refused(path, "vllm")
     path.write_text('{"date": "now", "spec_decode_acceptance_length": 2.8}')
     assert "is the result of vllm bench serve" in refused(path, "vllm")
     assert "used speculation" in refused(write(path, VLLM), "vllm", plain=True)
@@ -522,7 +522,7 @@ def test_what_counts_cannot_tell_is_refused_in_one_line(tmp_path):
     found = read_counts(write(tmp_path / "a.jsonl", BENCH), "spec-bench")
     for ask in (metrics.recheck, metrics.summary, metrics.by_depth, metrics.by_prompt, metrics.seconds):
         with pytest.raises(
-            TraceError, match=r"a\.jsonl \(spec-bench\) tells how many .* this needs a trace's"
+            TraceError, match=r"a\.jsonl \(spec-bench\) says how many .* this needs a trace's"
         ):
             ask(found)
     assert not hasattr(found, "_repr_mimebundle_")
@@ -569,7 +569,7 @@ def test_aiperf_records_hold_every_identity_that_aiperf_checks(tmp_path):
     with pytest.raises(TraceError, match="exists: choose another name"):
         metrics.counts(trace).to_aiperf(path)
     bench = read_counts(write(tmp_path / "a.jsonl", BENCH), "spec-bench")
-    with pytest.raises(TraceError, match="spec-bench does not tell how many were drafted"):
+    with pytest.raises(TraceError, match="spec-bench does not say how many tokens were drafted"):
         bench.to_aiperf(tmp_path / "b.jsonl")
     assert not (tmp_path / "b.jsonl").exists()
 
@@ -584,7 +584,7 @@ def test_compare_like_with_like(tmp_path):
     other = changed("aiperf", ("metrics", "input_sequence_length", "value"), 8)
     other["spec_decode_acceptance"] = None
     base = read_counts(write(tmp_path / "b.jsonl", other), "aiperf", plain=True)
-    with pytest.raises(TraceError, match="decoded other prompts: 1 against 1, 0 in common"):
+    with pytest.raises(TraceError, match="decoded different prompts: 1 against 1, 0 in common"):
         metrics.rosetta(found, base)
 
 
@@ -593,7 +593,7 @@ def test_the_command_line_reads_checks_and_writes(tmp_path, capsys):
     assert cli.run(["import", str(path), "--from", "vllm", "--aiperf", str(tmp_path / "p.jsonl")]) == 0
     out, _ = capsys.readouterr()
     assert "Counts of 1 request from vllm" in out and "1 + ΣA / ΣN" in out and "2.500" in out
-    assert f"left out: {path}, line 2: no metrics.speculative_decoding" in out
+    assert f"skipped: {path}, line 2: no metrics.speculative_decoding" in out
     assert isinstance(read_counts(tmp_path / "p.jsonl", "aiperf"), Counts)
     assert cli.run(["import", str(path), "--from", "vllm", "--aiperf", str(tmp_path / "p.jsonl")]) == 2
     assert cli.run(["import", str(path), "--from", "tgi"]) == 2

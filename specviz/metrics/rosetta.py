@@ -194,7 +194,7 @@ def by_position(trace: Trace | Counts) -> pd.DataFrame:
     own = trace if isinstance(trace, Counts) else counts(trace)
     t = tally(own, True)
     if not len(t.n) or np.isnan(t.n).any():
-        raise TraceError(f"{own.where}: {own.origin} does not tell {NAMES['drafts']}")
+        raise TraceError(f"{own.where}: {own.origin} does not say {NAMES['drafts']}")
     vague = bool(np.isnan(t.d).any())  # how far drafts went is not known
     longest = np.nanmax([t.a.max(), t.k]) if vague else t.d.max()
     places = np.arange(1, int(longest) + 1)
@@ -235,7 +235,7 @@ def _why(definition: Definition, own: Counts, base: Counts | None) -> str:
             else:
                 lacks = bool(np.isnan(side.column(name)).any())
             if lacks:
-                return f"{side.origin} does not tell {whose}{NAMES[name]}"
+                return f"{side.origin} does not say {whose}{NAMES[name]}"
     return "nothing to divide by"
 
 

@@ -69,7 +69,7 @@ def test_right_by(decoded, by):
 
 def test_a_trace_without_scores_says_so():
     ax = view.acceptance_by_score(traces.build("speculative"))
-    assert "no node" in ax.texts[0].get_text()
+    assert "no sent node" in ax.texts[0].get_text()
     assert "no node" in view.right_by(traces.build("autoregressive")).texts[0].get_text()
 
 
@@ -81,7 +81,7 @@ def test_growth_and_warming_up(decoded):
     assert line.get_ydata()[-1] == cold.run["memory"]["end"]["known"]
     first, second = labels(ax)
     assert "cold" in first
-    assert f"warm: {cold.run['memory']['end']['known']} known before" in second
+    assert f"warm: {cold.run['memory']['end']['known']} entries at the start" in second
     ax = view.warm_up(both, window=1)
     assert labels(ax) == ["unispec (cold)", "unispec (warm)"]
     dots, pooled = ax.lines[1:3]
