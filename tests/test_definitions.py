@@ -180,7 +180,7 @@ def test_canvases_and_streams_have_metrics_of_their_own():
         metrics.rosetta(recorder.close())
     recorder = Recorder({"run": "s", "method": "retranslate", "prompts": [{"tokens": [7]}]})
     recorder.add({"cycle": 0, "prompt": 0, "update": 0, "source": "a", "arrival": 0.0})
-    with pytest.raises(TraceError, match=r"is a stream: its updates have metrics of their own \(by_stream\)"):
+    with pytest.raises(TraceError, match=r"is a stream: its updates have their own metrics \(by_stream\)"):
         metrics.rosetta(recorder.close())
 
 

@@ -162,7 +162,7 @@ def test_a_plans_values_of_another_type_are_named(tmp_path, change):
     ("text", "says"),
     [
         (f"methods = ['{'x' * 1000}']", "unknown method"), (f"models = ['{'x' * 1000}']", "no model"),
-        (f"suites = ['{'x' * 1000}']", "no prompts"), ("suites = {a = 5}", "the suite a is a name"),
+        (f"suites = ['{'x' * 1000}']", "no prompts"), ("suites = {a = 5}", "the suite a must be a name"),
         (f"seeds = {'1' * 5000}", "is not TOML"), ("methods = [{method = 'unispec', depth = inf}]", "depth"),
     ],
 )  # fmt: skip

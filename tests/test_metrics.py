@@ -414,7 +414,7 @@ def test_n_grams_are_no_successors():
     import specviz
 
     trace = specviz.generate(llama(seed=5, vocabulary=40, eos=()), [[3, 4, 5]], "lookahead", max_new_tokens=9)
-    with pytest.raises(TraceError, match="lookahead remembers no successors"):
+    with pytest.raises(TraceError, match="lookahead keeps no successors"):
         metrics.learnt(trace)
 
 

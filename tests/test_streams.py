@@ -244,7 +244,7 @@ def test_subtitles(tmp_path):
         found = [(u.text, u.time) for u in word_timed(file, 1)]
         assert found == [("Good morning, all.", 2.5), ("Good morning, all. Bye.", 3604.0)]
     vtt.write_text("WEBVTT\n\nsoon --> later\nGood.\n")
-    with pytest.raises(PromptError, match="cue 1 has no times that can be read"):
+    with pytest.raises(PromptError, match="cue 1 has no readable times"):
         word_timed(vtt)
 
 
@@ -252,7 +252,7 @@ def test_subtitles(tmp_path):
     ("entries", "line"),
     [
         ([{"word": "a", "start": 0}], "word 1 lacks 'end'"),
-        ([{"start": 0, "end": 1}], "word 1 lacks 'word': each word has word, start and end"),
+        ([{"start": 0, "end": 1}], "word 1 lacks 'word': each word needs word, start and end"),
         ([*heard(("a", 0, 1)), 7], "word 2 should be an object, not 7"),
         (heard(("a", 0, "1")), "word 1, end should be a number, not '1'"),
         (heard((3, 0, 1)), "word 1, word should be a string, not 3"),

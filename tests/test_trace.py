@@ -223,7 +223,7 @@ def test_an_unwritable_folder_is_one_clear_line(tmp_path):
     with pytest.raises(TraceError, match="cannot write") as caught:
         Recorder(traces.metadata(), tmp_path / "file" / "run.parquet")
     assert "\n" not in str(caught.value)
-    with pytest.raises(TraceError, match="ends in"):
+    with pytest.raises(TraceError, match="must end in"):
         Recorder(traces.metadata(), tmp_path / "run.json")
 
 
@@ -667,7 +667,7 @@ def test_an_older_version_s_words_are_read_as_today_s(tmp_path):
         ({"complete": "yes"}, "metadata, complete"),
         ({"threads": True}, "metadata, threads"),
         ({"model": {"name": ["x"]}}, "metadata, model"),
-        ({"run": "another"}, "rows name another run"),
+        ({"run": "another"}, "rows have a different run"),
         ({"tokenizer": "\ud800"}, "not JSON"),
     ],
 )

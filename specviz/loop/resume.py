@@ -74,8 +74,7 @@ class SavedRun:
             number = numbers.stop
         if number < len(saved):
             raise ParameterError(
-                f"{self.path} holds {len(saved)} texts, but there are only {number} prompts' "
-                f"texts{_OTHERWISE}"
+                f"{self.path} holds {len(saved)} texts, more than these prompts need ({number}){_OTHERWISE}"
             )
         memory = (metadata["memory"] or {}).get("start", {})
         if memory.get("keep") == "run" and 0 < len(self.finished) < number:
@@ -96,7 +95,7 @@ class SavedRun:
                 names = [key for key in {**old, **here} if old.get(key) != here.get(key)]
                 old, here = ({key: each.get(key) for key in names} for each in (old, here))
             if old != here:
-                raise ParameterError(f"{self.path} has a different {name}: {old}, not {here}{_OTHERWISE}")
+                raise ParameterError(f"{self.path} differs in {name}: {old}, not {here}{_OTHERWISE}")
 
     def _ended(self) -> set[int]:
         """The texts that ended by themselves; of a stream, whose updates all end, those before the last."""

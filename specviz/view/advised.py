@@ -1,5 +1,5 @@
-"""Predicted speedup over draft length, one line per method and drafter: where drafting pays, where it
-ends."""
+"""Predicted speedup over draft length, one line per method and drafter: where drafting pays and where it
+stops paying."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WANTED = ("method", "draft", "nodes", "speedup", "low", "high", "label")
 
 
 def advice(table: pd.DataFrame, confirmed: Sequence[Row] = (), ax: Axes | None = None) -> Axes:
-    """The predicted speedup of each method and drafter over the draft length, its other parameters the best.
+    """The predicted speedup of each method and drafter over the draft length, with the best other parameters.
 
     Parameters
     ----------
@@ -38,7 +38,7 @@ def advice(table: pd.DataFrame, confirmed: Sequence[Row] = (), ax: Axes | None =
     Raises
     ------
     ParameterError
-        If the table is none of an advice, or nothing in it drafts.
+        If the table is not from an advice, or nothing in it drafts.
     """
     missing = [name for name in WANTED if name not in table]
     if missing:

@@ -22,8 +22,8 @@ MARKERS = "osD^vPX"  # a line is told by its marker, too
 def latency_throughput(rows: Sequence[Row], ax: Axes | None = None) -> Axes:
     """Tokens per second of the whole batch over the seconds that a prompt takes in it.
 
-    Up and to the left is better. A line follows one decoder through its batch sizes, which stand beside its
-    points; crosses span the intervals where the rows have them.
+    Up and to the left is better. Each line follows one decoder through its batch sizes, which label its
+    points; crosses span the intervals if the rows have them.
 
     Parameters
     ----------

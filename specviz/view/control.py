@@ -1,4 +1,4 @@
-"""CM-ASD's feedback loop as it ran: certainty, window and gap, cycle by cycle, and what the target kept."""
+"""CM-ASD's feedback loop: confidence, window and gap, cycle by cycle, and what the target accepted."""
 
 from __future__ import annotations
 
@@ -125,13 +125,13 @@ def loop(trace: Trace, prompt: int | None = None, most: int = MOST) -> Loop:
 
 
 def control_loop(trace: Trace, prompt: int | None = None, ax: Axes | None = None, most: int = MOST) -> Axes:
-    """Certainty, window and threshold over the cycles of one prompt, with what was accepted: three panels.
+    """Confidence, window and threshold over the cycles of one prompt, with the accepted tokens: three panels.
 
-    A cycle is a column; within it the draft's tokens stand from left to right. Above: the drafter's certainty
-    of each token (CM-ASD's C_t; else its largest probability) and the mean that the window follows. Middle:
-    how long the window k_j was (black) and what became of the draft. Below: the gap that each judged token
-    had and, as a dash, the largest that was allowed (τ_t; BiLD's distance and α_RB); a token above the panel
-    stands at its edge (▲).
+    Each cycle is a column; within it the draft's tokens run from left to right. Top: the drafter's confidence
+    in each token (CM-ASD's C_t, otherwise its largest probability) and the mean that sets the window. Middle:
+    the length of the window k_j (black) and the verdicts on the draft. Bottom: the gap of each judged token
+    and, as a dash, the largest allowed gap (τ_t; BiLD's distance and α_RB); tokens beyond the panel are drawn
+    at its edge (▲).
 
     Parameters
     ----------
@@ -140,7 +140,7 @@ def control_loop(trace: Trace, prompt: int | None = None, ax: Axes | None = None
     prompt : int, optional
         Default: the first.
     ax : Axes, optional
-        Its room is divided among the panels, which are its ``child_axes``.
+        Its area is divided among the panels, which are its ``child_axes``.
     most : int
         Maximum number of cycles drawn.
 

@@ -1,4 +1,4 @@
-"""Two traces of one prompt in step: where their cycles part, what each cost, and why."""
+"""Two traces of one prompt in step: where their cycles diverge, what each cost, and why."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class Step:
 class Difference(Page):
     """Two traces of one prompt side by side; made by `diff`. Shows itself in a notebook.
 
-    ``table`` holds its rows, ``notes`` what must be read before comparing.
+    ``table`` holds its rows, and ``notes`` what to know before comparing.
     """
 
     def __init__(self, sides: tuple[Side, Side], steps: Sequence[Step], notes: Sequence[str]) -> None:

@@ -133,7 +133,7 @@ def draft_tree(
     trace: Trace, cycle: int | None = None, prompt: int | None = None, ax: Axes | None = None,
     held: bool = False,
 ) -> Axes:  # fmt: skip
-    """The tree that one cycle drafted, and what the target's pass made of it.
+    """The tree that one cycle drafted, and the target's verdict on it.
 
     On the left the text's last token, the root; one column per level. Each node stands with its sign, its
     token and its score (without one: the drafter's probability of it). The accepted path is the thick line,
@@ -144,7 +144,7 @@ def draft_tree(
     trace : Trace
         Its first run, of any method that drafts a tree or a chain.
     cycle : int, optional
-        From 1. Default: the first of those that accepted most.
+        Counted from 1. Default: the first cycle with the most accepted tokens.
     prompt : int, optional
         Default: the first.
     ax : Axes, optional

@@ -162,9 +162,9 @@ def examples(
     Parameters
     ----------
     traces : Trace or dict of name to Trace
-        A run of a method, or several; each is a row, under its name.
+        One or several runs; each is a row under its name.
     large, small : Trace, optional
-        What the two models write alone; rows without marks.
+        Texts of the two models alone; rows without marks.
     which : int or iterable of int, optional
         Prompts by their index. Default: the first `most` whose text holds tokens of both models and, where
         `large` is given, is not all the large model's own.
@@ -179,7 +179,7 @@ def examples(
     Raises
     ------
     TraceError
-        If the runs are of other prompts than each other, or there is no such prompt.
+        If the runs have different prompts, or there is no such prompt.
     """
     named = dict(traces) if isinstance(traces, Mapping) else {"": traces}
     methods = {

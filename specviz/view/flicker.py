@@ -307,12 +307,12 @@ class Flicker(Page):
 
 
 def flicker(traces: Traces, prompt: int | None = None) -> Flicker:
-    """What a stream's display showed, took back and hid: time down, words across, runs side by side.
+    """What a stream's display showed, erased and hid: time runs down, words run across, runs side by side.
 
     Parameters
     ----------
     traces : Trace, list of Trace, or dict of name to Trace
-        Runs over one stream; every run of each is a column.
+        Runs over one stream; each run is a column.
     prompt : int, optional
         Which stream of the runs; default the first.
 
@@ -324,7 +324,7 @@ def flicker(traces: Traces, prompt: int | None = None) -> Flicker:
     Raises
     ------
     TraceError
-        If a run is none of a stream, or the sources differ.
+        If a run is not of a stream, or the sources differ.
     """
     return Flicker(side_by_side(traces, prompt))
 
@@ -377,8 +377,8 @@ def plain(one: Ribbon, colour: bool = False, most: int = 40) -> str:
 def drawn(trace: Trace, prompt: int | None = None, ax: Axes | None = None, words: bool | None = None) -> Axes:
     """The ribbon of one run for a paper: one row per update, one word per place.
 
-    Kept words are thin bars, rewritten ones hatched, new ones full, hidden ones outlined; what was taken back
-    is struck.
+    Kept words are thin bars, rewritten ones hatched, new ones full, hidden ones outlined; erased words are
+    struck through.
 
     Parameters
     ----------
@@ -387,7 +387,7 @@ def drawn(trace: Trace, prompt: int | None = None, ax: Axes | None = None, words
     prompt : int, optional
     ax : Axes, optional
     words : bool, optional
-        Whether the words stand in their places; default: up to 12 updates of up to 16 words.
+        Whether to write the words; default: up to 12 updates of up to 16 words.
 
     Returns
     -------

@@ -26,8 +26,8 @@ def heat_map(
 ) -> Axes:
     """One number of an answer over two of its parameters; the brightest cell is the largest.
 
-    A cell's number is followed by ± where it is bounded, ~ where it is modelled, and ? where the replay had
-    to stop and the number is of the cycles before; such cells are hatched.
+    A cell's number is followed by ± if it is bounded, ~ if it is modelled, and ? if the replay had to stop
+    and the number covers only the cycles before; such cells are hatched.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""plotly views, where pointing and zooming pay: the control loop, and points that open their traces.
+"""plotly views for pointing and zooming: the control loop, and points that open their traces.
 
 plotly is the lab extra. A figure that shows itself in a notebook brings plotly.js along (4.8 MB) and asks no
 one for it; an exported page does the same. Token texts pass through `specviz.escape.plotly`.
@@ -246,7 +246,7 @@ def sweep(
     curve, size, quality
         As in `specviz.view.sweep`.
     force : bool
-        Whether pages that are there are replaced.
+        Whether to replace existing pages.
 
     Returns
     -------
@@ -298,7 +298,7 @@ def why_it_pays(traces: Traces, pages: str | Path | None = None, force: bool = F
         A folder for the methods' pages: each trace's player is written there, and so is ``index.html``, this
         figure, whose points open them. Without it a point only says what it is.
     force : bool
-        Whether pages that are there are replaced.
+        Whether to replace existing pages.
 
     Returns
     -------

@@ -41,12 +41,12 @@ def short(text: str, letters: int = LETTERS) -> str:
 def lattice(trace: Trace, prompt: int | None = None, ax: Axes | None = None, most: int = MOST) -> Axes:
     """How a canvas was filled: one column per cell, one row per pass.
 
-    Over each cell stands its final token. A cell that a pass drafted or placed has its state's colour and
-    sign (`STATES` in `specviz.view.canvas`): filled if it was placed, with an outline if it was drafted in
-    vain; the deeper, the higher the probability, of a placed token the one in the pass that placed it, of a
-    draft that failed the drafter's. Masked cells that the pass read are grey by the probability of their
-    likeliest token. Thick lines are block borders, the frame is the current block, R a pass that computed
-    every position again. On the right: how many tokens were placed, and why no more.
+    Each cell is labelled with its final token. A cell that a pass drafted or placed has its state's colour
+    and sign (`STATES` in `specviz.view.canvas`): filled if it was placed, outlined if its draft was rejected.
+    Deeper colour means higher probability: for a placed token in the pass that placed it, for a rejected
+    draft the drafter's. Masked cells that the pass read are grey by the probability of their most likely
+    token. Thick lines are block borders, the frame is the current block, R a pass that computed every
+    position again. On the right: how many tokens were placed, and why no more.
 
     Parameters
     ----------

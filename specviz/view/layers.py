@@ -21,11 +21,10 @@ RGBA = tuple[float, float, float, float]
 
 
 def exit_layers(trace: Trace, prompt: int | None = None, ax: Axes | None = None, most: int = 60) -> Axes:
-    """How deep each token went, of a method that leaves early: one column per token, coloured by its last
+    """How deep each token went, for methods with early exit: one column per token, coloured by its last
     layer.
 
-    Layers that a token skipped are grey: of these only keys and values were computed, from the state in which
-    it left.
+    Skipped layers are grey: for these only keys and values were computed, from the state at the exit.
 
     Parameters
     ----------
@@ -44,7 +43,7 @@ def exit_layers(trace: Trace, prompt: int | None = None, ax: Axes | None = None,
     Raises
     ------
     TraceError
-        If no pass of the prompt could leave early.
+        If no pass of the prompt could exit early.
     """
     from matplotlib import colormaps
 

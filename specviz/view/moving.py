@@ -72,12 +72,12 @@ def gif(
 ) -> Path:
     """Write how one prompt was decoded by several methods, side by side in time, as a GIF.
 
-    Drafted tokens are grey until the target has read them; then they take the colour of what became of them.
+    Drafted tokens are grey until the target has verified them; then they get the colour of their verdict.
 
     Parameters
     ----------
     traces : sequence of Trace
-        Of one run each, with times; one lane each, from the top down.
+        Traces of one run each, with times; one lane each, from the top down.
     path : Path or str
     prompt : int
         Which of their prompts.

@@ -88,7 +88,7 @@ def line(
 
 
 def why_it_pays(traces: Traces, ax: Axes | None = None) -> Axes:
-    """τ against the cost of a cycle: a method above the line writes more than its cycle costs.
+    """τ against the cost of a cycle: drafting pays for a method above the line.
 
     Parameters
     ----------

@@ -181,7 +181,7 @@ def test_a_node_says_where_it_comes_from(traces, opened):
             )
         )
     text = why.inner_text()
-    least, own_score = re.search(r"least of them has score (0\.\d+); this one has (0\.\d+)", text).groups()
+    least, own_score = re.search(r"lowest of their scores is (0\.\d+); this one has (0\.\d+)", text).groups()
     sent = own[~own["status"].isin(["below_budget", "unsent"])]
     assert float(least) == pytest.approx(sent["score"].min(), rel=0.05) and float(own_score) <= float(least)
     legend = page.locator(".tree .legend")

@@ -155,7 +155,7 @@ def test_questions_of_suites_are_refused(tmp_path: Path, capsys: pytest.CaptureF
     asked.write_text(f"Something else?\n{'  '.join(known.upper().split())}\n", encoding="utf-8")
     given = ["models", "answers", "town", "--prompts", str(asked), "--out", str(tmp_path / "a"), "-n", "4"]
     assert run(given) == 2
-    assert "prompt 2 is a question of the suite everyday: leave it out" in capsys.readouterr().err
+    assert "prompt 2 is a question of the suite everyday: remove it" in capsys.readouterr().err
     asked.write_text("Something else?\nMy own question.\n", encoding="utf-8")
     local.write_text(json.dumps({"prompt": "my own  question."}) + "\n", encoding="utf-8")
     assert run([*given, "--apart-from", str(local)]) == 2

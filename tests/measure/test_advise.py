@@ -447,7 +447,7 @@ class TestAdvise:
             ('{"answer": "a"}', "lacks 'prompt', 'turns' or 'messages'"), ("{", "not JSON"),
             ('{"prompt": "a", "token_ids": [99999]}', "outside the vocabulary"),
             ('{"prompt": "a", "turns": ["b"], "answer": "c"}', "has several of"),
-            ('{"prompt": "a", "token_ids": ["x"]}', "token_ids"), ("", "holds no answer"),
+            ('{"prompt": "a", "token_ids": ["x"]}', "token_ids"), ("", "holds no answers"),
             ('{"prompt": "a", "answer": 3}', "answer"), ('{"prompt": "a", "answer": ""}', "is empty"),
         ],
     )  # fmt: skip

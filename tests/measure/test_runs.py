@@ -617,7 +617,7 @@ def test_times_are_refused_where_cores_are_shared(plan, tmp_path, monkeypatch):
     for options, count in (({"threads": 3}, 1), ({"threads": 2}, 2), ({}, 3)):
         pool = Doomed(None, 0)
         pool._max_workers = count
-        with pytest.raises(ParameterError, match="would not be timed rightly: take fewer, or give up"):
+        with pytest.raises(ParameterError, match="would not be timed correctly: use fewer, or do without"):
             specviz.measure.run(plan, out=tmp_path / "run", executor=pool, **options)
     assert not (tmp_path / "run").exists()
     plan["models"][0]["device"] = "cuda"
@@ -653,7 +653,7 @@ def test_times_are_refused_where_cores_are_shared(plan, tmp_path, monkeypatch):
         ("methods = ['unispec']\nsuites = ['twon']", "no prompts 'twon'"),
         ("methods = ['unispec']\nsuites = ['bad.jsonl']", "bad.jsonl, line 2: not a JSON object"),
         ("methods = ['unispec']\nprompts = ['a.jsonl']", r"no key 'prompts'.* suites and files"),
-        ("methods = ['unispec']\nprompts = 20", r"no key 'prompts': number = 20 says how many"),
+        ("methods = ['unispec']\nprompts = 20", r"no key 'prompts': use number = 20 for how many"),
         ("methods = ['unispec']\nnumber = 0", "number must be a whole number of at least 1"),
         ("methods = ['unispec']\nseeds = [1, 1]", "seeds holds 1 twice"),
         ("methods = ['unispec']\ntemperature = -1", "temperature"),

@@ -360,7 +360,7 @@ def test_a_what_if_says_why_it_cannot_be_told(target):
     """A smaller tree is in the record, the trees that would grow behind its shorter paths are not."""
     trace = specviz.generate(target, [3, 4, 5], "eagle", draft=head(target, 1), max_new_tokens=12)
     asked = specviz.whatif(trace)
-    why = "eagle cannot be replayed from a trace, for another tree begins cycles"
+    why = "eagle cannot be replayed from a trace, because another tree starts cycles"
     with pytest.raises(ParameterError, match=why):
         asked.ask(draft_size=4)
     assert asked.can_answer("draft_size")[0] == "needs a rerun"

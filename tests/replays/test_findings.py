@@ -330,7 +330,7 @@ def test_the_first_lines_of_a_page_are_its_verdicts(tmp_path):
     text = page.write(made).read_text("utf8")
     body = text[text.index("<main>") :]
     assert body.index("fails here") < body.index("UniSpec speeds decoding up in every language")
-    assert body.index("UniSpec speeds decoding up") < body.index("What the run says of itself")
+    assert body.index("UniSpec speeds decoding up") < body.index("How the run was made")
     assert body.index("UniSpec speeds decoding up") < body.index("class='figure'")
 
 

@@ -160,7 +160,7 @@ def test_verdicts_are_made_anew_from_the_cells(result, tmp_path):
     claimed = [each.verdict for each in opened(result).verdicts]
     assert set(claimed) == {HOLDS}
     assert {each.verdict for each in added.replay.verdicts} != {HOLDS}
-    assert any("by its cells, holds here by its makers" in note for note in added.notes)
+    assert any("by its cells, but holds here according to its makers" in note for note in added.notes)
 
 
 def one_measured(content):

@@ -120,7 +120,7 @@ def test_a_part_answers_to_its_own_rows_and_says_where_the_others_are():
     ("options", "line"),
     [
         ({"setup": "ours"}, "setup must be 'paper'"),
-        ({"setup": "paper"}, "several models: say which, as --part iwslt or --part wmt"),
+        ({"setup": "paper"}, "several models: choose one with --part iwslt or --part wmt"),
         ({"setup": "paper", "part": "tower"}, "no part 'tower'; it has iwslt, wmt, xsum, cnndm"),
         ({"part": "iwslt"}, "part needs a setup"),
     ],
@@ -150,7 +150,7 @@ def test_a_dry_run_says_what_it_would_take(monkeypatch, capsys):
     assert cli.run(command) == 0
     out = capsys.readouterr().out
     for words in (
-        "kssteven/mT5-large-iwslt2017-de-en", "4.92 GB (by its page), licence: none stated",
+        "kssteven/mT5-large-iwslt2017-de-en", "4.92 GB (from its page), licence: none stated",
         "7.32 GB of weights", "estimate: weights", "estimate: 53,760 tokens", "measured on cpu",
         "specviz models convert", "iwslt17:de-en:validation, licence: CC-BY-NC-ND-4.0",
         "was never run on these published weights", "wording: {source}", "the paper gives none",

@@ -118,7 +118,7 @@ def test_equal_suites_have_equal_digests():
         ({"language": "xx"}, "has no language 'xx'; it has en, de"),
         ({"limit": 0}, "limit must be a whole number"),
         ({"each": True}, "each must be a whole number"),
-        ({"template": "Into German: {}"}, "a template has {source}"),
+        ({"template": "Into German: {}"}, "a template must contain {source}"),
         ({"template": "Into German: {source}"}, "has no source text"),
     ],
 )
@@ -176,7 +176,7 @@ def test_an_unknown_name_is_said(name, says):
 
 def test_a_path_of_no_suite(tmp_path):
     path = write(tmp_path / "p.jsonl", {"prompt": "a"})
-    with pytest.raises(PromptError, match="this is none; did you mean gsm8k"):
+    with pytest.raises(PromptError, match="this is not a suite; did you mean gsm8k"):
         sv.suite("gsm8", path)
 
 

@@ -33,5 +33,5 @@ def test_a_column_a_token_filled_as_far_as_it_went() -> None:
     assert words[-1] == "skipped"
     few = view.exit_layers(trace, most=4)
     assert "8 more tokens are in the trace" in few.get_title(loc="left")
-    with pytest.raises(TraceError, match="no pass of prompt 0 could leave early"):
+    with pytest.raises(TraceError, match="no pass of prompt 0 could exit early"):
         view.exit_layers(traces.build("autoregressive"))

@@ -490,7 +490,7 @@ def test_prices():
     costs = {1: 5.0, 3: 9.0, 5: 13.0}
     assert price(costs, np.array([0.5, 1, 2, 5, 9]), "target").tolist() == pytest.approx([5, 5, 7, 13, 21])
     assert price({4: 3.0}, np.array([1, 8]), "target").tolist() == [3, 3]
-    with pytest.raises(ParameterError, match="no cost of a pass of the draft"):
+    with pytest.raises(ParameterError, match="the cost of a pass of the draft"):
         price({}, np.ones(1), "draft")
 
 

@@ -161,5 +161,5 @@ def test_more_candidates_than_words():
         record="all",
         max_new_tokens=9,
     )
-    with pytest.raises(TraceError, match=r"holds 8 successors of a token, .* set candidates to 8 or less"):
+    with pytest.raises(TraceError, match=r"holds 8 successors per token, .* set candidates to 8 or less"):
         specviz.whatif(trace).unispec(draft_size=3)

@@ -201,7 +201,7 @@ def test_buttons_are_messages():
     for bad in ({"do": "play", "run": 9}, {"do": "explode"}, {}):
         one._on_message(one.panel, bad, [])
         assert one.panel.error and "\n" not in one.panel.error
-    with pytest.raises(TraceError, match="there are 1 to 1"):
+    with pytest.raises(TraceError, match="runs are numbered 1 to 1"):
         one.play(5)
 
 
