@@ -459,8 +459,8 @@ def test_a_demo_orders_by_speed_and_says_first_what_won(pair, tmp_path, monkeypa
         (
             30, 20, 60,
             "lookahead writes 20.0 tokens/s, 0.67 times our own plain decoding and 0.33 times llama.cpp's, "
-            "the fastest plain decoding of this file here (60.0 tokens/s; it computes with Q4_1 weights, we with "
-            "float32)", "0.71 and 0.43",
+            "the fastest plain decoding of this file here (60.0 tokens/s; it computes with Q4_1 weights, "
+            "we with float32)", "0.71 and 0.43",
         ),
         (
             30, 45, 15,

@@ -126,7 +126,7 @@ REFUSED: dict[str, tuple[str, Callable[[Published], None], str]] = {
     "states": ("specforge, EAGLE-3", _set(**{IDS: [1, 2]}), "fc.weight is 16 x 48, and .* wants 16 x 32"),
     "heads": (THIRD, _set(num_attention_heads=2), r"k_proj.weight is 8 x 32, and .* wants 16 x 32"),
     "rows": (THIRD, _set(draft_vocab_size=21), "(d2t|lm_head.weight) is 20.*wants 21"),
-    "unknown": (THIRD, _put("self_attn.q_norm.weight", torch.ones(4)), "tensors that are unknown .*self_attn.q_norm"),
+    "unknown": (THIRD, _put("self_attn.q_norm.weight", torch.ones(4)), "unknown .*self_attn.q_norm"),
     "input norm of 1": (FIRST, _put("input_layernorm.weight", torch.ones(16)), "that no .*input_layernorm"),
     "out of range": (THIRD, _put("d2t", lambda x: x + 30), "d2t leads to tokens .* vocabulary has 37"),
     "below range": (THIRD, _put("d2t", lambda x: x - 9), "d2t leads to tokens -"),
@@ -145,7 +145,7 @@ REFUSED: dict[str, tuple[str, Callable[[Published], None], str]] = {
     "scaled": (FIRST, _set(logit_scale=0.1), "uses scaled scores"),
     "norms": ("speculators, EAGLE-1", _set(layernorms=True), "uses norms around its layer"),
     "unfused": (THIRD, _set(eagle_config={"use_aux_hidden_state": False}), "reads one state"),
-    "wide first": (FIRST, _set(target_hidden_size=32), "generation 1 must be as wide as its target, which is 32"),
+    "wide first": (FIRST, _set(target_hidden_size=32), "must be as wide as its target, which is 32"),
     "activation": (THIRD, _set(hidden_act="swoosh"), "does not load as eagle: .*swoosh"),
 }  # fmt: skip
 
