@@ -507,7 +507,7 @@ def _card(path: Path) -> str:
         words.append(f"correct guesses {card['guesses']['mean'][0]:.2f} tokens in a row")
     if "ahead" in card:  # of EAGLE drafters
         each = (f"{code} {row['right'][0]:.2f}" for code, row in card["ahead"].items())
-        words.append(f"likeliest token right {', '.join(each)}")
+        words.append(f"top token right {', '.join(each)}")
     for pair, t in card.get("translation", {}).items():
         words.append(f"BLEU {pair} {t['bleu']:.1f} ({t['share']:.2f} of a paraphrase's)")
     if "acceptance" in card:

@@ -195,7 +195,7 @@ def costs_figure(
     ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}×"))
     ax.margins(y=0.12)
     ax.set_xticks(range(len(FIGURES)), list(FIGURES.values()))
-    scope = f"{visible(baseline)}'s, prefill {'inside' if prefill else 'left out'}"
+    scope = f"{visible(baseline)}'s, prefill {'included' if prefill else 'excluded'}"
     ax.set_title(f"Costs per token relative to {scope}", size=9, loc="left", pad=18)
     legend(ax)
     return ax
