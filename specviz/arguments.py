@@ -84,7 +84,7 @@ def check_threads(threads: int) -> int:
     most = os.cpu_count() or 1
     if isinstance(threads, bool) or not hasattr(threads, "__index__") or not 1 <= threads <= most:
         raise ParameterError(
-            f"threads must be from 1 to {most}, the number of processors of this machine; got {threads!r}"
+            f"threads must be from 1 to {most}, this machine's number of processors; got {threads!r}"
         )
     return operator.index(threads)
 
@@ -108,7 +108,7 @@ def checked(function: Function) -> Function:
             hints.update(_hints(function))
         for name, value in bound.arguments.items():
             given = name in hints and value is not signature.parameters[name].default
-            # of what is no trace the function's own error says how to make one
+            # of what is not a trace the function's own error says how to make one
             own = given and getattr(hints[name], "__name__", "") == "Trace"
             judged = isinstance(value, PLAIN) or type(value).__module__ in FOREIGN_MODULES
             if given and not own and (judged or _plain(hints[name])):
@@ -234,7 +234,13 @@ def _described(hint: Any) -> str:
         words = [repr(each) if origin is Literal else _described(each) for each in inner]
         words = list(dict.fromkeys(words))
         return " or ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
-    simple = {int: "a whole number", float: "a number", bool: "True or False", str: "a text", Path: "a path"}
+    simple = {
+        int: "a whole number",
+        float: "a number",
+        bool: "True or False",
+        str: "a string",
+        Path: "a path",
+    }
     if hint in simple:
         return simple[hint]
     kind = origin or hint

@@ -48,7 +48,7 @@ class Fit:
     s : list of float
         Seconds of a cycle at every draft size from the smallest measured one to the largest.
     tau : list of float
-        Tokens a cycle, likewise.
+        Tokens per cycle, likewise.
     """
 
     g: int
@@ -67,7 +67,7 @@ class Point:
     tokens, cycles : list of int, [texts]
         Emitted tokens and draft-verify cycles of each text. Greedy decoding repeats them in every round.
     seconds : list of lists of float or None, [rounds, texts]
-        Time of all cycles of a text, the prefill left out; None where it was not measured yet.
+        Time of all cycles of a text, without the prefill; None where it was not measured yet.
     """
 
     g: int
@@ -78,29 +78,29 @@ class Point:
 
 @dataclass
 class Calibration:
-    """Draft sizes, what each one brought and cost, and the best one.
+    """Draft sizes, the gain and cost of each, and the best one.
 
     Parameters
     ----------
     setting : dict
-        What it holds for; the keys of `SETTING`.
+        The setting that it is valid for; the keys of `SETTING`.
     size : str
-        The method's parameter that was turned.
+        The method's parameter that was varied.
     how : dict
         How it was measured: ``prompts`` and ``warm_up`` (numbers of texts), ``texts`` (a digest of their
         ids), ``max_new_tokens``, ``rounds``, ``clock``.
     points : list of Point
         In order of size.
     fits : dict of str to Fit
-        ``paper``, ``grid`` and ``monotone``; see `specviz.measure.fits`. Empty while measuring goes on.
+        ``paper``, ``grid`` and ``monotone``; see `specviz.measure.fits`. Empty while measuring.
     chosen : str
-        The fit that decided.
+        The fit that was used to choose g*.
     ended : str or None
-        Why no larger sizes were measured, if it was not the caller's wish.
+        Why no larger sizes were measured, unless the caller chose the sizes.
     spent : float
-        Seconds that the measuring took, by the wall clock.
+        Wall-clock seconds of the measurement.
     worked : float
-        The processor time of it, all threads together.
+        Its processor time, summed over all threads.
     created : str
         ISO 8601, UTC.
     """
@@ -128,10 +128,10 @@ class Calibration:
         Raises
         ------
         SpecvizError
-            If the measuring was not finished.
+            If the measurement was not finished.
         """
         if not self.complete:
-            raise SpecvizError("this calibration was interrupted: run specviz calibrate again, it goes on")
+            raise SpecvizError("this calibration was interrupted: run specviz calibrate again to continue")
         return self.fits[self.chosen].g
 
     @property
@@ -141,7 +141,7 @@ class Calibration:
 
     @property
     def table(self) -> pd.DataFrame:
-        """One row a measured size: g, tau, ms (s(g) in milliseconds), ms_q25, ms_q75, tokens_per_second."""
+        """One row per measured size: g, tau, ms (s(g) in milliseconds), ms_q25, ms_q75, tokens_per_second."""
         import pandas as pd
 
         g, tau, s, low, high = self.measured()
@@ -151,10 +151,9 @@ class Calibration:
     def measured(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """g, τ(g), s(g) and its quartiles over rounds, each [sizes]; seconds.
 
-        A machine is slower at some moments than at others, by much more than one size differs from the next.
-        All sizes decode a text one right after the other, so what they share in that moment is divided out:
-        each time is taken relative to the geometric mean over the sizes, of these the median over rounds (and
-        the quartiles), text by text.
+        A machine's speed varies over time by much more than one size differs from the next. All sizes decode
+        a text one right after the other, so this variation is divided out: each time is taken relative to the
+        geometric mean over the sizes, then the median over rounds (and the quartiles), text by text.
         """
         seconds = np.array([point.seconds for point in self.points], np.float64)  # [sizes, rounds, texts]
         cycles = np.array([point.cycles for point in self.points], np.float64)  # [sizes, texts]
@@ -168,7 +167,7 @@ class Calibration:
 
     @property
     def sizes(self) -> np.ndarray:
-        """Every draft size from the smallest measured one to the largest: where the fits have values."""
+        """Every draft size from the smallest measured one to the largest, where the fits have values."""
         return np.arange(self.points[0].g, self.points[-1].g + 1)
 
     @property
@@ -195,12 +194,12 @@ class Calibration:
     # -- its file ---------------------------------------------------------------------------------
 
     def save(self, path: str | Path) -> Path:
-        """Write it, whole or not at all; a file that is there is replaced.
+        """Write it atomically; an existing file is replaced.
 
         Raises
         ------
         TraceError
-            If the disk or the folder refuses.
+            If it cannot be written.
         """
         text = json.dumps({"specviz": "calibration", "schema": SCHEMA} | asdict(self), ensure_ascii=False)
         return write_text(Path(path), text + "\n", force=True)
@@ -212,7 +211,7 @@ class Calibration:
         Raises
         ------
         TraceError
-            If the file is missing, damaged, of a newer schema, or no calibration.
+            If the file is missing, damaged, of a newer schema, or not a calibration.
         """
         path = Path(path)
         try:
@@ -220,7 +219,7 @@ class Calibration:
                 raise ValueError("it is too long")
             content = json.loads(path.read_text(encoding="utf8"))
             if not isinstance(content, dict) or content.pop("specviz", None) != "calibration":
-                raise ValueError("it is no calibration")
+                raise ValueError("it is not a calibration")
             if content.pop("schema") != SCHEMA:
                 raise ValueError("another version of specviz wrote it")
             calibration = cls.of(content)
@@ -229,13 +228,13 @@ class Calibration:
             raise TraceError(f"cannot read {path}: {error.strerror or error}") from None
         except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
             raise TraceError(
-                f"{path} is not a calibration that can be used ({error}): delete it and run specviz calibrate"
+                f"{path} is not a usable calibration ({error}): delete it and run specviz calibrate"
             ) from None
         return calibration
 
     @classmethod
     def of(cls, content: Mapping[str, Any]) -> Calibration:
-        """From plain data, as ``dataclasses.asdict`` gives it."""
+        """From plain data, as from ``dataclasses.asdict``."""
         points = [Point(**point) for point in content["points"]]
         fits = {str(name): Fit(**fit) for name, fit in content["fits"].items()}
         return cls(**{**content, "points": points, "fits": fits})
@@ -250,11 +249,11 @@ class Calibration:
         if not self.complete:
             return
         if self.chosen not in self.fits:
-            raise ValueError(f"it chose {self.chosen!r}, which it lacks")
+            raise ValueError(f"it chose {self.chosen!r}, which it does not have")
         count = sizes[-1] - sizes[0] + 1
         for fit in self.fits.values():
             if type(fit.g) is not int or not sizes[0] <= fit.g <= sizes[-1]:
-                raise ValueError("its draft size is not one that was measured")
+                raise ValueError("its draft size was not measured")
             if not len(fit.s) == len(fit.tau) == count or not np.isfinite([fit.s, fit.tau]).all():
                 raise ValueError("its curves are incomplete")
         if not all(np.isfinite(values).all() for values in self.measured()):

@@ -34,25 +34,25 @@ class Draft:
     judge : array of bool, shape [n], optional
         Which nodes are candidates; the others are read but not judged. Default: all.
     q : array or tensor, shape [n, vocabulary], optional
-        The distribution each node was really sampled from. None: the drafter was deterministic.
+        The distribution that each node was actually sampled from. None: the drafter was deterministic.
     signals : dict of str to array [n]
-        What the drafter believed about each node, recorded as is (``confidence``, ``entropy`` ..., or a name
-        of the method's own; see `specviz.schema.Signal`).
+        The drafter's values for each node, recorded unchanged (``confidence``, ``entropy`` ..., or the
+        method's own names; see `specviz.schema.Signal`).
     source : str or sequence of str
         Where the nodes come from (model, store, prompt ...), for all or for each.
     stop : str
         Why drafting stopped (``length``, ``fallback``, ``eos``, ``room`` ...).
     logits : tensor [n, vocabulary] or list of n rows
-        The drafter's raw predictions where it chose each node; the record is reduced from them later.
+        The drafter's raw predictions where it chose each node; they are reduced to the record later.
     read : bool
-        Whether the target reads it. False asks for no pass: the method decides without one.
+        Whether the target reads it. False: the method decides without a pass.
 
     Raises
     ------
     ValueError
         If the arrays' lengths differ or a parent does not precede its child.
     ParameterError
-        If a signal has the name of another column or another number of values.
+        If a signal has the name of another column or a wrong number of values.
     """
 
     tokens: Any
@@ -77,7 +77,7 @@ class Draft:
         if len(self.tokens) != len(parents):
             raise ValueError(f"{len(self.tokens)} tokens need as many parents, got {len(parents)}")
         if len(parents) and ((parents >= np.arange(len(parents))).any() or parents.min() < ROOT):
-            raise ValueError("a parent must stand before its child (-1 is the root)")
+            raise ValueError("a parent must come before its child (-1 is the root)")
         for name in ("positions", "judge"):
             value = getattr(self, name)
             if value is not None and len(value) != len(parents):
@@ -92,7 +92,7 @@ class Draft:
 
     @classmethod
     def empty(cls, stop: str = "none") -> Draft:
-        """A draft of no tokens: the pass reads the root alone."""
+        """A draft without tokens: the pass reads only the root."""
         return cls(np.empty(0, np.int64), np.empty(0, np.int64), stop=stop)
 
     def __len__(self) -> int:
@@ -100,7 +100,7 @@ class Draft:
 
     @cached_property
     def is_chain(self) -> bool:
-        """Whether plain causal attention and one run of positions describe it."""
+        """Whether plain causal attention and consecutive positions describe it."""
         n = np.arange(len(self))
         plain = self.positions is None or np.array_equal(self.positions, n + 1)
         return bool(np.array_equal(self.parents, n - 1) and plain)
@@ -176,7 +176,7 @@ class Draft:
     def best(self, scores: np.ndarray, n: int) -> Draft:
         """The `n` nodes of highest path score as a tree; ties go to the earlier node.
 
-        A node's path score is the least score on the way to it, so a subtree is always whole.
+        A node's path score is the lowest score on its path, so the result is always a whole subtree.
         """
         scores = np.asarray(scores, np.float64).copy()
         for level in range(2, self.depth + 1):

@@ -1,4 +1,4 @@
-"""The errors that a person meets: one clear line each, saying what to do or what to install."""
+"""The errors that users see: one clear line each, saying what to do or what to install."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from specviz.escape import line
 
 
 class SpecvizError(Exception):
-    """Something the caller can mend; the command line prints its one line and exits with status 2.
+    """An error that the caller can fix; the command line prints its one line and exits with status 2.
 
-    Names and texts of others stand in such a line: their line breaks and unseen characters are written out.
+    The line can contain untrusted names and texts: their line breaks and invisible characters are escaped.
     """
 
     def __init__(self, message: object = "") -> None:
@@ -20,11 +20,11 @@ class SpecvizError(Exception):
 
 
 class TraceError(SpecvizError):
-    """A trace file that is truncated, foreign, from a newer schema or not what it says it is."""
+    """A trace file that is truncated, foreign, from a newer schema or inconsistent."""
 
 
 class ModelError(SpecvizError):
-    """A model that is missing, cannot be served by this backend, or does not fit its partner."""
+    """A model that is missing, not supported by this backend, or incompatible with its partner."""
 
 
 class ParameterError(SpecvizError):
@@ -36,7 +36,7 @@ class PromptError(SpecvizError):
 
 
 def one_line(error: BaseException | str, most: int = 160) -> str:
-    """What a library said in many lines, in one, cut between words; its kind, where it said nothing."""
+    """A library's message as one line, cut between words; if it is empty, the error's type."""
     return shorten(str(error), most, placeholder=" …") or type(error).__name__
 
 
@@ -46,21 +46,22 @@ CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 
 
 def install(extra: str) -> str:
-    """The command that installs an extra, as `pyproject.toml` names it.
+    """The command that installs an extra of `pyproject.toml`.
 
-    No package index offers the distribution, so a checkout is where it comes from.
+    No package index has this distribution, so it is installed from a checkout.
     """
     return f'pip install -e ".[{extra}]" in a checkout of specviz'
 
 
 @contextmanager
 def loading() -> Iterator[None]:
-    """Within, a missing torch or transformers is a `ModelError` of one line; it also decorates functions.
+    """Inside this context a missing torch or transformers raises a one-line `ModelError`; it also works as a
+    decorator.
 
     Raises
     ------
     ModelError
-        Naming what to install, and where it comes from.
+        Naming what to install and where it comes from.
     """
     try:
         yield

@@ -22,7 +22,7 @@ LIMIT = 64 << 20  # bytes of a JSON file
 WORDS = {  # pydantic's faults of type
     "dict_type": "should be an object",
     "list_type": "should be a list",
-    "string_type": "should be a text",
+    "string_type": "should be a string",
     "int_type": "should be a whole number",
     "float_type": "should be a number",
     "bool_type": "should be true or false",
@@ -142,7 +142,7 @@ def _fault(data: object, fault: Mapping[str, Any]) -> str:
     if fault["type"] == "missing":
         return f"{place} lacks '{str(fault['loc'][-1])[:60]}'"
     if fault["loc"][-1:] == ("[key]",):
-        return f"{place} is no key of this object"
+        return f"{place} is not a key of this object"
     words = WORDS.get(fault["type"]) or str(fault["msg"]).removeprefix("Value error, ").removeprefix("Input ")
     words = words[:160]
     got = "" if fault["type"] == "value_error" or "too_" in fault["type"] else f", not {shown(value)}"
@@ -206,7 +206,7 @@ def read_json(path: Path, kind: type[Kind], remedy: str = "", error: type[Specvi
     """
     try:
         if path.stat().st_size > LIMIT:
-            raise error(f"{path} is longer than {LIMIT >> 20} MiB{remedy and f': {remedy}'}")
+            raise error(f"{path} is larger than {LIMIT >> 20} MiB{remedy and f': {remedy}'}")
         content = path.read_bytes()
     except OSError as fault:
         raise error(f"cannot read {path}: {fault.strerror or fault}") from None

@@ -59,9 +59,9 @@ def example(name: str) -> Path:
     Raises
     ------
     SpecvizError
-        If there is none of that name; the message lists those there are.
+        If there is no trace of that name; the message lists the available ones.
     """
     traces = {path.stem: path for path in sorted(folder("traces").glob("*.parquet"))}
     if name not in traces:
-        raise SpecvizError(f"no recorded trace {name!r}; there is {', '.join(traces) or 'none'}")
+        raise SpecvizError(f"no recorded trace {name!r}; available: {', '.join(traces) or 'none'}")
     return traces[name]

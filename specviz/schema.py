@@ -65,7 +65,7 @@ class Signal:
     Raises
     ------
     ParameterError
-        If the name is no identifier or that of another column, or the level is neither.
+        If the name is not an identifier or that of another column, or the level is neither.
     """
 
     name: str
@@ -151,8 +151,8 @@ COLUMNS: tuple[Column, ...] = (
     Column("stop", "string", "Why drafting stopped: length, fallback, eos, room, none ..."),
     Column("end", "string", "What ended the prompt's decoding in this cycle: eos, length, context, interrupted; else null."),
     # a canvas of masked cells (diffusion); null elsewhere
-    Column("block", "int32", "The block in work when the cycle began, from 0."),
-    Column("refreshed", "bool", "Whether the pass computed every position, not the block in work alone."),
+    Column("block", "int32", "The current block when the cycle began, from 0."),
+    Column("refreshed", "bool", "Whether the pass computed every position, not the current block alone."),
     Column("control_name", "list<string>", "Names of the controller's values in this cycle."),
     Column("control_value", "list<double>", "Those values."),
     # an update of a stream, the level above the cycle; null where the source stands still
@@ -172,7 +172,7 @@ COLUMNS: tuple[Column, ...] = (
     Column("node_parent", "list<int32>", "Parent of each node; -1 is the root."),
     Column("node_position", "list<int32>", "Offset from the root's position (1 is the next token); of a canvas the cell it places, 0 the first of the answer."),
     Column("node_source", "list<string>", "Where the node came from: model, store, prompt, layer ..."),
-    Column("node_status", "list<string>", "below_budget (of a tree, its score too low for the nodes that are sent), unsent, unjudged (behind a rejection, not tried for a sibling was taken, or only read: a window), accepted, rejected, cut, unreviewed (emitted, never sent to the target)."),
+    Column("node_status", "list<string>", "below_budget (of a tree, its score too low for the nodes that are sent), unsent, unjudged (after a rejection, not tried because a sibling was accepted, or only read: a window), accepted, rejected, cut, unreviewed (emitted, never sent to the target)."),
     Column("node_q", "list<float>", "The drafter's probability of the token, as it was sampled and tested; of siblings that are tried one after another, what is left of it without the rejected ones (where nothing was sampled, of 1)."),
     Column("node_p", "list<float>", "The target's probability of the token, as it was tested: of siblings that were drawn one after another, what the rejected ones left of it."),
     Column("node_rank", "list<int32>", "Rank of the token in the target's distribution; 0 is the top. Ties share the better rank."),
@@ -193,7 +193,7 @@ COLUMNS: tuple[Column, ...] = (
     # what the target predicted: at the root (-1) and at each node it read
     Column("pred_node", "list<int32>", "After which node the prediction stands; -1 is the root."),
     Column("pred_position", "list<int32>", "Of a canvas: which of its cells was read; null elsewhere."),
-    Column("pred_odds", "list<float>", "Of a canvas: log-odds of the cell's likeliest token, by which the surest cell is found; null elsewhere."),
+    Column("pred_odds", "list<float>", "Of a canvas: log-odds of the cell's likeliest token, which determines the most confident cell; null elsewhere."),
     Column("pred_entropy", "list<float>", "Entropy of the target's distribution there, in nats."),
     Column("pred_top_token", "list<int32>", "The target's top_k tokens, best first, flat [predictions x top_k]."),
     Column("pred_top_p", "list<float>", "Their probabilities."),
@@ -201,7 +201,7 @@ COLUMNS: tuple[Column, ...] = (
     # what the cycle emitted
     Column("out_position", "list<int32>", "Position in the output; 0 is the first generated token. Of a canvas the cell, in the order of unmasking."),
     Column("out_token", "list<int32>", "Token."),
-    Column("out_origin", "list<string>", "draft (accepted), unreviewed (drafted, never sent to the target), bonus, correction, resampled, fallback, plain, parallel (placed in one pass with a surer cell)."),
+    Column("out_origin", "list<string>", "draft (accepted), unreviewed (drafted, never sent to the target), bonus, correction, resampled, fallback, plain, parallel (placed in the same pass as a more confident cell)."),
     Column("out_p", "list<float>", "The target's probability of the token."),
     Column("out_u", "list<float>", "The uniform number it was sampled with; null where none was."),
     Column("out_order", "list<int32>", "Of a canvas: its place in the order of unmasking, from 0; null elsewhere."),
@@ -212,9 +212,9 @@ COLUMNS: tuple[Column, ...] = (
     Column("out_draft_token", "list<int32>", "The drafter's top_k tokens there, flat; 0 without a probability where its own context was full."),
     Column("out_draft_p", "list<float>", "Their probabilities."),
     Column("out_draft_rated", "list<float>", "The target's probability of the drafter's first token there."),
-    # and its tails: what the drafter writes on behind its first token, where that is not the text's
+    # and its tails: what the drafter writes on after its first token, where that is not the text's
     Column("tail_position", "list<int32>", "Output position at which the drafter's first token stands that the entry's tail follows."),
-    Column("tail_token", "list<int32>", "What the drafter writes behind it, one entry a token, to an end token or as far as the run's 'dense' says."),
+    Column("tail_token", "list<int32>", "What the drafter writes after it, one entry per token, to an end token or as far as the run's 'dense' says."),
     Column("tail_p", "list<float>", "The drafter's probability of the token, its largest there."),
     Column("tail_margin", "list<float>", "That minus its second largest."),
     # each forward pass

@@ -56,7 +56,7 @@ def test_a_message_says_what_is_declared():
     for hint, words in (
         (Annotated[int, Range(1)], "x must be a whole number of at least 1, got 0"),
         (Annotated[int, Range(2, 9)], "x must be a whole number from 2 to 9, got 0"),
-        (str | Path | None, "x must be a text, a path or None, got 0"),
+        (str | Path | None, "x must be a string, a path or None, got 0"),
         (Literal["a", "b", None], "x must be 'a', 'b' or None, got 0"),
         (Sequence[int], "x must be a list (a whole number each), got 0"),
     ):
@@ -148,7 +148,7 @@ def test_every_option_of_a_run_is_checked():
     for name in RunOptions.__dataclass_fields__:
         with pytest.raises(ParameterError, match=f"^{name} must "):
             Run("no such model", "Hello", "autoregressive", **{name: object()})
-    with pytest.raises(ParameterError, match="device must be a text or None, got 1"):
+    with pytest.raises(ParameterError, match="device must be a string or None, got 1"):
         specviz.generate("town", "Hello", device=1)
 
 

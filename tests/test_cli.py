@@ -162,7 +162,7 @@ def test_a_text_that_fills_the_context_says_so(here, say, folders):
     ask = ("generate", "autoregressive", "-m", folders.target, "-p", "x" * 120)
     status, out, err = say(*ask, "-n", 128)
     assert status == 0, err
-    assert "The text is cut where the model's context was full." in out
+    assert "The text is cut off where the model's context was full." in out
     status, out, err = say(*ask, "-n", 1)
     assert "context" not in out and "ms in 1 cycle: " in out
 
@@ -248,7 +248,7 @@ ASK = ("--prompt", "Hello")
         ((*BASE, *ASK, "--out", "text.txt"), "--out takes a folder or a .parquet"),
         ((*BASE, *ASK, "--out", "good.jsonl/deeper"), "is not a folder"),
         # other doors
-        (("show", "no/such"), "is not there"),
+        (("show", "no/such"), "does not exist"),
         (("show", "EMPTY"), "holds no traces"),
         (("show", "good.jsonl"), "good.jsonl"),
         (("show", "there", "--html", "page/speculative.html"), "exists"),
@@ -358,7 +358,7 @@ def test_what_was_not_used_or_not_measured_is_said_so_or_left_out(here, say, fol
         "--record", "none",
     )  # fmt: skip
     assert status == 0
-    assert one_line(err) == "specviz: autoregressive uses no draft model, so --draft is left alone"
+    assert one_line(err) == "specviz: autoregressive uses no draft model, so --draft is ignored"
     assert "time" not in out
 
 
@@ -607,7 +607,7 @@ def test_models(say):
     assert status == 0, err
     for word in ("autoregressive", "speculative", "draft_length", "fallback", "[0, 1]", "nats"):
         assert word in out
-    assert re.search(r"datastore +a text +File", out)
+    assert re.search(r"datastore +a text +A", out)
     assert re.search(r"target_language +German ", out), "a value as it is written"
 
 
@@ -662,7 +662,7 @@ def test_lab_starts_jupyterlab_on_the_copy(here, say, monkeypatch):
     for wrong in (("mine", "other"), ("mine", "--copy-only", "--port", 1)):
         status, _, err = say("lab", *wrong)
         assert status == 2
-        assert "is not an option of it" in one_line(err)
+        assert "is not one of its options" in one_line(err)
     assert not started
 
 
@@ -678,4 +678,4 @@ def test_what_a_method_learnt_is_kept_in_a_file(say, here):
     assert specviz.open("kept.parquet").run["memory"]["start"]["state"] == "warm"
     status, _, error = say("generate", "prompt_lookup", "-p", "x", "--store", "a.store")
     assert status == 2
-    assert "remembers nothing" in error
+    assert "keeps no memory" in error

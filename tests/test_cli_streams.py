@@ -42,7 +42,7 @@ def test_a_text_update_by_update(say, tmp_path):
     assert out.count("1 hidden") == 3, "until a stream's last update"
     said = [int(n) for n in re.findall(r"(\d+) of \d+ drafted accepted", out)]
     assert said and sum(said) == trace.cycles["accepted"].sum()
-    assert "ms an update" in out and "page: " in out
+    assert "ms per update" in out and "page: " in out
 
 
 def test_partials_are_made_and_decoded(say, tmp_path):
@@ -81,7 +81,7 @@ def test_what_a_file_holds_counts_not_how_it_is_called(say, tmp_path):
             "decodes a source that arrives in updates: give --text or --stream",
         ),
         ((*RUN, "--prompts", "town"), "not --prompts"),
-        (("generate", "unispec", "--text", "t.txt"), "unispec takes a prompt that stands still"),
+        (("generate", "unispec", "--text", "t.txt"), "unispec takes a fixed prompt"),
         (("generate", "unispec", "--stream", "t.txt"), "t.txt, line 1 is not JSON"),
         ((*RUN, "--text", "t.txt", "--stream", "x"), "for retranslate --text or --stream"),
         (RUN, "for retranslate --text or --stream"),

@@ -130,7 +130,7 @@ def test_ceilings_from_a_report(tmp_path):
         {"setting": {"ceilings": {"cache": 1}}},
     ):
         path.write_text(json.dumps(wrong))
-        with pytest.raises(TraceError, match=r"roofline\.json is no report"):
+        with pytest.raises(TraceError, match=r"roofline\.json is not a report"):
             metrics.Ceilings.read(path)
 
 

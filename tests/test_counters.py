@@ -157,8 +157,8 @@ def test_a_server_of_years_needs_no_more_memory(tmp_path):
 def test_steps_without_a_draft_and_short_drafts_leave_less_to_tell(tmp_path):
     assert metrics.steps(read(tmp_path, page(output="274"))) == 100  # 170 + 100, and a token of each prefill
     table = metrics.rosetta(read(tmp_path, page(output="275")))
-    assert table["why"]["accepted a step"] == "vllm-metrics does not tell how many verify steps there were"
-    assert table["why"]["nothing accepted"] == "vllm-metrics does not tell how many verify steps there were"
+    assert table["why"]["accepted a step"] == "vllm-metrics does not say how many verify steps there were"
+    assert table["why"]["nothing accepted"] == "vllm-metrics does not say how many verify steps there were"
     assert table["value"]["1 + accepted a draft"] == 2.7 and table["value"]["at the second position"] == 0.5
     for lacks in ("generation_tokens_total", "time_to_first_token_seconds_count"):
         cut = re.sub(rf"(?m)^vllm:{lacks}.*\n", "", PAGE)
@@ -169,7 +169,7 @@ def test_steps_without_a_draft_and_short_drafts_leave_less_to_tell(tmp_path):
     assert (
         table["value"]["at the second position"] == 0.5 and table["value"]["accepted of drafted"] == 170 / 299
     )
-    assert table["why"]["1-α"] == "vllm-metrics does not tell how long the draft of each step was"
+    assert table["why"]["1-α"] == "vllm-metrics does not say how long the draft of each step was"
     places = metrics.by_position(short)
     assert places["rate"].tolist() == [0.8, 0.5, 0.4] and places["given"].isna().all()
 
@@ -184,7 +184,7 @@ def test_two_engines_are_two_rows_and_two_models_a_question(tmp_path):
     assert metrics.by_position(found)["accepted"].tolist() == [89, 50, 40]
     assert "of all requests of 2 engines from vllm-metrics" in repr(found)
     said = refused(tmp_path, PAGE + other.replace("org/m", "org/n"))
-    assert said == "after counts 2 models (org/m, org/n): leave the lines of one in the file"
+    assert said == "after counts 2 models (org/m, org/n): keep only one model's lines in the file"
     # Order of positions and escapes in labels are the client's, and no concern.
     turned = PAGE.replace("org/m", r"a\"}, position=\"7")
     lines = turned.split("\n")
@@ -224,13 +224,13 @@ AT = "spec_decode_num_accepted_tokens_per_pos_total"
         ({"accepted": "169"}, "counts 169 accepted tokens, but at all positions 170"),
         ({"accepted": "301"}, "counts 301 accepted tokens of 300 drafted ones"),
         ({"at0": "101"}, "counts 101 accepted tokens at position 0, but there were 100 drafts"),
-        ({"at1": "81"}, "counts 81 accepted tokens at position 1, but 80 at the position before"),
-        ({"drafts": "-1"}, "has -1, which is no count"),
-        ({"drafts": "99.5"}, "has 99.5, which is no count"),
-        ({"drafts": "NaN"}, "has NaN, which is no count"),
-        ({"accepted": "1e+30"}, "has 1e+30, which is no count"),
-        ({"accepted": "1.7.0"}, "has 1.7.0, which is no count"),
-        ({"output": "1e999"}, "has 1e999, which is no count"),
+        ({"at1": "81"}, "counts 81 accepted tokens at position 1, but 80 at the previous position"),
+        ({"drafts": "-1"}, "has -1, which is not a count"),
+        ({"drafts": "99.5"}, "has 99.5, which is not a count"),
+        ({"drafts": "NaN"}, "has NaN, which is not a count"),
+        ({"accepted": "1e+30"}, "has 1e+30, which is not a count"),
+        ({"accepted": "1.7.0"}, "has 1.7.0, which is not a count"),
+        ({"output": "1e999"}, "has 1e999, which is not a count"),
     ],
 )
 def test_what_breaks_a_page_names_its_line(tmp_path, change, said):
@@ -240,38 +240,40 @@ def test_what_breaks_a_page_names_its_line(tmp_path, change, said):
 
 
 def test_what_else_a_page_can_get_wrong(tmp_path):
-    none = "after has no vllm:spec_decode_num_drafts_total: it is no /metrics page of a vLLM that speculates"
+    none = (
+        "after has no vllm:spec_decode_num_drafts_total: it is not a /metrics page of a vLLM that speculates"
+    )
     assert refused(tmp_path, "\n".join(PAGE.split("\n")[:18])) == none
     assert refused(tmp_path, '{"a": 1}') == refused(tmp_path, "") == none
     first, at = line("spec_decode_num_drafts_total"), line(AT)
-    of = f"after, line {first} counts an engine's drafts, but vllm:spec_decode_num_"
+    of = f"after, line {first} counts an engine's drafts, but its vllm:spec_decode_num_"
     for lacks in ("draft_tokens_total", "accepted_tokens_total"):
         cut = re.sub(rf"(?m)^vllm:spec_decode_num_{lacks}.*$", "", PAGE)
-        assert refused(tmp_path, cut) == f"{of}{lacks} of it is not there"
+        assert refused(tmp_path, cut) == f"{of}{lacks} is missing"
     cut = re.sub(r'(?m)^vllm:.*_per_pos_total.*position="1".*$', "", PAGE)
-    assert refused(tmp_path, cut) == f'{of}accepted_tokens_per_pos_total{{position="1"}} of it is not there'
+    assert refused(tmp_path, cut) == f'{of}accepted_tokens_per_pos_total{{position="1"}} is missing'
     cut = re.sub(r"(?m)^vllm:.*_per_pos_total.*$", "", PAGE)
-    assert refused(tmp_path, cut) == f'{of}accepted_tokens_per_pos_total{{position="0"}} of it is not there'
+    assert refused(tmp_path, cut) == f'{of}accepted_tokens_per_pos_total{{position="0"}} is missing'
     lines = PAGE.split("\n")
     number = len(lines) + 1
     twice = "\n".join([*lines, lines[first - 1]])
-    assert refused(tmp_path, twice).startswith(f"after, line {first} and line {number} count the same")
+    assert refused(tmp_path, twice).startswith(f"after, line {first} and line {number} count the same thing")
     for broken in ('{engine="0} 1.0', '{engine="0"}', " one two three", '{engine="0"x="1"} 1.0'):
         said = refused(tmp_path, PAGE + f"vllm:spec_decode_num_drafts_total{broken}")
         assert (
-            said
-            == f"after, line {number - 1} is no sample of vllm:spec_decode_num_drafts as Prometheus writes it"
+            said == f"after, line {number - 1} is not a sample of vllm:spec_decode_num_drafts as Prometheus "
+            f"writes it"
         )
     no_place = PAGE.replace('position="2"', 'position="two"')
-    assert refused(tmp_path, no_place).startswith(f"after, line {at + 2} is no sample of")
+    assert refused(tmp_path, no_place).startswith(f"after, line {at + 2} is not a sample of")
     zero = page(drafts="0", drafted="0", accepted="0", at0="0", at1="0", at2="0")
-    assert refused(tmp_path, zero) == "after counts no draft"
+    assert refused(tmp_path, zero) == "after counts no drafts"
 
 
 def test_pages_that_do_not_belong_together(tmp_path):
     first = line("spec_decode_num_drafts_total")
-    assert refused(tmp_path, PAGE, since=PAGE) == "after since before counts no draft"
-    swapped = "the server was started anew between them, or the two are swapped"
+    assert refused(tmp_path, PAGE, since=PAGE) == "after since before counts no drafts"
+    swapped = "the server was restarted between them, or the two are swapped"
     said = refused(tmp_path, PAGE, since=LATER)
     assert said == f"after, line {line('generation_tokens_total')} counts 272, but before 412: {swapped}"
     fell = page(LATER, at2="39", at0="141")  # one alone, the rest rose
@@ -282,7 +284,7 @@ def test_pages_that_do_not_belong_together(tmp_path):
     anew = LATER.replace("1.785538744138251e+09", "1.785599e+09")
     said = refused(tmp_path, anew, since=PAGE)
     assert (
-        said == f"after, line {first} and before are of two starts of the server, which counts anew at each"
+        said == f"after, line {first} and before are from two starts of the server, which resets its counters"
     )
     other = "after and before differ in engines, model or positions"
     assert refused(tmp_path, LATER, since=PAGE.replace('engine="0"', 'engine="1"')) == other
@@ -297,12 +299,12 @@ def test_pages_that_do_not_belong_together(tmp_path):
 def test_what_sums_do_not_serve_for_is_refused_in_one_line(tmp_path):
     found = read(tmp_path, PAGE)
     with pytest.raises(
-        TraceError, match="holds sums over all requests, and AIPerf's records are each request's"
+        TraceError, match="holds sums over all requests, but AIPerf's records are per request"
     ):
         found.to_aiperf(tmp_path / "p.jsonl")
     with pytest.raises(ParameterError, match="speedups compare requests"):
         read_counts(tmp_path / "after", "vllm-metrics", plain=True)
-    with pytest.raises(ParameterError, match="since is for the counters of a server"):
+    with pytest.raises(ParameterError, match="since works only for a server's counters"):
         read_counts(tmp_path / "after", "vllm", since=tmp_path / "after")
 
 
@@ -313,9 +315,9 @@ def test_the_command_line_reads_a_page_and_two(tmp_path, capsys):
     assert cli.run([*after, "--since", str(tmp_path / "a.txt")]) == 0
     out, _ = capsys.readouterr()
     assert "Counts of all requests of 1 engine from vllm-metrics" in out and "60 drafts" in out
-    assert "accepted at each position, of all drafts: 0.667 0.500 0.333\n" in out and "2.500" in out
+    assert "share of all drafts accepted at each position: 0.667 0.500 0.333\n" in out and "2.500" in out
     assert "\nsteps: those with a draft;" in out
-    assert "speedups: not known: the page holds sums over all requests" in out
-    assert "not known: AIPerf (draft acceptance rate): the page holds sums over all requests" in out
+    assert "speedups: unknown: the page holds sums over all requests" in out
+    assert "unknown: AIPerf (draft acceptance rate): the page holds sums over all requests" in out
     assert cli.run([*after, "--baseline", str(tmp_path / "a.txt")]) == 2
     assert "speedups compare requests" in capsys.readouterr()[1]

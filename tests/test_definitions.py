@@ -176,11 +176,11 @@ def test_what_a_later_step_took_back_is_no_output():
 def test_canvases_and_streams_have_metrics_of_their_own():
     recorder = Recorder({"run": "c", "method": "ssd", "prompts": [{"tokens": [7]}], "canvas": {"cells": 4}})
     recorder.add({"cycle": 0, "prompt": 0})
-    with pytest.raises(TraceError, match="writes canvases: acceptance is counted of texts that grow"):
+    with pytest.raises(TraceError, match="writes canvases: acceptance is defined only for texts that grow"):
         metrics.rosetta(recorder.close())
     recorder = Recorder({"run": "s", "method": "retranslate", "prompts": [{"tokens": [7]}]})
     recorder.add({"cycle": 0, "prompt": 0, "update": 0, "source": "a", "arrival": 0.0})
-    with pytest.raises(TraceError, match=r"is a stream: its updates have metrics of their own \(by_stream\)"):
+    with pytest.raises(TraceError, match=r"is a stream: its updates have their own metrics \(by_stream\)"):
         metrics.rosetta(recorder.close())
 
 

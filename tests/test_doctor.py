@@ -21,7 +21,7 @@ def test_a_whole_installation(capsys, tmp_path):
     file = tmp_path / "doctor.json"
     assert cli.run(["doctor", "--json", str(file)]) == 0
     out = capsys.readouterr().out
-    assert "decided again as recorded" in out and "town: " in out and "[lab]" in out
+    assert "recomputed as recorded" in out and "town: " in out and "[lab]" in out
     held = json.loads(file.read_text())
     assert held["ok"] and {check["state"] for check in held["checks"]} <= {"ok", "missing"}
     assert cli.run(["doctor", "--json", str(file)]) == 2  # the file is there, and nothing is tried
@@ -57,7 +57,7 @@ def test_a_decode_that_fails_is_a_fault(monkeypatch, capsys):
 def test_without_torch_looking_works(monkeypatch):
     monkeypatch.setattr(module, "find_spec", lambda name: None)
     checks = by_name(doctor().checks)
-    assert checks["decode"].state == "missing" and "looking works" in checks["decode"].detail
+    assert checks["decode"].state == "missing" and "viewing traces works" in checks["decode"].detail
 
 
 def test_every_extra_has_a_use():

@@ -60,7 +60,7 @@ eval time = 5100.00 ms / 256 tokens
 
 
 def tokens(drafts=(False, True, True, False, True, False)):
-    """mlx-lm's responses of a text, one a line."""
+    """mlx-lm's responses of a text, one per line."""
     return [
         {
             "from_draft": each,
@@ -149,7 +149,7 @@ def test_a_run_without_drafts_is_a_baseline(file):
         plain[part] = {k: v for k, v in plain[part].items() if "draft" not in k and "spec" not in k}
         assert read_counts(write(file, plain), name, plain=True).total("drafted") == 0
         assert "nothing" in refused(file, name) or "no verify step" in refused(file, name)
-        assert "was speculated" in refused(write(file, entry), name, plain=True)
+        assert "used speculation" in refused(write(file, entry), name, plain=True)
 
 
 def refused(path, origin, **rest):
@@ -191,9 +191,9 @@ def test_a_broken_identity_names_its_line(file, origin, path, value, words):
 LOGS = [
     ("0.64479", "0.74479", "has an acceptance of 0.74479, which is not 167 / 259"),
     ("0.805, 0.632", "0.605, 0.632", "has rates per position that rise"),
-    ("2296.72 ms / 256", "2296.72 ms / 99999999999", "is no count"),
+    ("2296.72 ms / 256", "2296.72 ms / 99999999999", "is not a count"),
     ("#acc tokens = 167", "#acc tokens = 300", "accepted 300 of 259"),
-    ("eval time", "evil time", "no 'eval time' stands before it"),
+    ("eval time", "evil time", "without an 'eval time' before it"),
 ]
 
 
@@ -205,7 +205,7 @@ def test_a_broken_log_names_its_line(file, good, bad, words):
 
 def test_a_missing_token_is_noticed(file):
     some = tokens()
-    assert "is token 4 of its text, and token 3 is wanted" in refused(
+    assert "is token 4 of its text, but token 3 is expected" in refused(
         write(file, *some[:2], *some[3:]), "mlx-lm"
     )
     assert "it has no from_draft" in refused(write(file, {"token": 1}), "mlx-lm")
@@ -215,17 +215,17 @@ UNKNOWN = [
     ("sglang:spec_accept_length{} 2.9\n", "a /metrics page of SGLang, whose gauges do not count steps"),
     ("llamacpp:n_decode_total 5\n", "a /metrics page of llama-server"),
     ('{"resourceSpans": []}', "an export of OpenTelemetry spans"),
-    ('{"choices": []}', "a response without any count of drafts"),
-    ('{"what": 1}', "JSON of a form that is not known (it has 'what')"),
-    ("[[1]]", "JSON, but holds no entry"),
-    ("hello\n", "of a form that is not known"),
+    ('{"choices": []}', "a response without draft counts"),
+    ('{"what": 1}', "JSON in an unknown format (it has 'what')"),
+    ("[[1]]", "JSON without entries"),
+    ("hello\n", "in an unknown format"),
 ]
 
 
 @pytest.mark.parametrize(("content", "words"), UNKNOWN)
 def test_what_is_not_read_is_refused_by_name_with_what_is(file, content, words):
     file.write_text(content)
-    with pytest.raises(TraceError, match="what is read: traces") as error:
+    with pytest.raises(TraceError, match="supported are traces") as error:
         origin_of(file)
     assert words in str(error.value)
 

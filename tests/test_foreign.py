@@ -193,7 +193,7 @@ def test_vllm_summary_knows_no_order_and_no_draft_of_a_step(tmp_path):
     table = metrics.rosetta(found)
     assert table["value"]["accepted of drafted"] == 0.6
     assert np.isnan(table["value"]["accepted of judged"])
-    assert table["why"]["accepted of judged"] == "vllm does not tell how long the draft of each step was"
+    assert table["why"]["accepted of judged"] == "vllm does not say how long the draft of each step was"
     # Each of its steps had a draft, so vLLM's own rates follow from the histogram.
     assert table["value"]["at the second position"] == 2 / 4
     places = metrics.by_position(found)
@@ -246,8 +246,8 @@ def test_an_answer_longer_than_its_steps_had_steps_without_a_draft(tmp_path):
     found = read_counts(path, "vllm")
     assert found.requests["steps"].isna().all()
     table = metrics.rosetta(found)
-    assert table["why"]["tokens a verify"] == "vllm does not tell how many verify steps there were"
-    assert table["why"]["nothing accepted"] == "vllm does not tell how many verify steps there were"
+    assert table["why"]["tokens a verify"] == "vllm does not say how many verify steps there were"
+    assert table["why"]["nothing accepted"] == "vllm does not say how many verify steps there were"
     assert table["value"]["1 + accepted a draft"] == 2.5
     assert np.isnan(metrics.tau(found))
 
@@ -275,7 +275,7 @@ def test_aiperf_records_and_what_they_leave_out(tmp_path):
     assert found.requests["id"].tolist() == ["talk", "talk"]
     assert found.requests["seconds"].tolist() == [2.0, 2.0]
     assert found.wall == 5.0
-    assert "3 lines left out" in repr(found)
+    assert "3 lines skipped" in repr(found)
     # (A + N) / (D + N)
     assert metrics.rosetta(found)["value"]["accepted per verified"] == 10 / 14
 
@@ -294,7 +294,7 @@ def test_aiperf_speedup_over_a_run_without_speculation(tmp_path):
     assert values["throughput"] == values["mean tokens/s"] == pytest.approx((11 / 2) / (21 / 5))
     assert values["time per token"] == pytest.approx((5 / 21) / (2 / 11))
     assert values["time per output token"] == pytest.approx((4.95 / 20) / (1.95 / 10))
-    assert "was speculated" in refused(tmp_path / "p.jsonl", "aiperf", plain=True)
+    assert "used speculation" in refused(tmp_path / "p.jsonl", "aiperf", plain=True)
 
 
 def test_spec_bench_answers_as_its_own_script_reads_them(tmp_path):
@@ -314,11 +314,11 @@ def test_spec_bench_answers_as_its_own_script_reads_them(tmp_path):
     # speeds 10/0.75 and 8/1, the baseline's 10/1.5 and 8/4
     assert value["mean tokens/s"] == pytest.approx((10 / 0.75 + 8) / (10 / 1.5 + 2))
     assert value["throughput"] == pytest.approx(5.5 / 1.75)
-    assert table["why"]["accepted of drafted"] == "spec-bench does not tell how many were drafted"
-    assert table["why"]["decode tokens/s"] == "spec-bench does not tell how long the prefill took"
+    assert table["why"]["accepted of drafted"] == "spec-bench does not say how many tokens were drafted"
+    assert table["why"]["decode tokens/s"] == "spec-bench does not say how long the prefill took"
     assert found.requests["kind"].tolist() == ["writing", "writing"]
-    assert table["why"]["at the second position"] == "spec-bench does not tell which steps had a draft"
-    with pytest.raises(TraceError, match="spec-bench does not tell which steps had a draft"):
+    assert table["why"]["at the second position"] == "spec-bench does not say which steps had a draft"
+    with pytest.raises(TraceError, match="spec-bench does not say which steps had a draft"):
         metrics.by_position(found)
 
 
@@ -339,7 +339,7 @@ def test_a_failed_turn_of_spec_bench_is_left_out_whole(tmp_path):
     found = read_counts(write(tmp_path / "a.jsonl", failed, other), "spec-bench")
     assert found.requests["id"].tolist() == ["82"]
     assert found.left_out["line"].tolist() == [1]
-    assert "holds no request that was counted: a turn failed" in refused(
+    assert "holds no counted requests: a turn failed" in refused(
         write(tmp_path / "b.jsonl", failed), "spec-bench"
     )
 
@@ -387,7 +387,7 @@ SHARED = [  # of vLLM's object and AIPerf's record
     (
         "acceptance_histogram",
         {"0": 1, "-1": 3},
-        ", {place}, acceptance_histogram.-1 is no key of this object",
+        ", {place}, acceptance_histogram.-1 is not a key of this object",
     ),
     (
         "acceptance_histogram",
@@ -435,8 +435,8 @@ def test_what_else_a_response_can_get_wrong(tmp_path, where, value, line):
 
 
 @pytest.mark.parametrize(("where", "value", "line"), [
-    (("metadata",), ..., "is no record of AIPerf: it has neither metadata nor num_spec_steps"),
-    (("metadata", "conversation_id"), [], ", metadata.conversation_id should be a text, not a list"),
+    (("metadata",), ..., "is not a record of AIPerf: it has neither metadata nor num_spec_steps"),
+    (("metadata", "conversation_id"), [], ", metadata.conversation_id should be a string, not a list"),
     (("metadata", "turn_index"), 1.5, ", metadata.turn_index should be a whole number, not 1.5"),
     (("metadata", "request_end_ns"), 999, "ends (request_end_ns) before it starts"),
     (("metadata", "request_start_ns"), "1", ", metadata.request_start_ns should be a whole number"),
@@ -458,13 +458,13 @@ def test_what_else_a_record_can_get_wrong(tmp_path, where, value, line):
 
 
 @pytest.mark.parametrize(("where", "value", "line"), [
-    (("question_id",), ..., "is no answer of Spec-Bench: it has no question_id"),
-    (("question_id",), 81, "answers question 81, as line 1 does: keep one of them"),
-    (("question_id",), None, ", question_id should be a text, not null"),
-    (("choices",), ..., "has no choices: this is a file of questions, and answers are wanted"),
+    (("question_id",), ..., "is not an answer of Spec-Bench: it has no question_id"),
+    (("question_id",), 81, "answers question 81, and so does line 1: keep one of them"),
+    (("question_id",), None, ", question_id should be a string, not null"),
+    (("choices",), ..., "has no choices: this is a file of questions, not of answers"),
     (("choices",), [], ", choices is too short"),
     (("choices", 0), 1, ", choices[0] should be an object, not 1"),
-    (("choices", 0, "turns"), [1], ", choices[0], turns[0] should be a text, not 1"),
+    (("choices", 0, "turns"), [1], ", choices[0], turns[0] should be a string, not 1"),
     (("choices", 0, "accept_lengths"), ..., "has no accept_lengths (EAGLE's own scripts write none)"),
     (("choices", 0, "new_tokens"), ..., ", choices[0] lacks 'new_tokens'"),
     (("choices", 0, "wall_time"), 1.0, ", choices[0], wall_time should be a list, not 1.0"),
@@ -495,12 +495,12 @@ def test_what_a_file_can_get_wrong(tmp_path):
     path.write_text("[" * 100_000)
     assert ", line 1 is nested too deep" in refused(path, "vllm")
     path.write_text('{"a": 1}\n')
-    assert ", line 1 is no response of vLLM" in refused(path, "vllm")
+    assert ", line 1 is not a response of vLLM" in refused(path, "vllm")
     path.write_text('# HELP x\nvllm:spec_decode_num_drafts_total{engine="0"} 10.0\n')
-    assert "is a server's /metrics page: its sums are read with --from vllm-metrics" in refused(path, "vllm")
+    assert "is a server's /metrics page: read its sums with --from vllm-metrics" in refused(path, "vllm")
     path.write_text('{"date": "now", "spec_decode_acceptance_length": 2.8}')
     assert "is the result of vllm bench serve" in refused(path, "vllm")
-    assert "was speculated" in refused(write(path, VLLM), "vllm", plain=True)
+    assert "used speculation" in refused(write(path, VLLM), "vllm", plain=True)
     assert "has steps of more than one token" in refused(write(path, BENCH), "spec-bench", plain=True)
     with pytest.raises(
         ParameterError, match="no origin 'tgi': choose one of vllm, aiperf, spec-bench, llama"
@@ -522,7 +522,7 @@ def test_what_counts_cannot_tell_is_refused_in_one_line(tmp_path):
     found = read_counts(write(tmp_path / "a.jsonl", BENCH), "spec-bench")
     for ask in (metrics.recheck, metrics.summary, metrics.by_depth, metrics.by_prompt, metrics.seconds):
         with pytest.raises(
-            TraceError, match=r"a\.jsonl \(spec-bench\) tells how many .* this needs a trace's"
+            TraceError, match=r"a\.jsonl \(spec-bench\) says how many .* this needs a trace's"
         ):
             ask(found)
     assert not hasattr(found, "_repr_mimebundle_")
@@ -569,7 +569,7 @@ def test_aiperf_records_hold_every_identity_that_aiperf_checks(tmp_path):
     with pytest.raises(TraceError, match="exists: choose another name"):
         metrics.counts(trace).to_aiperf(path)
     bench = read_counts(write(tmp_path / "a.jsonl", BENCH), "spec-bench")
-    with pytest.raises(TraceError, match="spec-bench does not tell how many were drafted"):
+    with pytest.raises(TraceError, match="spec-bench does not say how many tokens were drafted"):
         bench.to_aiperf(tmp_path / "b.jsonl")
     assert not (tmp_path / "b.jsonl").exists()
 
@@ -577,12 +577,14 @@ def test_aiperf_records_hold_every_identity_that_aiperf_checks(tmp_path):
 def test_compare_like_with_like(tmp_path):
     found = read_counts(write(tmp_path / "p.jsonl", AIPERF), "aiperf")
     plain = decode([[]], method="autoregressive")
-    with pytest.raises(TraceError, match="is from aiperf, the baseline from specviz: compare like with like"):
+    with pytest.raises(
+        TraceError, match="is from aiperf, but the baseline is from specviz: use the same tool for both"
+    ):
         metrics.rosetta(found, plain)
     other = changed("aiperf", ("metrics", "input_sequence_length", "value"), 8)
     other["spec_decode_acceptance"] = None
     base = read_counts(write(tmp_path / "b.jsonl", other), "aiperf", plain=True)
-    with pytest.raises(TraceError, match="decoded other prompts: 1 against 1, 0 in common"):
+    with pytest.raises(TraceError, match="decoded different prompts: 1 against 1, 0 in common"):
         metrics.rosetta(found, base)
 
 
@@ -591,7 +593,7 @@ def test_the_command_line_reads_checks_and_writes(tmp_path, capsys):
     assert cli.run(["import", str(path), "--from", "vllm", "--aiperf", str(tmp_path / "p.jsonl")]) == 0
     out, _ = capsys.readouterr()
     assert "Counts of 1 request from vllm" in out and "1 + ΣA / ΣN" in out and "2.500" in out
-    assert f"left out: {path}, line 2: no metrics.speculative_decoding" in out
+    assert f"skipped: {path}, line 2: no metrics.speculative_decoding" in out
     assert isinstance(read_counts(tmp_path / "p.jsonl", "aiperf"), Counts)
     assert cli.run(["import", str(path), "--from", "vllm", "--aiperf", str(tmp_path / "p.jsonl")]) == 2
     assert cli.run(["import", str(path), "--from", "tgi"]) == 2
@@ -601,6 +603,6 @@ def test_the_command_line_reads_checks_and_writes(tmp_path, capsys):
     assert isinstance(trace, Trace)
     assert cli.run(["metrics", str(tmp_path / "t.parquet"), "--aiperf", str(tmp_path / "t.jsonl")]) == 0
     out, _ = capsys.readouterr()
-    assert "EAGLE (τ)" in out and "speedups: name the same prompts" in out and "speedup\n" not in out
+    assert "EAGLE (τ)" in out and "speedups: pass the same prompts" in out and "speedup\n" not in out
     assert cli.run(["metrics", str(tmp_path / "t.parquet"), "--baseline", str(tmp_path / "t.parquet")]) == 2
     assert "is not autoregressive" in capsys.readouterr()[1]

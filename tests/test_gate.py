@@ -162,7 +162,7 @@ def test_a_plans_values_of_another_type_are_named(tmp_path, change):
     ("text", "says"),
     [
         (f"methods = ['{'x' * 1000}']", "unknown method"), (f"models = ['{'x' * 1000}']", "no model"),
-        (f"suites = ['{'x' * 1000}']", "no prompts"), ("suites = {a = 5}", "the suite a is a name"),
+        (f"suites = ['{'x' * 1000}']", "no prompts"), ("suites = {a = 5}", "the suite a must be a name"),
         (f"seeds = {'1' * 5000}", "is not TOML"), ("methods = [{method = 'unispec', depth = inf}]", "depth"),
     ],
 )  # fmt: skip
@@ -233,7 +233,7 @@ def test_a_lone_surrogate_in_a_prompts_file_is_refused_where_it_stands(tmp_path)
         (
             "config.json",
             '{"model_type": {"a": 1}}',
-            "config.json, model_type should be a text, not an object",
+            "config.json, model_type should be a string, not an object",
         ),
         ("config.json", '{"model_type": "llama", "eos_token_id": {}}', "config.json, eos_token_id should be"),
         ("config.json", '{"model_type": "llama", "vocab_size": "no"}', "vocab_size should be a whole number"),
@@ -245,7 +245,7 @@ def test_a_lone_surrogate_in_a_prompts_file_is_refused_where_it_stands(tmp_path)
         ),
         ("tokenizer.json", '{"added_tokens": [{"id": -1}]}', r"added_tokens\[0\].id should be"),
         ("tokenizer_config.json", "[]", "tokenizer_config.json should be an object, not a list"),
-        ("model.safetensors.index.json", '{"weight_map": {"a": "../x"}}', "is no file of the folder"),
+        ("model.safetensors.index.json", '{"weight_map": {"a": "../x"}}', "is not a file of the folder"),
     ],
 )
 def test_a_damaged_model_folder_is_one_line(tmp_path, file, content, says):

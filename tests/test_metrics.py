@@ -402,7 +402,7 @@ def test_what_a_store_has_learnt():
     assert table["new"].tolist() == [6, 0]
     assert table["tokens"].tolist() == [6, 6]
     assert table["root_known"].tolist() == [False, False]
-    with pytest.raises(TraceError, match="remembers nothing"):
+    with pytest.raises(TraceError, match="has no memory"):
         metrics.learnt(traces.build("speculative"))
     with pytest.raises(TraceError, match="redacted"):
         metrics.learnt(grown().redact())
@@ -414,7 +414,7 @@ def test_n_grams_are_no_successors():
     import specviz
 
     trace = specviz.generate(llama(seed=5, vocabulary=40, eos=()), [[3, 4, 5]], "lookahead", max_new_tokens=9)
-    with pytest.raises(TraceError, match="lookahead remembers no successors"):
+    with pytest.raises(TraceError, match="lookahead keeps no successors"):
         metrics.learnt(trace)
 
 

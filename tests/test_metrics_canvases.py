@@ -64,7 +64,7 @@ def trace_of(run: dict[str, Any], *cycles: dict) -> Trace:
 
 
 def stepwise(order: list[tuple[int, int]], said: list[dict[int, tuple]], length: int, block: int) -> Trace:
-    """One token a pass: `order` of (cell, token), and what each pass said, cell: its likeliest tokens."""
+    """One token per pass: `order` of (cell, token), and what each pass said, cell: its likeliest tokens."""
     rows = [
         cycle(i + 1, i, [(*order[i], "plain")], [(-1, c, 1.0, top) for c, top in said[i].items()])
         for i in range(len(order))
@@ -119,7 +119,7 @@ def test_a_cell_that_the_round_did_not_read_is_unread() -> None:
 
 def test_the_limit_refuses_in_one_line() -> None:
     trace = stepwise(ORDER, SAID, 5, 5)
-    with pytest.raises(ParameterError, match="the record holds 2 candidates of a cell, not 3"):
+    with pytest.raises(ParameterError, match="the record holds 2 candidates per cell, not 3"):
         metrics.acceptance_limit(trace, top=[3])
     with pytest.raises(ParameterError, match="at least 1"):
         metrics.acceptance_limit(trace, lengths=[0])
@@ -134,7 +134,7 @@ def test_the_limit_refuses_in_one_line() -> None:
 
 
 def test_step_reduction_and_valid_tokens_by_hand() -> None:
-    # Six cells placed in three passes; the text is 20 21 and its end, and what pads the block is no text.
+    # Six cells placed in three passes; the text is 20 21 and its end, and what pads the block is not a text.
     read = [(-1, c, 1.0, (1, 2)) for c in range(6)]
     rows = [
         cycle(1, 0, [(0, 20, "plain"), (1, 21, "parallel")], read),
@@ -215,7 +215,7 @@ def test_what_is_no_canvas_is_refused(tmp_path: Path) -> None:
         with pytest.raises(TraceError, match="wrote no canvas"):
             metric(trace)
     text = specviz.generate(tiny(0), [1, 2], "stepwise", max_new_tokens=4, block=4, record=None)
-    with pytest.raises(TraceError, match="the text alone"):
+    with pytest.raises(TraceError, match="only the text"):
         metrics.step_reduction(text)
 
 

@@ -35,7 +35,7 @@ def test_the_denominators():
     assert metrics.fallback_share(trace, "cycle") == handed / steps
     assert metrics.fallback_share(trace) == handed / tokens
     for share in (metrics.fallback_share, metrics.rollback_share):
-        with pytest.raises(TraceError, match="per is one of token, cycle"):
+        with pytest.raises(TraceError, match="per must be one of token, cycle"):
             share(trace, "text")
 
 
@@ -110,7 +110,7 @@ def test_mean_and_deviation_over_seeds():
     assert "none" not in rows.index and rows.loc["tau", "seeds"] == [0, 1, 2]
     apart = metrics.over_seeds([runs[0], said("the cat", "the cat sat", parameters={"k": 2})])
     assert set(apart["runs"]) == {1} and apart["deviation"].isna().all() and apart["setting"].nunique() == 2
-    with pytest.raises(TraceError, match="one run a seed"):
+    with pytest.raises(TraceError, match="one run per seed"):
         metrics.over_seeds([runs[0], runs[0]])
 
 
@@ -133,7 +133,7 @@ def test_a_sweep_is_a_row_a_run(tmp_path, monkeypatch):
     assert table["front"].tolist() == [True, True, False]
     assert table["fallback"].tolist()[1:] == [0.5, 0.9] and "cap" not in table, "what differs has a column"
     assert table["trace"].tolist() == ["", str(file), ""] and table["group"].tolist()[1:] == ["mine"] * 2
-    with pytest.raises(TraceError, match="other prompts"):
+    with pytest.raises(TraceError, match="different prompts"):
         metrics.sweep(said("the cat", run="fast"), base)
     with pytest.raises(ParameterError, match="score"):
         metrics.sweep(fast, base, "meteor")

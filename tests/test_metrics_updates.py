@@ -92,7 +92,7 @@ def test_erasure_by_hand(two):
     own = metrics.erasure(two, tokenize="model")
     assert own["words"].tolist() == [[A], [A, B], [A, B, D, E], [A, B, C], [D]]
     assert own["erased"].tolist() == [0, 0, 0, 0, 3]
-    with pytest.raises(ParameterError, match="of is one of display, draft, not 'screen'"):
+    with pytest.raises(ParameterError, match="of must be one of display, draft, not 'screen'"):
         metrics.erasure(two, "screen")
 
 

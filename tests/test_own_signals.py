@@ -125,7 +125,7 @@ def test_a_file_whose_signals_are_called_like_columns_is_refused(tmp_path, name)
 def test_a_file_with_too_few_values_or_wrong_declarations_is_refused(tmp_path):
     recorder = Recorder({"run": "r", "method": "m"})
     recorder.add({"cycle": 1, "node_token": [1, 2], "signal_name": ["age"], "signal_value": [1.0]})
-    with pytest.raises(TraceError, match="1 of signal_value; its nodes and names ask for 2"):
+    with pytest.raises(TraceError, match="1 of signal_value; its nodes and names require 2"):
         recorder.close()
     plain = {"name": "age", "unit": "", "meaning": "", "level": "node"}
     wrongs = (3, {"name": "age"}, plain | {"name": "token"}, plain | {"unit": "x" * 300})

@@ -213,20 +213,20 @@ def test_texts_are_those_of_one_process(decoded, folders):
 
 def test_what_cannot_be_split_is_refused_on_every_rank(decoded):
     said = {
-        "parted": ("SpecvizError", "rank 1 has another text than rank 0, so the ranks are no longer in step"),
+        "parted": ("SpecvizError", "rank 1 has a different text than rank 0, so the ranks are out of step"),
         "alone": ("ModelError", "alone has 1 key-value head(s), which 2 ranks cannot share: load it with"),
         "planless": ("ModelError", "no tensor-parallel plan for planless (gpt2): load it with device_map"),
         "packed": ("ModelError", "packed is quantised"),
-        "town-diffusion": ("ModelError", "town-diffusion is no causal model"),
-        "town-eagle": ("ModelError", "town-eagle is no causal model"),
+        "town-diffusion": ("ModelError", "town-diffusion is not a causal model"),
+        "town-eagle": ("ModelError", "town-eagle is not a causal model"),
         "town-t5": ("ModelError", "no tensor-parallel plan for town-t5 (t5)"),
         "missing": ("ModelError", "rank 1: no model 'nowhere'"),
         "uncalibrated": (
             "SpecvizError",
             "run: torchrun --nproc-per-node 2 -m specviz calibrate unispec --model target --tp-plan auto",
         ),
-        "leaves": ("ModelError", "cannot leave early"),
-        "live": ("PromptError", "a stream that is still to come reaches each rank at another time"),
+        "leaves": ("ModelError", "cannot exit early"),
+        "live": ("PromptError", "a live stream reaches each rank at a different time"),
         "told": ("ModelError", "no model 'nobody'"),
         "whole": ("ParameterError", "2 ranks would all decode"),
     }
@@ -278,7 +278,7 @@ def test_a_run_is_one_folder_that_survives_a_rank(folders, tmp_path):
     assert second.status == 1 and not second.out
     assert first.status == 2 and not first.out
     (line,) = (line for line in first.said.splitlines() if line.startswith("specviz:"))
-    assert line.startswith("specviz: rank 0 of 2 stopped, or lost another one: ")
+    assert line.startswith("specviz: rank 0 of 2 stopped or lost another rank: ")
     assert line.endswith("/run keeps 4 of 6 rows)")
     assert set((tmp_path / "writers").read_text()) == {"0"}
 
@@ -308,7 +308,7 @@ def test_alone_it_is_refused_with_the_command(folders, tmp_path, capsys):
         specviz.load(folders.target, tp_plan="auto")
     out = tmp_path / "run"
     given = plan(folders, tmp_path, tp_plan="auto")
-    with pytest.raises(ModelError, match="this process is alone"):
+    with pytest.raises(ModelError, match="this is a single process"):
         specviz.measure.run(given, out=out)
     with pytest.raises(ParameterError, match="drop --workers or --dask"):
         specviz.measure.run(given, out=out, executor=object(), workers=2)
@@ -319,9 +319,9 @@ def test_alone_it_is_refused_with_the_command(folders, tmp_path, capsys):
     ):
         with pytest.raises(ModelError, match=line):
             specviz.load(folders.target, tp_plan="auto", **options)
-    with pytest.raises(ModelError, match="tp_plan is 'auto'"):
+    with pytest.raises(ModelError, match="tp_plan must be 'auto'"):
         specviz.load(folders.target, tp_plan="colwise")
-    with pytest.raises(ModelError, match="not spread by tp_plan: drop it"):
+    with pytest.raises(ModelError, match="tp_plan does not work with a GGUF file: drop it"):
         specviz.load("gguf:x.gguf", tp_plan="auto")
     assert cli.run(["calibrate", "unispec", "--model", folders.target, "--tp-plan", "auto"]) == 2
     assert "torchrun --nproc-per-node N -m specviz" in capsys.readouterr().err

@@ -140,13 +140,13 @@ def test_the_dense_record_goes_on_too(pair, monkeypatch, tmp_path):
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"temperature": 0.5}, "another sampling: {'temperature': 0.8}, not {'temperature': 0.5}"),
-        ({"seed": 4}, "another sampling: {'seed': 3}, not {'seed': 4}"),
-        ({"method": "autoregressive"}, "another method: speculative, not autoregressive"),
-        ({"draft_length": 2}, "another parameters"),
-        ({"record": "all"}, "another record: judged, not all"),
+        ({"temperature": 0.5}, "differs in sampling: {'temperature': 0.8}, not {'temperature': 0.5}"),
+        ({"seed": 4}, "differs in sampling: {'seed': 3}, not {'seed': 4}"),
+        ({"method": "autoregressive"}, "differs in method: speculative, not autoregressive"),
+        ({"draft_length": 2}, "differs in parameters"),
+        ({"record": "all"}, "differs in record: judged, not all"),
         ({"prompts": [[1, 2], [4]]}, "prompt 1 is not the one"),
-        ({"prompts": [[1, 2]]}, "holds 2 texts, more than these prompts have (1)"),
+        ({"prompts": [[1, 2]]}, "holds 2 texts, more than these prompts need (1)"),
     ],
 )
 def test_another_run_does_not_go_on(pair, change, says, tmp_path):

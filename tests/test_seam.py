@@ -35,7 +35,7 @@ def model() -> Model:
 
 @pytest.fixture(scope="module")
 def greedy(model: Model) -> list[int]:
-    """What the model writes by itself, one token a pass."""
+    """What the model writes by itself, one token per pass."""
     context, out = model.open([PROMPT], 64), []
     while len(out) < LENGTH:
         out.append(int(context.forward(Draft.empty()).logits[0][0].argmax()))

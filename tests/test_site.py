@@ -83,8 +83,8 @@ def test_faults_are_noticed(tmp_path):
     (tmp_path / "b.html").write_text('<p id="yes"></p><script src="none.js"></script>')
     lines = check.faults(tmp_path)
     assert len(lines) == 5 and sum("another host" in line for line in lines) == 2
-    assert "a.html links to b.html#no, and that page has no such place" in lines
-    assert "b.html links to none.js, which is not there" in lines
+    assert "a.html links to b.html#no, but that page has no such anchor" in lines
+    assert "b.html links to none.js, which does not exist" in lines
 
 
 def test_papers_pages_are_those_of_the_data(tmp_path):

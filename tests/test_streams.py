@@ -137,10 +137,14 @@ def test_lines_of_a_file_are_streams(tmp_path):
         (lambda: fixed_lag("a", -3), ParameterError, "got -3"),
         (lambda: fixed_lag("a", True), ParameterError, "got True"),
         (lambda: fixed_lag("a", 2.5), ParameterError, "got 2.5"),
-        (lambda: fixed_lag(7), ParameterError, "the text must be a text, got int"),
-        (lambda: fixed_lag("a", language=3), ParameterError, "language must be a text, got int"),
-        (lambda: fixed_lag("a", pace=-1), ParameterError, "pace is seconds a word"),
-        (lambda: fixed_lag("a", pace=float("nan")), ParameterError, "pace is seconds a word"),
+        (lambda: fixed_lag(7), ParameterError, "the text must be a string, got int"),
+        (lambda: fixed_lag("a", language=3), ParameterError, "language must be a string, got int"),
+        (lambda: fixed_lag("a", pace=-1), ParameterError, "pace must be at least 0 seconds per word"),
+        (
+            lambda: fixed_lag("a", pace=float("nan")),
+            ParameterError,
+            "pace must be at least 0 seconds per word",
+        ),
         (lambda: simulate_partials(""), PromptError, "the text is empty"),
         (lambda: simulate_partials("a", revise=1), ParameterError, "revise must lie in"),
         (lambda: simulate_partials("a", shrink=-0.1), ParameterError, "shrink must lie in"),
@@ -149,12 +153,12 @@ def test_lines_of_a_file_are_streams(tmp_path):
         (lambda: word_timed([], words=0), ParameterError, "words must be"),
         (lambda: word_timed([], words=1, seconds=1), ParameterError, "not both"),
         (lambda: word_timed([], seconds=0), ParameterError, "seconds must be above 0"),
-        (lambda: word_timed([]), PromptError, "there are no words"),
+        (lambda: word_timed([]), PromptError, "it contains no words"),
         (lambda: word_timed(3), PromptError, "takes a file, or a list"),
         (lambda: from_partials(3), PromptError, "takes a file, or lines"),
         (lambda: from_partials([]), PromptError, "no partial results"),
         (lambda: from_partials(["[" * 100_000]), PromptError, "line 1 is nested too deeply"),
-        (lambda: Update(None), PromptError, "an update's text must be a text, got None"),
+        (lambda: Update(None), PromptError, "an update's text must be a string, got None"),
         (lambda: Update("a \ud83d"), PromptError, "half a character"),
         (lambda: Update("a", "1"), PromptError, "an update's time must be seconds, got '1'"),
         (lambda: Update("a", float("inf")), PromptError, "must be seconds"),
@@ -240,7 +244,7 @@ def test_subtitles(tmp_path):
         found = [(u.text, u.time) for u in word_timed(file, 1)]
         assert found == [("Good morning, all.", 2.5), ("Good morning, all. Bye.", 3604.0)]
     vtt.write_text("WEBVTT\n\nsoon --> later\nGood.\n")
-    with pytest.raises(PromptError, match="cue 1 has no times that can be read"):
+    with pytest.raises(PromptError, match="cue 1 has no readable times"):
         word_timed(vtt)
 
 
@@ -248,17 +252,17 @@ def test_subtitles(tmp_path):
     ("entries", "line"),
     [
         ([{"word": "a", "start": 0}], "word 1 lacks 'end'"),
-        ([{"start": 0, "end": 1}], "word 1 lacks 'word': each word has word, start and end"),
+        ([{"start": 0, "end": 1}], "word 1 lacks 'word': each word needs word, start and end"),
         ([*heard(("a", 0, 1)), 7], "word 2 should be an object, not 7"),
         (heard(("a", 0, "1")), "word 1, end should be a number, not '1'"),
-        (heard((3, 0, 1)), "word 1, word should be a text, not 3"),
+        (heard((3, 0, 1)), "word 1, word should be a string, not 3"),
         (heard(("a", 0, True)), "end should be a number, not true"),
         (heard(("a", 2, 1)), "word 1: its times go backwards"),
         (heard(("a", 0, 2), ("b", 0, 1)), "word 2: its times go backwards"),
         (heard(("a", 0, float("nan"))), "word 1, end should be a finite number"),
         (heard(("a", 0, 10**400)), "word 1, end should be a"),
         (heard(("a\ud83d", 0, 1)), "word 1, word holds half a character"),
-        (heard((" ", 0, 1)), "there are no words"),
+        (heard((" ", 0, 1)), "it contains no words"),
     ],
 )
 def test_a_transcript_that_is_refused(tmp_path, entries, line):
@@ -274,8 +278,8 @@ def test_a_transcript_that_is_refused(tmp_path, entries, line):
 @pytest.mark.parametrize(
     ("text", "line"),
     [
-        ('{"word": "a", "start": 0, "end": 1}\n{"word": ', "line 2 is no JSON"),
-        ('[{"word": "a",\n "start" 0}]', "line 2 is no JSON"),
+        ('{"word": "a", "start": 0, "end": 1}\n{"word": ', "line 2 is not JSON"),
+        ('[{"word": "a",\n "start" 0}]', "line 2 is not JSON"),
         ('{"text": "a"}', "no list of words"),
         ('{"segments": [{"text": "a", "start": 0, "end": 1}]}', "segments have no words"),
         ("7", "no list of words"),
@@ -314,13 +318,13 @@ def test_a_final_result_closes_an_utterance(tmp_path):
         ('{"text": "b"', "line 3 is not JSON (Expecting ',' delimiter, column"),
         ("[1]", "line 3 should be an object, not a list"),
         ('{"time": 1}', "line 3 lacks 'text'"),
-        ('{"text": 5}', "line 3, text should be a text, not 5"),
+        ('{"text": 5}', "line 3, text should be a string, not 5"),
         (r'{"text": "\ud83d"}', "line 3, text holds half a character"),
         ('{"text": "b", "time": "1"}', "line 3, time should be a number, not '1'"),
         ('{"text": "b", "time": NaN}', "line 3, time should be a finite number"),
         ('{"text": "b", "time": 1' + "0" * 400 + "}", "line 3, time should be a"),
         ('{"text": "b", "final": 1}', "line 3, final should be true or false, not 1"),
-        ('{"text": "b", "time": 0.5}', "line 3: its time 0.5 s is before the 1 s above it"),
+        ('{"text": "b", "time": 0.5}', "line 3: its time 0.5 s is before the previous 1 s"),
     ],
 )
 def test_an_error_names_the_line(tmp_path, bad, line):

@@ -223,7 +223,7 @@ def test_an_unwritable_folder_is_one_clear_line(tmp_path):
     with pytest.raises(TraceError, match="cannot write") as caught:
         Recorder(traces.metadata(), tmp_path / "file" / "run.parquet")
     assert "\n" not in str(caught.value)
-    with pytest.raises(TraceError, match="ends in"):
+    with pytest.raises(TraceError, match="must end in"):
         Recorder(traces.metadata(), tmp_path / "run.json")
 
 
@@ -561,7 +561,7 @@ def test_forging_itself_is_no_error(tmp_path):
 
 
 def test_a_missing_or_empty_place(tmp_path):
-    with pytest.raises(TraceError, match="not there"):
+    with pytest.raises(TraceError, match="does not exist"):
         Trace.open(tmp_path / "none.parquet")
     with pytest.raises(TraceError, match="holds no traces"):
         Trace.open(tmp_path)
@@ -572,7 +572,7 @@ def test_a_truncated_file(tmp_path):
     data = path.read_bytes()
     for size in (0, 4, 100, len(data) // 2, len(data) - 1):
         path.write_bytes(data[:size])
-        with pytest.raises(TraceError, match="whole Parquet file"):
+        with pytest.raises(TraceError, match="complete Parquet file"):
             Trace.open(path)
     path.write_bytes(data[:-8] + b"\xff\xff\xff\x7fPAR1")
     with pytest.raises(TraceError, match="metadata is longer"):
@@ -615,10 +615,10 @@ def test_a_foreign_file(tmp_path):
     pq.write_table(pa.table({"a": [1]}), tmp_path / "foreign.parquet")
     with pytest.raises(TraceError, match="not a specviz trace"):
         Trace.open(tmp_path / "foreign.parquet")
-    (tmp_path / "text.parquet").write_text("hello, this is no trace at all")
-    with pytest.raises(TraceError, match="not a whole Parquet file"):
+    (tmp_path / "text.parquet").write_text("hello, this is not a trace at all")
+    with pytest.raises(TraceError, match="not a complete Parquet file"):
         Trace.open(tmp_path / "text.parquet")
-    (tmp_path / "text.parquet.partial").write_text("hello, this is no trace at all")
+    (tmp_path / "text.parquet.partial").write_text("hello, this is not a trace at all")
     with pytest.raises(TraceError, match="cannot be read"):
         Trace.open(tmp_path / "text.parquet.partial")
 
@@ -652,7 +652,7 @@ def test_an_older_version_s_words_are_read_as_today_s(tmp_path):
     ("change", "message"),
     [
         ({"schema": schema.VERSION + 1}, "newer specviz"),
-        ({"schema": min(schema.OLDER) - 1}, "older specviz .*: record it anew"),
+        ({"schema": min(schema.OLDER) - 1}, "older specviz .*: record it again"),
         ({"schema": "1"}, "schema version"),
         ({"schema": True}, "schema version"),
         ({"run": None}, "metadata, run"),
@@ -667,7 +667,7 @@ def test_an_older_version_s_words_are_read_as_today_s(tmp_path):
         ({"complete": "yes"}, "metadata, complete"),
         ({"threads": True}, "metadata, threads"),
         ({"model": {"name": ["x"]}}, "metadata, model"),
-        ({"run": "another"}, "rows name another run"),
+        ({"run": "another"}, "rows have a different run"),
         ({"tokenizer": "\ud800"}, "not JSON"),
     ],
 )
@@ -709,7 +709,7 @@ def changed(table: pa.Table, name: str, change) -> pa.Table:
         ("node_token", lambda v: v and [None] * len(v), "empty"),
         ("node_status", lambda v: v and ["fine"] * len(v), "unknown word 'fine'"),
         ("node_source", lambda v: v and ["x" * 1000] * len(v), "longer than"),
-        ("pred_node", lambda v: v and [99] * len(v), "not there"),
+        ("pred_node", lambda v: v and [99] * len(v), "does not exist"),
         ("out_origin", lambda v: v and ["<script>"] * len(v), "unknown word"),
         ("out_position", lambda v: v and [-1] * len(v), "negative"),
         ("tail_position", lambda v: [-1], "negative"),
@@ -858,8 +858,11 @@ def test_synthetic_traces_fulfil_the_identities(method, seed):
         (lambda c: c.update(out_origin=["bonus"] * len(c["out_token"])), "differ in number"),
         (lambda c: c.update(out_position=np.asarray(c["out_position"]) * 2 + c["keep"] * -1), "gaps|keep"),
         (lambda c: c.update(out_position=np.asarray(c["out_position"]) + 1), "'keep' ends"),
-        (lambda c: c.update(cycle=c["cycle"] + 1000), "before it is missing"),
-        (lambda c: c.update(tail_position=[c["keep"] + 99], tail_token=[2]), "a tail stands at no token"),
+        (lambda c: c.update(cycle=c["cycle"] + 1000), "previous cycle is missing"),
+        (
+            lambda c: c.update(tail_position=[c["keep"] + 99], tail_token=[2]),
+            "a tail is at a token that was not emitted",
+        ),
     ],
 )
 def test_validate_finds_what_does_not_add_up(change, message):

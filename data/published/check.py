@@ -1,7 +1,7 @@
 """Checks a kit of specviz, and makes a result ready to be sent back. It needs Python alone.
 
 python check.py            the kit's checksums, Python, and the versions that are installed
-python check.py FOLDER     a folder that specviz replay wrote: adds the set-up and checksums
+python check.py FOLDER     a folder that specviz replay wrote: adds the setup and checksums
 """
 
 import hashlib
@@ -33,7 +33,7 @@ def check_kit():
         try:
             here = version(name).partition("+")[0]
         except PackageNotFoundError:
-            print(f"not installed: {name} (needed for some set-ups alone)")
+            print(f"not installed: {name} (needed only for some setups)")
             continue
         if here != wanted:
             print(f"another version: {name} {here}, the kit was made with {wanted}")

@@ -114,7 +114,7 @@ def read(given: Given) -> list[Answer]:
     else:
         entries, name = [(f"answer {number}", each) for number, each in enumerate(given, 1)], "the list"
     if not entries:
-        raise PromptError(f"{name} holds no answer: one a line is wanted, as JSON")
+        raise PromptError(f"{name} holds no answers: it needs one JSON object per line")
     return [_answer(where, each) for where, each in entries]
 
 
@@ -123,12 +123,14 @@ def _answer(where: str, entry: Record) -> Answer:
     turns, messages, prompt = line.get("turns"), line.get("messages"), line.get("prompt")
     if sum(each is not None for each in (turns, messages, prompt)) != 1:
         lacks = "has several of" if turns or messages else "lacks"
-        raise PromptError(f"{where} {lacks} 'prompt', 'turns' or 'messages': one of them says what was asked")
+        raise PromptError(
+            f"{where} {lacks} 'prompt', 'turns' or 'messages': exactly one of them must give the prompt"
+        )
     if turns:
         messages = [{"role": "user", "content": turns[0]}]
     text, ids = line.get("answer"), line.get("token_ids")
     if text is None and ids is None:
-        raise PromptError(f"{where} lacks 'answer' (a text) or 'token_ids'")
+        raise PromptError(f"{where} lacks 'answer' (a string) or 'token_ids'")
     reason = line.get("finish_reason")
     end = "" if reason is None else "stop" if reason in STOPPED else "length" if reason in CUT else "other"
     if end == "stop" and line.get("stop"):
@@ -157,7 +159,7 @@ def tokenised(answer: Answer, model: Model) -> tuple[list[int], list[int], str]:
     """Token ids of the prompt and of the answer without its end token; or why there are none."""
     text = model.text
     if answer.chat and not getattr(text.tokenizer, "chat_template", None) and not text.source:
-        return [], [], f"its template is not known: {model.name} has none"
+        return [], [], f"its template is unknown: {model.name} has none"
     try:
         prompt = model.encode(answer.prompt, raw=True)
         if answer.ids is not None:
@@ -165,12 +167,12 @@ def tokenised(answer: Answer, model: Model) -> tuple[list[int], list[int], str]:
         else:
             words = answer.answer.rstrip(REPLACED) if answer.end == "length" else answer.answer
             if REPLACED in words:
-                return prompt, [], "bytes of it are lost (U+FFFD), so its tokens are not known"
+                return prompt, [], "some bytes are lost (U+FFFD), so its tokens are unknown"
             ids = text.plain(words)
     except PromptError as error:
         return [], [], str(error)
     if len(prompt) + len(ids) >= model.max_length:
-        return prompt, ids, f"it reaches beyond the {model.max_length} tokens of the context"
+        return prompt, ids, f"it exceeds the context of {model.max_length} tokens"
     return prompt, ids, ""
 
 
@@ -189,5 +191,7 @@ def _given(answer: Answer, model: Model) -> list[int]:
         ids = ids[:-1]
     written, given = model.decode(ids).strip(), answer.answer.strip()
     if given and REPLACED not in written + given and written != given:
-        raise PromptError("its token_ids spell another text than its answer: retokenised differently")
+        raise PromptError(
+            "its token_ids spell a different text than its answer: it was retokenised differently"
+        )
     return ids

@@ -136,14 +136,14 @@ class Likelihood:
         setting += f", top-k {self.top_k}" if self.top_k else ""
         head = f"{self.texts} sampled answers ({setting}), {self.tokens:,} tokens: "
         if self.tokens < LEAST_TOKENS:
-            return f"{head}{UNSURE}: a test of the set wants {LEAST_TOKENS} tokens"
+            return f"{head}{UNSURE}: testing the set needs {LEAST_TOKENS} tokens"
         words = f"mean log probability {self.mean:.3f}, {self.expected:.3f} expected, z = {self.z:+.1f}"
         if self.verdict == OWN:
             return f"{head}as likely as the target's own ({words}, p = {self.p:.2g})"
         how = (
-            "likelier than drawn so: colder, or greedy"
+            "more likely than this sampling gives: a lower temperature, or greedy"
             if self.z > 0
-            else "less likely: hotter, or not its own"
+            else "less likely: a higher temperature, or not the target's own"
         )
         return f"{head}{OTHER}: {how} ({words}, p = {max(self.p, 1e-300):.2g}; by chance 1 set in 10,000)"
 
@@ -202,7 +202,7 @@ class Sibling:
             f"{self.error:.2g}"
         )
         if not self.like:
-            return f"{self.texts} answers cannot be told apart: {numbers}"
+            return f"{self.texts} answers cannot be distinguished: {numbers}"
         rest = self.target if self.like == self.name else self.name
         return f"{self.texts} answers look like {self.like}, not like {rest}: {numbers}"
 

@@ -102,7 +102,7 @@ def run(
     """
     lines, sure = read(answers), [] if honest is None else read(honest)
     if envelope is not None and not 0 < envelope < 100:
-        raise ParameterError(f"envelope is a margin in logits, above 0 and below 100, got {envelope:g}")
+        raise ParameterError(f"envelope must be a margin in logits above 0 and below 100, got {envelope:g}")
     with setup.on_backend(threads):
         target = _loaded(model, device, dtype)
         other = None if sibling is None else _sibling(target, sibling, device, dtype)
@@ -327,17 +327,17 @@ class _Judge:
         groups: dict[str, list[tuple[Answer, Places, int]]] = defaultdict(list)
         for answer in answers:
             if answer.temperature:
-                raise PromptError(f"{answer.where} was sampled: honest answers are greedy ones")
+                raise PromptError(f"{answer.where} was sampled: honest answers must be greedy")
             prompt, ids, why = tokenised(answer, self.target)
             if why:
-                raise PromptError(f"{answer.where} is no honest answer: {why}")
+                raise PromptError(f"{answer.where} is not an honest answer: {why}")
             if answer.ids is None:
                 ids, places, _ = self.best(prompt, ids, FOREIGN, answer.end)
             places = self.places(prompt, ids, double=True)
             if len(places.margin) and (worst := float(places.margin.max())) > FOREIGN:
                 raise PromptError(
-                    f"{answer.where} is no honest answer of {self.target.name}: a token of it lies "
-                    f"{worst:.1f} logits below the first choice"
+                    f"{answer.where} is not an honest answer of {self.target.name}: one of its tokens is "
+                    f"{worst:.1f} logits below the top token"
                 )
             groups[answer.engine].append((answer, places, len(ids)))
             tick()
@@ -345,7 +345,9 @@ class _Judge:
         for engine, some in groups.items():
             if len(some) < HONEST:
                 of = f" of {engine}" if engine else ""
-                raise PromptError(f"{len(some)} honest answers{of} measure nothing: give at least {HONEST}")
+                raise PromptError(
+                    f"{len(some)} honest answers{of} are too few to measure: give at least {HONEST}"
+                )
             largest = max(float(places.margin.max(initial=0.0)) for _, places, _ in some)
             value = max(FACTOR * largest, FLOOR)
             result.append(Envelope(engine, value, largest, len(some), sum(n for *_, n in some)))
@@ -382,12 +384,12 @@ class _Judge:
             why = f"{_differs(result)}; the envelope is {envelope:.3g}"
             if untried:
                 return replace(
-                    result, verdict=UNSURE, reason=f"it may be spelled in other tokens: {why}"
+                    result, verdict=UNSURE, reason=f"it may have been written with other tokens: {why}"
                 ), reading
             return replace(result, verdict=OTHER, reason=why), reading
         if answer.end == "stop" and places.end > envelope:
             result = self._at(result, ids, places, len(ids))
-            why = f"it is said to have ended, where the target goes on with {result.expected!r}"
+            why = f"it is marked as ended, but the target goes on with {result.expected!r}"
             why += f" ({places.end:.3g} logits above an end token; the envelope is {envelope:.3g})"
             return replace(result, verdict=UNSURE if untried else OTHER, reason=why), reading
         if doubt := self._doubt(answer, ids, places):
@@ -402,13 +404,13 @@ class _Judge:
     def _doubt(self, answer: Answer, ids: list[int], places: Places) -> str:
         """Why the end of an answer whose tokens are all the target's is in doubt; empty if it is not."""
         if answer.end == "" and places.end > TIE:
-            return "no finish_reason says whether it ended or was cut, and the target goes on"
+            return "no finish_reason says whether it ended or was cut off, and the target goes on"
         if answer.end == "other":
-            return "its finish_reason is none that the target decides: every token is its own"
+            return "its finish_reason does not depend on the target: every token is the target's own"
         if answer.end == "length" and answer.limit is not None:
             slack = 0 if answer.ids is not None else MISSING
             if not answer.limit - slack <= len(ids) <= answer.limit:
-                return f"it is said to have been cut at {answer.limit} tokens, and it has {len(ids)}"
+                return f"it is marked as cut off at {answer.limit} tokens, but it has {len(ids)}"
         return ""
 
     def _at(self, result: TextVerdict, ids: list[int], places: Places, place: int) -> TextVerdict:
@@ -432,12 +434,12 @@ class _Judge:
         reading = Reading(prompt, ids, moments=moments)
         if place is None:
             return replace(
-                blank, reason="sampled: one text alone says little, the set is tested below"
+                blank, reason="sampled: a single text shows little; the set is tested below"
             ), reading
         words = "the end" if place == len(ids) else repr(self._words(ids[place]))
-        why = f"token {place}, {words}, is none that can be drawn there (top-p {answer.top_p:g})"
+        why = f"token {place}, {words}, cannot be drawn there (top-p {answer.top_p:g})"
         sure = answer.ids is not None
-        why = why if sure else f"{why}, if these are its tokens: token_ids would say"
+        why = why if sure else f"{why}, if these are its tokens: token_ids would settle it"
         return replace(blank, verdict=OTHER if sure else UNSURE, reason=why, place=place), reading
 
 
@@ -490,7 +492,9 @@ def _sibling(target: Model, sibling: Loadable, device: str | None, dtype: str | 
         raise ParameterError(f"cannot read the template {path}: {error}") from None
     tokenizer = getattr(target, "tokenizer", None)
     if getattr(target, "net", None) is None or tokenizer is None:
-        raise ParameterError("a sibling of another template wants weights that run on torch and a tokenizer")
+        raise ParameterError(
+            "a sibling with another template needs weights that run on torch and a tokenizer"
+        )
     tokenizer = copy.copy(tokenizer)
     tokenizer.chat_template = template
     text = Text(tokenizer, target.vocabulary, target.eos, target.text.source)
@@ -538,9 +542,10 @@ def _against(target: Model) -> dict[str, str]:
     }
     opening = _opening(target) if template else ""
     defaults = (
-        "greedy where a line says no temperature; 'messages' go through the template, a 'prompt' as it is"
+        "greedy if a line states no temperature; 'messages' go through the template, a 'prompt' is used "
+        "unchanged"
     )
-    return described | {"defaults": defaults + (f"; the template opens with {opening!r}" if opening else "")}
+    return described | {"defaults": defaults + (f"; the template starts with {opening!r}" if opening else "")}
 
 
 def _digest(text: str) -> str:

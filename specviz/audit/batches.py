@@ -151,7 +151,7 @@ class _Rows(_Audit):
                 return [self.place(text, part, *expected, "the text decoded alone")]
             return [self.turned(text, part, row, alone)]
         if len(text.tokens) != len(other.tokens):
-            words = f"the row has {len(text.tokens)} tokens; alone the text has {len(other.tokens)}"
+            words = f"the row has {len(text.tokens)} tokens; decoded alone, the text has {len(other.tokens)}"
             return [text.bug(part, words)]
         for i, (a, b) in enumerate(zip(text.rows, other.rows)):
             if a is not None and b is not None and (apart := _apart(a, b)) > 2 * self.bound:
@@ -172,7 +172,7 @@ class _Rows(_Audit):
                 return text.bug(part, f"{words} from those of the single run", worst)
             if one.tokens != other.tokens or one.status != other.status:
                 break
-        words = f"a decision of cycle {one.number} was turned by rounding: logits differ by {worst:.1e}"
+        words = f"rounding changed a decision of cycle {one.number}: logits differ by {worst:.1e}"
         return Difference(text.number, part, "noise", words, distance=worst)
 
 
@@ -180,7 +180,7 @@ def _cold(make: Make) -> Make:
     """The method, remembering for one prompt only where it would for all."""
     method = make()
     if method.streams:
-        raise ParameterError(f"{method.name} decodes streams, which have no batches")
+        raise ParameterError(f"{method.name} decodes streams, which cannot be batched")
     if method.memory is None or method.memory["keep"] == "prompt":
         return make
     return partial(type(method), **(method.values | {"keep": "prompt"}))

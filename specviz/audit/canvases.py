@@ -82,12 +82,12 @@ class CanvasRow(Row):
 
 @dataclass
 class Written:
-    """A canvas, in the order in which it was written; one entry a token."""
+    """A canvas, in the order in which it was written; one entry per token."""
 
     placed: list[tuple[int, int]] = field(default_factory=list)  # cell and token
     cycle: list[int] = field(default_factory=list)  # the pass that decided it ...
     canvas: list[int] = field(default_factory=list)  # ... and which of its canvases
-    # Log-odds of every masked cell of the block in work, as that canvas had them.
+    # Log-odds of every masked cell of the current block, as that canvas had them.
     odds: list[dict[int, float]] = field(default_factory=list)
     bits: list[dict[int, bytes]] = field(default_factory=list)  # hashes of those cells' logits
     passes: int = 0
@@ -188,7 +188,7 @@ def run(
     with setup.on_backend(threads):
         target = setup.audited_model(model, device, dtype)
         if not isinstance(target, Diffusion):
-            raise ParameterError(f"{target.name} is no masked-diffusion model: audit it with audit.run")
+            raise ParameterError(f"{target.name} is not a masked-diffusion model: audit it with audit.run")
         ids = setup.encoded(target, prompts)
         given = DEFAULT if methods is None else methods
         makers = [
@@ -307,7 +307,7 @@ class _Audit:
     def at(
         self, model: Diffusion, prompt: list[int], method: Unmasking, written: Written, part: int
     ) -> Logits:
-        """Logits of each masked cell of the block in work before step `part`, by the passes of `method`.
+        """Logits of each masked cell of the current block before step `part`, by the passes of `method`.
 
         Every pass up to there is run again: the cache holds what they left. Without a cache one is enough.
         """
@@ -371,7 +371,7 @@ class _Pair:
         if self.audit.target.invariant:
             for step, (mine, theirs) in enumerate(zip(written.bits[: part + 1], expected.bits)):
                 if mine != theirs:
-                    words = f"logits of step {step} are not, bit for bit, those of a pass alone"
+                    words = f"logits of step {step} differ in their bits from those of a separate pass"
                     return self.bug(step, words)
         if part < min(len(expected.placed), len(written.placed)):
             return [self.turned(part) if lossy else self.place(part)]
@@ -384,11 +384,11 @@ class _Pair:
             return self.bug(step, f"{words}{expected.refreshed}")
         for j, (a, b) in enumerate(zip(written.odds, expected.odds)):
             if a.keys() != b.keys():
-                words = f"step {j} reads cells {sorted(a)} of the block in work; expected are {sorted(b)}"
+                words = f"step {j} reads cells {sorted(a)} of the current block; expected are {sorted(b)}"
                 return self.bug(j, words)
             apart = max((abs(a[cell] - b[cell]) for cell in a if a[cell] != b[cell]), default=0.0)
             if not apart <= self.audit.most:
-                words = f"the pass of step {j} is off: log-odds differ by {apart:.1e} (at most "
+                words = f"the pass of step {j} is wrong: log-odds differ by {apart:.1e} (at most "
                 return self.bug(j, f"{words}{self.audit.most:.1e}), though no token changed", apart)
         return []
 
@@ -421,7 +421,7 @@ class _Pair:
         if max(off) <= audit.bound.value and below <= audit.most:
             result.verdict = "tie" if below < TIE else "noise" if gaps[2] > 0 else "reference noise"
         result.reason += (
-            f"; log-odds apart: in its own pass {gaps[0]:+.2e}, alone {gaps[1]:+.2e}, in float64 "
+            f"; difference of log-odds: in its own pass {gaps[0]:+.2e}, alone {gaps[1]:+.2e}, in float64 "
             f"{gaps[2]:+.2e} (at most {audit.most:.1e}); its logits are off by {off[0]:.1e}, those alone by "
             f"{off[1]:.1e} (bound {audit.bound.value:.1e})"
         )
@@ -443,12 +443,14 @@ class _Pair:
                 0
             ]
         apart, bound = max(distance(rows[cell], alone[cell]) for cell in rows), 2 * self.audit.bound.value
-        words = f"pass {number} places something else than alone; its logits differ by {apart:.1e} "
+        words = (
+            f"pass {number} places something else than when decoded alone; its logits differ by {apart:.1e} "
+        )
         verdict = "noise" if apart <= bound else "bug"
         return Difference(self.number, part, verdict, f"{words}(bound {bound:.1e})", distance=apart)
 
     def own(self, number: int, canvas: int) -> Logits:
-        """Logits of each masked cell of the block in work that a method's own pass read of a canvas."""
+        """Logits of each masked cell of the current block that a method's own pass read of a canvas."""
         _, cycles = self.audit.decode(self.prompts, self.method.again(), keep=self.i)
         cycle = next(cycle for cycle in cycles if cycle.number == number)
         return rows_of(cycle.cells_read, canvas, self.method.block)
@@ -467,12 +469,12 @@ def like(method: Unmasking) -> Stepwise:
 
 
 def cells_in_work(read: Read, canvas: int, block: int) -> np.ndarray:
-    """Which entries of a pass are of a canvas' block in work."""
+    """Which entries of a pass are of a canvas' current block."""
     return np.flatnonzero((read.canvas == canvas) & (read.cell // block == read.block[1 + canvas]))
 
 
 def rows_of(read: Read | None, canvas: int, block: int) -> Logits:
-    """Logits of each cell that a pass read of a canvas' block in work."""
+    """Logits of each cell that a pass read of a canvas' current block."""
     assert read is not None
     return {int(read.cell[i]): read.logits[int(i)] for i in cells_in_work(read, canvas, block)}
 

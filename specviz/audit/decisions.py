@@ -66,14 +66,14 @@ def _again(trace: Trace, texts: dict[int, list[int]]) -> Faults:
     for prompt, some in again[~again["agrees"]].groupby("prompt", observed=True):
         first = some.iloc[0]
         words = (
-            f"{len(some)} recorded decisions are not what the rule ({first['rule']}) makes of the recorded "
+            f"{len(some)} recorded decisions do not follow from the rule ({first['rule']}) and the recorded "
         )
         yield prompt, f"{words}numbers; the first in cycle {first['cycle']}, node {first['node']}"
     outputs = trace.outputs
     written = outputs[outputs["kept"]].groupby("prompt", observed=True)["token"].apply(list).to_dict()
     for prompt, text in texts.items():
         if written.get(prompt, []) != text:
-            yield prompt, "the recorded text is not the emitted one"
+            yield prompt, "the recorded text differs from the emitted one"
 
 
 def _gaps(trace: Trace) -> Faults:
@@ -87,7 +87,7 @@ def _gaps(trace: Trace) -> Faults:
     first = first.rename(columns={"node": "parent", "p": "most"})
     nodes = nodes.merge(first, on=["prompt", "cycle", "parent"])
     gap = np.log(nodes["most"].to_numpy(np.float64) / nodes["p"].to_numpy(np.float64))
-    yield from _wrong(nodes, "gap", gap, LOGS, "is not that of the recorded probabilities")
+    yield from _wrong(nodes, "gap", gap, LOGS, "does not match the recorded probabilities")
     if run["method"] == "cm_asd":
         given, score = run["parameters"], nodes["score"].to_numpy(np.float64)
         moved = {"as_written": 1 - score, "as_described": score}[given["gap"]] * given[

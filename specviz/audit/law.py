@@ -159,8 +159,8 @@ class _Text:
         size = self.model.vocabulary
         if strange := next((token for token in self.nodes if not 0 <= token < size), None):
             raise OutsideVocabulary(
-                f"the law is enumerated over a toy vocabulary of {size} tokens, and token {strange} was "
-                "drafted: draft ids below self.session.target.vocabulary to have it checked"
+                f"the distribution is enumerated over a toy vocabulary of {size} tokens, but token "
+                f"{strange} was drafted: draft only ids below self.session.target.vocabulary"
             )
         paths = [[self.nodes[j] for j in draft.path(i)] for i in range(-1, len(draft))]
         rows = torch.stack([self.model.logits(self.text + path) for path in paths])
@@ -191,7 +191,7 @@ def check(
     settings : sequence of Sampling
         The first is enumerated over one token more than the others.
     vocabulary, length : int
-        The law is that of all texts of `length` tokens behind a fixed prompt.
+        The law is that of all texts of `length` tokens after a fixed prompt.
 
     Returns
     -------
@@ -449,7 +449,7 @@ def first_tokens(
 
 
 def cells_of(law: Law, n: int) -> Law:
-    """Of so many draws, how many each cell expects that is no part of the pool."""
+    """Of so many draws, how many each cell expects that is not a part of the pool."""
     return {cell: p * n for cell, p in law.items() if p * n >= EXPECTED}
 
 
@@ -466,7 +466,7 @@ def _test(counts: Counter[Words], law: Law, n: int) -> ChiSquare:
         drawn[least] += left
         expected[least] += pool
     if len(drawn) < 2:
-        raise ParameterError(f"{n} draws make only one cell: draw more, or raise the temperature")
+        raise ParameterError(f"{n} draws fill only one cell: draw more or raise the temperature")
     statistic = sum((a - b) ** 2 / b for a, b in zip(drawn, expected))
     freedom = len(drawn) - 1
     half = torch.tensor([freedom / 2, statistic / 2], dtype=torch.float64)

@@ -119,7 +119,7 @@ class Reference:
     def __init__(self, model: Model | Diffusion) -> None:
         self.net: Net = getattr(model, "net", None)
         if self.net is None:
-            raise ModelError(f"{model.name} does not run on transformers, with which the audit compares")
+            raise ModelError(f"{model.name} does not run on transformers, the audit's reference")
         if model.layers < self.depth:
             raise ModelError(f"{model.name} is only the first layers of a model: audit the whole model")
 
@@ -260,7 +260,7 @@ class Stepwise:
         return Bound.of(noise, self._scale, 1, self._epsilon).value
 
     def _blocks(self, ids: Sequence[int], width: int) -> Tensor:
-        """Logits after every token of `ids`, read `width` tokens a pass."""
+        """Logits after every token of `ids`, read `width` tokens per pass."""
         self._native.remove(0, 0)
         parts = [self._read(i, ids[i : i + width], True) for i in range(0, len(ids), width)]
         self._native.remove(0, 0)

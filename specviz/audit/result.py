@@ -175,7 +175,10 @@ class LawResult(Judged):
         return self.error <= self.bound
 
     def __str__(self) -> str:
-        return f"{self.method}'s law, {self.sampling}{f' (it raised {self.reason})' if self.reason else ''}"
+        return (
+            f"{self.method}'s distribution, "
+            f"{self.sampling}{f' (it raised {self.reason})' if self.reason else ''}"
+        )
 
 
 @dataclass(frozen=True)

@@ -56,7 +56,7 @@ class Lineup:
         for method in (make() for make in factories if make not in able):
             if named:
                 raise ParameterError(
-                    f"none of the drafts is one that {method.name} drafts with: pass such a one too"
+                    f"{method.name} cannot draft with any of the given drafts: also pass a suitable one"
                 )
             left_out[method.name] = (
                 f"{method.name} needs {ADDITIONS.get(method.drafts_with, 'a draft model')}"
@@ -142,8 +142,8 @@ def factories_of(given: Sequence[Given] | Given | None, dtype: str, streams: boo
             raise ParameterError(f"{method.name} decodes {reads}: audit it with {where}")
         if is_lossy(method, dtype):
             raise ParameterError(
-                f"{label(method)} is lossy by design, so there is nothing to audit; set parameters with "
-                f"which it is exact ({method.name}:name=value)"
+                f"{label(method)} is lossy by design, so there is nothing to audit; set parameters that "
+                f"make it exact ({method.name}:name=value)"
             )
     return result
 

@@ -196,7 +196,7 @@ def read_ledger(path: str | Path) -> list[Entry]:
     Raises
     ------
     TraceError
-        If it cannot be read, or a line is no entry.
+        If it cannot be read, or a line is not an entry.
     """
     try:
         text = Path(path).read_text(encoding="utf8", errors="surrogatepass")
@@ -210,7 +210,7 @@ def read_ledger(path: str | Path) -> list[Entry]:
         try:
             entries.append(checked(Entry, parsed(line, where), where))
         except TraceError:
-            raise TraceError(f"{where} is no entry of a soak's ledger") from None
+            raise TraceError(f"{where} is not an entry of a soak's ledger") from None
     return entries
 
 

@@ -192,7 +192,7 @@ class Subject:
         self.target, self.drafter, self.make = target, drafter, make
         self.decoding, self.prompts = decoding, prompts
         name = setup.label(make())
-        self.is_own = name == "autoregressive"  # the target's own text: one token a pass
+        self.is_own = name == "autoregressive"  # the target's own text: one token per pass
         self.row = Row(name, drafter.name if drafter else "", law.spell(decoding.sampling), decoding.bound)
         self.run: Run | None = None
         self.traces: list[Decoded] = []
@@ -300,7 +300,7 @@ class _Audit:
         limit, length = min(self.limit, self.target.left(len(text.prompt))), len(text.tokens)
         end = next((i for i, token in enumerate(text.tokens) if token in self.target.eos), None)
         if end is not None and end < length - 1:
-            return [text.bug(end, f"the text runs {length - 1 - end} tokens past its end token")]
+            return [text.bug(end, f"the text runs {length - 1 - end} tokens beyond its end token")]
         if length > limit:
             return [text.bug(limit, f"the text has {length} tokens; the limit is {limit}")]
         if end is None and length < limit:
@@ -325,7 +325,10 @@ class _Audit:
         for place, (row, alone) in enumerate(pairs):
             if row is not None and alone is not None and not torch.equal(row, alone):
                 off = distance(row, alone)
-                words = f"the row of this token is not, bit for bit, that of a pass alone: off by {off:.1e}"
+                words = (
+                    "the row of this token differs in its bits from that of a separate pass: off by "
+                    f"{off:.1e}"
+                )
                 return [text.bug(place, words, off)]
         return []
 
@@ -371,7 +374,9 @@ class _Audit:
             result.verdict = "noise" if best == expected else "reference noise"
         names = ("in its own pass", "alone", self.reference.exactly)
         numbers = [f"{name} {gap:+.2e}" for name, gap in zip(names, gaps) if gap is not None]
-        result.reason = f"{words[1]!r} where {who} has {words[0]!r}; logits apart: {', '.join(numbers)}"
+        result.reason = (
+            f"{words[1]!r} where {who} has {words[0]!r}; difference of logits: {', '.join(numbers)}"
+        )
         if off is not None:
             result.reason += f"; its row is off by {off:.1e}"
         if other is not None and result.verdict == "reference noise":
@@ -399,7 +404,7 @@ class _Audit:
             return []
         first = read[int((gaps > self.bound).long().argmax())][0]
         words = (
-            f"the pass that wrote this token is off: logits differ by {worst:.1e} from those of "
+            f"the pass that wrote this token is wrong: logits differ by {worst:.1e} from those of "
             f"{self.reference.name} (bound {self.bound:.1e}), though no token changed"
         )
         return [text.bug(first, words, worst)]

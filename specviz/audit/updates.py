@@ -80,7 +80,7 @@ class Updates(Subject):
         ends = set(self.target.eos)
         for cycle in cycles:
             if cycle.verdict is not None and ends.intersection(cycle.verdict.tokens):
-                words = f"cycle {cycle.number} drafts an end token: once accepted it would freeze the output"
+                words = f"cycle {cycle.number} drafts an end token: once accepted, it would freeze the output"
                 return [Difference(number, -1, "bug", words)]
         return []
 

@@ -1,8 +1,8 @@
-"""Checks: of the exercises, and of a method that somebody wrote (`method`).
+"""Checks of the exercises, and of a user's method (`method`).
 
 The check of an exercise runs a student's function on many cases and says *what* is wrong. It also runs known
 wrong variants on the same cases. If the student's answers equal such a variant's wherever that variant is
-wrong, the mistake has a name; else the smallest failing case is shown. It needs no torch.
+wrong, the mistake is identified; otherwise the smallest failing case is shown. It needs no torch.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ def method(
     given: Method | type[Method] | str, model: Loadable = "town", *, draft: Loadable | None = None,
     prompts: str | Sequence[Prompt] | None = None,
 ) -> Conformance:  # fmt: skip
-    """Check that a method keeps what it claims: a table, a row for each claim.
+    """Check that a method keeps its claims: a table with a row for each claim.
 
-    Rows: ``decode`` (it runs and keeps to the limit of new tokens), ``text`` (each token is the target's own,
-    by the audit), ``record`` (what was recorded decides again as the method did), ``sampling law``
+    Rows: ``decode`` (it runs and respects the limit on new tokens), ``text`` (each token is the target's own,
+    by the audit), ``record`` (the recorded numbers reproduce the method's decisions), ``sampling law``
     (enumerated over a toy vocabulary), ``batch``, ``trace`` (it survives Parquet, with the method's signals),
     ``what-if`` and ``player``.
 
     Parameters
     ----------
     given : class, Method or str
-        The method; of a class its default parameters.
+        The method; a class is used with its default parameters.
     model : Model or what `specviz.load` takes
     draft : like `model`, optional
         For a method that drafts with a model; default the bundled target's own.
     prompts : list of str, optional
-        Default a few of the bundled suite ``town``.
+        Default: a few prompts of the bundled suite ``town``.
 
     Returns
     -------
@@ -53,7 +53,7 @@ def method(
     Raises
     ------
     ParameterError, ModelError
-        If it is no method, or one that decodes streams or canvases.
+        If it is not a method, or one that decodes streams or canvases.
     """
     from .conformance import check
 
@@ -66,8 +66,8 @@ def greedy_verifier(function: Student) -> Result:
     Parameters
     ----------
     function : callable
-        `drafted`: list of n token ids. `best`: list of 1 + n ids, the target's argmax in the place of each
-        drafted token and in the place after the last. `eos`: the id that ends the text. It returns the
+        `drafted`: list of n token ids. `best`: list of 1 + n ids, the target's argmax at the position of each
+        drafted token and at the position after the last. `eos`: the id that ends the text. It returns the
         list of tokens that the cycle emits (Leviathan et al. 2023, Algorithm 1, with argmaxes in place of
         samples).
 
@@ -109,8 +109,8 @@ def bild_rollback(function: Student) -> Result:
     ----------
     function : callable
         `drafted`: list of n token ids that the small model wrote. `p`: array [1 + n, vocabulary], the large
-        model's distribution in the place of each and in the place after the last. `threshold`: α_RB in nats.
-        It returns the list of tokens that take the block's place (Kim et al. 2023, Algorithm 1, lines 9-16,
+        model's distribution at the position of each and at the position after the last. `threshold`: α_RB in
+        nats. It returns the list of tokens that replace the block (Kim et al. 2023, Algorithm 1, lines 9-16,
         greedy).
 
     Returns

@@ -71,7 +71,7 @@ class Conformance:
         for row in self.rows:
             if row.check == check:
                 return row
-        raise KeyError(f"no check {check!r}; there is {', '.join(row.check for row in self.rows)}")
+        raise KeyError(f"no check {check!r}; available: {', '.join(row.check for row in self.rows)}")
 
     @property
     def headline(self) -> str:
@@ -187,7 +187,7 @@ def check(
     make = methods.factory(given)
     if make().streams or make().canvas:
         how = "streams" if make().streams else "canvases"
-        raise ParameterError(f"check.method is for methods that continue prompts: use audit.{how}")
+        raise ParameterError(f"check.method needs a method that continues prompts: use audit.{how}")
     if prompts is None:
         prompts = [entry["turns"][0] if "turns" in entry else entry["prompt"]
                    for entry in suites.spread(list(suites.suite("town")), PROMPTS)]  # fmt: skip
@@ -217,16 +217,16 @@ def _decodes(case: Case) -> str:
         outputs = case.generate(max_new_tokens=limit).outputs
         longest = int(outputs[outputs["kept"]].groupby("prompt").size().max())
         if longest > limit:
-            raise Broken(f"it wrote {longest} tokens where max_new_tokens was {limit}")
+            raise Broken(f"it wrote {longest} tokens although max_new_tokens was {limit}")
     if not case.repeats:
         raise Broken(
-            "the same prompts and seed were drafted otherwise the second time: draw from "
-            "self.session.uniforms(DRAFT, n), and let start forget the last prompt"
+            "the same prompts and seed gave different drafts the second time: draw from "
+            "self.session.uniforms(DRAFT, n), and reset the state of the last prompt in start"
         )
     if not case.forgets:
         raise Broken(
-            "the same instance drafted the same prompts otherwise the second time: let start forget the last "
-            "prompt, or derive from specviz.methods.memory.Remembering"
+            "the same instance drafted the same prompts differently the second time: reset the state of the "
+            "last prompt in start, or derive from specviz.methods.memory.Remembering"
         )
     drafted, accepted = int(cycles["drafted"].sum()), int(cycles["accepted"].sum())
     emitted, passes = int(cycles["emitted"].sum()), int((cycles["cycle"] > 0).sum())
@@ -237,7 +237,7 @@ def _decodes(case: Case) -> str:
 def _text(case: Case) -> str:
     """The text audit: every token is the target's own."""
     if case.audit is None:
-        raise Unclaimed("the method calls itself lossy")
+        raise Unclaimed("the method declares itself lossy")
     if bugs := case.bugs(False):
         raise Broken(one_line(bugs[0], 240))
     tokens = sum(row.tokens for row in case.audit.rows)
@@ -250,11 +250,11 @@ def _record(case: Case) -> str:
     if bugs := case.bugs(True):
         raise Broken(one_line(bugs[0], 240))
     if case.audit is None and not case.trace.nodes["threshold"].notna().any():
-        raise Unclaimed("a lossy rule of the method's own cannot be decided again from the record")
+        raise Unclaimed("the method's own lossy rule cannot be recomputed from the record")
     again = case.trace.recheck()
     if wrong := int((~again["agrees"]).sum()):
-        raise Broken(f"{wrong} of {len(again)} recorded decisions are not what the recorded numbers make")
-    return f"{len(again)} decisions are repeated from the recorded numbers"
+        raise Broken(f"{wrong} of {len(again)} recorded decisions do not follow from the recorded numbers")
+    return f"{len(again)} decisions follow from the recorded numbers"
 
 
 def _law(case: Case) -> str:
@@ -264,9 +264,9 @@ def _law(case: Case) -> str:
     if case.method.only_greedy:
         raise Unclaimed("the method decodes greedily only")
     if not case.claims(case.make, 1.0):
-        raise Unclaimed("the method calls its sampling lossy")
+        raise Unclaimed("the method declares its sampling lossy")
     if not case.repeats:
-        raise Unclaimed("drafts that do not repeat have no law that can be enumerated")
+        raise Unclaimed("drafts that do not repeat have no distribution that can be enumerated")
     try:
         results = law.check(law.enumerable(case.make))
     except law.OutsideVocabulary as reason:
@@ -289,7 +289,7 @@ def _batch(case: Case) -> str:
     batched = case.generate(batch=2)
     for prompt, (text, alone) in enumerate(zip(batched.texts, case.trace.texts)):
         if text != alone:
-            raise Broken(f"prompt {prompt} has another text in a batch of 2 than alone")
+            raise Broken(f"prompt {prompt} has a different text in a batch of 2 than alone")
     return f"{len(case.prompts)} prompts write the same text two at a time"
 
 
@@ -303,13 +303,13 @@ def _trace(case: Case) -> str:
         opened = Trace.open(folder).select(run=case.trace.run["run"])
         for name in ("nodes", "outputs", "cycles", "signals"):
             if not _same(getattr(opened, name), getattr(case.trace, name)):
-                raise Broken(f"the table of {name} is another one after it was written and opened")
+                raise Broken(f"the table of {name} changed when it was written and opened")
         rows = len(opened.cycles)
         opened.redact()
     signals = case.trace.signals
     missing = [s.name for s in case.method.signals if not _given(case.trace, s)]
     if missing:
-        raise Broken(f"the method declares the signal {missing[0]!r} and never gives it")
+        raise Broken(f"the method declares the signal {missing[0]!r} but never sets it")
     words = f"; {len(signals)} signal{'s' * (len(signals) != 1)}" if len(signals) else ""
     if plain := signals.loc[signals["meaning"] == "", "signal"].tolist():
         words += f", not declared: {', '.join(plain)}"
@@ -361,7 +361,7 @@ def _player(case: Case) -> str:
         file = page.write(case.trace, Path(folder) / "page.html", False)
         size = file.stat().st_size
     own = case.method.pseudocode
-    loop = "its own pseudocode" if own else "the general loop, for it declares no pseudocode"
+    loop = "its own pseudocode" if own else "the general loop, because it declares no pseudocode"
     return f"a page of {size / 1000:.0f} kB, with {loop}{_labels(own, case.trace) if own else ''}"
 
 
@@ -379,16 +379,19 @@ def _labels(pseudocode: Sequence[tuple[str, str]], trace: Trace) -> str:
     for phase, event in labels:
         if phase not in schema.PHASES:
             phases = ", ".join(schema.PHASES)
-            raise Broken(f"the pseudocode's label {phase!r} is no phase of the loop: there is {phases}")
+            raise Broken(
+                f"the pseudocode's label {phase!r} is not a phase of the loop: the phases are {phases}"
+            )
         if not event or event in {*schema.ORIGINS, *schema.STATUSES, *schema.ENDS, *stops}:
             continue
         if phase != "draft":
             raise Broken(
-                f"the pseudocode's label '{phase}:{event}' is never lit: {event!r} is no origin, status or "
+                f"the pseudocode's label '{phase}:{event}' is never lit: {event!r} is not an origin, status "
+                f"or "
                 "end"
             )
         unlit.append(f"'{phase}:{event}'")
-    words = f"; no draft here stopped for its label {', '.join(unlit)}" if unlit else ""
+    words = f"; no draft here stopped for the label {', '.join(unlit)}" if unlit else ""
     idle = set() if trace.cycles["drafted"].any() else {"draft", "verify"}
     missing = [p for p in schema.PHASES if p not in {phase for phase, _ in labels} | idle]
     return words + (f"; it has no line for {', '.join(missing)}" if missing else "")

@@ -30,7 +30,7 @@ TraceFunction: TypeAlias = "Callable[[FrameType, str, object], TraceFunction | N
 
 
 class Misfit(Exception):
-    """An answer that has not the form asked for; the message says what form that is."""
+    """An answer that has not the requested form; the message says what form that is."""
 
 
 class Endless(BaseException):
@@ -96,7 +96,7 @@ def judge(exercise: Exercise, function: Student) -> Result:
     if not callable(function):
         return wrong(
             "give the function itself",
-            f"The check wants the function, without calling it: sv.check.{exercise.name}({exercise.name}). "
+            f"Pass the function itself, without calling it: sv.check.{exercise.name}({exercise.name}). "
             f"It got {words(function)}.",
         )
     try:
@@ -112,10 +112,10 @@ def judge(exercise: Exercise, function: Student) -> Result:
         for case in (c for c in exercise.cases if c.stage == stage):
             attempt = run(exercise, function, case)
             if attempt.todo:
-                says = "Fill in the stub above, run its cell, then run this one again."
+                says = "Fill in the stub above, run its cell, then run this cell again."
                 return wrong("not implemented yet", says, state=TODO)
             if attempt.problem:
-                headline = "your code stopped with an error" if attempt.raised else "not the form asked for"
+                headline = "your code stopped with an error" if attempt.raised else "not the requested form"
                 return wrong(headline, attempt.problem, *table(exercise, attempt))
             attempts.append(attempt)
         for part in range(len(exercise.parts)):
@@ -139,7 +139,7 @@ def compare(exercise: Exercise, attempts: list[Attempt], part: int, stage: int) 
     best, says = max(explained, key=lambda pair: len(pair[0]))
     says = f"Likely mistake: {says}"
     if not best:
-        says = "No mistake that this check knows by name explains it. The smallest case that fails:"
+        says = "This is none of the mistakes that the check recognises. The smallest case that fails:"
     what = f"{exercise.parts[part]} is wrong" if len(exercise.parts) > 1 else "wrong"
     count = sum(a.case.stage == stage for a in attempts)
     headline = f"{what} in {len(wrong)} of {count} cases {exercise.stages[stage]}".rstrip()
@@ -200,7 +200,7 @@ def run(exercise: Exercise, function: Student, case: Case) -> Attempt:
     except Endless as error:
         attempt.raised, line = True, place(function, error.__traceback__)
         attempt.problem = (
-            f"It does not come to an end in the case below{line}. Does a loop forget to count up?"
+            f"It does not finish in the case below{line}. Does a loop forget to increment its counter?"
         )
     except Exception as error:
         message = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
@@ -209,7 +209,7 @@ def run(exercise: Exercise, function: Student, case: Case) -> Attempt:
     else:
         try:
             if attempt.raw is None or attempt.raw is Ellipsis:
-                raise Misfit("It returned nothing (None). Is the return missing, or not reached?")
+                raise Misfit("It returned nothing (None). Is the return missing or never reached?")
             attempt.value = exercise.parse(attempt.raw, **case.given)
         except Misfit as error:
             attempt.problem = str(error)
@@ -278,12 +278,12 @@ def one_list(returned: Returned, **given: object) -> tuple[list[int]]:
     if isinstance(returned, np.ndarray) and returned.ndim == 1:
         returned = returned.tolist()
     if isinstance(returned, int | np.integer) and not isinstance(returned, bool):
-        raise Misfit("It returned one number. Return the list of tokens that are emitted, not how many.")
+        raise Misfit("It returned one number. Return the list of emitted tokens, not their number.")
     if not isinstance(returned, list | tuple):
         raise Misfit(f"It returned a {type(returned).__name__}. Return a list of token ids.")
     for entry in returned:
         if isinstance(entry, bool) or not isinstance(entry, int | np.integer):
-            raise Misfit(f"The list holds {words(entry)}, and token ids are whole numbers (int).")
+            raise Misfit(f"The list holds {words(entry)}, but token ids must be integers (int).")
     return ([int(entry) for entry in returned],)
 
 

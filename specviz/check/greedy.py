@@ -64,49 +64,48 @@ def rule(function: Callable[[list[int], list[int], int], list[int]], says: str) 
 
 MISTAKES = (
     rule(lambda d, b, kept: d if kept == len(d) else [*d[:kept], b[kept]],
-        "off by one at the end: no bonus token. After a wholly accepted draft of n tokens the pass has "
-        "also predicted place n, so best[n] comes for free; best has 1 + n entries."),
+        "off by one at the end: no bonus token. After a fully accepted draft of n tokens the pass has also "
+        "predicted position n, so best[n] comes for free; best has 1 + n entries."),
     rule(lambda d, b, kept: d[:kept],
-        "only the draft's tokens are emitted. Each cycle also emits one of the target's own: a correction "
-        "after a mismatch, the bonus after a wholly accepted draft. Without it a cycle may emit nothing at "
-        "all."),
+        "only the draft's tokens are emitted. Each cycle also emits one of the target's own tokens: a "
+        "correction after a mismatch, or the bonus token after a fully accepted draft. Without it a cycle "
+        "may emit nothing at all."),
     rule(lambda d, b, kept: [*d[:kept], b[-1]],
-        "the last entry of best is always appended. It is right only when the whole draft was accepted; "
-        "after a mismatch it was predicted behind a token that is not in the text. The next token is "
+        "the last entry of best is always appended. It is right only if the whole draft was accepted; after "
+        "a mismatch it was predicted after a token that is not in the text. The next token is "
         "best[kept]."),
     rule(lambda d, b, kept: [*d[:kept], b[max(kept - 1, 0)]],
-        "off by one: the target's token is taken from best[kept - 1]. Row i predicts the place of "
+        "off by one: the target's token is taken from best[kept - 1]. Row i predicts the position of "
         "drafted[i], so after `kept` accepted tokens the next one is best[kept]."),
     rule(lambda d, b, kept: [*d[:kept], b[min(kept + 1, len(b) - 1)]],
-        "off by one: the target's token is taken from best[kept + 1]. That row was predicted behind the "
+        "off by one: the target's token is taken from best[kept + 1]. That row was predicted after the "
         "rejected token; the next one is best[kept]."),
     rule(lambda d, b, kept: [*d[:kept], b[kept], *([] if kept == len(d) else b[-1:])],
-        "a bonus is added after a correction. There is one token of the target's own a cycle: the "
-        "correction or the bonus, never both."),
+        "a bonus token is added after a correction. Each cycle has one token of the target's own: the "
+        "correction or the bonus token, never both."),
     rule(lambda d, b, kept: d[: kept + 1] if kept < len(d) else [*d, b[-1]],
-        "the rejected draft token itself is emitted. In its place comes the target's own token, "
-        "best[kept]."),
+        "the rejected draft token itself is emitted. The target's own token, best[kept], must replace it."),
     rule(lambda d, b, kept: [*d[: kept + 1], b[kept]],
-        "off by one: the rejected draft token is kept, too, before the target's own token."),
+        "off by one: the rejected draft token is also kept, before the target's own token."),
     rule(skipping,
-        "it does not stop at the first mismatch. What stands behind a mismatch was drafted, and judged, as "
-        "the continuation of a token that is not in the text; it is gone even if it matches."),
+        "it does not stop at the first mismatch. Tokens after a mismatch were drafted and judged as the "
+        "continuation of a token that is not in the text; they are dropped even if they match."),
     rule(lambda d, b, kept: b,
-        "all of best is emitted. Behind the first mismatch the target's rows answer a text that does not "
+        "all of best is emitted. After the first mismatch the target's rows continue a text that does not "
         "exist."),
     rule(lambda d, b, kept: [*d, b[-1]], "nothing is ever rejected: the draft is emitted as it is."),
-    rule(lambda d, b, kept: [b[0]], "every cycle emits one token: nothing that was drafted is accepted."),
+    rule(lambda d, b, kept: [b[0]], "every cycle emits one token: no drafted token is accepted."),
     rule(shifted,
-        "drafted[i] is compared with best[i + 1]. Row i of best is the target's token in the place of "
+        "drafted[i] is compared with best[i + 1]. Row i of best is the target's token at the position of "
         "drafted[i]."),
     Mistake(no_end,
-        "it goes on behind the end of the text. When an accepted token (or the target's own) is eos, the "
-        "text ends there: what was accepted behind it, and the bonus, are cut."),
+        "it continues after the end of the text. When an accepted token (or the target's own) is eos, the "
+        "text ends there: later accepted tokens and the bonus token are cut."),
     Mistake(end_dropped,
         "the end-of-text token itself is dropped. It is part of the output; the text ends with it, not "
         "before it."),
     Mistake(bonus_after_end,
-        "a token of the target's own is added behind the end of the text. After an accepted eos there is "
+        "one of the target's own tokens is added after the end of the text. After an accepted eos there is "
         "none."),
 )  # fmt: skip
 
@@ -148,6 +147,6 @@ EXERCISE = Exercise(
     stages=("without an end of text", "with an end of text in the block"),
     mistakes=MISTAKES,
     tried="every draft of at most 2 tokens over a small vocabulary, then longer ones",
-    further="what would your verifier have to return, beside the tokens, so that the loop knows which rows "
+    further="what would your verifier have to return besides the tokens, so that the loop knows which rows "
     "of the KV cache to keep?",
 )

@@ -81,92 +81,85 @@ def rejected(rest: Callable[[np.ndarray, np.ndarray], np.ndarray], says: str) ->
 
 
 def bonus(law: Law, says: str) -> Mistake:
-    """A law that is wrong only after a wholly accepted draft of at least one token."""
+    """A law that is wrong only after a fully accepted draft of at least one token."""
     return lawful(lambda p, q, kept: (law if kept == len(q) > 0 else after)(p, q, kept), says)
 
 
 MISTAKES = (
     Mistake(partial(answer, tempered="p"),
-        "q is that of an untempered draft. The draft was drawn at the temperature, so q is "
-        "softmax(draft_logits / temperature): what the token was really drawn from, not what the model "
-        "first said."),
+        "q ignores the temperature. The draft was sampled at the temperature, so q is softmax(draft_logits "
+        "/ temperature): the distribution that the token was actually drawn from."),
     Mistake(partial(answer, tempered="q"),
-        "p leaves the temperature out. The law that is wanted is softmax(target_logits / temperature)."),
+        "p ignores the temperature. The required distribution is softmax(target_logits / temperature)."),
     Mistake(partial(answer, tempered=""),
-        "the temperature is left out. Both models' logits are divided by it before the softmax."),
+        "the temperature is ignored. Both models' logits are divided by it before the softmax."),
     tested(lambda p, q, u: p >= q,
-        "u is not used: a token is accepted exactly when p >= q. Where p < q it must still be accepted "
-        "with probability p / q, else it comes out too seldom."),
+        "u is not used: a token is accepted exactly when p >= q. If p < q it must still be accepted with "
+        "probability p / q; otherwise it appears too rarely."),
     tested(lambda p, q, u: u < p,
-        "u is compared with p(x) alone. The token was drawn with probability q(x) already; accept where u "
-        "< p(x) / q(x)."),
+        "u is compared with p(x) alone. The token was already drawn with probability q(x); accept if u < "
+        "p(x) / q(x)."),
     tested(lambda p, q, u: u * p < q,
-        "the ratio is upside down: accept where u < p(x) / q(x), the target's probability over the "
-        "draft's."),
+        "the ratio is inverted: accept if u < p(x) / q(x), the target's probability over the draft's."),
     tested(lambda p, q, u: not u * q < p,
-        "the comparison is the wrong way round: a small u accepts. Accept where u < p(x) / q(x)."),
+        "the comparison is reversed: a small u accepts. Accept if u < p(x) / q(x)."),
     tested(lambda p, q, u: u * q <= p,
-        "`<=` in place of `<`. u can be exactly 0, and then a token that the target gives probability 0 "
-        "comes through."),
+        "`<=` instead of `<`. u can be exactly 0, and then a token with target probability 0 is accepted."),
     Mistake(partial(answer, accept=likeliest),
-        "a token is accepted when it is the target's argmax. That is the greedy rule; here accept where u "
-        "< p(x) / q(x)."),
+        "a token is accepted when it is the target's argmax. That is the greedy rule; here accept if u < "
+        "p(x) / q(x)."),
     Mistake(partial(answer, accept=counted),
-        "it counts every token that passes the test. The first rejection ends the block: what stands "
-        "behind it was drafted as the continuation of a token that is not in the text."),
+        "it counts every token that passes the test. The first rejection ends the block: later tokens were "
+        "drafted as the continuation of a token that is not in the text."),
     Mistake(partial(answer, accept=one_more), "off by one: the rejected token is counted as accepted."),
     rejected(lambda p, q: np.maximum(p - q, 0),
         "the residual is not renormalised. max(0, p - q) sums to the probability of a rejection, not to 1; "
         "divide it by its sum."),
     rejected(lambda p, q: p,
-        "after a rejection it draws from p itself. Tokens that the draft proposes too seldom would then "
-        "still come out too seldom; draw from max(0, p - q), divided by its sum."),
+        "after a rejection it draws from p itself. Tokens that the draft proposes too rarely would then "
+        "still appear too rarely; draw from max(0, p - q), divided by its sum."),
     rejected(lambda p, q: over(np.maximum(q - p, 0)),
-        "the residual has its sign turned: it is max(0, p - q), what the draft gives too little of."),
+        "the residual has the wrong sign: it is max(0, p - q), the probability that the draft is missing."),
     rejected(lambda p, q: over(np.abs(p - q)),
-        "the residual takes |p - q|. Where q is larger than p there is nothing to make up for: max(0, p - "
-        "q)."),
+        "the residual uses |p - q|. Where q is larger than p nothing is missing: use max(0, p - q)."),
     rejected(lambda p, q: over(np.minimum(p, q)),
-        "the residual takes min(p, q). That is what was accepted already; what is missing is max(0, p - "
-        "q)."),
+        "the residual uses min(p, q). That part was already accepted; what is missing is max(0, p - q)."),
     rejected(lambda p, q: q,
         "after a rejection it draws from the draft's q. What is missing is max(0, p - q), divided by its "
         "sum."),
     bonus(lambda p, q, kept: p[kept - 1],
-        "off by one bonus: after a wholly accepted draft the law is the last row of p, p[n], not p[n - 1]. "
-        "There is one row more than drafted tokens."),
+        "off by one at the bonus token: after a fully accepted draft the distribution is the last row of p, "
+        "p[n], not p[n - 1]. p has one row more than there are drafted tokens."),
     bonus(lambda p, q, kept: over(np.maximum(p[kept] - q[kept - 1], 0)),
-        "the bonus is drawn from a residual. After a wholly accepted draft nothing was proposed for that "
-        "place, so its law is p[n] itself."),
+        "the bonus token is drawn from a residual. After a fully accepted draft nothing was proposed for "
+        "that position, so its distribution is p[n] itself."),
     bonus(lambda p, q, kept: over(np.maximum(p[kept - 1] - q[kept - 1], 0)),
-        "a wholly accepted draft is treated like a rejection of its last token. Then the law is p[n], the "
-        "bonus."),
+        "a fully accepted draft is treated like a rejection of its last token. The distribution is then "
+        "p[n], for the bonus token."),
     lawful(lambda p, q, kept: p[kept] if kept == len(q) else p[kept + 1],
-        "off by one: after a rejection the law belongs to the place of the rejected token, row `kept`, not "
-        "the one behind it."),
+        "off by one: after a rejection the distribution is for the position of the rejected token, row "
+        "`kept`, not for the next one."),
 )  # fmt: skip
 
 
 def parse(returned: Returned, **given: np.ndarray) -> tuple[int, np.ndarray]:
     kept, law = two(returned, "kept (how many are accepted) and law (a distribution)")
     if isinstance(kept, list | tuple | np.ndarray) and np.ndim(kept) > 0:
-        raise Misfit("kept is how many drafted tokens are accepted, a whole number, not the tokens.")
+        raise Misfit("kept is the number of accepted draft tokens, an integer, not the tokens.")
     if isinstance(kept, np.ndarray):
         kept = kept.item()
     if isinstance(kept, bool) or not isinstance(kept, int | np.integer):
-        raise Misfit(f"kept must be a whole number (int); it is {words(kept)}.")
+        raise Misfit(f"kept must be an integer (int); it is {words(kept)}.")
     if np.ndim(law) == 0:
         raise Misfit(
-            "law must be the distribution that the next token is drawn from, not one number or one token."
+            "law must be the distribution that the next token is drawn from, not a single number or token."
         )
     law = array(law, given["target_logits"].shape[1:], "law")
     if not np.isfinite(law).all():
-        raise Misfit(
-            "law holds inf or NaN: something was divided by zero. Clip p - q at 0 before you sum it up."
-        )
+        raise Misfit("law holds inf or NaN: something was divided by zero. Clip p - q at 0 before summing.")
     if (law < -1e-9).any():
         raise Misfit(
-            "law has a negative entry: p - q is negative where the draft says too much. Clip it at 0 first."
+            "law has a negative entry: p - q is negative where q is larger than p. Clip it at 0 first."
         )
     return int(kept), law
 
@@ -218,6 +211,6 @@ EXERCISE = Exercise(
     stages=("at temperature 1", "at other temperatures", "with u exactly 0"),
     mistakes=MISTAKES,
     tried="blocks of 0 to 5 tokens, at temperatures 0.5 to 1.5",
-    further="what would kept and law be if the drafter took its argmax, and q were 1 on that token? "
-    "Does the rule still give the law p?",
+    further="what would kept and law be if the drafter took its argmax and q were 1 on that token? Does the "
+    "rule still give the distribution p?",
 )

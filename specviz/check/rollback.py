@@ -78,48 +78,46 @@ def next_row(drafted: list[int], p: np.ndarray, threshold: float) -> tuple[list[
 
 MISTAKES = (
     after_far(lambda d, p, kept: d[: kept + 1],
-        "the rollback keeps the wrong token: the unlikely one itself stays. It is thrown away with all "
-        "that follows, and the large model's own token takes its place."),
+        "the rollback keeps the wrong token: the unlikely one itself stays. It must be dropped with "
+        "everything after it, and the large model's own token replaces it."),
     after_far(lambda d, p, kept: then(d[: kept + 1], p[kept]),
-        "the rollback keeps the wrong token: the large model's token comes behind the unlikely one, and "
-        "should come in its place."),
+        "the rollback keeps the wrong token: the large model's token follows the unlikely one but should "
+        "replace it."),
     after_far(lambda d, p, kept: then(d[: kept + 1], p[kept + 1]),
-        "the rollback keeps the wrong token and continues behind it. Row m of p is for the place of "
-        "drafted[m]: throw that token away and put the argmax of row m there."),
+        "the rollback keeps the wrong token and continues after it. Row m of p is for the position of "
+        "drafted[m]: drop that token and put the argmax of row m there."),
     Mistake(patched,
-        "unlikely tokens are exchanged one by one. What the small model wrote behind the first of them "
-        "continued a token that is gone, so it goes, too."),
+        "unlikely tokens are replaced one by one. What the small model wrote after the first of them "
+        "continued a token that is gone, so it must be dropped, too."),
     after_far(lambda d, p, kept: [*then(d[:kept], p[kept]), *d[kept + 1 :]],
-        "the unlikely token is exchanged, but what was drafted behind it stays. That was written, and "
-        "judged, as its continuation; it goes, too."),
+        "the unlikely token is replaced, but what was drafted after it stays. That was written and judged "
+        "as its continuation, so it must be dropped, too."),
     mistake(lambda d, p, kept: d[:kept],
-        "the large model's own token is missing. The cycle always ends with one: in the place of the first "
-        "unlikely token, or behind a block that was kept whole."),
+        "the large model's own token is missing. The cycle always ends with one: in place of the first "
+        "unlikely token, or after a block that was kept whole."),
     mistake(lambda d, p, kept: d if kept == len(d) else then(d[:kept], p[kept]),
         "off by one at the end: a block that is kept whole is also followed by the large model's token, "
-        "argmax p[n]. The large model was called because it is to write there (fallback)."),
+        "argmax p[n]. The large model was called in order to write there (fallback)."),
     Mistake(last_far,
-        "it rolls back to the last unlikely token. The first one counts: everything behind it hangs on it."),
+        "it rolls back to the last unlikely token. The first one counts: everything after it depends on it."),
     after_far(lambda d, p, kept: then([], p[0]),
-        "it throws the whole block away. The tokens before the first unlikely one stay."),
+        "it drops the whole block. The tokens before the first unlikely one stay."),
     mistake(lambda d, p, kept: then(d[:kept], p[-1]),
-        "after a rollback the new token is taken from the last row of p. The row of the first unlikely "
-        "token is meant; the last one was predicted behind text that is gone."),
+        "after a rollback the new token is taken from the last row of p. Use the row of the first unlikely "
+        "token; the last row was predicted after text that is gone."),
     mistake(lambda d, p, kept: then(d[:kept], p[max(kept - 1, 0)]),
-        "off by one: the new token is taken from the row before. Row m of p is for the place of "
+        "off by one: the new token is taken from the row before. Row m of p is for the position of "
         "drafted[m]."),
     mistake(lambda d, p, kept: then(d[:kept], p[min(kept + 1, len(d))]),
-        "off by one: the new token is taken from the row behind the unlikely token. Row m of p is for the "
-        "place of drafted[m]."),
+        "off by one: the new token is taken from the row after the unlikely token. Row m of p is for the "
+        "position of drafted[m]."),
     by(lambda row, y, t: y != row.argmax(),
         "it rolls back wherever the token is not the large model's argmax. That is greedy verification; "
         "BiLD keeps whatever is likely enough: -ln p <= threshold."),
     by(lambda row, y, t: -np.log2(row[y]) > t,
-        "the distance is taken with the logarithm to base 2. The threshold is in nats: use the natural "
-        "one."),
+        "the distance uses the logarithm to base 2. The threshold is in nats: use the natural one."),
     by(lambda row, y, t: -np.log10(row[y]) > t,
-        "the distance is taken with the logarithm to base 10. The threshold is in nats: use the natural "
-        "one."),
+        "the distance uses the logarithm to base 10. The threshold is in nats: use the natural one."),
     by(lambda row, y, t: row[y] < t,
         "the probability itself is compared with the threshold. The distance is -ln p, and a large one "
         "rolls back."),
@@ -127,13 +125,13 @@ MISTAKES = (
         "the probability itself is compared with the threshold. The distance is -ln p, and a large one "
         "rolls back."),
     by(lambda row, y, t: -np.log(row[y]) < t,
-        "the comparison is the wrong way round: a token is taken back when -ln p is above the threshold."),
+        "the comparison is reversed: a token is rolled back when -ln p is above the threshold."),
     by(lambda row, y, t: -np.log(row.max()) > t,
-        "it looks at the large model's best token. The distance is that of the drafted token: -ln "
+        "it uses the large model's top token. The distance is that of the drafted token: -ln "
         "p[m][drafted[m]]."),
-    Mistake(next_row, "off by one: drafted[m] is judged by row m + 1 of p. Row m is for its place."),
+    Mistake(next_row, "off by one: drafted[m] is judged by row m + 1 of p. Row m is for its position."),
     by(lambda row, y, t: -np.log(row[y]) >= t,
-        "`>=` in place of `>`. At threshold 0 a token that the large model is certain of has distance 0, "
+        "`>=` instead of `>`. At threshold 0 a token that the large model is certain of has distance 0, "
         "and stays."),
 )  # fmt: skip
 
@@ -169,6 +167,6 @@ EXERCISE = Exercise(
     stages=("at thresholds 0.5, 1 and 2", "at threshold 0"),
     mistakes=MISTAKES,
     tried="every block of one token over five distributions, then longer ones",
-    further="with a threshold of 0, when is what comes out still not the large model's own greedy text? "
-    "Think of the block in which the small model ends the text.",
+    further="with a threshold of 0, when is the output still not the large model's own greedy text? Think "
+    "of the block in which the small model ends the text.",
 )

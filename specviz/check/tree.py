@@ -61,7 +61,7 @@ def siblings(parents: list[int]) -> np.ndarray:
 MISTAKES = (
     of_mask(lambda parents, mask, depth: np.tri(len(parents)),
         "a sibling leaks into the mask: each node sees every node before it, as in a chain. In a tree it "
-        "sees its ancestors and itself only."),
+        "sees only its ancestors and itself."),
     of_mask(lambda parents, mask, depth: mask | (siblings(parents) & np.tri(len(parents), dtype=bool)),
         "a sibling leaks into the mask. Two children of one parent are rival continuations: neither sees "
         "the other."),
@@ -75,7 +75,7 @@ MISTAKES = (
         "the node itself is missing: the diagonal must be true. A token attends to its own key and value, "
         "too."),
     of_mask(parent_only,
-        "only the parent and the node itself are seen. All ancestors are: go on from parent to parent up "
+        "only the parent and the node itself are seen. All ancestors must be: go from parent to parent up "
         "to the root."),
     of_mask(lambda parents, mask, depth: parent_only(parents, mask, depth) & ~np.eye(len(mask), dtype=bool),
         "only the parent is seen. The node itself and all its ancestors must be."),
@@ -86,17 +86,17 @@ MISTAKES = (
         "descendants are seen, too. Row i is what node i sees: its ancestors and itself."),
     of_mask(wrapped,
         "-1 was used as an index. In Python that is the last one, so every node sees the last node. The "
-        "root is no node of the draft: treat -1 apart, or stop the walk there."),
+        "root is not a node of the draft: handle -1 separately or stop the walk there."),
     of_mask(lambda parents, mask, depth: np.ones_like(mask),
-        "every node sees every node. It sees its ancestors and itself only."),
+        "every node sees every node. It should see only its ancestors and itself."),
     of_depth(lambda parents, depth: depth - 1,
         "wrong depth: it starts at 0. The root, the last committed token, has depth 0; the first level of "
-        "the draft comes one place behind it and has depth 1."),
+        "the draft comes one position after it and has depth 1."),
     of_depth(lambda parents, depth: np.arange(1, len(parents) + 1),
-        "wrong depth: the nodes are numbered through, as in a chain. Siblings stand in the same place of "
-        "the text, so they have the same depth: one more than their parent's."),
+        "wrong depth: the nodes are numbered through, as in a chain. Siblings have the same position in the "
+        "text, so they have the same depth: one more than their parent's."),
     of_depth(lambda parents, depth: np.arange(len(parents)),
-        "wrong depth: it is the node's number. Siblings stand in the same place of the text, so they have "
+        "wrong depth: it is the node's number. Siblings have the same position in the text, so they have "
         "the same depth: one more than their parent's, and 1 on the first level."),
     of_depth(lambda parents, depth: parents + 2,
         "wrong depth: it counts from the parent's number. It is one more than the parent's depth."),
@@ -117,7 +117,7 @@ def parse(returned: Returned, parents: list[int]) -> tuple[np.ndarray, np.ndarra
         raise Misfit("mask must hold True or False (or 1 and 0).")
     depth = array(depth, (n,), "depth")
     if not np.isfinite(depth).all() or (depth != np.round(depth)).any():
-        raise Misfit("depth must hold whole numbers.")
+        raise Misfit("depth must hold integers.")
     return mask.astype(bool), depth.astype(int)
 
 

@@ -1,4 +1,4 @@
-"""The command ``specviz``: thin doors to the rooms, loaded when a command needs them.
+"""The command ``specviz``: thin wrappers around the packages, which are loaded when a command needs them.
 
 What a person can mend ends in one line on standard error and exit status 2; a missed bar or a failed
 audit in 1; Ctrl-C in 130, with the trace so far kept.
@@ -79,7 +79,8 @@ for name, group in (
 
 
 def run(arguments: list[str] | None = None) -> int:
-    """Run the command line and return its exit status; nothing a person can mend ends in a traceback."""
+    """Run the command line and return its exit status; an error that the user can fix never ends in a "
+    "traceback."""
     interrupted: list[int] = []
     with _noting(interrupted):
         try:

@@ -1,4 +1,4 @@
-"""``specviz advise``: which method, drafter and size, on this device, for these texts."""
+"""``specviz advise``: which method, drafter and draft size to use on this device for these texts."""
 
 from __future__ import annotations
 
@@ -32,27 +32,31 @@ def advise(
         option("A suite, NAME=FILE, or a file of prompts. Default: town for town, else everyday."),
     ] = None,
     answers: Annotated[
-        Path | None, option("Finished texts in place of decoding: JSON lines of a prompt and its answer.")
+        Path | None,
+        option("Use finished texts instead of decoding: JSON lines with a prompt and its answer."),
     ] = None,
     number: Annotated[
         int | None, option("How many prompts; default: 24, or half of them with --confirm.", min=1)
     ] = None,
-    batch: Annotated[str | None, option("Further batches to look at, as 4,8.")] = None,
-    context: Annotated[str | None, option("Further contexts to look at, in tokens, as 512,2048.")] = None,
-    temperature: Annotated[float, option("Of the texts; 0 is greedy.")] = 0.0,
+    batch: Annotated[str | None, option("More batch sizes to consider, such as 4,8.")] = None,
+    context: Annotated[
+        str | None, option("More context lengths to consider, in tokens, such as 512,2048.")
+    ] = None,
+    temperature: Annotated[float, option("Temperature of the texts; 0 is greedy.")] = 0.0,
     confirm: Annotated[
-        bool, option("Run the best three settings on the prompts that are left.", "--confirm")
+        bool, option("Run the best three settings on the remaining prompts.", "--confirm")
     ] = False,
     confirm_prompts: Annotated[
-        str | None, option("Run the best three settings on these prompts, as --prompts.")
+        str | None,
+        option("Run the best three settings on these prompts; takes the same values as --prompts."),
     ] = None,
     stores: Annotated[
         bool,
-        option("Decode with Token Recycling, UniSpec, Lookahead and SPECTRA as well.", "--stores"),
+        option("Also decode with Token Recycling, UniSpec, Lookahead and SPECTRA.", "--stores"),
     ] = False,
     as_device: Annotated[
         str | None,
-        option("Another device, modelled: h100, a100, l4, rtx4090, or BYTES,FLOPS,LAUNCH.", "--as"),
+        option("Model another device: h100, a100, l4, rtx4090, or BYTES,FLOPS,LAUNCH.", "--as"),
     ] = None,
     max_new_tokens: NewTokens = 128,
     threads: Threads = None,
@@ -65,16 +69,16 @@ def advise(
     json: Json = None,
     force: Force = False,
 ) -> None:
-    """Advise before a deployment: which method, drafter and draft size pay for these texts, if any does.
+    """Advise before a deployment: which method, drafter and draft size pay for these texts, if any.
 
-    The target writes its texts once; all settings are then simulated from one reading of them and from passes
-    that are timed for about a minute. After Ctrl-C the same command goes on.
+    The target writes its texts once. All settings are then simulated from one more pass over these texts and
+    from passes that are timed for about a minute. After Ctrl-C, run the same command again to continue.
     """
     for path in filter(None, (html, json)):
         writable(path, force)
     batches, contexts = listed("--batch", batch, int) or (), listed("--context", context, int) or ()
     if answers is not None and not answers.is_file():
-        raise PromptError(f"cannot read {answers}: it is no file")
+        raise PromptError(f"cannot read {answers}: it is not a file")
     with loading():
         from specviz.measure.advice.advising import advise as made
         from specviz.models import load

@@ -1,4 +1,4 @@
-"""From what was typed to what the rooms take; what is wrong with it, before any work."""
+"""Turns command-line arguments into the packages' arguments and rejects wrong ones before any work."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def listed(option: str, given: str | None, kind: Callable[[str], Number]) -> lis
         return None if given is None else [kind(part.strip()) for part in given.split(",")]
     except ValueError:
         example = "0,0.2,0.5" if kind is float else "3,5"
-        raise ParameterError(f"{option} wants numbers with commas between them, as {example}") from None
+        raise ParameterError(f"{option} takes numbers separated by commas, such as {example}") from None
 
 
 def parameters_of(kind: type[Method], pairs: list[str]) -> Values:
@@ -41,7 +41,7 @@ def parameters_of(kind: type[Method], pairs: list[str]) -> Values:
     for pair in pairs:
         name, equals, text = (part.strip() for part in pair.partition("="))
         if not equals or not name:
-            raise ParameterError(f"--set wants name=value, got {pair!r}")
+            raise ParameterError(f"--set takes name=value, got {pair!r}")
         if name not in parameters:
             raise ParameterError(
                 f"{kind.name} has no parameter {name!r}" + near(name, parameters, "it has none")
@@ -93,7 +93,7 @@ def loaded(
         target.check_vocabulary(each)
     if len({each.name for each in drafts}) < len(drafts):
         raise ParameterError(
-            "two draft models have the same folder name: rename one, so that tables can tell them apart"
+            "two draft models have the same folder name: rename one so that tables can distinguish them"
         )
     return target, drafts
 

@@ -1,4 +1,4 @@
-"""``specviz audit``: is every exact method's text the target's own? And somebody else's?"""
+"""``specviz audit``: does every exact method write the target's own text? Did another program?"""
 
 from __future__ import annotations
 
@@ -53,49 +53,53 @@ ORDER = ("not the target's", "cannot tell", "within the noise", "the target's ow
 
 Target = Annotated[
     str | None,
-    option("Bundled name, folder, gguf:FILE, or hf:<id>. Default: town; of a soak every bundled target.",
+    option("Bundled name, folder, gguf:FILE, or hf:<id>. Default: town; for a soak, every bundled target.",
            "--model", "-m"),
 ]  # fmt: skip
 Number = Annotated[
     int | None,
-    option("How many prompts. Default: 100 bundled ones, 2,000 at most; all of --prompts.", min=1),
+    option("How many prompts. Default: 100 of the bundled ones (at most 2,000), or all of --prompts.", min=1),
 ]
 Methods = Annotated[
     list[str] | None,
-    option("NAME or NAME:parameter=value,...; may be repeated. Default: every exact one.", "--method"),
+    option("NAME or NAME:parameter=value,...; may be repeated. Default: every exact method.", "--method"),
 ]
-Sampled = Annotated[int, option("Prompts that are decoded again with sampling.", min=0)]
+Sampled = Annotated[int, option("How many prompts to decode again with sampling.", min=0)]
 Streams = Annotated[
-    int, option("Texts that arrive in updates, for methods that decode such; 0: none.", min=0)
+    int, option("How many texts that arrive in updates, for methods that decode streams; 0: none.", min=0)
 ]
 Batch = Annotated[
-    int | None, option("Instead: whether each row of such batches is its prompt's single run.", min=1)
+    int | None,
+    option("Instead: check that each row of batches of this size equals its prompt's single run.", min=1),
 ]
-Seed = Annotated[int, option("Which of the bundled prompts: another seed draws others.")]
-Soak = Annotated[bool, option("Instead: audit drawn settings, one after another, until Ctrl-C.", "--soak")]
+Seed = Annotated[int, option("Which of the bundled prompts to use: another seed selects others.")]
+Soak = Annotated[bool, option("Instead: audit random settings, one after another, until Ctrl-C.", "--soak")]
 Ledger = Annotated[
-    Path | None, option("Where a soak keeps its entries and goes on; alone: print their sums.")
+    Path | None,
+    option("File in which a soak keeps its entries, and from which it continues; alone: print their totals."),
 ]
 Answers = Annotated[
     Path | None,
     option(
-        "Instead: whether answers that another program wrote are the model's own. JSON lines with prompt or "
-        "messages, answer or token_ids, finish_reason, max_tokens; where known engine, temperature, top_p."
+        "Instead: check whether answers from another program are the model's own. JSON lines with prompt or "
+        "messages, answer or token_ids, finish_reason, max_tokens; engine, temperature and top_p if known."
     ),
 ]
 Honest = Annotated[
     Path | None,
-    option("With --answers: greedy answers that are surely the model's, to measure each engine's noise on."),
+    option(
+        "With --answers: greedy answers that are known to be the model's, to measure each engine's noise."
+    ),
 ]
 Envelope = Annotated[
     float | None,
-    option("With --answers: how many logits below the first choice noise may put a token. Default: 0.5."),
+    option("With --answers: how many logits below the top token noise may put a token. Default: 0.5."),
 ]
 Sibling = Annotated[
     str | None,
-    option("With --answers: other weights, or template:FILE, that the set is compared with, too."),
+    option("With --answers: other weights, or template:FILE, to compare the answers with as well."),
 ]
-Minutes = Annotated[float | None, option("End the soak after so many minutes.")]
+Minutes = Annotated[float | None, option("Stop the soak after this many minutes.")]
 
 
 def audit(
@@ -124,14 +128,14 @@ def audit(
     envelope: Envelope = None,
     sibling: Sibling = None,
 ) -> None:
-    """Check that every exact method writes the target's own text; exit status 1 when one does not.
+    """Check that every exact method writes the target's own text; exit status 1 if one does not.
 
-    Of a diffusion model: the same cells, tokens and order as stepwise decoding under the same cache policy.
+    For a diffusion model: the same cells, tokens and order as stepwise decoding with the same cache policy.
     """
     if soak or ledger is not None or minutes is not None:
         if any(given is not None for given in (method, batch, json, kernels)):
             raise ParameterError(
-                "a soak draws what it audits: leave --method, --batch, --kernels and --json out"
+                "a soak chooses its own settings: drop --method, --batch, --kernels and --json"
             )
         given = {"models": model and [model], "drafts": draft, "device": device, "dtype": dtype}
         _soak(ledger, soak, threads, given | {"minutes": minutes, "seed": seed})
@@ -140,12 +144,12 @@ def audit(
         writable(json, force)
     if answers is not None:
         if any(given is not None for given in (method, batch, prompts, draft, number)):
-            raise ParameterError("--answers are read, not decoded: leave methods, prompts and drafts out")
+            raise ParameterError("--answers are read, not decoded: drop the methods, prompts and drafts")
         options = {"honest": honest, "envelope": envelope, "sibling": sibling, "device": device}
         _answers(answers, model, threads, json, options | {"dtype": None if dtype == "auto" else dtype})
         return
     if any(given is not None for given in (honest, envelope, sibling)):
-        raise ParameterError("--honest, --envelope and --sibling are of --answers: name that file, too")
+        raise ParameterError("--honest, --envelope and --sibling need --answers: add that file")
     entries: Sequence[Entry] = (
         _bundled(number or 100, seed) if prompts is None else entries_of(None, prompts, number)
     )
@@ -183,7 +187,7 @@ def audit(
 def _answers(path: Path, model: str | None, threads: int, json: Path | None, options: Values) -> None:
     """Audit answers of another program, and print what speaks against them."""
     if model is None:
-        raise ParameterError("--answers are compared with a model: name it with --model")
+        raise ParameterError("--answers needs a model to compare with: name it with --model")
     with loading():
         from specviz import audit as auditing
 
@@ -208,21 +212,21 @@ def _answers(path: Path, model: str | None, threads: int, json: Path | None, opt
 def _soak(ledger: Path | None, soak: bool, threads: int, options: Values) -> None:
     """Run a soak, or read a ledger; then print the sums and the bugs."""
     if ledger is None:
-        raise ParameterError("a soak keeps its entries in a file: name one with --ledger FILE")
+        raise ParameterError("a soak keeps its entries in a file: name it with --ledger FILE")
     with loading():
         from specviz.audit.soak import read_ledger, sums
         from specviz.audit.soak import soak as run
     from specviz.measure.timing import threads as on_threads
 
     if not soak and options["minutes"] is not None:
-        raise ParameterError("--minutes ends a soak: pass --soak, too")
+        raise ParameterError("--minutes works only with --soak: add --soak")
     try:
         if soak:
             with on_threads(threads):
                 for entry in run(ledger, **options):
                     print(visible(_line(entry)), file=sys.stderr, flush=True)
     except KeyboardInterrupt:
-        print(f"specviz: interrupted: {ledger} goes on with the same command", file=sys.stderr)
+        print(f"specviz: interrupted: run the same command again to continue {ledger}", file=sys.stderr)
     entries = read_ledger(ledger)
     _print_rows(sums(entries))
     bugs = [(entry, bug) for entry in entries for bug in entry["bugs"]]
@@ -230,7 +234,7 @@ def _soak(ledger: Path | None, soak: bool, threads: int, options: Values) -> Non
         place = f"entry {entry['number']} of seed {entry['seed']}, {entry['setting']['model']}"
         print(visible(f"{place}: {bug['method']} {bug['draft']} {bug['sampling']}: {bug['reason']}"))
     if refused := sum(bool(entry["refused"]) for entry in entries):
-        print(f"{refused} of {len(entries)} entries were refused before any work")
+        print(f"{refused} of {len(entries)} entries were rejected before any work")
     raise typer.Exit(1 if bugs else 0)
 
 
@@ -328,7 +332,7 @@ def _test_streams(target: Model, number: int) -> list[Stream]:
     room = target.max_length // 2
     fitting = [stream for stream, each in zip(streams(made), made) if len(target.encode(each.source)) < room]
     if absent := number - len(fitting):
-        print(f"specviz: {absent} streams are too long for {target.name}: left out", file=sys.stderr)
+        print(f"specviz: {absent} streams are too long for {target.name} and are skipped", file=sys.stderr)
     return fitting
 
 

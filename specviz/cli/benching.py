@@ -1,4 +1,4 @@
-"""``specviz bench``: a bench by name, a run of one's own, and the result of either."""
+"""``specviz bench``: a bench by name, a run of your own, and the results of both."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 COMMANDS = {
     "run": "a run of your own: models x methods x parameters x suites (see bench run --help)",
-    "report": "the result of a run or a replay: as a text, as Markdown, as CSV or as a page",
+    "report": "show the result of a run or a replay as text, Markdown, CSV or a page",
 }
 
 
@@ -87,7 +87,7 @@ bench_app = typer.Typer(cls=Benches, invoke_without_command=True, rich_markup_mo
 
 @bench_app.callback()
 def benches(context: typer.Context) -> None:
-    """Measure: a run of your own (bench run), or one that has a name (bench NAME; bench NAME --help)."""
+    """Measure: a run of your own (bench run), or a named bench (bench NAME; bench NAME --help)."""
     if context.invoked_subcommand is not None:
         return
     for name, meaning in _commands().items():
@@ -152,7 +152,7 @@ def bench_command(name: str) -> Any:
     command.__signature__ = Signature([*common[:3], *own, *common[3:]])  # type: ignore[attr-defined]
     command.__annotations__ = {each.name: each.annotation for each in (*common, *own)}
     app = typer.Typer(rich_markup_mode=None, add_completion=False)
-    app.command(name, cls=BenchCommand, help=f"{BENCHES[name]}. Exit status 1 when a bar is missed.")(command)
+    app.command(name, cls=BenchCommand, help=f"{BENCHES[name]}. Exit status 1 if a limit is missed.")(command)
     return typer.main.get_command(app)
 
 
@@ -199,7 +199,7 @@ def _measured(
             target, given["drafts"] = loaded(model, draft, device, dtype, None)
             # The methods of a diffusion model draft by themselves.
             if "entries" in taken and not given["drafts"] and target.kind != "diffusion":
-                print("specviz: no --draft, so methods that need a draft model are left out", file=sys.stderr)
+                print("specviz: no --draft, so methods that need a draft model are skipped", file=sys.stderr)
         else:
             target = load(model, device, dtype)
     resumable = "rounds_file" in taken  # it lasts, so a log gets lines
@@ -216,11 +216,11 @@ def _rounds_file(json: Path) -> Path:
 @bench_app.command("run")
 def bench_run(
     plan: Annotated[
-        Path | None, argument("A TOML file with the plan; the options below win over it.")
+        Path | None, argument("A TOML file with the plan; the options below override it.")
     ] = None,
     out: Annotated[
         Path | None,
-        option("Folder; one of the same plan is gone on with. Default: specviz-runs/.", "--out", "-o"),
+        option("Output folder; a run of the same plan continues. Default: specviz-runs/.", "--out", "-o"),
     ] = None,
     model: Annotated[
         list[str] | None,
@@ -233,7 +233,7 @@ def bench_run(
     method: Annotated[
         list[str] | None,
         option(
-            "A method with its parameters, as 'unispec draft_size=16 draft_size=32 keep=prompt'; may be "
+            "A method with its parameters, such as 'unispec draft_size=16 draft_size=32 keep=prompt'; may be "
             "repeated. Autoregressive decoding is added."
         ),
     ] = None,
@@ -241,32 +241,34 @@ def bench_run(
         list[str] | None, option("A bundled suite or a file; may be repeated. Default: town.")
     ] = None,
     number: Annotated[int | None, option("Prompts of each suite; default: all.", min=1)] = None,
-    seeds: Annotated[str | None, option("As 0,1,2: each is a round. Default: 0.")] = None,
+    seeds: Annotated[str | None, option("Seeds, such as 0,1,2; each is a round. Default: 0.")] = None,
     max_new_tokens: Annotated[int | None, option("Default: 128.", "--max-new-tokens", "-n", min=1)] = None,
-    temperature: Annotated[str | None, option("As 0,1. Default: 0, greedy.")] = None,
+    temperature: Annotated[str | None, option("Temperatures, such as 0,1. Default: 0 (greedy).")] = None,
     top_k: Annotated[int | None, option("Default: off.", min=0)] = None,
     top_p: Annotated[float | None, option("Default: off.")] = None,
     warm_up: Annotated[
         int | None,
-        option("Other prompts of the suite that fill methods' memories before. Default: 5.", min=0),
+        option("How many other prompts of the suite fill the methods' memories first. Default: 5.", min=0),
     ] = None,
     threads: Annotated[int | None, option("Threads on the CPU. Default: 1.", min=1)] = None,
     device: Annotated[str | None, option("cpu, cuda, cuda:1 or mps. Default: cpu.")] = None,
     dtype: Annotated[
         str | None, option("float32, float16, bfloat16, float64, stored or auto. Default: float32.")
     ] = None,
-    untimed: Annotated[bool, option("Take no times, so that workers may share cores.", "--untimed")] = False,
+    untimed: Annotated[
+        bool, option("Do not time anything, so that workers may share cores.", "--untimed")
+    ] = False,
     traces: Annotated[bool, option("Keep a trace of every row.", "--traces")] = False,
     workers: Annotated[
-        int | None, option("Processes of this machine. Default: this one alone.", min=1)
+        int | None, option("Processes on this machine. Default: only this one.", min=1)
     ] = None,
     dask: Annotated[str | None, option("Scheduler of a Dask cluster.", metavar="ADDRESS")] = None,
     retry: Annotated[bool, option("Decode again what failed.", "--retry")] = False,
 ) -> None:
-    """Decode suites by methods beside autoregressive decoding, keep every row, print the table.
+    """Decode suites with methods and with autoregressive decoding, keep every row, print the table.
 
-    What is finished is on disk at once: after Ctrl-C, or worse, the same command goes on. Exit status 1 if a
-    row failed. A model that the plan splits over GPUs (tp_plan = "auto") is run by every rank of torchrun:
+    Every finished row is written to disk: after Ctrl-C or a crash, run the same command again to continue.
+    Exit status 1 if a row failed. A model that the plan splits over GPUs (tp_plan = "auto") needs torchrun:
     torchrun --nproc-per-node 2 -m specviz bench run plan.toml
 
     A plan has the keys that sv.run takes; lists cross:
@@ -279,7 +281,9 @@ def bench_run(
       max_new_tokens = 128
     """
     if workers is not None and dask is not None:
-        raise ParameterError("--workers are processes of this machine, --dask is a cluster: drop one of them")
+        raise ParameterError(
+            "--workers starts processes on this machine and --dask uses a cluster: drop one of them"
+        )
     with loading():
         from specviz.measure.running import run
 
@@ -301,28 +305,27 @@ def bench_run(
 
 @bench_app.command("report")
 def bench_report(
-    path: Annotated[Path, argument("Folder of a run, of a replay, or of replay --all; or a recorded run.")],
+    path: Annotated[Path, argument("Folder of a run, a replay, or replay --all; or a recorded run.")],
     html: Annotated[bool, option("Write one offline page with tables and plots.", "--html")] = False,
     markdown: Annotated[bool, option("Print Markdown, for an issue.", "--markdown")] = False,
     csv: CSV = False,
     out: Annotated[
-        Path | None, option("The page; default: report.html in the folder.", "--out", "-o")
+        Path | None, option("File of the page; default: report.html in the folder.", "--out", "-o")
     ] = None,
     force: Force = False,
 ) -> None:
-    """Show the result of a run or a replay: as a text, as Markdown, as CSV, or as a page.
+    """Show the result of a run or a replay as text, Markdown, CSV or a page.
 
-    A replay's replay.json holds all of its result, the device included: that file can be shown on any
-    machine.
+    A replay's replay.json holds its whole result, including the device, and can be shown on any machine.
     """
     from specviz.replays import markdown as texts
     from specviz.replays import page, terminal
     from specviz.replays.replays import opened_result
 
     if out is not None and not html:
-        raise ParameterError("--out names the page: add --html")
+        raise ParameterError("--out sets the page's file: add --html")
     if html + markdown + csv > 1:
-        raise ParameterError("one of --html, --markdown and --csv at a time")
+        raise ParameterError("give only one of --html, --markdown and --csv")
     result = opened_result(path)
     if html:
         print(f"page: {page.write(result, out, force)}")

@@ -37,13 +37,13 @@ def calibrate(
     draft: Draft = None,
     prompts: Prompts = "town",
     number: Annotated[
-        int | None, option("How many prompts; default: of town 5, of others all.", min=1)
+        int | None, option("How many prompts; default: 5 for town, all for other suites.", min=1)
     ] = None,
     warm_up: Annotated[
-        int, option("Texts of the bundled suite that fill the method's memory before.", min=0)
+        int, option("How many texts of the bundled suite fill the method's memory first.", min=0)
     ] = 20,
     sizes: Annotated[
-        str | None, option("Draft sizes to measure, as 1,2,4,8; default: up to where it gets slow.")
+        str | None, option("Draft sizes to measure, such as 1,2,4,8; default: up to where it gets slow.")
     ] = None,
     set_: Settings = None,
     max_new_tokens: NewTokens = 128,
@@ -55,18 +55,18 @@ def calibrate(
     invariant: Invariant = None,
     revision: Revision = None,
     tp_plan: Annotated[
-        str | None, option("auto: split the model over the ranks of torchrun, on whose devices it then runs.")
+        str | None, option("auto: split the model over the ranks of torchrun and run it on their devices.")
     ] = None,
-    folder: Annotated[Path | None, option("Where calibrations are kept; default: the user's cache.")] = None,
-    png: Annotated[Path | None, option("Write a picture of the curves.")] = None,
-    force: Annotated[bool, option("Measure anew; replace files that exist.", "--force", "-f")] = False,
+    folder: Annotated[Path | None, option("Folder for calibrations; default: the user's cache.")] = None,
+    png: Annotated[Path | None, option("Write a picture of the curves to this file.")] = None,
+    force: Annotated[bool, option("Measure again; replace existing files.", "--force", "-f")] = False,
 ) -> None:
-    """Find a method's best draft size on this device; generate takes it with --set SIZE=calibrated."""
+    """Find a method's best draft size on this device; generate uses it with --set SIZE=calibrated."""
     if png is not None:
         writable(png, force)
     draft_sizes = _whole_numbers(sizes)
     if prompts is not None and prompts.isdecimal():
-        raise ParameterError(f"--prompts names a suite or a file; how many is --number {prompts}")
+        raise ParameterError(f"--prompts takes a suite or a file; for a count, use --number {prompts}")
     with loading():
         from specviz import methods
         from specviz.measure.calibrate import calibrate as measure
@@ -91,7 +91,7 @@ def calibrate(
                     **values,
                 )  # fmt: skip
         except KeyboardInterrupt:
-            print("specviz: what was measured is kept: the same command goes on", file=sys.stderr)
+            print("specviz: measurements are kept: run the same command again to continue", file=sys.stderr)
             raise
     if not ranks.leads():
         return
@@ -108,7 +108,7 @@ def _whole_numbers(sizes: str | None) -> list[int] | None:
         return None
     parts = [part.strip() for part in sizes.split(",")]
     if not all(part.isdecimal() for part in parts):
-        raise ParameterError(f"--sizes wants whole numbers with commas between them, got {sizes!r}")
+        raise ParameterError(f"--sizes takes integers separated by commas, got {sizes!r}")
     return [int(part) for part in parts]
 
 
@@ -117,7 +117,7 @@ def _show_calibration(result: Calibration, new: bool) -> None:
     from specviz.measure.report import Column, print_table
 
     names = list(result.fits)
-    columns = [Column("g", True), Column("τ", True), Column("ms a cycle", True)]
+    columns = [Column("g", True), Column("τ", True), Column("ms per cycle", True)]
     columns += [Column("25%", True, drop_rank=1), Column("75%", True, drop_rank=0), Column("tokens/s", True)]
     columns += [Column(f"{name} fit", True) for name in names if name != "grid"] + [Column("")]
     rows = []
@@ -133,8 +133,8 @@ def _show_calibration(result: Calibration, new: bool) -> None:
     how = result.how
     console = screen()
     print(
-        f"{how['prompts']} texts behind {how['warm_up']} others, {how['rounds']} rounds, {how['clock']}, "
-        f"{result.spent:.0f} s" + ("" if new else f"; measured {result.created}, --force measures anew")
+        f"{how['prompts']} texts after {how['warm_up']} others, {how['rounds']} rounds, {how['clock']}, "
+        f"{result.spent:.0f} s" + ("" if new else f"; measured {result.created}, --force measures again")
     )
     print_table(console, columns, rows)
     for name, fit in result.fits.items():
@@ -144,7 +144,7 @@ def _show_calibration(result: Calibration, new: bool) -> None:
     if result.ended:
         print(f"no larger sizes: {result.ended}")
     if result.at_end:
-        print("g* is the largest size that was measured: try larger ones with --sizes")
+        print("g* is the largest measured size: try larger ones with --sizes")
     print(result.summary)
     if ranks.size() > 1:  # of a model that only a plan can split
         print(f'to use it: {result.size} = "calibrated" in a plan of specviz bench run, on as many ranks')

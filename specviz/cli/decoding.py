@@ -53,17 +53,17 @@ if TYPE_CHECKING:
 
 
 def demo(
-    out: Annotated[Path | None, option("Folder to write; default: a new folder specviz-demo.")] = None,
+    out: Annotated[Path | None, option("Output folder; default: a new folder specviz-demo.")] = None,
     model: Model = "smollm2",
     draft: Drafts = None,
     prompts: Annotated[
-        str | None, option("A suite or a file of prompts. Default: demo; of bundled models town.")
+        str | None, option("A suite or a file of prompts. Default: demo; for bundled models, town.")
     ] = None,
-    number: Annotated[int, option("How many prompts of each kind of work.", min=1)] = 3,
+    number: Annotated[int, option("How many prompts of each kind of task.", min=1)] = 3,
     max_new_tokens: Annotated[
         int | None,
         option(
-            "Most tokens for each prompt. Default: 36, or fewer on a slow machine; bundled: 96.",
+            "Maximum number of tokens per prompt. Default: 36, fewer on a slow machine; bundled models: 96.",
             "--max-new-tokens",
             "-n",
             min=1,
@@ -76,10 +76,10 @@ def demo(
     invariant: Invariant = None,
     force: Force = False,
 ) -> None:
-    """Decode a few prompts of each kind of work by several methods: a table, traces, an offline page.
+    """Decode a few prompts of each kind of task by several methods: a table, traces, an offline page.
 
     SmolLM2 (specviz models get smollm2) runs the methods that need no trained drafter, in under three minutes
-    on two cores. --model town runs every method on a toy that comes with the package.
+    on two cores. --model town runs every method on a toy model that comes with the package.
     """
     if out is None:
         out = Path("specviz-demo")
@@ -103,8 +103,8 @@ def demo(
         path = local_path(model)
         if path is None:
             raise ModelError(
-                f"{model} is not downloaded yet: run `specviz models get {model}` (once), or see the bundled "
-                "toy by `specviz demo --model town`"
+                f"{model} is not downloaded yet: run `specviz models get {model}` (once), or try the "
+                f"bundled toy model with `specviz demo --model town`"
             )
     with loading():
         from specviz.measure import demo as demonstration
@@ -150,7 +150,7 @@ def generate(
         ),
     ] = None,
     draft: Draft = None,
-    prompt: Annotated[str | None, option("The text to go on from.", "--prompt", "-p")] = None,
+    prompt: Annotated[str | None, option("The text to continue.", "--prompt", "-p")] = None,
     prompts: Prompts = None,
     number: Number = None,
     text: Annotated[
@@ -164,13 +164,17 @@ def generate(
         ),
     ] = None,
     lag: Annotated[
-        int, option("Words that an update of a text or a transcript brings; of WebVTT and SRT: cues.")
+        int, option("Words that each update of a text or a transcript adds; for WebVTT and SRT: cues.")
     ] = 3,
-    language: Annotated[str | None, option("The source's, as en or ja: which words --lag counts.")] = None,
-    raw: Annotated[bool, option("Leave the model's chat template out.", "--raw")] = False,
+    language: Annotated[
+        str | None,
+        option("Language of the source, such as en or ja; it defines the words that --lag counts."),
+    ] = None,
+    raw: Annotated[bool, option("Do not use the model's chat template.", "--raw")] = False,
     set_: Settings = None,
     out: Annotated[
-        Path | None, option("Folder for METHOD.parquet and METHOD.html, or a .parquet file.", "--out", "-o")
+        Path | None,
+        option("Output folder for METHOD.parquet and METHOD.html, or a .parquet file.", "--out", "-o"),
     ] = None,
     max_new_tokens: NewTokens = 128,
     temperature: Annotated[float, option("0 is greedy.")] = 0.0,
@@ -178,29 +182,35 @@ def generate(
     top_p: Annotated[float, option("1 is off.")] = 1.0,
     seed: Annotated[int, option("Seed of the random numbers.")] = 0,
     record: Annotated[
-        str, option("What the trace keeps: judged, all, dense (for what-ifs), none (the text).")
+        str, option("What the trace keeps: judged, all, dense (for what-ifs), none (only the text).")
     ] = "judged",
-    batch: Annotated[int, option("Prompts decoded together at most; 1: one after another.", min=1)] = 1,
+    batch: Annotated[
+        int, option("Maximum number of prompts decoded together; 1: one after another.", min=1)
+    ] = 1,
     threads: Threads = None,
     device: Device = "cpu",
     dtype: Dtype = "auto",
     kernels: Kernels = None,
     invariant: Invariant = None,
     revision: Revision = None,
-    store: Annotated[Path | None, option("What the method learnt earlier: a file of --save-store.")] = None,
-    save_store: Annotated[Path | None, option("Write what the method has learnt in the end.")] = None,
+    store: Annotated[
+        Path | None, option("Load what the method learnt earlier from a file written by --save-store.")
+    ] = None,
+    save_store: Annotated[
+        Path | None, option("Write what the method has learnt to this file at the end.")
+    ] = None,
     resume: Annotated[
-        bool, option("Go on with a run that was cut off: decode what --out does not hold.", "--resume")
+        bool, option("Continue an interrupted run: decode what --out does not hold yet.", "--resume")
     ] = False,
     force: Force = False,
 ) -> None:
-    """Decode your own prompts with one method; print what happened, write the trace and a page."""
+    """Decode your own prompts with one method; print what happened and write the trace and a page."""
     source = _source({"--prompt": prompt, "--prompts": prompts, "--text": text, "--stream": stream})
     streamed = source in ("--text", "--stream")
     if number is not None and source != "--prompts":
-        raise ParameterError(f"--number says how many of --prompts: drop it with {source}")
+        raise ParameterError(f"--number counts --prompts: drop it with {source}")
     if record not in ("judged", "all", "dense", "none"):
-        raise ParameterError(f"--record is judged, all, dense or none, not {record!r}")
+        raise ParameterError(f"--record must be judged, all, dense or none, not {record!r}")
     file = _output(out, method, force, resume)
     if save_store is not None:
         writable(save_store, force)
@@ -223,7 +233,7 @@ def generate(
     _check_source(kind, source)
     built = kind(**parameters_of(kind, set_ or []))
     if (store or save_store) and built.memory is None:
-        raise ParameterError(f"{method} remembers nothing from text to text: drop --store and --save-store")
+        raise ParameterError(f"{method} keeps no memory between texts: drop --store and --save-store")
     target, drafter = _models(kind, model, draft, device, dtype, revision)
     if store is not None:
         built.load(store, target)
@@ -240,7 +250,7 @@ def generate(
         print(f"store: {save_store} ({learnt['known']:,} entries, {learnt['bytes'] / 1e6:.1f} MB)")
     if run.recorder.run["stopped"] == "interrupted":
         if file is not None:
-            print("the same command with --resume decodes the rest")
+            print("to decode the rest, run the same command with --resume")
         raise KeyboardInterrupt
 
 
@@ -262,16 +272,14 @@ def _check_source(kind: type[Method], source: str) -> None:
             f"{kind.name} decodes a source that arrives in updates: give --text or --stream, not {source}"
         )
     if streamed and not kind.streams:
-        raise PromptError(
-            f"{kind.name} takes a prompt that stands still: give --prompt or --prompts, not {source}"
-        )
+        raise PromptError(f"{kind.name} takes a fixed prompt: give --prompt or --prompts, not {source}")
 
 
 def _output(out: Path | None, method: str, force: bool, resume: bool) -> Path | None:
     """The trace's file; it and its page may be written."""
     if out is None:
         if resume:
-            raise TraceError("--resume goes on with what a file holds: name it, or its folder, with --out")
+            raise TraceError("--resume continues a file: name it, or its folder, with --out")
         return None
     if out.suffix != ".parquet" and out.suffix[1:2].isalpha() and not out.is_dir():
         raise TraceError(f"--out takes a folder or a .parquet file, and {out} looks like another file")
@@ -297,7 +305,7 @@ def _models(
             f"{kind.name} needs {needed}: pass --draft (a bundled name, a folder or hf:<id>)"
         )
     if draft is not None and not kind.needs_draft:
-        print(f"specviz: {kind.name} uses no draft model, so --draft is left alone", file=sys.stderr)
+        print(f"specviz: {kind.name} uses no draft model, so --draft is ignored", file=sys.stderr)
     with loading():
         target = load(model, device, dtype, revision=revision)
         return target, load(draft, device, dtype) if draft is not None and kind.needs_draft else None
@@ -359,7 +367,7 @@ def _streams(text: Path | None, stream: Path | None, lag: int, language: str | N
 
 
 def _follow(run: Run, show: Callable[[list[int]], str]) -> None:
-    """Print each update as it is decoded, {+what is new+}, then a table with a line a stream."""
+    """Print each update as it is decoded, {+what is new+}, then a table with one line per stream."""
     from specviz.escape import visible
     from specviz.streams import follow
 
@@ -386,7 +394,7 @@ def _follow(run: Run, show: Callable[[list[int]], str]) -> None:
 
 
 def _print_updates(names: list[str | None], streams: list[list[Shown]]) -> None:
-    """A table with a line a stream."""
+    """A table with one line per stream."""
     from specviz.escape import visible
     from specviz.measure.report import Column, print_table
 
@@ -401,5 +409,5 @@ def _print_updates(names: list[str | None], streams: list[list[Shown]]) -> None:
         timed = seconds == seconds
         cells += [f"{1e3 * seconds / len(updates):.1f}", f"{tokens / seconds:,.0f}"] if timed else ["–"] * 2
         rows.append([visible(name or f"stream {number + 1}"), *cells])
-    columns = ("updates", "tokens", "erased tokens", "A/D", "rows kept", "ms an update", "tokens/s")
+    columns = ("updates", "tokens", "erased tokens", "A/D", "rows kept", "ms per update", "tokens/s")
     print_table(screen(), [Column("stream"), *(Column(name, True) for name in columns)], rows)

@@ -1,4 +1,4 @@
-"""``specviz doctor``: what is installed, what is missing, and whether a decode works."""
+"""``specviz doctor``: what is installed, what is missing, and whether decoding works."""
 
 from __future__ import annotations
 

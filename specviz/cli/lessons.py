@@ -20,26 +20,27 @@ def lab(
     arguments: Annotated[
         list[str] | None,
         argument(
-            "Where the copy goes (specviz-notebooks; your edits in it stay), and what JupyterLab takes.",
+            "Folder of the copy (specviz-notebooks; your edits in it are kept), and options for JupyterLab.",
             metavar="[FOLDER] [OPTIONS OF JUPYTERLAB]...",
         ),
     ] = None,
-    copy_only: Annotated[bool, option("Copy, and do not start JupyterLab.", "--copy-only")] = False,
+    copy_only: Annotated[bool, option("Copy without starting JupyterLab.", "--copy-only")] = False,
     browser: Annotated[bool, option("Open a browser.")] = True,
     force: Force = False,
 ) -> None:
-    """Open JupyterLab on a copy of the walkthroughs; options that are not listed here go to JupyterLab."""
+    """Open JupyterLab on a copy of the walkthroughs; options that are not listed here are passed to "
+    "JupyterLab."""
     from importlib.util import find_spec
 
     words = arguments or []
     named = words[:1] if words and not words[0].startswith("-") else []
     folder, options = Path(*named or ["specviz-notebooks"]), words[len(named) :]
     if options and (copy_only or not options[0].startswith("-")):
-        raise SpecvizError(f"lab takes one folder, and {shlex.join(options)} is not an option of it")
+        raise SpecvizError(f"lab takes one folder, and {shlex.join(options)} is not one of its options")
     if not copy_only and find_spec("jupyterlab") is None:
         raise SpecvizError(f"JupyterLab is not installed: {install('lab')}")
     new = _copy(folder, force)
-    kept = f" ({new} files copied, what was there stays)" if new else ""
+    kept = f" ({new} files copied, existing ones kept)" if new else ""
     print(f"walkthroughs: {folder}{kept}")
     if copy_only:
         return
@@ -76,10 +77,10 @@ def _copy(folder: Path, force: bool) -> int:
 
 
 def exercises(
-    folder: Annotated[Path, argument("Where the students' copy goes.")] = Path("specviz-exercises"),
+    folder: Annotated[Path, argument("Folder for the students' copy.")] = Path("specviz-exercises"),
     force: Force = False,
 ) -> None:
-    """Write the exercises for students: hints and checks, no solutions."""
+    """Write the exercises for students, with hints and checks but no solutions."""
     from specviz.check.students import copy_exercises
 
     for path in copy_exercises(folder, force):

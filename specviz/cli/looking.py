@@ -1,4 +1,4 @@
-"""``specviz show``, ``metrics``, ``explain`` and ``import``: what a record says; no torch."""
+"""``specviz show``, ``metrics``, ``explain`` and ``import``: what a trace says, without torch."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ if TYPE_CHECKING:
 
 
 def show(
-    path: Annotated[Path, argument("A trace: a .parquet file, a .partial of a run cut off, or a folder.")],
-    prompt: Annotated[int | None, option("Which text; the first is 1.", min=1)] = None,
-    html: Annotated[Path | None, option("Write one offline page with the player.")] = None,
-    png: Annotated[Path | None, option("Write a picture of the first prompt.")] = None,
+    path: Annotated[
+        Path, argument("A trace: a .parquet file, the .partial file of an interrupted run, or a folder.")
+    ],
+    prompt: Annotated[int | None, option("Which text to show; the first is 1.", min=1)] = None,
+    html: Annotated[Path | None, option("Write one offline page with the player to this file.")] = None,
+    png: Annotated[Path | None, option("Write a picture of the first prompt to this file.")] = None,
     gif: Annotated[
-        Path | None, option("Write the first cycles of the first prompt as an animated GIF.")
+        Path | None, option("Write the first cycles of the first prompt to this file as an animated GIF.")
     ] = None,
-    perfetto: Annotated[
-        Path | None, option("Write a Chrome trace-event file, which ui.perfetto.dev reads.")
-    ] = None,
+    perfetto: Annotated[Path | None, option("Write a Chrome trace-event file for ui.perfetto.dev.")] = None,
     csv: CSV = False,
     force: Force = False,
 ) -> None:
     """Show a recorded trace; needs no torch."""
     if csv and (html or png or gif or perfetto):
-        raise ParameterError("--csv prints a table alone: drop --html, --png, --gif and --perfetto")
+        raise ParameterError("--csv prints only a table: drop --html, --png, --gif and --perfetto")
     for file in filter(None, (html, png, gif, perfetto)):
         writable(file, force)
     from specviz.trace import Trace
@@ -43,10 +43,10 @@ def show(
         count = max(len(run.run["prompts"] or []) for run in trace.split())
         if prompt > count:
             there = f"{count} texts (--prompt 1 to {count})" if count != 1 else "one text (--prompt 1)"
-            raise TraceError(f"{path} holds {there}, so none is number {prompt}")
+            raise TraceError(f"{path} holds {there}, so there is no number {prompt}")
         trace = trace.select(prompt=prompt - 1)
         if not len(trace.cycles):
-            raise TraceError(f"{path} holds no cycle of prompt {prompt}")
+            raise TraceError(f"{path} holds no cycles of prompt {prompt}")
     if csv:
         print(escape.csv(trace.summary()), end="")
     else:
@@ -70,9 +70,9 @@ def metrics(
     aiperf: AIPerf = None,
     force: Force = False,
 ) -> None:
-    """Print every tool's acceptance length, rate and speedup of a trace; needs no torch."""
+    """Print a trace's acceptance length, rate and speedup as each tool defines them; needs no torch."""
     if csv and aiperf is not None:
-        raise ParameterError("--csv prints a table alone: drop --aiperf")
+        raise ParameterError("--csv prints only a table: drop --aiperf")
     if aiperf is not None:
         writable(aiperf, force)
     from specviz.metrics import counts, rosetta
@@ -91,9 +91,7 @@ def metrics(
 def explain(
     source: Annotated[
         Path,
-        argument(
-            "A trace (.parquet, or a folder), or what another tool wrote: a file of responses, or a log."
-        ),
+        argument("A trace (.parquet, or a folder), or another tool's file: responses or a log."),
     ],
     plain: Annotated[
         Path | None,
@@ -101,13 +99,15 @@ def explain(
     ] = None,
     origin: Annotated[
         str | None,
-        option("Whose file it is, as specviz import takes it; default: what it looks like.", "--from"),
+        option(
+            "The tool that wrote the file, as for specviz import; default: detected from the file.", "--from"
+        ),
     ] = None,
-    png: Annotated[Path | None, option("Write the waterfall as a picture.")] = None,
+    png: Annotated[Path | None, option("Write the waterfall to this file as a picture.")] = None,
     json: Json = None,
     force: Force = False,
 ) -> None:
-    """Say why a run is slow or fast: what each factor costs, what would break even; needs no torch."""
+    """Explain why a run is slow or fast: what each factor costs and what would break even; needs no torch."""
     for file in filter(None, (png, json)):
         writable(file, force)
     from specviz.explanations import explain as explained
@@ -121,26 +121,27 @@ def explain(
 
 
 def import_counts(
-    path: Annotated[Path, argument("A file of JSON lines, a request a line; or a page of counters.")],
+    path: Annotated[Path, argument("A file of JSON lines, one request per line, or a page of counters.")],
     origin: Annotated[
         str,
         option(
             "vllm (responses of a server with --per-request-spec-decode-metrics), vllm-metrics (what "
             "curl HOST:8000/metrics printed: sums over all requests), aiperf (profile_export.jsonl), "
             "spec-bench (an answer file), llama.cpp (responses of llama-server), llama.cpp-log (what it "
-            "prints), sglang (responses with meta_info), lm-studio (responses of /api/v0) or mlx-lm (a "
-            "response a line).",
+            "prints), sglang (responses with meta_info), lm-studio (responses of /api/v0) or mlx-lm (one "
+            "response per line).",
             "--from",
         ),
     ],
     since: Annotated[
-        Path | None, option("Of vllm-metrics: an earlier page of the same server; count what came after it.")
+        Path | None,
+        option("For vllm-metrics: an earlier page of the same server; count only what came after it."),
     ] = None,
     baseline: Baseline = None,
     aiperf: AIPerf = None,
     force: Force = False,
 ) -> None:
-    """Read what another tool counted of speculation, check it, and print what every tool makes of it."""
+    """Read another tool's speculation counts, check them, and print the metrics as each tool defines them."""
     if aiperf is not None:
         writable(aiperf, force)
     from specviz.metrics import by_position
@@ -151,15 +152,13 @@ def import_counts(
     print(visible(repr(counts).strip("<>")))
     if counts.pooled:
         rates = " ".join(f"{rate:.3f}" for rate in by_position(counts)["rate"])
-        print(f"accepted at each position, of all drafts: {rates}")
+        print(f"share of all drafts accepted at each position: {rates}")
         if counts.total("steps") == counts.total("drafts"):
-            print(
-                "steps: those with a draft; no more tokens were generated than they and prefills account for"
-            )
+            print("steps: those with a draft; they and the prefills account for all generated tokens")
     _print_definitions(counts, base)
     for side in filter(None, (counts, base)):
         for line, why in side.left_out.to_numpy():
-            print(visible(f"left out: {side.where}, line {line}: {why}"))
+            print(visible(f"skipped: {side.where}, line {line}: {why}"))
     if aiperf is not None:
         print(f"AIPerf's records: {counts.to_aiperf(aiperf, force=force)}")
 
@@ -183,9 +182,9 @@ def _print_definitions(counts: Trace | Counts, baseline: Trace | Counts | None) 
             cells.append([row["who"], value, average, row["formula"]])
         print_table(screen(), columns, cells)
         for row in rows[rows["value"].isna()].to_dict("records"):
-            print(visible(f"not known: {row['who']}: {row['why']}"))
+            print(visible(f"unknown: {row['who']}: {row['why']}"))
     screen().print(f"\n{LEGEND}", markup=False)
     if getattr(counts, "pooled", False):
-        print("\nspeedups: not known: the page holds sums over all requests")
+        print("\nspeedups: unknown: the page holds sums over all requests")
     elif baseline is None:
-        print("\nspeedups: name the same prompts decoded without speculation with --baseline")
+        print("\nspeedups: pass the same prompts decoded without speculation with --baseline")

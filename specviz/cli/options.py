@@ -62,8 +62,8 @@ def _pin_layout(context: typer.Context, value: str | None) -> str | None:
 Kernels = Annotated[
     str | None,
     option(
-        "How the matrices lie on a CPU: plain, transposed, onednn, onednn-unpadded, or in whole numbers "
-        "int8 or int4. Default: SPECVIZ_KERNELS, or what is fastest here, measured once.",
+        "Layout of the matrices on a CPU: plain, transposed, onednn, onednn-unpadded, or quantized int8 or "
+        "int4. Default: SPECVIZ_KERNELS, or the fastest here, measured once.",
         callback=_pin_layout,
     ),
 ]
@@ -78,8 +78,8 @@ def _pin_invariant(context: typer.Context, value: bool | None) -> bool | None:
 Invariant = Annotated[
     bool | None,
     option(
-        "Compute each row of a pass as it is computed alone, bit for bit (on a CPU). Default: "
-        "SPECVIZ_INVARIANT, or of large causal models where it costs less than 10 %, measured once.",
+        "Compute each row of a pass bit for bit as if it were alone (on a CPU). Default: SPECVIZ_INVARIANT, "
+        "or on for large causal models where it costs less than 10 %, measured once.",
         "--invariant/--no-invariant",
         callback=_pin_invariant,
     ),
@@ -104,15 +104,15 @@ Prompts = Annotated[
         "with prompt or turns, or plain lines.",
     ),
 ]
-Number = Annotated[int | None, option("How many of --prompts, the first ones; default: all.", min=1)]
-NewTokens = Annotated[int, option("Most tokens for each prompt.", "--max-new-tokens", "-n", min=1)]
+Number = Annotated[int | None, option("Use only the first N of --prompts; default: all.", min=1)]
+NewTokens = Annotated[int, option("Maximum number of tokens per prompt.", "--max-new-tokens", "-n", min=1)]
 Baseline = Annotated[
     Path | None,
-    option("The same prompts without speculation, in the same kind of file; tells speedups, too."),
+    option("The same prompts without speculation, in the same kind of file; adds speedups."),
 ]
-Json = Annotated[Path | None, option("Write the result as JSON.")]
+Json = Annotated[Path | None, option("Write the result to this file as JSON.")]
 Settings = Annotated[
     list[str] | None, option("A parameter of the method; may be repeated.", "--set", metavar="NAME=VALUE")
 ]
-CSV = Annotated[bool, option("Print CSV, unrounded, for a script.", "--csv")]
-AIPerf = Annotated[Path | None, option("Write AIPerf's records, JSON lines.")]
+CSV = Annotated[bool, option("Print unrounded CSV for a script.", "--csv")]
+AIPerf = Annotated[Path | None, option("Write AIPerf's records to this file as JSON lines.")]

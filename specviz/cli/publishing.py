@@ -9,10 +9,10 @@ from specviz.cli.options import Force, option
 
 
 def site(
-    out: Annotated[Path, option("The folder that is written.")] = Path("site"),
-    execute: Annotated[bool, option("Run the walkthroughs, so that pages show their outputs.")] = False,
-    jobs: Annotated[int, option("Walkthroughs that run at a time.", min=1)] = 2,
-    archive: Annotated[bool, option("Write OUT.zip, too: the course on a disk.", "--zip")] = False,
+    out: Annotated[Path, option("The folder to write.")] = Path("site"),
+    execute: Annotated[bool, option("Run the walkthroughs so that pages show their outputs.")] = False,
+    jobs: Annotated[int, option("Number of walkthroughs that run at a time.", min=1)] = 2,
+    archive: Annotated[bool, option("Also write OUT.zip, the course as one file.", "--zip")] = False,
     force: Force = False,
 ) -> None:
     """Build walkthroughs, players, methods, papers and reference as files for any static host."""

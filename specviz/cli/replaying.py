@@ -13,25 +13,28 @@ from specviz.errors import ParameterError, loading
 
 def replay(
     table: Annotated[
-        str | None, argument("A published table, as unispec/table3; without one they are listed.")
+        str | None, argument("A published table, such as unispec/table3; without one, list them.")
     ] = None,
     every: Annotated[bool, option("Every table of the five papers.", "--all")] = False,
     model: Annotated[
-        str | None, option("Instead of the recipe's bundled one: a name, a folder, hf:<id>.", "--model", "-m")
+        str | None,
+        option(
+            "Model to use instead of the recipe's bundled one: a name, a folder, hf:<id>.", "--model", "-m"
+        ),
     ] = None,
     draft: Annotated[
         list[str] | None,
-        option("Its drafter; where a recipe has several, as ROLE=NAME. May be repeated.", "--draft", "-d"),
+        option("Its drafter; if a recipe has several, as ROLE=NAME. May be repeated.", "--draft", "-d"),
     ] = None,
     suite: Annotated[
         list[str] | None,
         option(
-            "A suite or a file instead of the bundled prompts; of one task as TASK=SUITE. May be repeated.",
+            "A suite or a file instead of the bundled prompts; for one task as TASK=SUITE. May be repeated.",
             "--suite",
             "--prompts",
         ),
     ] = None,
-    quick: Annotated[bool, option("Few prompts, short answers: minutes.", "--quick")] = False,
+    quick: Annotated[bool, option("Use few prompts and short answers: takes minutes.", "--quick")] = False,
     number: Annotated[
         int | None, option("How many prompts; default: the recipe's.", "--number", min=1)
     ] = None,
@@ -40,28 +43,29 @@ def replay(
     ] = None,
     device: Device = "cpu",
     dtype: Annotated[
-        str | None, option("Number format; default: float32, or the set-up's.", "--dtype")
+        str | None, option("Number format; default: float32, or the setup's.", "--dtype")
     ] = None,
     kernels: Kernels = None,
     invariant: Invariant = None,
     threads: OneThread = 1,
     template: Annotated[
-        str | None, option("Around the source of a stream: its name, or a text with {source}.")
+        str | None,
+        option("Prompt template for a stream's source: its name, or a text that contains {source}."),
     ] = None,
     chat: Annotated[
         list[str] | None,
-        option("A variable of the model's chat template, as enable_thinking=false. May be repeated."),
+        option("A variable of the model's chat template, such as enable_thinking=false. May be repeated."),
     ] = None,
     baselines: Annotated[str, option("Parameters of the baselines: authors or ours.")] = "authors",
     fit: Annotated[str, option("Which fit of a calibration decides g*: paper or ours.")] = "paper",
     score: Annotated[
         str | None,
-        option("UniSpec's score of a node: product, least or edge; or comet=FILE, scores made elsewhere."),
+        option("UniSpec's node score: product, least or edge; or comet=FILE for scores made elsewhere."),
     ] = None,
     setup: Annotated[
-        str | None, option("paper: its published checkpoints, data, wording, precision and sizes.")
+        str | None, option("paper: use its published checkpoints, data, wording, precision and sizes.")
     ] = None,
-    part: Annotated[str | None, option("Which of the paper's models, where a table has several.")] = None,
+    part: Annotated[str | None, option("Which of the paper's models, if a table has several.")] = None,
     dry_run: Annotated[
         bool, option("With --setup: print downloads, licences, memory, time; fetch nothing.", "--dry-run")
     ] = False,
@@ -69,14 +73,14 @@ def replay(
         Path | None, option("With --setup: write a folder for someone with the hardware to run it.")
     ] = None,
     add: Annotated[
-        Path | None, option("A folder of a replay that came back: check it, place it beside ours.")
+        Path | None, option("The folder of a replay that came back: check it and compare it with ours.")
     ] = None,
     out: Annotated[
         Path | None,
-        option("Folder; what is finished there is kept. Default: specviz-replays/.", "--out", "-o"),
+        option("Output folder; finished parts are kept. Default: specviz-replays/.", "--out", "-o"),
     ] = None,
 ) -> None:
-    """Measure here what a paper's table printed, and show both, cell by cell."""
+    """Measure a paper's printed table here and show both, cell by cell."""
     from specviz.replays import running, terminal
 
     if add is not None:
@@ -86,12 +90,12 @@ def replay(
         terminal.show_recipes(screen())
         return
     if table is not None and every:
-        raise ParameterError("name a table, or say --all, not both")
+        raise ParameterError("name a table or use --all, not both")
     if dry_run or kit is not None:
         _plan(table, setup, part, device, dtype, number, max_new_tokens, kit)
         return
     if table is None and setup is not None:
-        raise ParameterError("--setup is of one table: name it")
+        raise ParameterError("--setup needs one table: name it")
     score, scores = _scores(score)
     given: Values = {
         "model": model, "draft": _drafters(draft), "suite": _suites(suite), "quick": quick, "number": number,
@@ -137,11 +141,11 @@ def _plan(
     table: str | None, setup: str | None, part: str | None, device: str, dtype: str | None,
     number: int | None, max_new_tokens: int | None, kit: Path | None,
 ) -> None:  # fmt: skip
-    """``--dry-run`` and ``--kit``: what a set-up takes, printed or packed."""
+    """``--dry-run`` and ``--kit``: what a setup takes, printed or packed."""
     from specviz.replays import dry_run, kits, running, setups, terminal
 
     if table is None or setup is None:
-        raise ParameterError("--dry-run and --kit are of a table's set-up: add the table, and --setup paper")
+        raise ParameterError("--dry-run and --kit need a table's setup: add the table and --setup paper")
     recipe = running.find(table)
     names = [part] if part is not None else [each.name for each in setups.Setups().of(table)]
     chosen = [setups.choose(table, recipe, setup, name) for name in names]
@@ -171,10 +175,10 @@ def _suites(given: list[str] | None) -> str | dict[str, str] | None:
     pairs = [each.partition("=") for each in given]
     if len(pairs) == 1 and (not pairs[0][1] or pairs[0][0].partition(":")[0] in names):
         if given[0].isdecimal():
-            raise ParameterError(f"--suite takes a suite or a file; how many prompts: --number {given[0]}")
+            raise ParameterError(f"--suite takes a suite or a file; for a count, use --number {given[0]}")
         return given[0]
     if not all(task and name for task, _, name in pairs):
-        raise ParameterError("several suites are told apart by their tasks, as --suite GSM8K=gsm8k")
+        raise ParameterError("several suites need their tasks, such as --suite GSM8K=gsm8k")
     return {task: name for task, _, name in pairs}
 
 
@@ -182,7 +186,7 @@ def _variables(given: list[str] | None) -> dict[str, bool | str]:
     """``--chat``: NAME=VALUE; true and false are meant as such."""
     pairs = [each.partition("=") for each in given or ()]
     if not all(name and value for name, _, value in pairs):
-        raise ParameterError("a variable of the chat template is given as NAME=VALUE")
+        raise ParameterError("write a variable of the chat template as NAME=VALUE")
     words = {"true": True, "false": False}
     return {name: words.get(value.lower(), value) for name, _, value in pairs}
 
@@ -195,5 +199,5 @@ def _drafters(given: list[str] | None) -> str | dict[str, str] | None:
         return given[0]
     pairs = [each.partition("=") for each in given]
     if not all(role and name for role, _, name in pairs):
-        raise ParameterError("several drafters are told apart by their roles, as --draft small=NAME")
+        raise ParameterError("several drafters need their roles, such as --draft small=NAME")
     return {role: name for role, _, name in pairs}

@@ -104,34 +104,33 @@ HEADERS = {
 
 
 def app(
-    folder: Annotated[Path, argument("Whose traces are listed, and where dropped ones are saved.")] = Path(
-        "."
-    ),
+    folder: Annotated[
+        Path, argument("Folder whose traces are listed and where dropped ones are saved.")
+    ] = Path("."),
     model: Annotated[
         str | None,
-        option("The target: a name or a folder. Default: smollm2, if it is there.", "--model", "-m"),
+        option("The target: a name or a folder. Default: smollm2, if downloaded.", "--model", "-m"),
     ] = None,
-    port: Annotated[int, option("Of the server; the next free one if it is taken.", min=1)] = PORT,
+    port: Annotated[int, option("Port of the server; the next free one if it is taken.", min=1)] = PORT,
     ip: Annotated[
-        str, option("Where it listens. In a container 0.0.0.0, with the port published to 127.0.0.1 alone.")
+        str,
+        option("Address to listen on. In a container use 0.0.0.0 and publish the port only to 127.0.0.1."),
     ] = "127.0.0.1",
     browser: Annotated[bool, option("Open a browser.")] = True,
 ) -> None:
-    """Decode, race and open traces in a browser, without a notebook; Ctrl-C ends it.
+    """Decode, race and open traces in a browser, without a notebook; Ctrl-C stops it.
 
-    The address carries a token, which the server asks of everybody. Dropped files are checked, and kept only
-    where they are saved.
+    The address contains a token, which every request needs. Dropped files are checked and are kept only if
+    saved.
     """
     if find_spec("voila") is None:
         raise SpecvizError(f"Voila is not installed: {install('app')}")
     if not folder.is_dir():
-        raise TraceError(
-            f"{folder} is {'a file' if folder.exists() else 'not there'}: name a folder of traces"
-        )
+        raise TraceError(f"{folder} is {'a file' if folder.exists() else 'missing'}: name a folder of traces")
     try:
         ipaddress.ip_address(ip)
     except ValueError:
-        raise ParameterError(f"--ip takes an address as 127.0.0.1 or 0.0.0.0, got {ip!r}") from None
+        raise ParameterError(f"--ip takes an address such as 127.0.0.1 or 0.0.0.0, got {ip!r}") from None
     if model is not None:
         from specviz.errors import loading
 
@@ -143,7 +142,7 @@ def app(
             model = str(Path(model).resolve())  # the page works in the folder of traces
     with tempfile.TemporaryDirectory(prefix="specviz-app-") as scratch:
         _serve(Path(scratch), folder.resolve(), model, free_port(ip, port), ip, browser)
-    print("specviz app has ended")
+    print("specviz app has stopped")
 
 
 def free_port(ip: str, port: int) -> int:
@@ -165,7 +164,7 @@ def free_port(ip: str, port: int) -> int:
                     raise SpecvizError(f"cannot listen on {ip}: {error.strerror}") from error
                 continue
             return each
-    raise SpecvizError(f"no port from {port} to {port + 19} is free: choose another one with --port")
+    raise SpecvizError(f"no port from {port} to {port + 19} is free: choose another with --port")
 
 
 def _serve(scratch: Path, folder: Path, model: str | None, port: int, ip: str, browser: bool) -> None:
@@ -219,7 +218,7 @@ def _server(scratch: Path, ip: str, browser: bool) -> Voila:
             token = self.identity_provider.token
             host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(ip, f"[{ip}]" if ":" in ip else ip)
             address = f"http://{host}:{self.port}/?token={token}"
-            print(f"specviz app: {address}\nCtrl-C ends it.", flush=True)
+            print(f"specviz app: {address}\nCtrl-C stops it.", flush=True)
             if browser:  # by a file, as Jupyter does it: other users can read a program's arguments
                 page = scratch / "open.html"
                 page.write_text(f'<meta http-equiv="refresh" content="0;url={html.escape(address)}">', "utf8")
@@ -274,7 +273,7 @@ def refusal(request: HTTPServerRequest) -> str:
     except ValueError:
         local = False
     if not local:
-        return f"{name[:80]} is not this machine: call the server by 127.0.0.1 or localhost"
+        return f"{name[:80]} is not this machine: use 127.0.0.1 or localhost"
     origin = request.headers.get("Origin")
     if origin is not None and urlsplit(origin).netloc.lower() != request.host.lower():
         return "another origin"

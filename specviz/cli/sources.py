@@ -18,11 +18,11 @@ streams_app = typer.Typer(help="Make sources that arrive in updates.")
 def simulate(
     text: Annotated[Path, argument("A text file in UTF-8; each line is an utterance.")],
     out: Annotated[Path, option("The file of JSON lines to write.", "--out", "-o")],
-    seed: Annotated[int, option("Seed; the next line has the next one.", min=0)] = 0,
-    language: Annotated[str, option("The text's, as en or ja.")] = "en",
+    seed: Annotated[int, option("Seed; each following line uses the next seed.", min=0)] = 0,
+    language: Annotated[str, option("The text's language, such as en or ja.")] = "en",
     force: Force = False,
 ) -> None:
-    """Make up what a speech recogniser might have guessed while it heard a text."""
+    """Simulate a speech recogniser's partial results for a text."""
     from specviz.streams import from_file, save_partials, simulate_partials
 
     writable(out, force)
@@ -36,12 +36,12 @@ def simulate(
 
 
 def suites(
-    name: Annotated[str | None, argument("Which one, as flores:en-de; without it they are listed.")] = None,
+    name: Annotated[str | None, argument("Which suite, such as flores:en-de; without it, list them.")] = None,
     path: Annotated[
-        Path | None, argument("A local copy in its makers' form; default: it is fetched once.")
+        Path | None, argument("A local copy in its authors' format; default: fetch it once.")
     ] = None,
 ) -> None:
-    """List the suites of prompts, or say what is in one; every --prompts takes their names."""
+    """List the prompt suites or show what is in one; every --prompts takes their names."""
     from specviz.escape import visible
     from specviz.measure.report import Column, print_table
     from specviz.suites import list_suites, suite
@@ -61,7 +61,7 @@ def suites(
         return
     prompts = suite(name, path)
     counts = prompts.counts
-    print(f"{visible(prompts.name)}: {len(prompts):,} prompts, licence: {prompts.licence or 'not said'}")
+    print(f"{visible(prompts.name)}: {len(prompts):,} prompts, licence: {prompts.licence or 'not stated'}")
     headings = [Column("kind"), *(Column(visible(str(code)), True) for code in counts.columns)]
     cells = [[visible(str(kind)), *map(str, values)] for kind, values in zip(counts.index, counts.values)]
     print_table(screen(), headings, cells)

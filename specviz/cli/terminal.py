@@ -34,7 +34,7 @@ def show_trace(trace: Trace, path: Path | None) -> None:
     count = max(run.cycles["prompt"].nunique() for run in runs)
     if count > most:
         more = f"{count - most} more text{'s' * (count - most != 1)}"
-        how = hint("show", path, "--prompt", most + 1) if path else "--out DIR keeps them to look at"
+        how = hint("show", path, "--prompt", most + 1) if path else "--out DIR keeps them"
         print(f"\n{more}: {how}")
 
 
@@ -51,7 +51,7 @@ STREAM_COLUMNS = (
 
 
 def _print_table(trace: Trace) -> None:
-    """One line a run; runs of streams have a table of their own."""
+    """One line per run; runs of streams have a table of their own."""
     rows = [(part, part.summary().iloc[0]) for part in trace.split()]
     streams = [(part, row) for part, row in rows if len(part.updates)]
     prompts = [(part, row) for part, row in rows if not len(part.updates)]
@@ -59,8 +59,8 @@ def _print_table(trace: Trace) -> None:
         _print_runs([(_setting(part), row) for part, row in streams], "setting", STREAM_COLUMNS)
         names = visible(", ".join(dict.fromkeys(row["tokenizer"] for _, row in streams)))
         print(
-            f"NE: tokens ({names}) erased from the display for each of the last one; "
-            "AL: words behind; reused: of the prompts' tokens"
+            f"NE: tokens ({names}) erased from the display per final token; "
+            "AL: lag in words; reused: share of the prompts' tokens"
         )
     if prompts:
         drafts = [(str((part.run["draft"] or {}).get("name") or "–"), row) for part, row in prompts]
@@ -102,7 +102,7 @@ def screen(stderr: bool = False) -> Console:
 def progress(lines: bool = False) -> Iterator[Callable[[int, int, str], None]]:
     """A progress bar on standard error that is told (done, of, what).
 
-    With `lines`, where standard error is no terminal, a line is printed there once a minute.
+    With `lines`, where standard error is not a terminal, a line is printed there once a minute.
     """
     if lines and not sys.stderr.isatty():
         yield Lines()

@@ -32,7 +32,7 @@ def positions(source: Trace | Counts) -> pd.DataFrame | None:
 
 
 def _drafted(trace: Trace) -> pd.DataFrame:
-    """One row a cycle after the prefill, in order: its draft's ``depth``, ``accepted``, ``context``."""
+    """One row per cycle after the prefill, in order: its draft's ``depth``, ``accepted``, ``context``."""
     keys = ["run", "prompt", "cycle"]
     cycles = trace.cycles
     steps = cycles[cycles["cycle"] > 0][[*keys, "context", "depth", "sent", "cut"]].reset_index(drop=True)
@@ -49,7 +49,7 @@ def contexts(trace: Trace) -> pd.DataFrame:
     -------
     DataFrame
         One row a bin: ``low`` and ``high`` (tokens), ``cycles``; ``first``, the share of cycles with a draft
-        whose first drafted token was accepted; ``accepted`` tokens a cycle; ``forward``, seconds of the
+        whose first drafted token was accepted; ``accepted`` tokens per cycle; ``forward``, seconds of the
         target's pass. Empty where cycles are too few.
     """
     import pandas as pd
@@ -76,7 +76,7 @@ def contexts(trace: Trace) -> pd.DataFrame:
 
 
 def starts(trace: Trace) -> pd.DataFrame:
-    """The first position's acceptance, by how the cycle before ended: why it is no rate over all places.
+    """The first position's acceptance, by how the cycle before ended: why it is not a rate over all places.
 
     Returns
     -------
@@ -119,8 +119,8 @@ def by_length(trace: Trace) -> pd.DataFrame:
     Returns
     -------
     DataFrame
-        One row a draft length ``k``, from 1 to the longest: ``first``, the rate of the first position;
-        ``tau``, tokens a cycle. Empty where drafts are no chains.
+        One row per draft length ``k``, from 1 to the longest: ``first``, the rate of the first position;
+        ``tau``, tokens per cycle. Empty where drafts are no chains.
     """
     import pandas as pd
 
@@ -151,7 +151,7 @@ def by_length(trace: Trace) -> pd.DataFrame:
 
 
 def even_rate(depths: np.ndarray, cost: float) -> float:
-    """The acceptance of each token with which drafts of these lengths would write `cost` tokens a step.
+    """The acceptance of each token with which drafts of these lengths would write `cost` tokens per step.
 
     As if each token were accepted with one chance, whatever came before (Leviathan et al. 2023, section 3.1):
     a draft of d tokens gives 1 + α + ... + α^d. NaN where even α = 1 does not reach it.

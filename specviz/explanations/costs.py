@@ -47,7 +47,7 @@ class Costs:
 
     @property
     def tau(self) -> float:
-        """Tokens of the texts a step."""
+        """Tokens of the texts per step."""
         return self.tokens / self.steps if self.steps else float("nan")
 
 
@@ -102,15 +102,13 @@ def of_trace(trace: Trace) -> Costs:
     for part in trace.split():
         if part.run["canvas"] is not None or len(part.updates):
             raise TraceError(
-                f"run {part.run['run']} is a stream or a canvas: what is explained are drafts of prompts"
+                f"run {part.run['run']} is a stream or a canvas: explain covers only drafts of prompts"
             )
         if part.run["replayed"]:
-            raise TraceError(
-                f"run {part.run['run']} was replayed by a what-if, so it has no times of its own"
-            )
+            raise TraceError(f"run {part.run['run']} was replayed by a what-if, so it has no measured times")
     steps = steps_of(trace)
     if not len(steps):
-        raise TraceError("the trace holds no draft-verify cycle, so there is nothing to explain")
+        raise TraceError("the trace holds no draft-verify cycles, so there is nothing to explain")
     n = len(steps)
     whole = seconds_of(trace, prefill=False) / n if steps["duration"].notna().all() else float("nan")
     forward, draft = (float(steps[name].sum(min_count=1)) / n for name in ("forward_time", "draft_time"))
@@ -135,7 +133,7 @@ def of_counts(counts: Counts) -> Costs:
     """
     steps, tokens = counts.total("steps"), counts.total("emitted")
     if not steps > 0:
-        raise TraceError(f"{counts.where}: {counts.origin} does not tell how many verify steps there were")
+        raise TraceError(f"{counts.where}: {counts.origin} does not say how many verify steps there were")
     table = counts.requests
     texts = table[["steps", "emitted"]].astype("float64").rename(columns={"emitted": "tokens"})
     first = table["first"].where(table["first"].notna(), table["prefill"])
@@ -163,7 +161,7 @@ def within(trace: Trace) -> Plain | None:
     draws = np.random.default_rng(0).choice(cost, (interval.RESAMPLES, len(cost))).mean(axis=1)
     low, high = np.quantile(draws, (0.025, 0.975)).tolist()
     mean = float(cost.mean())
-    source = f"the {len(empty)} cycles of this run that drafted nothing"
+    source = f"the {len(empty)} cycles of this run without a draft"
     return Plain(mean, forward, mean - forward, "modelled", source, low, high)
 
 
@@ -177,13 +175,15 @@ def of_plain_run(trace: Trace, plain: Trace) -> Plain:
     """
     methods = {part.run["method"] for part in plain.split()}
     if methods != {PLAIN}:
-        raise TraceError(f"a plain run is {PLAIN} decoding, and this one is {', '.join(sorted(methods))}")
+        raise TraceError(
+            f"a plain run must be {PLAIN} decoding, and this one is {', '.join(sorted(methods))}"
+        )
     own, other = (_model(each) for each in (trace, plain))
     if own != other:
-        raise TraceError(f"the plain run is of {other}, this one of {own}: compare one model with itself")
+        raise TraceError(f"the plain run used {other} and this one {own}: both must use the same model")
     costs = of_trace(plain)
     if np.isnan(costs.cycle):
-        raise TraceError("the plain run has no times of its cycles")
+        raise TraceError("the plain run has no cycle times")
     differing = [name for name in ("threads", "machine", "backend") if _ran(trace, name) != _ran(plain, name)]
     same = _prompts(trace) == _prompts(plain)
     source = "an autoregressive run of the same prompts"
@@ -206,12 +206,12 @@ def of_plain_counts(counts: Counts, plain: Counts) -> Plain:
         If that run was speculated, is another tool's, or has no times.
     """
     if not plain.plain:
-        raise TraceError(f"{plain.where} was speculated: a plain run has no drafts")
+        raise TraceError(f"{plain.where} used speculation: a plain run must have no drafts")
     if plain.origin != counts.origin:
-        raise TraceError(f"{counts.where} is from {counts.origin}, {plain.where} from {plain.origin}")
+        raise TraceError(f"{counts.where} is from {counts.origin}, but {plain.where} is from {plain.origin}")
     costs = of_counts(plain)
     if np.isnan(costs.cycle):
-        raise TraceError(f"{plain.where} does not tell how long decoding took")
+        raise TraceError(f"{plain.where} does not say how long decoding took")
     same = sorted(map(str, counts.requests["id"])) == sorted(map(str, plain.requests["id"]))
     same &= sorted(counts.column("prompt_tokens").tolist()) == sorted(plain.column("prompt_tokens").tolist())
     source = f"{plain.where}, {'the same requests' if same else 'other requests'} without speculation"
@@ -220,7 +220,7 @@ def of_plain_counts(counts: Counts, plain: Counts) -> Plain:
 
 
 def ratio(costs: Costs, plain: Plain) -> Estimate:
-    """Tokens a second over plain decoding's (`specviz.metrics.payoff.gains`), with an interval.
+    """Tokens per second over plain decoding's (`specviz.metrics.payoff.gains`), with an interval.
 
     Over texts where both decoded the same ones; else that of the plain step's cost.
     """

@@ -48,7 +48,7 @@ class Explanation:
     plain : Plain or None
         What a plain step costs; None where nobody knows.
     speedup : Estimate
-        Over plain decoding, the prefill apart; NaN without `plain`.
+        Over plain decoding, without the prefill; NaN without `plain`.
     factors : DataFrame
         One row a factor: ``factor``, ``plain_steps`` (its part of a cycle's cost), ``speedup`` (after it and
         those before), ``without`` (the speedup if it were free).
@@ -57,7 +57,8 @@ class Explanation:
     places : float
         Share of all judged places at which the draft was right.
     worst : DataFrame
-        The cycles that lost most: ``run``, ``prompt``, ``cycle``, ``sent``, ``accepted``, ``emitted``,
+        The cycles that lost the most time: ``run``, ``prompt``, ``cycle``, ``sent``, ``accepted``,
+        ``emitted``,
         ``seconds``, ``lost`` (seconds over what its tokens cost plainly), ``draft``, ``forward``.
     even : float
         The acceptance of each drafted token with which the run would break even; NaN if not known.
@@ -105,10 +106,10 @@ class Explanation:
         tau, cycle = self.costs.tau, self.costs.cycle
         if self.plain is None or np.isnan(self.cost):
             if np.isnan(cycle):
-                return f"A cycle writes {tau:.2f} tokens; how long one takes is not in the record."
+                return f"A cycle writes {tau:.2f} tokens; the record does not say how long it takes."
             return (
                 f"A cycle writes {tau:.2f} tokens and takes {cycle * 1e3:.2f} ms, {cycle / tau * 1e3:.2f} ms "
-                "a token: this is faster than plain decoding if a plain step takes longer than that."
+                "per token: this is faster than plain decoding if a plain step takes longer than that."
             )
         value, cost = self.speedup.median, self.cost
         parts = self.factors[self.factors["plain_steps"].notna() & (self.factors["factor"] != "tau")]
@@ -126,7 +127,7 @@ class Explanation:
             if worst["plain_steps"] > 0.01:
                 words = WORDS[worst["factor"]]
                 lines.append(
-                    f"What costs most is {words}: without it the run would be at {worst['without']:.2f}."
+                    f"The largest cost is {words}: without it the run would be at {worst['without']:.2f}."
                 )
         lines.append(self._even())
         return " ".join(filter(None, lines))
@@ -134,18 +135,18 @@ class Explanation:
     def _even(self) -> str:
         if np.isnan(self.cost):
             return ""
-        words = f"It breaks even at {self.cost:.2f} tokens a cycle"
+        words = f"It breaks even at {self.cost:.2f} tokens per cycle"
         if self.cost <= 1:
-            return f"{words}: no draft need be accepted."
+            return f"{words}: no draft token needs to be accepted."
         if not np.isnan(self.even) and not np.isnan(self.rate):
-            return f"{words}, an acceptance of {self.even:.2f} a drafted token (here {self.rate:.2f})."
+            return f"{words}, an acceptance of {self.even:.2f} per drafted token (here {self.rate:.2f})."
         if self.rate == self.rate:
-            return f"{words}, which drafts of these lengths cannot write."
+            return f"{words}, which drafts of these lengths cannot reach."
         return f"{words}."
 
     @property
     def selection(self) -> str:
-        """Why the first position's rate is no rate over all places."""
+        """Why the first position's rate is not a rate over all places."""
         if self.starts is None or not len(self.starts):
             return ""
         rates = dict(zip(self.starts["after"], self.starts["rate"]))
@@ -155,13 +156,13 @@ class Explanation:
         first = float((self.starts["rate"] * self.starts["share"]).sum())
         words = f"First position: {first:.2f} accepted; {', '.join(parts)}."
         if not np.isnan(self.places):
-            words += f" Of all places that were judged, {self.places:.2f} were right."
+            words += f" Of all judged positions, {self.places:.2f} were right."
         if self.lengths is not None and len(self.lengths) > 1:
             one, last = self.lengths.iloc[0], self.lengths.iloc[-1]
             words += (
                 f" With drafts of 1 token the first position would have {one['first']:.2f} (modelled), with "
-                f"{int(last['k'])} {last['first']:.2f}, the same tokens being right: a longer draft takes "
-                "the easy places along, and the next cycle begins at what stopped it."
+                f"{int(last['k'])} {last['first']:.2f}, with the same tokens being right: a longer draft "
+                f"also covers the easy positions, and the next cycle starts where the draft was stopped."
             )
         return words
 
@@ -180,7 +181,7 @@ class Explanation:
         if self.selection:
             lines += ["", self.selection]
         if self.worst is not None and len(self.worst):
-            lines += ["", "cycles that lost most:"]
+            lines += ["", "cycles that lost the most time:"]
             for row in self.worst.to_dict("records"):
                 spent = f"{row['seconds'] * 1e3:.2f} ms"
                 spent += f", {row['lost'] * 1e3:.2f} lost" if row["lost"] == row["lost"] else ""
@@ -196,7 +197,7 @@ class Explanation:
         return visible("\n".join(lines))
 
     def _bars(self) -> list[str]:
-        """The waterfall, a bar a line."""
+        """The waterfall, one bar per line."""
         rows = self.bars()
         if not rows:
             return []
@@ -218,7 +219,9 @@ class Explanation:
             return []
         rows, at = [("plain decoding", 0.0, 1.0)], 1.0
         for name, value in zip(self.factors["factor"], self.factors["speedup"]):
-            rows.append((f"{self.costs.tau:.2f} tokens a cycle" if name == "tau" else WORDS[name], at, value))
+            rows.append(
+                (f"{self.costs.tau:.2f} tokens per cycle" if name == "tau" else WORDS[name], at, value)
+            )
             at = value
         return [*rows, ("speedup", 0.0, self.speedup.median)]
 
@@ -230,14 +233,14 @@ class Explanation:
                 + ("" if np.isnan(row["given"]) else f" ({row['given']:.2f})")
                 for row in self.positions.to_dict("records")
             ]
-            lines += ["", "accepted at each position, of all drafts (of those that came so far):"]
+            lines += ["", "share of all drafts accepted at each position (of those that reached it):"]
             lines.append("  " + "  ".join(cells[:16]) + (" ..." if len(cells) > 16 else ""))
         if self.contexts is not None and len(self.contexts):
-            lines += ["", "by tokens of context:"]
+            lines += ["", "by context length in tokens:"]
             for row in self.contexts.to_dict("records"):
                 forward, first = row["forward"], row["first"]
                 words = "" if np.isnan(first) else f"first drafted token accepted {first:.2f}, "
-                words += f"{row['accepted']:.2f} accepted a cycle"
+                words += f"{row['accepted']:.2f} accepted per cycle"
                 words += "" if np.isnan(forward) else f", the pass {forward * 1e3:.2f} ms"
                 lines.append(f"  {row['low']}-{row['high']}: {words}")
         return lines

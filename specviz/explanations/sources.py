@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 WORST = 5  # cycles that are listed
 RECORDS = (".parquet", ".partial")
 NO_PLAIN = (
-    "what a plain step costs: decode the same prompts with method 'autoregressive' and pass that trace as "
+    "the cost of a plain step: decode the same prompts with method 'autoregressive' and pass that trace as "
     "plain (--plain)"
 )
 NO_PLAIN_LOG = (
-    "what a plain step costs: pass a file of the same form, of the same requests without speculation, as "
-    "plain (--plain)"
+    "the cost of a plain step: pass a file of the same format, with the same requests without speculation, "
+    "as plain (--plain)"
 )
 
 
@@ -42,41 +42,41 @@ def explain(
     Parameters
     ----------
     source : Trace, Counts, str or Path
-        A trace of one method, its file or a folder of such; or what another tool wrote: see
-        `specviz.trace.read_counts`. A folder's autoregressive run is what the others are compared with.
-    plain : the like, optional
+        A trace of one method, its file or a folder of traces; or another tool's file, see
+        `specviz.trace.read_counts`. In a folder, the autoregressive run is the baseline.
+    plain : same types, optional
         Decoding without drafts: a trace of method ``autoregressive``, or the same tool's file of a run
-        without speculation. Without it the steps of the run that drafted nothing stand for plain ones, if
-        there are some.
+        without speculation. Without it, the run's own steps without a draft serve as plain steps, if there
+        are any.
     origin : str, optional
-        Whose file it is, as `specviz.trace.read_counts` names it. Default: what it looks like.
+        The tool that wrote the file, as in `specviz.trace.read_counts`. Default: detected from the file.
 
     Returns
     -------
     Explanation
-        Print it, or show it in a notebook; its fields are numbers and tables.
+        Print it or show it in a notebook; its fields are numbers and tables.
 
     Raises
     ------
     TraceError
-        If the file cannot be read, holds several methods, a stream or a canvas, or nothing drafted.
+        If the file cannot be read, holds several methods, a stream or a canvas, or has no drafts.
     """
     given = _opened(source, origin)
     if isinstance(given, Counts):
         other = None if plain is None else _opened(plain, origin or given.origin, True)
         if isinstance(other, Trace):
             raise ParameterError(
-                "plain is a trace, and what is explained is another tool's log: give its own"
+                "plain is a trace, but the run to explain is another tool's log: pass a log of that tool"
             )
         return _of_counts(given, other)
     base = None if plain is None else _opened(plain, None)
     if isinstance(base, Counts):
-        raise ParameterError("plain is another tool's log, and what is explained is a trace: give a trace")
+        raise ParameterError("plain is another tool's log, but the run to explain is a trace: pass a trace")
     runs = given.split()
     own = [part for part in runs if part.run["method"] == PLAIN]
     rest = [part for part in runs if part.run["method"] != PLAIN]
     if not rest:
-        raise TraceError("this run drafts nothing: it is what others are compared with (plain)")
+        raise TraceError("this run drafts nothing: use it as plain, to compare other runs with")
     settings = {(part.run["method"], str(part.run["parameters"]), _draft(part)) for part in rest}
     if len(settings) > 1:
         names = ", ".join(f"{part.run['run']} ({part.run['method']})" for part in rest[:6])
@@ -108,13 +108,13 @@ def _of_trace(trace: Trace, base: Trace | None, path: str | Path | None) -> Expl
     run = trace.split()[0].run
     missing = []
     if np.isnan(own.cycle):
-        missing.append("how long a cycle takes: the run was recorded without times")
+        missing.append("the time of a cycle: the run was recorded without times")
     if plain is None:
         missing.append(NO_PLAIN)
     elif base is None:
         missing.append(f"plain decoding itself; {NO_PLAIN}")
     if run["record"] is None:
-        missing.append("which tokens were drafted: the run recorded its text alone")
+        missing.append("which tokens were drafted: the run recorded only its text")
     cycles = trace.cycles
     steps = cycles[cycles["cycle"] > 0]
     depths = steps["depth"].fillna(0).to_numpy()
@@ -135,20 +135,22 @@ def _of_counts(counts: Counts, base: Counts | None) -> Explanation:
     plain = None if base is None else costs.of_plain_counts(counts, base)
     missing = []
     if np.isnan(own.cycle):
-        missing.append("how long decoding took, prefill apart")
+        missing.append("how long decoding took, without the prefill")
     if np.isnan(own.draft):
-        missing.append("how long drafting took, and so how the cost of a step divides")
+        missing.append("how long drafting took, and so how the cost of a step splits")
     if plain is None:
         missing.append(NO_PLAIN_LOG)
     positions = acceptance.positions(counts)
     if positions is None:
         missing.append("how many tokens each step accepted, and so acceptance by position")
-    missing += ["which tokens were drafted, in which context, and which steps were worst: a trace tells"]
+    missing += [
+        "which tokens were drafted, in which context, and which steps were worst: only a trace has these"
+    ]
     if counts.pooled:
-        missing.append("single requests: these are sums over all of them")
+        missing.append("single requests: the file holds sums over all of them")
     if counts.column("drafted").sum() != counts.column("drafted").sum():
         missing.append("how many tokens were drafted")
-    missing += [f"line {line} is left out: {why}" for line, why in counts.left_out.to_numpy()[:3].tolist()]
+    missing += [f"line {line} is skipped: {why}" for line, why in counts.left_out.to_numpy()[:3].tolist()]
     depths = counts.each("depth")
     times = counts.each("times")
     all_depths = len(depths) > 0 and not np.isnan(depths).any()

@@ -135,7 +135,7 @@ def _align(
     settings: training.Settings, kind: _Kind,
 ) -> Aligned:  # fmt: skip
     if not isinstance(prompts, Answers) and len(prompts) < 2:
-        raise PromptError("alignment needs two prompts or more: one is held out to measure by")
+        raise PromptError("alignment needs two prompts or more: one is held out for measuring")
     teacher, learner = _pair(target, draft, device)
     last = teacher.layers if kind.soft and teacher.kind == "causal" else 0  # whose states its words are of
     epochs, rate, batch = settings.epochs, settings.rate, settings.batch
@@ -147,7 +147,7 @@ def _align(
     room = min(teacher.max_length, learner.max_length)
     pairs = [pair for pair in pairs if len(pair.prompt) + len(pair.answer) <= room]
     if len(pairs) < 2:
-        raise PromptError("alignment needs two answers or more: one is held out to measure by")
+        raise PromptError("alignment needs two answers or more: one is held out for measuring")
     learnt, held = training.parted(pairs)
     learnt = training.some(learnt, settings.tokens, settings.seed)
 
@@ -262,14 +262,14 @@ def _pair(target: Spec, draft: Spec, device: str) -> tuple[Target, Target]:
     for model in (teacher, learner):
         if not hasattr(model, "net"):
             raise ModelError(
-                f"{model.name} runs in llama.cpp: alignment needs a model in transformers' format"
+                f"{model.name} runs on llama.cpp: alignment needs a model in transformers' format"
             )
     if learner.kind == "trimmed":
         learner = learner.on(teacher)
     if teacher.kind != learner.kind:
         raise ModelError(
-            f"{teacher.name} is of kind {teacher.kind} and {learner.name} {learner.kind}: a draft model must "
-            "be of the target's kind"
+            f"{teacher.name} is of kind {teacher.kind} and {learner.name} {learner.kind}: a draft model "
+            f"must be of the same kind as the target"
         )
     teacher.check_vocabulary(learner)
     return teacher, learner

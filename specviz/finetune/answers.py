@@ -44,7 +44,7 @@ class Header(TypedDict):
     max_new_tokens: int
     temperatures: list[float]
     seed: int
-    layers: list[int]  # whose states are kept; 0 is the embedding, the last one's are behind the final norm
+    layers: list[int]  # whose states are kept; 0 is the embedding, the last one's are after the final norm
     width: int  # of a state
 
 
@@ -89,8 +89,8 @@ class Answers:
         model, content = self.header["model"], self.header["content"]
         if content != target.content:
             raise ModelError(
-                f"{self.path} holds answers of {model} ({content[:8]}), and the target is {target.name} "
-                f"({target.content[:8]}): make its own with specviz models answers"
+                f"{self.path} holds answers of {model} ({content[:8]}), but the target is {target.name} "
+                f"({target.content[:8]}): make its answers with specviz models answers"
             )
 
     def states(self, layers: Sequence[int]) -> Callable[[int], torch.Tensor] | None:
@@ -184,7 +184,7 @@ def answer(
     rows = _saved(out, header)
     for row in rows:
         if row["number"] >= len(prompts) or row["prompt"] != list(prompts[row["number"]]):
-            raise PromptError(f"{out} answers other prompts: name another file, or delete it")
+            raise PromptError(f"{out} answers different prompts: name another file or delete it")
     there = {(row["number"], row["temperature"]) for row in rows}
     left = len(prompts) * len(options.temperatures) - len(there)
     began = spoken = time.monotonic()
@@ -214,12 +214,14 @@ def _check_answers(target: Target, options: AnswerOptions) -> None:
     """Refuse a target that cannot answer in batches, and layers whose states it has not."""
     if not hasattr(target, "net"):
         raise ModelError(
-            f"{target.name} runs in llama.cpp, which answers one prompt at a time: load it on torch"
+            f"{target.name} runs on llama.cpp, which answers one prompt at a time: load it on torch"
         )
     if target.kind not in ("causal", "encoder-decoder"):
-        raise ModelError(f"{target.name} is of kind {target.kind}: causal models and encoder-decoders answer")
+        raise ModelError(
+            f"{target.name} is of kind {target.kind}: only causal models and encoder-decoders can answer"
+        )
     if options.layers and target.kind != "causal":
-        raise ModelError(f"{target.name} is of kind {target.kind}: states are kept of causal models")
+        raise ModelError(f"{target.name} is of kind {target.kind}: states are kept only for causal models")
     if not all(0 <= layer <= target.layers for layer in options.layers):
         raise ParameterError(
             f"layers {', '.join(map(str, options.layers))}: {target.name} has 0 (its embedding) to "
@@ -252,8 +254,8 @@ def check_apart(prompts: Sequence[str], names: Sequence[str]) -> None:
                 )
                 if number := next(filter(None, (numbers.get(_alike(text)) for text in texts)), 0):
                     raise PromptError(
-                        f"prompt {number} is a question of the suite {name}: leave it out, or drafters are "
-                        "measured by what they know by heart"
+                        f"prompt {number} is a question of the suite {name}: remove it, or drafters will be "
+                        f"measured on memorised answers"
                     )
 
 
@@ -392,7 +394,7 @@ def _saved(out: Path, header: Header) -> list[Row]:
     old = _header(first, out)  # before anything is mended: the file may be somebody's letter
     different = [key for key, value in header.items() if key != "model" and old.get(key) != value]
     if different:
-        raise ModelError(f"{out} was made with another {different[0]}: name another file, or delete it")
+        raise ModelError(f"{out} was made with a different {different[0]}: name another file or delete it")
     if not whole.endswith(b"\n"):  # a kill came in the middle of a line
         lines = lines[:-1]
         with out.open("r+b") as file:
@@ -405,7 +407,7 @@ def _mended(out: Path, header: Header, rows: Sequence[Row]) -> IO[bytes]:
     path = states_of(out)
     size = sum(map(states_count, rows)) * len(header["layers"]) * header["width"] * 2
     if (path.stat().st_size if path.exists() else 0) < size:
-        raise ModelError(f"{path} lacks states of {out}: delete both")
+        raise ModelError(f"{path} lacks the states of {out}: delete both")
     file = path.open("ab")
     file.truncate(size)
     return file

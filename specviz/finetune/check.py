@@ -71,18 +71,18 @@ class DraftCheck:
         """Whether the shares agree, or why not, in a sentence."""
         apart = self.depths.index[~self.depths["forced agrees"]].tolist()
         if not apart:
-            return "At every place and in the loop the shares agree at each depth, within 95 % of chance."
-        where = f"At every place and in the loop the shares differ at depth {', '.join(map(str, apart))}"
+            return "At every position and in the loop the shares agree at each depth, within 95 % of chance."
+        where = f"At every position and in the loop the shares differ at depth {', '.join(map(str, apart))}"
         if not self.depths["begun agrees"].all():
             return (
-                f"{where}, and so they do where the loop's cycles begin: in the loop the drafter reads "
-                "something else than in a finished text."
+                f"{where}, and they also differ at the positions where the loop's cycles begin: in the loop "
+                f"the drafter reads something else than in a finished text."
             )
         harder = self.depths.loc[apart[0], "forced"] > self.depths.loc[apart[0], "looped"]
         return (
-            f"{where}. Where the loop's cycles begin they agree at each depth: a cycle begins after a token "
-            f"that the target wrote itself, and what follows is {'harder' if harder else 'easier'} to guess "
-            "there than elsewhere."
+            f"{where}. At the positions where the loop's cycles begin they agree at each depth: a cycle "
+            "begins after a token that the target wrote itself, and the next tokens are "
+            f"{'harder' if harder else 'easier'} to guess there than elsewhere."
         )
 
     def __str__(self) -> str:
@@ -92,9 +92,9 @@ class DraftCheck:
         """What a drafter's card says of it; `prompts`: where the texts' prompts are from."""
         lines = [
             f"{CARD_BEGIN}, on {self.texts} greedy answers to prompts of `{prompts}`: how often a guess is "
-            "right where all before it were.",
+            f"right if all guesses before it were.",
             "",
-            "| depth | every place | where cycles begin | in the loop |",
+            "| depth | every position | where cycles begin | in the loop |",
             "| ---: | ---: | ---: | ---: |",
         ]
         for depth, row in self.depths.iterrows():
@@ -138,13 +138,13 @@ def check_head(
     Raises
     ------
     ModelError
-        If it is no EAGLE head, or does not fit the target: the line says why.
+        If it is not an EAGLE head, or does not fit the target: the line says why.
     PromptError
         If there are no prompts, or the texts are too short to guess in.
     """
     addition = load(head)
     if not isinstance(addition, EagleHead):
-        raise ModelError(f"{addition.name} is no EAGLE head; heads of other kinds are not checked")
+        raise ModelError(f"{addition.name} is not an EAGLE head; other kinds of head are not checked")
     target: Model = load(model)
     drafter = addition.on(target)
     texts = _greedy(target, prompts, max_new_tokens)
@@ -178,14 +178,16 @@ def check_draft(
     Raises
     ------
     ModelError
-        If it is no draft model, or does not fit the target.
+        If it is not a draft model, or does not fit the target.
     PromptError
         If there are no prompts, or the texts are too short to guess in.
     """
     target: Model = load(model)
     drafter = load_drafter(target, draft, None, None)
     if drafter.kind != "causal":
-        raise ModelError(f"{drafter.name} is {drafter.kind}: EAGLE heads and causal draft models are checked")
+        raise ModelError(
+            f"{drafter.name} is {drafter.kind}: only EAGLE heads and causal draft models are checked"
+        )
     texts = _greedy(target, prompts, max_new_tokens)
     begun, looped = _looped(target, drafter, texts, max_new_tokens)
     hits = [_hits(drafter, prompt, text) for prompt, text in texts]
@@ -228,7 +230,7 @@ def verdict(shares: dict[str, float]) -> str:
     if base < POOR:
         return (
             f"its first guess is right {base:.0%} of the time and none of these changes helps: its weights "
-            "are of another target, or not trained"
+            f"are for another target, or not trained"
         )
     return f"its first guess is right {base:.0%} of the time, and none of these changes makes it better"
 
@@ -321,7 +323,7 @@ class Reading:
     def shifts(self) -> dict[str, float]:
         """With its guesses taken as those of another place."""
         layers = self.drafter.layers
-        return {f"taking its guess for {what}": self.share(layers, by) for by, what in SHIFTS.items()}
+        return {f"taking its guess as {what}": self.share(layers, by) for by, what in SHIFTS.items()}
 
 
 def _texts(target: Model, prompts: list[list[int]], most: int) -> list[tuple[int, list[int]]]:
@@ -359,11 +361,11 @@ def _greedy(target: Model, prompts: Sequence[Prompt], most: int) -> list[tuple[i
         If there are no prompts, or the texts are too short.
     """
     if not prompts:
-        raise PromptError("there is no prompt; give one or more")
+        raise PromptError("there are no prompts; give one or more")
     texts = _texts(target, [target.encode(prompt) for prompt in prompts], most)
     if not texts:
         raise PromptError(
-            f"{target.name}'s texts are too short or too uniform to guess in: give other prompts"
+            f"{target.name}'s texts are too short or too uniform for guessing: give other prompts"
         )
     return texts
 

@@ -47,6 +47,6 @@ def read_checkpoint(file: Path, optimizer: Optimizer) -> dict[str, int]:
             for name, tensor in tensors.items():
                 key = prefix + name
                 if key not in names or stored.get_slice(key).get_shape() != [*tensor.shape]:
-                    raise ModelError(f"{file} is of another shape: delete it or change the recipe back")
+                    raise ModelError(f"{file} has a different shape: delete it or change the recipe back")
                 tensor.copy_(stored.get_tensor(key))
     return state

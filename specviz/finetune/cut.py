@@ -63,7 +63,7 @@ def cut(
     teacher = load(target, device, "float32", invariant=False)
     if not isinstance(teacher, Bergamot) and not (isinstance(teacher, Model) and teacher.plain):
         raise ModelError(
-            f"{teacher.name} cannot be cut: take a causal model of the Llama family on torch, or a Bergamot "
+            f"{teacher.name} cannot be cut: use a causal model of the Llama family on torch, or a Bergamot "
             "translator"
         )
     answers.check(teacher)
@@ -92,8 +92,8 @@ def cut(
         draft.save(weights.on(teacher.net), torch.float16, folder)
 
     card = (
-        f"# {path.name}\n\nThe first {layers} layers of `{teacher.name}`, not trained. It can say "
-        f"{len(tokens):,} of the {teacher.vocabulary:,} tokens, which are {share:.1%} of the answers. Made "
+        f"# {path.name}\n\nThe first {layers} layers of `{teacher.name}`, not trained. It can write "
+        f"{len(tokens):,} of the {teacher.vocabulary:,} tokens, which cover {share:.1%} of the answers. Made "
         "by `specviz models cut`; embedding and head are the target's own.\n"
     )
     partial = path.with_name(path.name + ".partial")
@@ -106,7 +106,7 @@ def cut(
 def _factor(draft: bergamot.TrimmedBergamot | trimmed.TrimmedModel, pairs: Sequence[training.Pair]) -> float:
     """What its scores are to be multiplied by: a power of two, by the likelihood of some answers.
 
-    The last norm's weights are meant for the last layer; behind an early one they make a draft far too sure,
+    The last norm's weights are meant for the last layer; after an early one they make a draft far too sure,
     and a training would spend most of its time on that.
     """
     student = Student(draft)

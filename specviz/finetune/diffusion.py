@@ -90,7 +90,7 @@ def read_texts(path: str | Path) -> list[Text]:
             texts.append(checked(Text, json.loads(line), f"{path}, line {number}", error=PromptError))
         except ValueError:
             raise PromptError(
-                f"{path}, line {number} is no JSON: write a prompt and an answer a line"
+                f"{path}, line {number} is not JSON: write one prompt and answer per line"
             ) from None
     return texts
 
@@ -155,7 +155,7 @@ def adapt(
     mask = spare_token(model)
     pairs = _pairs(model, texts, answers, longest)
     if len(pairs) < 2:
-        raise PromptError(f"adapting needs two texts or more of at most {longest} tokens: one is held out")
+        raise PromptError(f"adapting needs at least two texts of at most {longest} tokens: one is held out")
     learnt, held = training.parted(pairs)
     learnt = training.some(learnt, tokens, seed)
     sources = [len(texts), training.count(pairs), answers.header["content"] if answers else None]
@@ -192,7 +192,7 @@ def spare_token(model: Model) -> int:
         and i not in (words.bos_token_id, words.eos_token_id, words.pad_token_id, words.unk_token_id)
     ]  # fmt: skip
     if not unused:
-        raise ModelError(f"the tokenizer of {model.name} has no special token to spare for the mask")
+        raise ModelError(f"the tokenizer of {model.name} has no unused special token for the mask")
     return max(unused)
 
 
@@ -376,12 +376,12 @@ def _card(result: Adapted, model: Model, net: AdaptedNet, rate: float, epochs: f
     lines = [
         f"# {result.path.name}", "",
         f"`{model.name}` as a masked-diffusion model: a low-rank adapter by `specviz models diffusion`. "
-        "Attention reads both ways; the place before a cell predicts it.", "",
-        "| | |", "| --- | --- |", f"| parameters that learnt | {number:,} of {model.parameters:,} |",
-        f"| mask token | `{token}` ({mask}), its embedding learnt |",
-        f"| answers learnt | {result.learnt:,}, {epochs:g} times, peak rate {rate:g} |",
+        "Attention is bidirectional; the position before a cell predicts it.", "",
+        "| | |", "| --- | --- |", f"| trained parameters | {number:,} of {model.parameters:,} |",
+        f"| mask token | `{token}` ({mask}), its embedding trained |",
+        f"| training answers | {result.learnt:,}, {epochs:g} times, peak rate {rate:g} |",
         f"| tokens of these answers | {result.tokens:,} |",
-        f"| nats a cell of {result.held_out:,} held-out answers, padding included | "
+        f"| nats per cell of {result.held_out:,} held-out answers, padding included | "
         f"{result.before:.3f} before, {result.after:.3f} after |",
     ]  # fmt: skip
     return "\n".join(lines) + "\n"

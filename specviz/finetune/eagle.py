@@ -42,7 +42,7 @@ class OwnEagle(Trained):
     ----------
     before, after : tuple of float
         How often its likeliest token was the target's on answers that it did not learn from, 1, 2, 3 and 4
-        steps on: the answer's own tokens given, and behind the first step its own states.
+        steps on: the answer's own tokens given, and after the first step its own states.
     path, learnt, held_out, tokens
         As of `Trained`.
     """
@@ -79,9 +79,9 @@ def train_eagle(
     every: float = 60.0,
     say: Callable[[str], None] = print_line,
 ) -> OwnEagle:
-    """Train an EAGLE drafter on `target`'s greedy answers to `prompts`, and write it as they are published.
+    """Train an EAGLE drafter on `target`'s greedy answers to `prompts`, and write it in the published format.
 
-    What is under way lies in ``OUT.partial``: the answers, then a checkpoint. The same call goes on from it.
+    Unfinished work is kept in ``OUT.partial``: the answers, then a checkpoint. Repeat the call to continue.
 
     Parameters
     ----------
@@ -89,36 +89,39 @@ def train_eagle(
         A causal model in transformers' format. It is not changed.
     prompts : sequence, or Answers
         As `specviz.generate` takes them: texts, chats or token ids. Or the target's answers to them, as
-        `specviz.finetune.answers.read` gives them. Every tenth, and at least the last, is held out and only
-        measured on.
+        `specviz.finetune.answers.read` gives them. Every tenth prompt, and at least the last, is held out for
+        measurement.
     out : str or Path
         The folder to write: ``config.json``, ``model.safetensors`` in the target's number format, a card.
     generation : int
-        3, or 1, whose weights EAGLE-2 drafts with too.
+        3, or 1 (whose weights EAGLE-2 also uses).
     layers : sequence of int, optional
-        Whose states generation 3 reads, 0 the embedding. Default: 2, the middle, and the third from above, as
-        in the authors' code. The last one's are taken behind the final norm, which other tools do not do.
+        Layers whose states generation 3 reads; 0 is the embedding. Default: 2, the middle, and the third from
+        the top, as in the authors' code. The last layer's states are taken after the final norm, which other
+        tools do not do.
     draft_vocabulary : int, optional
-        Rows of generation 3's head: so many of the answers' commonest tokens. Default: the whole vocabulary.
+        Rows of generation 3's head: this many of the answers' most common tokens. Default: the whole
+        vocabulary.
     own_head : bool
-        Train generation 3's head, as it is published. Otherwise its rows stay the target's and are not
-        stored: a smaller file, which other tools do not read.
+        Train generation 3's head, as in the published drafters. Otherwise its rows stay the target's and are
+        not stored, which gives a smaller file that other tools cannot read.
     steps : int
         Steps of generation 3's training-time test (the paper has 7).
     epochs : float
         How often each answer is read.
     rate : float
-        Peak learning rate of the matrices (Muon); everything else learns at 0.3 of it (AdamW). It rises for
-        3 % of the run, then falls to zero as a cosine.
+        Peak learning rate of the matrices (Muon); everything else learns at 0.3 of it (AdamW). It rises for 3
+        % of the run and then falls to zero along a cosine.
     batch : int
-        Texts of an update. Scores of the whole vocabulary for each token of their answers are held at once,
-        times the steps: a large vocabulary wants a small batch.
+        Texts per update. The scores of the whole vocabulary for each token of their answers, times the steps,
+        are in memory at once, so a large vocabulary needs a small batch.
     max_new_tokens : int
-        Most tokens of an answer; one that has not ended by then is learnt without an end.
+        Maximum number of tokens per answer; an answer that has not ended by then is learnt without an end.
     tokens : int, optional
-        Learn from answers of so many tokens in all: fewer are a part of more. Default: from all.
+        Learn from answers with this many tokens in total; a smaller set is part of a larger one. Default:
+        all.
     seed : int
-        Of the first weights, the order in which answers are read, and generation 1's noise.
+        Seed of the initial weights, the order of the answers, and generation 1's noise.
     force : bool
         Whether an existing folder may be replaced.
     every : float
@@ -127,18 +130,18 @@ def train_eagle(
     Raises
     ------
     ModelError
-        If the target gives no states that its head speaks from, or `out` exists.
+        If the target does not provide the states that its head reads, or `out` exists.
     PromptError
         If there are fewer than two prompts, or one cannot be read or leaves no room for an answer.
     ParameterError
-        If a value is out of range, or is the other generation's.
+        If a value is out of range or belongs to the other generation.
     """
     training.positive(steps=steps)
     settings = training.Settings(epochs, rate, batch, max_new_tokens, seed, every, say, tokens)
     _check_generation(generation, layers=layers, draft_vocabulary=draft_vocabulary)
     path = training.vacant(out, force)
     if not isinstance(prompts, Answers) and len(prompts) < 2:
-        raise PromptError("a drafter needs two prompts or more: one is held out to measure by")
+        raise PromptError("a drafter needs two prompts or more: one is held out for measuring")
     teacher = load(target, device, "float32", invariant=False)
     _refuse(teacher)
     net = _twin(teacher.net)
@@ -154,7 +157,7 @@ def train_eagle(
     # Of the first two tokens nothing is drafted.
     pairs = [pair for pair in training.pairs_of(answers) if len(pair.prompt) + len(pair.answer) > 2]
     if len(pairs) < 2:
-        raise PromptError(f"{teacher.name}'s answers are too short to learn from: ask other prompts")
+        raise PromptError(f"{teacher.name}'s answers are too short to learn from: use other prompts")
     learnt, held = training.parted(pairs)
     learnt = training.some(learnt, tokens, seed)
 
@@ -224,12 +227,10 @@ def _learn(
 
 def _check_generation(generation: int, **of_generation_3: int | Sequence[int] | None) -> None:
     if generation not in (1, 3):
-        raise ParameterError(
-            f"generation must be 1, whose weights EAGLE-2 drafts with too, or 3, got {generation}"
-        )
+        raise ParameterError(f"generation must be 1 (whose weights EAGLE-2 also uses) or 3, got {generation}")
     for name, value in of_generation_3.items():
         if value is not None and generation == 1:
-            raise ParameterError(f"{name} is generation 3's: drop it, or pass generation=3")
+            raise ParameterError(f"{name} needs generation 3: drop it or pass generation=3")
 
 
 @torch.no_grad()
@@ -307,9 +308,10 @@ def save(
 
 
 def _refuse(model: Model) -> None:
-    """Refuse what is no causal model in transformers' format."""
+    """Refuse what is not a causal model in transformers' format."""
     if not hasattr(model, "net"):
-        raise ModelError(f"{model.name} runs in llama.cpp, which gives no hidden states: pass its weights as "
+        raise ModelError(f"{model.name} runs on llama.cpp, which provides no hidden states: pass its "
+            f"weights as "
                          "a folder in transformers' format")  # fmt: skip
     if model.kind != "causal":
         raise ModelError(f"{model.name} is of kind {model.kind}: an EAGLE drafter needs a causal model")
@@ -334,8 +336,8 @@ def _check(model: Model, net: PreTrainedModel) -> None:
         alike = alike and len(states) == model.layers + 1
         if not alike or not torch.allclose(head(states[-1]).float(), logits, atol=1e-2, rtol=1e-2):
             raise ModelError(
-                f"{model.name} ({net.config.model_type}) does not say its words by its head from its last "
-                "state alone: an EAGLE drafter cannot learn from it"
+                f"{model.name} ({net.config.model_type}) does not compute its tokens from its head and last "
+                f"state alone: an EAGLE drafter cannot learn from it"
             )
 
 
@@ -398,13 +400,13 @@ def _card(
     ]  # fmt: skip
     kept = model.d2t if model.d2t is not None else range(shape.vocab_size)
     if model.generation == 3:
-        lines.append(f"| words of its head | {len(kept):,} of {shape.vocab_size:,} |")
+        lines.append(f"| tokens of its head | {len(kept):,} of {shape.vocab_size:,} |")
     lines += [
-        f"| answers learnt | {result.learnt:,}, {epochs:g} times, peak rate {rate:g} |",
+        f"| training answers | {result.learnt:,}, {epochs:g} times, peak rate {rate:g} |",
         f"| tokens of these answers | {result.tokens:,} |", "",
-        f"How often its likeliest token is the target's, on {result.held_out:,} held-out answers: the "
-        "answer's own tokens given, and behind the first step its own states.", "",
-        "| steps on | before | after |", "| ---: | ---: | ---: |",
+        f"How often its top token is the target's, on {result.held_out:,} held-out answers: the "
+        "answer's own tokens given, and after the first step its own states.", "",
+        "| steps ahead | before | after |", "| ---: | ---: | ---: |",
         *(f"| {i} | {a:.3f} | {b:.3f} |" for i, (a, b) in enumerate(zip(result.before, result.after), 1)),
     ]  # fmt: skip
     return "\n".join(lines) + "\n"

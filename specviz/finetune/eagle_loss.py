@@ -44,7 +44,7 @@ def config(model: Eagle, target: dict[str, str], states: Sequence[int]) -> Setti
 def sizes(
     target: PreTrainedModel, texts: Sequence[Sequence[int]], layers: Sequence[int], rows: int = 32
 ) -> list[float]:
-    """Root mean square of the target's states behind each of `layers`, over the first texts.
+    """Root mean square of the target's states after each of `layers`, over the first texts.
 
     Parameters
     ----------
@@ -164,7 +164,7 @@ class EagleLoss:
     target : transformers model
         A causal one, frozen and in its mode of evaluation: here it is read, not changed.
     layers : tuple of int
-        Whose states generation 3 reads (0 the embedding, the last behind the final norm).
+        Whose states generation 3 reads (0 the embedding, the last after the final norm).
     steps : int
         Steps of the training-time test (generation 3).
     """
@@ -272,7 +272,7 @@ class EagleLoss:
 
     @torch.no_grad()
     def _target(self, model: Eagle, states: Tensor) -> Tensor:
-        """The target's distributions behind its states [n, width], over the words that the drafter has."""
+        """The target's distributions after its states [n, width], over the words that the drafter has."""
         few = words(model) is not None
         return (F.linear(states, self._head(model)) if few else self._scores(states)).float().softmax(-1)
 

@@ -90,7 +90,7 @@ def train_heads(
     Raises
     ------
     ModelError
-        If the target is no causal model on torch, or `out` exists.
+        If the target is not a causal model on torch, or `out` exists.
     PromptError
         If there are fewer than two prompts, or one cannot be read or leaves no room for an answer.
     ParameterError
@@ -100,11 +100,11 @@ def train_heads(
     training.positive(heads=heads, inner=inner)
     path = training.vacant(out, force)
     if not isinstance(prompts, Answers) and len(prompts) < 2:
-        raise PromptError("heads need two prompts or more: one is held out to measure by")
+        raise PromptError("heads need two prompts or more: one is held out for measuring")
     teacher = load(target, device, "float32", invariant=False)
     if not isinstance(teacher, Model) or not teacher.plain:
         raise ModelError(
-            f"{teacher.name} has no head that can be asked alone: take a Llama-family model on torch"
+            f"{teacher.name} has no head that can be used separately: use a Llama-family model on torch"
         )
     if draft_vocabulary is not None and not 0 < draft_vocabulary <= teacher.vocabulary:
         raise ParameterError(
@@ -116,7 +116,8 @@ def train_heads(
     kept = answers.states((last,))
     if kept is None:
         raise PromptError(
-            f"{answers.path} holds no states of layer {last}: answer with --layers {last}, or give prompts"
+            f"{answers.path} holds no states of layer {last}: make answers with --layers {last}, or give "
+            f"prompts"
         )
     learnt, held = training.parted(training.pairs_of(answers))
     learnt = training.some(learnt, tokens, seed)
@@ -165,7 +166,7 @@ class HeadsLoss:
 
     @torch.no_grad()
     def right(self, pairs: Sequence[Pair]) -> tuple[list[int], list[int]]:
-        """How often each head's likeliest token is the target's, and of how many."""
+        """How often each head's top token is the target's, and of how many."""
         hits, counted = [], []
         for guess, wanted in self._each(pairs):
             hits.append(int((guess.argmax(-1) == wanted.argmax(-1)).sum()))
@@ -210,11 +211,11 @@ def _card(result: OwnHeads, net: BlockwiseHeads, target: str) -> str:
         f"# {result.path.name}", "",
         f"Blockwise heads for `{target}`, trained on its answers by `specviz models heads`.", "",
         "| | |", "| --- | --- |", f"| shape | {number} heads, {width} × {inner} × {width} each |",
-        f"| tokens that they can say | {'all' if net.tokens is None else f'{len(net.tokens):,}'} |",
-        f"| answers learnt | {result.learnt:,} |", f"| tokens of these answers | {result.tokens:,} |", "",
-        f"How often each head's likeliest token is the target's, on {result.held_out:,} held-out answers:",
+        f"| tokens that they can write | {'all' if net.tokens is None else f'{len(net.tokens):,}'} |",
+        f"| training answers | {result.learnt:,} |", f"| tokens of these answers | {result.tokens:,} |", "",
+        f"How often each head's top token is the target's, on {result.held_out:,} held-out answers:",
         "",
-        "| tokens further | before | after |", "| ---: | ---: | ---: |",
+        "| tokens ahead | before | after |", "| ---: | ---: | ---: |",
         *(f"| {i} | {a:.3f} | {b:.3f} |" for i, (a, b) in enumerate(zip(result.before, result.after), 1)),
     ]  # fmt: skip
     return "\n".join(lines) + "\n"

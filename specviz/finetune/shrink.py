@@ -61,14 +61,14 @@ def shrink(drafter: str | Path, out: str | Path, *, force: bool = False) -> Shru
     folder = find(str(drafter)) or Path(drafter)
     if load_addition(folder, folder.name) is None:
         raise ModelError(
-            f"{drafter} is a model by itself: only what drafts on a target's own layers is shrunk"
+            f"{drafter} is a model by itself: only drafters on a target's own layers can be shrunk"
         )
     if not (folder / WEIGHTS).is_file():
-        raise ModelError(f"{folder} has no {WEIGHTS}: a drafter in one file can be shrunk")
+        raise ModelError(f"{folder} has no {WEIGHTS}: only a drafter in one file can be shrunk")
     tensors = load_file(folder / WEIGHTS)
     packed = pack(tensors)
     if len(packed) == len(tensors):
-        raise ModelError(f"{folder} has no matrices of floats: its weights are in eight bits already")
+        raise ModelError(f"{folder} has no float matrices: its weights are already in eight bits")
     made = path.with_name(path.name + ".partial")
     shutil.rmtree(made, ignore_errors=True)
     made.mkdir(parents=True)
@@ -80,8 +80,8 @@ def shrink(drafter: str | Path, out: str | Path, *, force: bool = False) -> Shru
     if (made / "README.md").is_file():
         with open(made / "README.md", "a", encoding="utf-8") as card:
             card.write(
-                f"\nStored with its matrices in eight bits and a scale a row (`specviz models shrink`): "
-                f"{sizes[0] / 1e6:.1f} MB in {sizes[1] / 1e6:.1f} MB. The figures above are from before.\n"
+                f"\nStored with its matrices in eight bits and one scale per row (`specviz models shrink`): "
+                f"{sizes[0] / 1e6:.1f} MB in {sizes[1] / 1e6:.1f} MB. The numbers above are from before.\n"
             )
     if path.exists():
         shutil.rmtree(path)

@@ -167,7 +167,7 @@ def encoded(target: TextModel, prompts: Sequence[Prompt]) -> list[list[int]]:
 
 
 def length(models: Sequence[Drafter], prompts: Sequence[Sequence[int]], most: int) -> int:
-    """Most tokens of an answer that all models have room for behind the longest prompt.
+    """Most tokens of an answer that all models have room for after the longest prompt.
 
     Raises
     ------
@@ -308,7 +308,7 @@ CHAIN = 4  # guesses in a row of the chains that a card's τ is of
 
 
 def chain_tau(runs: Sequence[Sequence[int]]) -> float:
-    """Tokens a cycle that chains of four guesses would give in greedy answers.
+    """Tokens per cycle that chains of four guesses would give in greedy answers.
 
     Parameters
     ----------

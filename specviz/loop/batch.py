@@ -69,8 +69,8 @@ def check_rows(*models: Model | None) -> None:
     for model in models:
         if model is not None and not getattr(model, "batches", True):
             raise ModelError(
-                f"{model.name} runs on a backend that decodes one prompt at a time here: leave batch out, or "
-                "load the model in transformers' format"
+                f"{model.name} runs on a backend that decodes one prompt at a time: drop batch, or load the "
+                f"model in transformers' format"
             )
 
 

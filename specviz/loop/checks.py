@@ -17,7 +17,7 @@ from ..trace.files import Record
 if TYPE_CHECKING:
     from ..models.additions import Addition
 
-Prompts: TypeAlias = Any  # a prompt in any form that `generate` takes, a stream, or a list of such
+Prompts: TypeAlias = Any  # a prompt in any form that `generate` takes, a stream, or a list of streams
 PROMPT_FIELDS = ("id", "kind", "language", "reference", "segmented")  # of a prompt that the record keeps
 # Settings of a generation config whose logits processors read the whole text so far: a block pass
 # would need another one at each node. Beside each the value that switches it off.
@@ -48,9 +48,7 @@ def check_prompts(given: Prompts) -> list[Record]:
     )
     entries = [given] if single else list(given)
     if any(isinstance(entry, Stream) for entry in entries):
-        raise PromptError(
-            "a stream is decoded by retranslate; the other methods take a prompt that stands still"
-        )
+        raise PromptError("streams are decoded by retranslate; the other methods take a fixed prompt")
     if not entries:
         raise PromptError("the prompt is empty; give a text, chat messages, token ids, or a list of prompts")
     return [
@@ -68,10 +66,10 @@ def _check_prompt(entry: Prompts, where: str) -> Record:
         turns = entry["turns"]
         several = isinstance(turns, Sequence) and not isinstance(turns, str) and len(turns) > 0
         if not several or not all(isinstance(turn, str) and turn.strip() for turn in turns):
-            raise PromptError(f"'turns' must be a list of texts that are not empty{where}")
+            raise PromptError(f"'turns' must be a list of non-empty strings{where}")
     elif isinstance(prompt := entry["prompt"], bytes) or not isinstance(prompt, str | Sequence):
         raise PromptError(
-            f"a prompt is a text, chat messages or token ids, got {type(prompt).__name__}{where}"
+            f"a prompt must be a text, chat messages or token ids, got {type(prompt).__name__}{where}"
         )
     elif len(prompt) == 0 or (isinstance(prompt, str) and not prompt.strip()):
         raise PromptError(f"the prompt is empty{where}; give at least one token")
@@ -91,7 +89,7 @@ def check_streams(given: Prompts, method: Method) -> list[Record]:
     if not listed or not several or not all(isinstance(each, Stream) for each in several):
         raise PromptError(
             f"{method.name} decodes a source that arrives in updates: pass a specviz.streams.Stream, for "
-            "example specviz.streams.fixed_lag(text), or a list of such"
+            "example specviz.streams.fixed_lag(text), or a list of streams"
         )
     fields = [name for name in PROMPT_FIELDS if name != "kind"]
     return [{"stream": s, "kind": "stream"} | {name: getattr(s, name) for name in fields} for s in several]
@@ -106,19 +104,19 @@ def check_batchable(method: Method, entries: list[Record]) -> None:
         Streams; conversations; a method that learns from one prompt for the next, or leaves passes early.
     """
     if method.streams:
-        raise ParameterError(f"{method.name} decodes streams, one after another: leave batch out")
+        raise ParameterError(f"{method.name} decodes streams one after another: drop batch")
     if method.exit_rule is not None:
-        raise ParameterError(f"{method.name} leaves each token's pass at a place of its own: leave batch out")
+        raise ParameterError(f"{method.name} exits each token's pass at a different layer: drop batch")
     if method.memory is not None and method.memory["keep"] == "run" and len(entries) > 1:
         raise ParameterError(
-            f"{method.name} learns from prompt to prompt (keep='run'), and those of a batch are decoded at "
-            "once: pass keep='prompt', or leave batch out"
+            f"{method.name} learns from prompt to prompt (keep='run'), but a batch decodes its prompts "
+            f"together: pass keep='prompt' or drop batch"
         )
     for i, entry in enumerate(entries):
         if len(entry.get("turns", ())) > 1:
             raise PromptError(
-                f"prompt {i} is a conversation, whose turns follow one another: leave batch out, or give it "
-                "one turn"
+                f"prompt {i} is a conversation, whose turns follow one another: drop batch, or give it one "
+                f"turn"
             )
 
 
@@ -128,8 +126,8 @@ def check_ranks(ranks: Ranks, method: Method, entries: list[Record]) -> None:
         return
     if any(not isinstance(entry["stream"].updates, list | tuple) for entry in entries):
         raise PromptError(
-            "a stream that is still to come reaches each rank at another time: give its updates as a "
-            "list to a model split over ranks"
+            "a live stream reaches each rank at a different time: with a model split over ranks, give its "
+            "updates as a list"
         )
 
 
@@ -143,13 +141,11 @@ def check_record(record: str | None, greedy: bool, method: Method) -> None:
     if not greedy:
         raise ParameterError("record='dense' is for greedy runs: a sampled text cannot be replayed")
     if method.streams:
-        raise ParameterError(
-            "record='dense' is for a prompt that stands still; a stream is recorded 'judged' or 'all'"
-        )
+        raise ParameterError("record='dense' needs a fixed prompt; record a stream with 'judged' or 'all'")
     if method.canvas:
         raise ParameterError(
-            "record='dense' asks a drafter at every place of a text; a canvas has none: record "
-            "'judged' or 'all'"
+            "record='dense' asks a drafter at every position of a text, which a canvas does not have: "
+            "record 'judged' or 'all'"
         )
 
 
@@ -172,10 +168,10 @@ def check_writes(model: Model, method: Method) -> None:
     if method.canvas:
         raise ParameterError(
             f"{method.name} writes the canvases of a masked-diffusion model, and {model.name} is "
-            f"{model.kind}: take another model (bundled: town-diffusion), or another method: {able}"
+            f"{model.kind}: use another model (bundled: town-diffusion) or another method: {able}"
         )
     raise ParameterError(
-        f"{method.name} continues a text token by token, and {model.name} is a masked-diffusion model: take "
+        f"{method.name} continues a text token by token, and {model.name} is a masked-diffusion model: use "
         f"one of {able}"
     )
 
@@ -184,8 +180,8 @@ def check_trees(model: Model, method: Method) -> None:
     """Refuse a method whose drafts branch on a model that reads chains alone (`ParameterError`)."""
     if method.trees and not getattr(model, "trees", True):
         raise ParameterError(
-            f"{method.name} drafts trees, and {model.name} reads chains alone: its decoder is recurrent, and "
-            "each branch would need a state of its own; use speculative, prompt_lookup or retranslate"
+            f"{method.name} drafts trees, but {model.name} reads only chains: its decoder is recurrent, and "
+            f"each branch would need its own state; use speculative, prompt_lookup or retranslate"
         )
 
 
@@ -193,8 +189,8 @@ def check_hidden(model: Model, method: Method, drafter: Model | None) -> None:
     """Refuse a method that reads hidden states on a backend that gives none (`ParameterError`)."""
     if method.hidden_layers(drafter) and not getattr(model, "gives_hidden", True):
         raise ParameterError(
-            f"{method.name} needs hidden states of the target's layers, and llama.cpp gives none: run it on "
-            "a model in transformers' format"
+            f"{method.name} needs hidden states of the target's layers, which llama.cpp does not provide: "
+            f"use a model in transformers' format"
         )
 
 
@@ -228,5 +224,5 @@ def check_processors(model: Model) -> None:
     if active:
         raise ModelError(
             f"{model.name}'s generation config sets {', '.join(active)}, which depends on the whole text so "
-            "far and is not served: switch it off there (model.generation_config) to decode without it"
+            f"far and is not supported: switch it off (model.generation_config) to decode without it"
         )

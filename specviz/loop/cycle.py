@@ -318,8 +318,8 @@ def check_proposal(proposal: object, method: Method, left: int) -> None:
     if isinstance(proposal, Draft):
         if len(proposal) > left and proposal.is_chain and not method.streams:
             raise ParameterError(
-                f"{method.name} drafted {len(proposal)} tokens where {left} may still be emitted: draft at "
-                "most left - 1, since the target adds one"
+                f"{method.name} drafted {len(proposal)} tokens although only {left} may still be emitted: "
+                f"draft at most left - 1, because the target adds one"
             )
     elif not isinstance(proposal, Generator):
         raise ParameterError(

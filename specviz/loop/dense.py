@@ -54,8 +54,9 @@ def densify(trace: Trace, model: Loadable, draft: Loadable | None = None, tail: 
     draft : Model, optional
         The draft model to record; without one only the target's side is recorded.
     tail : int
-        How many tokens the drafter goes on after its own first token, where that is not the text's; 0 leaves
-        tails out. The waste of a draft with a threshold is exact up to there, and bounded beyond.
+        How many tokens the drafter writes after its own first token, if that differs from the text; 0: no
+        tails. The number of rejected tokens of a draft with a threshold is exact up to this length and
+        bounded beyond.
 
     Returns
     -------
@@ -66,9 +67,9 @@ def densify(trace: Trace, model: Loadable, draft: Loadable | None = None, tail: 
     Raises
     ------
     ParameterError
-        If the trace was sampled, or holds no prompts; if `tail` is no length.
+        If the trace was sampled or holds no prompts, or `tail` is not a valid length.
     ModelError
-        If the text is not one that these models write.
+        If these models do not write this text.
     """
     run = is_trace(trace).run
     tail = check_int("tail", tail, 0)
@@ -108,7 +109,7 @@ def _drafter(
     prompt: list[int], text: list[int], draft: Model, top_k: int, tail: int, ends: frozenset[int],
     most: int | None,
 ) -> dict[str, np.ndarray]:  # fmt: skip
-    """The drafter's columns of one text, one row a token; of ``tail_*`` one row a token of a tail."""
+    """The drafter's columns of one text, one row per token; of ``tail_*`` one row per token of a tail."""
     token, p = np.zeros((len(text), top_k), np.int64), np.full((len(text), top_k), np.nan, np.float32)
     written: list[Entry] = []
     full = draft.left(len(prompt))  # beyond its own context the drafter predicts nothing

@@ -55,7 +55,7 @@ def load_if_needed(
         if device is not None and _device(device).type != torch.device(model.device).type:
             raise ModelError(f"{model.name} is on {model.device}; load it on {device}, or drop device=")
         if kernels not in (None, "auto", getattr(model, "kernels", None)):
-            raise ModelError(f"{model.name} is loaded already: pass kernels={kernels!r} to load")
+            raise ModelError(f"{model.name} is already loaded: pass kernels={kernels!r} to load")
         return model
     from ..models import load
 
@@ -130,7 +130,7 @@ def _fit_block(method: Method, drafter: Model) -> None:
     if name in method.chosen:
         if getattr(method, name) > longest:
             raise ParameterError(
-                f"{method.name} asks for blocks of {getattr(method, name)} tokens, and {drafter.name} has "
+                f"{method.name} uses blocks of {getattr(method, name)} tokens, and {drafter.name} has "
                 f"{drafter.kind} for {longest}: set {name} to at most that"
             )
         return

@@ -74,13 +74,13 @@ class SavedRun:
             number = numbers.stop
         if number < len(saved):
             raise ParameterError(
-                f"{self.path} holds {len(saved)} texts, more than these prompts have ({number}){_OTHERWISE}"
+                f"{self.path} holds {len(saved)} texts, more than these prompts need ({number}){_OTHERWISE}"
             )
         memory = (metadata["memory"] or {}).get("start", {})
         if memory.get("keep") == "run" and 0 < len(self.finished) < number:
             raise ParameterError(
-                f"{self.run['method']} learns from prompt to prompt (keep='run'), and what it had learnt is "
-                "not in the file: only with keep='prompt' can a run go on; choose another path"
+                f"{self.run['method']} learns from prompt to prompt (keep='run'), and its memory is not in "
+                f"the file: a run can be resumed only with keep='prompt'; choose another path"
             )
         self.prompts = saved[: max(self.finished, default=-1) + 1]
         self._keep_finished()
@@ -95,7 +95,7 @@ class SavedRun:
                 names = [key for key in {**old, **here} if old.get(key) != here.get(key)]
                 old, here = ({key: each.get(key) for key in names} for each in (old, here))
             if old != here:
-                raise ParameterError(f"{self.path} has another {name}: {old}, not {here}{_OTHERWISE}")
+                raise ParameterError(f"{self.path} differs in {name}: {old}, not {here}{_OTHERWISE}")
 
     def _ended(self) -> set[int]:
         """The texts that ended by themselves; of a stream, whose updates all end, those before the last."""
@@ -130,7 +130,7 @@ class SavedRun:
         return float(pc.max(ends).as_py() or 0.0)
 
 
-_OTHERWISE = ": go on with what was given there, or choose another path"
+_OTHERWISE = ": resume with the same settings or choose another path"
 
 
 def load_saved(path: Path) -> SavedRun:
@@ -139,7 +139,7 @@ def load_saved(path: Path) -> SavedRun:
     Raises
     ------
     TraceError
-        If it is no trace, or another run writes it.
+        If it is not a trace, or another run writes it.
     """
     file = next((each for each in (partial_of(path), path) if each.exists()), None)
     if file is None:

@@ -71,9 +71,11 @@ class RunOptions:
     def __post_init__(self) -> None:
         check_fields(self)
         if self.resume and (self.out is None or Path(self.out).suffix != ".parquet"):
-            raise ParameterError("resume=True goes on with a file: name it with out=, ending in .parquet")
+            raise ParameterError("resume=True continues a file: name it with out=, ending in .parquet")
         if self.resume and self.force:
-            raise ParameterError("resume=True keeps what the file holds and force=True replaces it: drop one")
+            raise ParameterError(
+                "resume=True keeps the file's content and force=True replaces it: drop one of them"
+            )
 
     @property
     def sampling(self) -> Sampling:
@@ -120,14 +122,14 @@ class Run:
     def _check(self, prompt: Prompts, method: str | Method | type[Method], parameters: Record) -> None:
         """Check what can be checked without a model."""
         if isinstance(method, Method) and parameters:
-            raise ParameterError(f"the method has its parameters already; drop {', '.join(parameters)}")
+            raise ParameterError(f"the method already has its parameters; drop {', '.join(parameters)}")
         kind = methods.find(type(method) if isinstance(method, Method) else method)
         self.method = method if isinstance(method, Method) else kind(**parameters)
         self.sampling = self.options.sampling
         if self.method.only_greedy and not self.sampling.greedy:
             raise ParameterError(
-                f"{self.method.name} decodes greedily: it compares a token with the target's likeliest one, "
-                "not with a draw; leave temperature at 0 (speculative samples)"
+                f"{self.method.name} decodes greedily: it compares a token with the target's top token, not "
+                f"with a sample; leave temperature at 0 (speculative can sample)"
             )
         checks.check_record(self.options.record, self.sampling.greedy, self.method)
         self.prompts = (
@@ -153,7 +155,7 @@ class Run:
             self.model.check_vocabulary(self.drafter)
             if options.record == "dense" and self.drafter.kind in ADDED:
                 raise ParameterError(
-                    f"record='dense' asks the drafter at every place of a text, and {self.drafter.name} "
+                    f"record='dense' asks the drafter at every position of a text, and {self.drafter.name} "
                     f"({self.drafter.kind}) cannot be asked there: record 'judged' or 'all'"
                 )
         checks.check_hidden(self.model, method, self.drafter)
@@ -395,8 +397,8 @@ class Run:
         length = self.options.max_new_tokens
         if self.method.canvas and self.model.left(len(ids)) < length:
             raise PromptError(
-                f"{name} has {len(ids)} tokens, and a canvas of {length} cells behind it is "
-                f"beyond {self.model.name}'s {self.model.max_length}: shorten it, or lower max_new_tokens"
+                f"{name} has {len(ids)} tokens, and a canvas of {length} cells after it exceeds "
+                f"{self.model.name}'s {self.model.max_length}: shorten it or lower max_new_tokens"
             )
         return ids
 
@@ -464,48 +466,49 @@ def _described(entry: Record, turn: int | None) -> Record:
 def generate(
     model: Loadable, prompt: Prompts, method: str | Method | type[Method] = "speculative", **options: Any
 ) -> Trace:
-    """Decode one prompt, or several, one after another or in batches, and return the trace.
+    """Decode one or several prompts, one after another or in batches, and return the trace.
 
     Parameters
     ----------
     model : str, path, transformers model or specviz model
         A bundled name, a folder, ``hf:<id>``, or a loaded model.
-    prompt : str, list of chat messages, list of token ids, dict, or a list of such
-        A dict holds ``prompt`` or ``turns`` (texts, decoded in turn as one conversation) and may say ``id``,
-        ``kind``, ``language`` and ``reference``, which the trace keeps.
+    prompt : str, list of chat messages, list of token ids, dict, or a list of these
+        A dict holds ``prompt`` or ``turns`` (texts, decoded one after another as a conversation) and may hold
+        ``id``, ``kind``, ``language`` and ``reference``, which the trace keeps.
     method : str, Method or class of one
         See `specviz.list_methods`.
     draft : like `model`, optional
-        The draft model, for methods that need one; the others leave it alone.
+        The draft model, for methods that need one; other methods ignore it.
     max_new_tokens : int
-        Most tokens generated for each prompt. Default 128.
+        Maximum number of new tokens per prompt. Default 128.
     temperature, top_k, top_p : float, int, float
         Sampling; temperature 0 (the default) is greedy, top_k 0 and top_p 1 are off.
     seed : int
         Seed of the random numbers.
     batch : int
-        How many prompts are decoded together at most. Each is decoded as it would be alone (up to ties); a
-        method that learns from prompt to prompt needs ``keep="prompt"``. Default 1: one after another.
+        Maximum number of prompts decoded together. Each is decoded as if it were alone (up to ties); a method
+        that learns from prompt to prompt needs ``keep="prompt"``. Default 1: one after another.
     record : {"judged", "all", "dense", None}
-        What the trace keeps: what judging read; every row of every pass; what judging read and, by one more
-        pass of each model over the finished text, what they say at each place of it, with the drafter's tails
-        (see `densify`), which `specviz.whatif` reads; or the text alone.
+        What the trace keeps. ``judged``: what verification read. ``all``: every row of every pass. ``dense``:
+        as ``judged``, plus both models' predictions at every position of the finished text, from one more
+        pass of each, and the drafter's tails (see `densify`); `specviz.whatif` reads these. None: only the
+        text.
     out : path, optional
         Where to write the trace: a ``.parquet`` file, or a folder that gets a new file.
     force : bool
         Whether an existing file may be replaced.
     resume : bool
-        Go on with a run that was cut off, or that had fewer prompts: of the texts in the file `out` the
-        finished ones stay, the others are decoded. Method, models, sampling and prompts must be the same.
+        Continue a run that was interrupted or had fewer prompts: finished texts in the file `out` are kept,
+        and the others are decoded. Method, models, sampling and prompts must be the same.
     device, dtype, kernels : str, optional
-        For models that are still to be loaded; see `specviz.load`.
+        For models that are not loaded yet; see `specviz.load`.
     **parameters
-        The method's own, by name.
+        The method's own parameters, by name.
 
     Returns
     -------
     Trace
-        Of all prompts. After Ctrl-C the trace so far, with ``run["complete"]`` False.
+        The trace of all prompts. After Ctrl-C the trace so far, with ``run["complete"]`` False.
 
     Raises
     ------
@@ -518,7 +521,7 @@ def generate(
 def stream(
     model: Loadable, prompt: Prompts, method: str | Method | type[Method] = "speculative", **options: Any
 ) -> Run:
-    """Like `generate`, but gives an iterator of finished cycles whose ``trace`` is there at the end.
+    """Like `generate`, but return an iterator of finished cycles that has a ``trace`` at the end.
 
     Examples
     --------

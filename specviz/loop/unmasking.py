@@ -106,7 +106,7 @@ def session_of(tokens: list[int], target: Diffusion, ends: frozenset[int], lengt
     """What a method may use: no draft model, no uniforms, a canvas of `length` cells."""
 
     def nothing(*_: object) -> NoReturn:
-        raise ParameterError("a canvas is written greedily, by its own model alone")
+        raise ParameterError("a canvas is written greedily by its own model")
 
     return Session(list(tokens), Sampling(), target, None, ends, length, nothing, nothing)
 

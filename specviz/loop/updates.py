@@ -80,7 +80,7 @@ def check_room(target: Model, number: int, tokens: list[int]) -> None:
     if target.left(len(tokens)) < 1:
         raise PromptError(
             f"update {number} has a prompt of {len(tokens)} tokens and leaves no room in {target.name}'s "
-            f"context of {target.max_length}: begin a new stream, as where a sentence ends"
+            f"context of {target.max_length}: start a new stream, for example at the end of a sentence"
         )
 
 

@@ -34,19 +34,19 @@ def __getattr__(name: str) -> Any:
 
 # Name: what it measures, in one line.
 BENCHES: dict[str, str] = {
-    "overhead": "what recording costs: paired runs with and without, every method (bar: at most 3 %)",
+    "overhead": "cost of recording: paired runs with and without it, every method (limit: at most 3 %)",
     "peers": "this package against transformers: same models, prompts and threads, in one run",
-    "speed": "our methods beside transformers and llama.cpp, cold and warm (bars: those of SmolLM2)",
-    "drafters": "trained drafters, each method at its best setting (bars: those of SmolLM2)",
-    "advise": "advice against what happens: τ in float64, speeds on other prompts (bars: see the module)",
+    "speed": "our methods against transformers and llama.cpp, cold and warm (limits: SmolLM2's)",
+    "drafters": "trained drafters, each method at its best setting (limits: SmolLM2's)",
+    "advise": "advice against measurement: τ in float64, speeds on other prompts (limits: see the module)",
     "llamacpp": "this package on llama.cpp against llama-cpp-python's own decoding of the same file",
-    "trees": "the training-free methods at equal draft size, cold and warm (bars: order of τ, speed)",
-    "calibrate": "the calibrated draft size against trying every one (bars: 3 %, and 90 s)",
+    "trees": "the training-free methods at equal draft size, cold and warm (limits: order of τ, speed)",
+    "calibrate": "the calibrated draft size against trying every size (limits: 3 % and 90 s)",
     "streams": "re-translation of texts that arrive word by word: speed and flicker over the bias",
-    "canvases": "diffusion: what SSD saves, and what several canvases cost (bars: 55 % of passes, 1.6)",
-    "batches": "throughput and latency by batch size (bar: autoregressive at 8 is 3 times 1)",
+    "canvases": "diffusion: what SSD saves and what several canvases cost (limits: 55 % of passes, 1.6)",
+    "batches": "throughput and latency by batch size (limit: autoregressive at 8 is 3 times 1)",
     "passes": "what a pass over g tokens costs in units of a pass over one",
-    "roofline": "what passes cost in FLOPs and bytes, and their time beside the machine's measured ceilings",
+    "roofline": "cost of passes in FLOPs and bytes, and their time against the machine's measured ceilings",
 }
 
 

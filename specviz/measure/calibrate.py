@@ -74,46 +74,44 @@ def calibrate(
 ) -> Calibration:
     """Find the draft size that is fastest on this device, and keep it.
 
-    Afterwards ``specviz.generate(model, ..., method, draft_size="calibrated")`` takes it, where model, draft
-    model, method, its other parameters, device, number format, threads and versions are the same.
+    Afterwards ``specviz.generate(model, ..., method, draft_size="calibrated")`` uses it, if the model, draft
+    model, method, other parameters, device, number format, threads and versions are the same.
 
     Parameters
     ----------
     model, draft : as in `specviz.generate`
     method : str, class or Method
-        Any method with a draft size; of an instance its parameters count, not what it remembers.
+        Any method with a draft size; of an instance only the parameters are used, not the memory.
     suite : str, Path or list of prompts
-        What is decoded: a suite or a file as `specviz.suite` takes them, or prompts; default ``town``. Of a
-        conversation the first turn. Greedy.
+        What to decode, greedily: a suite or a file as for `specviz.suite`, or prompts; default ``town``. Only
+        the first turn of a conversation is used.
     sizes : sequence of int, optional
-        Draft sizes to measure, at least four. Default: from 1 in growing steps up to 256, the method's
-        largest, or where throughput has fallen below 60 % of the best.
+        Draft sizes to measure, at least four. Default: from 1 in growing steps up to 256, to the method's
+        largest, or until throughput falls below 60 % of the best.
     number : int, optional
-        How many of them; default: of ``town`` 5, one for each of five kinds of work, of others all.
+        How many prompts; default: 5 for ``town``, one for each of five kinds of task; all for other suites.
     warm_up : int, or as `suite`
-        Texts that fill the method's memory before, a number being those of ``town`` that are not measured;
-        0: it is measured cold. Default: 20.
-        With ``keep="prompt"`` every text begins cold, whatever this says.
+        Texts that fill the method's memory first; a number takes unmeasured ones from ``town``; 0: measure
+        cold. Default: 20. With ``keep="prompt"`` every text starts cold in any case.
     max_new_tokens : int
     rounds : int
         How often each text is timed at each size.
     folder : path, optional
-        Where calibrations are kept; default what ``SPECVIZ_CALIBRATIONS`` names, or the user's cache.
+        Folder for calibrations; default ``SPECVIZ_CALIBRATIONS`` or the user's cache.
     force : bool
-        Measure anew what was measured before.
+        Repeat earlier measurements.
     device, dtype : str, optional
-        For models that are still to be loaded.
+        For models that are not loaded yet.
     tick : callable
-        Told (done, of, what) as it goes on; default: a progress bar with the time left, where it is seen.
+        Called with (done, of, what); default: a progress bar with the time left, if it is visible.
     **parameters
-        The method's other ones.
+        The method's other parameters.
 
     Returns
     -------
     Calibration
-        The one that is there, if it was measured in just this way. Ctrl-C keeps what was measured, and the
-        same call goes on from there. If memory runs out at a size, the range ends below it, which ``ended``
-        says.
+        The existing one, if it was measured in exactly this way. Ctrl-C keeps the measurements; repeat the
+        call to continue. If memory runs out at a size, the range ends below it, and ``ended`` says so.
 
     Raises
     ------
@@ -175,7 +173,7 @@ def _completed(
         Measuring(result, turns, texts, warm, progress, partial if ranks.leads else None)()
     if len(result.points) < fits.LEAST:
         raise ModelError(
-            f"only {len(result.points)} sizes could be measured ({result.ended}): nothing to fit"
+            f"only {len(result.points)} sizes could be measured ({result.ended}): too few to fit"
         )
     g, tau, s, _, _ = result.measured()
     result.fits, result.chosen = fits.fit(g, s, tau), fits.CHOSEN
@@ -188,9 +186,9 @@ def _sized(method: str, parameters: Values) -> type[Method]:
     kind = methods.find(method)
     if not kind.size:
         able = ", ".join(name for name in methods.names() if methods.find(name).size)
-        raise ParameterError(f"{method} has no draft size that could be calibrated; {able} have one")
+        raise ParameterError(f"{method} has no draft size to calibrate; {able} have one")
     if kind.size in parameters:
-        raise ParameterError(f"{kind.size} is what calibration finds: leave it out")
+        raise ParameterError(f"calibration determines {kind.size}: drop it")
     return kind
 
 
@@ -230,7 +228,7 @@ def _texts(
 ) -> tuple[list[list[int]], list[list[int]]]:
     """Token ids of the texts to measure and of those that fill the memory before."""
     if _number(suite):
-        raise ParameterError(f"suite names a suite or holds prompts; how many is number = {suite}")
+        raise ParameterError(f"suite must name a suite or hold prompts; for a count, use number = {suite}")
     bundled = suite is None or suite == SUITE
     count = PROMPTS if number is None else check_int("number", number, 1)
     before = check_int("warm_up", warm_up, 0) if _number(warm_up) else 0
@@ -238,8 +236,8 @@ def _texts(
     town = spread(load_suite(SUITE), sum(wanted)) if wanted else []
     if len(town) < sum(wanted):
         raise PromptError(
-            f"the bundled suite has {len(town)} prompts, and {' + '.join(map(str, wanted))} are wanted "
-            "(those to measure, and those before that fill the memory): lower --number, or name a file"
+            f"the bundled suite has {len(town)} prompts, and {' + '.join(map(str, wanted))} are needed "
+            f"(those to measure and those that fill the memory first): lower --number or name a file"
         )
     if bundled:
         chosen, town = town[:count], town[count:]
@@ -361,7 +359,7 @@ class Measuring:
             speed = sum(tokens for tokens, _, _ in counts) / sum(seconds for _, _, seconds in counts)
             best = max(best, speed)
             if result.how["open"] and i > 2 * fits.LEAST and speed < LOST * best:
-                result.ended = f"at g = {g} throughput had fallen below {LOST:.0%} of the best"
+                result.ended = f"at g = {g} throughput fell below {LOST:.0%} of the best"
                 return
 
     def time_all(self) -> None:

@@ -111,7 +111,7 @@ class Measured:
         return Estimate.of([b / a for a, b in zip(self.seconds, other.seconds)])
 
     def speed(self, ends: Iterable[int]) -> Estimate:
-        """Valid tokens a second: the median over texts."""
+        """Valid tokens per second: the median over texts."""
         return Estimate.of([len(text.text(ends)) / s for text, s in zip(self.texts, self.seconds)])
 
     @property

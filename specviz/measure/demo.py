@@ -42,7 +42,7 @@ SIZES = (2, 4, 5, 8, 10)
 MEASURED = 2  # of the other prompts; the rest fill the method's memory before
 CALIBRATION_TOKENS = 24
 # Defaults are for a device that computes many nodes in the time of one. On a CPU the trained drafters of
-# SmolLM2 are fastest with two tokens a cycle (`specviz bench drafters`).
+# SmolLM2 are fastest with two tokens per cycle (`specviz bench drafters`).
 SMALLER: dict[str, Settings] = {
     "token_recycling": {"draft_size": 24},
     "speculative": {"draft_length": 2},
@@ -64,19 +64,19 @@ INSIDE = "_with_prefill"
 ITSELF = Estimate(1.0, float("nan"), float("nan"), 0)  # the baseline's own speedup
 LOSSY = "Lossy methods, whose texts may differ from the model's own"
 NOTES = [
-    "tokens/s and speedup: of all texts together, the prefill (reading the prompt) left out. With prefill: "
-    "its time inside, and the median over texts of tokens/s over autoregressive decoding's on the same text, "
-    "side by side, with its 95 % bootstrap interval.",
-    "τ: tokens a cycle, the bonus counted. A/D: accepted over drafted and sent; of a tree's nodes most must "
-    "fail. A/O: share of the output from drafts. same text: token for token that of autoregressive decoding. "
-    "What a method remembers was empty at the first text.",
+    "tokens/s and speedup: over all texts together, without the prefill (reading the prompt). With prefill: "
+    "including its time; the median over texts of tokens/s relative to autoregressive decoding on the same "
+    "text, with its 95 % bootstrap interval.",
+    "τ: tokens per cycle, including the bonus token. A/D: accepted draft tokens over sent ones; in a tree "
+    "most nodes must fail. A/O: share of the output that came from drafts. same text: equal to "
+    "autoregressive decoding token for token. Every method's memory was empty at the first text.",
     "Our methods write their record while the clock runs.",
 ]
 
 
 PLAIN = (
-    "{}, plain: its plain decoding of the same file, prompts, threads and number of tokens, in turns with "
-    "ours, without a record. Its texts may part from ours, for its arithmetic is another."
+    "{}, plain: its plain decoding of the same file, prompts, threads and number of tokens, alternating "
+    "with ours, without a record. Its texts may differ from ours because its arithmetic differs."
 )
 
 
@@ -169,7 +169,7 @@ def run(
     few = names or (None if drafts else UNTRAINED)
     entrants = timing.lineup(drafts, list(few) if few else None)
     if not any(e.method == BASELINE for e in entrants):
-        raise PromptError(f"the method {BASELINE} is not installed, and speedups are measured against it")
+        raise PromptError(f"the method {BASELINE} is not installed, but speedups are relative to it")
     files = plan(out, entrants, force)
     chosen, brief = pick(entries, each), min(WARM_UP, max_new_tokens or WARM_UP)
     with timing.threads(count), ExitStack() as stack:
@@ -232,9 +232,9 @@ def sizes(model: Model, practice: Sequence[Entry], tick: Tick) -> tuple[dict[str
     default = fixed.pop(SIZED).values[find(SIZED).size]
     others = ", ".join(f"{name} {method.values[method.size]}" for name, method in fixed.items())
     if not practice:
-        return chosen, [f"Draft tokens a pass, at most: {SIZED} {default}, {others}."]
+        return chosen, [f"Maximum draft tokens per pass: {SIZED} {default}, {others}."]
     try:
-        size, origin = timing.calibrated(model, SIZED), "as calibrated here before"
+        size, origin = timing.calibrated(model, SIZED), "from an earlier calibration here"
         if size is None:
             measured = calibrate(
                 model, SIZED, list(practice[:MEASURED]), SIZES, warm_up=list(practice[MEASURED:]) or 0,
@@ -242,18 +242,18 @@ def sizes(model: Model, practice: Sequence[Entry], tick: Tick) -> tuple[dict[str
             )  # fmt: skip
             size = measured.g
             origin = (
-                f"the best of {SIZES[0]} to {SIZES[-1]} by {measured.spent:.0f} s on other prompts, kept for "
-                f"the next time; specviz calibrate {SIZED} takes longer and knows better"
+                f"the best of {SIZES[0]} to {SIZES[-1]} by {measured.spent:.0f} s on other prompts, kept "
+                f"for the next time; specviz calibrate {SIZED} takes longer and is more precise"
             )
     except SpecvizError as error:
         return chosen, [
-            f"Draft tokens a pass, at most: {SIZED} {default} (not calibrated: {error}), {others}."
+            f"Maximum draft tokens per pass: {SIZED} {default} (not calibrated: {error}), {others}."
         ]
     chosen |= {name: {method.size: size} for name, method in fixed.items()}
     chosen[SIZED] = {find(SIZED).size: CALIBRATED}
     return chosen, [
-        f"Draft tokens a pass, at most: {SIZED} {size} ({origin}). The other methods draft as many: what a "
-        "pass costs follows from how many tokens it reads, whoever drafted them."
+        f"Maximum draft tokens per pass: {SIZED} {size} ({origin}). The other methods use the same size, "
+        f"because the cost of a pass depends on how many tokens it reads, not on who drafted them."
     ]
 
 
@@ -320,7 +320,10 @@ def title_of(exact: Sequence[Values], about: Values) -> str:
         f"{name}, {size}: {about['texts']} texts, up to {tokens} tokens each",
     ]
     if name in bundled():
-        lines.insert(0, f"{name} is a toy of {size}: its time goes to calls, not to reading weights.")
+        lines.insert(
+            0,
+            f"{name} is a toy model of {size}: its time goes into function calls, not reading weights.",
+        )
     return "\n".join(lines)
 
 
@@ -330,7 +333,7 @@ def headline(rows: Sequence[Values], dtype: str) -> str:
     Parameters
     ----------
     rows : sequence of mapping
-        Exact methods and other engines' plain decodings, with their tokens a second.
+        Exact methods and other engines' plain decodings, with their tokens per second.
     dtype : str
         Number format of ours.
     """
@@ -348,14 +351,14 @@ def headline(rows: Sequence[Values], dtype: str) -> str:
 
     name = best["method"] + (f" with {best['draft']}" if best.get("draft") else "")
     sentence = f"{name} writes {speed(best):,.1f} tokens/s, {over(ours)} times our own plain decoding"
-    inside = f"With the prefill (reading the prompt) inside: {over(ours, INSIDE)}"
+    inside = f"Including the prefill (reading the prompt): {over(ours, INSIDE)}"
     if other is None:
         return f"{sentence} ({speed(ours):,.1f} tokens/s)\n{inside} times"
     fastest = "the fastest plain decoding of this file here"
     theirs = f"{over(other)} times {other['engine']}'s"
     figures = f"({speed(other):,.1f} tokens/s"
     if other["format"] != dtype:
-        figures += f"; it computes on {other['format']} weights, we on {dtype}"
+        figures += f"; it computes with {other['format']} weights, we with {dtype}"
     if speed(other) > speed(ours):
         sentence += f" and {theirs}, {fastest} {figures})"
     else:
@@ -400,11 +403,11 @@ def _gallery(report: Report, traces: dict[str, Trace], chosen: list[int], count:
         inner = table(pd_frame(part))
         between.append(f"<details><summary>{escape(part.title)}</summary>{inner}</details>")
     notes = "".join(f'<p class="note">{escape(note)}</p>' for note in report.notes)
-    between.append(f"<details><summary>What the figures mean</summary>{notes}</details>")
+    between.append(f"<details><summary>What the numbers mean</summary>{notes}</details>")
     some = {label: trace.select(prompt=chosen) for label, trace in ordered.items()}
     about = next(iter(some.values())).prompts
     names = [f"{i}: {kind or 'text'}" for i, kind in enumerate(about["kind"], 1)]
-    below = f"Of {count} texts {len(chosen)} can be chosen here; all of them are in {TRACES}/ (specviz show)."
+    below = f"{len(chosen)} of {count} texts can be selected here; all are in {TRACES}/ (specviz show)."
     return Gallery(
         "".join(above),
         _race(report, some),

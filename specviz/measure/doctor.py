@@ -21,15 +21,15 @@ DISTRIBUTION = "specviz-lm"
 PROMPT = "The cook saw the cook. The cook saw the"
 # What each extra is for; those that a user installs, the most needed first.
 EXTRAS = {
-    "run": "decode with models",
+    "run": "decoding with models",
     "lab": "notebooks, players and sliders",
     "calibrate": "calibration, replays",
     "quality": "BLEU and ROUGE",
     "llamacpp": "GGUF files on llama.cpp",
     "streams": "phrase boundaries of Japanese, Chinese and Thai sources",
-    "app": "the explorer as a page of its own",
+    "app": "the explorer as a stand-alone page",
     "site": "specviz site",
-    "large": "models split over devices",
+    "large": "models split across devices",
     "cluster": "folders of traces on Dask",
 }
 
@@ -140,12 +140,14 @@ def _extras() -> Iterator[Check]:
         yield Check("packages", "fault", f"{DISTRIBUTION} is not installed: pip install -e . in a checkout")
         return
     if lacking := _lacking(wanted.pop("")):
-        yield Check("packages", "fault", f"of those that all need: {', '.join(lacking)}; pip install -e .")
+        yield Check("packages", "fault", f"missing required packages: {', '.join(lacking)}; pip install -e .")
     declared = metadata.metadata(DISTRIBUTION).get_all("Provides-Extra") or []
     for extra, use in EXTRAS.items():
         command = install(extra)
         if extra not in declared:
-            yield Check(f"[{extra}]", "missing", f"{use}: installed before there was one; {command}")
+            yield Check(
+                f"[{extra}]", "missing", f"{use}: this extra did not exist when it was installed; {command}"
+            )
         elif lacking := _lacking(wanted[extra]):
             yield Check(f"[{extra}]", "missing", f"{use}: lacks {', '.join(lacking)}; {command}")
         else:
@@ -184,7 +186,7 @@ def _decode(model: str) -> Iterator[Check]:
     """Prompt lookup and plain decoding of one prompt, and every verdict decided again from the record."""
     absent = [name for name in RUNNING if find_spec(name) is None]
     if absent:
-        yield Check("decode", "missing", f"looking works; running models needs {', '.join(absent)}")
+        yield Check("decode", "missing", f"viewing traces works; running models needs {', '.join(absent)}")
         return
     try:
         from specviz.loop import generate
@@ -205,6 +207,6 @@ def _decode(model: str) -> Iterator[Check]:
     wrong = int((~judged["agrees"]).sum())
     same = drafted.texts == alone.texts or drafted.run["exactness"] != "exact"
     detail = f"{model}: prompt_lookup and autoregressive, 24 tokens each, {seconds:.1f} s; "
-    detail += f"{len(judged) - wrong} of {len(judged)} verdicts decided again as recorded"
+    detail += f"{len(judged) - wrong} of {len(judged)} verdicts recomputed as recorded"
     detail += "" if drafted.texts == alone.texts else "; the two texts differ"
     yield Check("decode", "ok" if same and not wrong else "fault", detail)

@@ -44,7 +44,7 @@ def suite(task: str, n: int, start: int = 0) -> list[Entry]:
         For an unknown task, or if there are fewer.
     """
     if task not in TASKS:
-        raise ParameterError(f"no task {task!r}: choose one of {', '.join(TASKS)}")
+        raise ParameterError(f"unknown task {task!r}: choose one of {', '.join(TASKS)}")
     entries = [entry for entry in frozen("pairs") if entry["task"] == task]
     return take(entries, start + n, f"prompts of {task}")[start:]
 

@@ -117,8 +117,8 @@ class Plan:
         plan_keys = read(given) | {name: value for name, value in keys.items() if value is not None}
         if "prompts" in plan_keys:
             raise ParameterError(
-                "a plan has no key 'prompts': number = 20 says how many of each suite, suites = ['town', "
-                "'mine.jsonl'] names suites and files"
+                "a plan has no key 'prompts': use number = 20 for how many of each suite and suites = "
+                "['town', 'mine.jsonl'] for suites and files"
             )
         for name in plan_keys:
             if name not in KEYS:
@@ -126,7 +126,7 @@ class Plan:
         plan_keys = KEYS | plan_keys
         checked(PlanKeys, plan_keys, "the plan", error=ParameterError)
         if plan_keys["methods"] is None:
-            raise ParameterError("a plan needs methods, as methods = ['prompt_lookup', 'unispec']")
+            raise ParameterError("a plan needs methods, such as methods = ['prompt_lookup', 'unispec']")
         number = None if plan_keys["number"] is None else check_int("number", plan_keys["number"], 1)
         warm_up = check_int("warm_up", plan_keys["warm_up"], 0)
         for name in ("timed", "traces"):
@@ -250,7 +250,7 @@ def name_of(model: Model, what: str, objects: dict[str, Model]) -> str:
         find_model(str(model)) if not str(model).startswith(("hf:", "gguf:")) else None
         return str(model)
     if not (hasattr(model, "open") and hasattr(model, "encode")):
-        raise ParameterError(f"{what} is a name, a folder, hf:<id> or a loaded model, got {model!r:.80}")
+        raise ParameterError(f"{what} must be a name, a folder, hf:<id> or a loaded model, got {model!r:.80}")
     if objects.setdefault(model.name, model) is not model:
         raise ParameterError(f"two models in memory are called {model.name!r}: load them under other names")
     return model.name  # type: ignore[no-any-return]
@@ -266,7 +266,7 @@ def read_models(plan_keys: Values, objects: dict[str, Model]) -> tuple[list[Sett
                 raise ParameterError(f"models[{i}] has no key {key!r}" + near(key, MODEL, ""))
         checked(ModelTable, entry, f"the plan, models[{i}]", error=ParameterError)
         if "model" not in entry:
-            raise ParameterError(f"models[{i}] lacks its model, as {{model = 'town'}}")
+            raise ParameterError(f"models[{i}] lacks its model, such as {{model = 'town'}}")
         model: Settings = {"model": name_of(entry["model"], f"models[{i}]", objects)}
         if model["model"] not in objects:
             model |= {key: entry.get(key, plan_keys[key]) for key in ("device", "dtype")}
@@ -288,18 +288,18 @@ def read_methods(given: Any, objects: dict[str, Model]) -> list[Settings]:
     for i, each in enumerate(several("methods", given)):
         entry = dict(each) if isinstance(each, Mapping) else {"method": each}
         if "method" not in entry:
-            raise ParameterError(f"methods[{i}] lacks its method, as {{method = 'unispec'}}")
+            raise ParameterError(f"methods[{i}] lacks its method, such as {{method = 'unispec'}}")
         given_method, own_draft = entry.pop("method"), entry.pop("draft", None)
         if not isinstance(given_method, str | type | methods.Method):
-            raise ParameterError(f"methods[{i}] is a name, a class or a method, got {given_method!r:.80}")
+            raise ParameterError(
+                f"methods[{i}] must be a name, a class or a method, got {given_method!r:.80}"
+            )
         name, entry = methods.settings_of(given_method, entry)
         names = [] if own_draft is None else several("draft", own_draft)
         drafts = [name_of(draft, f"the draft of {name}", objects) for draft in names]
         kind = methods.find(name)
         if kinds.setdefault(name, kind) is not kind:
-            raise ParameterError(
-                f"methods holds two classes of the name {name!r}: give each a name of its own"
-            )
+            raise ParameterError(f"methods holds two classes named {name!r}: give each its own name")
         choices = [several(parameter, value) for parameter, value in entry.items()]
         for values in product(*choices):
             parameters = dict(zip(entry, values))
@@ -319,7 +319,7 @@ def read_suites(given: Any, count: int | None, warm_up: int) -> dict[str, Suite]
     else:
         for each in several("suites", given):
             if not isinstance(each, str | Path | Prompts):
-                raise ParameterError(f"a suite is a name or a file, got {each!r:.80}")
+                raise ParameterError(f"a suite must be a name or a file, got {each!r:.80}")
             read_in = each if isinstance(each, Prompts) else suite(each)
             file = isinstance(each, Path) or (isinstance(each, str) and exists(Path(each)))
             named.append((Path(read_in.name).stem if file else read_in.name, read_in))
@@ -330,14 +330,14 @@ def read_suites(given: Any, count: int | None, warm_up: int) -> dict[str, Suite]
             entries = list(suite(source) if isinstance(source, str | Path) else source)
         elif not isinstance(source, Iterable):
             raise ParameterError(
-                f"the suite {name} is a name, a file or a list of prompts, got {source!r:.60}"
+                f"the suite {name} must be a name, a file or a list of prompts, got {source!r:.60}"
             )
         elif all(isinstance(each, Stream) for each in source):
             entries = [streamed(stream) for stream in source]
         else:
             entries = entries_of(source)
         if not entries:
-            raise PromptError(f"the suite {name} holds no prompt")
+            raise PromptError(f"the suite {name} holds no prompts")
         chosen = entries if count is None else spread(entries, count)
         suites[name] = Suite(name, chosen, others(entries, chosen)[:warm_up] if warm_up else [])
     return suites
@@ -347,7 +347,7 @@ def streamed(stream: Stream) -> Entry:
     """A stream as an entry of a suite."""
     if not isinstance(stream.updates, list | tuple):
         raise PromptError(
-            "a stream that is still to come cannot be measured again: give its updates as a list"
+            "a stream that arrives live cannot be measured repeatedly: give its updates as a list"
         )
     attributes = {key: getattr(stream, key) for key in ("id", "language", "reference")}
     return {"stream": stream, "kind": "stream"} | {k: v for k, v in attributes.items() if v is not None}
@@ -367,8 +367,8 @@ def plain(entry: Values) -> Entry:
 def reference_of(method: str, parameters: Values) -> tuple[str, Settings]:
     """The method, and its parameters, that another one speeds up.
 
-    Autoregressive decoding; of a canvas one token a pass, in the same blocks with the same cache; of a stream
-    re-translation from scratch, with the same prompt.
+    Autoregressive decoding; of a canvas one token per pass, in the same blocks with the same cache; of a
+    stream re-translation from scratch, with the same prompt.
     """
     kind = methods.find(method)
     if not kind.canvas and not kind.streams:
@@ -387,7 +387,7 @@ def check_kind(method: str, streams: bool, suite: Suite) -> None:
     """Refuse streams for what continues prompts, and prompts for what decodes streams."""
     if all(("stream" in entry) == streams for entry in suite.entries):
         return
-    what = "sources that arrive in updates" if streams else "prompts that stand still"
+    what = "sources that arrive in updates" if streams else "fixed prompts"
     raise PromptError(f"{method} decodes {what}, and the suite {suite.name} holds others")
 
 
@@ -400,7 +400,7 @@ def drafts_of(kind: type[methods.Method], model: str, drafts: list[str]) -> Sequ
     bundled = bundled_draft(kind, model)
     if bundled is None:
         what = ADDITIONS.get(kind.drafts_with, "a draft model")
-        raise ParameterError(f"{kind.name} needs {what} for {model}: say draft = 'NAME' in the plan")
+        raise ParameterError(f"{kind.name} needs {what} for {model}: add draft = 'NAME' to the plan")
     return [bundled]
 
 

@@ -148,11 +148,11 @@ class Report:
         """The one line at the end."""
         missed = [bar for bar in self.bars if not bar.held]
         if not self.bars:
-            return f"{self.name}: measured; it has no bar to hold ({self.where})"
+            return f"{self.name}: measured; it has no limits ({self.where})"
         if not missed:
-            return f"{self.name}: all {len(self.bars)} bars held ({self.where})"
+            return f"{self.name}: all {len(self.bars)} limits met ({self.where})"
         names = "; ".join(str(bar) for bar in missed)
-        return f"{self.name}: {len(missed)} of {len(self.bars)} bars missed ({self.where}): {names}"
+        return f"{self.name}: {len(missed)} of {len(self.bars)} limits missed ({self.where}): {names}"
 
     def cells(self) -> list[list[str]]:
         """The first table's cells as text; what is missing is a dash."""
@@ -263,7 +263,7 @@ def print_table(
         )
     console.print(table)
     if left_out:
-        line = f"left out, for the terminal is {console.width} columns wide: {', '.join(left_out)}"
+        line = f"left out, because the terminal is {console.width} columns wide: {', '.join(left_out)}"
         console.print(Text(line))
 
 

@@ -113,7 +113,7 @@ class Decoded:
         return resampled(function, *(self.sums[name] for name in names))
 
     def over(self, other: Decoded, prefill: bool = False) -> BootstrapEstimate:
-        """How many times the other's tokens a second."""
+        """How many times the other's tokens per second."""
         names = ("emitted", "total" if prefill else "seconds")
         return self._against(other, lambda e, s, f, t: (e / s) / (f / t), names)
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from specviz.trace import Trace
 
 SCHEMA = 1
-AGAIN = "delete it, and run the same plan again"
+AGAIN = "delete it and run the same plan again"
 OURS = ("lock", "suites")  # what a run that was killed before its run.json leaves in its folder
 # What of a row may differ between two runs of one plan.
 TIMINGS = (
@@ -90,7 +90,7 @@ class Results:
     Raises
     ------
     TraceError
-        If it is no folder of a run, or of a newer schema.
+        If it is not a folder of a run, or of a newer schema.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -99,7 +99,7 @@ class Results:
         file = self.path / "run.json"
         if not file.is_file():
             raise TraceError(
-                f"{self.path} is no folder of a run: it has no run.json (specviz bench run makes one)"
+                f"{self.path} is not the folder of a run: it has no run.json (specviz bench run makes one)"
             )
         from specviz.measure.schema import RunFile
 
@@ -107,7 +107,7 @@ class Results:
         if content.get("specviz") != "bench run":
             raise TraceError(f"{file} was not written by specviz bench run")
         if content.get("schema") != SCHEMA:
-            raise TraceError(f"{file} has a schema which this version of specviz cannot read")
+            raise TraceError(f"{file} has a schema that this version of specviz cannot read")
         checked(RunFile, content, str(file), "the file is damaged: run the plan again into another folder")
         self._settle(content["plan"], content["created"])
 
@@ -172,7 +172,7 @@ class Results:
                 self._read[key] = when, _row(files[key])
             row = self._read[key][1]
             if (row["cell"], row["round"], row["prompt"]) != place:
-                raise TraceError(f"{files[key]} is not what its name says: {AGAIN}")
+                raise TraceError(f"{files[key]} does not match its name: {AGAIN}")
             rows.append(row)
         return rows
 
@@ -214,7 +214,7 @@ class Results:
         return Trace.open(file)
 
     def table(self, by: str | Sequence[str] = ()) -> pd.DataFrame:
-        """One row a cell, or one for each value of `by` in it.
+        """One row per cell, or one for each value of `by` in it.
 
         Parameters
         ----------
@@ -228,9 +228,10 @@ class Results:
             `by`; ``prompts`` finished, ``failures`` (rows), ``pairs`` (prompts that both decoded in one
             sitting, on which every speedup stands); ``tokens``; ``tau`` (pooled; with ``_low`` and ``_high``)
             and ``request_tau`` (mean over prompts); ``pooled_``, ``request_`` and ``decode_throughput`` in
-            tokens a second; ``pooled_``, ``request_``, ``paired_`` and ``decode_speedup``, each with ``_low``
-            and ``_high``, its 95 % bootstrap interval over prompts; ``prefill_share`` of the time; ``same``,
-            the share of texts that are token for token the reference's (greedy ones); ``peak_memory`` and
+            tokens per second; ``pooled_``, ``request_``, ``paired_`` and ``decode_speedup``, each with
+            ``_low`` and ``_high``, its 95 % bootstrap interval over prompts; ``prefill_share`` of the time;
+            ``same``, the share of texts that are token for token the reference's (greedy ones);
+            ``peak_memory`` and
             ``device_memory`` in bytes; ``timed``.
         """
         import pandas as pd
@@ -238,7 +239,9 @@ class Results:
         given = (by,) if isinstance(by, str) else tuple(by)
         for name in given:
             if name not in ROW_COLUMNS:
-                raise ParameterError(f"a table is broken down by {', '.join(ROW_COLUMNS)}; not by {name!r}")
+                raise ParameterError(
+                    f"a table can be broken down by {', '.join(ROW_COLUMNS)}, not by {name!r}"
+                )
         parts: dict[tuple, list[Row]] = defaultdict(list)
         for row in self.records():
             parts[(row["cell"], *(row.get(name) for name in given))].append(row)
@@ -317,7 +320,7 @@ class Results:
         if not self.plan["timed"]:
             notes.append("untimed: workers may have shared cores, so there are no speeds")
         if len(self.environments) > 1 and self.plan["timed"]:
-            notes.append("rows come from several environments: pooled figures mix them, paired ones do not")
+            notes.append("rows come from several environments: pooled numbers mix them, paired ones do not")
         if self.missing:
             notes.append(f"{len(self.missing)} rows are still missing")
         references = {cell["cell"] for cell in self.cells if cell["cell"] == cell["against"]}
@@ -326,7 +329,7 @@ class Results:
             lost = int((apart["prompts"] - apart["pairs"]).max())
             notes.append(
                 f"up to {lost} prompts of a cell have no pair (the reference failed, or the run was "
-                "interrupted between the two): speedups leave them out"
+                "interrupted between the two): speedups exclude them"
             )
         for _, row in self.failures().iterrows():
             where = f"{row['method']} on {row['model']}, {row['suite']} prompt {row['prompt']}"
@@ -464,7 +467,7 @@ def seconds(row: Values) -> float:
 
 
 def speed(row: Values) -> float:
-    """Tokens a second, prefill inside."""
+    """Tokens per second, prefill included."""
     return float(row["tokens"] / seconds(row))
 
 
@@ -546,15 +549,15 @@ def differences(theirs: Values, ours: Values) -> list[str]:
             continue
         if key == "cells":
             mine, yours = set(map(labelled, b or [])), set(map(labelled, a or []))
-            lines += [f"it has {each}, which is not asked for here" for each in sorted(yours - mine)[:3]]
+            lines += [f"it has {each}, which this plan does not ask for" for each in sorted(yours - mine)[:3]]
             lines += [f"it lacks {each}" for each in sorted(mine - yours)[:3]]
-            lines += ["its methods come in another order"] if mine == yours else []
+            lines += ["its methods are in a different order"] if mine == yours else []
         elif key == "suites":
             for name in {**(a or {}), **(b or {})}:
                 one, other = (a or {}).get(name), (b or {}).get(name)
                 if one and other and one != other:
                     lines.append(
-                        f"its suite {name} has other prompts ({one['prompts']}, here {other['prompts']})"
+                        f"its suite {name} has different prompts ({one['prompts']}, here {other['prompts']})"
                     )
         elif key == "models":
             changed = [
@@ -588,7 +591,7 @@ def locked(path: Path) -> Iterator[None]:
     begun = not path.exists() or (path / "run.json").exists()
     others = path.iterdir() if path.is_dir() else [path]
     if not begun and any(file.name not in OURS and file.suffix != ".part" for file in others):
-        raise SpecvizError(f"{path} exists and is no folder of a run: choose another one")
+        raise SpecvizError(f"{path} exists and is not the folder of a run: choose another one")
     try:
         path.mkdir(parents=True, exist_ok=True)
         file = open(path / "lock", "w")  # noqa: SIM115

@@ -55,39 +55,39 @@ def run(
     tick: Tick | None = None,
     **keys: Any,
 ) -> Results:
-    """Decode every prompt of a plan by every method and its reference, and keep every row.
+    """Decode every prompt of a plan with every method and its reference, and keep every row.
 
     Parameters
     ----------
     plan : path or dict, optional
         A TOML file, or its keys: see `specviz.measure.plan`.
     out : path, optional
-        The folder; default ``specviz-runs/`` and a digest of the plan. One of the same plan is gone on with.
+        The folder; default ``specviz-runs/`` and a digest of the plan. A run of the same plan continues.
     executor : concurrent.futures.Executor, optional
-        Who works: a process pool (context ``spawn``), a Dask cluster's ``client.get_executor()``. Default:
-        this process. Each worker loads a model once, and decodes one text at a time.
+        Runs the work: a process pool (context ``spawn``) or a Dask cluster's ``client.get_executor()``.
+        Default: this process. Each worker loads a model once and decodes one text at a time.
     workers : int, optional
-        Without an executor: so many processes of this machine. With one: how many it works with at once, if
-        it does not say so itself.
+        Without an executor: the number of processes on this machine. With one: its number of workers, if it
+        does not report it.
     retry : bool
         Decode again what failed.
     tick : callable
-        Told (done, of, what) as it goes on; default: a progress bar with the time left, where it is seen.
+        Called with (done, of, what); default: a progress bar with the time left, if it is visible.
     **keys
-        Keys of the plan; they win over the file's.
+        Keys of the plan; they override the file's.
 
     Returns
     -------
     Results
-        Ctrl-C and what kills the process leave a folder that the same call goes on with.
+        After Ctrl-C or a crash, repeat the call to continue in the same folder.
 
     Notes
     -----
     A model too large for one GPU is spread by ``device_map`` in its entry of ``models``, or split over
     processes by ``tp_plan = "auto"`` there, every rank of torchrun making this call:
     ``torchrun --nproc-per-node 2 -m specviz bench run plan.toml``. All ranks decode each prompt together;
-    rank 0 alone writes the folder, calls `tick` and takes the times. Tested with ranks on the CPU, never run
-    on several GPUs.
+    only rank 0 writes the folder, calls `tick` and takes the times. This is tested with ranks on the CPU and
+    was never run on several GPUs.
 
     Raises
     ------
@@ -143,7 +143,7 @@ def run(
                 where = f"{row['suite']} by {Path(row['model']).name}"
                 progress(done, total, f"{where}, {failed} failed" if failed else where)
         except KeyboardInterrupt:
-            kept = f"{path} keeps {len(results.done)} of {total} rows; the same command goes on"
+            kept = f"{path} keeps {len(results.done)} of {total} rows; run the same command again to continue"
             raise KeyboardInterrupt(*[kept] * all_ranks.leads) from None
         except SpecvizError as error:
             kept = f" ({path} keeps {len(results.done)} of {total} rows)" if results.done else ""
@@ -191,8 +191,8 @@ class Keeper:
             for theirs, ours in pairs:
                 if theirs["name"] == ours["name"] and theirs != ours and other["dtype"] == place["dtype"]:
                     raise SpecvizError(
-                        f"{ours['name']} has other weights than when {self.results.path} was begun: choose "
-                        "another folder"
+                        f"{ours['name']} has different weights than when {self.results.path} was started: "
+                        f"choose another folder"
                     )
 
 
@@ -271,7 +271,7 @@ def spread_out(
                     refuse_sharing(plan, machines(executor, workers))
             since = (since or time.monotonic()) if addresses == frozenset() and not finished else None
             if since is not None and time.monotonic() - since > ALONE:
-                raise SpecvizError("no worker is left: start workers, then give the same command again")
+                raise SpecvizError("no worker is left: start workers, then run the same command again")
             for future in finished:
                 job = running.pop(future)
                 try:
@@ -286,7 +286,7 @@ def spread_out(
             if not future.cancelled() and future.exception() is None:
                 yield from future.result()
         again = "give the same command again"
-        what = f"the executor gave up its work (did its scheduler end?): start it, then {again}"
+        what = f"the executor stopped working (has its scheduler ended?): start it, then {again}"
         if isinstance(error, BrokenExecutor):
             what = f"a worker died (killed, or out of memory): {again}, with fewer workers if memory ran out"
         raise SpecvizError(what) from error
@@ -351,7 +351,7 @@ def machines(executor: Executor, workers: int | None) -> list[tuple[int, int]]:
     if client is None:
         count = 1 if hasattr(executor, "_threads") else workers or getattr(executor, "_max_workers", None)
         if count is None:
-            raise ParameterError("how many workers has this executor? Say workers=")
+            raise ParameterError("the number of this executor's workers is unknown: pass workers=")
         return [(int(count), work.cores())]
     hosts: Counter[str] = Counter()
     least: dict[str, int] = {}
@@ -383,7 +383,7 @@ def refuse_ranks(plan: Plan, elsewhere: bool, size: int) -> None:
     whole = sorted(names - split)
     if elsewhere and (split or size > 1):
         raise ParameterError(
-            "the ranks of torchrun decode one text together, and workers one each: drop --workers or --dask "
+            "torchrun's ranks decode one text together and workers decode one each: drop --workers or --dask "
             "(executor=), or tp_plan and torchrun"
         )
     if split and size == 1:
@@ -412,16 +412,16 @@ def refuse_sharing(plan: Plan, places: list[tuple[int, int]]) -> None:
     if not places:
         raise ParameterError("the cluster has no workers: start some first")
     threads = max(plan.threads, *(getattr(model, "threads", 1) for model in plan.objects.values()), 1)
-    instead = "or give up times: timed = false (--untimed), which the rows then say"
+    instead = "or do without times: timed = false (--untimed); the rows then say so"
     for workers, cores in places:
         if workers * threads > cores:
             raise ParameterError(
-                f"{workers} worker(s) of {threads} thread(s) on {cores} core(s) would not be timed rightly: "
-                f"take fewer, {instead}"
+                f"{workers} worker(s) of {threads} thread(s) on {cores} core(s) would not be timed "
+                f"correctly: use fewer, {instead}"
             )
     devices = {str(model.get("device") or "cpu").partition(":")[0] for model in plan.models} - {"cpu"}
     most = max(workers for workers, _ in places)
     if most > 1 and devices:
         raise ParameterError(
-            f"{most} workers on one {devices.pop()} device would not be timed rightly: take one, {instead}"
+            f"{most} workers on one {devices.pop()} device would not be timed correctly: use one, {instead}"
         )

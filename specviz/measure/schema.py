@@ -124,7 +124,7 @@ class Plan(TypedDict):
 def _consistent(plan: Plan) -> Plan:
     numbers = [cell["cell"] for cell in plan["cells"]]
     if numbers != list(range(len(numbers))):
-        raise ValueError("has cells that are not numbered 0, 1, 2 ...")
+        raise ValueError("has cells that are not numbered 0, 1, 2, ...")
     for cell in plan["cells"]:
         if cell["suite"] not in plan["suites"]:
             raise ValueError(f"has cell {cell['cell']} of a suite that is not in the plan")

@@ -118,7 +118,8 @@ class Measured:
         )
 
     def over(self, base: Measured) -> BootstrapEstimate:
-        """How many times less time than `base` the same texts took, prefill inside (the paper's latency)."""
+        """How many times less time than `base` the same texts took, prefill included (the paper's
+        latency)."""
         return resampled(lambda mine, other: other / mine, self.sums["seconds"], base.sums["seconds"])
 
     def share(self, above: str, below: str) -> BootstrapEstimate:
@@ -136,22 +137,22 @@ def sweep(
     seed: int = 0,
     tick: Callable[[str], None] = lambda label: None,
 ) -> dict[str, Measured]:
-    """Let every setting decode the texts in turns; of several rounds a text's median time counts.
+    """Decode the texts with every setting in turn; with several rounds a text's median time counts.
 
     Parameters
     ----------
     points : sequence of Point
     entries : list of dict
-        Of one task (`specviz.measure.pairs.suite`).
+        Entries of one task (`specviz.measure.pairs.suite`).
     rounds, seed : int
-        Counts and texts are those of the first round; each round draws with a seed of its own.
+        Counts and texts come from the first round; each round samples with its own seed.
     tick : callable
-        Told after each text who decoded it.
+        Called after each text with the setting that decoded it.
 
     Raises
     ------
     ParameterError
-        For a setting that cannot be, no settings or no texts, before anything runs.
+        For an impossible setting, no settings or no texts, before anything runs.
     """
     if not points or not entries:
         raise ParameterError("a sweep needs points (settings) and entries (texts), at least one of each")

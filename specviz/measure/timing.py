@@ -148,15 +148,15 @@ class Timed:
 
     @property
     def speed(self) -> float:
-        """Tokens a second over all texts, prefill inside."""
+        """Tokens per second over all texts, prefill included."""
         return self.tokens / sum(self.seconds) if self.seconds else float("nan")
 
     def speeds(self) -> list[float]:
-        """Tokens a second of each text."""
+        """Tokens per second of each text."""
         return [len(t) / s for t, s in zip(self.texts, self.seconds)]
 
     def over(self, other: Timed) -> Estimate:
-        """How many times as fast as `other`: the median over texts of the ratio of tokens a second."""
+        """How many times as fast as `other`: the median over texts of the ratio of tokens per second."""
         return Estimate.of([a / b for a, b in zip(self.speeds(), other.speeds()) if b])
 
     def same(self, other: Timed) -> int:
@@ -322,7 +322,7 @@ def practice(model: Model, n: int) -> list[list[int]]:
     They share no clause with the bundled suites. What the model has no room for
     is left out.
     """
-    chats: list[Any] = [entry["messages"] for entry in take(frozen("practice"), n, "prompts to practise on")]
+    chats: list[Any] = [entry["messages"] for entry in take(frozen("practice"), n, "warm-up prompts")]
     if not getattr(
         getattr(model, "tokenizer", None), "chat_template", None
     ):  # a plain model goes on from the user's words

@@ -26,7 +26,7 @@ __all__ = [
 ]  # fmt: skip
 
 GROUP = "specviz.methods"
-NO_METHOD = "a method is a name, a class or an instance, got {!r:.80}"
+NO_METHOD = "a method must be a name, a class or an instance, got {!r:.80}"
 Make: TypeAlias = Callable[[], Method]  # makes a method anew
 Given: TypeAlias = str | Method | type[Method] | Make  # a method as a caller names it
 _classes: dict[str, type[Method]] = {}  # by name, the classes that were given and no package declares
@@ -43,7 +43,7 @@ def _points() -> dict[str, metadata.EntryPoint]:
 
 
 def names(writes: str | None = None) -> list[str]:
-    """Names of all methods that `specviz.generate` takes; importing none of them.
+    """Names of all methods that `specviz.generate` takes, without importing them.
 
     Parameters
     ----------
@@ -59,7 +59,7 @@ def names(writes: str | None = None) -> list[str]:
 
 
 def make(name: str | type[Method], **parameters: Any) -> Method:
-    """A method with its parameters, to hand to several runs: one that remembers then stays warm between them.
+    """A method with its parameters, to pass to several runs; a method with a memory stays warm between them.
 
     Examples
     --------
@@ -98,7 +98,7 @@ def settings_of(
     if not isinstance(given, Method):
         return name_of(given), dict(parameters)
     if parameters:
-        raise ParameterError(f"the method has its parameters already; drop {', '.join(parameters)}")
+        raise ParameterError(f"the method already has its parameters; drop {', '.join(parameters)}")
     own = {p.name: p.default for p in given.parameters}
     return name_of(type(given)), {name: v for name, v in given.values.items() if v != own[name]}
 
@@ -155,16 +155,17 @@ def find(name: str | type[Method]) -> type[Method]:
     """
     if isinstance(name, type):
         if not issubclass(name, Method):
-            raise ParameterError(f"{name.__name__} is no method: derive it from specviz.methods.Method")
+            raise ParameterError(f"{name.__name__} is not a method: derive it from specviz.methods.Method")
         if name.name in _points() and find(name.name) is not name:
             raise ParameterError(
-                f"the class {name.__name__} has the name of the installed method {name.name!r}: "
-                'give it a name of its own, as name = "mine"'
+                f"the class {name.__name__} has the name of the installed method {name.name!r}: give it its "
+                f"own "
+                'name, such as name = "mine"'
             )
         _classes[name.name] = name
         return name
     if isinstance(name, Method):
-        raise ParameterError(f"{name!r} is an instance: pass its class, and its parameters by their names")
+        raise ParameterError(f"{name!r} is an instance: pass its class, and its parameters by name")
     if not isinstance(name, str):
         raise ParameterError(NO_METHOD.format(name))
     points = _points()

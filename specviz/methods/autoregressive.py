@@ -1,4 +1,4 @@
-"""Autoregressive decoding: one pass of the target for each token. The yardstick of all others."""
+"""Autoregressive decoding: one pass of the target for each token. The baseline of all other methods."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ class Unsent:
 
 @dataclass
 class Verdict:
-    """What a verifier decided about a draft, as host values (one synchronisation brought them over).
+    """A verifier's decision on a draft, as host values (copied in one synchronisation).
 
     Parameters
     ----------
@@ -71,24 +71,25 @@ class Verdict:
     token : int or None
         The token that follows the path; None if the method has none this time.
     origin : str
-        How `token` came about: bonus, correction, resampled, fallback, plain.
+        Origin of `token`: bonus, correction, resampled, fallback, plain.
     status : list of str
-        For each node: accepted, rejected, unjudged; unreviewed where a method emits drafted tokens
-        without the target's judgement.
+        For each node: accepted, rejected, unjudged; unreviewed if a method emits drafted tokens without
+        verification.
     u : array [n], optional
-        Uniform used to judge each node; NaN where none was.
+        Uniform number used to judge each node; NaN where none was used.
     token_u : float, optional
         Uniform that drew `token`.
     p, q : tensors [n], optional
-        Probabilities of the nodes' tokens as they were tested. None: the plain softmax was (or nothing).
+        Probabilities of the nodes' tokens as they were tested. None: the plain softmax (or nothing) was
+        tested.
     token_p : tensor [], optional
         The target's probability of `token` as it was drawn. None: the plain softmax.
     unsent : Unsent, optional
-        What else the drafter had proposed.
+        What else the drafter proposed.
     signals : dict of str to array or tensor [n]
-        What was computed of each node to judge it (``gap``), recorded as is.
+        Values computed to judge each node (``gap``), recorded unchanged.
     own_p : array [n], optional
-        The target's own probability of the nodes' tokens, where `p` is what rejected siblings left of it.
+        The target's own probability of the nodes' tokens, if `p` is what rejected siblings left of it.
     """
 
     path: list[int]
@@ -161,10 +162,10 @@ class Session:
 class Method(Hooks):
     """A drafter and a verifier: subclass it, in a notebook's cell or in a file.
 
-    A method writes `draft`; it may declare `name`, `title`, `parameters` and `signals`, and write a `verify`
-    of its own together with its `guarantee`. The loop calls `start` once for each prompt, and `draft`,
-    `verify` and `learn` in each cycle. Parameters arrive checked, as attributes of their names. `Hooks` and
-    `specviz.methods.kinds` have what few methods need.
+    A method must write `draft`. It may declare `name`, `title`, `parameters` and `signals`, and write its own
+    `verify` together with its `guarantee`. The loop calls `start` once for each prompt, and `draft`, `verify`
+    and `learn` in each cycle. Parameters arrive checked, as attributes with their names. `Hooks` and
+    `specviz.methods.kinds` hold what only few methods need.
     """
 
     title: ClassVar[str] = ""
@@ -215,14 +216,15 @@ class Method(Hooks):
         return self.values
 
     def again(self) -> Self:
-        """Another one with the same parameters and a copy of the memory: each row of a batch has its own."""
+        """A new instance with the same parameters and a copy of the memory; each row of a batch has its
+        own."""
         other = type(self)(**self.values)
         other.like(self)
         return other
 
     @final
     def exactness(self, sampling: Sampling, dtype: str) -> str:
-        """``exact``, ``exact up to ties`` or ``lossy``, of these parameters and number format.
+        """``exact``, ``exact up to ties`` or ``lossy``, for these parameters and this number format.
 
         A method that is `only_greedy` guarantees nothing for sampling.
         """
@@ -233,46 +235,48 @@ class Method(Hooks):
     def guarantee(self, sampling: Sampling, dtype: str) -> str:
         """What `exactness` returns, for the sampling that the method has a rule for.
 
-        A method that keeps the `verify` it inherits from here is exact; another one says what it is.
+        A method that inherits `verify` from here is exact; a method with its own `verify` must declare its
+        guarantee.
         """
         if type(self).verify is not Method.verify:
             raise ParameterError(
-                f"{self.name} verifies by a rule of its own: write guarantee(sampling, dtype), which returns "
+                f"{self.name} has its own verification rule: write guarantee(sampling, dtype), which returns "
                 "'exact', 'exact up to ties' or 'lossy'"
             )
         return "exact up to ties" if sampling.greedy else "exact"
 
     def start(self, session: Session) -> None:
-        """A prompt begins: open contexts, forget the last prompt."""
+        """A prompt begins: open contexts and reset the state of the last prompt."""
         self.session = session
 
     def draft(self, left: int) -> Draft | Drafting:
-        """Propose tokens. `left` tokens may still be emitted, so at most ``left - 1`` lead to a pass.
+        """Propose tokens. `left` tokens may still be emitted, so draft at most ``left - 1``.
 
         A method whose drafter is a model writes it as a generator: it yields a context that it opened, or
         a context and a draft to read, receives the context's `Pass` over its pending tokens, and returns the
         draft. The loop runs the passes, of one prompt or of all rows of a batch together.
         """
-        raise ParameterError(f"{self.name} drafts nothing: write draft(self, left), which gives a Draft")
+        raise ParameterError(f"{self.name} drafts nothing: write draft(self, left), which returns a Draft")
 
     def verify(self, draft: Draft, scores: Tensor | None) -> Verdict:
         """Judge a draft by the target's logits [1 + n, vocabulary], row 0 the root's.
 
-        `scores` is None where the draft needs no pass (its ``read`` is False). By default a token is kept if
-        the target would write it, or sampled as `specviz.methods.tree.judge` does: for drafts without `q`.
+        `scores` is None if the draft needs no pass (its ``read`` is False). By default a token is kept if the
+        target would write it; when sampling, `specviz.methods.tree.judge` decides. Both are for drafts
+        without `q`.
         """
         from .tree import judge
 
         if draft.q is not None and not self.session.sampling.greedy:
             raise ParameterError(
-                f"{self.name} drafts with probabilities q, which the inherited verifier does not use: leave "
-                "q out, or write verify as specviz/methods/speculative.py does"
+                f"{self.name} drafts with probabilities q, which the inherited verifier does not use: drop "
+                f"q, or write verify as in specviz/methods/speculative.py"
             )
         assert scores is not None
         return judge(draft, scores, self.session)[0]
 
     def learn(self, draft: Draft, result: Pass | None, verdict: Verdict) -> None:
-        """A cycle was committed and decoding goes on: bring the drafter up to date."""
+        """A cycle was committed and decoding continues: update the drafter."""
 
 
 def near(name: str, names: Collection[str], otherwise: str) -> str:

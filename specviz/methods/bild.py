@@ -23,7 +23,8 @@ from .sampling import FINAL, Sampling, draw
 
 
 class BiLD(DraftModelMethod):
-    """A small model writes until it is unsure; the large one writes there and takes back what is unlikely."""
+    """A small model writes until it is uncertain; the large one writes the next token and rolls back unlikely
+    ones."""
 
     name = "bild"
     title = "BiLD"
@@ -31,7 +32,7 @@ class BiLD(DraftModelMethod):
     parameters: ClassVar[tuple[Parameter, ...]] = BILD
     pseudocode: ClassVar[tuple[tuple[str, str], ...]] = (
         ("", "repeat until the text ends:"),
-        ("draft", "    while the small model is sure:"),
+        ("draft", "    while the small model is confident:"),
         ("draft", "        q = small(text + x_1 .. x_i-1);  x_i = argmax q"),
         ("draft:fallback", "        if max q ≤ α_FB: fall back, x_i is not drafted"),
         ("draft:length", "        at the cap: hand over as well"),
@@ -39,7 +40,7 @@ class BiLD(DraftModelMethod):
         ("forward", "    p_1 .. p_n+1 = large(text + x_1 .. x_n)"),
         ("verify", "    for i = 1 .. n, until one fails:"),
         ("verify:accepted", "        keep x_i if −ln p_i(x_i) ≤ α_RB"),
-        ("verify:rejected", "        else roll back: drop x_i and all behind it"),
+        ("verify:rejected", "        else roll back: drop x_i and everything after it"),
         ("commit:correction", "    after a rollback: the large model's own token in its place"),
         ("commit:fallback", "    after a fallback: the large model's own token comes next"),
         ("commit", "    text = text + kept + that token"),
@@ -99,6 +100,6 @@ def distances(scores: Tensor, tokens: Tensor) -> Tensor:
     """Equation 3 with section 4.1's metric: -log p_L(y_m), in nats, [n].
 
     It is the cross-entropy between the small model's hard label and the large model's soft one.
-    `scores` [1 + n, vocabulary]: row m is what the large model predicts in the place of node m.
+    `scores` [1 + n, vocabulary]: row m is the large model's prediction at the position of node m.
     """
     return torch.nn.functional.cross_entropy(scores[: len(tokens)], tokens, reduction="none")

@@ -1,4 +1,4 @@
-"""Blockwise parallel decoding: the target guesses a whole block, and its next pass checks the guesses.
+"""Blockwise parallel decoding: the target guesses a whole block, and its next pass verifies the guesses.
 
 Stern, Shazeer and Uszkoreit 2018, "Blockwise Parallel Decoding for Deep Autoregressive Models". Sections 3
 and 4: predict, verify, accept, with verification and the next prediction in one pass (Figure 2 there). The
@@ -18,14 +18,21 @@ from .speculative import verify_greedy
 
 
 class Blockwise(Method):
-    """Heads on the target say the next k tokens from one state; the target keeps those it writes itself."""
+    """Heads on the target predict the next k tokens from one state; the target keeps those it would write
+    itself."""
 
     name = "blockwise"
     title = "Blockwise parallel decoding"
     paper = "Stern et al. 2018"
     parameters = (
         Parameter(
-            "k", 10, 1, 64, "tokens", "Heads that are asked, the target's own counted: a block's length.", "k"
+            "k",
+            10,
+            1,
+            64,
+            "tokens",
+            "Number of heads used, including the target's own: the length of a block.",
+            "k",
         ),
     )
     pseudocode = (
@@ -36,9 +43,9 @@ class Blockwise(Method):
         ("forward", "    h_1 .. h_k = target(text + x_2 .. x_k)   # the text ends with y"),
         ("verify", "    for i = 2 .. k, until one fails:"),
         ("verify:accepted", "        accept x_i if x_i = argmax head_1(h_i-1)"),
-        ("verify:rejected", "        else stop; what stands behind is not judged"),
+        ("verify:rejected", "        else stop; later tokens are not judged"),
         ("commit", "    h = the last state whose token was accepted;  y = argmax head_1(h)"),
-        ("commit:correction", "    y stands in the place of the failed token"),
+        ("commit:correction", "    y replaces the failed token"),
         ("commit:bonus", "    all were accepted: y follows them, a bonus"),
         ("commit", "    text = text + accepted + [y]"),
     )

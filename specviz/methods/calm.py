@@ -1,12 +1,12 @@
 """CALM: Schuster et al. 2022, "Confident Adaptive Language Modeling".
 
-The target itself, of which each token runs through as many layers as it needs. Two of the paper's measures
-of confidence, those that need no training; its decaying threshold; its state propagation, which the context
-does (`Context.forward`). Kim et al. 2023 (BiLD), appendix 7.2, compares with it: saturation as the measure,
-λ in [0.7, 0.98], τ (there t) in {0, 1, 2, 4, 8}. Lossy by design.
+Each token runs through as many of the target's layers as it needs. This implements the two confidence
+measures of the paper that need no training, its decaying threshold, and its state propagation, which the
+context does (`Context.forward`). Kim et al. 2023 (BiLD), appendix 7.2, compares with it: saturation as the
+measure, λ in [0.7, 0.98], τ (there t) in {0, 1, 2, 4, 8}. Lossy by design.
 
-Each layer that is asked brings a number to the host, and the softmax response computes the head there: what
-is saved are the later layers, what is paid are the questions before.
+Each tested layer copies a number to the host, and the softmax response also computes the head there. The
+later layers are saved; the tests before are the price.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from .signals import margin
 
 
 class Calm(Autoregressive):
-    """No draft; each token leaves the target after the first layer that is sure enough of it."""
+    """No draft; each token exits the target after the first layer that is confident enough of it."""
 
     name = "calm"
     title = "CALM"
@@ -35,24 +35,24 @@ class Calm(Autoregressive):
     parameters = (
         Parameter(
             "measure", "state",
-            meaning="What is measured after a layer: how far its hidden state is saturated (the cosine with "
-            "the layer before, from the second layer on), or the softmax response (largest minus second "
-            "largest probability).", choices=("state", "softmax"),
+            meaning="Confidence measured after a layer: how saturated its hidden state is (the cosine with "
+                "the previous layer, from the second layer on), or the softmax response (largest minus "
+                "second largest probability).", choices=("state", "softmax"),
         ),
         Parameter(
             "threshold", 0.9, 0, 1, "confidence",
-            "A token leaves where the confidence is above what follows from this and the decay.", "λ",
+            "A token exits where its confidence exceeds the threshold given by this and the decay.", "λ",
         ),
         Parameter(
             "decay", 0.0, 0, None, "1/length",
-            "How fast the threshold falls by up to 0.1 towards the end of the text; 0 keeps it.", "τ",
+            "How fast the threshold falls, by up to 0.1, towards the end of the text; 0: constant.", "τ",
         ),
-        Parameter("first", 1, 1, None, "layers", "The earliest layer after which a token may leave."),
+        Parameter("first", 1, 1, None, "layers", "The earliest layer after which a token may exit."),
     )  # fmt: skip
     signals = (
-        Signal("layers", "layers", "Layers that the token passed.", "cycle"),
+        Signal("layers", "layers", "Number of layers that the token ran through.", "cycle"),
         Signal("threshold", "", "What the confidence had to exceed for an early exit.", "cycle"),
-        Signal("confidence", "", "Confidence at the last layer that was tested.", "cycle"),
+        Signal("confidence", "", "Confidence at the last tested layer.", "cycle"),
     )
     pseudocode = (
         ("", "repeat until the text ends:"),
@@ -89,12 +89,12 @@ class Calm(Autoregressive):
             if hasattr(target, "check_leaves"):
                 target.check_leaves()
             raise ModelError(
-                f"calm leaves a pass early, and {target.name} cannot: take a model of the Llama family in "
-                "transformers' format"
+                f"calm exits passes early, and {target.name} cannot: use a model of the Llama family in "
+                f"transformers' format"
             )
         if self.first >= target.layers:
             raise ParameterError(
-                f"first={self.first}: {target.name} has {target.layers} layers, so a token can leave after "
+                f"first={self.first}: {target.name} has {target.layers} layers, so a token can exit after "
                 f"layers 1 to {target.layers - 1}"
             )
 
@@ -110,7 +110,7 @@ class Calm(Autoregressive):
         return NOTHING
 
     def sure(self, door: Any) -> bool:
-        """Whether c > λ_t after this layer. (Were it ≥, a token could leave at λ = 1 too.)"""
+        """Whether c > λ_t after this layer. (With ≥, a token could exit at λ = 1, too.)"""
         if door.layer < self.earliest:
             return False
         state = self.measure == "state"
@@ -131,8 +131,8 @@ class Calm(Autoregressive):
 def threshold_at(threshold: float, decay: float, t: int, n: int) -> float:
     """λ'(λ, t) = clip_[0, 1] (9/10 λ + 1/10 e^(−τ t / N)), of the token with `t` generated ones before it.
 
-    `n` is N, the most tokens that are generated. The early tokens, of which all later ones follow, must be
-    surer than those at the end.
+    `n` is N, the maximum number of generated tokens. Early tokens, on which all later ones depend, need more
+    confidence than those at the end.
     """
     return min(max(0.9 * threshold + 0.1 * math.exp(-decay * t / n), 0.0), 1.0)
 

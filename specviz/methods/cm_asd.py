@@ -1,10 +1,10 @@
-"""CM-ASD: how far a draft goes, and how strictly it is judged, follow the drafter's confidence.
+"""CM-ASD: the drafter's confidence sets the draft length and how strictly the draft is judged.
 
 Sen, Dasgupta and Waghela 2025, "Confidence-Modulated Speculative Decoding for Large Language Models", section
 III and Algorithm 1. The paper contradicts itself in three places; each reading is a value of a parameter:
-`entropy` (what counts as confidence), `gap` (in which direction doubt moves the threshold), `controller` (the
-window needs the confidences of tokens that an autoregressive drafter must have written already).
-Lossy by design.
+`entropy` (what counts as confidence), `gap` (in which direction uncertainty moves the threshold), and
+`controller` (the window needs the confidences of tokens that an autoregressive drafter must already have
+written). Lossy by design.
 """
 
 from __future__ import annotations
@@ -30,24 +30,25 @@ from .signals import ensemble
 
 
 class CMASD(DraftModelMethod):
-    """The surer the drafter, the longer its window; how strictly it is judged depends on that, too."""
+    """A more confident drafter gets a longer window; confidence also sets how strictly its tokens are
+    judged."""
 
     name = "cm_asd"
     title = "CM-ASD"
     paper = "Sen et al. 2025"
     parameters = CM_ASD
     signals = (
-        Signal("window", "tokens", "Tokens that the controller sends, k_j.", "cycle"),
-        Signal("confidence", "", "Mean C_t of what was drafted, from which the window follows.", "cycle"),
+        Signal("window", "tokens", "Number of tokens that the controller sends, k_j.", "cycle"),
+        Signal("confidence", "", "Mean C_t of the drafted tokens, which determines the window.", "cycle"),
     )
     pseudocode = (
         ("", "repeat until the text ends:"),
         ("draft", "    for i = 1 .. k_max:"),
         ("draft", "        q_i = draft(text + x_1 .. x_i-1);  x_i = argmax q_i"),
         ("draft", "        C_i = λ1 entropy + λ2 logit margin + λ3 softmax margin, of q_i"),
-        ("draft:eos", "        behind an end token: nothing more to send"),
+        ("draft:eos", "        after an end token: nothing more to send"),
         ("draft", "    k = clip(⌊α · mean(C) · k_max⌋, k_min, k_max)"),
-        ("draft:window", "    send x_1 .. x_k; what stands behind is not sent"),
+        ("draft:window", "    send x_1 .. x_k; later tokens are not sent"),
         ("forward", "    p_1 .. p_k+1 = target(text + x_1 .. x_k)"),
         ("verify", "    for i = 1 .. k, until one fails:"),
         ("verify", "        τ_i = τ_base + γ (1 − C_i), or as described: τ_base + γ C_i"),
@@ -55,7 +56,7 @@ class CMASD(DraftModelMethod):
             "verify:accepted",
             "        accept x_i if log max p_i − log p_i(x_i) ≤ τ_i, and x_i is in p_i's top β",
         ),
-        ("verify:rejected", "        else halt; what stands behind is not judged"),
+        ("verify:rejected", "        else halt; later tokens are not judged"),
         ("commit:correction", "    if x_n failed:        y = argmax p_n"),
         ("commit:bonus", "    if all were accepted: y = argmax p_k+1, a bonus"),
         ("commit", "    text = text + accepted + [y]; forget the other rows"),

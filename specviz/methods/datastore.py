@@ -65,7 +65,7 @@ class Datastore:
                 f"{path}: {(error.strerror or str(error)).lower()}; name a text file"
             ) from None
         except UnicodeDecodeError:
-            raise ParameterError(f"{path} is no text in UTF-8") from None
+            raise ParameterError(f"{path} is not UTF-8 text") from None
         if not text.strip():
             raise ParameterError(f"{path} is empty: a datastore needs a text with at least one word")
         try:
@@ -135,7 +135,7 @@ class Datastore:
 
     @cached_property
     def _words(self) -> bytes:
-        # Four bytes a token, the highest first: slices compare as token sequences do.
+        # Four bytes per token, the highest first: slices compare as token sequences do.
         return self.tokens.astype(">u4").tobytes()
 
     def places(self, run: np.ndarray) -> tuple[int, int]:

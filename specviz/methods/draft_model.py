@@ -1,4 +1,4 @@
-"""A small model that drafts a chain, one token a pass or all in one; what draft-model methods share."""
+"""A small model that drafts a chain, one token per pass or all in one; what draft-model methods share."""
 
 from __future__ import annotations
 

@@ -1,15 +1,15 @@
 """EAGLE: a layer trained on the target's hidden states drafts a tree, level by level.
 
 Li et al. 2024 (EAGLE-1: features, a static tree), Li et al. 2024 (EAGLE-2: the tree grows where the drafter
-is sure), Li et al. 2025 (EAGLE-3: fused layers). The generation of the weights is the drafter's
-(`specviz.models.eagle`); which tree it grows is the parameter ``tree``.
+is confident), Li et al. 2025 (EAGLE-3: fused layers). The drafter defines the generation of the weights
+(`specviz.models.eagle`); the parameter ``tree`` defines the tree.
 
 Greedily a node's score is the drafter's confidence in its path, the node's own token included (EAGLE-2,
 section 4). In sampling every child is drawn from the drafter's distribution q, siblings without replacement.
 The verdict (`specviz.methods.tree.judge_drawn`) is exact only if the drawn token does not decide whether its
 node is grown or sent: a token that is dropped for being unlikely no longer comes from q. So in sampling the
-score does not depend on the draw: it is the confidence in the path above, times what the elder siblings left
-of q.
+score does not depend on the draw: it is the confidence in the path above, times what earlier siblings left of
+q.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ WIDEST = 64  # children of a node
 
 
 class Eagle(SampledTreeMethod):
-    """A small layer reads what the target thinks, and goes on thinking by itself."""
+    """A small layer reads the target's hidden states and continues them by itself."""
 
     name = "eagle"
     trees = True
@@ -53,41 +53,45 @@ class Eagle(SampledTreeMethod):
     parameters = (
         Parameter(
             "draft_size", 24, 1, MOST, "tokens",
-            "Nodes that are sent, without the root; of a static tree, unless given, all.", "g",
+            "Number of nodes sent, without the root; default for a static tree: all.", "g",
         ),
         Parameter(
             "tree", "dynamic", choices=("dynamic", "static"),
-            meaning="Grown where the drafter is sure (EAGLE-2, 3), or the same in every cycle (EAGLE-1).",
+            meaning="dynamic: grown where the drafter is confident (EAGLE-2, 3); static: the same in every "
+                "cycle (EAGLE-1).",
         ),
         Parameter(
-            "depth", 6, 1, 64, "tokens", "Most levels; of a static tree, unless given, its template's.", "d"
+            "depth", 6, 1, 64, "tokens", "Maximum number of levels; default for a static tree: its "
+                "template's.", "d"
         ),
         Parameter(
             "branches", 10, 1, WIDEST, "tokens",
-            "Most children of a node, and nodes that are read a level; static, unless given: the template's.",
+            "Maximum number of children per node and of nodes read per level; default for a static tree: "
+            "its template's.",
             "k",
         ),
         Parameter(
             "template", "",
-            meaning="A static tree's JSON file of rank paths, as [[0], [1], [0, 0]]; empty: EAGLE-1's 25.",
+            meaning="A static tree's JSON file of rank paths, such as [[0], [1], [0, 0]]; empty: EAGLE-1's "
+                "25.",
         ),
     )  # fmt: skip
-    signals = (Signal("candidates", "nodes", "Nodes that were grown, sent or not.", "cycle"),)
+    signals = (Signal("candidates", "nodes", "Number of nodes grown, sent or not.", "cycle"),)
     pseudocode = (
         ("", "repeat until the text ends:"),
         ("draft", "    read (f_i, x_i+1) of the new tokens"),
         ("draft", "    level 1 = k children of x_t, by q"),
         ("draft", "    for level = 2 .. d:"),
-        ("draft", "        read the k best nodes, their own f̂ for f"),
+        ("draft", "        read the k best nodes, with their own f̂ for f"),
         ("draft", "        each gets k children"),
         ("draft:unsent", "    T = the g nodes of highest score"),
         ("forward", "    p, f = target(text + T)   # one pass"),
         ("verify", "    from the root down, as long as a child survives:"),
         ("verify:accepted", "        x is the target's own, or u < p(x)/q(x)"),
-        ("verify:rejected", "        x refused; drawn: p = max(0, p−q), q less x"),
-        ("commit:bonus", "    nothing hangs below: one more from p, the bonus"),
-        ("commit:correction", "    all refused, greedy: what the target writes"),
-        ("commit:resampled", "    all refused, drawn: from what is left of p"),
+        ("verify:rejected", "        x rejected; sampling: p = max(0, p−q), q less x"),
+        ("commit:bonus", "    no children left: one more from p, the bonus"),
+        ("commit:correction", "    all rejected, greedy: what the target writes"),
+        ("commit:resampled", "    all rejected, sampling: from the rest of p"),
         ("commit", "    text = text + path + [this token]"),
     )
     needs_draft = True
@@ -115,7 +119,7 @@ class Eagle(SampledTreeMethod):
             paths = [path for path in paths if len(path) <= self.depth and max(path) < self.branches]
             self.paths = paths[: self.draft_size]
         elif self.template:
-            raise ParameterError("template is a static tree's: pass tree='static' with it")
+            raise ParameterError("template is for a static tree: also pass tree='static'")
         self.extra_cache_slots = self.draft_size
         # The drafter reads nodes that are not sent: so many slots of its own.
         self.reads = self.branches * (self.depth - 1) if self.tree == "dynamic" else len(self.paths)

@@ -1,8 +1,8 @@
-"""Early exit: BiLD with the first layers of the large model in the place of the small one.
+"""Early exit: BiLD with the first layers of the large model as the small model.
 
 Kim et al. 2023, "Speculative Decoding with Big Little Decoder", section 4.4 and appendix 7.2. The policies
-are BiLD's. A drafted token has the keys and values of the first layers alone; when the whole model verifies
-the block it computes those of every layer, so that nothing that stays was made of an early state.
+are BiLD's. A drafted token has keys and values of the first layers only. When the whole model verifies the
+block, it computes those of every layer, so nothing that remains comes from an early state.
 """
 
 from __future__ import annotations
@@ -13,13 +13,16 @@ from .bild import BiLD
 
 
 class EarlyExit(BiLD):
-    """The large model's first layers write until they are unsure; the whole of it reviews what they wrote."""
+    """The large model's first layers write until they are uncertain; the whole model reviews what they
+    wrote."""
 
     name = "early_exit"
     title = "Early exit"
     paper = "Kim et al. 2023, section 4.4"
     parameters = (
-        Parameter("layers", 1, 1, None, "layers", "Layers after which the drafter leaves the model."),
+        Parameter(
+            "layers", 1, 1, None, "layers", "Number of layers after which the drafter exits the model."
+        ),
         *BiLD.parameters,
     )
     pseudocode = tuple((when, line.replace("small", "first")) for when, line in BiLD.pseudocode)

@@ -1,9 +1,8 @@
 """The entropy-bounded sampler: as many cells in one pass as their dependence, bounded by entropy, allows.
 
 Ben-Hamu et al. 2025 ("Accelerated Sampling from Masked Diffusion Models via Entropy Bounded Unmasking",
-equation 8 and Algorithm 1): of the cells in the order of their confidence, the longest beginning U whose
-entropies sum to at most γ when the largest of them is left out. That sum bounds the error of placing them as
-if they were independent.
+equation 8 and Algorithm 1): of the cells in order of confidence, the longest prefix U whose entropies,
+without the largest, sum to at most γ. That sum bounds the error of placing them as if they were independent.
 """
 
 from __future__ import annotations
@@ -17,24 +16,25 @@ from .unmasking import CellReading, Unmasked, Unmasking, placed
 
 
 class EntropyBounded(Unmasking):
-    """The surest cells of the block in work, as long as their joint error stays below a bound."""
+    """The most confident cells of the current block, as long as their joint error stays below a bound."""
 
     name = "entropy_bounded"
     title = "Entropy-bounded sampler"
     paper = "Ben-Hamu et al. 2025"
     parameters = (
         Parameter(
-            "bound", 0.1, 0, 100, "nats", "Most entropy of a pass, its most uncertain cell left out.", "γ"
+            "bound", 0.1, 0, 100, "nats", "Maximum total entropy of a pass, without its most uncertain "
+                "cell.", "γ"
         ),
         *Unmasking.parameters,
     )  # fmt: skip
     pseudocode = (
         ("", "x = prompt + L masks; blocks of B cells"),
         ("", "until no mask is left, or a complete block holds an end token:"),
-        ("forward", "    p = model(x), at the masked cells of the block in work"),
+        ("forward", "    p = model(x), at the masked cells of the current block"),
         ("verify", "    order the cells by confidence; H_i = entropy of p_i"),
         ("verify", "    U = the longest beginning with  Σ H_i − max H_i ≤ γ"),
-        ("commit:plain", "    the surest cell gets its likeliest token"),
+        ("commit:plain", "    the most confident cell gets its most likely token"),
         ("commit:parallel", "    and so do the others of U"),
     )
     entropies = True

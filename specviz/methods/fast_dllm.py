@@ -1,8 +1,8 @@
-"""Confidence-threshold parallel decoding: every cell that is sure enough, in one pass.
+"""Confidence-threshold parallel decoding: every cell that is confident enough, in one pass.
 
 Fast-dLLM (Wu et al. 2025, section 3.3, Algorithm 1). The cells are placed as if they were independent, which
-they are not: the text can differ from stepwise decoding's. The nearer the threshold is to 1, the less it
-does.
+they are not: the text can differ from stepwise decoding's. The closer the threshold is to 1, the smaller the
+difference.
 """
 
 from __future__ import annotations
@@ -18,14 +18,16 @@ from .unmasking import CellReading, Unmasked, Unmasking, placed
 
 
 class FastDLLM(Unmasking):
-    """All cells of the block in work whose likeliest token is above a threshold, and always the surest."""
+    """All cells of the current block whose most likely token is above a threshold, and always the most
+    confident one."""
 
     name = "fast_dllm"
     title = "Confidence-threshold parallel decoding"
     paper = "Wu et al. 2025"
     parameters = (
         Parameter(
-            "threshold", 0.9, 0, 1, "probability", "A cell is placed where its likeliest token is above.", "τ"
+            "threshold", 0.9, 0, 1, "probability", "A cell is placed if its most likely token's probability "
+                "is above this.", "τ"
         ),
         *Unmasking.parameters,
     )  # fmt: skip
@@ -33,8 +35,8 @@ class FastDLLM(Unmasking):
     pseudocode = (
         ("", "x = prompt + L masks; blocks of B cells"),
         ("", "until no mask is left, or a complete block holds an end token:"),
-        ("forward", "    p = model(x), at the masked cells of the block in work"),
-        ("commit:plain", "    the surest cell gets its likeliest token"),
+        ("forward", "    p = model(x), at the masked cells of the current block"),
+        ("commit:plain", "    the most confident cell gets its most likely token"),
         ("commit:parallel", "    and so does every cell with max p_i > τ"),
     )
     threshold: float

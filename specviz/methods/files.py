@@ -54,5 +54,5 @@ def read(path: str | Path, remedy: str) -> tuple[dict[str, np.ndarray], dict[str
         elif isinstance(error, OSError):
             why = f"it cannot be read ({error.strerror or error})"
         else:
-            why = "it cannot be read (cut off, or something else)"
+            why = "it cannot be read (truncated, or another kind of file)"
         raise ParameterError(f"{path}: {why}; {remedy}") from None

@@ -54,11 +54,11 @@ class Hooks:
 
     def save(self, path: str | Path, model: Model) -> Path:
         """Write the memory to a file; see `specviz.methods.memory`."""
-        raise ParameterError(f"{self.name} remembers nothing from text to text")
+        raise ParameterError(f"{self.name} keeps no memory between texts")
 
     def load(self, path: str | Path, model: Model) -> None:
         """Start from a saved memory."""
-        raise ParameterError(f"{self.name} remembers nothing from text to text")
+        raise ParameterError(f"{self.name} keeps no memory between texts")
 
     def like(self, other: Self) -> None:
         """Copy the memory of another method of the same kind."""

@@ -44,7 +44,9 @@ class SampledTreeMethod(SizedMethod):
 
     def drawn(self) -> tuple[int, ...]:
         """Every token drawn for the last draft, sent or not: all that its uniforms can change."""
-        raise ParameterError(f"{self.name} is a SampledTreeMethod: write drawn(), the tokens that it drew")
+        raise ParameterError(
+            f"{self.name} is a SampledTreeMethod: write drawn(), which returns the drawn tokens"
+        )
 
 
 class StreamMethod(Method):
@@ -54,7 +56,9 @@ class StreamMethod(Method):
 
     def wording(self) -> tuple[str, str]:
         """The prompt's text before and after the source."""
-        raise ParameterError(f"{self.name} is a StreamMethod: write wording(), what stands around a source")
+        raise ParameterError(
+            f"{self.name} is a StreamMethod: write wording(), which returns the text around a source"
+        )
 
     def shown(self, tokens: int, last: bool) -> int:
         """How many of an output's tokens are displayed; `last`: the source is complete."""

@@ -3,10 +3,10 @@
 Fu et al. 2024 ("Break the Sequential Dependency of LLM Inference Using Lookahead Decoding"), section 3. One
 pass holds two branches below the last token: the lookahead branch, a window whose nodes are read and not
 judged (`window.py`), and the verification branch, the n-grams of the pool that begin with the last token,
-merged where they begin alike. Guesses follow from the past alone, so they are judged as any tree is
+merged where they share a prefix. Guesses depend only on the past, so they are judged like any tree
 (`tree.py`).
 
-The size. The authors send up to (W + G)(N - 1) tokens a pass, 120 for their W = G = 15 and N = 5: the "120"
+The size. The authors send up to (W + G)(N - 1) tokens per pass, 120 for their W = G = 15 and N = 5: the "120"
 of UniSpec's Table 17. Here ``draft_size`` caps the nodes of both branches, so that calibration can turn it as
 it does any method's: the window gets the columns that fit into half of it, as with the authors' W = G, and
 the n-grams, the last met first, what the window leaves. W and G are upper bounds: ``draft_size=120, ngram=5``
@@ -35,18 +35,26 @@ from .window import Window, widest
 GHOSTS = 24  # guesses that were not sent and are recorded all the same, at most
 
 DRAFT_SIZE = Parameter(
-    "draft_size", 24, 1, 512, "tokens", "Nodes of a pass, window and guesses together, without the root.", "g"
+    "draft_size",
+    24,
+    1,
+    512,
+    "tokens",
+    "Number of nodes in a pass, window and guesses together, without the root.",
+    "g",
 )
 WINDOW = Parameter(
     "window", 15, 1, 128, "columns",
-    "Of the lookahead branch; fewer where they would take more than half of the draft size.", "W",
+    "Columns of the lookahead branch; fewer if they would take more than half of the draft size.", "W",
 )  # fmt: skip
-NGRAM = Parameter("ngram", 3, 3, 16, "tokens", "Length of an n-gram; the window has one row less.", "N")
-GUESSES = Parameter("guesses", 15, 1, 128, "n-grams", "Kept of each first token: those met last.", "G")
+NGRAM = Parameter("ngram", 3, 3, 16, "tokens", "Length of an n-gram; the window has one row fewer.", "N")
+GUESSES = Parameter(
+    "guesses", 15, 1, 128, "n-grams", "N-grams kept per first token: the most recent ones.", "G"
+)
 
 
 class Lookahead(Remembering):
-    """The target guesses far ahead while it writes, and tries later what it guessed."""
+    """The target guesses ahead while it writes and later tries its guesses."""
 
     name = "lookahead"
     trees = True
@@ -56,15 +64,15 @@ class Lookahead(Remembering):
         DRAFT_SIZE, WINDOW, NGRAM, GUESSES,
         Parameter(
             "from_text", False,
-            meaning="Whether prompt and output give n-grams too, not the window alone.",
+            meaning="Whether the prompt and the output also supply n-grams, not only the window.",
         ),
         KEEP,
     )  # fmt: skip
     size = "draft_size"
     shape: ClassVar[tuple[str, ...]] = ("ngram", "guesses")
     signals: ClassVar[tuple[Signal, ...]] = (
-        Signal("columns", "columns", "Columns of the window.", "cycle"),
-        Signal("guesses", "n-grams", "Candidates from the pool.", "cycle"),
+        Signal("columns", "columns", "Number of columns of the window.", "cycle"),
+        Signal("guesses", "n-grams", "Number of candidates from the pool.", "cycle"),
     )
     pseudocode: ClassVar[tuple[tuple[str, str], ...]] = (
         ("", "repeat until the text ends:"),

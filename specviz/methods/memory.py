@@ -23,7 +23,7 @@ KEEP = Parameter(
     "keep",
     "run",
     choices=("run", "prompt"),
-    meaning="How long what was learnt stays: from prompt to prompt (run), or for one prompt (prompt).",
+    meaning="How long the memory lasts: across prompts (run) or for one prompt (prompt).",
 )
 
 
@@ -73,7 +73,7 @@ class Remembering(SizedMethod):
         """
         if self.vocabulary not in (None, target.vocabulary):
             raise ModelError(
-                f"{self.name} remembers a vocabulary of {self.vocabulary:,} tokens, and the model has "
+                f"{self.name} has a memory for a vocabulary of {self.vocabulary:,} tokens, and the model has "
                 f"{target.vocabulary:,}: use a new method for it"
             )
         if self.store is None or self.keep == "prompt":
@@ -111,7 +111,7 @@ class Remembering(SizedMethod):
             If no run has begun yet and nothing was loaded.
         """
         if self.store is None:
-            raise ParameterError(f"{self.name} remembers nothing yet: decode something before saving")
+            raise ParameterError(f"{self.name} has an empty memory: decode something before saving")
         about = {"specviz": "memory", "method": self.name, "vocabulary": fingerprint(model)}
         about |= {name: str(getattr(self, name)) for name in self.shape}
         return write(path, self.store.arrays(), about)
@@ -148,7 +148,7 @@ class Remembering(SizedMethod):
             ):
                 raise ParameterError(f"{path} is damaged: {name} holds ids outside the vocabulary")
             if saved.dtype == np.float32 and not ((saved >= 0) & (saved <= 1)).all():
-                raise ParameterError(f"{path} is damaged: {name} holds numbers that are no probabilities")
+                raise ParameterError(f"{path} is damaged: {name} holds numbers that are not probabilities")
         self.loaded = arrays
         self._begin(model.vocabulary)
 

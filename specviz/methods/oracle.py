@@ -1,4 +1,4 @@
-"""The oracle behind BiLD's Figure 2: the large model looks at every token and replaces the unlikely ones.
+"""The oracle behind BiLD's Figure 2: the large model checks every token and replaces the unlikely ones.
 
 Kim et al. 2023, section 3.1. It shows how few replacements keep the large model's quality. Both models run
 for every token, so nothing is saved: it is a measurement. Lossy by design.
@@ -18,7 +18,7 @@ from .sampling import Sampling
 
 
 class Oracle(DraftModelMethod):
-    """The small model writes; where the large one finds its token unlikely, its own stands there instead."""
+    """The small model writes; where the large one finds a token unlikely, it replaces it with its own."""
 
     name = "oracle"
     title = "Oracle of BiLD's Figure 2"
@@ -26,7 +26,7 @@ class Oracle(DraftModelMethod):
     parameters = (
         Parameter(
             "least", 0.1, 0, 1, "probability",
-            "The large model replaces a token that it gives a smaller probability than this.",
+            "The large model replaces a token to which it gives a probability below this.",
         ),
     )  # fmt: skip
     signals = (Signal("engaged", "", "Share of the text's tokens that the target wrote.", "cycle"),)
@@ -36,7 +36,7 @@ class Oracle(DraftModelMethod):
         ("forward", "    p = large(text)"),
         ("verify:accepted", "    if p(x) ≥ least: keep x"),
         ("verify:rejected", "    else the large model is engaged:"),
-        ("commit:correction", "        y = argmax p stands in its place"),
+        ("commit:correction", "        y = argmax p replaces it"),
         ("commit", "    text = text + [x or y]"),
     )
     exact = {"least": 1.0}  # noqa: RUF012

@@ -1,10 +1,10 @@
-"""Prompt lookup: the draft is copied from where the text's last words stood before; no draft model.
+"""Prompt lookup: the draft is copied from an earlier occurrence of the text's last tokens; no draft model.
 
-Saxena 2023 ("Prompt Lookup Decoding", https://github.com/apoorvumang/prompt-lookup-decoding). Which match
-is taken follows transformers' ``PromptLookupCandidateGenerator``: the longest n-gram first, of its places
-the first from the left. Two things differ. The prompt and the output are searched to the smallest n that is
-asked for, not always to 1. And a draft keeps an end token, after which it stops; transformers leaves it out,
-for its loop could not stop inside a block.
+Saxena 2023 ("Prompt Lookup Decoding", https://github.com/apoorvumang/prompt-lookup-decoding). The match is
+chosen as in transformers' ``PromptLookupCandidateGenerator``: the longest n-gram first, and its leftmost
+occurrence. Two things differ. The prompt and the output are searched down to the requested smallest n, not
+always to 1. And a draft keeps an end token and stops after it; transformers omits it, because its loop could
+not stop inside a block.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .speculative import verify_greedy, verify_sampled
 
 
 class PromptLookup(SizedMethod):
-    """The text itself is the drafter: what followed its last words before may follow them again."""
+    """The text itself is the drafter: what followed its last tokens before may follow them again."""
 
     name = "prompt_lookup"
     title = "Prompt lookup"
@@ -42,7 +42,7 @@ class PromptLookup(SizedMethod):
         ("forward", "    p_1 .. p_k+1 = target(text + x_1 .. x_k)   # one pass"),
         ("verify", "    for i = 1 .. k, until one fails:"),
         ("verify:accepted", "        accept x_i if argmax p_i is x_i, or u < p_i(x_i)"),
-        ("verify:rejected", "        else reject it; what stands behind is not judged"),
+        ("verify:rejected", "        else reject it; later tokens are not judged"),
         ("commit", "    text = text + accepted + [the target's own next token]"),
     )
     ngram_max: int

@@ -1,8 +1,8 @@
-"""Re-translation of a source that grows: from scratch, by SSBD, or by going on with what was said.
+"""Re-translation of a growing source: from scratch, by SSBD, or by continuing the previous output.
 
 Zeng, Deng, Shu and Wang, "Self-Speculative Biased Decoding for Faster Re-translation": section 3.2 and
 Algorithm 1 (SSBD), equation 3 (the bias), section 3.4 (display-only mask-k), section 4.2 (continuous
-decoding). The output of the update before is the draft of this one. Lossy where the bias is above 0.
+decoding). The previous update's output is the draft of this one. Lossy if the bias is above 0.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ TEMPLATES = {
 
 
 class Retranslate(StreamMethod):
-    """At each update the translation is written again; SSBD keeps what the model still agrees with."""
+    """The translation is written again at each update; SSBD keeps what the model still agrees with."""
 
     name = "retranslate"
     title = "Re-translation"
@@ -55,16 +55,16 @@ class Retranslate(StreamMethod):
         *RETRANSLATE,
         Parameter(
             "second_pass", False,
-            meaning="Whether the token at the divergence takes a pass of its own, as Algorithm 1 (lines 13 "
-            "to 15) writes it; the verification pass holds the same prediction.",
+            meaning="Whether the token at the divergence takes its own pass, as in Algorithm 1 (lines 13 to "
+                "15); the verification pass already contains the same prediction.",
         ),
         Parameter(
             "template", "town",
             meaning="The prompt: town, tower or qwen3 (Table 5), task, plain (the source alone), or a text "
-            "with {source} in it. Encoder-decoders have their own unless one is named.",
+                "that contains {source}. Encoder-decoders use their own by default.",
         ),
-        Parameter("source_language", "English", meaning="What the template calls the source's language."),
-        Parameter("target_language", "German", meaning="What the template calls the output's language."),
+        Parameter("source_language", "English", meaning="The source's language, as named in the template."),
+        Parameter("target_language", "German", meaning="The output's language, as named in the template."),
     )  # fmt: skip
     pseudocode = (
         ("", "at each update of the source X:"),
@@ -72,7 +72,7 @@ class Retranslate(StreamMethod):
         ("forward", "    p_0 .. p_m = target(X + D)             # one pass; X's shared part is cached"),
         ("verify", "    for i = 0 .. m−1, until one fails:"),
         ("verify:accepted", "        keep y_i if it is the argmax of (1−β) p_i + β δ(y_i)"),
-        ("verify:rejected", "        else stop: y_i and all behind it are dropped"),
+        ("verify:rejected", "        else stop: y_i and everything after it is dropped"),
         ("commit:correction", "    where it stopped: the argmax of p_d, without the bias"),
         ("commit:bonus", "    if all was kept: the argmax of p_m"),
         ("commit:unreviewed", "    (continuous decoding keeps all of D without a pass)"),
@@ -97,12 +97,12 @@ class Retranslate(StreamMethod):
             )
         for slot in ("source_language", "target_language"):
             if not getattr(self, slot).strip():
-                raise ParameterError(f"{slot} is empty: name a language, as the model's prompt would")
+                raise ParameterError(f"{slot} is empty: name a language as the model's prompt does")
 
     def prepare(self, target: Model) -> None:
         if target.kind not in ("causal", "encoder-decoder"):
             raise ModelError(
-                f"{self.name} needs a model that writes from left to right, and {target.name} is a "
+                f"{self.name} needs a model that writes from left to right, but {target.name} is a "
                 f"{target.kind} model"
             )
         if "template" not in self.chosen:

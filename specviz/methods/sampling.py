@@ -54,7 +54,7 @@ class Sampling:
     Raises
     ------
     ParameterError
-        If one is no number; if temperature or top_k is negative, or top_p is not in (0, 1].
+        If one is not a number; if temperature or top_k is negative, or top_p is not in (0, 1].
     """
 
     temperature: float = 0.0

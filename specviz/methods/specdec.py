@@ -1,7 +1,8 @@
-"""SpecDec: drafts of a fixed length, and tokens accepted that are nearly as likely as the target's own.
+"""SpecDec: drafts of a fixed length; tokens are accepted if they are nearly as likely as the target's own.
 
 Xia et al. 2023, "Speculative Decoding: Exploiting Speculative Execution for Accelerating Seq2seq Generation".
-Its drafter fills all places in one pass; here it is that or any draft model. Lossy by design.
+The paper's drafter fills all positions in one pass; here it is such a drafter or any draft model. Lossy by
+design.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class SpecDec(SizedMethod, DraftModelMethod):
             "verify:accepted",
             "        accept x_i if log max p_i − log p_i(x_i) ≤ τ, and x_i is in p_i's top β",
         ),
-        ("verify:rejected", "        else stop; what stands behind is not judged"),
+        ("verify:rejected", "        else stop; later tokens are not judged"),
         ("commit:correction", "    if x_n failed:        y = argmax p_n"),
         ("commit:bonus", "    if all were accepted: y = argmax p_k+1, a bonus"),
         ("commit", "    text = text + accepted + [y]; forget the other rows"),

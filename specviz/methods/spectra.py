@@ -1,4 +1,4 @@
-"""SPECTRA: n-grams that the target made itself, followed in two ways, and a datastore beside them.
+"""SPECTRA: n-grams from the target itself, looked up in two ways, and a datastore.
 
 Le et al. 2025 ("SPECTRA: Faster Large Language Model Inference with Optimized Internal and External
 Speculation"); the two stores are described in UniSpec's Appendix B (Do et al.). We found no public code, so
@@ -35,7 +35,7 @@ from .prefix_tree import END
 
 
 class Spectra(Lookahead):
-    """What the target guessed, what it has written, and what stands in a text beside it."""
+    """Drafts from the target's guesses, its own text, and a separate datastore of text."""
 
     name = "spectra"
     trees = True
@@ -43,14 +43,18 @@ class Spectra(Lookahead):
     paper = "Le et al. 2025"
     parameters = (
         DRAFT_SIZE, WINDOW, NGRAM, GUESSES,
-        Parameter("run", 2, 1, 8, "tokens", "Last tokens by which the chain finds the next one.", "n - 1"),
-        Parameter("chain", 10, 0, 64, "tokens", "Longest chain; 0: none.", "G"),
+        Parameter("run", 2, 1, 8, "tokens", "Number of last tokens by which the chain looks up the next "
+            "one.", "n - 1"),
+        Parameter("chain", 10, 0, 64, "tokens", "Maximum length of the chain; 0: none.", "G"),
         Parameter(
             "datastore", "",
-            meaning="File of a datastore or of a text in UTF-8 (specviz datastore builds one); empty: none.",
+            meaning="A datastore file or a UTF-8 text file (specviz datastore builds a datastore); empty: "
+                "none.",
         ),
-        Parameter("longest", 8, 1, 64, "tokens", "Most last tokens that are looked for in the datastore."),
-        Parameter("reach", 10, 1, 64, "tokens", "Most tokens taken from after a place in the datastore."),
+        Parameter("longest", 8, 1, 64, "tokens", "Maximum number of last tokens to look up in the "
+            "datastore."),
+        Parameter("reach", 10, 1, 64, "tokens", "Maximum number of tokens copied from the datastore after a "
+            "match."),
         KEEP,
     )  # fmt: skip
     shape = ("ngram", "guesses", "run")

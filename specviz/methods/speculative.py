@@ -44,7 +44,7 @@ class Speculative(SizedMethod, DraftModelMethod):
         ("forward", "    p_1 .. p_γ+1 = target(text + x_1 .. x_γ)"),
         ("verify", "    for i = 1 .. γ, until one fails:"),
         ("verify:accepted", "        accept x_i if argmax p_i is x_i, or u < p_i(x_i) / q_i(x_i)"),
-        ("verify:rejected", "        else reject it; what stands behind is not judged"),
+        ("verify:rejected", "        else reject it; later tokens are not judged"),
         ("commit:correction", "    if x_n was rejected, greedy:   y = argmax p_n"),
         ("commit:resampled", "    if x_n was rejected, sampling: y is drawn from max(0, p_n − q_n)"),
         ("commit:bonus", "    if all were accepted:          y comes from p_γ+1, a bonus"),

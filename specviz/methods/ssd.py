@@ -1,10 +1,11 @@
 """Self speculative decoding of diffusion language models: the model drafts for itself, and one pass verifies.
 
 Gao et al. 2025 ("Self Speculative Decoding for Diffusion Large Language Models"); line numbers are those of
-Algorithm 1 (appendix A). A pass says a likeliest token of every masked cell, and only one of them is placed.
-The others are drafts: if the next passes would place just these, in this order, they can be verified at once.
+Algorithm 1 (appendix A). A pass predicts a most likely token for every masked cell, and only one of them is
+placed. The others are drafts: if the next passes would place exactly these, in this order, they can be
+verified in one pass.
 
-A node is verified where its parent's canvas would have unmasked *this cell with this token next*. The same
+A node is accepted if its parent's canvas would have unmasked *this cell with this token next*. The same
 token placed a step later is another state, and its canvas is not the one that stepwise decoding would read.
 """
 
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 
 
 class SSD(Unmasking):
-    """The last pass' guesses for the surest cells, one canvas for each, verified in one pass."""
+    """The last pass' guesses for the most confident cells, one canvas each, verified in one pass."""
 
     name = "ssd"
     title = "Self speculative decoding"
@@ -48,14 +49,14 @@ class SSD(Unmasking):
     pseudocode = (
         ("", "x = prompt + L masks; no cell has a draft"),
         ("", "until no mask is left, or a complete block holds an end token:"),
-        ("draft", "    C = the N surest drafts, those of the block in work first,"),
+        ("draft", "    C = the N most confident drafts, those of the current block first,"),
         ("draft:refresh", "        fewer if the cache is refreshed before"),
         ("draft:tail", "        none if fewer than N cells are masked"),
         ("draft", "    tree: the root is x; node k adds the k-th of C to its parent"),
         ("forward", "    p = model(all canvases of the tree), in one pass"),
-        ("verify", "    from the root: (i, y) = the surest cell and its token"),
+        ("verify", "    from the root: (i, y) = the most confident cell and its token"),
         ("verify:accepted", "        a child that places y at i: accept it, go on there"),
-        ("verify:rejected", "        no child does: reject them, and all behind"),
+        ("verify:rejected", "        no child does: reject them and everything after"),
         ("commit", "    x = the last accepted canvas + its own (i, y)"),
         ("commit", "    drafts and confidences: those of the accepted canvases"),
     )

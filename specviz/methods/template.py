@@ -23,7 +23,7 @@ Path_ = tuple[int, ...]
 MOST = 512  # nodes
 # By name. The first has its best node first, the second goes level by level.
 BUNDLED = {"": "token_recycling.json", "authors": "token_recycling_authors.json"}
-FORM = "a list of rank paths such as [[0], [1], [0, 0]] is wanted"
+FORM = "it needs a list of rank paths such as [[0], [1], [0, 0]]"
 
 
 def bundled(name: str = "") -> Path:
@@ -62,7 +62,7 @@ def grow(rates: Sequence[Sequence[float]], n: int) -> list[Path_]:
 
 
 def expected(rates: Sequence[Sequence[float]], paths: Iterable[Path_]) -> float:
-    """How many nodes of a template are accepted a cycle, on the average, if rates multiply."""
+    """How many nodes of a template are accepted per cycle, on the average, if rates multiply."""
     return float(sum(np.prod([rates[level][rank] for level, rank in enumerate(path)]) for path in paths))
 
 
@@ -78,9 +78,9 @@ def read(path: Path, candidates: int) -> list[Path_]:
     try:
         content = json.loads(path.read_text(encoding="utf8"))
     except OSError as error:
-        raise ParameterError(f"template {path}: it cannot be read ({error.strerror or error})") from None
+        raise ParameterError(f"template {path} cannot be read ({error.strerror or error})") from None
     except (ValueError, RecursionError):
-        raise ParameterError(f"template {path} is no JSON: {FORM}") from None
+        raise ParameterError(f"template {path} is not JSON: {FORM}") from None
     return ordered(
         content.get("paths") if isinstance(content, dict) else content, f"template {path}", candidates
     )

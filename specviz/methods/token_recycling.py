@@ -1,8 +1,9 @@
-"""Token Recycling: a static tree, filled from the successors that the target named when it last met a word.
+"""Token Recycling: a static tree, filled with the successors that the target predicted when it last read a
+token.
 
 Luo et al. 2025 ("Turning Trash into Treasure: Accelerating Inference of Large Language Models with Token
-Recycling"). The matrix starts empty and learns from the passes; the prompt itself is not fed to it, for a
-prefill keeps no logits. It holds no probabilities, so nodes have no score.
+Recycling"). The matrix starts empty and learns from the passes; it does not learn from the prompt, because
+the prefill keeps no logits. It holds no probabilities, so nodes have no score.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from .tree import judge
 
 
 class TokenRecycling(Remembering):
-    """What the target thought of and did not write is kept, and tried when the same word comes again."""
+    """The target's unused candidates are kept and tried when the same token occurs again."""
 
     name = "token_recycling"
     trees = True
@@ -34,9 +35,10 @@ class TokenRecycling(Remembering):
     parameters = (
         Parameter(
             "draft_size", 80, 1, MOST, "tokens",
-            "Nodes of the template that are used, its first ones, without the root; a smaller one whole.",
+            "Number of template nodes used, from the first on, without the root; a smaller template is used "
+            "whole.",
         ),
-        Parameter("candidates", 8, 1, 64, "tokens", "Successors kept of a token: the matrix's columns.", "k"),
+        Parameter("candidates", 8, 1, 64, "tokens", "Successors kept per token: the matrix's columns.", "k"),
         Parameter(
             "template", "",
             meaning="A JSON file of rank paths such as [[0], [1], [0, 0]], or authors: the tree of 80 nodes "
@@ -46,7 +48,7 @@ class TokenRecycling(Remembering):
     )  # fmt: skip
     size = "draft_size"
     shape = ("candidates",)
-    signals = (Signal("empty", "nodes", "Nodes of the tree's template without a token.", "cycle"),)
+    signals = (Signal("empty", "nodes", "Number of template nodes without a token.", "cycle"),)
     pseudocode = (
         ("", "repeat until the text ends:"),
         ("draft", "    T = the template, x_t at its root"),

@@ -23,18 +23,18 @@ from .sampling import ACCEPT, FINAL, Sampling, draw, exact_type
 def judge(
     draft: Draft, scores: Tensor, session: Session, *more: Tensor, best: Tensor | None = None
 ) -> tuple[Verdict, list[np.ndarray]]:
-    """Judge a draft as the session's sampling asks; its tokens are the host's.
+    """Judge a draft by the session's sampling; its tokens are on the host.
 
     Parameters
     ----------
     draft : Draft
-        Drafted without chance: no ``q``. ``judge`` names the candidates.
+        Drafted deterministically, without ``q``. ``judge`` names the candidates.
     scores : tensor [1 + n, vocabulary]
         The target's logits, row 0 the root's.
     *more : tensors of the device
-        Brought to the host in the same synchronisation; int32 and float32 come back.
+        Copied to the host in the same synchronisation, and returned as int32 and float32.
     best : tensor [1 + n], optional
-        The argmax of each row, where it is known already.
+        The argmax of each row, if already known.
 
     Returns
     -------

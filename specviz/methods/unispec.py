@@ -2,7 +2,7 @@
 
 Do, Nguyen and Nguyen ("UniSpec: Training-Free Speculative Decoding for Robust LLM Acceleration Across
 Languages and Hardware"), Algorithm 1. Line numbers below are its. Where the paper leaves something open, the
-parameter's meaning says what is read into it: ``score``, ``root_token``.
+parameter's meaning gives our reading: ``score``, ``root_token``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .tree import judge
 
 
 class UniSpec(Remembering):
-    """The likeliest continuations, as the target itself rated them when it last met these words."""
+    """The most likely continuations, as the target itself scored them when it last read these tokens."""
 
     name = "unispec"
     trees = True
@@ -31,7 +31,7 @@ class UniSpec(Remembering):
     parameters = (*UNISPEC, KEEP)
     size = "draft_size"
     shape = ("candidates",)
-    signals = (Signal("candidates", "nodes", "Nodes that were grown, sent or not.", "cycle"),)
+    signals = (Signal("candidates", "nodes", "Number of nodes grown, sent or not.", "cycle"),)
     pseudocode = (
         ("", "repeat until the text ends:"),
         ("draft", "    level 1 = x_t's successors in the store, and C"),

@@ -1,7 +1,7 @@
 """What the methods that write masked canvases share: which cell is next, the state they see, the verdict.
 
-The reference decodes one token a pass, block by block (LLaDA's semi-autoregressive sampling with
-low-confidence remasking): of the masked cells of the block in work the surest one gets its likeliest token.
+The reference decodes one token per pass, block by block (LLaDA's semi-autoregressive sampling with
+low-confidence remasking): the most confident masked cell of the current block gets its most likely token.
 How sure a cell is, is compared as the log-odds of that token, log p − log (1 − p): probabilities of float32
 saturate at 1 and tie there.
 """
@@ -27,28 +27,32 @@ if TYPE_CHECKING:
 
 GRID = {torch.float64: FINE}
 
-BLOCK = Parameter("block", 8, 1, 4096, "cells", "Cells of a block; a block is written before the next.", "B")
+BLOCK = Parameter(
+    "block", 8, 1, 4096, "cells", "Cells per block; each block is completed before the next.", "B"
+)
 CACHE = Parameter(
     "cache", "none", choices=("none", "dual"),
-    meaning="Compute every position in every pass, or keep what lies outside of the block in work.",
+    meaning="none: compute every position in every pass; dual: cache everything outside the current block.",
 )  # fmt: skip
 REFRESH = Parameter(
-    "refresh", 8, 1, 1 << 20, "tokens", "With a cache: compute every position again after so many tokens."
+    "refresh", 8, 1, 1 << 20, "tokens", "With a cache: recompute every position after this many tokens."
 )
 CACHE_RULE = Parameter(
     "cache_rule", "predictor", choices=("predictor", "fast_dllm"),
-    meaning="With a cache: also compute the place that predicts a block's first cell (Dream's is the one "
-    "before); or, as Fast-dLLM's code, compute everything at each block's start, place a Dream's first cell "
-    "there, and then compute the block alone, whatever refresh says.",
+    meaning="With a cache: also compute the position that predicts a block's first cell (for Dream the one "
+        "before it); or, as in Fast-dLLM's code, compute everything at each block's start, place Dream's "
+        "first cell there, and then compute only the block, whatever refresh says.",
 )  # fmt: skip
 # The papers compare probabilities: those are 1 from log-odds of 6.2 on in bfloat16, of 17.3 on in float32,
 # and which of such cells comes first is left to a library. Here it is the leftmost.
 SURE = Parameter(
     "sure", 10.0, 0, 100, "nats",
-    "Cells whose log-odds are at least this are equally sure, and go from left to right.",
+    "Cells with log-odds of at least this count as equally confident and are placed from left to right.",
 )  # fmt: skip
 WHOLE = Parameter(
-    "whole", False, meaning="Write every cell, as in the papers; else end after a block with an end token."
+    "whole",
+    False,
+    meaning="Write every cell, as in the papers; otherwise stop after a block with an end token.",
 )
 
 
@@ -67,7 +71,7 @@ class CellReading:
     entropy : array of float [n]
         Of the cell's distribution, in nats.
     work : array of bool [n]
-        Whether the cell is in its canvas' block in work.
+        Whether the cell is in its canvas' current block.
     sure : float
         Log-odds from which on cells are equally sure.
     block : int
@@ -97,7 +101,7 @@ class CellReading:
         return mine[0] if mine else None
 
     def order(self, canvas: int = -1) -> list[int]:
-        """Entries of a canvas' block in work, the surest first, the leftmost of equals before the others.
+        """Entries of a canvas' current block, the surest first, the leftmost of equals before the others.
 
         Where a block's first cell must come first, it is the only one.
         """
@@ -164,7 +168,7 @@ def read_cells(
     Raises
     ------
     ModelError
-        If a score is no number.
+        If a score is not a number.
     """
     logits = reads[0].logits if len(reads) == 1 else torch.cat([read.logits for read in reads])
     token, odds = log_odds(logits)
@@ -175,7 +179,7 @@ def read_cells(
     values = torch.stack((token.to(odds.dtype), odds, entropy)).cpu().numpy()  # ids below 2^24 are exact
     if np.isnan(values[1]).any():
         raise ModelError(
-            "the model's scores are no numbers (NaN): load it with dtype='float32', or look at its weights"
+            "the model's scores are not numbers (NaN): load it with dtype='float32' or check its weights"
         )
     ends = np.cumsum([len(read.cell) for read in reads])[:-1]
     rows = []
@@ -197,7 +201,7 @@ def read_cells(
 
 
 def in_work(read: Read, block: int) -> np.ndarray:
-    """Which of the cells read are in their canvas' block in work, bool [n]."""
+    """Which of the cells read are in their canvas' current block, bool [n]."""
     return read.cell // block == read.block[1 + read.canvas]
 
 
@@ -276,6 +280,6 @@ def check_length(method: Method, length: int, least: int, what: str) -> None:
     """Refuse a canvas that is shorter than what a method places in one pass (`ParameterError`)."""
     if length < least:
         raise ParameterError(
-            f"{method.name}: {what} of {least} is more than the canvas' {length} cells; lower it, or raise "
-            "max_new_tokens"
+            f"{method.name}: {what} of {least} is more than the canvas' {length} cells; lower it or raise "
+            f"max_new_tokens"
         )

@@ -1,12 +1,11 @@
-"""What a trace says in numbers: each metric is one function, its definition is its docstring.
+"""The metrics of a trace: each metric is one function, and its docstring is its definition.
 
-`cycles` (what the draft-verify cycles did), `payoff` (what they write beside what they cost), `costs`
-(FLOPs and bytes of their passes), `updates` (streams:
-erasure, kept drafts, lagging), `quality` and `rouge` (texts against references), `signals` (does certainty
-predict acceptance), `canvases` (masked diffusion: passes saved, the limit of self-drafting, why chains fail),
-`sweeps` (many runs as points, or over seeds), `tables` (several at once: `summary`, `compare`),
-`definitions` and `rosetta` (the same words as other tools mean them); below them `tokens` (texts as
-sacrebleu's tokens) and `interval` (bootstrap over texts).
+`cycles` (what the draft-verify cycles did), `payoff` (their output against their cost), `costs` (FLOPs and
+bytes of their passes), `updates` (streams: erasure, kept drafts, lagging), `quality` and `rouge` (texts
+against references), `signals` (does confidence predict acceptance), `canvases` (masked diffusion: passes
+saved, the limit of self-drafting, why chains fail), `sweeps` (many runs as points, or over seeds), `tables`
+(several at once: `summary`, `compare`), `definitions` and `rosetta` (the same terms as other tools define
+them); below them `tokens` (texts as sacrebleu's tokens) and `interval` (bootstrap over texts).
 """
 
 from specviz.metrics.canvases import (

@@ -4,8 +4,8 @@ Of diffusion language models' runs (`stepwise`, `ssd` and the lossy samplers). T
 ("Self Speculative Decoding for Diffusion Large Language Models"): Table 1 (step reduction, TPS), section 5.1
 with Table 2 (limits), Figure 4 (failures).
 
-A text ends with the first complete block that holds an end token. What fills that block behind it was placed
-and cost passes, but is no text: `emitted` and `tau` count it, `output` and tokens per second do not.
+A text ends with the first complete block that holds an end token. What fills that block after it was placed
+and cost passes, but is not a text: `emitted` and `tau` count it, `output` and tokens per second do not.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def by_canvas(trace: Trace, stepwise: Trace | None = None) -> pd.DataFrame:
     DataFrame
         ``run``, ``prompt``; ``placed`` tokens; ``valid`` ones, up to but not including the first end token;
         ``passes``; ``reduction`` = 1 - passes / placed, the step reduction (stepwise decoding places one
-        token a pass). With `stepwise` also ``stepwise``, its passes, and ``saved`` = 1 - passes / those: a
+        token per pass). With `stepwise` also ``stepwise``, its passes, and ``saved`` = 1 - passes / those: a
         lossy method may write a text of another length, and then the two differ.
 
     Raises
@@ -86,7 +86,7 @@ def step_reduction(trace: Trace, stepwise: Trace | None = None) -> Estimate:
     """Share of stepwise decoding's passes that were saved (Table 1's Step), pooled over texts.
 
     1 - passes / tokens placed; with `stepwise`, 1 - passes / the passes of that trace, prompt by prompt.
-    Tau is tokens a pass, 1 / (1 - reduction). 95 % bootstrap interval over texts.
+    Tau is tokens per pass, 1 / (1 - reduction). 95 % bootstrap interval over texts.
 
     Parameters
     ----------
@@ -106,7 +106,7 @@ def valid_tokens_per_second(trace: Trace) -> float:
     out.
     """
     ends = {part.run["run"]: part.run["eos"] or [] for part in trace.split()}
-    by_canvas(trace)  # refuses what is no canvas
+    by_canvas(trace)  # refuses what is not a canvas
     texts = _texts(trace)
     last = sum(int(own["token"].isin(ends[run]).sum()) for run, own in texts.groupby("run", observed=True))
     return _ratio(len(texts) - last, seconds(trace))
@@ -123,7 +123,7 @@ def acceptance_limit(
     it is among the draft's `k` likeliest of its cell, wherever in the order it comes, and then it would have
     cost no pass. ``reduction`` = matched / steps, at most N / (N + 1).
 
-    A method that verifies could not go on behind a token that it had not drafted. In the other reading
+    A method that verifies could not go on after a token that it had not drafted. In the other reading
     (``restarted``) a round ends where the first step is not matched, and the next one begins there: its
     reduction is 1 - rounds / steps. Neither asks for the draft's order: a tree could hold them all.
 
@@ -190,7 +190,7 @@ def _ranks(text: Written, most: int) -> np.ndarray:
     for state in range(len(text)):
         reading = _at(text, state)
         if reading.top.shape[1] < most:
-            raise ParameterError(f"the record holds {reading.top.shape[1]} candidates of a cell, not {most}")
+            raise ParameterError(f"the record holds {reading.top.shape[1]} candidates per cell, not {most}")
         some = reached[reading.cell]
         steps = step[reading.cell[some]]
         same = reading.top[some] == text.token[steps, None]
@@ -234,7 +234,7 @@ def failures(trace: Trace) -> pd.DataFrame:
     - ``short``: nothing was refused, but there were fewer drafts: a refresh cut them, few cells were masked,
       or the next block's had not been read.
     - ``border``: y came into another block than the one in work in the pass that the drafts are from: no pass
-      had looked at it as the block in work.
+      had looked at it as the current block.
     - ``order``: in that block, and y was what the drafts held for i: only not next (Figure 4 (a)).
     - ``token``: in that block, and the draft for i was another token.
 
@@ -265,7 +265,7 @@ def failures(trace: Trace) -> pd.DataFrame:
         if part.run["method"] != "ssd":
             raise TraceError(
                 f"chains are drafted by ssd, and this is a run of {part.run['method']}: from a stepwise run "
-                "specviz.whatif(trace).ssd(draft_length=4).trace() tells what would have been drafted"
+                "specviz.whatif(trace).ssd(draft_length=4).trace() shows what would have been drafted"
             )
     lengths = {part.run["run"]: part.run["parameters"]["draft_length"] for part in trace.split()}
     counts, held = [], 0

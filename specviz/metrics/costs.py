@@ -1,6 +1,6 @@
 """What passes cost, counted from a trace alone: FLOPs, bytes moved, arithmetic intensity (BiLD, Figure 8).
 
-The record says what each pass read and behind how many tokens; the run's metadata has the model's counts
+The record says what each pass read and after how many tokens; the run's metadata has the model's counts
 and widths (``run["model"]["shape"]``). Nothing here is measured: it is what the work is, beside which
 measured time is set. A multiplication and an addition are two FLOPs. Only products of matrices count: norms,
 softmax, activation functions and rotations are left out, as by PyTorch's own counter.
@@ -10,7 +10,7 @@ an inner width f (m matrices: 3 where it is gated, else 2), and a vocabulary of 
 
 - projections: ``2 n L (2 h d (H + G) + m h f)``
 - attention (scores, and values weighted by them): ``4 L H d S``, S being the sum over the fed tokens of how
-  many tokens each sees, itself included: for a chain behind c cached tokens ``n c + n (n + 1) / 2``; a node
+  many tokens each sees, itself included: for a chain after c cached tokens ``n c + n (n + 1) / 2``; a node
   of a tree sees the cached tokens and its own ancestors
 - head: ``2 k h V``, k being the tokens whose logits are read: in a prefill none, in the target's pass the
   root and the sent nodes, in the drafter's one
@@ -33,9 +33,9 @@ An encoder-decoder reads its source of P tokens once, in the prefill. The encode
 ``4 P L h d H``. A pass of the decoder then has ``4 n L h d H`` more of projections and ``4 L H d n P`` more
 of attention, and reads ``2 L H d P`` more elements of the cache.
 
-An EAGLE drafter is one layer, whose attention reads r numbers a token. A cycle's first pass reads n pairs of
-the text and says what follows the last one (k = 1), each other one n nodes of the tree and what follows each
-(k = n). Only those k go on behind their keys and values:
+An EAGLE drafter is one layer, whose attention reads r numbers per token. A cycle's first pass reads n pairs
+of the text and says what follows the last one (k = 1), each other one n nodes of the tree and what follows
+each (k = n). Only those k go on after their keys and values:
 ``2 n (r d (H + 2 G) + c) + 2 k (d H h + m h f + h V) + 4 H d S``, S being the sum over the k, and c the
 elements of the matrix before the layer: in generation 1 every token meets it, in generation 3 pairs alone.
 """
@@ -59,7 +59,7 @@ from specviz.trace import KEYS, Trace
 if TYPE_CHECKING:
     import pandas as pd
 
-Amount: TypeAlias = float | np.ndarray  # one number, or one a pass
+Amount: TypeAlias = float | np.ndarray  # one number, or one per pass
 Widths: TypeAlias = Mapping[str, Any]  # counts and widths by name
 Report: TypeAlias = str | Path | Widths  # its file, or what it holds
 LIMIT = 16 << 20  # bytes of a report
@@ -76,7 +76,7 @@ def reading_report(report: Report, bench: str) -> Iterator[Widths]:
     Raises
     ------
     TraceError
-        If it is no such report.
+        If it is not such a report.
     """
     try:
         if isinstance(report, Mapping):
@@ -87,7 +87,7 @@ def reading_report(report: Report, bench: str) -> Iterator[Widths]:
             yield json.loads(Path(report).read_text(encoding="utf8"))
     except (OSError, ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
         where = "the report" if isinstance(report, Mapping) else report
-        raise TraceError(f"{where} is no report of 'specviz bench {bench} --json': {error}") from None
+        raise TraceError(f"{where} is not a report of 'specviz bench {bench} --json': {error}") from None
 
 
 @dataclass(frozen=True)
@@ -97,11 +97,11 @@ class Ceilings:
     Parameters
     ----------
     compute : float
-        FLOPs a second of a product of large matrices.
+        FLOPs per second of a product of large matrices.
     memory : float
-        Bytes a second read from memory, beyond every cache.
+        Bytes per second read from memory, beyond every cache.
     cache : dict of int to float
-        Bytes a second read again and again from a block of so many bytes: what a model of that size meets,
+        Bytes per second read again and again from a block of so many bytes: what a model of that size meets,
         which stays in a cache.
     device, dtype : str
     threads : int or None
@@ -121,7 +121,7 @@ class Ceilings:
         Raises
         ------
         TraceError
-            If it is no such report.
+            If it is not such a report.
         """
         with reading_report(report, "roofline") as content:
             own = dict(content["setting"]["ceilings"])
@@ -132,7 +132,7 @@ class Ceilings:
         return ceilings
 
     def bandwidth(self, size: float) -> float:
-        """Bytes a second from a block of `size` bytes: those of the measured block nearest in size."""
+        """Bytes per second from a block of `size` bytes: those of the measured block nearest in size."""
         if not self.cache:
             return self.memory
         return self.cache[min(self.cache, key=lambda each: abs(np.log(each / max(size, 1))))]
@@ -240,7 +240,7 @@ class Shape:
         return (own + np.greater(logits, 0) * k["hidden"] * k["vocabulary"]) * k["weight_bytes"]
 
     def chain(self, tokens: int, cached: int, logits: int, rows: int = 1) -> tuple[int, float]:
-        """FLOPs and bytes of a causal model's pass over `tokens` of each row behind `cached` ones."""
+        """FLOPs and bytes of a causal model's pass over `tokens` of each row after `cached` ones."""
         seen = tokens * cached + tokens * (tokens + 1) // 2
         moved = self.weights(logits) + rows * (tokens * self.embedded + (cached + 2 * tokens) * self.slot)
         return int(rows * self.flops(tokens, seen, logits)), float(moved)
@@ -279,7 +279,7 @@ class Shape:
 
 
 def pass_costs(trace: Trace) -> pd.DataFrame:
-    """One row a forward pass: what it read, what that costs, and how long it took.
+    """One row per forward pass: what it read, what that costs, and how long it took.
 
     A pass that several rows of a batch shared is one row: its weights are read once for all of them.
 
@@ -328,7 +328,7 @@ def roofline_times(trace: Trace, ceilings: Ceilings) -> pd.DataFrame:
     """
     costs = pass_costs(trace)
     if costs["duration"].isna().any():
-        raise TraceError("the trace holds no times of its passes")
+        raise TraceError("the trace holds no pass times")
     sizes = {
         (part.run["run"], model): float(shape_of(part.run, model).weights(1))
         for part in trace.split()
@@ -344,7 +344,7 @@ def roofline_times(trace: Trace, ceilings: Ceilings) -> pd.DataFrame:
 
 
 def cycle_costs(trace: Trace) -> pd.DataFrame:
-    """One row a cycle with passes: what they cost together, and what it emitted.
+    """One row per cycle with passes: what they cost together, and what it emitted.
 
     Of a pass that rows of a batch shared, each row's cycle has its own part, and of the weights and the time
     an equal share.
@@ -375,7 +375,7 @@ def cycle_costs(trace: Trace) -> pd.DataFrame:
 
 
 def cost_summary(trace: Trace) -> pd.DataFrame:
-    """The costs of each run, by model and together, prefill apart.
+    """The costs of each run, by model and together, without the prefill.
 
     Returns
     -------
@@ -450,8 +450,8 @@ def relative_costs(traces: Mapping[str, Trace], baseline: str, prefill: bool = F
     for name, trace in traces.items():
         if _prompt_keys(trace) != _prompt_keys(traces[baseline]):
             raise TraceError(
-                f"{name} and {baseline} decoded different prompts, so their costs do not compare: run both "
-                "over the same"
+                f"{name} and {baseline} decoded different prompts, so their costs cannot be compared: run "
+                f"both on the same prompts"
             )
         table, tokens = pass_costs(trace), len(_texts(trace))
         table = table if prefill else table[~table["prefill"]]
@@ -488,14 +488,14 @@ def shape_of(run: Metadata, model: str = "target") -> Shape:
     if not isinstance(about.get("shape"), dict):
         raise TraceError(
             f"the record of {run['method']} does not say the shape of {about.get('name') or 'its ' + model}, "
-            "so what its passes cost is unknown: the model has other matrices than those of attention and a "
-            "feed-forward network"
+            "so the cost of its passes is unknown: the model has matrices other than those of attention and "
+            "a feed-forward network"
         )
     return Shape(about["shape"])
 
 
 def _shared(trace: Trace) -> pd.DataFrame:
-    """One row a pass and row of the batch, with its part of the costs; ``pass`` numbers what is shared."""
+    """One row per pass and row of the batch, with its part of the costs; ``pass`` numbers what is shared."""
     import pandas as pd
 
     table = pd.concat([_of_run(part) for part in trace.split()], ignore_index=True)
@@ -507,13 +507,13 @@ def _of_run(part: Trace) -> pd.DataFrame:
 
     if part.run["canvas"] is not None:
         raise TraceError(
-            f"passes of {part.run['method']} are over windows of canvases, and what such a pass costs is not "
-            "counted: their times and the positions fed are in Trace.passes"
+            f"passes of {part.run['method']} cover windows of canvases, and the cost of such passes is not "
+            f"counted: Trace.passes has their times and the positions fed"
         )
     if "control_layers" in part.cycles:  # CALM
         raise TraceError(
-            f"passes of {part.run['method']} leave behind different layers, and what such a pass costs is "
-            "not counted: see metrics.by_layer for how far they went"
+            f"passes of {part.run['method']} exit after different layers, and the cost of such passes is "
+            f"not counted: see metrics.by_layer for how far they went"
         )
     table = _recorded_passes(part)
     if not len(table):
@@ -543,13 +543,15 @@ def _recorded_passes(part: Trace) -> pd.DataFrame:
     eagle = ~target & ((part.run["draft"] or {}).get("kind") == "eagle")
     number = table.groupby([*keys, "model"], observed=True).cumcount().to_numpy()
     if (number[target] > 0).any():
-        raise TraceError("a cycle has several passes of the target: what each of them read is not recorded")
+        raise TraceError(
+            "a cycle has several passes of the target, and what each of them read is not recorded"
+        )
     # The target reads what it lacks of the text, then the draft's nodes, each of which sees its ancestors.
     m, depth = table["size"].to_numpy(), table["sum"].to_numpy()
     pending = n - m
     start = length - pending
     seen = pending * start + pending * (pending + 1) / 2 + m * length + depth
-    # The drafter's i-th pass ends i drafted tokens behind the text.
+    # The drafter's i-th pass ends i drafted tokens after the text.
     drafter_start = length + number - n
     start = np.where(target, start, drafter_start)
     start = np.where(prefill, table["reused"].fillna(0), start)

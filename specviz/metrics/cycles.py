@@ -1,23 +1,23 @@
-"""What the cycles did in numbers: each metric is one function, its definition is its docstring.
+"""Metrics of the cycles: each metric is one function, and its docstring is its definition.
 
 Counts are pooled over all cycles of the trace (sums first, one division last), not averaged over
-prompts. Prefill (cycle 0) counts as no step. A metric that the trace cannot give is NaN.
+prompts. The prefill (cycle 0) is not a step. A metric that the trace cannot give is NaN.
 
-Accepted means: the target judged the token and kept it. What a method emits without the target's
-judgement (``unreviewed``: BiLD's last block, Algorithm 1, line 2) is drafted and emitted, but it was
-neither sent nor accepted: it stands on neither side of A/D, and in A/O only below the line. (The BiLD
-paper prints no A/D; here it rates the target's answers to what it was sent, and these were not.)
+Accepted means: the target judged the token and kept it. Tokens that a method emits without verification
+(``unreviewed``: BiLD's last block, Algorithm 1, line 2) are drafted and emitted, but neither sent nor
+accepted: A/D does not count them, and A/O counts them only in its denominator. (The BiLD paper prints no A/D;
+here it rates the target's verdicts on the tokens it was sent, and these were not sent.)
 
-Of a stream every update has an output, which the next one supersedes. What is said "of the final texts"
-counts the last one's; what is said "of the texts" counts all of them, for each was decoded.
-`specviz.metrics.updates` has the metrics of streams.
+Of a stream every update has an output, which the next one supersedes. "Of the final texts" counts only the
+last output; "of the texts" counts all of them, because each was decoded. `specviz.metrics.updates` has the
+metrics of streams.
 
 Where every step emits a bonus or correction token and nothing is cut by the end of a text:
 emitted = accepted + steps, tau = emitted / steps, and A/O = 1 - 1/tau.
 
 `Counts`, which other tools' files give, stand for a trace in `steps`, `emitted`, `output`, `sent`,
 `accepted`, `tau`, `acceptance_rate`, `accepted_share`, `mean_accepted` and `mean_sent`: the sums are theirs,
-cut drafts included, and NaN is what they do not tell.
+including cut drafts, and unknown values are NaN.
 
 A canvas (diffusion) is written to the end of a block, and its text ends before: with its first end token.
 `emitted`, `accepted` and `tau` count what was placed, padding included; what is of the texts does not.
@@ -95,22 +95,22 @@ def _texts(trace: Trace) -> pd.DataFrame:
 
 
 def steps(trace: Trace | Counts) -> float:
-    """Draft-verify cycles; the prefill is none."""
+    """Draft-verify cycles, without the prefill."""
     return trace.total("steps") if isinstance(trace, Counts) else len(_steps(trace))
 
 
 def emitted(trace: Trace | Counts) -> float:
-    """Tokens that the cycles emitted, the bonus or correction included; an end token counts."""
+    """Tokens that the cycles emitted, including the bonus token or correction; an end token counts."""
     return trace.total("emitted") if isinstance(trace, Counts) else int(trace.cycles["emitted"].sum())
 
 
 def output(trace: Trace | Counts) -> float:
-    """Tokens of the final texts: emitted and not taken back by a later cycle's `keep`, or superseded."""
+    """Tokens of the final texts: emitted, and neither removed by a later cycle's `keep` nor superseded."""
     return trace.total("output") if isinstance(trace, Counts) else int(trace.outputs["kept"].sum())
 
 
 def drafted(trace: Trace) -> float:
-    """Nodes of all drafts (the root is none), whether or not they were sent to the target.
+    """Nodes of all drafts (without the root), whether or not they were sent to the target.
 
     Recorded ones: of a tree that was cut to a size the record keeps the best of what was left out, not all
     (`UniSpec`: at most 12 a cycle; ``control_candidates`` in `Trace.cycles` counts every one).
@@ -121,8 +121,9 @@ def drafted(trace: Trace) -> float:
 def sent(trace: Trace | Counts) -> float:
     """Nodes that the target read: those of all drafts but the unsent and unreviewed ones.
 
-    The root is none, so a pass reads one token more. Divided by `steps` it is the mean draft size, at most
-    the g of a tree that is cut to g nodes. What is read and no candidate (Lookahead's window) was sent, too.
+    The root is not counted, so a pass reads one more token. Divided by `steps` it is the mean draft size, at
+    most the g of a tree that is cut to g nodes. What is read and no candidate (Lookahead's window) was sent,
+    too.
     """
     if isinstance(trace, Counts):
         return trace.total("drafted")
@@ -137,11 +138,12 @@ def accepted(trace: Trace | Counts) -> float:
 
 
 def tau(trace: Trace | Counts) -> float:
-    """tau: tokens emitted per step, bonus or correction included; autoregressive decoding has 1.00.
+    """tau: tokens emitted per step, including the bonus token or correction; autoregressive decoding has
+    1.00.
 
     Pooled over all steps, as in Spec-Bench and vLLM. A step is a cycle after the prefill, and has one
-    pass of the target (none where its tokens are unreviewed). gpt-fast and others leave the bonus out: see
-    `mean_accepted`. Of a canvas tau is tokens placed a pass; stepwise decoding has 1.00.
+    pass of the target (none where its tokens are unreviewed). gpt-fast and others exclude the bonus token:
+    see `mean_accepted`. For a canvas, tau is tokens placed per pass; stepwise decoding has 1.00.
     """
     return _ratio(emitted(trace), steps(trace))
 
@@ -149,13 +151,13 @@ def tau(trace: Trace | Counts) -> float:
 def acceptance_rate(trace: Trace | Counts) -> float:
     """A/D: accepted nodes divided by drafted nodes that were sent to the target.
 
-    Nodes behind the first rejection were sent and count; nodes that the drafter did not send,
-    nodes emitted unreviewed, and nodes cut by the end of the text or a limit (no one knows what they
-    would have been), do not. NaN without drafts.
+    Nodes after the first rejection were sent and count. Nodes that the drafter did not send, nodes emitted
+    unreviewed, and nodes cut by the end of the text or a limit (their verdict is unknown) do not. NaN without
+    drafts.
 
-    For a tree every node sent counts, though only one path can be accepted: of siblings at most one. A/D
-    then says how much of what was read came to nothing, not how good the drafter is, and falls as the tree
-    grows while tau rises; compare it only between drafts of one size.
+    For a tree every sent node counts, although only one path can be accepted and at most one of several
+    siblings. A/D then shows how much of the verified tree was wasted, not how good the drafter is. It falls
+    as the tree grows while tau rises, so compare it only between drafts of the same size.
     """
     if isinstance(trace, Counts):
         return _ratio(trace.total("accepted"), trace.total("drafted"))
@@ -166,9 +168,9 @@ def acceptance_rate(trace: Trace | Counts) -> float:
 def accepted_share(trace: Trace | Counts) -> float:
     """A/O: accepted draft tokens divided by tokens of the texts.
 
-    The share that came from drafts and was checked by the target; unreviewed tokens are only below the line.
-    But in a stream what continuous decoding carries from output to output is the draft, and nobody ever
-    judges it: there the share that was kept stands for A/O, as in `specviz.metrics.by_stream`.
+    The share that came from drafts and was verified by the target; unreviewed tokens count only in the
+    denominator. In a stream, continuous decoding carries its draft from output to output without
+    verification; there A/O is the share that was kept, as in `specviz.metrics.by_stream`.
     """
     if isinstance(trace, Counts):
         return _ratio(trace.total("accepted"), trace.total("output"))
@@ -178,28 +180,28 @@ def accepted_share(trace: Trace | Counts) -> float:
 
 
 def mean_accepted(trace: Trace | Counts) -> float:
-    """Mean number of draft tokens accepted in a step, without the bonus: tau - 1 if nothing is cut.
+    """Mean number of draft tokens accepted per step, without the bonus token: tau - 1 if nothing is cut.
 
-    For a tree it is the mean length of the accepted path. It is CM-ASD's Tok as the text beside Table III
-    defines it; the table gives autoregressive decoding 1.00, which only `tau` does.
+    For a tree it is the mean length of the accepted path. It is CM-ASD's Tok as defined in the text of Table
+    III; the table gives autoregressive decoding 1.00, which only `tau` does.
     """
     return _ratio(accepted(trace), steps(trace))
 
 
 def mean_drafted(trace: Trace) -> float:
-    """Nodes drafted in a step, whether or not they were sent (`drafted`); what a look-ahead window costs."""
+    """Nodes drafted per step, whether or not they were sent (`drafted`): the cost of a look-ahead window."""
     return _ratio(drafted(trace), steps(trace))
 
 
 def mean_sent(trace: Trace | Counts) -> float:
-    """Nodes sent to the target in a step (`sent`); CM-ASD's mean k_j, where the text's end cut none."""
+    """Nodes sent to the target per step (`sent`); CM-ASD's mean k_j, if the end of the text cut none."""
     return _ratio(sent(trace), steps(trace))
 
 
 def draft_time(trace: Trace) -> float:
-    """Seconds of drafting in a step, the mean over steps; 1000 times it is t_d of CM-ASD's Table III.
+    """Mean seconds of drafting per step; times 1000 it is t_d of CM-ASD's Table III.
 
-    Of tokens that were drafted and not sent, too. Steps without a recorded time do not count.
+    This includes tokens that were drafted and not sent. Steps without a recorded time do not count.
     """
     return float(_steps(trace)["draft_time"].mean())
 
@@ -261,7 +263,7 @@ def tokens_per_second(trace: Trace, prefill: bool = False) -> float:
     Parameters
     ----------
     prefill : bool
-        Whether the prefill's time is inside, as in Spec-Bench; everywhere called "tokens/s with prefill".
+        Whether to include the prefill's time, as in Spec-Bench; called "tokens/s with prefill" everywhere.
     """
     return _ratio(len(_texts(trace)), seconds(trace, prefill))
 
@@ -270,7 +272,7 @@ PER = ("token", "cycle")
 
 
 def latency(trace: Trace) -> pd.DataFrame:
-    """How long each prompt waited for its text, in the order they were decoded.
+    """How long each prompt waited for its text, in decoding order.
 
     A prompt's time runs from the start of its prefill to the end of its last cycle, on the clock of the whole
     run: in a batch the passes that it shared count in full for every row, and so does what the others needed
@@ -283,7 +285,7 @@ def latency(trace: Trace) -> pd.DataFrame:
     DataFrame
         ``run``, ``prompt``, ``row``; ``tokens`` emitted; ``begin``, seconds from the start of the run;
         ``first``, seconds to the end of the first cycle with a token; ``seconds`` to the end of the text;
-        ``per_token`` = (seconds - first) / (tokens behind that cycle's), NaN without any.
+        ``per_token`` = (seconds - first) / (tokens after that cycle's), NaN without any.
     """
     import pandas as pd
 
@@ -308,9 +310,9 @@ def latency(trace: Trace) -> pd.DataFrame:
 def fallback_share(trace: Trace, per: str = "token") -> float:
     """Fallbacks per generated token, as in BiLD's Table 4.
 
-    A fallback is a cycle in which drafting stopped to hand over to the target: the drafter was unsure
-    (``fallback``), or its run was full (``length``). A block emitted unreviewed was handed to no one. The
-    paper names no denominator; ours is the tokens of the texts.
+    A fallback is a cycle in which drafting stopped to hand over to the target: the drafter was uncertain
+    (``fallback``) or had reached its maximum length (``length``). A block emitted unreviewed is not handed
+    over. The paper names no denominator; ours is the tokens of the texts.
 
     Parameters
     ----------
@@ -321,7 +323,7 @@ def fallback_share(trace: Trace, per: str = "token") -> float:
     Raises
     ------
     TraceError
-        If `per` is neither.
+        If `per` is invalid.
     """
     if _silent(trace):
         return float("nan")
@@ -333,28 +335,28 @@ def fallback_share(trace: Trace, per: str = "token") -> float:
 def rollback_share(trace: Trace, per: str = "token") -> float:
     """Rollbacks per generated token, as in BiLD's Table 4 (for exact methods: rejections).
 
-    A rollback is a cycle in which the target rejected a node and so threw it away with all behind it. For a
-    tree it is a cycle in which the target left the drafted tree before a leaf. The paper names no
+    A rollback is a cycle in which the target rejected a node and so dropped it with everything after it. For
+    a tree it is a cycle in which the target left the drafted tree before a leaf. The paper names no
     denominator; ours is the tokens of the texts.
 
     Parameters
     ----------
     trace : Trace
     per : {"token", "cycle"}
-        The other reading divides by the steps: the share of cycles that took something back, as CM-ASD's
-        "frequency of rollbacks" may mean it.
+        The other reading divides by the steps: the share of cycles with a rollback, which may be what CM-ASD
+        means by "frequency of rollbacks".
 
     Raises
     ------
     TraceError
-        If `per` is neither.
+        If `per` is invalid.
     """
     return float("nan") if _silent(trace) else _ratio(len(_rejections(trace)), _below(trace, per))
 
 
 def _below(trace: Trace, per: str) -> float:
     if per not in PER:
-        raise TraceError(f"per is one of {', '.join(PER)}, not {per!r}")
+        raise TraceError(f"per must be one of {', '.join(PER)}, not {per!r}")
     return len(_texts(trace)) if per == "token" else steps(trace)
 
 
@@ -369,33 +371,33 @@ def _rejections(trace: Trace) -> pd.DataFrame:
 
 
 def mean_layers(trace: Trace) -> float:
-    """Layers of the target that a token went through, mean over the tokens of a method that leaves early.
+    """Mean number of the target's layers that a token ran through, for methods with early exit.
 
-    NaN where no pass could leave early (`calm` alone says how far each went).
+    NaN if no pass could exit early (only `calm` records how far each went).
     """
     layers = _layers(trace)
     return float(layers.mean()) if len(layers) else float("nan")
 
 
 def by_layer(trace: Trace) -> pd.DataFrame:
-    """How many tokens left the target behind which of its layers; for methods that leave early.
+    """How many tokens left the target after which of its layers; for methods with early exit.
 
     Returns
     -------
     DataFrame
-        One row a layer, from the first to the deepest that a token reached: ``tokens``, ``share`` of them.
-        In the row of the target's last layer stand those that left nowhere.
+        One row per layer, from the first to the deepest that a token reached: ``tokens``, ``share`` of them.
+        The row of the target's last layer has the tokens that did not exit early.
 
     Raises
     ------
     TraceError
-        If no pass of the trace could leave early.
+        If no pass of the trace could exit early.
     """
     import pandas as pd
 
     layers = _layers(trace)
     if not len(layers):
-        raise TraceError("no pass of this trace could leave early: calm records behind which layer each did")
+        raise TraceError("no pass of this trace could exit early: calm records the exit layer of each pass")
     tokens = np.bincount(layers)[1:]
     index = pd.RangeIndex(1, len(tokens) + 1, name="layer")
     return pd.DataFrame({"tokens": tokens, "share": tokens / tokens.sum()}, index=index)
@@ -412,8 +414,8 @@ def _layers(trace: Trace) -> np.ndarray:
 def by_depth(trace: Trace) -> pd.DataFrame:
     """Acceptance by depth in the draft; the first level is depth 1.
 
-    In a chain one node stands at each depth, in a tree several, of which at most one is accepted: shares of
-    nodes and shares of cycles are then different things.
+    A chain has one node at each depth, a tree has several, of which at most one is accepted; shares of nodes
+    and shares of cycles then differ.
 
     Returns
     -------
@@ -443,12 +445,13 @@ def by_depth(trace: Trace) -> pd.DataFrame:
 
 
 def on_text(trace: Trace) -> np.ndarray:
-    """Whether each drafted node stands in the final text (of a stream in its update's), and all above it do.
+    """Whether each drafted node and all its ancestors are in the final text (for a stream, in its update's
+    text).
 
-    Also for nodes that were never judged or sent: what a smaller budget or a threshold left out can be rated,
-    too. In a greedy run these are the nodes that the target would have accepted; a sampled text is one of
-    many. Siblings that repeat a token are right together, though only one of them can be accepted. A node of
-    a canvas is right if its cell came to hold its token, in whatever order: more than SSD accepts.
+    This also covers nodes that were never judged or sent, so nodes excluded by a budget or a threshold can be
+    rated, too. In a greedy run these are the nodes that the target would have accepted; a sampled text is one
+    of many. Siblings that repeat a token are right together, though only one of them can be accepted. A node
+    of a canvas is right if its cell came to hold its token, in whatever order: more than SSD accepts.
 
     Returns
     -------
@@ -505,10 +508,10 @@ def by_score(trace: Trace, bins: int = 10, reading: str = "judged") -> pd.DataFr
     import pandas as pd
 
     if reading not in READINGS or bins < 1:
-        raise TraceError(f"reading is one of {', '.join(READINGS)} and bins at least 1")
+        raise TraceError(f"reading must be one of {', '.join(READINGS)}, and bins at least 1")
     if any(part.run.get("canvas") is not None for part in trace.split()):
         raise TraceError(
-            "the scores of a canvas' drafts are log-odds, not shares: reliability has their confidence"
+            "the scores of a canvas' drafts are log-odds, not shares: use reliability for their confidence"
         )
     nodes = _rated(trace, reading)
     nodes = nodes[nodes["score"].notna()]
@@ -522,7 +525,7 @@ def by_score(trace: Trace, bins: int = 10, reading: str = "judged") -> pd.DataFr
 
 
 def by_source(trace: Trace, by: Sequence[str] = ("source",), reading: str = "text") -> pd.DataFrame:
-    """How often drafted nodes are right, by where they came from, by level or by rank.
+    """How often drafted nodes are right, by source, level or rank.
 
     Parameters
     ----------
@@ -550,7 +553,7 @@ def by_source(trace: Trace, by: Sequence[str] = ("source",), reading: str = "tex
 def _rated(trace: Trace, reading: str, all_of_them: bool = False) -> pd.DataFrame:
     """Nodes, with whether each is right: NaN where it does not count."""
     if reading not in READINGS:
-        raise TraceError(f"reading is one of {', '.join(READINGS)}, not {reading!r}")
+        raise TraceError(f"reading must be one of {', '.join(READINGS)}, not {reading!r}")
     if reading == "text" and any(part.run.get("canvas") is not None for part in trace.split()):
         raise TraceError(
             "a canvas' draft is right or not for its state, not for the text: ask for reading='judged'"
@@ -582,7 +585,7 @@ def _rates(nodes: pd.DataFrame, by: list[str]) -> pd.DataFrame:
 def by_prompt(trace: Trace) -> pd.DataFrame:
     """Steps, tokens and tau of every text, in the order they were decoded.
 
-    What a method remembers grows from text to text, so this is also how it warms up.
+    A method's memory grows from text to text, so this also shows how it warms up.
 
     Returns
     -------
@@ -607,7 +610,7 @@ def learnt(trace: Trace) -> pd.DataFrame:
     Returns
     -------
     DataFrame
-        One row a cycle after the prefill: ``run``, ``prompt``, ``cycle``; ``tokens`` whose successors were
+        One row per cycle after the prefill: ``run``, ``prompt``, ``cycle``; ``tokens`` whose successors were
         learnt in this run so far (all that is known if the run began cold; with ``keep="prompt"`` since the
         prompt began); ``new`` of them in this cycle; ``root_known``, whether the root's were known before.
 
@@ -623,7 +626,7 @@ def learnt(trace: Trace) -> pd.DataFrame:
         run, keys = part.run, list(KEYS)
         about = (run["memory"] or {}).get("start")
         if about is None or _silent(part):
-            raise TraceError(f"{run['method']} remembers nothing, or only the text was recorded")
+            raise TraceError(f"{run['method']} has no memory, or only the text was recorded")
         cycles = _steps(part).reset_index(drop=True)
         prompts = [(prompt.get("tokens") or [None])[-1] for prompt in run["prompts"]]
         if None in prompts:
@@ -635,7 +638,7 @@ def learnt(trace: Trace) -> pd.DataFrame:
         roots = np.where(first, [prompts[number] for number in cycles["prompt"]], last.shift())
         nodes = part.nodes
         if not nodes["source"].isin(["store", "neighbour"]).all():
-            raise TraceError(f"{run['method']} remembers no successors of each token it reads")
+            raise TraceError(f"{run['method']} keeps no successors for each token it reads")
         nodes = nodes[~nodes["status"].isin(["below_budget", "unsent", "unreviewed"])]
         number = nodes[keys].merge(cycles[keys].assign(index=np.arange(len(cycles))), how="left", on=keys)
         words = np.concatenate([roots.astype(np.int64), nodes["token"].to_numpy(np.int64)])
@@ -679,14 +682,14 @@ def recheck(trace: Trace) -> pd.DataFrame:
     with a bias: keep y iff it is that candidate or (1 - β) max p ≤ (1 - β) p(y) + β, equation 3 of Zeng et
     al.), ``gap`` (where nodes have a threshold: keep y iff its gap is at most that and fewer than
     ``top_beta`` tokens are likelier; specdec, cm_asd), ``surest`` (a canvas: keep y iff it stands in the
-    surest masked cell of the block in work, the leftmost of equals, and is that cell's likeliest token),
+    surest masked cell of the current block, the leftmost of equals, and is that cell's likeliest token),
     ``oracle`` (method oracle: keep y iff p(y) is at least ``least``) or ``sampling`` (keep iff
     u < min(1, p/q); q = 1 for a drafter that did not sample; Leviathan et al. 2023, algorithm 1).
 
     Returns
     -------
     DataFrame
-        One row a node that was accepted or rejected: keys of its cycle, ``node``, ``status``, ``rule``,
+        One row per node that was accepted or rejected: keys of its cycle, ``node``, ``status``, ``rule``,
         ``expected`` (whether the rule keeps it), ``margin`` (how far the decision was from turning:
         threshold minus value; of canvases log-odds of its cell minus those of the surest other one; NaN for
         greedy) and ``agrees``. A decision nearer than float32 rounding agrees either way. Nodes whose record

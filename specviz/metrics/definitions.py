@@ -14,7 +14,7 @@ where it holds, else 0. `LEGEND` says so in short.
 Two places where an engine would print another number than this decode gives by its formula. Prefill emits
 nothing here, so that every later step emits at least one token; engines emit a first token in it, and
 ``completion_tokens`` has one more than their steps emitted. And a trace does not tell what the target would
-have accepted behind the text's end: where a tool counts whole steps, the number is bounded if a text was cut
+have accepted after the text's end: where a tool counts whole steps, the number is bounded if a text was cut
 in mid-draft. What is emitted unreviewed (BiLD's last block) is a step like any other.
 
 Each definition was read in the tool's own source; ``source`` names version or commit, and the file.
@@ -132,7 +132,7 @@ def _per_second(t: Tally, tokens: np.ndarray | None = None) -> float:
 
 
 def _per_token(t: Tally) -> float:
-    """Mean over requests of seconds per token behind the first ones."""
+    """Mean over requests of seconds per token after the first ones."""
     return _mean(np.where(t.O > 1, t.T - t.F, 0.0), np.where(t.O > 1, t.O - 1, 0.0))
 
 
@@ -200,7 +200,7 @@ DEFINITIONS: tuple[Definition, ...] = (
         "tau, whole steps", LENGTH, POOLED, WHOLE, "ΣE / ΣS", ("emitted", "steps"),
         lambda t: _ratio(t.E, t.S),
         ("EAGLE (τ)", "Spec-Bench (#Mean accepted tokens)", "SGLang (accept len, avg_spec_accept_length)"),
-        "accepted + the target's own token, a step; steps without a draft count; prefill is no step",
+        "accepted + the target's own token, per step; steps without a draft count; the prefill is not a step",
         f"{SPEC_BENCH}: mean of accept_lengths; {EAGLE}, issue 195; "
         f"{SGLANG_LOG}: spec_num_accept_tokens / spec_num_forward_ct",
     ),
@@ -208,7 +208,7 @@ DEFINITIONS: tuple[Definition, ...] = (
         "tau, emitted tokens", LENGTH, POOLED, EMITTED, "ΣE / ΣS", ("emitted", "steps"),
         lambda t: _ratio(t.E, t.S),
         ("specviz (tau)",),
-        "the same, but what stands behind the text's end is dropped before it is counted",
+        "the same, but tokens after the end of the text are not counted",
         "specviz.metrics.tau",
     ),
     Definition(
@@ -216,22 +216,22 @@ DEFINITIONS: tuple[Definition, ...] = (
         lambda t: 1 + _ratio(t.A, t.N),
         ("vLLM (mean acceptance length)", "AIPerf (token-weighted acceptance length)",
          "llama.cpp (mean acceptance length)"),
-        "accepted + 1, a step with a draft; those without one are not counted, so a drafter that "
-        "seldom speaks looks good",
+        "accepted + 1, per step with a draft; steps without one are not counted, so a drafter that rarely "
+        "drafts looks good",
         f"{VLLM} (SpecDecodingLogging); {VLLM_BENCH}; {AIPERF}; {LLAMA_CPP}",
     ),
     Definition(
         "1 + accepted a draft, by request", LENGTH, MEAN, WHOLE, "mean(1 + A / N)", ("accepted", "drafts"),
         lambda t: 1 + _mean(t.A, t.N),
         ("AIPerf (acceptance length)", "vLLM (mean_acceptance_length of a request)"),
-        "the same of each request; one without a draft in any step is left out",
+        "the same per request; requests without any draft are skipped",
         AIPERF,
     ),
     Definition(
         "tokens a verify, by request", LENGTH, MEAN, EMITTED, "mean(O / S)", ("output", "steps"),
         lambda t: _mean(t.O, t.S),
         ("SGLang (spec_accept_length of a request)", "SpecForge (its earlier benchmark)"),
-        "all tokens of the answer, also the one that an engine's prefill emits, over verify passes",
+        "all tokens of the answer, including the one that an engine's prefill emits, over verify passes",
         f"{SGLANG}: completion_tokens / spec_verify_ct; {SPECFORGE} f28b5ec, "
         "specforge/benchmarks/sglang.py",
     ),
@@ -247,22 +247,22 @@ DEFINITIONS: tuple[Definition, ...] = (
         "accepted a step", LENGTH, POOLED, WHOLE, "ΣA / ΣS", ("accepted", "steps"),
         lambda t: _ratio(t.A, t.S),
         ("gpt-fast (Mean Accepted)",),
-        "draft tokens alone: the target's own is left out; so it is one less than the others",
+        "draft tokens only, without the target's own token, so it is one less than the others",
         f"{GPT_FAST} (accept_counts)",
     ),
     Definition(
         "matches a round", LENGTH, POOLED, EMITTED, "ΣE / ΣS - 1", ("emitted", "steps"),
         lambda t: _ratio(t.E, t.S) - 1,
         ("transformers-style (n_matches)",),
-        "a round's new tokens less one, once it has been cut at an end token or the length",
+        "a round's new tokens minus one, after cutting at an end token or the length limit",
         "transformers 5.23.0, generation/utils.py (_assisted_decoding)",
     ),
     Definition(
         "tokens an index", LENGTH, MEAN, WHOLE, "mean(E / (S - 1))", ("emitted", "steps"),
         lambda t: _mean(t.E, t.S - 1),
         ("EAGLE (alpha_length.py)",),
-        "divided by the index of the last step, which counts from 0: one step too few, so too high; "
-        "a mean of a question's turns, then of questions",
+        "divided by the index of the last step, which counts from 0: one step too few, so the value is too "
+        "high; averaged over a question's turns, then over questions",
         "github.com/SafeAILab/EAGLE a47b61e, eagle/evaluation/alpha_length.py: new_tokens / idxs",
     ),
     # ------------------------------------------------ acceptance rate
@@ -271,14 +271,14 @@ DEFINITIONS: tuple[Definition, ...] = (
         lambda t: _ratio(t.A, t.D),
         ("vLLM (draft acceptance rate)", "AIPerf (overall draft acceptance rate)",
          "llama.cpp (draft acceptance)"),
-        "over all that were drafted and sent, also behind a rejection; of a tree every node",
+        "over all drafted and sent tokens, including those after a rejection; for a tree, every node",
         f"{VLLM}; {VLLM_BENCH}; {AIPERF}; {LLAMA_CPP}",
     ),
     Definition(
         "accepted of drafted, by request", RATE, MEAN, WHOLE, "mean(A / D)", ("accepted", "drafted"),
         lambda t: _mean(t.A, t.D),
         ("AIPerf (draft acceptance rate)",),
-        "the same of each request; AIPerf prints percent",
+        "the same per request; AIPerf prints percent",
         AIPERF,
     ),
     Definition(
@@ -292,21 +292,21 @@ DEFINITIONS: tuple[Definition, ...] = (
         "accepted of the budget, by request", RATE, MEAN, WHOLE, "mean(A / (k S))",
         ("accepted", "steps", "most"), lambda t: _mean(t.A, t.k * t.S),
         ("SGLang (spec_accept_rate of a request)",),
-        "the same of each request",
+        "the same per request",
         f"{SGLANG}: spec_num_correct_drafts / spec_num_proposed_drafts",
     ),
     Definition(
         "accepted per verified", RATE, MEAN, WHOLE, "mean((A + N) / (D + N))",
         ("accepted", "drafted", "drafts"), lambda t: _mean(t.A + t.N, t.D + t.N),
         ("AIPerf (accepted per verified)",),
-        "the target's own token stands above and below the line",
+        "the target's own token is in both numerator and denominator",
         AIPERF,
     ),
     Definition(
         "at the second position", RATE, POOLED, WHOLE, "Σ[a ≥ 2] / ΣN", ("accepted", "drafts"),
         lambda t: _share(t, t.a >= 2, t.n == 1, t.n),
         ("vLLM (per-position acceptance rate)", "llama.cpp (acceptance rate per position)"),
-        "of all steps with a draft, whether or not they came so far; `by_position` has every place",
+        "over all steps with a draft, whether or not they got that far; `by_position` has every position",
         f"{VLLM}; {VLLM_BENCH}; {LLAMA_CPP}",
     ),
     Definition(
@@ -320,29 +320,29 @@ DEFINITIONS: tuple[Definition, ...] = (
     Definition(
         "accepted of judged", RATE, POOLED, EMITTED, "Σm / Σ(m + [m < d])", ("emitted", "depth"), _judged,
         ("transformers-style (matches of its confidence threshold)",),
-        "a round's matches over those and its first mismatch: what stands behind was never judged; "
-        "for chains",
+        "a round's matches over the matches and the first mismatch: later tokens were never judged; for "
+        "chains",
         f"{CANDIDATES}: update_candidate_strategy",
     ),
     Definition(
         "all accepted", RATE, POOLED, EMITTED, "Σ[m = d > 0] / ΣN", ("emitted", "depth"),
         lambda t: _share(t, t.m == t.d, t.d > 0, t.d),
         ("transformers-style (its heuristic schedule)",),
-        "share of drafts accepted to the last token; then the next is 2 longer, else 1 shorter",
+        "share of fully accepted drafts; after one the next draft is 2 tokens longer, otherwise 1 shorter",
         f"{CANDIDATES}: update_candidate_strategy",
     ),
     Definition(
         "nothing accepted", RATE, POOLED, WHOLE, "Σ[a = 0] / ΣS", ("accepted", "steps"),
         lambda t: _ratio(t.w * (t.a == 0), t.S),
         ("gpt-fast (the first of Acceptance probs)",),
-        "share of steps that only gave the target's own token",
+        "share of steps that gave only the target's own token",
         GPT_FAST,
     ),
     Definition(
         "accepted of output", RATE, POOLED, EMITTED, "ΣA / ΣO", ("accepted", "output"),
         lambda t: _ratio(t.A, t.O),
         ("LM Studio (acceptedDraftTokensCount / predictedTokensCount)",),
-        "over the answer's tokens, not over drafts: 1 - 1/tau where nothing is cut",
+        "over the answer's tokens, not over drafts: 1 - 1/tau if nothing is cut",
         "lmstudio.ai/docs/typescript/llm-prediction/speculative-decoding",
     ),
     # ------------------------------------------------ speedup; a primed symbol is b's
@@ -350,22 +350,22 @@ DEFINITIONS: tuple[Definition, ...] = (
         "mean tokens/s", SPEED, MEAN, EMITTED, "mean(O / T) / mean(O′ / T′)", ("output", "seconds"),
         lambda t, b: _per_second(t) / _per_second(b),
         ("Spec-Bench", "EAGLE (speed.py)", "gpt-fast (Average tokens/sec of two runs)"),
-        "prefill inside; a short answer weighs as much as a long one; tokens from ids on both sides; "
-        "in the scripts, those of EAGLE and Medusa go on to the end of the last step",
+        "prefill included; a short answer weighs as much as a long one; tokens from ids on both sides; "
+        "in the scripts, EAGLE's and Medusa's tokens run to the end of the last step",
         f"{SPEC_BENCH}; {EAGLE}/evaluation/speed.py; {GPT_FAST}",
     ),
     Definition(
         "mean tokens/s, baseline from text", SPEED, MEAN, EMITTED, "mean(O / T) / mean((O′ - [end]) / T′)",
         ("output", "seconds", "eos"), lambda t, b: _per_second(t) / _per_second(b, b.O - b.eos),
         ("Spec-Bench (as its script counts)", "EAGLE (as its script counts)"),
-        "the same, but the baseline's tokens are its text encoded again, without its end token",
+        "the same, but the baseline's tokens come from re-encoding its text, without its end token",
         f"{SPEC_BENCH}: len(tokenizer(answer).input_ids) - 1",
     ),
     Definition(
         "throughput", SPEED, POOLED, EMITTED, "(ΣO / W) / (ΣO′ / W′)", ("output", "wall"),
         lambda t, b: (t.O.sum() / t.W) / (b.O.sum() / b.W),
         ("vLLM (bench serve)", "SGLang (bench_serving)", "SpecForge (bench_model_speedup.py)"),
-        "prefill inside; all tokens over the time of the whole run, in which requests may overlap",
+        "prefill included; all tokens over the time of the whole run, in which requests may overlap",
         f"{VLLM_BENCH} and sglang 0.5.23, benchmark/serving.py (output_throughput); {SPECFORGE} "
         "260057f, benchmarks/bench_model_speedup.py",
     ),
@@ -373,33 +373,33 @@ DEFINITIONS: tuple[Definition, ...] = (
         "time per token", SPEED, POOLED, EMITTED, "(ΣT′ / ΣO′) / (ΣT / ΣO)", ("output", "seconds"),
         lambda t, b: _ratio(b.T, b.O) / _ratio(t.T, t.O),
         ("transformers-style (average time per token)",),
-        "prefill inside; one request at a time",
+        "prefill included; one request at a time",
         ASSISTED,
     ),
     Definition(
         "time per input", SPEED, POOLED, EMITTED, "ΣT′ / ΣT", ("seconds",), lambda t, b: _ratio(b.T, t.T),
         ("transformers-style (average time per input)",),
-        "latency alone: an answer that came out shorter counts as faster",
+        "only latency: a shorter answer counts as faster",
         ASSISTED,
     ),
     Definition(
         "paired latency", SPEED, MEAN, EMITTED, "mean(T′ / T)", ("seconds",), lambda t, b: _mean(b.T, t.T),
         ("shreyansh26/Speculative-Decoding",),
-        "each prompt against itself, prompts weighing alike",
+        "each prompt against itself, all prompts with equal weight",
         "github.com/shreyansh26/Speculative-Decoding c6fddeb, common/metrics.py",
     ),
     Definition(
         "decode tokens/s", SPEED, POOLED, EMITTED, "(ΣO / Σ(T - P)) / (ΣO′ / Σ(T′ - P′))",
         ("output", "seconds", "prefill"), lambda t, b: _ratio(t.O, t.T - t.P) / _ratio(b.O, b.T - b.P),
         ("llama.cpp (eval time)", "specviz (compare)"),
-        "prefill apart: what decoding alone gained",
-        "github.com/ggml-org/llama.cpp, eval time beside prompt eval time",
+        "without the prefill: what decoding alone gained",
+        "github.com/ggml-org/llama.cpp, eval time next to prompt eval time",
     ),
     Definition(
         "time per output token", SPEED, MEAN, EMITTED, "mean((T′ - F′) / (O′ - 1)) / mean((T - F) / (O - 1))",
         ("output", "seconds", "first"), lambda t, b: _per_token(b) / _per_token(t),
         ("vLLM (bench serve, TPOT)", "AIPerf (inter token latency)"),
-        "behind the first tokens; if the first step emits several, it counts as one all the same",
+        "after the first tokens; if the first step emits several, it still counts as one",
         f"{VLLM_BENCH} (tpot); aiperf 0.13.0, metrics/types/inter_token_latency_metric.py",
     ),
 )  # fmt: skip

@@ -28,7 +28,7 @@ def break_even(traces: Mapping[str, Trace], baseline: str, per: str = "run") -> 
     A plain pass is the baseline's mean cycle, over all prompts. A method's cost is the mean time of its own
     cycle over that; the prefill is no cycle. τ counts the tokens of the texts: those that a later cycle took
     back are not among them, as they are in `specviz.metrics.tau`. So ``speedup`` = τ / cost is the ratio of
-    tokens per second, the prefill apart. Times are those of the records: measured, each run by itself.
+    tokens per second, without the prefill. Times are those of the records: measured, each run by itself.
 
     Parameters
     ----------
@@ -37,13 +37,13 @@ def break_even(traces: Mapping[str, Trace], baseline: str, per: str = "run") -> 
     baseline : str
         The name of the autoregressive run.
     per : str
-        ``"run"``: a row a run, with intervals over prompts; ``"prompt"``: a row a run and prompt, each
-        against the baseline's mean cycle on the same prompt.
+        ``"run"``: one row per run, with intervals over prompts; ``"prompt"``: one row per run and prompt,
+        each against the baseline's mean cycle on the same prompt.
 
     Returns
     -------
     DataFrame
-        ``name``, ``method``, ``draft``, ``exactness``; ``tau``, tokens a cycle; ``cost``, and its parts
+        ``name``, ``method``, ``draft``, ``exactness``; ``tau``, tokens per cycle; ``cost``, and its parts
         ``forward`` (the target's pass), ``draft_cost`` (drafting) and ``rest`` (verifying, committing,
         between); ``speedup``. Per run: ``prompts``, and 95 % bootstrap intervals over prompts ``tau_lo``,
         ``tau_hi`` and so on, NaN with fewer than six. Per prompt: ``prompt``.
@@ -59,7 +59,7 @@ def break_even(traces: Mapping[str, Trace], baseline: str, per: str = "run") -> 
     import pandas as pd
 
     if per not in PER:
-        raise ParameterError(f"per is 'run' or 'prompt', not {per!r}")
+        raise ParameterError(f"per must be 'run' or 'prompt', not {per!r}")
     if baseline not in traces:
         raise TraceError(f"no trace is called {baseline!r}; there are {', '.join(map(str, traces))}")
     base = traces[baseline]
@@ -67,7 +67,7 @@ def break_even(traces: Mapping[str, Trace], baseline: str, per: str = "run") -> 
         _check(str(name), trace, base)
     if base.run["method"] != PLAIN:
         raise TraceError(
-            f"the baseline is {base.run['method']}, and a plain pass is of {PLAIN} decoding: add such a run"
+            f"the baseline is {base.run['method']}, but a plain pass needs {PLAIN} decoding: add such a run"
         )
     plain = _sums(base)
     rows = []
@@ -88,21 +88,24 @@ def break_even(traces: Mapping[str, Trace], baseline: str, per: str = "run") -> 
 def _check(name: str, trace: Trace, base: Trace) -> None:
     """Refuse a run whose cycles cannot be set against the baseline's."""
     if len(trace.split()) != 1:
-        raise TraceError(f"{name} holds several runs: pass each by itself (trace.split())")
+        raise TraceError(f"{name} holds several runs: pass each separately (trace.split())")
     run = trace.run
     if run["canvas"] is not None or len(trace.updates):
-        raise TraceError(f"{name} decoded a canvas or a stream; the figure is of prompts")
+        raise TraceError(f"{name} decoded a canvas or a stream; the figure needs prompts")
     timed = _steps(trace)["duration"]
     if run["record"] is None or run["replayed"] or not len(timed) or not np.isfinite(timed).all():
-        raise TraceError(f"the record of {name} has no times of its cycles: decode it again with a record")
+        raise TraceError(f"the record of {name} has no cycle times: decode it again with a record")
     if (trace.passes["rows"] > 1).any():
-        raise TraceError(f"{name} decoded several rows at once, and a pass served them all: leave batch= out")
+        raise TraceError(f"{name} decoded several rows at once, and they shared its passes: drop batch=")
     if _place(trace) != _place(base):
         raise TraceError(
-            f"{name} ran another model, number format, machine or number of threads than {base.run['method']}"
+            f"{name} used a different model, number format, machine or number of threads than "
+            f"{base.run['method']}"
         )
     if _prompt_keys(trace) != _prompt_keys(base):
-        raise TraceError(f"{name} decoded other prompts than {base.run['method']}: run both over the same")
+        raise TraceError(
+            f"{name} decoded different prompts than {base.run['method']}: run both on the same prompts"
+        )
 
 
 def _place(trace: Trace) -> tuple[Hashable, ...]:
@@ -142,7 +145,7 @@ def gains(sums: np.ndarray, plain: np.ndarray) -> np.ndarray:
     Returns
     -------
     array [3, ...]
-        Tokens a cycle; seconds a cycle over those of a plain cycle; the one over the other.
+        Tokens per cycle; seconds per cycle over those of a plain cycle; the one over the other.
     """
     tau = _ratio(sums[1], sums[0])
     cost = _ratio(_ratio(sums[2], sums[0]), _ratio(plain[2], plain[0]))

@@ -28,7 +28,7 @@ def quality(
     Parameters
     ----------
     trace : Trace
-        Of one run.
+        A trace of one run.
     tokenize : str, optional
         BLEU's tokenizer; default as in `specviz.metrics.tokenizer`.
     resamples : int
@@ -139,7 +139,7 @@ def comet(trace: Trace, model: str = COMET) -> list[float]:
         raise ParameterError("COMET needs the package unbabel-comet: pip install unbabel-comet") from None
     texts, references, sources = pairs(trace)
     if None in sources:
-        raise TraceError("COMET reads the source, and only streams keep theirs apart from the prompt")
+        raise TraceError("COMET reads the source, and only streams store it separately from the prompt")
     try:
         path = model if model.endswith(".ckpt") else download_model(model, local_files_only=True)
         scorer = load_from_checkpoint(path)
@@ -167,5 +167,5 @@ def pairs(trace: Trace) -> tuple[list[str], list[list[str]], list[str | None]]:
             references.append(alternatives)
             sources.append(last.get(number))
     if not texts:
-        raise TraceError("no text of the trace has a reference to be compared with")
+        raise TraceError("no text of the trace has a reference to compare with")
     return texts, references, sources

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def counts(trace: Trace) -> Counts:
     """What of a trace other tools would have written down: how many tokens, of each request and step.
 
-    A request is a text of a run. A step is a cycle behind the prefill; drafted are the nodes that the target
+    A request is a text of a run. A step is a cycle after the prefill; drafted are the nodes that the target
     read, accepted those that were emitted.
 
     Raises
@@ -35,11 +35,11 @@ def counts(trace: Trace) -> Counts:
     for part in runs:
         if part.run["canvas"] is not None:
             raise TraceError(
-                f"run {part.run['run']} writes canvases: acceptance is counted of texts that grow"
+                f"run {part.run['run']} writes canvases: acceptance is defined only for texts that grow"
             )
         if len(part.updates):
             raise TraceError(
-                f"run {part.run['run']} is a stream: its updates have metrics of their own (by_stream)"
+                f"run {part.run['run']} is a stream: its updates have their own metrics (by_stream)"
             )
     steps, silent = _steps_of(trace), _silent(trace)
     table = _requests_of(trace, steps)
@@ -63,7 +63,7 @@ def counts(trace: Trace) -> Counts:
 
 
 def _steps_of(trace: Trace) -> pd.DataFrame:
-    """One row a step: ``sent``, ``emitted`` and ``accepted`` tokens, the draft's ``depth``, and how far it
+    """One row per step: ``sent``, ``emitted`` and ``accepted`` tokens, the draft's ``depth``, and how far it
     reached ``beyond`` the text's end."""
     keys = ["run", "prompt", "cycle"]
     steps = _steps(trace)[[*keys, "sent", "emitted"]].reset_index(drop=True)
@@ -80,7 +80,7 @@ def _steps_of(trace: Trace) -> pd.DataFrame:
 
 
 def _requests_of(trace: Trace, steps: pd.DataFrame) -> pd.DataFrame:
-    """One row a text, by run and prompt: its times, its tokens and what its steps counted."""
+    """One row per text, by run and prompt: its times, its tokens and what its steps counted."""
     cycles, keys = trace.cycles, ["run", "prompt"]
     texts = cycles.groupby(keys, observed=True, sort=False)
     table = texts.agg(seconds=("duration", lambda x: x.sum(min_count=1)), end=("end", "last"))
@@ -179,10 +179,10 @@ def by_position(trace: Trace | Counts) -> pd.DataFrame:
     Returns
     -------
     DataFrame
-        One row a place, from 1: ``accepted``, steps that accepted a token there; ``rate`` = accepted / steps
-        with a draft (vLLM's per-position acceptance rate); ``given`` = accepted / steps whose draft went so
-        far and that accepted all before it (EAGLE's n-α, n = position - 1; NaN where it is not known how far
-        drafts went). Tokens cut off at a text's end do not count as accepted.
+        One row per place, from 1: ``accepted``, steps that accepted a token there; ``rate`` = accepted /
+        steps with a draft (vLLM's per-position acceptance rate); ``given`` = accepted / steps whose draft
+        went so far and that accepted all before it (EAGLE's n-α, n = position - 1; NaN where it is not known
+        how far drafts went). Tokens cut off at a text's end do not count as accepted.
 
     Raises
     ------
@@ -194,7 +194,7 @@ def by_position(trace: Trace | Counts) -> pd.DataFrame:
     own = trace if isinstance(trace, Counts) else counts(trace)
     t = tally(own, True)
     if not len(t.n) or np.isnan(t.n).any():
-        raise TraceError(f"{own.where}: {own.origin} does not tell {NAMES['drafts']}")
+        raise TraceError(f"{own.where}: {own.origin} does not say {NAMES['drafts']}")
     vague = bool(np.isnan(t.d).any())  # how far drafts went is not known
     longest = np.nanmax([t.a.max(), t.k]) if vague else t.d.max()
     places = np.arange(1, int(longest) + 1)
@@ -235,7 +235,7 @@ def _why(definition: Definition, own: Counts, base: Counts | None) -> str:
             else:
                 lacks = bool(np.isnan(side.column(name)).any())
             if lacks:
-                return f"{side.origin} does not tell {whose}{NAMES[name]}"
+                return f"{side.origin} does not say {whose}{NAMES[name]}"
     return "nothing to divide by"
 
 
@@ -260,11 +260,13 @@ def _comparable(trace: Trace | Counts, own: Counts, baseline: Trace | Counts, ba
     """Whether a baseline is one: autoregressive, of the same prompts, by the same model."""
     if not base.plain:
         raise TraceError(
-            f"the baseline ({base.where}) is not autoregressive: a speedup is over decoding without drafts"
+            f"the baseline ({base.where}) is not autoregressive: a speedup is relative to decoding without "
+            f"drafts"
         )
     if own.origin != base.origin:
         raise TraceError(
-            f"{own.where} is from {own.origin}, the baseline from {base.origin}: compare like with like"
+            f"{own.where} is from {own.origin}, but the baseline is from {base.origin}: use the same tool "
+            f"for both"
         )
     mine: Sequence[Hashable]
     theirs: Sequence[Hashable]
@@ -276,12 +278,12 @@ def _comparable(trace: Trace | Counts, own: Counts, baseline: Trace | Counts, ba
         one, other = ({_model(part) for part in t.split()} for t in (trace, baseline))
         if one != other:
             raise TraceError(
-                f"the baseline ran {_words(other)}, not {_words(one)}: compare one model with itself"
+                f"the baseline ran {_words(other)}, not {_words(one)}: both must use the same model"
             )
         mine, theirs = (_prompts(t) for t in (trace, baseline))
     if mine != theirs:
         raise TraceError(
-            f"the baseline ({base.where}) decoded other prompts: {len(theirs)} against {len(mine)}, "
+            f"the baseline ({base.where}) decoded different prompts: {len(theirs)} against {len(mine)}, "
             f"{len(set(mine) & set(theirs))} in common"
         )
 
@@ -303,7 +305,8 @@ def _prompts(trace: Trace) -> list[tuple[int, ...]]:
             if i in chosen:
                 if not prompt.get("tokens"):
                     raise TraceError(
-                        f"run {part.run['run']} holds no prompts (it was redacted), so no one can compare"
+                        f"run {part.run['run']} holds no prompts (it was redacted), so they cannot be "
+                        f"compared"
                     )
                 prompts.append(tuple(prompt["tokens"]))
     return sorted(prompts)

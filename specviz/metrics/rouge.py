@@ -54,7 +54,7 @@ class Rouge:
 
 
 def lines(text: str) -> str:
-    """A text with a sentence a line, as ROUGE-Lsum reads it."""
+    """A text with one sentence per line, as ROUGE-Lsum reads it."""
     return text if "\n" in text.strip() else SENTENCE.sub("\n", text)
 
 
@@ -68,7 +68,7 @@ def rouge(trace: Trace) -> Scores:
     Parameters
     ----------
     trace : Trace
-        Of one run.
+        A trace of one run.
 
     Returns
     -------

@@ -1,6 +1,6 @@
 """How well the drafter's own certainty tells which of its tokens the target accepts.
 
-Only judged nodes count, those that the target accepted or rejected. Nodes that were never sent, nodes behind
+Only judged nodes count, those that the target accepted or rejected. Nodes that were never sent, nodes after
 a rejection and nodes cut by the end of a text have no verdict. So every figure here is of drafts that came as
 far: a controller that sends only what it is sure of is rated on what it sent, and acceptance is what the
 method's rule lets through. A strict rule (greedy, or a gap of 0) makes it "the target would have written this
@@ -86,12 +86,13 @@ def signals(
     # three thirds in five digits sum to less than 1
     if not 3 <= len(weights) <= len(given) or (given < 0).any() or abs(given.sum() - 1) > 1e-5:
         raise ParameterError(
-            f"weights are numbers from 0 to 1 that sum to 1, of {', '.join(ENSEMBLE)}; got {tuple(weights)}"
+            f"weights must be numbers from 0 to 1 that sum to 1, for {', '.join(ENSEMBLE)}; got "
+            f"{tuple(weights)}"
         )
     if not margin_scale > 0 or (vocabulary is not None and vocabulary < 2):
-        raise ParameterError("margin_scale is above 0, and a vocabulary has at least two tokens")
+        raise ParameterError("margin_scale must be above 0, and the vocabulary must have at least two tokens")
     if entropy not in ("complement", "as_written"):
-        raise ParameterError(f"entropy is 'complement' or 'as_written', not {entropy!r}")
+        raise ParameterError(f"entropy must be 'complement' or 'as_written', not {entropy!r}")
     parts = trace.split()
     tables = [_signals(part, given, margin_scale, entropy == "complement", vocabulary) for part in parts]
     return pd.concat(tables, ignore_index=True)
@@ -171,7 +172,7 @@ def signal_summary(trace: Trace) -> pd.DataFrame:
     Returns
     -------
     DataFrame
-        One row a run and signal: ``run``, ``signal``, ``level`` (node or cycle), ``unit``, ``meaning``;
+        One row per run and signal: ``run``, ``signal``, ``level`` (node or cycle), ``unit``, ``meaning``;
         ``counted`` values, their ``low``, ``median`` and ``high``; ``auroc``, of a node signal the area under
         the ROC curve for acceptance; ``correlation``, of a cycle signal Spearman's with the share of the
         judged nodes that is accepted.
@@ -234,7 +235,7 @@ def calibration_curve(
     import pandas as pd
 
     if bins < 1 or outcome not in OUTCOMES:
-        raise ParameterError(f"bins is at least 1, and outcome one of {', '.join(OUTCOMES)}")
+        raise ParameterError(f"bins must be at least 1, and outcome one of {', '.join(OUTCOMES)}")
     parts = []
     for name in among or signal_names(table):
         values, right = _finite(table, name, outcome)
@@ -300,7 +301,9 @@ def auroc(
 
     among = signal_names(table)
     if outcome not in OUTCOMES or than not in among:
-        raise ParameterError(f"outcome is one of {', '.join(OUTCOMES)}, and than one of {', '.join(among)}")
+        raise ParameterError(
+            f"outcome must be one of {', '.join(OUTCOMES)}, and than one of {', '.join(among)}"
+        )
     rated = {name: _rated(table, name, outcome, resamples) for name in among if table[name].notna().any()}
     rows = pd.DataFrame([row for row, _ in rated.values()], columns=RATED)
     base, unknown = rows.loc[rows["signal"] == than, "auroc"], np.full(resamples, np.nan)

@@ -71,7 +71,7 @@ def sweep(
     -------
     DataFrame
         ``group``, ``method``, ``exactness``; ``quality`` in percent with its 95 % interval ``quality_lo``,
-        ``quality_hi``; ``speed``, the base's seconds over its own for all the texts, prefill inside (the
+        ``quality_hi``; ``speed``, the base's seconds over its own for all the texts, prefill included (the
         papers' latency an example: a shorter text is a faster one); ``tokens_per_second`` over the base's as
         ``speed_a_token``; `tau`, `fallback_share`, `rollback_share`, `target_share`; a column for each
         parameter that differs among the runs that have it; ``front``, whether no run and not the base beats
@@ -88,7 +88,7 @@ def sweep(
     import pandas as pd
 
     if score not in SCORES:
-        raise ParameterError(f"score is one of {', '.join(SCORES)}, not {score!r}")
+        raise ParameterError(f"score must be one of {', '.join(SCORES)}, not {score!r}")
     _, start, at = _opened("", base)[0]
     options = score, resamples, start
     rows = [_point("", start, at, *options) | {"base": True}]
@@ -107,7 +107,9 @@ def _point(
 ) -> dict[str, Hashable]:
     """A row of `sweep`, its speed relative to that of `start`."""
     if _prompts(run) != _prompts(start):
-        raise TraceError(f"the run {run.run['run']} is of other prompts than the base, or in another order")
+        raise TraceError(
+            f"the run {run.run['run']} has different prompts than the base, or a different order"
+        )
     return {
         "group": group or str(run.run["method"]),
         "method": str(run.run["method"]),
@@ -200,7 +202,8 @@ def over_seeds(
         seeds = [(run.run["sampling"] or {}).get("seed") for run in runs]
         if len(set(seeds)) < len(seeds):
             raise TraceError(
-                f"{len(seeds)} runs of {about['method']} have the seeds {seeds}: one run a seed and setting"
+                f"{len(seeds)} runs of {about['method']} have the seeds {seeds}: give one run per seed and "
+                f"setting"
             )
         for name, measure in measures.items():
             values = np.array([_value(measure, run) for run in runs])

@@ -66,7 +66,7 @@ def _measure(trace: Trace) -> dict[str, float | str]:
 
 
 def summary(trace: Trace) -> pd.DataFrame:
-    """One row a run: every metric of this module, by its name or the field's (``tau``, ``A/D``, ``A/O``).
+    """One row per run: every metric of this module, by its name or the field's (``tau``, ``A/D``, ``A/O``).
 
     ``tokens_per_second`` leaves the prefill's time out; ``seconds`` has it inside. `peak_memory` is in
     bytes, `seconds` and `draft_time` in seconds, the shares are per token of the texts.

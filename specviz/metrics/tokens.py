@@ -80,7 +80,7 @@ def tokenizer(run: Metadata, name: str | None = None) -> Tokenizer:
         )
     elif missing := _missing(name):
         raise ParameterError(
-            f"the tokenizer {name} needs {missing}; leave it out for the language's standard one"
+            f"the tokenizer {name} needs {missing}; drop it to use the language's standard one"
         )
     return Tokenizer(name, BLEU(tokenize=name).tokenizer)
 

@@ -35,7 +35,7 @@ def erasure(trace: Trace, of: str = DISPLAY, tokenize: str | None = None) -> pd.
     """What each update took back: tokens of the output before that the new one does not begin with.
 
     Arivazhagan et al. 2020a ("Re-translation versus Streaming for Simultaneous Translation", section 3.3): to
-    turn output o_{u-1} into o_u a reader's screen deletes the |o_{u-1}| - |LCP(o_{u-1}, o_u)| tokens behind
+    turn output o_{u-1} into o_u a reader's screen deletes the |o_{u-1}| - |LCP(o_{u-1}, o_u)| tokens after
     their longest common prefix, whether or not the same words come again. The first update erases nothing,
     nor does one that was interrupted: what stood before still stands.
 
@@ -52,9 +52,9 @@ def erasure(trace: Trace, of: str = DISPLAY, tokenize: str | None = None) -> pd.
     Returns
     -------
     DataFrame
-        One row an update: ``run``, ``prompt``, ``update``; ``words``, the output's tokens (list of str; of
+        One row per update: ``run``, ``prompt``, ``update``; ``words``, the output's tokens (list of str; of
         ``model`` list of int); ``tokens``, how many; ``kept`` of the output before and ``erased`` of it;
-        ``written``, those behind the kept ones; ``tokenizer``, its name.
+        ``written``, those after the kept ones; ``tokenizer``, its name.
 
     Raises
     ------
@@ -64,7 +64,7 @@ def erasure(trace: Trace, of: str = DISPLAY, tokenize: str | None = None) -> pd.
     import pandas as pd
 
     if of not in OUTPUTS:
-        raise ParameterError(f"of is one of {', '.join(OUTPUTS)}, not {of!r}")
+        raise ParameterError(f"of must be one of {', '.join(OUTPUTS)}, not {of!r}")
     tables = []
     for part in trace.split():
         updates = part.updates
@@ -184,7 +184,7 @@ def speedup(trace: Trace, baseline: Trace, prefill: bool = False) -> Estimate:
         If they are not of the same streams in the same order.
     """
     if _sources(trace) != _sources(baseline):
-        raise TraceError("a speedup is over the same streams in the same order, and these are others")
+        raise TraceError("a speedup needs the same streams in the same order, and these differ")
     name = "tokens_per_second" + ("_with_prefill" if prefill else "")
     one, other = (by_stream(each, MODEL)[name].to_numpy(np.float64) for each in (trace, baseline))
     return Estimate.of((one / other).tolist())

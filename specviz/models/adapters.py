@@ -62,12 +62,12 @@ def base(target: Model) -> Model:
     Raises
     ------
     ModelError
-        If it is no plain causal model of the Llama family in memory as torch has it.
+        If it is not a plain causal model of the Llama family in memory as torch has it.
     """
     if not isinstance(target, Model) or not describes(target.net):
         raise ModelError(
-            f"{target.name} cannot be adapted to masked diffusion: take a causal model of "
-            "the Llama family on torch"
+            f"{target.name} cannot be adapted to masked diffusion: use a causal model of the Llama family "
+            f"on torch"
         )
     return target
 
@@ -106,7 +106,7 @@ def merge(
     if given != wanted:
         odd = sorted(set(given.items()) ^ set(wanted.items()))[0][0]
         raise ModelError(
-            f"{name} does not fit {target.name}: its {odd} is missing, too many or of another shape"
+            f"{name} does not fit {target.name}: its {odd} is missing, unexpected or of another shape"
         )
     for key, layer in layers.items():
         change = tensors[f"{key}.up"].float() @ tensors[f"{key}.down"].float()
@@ -153,7 +153,7 @@ def load_adapter(
     try:
         tensors = unpack(load_file(folder / "model.safetensors"))
     except (OSError, SafetensorError) as error:
-        raise ModelError(f"{name} has no adapter that can be read: {one_line(error, 200)}") from None
+        raise ModelError(f"{name} has no readable adapter: {one_line(error, 200)}") from None
     number = torch.float32 if dtype == "auto" else dtype
     backend = "torch" if config["load"].startswith("gguf:") else None
     target = base(load(config["load"], device, number, kernels="plain", invariant=False, backend=backend))
@@ -161,8 +161,8 @@ def load_adapter(
     same_format = number == torch.float32 or target.path is not None  # else the hash is of rounded weights
     if same_format and content != config["content"]:
         raise ModelError(
-            f"{name} was trained on {config['target']} ({config['content'][:8]}), and {config['load']} has "
-            f"other weights ({content[:8]})"
+            f"{name} was trained on {config['target']} ({config['content'][:8]}), but {config['load']} has "
+            f"different weights ({content[:8]})"
         )
     mask = config["mask_token_id"]
     if not 0 <= mask < target.vocabulary:

@@ -96,7 +96,7 @@ class Addition:
         """
         what = "an EAGLE drafter" if self.kind == "eagle" else self.kind
         raise ModelError(
-            f"{self.name} is no model by itself but {what} on {self.trained_on}: decode with "
+            f"{self.name} is not a model by itself but {what} on {self.trained_on}: decode with "
             f"{self.trained_on} and pass it as the draft"
         )
 
@@ -118,16 +118,16 @@ class Addition:
             return
         content = self.config.get("content")
         if content is None or target.name != self.trained_on:
-            raise self._unfit(self.trained_on, f"{target.name} is another model")
+            raise self._unfit(self.trained_on, f"{target.name} is a different model")
         raise self._unfit(
             f"{self.trained_on} ({content[:8]})",
-            f"this {target.name} has other weights ({target.content[:8]})",
+            f"this {target.name} has different weights ({target.content[:8]})",
         )
 
     targets: tuple[str, ...] = ("encoder-decoder",)
 
     def _unfit(self, trained_on: str, but: str) -> ModelError:
-        return ModelError(f"{self.name} was trained on {trained_on}, and {but}: draft with what fits it")
+        return ModelError(f"{self.name} was trained on {trained_on}, and {but}: use a drafter that fits it")
 
 
 class Heads(Addition):
@@ -145,12 +145,12 @@ class Heads(Addition):
     def on(self, target: Target) -> HeadModel:
         self._check(target)
         if isinstance(target, Model) and not target.plain:
-            raise self._unfit("a model whose head can be asked alone", f"{target.name}'s cannot")
+            raise self._unfit("a model whose head can be used separately", f"{target.name}'s cannot")
         return HeadModel(self, target)
 
 
 class HeadModel:
-    """Heads at work: from a state of the target, what stands behind its next token.
+    """Heads at work: from a state of the target, what follows its next token.
 
     Parameters
     ----------
@@ -177,12 +177,12 @@ class HeadModel:
 
     @torch.no_grad()
     def guesses(self, state: Tensor, n: int) -> Tensor:
-        """Scores of the n tokens behind the target's next one, float32 [n, vocabulary].
+        """Scores of the n tokens after the target's next one, float32 [n, vocabulary].
 
         Parameters
         ----------
         state : tensor [width]
-            The target's last state at a place, behind its final norm: its own head scores the next token
+            The target's last state at a place, after its final norm: its own head scores the next token
             from it, heads 2 to n + 1 those that follow.
         n : int
         """
@@ -224,10 +224,10 @@ class EagleHead(Addition):
         if target.kind not in self.targets:
             raise self._unfit(self.trained_on, f"{target.name} is {target.kind}")
         if not hasattr(target, "net"):
-            why = f"{target.name} runs in llama.cpp, which gives no hidden states"
+            why = f"{target.name} runs on llama.cpp, which provides no hidden states"
             raise self._unfit(self.trained_on, why)
         if getattr(target, "places", None):
-            raise self._unfit(self.trained_on, f"{target.name}'s layers lie on several devices")
+            raise self._unfit(self.trained_on, f"{target.name}'s layers are on several devices")
         words, width = embeddings(target.net).shape
         if width != size:
             raise self._unfit(f"a model of width {size}", f"{target.name}'s is {width}")
@@ -242,8 +242,8 @@ class EagleHead(Addition):
             read = ", ".join(map(str, layers))
             raise self._unfit(f"a model whose layers {read} it reads", f"{target.name} has {last}")
         if last in layers and not own:  # elsewhere it is the state before the final norm
-            why = f"{target.name}'s is known behind its norm only"
-            raise self._unfit(f"the state behind the last layer, {last}", why)
+            why = f"{target.name}'s is available only after its norm"
+            raise self._unfit(f"the state after the last layer, {last}", why)
 
 
 class Trimmed(Addition):
@@ -275,7 +275,7 @@ class TrimmedTranslator(Addition):
     def on(self, target: Target) -> bergamot.TrimmedBergamot:
         """As `Addition.on`."""
         if not isinstance(target, Bergamot):
-            raise self._unfit(self.trained_on, f"{target.name} is no Bergamot translator")
+            raise self._unfit(self.trained_on, f"{target.name} is not a Bergamot translator")
         self._check_whose(target)
         return bergamot.TrimmedBergamot(self.net, target, self.name)
 
@@ -301,7 +301,7 @@ class Slots(Addition):
 class SlotModel(EncoderDecoder):
     """A parallel drafter at work: a small decoder on what the target's encoder made of the prompt.
 
-    A slot is a token beyond the vocabulary: a context reads ``Draft.chain(slots)`` behind the written text as
+    A slot is a token beyond the vocabulary: a context reads ``Draft.chain(slots)`` after the written text as
     it reads any draft, and drops it as it drops any that is not committed. So the cache holds written tokens
     only, and row j of such a pass is what slot j says of its own place.
 
@@ -404,7 +404,7 @@ def load_addition(path: Path, name: str) -> Addition | None:
     except (OSError, SafetensorError) as error:
         if not eagle_loading.claims(config):
             return None
-        raise ModelError(f"{path} has no safetensors that can be read: {one_line(error, 200)}") from None
+        raise ModelError(f"{path} has no readable safetensors: {one_line(error, 200)}") from None
     if kind not in KINDS:
         return None
     made, read = KINDS[kind]

@@ -92,7 +92,7 @@ def _interface(
 ) -> tuple[torch.Tensor, None]:  # fmt: skip
     for name, meaning in UNSERVED.items():
         if rest.get(name) is not None:
-            raise ModelError(f"{type(module).__name__} uses {meaning}, which this backend does not serve")
+            raise ModelError(f"{type(module).__name__} uses {meaning}, which this backend does not support")
     return attend(query, key, value, attention_mask, scaling, softcap).transpose(1, 2).contiguous(), None
 
 

@@ -100,5 +100,5 @@ def groups(net: Net) -> Iterator[tuple[torch.nn.Linear, ...]]:
 def refusal(net: PreTrainedModel) -> str | None:
     """Why the function above would not compute what `net` does; None if it does."""
     if not getattr(net.config, "share_encoder_decoder_embeddings", True):
-        return "its encoder and its decoder have vocabularies of their own"
+        return "its encoder and its decoder have separate vocabularies"
     return None

@@ -1,4 +1,4 @@
-"""Canvases of a masked-diffusion model: a prompt, and behind it cells, masked until a token is placed.
+"""Canvases of a masked-diffusion model: a prompt, and after it cells, masked until a token is placed.
 
 A pass reads, for each row, the state as it is (the *root*) and one canvas for each node of a draft: the state
 with the tokens of the node and its ancestors in place. All of them are one batch (equation 5 of SSD, Gao et
@@ -6,12 +6,12 @@ al. 2025).
 
 Without a cache every canvas is computed whole. With the dual cache (Fast-dLLM, Wu et al. 2025, section 3.2)
 the keys and values of all positions are kept from a *refresh*, a pass over everything; the passes between
-compute a *window* alone, the block in work (and the place before it where that tells a masked cell), and
-read what stands before and behind it from the cache.
-Positions whose token was placed after they were computed belong to the window as well: behind a block border
+compute a *window* alone, the current block (and the place before it where that tells a masked cell), and
+read what comes before and after it from the cache.
+Positions whose token was placed after they were computed belong to the window as well: after a block border
 that is the last one placed.
 
-Canvases of a draft are packed behind the shared rows. Each writes its window
+Canvases of a draft are packed after the shared rows. Each writes its window
 beside them and sees, elsewhere, what its nearest ancestor computed in the same pass, and else the cache: so
 it is the pass that stepwise decoding would run at that state, and nothing is copied but the windows of what
 is accepted. Of an invariant model (`specviz.models.ordered`) each canvas reads a copy of what it sees, in the
@@ -62,10 +62,10 @@ class Read:
     canvas : array of int [cells read]
         In which canvas: -1 is the root, i the one of node i. Rising.
     cell : array of int [cells read]
-        Which cell of it, 0 the first behind the prompt; rising within a canvas. Those of the block in work
+        Which cell of it, 0 the first after the prompt; rising within a canvas. Those of the current block
         and of the next one, as far as the pass computed them.
     block : array of int [1 + nodes]
-        The block in work of each canvas, the root first; -1 where no cell is masked.
+        The current block of each canvas, the root first; -1 where no cell is masked.
     refreshed : bool
         Whether the pass computed every position.
     fed : int
@@ -150,7 +150,7 @@ class Passing:
 
 
 class Canvas:
-    """Rows of prompts with cells behind them; made by `Diffusion.open`.
+    """Rows of prompts with cells after them; made by `Diffusion.open`.
 
     Parameters
     ----------
@@ -190,8 +190,8 @@ class Canvas:
         width = longest(prompts)
         if width + length > model.max_length:
             raise PromptError(
-                f"the prompt has {width} tokens, and {length} cells more are beyond the "
-                f"{model.max_length} that {model.name} takes"
+                f"the prompt has {width} tokens, and {length} more cells exceed the {model.max_length} "
+                f"positions of {model.name}"
             )
         for prompt in prompts:
             check_ids(min(prompt), max(prompt), model)
@@ -281,7 +281,7 @@ class Canvas:
             If no draft is open or the nodes are not a path from the root.
         """
         if row not in self._read:
-            raise ModelError("commit follows forward: there is no draft to keep nodes of")
+            raise ModelError("commit must follow forward: there is no draft to keep nodes of")
         draft, layout, packing = self._read.pop(row)
         check_path(draft, path, row)
         if not len(path):
@@ -383,7 +383,7 @@ class Canvas:
         low = begin + np.maximum(block, 0) * self.block
         positions = np.arange(len(text))
         refreshed = self.cache == "none" or self.since[row] >= self.refresh
-        if self.by_block:  # nothing of the block in work is placed
+        if self.by_block:  # nothing of the current block is placed
             refreshed = bool(still[0, low[0] - begin : low[0] - begin + self.block].all())
         inside = (positions >= low[:, None]) & (positions < (low + self.block)[:, None])
         computed |= inside & (block >= 0)[:, None]

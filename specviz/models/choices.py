@@ -104,7 +104,8 @@ def _tried(model: TorchModel, others: Sequence[str]) -> Way:
         threads, biased = torch.get_num_threads(), function.bias is not None
         if not (rows := ordered.fixed_order(function.dim, threads, biased, function.cap)):
             return Way(
-                fault="torch's products over a head's width change their order with a pass's size here"
+                fault="torch's products over a head's width change their summation order with the size of a "
+                "pass here"
             )
         lines = list(function.lines())
         if not (fault := ordered.settle(lines)):

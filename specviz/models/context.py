@@ -1,6 +1,6 @@
 """The causal context: rows of text with their computed keys and values in one storage.
 
-Slot i of a row holds its token i. A draft's nodes lie in the slots behind the committed tokens
+Slot i of a row holds its token i. A draft's nodes lie in the slots after the committed tokens
 while it is judged, so that committing a chain prefix moves nothing and committing a path is one gather.
 """
 
@@ -40,7 +40,7 @@ class Pass:
         Tokens fed of each row (padding not counted).
     hidden : dict of int to list of tensor [1 + n, size]
         For each layer asked for and each row, the hidden states at the same places. 0 is the embedding,
-        i the output of layer i; the last is taken behind the final norm, as in transformers.
+        i the output of layer i; the last is taken after the final norm, as in transformers.
     layers : int or None
         Of a pass that might leave early: layers that its token went through.
     """
@@ -128,7 +128,7 @@ class Exit:
         return self._logits is not None
 
     def asks(self, layer: int, before: torch.Tensor, after: torch.Tensor) -> bool:
-        """Whether the rule leaves behind this layer."""
+        """Whether the rule exits after this layer."""
         self.layer, self.before, self.after, self._logits = layer, before, after, None
         self.left = self.rule(self)
         return self.left
@@ -370,7 +370,7 @@ class Context:
 
     @property
     def room(self) -> int:
-        """How many more tokens fit behind the longest row, draft nodes included."""
+        """How many more tokens fit after the longest row, draft nodes included."""
         return min(self.slots, self.model.max_length) - max(self.filled)
 
     def extend(self, tokens: Tokens | Sequence[Tokens], rows: Sequence[int] | None = None) -> None:
@@ -399,7 +399,7 @@ class Context:
                 self._drafts.pop(row, None)
 
     def _write(self, rows: Sequence[int], tokens: Sequence[Tokens]) -> None:
-        """Put tokens behind the rows' texts: those of several rows in one step."""
+        """Put tokens after the rows' texts: those of several rows in one step."""
         new = [(row, self.filled[row], each) for row, each in zip(rows, tokens) if len(each)]
         if len(new) == 1:
             ((row, start, each),) = new
@@ -432,7 +432,7 @@ class Context:
         rows = self._which(rows, each, "commit got paths")
         for row, path in zip(rows, each):
             if row not in self._drafts:
-                raise ModelError("commit follows forward: there is no draft to keep nodes of")
+                raise ModelError("commit must follow forward: there is no draft to keep nodes of")
             check_path(self._drafts[row], path, row)
         for row, path in zip(rows, each):
             self._keep(row, path, self._drafts.pop(row))
@@ -467,7 +467,7 @@ class Context:
             if not self.least[row] <= new <= held[row]:
                 raise ModelError(
                     f"rewind of row {row} to {new} tokens: it holds {held[row]}, and at least "
-                    f"{self.least[row]} must stay"
+                    f"{self.least[row]} must remain"
                 )
         for row, new in zip(some, lengths):
             self.filled[row] += new - held[row]
@@ -483,7 +483,7 @@ class Context:
 
     @torch.no_grad()
     def reserve(self, room: int) -> None:
-        """Make sure that `room` more tokens fit behind the longest row; what is computed stays.
+        """Make sure that `room` more tokens fit after the longest row; what is computed stays.
 
         The storage grows by doubling, up to the model's context: a stream allocates a few times, not once an
         update.
@@ -526,8 +526,8 @@ class Context:
         """
         if self.rows != 1 or not self.least[0] <= min(lengths) <= max(lengths) <= self.length[0]:
             raise ModelError(
-                f"branch takes lengths from {self.least[0]} to {self.length[0]} of a context of one row; "
-                f"this one has {self.rows}"
+                f"branch takes lengths from {self.least[0]} to {self.length[0]} and needs a context of one "
+                f"row; this one has {self.rows}"
             )
         rows = self._beginning(lengths, room)
         end = max(rows.filled)
@@ -569,7 +569,7 @@ class Context:
         """Let a row go: the last row takes its place and number. The storage stays as large as it was."""
         last = self.rows - 1
         if last == 0:
-            raise ModelError("a context has at least one row: close it")
+            raise ModelError("a context must keep at least one row: close it instead")
         self._drafts.clear()
         if row != last:
             end = self.filled[last]
@@ -605,7 +605,7 @@ class Context:
         self.states = {}
         if any(counts):
             if len(some) == len(self.ids) and not any(self.cached):
-                # Ragged rows need no padding mask: what stands behind a row's end is masked later.
+                # Ragged rows need no padding mask: what comes after a row's end is masked later.
                 states = self._head(max(counts), wanted)
                 ends = counts
             else:
@@ -637,7 +637,7 @@ class Context:
             The rows that take part; `drafts` and the result then have one entry for each of them, and the
             others stay as they are. Default: all.
         leave : callable, optional
-            A rule asked behind each layer but the last, with an `Exit`: where it says True the pass leaves.
+            A rule asked after each layer but the last, with an `Exit`: where it says True the pass leaves.
             The prediction is then the final norm's and head's of the state there, and the keys and values of
             the layers that were skipped are computed from it, so that the storage stays whole (CALM's state
             propagation). For one row, one pending token and no nodes.
@@ -693,8 +693,9 @@ class Context:
         pending = end - min(self.cached[0], end - 1)
         if self.rows != 1 or pending != 1 or len(drafts[0]) or len(hidden):
             raise ModelError(
-                "a pass that may leave early reads one pending token of one row, without nodes or hidden "
-                f"states; asked for {self.rows} rows, {pending} pending tokens, {len(drafts[0])} nodes and "
+                "a pass that may exit early reads one pending token of one row, without nodes or hidden "
+                f"states; requested were {self.rows} rows, {pending} pending tokens, {len(drafts[0])} nodes "
+                "and "
                 f"{len(hidden)} hidden states: call prefill first, or read without leave"
             )
         door = Exit(model, leave)
@@ -719,7 +720,7 @@ class Context:
         self, rows: Sequence[int], starts: list[int], counts: list[int], drafts: list[Draft] | None,
         keep: int, hidden: tuple[int, ...],
     ) -> States:  # fmt: skip
-        """Feed slots starts ... starts + counts of some rows and their drafts' nodes behind them.
+        """Feed slots starts ... starts + counts of some rows and their drafts' nodes after them.
 
         Rows are aligned at their right ends, so that the last `keep` columns hold all roots and nodes. What
         comes back has all rows from the first to the last of them: those between are fed padding. Of a
@@ -755,17 +756,17 @@ class Context:
             raise memory_error(error, f"a pass of {given.ids.numel()} tokens through", self.model) from None
 
     def _chain(self, start: int, count: int) -> torch.Tensor | None:
-        """The mask of `count` tokens behind `start` others: a slice of one kept for each small count.
+        """The mask of `count` tokens after `start` others: a slice of one kept for each small count.
 
         One token sees all, a prefill from slot 0 is causal: neither needs a mask, but where whole blocks are
         read.
         """
-        beyond = self.store.block - 1  # slots that a pass may read behind its tokens
+        beyond = self.store.block - 1  # slots that a pass may read after its tokens
         if not beyond and (count == 1 or start == 0):
             return None
         kept = self._triangles.get(count)
         if kept is None:
-            small = count <= 64  # a draft's; a long text behind a cached one comes once
+            small = count <= 64  # a draft's; a long text after a cached one comes once
             size = self.store.data.shape[4] if small else start
             local = np.zeros((self.group, count, size + count + beyond), np.float32)
             local[:, :, size:][:, ~np.tri(count, count + beyond, dtype=bool)] = -np.inf
@@ -902,7 +903,7 @@ def check_path(draft: Draft, path: Sequence[int], row: int) -> None:
 
 
 def check_fits(context: Rows, row: int, held: int, tokens: int, reach: int) -> None:
-    """Check that `tokens` more fit behind the `held` ones of a row, at positions up to `reach` further on."""
+    """Check that `tokens` more fit after the `held` ones of a row, at positions up to `reach` further on."""
     if held + tokens > context.slots:
         raise ModelError(
             f"row {row} holds {held} of {context.slots} tokens; {tokens} more do not fit: open with more room"
@@ -910,8 +911,7 @@ def check_fits(context: Rows, row: int, held: int, tokens: int, reach: int) -> N
     model = context.model
     if held + reach > model.max_length:
         raise ModelError(
-            f"{model.name} takes at most {model.max_length} tokens; position {held + reach - 1} is beyond "
-            "that"
+            f"{model.name} takes at most {model.max_length} tokens; position {held + reach - 1} exceeds that"
         )
 
 

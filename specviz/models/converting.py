@@ -44,21 +44,21 @@ def convert(folder: str | Path, force: bool = False) -> Path:
     if not source.is_file():
         raise ModelError(f"{folder} has no {BIN} to convert")
     if target.exists() and not force:
-        raise ModelError(f"{target} is there already: nothing to convert, or use --force")
+        raise ModelError(f"{target} already exists: there is nothing to convert, or use --force")
     try:
         content = torch.load(source, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError:
-        raise ModelError(f"{source} holds more than tensors: it is not read") from None
+        raise ModelError(f"{source} holds more than tensors, so it is not read") from None
     except Exception as error:  # torch raises whatever a damaged archive makes it stumble over
         raise ModelError(f"{source} cannot be read: {one_line(error, 120)}") from None
     if not isinstance(content, dict) or not content:
-        raise ModelError(f"{source} is no table of tensors by name")
+        raise ModelError(f"{source} is not a table of tensors by name")
     tensors: dict[str, torch.Tensor] = {}
     owners: dict[tuple[int, int, torch.Size], str] = {}
     for name in sorted(content, key=lambda name: (name != SHARED, str(name))):
         value = content[name]
         if not isinstance(name, str) or not isinstance(value, torch.Tensor):
-            raise ModelError(f"{source} is no table of tensors by name: {str(name)[:60]!r}")
+            raise ModelError(f"{source} is not a table of tensors by name: {str(name)[:60]!r}")
         place = (value.untyped_storage().data_ptr(), int(value.storage_offset()), value.shape)
         if value.numel() and owners.setdefault(place, name) != name:
             continue

@@ -72,14 +72,14 @@ class Diffusion(TorchModel):
         self.group = heads // self.heads
         self.dim = getattr(config, "head_dim", None) or config.hidden_size // heads
         if shift not in (0, 1):
-            raise ModelError(f"{self.name}: shift is 0 or 1, got {shift!r}")
+            raise ModelError(f"{self.name}: shift must be 0 or 1, got {shift!r}")
         if not 0 <= mask < self.vocabulary:
             raise ModelError(f"{self.name}: mask token {mask} is outside its vocabulary of {self.vocabulary}")
         self.mask, self.shift = mask, shift
         self._llama = self._laid()
 
     def open(self, prompts: Sequence[Sequence[int]], room: int, **policy: Any) -> Canvas:
-        """Canvases that begin with `prompts` (token ids, one list a row), `room` masked cells behind each.
+        """Canvases that begin with `prompts` (token ids, one list per row), `room` masked cells after each.
 
         Parameters
         ----------

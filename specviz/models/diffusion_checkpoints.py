@@ -213,7 +213,7 @@ class Fields:
 
     def refuse(self, why: str) -> ModelError:
         """The error of a config that cannot be served."""
-        return ModelError(f"{self.name} cannot be served: {why}")
+        return ModelError(f"{self.name} is not supported: {why}")
 
     def only(self, computed: Mapping[str, tuple[Plain, tuple[Plain, ...]]]) -> None:
         """Refuse a value that is not computed here."""
@@ -221,7 +221,7 @@ class Fields:
             value = self.config.get(field, default)
             if value not in values:
                 raise self.refuse(
-                    f"{field} is {json.dumps(value):.60} in its config.json, and this backend computes "
+                    f"{field} is {json.dumps(value):.60} in its config.json, and this backend supports only "
                     f"{' or '.join(json.dumps(v) for v in values if v is not None) or 'none'} only"
                 )
 
@@ -231,7 +231,7 @@ class Fields:
         value = default if value is None else value
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise self.refuse(
-                f"its config.json needs a positive whole number as {field}, and has {value!r:.60}"
+                f"its config.json needs a positive whole number as {field}, but has {value!r:.60}"
             )
         return value
 
@@ -239,7 +239,7 @@ class Fields:
         """A positive number."""
         value = self.config.get(field, default)
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
-            raise self.refuse(f"its config.json needs a positive number as {field}, and has {value!r:.60}")
+            raise self.refuse(f"its config.json needs a positive number as {field}, but has {value!r:.60}")
         return float(value)
 
     def heads(self, hidden: int, heads: int, groups: int) -> None:
@@ -315,8 +315,8 @@ def _dream_rope(fields: Fields) -> Settings:
     turned = rope.get("rope_type", rope.get("type", "default")) if isinstance(rope, dict) else None
     if turned not in ROPES:
         raise fields.refuse(
-            f"{field} is {json.dumps(rope):.60} in its config.json, and this backend computes the types "
-            f"{', '.join(ROPES)} only"
+            f"{field} is {json.dumps(rope):.60} in its config.json, and this backend supports only the "
+            f"types {', '.join(ROPES)}"
         )
     return {"rope_theta": fields.number("rope_theta", 1e4)} | rope | {"rope_type": turned}
 
@@ -335,7 +335,7 @@ FAMILIES = {"LLaDA": Family(_llada, _llada_name, 0), "Dream": Family(_dream, str
 def _mask(fields: Fields, vocabulary: int) -> int:
     mask = fields.config.get("mask_token_id")
     if mask is None:
-        raise fields.refuse("its config.json names no mask_token_id, which a diffusion model starts from")
+        raise fields.refuse("its config.json names no mask_token_id, which a diffusion model needs")
     if isinstance(mask, bool) or not isinstance(mask, int) or not 0 <= mask < vocabulary:
         raise fields.refuse(f"its mask_token_id {mask!r:.60} is outside its vocabulary of {vocabulary}")
     return mask
@@ -348,7 +348,7 @@ def _eos(folder: Path, fields: Fields) -> int | list[int] | None:
     ids = generation.get("eos_token_id")
     ids = fields.config.get("eos_token_id") if ids is None else ids
     if any(type(i) is not int for i in (ids if isinstance(ids, list) else [ids or 0])):
-        raise fields.refuse(f"its eos_token_id {ids!r:.60} is no token id")
+        raise fields.refuse(f"its eos_token_id {ids!r:.60} is not a token id")
     return ids
 
 
@@ -386,7 +386,7 @@ def _weight_files(folder: Path, name: str) -> list[Path]:
     files = sorted({str(file) for file in entries.values()}) if isinstance(entries, dict) else []
     if not files or any(Path(file).name != file or not file.endswith(".safetensors") for file in files):
         raise ModelError(
-            f"{INDEX} of {name} names no safetensors files beside it: fetch the checkpoint again"
+            f"{INDEX} of {name} names no safetensors files next to it: fetch the checkpoint again"
         )
     absent = [file for file in files if not (folder / file).is_file()]
     if absent:
@@ -408,7 +408,7 @@ def _stored(files: Sequence[Path], name: str) -> dict[str, Stored]:
                     tensors[key] = Stored(file, tuple(part.get_shape()), part.get_dtype())
         except READ_ERRORS as error:
             raise ModelError(
-                f"{file.name} of {name} is no safetensors file: {one_line(error, 200)}"
+                f"{file.name} of {name} is not a safetensors file: {one_line(error, 200)}"
             ) from None
     return tensors
 
@@ -422,13 +422,11 @@ def _check(wanted: Settings, stored: dict[str, Stored], tied: set[str], name: st
     beyond = [key for key in sorted(stored) if key not in wanted and key not in tied]
     faults = [
         f"{verb} {len(keys)} tensor{'s' * (len(keys) > 1)} ({', '.join(keys[:3])}{', ...' * (len(keys) > 3)})"
-        for verb, keys in (("lacks", lacking), ("has beyond them", beyond))
+        for verb, keys in (("lacks", lacking), ("has in addition", beyond))
         if keys
     ]
     if faults:
-        raise ModelError(
-            f"the weights of {name} are not those that its config.json describes: it {' and '.join(faults)}"
-        )
+        raise ModelError(f"the weights of {name} do not match its config.json: it {' and '.join(faults)}")
     for key, (_, parameter) in wanted.items():
         part = stored[key]
         if part.shape != tuple(parameter.shape):
@@ -481,7 +479,7 @@ def _tokenizer(folder: Path, name: str, qwen: bool) -> AnyTokenizer:
         kind = Qwen2Tokenizer
     if kind is None:
         need = "tokenizer.json, or vocab.json and merges.txt" if qwen else "tokenizer.json"
-        raise ModelError(f"{name} has no tokenizer beside its weights ({need}); pass one with tokenizer=")
+        raise ModelError(f"{name} has no tokenizer next to its weights ({need}); pass one with tokenizer=")
     try:
         with _quiet():  # it would wonder about the model's type
             return kind.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
@@ -505,5 +503,5 @@ def _json(path: Path, name: str) -> Settings:
     except (OSError, ValueError) as error:
         raise ModelError(f"{path.name} of {name} cannot be read: {one_line(error, 200)}") from None
     if not isinstance(fields, dict):
-        raise ModelError(f"{path.name} of {name} is no JSON object")
+        raise ModelError(f"{path.name} of {name} is not a JSON object")
     return fields

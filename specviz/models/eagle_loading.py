@@ -115,18 +115,18 @@ def load_eagle(path: Path) -> tuple[Eagle, Settings]:
             )
         if stored[name].shape != value.shape:
             raise ModelError(
-                f"{path.name}: tensor {name} is {_shape(stored[name])}, and its config wants {_shape(value)}"
+                f"{path.name}: tensor {name} is {_shape(stored[name])}, but its config needs {_shape(value)}"
             )
     if unknown := sorted(set(stored) - set(wanted) - set(FOLLOWS)):
         raise ModelError(
-            f"{path.name} has tensors that no EAGLE-{net.generation} drafter known here has: "
+            f"{path.name} has tensors that are unknown for an EAGLE-{net.generation} drafter: "
             f"{', '.join(unknown[:3])}"
         )
     for name in wanted:
         kind = stored[name].dtype
         if kind not in FLOATS if name != "d2t" else kind.is_floating_point:
             what = str(kind).removeprefix("torch.")
-            raise ModelError(f"{path.name}: tensor {name} holds {what}, and only plain weights are read")
+            raise ModelError(f"{path.name}: tensor {name} holds {what}, and only plain weights are supported")
     taken = {name: stored[name].float() for name in wanted if name not in ("embed_tokens.weight", "d2t")}
     if net.embed_tokens is not None:
         taken["embed_tokens.weight"] = stored["embed_tokens.weight"]
@@ -167,21 +167,21 @@ def _config(name: str, stated: Settings, stored: dict[str, Tensor]) -> LlamaConf
     if missing := [key for key in NEEDED if not layer.get(key)]:
         raise ModelError(f"the config.json of {name} lacks {', '.join(missing)}")
     if stated.get("quantization_config") or layer.get("quantization_config"):
-        raise ModelError(f"{name} is quantised, and quantised drafters are not read: take the original")
+        raise ModelError(f"{name} is quantised, and quantised drafters are not supported: use the original")
     number = layer.get("num_hidden_layers", 1)
     number = max([number, *(int(n.split(".")[1]) + 1 for n in stored if n.startswith("layers."))])
     if number > 1:
-        raise ModelError(f"{name} has {number} layers; EAGLE drafters of one layer are computed here")
+        raise ModelError(f"{name} has {number} layers, and only EAGLE drafters with one layer are supported")
     rope = _table(name, layer, "rope_parameters") or _table(name, layer, "rope_scaling")
     kind = rope.get("rope_type", rope.get("type", "default"))
     if kind not in ROPES:
-        raise ModelError(f"{name} uses {kind} rotary positions; here are {', '.join(ROPES)}")
+        raise ModelError(f"{name} uses {kind} rotary positions; supported are {', '.join(ROPES)}")
     if "sliding_attention" in (layer.get("layer_types") or ()):
-        raise ModelError(f"{name} uses a sliding window, which is not computed here for a drafter")
+        raise ModelError(f"{name} uses a sliding window, which is not supported for a drafter")
     every = {**rope, **layer, **stated}
     for key, (plain, meaning) in OTHERWISE.items():
         if every.get(key) not in (None, plain):
-            raise ModelError(f"{name} uses {meaning} ({key} in its config), which is not computed here")
+            raise ModelError(f"{name} uses {meaning} ({key} in its config), which is not supported")
     if _table(name, stated, "eagle_config").get("use_aux_hidden_state") is False:
         raise ModelError(f"{name} reads one state as if it were fused (use_aux_hidden_state in its config)")
     bias = any("mlp." in each and each.endswith(".bias") for each in stored) or bool(layer.get("mlp_bias"))
@@ -192,14 +192,14 @@ def _config(name: str, stated: Settings, stored: dict[str, Tensor]) -> LlamaConf
 def _table(name: str, config: Settings, key: str) -> Settings:
     table = config.get(key) or {}
     if not isinstance(table, dict):
-        raise ModelError(f"{key} in the config.json of {name} is no table of values")
+        raise ModelError(f"{key} in the config.json of {name} is not a table of values")
     return table
 
 
 def _form(
     name: str, stated: Settings, config: LlamaConfig, stored: dict[str, Tensor], fused: bool
 ) -> tuple[int, int | None, int, Variant, int]:
-    """What `Eagle` takes behind the config."""
+    """What `Eagle` takes after the config."""
     every = {**(stated.get("eagle_config") or {}), **(stated.get("transformer_layer_config") or {}), **stated}
     attention = "midlayer.self_attn." if fused else "layers.0.self_attn."
     qkv_bias = any(f"{attention}{part}_proj.bias" in stored for part in "qkv")
@@ -212,7 +212,9 @@ def _form(
     }
     if not fused:
         if other:
-            raise ModelError(f"{name}: a drafter of generation 1 is as wide as its target, which is {wide}")
+            raise ModelError(
+                f"{name}: a drafter of generation 1 must be as wide as its target, which is {wide}"
+            )
         bias = "fc.bias" in stored or bool(every.get("bias"))
         return 1, None, 1, Variant(bias, qkv_bias, f"{attention}o_proj.bias" in stored, **own), wide
     reduced = "d2t" in stored
@@ -243,7 +245,7 @@ def _check_tokens(name: str, tokens: Tensor, vocabulary: int) -> None:
             f"{vocabulary - 1})"
         )
     if len(tokens.unique()) < len(tokens):
-        raise ModelError(f"{name}: d2t leads to one token twice")
+        raise ModelError(f"{name}: d2t maps to one token twice")
 
 
 def _own(path: Path) -> dict[str, tuple[Path, str]]:

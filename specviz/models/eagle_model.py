@@ -82,7 +82,7 @@ class EagleModel:
         return self.target.dtype
 
     def left(self, prompt: int) -> int:
-        """How many tokens can be written behind a prompt of so many."""
+        """How many tokens can be written after a prompt of so many."""
         return self.target.left(prompt)
 
     def on(self, target: Model) -> EagleModel:
@@ -226,7 +226,7 @@ class EagleContext:
     """What a drafter has read of one text: a pair of state and token a slot, its keys and values kept.
 
     Pair i is the target's state at token i and token i + 1, so a text of n tokens has n − 1 pairs. A tree's
-    nodes are read behind them, with the drafter's own states, and are overwritten by the pairs that follow.
+    nodes are read after them, with the drafter's own states, and are overwritten by the pairs that follow.
 
     Parameters
     ----------
@@ -248,7 +248,7 @@ class EagleContext:
             raise memory_error(error, f"a cache of {slots} tokens for", model) from None
         self.group = heads // groups
         self.slots = slots
-        # Of a tree's nodes: a row each, 0 where it sees. Rows that are free see the text and themselves.
+        # Of a tree's nodes: one row each, 0 where it sees. Rows that are free see the text and themselves.
         self.mask = torch.full((64, slots), -torch.inf, dtype=model.dtype, device=model.device)
         self.nodes = self.depth = 0
 
@@ -258,12 +258,12 @@ class EagleContext:
 
     @torch.no_grad()
     def read(self, tokens: Tensor, states: Tensor) -> tuple[Tensor, Tensor]:
-        """Read pairs of the text, and tell what is known behind the last.
+        """Read pairs of the text, and tell what is known after the last.
 
         Parameters
         ----------
         tokens : tensor of int [n]
-            Each token that stands behind a state.
+            Each token that follows a state.
         states : tensor [n, width]
             The target's, its layers side by side.
 

@@ -55,7 +55,7 @@ class EncoderDecoder(TorchModel):
         Ids that end a text, from the generation config.
     prefix : list of int
         What every text begins with, unseen: the decoder's start token and, where the model has one, the
-        token that its generation config forces behind it (``forced_bos_token_id``).
+        token that its generation config forces after it (``forced_bos_token_id``).
     max_length : int
         Most tokens of a prompt, and of a written text with its prefix: the positions that the model knows.
     layers : int
@@ -121,13 +121,13 @@ class EncoderDecoder(TorchModel):
         self.encoder.encodings.clear()
 
     def left(self, prompt: int) -> int:
-        """How many tokens can be written behind a prompt of so many."""
+        """How many tokens can be written after a prompt of so many."""
         return self.max_length - len(self.prefix) if prompt <= self.max_length else 0
 
     def first(self, layers: int) -> EncoderDecoder:
         """The decoder's first `layers` layers with the same encoder, norm and head: an early-exit drafter."""
         if not 1 <= layers <= self.layers:
-            raise ModelError(f"{self.name} has {self.layers} layers; first({layers}) is not among them")
+            raise ModelError(f"{self.name} has {self.layers} layers; first({layers}) is out of range")
         name = f"{self.name}[:{layers}]"
         first = EncoderDecoder(self.net, self.tokenizer, name, layers, self.encoder, self._kernels)
         if self.invariant:
@@ -159,7 +159,7 @@ class EncoderDecoder(TorchModel):
 
 
 def _prefix(net: PreTrainedModel, name: str) -> list[int]:
-    """The decoder's start token, and what is forced behind it."""
+    """The decoder's start token, and what is forced after it."""
     generation = getattr(net, "generation_config", None)
 
     def token(field: str) -> int | None:
@@ -191,7 +191,7 @@ def _served(net: PreTrainedModel, name: str) -> type[t5.T5] | type[bart.Bart]:
         if hooked(part):
             raise refuse("its decoder has hooks, which would not be called")
     if len({p.device for p in net.parameters()}) > 1:
-        raise refuse("its layers lie on several devices; load it on one")
+        raise refuse("its layers are on several devices; load it on one")
     if len({p.dtype for p in net.parameters()}) > 1:
         raise refuse("its weights have several number formats; load it with one dtype")
     if reason := refusal(net):

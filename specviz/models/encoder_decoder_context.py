@@ -183,7 +183,7 @@ def source_for(source: Source, decoder: Decoder) -> Source:
 
 
 class EncoderDecoderContext(Context):
-    """Rows of prompts and of texts written behind them; made by `EncoderDecoder.open`.
+    """Rows of prompts and of texts written after them; made by `EncoderDecoder.open`.
 
     The prompts are encoded once, by `prefill` or the first pass; the rest is as in `Context`. A prompt cannot
     be extended nor rewound.
@@ -203,7 +203,7 @@ class EncoderDecoderContext(Context):
 
     @property
     def length(self) -> list[int]:
-        """Committed tokens of each row: its prompt, and what was written behind it."""
+        """Committed tokens of each row: its prompt, and what was written after it."""
         start = len(self.model.prefix)
         return [least + filled - start for least, filled in zip(self.least, self.filled)]
 

@@ -68,7 +68,7 @@ def adopt(
     """A transformers model in memory; it keeps its device and dtype unless they are given."""
     if not isinstance(spec, PreTrainedModel):
         raise ModelError(
-            "a model is a bundled name, a folder, gguf:PATH, hf:<id> or a transformers model; got "
+            "a model must be a bundled name, a folder, gguf:PATH, hf:<id> or a transformers model; got "
             f"{type(spec).__name__}"
         )
     if device is not None or dtype is not None:
@@ -148,7 +148,7 @@ def from_bergamot(
 
     number = _dtype("float32" if dtype == AUTO else dtype)
     if not isinstance(number, torch.dtype):
-        raise ModelError(f"a Bergamot file stores eight bits: choose float32 or bfloat16, not {dtype!r}")
+        raise ModelError(f"a Bergamot file stores 8-bit weights: choose float32 or bfloat16, not {dtype!r}")
     return load(folder, _device(device), number, name, kernels)
 
 
@@ -164,7 +164,9 @@ def fetch_split(text: str, dtype: str | torch.dtype, tokenizer: Words, revision:
             load_addition(folder, name)
             or diffusion_checkpoints.family(diffusion_checkpoints.read_config(folder))
         ):
-            raise ModelError(f"{name} is no causal model, and only those are split: drop tp_plan")
+            raise ModelError(
+                f"{name} is not a causal model, and only causal models can be split: drop tp_plan"
+            )
         return source, name, local
 
     def read() -> tuple[PreTrainedModel, AnyTokenizer]:
@@ -209,12 +211,12 @@ def _probed(model: Model) -> Model:
         want = torch.stack([model.net(text, use_cache=False).logits[0, -1].float().cpu() for text in texts])
     except Exception as error:  # whatever a foreign model raises, it cannot be served
         reason = one_line(error, 150)
-        raise ModelError(f"{model.name} ({model.config.model_type}) cannot be served: {reason}") from None
+        raise ModelError(f"{model.name} ({model.config.model_type}) is not supported: {reason}") from None
     bound = (1e-3 if model.dtype in (torch.float32, torch.float64) else 5e-2) * float(want.abs().max())
     if not (scores - want).abs().max() <= bound:
         raise ModelError(
-            f"{model.name} ({model.config.model_type}) cannot be served: a token tree's scores differ from "
-            "those of its paths read alone: not a causal language model, or one with a state of its own"
+            f"{model.name} ({model.config.model_type}) is not supported: a token tree's scores differ from "
+            "those of its paths read alone: it is not a causal language model, or it keeps its own state"
         )
     return model
 
@@ -250,7 +252,7 @@ def _fetch(
                 net, report = loaded
                 if missing := sorted(report["missing_keys"]):  # they would be random
                     raise ModelError(
-                        f"{name} lacks {len(missing)} weights that its config asks for (first {missing[0]})"
+                        f"{name} lacks {len(missing)} weights that its config requires (first {missing[0]})"
                     )
                 if not local:
                     check_files(_cached(source, revision))
@@ -291,7 +293,9 @@ def _hub_folder(source: str, revision: str | None) -> Path | None:
             _ask(source, revision)
             folder = Path(snapshot_download(**what))
             if not any(folder.glob("*.safetensors")):
-                raise ModelError(f"hf:{source} has no safetensors weights, and no others are read: {CONVERT}")
+                raise ModelError(
+                    f"hf:{source} has no safetensors weights, and other formats are not read: {CONVERT}"
+                )
         return folder
     except ModelError:
         raise
@@ -312,9 +316,9 @@ def _why(source: str, name: str, local: bool, revision: str | None, error: Excep
     """One line for what transformers says in many."""
     words = " ".join(str(error).split())
     if "trust_remote_code" in words or "custom code" in words:
-        return f"{name} comes with code of its own, which is never run; use a model that transformers knows"
+        return f"{name} comes with its own code, which is never run; use a model that transformers supports"
     if find_spec("sentencepiece") is None and ("sentencepiece" in words or "build an AutoTokenizer" in words):
-        return f"the tokenizer of {name} is read by sentencepiece: pip install sentencepiece"
+        return f"the tokenizer of {name} needs sentencepiece: pip install sentencepiece"
     if "out of memory" in words or "allocate memory" in words:
         return f"out of memory while loading {name}; load with dtype='bfloat16' or a smaller model"
     if local:
@@ -323,7 +327,7 @@ def _why(source: str, name: str, local: bool, revision: str | None, error: Excep
     if isinstance(error, OSError):
         return (
             f"hf:{source}{where} is neither cached nor reachable (no network, no such model, or no access); "
-            f"pass a local folder, or one of the bundled models: {', '.join(bundled()) or 'none here'}"
+            f"pass a local folder or one of the bundled models: {', '.join(bundled()) or 'none here'}"
         )
     return f"hf:{source}{where} does not load as a language model: {one_line(words, 200)}"
 
@@ -376,8 +380,8 @@ def _device(device: str | torch.device) -> torch.device:
         raise ModelError(f"no device {str(device)!r}; choose cpu, cuda, cuda:<number> or mps") from None
     if target.type == "cuda" and (target.index or 0) >= torch.cuda.device_count():
         raise ModelError(
-            f"device {device} is not there (torch sees {torch.cuda.device_count()} CUDA devices); use cpu"
+            f"device {device} is not available (torch sees {torch.cuda.device_count()} CUDA devices); use cpu"
         )
     if target.type == "mps" and not torch.backends.mps.is_available():
-        raise ModelError("device mps is not there; use cpu")
+        raise ModelError("device mps is not available; use cpu")
     return target

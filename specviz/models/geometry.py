@@ -183,7 +183,7 @@ def _stack(net: nn.Module) -> nn.ModuleList | None:
 
 
 def _ends(net: PreTrainedModel) -> dict[str, int]:
-    """What stands before and behind the layers."""
+    """What comes before and after the layers."""
     head, embedding = net.get_output_embeddings().weight, embeddings(net)
     size = head.element_size()
     return {

@@ -1,7 +1,7 @@
 """Blockwise decoding heads on an encoder-decoder (Stern et al. 2018, "Blockwise Parallel Decoding").
 
 The model's own head is head 1: it scores the next token. Head i = 2, 3 ... scores the token i places ahead,
-from the same state of the decoder: with h the state behind its last norm, [width],
+from the same state of the decoder: with h the state after its last norm, [width],
 
     h_i = h + offset_i + relu(h up_i) down_i        (section 4 there: a feed-forward layer with a residual)
 

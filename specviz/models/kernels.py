@@ -296,8 +296,8 @@ def choose(layout_name: str | None, net: PreTrainedModel, groups: Iterable[Seque
     if layout_name:
         if layout_name not in possible:
             raise ModelError(
-                f"kernels={layout_name!r} cannot serve {net.dtype} on {net.device} here: take "
-                f"{' or '.join(map(repr, possible))}, or leave it out"
+                f"kernels={layout_name!r} does not support {net.dtype} on {net.device} here: use "
+                f"{' or '.join(map(repr, possible))}, or drop it"
             )
         return layout_name
     if len(possible) == 1 or not _fits(net):
@@ -333,14 +333,14 @@ def _whole_numbers(
         here = f"{str(net.dtype).removeprefix('torch.')} on {net.device}"
         raise ModelError(f"kernels={name!r} computes in bfloat16 on a CPU; this model is in {here}")
     if not _multiplies_whole_numbers():
-        raise ModelError(f"torch has no products for kernels={name!r} on this machine: leave it out")
+        raise ModelError(f"torch has no products for kernels={name!r} on this machine: drop it")
     if name == INT8 or any(four_bits(part.weight) for group in groups for part in group):
         return INT8 if name == INT8 else INT4
     if layout_name is None:  # a drafter's weights, say, beside a target's
         return INT8
     raise ModelError(
-        "kernels='int4' serves weights that came in four bits (a GGUF file of type Q4_0 or Q4_1), and "
-        "this model's did not: take 'int8'"
+        "kernels='int4' needs weights stored in four bits (a GGUF file of type Q4_0 or Q4_1), which this "
+        "model does not have: use 'int8'"
     )
 
 

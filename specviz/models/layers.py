@@ -99,7 +99,7 @@ class Lines:
 class Rest:
     """What each layer makes of one state that it is given to read: for the layers that a token skipped.
 
-    CALM's state propagation: the state in which a token left stands for the input of every layer behind. Of
+    CALM's state propagation: the state in which a token left stands for the input of every layer after. Of
     these only the norms and the projections to keys and values are computed, all layers at once.
 
     Parameters
@@ -127,7 +127,7 @@ class Rest:
         self.bias = torch.stack([bias[queries:] for bias in biases])[:, None] if biases else None
 
     def __call__(self, layer: int, x: torch.Tensor) -> torch.Tensor:
-        """Keys and values side by side, of the layers behind the first `layer`: [layers, 1, out].
+        """Keys and values side by side, of the layers after the first `layer`: [layers, 1, out].
 
         `x` [1, size] is the state.
         """
@@ -154,7 +154,7 @@ def hooked(part: torch.nn.Module) -> bool:
 
 
 def embeddings(net: PreTrainedModel) -> torch.Tensor:
-    """A model's input embeddings, a row a token."""
+    """A model's input embeddings, one row per token."""
     weight = net.get_input_embeddings().weight
     assert isinstance(weight, torch.Tensor)
     return weight
@@ -398,7 +398,7 @@ class Decoder(PlainFunction):
         return out.transpose(1, 2).reshape(-1, self.heads * self.dim)
 
     def propagate(self, layer: int, x: torch.Tensor, store: Store) -> None:
-        """Keys and values of the layers behind the first `layer`, of one token's state `x` [1, size]."""
+        """Keys and values of the layers after the first `layer`, of one token's state `x` [1, size]."""
         if self.rest is None:
             lines = [each.qkv for each in self.weights]
             self.rest = Rest(lines, self.heads * self.dim, self.norm, self.scales)

@@ -207,7 +207,7 @@ class Llama(PlainFunction):
     def propagate(
         self, layer: int, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, store: Store
     ) -> None:
-        """Keys and values of the layers behind the first `layer`, of one token's state `x` [1, size]."""
+        """Keys and values of the layers after the first `layer`, of one token's state `x` [1, size]."""
         groups, dim = self.groups, self.dim
         if self.rest is None:
             lines, scales = [each.qkv for each in self.weights], [each.before for each in self.weights]

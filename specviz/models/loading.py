@@ -39,7 +39,7 @@ CONVERT = "convert pytorch_model.bin once: specviz models convert FOLDER"
 
 
 def find(text: str) -> Path | None:
-    """The folder of a model: bundled under that name, or the user's own. None where it is no folder.
+    """The folder of a model: bundled under that name, or the user's own. None where it is not a folder.
 
     Raises
     ------
@@ -75,56 +75,56 @@ def load(
     kernels: str | None = None,
     invariant: bool | None = None,
 ) -> Any:
-    """Load a language model, or what was trained on top of one and drafts for it.
+    """Load a language model, or a drafter that was trained on top of one.
 
     Parameters
     ----------
     spec : str, Path, PreTrainedModel or Model
         A bundled name, a downloaded one (``smollm2``, see ``specviz models get``), a folder in transformers'
-        format or as LLaDA and Dream are published, ``hf:<id>`` of such a folder, ``gguf:`` and a GGUF file (a
+        format or in that of LLaDA and Dream, ``hf:<id>`` of such a folder, ``gguf:`` and a GGUF file (a
         path, or the name of a bundled or downloaded one) that llama.cpp runs, ``bergamot:`` and a folder with
         a Marian binary and its tokenizer (or a downloaded pair of languages, ``bergamot:en-pt``), or a model
         in memory (which keeps its device and dtype unless they are given).
     device : str, default ``cpu``
-        ``cpu``, ``cuda``, ``cuda:1`` or ``mps``. A GGUF file takes it as ``gpu_layers``: none of them for
-        ``cpu``, else all.
+        ``cpu``, ``cuda``, ``cuda:1`` or ``mps``. For a GGUF file it sets ``gpu_layers``: none for ``cpu``,
+        otherwise all.
     dtype : str, default ``auto``
-        ``float32``, ``float16``, ``bfloat16``, ``float64``, ``stored`` for that of the stored weights, or
-        ``auto``: float32, but of a large Llama-family model on a CPU the faster of float32 and bfloat16 in
-        which its passes can be invariant, measured once. A model in memory keeps its own, and a GGUF file
-        on llama.cpp has its own.
+        ``float32``, ``float16``, ``bfloat16``, ``float64``, ``stored`` for the weights' own format, or
+        ``auto``: float32, but for a large Llama-family model on a CPU the faster of float32 and bfloat16 in
+        which its passes can be invariant, measured once. A model in memory keeps its own format, and a GGUF
+        file on llama.cpp has its own.
     tokenizer : transformers tokenizer, folder or hub id, optional
-        Default: the one beside the weights.
+        Default: the one stored with the weights.
     revision : str, optional
         Branch, tag or commit of a hub model.
     threads, gpu_layers, context : int, optional
-        Of a GGUF file: threads that it is computed on (default: torch's), layers on the GPU (-1: all; default
-        none), most tokens of a text (default: what the model knows, at most 4096).
+        For a GGUF file: the number of threads (default: torch's), layers on the GPU (-1: all; default none),
+        and the maximum number of tokens of a text (default: the model's limit, at most 4096).
     device_map : str or dict, optional
-        In place of `device`: how a causal model too large for one device is spread over several, as
-        transformers takes it (``auto``, ``balanced``, or modules by device); it needs accelerate. Its layers
+        Instead of `device`: how to spread a causal model that is too large for one device over several, in
+        transformers' format (``auto``, ``balanced``, or modules by device); it needs accelerate. Its layers
         run through transformers' modules, and each keeps its keys and values on its device.
     tp_plan : "auto", optional
-        In place of `device`: split every matrix of a causal model over the ranks of torchrun, one GPU each
-        (without GPUs: processes on the CPU), by the tensor-parallel plan that transformers has for its
-        architecture. The script must run on every rank (``torchrun --nproc-per-node N script.py``), and all
-        ranks decode the same texts in step (`specviz.models.ranks`); a drafter is loaded whole on each.
-        Tested with ranks on the CPU; it was never run on several GPUs.
+        Instead of `device`: split every matrix of a causal model over the ranks of torchrun, one GPU each
+        (without GPUs: processes on the CPU), by transformers' tensor-parallel plan for its architecture. The
+        script must run on every rank (``torchrun --nproc-per-node N script.py``), and all ranks decode the
+        same texts in step (`specviz.models.ranks`); each rank loads the whole drafter. This is tested with
+        ranks on the CPU and was never run on several GPUs.
 
     backend : {"torch", "llama.cpp"}, optional
         What runs a GGUF file. Default: llama.cpp for ``gguf:``, torch for a downloaded name. On torch the
         weights of a Llama-family file are dequantised, and the model's name says so.
     kernels : {"auto", "plain", "transposed", "onednn", "onednn-unpadded", "int8", "int4"}, optional
-        How the matrices lie in memory on torch (`specviz.models.kernels`): the choice changes speed and the
+        Layout of the matrices in memory on torch (`specviz.models.kernels`). It changes the speed and the
         last digits. Default: the environment variable SPECVIZ_KERNELS, else the fastest here, measured once.
-        ``int8`` rounds the weights to eight bits; ``int4`` keeps those that came in four, and rounds the
+        ``int8`` rounds the weights to eight bits; ``int4`` keeps weights stored in four bits and rounds the
         others to eight. Both compute in bfloat16 on a CPU.
     invariant : bool, optional
-        Compute each row of a pass as it is computed alone, bit for bit (`specviz.models.ordered`): what is
-        verified in one pass is then what is decoded token by token. On a CPU, for the Llama family,
+        Compute each row of a pass bit for bit as if it were alone (`specviz.models.ordered`): verification in
+        one pass then gives the same result as decoding token by token. On a CPU, for the Llama family,
         encoder-decoders and masked-diffusion models on torch. Default: the environment variable
-        SPECVIZ_INVARIANT (1 or 0) for models that can; else for large causal models where it costs less than
-        10 %, measured once, and where ``auto`` chose bfloat16.
+        SPECVIZ_INVARIANT (1 or 0) for models that can; otherwise on for large causal models where it costs
+        less than 10 %, measured once, and where ``auto`` chose bfloat16.
 
     Returns
     -------
@@ -156,7 +156,7 @@ def load(
         model = fetching.from_bergamot(path, device or "cpu", number, path.resolve().name, kernels)
     else:
         _drop(
-            "{0} is a GGUF file's (gguf:PATH): drop {0}={1!r}",
+            "{0} works only with a GGUF file (gguf:PATH): drop {0}={1!r}",
             backend=None if backend == "torch" else backend,
             threads=threads, gpu_layers=gpu_layers, context=context,
         )  # fmt: skip
@@ -223,11 +223,11 @@ def _gguf(
 ) -> Model | LlamaCpp:  # fmt: skip
     """A GGUF file's model, on torch or on llama.cpp."""
     if backend not in (None, *BACKENDS):
-        raise ModelError(f"backend is {' or '.join(BACKENDS)}; got {backend!r}")
+        raise ModelError(f"backend must be {' or '.join(BACKENDS)}; got {backend!r}")
     name = spec.removeprefix(GGUF)
     path = require(name) if name in DOWNLOADS else ggufs().get(name, Path(name).expanduser())
     if (backend or (BACKENDS[1] if spec.startswith(GGUF) else BACKENDS[0])) == BACKENDS[0]:
-        message = "{0} is llama.cpp's: drop {0}={1!r}, or set backend='llama.cpp'"
+        message = "{0} works only on llama.cpp: drop {0}={1!r}, or set backend='llama.cpp'"
         _drop(message, threads=threads, gpu_layers=gpu_layers, context=context)
         from specviz.models.fetching import from_gguf
 
@@ -249,22 +249,20 @@ def _check_spread(
     """Refuse what does not go together, before anything is loaded."""
     if device_map is not None and tp_plan is not None:
         raise ModelError(
-            "device_map puts layers on devices, tp_plan splits each of them over ranks: drop one of them"
+            "device_map puts layers on devices and tp_plan splits each layer over ranks: drop one of them"
         )
     name, given = ("tp_plan", tp_plan) if device_map is None else ("device_map", device_map)
     if given is None:
         return
     if isinstance(spec, str) and _is_gguf(spec):
         raise ModelError(
-            f"a GGUF file is not spread by {name}: drop it; on llama.cpp gpu_layers puts layers on a GPU"
+            f"{name} does not work with a GGUF file: drop it; on llama.cpp, gpu_layers puts layers on a GPU"
         )
     if device is not None or not isinstance(spec, (str, Path)):
-        raise ModelError(
-            f"{name} says where the weights of a folder or hub model go: drop device=, give a name"
-        )
+        raise ModelError(f"{name} places the weights of a folder or hub model: drop device= and give a name")
     if tp_plan is not None:
         if tp_plan != "auto":
-            raise ModelError(f"tp_plan is 'auto', the plan of the model's architecture; got {tp_plan!r}")
+            raise ModelError(f"tp_plan must be 'auto', the plan of the model's architecture; got {tp_plan!r}")
         ranks.join()
 
 
@@ -276,8 +274,8 @@ def _check_folder(text: str, path: Path) -> None:
             near = [f"hf:{text}"]
         meant = f"; did you mean {near[0]}?" if near else "."
         raise ModelError(
-            f"no model {text!r}{meant} Bundled: {', '.join(names) or 'none'}. Others are a folder, "
-            "gguf:PATH or hf:<id>"
+            f"no model {text!r}{meant} Bundled: {', '.join(names) or 'none'}. Or give a folder, gguf:PATH "
+            f"or hf:<id>"
         )
     if not path.is_dir():
         gguf = f"; for a GGUF file write {GGUF}{text}" if path.suffix == ".gguf" else ""

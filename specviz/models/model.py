@@ -92,7 +92,7 @@ class Model(TorchModel):
         self.places, self.ranks, config = _places(net, name), ranks.of(net), net.config
         if self.places and layers:
             raise ModelError(
-                f"the first layers of {self.name} cannot be run alone: it lies on several devices"
+                f"the first layers of {self.name} cannot be run separately: it is on several devices"
             )
         self.layers = layers or config.num_hidden_layers
         heads = config.num_attention_heads
@@ -117,13 +117,13 @@ class Model(TorchModel):
     # -- running ----------------------------------------------------------------------------------
 
     def open(self, prompts: Sequence[Sequence[int]], room: int) -> Context:
-        """A context holding `prompts` (token ids, one list a row), not yet computed.
+        """A context holding `prompts` (token ids, one list per row), not yet computed.
 
         Parameters
         ----------
         prompts : list of lists of int
         room : int
-            Most tokens that will stand behind the longest prompt at any time, draft nodes included.
+            Most tokens that will follow the longest prompt at any time, draft nodes included.
 
         Raises
         ------
@@ -172,7 +172,7 @@ class Model(TorchModel):
     def first(self, layers: int) -> Model:
         """The first `layers` layers with the same norm and head: an early-exit drafter of shared weights."""
         if not 1 <= layers <= self.layers:
-            raise ModelError(f"{self.name} has {self.layers} layers; first({layers}) is not among them")
+            raise ModelError(f"{self.name} has {self.layers} layers; first({layers}) is out of range")
         name = f"{self.name}[:{layers}]"
         first = Model(self.net, self.tokenizer, name, self.plain, layers, self._kernels)
         if self.invariant:
@@ -205,8 +205,8 @@ class Model(TorchModel):
         """
         if not self.leaves:
             raise ModelError(
-                f"a pass of {self.name} ({self.config.model_type}) cannot leave early: it runs through "
-                "transformers' modules; take a model of the Llama family or an encoder-decoder"
+                f"a pass of {self.name} ({self.config.model_type}) cannot exit early: it runs through "
+                f"transformers' modules; use a model of the Llama family or an encoder-decoder"
             )
 
     def last(self, state: torch.Tensor) -> torch.Tensor:
@@ -288,24 +288,24 @@ def _check_served(net: PreTrainedModel, name: str) -> None:
     reasons = (
         (has("is_encoder_decoder"), "it is not a causal language model but an encoder-decoder"),
         (not hasattr(config, "num_hidden_layers") or not hasattr(config, "num_attention_heads"),
-         "its config names no layers and heads"),
+         "its config does not give its layers and heads"),
         (net.get_output_embeddings() is None,
          "it is not a causal language model (it has no language-model head)"),
         (has("text_config") or has("vision_config"),
-         "it takes more than text; load its language model alone"),
+         "it takes more than text; load only its language model"),
         (not causal or has("use_bidirectional_attention"),
-         "it is not a causal language model (its attention looks both ways)"),
+         "it is not a causal language model (its attention is bidirectional)"),
         (unknown,
-         f"it uses {UNKNOWN.get(unknown)} ({unknown} in its config), which this backend does not compute"),
+         f"it uses {UNKNOWN.get(unknown)} ({unknown} in its config), which this backend does not support"),
         (kinds, f"its {', '.join(sorted(kinds))} layers keep a state that a key-value cache does not hold"),
         (any(hasattr(part, each) for part in parts for each in ("sinks", "conv1d", "A_log")),
-         "it has attention sinks or recurrent layers, which this backend does not compute"),
+         "it has attention sinks or recurrent layers, which this backend does not support"),
         (has("add_cross_attention"),
          "it has cross-attention, so it is not a causal language model by itself"),
         (not getattr(net, "_supports_attention_backend", False),
-         "its attention is its own and cannot be pointed at our storage"),
+         "its attention is custom and cannot use our storage"),
         (any(p.is_meta for p in net.parameters()),
-         "a part of it waits on the disk or in another memory (it was offloaded): load less of it"),
+         "part of it is offloaded to disk or to another memory: load less of it"),
     )  # fmt: skip
     if reason := next((reason for true, reason in reasons if true), None):
         raise unserved(name, config.model_type, reason)
@@ -344,11 +344,11 @@ def _places(net: PreTrainedModel, name: str) -> list[tuple[torch.device, int]] |
         return None
     if not getattr(net, "hf_device_map", None):
         raise ModelError(
-            f"{name} lies on several devices: load it with device_map, which carries states over"
+            f"{name} is on several devices: load it with device_map, which moves states between them"
         )
     devices = [next(layer.parameters()).device for layer in _stack(net.base_model)]
     if len(devices) != net.config.num_hidden_layers:
-        raise ModelError(f"{name} keeps its layers under a name unknown here: load it on one device")
+        raise ModelError(f"{name} keeps its layers under an unknown name: load it on one device")
     return [(device, len(list(layers))) for device, layers in groupby(devices)]
 
 
@@ -366,7 +366,7 @@ def _first(net: PreTrainedModel, layers: int) -> PreTrainedModel:
     name = next((name for name, part in base._modules.items() if part is stack), None)
     if name is None or not isinstance(base, PreTrainedModel):
         raise ModelError(
-            f"{type(net).__name__} keeps its layers under a name unknown here; first() cannot cut it"
+            f"{type(net).__name__} keeps its layers under an unknown name; first() cannot cut it"
         )
     base._modules = {**base._modules, name: stack[:layers]}
     shallow._modules = {**shallow._modules, net.base_model_prefix: base}

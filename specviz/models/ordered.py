@@ -75,7 +75,7 @@ def tail(root: int, offsets: np.ndarray, first: int, device: torch.device) -> Ta
     root : int
         Position of the draft's root, and its slot.
     offsets : array of int [n]
-        How far behind the root each node's position lies.
+        How far after the root each node's position lies.
     first : int
         Slot of the first node.
     """
@@ -400,7 +400,7 @@ def _keeps(product: Lines) -> bool:
 def fixed_order(dim: int, threads: int, biased: bool = False, cap: float | None = None) -> int:
     """How many rows attention's products need to keep their order on this machine; 0 if none helps.
 
-    Tried on random numbers: a token among others and alone, among other texts, slots behind and between that
+    Tried on random numbers: a token among others and alone, among other texts, slots after and between that
     are masked, and passes of many lengths; with numbers that are added to the scores if `biased`, or
     soft-capped by `cap`.
     """

@@ -1,7 +1,7 @@
 """Ranks of torchrun: processes that hold a shard of a model each and decode the same texts in lock-step.
 
 Every rank runs the whole loop: drafts, judges, records. Only the target's matrices are cut, by heads and by
-columns, so the ranks meet inside its passes: an all-reduce behind the embedding, behind attention and behind
+columns, so the ranks meet inside its passes: an all-reduce after the embedding, after attention and after
 the feed-forward network of each layer, and one all-gather of the scores. Why all choose the same tokens:
 
 - each score is computed on one rank and copied to the others, bit for bit, and an all-reduce leaves the same
@@ -79,7 +79,7 @@ class Ranks:
         cuda = torch.cuda.is_available()
         if cuda and local >= torch.cuda.device_count():
             raise ModelError(
-                f"each rank needs a GPU of its own, and torch sees {torch.cuda.device_count()}: start as "
+                f"each rank needs its own GPU, and torch sees {torch.cuda.device_count()}: start as "
                 "many ranks (torchrun --nproc-per-node)"
             )
         if not dist.is_initialized():
@@ -168,8 +168,8 @@ class Ranks:
         for rank, other in enumerate(values):
             if other != values[0]:
                 raise SpecvizError(
-                    f"rank {rank} has another {what} than rank 0, so the ranks are no longer in step: they "
-                    "must run the same code on the same files, on devices of one kind"
+                    f"rank {rank} has a different {what} than rank 0, so the ranks are out of step: they "
+                    f"must run the same code on the same files and the same kind of device"
                 )
 
     def stop(self, error: Exception) -> None:
@@ -189,7 +189,7 @@ class Ranks:
     def alone(self, error: Exception) -> RankError:
         """The line for an error that this rank met alone."""
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-        return RankError(f"rank {self.rank} of {self.size} stopped, or lost another one: {reason}")
+        return RankError(f"rank {self.rank} of {self.size} stopped or lost another rank: {reason}")
 
 
 ALONE = Ranks(False)
@@ -215,8 +215,8 @@ def join() -> Ranks:
     """
     if size() < 2:
         raise ModelError(
-            "tp_plan splits a model over the ranks of torchrun, and this process is alone: "
-            f"start it as {COMMAND.format('N')} bench run ..., or your own script by torchrun"
+            "tp_plan splits a model over the ranks of torchrun, but this is a single process: start it as "
+            f"{COMMAND.format('N')} bench run ..., or run your own script with torchrun"
         )
     return everyone()
 
@@ -256,7 +256,7 @@ def check_plan(config: PreTrainedConfig, name: str) -> None:
             f"transformers has no tensor-parallel plan for {name} ({config.model_type}): {instead}"
         )
     if getattr(config, "quantization_config", None) is not None:
-        raise ModelError(f"{name} is quantised, and its packed weights are not split here: {instead}")
+        raise ModelError(f"{name} is quantised, and packed weights cannot be split: {instead}")
     heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
     if cuts_heads(config) and heads % size():
         able = [str(n) for n in range(2, heads + 1) if heads % n == 0]

@@ -21,7 +21,7 @@ Number = Annotated[float, Field(allow_inf_nan=False)]
 
 def _file(name: str) -> str:
     if PurePath(name).name != name:
-        raise ValueError("is no file of the folder")
+        raise ValueError("is not a file of the folder")
     return name
 
 
@@ -139,7 +139,7 @@ FILES = {
     "model.safetensors.index.json": Index,
     "tokenizer.json": Tokenizer,
 }
-REMEDY = "the model's folder is damaged, fetch or save it again"
+REMEDY = "the model's folder is damaged: fetch or save it again"
 
 
 def check_files(files: dict[str, Path]) -> None:

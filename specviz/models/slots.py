@@ -6,7 +6,7 @@ what stands in each of them. Its input is
     <start> y_1 ... y_n  slot_1 ... slot_k        (k <= the slots there are; all causal)
 
 where a written token is embedded by the target's own embeddings and a slot by its own row of `slots`. The
-state at slot j, behind the final norm, gives by the target's head the scores of y_(n + j). So slot j stands
+state at slot j, after the final norm, gives by the target's head the scores of y_(n + j). So slot j stands
 where the token that it guesses would stand, a cache of the written tokens stays good from pass to pass, and
 fewer slots give the same guesses in those there are.
 
@@ -58,12 +58,12 @@ class SlotDrafter(nn.Module):
         mask: Tensor | None = None,
         cache: EncoderDecoderCache | None = None,
     ) -> Tensor:
-        """States behind the final norm, [rows, n, width].
+        """States after the final norm, [rows, n, width].
 
         Parameters
         ----------
         embedded : Tensor [rows, n, width]
-            Embeddings of written tokens (the target's) and, behind them, of slots (`slot_embeddings`).
+            Embeddings of written tokens (the target's) and, after them, of slots (`slot_embeddings`).
         encoded : Tensor [rows, source, width]
             What the target's encoder made of the prompt.
         mask : Tensor [rows, source], optional

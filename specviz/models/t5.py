@@ -52,7 +52,7 @@ class Bias:
         self.chains: dict[int, torch.Tensor] = {}
 
     def chain(self, start: int, count: int) -> torch.Tensor:
-        """The causal mask with biases of `count` tokens behind `start` others, [1, heads, count, slots].
+        """The causal mask with biases of `count` tokens after `start` others, [1, heads, count, slots].
 
         Counted from the last slot it is the same wherever the chain stands: a slice of one kept for each
         small count.

@@ -42,8 +42,8 @@ class Template:
         plain = [part for side in parts for part in side[::2]]
         if unknown := MARK.search(" ".join(plain)):
             raise ParameterError(
-                f"the template has {unknown[0]}, which is no token of {model.name}: choose that model's "
-                "own, or write one with {source} in it"
+                f"the template has {unknown[0]}, which is not a token of {model.name}: use that model's own "
+                f"template, or write one that contains {{source}}"
             )
         # Pieces never cross a special token, so what lies between two of them is read by itself.
         head, tail = parts[0][-1], parts[1][0]

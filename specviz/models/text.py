@@ -27,7 +27,7 @@ class Text:
     vocabulary : int
         Rows of the model's head; ids must be smaller.
     eos : tuple of int
-        Ids that end a text: dropped where a tokenizer adds one behind a prompt.
+        Ids that end a text: dropped where a tokenizer adds one after a prompt.
     source : bool
         Whether prompts are an encoder's: a whole text, with all that the tokenizer adds to one and no chat
         template.
@@ -113,7 +113,7 @@ class Text:
         except UnicodeEncodeError as error:
             where = _place(text, error.start, parts)
             raise PromptError(
-                f"{where} is half of a surrogate pair, which is no character: leave it out"
+                f"{where} is half of a surrogate pair, which is not a character: remove it"
             ) from None
         if not self._missing:
             return
@@ -129,7 +129,7 @@ class Text:
             byte = next(b for b in text[at].encode() if b in self._missing)
             raise PromptError(
                 f"{_place(text, at, parts)} needs the byte 0x{byte:02X}, for which this vocabulary has no "
-                "piece: leave it out"
+                f"piece: remove it"
             )
 
     @cached_property
@@ -173,7 +173,8 @@ class Text:
         for i in ids:
             if isinstance(i, bool) or not hasattr(i, "__index__"):
                 raise PromptError(
-                    f"a prompt is a text, a list of token ids or a list of messages; got an item {i!r:.60}"
+                    "a prompt must be a text, a list of token ids or a list of messages; got an item "
+                    f"{i!r:.60}"
                 )
             if not 0 <= i < self.vocabulary:
                 raise PromptError(f"token id {int(i)} is outside {model}'s vocabulary of {self.vocabulary}")
@@ -183,7 +184,7 @@ class Text:
         if self.source:
             turns = [message.get("content") for message in messages if message.get("role") == "user"]
             if not turns or not isinstance(turns[-1], str):
-                raise PromptError(f"{model} reads the user's last message, and there is none with a text")
+                raise PromptError(f"{model} reads the user's last message, but no user message has text")
             return self.encode(turns[-1], model)
         # The template writes the begin-of-text token itself.
         text = self._rendered(messages, model)
@@ -194,7 +195,7 @@ class Text:
         # A mark inside each look-alike keeps it apart from what the template writes; then it is taken out.
         mark = next((c for c in NONCHARACTERS if c not in "".join(parts.values())), None)
         if mark is None:
-            raise PromptError("the messages hold every noncharacter from U+FDD0 to U+FDEF; leave one out")
+            raise PromptError("the messages hold every noncharacter from U+FDD0 to U+FDEF; remove one")
         contents = [
             self._controls.sub(lambda match: match[0][0] + mark + match[0][1:], part)
             for part in parts.values()
@@ -218,14 +219,14 @@ class Text:
             raise PromptError(f"{model} has no chat template: pass the prompt as plain text")
         for number, message in enumerate(messages):
             if not isinstance(message.get("role"), str) or not isinstance(message.get("content"), str):
-                raise PromptError(f"message {number} needs a role and a content, both text")
+                raise PromptError(f"message {number} needs a role and a content, both strings")
         try:
             return self.tokenizer.apply_chat_template(
                 messages, add_generation_prompt=True, tokenize=False, **self.chat
             )
         except Exception as error:  # a template is a program; it raises what it likes
             raise PromptError(
-                f"{model}'s chat template refuses these messages: {str(error).splitlines()[0]}"
+                f"{model}'s chat template rejects these messages: {str(error).splitlines()[0]}"
             ) from None
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -278,7 +279,7 @@ class Text:
             return bytes([int(raw[1], 16)]) if raw else name.replace("▁", " ").encode()
         if self.scheme == "wordpiece":
             return name[2:].encode() if name.startswith("##") else b" " + name.encode()
-        # An unknown scheme: what the token adds behind another one.
+        # An unknown scheme: what the token adds after another one.
         before = self.tokenizer.decode([token], skip_special_tokens=False)
         twice = self.tokenizer.decode([token, token], skip_special_tokens=False)
         return (twice[len(before) :] if twice.startswith(before) else before).encode()
@@ -347,7 +348,7 @@ class TokenizedModel:
         return self.text.piece(token)
 
     def left(self, prompt: int) -> int:
-        """How many tokens can be written behind a prompt of so many."""
+        """How many tokens can be written after a prompt of so many."""
         return self.max_length - prompt
 
     def check_vocabulary(self, other: TextModel) -> None:
@@ -369,7 +370,9 @@ class TokenizedModel:
             mine, theirs = (repr(text.name(differing)) for text in (self.text, other.text))
             raise ModelError(
                 f"{self.name} and {other.name} have different vocabularies: id {differing} is {mine} in the "
-                f"one and {theirs} in the other ({sizes}); use two models with one tokenizer"
+                f"one and {theirs} in the other ({sizes}); use two models with the same tokenizer"
             )
         if self.vocabulary != other.vocabulary and None in (self.text.tokenizer, other.text.tokenizer):
-            raise ModelError(f"the vocabularies differ in size: {sizes}; use two models with one tokenizer")
+            raise ModelError(
+                f"the vocabularies differ in size: {sizes}; use two models with the same tokenizer"
+            )

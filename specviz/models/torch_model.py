@@ -105,7 +105,7 @@ class TorchModel(TokenizedModel):
         """
         if not plain or self.device.type != "cpu":
             where = "on a GPU" if self.device.type != "cpu" else "through transformers' modules"
-            way = choices.Way(fault=f"passes {where} add in an order of their own")
+            way = choices.Way(fault=f"passes {where} sum in a different order")
         else:
             others = () if self._kernels else layouts.candidates(self.device, self.dtype)
             way = choices.way(self, others)
@@ -171,7 +171,7 @@ def eos(net: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None) -> tupl
 
 def unserved(name: str, kind: str, reason: str) -> ModelError:
     """That a model of this kind cannot be served, and why."""
-    return ModelError(f"{name} ({kind}) cannot be served: {reason}")
+    return ModelError(f"{name} ({kind}) is not supported: {reason}")
 
 
 def no_room(name: str, device: torch.device, size: float) -> ModelError:

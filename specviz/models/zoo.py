@@ -18,7 +18,8 @@ def bundled() -> dict[str, Path]:
 
 
 def available() -> dict[str, Path]:
-    """The models that `specviz.load` knows by name, bundled or downloaded: name to folder or file."""
+    """The bundled or downloaded models that `specviz.load` knows by name: a mapping from name to folder or
+    file."""
     return bundled() | {name: path for name in DOWNLOADS if (path := local_path(name))}
 
 

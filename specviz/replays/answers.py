@@ -10,8 +10,8 @@ from specviz.replays.cells import FAILS, HOLDS, OPEN, PAYS, Verdict
 from specviz.replays.replays import Replay
 
 WORDS = {HOLDS: "pays here", FAILS: "does not pay here", OPEN: "cannot be judged here"}
-PART = "pays in part"  # some claims of it hold, some fail
-NO_CLAIM = "makes no claim of speed that was measured"
+PART = "pays in some cases"  # some claims of it hold, some fail
+NO_CLAIM = "makes no claim about speed that was measured"
 
 
 @dataclass

@@ -16,7 +16,9 @@ from specviz.suites.frozen import frozen, take
 
 # -- prompts ------------------------------------------------------------------------------------
 
-MIX = "every other one a translation from English into German, those between of the other six kinds in turn"
+MIX = (
+    "every second one is a translation from English into German; the others cycle through the other six kinds"
+)
 SHOTS = 3  # examples that lie beside a prompt
 
 
@@ -37,7 +39,7 @@ def suite(n: int, shots: int = 0, only: str | None = None) -> list[Entry]:
         If there are fewer prompts or examples.
     """
     if shots > SHOTS:
-        raise ParameterError(f"{shots} examples are wanted, and {SHOTS} lie beside a prompt: ask for fewer")
+        raise ParameterError(f"{shots} examples were requested, but a prompt has only {SHOTS}: ask for fewer")
     group = only or "mix"
     entries = [entry for entry in frozen("canvases") if entry["group"] == group]
     prompts = []
@@ -59,7 +61,7 @@ SIZES = (1, 2, 4, 8, 16)  # prompts decoded together
 
 
 def batches(model: Diffusion, prompts: int, rounds: int, tick: Tick) -> tuple[list[Row], list[str]]:
-    """Figure 1: throughput by batch size, with and without cache; a row each, and notes."""
+    """Figure 1: throughput by batch size, with and without cache; one row each, and notes."""
     ids = sorted((model.encode(entry["prompt"]) for entry in suite(prompts)), key=len)
     ways = [stepwise(**PAPER), stepwise(**PAPER | {"cache": "none"}), ssd(4, **PAPER)]
     sizes = [size for size in SIZES if size <= len(ids)]
@@ -98,7 +100,8 @@ def batches(model: Diffusion, prompts: int, rounds: int, tick: Tick) -> tuple[li
             "same": sum(a.order == b.order for a, b in zip(texts[i, size], texts[i, 1])) / len(ids),
         })  # fmt: skip
     notes = [
-        "In a batch a cycle is two passes where some rows refresh and others do not (ssd's drift apart)."
+        "In a batch, a cycle takes two passes if some rows refresh and others do not (ssd's rows drift "
+        "apart)."
     ]
     names = dict.fromkeys(row["way"] for row in rows)
     return rows, [*notes, *(turning([row for row in rows if row["way"] == name]) for name in names)]
@@ -115,7 +118,10 @@ def turning(rows: Sequence[Values]) -> str:
         gain = large["times"].median / small["times"].median
         if gain < 1.5:
             grows = f"from batch {small['batch']} to {large['batch']} throughput grows {gain:.2f} times"
-            return f"{small['way']}: {grows}; past {small['fed']:.0f} positions a cycle arithmetic bounds it."
+            return (
+                f"{small['way']}: {grows}; past {small['fed']:.0f} positions per cycle, arithmetic is "
+                f"the limit."
+            )
     return (
         f"{rows[0]['way']}: throughput grows at least 1.5 times with each doubling up to {rows[-1]['batch']}."
     )

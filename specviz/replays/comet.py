@@ -1,6 +1,6 @@
 """COMET, scored in an environment of its own: the texts go out, their scores come back.
 
-A replay of re-translation writes ``comet.jsonl``, a line a text: source, hypothesis and reference.
+A replay of re-translation writes ``comet.jsonl``, one line per text: source, hypothesis and reference.
 ``data/comet/score.py`` scores them where unbabel-comet is installed, which wants older libraries than this
 package. `scored` reads the scores back into the replay.
 """
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 TEXTS, METRIC = "comet.jsonl", "comet"
 MOST_BYTES = 256 << 20  # of a file that is read
-HOW = "scored in an environment of its own, see data/comet/README.md: --score comet=FILE"
+HOW = "scored in a separate environment, see data/comet/README.md: --score comet=FILE"
 
 
 def identity(source: str, hypothesis: str, reference: str) -> str:
@@ -66,7 +66,7 @@ def read(file: Path, kind: type, remedy: str) -> list[Row]:
     if not file.is_file():
         raise TraceError(f"there is no {file}: {remedy}")
     if file.stat().st_size > MOST_BYTES:
-        raise TraceError(f"{file} is larger than any file of scores: {file.stat().st_size:,} bytes")
+        raise TraceError(f"{file} is too large for a file of scores: {file.stat().st_size:,} bytes")
     out: list[Row] = []
     for number, line in enumerate(file.read_bytes().splitlines(), 1):
         if line.strip():
@@ -85,11 +85,11 @@ def scored(replay: Replay, file: Path) -> Replay:
     """
     from specviz.replays.comet_schema import Score, Text
 
-    texts = read(replay.path / TEXTS, Text, "only replays of re-translation with references write it")
+    texts = read(replay.path / TEXTS, Text, "only re-translation replays with references write it")
     lines = read(file, Score, "data/comet/score.py writes it")
     models = {str(line["model"]) for line in lines}
     if len(models) != 1:
-        raise TraceError(f"{file} has scores of {len(models)} models: score all texts with one")
+        raise TraceError(f"{file} has scores from {len(models)} models: score all texts with one model")
     by_id = {str(line["id"]): float(line["score"]) for line in lines}
     lacking = sum(text["id"] not in by_id for text in texts)
     if lacking:

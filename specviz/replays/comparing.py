@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 BUNDLED = Path("data/runs")  # the recorded runs of the package, wherever it is installed
 PLACE = ("processor", "device", "threads", "dtype", "kernels")  # what must be the same
-COLUMNS = ("contender", "τ", "speedup", "this method over it", "p", "difference")
+COLUMNS = ("contender", "τ", "speedup", "this method relative to it", "p", "difference")
 
 
 @dataclass
@@ -103,10 +103,10 @@ def compare(
     tick: Tick | None = None,
     **parameters: Value,
 ) -> Comparison:
-    """Decode a recorded run's prompts by a method, and compare it with what was recorded, prompt by prompt.
+    """Decode a recorded run's prompts with a method and compare it with the recording, prompt by prompt.
 
-    The reference is decoded again beside it, and itself under a second name (the control), so what is
-    compared are speedups over it; how its speed differs from the recorded one is in the notes.
+    The reference is decoded again alongside, and once more under a second name (the control), so speedups
+    over it are compared. The notes say how its speed differs from the recorded one.
 
     Parameters
     ----------
@@ -115,17 +115,17 @@ def compare(
     against : path
         A recorded run, or a folder of them. Default: those that come with the package.
     run : str, optional
-        Which of a folder's. Default: the first that the method can decode and whose model is here.
+        Which run of a folder. Default: the first that the method can decode and whose model is available.
     model : Model, optional
         Default: the recorded one, loaded with its number format and kernels.
     draft : str, optional
         For a method that needs one.
     suite : Suite, optional
-        The prompts, of a run that you recorded yourself.
+        The prompts, for a run that you recorded yourself.
     number : int, optional
         Only its first prompts.
     out : path, optional
-        Keep the rows there, and go on with them. Default: they are dropped.
+        Keep the rows there and continue from them. Default: they are dropped.
     **parameters
         The method's.
 
@@ -137,7 +137,7 @@ def compare(
     ------
     ParameterError, TraceError, ModelError, PromptError, SpecvizError
         If there is no such run; or the processor, the device, the threads, the number format, the kernels,
-        the weights or the prompts are not those that were recorded. Nothing is decoded then.
+        the weights or the prompts differ from the recording. Nothing is decoded then.
 
     Examples
     --------
@@ -196,7 +196,7 @@ def chosen(against: Path, run: str | None, kind: type[Method]) -> Recorded:
         return fitting(Recorded(against), kind)
     files = {path.stem: path for path in sorted(against.glob(f"*{SUFFIX}"))}
     if not files:
-        raise TraceError(f"{against} holds no recorded run: specviz.replays.recordings.record makes one")
+        raise TraceError(f"{against} holds no recorded runs: specviz.replays.recordings.record makes one")
     if run is not None:
         if run not in files:
             raise ParameterError(f"{against} has no run {run!r:.40}; it has {', '.join(files)}")
@@ -211,7 +211,7 @@ def chosen(against: Path, run: str | None, kind: type[Method]) -> Recorded:
         else:
             if result.name != "smollm2-questions":  # its prompts are fetched: only where it is named
                 return result
-    raise ParameterError(f"no run of {against} can be compared with {kind.name}: {'; '.join(reasons)}")
+    raise ParameterError(f"no run in {against} can be compared with {kind.name}: {'; '.join(reasons)}")
 
 
 def fitting(run: Recorded, kind: type[Method]) -> Recorded:
@@ -228,7 +228,7 @@ def fitting(run: Recorded, kind: type[Method]) -> Recorded:
     if wanted != reference:
         raise ParameterError(f"{run.path.name} compares with {reference}, and {kind.name} with {wanted}")
     if len(run.plan["models"]) > 1 or len(run.plan["suites"]) > 1:
-        raise ParameterError(f"{run.path.name} is of several models or suites: record one of each")
+        raise ParameterError(f"{run.path.name} has several models or suites: record one run for each")
     return run
 
 
@@ -248,7 +248,7 @@ def prompts_of(run: Recorded, suite: Suite | None) -> Settings:
     given = {name: suite} if suite is not None else plan(run.name)["suites"]
     (made,) = read_suites(given, keys["number"], keys["warm_up"]).values()
     if made.digest != recorded["digest"]:
-        raise ParameterError(f"the prompts of {name} are no longer those of {run.path.name}: record it again")
+        raise ParameterError(f"the prompts of {name} differ from those of {run.path.name}: record it again")
     return keys | {"number": len(made.entries), "suites": {name: made.entries + made.warm}}
 
 
@@ -272,7 +272,8 @@ def refuse_elsewhere(run: Recorded, model: Model) -> None:
         wrong = [f"{key} {now}, recorded {then}" for key, then, now in pairs if now != then]
         if wrong:
             raise ParameterError(
-                f"{run.path.name} does not compare with this machine and model ({'; '.join(wrong)}): record "
+                f"{run.path.name} cannot be compared with this machine and model ({'; '.join(wrong)}): "
+                f"record "
                 f"it here, specviz.replays.recordings.record({run.name!r}, FOLDER), and compare with FOLDER"
             )
 
@@ -315,7 +316,7 @@ def compared(ours: Results, theirs: Results, name: str) -> Comparison:
         })  # fmt: skip
     if not rows:
         raise SpecvizError(
-            "no prompt was decoded by both: see the failures of the run that compare(out=) keeps"
+            "no prompt was decoded by both: see the failures in the run that compare(out=) keeps"
         )
     for row, p in zip(rows, holm([row["p"] for row in rows])):
         row |= {"p": p, "clear": p <= LEVEL and abs(math.log(row["ratio"])) > noise}
@@ -361,7 +362,7 @@ def by_cell(results: Results) -> dict[int, list[Row]]:
 
 
 def tau(rows: Sequence[Row], like: Sequence[Row]) -> float:
-    """Tokens a cycle, on the texts that `like` has, too."""
+    """Tokens per cycle, on the texts that `like` has, too."""
     texts = {at(row) for row in like if row["error"] is None}
     good = [row for row in rows if row["error"] is None and at(row) in texts]
     steps = sum(row["steps"] for row in good)
@@ -405,7 +406,7 @@ def notes(ours: Results, theirs: Results, base: list[Row], noise: float) -> list
     drift = (columns[0].sum() / columns[1].sum()) / (columns[2].sum() / columns[3].sum())
     lines = [
         f"{plural(len(columns[0]), 'prompt')} of {theirs.path.name}, recorded {theirs.created[:10]}; "
-        f"{recorded['method']} is {drift:.2f} times as fast here as it was then",
+        f"{recorded['method']} is {drift:.2f} times as fast here as when recorded",
         "no difference is clear: there are too few prompts for a control" if noise == math.inf
         else f"the controls differ by up to {math.expm1(noise):.1%}: what is less is not clear",
     ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""What a part of a paper's set-up would take, before anything is fetched: downloads, memory, time.
+"""What a part of a paper's setup would take, before anything is fetched: downloads, memory, time.
 
 Sizes are those that the checkpoints' pages print, or estimates that say so. Memory and time are estimates:
 the time is that of reading the weights once a token, at a rate that is measured on this device for a moment.
@@ -24,7 +24,7 @@ GB = 1e9
 
 @dataclass(frozen=True)
 class Plan:
-    """A part of a set-up, with what it would take.
+    """A part of a setup, with what it would take.
 
     Attributes
     ----------
@@ -59,7 +59,7 @@ class Plan:
         part = self.chosen.part
         out = []
         for role, each in [("model", part.model), *part.drafts.items()]:
-            gated = ", accept it on the hub first" if each.gated else ""
+            gated = ", accept its licence on the hub first" if each.gated else ""
             needs = f"; its tokenizer needs: pip install {each.needs}" if each.needs else ""
             out.append(f"{role}: {each.id}, {each.architecture}, {gigabytes(each.bytes)} ({each.origin}), "
                        f"licence: {each.licence}{gated}{needs}")  # fmt: skip
@@ -76,20 +76,20 @@ class Plan:
             f"size: {plural(self.prompts, 'prompt')}, at most {self.new_tokens} new tokens each",
             *(f"{name}: {', '.join(map(str, values))}" for name, values in grid.items()),
             f"the paper says: {part.stated}",
-            *([f"nobody says: {part.unstated}"] if part.unstated else []),
+            *([f"not stated anywhere: {part.unstated}"] if part.unstated else []),
         ]
 
     def lines(self) -> list[str]:
         """The facts, and what they take here."""
         return [
-            f"{self.chosen.table}, part {self.chosen.part.name} of the paper's set-up: nothing is fetched",
+            f"{self.chosen.table}, part {self.chosen.part.name} of the paper's setup: nothing is fetched",
             *(f"  {fact}" for fact in self.facts()),
             f"here: {self.dtype} on {self.device}",
-            f"download: {gigabytes(self.download)} of weights, {gigabytes(self.here)} of it here",
+            f"download: {gigabytes(self.download)} of weights, {gigabytes(self.here)} of it already here",
             f"memory: about {gigabytes(self.memory)} (estimate: weights, and keys and values of one text)",
-            f"time: about {hours(self.seconds)} (estimate: {self.tokens:,} tokens at most, each reads the "
+            f"time: about {hours(self.seconds)} (estimate: {self.tokens:,} tokens at most, each reading the "
             f"weights once at {self.rate / GB:.1f} GB/s, measured on {self.device}; drafting, prompts, a "
-            "stream's updates beyond one, and what drafts save are left out)",
+            f"stream's updates after the first, and the savings of drafts are not included)",
             *(f"to fetch: {line}" for each in self.chosen.part.checkpoints if not each.here
               for line in each.commands()),
             *gguf_lines(self.chosen),
@@ -118,7 +118,7 @@ def plan(
     form = dtype or chosen.dtype
     if form not in BYTES:
         raise ParameterError(
-            f"the number format of an estimate is one of {', '.join(BYTES)}, not {form!r:.40}"
+            f"the number format of an estimate must be one of {', '.join(BYTES)}, not {form!r:.40}"
         )
     prompts = int(number or numbers["prompts"])
     longest = int(max_new_tokens or numbers["max_new_tokens"])
@@ -156,7 +156,7 @@ def rate(device: str, dtype: str) -> float:
         row = torch.ones(1, COLUMNS, dtype=kind, device=device)
     except (RuntimeError, AssertionError, TypeError):  # torch says in many ways that it cannot
         raise ParameterError(
-            f"device {device} is not there, or has no {dtype}: choose another --device or --dtype"
+            f"device {device} is not available or has no {dtype}: choose another --device or --dtype"
         ) from None
     best, end = float("inf"), time.perf_counter() + SECONDS
     with torch.inference_mode():

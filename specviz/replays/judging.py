@@ -271,7 +271,7 @@ class Judge:
         those = [cell for cell in self.cells if cell.selected(claim["of"])]
         able = self.selected(claim)
         if not able:
-            why = next((cell.why for cell in those if cell.why), "nothing of it was measured")
+            why = next((cell.why for cell in those if cell.why), "none of it was measured")
             if any(cell.figure is not None for cell in those):
                 why = self.inability()
             outcome = OPEN, "", why
@@ -323,7 +323,7 @@ class Judge:
             name = f"{self.name(ahead, claim['over'])} against {self.name(other, claim['over'])}"
             outcomes.append((sign * first * gap.value, gap, name, ahead, other, first))
         if not outcomes:
-            why = "the contenders are one and the same here" if one else "their rivals were not measured"
+            why = "the contenders are identical here" if one else "their rivals were not measured"
             return OPEN, "", why
         wrong = [each for each in outcomes if each[0] < 0 and each[1].clear]
         right = [each for each in outcomes if each[0] > 0 and each[1].clear]
@@ -386,9 +386,9 @@ class Judge:
         span = f"{low:g}" if low == high else f"{low:g} to {high:g}"
         numbers = f"printed {span}; {'; '.join(shown[:3])}"
         if outside:
-            return FAILS, numbers, f"{outside} of {len(seen)} lie beside what was printed"
+            return FAILS, numbers, f"{outside} of {len(seen)} lie outside the printed range"
         if inside == len(seen):
-            return HOLDS, numbers, "the intervals meet what was printed"
+            return HOLDS, numbers, "the intervals include the printed values"
         return OPEN, numbers, "too few texts for an interval"
 
     def once(self, cells: list[Cell]) -> dict[int, Cell]:
@@ -405,10 +405,10 @@ class Judge:
         those = [check for check in self.checks if check.kind == SAME and check.contender in names]
         count, of = sum(check.count for check in those), sum(check.of for check in those)
         if not of:
-            return OPEN, "", "no texts were compared (sampling writes others each time)"
+            return OPEN, "", "no texts were compared (sampling writes different ones each time)"
         numbers = f"{count} of {plural(of, 'text')} are the reference's"
         if count < of:
-            return FAILS, numbers, "specviz audit says where they part, and whether at a tie"
+            return FAILS, numbers, "specviz audit shows where they diverge and whether it is a tie"
         return HOLDS, numbers, "compared token for token"
 
     def name(self, cell: Cell, *over: str) -> str:
@@ -458,13 +458,13 @@ def remarks(checks: Sequence[Check]) -> list[str]:
     for each in checks:
         if each.kind == CONTROL:
             ends = "" if each.low is None else f" [{each.low:.3f}, {each.high:.3f}]"
-            lines.append(f"control: {each.contender} twice under two names, speeds in the ratio "
+            lines.append(f"control: {each.contender} run twice under two names, speed ratio "
                          f"{each.value:.3f}{ends} over {plural(each.of, 'text')}")  # fmt: skip
         elif each.kind == ABILITY:
             lines.append(each.text)
         elif each.kind == IDLE and each.count:
             lines.append(f"{each.contender}, {each.task}: in {each.count} of {plural(each.of, 'text')} the "
-                         "large model never ran: there the small model stands alone")  # fmt: skip
+                f"large model never ran: the small model wrote them alone")  # fmt: skip
     same = [each for each in checks if each.kind == SAME]
     whole = [each for each in same if each.count == each.of]
     lines += [

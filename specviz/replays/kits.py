@@ -1,6 +1,6 @@
 """A replay for someone else's hardware: a folder that says what to run, and what came back, checked.
 
-A kit holds commands, the versions that run here, the set-up as data, and checksums. What comes back is a
+A kit holds commands, the versions that run here, the setup as data, and checksums. What comes back is a
 folder with a ``replay.json``. It is believed only as far as it can be checked here: its form, its checksums
 where it has them, the printed numbers, and every comparison and verdict, which are made anew from its cells.
 """
@@ -58,7 +58,7 @@ def write(out: str | Path, plans: Sequence[Plan]) -> Path:
     """
     path = Path(out)
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        raise ParameterError(f"{path} is not empty: a kit is written into a folder of its own")
+        raise ParameterError(f"{path} is not empty: a kit needs a new folder")
     path.mkdir(parents=True, exist_ok=True)
     texts = {
         SETUP: json.dumps(described(plans), indent=1, ensure_ascii=False) + "\n",
@@ -85,7 +85,7 @@ def versions() -> dict[str, str]:
 
 
 def described(plans: Sequence[Plan]) -> Settings:
-    """The set-up of a table's parts as data; the same wherever the same package is installed."""
+    """The setup of a table's parts as data; the same wherever the same package is installed."""
     return {
         "specviz": "setup", "version": specviz.__version__, "table": plans[0].chosen.table,
         "parts": [described_part(each) for each in plans],
@@ -124,7 +124,7 @@ def readme(plans: Sequence[Plan]) -> str:
         f'.venv/bin/pip install -c {CONSTRAINTS} "SPECVIZ[run,quality]"   # SPECVIZ: its checkout or wheel',
         f".venv/bin/python {CHECK}   # checksums of this kit, and the versions",
         "```",
-        "On CUDA, pip's own torch has it; on a Mac, torch has MPS. For llama.cpp add the extra `llamacpp`:",
+        "pip's torch supports CUDA, and MPS on a Mac. For llama.cpp add the extra `llamacpp`:",
         "on a Mac it is built with Metal.",
         "",
         "## 2. Fetch and measure",
@@ -148,14 +148,14 @@ def readme(plans: Sequence[Plan]) -> str:
         if part.gguf:
             file = f"{part.model.name}.{part.gguf}.gguf"
             lines.append(f"{base} --model gguf:{file} --device mps --out {part.name}   # llama.cpp on Metal")
-        lines += ["```", "`--number N` takes fewer prompts, `--dtype bfloat16` another number format.", ""]
+        lines += ["```", "`--number N` uses fewer prompts, `--dtype bfloat16` another number format.", ""]
     return "\n".join([
         *lines,
         "## 3. Send back",
         "```",
-        f".venv/bin/python {CHECK} {plans[0].chosen.part.name}   # puts the set-up and checksums into it",
+        f".venv/bin/python {CHECK} {plans[0].chosen.part.name}   # adds the setup and checksums",
         "```",
-        "Send the folder. There: `specviz replay --add FOLDER`.",
+        "Send the folder back. The recipient runs `specviz replay --add FOLDER`.",
         "",
     ])  # fmt: skip
 
@@ -221,7 +221,7 @@ def add(result: str | Path, root: str | Path) -> Added:
     result : path
         A folder with a ``replay.json``, or the file.
     root : path
-        Where ours lie, a folder a table; it is kept in ``added`` below it.
+        Where ours lie, one folder per table; it is kept in ``added`` below it.
 
     Raises
     ------
@@ -233,7 +233,7 @@ def add(result: str | Path, root: str | Path) -> Added:
     path = path.parent if path.name == FILE else path
     file = path / FILE
     if file.is_file() and file.stat().st_size > MOST_BYTES:
-        raise TraceError(f"{file} is larger than any replay: {file.stat().st_size:,} bytes")
+        raise TraceError(f"{file} is too large for a replay: {file.stat().st_size:,} bytes")
     notes = [summed(path)]
     try:
         there = opened(path)
@@ -262,32 +262,34 @@ def summed(path: Path) -> str:
     for line in lines:
         match = SUM.fullmatch(line.strip())
         if match is None:
-            raise TraceError(f"{file} has a line that is no checksum of a file beside it: {line[:60]!r}")
+            raise TraceError(
+                f"{file} has a line that is not the checksum of a file next to it: {line[:60]!r}"
+            )
         file_here = path / match[2]
         if not file_here.is_file() or file_here.stat().st_size > MOST_BYTES or digest(file_here) != match[1]:
             raise TraceError(
-                f"{file_here} is not what {SUMS} says: it was changed or lost on its way; ask for it again"
+                f"{file_here} does not match {SUMS}: it was changed or damaged in transit; ask for it again"
             )
         names.append(match[2])
     if FILE not in names:
         raise TraceError(f"{file} does not cover {FILE}: run the kit's {CHECK} on the folder again")
-    return f"checksums of {plural(len(names), 'file')} hold"
+    return f"checksums of {plural(len(names), 'file')} match"
 
 
 def packed(path: Path, table: str) -> list[str]:
-    """What the set-up says that came with a result."""
+    """What the setup says that came with a result."""
     file = path / SETUP
     if not file.is_file() or file.stat().st_size > MOST_BYTES:
-        return ["it came without its kit's set-up"]
+        return ["it came without its kit's setup"]
     try:
         content = json.loads(file.read_text(encoding="utf8"))
         same = content["specviz"] == "setup" and content["table"] == table
         number = str(content["version"])[:40]
     except (ValueError, KeyError, TypeError, RecursionError):
-        raise TraceError(f"{file} is no set-up of a kit") from None
+        raise TraceError(f"{file} is not the setup of a kit") from None
     if not same:
-        raise TraceError(f"{file} is of another table than {table}")
-    return [] if number == specviz.__version__ else [f"its kit was made by specviz {number}"]
+        raise TraceError(f"{file} is for another table than {table}")
+    return [] if number == specviz.__version__ else [f"its kit was made with specviz {number}"]
 
 
 def check_printed(there: Replay, file: Path) -> None:
@@ -302,7 +304,7 @@ def check_printed(there: Replay, file: Path) -> None:
     try:
         frame = published(there.table)
     except ParameterError:
-        raise TraceError(f"{file} is of {there.table}, which no paper here has") from None
+        raise TraceError(f"{file} is for {there.table}, which is in no paper here") from None
     columns = [name for name in frame if name not in ("paper", "table")]
     names = [str(name) for name in columns if name not in PRINTED]
     rows = frame[columns].to_dict("records")
@@ -310,7 +312,9 @@ def check_printed(there: Replay, file: Path) -> None:
     for number, cell in enumerate(there.cells):
         mine = (*(str(cell.keys.get(n)) for n in names), *(str(getattr(cell, n)) for n in PRINTED))
         if mine not in printed:
-            raise TraceError(f"{file}, cells[{number}] is no number of {there.table}: {cell.printed!r:.40}")
+            raise TraceError(
+                f"{file}, cells[{number}] is not a number of {there.table}: {cell.printed!r:.40}"
+            )
 
 
 def rejudged(there: Replay, file: Path) -> tuple[Replay, list[str]]:
@@ -325,7 +329,8 @@ def rejudged(there: Replay, file: Path) -> tuple[Replay, list[str]]:
         first, second = (there.cells[i].measured for i in (each.first, each.second))
         if first is None or second is None or abs(first - second - each.measured) > 1e-9 * max(1, abs(first)):
             raise TraceError(
-                f"{file} compares cells {each.first} and {each.second} otherwise than they stand"
+                f"{file} has a comparison of cells {each.first} and {each.second} that does not match their "
+                f"values"
             )
     cells = [replace(cell) for cell in there.cells]
     numbers = sorted({cell.figure for cell in cells if cell.figure is not None})
@@ -335,7 +340,7 @@ def rejudged(there: Replay, file: Path) -> tuple[Replay, list[str]]:
         some = [cell for cell in cells if cell.figure == number]
         cell = some[0]
         if cell.measured is None or cell.source is None or len({c.measured for c in some}) > 1:
-            raise TraceError(f"{file} gives one figure several values: {number}")
+            raise TraceError(f"{file} gives several values for one number: {number}")
         derived = bool(there.total) and cell.keys.get(there.total[0]) == there.total[1]
         figures.append(Figure(cell.keys, cell.metric, cell.measured, cell.low, cell.high, cell.source.texts,
                               source=cell.source, derived=derived))  # fmt: skip
@@ -346,7 +351,8 @@ def rejudged(there: Replay, file: Path) -> tuple[Replay, list[str]]:
     verdicts = judge.verdicts()
     before = {(each.claim, each.question): each.verdict for each in there.verdicts}
     changed = [
-        f"“{each.claim}”: {each.verdict} by its cells, {before[each.claim, each.question]} by its makers"
+        f"“{each.claim}”: {each.verdict} by its cells, but {before[each.claim, each.question]} according to "
+        f"its makers"
         for each in verdicts
         if before.get((each.claim, each.question), each.verdict) != each.verdict
     ]

@@ -13,8 +13,8 @@ MANY_COLUMNS = 6  # of numbers; what would be more stands in further rows
 TIMES, ARROW = "\N{MULTIPLICATION SIGN}", "\N{RIGHTWARDS ARROW}"
 MARKS = ("\N{CHECK MARK}", "?", "\N{BALLOT X}")
 ORDER = (
-    f"order: comparisons with the column's other rows: {MARKS[0]} clearly the paper's way, "
-    f"{MARKS[1]} unclear, {MARKS[2]} clearly not"
+    f"order: comparisons with the column's other rows: {MARKS[0]} clearly as in the paper, {MARKS[1]} "
+    f"unclear, {MARKS[2]} clearly not"
 )
 OVERVIEW = (
     "measured", "claims hold", "fail", "cannot be judged", "same order", "by chance", "seconds",

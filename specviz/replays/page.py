@@ -35,7 +35,7 @@ POLICY = (
     "base-uri 'none'; form-action 'none'"
 )
 NO_TRACES = (
-    "No traces were kept, so there is no player to open: a run keeps them with traces = true (--traces)."
+    "No traces were kept, so there is no player to open: run with traces = true (--traces) to keep them."
 )
 MOST_NOTES = 12
 MOST_COMPARISONS = 200  # that are listed one by one
@@ -43,7 +43,7 @@ WIDE = 5  # columns of numbers of a table whose ratios stand below them
 KINDS = ("agrees", "unclear", "against")
 TITLES = {FAILS: "Fails here", HOLDS: "Holds here", OPEN: "Cannot be judged here"}
 VERDICT_KINDS = {HOLDS: "agrees", FAILS: "against", OPEN: "unclear"}
-WAYS = ("clearly the paper's way", "unclear", "clearly the other way")
+WAYS = ("clearly as in the paper", "unclear", "clearly the other way")
 
 
 def write(result: Results | Replay | Replays, path: Path | None = None, force: bool = False) -> Path:
@@ -265,7 +265,7 @@ class Page:
         self.heading(
             "The papers' numbers, measured here",
             " · ".join(filter(None, [
-                f"{len(every.tables)} tables and figures replayed, {len(every.left)} listed with the reason",
+                f"{len(every.tables)} tables and figures replayed, {len(every.left)} not (reasons below)",
                 every.tables[0].device if every.tables else "", when,
             ])),
         )  # fmt: skip
@@ -360,7 +360,7 @@ class Page:
             n for name, n in made.counts().items() if name in ("clear_agrees", "unclear", "clear_against")
         ):
             self.add(f"<p class='verdict'>order: {tally(made.counts(), words=True)}</p>")
-        self.listed("What the run says of itself", made.remarks(), below)
+        self.listed("How the run was made", made.remarks(), below)
         self.plots(curve_figures(made) if made.drawn else replay_figures(made))
         if made.measured:
             layout = grid(made)
@@ -369,12 +369,12 @@ class Page:
             self.table([text(h) for h in layout.headings], cells, left)
             self.folded("Every number, with intervals and ratios", *full(made))
             self.folded("Every comparison, one by one", *compared(made))
-            self.folded("What each figure was measured on", *provenance(made))
+            self.folded("What each number was measured on", *provenance(made))
         self.listed("Not measured", [f"{which}: {why} ({n})" for which, why, n in made.missing()], below)
         self.add(f"<{below}>What differs</{below}>")
         rows = [[text(s["what"]), text(s["paper"]), text(s["here"])] for s in made.setup]
         self.table(["", "the paper", "here"], rows, words=True)
-        self.listed("Where the paper does not agree with itself", made.errata, below)
+        self.listed("Where the paper disagrees with itself", made.errata, below)
         for name in made.runs:
             if (made.path / name / "run.json").is_file():
                 self.traces(Results(made.path / name), f"{anchor(made.table)}-")
@@ -428,13 +428,14 @@ def tally(n: Mapping[str, int], words: bool = False) -> str:
 
 
 HOW_TO_READ = (
-    "A number that was printed for another model on another machine is not expected again; what the paper "
-    f"says of its numbers may hold all the same. {MARKS[0]} it holds here, {MARKS[2]} it fails here, "
-    f"{MARKS[1]} it cannot be judged here: too few texts, too small a difference, or not measured. The order "
-    "of the contenders, whether it pays (above 1) and how large it is are claims of their own. A difference "
-    "is clear if its p, corrected for all comparisons of the table (Holm), is at most 0.05 and, of times, if "
-    "it exceeds that of the control: one contender that decoded the same texts under two names in the same "
-    "run. Each two measurements are compared once; by chance half of the comparisons go the paper's way."
+    "The printed numbers come from other models on other machines, so they need not recur here; "
+    f"the paper's claims about them may still hold. {MARKS[0]} the claim holds here, {MARKS[2]} it fails "
+    f"here, {MARKS[1]} it cannot be judged here: too few texts, too small a difference, or not measured. The "
+    "order of the contenders, whether a method pays (above 1) and by how much are separate claims. A "
+    "difference is clear if its p, corrected for all comparisons of the table (Holm), is at most 0.05. For "
+    "times it must also exceed the control's difference: one contender that decoded the same texts under "
+    "two names in the same run. Each pair of measurements is compared once; by chance half of the "
+    "comparisons agree with the paper."
 )
 
 
@@ -507,7 +508,7 @@ def compared(made: Replay) -> tuple[list[str], list[list[str]], int]:
 
 
 def provenance(made: Replay) -> tuple[list[str], list[list[str]], int]:
-    """What the figures were measured on, a row each, in the columns that say anything."""
+    """What the figures were measured on, one row each, in the columns that say anything."""
     rows = [source.as_dict() for source in made.sources]
     names = [name for name in (rows[0] if rows else {}) if any(row[name] not in ("", 0) for row in rows)]
     cells = [[text(str(row[name])) for name in names] for row in rows]
@@ -541,7 +542,8 @@ def median_value(rows: Sequence[tuple[float, Row]]) -> float:
 
 
 def ranked_rows(results: Results, cell: Values, good: Sequence[Row]) -> tuple[list[tuple[float, Row]], str]:
-    """A contender's rows with a trace by speedup, or where there are no times by tokens a cycle; the unit."""
+    """A contender's rows with a trace by speedup, or where there are no times by tokens per cycle; the
+    unit."""
     base = {(row["round"], row["prompt"]): row for row in good if row["cell"] == cell["against"]}
     timed, counted = [], []
     for row in (row for row in good if row["cell"] == cell["cell"]):
@@ -553,5 +555,5 @@ def ranked_rows(results: Results, cell: Values, good: Sequence[Row]) -> tuple[li
             timed.append((speed(row) / speed(other), row))
         if row["steps"]:
             counted.append((row["tokens"] / row["steps"], row))
-    rows, unit = (timed, "× as fast") if timed else (counted, "tokens a cycle")
+    rows, unit = (timed, "× as fast") if timed else (counted, "tokens per cycle")
     return sorted(rows, key=lambda each: each[0]), unit

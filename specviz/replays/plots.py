@@ -37,7 +37,7 @@ def run_figures(results: Results) -> list[Labelled]:
     out = []
     for title, names in (
         ("times as fast as the reference", ("pooled_speedup", "request_speedup", "paired_speedup")),
-        ("tokens a cycle (τ)", ("tau",)),
+        ("tokens per cycle (τ)", ("tau",)),
     ):
         traces = [
             dots("here", name.partition("_")[0], labels,

@@ -1,7 +1,7 @@
 """What the papers printed: every number of their result tables, as they printed it.
 
-The tables lie in ``data/published``, a folder a paper; its README describes the files. `published` gives one
-table and `list_published` says which there are.
+The tables lie in ``data/published``, one folder per paper; its README describes the files. `published` gives
+one table and `list_published` says which there are.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 __all__ = ["list_published", "published"]
 
-LAST = ("metric", "value", "unit", "device", "model")  # the columns behind a table's keys
+LAST = ("metric", "value", "unit", "device", "model")  # the columns after a table's keys
 
 
 def published(name: str) -> pd.DataFrame:
-    """A result table of a paper, one printed number a row, in the paper's order.
+    """A paper's result table, one printed number per row, in the paper's order.
 
     Parameters
     ----------
@@ -38,17 +38,17 @@ def published(name: str) -> pd.DataFrame:
         - ``paper``, ``table``: the two parts of the name.
         - The table's keys (``method``, ``task``, ``language``, ...), which differ from table to table, in the
           paper's words. Keys that are all numbers come as numbers; ``-`` is a key that does not apply.
-        - ``metric``; ``value`` (float); ``printed``, the same number as the paper has it, so that its digits
-          are known; ``unit``.
-        - ``device`` and ``model``, in one spelling throughout a paper; empty where it does not say.
+        - ``metric``; ``value`` (float); ``printed``, the number as printed in the paper, with its digits;
+        ``unit``.
+        - ``device`` and ``model``, spelled the same throughout a paper; empty if the paper does not say.
 
         ``frame.attrs`` holds ``caption``, ``place``, ``note`` and ``known``: sentences on where this table
-        does not agree with itself, with another table or with the paper's text.
+        disagrees with itself, with another table or with the paper's text.
 
     Raises
     ------
     ParameterError
-        If there is no such table; the message offers near names.
+        If there is no such table; the message suggests similar names.
 
     Examples
     --------
@@ -76,7 +76,7 @@ def published(name: str) -> pd.DataFrame:
 
 
 def list_published(paper: str | None = None) -> pd.DataFrame:
-    """The tables that `published` knows, one a row, papers by name and tables in the paper's order.
+    """The tables that `published` knows, one per row, papers by name and tables in the paper's order.
 
     Parameters
     ----------
@@ -87,7 +87,7 @@ def list_published(paper: str | None = None) -> pd.DataFrame:
     -------
     pandas.DataFrame
         ``name`` (what `published` takes), ``paper``, ``table``, ``caption``, ``place`` (section or appendix),
-        ``numbers`` (how many it holds) and ``known`` (at how many places it is known not to add up).
+        ``numbers`` (how many it holds) and ``known`` (the number of known inconsistencies).
 
     Raises
     ------
@@ -152,7 +152,7 @@ def _find(name: str) -> tuple[str, str, Settings]:
     if table not in tables:
         if not table:
             first = next(iter(tables))
-            raise ParameterError(f"name a table of {paper!r}, as in '{paper}/{first}'" + _near("", tables))
+            raise ParameterError(f"name a table of {paper!r}, such as '{paper}/{first}'" + _near("", tables))
         raise ParameterError(f"no published table {name!r}" + _near(table, tables, paper))
     return paper, table, tables[table]
 

@@ -1,9 +1,9 @@
 """Recipes: what to run here for a paper's table, so that what is measured can stand beside what was printed.
 
 A recipe is data: which rows of the table are which method with which parameters, which of its columns are
-which prompts, and which of our figures answers to its metric. They lie in ``data/recipes``, a file a paper.
-`specviz.replays.sources` runs them, `specviz.replays.replays` compares. Tables that nothing here can answer
-are in `SETTINGS`, each with its reason.
+which prompts, and which of our figures answers to its metric. They lie in ``data/recipes``, one file per
+paper. `specviz.replays.sources` runs them, `specviz.replays.replays` compares. Tables that nothing here can
+answer are in `SETTINGS`, each with its reason.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ class Recipe:
     whole: Where = field(default_factory=lambda: {"prompts": 70, "max_new_tokens": 128})
     absent: tuple[tuple[Where, str], ...] = ()  # rows that nothing here can produce, and why
     differs: tuple[tuple[str, str, str], ...] = ()  # defined otherwise: what, the paper's way, ours
-    theirs: Mapping[str, str] = field(default_factory=dict)  # what else is said of the paper's set-up
-    precision: str = "not said"  # the paper's number format, where it says
+    theirs: Mapping[str, str] = field(default_factory=dict)  # what else is said of the paper's setup
+    precision: str = "not stated"  # the paper's number format, where it says
     data: str = ""  # the paper's prompts
     caption: str = ""  # of a figure whose values are not printed
 
@@ -72,7 +72,7 @@ class Recipe:
 # ---------------------------------------------------------------- the papers' files
 
 PAPERS = ("unispec", "ssbd", "ssd", "bild", "cm_asd")
-DRAWN = "drawn only: no value is printed, so there is nothing to compare with but the curve's shape"
+DRAWN = "drawn only: no values are printed, so only the curve's shape can be compared"
 OF_FIGURE: dict[str, Any] = {  # whose values are not printed
     "compare": ["method"], "data": DRAWN, "quick": {"prompts": 6, "max_new_tokens": 40},
     "whole": {"prompts": 30, "max_new_tokens": 128},

@@ -38,7 +38,7 @@ HEX = re.compile(r"[0-9a-f ]*")
 KEY = b"specviz"  # of the file's metadata
 SUFFIX = ".parquet"
 LEFT_OUT = ("text", "memory", "wall_seconds", "started", "parameters", "model", "method", "draft", "suite")
-REMEDY = "the file is damaged: take it from the repository again, or record the run again"
+REMEDY = "the file is damaged: get it from the repository again or record the run again"
 
 
 class About(RunFile):
@@ -71,13 +71,13 @@ def read(path: Path) -> tuple[pa.Table, Settings]:
     try:
         table = pq.read_table(path)
     except (OSError, pa.ArrowException) as error:
-        why = getattr(error, "strerror", None) or "it is no Parquet file, or a part of one"
+        why = getattr(error, "strerror", None) or "it is not a complete Parquet file"
         raise TraceError(f"cannot read {path}: {why}") from None
     about = parsed((table.schema.metadata or {}).get(KEY, b"{}"), str(path), REMEDY)
     if not isinstance(about, dict) or about.get("specviz") not in KINDS:
-        raise TraceError(f"{path} is no recorded run: specviz.replays.recorded.write makes one")
+        raise TraceError(f"{path} is not a recorded run: specviz.replays.recorded.write makes one")
     if about.get("schema") != SCHEMA:
-        raise TraceError(f"{path} has a schema which this version of specviz cannot read")
+        raise TraceError(f"{path} has a schema that this version of specviz cannot read")
     return table, about
 
 
@@ -193,7 +193,7 @@ def write(results: Results, path: str | Path, name: str, force: bool = False) ->
         if finished[row["round"], row["prompt"], suites[row["cell"]]] == of[suites[row["cell"]]]
     ]
     if not rows:
-        raise TraceError(f"{results.path} has no prompt that every contender has finished")
+        raise TraceError(f"{results.path} has no prompt that every contender finished")
     left_out = (*LEFT_OUT, "ids")
     kept = [
         {k: v for k, v in row.items() if k not in left_out} | {"digest": digest(row.get("ids") or [])}
@@ -212,7 +212,7 @@ def write(results: Results, path: str | Path, name: str, force: bool = False) ->
 
 
 def write_replays(every: Replays, path: str | Path, force: bool = False) -> Path:
-    """Record replays: a row a cell, the published number, the measured one and what it was measured on.
+    """Record replays: one row per cell, the published number, the measured one and what it was measured on.
 
     Raises
     ------

@@ -112,7 +112,7 @@ def plan(name: str) -> Settings:
         If no run of this name is recorded.
     """
     if name not in PLANS:
-        raise ParameterError(f"no recorded run {name!r:.40}; there is {', '.join(PLANS)}")
+        raise ParameterError(f"no recorded run {name!r:.40}; available: {', '.join(PLANS)}")
     return PLANS[name]()
 
 

@@ -1,7 +1,7 @@
 """A replay: a paper's table with what was measured here for each of its numbers, and how the two compare.
 
 A replay is a folder: ``replay.json`` holds the cells with what each was measured on, and the runs that they
-were computed from lie in folders below it. What it shows (the set-up, the comparisons, the verdicts on the
+were computed from lie in folders below it. What it shows (the setup, the comparisons, the verdicts on the
 paper's claims) is computed from that file alone, on any machine, without torch and without the recipe that
 made it. `specviz.replays.running` makes replays; `terminal`, `markdown` and `page` show them.
 """
@@ -47,14 +47,14 @@ FILE, ALL = "replay.json", "replays.json"
 
 @dataclass
 class Replay:
-    """A published table and what was measured for it.
+    """A published table and its measurements.
 
     Parameters
     ----------
     table : str
         As `specviz.published` takes it.
     title, caption, place : str
-        The paper's title; what the table shows, and where it stands.
+        The paper's title; what the table shows, and its place in the paper.
     compare : tuple of str
         The columns whose values are contenders.
     cells : list of Cell
@@ -62,18 +62,18 @@ class Replay:
     total : list of str
         A column, and its value that is the mean of the others; empty without one.
     metrics : list of str
-        Those that matter most first.
+        The most important ones first.
     drawn : bool
         Whether the paper draws a curve without printed values.
     comparisons : list of Comparison
     verdicts : list of Verdict
-        What was measured here says of the paper's claims.
+        What the measurements here say about the paper's claims.
     checks : list of Check
-        What the run says about itself.
+        Checks of the run itself.
     errata : list of str
-        Where the paper does not agree with itself.
+        Where the paper disagrees with itself.
     theirs : dict
-        Parts of the paper's set-up that its table does not hold: ``data``, ``precision`` ...
+        Parts of the paper's setup that its table does not hold: ``data``, ``precision`` ...
     defined : list of list of str
         What is defined otherwise here: what, the paper's, ours.
     environment : dict
@@ -84,7 +84,7 @@ class Replay:
     traces : list of dict
         Where there is no run, the best, median and worst text: ``name``, ``of``, ``figure``, ``file``.
     settings : dict
-        What tells this replay from another one of the same table.
+        The settings that distinguish this replay from others of the same table.
     seconds : float
     created : str
     path : Path
@@ -137,7 +137,7 @@ class Replay:
 
     @property
     def setup(self) -> list[dict[str, str]]:
-        """What differs from the paper's set-up: ``what``, ``paper``, ``here``; here by the cells."""
+        """What differs from the paper's setup: ``what``, ``paper``, ``here``; here by the cells."""
         return setup(self.cells, self.theirs, self.defined)
 
     @property
@@ -151,7 +151,7 @@ class Replay:
         return [cell for cell in self.cells if cell.measured is not None]
 
     def frame(self) -> pd.DataFrame:
-        """The published table with ``measured``, its interval, the ratio to what was printed, ``why``.
+        """The published table with ``measured``, its interval, the ratio to the printed number, and ``why``.
 
         What each figure was measured on follows in columns that begin with ``here_``.
         """
@@ -221,7 +221,7 @@ class Replay:
         """One line: how much was measured, what the claims come to, which way the comparisons go."""
         n = self.counts()
         if self.drawn:
-            return f"{n['measured']} figures of a curve that the paper draws without printed values"
+            return f"{n['measured']} points of a curve that the paper draws without printed values"
         more = f", by {plural(n['figures'], 'figure')}" if n["figures"] < n["measured"] else ""
         line = f"{n['measured']} of {n['cells']} printed numbers{more} measured here"
         if self.verdicts:
@@ -229,11 +229,11 @@ class Replay:
         judged = n["agrees"] + n["against"]
         if judged:
             line += (
-                f"; of {plural(judged, 'comparison')} {n['agrees']} go the paper's way (by chance "
+                f"; of {plural(judged, 'comparison')} {n['agrees']} agree with the paper (by chance "
                 f"{judged / 2:g}), {n['clear_agrees']} clearly; {n['clear_against']} clearly do not"
             )
         if n["level"]:
-            line += f"; {n['level']} {'is' if n['level'] == 1 else 'are'} level here"
+            line += f"; {n['level']} {'is' if n['level'] == 1 else 'are'} equal here"
         return line
 
     def missing(self) -> list[tuple[str, str, int]]:
@@ -349,7 +349,7 @@ def opened(path: str | Path) -> Replay:
     """
     file = Path(path) / FILE
     if not file.is_file():
-        raise TraceError(f"{path} is no folder of a replay: it has no {FILE} (specviz replay makes one)")
+        raise TraceError(f"{path} is not the folder of a replay: it has no {FILE} (specviz replay makes one)")
     return of_content(read_json(file, Settings), file, Path(path))
 
 
@@ -384,10 +384,12 @@ def opened_all(path: str | Path) -> Replays:
 
     file = Path(path) / ALL
     if not file.is_file():
-        raise TraceError(f"{path} is no folder of replays: it has no {ALL} (specviz replay --all makes one)")
+        raise TraceError(
+            f"{path} is not a folder of replays: it has no {ALL} (specviz replay --all makes one)"
+        )
     content = read_json(file, Settings)
     of_version(content, file, "replays")
-    checked(ReplaysFile, content, str(file), "the file is damaged: give the same replay --all again")
+    checked(ReplaysFile, content, str(file), "the file is damaged: run the same replay --all again")
     tables = [opened(Path(path) / table.replace("/", "-")) for table in content["tables"]]
     return Replays(Path(path), tables, dict(content["left"]))
 
@@ -472,4 +474,4 @@ def reason(row: Values, recipe: Recipe, made: Measurement) -> str:
     for where, why in (*made.absent, *recipe.absent):
         if covers(where, row):
             return str(why)
-    return "the run gave no such figure (too few prompts of this part, or they failed)"
+    return "the run gave no such number (too few prompts of this part, or they failed)"

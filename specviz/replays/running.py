@@ -73,49 +73,49 @@ def replay(
     memory: dict[tuple, Any] | None = None,
     shared: Path | None = None,
 ) -> Replay:
-    """Measure here what a paper printed, and compare the two.
+    """Measure a paper's printed table here and compare the two.
 
     Parameters
     ----------
     table : str
         As `specviz.published` takes it: ``"unispec/table1"``.
     model : str or Model, optional
-        In place of the bundled one that the recipe names: a folder, ``hf:<id>``, or a loaded model.
+        Used instead of the recipe's bundled model: a folder, ``hf:<id>``, or a loaded model.
     draft : str or mapping, optional
-        Its drafter; a mapping from roles where the recipe has several (``small``, ``aligned`` ...).
+        Its drafter; a mapping from roles if the recipe has several (``small``, ``aligned`` ...).
     suite : str, Suite or mapping, optional
-        Prompts in place of the bundled ones, as `specviz.suite` takes them. A mapping names one for each of
-        the table's tasks (or languages, or data sets), in the paper's words. One for all fills only the tasks
-        whose kind of work and language its prompts say; the others stay empty, with the reason.
+        Prompts used instead of the bundled ones, as for `specviz.suite`. A mapping names one for each of the
+        table's tasks (or languages, or data sets), in the paper's words. A single suite fills only the tasks
+        whose kind and language its prompts state; the others stay empty, with the reason.
     template : str, optional
-        Around the source of a stream, as `specviz.stream` takes it; other tables refuse it.
+        Text around the source of a stream, as for `specviz.stream`; other tables reject it.
     chat : mapping, optional
-        Variables of the model's chat template, such as ``{"enable_thinking": False}``; a model without one
-        is refused.
+        Variables of the model's chat template, such as ``{"enable_thinking": False}``; a model without a
+        template is rejected.
     baselines : {"authors", "ours"}
-        Whose parameters the methods have that a table compares with.
+        Whose parameters to use for the baseline methods.
     fit : {"paper", "ours"}
-        Which reading of a calibration decides the draft size g*: UniSpec's own (its Table 14), or one that
-        can only rise (`specviz.measure.fits`). Both are printed.
+        Which reading of a calibration decides the draft size g*: UniSpec's own (its Table 14), or a monotone
+        one (`specviz.measure.fits`). Both are printed.
     score : {"product", "least", "edge"}, optional
         UniSpec's score of a node, in tables with UniSpec.
     setup : {"paper"}, optional
-        In place of the bundled models and texts: the paper's published checkpoints, data, wording, precision
-        and sizes (`specviz.replays.setups`). What is given beside it wins.
+        Use the paper's published checkpoints, data, wording, precision and sizes (`specviz.replays.setups`)
+        instead of the bundled models and texts. Other arguments override it.
     part : str, optional
-        Which of the paper's models, where a table has several.
+        Which of the paper's models, if a table has several.
     device, dtype : str
-        Default: ``cpu``, and ``float32`` or the set-up's.
+        Default: ``cpu``, and ``float32`` or the setup's.
     quick : bool
-        Few prompts and short answers: minutes rather than tens of them, with wide intervals.
+        Use few prompts and short answers: takes minutes, with wide intervals.
     number, max_new_tokens : int, optional
-        Prompts, and most tokens for each; default: the recipe's.
+        Number of prompts and maximum tokens per prompt; default: the recipe's.
     threads : int
         On a CPU.
     out : path, optional
         The folder; default ``specviz-replays/PAPER-TABLE``. What is finished there is not measured again.
     tick : callable
-        Called with (done, of, what); default: a progress bar where it is seen.
+        Called with (done, of, what); default: a progress bar, if it is visible.
     memory, shared : dict, path, optional
         What several replays share: loaded models and measurements, and the folder of calibrations.
 
@@ -126,7 +126,8 @@ def replay(
     Raises
     ------
     ParameterError, ModelError, PromptError, SpecvizError
-        With one line that says what to do. The folder of a replay with other settings is refused and kept.
+        With one line that says what to do. The folder of a replay with other settings is rejected and left
+        unchanged.
 
     Examples
     --------
@@ -153,7 +154,7 @@ def replay(
         suite = chosen_part.suites() if suite is None else suite
         template = template or chosen_part.part.template or None
     elif part is not None:
-        raise ParameterError("part is of a set-up: give setup='paper', too")
+        raise ParameterError("part needs a setup: also give setup='paper'")
     dtype = dtype or "float32"
     numbers = dict(recipe.quick if quick else recipe.whole)
     numbers |= {k: v for k, v in (("prompts", number), ("max_new_tokens", max_new_tokens)) if v is not None}
@@ -166,7 +167,7 @@ def replay(
     chosen = read_suites(suite)
     check_suites(recipe, chosen)
     if template is not None and recipe.source != "streams":
-        raise ParameterError(f"template is of sources that arrive in updates, and {table} has none")
+        raise ParameterError(f"template is for sources that arrive in updates, and {table} has none")
     settings = {
         "table": table, "model": name_of(model, recipe.model), "drafts": drafts,
         "suite": {task: each.digest for task, each in chosen.items()} or recipe.suite, "device": device,
@@ -229,7 +230,7 @@ def with_options(table: str, recipe: Recipe, baselines: str, score: str | None) 
         if score not in SCORES:
             raise ParameterError(f"score must be one of {', '.join(SCORES)}, got {score!r:.40}")
         if not any(row.method == "unispec" for row in rows):
-            raise ParameterError(f"score is UniSpec's, and no row of {table} is")
+            raise ParameterError(f"score applies to UniSpec, and {table} has no row of it")
         rows = tuple(
             replace(row, values={**row.values, "score": score}) if row.method == "unispec" else row
             for row in rows
@@ -252,7 +253,7 @@ def chatting(model: Any, variables: Values) -> Iterator[None]:
     text = getattr(model, "text", None)
     template = getattr(getattr(text, "tokenizer", None), "chat_template", None)
     if text is None or not isinstance(template, str):
-        raise ParameterError(f"{model.name} has no chat template to give {next(iter(variables))} to")
+        raise ParameterError(f"{model.name} has no chat template that could take {next(iter(variables))}")
     for name in variables:
         if not re.search(rf"\b{re.escape(name)}\b", template):
             raise ParameterError(f"the chat template of {model.name} does not read {name!r:.40}")
@@ -310,7 +311,7 @@ def roles(
         given = {str(role): str(name) for role, name in draft.items()}
     elif len(needed) > 1:
         words = ", ".join(f"{role}=..." for role in needed)
-        raise ParameterError(f"this table needs several drafters: say which is which, as --draft {words}")
+        raise ParameterError(f"this table needs several drafters: name each role, such as --draft {words}")
     else:
         given = dict.fromkeys(needed, str(draft))
     for role in given:
@@ -353,7 +354,8 @@ def opened_same(path: Path, settings: Values) -> Replay | None:
     ]
     if wrong:
         raise OtherSettings(
-            f"{path} holds a replay with other settings: {'; '.join(wrong)}. Give the same ones, or another "
+            f"{path} holds a replay with different settings: {'; '.join(wrong)}. Give the same ones, or "
+            f"another "
             "folder"
         )
     return finished
@@ -375,17 +377,18 @@ def replay_all(
     tick: Callable[[str], Tick] | None = None,
     **options: Any,
 ) -> Replays:
-    """Replay every published table and curve into a folder; what cannot be is listed with its reason.
+    """Replay every published table and curve into a folder; those that cannot be replayed are listed with the
+    reason.
 
     Parameters
     ----------
     out : path
         A folder for each table, and ``replays.json``. What is finished there is not measured again.
     tick : callable
-        Given a table's name, what is called with its progress.
+        Given a table's name, returns the function that is called with its progress.
 
-    Other parameters, and errors, are those of `replay`; an error of one table is its reason, and the others
-    go on.
+    Other parameters and errors are those of `replay`. An error of one table becomes its reason, and the
+    others continue.
     """
     path = Path(out)
     refuse_others(path, FILE)
@@ -400,7 +403,7 @@ def replay_all(
         tasks = tasks_of(find(table))  # of several suites those that this table has a task for
         suites = {task: each for task, each in chosen.items() if task == PLAIN or task in tasks}
         if chosen and not suites:
-            every.left[table] = "no suite was named for one of its tasks"
+            every.left[table] = "no suite is named for one of its tasks"
             continue
         try:
             made = replay(

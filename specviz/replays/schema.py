@@ -153,12 +153,12 @@ def _consistent(replay: ReplayFile) -> ReplayFile:
     columns = set(cells[0])
     for number, cell in enumerate(cells):
         if set(cell) != columns:
-            raise ValueError(f"has cells[{number}] with other columns than cells[0]")
+            raise ValueError(f"has cells[{number}] with columns that differ from cells[0]")
         if cell["measured"] is not None and (cell["figure"] is None or cell["source"] is None):
-            raise ValueError(f"has cells[{number}] with a figure that nothing says the source of")
+            raise ValueError(f"has cells[{number}] with a number without a source")
         own = [value for name, value in cell.items() if name not in Cell.__annotations__]
         if not all(isinstance(value, str | int | float | None) for value in own):
-            raise ValueError(f"has cells[{number}] with a column that is neither a text nor a number")
+            raise ValueError(f"has cells[{number}] with a column that is neither a string nor a number")
         for value in own:
             if isinstance(value, str):
                 whole_text(value)
@@ -170,9 +170,9 @@ def _consistent(replay: ReplayFile) -> ReplayFile:
     for each in replay["comparisons"]:
         both = each["first"], each["second"]
         if max(both) >= len(cells) or any(cells[number]["measured"] is None for number in both):
-            raise ValueError("compares cells that are not there, or were not measured")
+            raise ValueError("compares cells that do not exist or were not measured")
     if any(cell["source"] is not None and cell["source"] >= len(replay["sources"]) for cell in cells):
-        raise ValueError("has a cell with a source that is not there")
+        raise ValueError("has a cell with a source that does not exist")
     if here and not {"device", "processor"} <= set(here):
         raise ValueError("has an environment without device and processor")
     if replay["drawn"]:

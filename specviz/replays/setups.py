@@ -19,11 +19,14 @@ from specviz.replays.recipes import RECIPES, Recipe
 from specviz.replays.tasks import tasks_of
 from specviz.suites import Suite, suite
 
-PAPER = "paper"  # the only set-up there is
+PAPER = "paper"  # the only setup there is
 FILE = "setups.toml"
 BIN = "pytorch_model.bin"  # of checkpoints that are converted once
 BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "float64": 8}  # of a number
-NEVER_RUN = "this recipe was never run on these published weights; its loading is tested on tiny ones alike"
+NEVER_RUN = (
+    "this recipe was never run on these published weights; its loading is tested on tiny models of "
+    "the same shape"
+)
 
 
 @dataclass(frozen=True)
@@ -121,7 +124,7 @@ class Checkpoint:
         """Where `bytes` comes from."""
         if self.size is None:
             return "estimate from its shape"
-        return f"by the page of {self.size_of}, of the same shape" if self.size_of else "by its page"
+        return f"by the page of {self.size_of}, of the same shape" if self.size_of else "from its page"
 
     @property
     def parameters(self) -> int:
@@ -186,7 +189,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Chosen:
-    """A table's recipe for a part of its set-up."""
+    """A table's recipe for a part of its setup."""
 
     table: str
     recipe: Recipe
@@ -252,8 +255,8 @@ class Setups:
         """
         if table in self.tables:
             return [self.parts[name] for name in self.tables[table]]
-        why = self.without.get(table, "nothing of it is a model's")
-        raise ParameterError(f"{table} has no set-up of published checkpoints: {why}")
+        why = self.without.get(table, "no model produces it")
+        raise ParameterError(f"{table} has no setup with published checkpoints: {why}")
 
 
 def choose(table: str, recipe: Recipe, setup: str, part: str | None) -> Chosen:
@@ -268,13 +271,15 @@ def choose(table: str, recipe: Recipe, setup: str, part: str | None) -> Chosen:
     Raises
     ------
     ParameterError
-        For another set-up or part, or where a table has several parts and none is named.
+        For another setup or part, or where a table has several parts and none is named.
     """
     if setup != PAPER:
         raise ParameterError(f"setup must be {PAPER!r}, got {setup!r:.40}")
     parts = {each.name: each for each in Setups().of(table)}
     if part is None and len(parts) > 1:
-        raise ParameterError(f"{table} has several models: say which, as --part {' or --part '.join(parts)}")
+        raise ParameterError(
+            f"{table} has several models: choose one with --part {' or --part '.join(parts)}"
+        )
     if part is not None and part not in parts:
         raise ParameterError(f"{table} has no part {part!r:.40}; it has {', '.join(parts)}")
     one = next(iter(parts.values())) if part is None else parts[part]
@@ -296,7 +301,7 @@ def fitted(table: str, recipe: Recipe, part: Part) -> Recipe:
     if part.unstated:
         differs = (
             *differs,
-            ("set-up", f"does not say: {part.unstated}", "as data/published/setups.toml has it"),
+            ("setup", f"does not say: {part.unstated}", "from data/published/setups.toml"),
         )
     return replace(
         recipe,

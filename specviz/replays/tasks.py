@@ -57,7 +57,9 @@ def check_suites(recipe: Recipe, suites: Mapping[str, Suite]) -> None:
     if suites and tasks and not any(prompts for prompts, _ in got.values()):
         task, (_, why) = next(iter(got.items()))
         unsaid = all(not each.kinds for each in suites.values())
-        hint = f". What its prompts do not say, a name does: --suite '{task}=SUITE'" if unsaid else ""
+        hint = (
+            f". Its prompts do not say; name a suite for the task: --suite '{task}=SUITE'" if unsaid else ""
+        )
         raise ParameterError(why + hint)
 
 
@@ -77,7 +79,7 @@ def own_prompts(suites: Mapping[str, Suite], task: str, part: Values) -> tuple[l
     named = task in suites
     given = suites.get(task) or suites.get(PLAIN)
     if given is None:
-        return [], f"no suite was named for it: --suite '{task}=SUITE'"
+        return [], f"no suite is named for it: --suite '{task}=SUITE'"
     labels = wanted(part)
 
     def fits(prompt: Values) -> bool:

@@ -88,7 +88,7 @@ def show_overview(every: Replays, console: Console) -> None:
         console,
         *(f"{each.paper}: {each.words}; {each.counts}" for each in answers(every.tables)),
         *(f"not replayed: {table}: {why}" for table, why in every.left.items()),
-        f"{every.path}: {len(every.tables)} tables replayed, {len(every.left)} listed with the reason",
+        f"{every.path}: {len(every.tables)} tables replayed, {len(every.left)} not (reasons above)",
     )
 
 

@@ -48,7 +48,7 @@ def texts(target: str, n: int = 100) -> list[Text]:
         For another language, or if there are fewer.
     """
     if target not in TARGETS:
-        raise ParameterError(f"no test texts for {target!r}: choose of {', '.join(TARGETS)}")
+        raise ParameterError(f"no test texts for {target!r}: choose from {', '.join(TARGETS)}")
     entries = [entry for entry in frozen("streams") if entry["to"] == target]
     some = take(entries, n, f"texts for {target}")
     return [Text(entry["source"], target, tuple(entry["references"])) for entry in some]

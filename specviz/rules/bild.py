@@ -11,17 +11,17 @@ from .parameters import Parameter
 BILD = (
     Parameter(
         "fallback", 0.5, 0, 1, "probability",
-        "The small model goes on while its largest probability is above this.", "α_FB",
+        "The small model keeps drafting while its largest probability is above this.", "α_FB",
     ),
     Parameter(
         "rollback", 2.0, 0, None, "nats",
-        "A token is taken back when the large model's -log p of it is above this.", "α_RB",
+        "A token is rolled back if the large model's -log p of it is above this.", "α_RB",
     ),
-    Parameter("cap", 10, 1, 64, "tokens", "Most tokens that the small model writes in a row."),
+    Parameter("cap", 10, 1, 64, "tokens", "Maximum number of tokens that the small model writes in a row."),
     Parameter(
         "review_end", False,
-        meaning="Whether the large model also looks at a block in which the small model ended the text; "
-        "Algorithm 1 (line 2) stops without.",
+        meaning="Whether the large model also verifies a block in which the small model ended the text; "
+            "Algorithm 1 (line 2) stops without verifying.",
     ),
 )  # fmt: skip
 

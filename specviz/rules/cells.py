@@ -15,14 +15,15 @@ from ..draft import ROOT, Draft
 from .parameters import Parameter
 
 SSD = (
-    Parameter("draft_length", 4, 1, 64, "tokens", "Cells that are drafted in a cycle.", "N"),
+    Parameter("draft_length", 4, 1, 64, "tokens", "Number of cells drafted per cycle.", "N"),
     Parameter(
         "tree", "chain", choices=("chain", "mix"),
-        meaning="A chain of N canvases, or mix-order: beside each but the last its successor, 2N − 1.",
+        meaning="A chain of N canvases, or mix-order: each but the last also gets its successor, 2N − 1 "
+            "canvases.",
     ),
     Parameter(
         "tail", "stepwise", choices=("stepwise", "shorter"),
-        meaning="Where fewer than N cells are masked: one token a pass, as written, or fewer drafts.",
+        meaning="If fewer than N cells are masked: one token per pass, as in the paper, or fewer drafts.",
     ),
 )  # fmt: skip
 # Log-odds and logits of canvases are compared on a grid, so that what is equal on paper is equal here,
@@ -53,7 +54,7 @@ class Cells(NamedTuple):
 def pick_cells(
     masked: np.ndarray, belief: np.ndarray, block: int, room: int, draft_length: int, tree: str, tail: str
 ) -> Cells:
-    """The masked cells of the surest drafts, those of the block in work first.
+    """The masked cells of the surest drafts, those of the current block first.
 
     Parameters
     ----------
@@ -75,7 +76,7 @@ def pick_cells(
         return Cells(none, none, "tail")  # lines 8 and 9, which count the cells that can be drafted
     ahead = cells // block - int(masked.argmax()) // block
     cells, ahead = cells[ahead <= 1], ahead[ahead <= 1]
-    # Section 3.2.2: the block in work first, then the next one, each by confidence; line 7.
+    # Section 3.2.2: the current block first, then the next one, each by confidence; line 7.
     order = cells[np.lexsort((-belief[cells], ahead))][:draft_length]
     most = max(room - 1, 0)  # the pass itself places one more
     stop = "length"

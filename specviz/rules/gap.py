@@ -17,26 +17,35 @@ from .arrays import Array, Number
 from .parameters import Parameter, Settings
 
 TOP_BETA = Parameter(
-    "top_beta", 3, 1, None, "tokens", "An accepted token is one of so many likeliest ones of the target.", "β"
+    "top_beta",
+    3,
+    1,
+    None,
+    "tokens",
+    "An accepted token must be among this many most likely tokens of the target.",
+    "β",
 )
 SPECDEC = (
-    Parameter("draft_length", 10, 1, 64, "tokens", "Tokens that the draft model writes in a cycle.", "k"),
+    Parameter("draft_length", 10, 1, 64, "tokens", "Number of tokens that the draft model writes per "
+        "cycle.", "k"),
     TOP_BETA,
     Parameter(
         "tau_base", 1.0, 0, None, "nats",
-        "How far the log probability of an accepted token may lie below that of the target's own.", "τ",
+        "How far the log probability of an accepted token may be below that of the target's own token.", "τ",
     ),
 )  # fmt: skip
 # The paper gives no values of α, γ, λ, k_min, k_max and β, and 0.1 as an example of τ_base: the defaults
 # are ours.
 CM_ASD = (
-    Parameter("k_max", 10, 1, 64, "tokens", "Most tokens of a window; of a fixed one, all.", "k_max"),
-    Parameter("k_min", 1, 1, 64, "tokens", "Fewest tokens of a window.", "k_min"),
-    Parameter("alpha", 1.0, 0, 1, "share", "How much of the window the mean confidence may claim.", "α"),
+    Parameter("k_max", 10, 1, 64, "tokens", "Maximum number of tokens in a window; the size of a fixed "
+        "window.", "k_max"),
+    Parameter("k_min", 1, 1, 64, "tokens", "Minimum number of tokens in a window.", "k_min"),
+    Parameter("alpha", 1.0, 0, 1, "share", "Scales the window: this times the mean confidence times "
+        "k_max.", "α"),
     Parameter("tau_base", 0.1, 0, None, "nats", "The gap that is always allowed.", "τ_base"),
-    Parameter("gamma", 0.5, 0, None, "nats", "How much confidence moves the allowed gap.", "γ"),
+    Parameter("gamma", 0.5, 0, None, "nats", "How strongly confidence changes the allowed gap.", "γ"),
     TOP_BETA,
-    Parameter("w_entropy", 1 / 3, 0, 1, "share", "Weight of the entropy's signal.", "λ_1"),
+    Parameter("w_entropy", 1 / 3, 0, 1, "share", "Weight of the entropy signal.", "λ_1"),
     Parameter("w_margin", 1 / 3, 0, 1, "share", "Weight of the logit margin's sigmoid.", "λ_2"),
     Parameter("w_softmax", 1 / 3, 0, 1, "share", "Weight of the softmax margin.", "λ_3"),
     Parameter("w_variance", 0.0, 0, 1, "share", "Weight of the logits' variance.", "λ_4"),
@@ -47,14 +56,14 @@ CM_ASD = (
     ),
     Parameter(
         "gap", "as_written", choices=("as_written", "as_described"),
-        meaning="as_written: τ = τ_base + γ (1 − C), wider in doubt; as_described: τ_base + γ C.",
+        meaning="as_written: τ = τ_base + γ (1 − C), wider if uncertain; as_described: τ_base + γ C.",
     ),
     Parameter("adaptive_drafting", True, meaning="False: every window is k_max tokens."),
     Parameter("adaptive_verification", True, meaning="False: every threshold is τ_base."),
     Parameter(
         "controller", "look_ahead", choices=("look_ahead", "early_stop"),
         meaning="look_ahead: k_max tokens are drafted, the window's are sent; early_stop: drafting ends "
-        "where the mean confidence so far justifies no further token.",
+            "when the mean confidence so far justifies no further token.",
     ),
 )  # fmt: skip
 WEIGHTS = ("w_entropy", "w_margin", "w_softmax", "w_variance")

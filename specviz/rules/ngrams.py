@@ -9,9 +9,9 @@ import numpy as np
 from .parameters import Parameter, Settings
 
 PROMPT_LOOKUP = (
-    Parameter("ngram_max", 3, 1, 16, "tokens", "Longest run of last tokens that is looked for."),
-    Parameter("ngram_min", 1, 1, 16, "tokens", "Shortest run of last tokens that is looked for."),
-    Parameter("draft_length", 10, 1, 64, "tokens", "Most tokens that are copied from after the match."),
+    Parameter("ngram_max", 3, 1, 16, "tokens", "Longest run of last tokens to look up."),
+    Parameter("ngram_min", 1, 1, 16, "tokens", "Shortest run of last tokens to look up."),
+    Parameter("draft_length", 10, 1, 64, "tokens", "Maximum number of tokens copied after the match."),
 )
 
 

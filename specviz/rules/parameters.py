@@ -27,7 +27,7 @@ class Parameter:
     low, high : float, optional
         Legal values, both ends included.
     choices : tuple of str
-        Legal values of a text parameter; without any, every text is.
+        Legal values of a string parameter; if empty, any string is legal.
     unit : str
         ``tokens``, ``probability``, ``nats`` ...
     meaning : str
@@ -62,7 +62,7 @@ class Parameter:
             if value in self.choices or (not self.choices and isinstance(value, str)):
                 return value
             if not self.choices:
-                raise ParameterError(f"{self.name} must be a text, got {value!r}")
+                raise ParameterError(f"{self.name} must be a string, got {value!r}")
             raise ParameterError(f"{self.name} must be one of {', '.join(self.choices)}, got {value!r}")
         number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
         if not number or value != value or (kind is int and value % 1 != 0):
@@ -81,7 +81,7 @@ class Parameter:
         if self.choices:
             return "be one of " + ", ".join(self.choices)
         if isinstance(self.default, str):
-            return "be a text"
+            return "be a string"
         if self.low is not None and self.high is not None:
             return f"lie in [{self.low:g}, {self.high:g}]"
         if self.low is not None:

@@ -13,14 +13,14 @@ from .parameters import Parameter
 RETRANSLATE = (
     Parameter(
         "mode", "ssbd", choices=("rt", "ssbd", "cd"),
-        meaning="rt writes each update from scratch, ssbd verifies the output of the update before, cd "
-        "goes on after it without a look.",
+        meaning="rt writes each update from scratch, ssbd verifies the previous update's output, cd "
+            "continues after it without verifying.",
     ),
-    Parameter("beta", 0.2, 0, 1, "probability", "How much verifying favours the draft (ssbd).", "β"),
-    Parameter("k", 0, 0, None, "tokens", "Last tokens of an output to mask, until the last update."),
+    Parameter("beta", 0.2, 0, 1, "probability", "How strongly verification favours the draft (ssbd).", "β"),
+    Parameter("k", 0, 0, None, "tokens", "Number of last output tokens to mask until the last update."),
     Parameter(
         "mask", "display", choices=("display", "draft"),
-        meaning="What the masked tokens are hidden from: the display alone, or the next draft as well.",
+        meaning="Where the masked tokens are hidden: only on the display, or also from the next draft.",
     ),
 )  # fmt: skip
 

@@ -15,11 +15,12 @@ from .parameters import Parameter
 
 SPECULATIVE = (
     Parameter(
-        "draft_length", 4, 1, 64, "tokens", "Most tokens that the draft model writes in a cycle.", "γ"
+        "draft_length", 4, 1, 64, "tokens", "Maximum number of tokens that the draft model writes per "
+            "cycle.", "γ"
     ),
     Parameter(
         "stop", 0.0, 0, 1, "probability",
-        "The draft model stops where its largest probability is below this; 0 is off.",
+        "The draft model stops when its largest probability is below this; 0: off.",
     ),
 )  # fmt: skip
 

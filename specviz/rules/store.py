@@ -21,25 +21,26 @@ GHOSTS = 12  # most unsent candidates that are recorded, best first
 
 SCORES = ("product", "least", "edge")
 UNISPEC = (
-    Parameter("draft_size", 24, 1, 512, "tokens", "Nodes of the tree that are sent, without the root.", "g"),
-    Parameter("depth", 10, 1, 64, "tokens", "Most levels of the tree.", "d"),
-    Parameter("candidates", 10, 1, 64, "tokens", "Successors kept of a token; nodes expanded a level.", "k"),
+    Parameter("draft_size", 24, 1, 512, "tokens", "Number of tree nodes sent, without the root.", "g"),
+    Parameter("depth", 10, 1, 64, "tokens", "Maximum number of tree levels.", "d"),
+    Parameter("candidates", 10, 1, 64, "tokens", "Successors kept per token; nodes expanded per level.", "k"),
     Parameter(
         "threshold", 0.05, 0, 1, "probability", "Nodes below this score are not expanded; 0: off.", "r"
     ),
-    Parameter("scores", True, meaning="Score by the target's probabilities, not by rank (Table 2)."),
+    Parameter("scores", True, meaning="Score by the target's probabilities instead of by rank (Table 2)."),
     Parameter(
         "neighbours", True,
-        meaning="Widen the first level by what might have stood in the root's place (line 19; Table 2).",
+        meaning="Widen the first level with alternatives to the root token (line 19; Table 2).",
     ),
     Parameter(
         "score", "product", choices=SCORES,
-        meaning="A node's score: the path's probabilities multiplied (Algorithm 1), their least, or its own "
-        "(line 25 to the letter, with which the paper's Table 12 agrees).",
+        meaning="A node's score: the product of the path's probabilities (Algorithm 1), their minimum, or "
+            "its own probability (line 25 taken literally, which the paper's Table 12 agrees with).",
     ),
     Parameter(
         "root_token", "drop", choices=("drop", "keep"),
-        meaning="Whether the root's own token, always a neighbour, is a candidate; open in the paper.",
+        meaning="Whether the root's own token, always a neighbour, is a candidate; the paper leaves this "
+            "open.",
     ),
 )  # fmt: skip
 

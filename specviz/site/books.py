@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 TIMEOUT = 1200  # seconds for one cell
 WIDGET = "application/vnd.jupyter.widget-view+json"
 LIVE = (
-    '<p class="wide">A control that needs a kernel: open this walkthrough in Binder, in Colab or by '
+    '<p class="wide">This control needs a kernel: open this walkthrough in Binder, in Colab or with '
     "<code>specviz lab</code>.</p>"
 )
 OUTPUT = '<div class="output" role="region" aria-label="Output" tabindex="0">{}</div>'

@@ -88,7 +88,7 @@ def build(
         _sphinx(sources, made, say)
         _recorded(made)
         _reference(made)
-        say("the reference is built")
+        say("built the reference")
         if faults := check.faults(made, own=("api/",)):
             raise SpecvizError(f"{len(faults)} faults in the pages: " + "; ".join(faults[:5]))
         write_text(made / MARK, repository() + "\n")
@@ -103,9 +103,9 @@ def _free(out: Path, force: bool) -> None:
     if not out.exists() or (out.is_dir() and not any(out.iterdir())):
         return
     if not (out / MARK).is_file():
-        raise SpecvizError(f"{out} holds something that is no site of ours: name a new folder")
+        raise SpecvizError(f"{out} holds something other than a specviz site: name a new folder")
     if not force:
-        raise SpecvizError(f"{out} holds a site already: --force replaces it")
+        raise SpecvizError(f"{out} already holds a site: --force replaces it")
 
 
 def _write(sources: Path, made: Path, execute: bool, workers: int, say: Callable[[str], None]) -> None:
@@ -147,7 +147,7 @@ def _write(sources: Path, made: Path, execute: bool, workers: int, say: Callable
         if page.name == "traces":
             text += _traces()
         pages.write(sources, page.name, text)
-    say(f"{len(texts)} pages are written")
+    say(f"{len(texts)} pages written")
 
 
 def _contents(caption: str, names: list[str]) -> str:

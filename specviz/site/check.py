@@ -59,7 +59,7 @@ def faults(folder: Path, own: tuple[str, ...] = ()) -> list[str]:
                 goal = posixpath.normpath(posixpath.join(posixpath.dirname(page), unquote(parts.path)))
             file, place = folder / goal, unquote(parts.fragment)
             if not file.exists() or goal.startswith(".."):
-                wrong.append(f"{page} links to {link}, which is not there")
+                wrong.append(f"{page} links to {link}, which does not exist")
             elif place and goal in pages and not page.startswith(own) and place not in pages[goal].names:
-                wrong.append(f"{page} links to {link}, and that page has no such place")
+                wrong.append(f"{page} links to {link}, but that page has no such anchor")
     return wrong

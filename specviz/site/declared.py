@@ -22,8 +22,8 @@ def pages() -> dict[str, str]:
         for name, kind in kinds.items()
     )
     listing = (
-        "# Methods\n\nEach page is made from what the method declares in its file.\n\n"
-        f"| method | what it is | paper | greedy text, {FORMAT} |\n|---|---|---|---|\n{rows}\n"
+        "# Methods\n\nEach page is generated from the method's declarations in its file.\n\n"
+        f"| method | what it does | paper | greedy text, {FORMAT} |\n|---|---|---|---|\n{rows}\n"
     )
     return {"methods/index": listing} | {f"methods/{name}": page(name, kind) for name, kind in kinds.items()}
 
@@ -34,8 +34,8 @@ def page(name: str, kind: type[Method]) -> str:
     file = kind.__module__.replace(".", "/") + ".py"
     about = inspect.getdoc(module) or ""
     facts = [
-        f"- Its text in {FORMAT}, by default: *{_exactness(kind, 0.0)}* greedily, "
-        f"*{_exactness(kind, 1.0)}* by sampling",
+        f"- Guarantee in {FORMAT} with default parameters: *{_exactness(kind, 0.0)}* when greedy, "
+        f"*{_exactness(kind, 1.0)}* when sampling",
         f"- Drafter: {_drafter(kind)}",
         f"- Draft: {'a tree' if kind.trees else 'a chain'}{', of canvases' * kind.canvas}",
     ]
@@ -49,7 +49,7 @@ def page(name: str, kind: type[Method]) -> str:
         parts += ["## Parameters", f"| name | default | range | meaning |\n|---|---|---|---|\n{rows}"]
     if kind.signals:
         rows = "\n".join(f"| `{s.name}` | {s.unit} | {_cell(s.meaning)} |" for s in kind.signals)
-        parts += ["## Signals it records", f"| name | unit | meaning |\n|---|---|---|\n{rows}"]
+        parts += ["## Recorded signals", f"| name | unit | meaning |\n|---|---|---|\n{rows}"]
     parts += [
         "## Run it",
         f"```\nspecviz generate {name} {_command(kind)}\n```",
@@ -73,7 +73,7 @@ def _command(kind: type[Method]) -> str:
 
 
 def _drafter(kind: type[Method]) -> str:
-    return f"a {kind.drafts_with} of your choice (`--draft`)" if kind.needs_draft else "none to choose"
+    return f"a {kind.drafts_with} of your choice (`--draft`)" if kind.needs_draft else "no draft model"
 
 
 def _exactness(kind: type[Method], temperature: float) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 PLOTLY = "../_static/plotly.min.js"
 FRAME = (
     '<iframe class="{kind}" src="../players/{name}" title="{title}" loading="lazy"></iframe>'
-    '<p class="wide"><a href="../players/{name}">Open it on a page of its own</a></p>'
+    '<p class="wide"><a href="../players/{name}">Open it on its own page</a></p>'
 )
 
 

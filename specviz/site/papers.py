@@ -23,13 +23,13 @@ METHODS: Mapping[str, tuple[str, str]] = {
     "cm_asd": ("cm_asd", "10_confidence"),
 }
 JUDGED = {
-    "order": "the order of what is compared", "pays": "whether each speedup is above 1",
-    "size": "whether the figure is as large as printed", "lossless": "whether the texts are the same",
+    "order": "the order of the compared methods", "pays": "whether each speedup is above 1",
+    "size": "whether the number is as large as printed", "lossless": "whether the texts are the same",
 }  # fmt: skip
 VERDICTS = (
     "`specviz replay` judges each claim on what it measures: *holds here*, *fails here* or *cannot be judged "
-    "here*. A verdict belongs to one machine, model and suite, so none stands on this page; the commands "
-    "below print today's."
+    "here*. A verdict depends on the machine, the model and the suite, so this page shows none; run the "
+    "commands below to get them."
 )
 
 
@@ -42,8 +42,8 @@ def index() -> str:
         rows.append((f"[{title(paper)}]({paper}.md)", len(tables), int(tables["numbers"].sum()), count))
     return (
         "# The five papers\n\nTheir result tables are kept as printed, and `specviz replay` measures them "
-        "again where it can. A paper's page lists its claims, how we read what it leaves open, where its "
-        "numbers disagree with each other or with its text, and the commands.\n\n"
+        "again where it can. Each paper's page lists its claims, our reading of what it leaves open, the "
+        "places where its numbers disagree with each other or with its text, and the commands.\n\n"
         + _table(("paper", "tables", "printed numbers", "claims"), rows)
         + "\n\nThese pages are generated from `data/published` and `data/recipes`: "
         "`python -m specviz.site.papers docs/papers`.\n"
@@ -59,8 +59,8 @@ def page(paper: str) -> str:
     parts = [
         f"# {title(paper)}\n",
         f"The method is `{method}` here; [walkthrough {number}](../../notebooks/{book}.ipynb) teaches it. "
-        f"{len(tables)} tables with {int(tables['numbers'].sum())} printed numbers are kept: "
-        f'`sv.published("{names[0]}")` gives one.\n',
+        f"The package has {len(tables)} of its tables with {int(tables['numbers'].sum())} printed numbers; "
+        f'`sv.published("{names[0]}")` returns one.\n',
         "## Its claims\n", VERDICTS + "\n", _claims(names),
         "## The commands\n", _commands(paper, names),
         "## Our reading\n", _reading(paper),
@@ -88,15 +88,15 @@ def _commands(paper: str, names: Sequence[str]) -> str:
         if name.startswith(f"{paper}/")
     ]
     return (
-        "`--quick` takes a few prompts, and half a minute to some minutes a table; without it a replay takes "
-        "up to hours. `specviz bench report DIR --html` makes a page of a result.\n\n"
+        "With `--quick` a replay uses a few prompts and takes half a minute to several minutes per table; "
+        "without it, a replay can take hours. `specviz bench report DIR --html` makes a page of a result.\n\n"
         + _table(("table", "what it shows", "command"), rows)
         + "\n"
     )
 
 
 def _why(name: str) -> str:
-    return SETTINGS.get(name) or FIGURES.get(name) or "nothing here can answer it"
+    return SETTINGS.get(name) or FIGURES.get(name) or "not possible here"
 
 
 def _reading(paper: str) -> str:
@@ -110,16 +110,14 @@ def _reading(paper: str) -> str:
         for where, why in recipe.absent:
             absent.setdefault((_where(where), why), []).append(_short(name))
     parts = [
-        "What is defined otherwise here than in the paper.\n"
-        if differs
-        else "Nothing is defined otherwise.\n"
+        "These definitions differ from the paper's.\n" if differs else "All definitions are the paper's.\n"
     ]
     if differs:
         parts.append(
             _table(("what", "in the paper", "here", "tables"), [(*k, _many(v)) for k, v in differs.items()])
         )
     if absent:
-        parts.append("\nRows that nothing here can produce.\n")
+        parts.append("\nThese rows cannot be reproduced here.\n")
         parts.append(_table(("row", "why", "tables"), [(*k, _many(v)) for k, v in absent.items()]))
     return "\n".join(parts) + "\n"
 
@@ -127,10 +125,10 @@ def _reading(paper: str) -> str:
 def _errata(names: Sequence[str]) -> str:
     rows = [(_short(name), remark) for name in names for remark in published(name).attrs["known"]]
     if not rows:
-        return "None was found.\n"
+        return "We found none.\n"
     return (
-        "A test checks the printed numbers against each other; these are the places where they disagree, or "
-        "where the text says otherwise.\n\n" + _table(("table", "what"), rows)
+        "A test checks the printed numbers against each other. These are the places where they disagree with "
+        "each other or with the text.\n\n" + _table(("table", "what"), rows)
     )
 
 

@@ -47,7 +47,7 @@ def fixed_lag(
     """
     step = whole("words", words, 1)
     if pace is not None and (isinstance(pace, bool) or not isinstance(pace, int | float) or not pace >= 0):
-        raise ParameterError(f"pace is seconds a word, at least 0, got {pace!r}")
+        raise ParameterError(f"pace must be at least 0 seconds per word, got {pace!r}")
     if isinstance(text, str) and not text.strip():
         raise PromptError("the text is empty; a stream needs at least one word")
     units = segmentation.words(text, language)

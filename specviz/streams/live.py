@@ -55,7 +55,7 @@ class Live(Stream):
         Raises
         ------
         PromptError
-            If it is no text, or the stream is finished.
+            If it is not a text, or the stream is finished.
         """
         self.updates.push(text)
 
@@ -91,7 +91,7 @@ class _Feed:
             raise PromptError(f"a live stream takes texts, got {type(text).__name__}")
         with self._changed:
             if self._finished:
-                raise PromptError("the stream is finished: push into a new one")
+                raise PromptError("the stream is finished: start a new one")
             now = time.monotonic()
             if self._newest is None:
                 self._begun = now

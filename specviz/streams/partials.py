@@ -1,7 +1,7 @@
 """What a recogniser guesses while it listens: texts that grow, shrink and are revised, as JSON lines.
 
 A line is ``{"text": ..., "time": ..., "final": ...}``: all that is heard of the utterance so far, when (in
-seconds; may be left out), and whether the utterance is complete. Behind a final one the next begins, on a
+seconds; may be left out), and whether the utterance is complete. After a final one the next begins, on a
 clock of its own if it has one.
 """
 
@@ -68,7 +68,7 @@ def from_partials(source: str | Path | Iterable[Line]) -> list[Stream]:
         if update.time is not None:
             if update.time < clock:
                 raise PromptError(
-                    f"{name}, line {number}: its time {update.time:g} s is before the {clock:g} s above it"
+                    f"{name}, line {number}: its time {update.time:g} s is before the previous {clock:g} s"
                 )
             clock = update.time
         grouped[-1].append(update)

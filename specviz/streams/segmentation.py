@@ -17,7 +17,7 @@ import regex
 from specviz.errors import ParameterError
 
 UNSPACED = r"\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}"
-# Without a model: a kanji word takes the kana behind it along (its ending, its particle), katakana and Thai
+# Without a model: a kanji word takes the kana after it along (its ending, its particle), katakana and Thai
 # stand as a run, Chinese goes two characters at a time (most of its words have one or two), and whatever is
 # no letter stays with what is before it.
 KANJI = r"\p{Han}+\p{Hiragana}*|\p{Hiragana}+|[\p{Katakana}ー]+"
@@ -52,11 +52,11 @@ def words(text: str, language: str | None = None) -> list[str]:
     Raises
     ------
     ParameterError
-        If either is no text.
+        If either is not a text.
     """
     for name, value in (("the text", text), ("language", language or "")):
         if not isinstance(value, str):
-            raise ParameterError(f"{name} must be a text, got {type(value).__name__}")
+            raise ParameterError(f"{name} must be a string, got {type(value).__name__}")
     kind = _kind(text, language)
     cut = _parser(kind) if kind else None
     pieces: list[str] = []

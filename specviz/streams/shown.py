@@ -25,7 +25,7 @@ class Shown:
     text : str
         What is displayed: `kept`, which stood there before, and `new`.
     erased : str
-        What stood behind `kept` before.
+        What followed `kept` before.
     erased_tokens, hidden : int
         Displayed tokens of the update before that are gone; tokens of this output that are masked.
     drafted, accepted : int

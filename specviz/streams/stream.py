@@ -26,7 +26,7 @@ class Update:
     Raises
     ------
     PromptError
-        If the text is none, or holds half a character; if the time is no number of seconds.
+        If the text is none, or holds half a character; if the time is not a number of seconds.
     """
 
     text: str
@@ -35,7 +35,7 @@ class Update:
 
     def __post_init__(self) -> None:
         if not isinstance(self.text, str):
-            raise PromptError(f"an update's text must be a text, got {self.text!r:.60}")
+            raise PromptError(f"an update's text must be a string, got {self.text!r:.60}")
         if HALF.search(self.text):
             raise PromptError("an update's text holds half a character (a lone surrogate)")
         if self.time is not None and not is_seconds(self.time):
@@ -72,8 +72,8 @@ class Stream:
         iterable = isinstance(self.updates, Iterable) and not isinstance(self.updates, str)
         if not iterable or not all(isinstance(update, Update) for update in listed):
             raise PromptError(
-                "a stream is a list of specviz.streams.Update(text), each with all of the source so far; of "
-                "a plain text specviz.streams.fixed_lag(text) makes one"
+                "a stream is a list of specviz.streams.Update(text), each with the whole source so far; "
+                "specviz.streams.fixed_lag(text) makes one from plain text"
             )
 
     def __iter__(self) -> Iterator[Update]:

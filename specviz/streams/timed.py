@@ -112,7 +112,7 @@ def _entries(source: str | Path | Iterable[Entry]) -> tuple[str, list[Entry]]:
                 except ValueError as error:
                     fault = whole_error if text.lstrip()[:1] == "[" else error
                     where = getattr(fault, "lineno", 1) if fault is whole_error else number
-                    raise PromptError(f"{path}, line {where} is no JSON: {fault.args[0]}") from None
+                    raise PromptError(f"{path}, line {where} is not JSON: {fault.args[0]}") from None
         return f"{path}, word", entries
 
 
@@ -128,7 +128,7 @@ def _words(document: Document) -> list[Entry]:
         if isinstance(document, list) and not all(isinstance(s, Mapping) and "words" in s for s in document):
             raise PromptError("the transcript's segments have no words: write it with word timestamps")
     if not isinstance(document, list):
-        raise PromptError("the transcript has no list of words: {word, start, end} is what is read")
+        raise PromptError("the transcript has no list of words of the form {word, start, end}")
     inner = [s["words"] if isinstance(s, Mapping) and "words" in s else [s] for s in document]
     if not all(isinstance(part, list) for part in inner):
         raise PromptError("the transcript's words must be a list")
@@ -145,7 +145,7 @@ def _cues(text: str, path: Path) -> list[Entry]:
         times = ARROW.match(lines[at])
         clocks = [CLOCK.match(t) for t in times.groups()] if times else [None]
         if not all(clocks):
-            raise PromptError(f"{path}, cue {len(cues) + 1} has no times that can be read: {lines[at]!r}")
+            raise PromptError(f"{path}, cue {len(cues) + 1} has no readable times: {lines[at]!r}")
         start, end = (
             3600 * int(c[1] or 0) + 60 * int(c[2]) + int(c[3]) + int(c[4]) / 1e3 for c in clocks if c
         )
@@ -163,7 +163,7 @@ def _checked(what: str, entries: list[Entry]) -> list[tuple[str, float]]:
     before = -math.inf
     for number, entry in enumerate(entries, 1):
         where = f"{what} {number}"
-        checked(Word, entry, where, "each word has word, start and end (seconds)", PromptError)
+        checked(Word, entry, where, "each word needs word, start and end (seconds)", PromptError)
         start, end = float(entry["start"]), float(entry["end"])
         if end < start or end < before:
             raise PromptError(f"{where}: its times go backwards ({start:g} to {end:g} s)")
@@ -171,5 +171,5 @@ def _checked(what: str, entries: list[Entry]) -> list[tuple[str, float]]:
         if entry["word"].strip():
             ends.append((entry["word"], end))
     if not ends:
-        raise PromptError(f"{what.partition(',')[0]}: there are no words in it")
+        raise PromptError(f"{what.partition(',')[0]}: it contains no words")
     return ends

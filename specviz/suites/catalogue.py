@@ -40,7 +40,7 @@ class Entry:
     load : callable, optional
         ``load(get, part)``: its prompts; ``get(file)`` gives the paths of a `File`. None: it is bundled.
     parts : sequence of str
-        What may stand behind the name and a colon.
+        What may follow the name and a colon.
     default : str
         The part that is taken when nothing does.
     note : str
@@ -66,49 +66,49 @@ def _splits(pairs: Sequence[str]) -> tuple[str, ...]:
 
 
 CATALOGUE = {
-    "town": Entry("generated: seven kinds of work in mixed languages, ten prompts a kind", "Apache-2.0"),
-    "multi-town": Entry("generated: seven kinds of work in seven languages, 80 prompts each", "Apache-2.0"),
-    "demo": Entry("ten prompts of seven kinds of work, three with a document to quote", "Apache-2.0"),
-    "demo-calibration": Entry("five other prompts, by which the demo calibrates", "Apache-2.0"),
+    "town": Entry("generated: seven kinds of task in mixed languages, ten prompts each", "Apache-2.0"),
+    "multi-town": Entry("generated: seven kinds of task in seven languages, 80 prompts each", "Apache-2.0"),
+    "demo": Entry("ten prompts of seven kinds of task, three with a document to quote", "Apache-2.0"),
+    "demo-calibration": Entry("five other prompts, used by the demo to calibrate", "Apache-2.0"),
     "narrow": Entry("generated: sums, facts, copies, order, functions; sixty with answers", "Apache-2.0"),
-    "everyday": Entry("written by hand: seven kinds of work, three English prompts a kind", "Apache-2.0"),
-    "sums": Entry("generated: 60 sums in words, with their answers", "Apache-2.0"),
-    "walkthroughs": Entry("generated: what the walkthroughs decode beside these", "Apache-2.0"),
+    "everyday": Entry("written by hand: seven kinds of task, three English prompts each", "Apache-2.0"),
+    "sums": Entry("generated: 60 word problems with answers", "Apache-2.0"),
+    "walkthroughs": Entry("generated: further prompts for the walkthroughs", "Apache-2.0"),
     "spec-bench": Entry(
         "Spec-Bench (Xia et al. 2024): MT-bench, translation, summarization, qa, arithmetic, rag; :24",
         "Apache-2.0", tasks.spec_bench, ("24",),
     ),
     "multi-specbench": Entry(
-        "Multi-SpecBench (Do, Le, Nguyen): 560 prompts a language, Spec-Bench's kinds of work and code",
+        "Multi-SpecBench (Do, Le, Nguyen): 560 prompts per language, Spec-Bench's kinds of task plus code",
         "CC-BY-NC-4.0", tasks.multi_specbench, (*SEVEN, "mix"), "en",
         "Its card names AdaSpec; UniSpec, of the same group, describes a set of this name and size",
     ),
     "multi-sources": Entry(
-        "the same kinds of work: the first 80 prompts of each source that UniSpec names for Multi-SpecBench",
-        "that of each source", None, SEVEN, "en", "The makers' own selection is multi-specbench",
+        "the same kinds of task: the first 80 prompts of each source that UniSpec names for Multi-SpecBench",
+        "that of each source", None, SEVEN, "en", "The authors' own selection is multi-specbench",
     ),
     "mt-bench": Entry(
         "MT-bench: 80 conversations of two turns, and their translations", "Apache-2.0", tasks.mt_bench,
         SEVEN, "en",
     ),
     "humaneval": Entry(
-        "HumanEval: 164 functions to finish; :80 the first 80", "MIT", tasks.humaneval, ("80",),
-        note="Which 80 UniSpec took is not said: humaneval:80 is the first 80",
+        "HumanEval: 164 functions to complete; :80 the first 80", "MIT", tasks.humaneval, ("80",),
+        note="Which 80 UniSpec took is not stated: humaneval:80 is the first 80",
     ),
     "humaneval-xl": Entry(
-        "HumanEval-XL, Python: 80 functions to finish; ja: jhumaneval", "Apache-2.0 (ja: MIT)",
+        "HumanEval-XL, Python: 80 functions to complete; ja: jhumaneval", "Apache-2.0 (ja: MIT)",
         tasks.humaneval_xl, SEVEN, "en",
     ),
     "mbpp": Entry("MBPP: 500 small programs to write", "CC-BY-4.0", tasks.mbpp),
     "gsm8k": Entry("GSM8K: 1,319 exercises", "MIT", tasks.gsm8k),
     "mgsm": Entry(
-        "MGSM: 250 exercises in a language; vi: Vi-GSM8K", "CC-BY-SA-4.0 (vi: not stated)", tasks.mgsm,
+        "MGSM: 250 exercises per language; vi: Vi-GSM8K", "CC-BY-SA-4.0 (vi: not stated)", tasks.mgsm,
         SEVEN, "en",
     ),
     "math": Entry(
         "MATH: 5,000 exercises; :500 those of MATH-500", "MIT", tasks.math, ("500",),
     ),
-    "webfaq": Entry("WebFAQ: questions that web sites answer", "CC-BY-4.0", tasks.webfaq, SEVEN, "en"),
+    "webfaq": Entry("WebFAQ: questions answered on web sites", "CC-BY-4.0", tasks.webfaq, SEVEN, "en"),
     "xquad": Entry(
         "XQuAD: questions about a passage; fr: squad_fr, ja: JSQuAD", "CC-BY-SA-4.0 (fr: CC-BY-4.0)",
         tasks.xquad, SEVEN, "en",
@@ -120,7 +120,7 @@ CATALOGUE = {
     "acl6060": Entry(
         "ACL 60/60: 416 sentences of talks to translate", "CC-BY-4.0", texts.acl6060,
         tuple(f"en-{code}" for code in ("de", "zh", "ja", "ar", "fa", "fr", "nl", "pt", "ru", "tr")), "en-de",
-        "What a recogniser heard of the talks is not published: Suite.partials simulates it",
+        "The recogniser's output for the talks is not published: Suite.partials simulates it",
     ),
     "wmt14": Entry(
         "WMT14: 3,003 sentences to translate", "not stated (research)", texts.wmt("14"),
@@ -138,13 +138,13 @@ CATALOGUE = {
         "WikiText-103: English paragraphs to translate", "CC-BY-SA-3.0", texts.wikitext, SEVEN[1:], "de",
     ),
     "cnn-dailymail": Entry(
-        "CNN/DailyMail 3.0.0: 11,490 articles to sum up", "Apache-2.0 (the articles: their publishers')",
+        "CNN/DailyMail 3.0.0: 11,490 articles to summarise", "Apache-2.0 (the articles: their publishers')",
         texts.cnn_dailymail, (texts.VALIDATION,),
     ),
-    "xsum": Entry("XSum: 11,334 articles to sum up", "not stated (the articles: the BBC's)", texts.xsum,
+    "xsum": Entry("XSum: 11,334 articles to summarise", "not stated (the articles: the BBC's)", texts.xsum,
                   (texts.VALIDATION,)),
     "wikipedia": Entry(
-        "Wikipedia of November 2023: passages to sum up", "CC-BY-SA-4.0", texts.wikipedia, SEVEN, "en",
+        "Wikipedia of November 2023: passages to summarise", "CC-BY-SA-4.0", texts.wikipedia, SEVEN, "en",
     ),
 }  # fmt: skip
 
@@ -164,15 +164,15 @@ def suite(
     Parameters
     ----------
     name : str or Path
-        One of `list_suites`, with a part behind a colon where it has parts (``flores:en-de``); or a file of
-        prompts. ``NAME=PATH`` is `name` and `path` in one.
+        One of `list_suites`, with a part after a colon if it has parts (``flores:en-de``); or a file of
+        prompts. ``NAME=PATH`` combines `name` and `path`.
     path : str or Path, optional
-        A local file or folder to read the suite from, in the form that its makers publish. Default: it is
+        A local file or folder to read the suite from, in its authors' published format. Default: it is
         fetched once and kept.
     kind, language, each, limit
-        As `Suite.select` takes them.
+        As for `Suite.select`.
     template : str, optional
-        Other words around the bare text, as `Suite.worded` takes them.
+        Other wording around the bare text, as for `Suite.worded`.
 
     Returns
     -------
@@ -181,7 +181,7 @@ def suite(
     Raises
     ------
     ParameterError
-        For a part, kind or language that it has not.
+        For a part, kind or language that it does not have.
     PromptError
         If there is no such suite or file, a line of it cannot be read (its number is named), or it is
         neither on this disk nor reachable.
@@ -198,7 +198,9 @@ def suite(
         hint = near(base, CATALOGUE).removeprefix("; it has ")
         hint = hint if hint.startswith("; did") else f" (suites: {hint})"
         what = (
-            "neither a suite nor a file" if path is None else "the path of a suite is given, and this is none"
+            "neither a suite nor a file"
+            if path is None
+            else "a path was given for a suite, but this is not a suite"
         )
         raise PromptError(f"no prompts {str(name)!r}: {what}{hint}")
     if template is not None:
@@ -213,7 +215,7 @@ def _listed(base: str, part: str, path: Path | None) -> Suite:
     entry = CATALOGUE[base]
     if part and part not in entry.parts:
         if not entry.parts:
-            raise ParameterError(f"{base} has no parts: leave :{part} out")
+            raise ParameterError(f"{base} has no parts: drop :{part}")
         raise ParameterError(f"{base} has no part {part!r}" + near(part, entry.parts))
     part = part or entry.default
     name = f"{base}:{part}" if part else base
@@ -221,7 +223,7 @@ def _listed(base: str, part: str, path: Path | None) -> Suite:
         loaded = _composed(name, part, path)
     elif entry.load is None:
         if path is not None:
-            raise ParameterError(f"{base} comes with the package: leave the path out, or give the path alone")
+            raise ParameterError(f"{base} comes with the package: drop the path, or give only the path")
         return Suite(files.read(next(folder("suites").glob(f"{base}.jsonl*"))), name, entry.licence)
     else:
         fetched: list[Path] = []
@@ -241,14 +243,14 @@ def _listed(base: str, part: str, path: Path | None) -> Suite:
     if base not in _announced:
         _announced.add(base)
         note = f". {entry.note}" if entry.note else ""
-        print(f"specviz: {base} is its makers' work, licence: {entry.licence}{note}", file=sys.stderr)
+        print(f"specviz: {base} belongs to its authors, licence: {entry.licence}{note}", file=sys.stderr)
     return loaded
 
 
 def _composed(name: str, part: str, path: Path | None) -> Suite:
     """80 prompts a kind of work in a language, from each source or what a folder has of it."""
     if path is not None and not path.is_dir():
-        raise PromptError(f"{path} is no folder: {name} needs one with a file or folder of each source")
+        raise PromptError(f"{path} is not a folder: {name} needs one with a file or folder of each source")
     prompts = []
     for base in ENGLISH if part == "en" else SOURCES:
         local = None

@@ -87,9 +87,7 @@ def given(file: File, path: Path, suite: str) -> list[Path]:
         return [path]
     names = file.among(p.relative_to(path).as_posix() for p in path.rglob("*") if p.is_file())
     if not names:
-        raise PromptError(
-            f"{path} has no file of {suite}, as {file.home} has it (a path like {file.pattern})"
-        )
+        raise PromptError(f"{path} has no file of {suite} as in {file.home} (a path like {file.pattern})")
     return [path / name for name in names]
 
 
@@ -158,7 +156,7 @@ def _listed(file: File, suite: str) -> tuple[str, list[str]]:
             continue
         if names := file.among(sibling.rfilename for sibling in siblings):
             return revision, names
-    raise _unreachable(file, suite, LookupError(f"no file there is like {file.pattern}"))
+    raise _unreachable(file, suite, LookupError(f"no file there matches {file.pattern}"))
 
 
 def _columns(file: File, suite: str) -> Path:
@@ -223,8 +221,13 @@ def _written(path: Path, write: Callable[[Path], None]) -> None:
 def _unreachable(file: File, suite: str, error: Exception) -> PromptError:
     reason = one_line(error, 160)
     gated = type(error).__name__ == "GatedRepoError"
-    why = "wants its terms accepted and a token (hf auth login)" if gated else f"does not give it ({reason})"
+    why = (
+        "requires its terms to be accepted and a token (hf auth login)"
+        if gated
+        else f"does not provide it ({reason})"
+    )
     return PromptError(
-        f"{suite} is not on this disk, and {file.home} {why}; with a network it is fetched once, or give a "
+        f"{suite} is not on this disk, and {file.home} {why}; connect to a network to fetch it once, or "
+        f"give a "
         f"local copy: {suite}=PATH"
     )

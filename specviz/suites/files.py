@@ -26,12 +26,12 @@ KINDS = dict.fromkeys(
 
 
 def read(path: str | Path) -> list[Prompt]:
-    """Prompts of a file, one a line; blank lines are skipped.
+    """Prompts of a file, one per line; blank lines are skipped.
 
     In JSON lines each is an object with ``prompt`` (a text), ``turns`` (texts of one conversation) or
     ``messages`` (a chat that ends with the user's turn); of several, turns go before messages before prompt.
     A file is JSON lines if its name ends in ``.jsonl`` or ``.json``, if every line begins with ``{``, or if
-    one is a JSON object and the name does not end in ``.txt``. Otherwise a line is a prompt. A ``.gz`` behind
+    one is a JSON object and the name does not end in ``.txt``. Otherwise a line is a prompt. A ``.gz`` after
     the name is unpacked.
 
     Raises
@@ -50,7 +50,7 @@ def read(path: str | Path) -> list[Prompt]:
         if text:
             lines.append((number, text))
     if not lines:
-        raise PromptError(f"{path} holds no prompt")
+        raise PromptError(f"{path} holds no prompts")
     first = _json(path, lines)
     if first is None:
         return [{"prompt": text} for _, text in lines]
@@ -69,7 +69,7 @@ def _json(path: Path, lines: list[tuple[int, str]]) -> str | None:
     """Why a file is JSON lines, and how to have it read as plain ones; None if it is plain."""
     ending = Path(path.name.removesuffix(".gz")).suffix
     if ending in (".jsonl", ".json"):
-        return f"a {ending} file holds one object a line; plain lines go into a .txt file"
+        return f"a {ending} file holds one object per line; plain lines go into a .txt file"
     if all(text.startswith("{") for _, text in lines):
         return "every line begins with {, so each must be one"
     if ending != ".txt":
@@ -92,11 +92,11 @@ def load(path: Path) -> bytes:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             content = file.read(LIMIT + 1)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise PromptError(f"{path} is no whole gzip file ({error})") from None
+        raise PromptError(f"{path} is not a complete gzip file ({error})") from None
     except OSError as error:
         raise PromptError(f"cannot read {path}: {error.strerror or error}") from error
     if len(content) > LIMIT:
-        raise PromptError(f"{path} is longer than {LIMIT >> 20} MiB: split it")
+        raise PromptError(f"{path} is larger than {LIMIT >> 20} MiB: split it")
     return content
 
 
@@ -114,7 +114,7 @@ def entry(line: object, where: str) -> Prompt:
     form = next((name for name in ("turns", "messages", "prompt") if fields.get(name) is not None), None)
     if form is None:
         has = ", ".join(repr(name[:20]) for name in list(fields)[:6]) or "nothing"
-        raise PromptError(f"{where}: 'prompt', 'turns' or 'messages' is wanted; it has {has}")
+        raise PromptError(f"{where}: needs 'prompt', 'turns' or 'messages'; it has {has}")
     entry: Prompt = {"turns" if form == "turns" else "prompt": fields[form]}
     other = {"id": "question_id", "kind": "category", "reference": "references"}
     fields = {name: fields.get(theirs) for name, theirs in other.items()} | fields

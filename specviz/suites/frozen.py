@@ -41,6 +41,7 @@ def take(entries: Sequence[Item], n: int, what: str) -> list[Item]:
     """
     if n > len(entries):
         raise ParameterError(
-            f"{n} {what} are wanted, and {len(entries)} are bundled: ask for fewer, or name a suite or a file"
+            f"{n} {what} were requested, but {len(entries)} are bundled: ask for fewer, or name a suite or "
+            f"a file"
         )
     return list(entries[:n])

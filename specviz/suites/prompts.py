@@ -44,7 +44,7 @@ class Suite(Sequence[Prompt]):
         self.name, self.licence = name, licence
         self.prompts = [{"id": i, **prompt} for i, prompt in enumerate(prompts, 1)]
         if not self.prompts:
-            raise PromptError(f"{name} holds no prompt")
+            raise PromptError(f"{name} holds no prompts")
         seen: set[str] = set()
         for prompt in self.prompts:
             prompt["id"] = prompt_id = str(prompt["id"])
@@ -72,7 +72,7 @@ class Suite(Sequence[Prompt]):
         for word, values in (("kind", self.kinds), ("language", self.languages)):
             if values:
                 parts.append(f"{len(values)} {word}s" if len(values) > 1 else f"{word} {values[0]}")
-        return f"<Suite {self.name}: {', '.join(parts)}; licence: {self.licence or 'not said'}>"
+        return f"<Suite {self.name}: {', '.join(parts)}; licence: {self.licence or 'not stated'}>"
 
     @property
     def kinds(self) -> list[str]:
@@ -168,7 +168,9 @@ class Suite(Sequence[Prompt]):
             summaries have one).
         """
         if not isinstance(template, str) or SOURCE not in template:
-            raise ParameterError(f"a template has {SOURCE} where the text goes, got {template!r:.60}")
+            raise ParameterError(
+                f"a template must contain {SOURCE} where the text goes, got {template!r:.60}"
+            )
         return self._of(
             {k: v for k, v in p.items() if k != "turns"}
             | {"prompt": template.replace(SOURCE, self._source(p))}
@@ -208,7 +210,9 @@ class Suite(Sequence[Prompt]):
 
     def _source(self, prompt: Prompt) -> str:
         if not isinstance(prompt.get("source"), str):
-            raise ParameterError(f"{self.name}: prompt {prompt['id']} has no source text to be put elsewhere")
+            raise ParameterError(
+                f"{self.name}: prompt {prompt['id']} has no source text to put into a template"
+            )
         return prompt["source"]
 
 
@@ -228,7 +232,7 @@ def near(name: str, names: Iterable[str]) -> str:
     close = difflib.get_close_matches(str(name), names, n=3, cutoff=0.5)
     if close:
         return "; did you mean " + " or ".join(close) + "?"
-    return "; it has " + ", ".join(map(str, names)) if names else "; it says none"
+    return "; it has " + ", ".join(map(str, names)) if names else "; it has none"
 
 
 def pick(entries: Iterable[Prompt], each: int) -> list[Prompt]:

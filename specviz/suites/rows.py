@@ -33,7 +33,7 @@ class Row:
 
     def __init__(self, where: str, values: object) -> None:
         if not isinstance(values, Mapping):
-            raise PromptError(f"{where}: an object with named fields is wanted, not {shown(values)}")
+            raise PromptError(f"{where}: needs an object with named fields, not {shown(values)}")
         self.where, self.values = where, values
 
     def text(self, *names: str) -> str:
@@ -42,14 +42,14 @@ class Row:
         Raises
         ------
         PromptError
-            If it has none, or it is no text, or empty.
+            If it has none, or it is not a text, or empty.
         """
         from specviz.suites.schema import Words
 
         name = next((n for n in names if self.values.get(n) is not None), None)
         if name is None:
             has = ", ".join(repr(str(n)[:20]) for n in list(self.values)[:8]) or "nothing"
-            raise PromptError(f"{self.where}: {' or '.join(map(repr, names))} is wanted; it has {has}")
+            raise PromptError(f"{self.where}: {' or '.join(map(repr, names))} is missing; it has {has}")
         return checked(Words, self.values[name], f"{self.where}, {name!r}", error=PromptError)
 
     def part(self, name: str) -> Row:
@@ -125,7 +125,7 @@ def _parquet(path: Path, columns: Sequence[str] | None) -> Iterator[Row]:
         for number, values in enumerate(chain.from_iterable(batch.to_pylist() for batch in batches), 1):
             yield Row(f"{path}, row {number}", values)
     except (pa.ArrowException, OSError) as error:
-        raise PromptError(f"{path} is no whole Parquet file ({one_line(error, 120)})") from None
+        raise PromptError(f"{path} is not a complete Parquet file ({one_line(error, 120)})") from None
 
 
 def _table(path: Path, between: str, columns: Sequence[str] | None) -> Iterator[Row]:
@@ -140,7 +140,7 @@ def _table(path: Path, between: str, columns: Sequence[str] | None) -> Iterator[
         where = f"{path}, line {lines.line_num}"
         if len(values) < len(names):
             raise PromptError(
-                f"{where}: {len(names)} fields are wanted ({', '.join(names)}), not {len(values)}"
+                f"{where}: {len(names)} fields are needed ({', '.join(names)}), not {len(values)}"
             )
         yield Row(where, dict(zip(names, values)))
 
@@ -216,12 +216,12 @@ def _limited(path: Path, name: str, file: IO[bytes] | None) -> bytes:
     assert file is not None  # a file of an archive
     content = file.read(files.LIMIT + 1)
     if len(content) > files.LIMIT:
-        raise PromptError(f"{path}, {name} is longer than {files.LIMIT >> 20} MiB")
+        raise PromptError(f"{path}, {name} is larger than {files.LIMIT >> 20} MiB")
     return content
 
 
 def segments(text: str) -> list[str]:
-    """The sentences of a file of a translation task: one a line, or between ``<seg>`` marks."""
+    """The sentences of a file of a translation task: one per line, or between ``<seg>`` marks."""
     if "<seg" in text:
         return [html.unescape(" ".join(part.split())) for part in SEGMENT.findall(text)]
     return [line.strip() for line in text.removesuffix("\n").split("\n")]

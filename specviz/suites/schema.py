@@ -12,7 +12,7 @@ from specviz.files import whole_text
 
 def _words(text: str) -> str:
     if not text.strip():
-        raise ValueError("must be a text that is not empty")
+        raise ValueError("must be a non-empty string")
     return text
 
 

@@ -197,7 +197,7 @@ def _passages(get: Get, part: str) -> Iterator[tuple[str, Row, list[str]]]:
         url = f"{GITHUB}yahoojapan/JGLUE/v1.1.0/datasets/jsquad-v1.1/valid-v1.1.json"
         for row in rows(get(File(r"valid-v1\.\d\.json$", url=url))):
             for context, question, answers in squad(row):
-                yield context.replace(" [SEP] ", "\n"), question, answers  # behind the article's title
+                yield context.replace(" [SEP] ", "\n"), question, answers  # after the article's title
         return
     for row in rows(get(File(rf"xquad\.{part}(/validation-.*\.parquet|\.json)$", repo="google/xquad"))):
         if "data" in row.values:

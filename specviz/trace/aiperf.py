@@ -16,7 +16,7 @@ def write_aiperf(counts: Counts, path: Path, force: bool = False) -> Path:
     """Write the lines that AIPerf's ``profile_export.jsonl`` has of requests, one a request.
 
     A request that drafted nothing has no acceptance record, as there. Steps are those with a draft; tokens
-    that a step accepted behind the text's end are not counted. What is not known is left out, as there; of
+    that a step accepted after the text's end are not counted. What is not known is left out, as there; of
     times of day AIPerf's own loader (`MetricRecordInfo` of aiperf 0.13.0) does not do without.
 
     Raises
@@ -30,10 +30,12 @@ def write_aiperf(counts: Counts, path: Path, force: bool = False) -> Path:
     if path.exists() and not force:
         raise TraceError(f"{path} exists: choose another name, or replace it with force=True")
     if counts.pooled:
-        raise TraceError(f"{counts.where} holds {SUMS}, and AIPerf's records are each request's")
+        raise TraceError(f"{counts.where} holds {SUMS}, but AIPerf's records are per request")
     table = counts.requests
     if table[["drafted", "accepted"]].isna().any(axis=None):
-        raise TraceError(f"{counts.origin} does not tell how many were drafted, which AIPerf's records hold")
+        raise TraceError(
+            f"{counts.origin} does not say how many tokens were drafted, which AIPerf's records hold"
+        )
     by = dict(iter(counts.steps.groupby("request")))
     lines = []
     for i, given in enumerate(table.to_dict("records")):

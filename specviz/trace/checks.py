@@ -41,12 +41,12 @@ def check_run(run: Any, where: str) -> Record:
     if type(version) is not int or version < 1:
         raise TraceError(f"{where}: the run's metadata names no schema version")
     if version not in (schema.VERSION, *schema.OLDER):
-        age, remedy = ("a newer", "upgrade") if version > schema.VERSION else ("an older", "record it anew")
+        age, remedy = ("a newer", "upgrade") if version > schema.VERSION else ("an older", "record it again")
         raise TraceError(
             f"{where} is from {age} specviz (schema {files.shown(version)}; this one reads "
             f"{schema.VERSION}): {remedy}"
         )
-    checked = files.checked(Run, run, f"{where}: the run's metadata", "the file is damaged: record it anew")
+    checked = files.checked(Run, run, f"{where}: the run's metadata", "the file is damaged: record it again")
     return {name: dict(checked).get(name) for name in schema.RUN_FIELDS} | {"schema": schema.VERSION}
 
 
@@ -82,7 +82,7 @@ def check_schema(arrow: pa.Schema, where: str) -> None:
             continue
         index = arrow.get_field_index(field.name)  # -1 if missing or twice
         if index < 0:
-            raise TraceError(f"{where}: column '{field.name}' is missing or stands there twice")
+            raise TraceError(f"{where}: column '{field.name}' is missing or occurs twice")
         kind = arrow.field(index).type
         inner = kind.value_type if pa.types.is_list(kind) else kind
         if isinstance(inner, pa.DictionaryType):
@@ -165,7 +165,7 @@ def check_lengths(sizes: dict[str, np.ndarray], top_k: Any, where: str) -> None:
             i = int(np.argmax(bad))
             size = sizes["signal_value"][i]
             raise TraceError(
-                f"{where}: cycle {i} has {size} of signal_value; its nodes and names ask for {wanted[i]}"
+                f"{where}: cycle {i} has {size} of signal_value; its nodes and names require {wanted[i]}"
             )
     for group in (*schema.GROUPS, "control"):
         expected, first = np.full(rows, -1), group
@@ -177,14 +177,14 @@ def check_lengths(sizes: dict[str, np.ndarray], top_k: Any, where: str) -> None:
             bad = (size >= 0) & (wanted >= 0) & (size != wanted)
             if bad.any():
                 i = int(np.argmax(bad))
-                raise TraceError(f"{where}: cycle {i} has {size[i]} of {name}; {first} asks for {wanted[i]}")
+                raise TraceError(f"{where}: cycle {i} has {size[i]} of {name}; {first} requires {wanted[i]}")
             if not flat:
                 expected, first = np.maximum(expected, size), name
     pairs = [(n, n.replace("_token", "_p")) for n in sizes if n.endswith(("_top_token", "_draft_token"))]
     for name, other in (*pairs, ("out_token", "out_position"), ("control_name", "control_value")):
         if {name, other} <= sizes.keys() and (bad := sizes[name] != sizes[other]).any():
             i = int(np.argmax(bad))
-            raise TraceError(f"{where}: cycle {i} has one of {name} and {other} without the other")
+            raise TraceError(f"{where}: cycle {i} has only one of {name} and {other}")
 
 
 def check_values(table: pa.Table, where: str) -> None:
@@ -216,7 +216,7 @@ def check_values(table: pa.Table, where: str) -> None:
         if column.type == pa.int32() and pc.any(pc.less(column, 0)).as_py():
             fail(name, "has negative numbers")
         if name == "top_k" and (pc.max(column).as_py() or 0) > 1_000_000:
-            fail(name, "has absurd numbers")
+            fail(name, "has numbers out of range")
     for name in ("control_name", "signal_name"):
         if name in names and pc.list_flatten(table.column(name)).null_count:
             fail(name, "has empty entries")
@@ -230,12 +230,12 @@ def check_values(table: pa.Table, where: str) -> None:
         size = np.maximum(list_sizes(table.column("node_parent")), 0)
         parent = pc.list_flatten(table.column("node_parent")).to_numpy()
         if (parent >= index_within(size)).any():
-            fail("node_parent", "has a parent that does not stand before its child")
+            fail("node_parent", "has a parent that does not come before its child")
     if "pred_node" in names and "node_token" in names:
         nodes = np.maximum(list_sizes(table.column("node_token")), 0)
         size = np.maximum(list_sizes(table.column("pred_node")), 0)
         if (pc.list_flatten(table.column("pred_node")).to_numpy() >= np.repeat(nodes, size)).any():
-            fail("pred_node", "names a node that is not there")
+            fail("pred_node", "names a node that does not exist")
     for name, words in (
         ("node_status", schema.STATUSES),
         ("out_origin", schema.ORIGINS),

@@ -52,7 +52,7 @@ class Engine:
         at = self.positions()
         missing += [f'{AT}_total{{position="{i}"}}' for i in range(len(at) or 1) if i not in self.value]
         if missing:
-            self.fail(DRAFTS, f"counts an engine's drafts, but {missing[0]} of it is not there")
+            self.fail(DRAFTS, f"counts an engine's drafts, but its {missing[0]} is missing")
         drafts, drafted, accepted = (self.value[name] for name in (DRAFTS, DRAFTED, ACCEPTED))
         if accepted > drafted:
             self.fail(ACCEPTED, f"counts {accepted} accepted tokens of {drafted} drafted ones")
@@ -60,7 +60,7 @@ class Engine:
             self.fail(DRAFTED, f"counts {drafted} tokens in {drafts} drafts of at most {len(at)}")
         for i, (before, here) in enumerate(zip([drafts, *at], at)):
             if here > before:
-                of = f"{before} at the position before" if i else f"there were {drafts} drafts"
+                of = f"{before} at the previous position" if i else f"there were {drafts} drafts"
                 self.fail(i, f"counts {here} accepted tokens at position {i}, but {of}")
         if sum(at) != accepted:
             self.fail(ACCEPTED, f"counts {accepted} accepted tokens, but at all positions {sum(at)}")
@@ -74,11 +74,13 @@ def read_counters(path: Path, since: Path | None = None, plain: bool = False) ->
     known.
     """
     if plain:
-        raise ParameterError(f"speedups compare requests, and a server's counters are {SUMS}: no baseline")
+        raise ParameterError(
+            f"speedups compare requests, but a server's counters are {SUMS}: drop the baseline"
+        )
     engines = _page(path) if since is None else _between(_page(since), _page(path))
     where = f"{path}" if since is None else f"{path} since {since}"
     if not any(engine.value[DRAFTS] for engine in engines):
-        raise TraceError(f"{where} counts no draft")
+        raise TraceError(f"{where} counts no drafts")
     rows, steps = [], []
     for i, engine in enumerate(engines):
         drafts, drafted, accepted = (engine.value[name] for name in (DRAFTS, DRAFTED, ACCEPTED))
@@ -115,7 +117,7 @@ def _page(path: Path) -> list[Engine]:
         labels = dict(re.findall(LABEL, sample[1] or "")) if sample else {}
         position = labels.pop("position", "")
         if sample is None or (name == AT and not re.fullmatch(r"\d{1,4}", position, re.ASCII)):
-            raise TraceError(f"{path}, line {number} is no sample of {name} as Prometheus writes it")
+            raise TraceError(f"{path}, line {number} is not a sample of {name} as Prometheus writes it")
         whose = tuple(sorted(labels.items()))
         engine = engines.setdefault(whose, Engine(path, whose))
         if name == CREATED:
@@ -123,20 +125,22 @@ def _page(path: Path) -> list[Engine]:
             continue
         key: str | int = int(position) if name == AT else name
         if engine.line.setdefault(key, number) != number:
-            engine.fail(key, f"and line {number} count the same: leave one page in the file")
+            engine.fail(key, f"and line {number} count the same thing: keep only one page in the file")
         value = (
             float(sample[4]) if re.fullmatch(r"\d+(?:\.\d*)?(?:[eE][+-]?\d+)?", sample[4], re.ASCII) else -1.0
         )
         if not 0 <= value <= MOST or not value.is_integer():
-            engine.fail(key, f"has {sample[4][:20]}, which is no count")
+            engine.fail(key, f"has {sample[4][:20]}, which is not a count")
         engine.value[key] = int(value)
     drafting = [engine for engine in engines.values() if DRAFTS in engine.value]
     if not drafting:
-        raise TraceError(f"{path} has no {DRAFTS}_total: it is no /metrics page of a vLLM that speculates")
+        raise TraceError(f"{path} has no {DRAFTS}_total: it is not a /metrics page of a vLLM that speculates")
     models = sorted({value for engine in drafting for label, value in engine.labels if label == "model_name"})
     if len(models) > 1:
         names = ", ".join(models)[:120]
-        raise TraceError(f"{path} counts {len(models)} models ({names}): leave the lines of one in the file")
+        raise TraceError(
+            f"{path} counts {len(models)} models ({names}): keep only one model's lines in the file"
+        )
     for engine in drafting:
         engine.check()
     return drafting
@@ -150,12 +154,12 @@ def _between(before: list[Engine], after: list[Engine]) -> list[Engine]:
         if old is None or len(before) != len(after) or len(old.positions()) != len(new.positions()):
             raise TraceError(f"{new.path} and {before[0].path} differ in engines, model or positions")
         if old.created and new.created and old.created != new.created:
-            new.fail(DRAFTS, f"and {old.path} are of two starts of the server, which counts anew at each")
+            new.fail(DRAFTS, f"and {old.path} are from two starts of the server, which resets its counters")
         rest = Engine(new.path, new.labels, line=new.line)
         for name in (name for name in new.value if name in old.value):
             rest.value[name] = new.value[name] - old.value[name]
             if rest.value[name] < 0:
-                why = "the server was started anew between them, or the two are swapped"
+                why = "the server was restarted between them, or the two are swapped"
                 new.fail(name, f"counts {new.value[name]}, but {old.path} {old.value[name]}: {why}")
         rest.check()
         differences.append(rest)

@@ -23,34 +23,35 @@ if TYPE_CHECKING:
 # What is known of a request. Integers are null where the source does not say them.
 REQUEST: dict[str, str] = {
     "id": "The request's name in its source; of a run, run and prompt.",
-    "kind": "Its kind of work, or null.",
+    "kind": "Its kind of task, or null.",
     "prompt_tokens": "Tokens of its prompt.",
-    "steps": "Verify steps: cycles behind the prefill. vLLM and AIPerf count those with a draft.",
-    "drafts": "Steps in which something was drafted.",
-    "drafted": "Draft tokens that the target read, those behind the text's end included.",
-    "accepted": "Of them, those that were accepted.",
+    "steps": "Verify steps: cycles after the prefill. vLLM and AIPerf count only those with a draft.",
+    "drafts": "Steps with a draft.",
+    "drafted": "Draft tokens that the target read, including those after the end of the text.",
+    "accepted": "How many of them were accepted.",
     "emitted": "Tokens that the steps emitted: accepted ones and the target's own.",
-    "output": "Tokens of the answer. May hold one more, the prefill's, and lack what was cut off at its end.",
+    "output": "Tokens of the answer. May include the prefill's token and lack what was cut off at the end.",
     "eos": "Whether an end token closed it.",
     "seconds": "Its time, prefill included.",
     "prefill": "The prefill's time, in seconds.",
-    "first": "Seconds until its first tokens were there.",
+    "first": "Seconds until its first tokens.",
     "begin": "When it began, in seconds since 1970.",
 }
 # What is known of a step. Of a histogram the order of the steps is not known.
 STEP: dict[str, str] = {
     "request": "Row of its request.",
     "drafted": "Draft tokens that the target read.",
-    "depth": "The draft's longest path; of a chain as many as were drafted, of other tools' trees not known.",
+    "depth": "The draft's longest path; for a chain the number of drafted tokens, for other tools' trees "
+    "unknown.",
     "accepted": "Draft tokens that were accepted and emitted.",
     "emitted": "Tokens that it emitted.",
-    "beyond": "At most so many more were accepted, but stand behind the text's end.",
-    "times": "How many such steps there were: one, but in sums over requests.",
+    "beyond": "Upper bound on further accepted tokens after the end of the text.",
+    "times": "How many such steps there were: one, except in sums over requests.",
 }
 WHOLE = ("prompt_tokens", "steps", "drafts", "drafted", "accepted", "emitted", "output")
 REAL = ("seconds", "prefill", "first", "begin")
 SUMS = "sums over all requests"
-LACK = "tells how many tokens were accepted, not which"
+LACK = "says how many tokens were accepted, not which"
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,7 +71,7 @@ class Counts:
     requests : DataFrame
         One row a request; columns `REQUEST`.
     steps : DataFrame
-        One row a step; columns `STEP`. Empty where the source has no steps.
+        One row per step; columns `STEP`. Empty where the source has no steps.
     most : int, optional
         The largest draft that a step could have.
     wall : float
@@ -80,7 +81,7 @@ class Counts:
     plain : bool
         Whether it is a run without speculation, to compare with.
     pooled : bool
-        Whether a row of `requests` is no request, but the sums over all of a server's engine.
+        Whether a row of `requests` is not a request, but the sums over all of a server's engine.
     version : str, optional
         Of the tool, as it says itself.
     drafting : float
@@ -106,7 +107,7 @@ class Counts:
         ):
             if list(table.columns) != list(names):
                 raise TraceError(
-                    f"{self.where}: the table of {what} has other columns than {', '.join(names)}"
+                    f"{self.where}: the table of {what} must have the columns {', '.join(names)}"
                 )
 
     def total(self, name: str) -> float:
@@ -141,7 +142,7 @@ class Counts:
         whose = f"all requests of {n} engine" if self.pooled else f"{n} request"
         return (
             f"<Counts of {whose}{'s' * (n != 1)} from {self.origin}, {self.where}: {words}"
-            + f"; {out} line{'s' * (out != 1)} left out" * bool(out)
+            + f"; {out} line{'s' * (out != 1)} skipped" * bool(out)
             + ">"
         )
 

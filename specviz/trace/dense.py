@@ -30,7 +30,7 @@ def attach(
     Parameters
     ----------
     trace : Trace
-        Of one run.
+        A trace of one run.
     rows : array of int, shape [n]
         Rows of `trace.outputs` that the values belong to; the others get 0 and no probability.
     values : dict of str to array [n] or [n, top_k]

@@ -18,7 +18,7 @@
     Responses of ``/api/v0``, whose ``stats`` or ``usage`` has ``total_draft_tokens_count`` and its parts, or
     the SDK's statistics (``totalDraftTokensCount``). Source: LM Studio's REST reference and release 0.3.10.
 ``mlx-lm``
-    The responses of ``stream_generate`` as JSON lines, one a token: ``from_draft``, ``generation_tokens``
+    The responses of ``stream_generate`` as JSON lines, one per token: ``from_draft``, ``generation_tokens``
     and ``generation_tps``. How many were drafted is not written.
     Source: mlx-lm, generate.py (GenerationResponse).
 """
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 CUT = ("length", "limit", "maxPredictedTokensReached", "contextLengthReached")
 ENDED = ("stop", "eos", "eosFound")
-SPECULATED = "was speculated, so this is no run to compare with"
+SPECULATED = "used speculation, so it cannot be the baseline"
 NO_DRAFTS = "nothing was drafted"
 
 
@@ -59,7 +59,10 @@ def _counted(
     if accepted > drafted:
         line.fail(f"accepted {accepted} of {drafted} drafted tokens")
     if accepted > max(output - 1, 0):
-        line.fail(f"accepted {accepted} draft tokens, but the answer has {output} tokens, one by the prefill")
+        line.fail(
+            f"accepted {accepted} draft tokens, but the answer has {output} tokens, one of them from the "
+            f"prefill"
+        )
     if plain:
         if drafted:
             line.fail(SPECULATED)
@@ -115,7 +118,7 @@ def _llama_cpp(line: Line, plain: bool) -> Request | str:
     if not own and "timings" not in entry:
         if "error" in entry:
             return "the request failed"
-        line.fail("is no response of llama-server: it has no timings")
+        line.fail("is not a response of llama-server: it has no timings")
     timings = line.checked(Timings, entry if own else entry["timings"], "" if own else "timings")
     row: Record = {"id": _name(line)}
     if (read := timings.get("prompt_n")) is not None:
@@ -139,7 +142,7 @@ def _sglang(line: Line, plain: bool) -> Request | str:
     if meta is None and ("spec_verify_ct" in entry or "completion_tokens" in entry):
         meta, place = entry, ""
     if meta is None:
-        line.fail("is no response of SGLang: it has no meta_info (a chat wants return_meta_info)")
+        line.fail("is not a response of SGLang: it has no meta_info (a chat wants return_meta_info)")
     given = line.checked(MetaInfo, meta, place)
     if (output := given.get("completion_tokens")) is None:
         line.fail("has a meta_info without completion_tokens")
@@ -169,7 +172,7 @@ def _sglang(line: Line, plain: bool) -> Request | str:
     if output > 1 + accepted + steps:
         line.fail(
             f"has {output} completion tokens, but {steps} verify steps that accepted {accepted} drafts give "
-            f"{accepted + steps}, and the prefill one"
+            f"{accepted + steps}, and the prefill gives one"
         )
     histogram = given.get("spec_correct_drafts_histogram") or given.get("spec_accept_histogram")
     each: list[int] = []
@@ -198,7 +201,7 @@ def _lm_studio(line: Line, plain: bool) -> Request | str:
     output = given.get("completion_tokens")
     output = given.get("predicted_tokens_count") if output is None else output
     if output is None:
-        line.fail("is no response of LM Studio: neither usage nor stats says how many tokens it wrote")
+        line.fail("is not a response of LM Studio: neither usage nor stats says how many tokens it wrote")
     row: Record = {"id": _name(line)}
     read = given.get("prompt_tokens", given.get("prompt_tokens_count"))
     if read is not None:
@@ -242,7 +245,7 @@ def _mlx_lm(path: Path, plain: bool) -> Iterator[tuple[Line, Request | str]]:
     group: list[tuple[Line, Token]] = []
     for line in lines_of(path):
         if "from_draft" not in line.entry:
-            line.fail("is no response of mlx-lm's stream_generate: it has no from_draft")
+            line.fail("is not a response of mlx-lm's stream_generate: it has no from_draft")
         token = line.checked(Token, line.entry)
         if group and token["generation_tokens"] < group[-1][1]["generation_tokens"]:
             yield group[0][0], _spoken(group, plain)
@@ -252,7 +255,7 @@ def _mlx_lm(path: Path, plain: bool) -> Iterator[tuple[Line, Request | str]]:
         # The last one comes again, with the reason why the text ended.
         if number != expected and not (group and number == expected - 1 and token.get("finish_reason")):
             line.fail(
-                f"is token {number} of its text, and token {expected} is wanted here: keep every response"
+                f"is token {number} of its text, but token {expected} is expected here: keep every response"
             )
         if group and number == expected - 1:
             group[-1] = (group[-1][0], token)
@@ -329,7 +332,7 @@ def _llama_cpp_log(path: Path, plain: bool) -> Iterator[tuple[Line, Request | st
             blocks[-1][1]["eval"] = _ms(line, match[1]), _whole(line, match[2])
         elif match := DRAFT.search(text):
             if not blocks or "draft" in blocks[-1][1]:
-                line.fail("tells of drafts, but no 'eval time' stands before it: keep the server's whole log")
+                line.fail("reports drafts without an 'eval time' before it: keep the server's whole log")
             accepted, drafted = _whole(line, match[2]), _whole(line, match[3])
             if drafted and abs(accepted / drafted - float(match[1])) > 6e-6 + 5e-6:
                 line.fail(f"has an acceptance of {match[1]}, which is not {accepted} / {drafted}")
@@ -342,7 +345,8 @@ def _llama_cpp_log(path: Path, plain: bool) -> Iterator[tuple[Line, Request | st
             before = sums.get(match[1])
             if before is not None and any(a > b for a, b in zip(before[1], counts)):
                 line.fail(
-                    f"has sums of {match[1]} below those of line {before[0].number}: a log of one start"
+                    f"has sums of {match[1]} below those of line {before[0].number}: use the log of one "
+                    f"server start"
                 )
             seconds = math.nan if times is None else _ms(line, times[2])
             sums[match[1]] = line, (counts[0], counts[1], counts[2]), seconds
@@ -350,7 +354,7 @@ def _llama_cpp_log(path: Path, plain: bool) -> Iterator[tuple[Line, Request | st
     spent = sum(seconds for *_, seconds in sums.values())
     each = spent / drafted if drafted else math.nan  # seconds of a drafted token
     if not blocks:
-        raise TraceError(f"{path} has no 'eval time' line: it is no log of llama-server with timings")
+        raise TraceError(f"{path} has no 'eval time' line: it is not a log of llama-server with timings")
     for number, (line, block) in enumerate(blocks, 1):
         yield line, _logged(line, block, number, version, each, plain)
 
@@ -388,7 +392,7 @@ def _steps(line: Line, rates: re.Match[str], accepted: int) -> tuple[list[int], 
     """
     values = [float(part) for part in rates[2].split(",") if part.strip()]
     if any(np.diff(values) > 0) or any(value > 1 for value in values):
-        line.fail("has rates per position that rise, or above 1")
+        line.fail("has rates per position that rise or exceed 1")
     mean = float(rates[1])
     fitting = []
     if accepted and mean > 1.0:
@@ -418,7 +422,7 @@ def _ms(line: Line, text: str) -> float:
 
 def _whole(line: Line, text: str) -> int:
     if len(text) > 9:
-        line.fail(f"has {text[:20]}, which is no count")
+        line.fail(f"has {text[:20]}, which is not a count")
     return int(text)
 
 
@@ -459,7 +463,7 @@ def origin_of(path: Path) -> str:
             _unsupported(path, f"a /metrics page of {name}, whose gauges do not count steps")
     if any(EVAL.search(line[:LONGEST]) for line in lines):
         return "llama.cpp-log"
-    _unsupported(path, "of a form that is not known")
+    _unsupported(path, "in an unknown format")
 
 
 def _first(path: Path, text: str, line: str) -> Record:
@@ -471,7 +475,7 @@ def _first(path: Path, text: str, line: str) -> Record:
     while isinstance(entry, list) and entry:
         entry = entry[0]
     if not isinstance(entry, dict):
-        _unsupported(path, "JSON, but holds no entry")
+        _unsupported(path, "JSON without entries")
     return entry
 
 
@@ -495,12 +499,10 @@ def _of_object(path: Path, entry: Record) -> str:
     if "resourceSpans" in entry:
         _unsupported(path, "an export of OpenTelemetry spans")
     if isinstance(choices, list):
-        _unsupported(
-            path, "a response without any count of drafts: an engine's own field must be switched on"
-        )
+        _unsupported(path, "a response without draft counts: the engine's own field must be enabled")
     keys = ", ".join(repr(str(key)[:20]) for key in list(entry)[:4]) or "nothing"
-    _unsupported(path, f"JSON of a form that is not known (it has {keys})")
+    _unsupported(path, f"JSON in an unknown format (it has {keys})")
 
 
 def _unsupported(path: Path, what: str) -> NoReturn:
-    raise TraceError(f"{path} is {what}; what is read: {SUPPORTED}")
+    raise TraceError(f"{path} is {what}; supported are {SUPPORTED}")

@@ -44,34 +44,35 @@ def read_counts(
     Parameters
     ----------
     path : str or Path
-        One JSON object a line (of vLLM also one response, or a list of them); of ``vllm-metrics`` a page.
+        One JSON object per line (for vLLM also one response, or a list of them); for ``vllm-metrics`` a page.
     origin : {"vllm", "vllm-metrics", "aiperf", "spec-bench", "llama.cpp", "llama.cpp-log", "sglang", \
 "lm-studio", "mlx-lm"}
         ``vllm``: responses of a server with ``--per-request-spec-decode-metrics``, which have
         ``metrics.speculative_decoding`` (``detailed``: step by step; ``summary``: a histogram), or only that
-        object; of a streamed one the last chunk with ``usage``. Times: ``--enable-per-request-metrics``.
-        Source: vllm 0.33.0, v1/metrics/stats.py and entrypoints/generate/base/protocol.py.
+        object; for a streamed response the last chunk with ``usage``. Times:
+        ``--enable-per-request-metrics``. Source: vllm 0.33.0, v1/metrics/stats.py and
+        entrypoints/generate/base/protocol.py.
         ``vllm-metrics``: what ``curl HOST:8000/metrics`` printed. It holds sums over all requests since the
-        server was started: pooled definitions and `by_position` are told, means over requests and speedups
-        are not. A row of `Counts.requests` is an engine. Where no more tokens were generated than drafts and
-        prefills account for, every verify step is taken to have had a draft; what was cut off at texts' ends
-        can hide a few that had none.
+        server was started: pooled definitions and `by_position` can be computed, means over requests and
+        speedups cannot. Each row of `Counts.requests` is an engine. If drafts and prefills account for all
+        generated tokens, every verify step is assumed to have had a draft; tokens cut off at the ends of
+        texts can hide a few steps that had none.
         ``aiperf``: ``profile_export.jsonl``, written with ``--export-level records``, or only its acceptance
         records. Source: aiperf 0.13.0, common/models/{record_models,spec_decode_models}.py.
-        ``spec-bench``: an answer file; of each question the first choice, as its ``speed.py`` reads it.
+        ``spec-bench``: an answer file; the first choice of each question, as its ``speed.py`` reads it.
         Source: github.com/hemingkx/Spec-Bench 132ba4c, evaluation/speed.py; 70f8b28, evaluation/eval.py.
         The others: see `specviz.trace.engines`.
     plain : bool
-        Whether the file is a run without speculation, to compare with.
+        Whether the file is a run without speculation, used as the baseline.
     since : str or Path, optional
-        An earlier page of the same server: count what came after it (``vllm-metrics`` alone).
+        An earlier page of the same server: count only what came after it (only for ``vllm-metrics``).
 
     Raises
     ------
     ParameterError
-        For another origin, or what it does not take.
+        For an unknown origin, or an option that it does not take.
     TraceError
-        If the file cannot be read, or a line is not what it should be; its number is named.
+        If the file cannot be read or a line is invalid; the message names its number.
     """
     from specviz.trace import engines
 
@@ -83,7 +84,7 @@ def read_counts(
 
         return read_counters(path, None if since is None else Path(since), plain)
     if since is not None:
-        raise ParameterError(f"since is for the counters of a server ({COUNTERS}), not for {origin}")
+        raise ParameterError(f"since works only for a server's counters ({COUNTERS}), not for {origin}")
     requests: list[Record] = []
     columns = ("request", "drafted", "depth", "accepted", "emitted")
     steps: dict[str, list[int | None]] = {name: [] for name in columns}
@@ -104,9 +105,9 @@ def read_counts(
             continue
         name = request.row["id"]
         if origin == "spec-bench" and (before := seen.setdefault(name, line.number)) != line.number:
-            line.fail(f"answers question {name}, as line {before} does: keep one of them")
+            line.fail(f"answers question {name}, and so does line {before}: keep one of them")
         if len(steps["request"]) + len(request.accepted) > STEP_LIMIT:
-            line.fail(f"is the one with which the file has more than {STEP_LIMIT:,} steps")
+            line.fail(f"is where the file exceeds {STEP_LIMIT:,} steps")
         steps["request"] += [len(requests)] * len(request.accepted)
         steps["accepted"] += request.accepted
         steps["drafted"] += request.drafted
@@ -121,7 +122,7 @@ def read_counts(
             lengths.append(request.most)
     if not requests:
         why = f": {left_out[0]['why']}" if left_out else ""
-        raise TraceError(f"{path} holds no request that was counted{why}")
+        raise TraceError(f"{path} holds no counted requests{why}")
     drafts = [d for d in steps["drafted"] if d is not None]
     whole = len(drafts) == len(steps["drafted"])
     return Counts(
@@ -185,14 +186,14 @@ def text_of(path: Path) -> str:
 
 
 def lines_of(path: Path) -> Iterator[Line]:
-    """The objects of a file: one a line, or one, or a list of them."""
+    """The objects of a file: one per line, or one, or a list of them."""
     text = text_of(path)
     numbered = [(i, line) for i, line in enumerate(text.split("\n"), 1) if line.strip()]
     if not numbered:
         raise TraceError(f"{path} is empty")
     if any(line.startswith("vllm:") for _, line in numbered):
         raise TraceError(
-            f"{path} is a server's /metrics page: its sums are read with --from vllm-metrics; {EACH}"
+            f"{path} is a server's /metrics page: read its sums with --from vllm-metrics; {EACH}"
         )
     if not isinstance(_json(numbered[0][1]), dict):  # one object, or one list, over several lines
         whole = _json(text)
@@ -205,7 +206,7 @@ def lines_of(path: Path) -> Iterator[Line]:
 
 
 def _json(text: str) -> Any:
-    """What a text says; None if it is no JSON."""
+    """What a text says; None if it is not JSON."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
@@ -251,10 +252,10 @@ def _vllm(line: Line, plain: bool) -> Request | str:
     if not metrics and not usage and not isinstance(choices, list):
         bench = "spec_decode_acceptance_length" in entry
         line.fail(
-            f"is the result of vllm bench serve, which has sums and rates alone: the server's /metrics page "
-            f"before and after it tells more (--from vllm-metrics); {EACH}"
+            "is the result of vllm bench serve, which has only sums and rates: the server's /metrics page "
+            f"before and after it has more (--from vllm-metrics); {EACH}"
             if bench
-            else "is no response of vLLM: it has neither metrics nor usage nor choices"
+            else "is not a response of vLLM: it has neither metrics nor usage nor choices"
         )
     request: Record = {"id": f"line {line.number}"}
     for name, field in (("prompt_tokens", "prompt_tokens"), ("output", "completion_tokens")):
@@ -270,7 +271,7 @@ def _vllm(line: Line, plain: bool) -> Request | str:
         request["eos"] = last["finish_reason"] == "stop" and last.get("stop_reason") is None
     if plain:
         if spec:
-            line.fail("was speculated, so this is no run to compare with")
+            line.fail("used speculation, so it cannot be the baseline")
         return _plain(line, request, "usage.completion_tokens")
     if spec is None:
         return "no metrics.speculative_decoding: n > 1, or the server runs without speculation or its metrics"
@@ -284,7 +285,7 @@ def _aiperf(line: Line, plain: bool) -> Request | str:
     if "num_spec_steps" in entry:  # the bare record
         return _acceptance(line, entry, {"id": f"line {line.number}"})
     if "metadata" not in entry:
-        line.fail("is no record of AIPerf: it has neither metadata nor num_spec_steps")
+        line.fail("is not a record of AIPerf: it has neither metadata nor num_spec_steps")
     record = line.checked(AiperfRecord, entry)
     about, metrics = record["metadata"], record.get("metrics") or {}
     if (error := record.get("error")) is not None:
@@ -316,7 +317,7 @@ def _aiperf(line: Line, plain: bool) -> Request | str:
     spec = record.get("spec_decode_acceptance")
     if plain:
         if spec:
-            line.fail("was speculated, so this is no run to compare with")
+            line.fail("used speculation, so it cannot be the baseline")
         return _plain(line, request, "metrics.output_sequence_length", span)
     if spec is None:
         return "no spec_decode_acceptance: no verify step, or a server without speculation or its metrics"
@@ -328,9 +329,9 @@ def _spec_bench(line: Line, plain: bool) -> Request | str:
 
     entry = line.entry
     if "question_id" not in entry:
-        line.fail("is no answer of Spec-Bench: it has no question_id")
+        line.fail("is not an answer of Spec-Bench: it has no question_id")
     if "choices" not in entry:
-        line.fail("has no choices: this is a file of questions, and answers are wanted")
+        line.fail("has no choices: this is a file of questions, not of answers")
     answer = line.checked(Answer, entry)
     first = answer["choices"][0]
     if isinstance(first, dict) and "accept_lengths" not in first:
@@ -341,9 +342,9 @@ def _spec_bench(line: Line, plain: bool) -> Request | str:
     if not len(new) == len(seconds) == len(turns):
         line.fail(f"has {len(turns)} turns, {len(new)} new_tokens and {len(seconds)} wall_time")
     if "ERROR" in turns:
-        return "a turn failed (ERROR), and the numbers beside it are an earlier call's"
+        return "a turn failed (ERROR), and its numbers are from an earlier call"
     if plain and any(length != 1 for length in lengths):
-        line.fail("has steps of more than one token, so this is no run to compare with")
+        line.fail("has steps of more than one token, so it cannot be the baseline")
     emitted, output, n = sum(lengths), sum(new), len(turns)
     # The drafters there count differently: of each turn the prefill may have emitted a token more, what the
     # last step accepted be cut off, or the prompt's last token be counted with the first (Token Recycling).

@@ -136,7 +136,7 @@ class Signal(TypedDict):
 
 def _named(signal: Signal) -> Signal:
     if not (schema.is_signal if signal["level"] == "node" else schema.is_name)(signal["name"]):
-        raise ValueError("has a name that no signal can have")
+        raise ValueError("has an invalid signal name")
     return signal
 
 

@@ -144,7 +144,7 @@ def _parquet(path: Path, words: bool = False) -> Iterator[pq.ParquetFile]:
             raw.seek(max(0, size - 8))
             tail = raw.read(8)
         if size < 12 or tail[4:] != b"PAR1":
-            raise TraceError(f"{path} is not a whole Parquet file (cut off, or something else)")
+            raise TraceError(f"{path} is not a complete Parquet file (truncated, or another kind of file)")
         if int.from_bytes(tail[:4], "little") > min(METADATA_LIMIT, size):
             raise TraceError(
                 f"{path}: its metadata is longer than the file or than {METADATA_LIMIT >> 20} MiB"
@@ -178,7 +178,7 @@ def open_partial(path: Path) -> Store:
     with as_trace_error(path):
         size = path.stat().st_size
         if size > DATA_LIMIT:
-            raise TraceError(f"{path} is longer than {DATA_LIMIT >> 30} GiB")
+            raise TraceError(f"{path} is larger than {DATA_LIMIT >> 30} GiB")
         content = pa.py_buffer(path.read_bytes())
         with contextlib.suppress(pa.ArrowInvalid, OSError), pa.BufferReader(content) as file:
             for message in pa.ipc.MessageReader.open_stream(file):  # ends where the file was cut off

@@ -155,7 +155,7 @@ class Recorder:
         """Lock the file, and begin the stream beside it: with what was saved, if a run goes on."""
         assert self.path is not None
         if self.path.suffix != ".parquet":
-            raise TraceError(f"a trace's file ends in .parquet, {self.path} does not")
+            raise TraceError(f"a trace's file must end in .parquet, but {self.path} does not")
         # A stream that holds what was saved is written apart and takes its place when it is whole.
         stream = self.partial if saved is None else self.partial.with_name(f"{self.partial.name}.new")
         try:
@@ -302,7 +302,7 @@ class Recorder:
                 else:
                     array = _array(columns[name], field.type)
             except (pa.ArrowException, TypeError, ValueError) as error:
-                raise TraceError(f"column {name} cannot hold what a cycle gave it: {error}") from error
+                raise TraceError(f"column {name} cannot hold the value of a cycle: {error}") from error
             arrays.append(array)
         batch = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
         check_lengths(counts, batch.column("top_k"), "the record")
@@ -364,7 +364,8 @@ class Recorder:
             self.partial.unlink(missing_ok=True)
         except (OSError, pa.ArrowException) as error:
             raise TraceError(
-                f"cannot write {self.path}: {reason(error)}; the run is in {self.partial}, which opens too"
+                f"cannot write {self.path}: {reason(error)}; the run is in {self.partial}, which can also "
+                f"be opened"
             ) from error
         return Trace.open(self.path)
 
@@ -383,8 +384,8 @@ def check_absent(path: Path, force: bool) -> None:
         raise TraceError(f"{path} exists: choose another path, or overwrite it with --force (force=True)")
     if (partial := partial_of(path)).exists():
         raise TraceError(
-            f"{partial} exists, which a run that was cut off has saved: look at it (specviz show), go on "
-            "with it (--resume, resume=True), or move it away"
+            f"{partial} exists from an interrupted run: look at it (specviz show), continue it (--resume, "
+            f"resume=True), or move it away"
         )
 
 
@@ -403,7 +404,7 @@ def lock(path: Path) -> FileLock | None:
         held.acquire()
     except Timeout:
         raise TraceError(
-            f"{path} is being written by another run: wait for its end, or choose another path"
+            f"{path} is being written by another run: wait until it ends or choose another path"
         ) from None
     except NotImplementedError:
         return None

@@ -1,7 +1,7 @@
 """A canvas' record state by state: what stood there, what a verified pass said of it, what it placed.
 
 Stepwise decoding has one pass a state. A pass of SSD verifies several states at once: the root is the state
-when the cycle began, and behind each accepted node stands the next one. Read so, the two records are alike.
+when the cycle began, and after each accepted node comes the next one. Read so, the two records are alike.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ class Written:
         return f"<canvas of prompt {self.prompt}: {len(self)} tokens in {len(self.passes)} passes>"
 
     def work(self, state: int) -> int:
-        """The block in work at a state, from 0; -1 if no cell is masked."""
+        """The current block at a state, from 0; -1 if no cell is masked."""
         masked = np.ones(self.length, bool)
         masked[self.cell[:state]] = False
         return int(masked.argmax()) // self.block if masked.any() else -1
@@ -156,14 +156,14 @@ def _of_run(part: Trace) -> Iterator[Written]:
     if canvas is None:
         raise TraceError(f"run {run['run']} of {run['method']} wrote no canvas: it has no masked cells")
     if run["record"] is None:
-        raise TraceError("the trace holds the text alone (record=None): record it with 'judged' or 'all'")
+        raise TraceError("the trace holds only the text (record=None): record it with 'judged' or 'all'")
     sizes = [canvas.get(name) for name in ("length", "block", "refresh")]
     if any(type(size) is not int or size < 1 for size in sizes):
         raise TraceError(f"run {run['run']} does not say the length, block and refresh of its canvases")
     if canvas.get("cache_rule") == "fast_dllm":
         raise TraceError(
-            f"run {run['run']} was cached by Fast-dLLM's rule, in which a state's pass depends on the block: "
-            "decode again with cache_rule='predictor'"
+            f"run {run['run']} used Fast-dLLM's cache rule, in which a state's pass depends on the block: "
+            f"decode again with cache_rule='predictor'"
         )
     length, block, refresh = sizes
     refresh = 0 if canvas.get("cache") == "none" else refresh

@@ -42,8 +42,8 @@ if TYPE_CHECKING:
 class Trace:
     """One run, or several, as tables.
 
-    Made by `specviz.generate`, `Recorder.close` or `Trace.open`. Everything is read when first asked
-    for. In Jupyter it shows itself as a static picture.
+    Made by `specviz.generate`, `Recorder.close` or `Trace.open`. Data are read when first needed. In Jupyter
+    it shows itself as a static picture.
     """
 
     def __init__(self, stores: Sequence[Store], prompts: frozenset[int] | None = None) -> None:
@@ -54,12 +54,13 @@ class Trace:
 
     @classmethod
     def open(cls, path: str | Path) -> Trace:
-        """Open a trace file, a cut-off run (``.partial``), a folder of them, or one with a folder ``traces``.
+        """Open a trace file, an interrupted run (``.partial``), a folder of these, or one with a folder
+        ``traces``.
 
         Raises
         ------
         TraceError
-            If there is none, or a file is truncated, foreign, from a newer schema or not what it says.
+            If there is no trace, or a file is truncated, foreign, from a newer schema or inconsistent.
         """
         path = Path(path)
         if path.is_dir():
@@ -69,14 +70,14 @@ class Trace:
         elif path.exists():
             files = [path]
         elif (partial := partial_of(path)).exists():
-            raise TraceError(f"{path} is not there, but a run that goes on or was cut off is: open {partial}")
+            raise TraceError(f"{path} does not exist, but a running or interrupted run does: open {partial}")
         else:
-            raise TraceError(f"{path} is not there")
+            raise TraceError(f"{path} does not exist")
         stores = [open_partial(p) if p.name.endswith(PARTIAL) else open_file(p) for p in files]
         seen: dict[str, Store] = {}
         for store in stores:
             if (other := seen.setdefault(store.run["run"], store)) is not store:
-                raise TraceError(f"{other.path} and {store.path} hold the same run: move one away")
+                raise TraceError(f"{other.path} and {store.path} hold the same run: move one of them away")
         return cls(stores)
 
     def save(self, path: str | Path, *, force: bool = False) -> Path:
@@ -107,13 +108,13 @@ class Trace:
         return path
 
     def redact(self) -> Trace:
-        """A copy that is safer to share: without prompts, references, paths and names of machines.
+        """A copy that is safer to share, without prompts, references, paths and machine names.
 
         Dropped: every prompt's tokens, name and reference (its kind, language and length stay), pieces
         of tokens that occur only in prompts, the sources of a stream's updates, folders in front of model
         and tokenizer names, the machine (its kind of device stays), why a run stopped, and text in parameters
-        that looks like a path or is a prompt's wording. What remains: the generated text and what was drafted
-        and predicted, which can repeat a prompt's words; numbers, times, parameters and versions.
+        that looks like a path or is a prompt's wording. What remains: the generated, drafted and predicted
+        text, which can repeat a prompt's words; numbers, times, parameters and versions.
         """
         import pyarrow as pa
         import pyarrow.compute as pc
@@ -143,7 +144,9 @@ class Trace:
             If the trace holds several runs.
         """
         if len(self._stores) != 1:
-            raise TraceError(f"the trace holds {len(self._stores)} runs: select(run=...) one, or use .runs")
+            raise TraceError(
+                f"the trace holds {len(self._stores)} runs: use select(run=...) for one, or .runs"
+            )
         return {k: v for k, v in self._stores[0].run.items() if k != "pieces"}
 
     def select(
@@ -153,15 +156,15 @@ class Trace:
         method: Any = None,
         run: str | Iterable[str] | None = None,
     ) -> Trace:
-        """The part of the trace with these prompts, methods (names, classes or instances) and runs, one or
-        several of each."""
+        """The part of the trace with the given prompts, methods (names, classes or instances) and runs; one
+        or several of each."""
 
         def some(value: Any) -> set[Any]:
             try:
                 return {value} if isinstance(value, str | int | np.integer) else set(value)
             except TypeError:
                 raise TraceError(
-                    f"select takes one or several, as prompt=3 or prompt=[3, 4], got {value!r:.80}"
+                    f"select takes one or several, such as prompt=3 or prompt=[3, 4], got {value!r:.80}"
                 ) from None
 
         stores = self._stores
@@ -172,7 +175,7 @@ class Trace:
         if run is not None:
             stores = [s for s in stores if s.run["run"] in some(run)]
         if not stores:
-            raise TraceError(f"no such run; there are {', '.join(self._ids[:8])}")
+            raise TraceError(f"no such run; available: {', '.join(self._ids[:8])}")
         prompts = self._prompts
         if prompt is not None:
             if wrong := [p for p in some(prompt) if not isinstance(p, int | np.integer)]:
@@ -211,7 +214,7 @@ class Trace:
                 check_values(table, store.where)
                 for name in ("run", "method"):
                     if not set(pc.unique(table.column(name)).to_pylist()) <= {store.run[name]}:
-                        raise TraceError(f"{store.where}: rows name another {name} than the file")
+                        raise TraceError(f"{store.where}: rows have a different {name} than the file")
                 if self._prompts is not None:
                     chosen = pa.array(sorted(self._prompts), pa.int32())
                     table = table.filter(pc.is_in(table.column("prompt"), chosen))
@@ -221,12 +224,12 @@ class Trace:
     # ------------------------------------------------------------ tables
 
     def arrow(self, names: Sequence[str]) -> pa.Table:
-        """These columns of the record (`schema.COLUMNS`), checked; one row a cycle, words as codes."""
+        """These columns of the record (`schema.COLUMNS`), checked; one row per cycle, words as codes."""
         return self._table(names)
 
     @cached_property
     def runs(self) -> pd.DataFrame:
-        """One row a run: what `schema.RUN_FIELDS` says of it; nested fields as JSON text."""
+        """One row per run with the fields of `schema.RUN_FIELDS`; nested fields as JSON text."""
         import pandas as pd
 
         rows = []
@@ -243,7 +246,7 @@ class Trace:
 
     @cached_property
     def signals(self) -> pd.DataFrame:
-        """One row a signal that the methods declare or recorded beyond the schema's columns.
+        """One row per signal that the methods declare or recorded beyond the schema's columns.
 
         ``run``, ``signal``, ``level`` (node: a column of `nodes`; cycle: the column ``control_`` and the name
         of `cycles`), ``unit`` and ``meaning``, both empty where the method declared none.
@@ -267,7 +270,7 @@ class Trace:
 
     @cached_property
     def prompts(self) -> pd.DataFrame:
-        """One row a prompt: id, turn, kind, language, number of tokens, text and reference."""
+        """One row per prompt: id, turn, kind, language, number of tokens, text and reference."""
         import pandas as pd
 
         rows = []
@@ -284,7 +287,7 @@ class Trace:
 
     @cached_property
     def cycles(self) -> pd.DataFrame:
-        """One row a cycle: the scalar columns, controller values (``control_*``) and counts.
+        """One row per cycle: the scalar columns, controller values (``control_*``) and counts.
 
         Counts: `drafted` nodes of the draft; `sent` of them to the target (all but the unsent and
         unreviewed ones); `judged` (accepted or rejected); `accepted`; `rejected`; `cut` by the text's end;
@@ -327,13 +330,13 @@ class Trace:
 
     @cached_property
     def updates(self) -> pd.DataFrame:
-        """One row an update of a stream, the level above the cycle; empty where no source arrived in updates.
+        """One row per update of a stream, the level above the cycle; empty if no source arrived in updates.
 
         `source` so far and `arrival`; `prompt_tokens` and how many of them were `reused`; `text`, the whole
         output, and `shown_text`, what of it is displayed (whole characters), with `ids`, the output's tokens
         without its end, and `shown`, how many of them are displayed; `drafted`, `accepted`, `unreviewed` and
-        `emitted` tokens (the end included) and `cycles`, prefill apart; `prefill` and `duration`, seconds: of
-        the prompt, and from there on; `end`.
+        `emitted` tokens (the end included) and `cycles`, without the prefill; `prefill` and `duration`,
+        seconds: of the prompt, and from there on; `end`.
         """
         import pandas as pd
 
@@ -391,7 +394,7 @@ class Trace:
 
     @cached_property
     def nodes(self) -> pd.DataFrame:
-        """One row a drafted node: index, parent, depth, token, text, status, probabilities and signals.
+        """One row per drafted node: index, parent, depth, token, text, status, probabilities and signals.
 
         A signal of the method's own has a column of its name, NaN where a cycle did not give it.
         `text` is the token's own bytes; bytes that are only part of a character show as ``\\x..``.
@@ -411,9 +414,9 @@ class Trace:
 
     @cached_property
     def outputs(self) -> pd.DataFrame:
-        """One row an emitted token: position, token, text, origin, probability, uniform number, kept.
+        """One row per emitted token: position, token, text, origin, probability, uniform number, kept.
 
-        `kept` is false where a later cycle's `keep` took the token back.
+        `kept` is false if a later cycle's `keep` removed the token.
         """
         frame = self._long("out", None)
         _insert(frame, "token", "text", self._piece_texts(frame))
@@ -425,7 +428,7 @@ class Trace:
 
     @cached_property
     def tails(self) -> pd.DataFrame:
-        """One row a token of the dense record's tails: position of the token that the tail follows, token,
+        """One row per token of the dense record's tails: position of the token that the tail follows, token,
         text, probability, margin.
         """
         frame = self._long("tail", None)
@@ -434,7 +437,7 @@ class Trace:
 
     @cached_property
     def passes(self) -> pd.DataFrame:
-        """One row a forward pass: model, rows, tokens, start and duration in seconds."""
+        """One row per forward pass: model, rows, tokens, start and duration in seconds."""
         return self._long("pass", None)
 
     def tops(self, group: str = "pred") -> pd.DataFrame:
@@ -443,8 +446,8 @@ class Trace:
         Parameters
         ----------
         group : {"pred", "node"}
-            The target's, at each prediction (`node` is the node it stands after, -1 the root); or the
-            drafter's, where it chose each node.
+            The target's candidates at each prediction (`node` is the node before it, -1 the root), or the
+            drafter's where it chose each node.
 
         Returns
         -------
@@ -452,7 +455,7 @@ class Trace:
             Keys of the cycle, ``node``, ``place`` (0 is the best), ``token``, ``text``, ``p``.
         """
         if group not in ("pred", "node"):
-            raise TraceError(f"group is 'pred' or 'node', not {group!r}")
+            raise TraceError(f"group must be 'pred' or 'node', not {group!r}")
         import pandas as pd
 
         own = "pred_node" if group == "pred" else "node_token"
@@ -502,7 +505,8 @@ class Trace:
         return result
 
     def _in_order(self, store: Store, index: np.ndarray) -> np.ndarray:
-        """A canvas' tokens from left to right, up to its first end token; padding after that is no text."""
+        """A canvas' tokens from left to right, up to its first end token; padding after that is not a
+        text."""
         index = index[np.argsort(self._cells[index, 0], kind="stable")]
         cells = self._cells[index, 0]
         index = index[: int((cells == np.arange(len(cells))).cumprod().sum())]  # an open cell ends the text
@@ -520,7 +524,7 @@ class Trace:
 
     @cached_property
     def texts(self) -> list[str]:
-        """The text of each prompt of each run, in the order they were decoded; end tokens left out."""
+        """The text of each prompt of each run, in decoding order, without end tokens."""
         token = self.outputs["token"].to_numpy()
         return [text_of(store, token[index].tolist()) for store, _, index in self._survivors]
 
@@ -535,12 +539,12 @@ class Trace:
         """
         if len(self.texts) > 1:
             raise TraceError(
-                f"the trace holds {len(self.texts)} texts: select(prompt=...) one, or use .texts"
+                f"the trace holds {len(self.texts)} texts: use select(prompt=...) for one, or .texts"
             )
         return self.texts[0] if self.texts else ""
 
     def tokens(self, prompt: int | None = None) -> list[tuple[str, list[int]]]:
-        """A text as it can be shown: whole characters, each with the token ids that make it up.
+        """A text for display: whole characters, each with the token ids that make it up.
 
         Parameters
         ----------
@@ -549,7 +553,7 @@ class Trace:
         """
         matching = [s for s in self._survivors if prompt is None or s[1] == prompt]
         if len(matching) != 1:
-            raise TraceError(f"{len(matching)} texts fit: select one run and name its prompt")
+            raise TraceError(f"{len(matching)} texts match: select one run and name its prompt")
         store, _, index = matching[0]
         ids = self.outputs["token"].to_numpy()[index].tolist()
         return whole_characters([(token, bytes_of(store, token)) for token in ids])
@@ -568,20 +572,20 @@ class Trace:
     # ------------------------------------------------------------ numbers and pictures
 
     def summary(self) -> pd.DataFrame:
-        """One row a run with the field's metrics; `specviz.metrics` defines each."""
+        """One row per run with the standard metrics; `specviz.metrics` defines each."""
         frame: pd.DataFrame = hook("summary")(self)
         return frame
 
     def recheck(self) -> pd.DataFrame:
-        """Every judged node decided again from what was recorded; see `specviz.metrics.recheck`."""
+        """Recompute the decision on every judged node from the record; see `specviz.metrics.recheck`."""
         frame: pd.DataFrame = hook("recheck")(self)
         return frame
 
     def to_html(self, path: str | Path, *, force: bool = False) -> Path:
         """Write one offline page with the player of every run; an existing file only with `force`.
 
-        The page's address says where it stands: ``run.html#prompt=2&cycle=7`` opens there, counted as on
-        the page.
+        The page's address holds its position: ``run.html#prompt=2&cycle=7`` opens there, counted as on the
+        page.
         """
         page: Path = hook("page")(self, Path(path), force)
         return page
@@ -589,10 +593,10 @@ class Trace:
     def to_perfetto(self, path: str | Path, *, force: bool = False) -> Path:
         """Write a Chrome trace-event file (JSON), for ui.perfetto.dev or chrome://tracing.
 
-        A process is a run. Each batch row has a track of cycles, whose phases draft, forward, verify and
-        commit stand inside of them one after another, and a track of forward passes. Counters say how many
-        draft tokens each cycle accepted and refused, and at which rate. Times are in microseconds from the
-        start of the run. A cycle's slice has its emitted text; redact the trace first where that matters.
+        Each run is a process. Each batch row has a track of cycles, which contain their phases draft,
+        forward, verify and commit one after another, and a track of forward passes. Counters show how many
+        draft tokens each cycle accepted and rejected, and the rate. Times are in microseconds from the start
+        of the run. A cycle's slice contains its emitted text; redact the trace first if that matters.
 
         Raises
         ------
@@ -609,7 +613,7 @@ class Trace:
         self, path: str | Path, cycles: Iterable[int] | None = None, *, prompt: int | None = None,
         seconds: float = 1.2, force: bool = False,
     ) -> Path:  # fmt: skip
-        """Write a stretch of cycles as an animated GIF: the text so far, and the draft that was judged.
+        """Write some cycles as an animated GIF: the text so far and the draft that was judged.
 
         Parameters
         ----------
@@ -617,7 +621,7 @@ class Trace:
         cycles : iterable of int, optional
             Numbers of cycles, for example ``range(5, 15)``; the first twelve by default.
         prompt : int, optional
-            Default the first.
+            Default: the first.
         seconds : float
             How long each cycle is shown.
         force : bool
@@ -626,7 +630,7 @@ class Trace:
         Raises
         ------
         TraceError
-            If the file exists or cannot be written, or the run wrote a canvas or answers a stream.
+            If the file exists or cannot be written, or the run wrote a canvas or decoded a stream.
         ParameterError
             If there is no such cycle, or there are too many.
         """
@@ -657,7 +661,7 @@ def is_trace(given: Any) -> Trace:
         return given
     how = f"open the file first, with specviz.open({str(given)!r})" if isinstance(given, str | Path) else ""
     raise TraceError(
-        f"a Trace is wanted, not {type(given).__name__}: {how or 'one that generate or open gave'}"
+        f"a Trace is needed, not {type(given).__name__}: {how or 'one that generate or open gave'}"
     )
 
 

@@ -1,6 +1,6 @@
-"""Looking at a trace or a calibration: static HTML, images, matplotlib plots, plain text. No torch.
+"""Views of a trace or a calibration: static HTML, images, matplotlib plots and plain text, without torch.
 
-`interactive` has those views that also exist to point at and zoom into, by plotly.
+`interactive` has plotly versions of some views, for pointing and zooming.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def html(trace: Trace, most: int = 2) -> str:
     ----------
     trace : Trace
     most : int
-        How many texts of each run are drawn; the rest is counted in words.
+        How many texts of each run are drawn; a note gives the number of the others.
 
     Returns
     -------
@@ -68,7 +68,7 @@ def png(trace: Trace) -> bytes:
 
 
 def text(trace: Trace, colour: bool = False, most: int = 2, rest: bool = True) -> str:
-    """The trace as plain text with marks, and with ANSI colours if asked for.
+    """The trace as plain text with marks, optionally with ANSI colours.
 
     `most` texts of each run are shown; `rest`: say how many are not.
     """

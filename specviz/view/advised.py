@@ -1,4 +1,5 @@
-"""Predicted speedup over draft length, a line a method and drafter: where drafting pays, where it ends."""
+"""Predicted speedup over draft length, one line per method and drafter: where drafting pays and where it
+stops paying."""
 
 from __future__ import annotations
 
@@ -17,12 +18,13 @@ WANTED = ("method", "draft", "nodes", "speedup", "low", "high", "label")
 
 
 def advice(table: pd.DataFrame, confirmed: Sequence[Row] = (), ax: Axes | None = None) -> Axes:
-    """The predicted speedup of each method and drafter over the draft length, its other parameters the best.
+    """The predicted speedup of each method and drafter over the draft length, with the best other parameters.
 
     Parameters
     ----------
     table : DataFrame
-        An advice's (``sv.advise(...).table``): ``method``, ``draft``, ``nodes`` (most tokens of a draft),
+        An advice's (``sv.advise(...).table``): ``method``, ``draft``, ``nodes`` (maximum draft length in
+        tokens),
         ``speedup`` and its interval ``low``, ``high``.
     confirmed : sequence of dict, optional
         Its ``confirmed``: what was measured on other prompts is drawn as a cross.
@@ -36,14 +38,14 @@ def advice(table: pd.DataFrame, confirmed: Sequence[Row] = (), ax: Axes | None =
     Raises
     ------
     ParameterError
-        If the table is none of an advice, or nothing in it drafts.
+        If the table is not from an advice, or nothing in it drafts.
     """
     missing = [name for name in WANTED if name not in table]
     if missing:
-        raise ParameterError(f"this is no advice's table: it has no column {missing[0]}")
+        raise ParameterError(f"this is not the table of an advice: it has no column {missing[0]}")
     drafting = table[table["nodes"] > 0]
     if drafting.empty:
-        raise ParameterError("there is nothing to draw: no setting drafts")
+        raise ParameterError("nothing to draw: no setting uses drafts")
     ax = axes(ax, (6.4, 3.6))
     ax.axhline(1, color=GREY, lw=0.8)
     ax.annotate("without drafts", (0.995, 1), (0, 2), xycoords=("axes fraction", "data"),
@@ -63,6 +65,6 @@ def advice(table: pd.DataFrame, confirmed: Sequence[Row] = (), ax: Axes | None =
                 bars = [[max(0.0, value - low)], [max(0.0, high - value)]]
                 ax.errorbar([nodes], [value], yerr=bars, color=hue, marker="x", ms=8)
     whole_numbers(ax.xaxis)
-    ax.set(xlabel="most tokens of a draft", ylabel="speedup", ylim=(0, None))
+    ax.set(xlabel="maximum draft length in tokens", ylabel="speedup", ylim=(0, None))
     ax.legend(frameon=False, fontsize=8, loc="lower left")
     return ax

@@ -1,4 +1,5 @@
-"""Throughput against latency, a line a method, a point a batch size (UniSpec's Table 8 as a figure)."""
+"""Throughput against latency, one line per method, one point per batch size (UniSpec's Table 8 as a
+figure)."""
 
 from __future__ import annotations
 
@@ -19,16 +20,16 @@ MARKERS = "osD^vPX"  # a line is told by its marker, too
 
 
 def latency_throughput(rows: Sequence[Row], ax: Axes | None = None) -> Axes:
-    """Tokens a second of the whole batch over the seconds that a prompt takes in it.
+    """Tokens per second of the whole batch over the seconds that a prompt takes in it.
 
-    Up and to the left is better. A line follows one decoder through its batch sizes, which stand beside its
-    points; crosses span the intervals where the rows have them.
+    Up and to the left is better. Each line follows one decoder through its batch sizes, which label its
+    points; crosses span the intervals if the rows have them.
 
     Parameters
     ----------
     rows : list of dict
-        ``decoder``, ``batch``, ``speed`` (tokens a second), ``latency`` (seconds): numbers, or estimates with
-        median, low and high, as `specviz.measure.benches.batches.bench` gives them.
+        ``decoder``, ``batch``, ``speed`` (tokens per second), ``latency`` (seconds): numbers, or estimates
+        with median, low and high, as `specviz.measure.benches.batches.bench` gives them.
     ax : Axes, optional
         Default: a new figure's.
 
@@ -42,7 +43,7 @@ def latency_throughput(rows: Sequence[Row], ax: Axes | None = None) -> Axes:
         If there are no rows.
     """
     if not rows:
-        raise TraceError("there is nothing to draw: no batch size was measured")
+        raise TraceError("nothing to draw: no batch size was measured")
     ax = axes(ax, (6.4, 4.0))
     for i, name in enumerate(dict.fromkeys(row["decoder"] for row in rows)):
         own = sorted((row for row in rows if row["decoder"] == name), key=lambda row: row["batch"])
@@ -55,10 +56,10 @@ def latency_throughput(rows: Sequence[Row], ax: Axes | None = None) -> Axes:
         )  # fmt: skip
         for row, at in zip(own, zip(*middle)):
             ax.annotate(str(row["batch"]), at, (4, 4), textcoords="offset points", fontsize=7, color=hue)
-    ax.set(xlabel="latency: seconds a prompt takes", ylabel="throughput: tokens a second")
+    ax.set(xlabel="latency: seconds per prompt", ylabel="throughput: tokens per second")
     ax.set_xlim(left=0)
     ax.set_ylim(bottom=0)
-    ax.set_title("numbers beside the points: prompts decoded together", fontsize=8, loc="left")
+    ax.set_title("numbers next to the points: prompts decoded together", fontsize=8, loc="left")
     ax.legend(frameon=False, fontsize=8, loc="lower right")
     return ax
 

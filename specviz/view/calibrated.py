@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 # Of each fit: its name in a legend, its line, its colour.
 LOOKS = {
     "paper": ("the paper's fit", "--", "#d55e00"),
-    "grid": ("measured points joined", ":", "#555555"),
+    "grid": ("measured points, joined", ":", "#555555"),
     "monotone": ("monotone fit", "-", "#0072b2"),
 }
-WHAT = {"s": "s(g), ms a cycle", "tau": "τ(g), tokens a cycle", "speed": "τ/s, tokens/s"}
+WHAT = {"s": "s(g), ms per cycle", "tau": "τ(g), tokens per cycle", "speed": "τ/s, tokens/s"}
 
 
 def curve(
@@ -31,8 +31,8 @@ def curve(
 ) -> Axes:
     """Measured points of s(g), of τ(g) or of their ratio, and the fits through them (Figure 2).
 
-    The axis is logarithmic in g, for small sizes lie close. A fit may swing far beyond the points: it is cut
-    off there and the legend says how far it goes.
+    The axis is logarithmic in g, because small sizes lie close together. A fit may swing far beyond the
+    points; it is cut off there, and the legend says how far it goes.
 
     Parameters
     ----------
@@ -121,13 +121,14 @@ def by_device(calibrations: Sequence[Calibration], ax: Axes | None = None) -> Ax
     Parameters
     ----------
     calibrations : sequence of Calibration
-        Of different devices, models or methods; what is the same in all is left out of the names.
+        Calibrations of different devices, models or methods; what they have in common is omitted from the
+        names.
     ax : Axes, optional
 
     Returns
     -------
     Axes
-        Beside each bar g* and the tokens a second that it is expected to bring.
+        Each bar is labelled with g* and the expected tokens per second.
 
     Raises
     ------
@@ -170,8 +171,8 @@ def by_prompts(calibrations: Mapping[int, Calibration], ax: Axes | None = None) 
     Returns
     -------
     Axes
-        Monotone fits, each over its own best: where they lie together, more prompts change nothing. The
-        legend has g* and the seconds that measuring took.
+        Monotone fits, each relative to its own best: where they coincide, more prompts change nothing. The
+        legend has g* and the seconds of measuring.
     """
     from matplotlib import colormaps
 
@@ -190,7 +191,7 @@ def by_prompts(calibrations: Mapping[int, Calibration], ax: Axes | None = None) 
 
 
 def deviation(calibration: Calibration, ax: Axes | None = None) -> Axes:
-    """What is lost beside g*: the throughput of every size over that of the best (Table 13).
+    """The loss away from g*: the throughput of every size relative to the best (Table 13).
 
     Parameters
     ----------

@@ -45,34 +45,36 @@ class State:
 # In the order of the legends; of several that fit a cell the first one holds, but for `masked` and `final`.
 STATES = {
     "accepted": State("accepted", "✓", "#0072b2", "drafted, verified in this pass and placed"),
-    "bonus": State("bonus", "+", "#009e73", "placed by the pass itself, behind a whole draft"),
-    "correction": State("correction", "≠", "#d55e00", "placed by the pass itself, where no draft fitted"),
+    "bonus": State("bonus", "+", "#009e73", "placed by the pass itself after a fully accepted draft"),
+    "correction": State("correction", "≠", "#d55e00", "placed by the pass itself where no draft matched"),
     "plain": State("one token", "•", "#5f5f5f", "placed by a pass that had no draft"),
-    "parallel": State("in parallel", "∥", "#cc79a7", "placed beside a surer cell, in the same pass"),
+    "parallel": State("in parallel", "∥", "#cc79a7", "placed in the same pass as a more confident cell"),
     "rejected": State("rejected", "✕", "#d55e00", "drafted; the pass would place another cell or token next"),
     "cut": State("cut", "│", "#8a8a8a", "verified, but the text had ended"),
-    "drafted": State("drafted, not judged", "○", "#56b4e9", "drafted behind a rejection, or off the path"),
+    "drafted": State("drafted, not judged", "○", "#56b4e9", "drafted after a rejection or off the path"),
     "final": State("final", "", "#e3edf4", "placed by an earlier pass"),
-    "masked": State("masked", "", "#000000", "masked; the darker, the surer the pass was of its best token"),
+    "masked": State(
+        "masked", "", "#000000", "masked; darker means the pass was more confident of its top token"
+    ),
 }
 
 # Why a pass placed no more tokens than it did, the word of a note and a sentence.
 WHY = {
     "end": ("the end", "the text ended"),
-    "first": ("no draft yet", "no cell had been read, so nothing was drafted"),
-    "tail": ("tail", "fewer cells were masked than a draft has, so nothing was drafted"),
+    "first": ("no draft yet", "no cells had been read, so nothing was drafted"),
+    "tail": ("tail", "fewer cells were masked than a draft needs, so nothing was drafted"),
     "refresh": ("refresh", "the next refresh cut the draft short"),
     "short": ("short draft",
-              "no more was drafted: of the cells behind none had been read, or none was masked"),
+              "no more was drafted: no later cells had been read, or none were masked"),
     "skip": ("skip", "a skip of the mix-order tree was taken, and nothing grows from it"),
     "length": ("whole draft", "every drafted token was accepted"),
     "order": ("wrong order",
-              "the guess for the cell that was next was right, but the draft had another cell there"),
-    "token": ("wrong token", "the guess for the cell that was next was another token"),
+              "the guess for the next cell was right, but the draft had another cell there"),
+    "token": ("wrong token", "the guess for the next cell was another token"),
     "border": ("block border",
-               "what came next lies in another block than the one the drafts' pass worked in"),
-    "none": ("", "one token a pass"),
-    "parallel": ("parallel", "every cell that its rule let through was placed"),
+               "the next cell is in another block than the one the drafts' pass worked on"),
+    "none": ("", "one token per pass"),
+    "parallel": ("parallel", "every cell that passed its rule was placed"),
 }  # fmt: skip
 
 
@@ -126,7 +128,7 @@ class Pass:
     begun : int
         Cells placed before it: the state that it begins at.
     block : int
-        The block in work; -1 if it was not recorded.
+        The current block; -1 if it was not recorded.
     refreshed : bool
         Whether every position was computed although there is a cache.
     root : tuple (cell, text, log-odds), or None
@@ -244,12 +246,12 @@ def canvas(trace: Trace, prompt: int | None = None) -> Canvas:
     facts = run.run
     if facts.get("canvas") is None:
         raise TraceError(
-            f"{facts['method']} wrote its text from left to right: there is no canvas to show; stepwise, "
+            f"{facts['method']} wrote its text from left to right, so there is no canvas to show; stepwise, "
             "ssd, fast_dllm and entropy_bounded write canvases"
         )
     one = run.select(prompt=index)
     if facts.get("record") is None:
-        raise TraceError("only the text was recorded: record='judged' keeps how a canvas was filled")
+        raise TraceError("only the text was recorded: use record='judged' to keep how a canvas was filled")
     length, block = int(facts["canvas"]["length"]), int(facts["canvas"]["block"])
     texts = _texts(one)
     cycles = one.cycles
@@ -348,7 +350,7 @@ def _predictions(trace: Trace) -> dict[int, list[Prediction]]:
 
 
 def _work(order: np.ndarray, state: int, block: int) -> int:
-    """The block in work at a state."""
+    """The current block at a state."""
     masked = (order < 0) | (order >= state)
     return int(masked.argmax()) // block
 
@@ -375,7 +377,7 @@ def _why(
     size: int,
 ) -> str:
     """Why a pass placed no more than it did; of a refused draft the causes of `specviz.metrics.failures`.
-    `work` is the block in work in the pass that the guesses are from."""
+    `work` is the current block in the pass that the guesses are from."""
     if isinstance(row["end"], str):
         return "end"
     if not most:

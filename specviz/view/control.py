@@ -1,4 +1,4 @@
-"""CM-ASD's feedback loop as it ran: certainty, window and gap, cycle by cycle, and what the target kept."""
+"""CM-ASD's feedback loop: confidence, window and gap, cycle by cycle, and what the target accepted."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ class Loop:
     Parameters
     ----------
     nodes : DataFrame
-        One row a drafted node: ``x`` (its place: the cycle's number and, within it, the node's place),
+        One row per drafted node: ``x`` (its place: the cycle's number and, within it, the node's place),
         ``cycle``, ``status``, ``text``, ``value`` (certainty), ``threshold`` and ``gap`` (nats; NaN where
         there is none).
     cycles : DataFrame
-        One row a cycle: ``cycle``, ``window`` (k_j; NaN where the method has none), ``mean``, the certainty
+        One row per cycle: ``cycle``, ``window`` (k_j; NaN where the method has none), ``mean``, the certainty
         that the window followed from (without a controller: of the nodes sent), and a count for each fate.
     certainty : str
         What the value is.
@@ -79,7 +79,7 @@ def loop(trace: Trace, prompt: int | None = None, most: int = MOST) -> Loop:
     facts, nodes, cycles = one.run, one.nodes, one.cycles
     parameters = facts["parameters"] or {}
     if not len(nodes):
-        raise TraceError(f"{facts['method']} drafted nothing here: there is no control loop to show")
+        raise TraceError(f"{facts['method']} drafted nothing here, so there is no control loop to show")
     cycles = cycles[cycles["cycle"] > 0]
     # of a stream several updates count their cycles from 0
     number = {key: i for i, key in enumerate(zip(cycles["update"], cycles["cycle"]), 1)}
@@ -88,7 +88,7 @@ def loop(trace: Trace, prompt: int | None = None, most: int = MOST) -> Loop:
     # a tree's score is its path's; beside a gap that is allowed it is C_t
     scored = bool(nodes["score"].notna().any() and nodes["threshold"].notna().any())
     value = "score" if scored or not nodes["confidence"].notna().any() else "confidence"
-    threshold, gap, allowed = nodes["threshold"], nodes["gap"], ("gap to the target's first choice", "τ_t")
+    threshold, gap, allowed = nodes["threshold"], nodes["gap"], ("gap to the target's top token", "τ_t")
     if facts["method"] in schema.ROLLBACK and isinstance(parameters.get("rollback"), int | float):
         judged = nodes["status"].isin(["accepted", "rejected"]) & nodes["p"].notna()
         with np.errstate(divide="ignore"):
@@ -125,24 +125,24 @@ def loop(trace: Trace, prompt: int | None = None, most: int = MOST) -> Loop:
 
 
 def control_loop(trace: Trace, prompt: int | None = None, ax: Axes | None = None, most: int = MOST) -> Axes:
-    """Certainty, window and threshold over the cycles of one prompt, with what was accepted: three panels.
+    """Confidence, window and threshold over the cycles of one prompt, with the accepted tokens: three panels.
 
-    A cycle is a column; within it the draft's tokens stand from left to right. Above: the drafter's certainty
-    of each token (CM-ASD's C_t; else its largest probability) and the mean that the window follows. Middle:
-    how long the window k_j was (black) and what became of the draft. Below: the gap that each judged token
-    had and, as a dash, the largest that was allowed (τ_t; BiLD's distance and α_RB); a token above the panel
-    stands at its edge (▲).
+    Each cycle is a column; within it the draft's tokens run from left to right. Top: the drafter's confidence
+    in each token (CM-ASD's C_t, otherwise its largest probability) and the mean that sets the window. Middle:
+    the length of the window k_j (black) and the verdicts on the draft. Bottom: the gap of each judged token
+    and, as a dash, the largest allowed gap (τ_t; BiLD's distance and α_RB); tokens beyond the panel are drawn
+    at its edge (▲).
 
     Parameters
     ----------
     trace : Trace
-        Its first run.
+        Its first run is used.
     prompt : int, optional
-        Default the first.
+        Default: the first.
     ax : Axes, optional
-        Its room is divided among the panels, which are its ``child_axes``.
+        Its area is divided among the panels, which are its ``child_axes``.
     most : int
-        Cycles that are drawn.
+        Maximum number of cycles drawn.
 
     Returns
     -------
@@ -210,7 +210,7 @@ def _gaps(shown: Loop, ax: Axes) -> None:
     judged = nodes[nodes["gap"].notna()]
     if not nodes["threshold"].notna().any():
         ax.set(yticks=[], ylabel="gap")
-        note(ax, "no gap was allowed or recorded: a token is accepted or not by another rule", size=9)
+        note(ax, "no gap was allowed or recorded: another rule accepts tokens", size=9)
         return
     limit = float(nodes["threshold"].max())
     top = max(2.2 * limit, 0.25)

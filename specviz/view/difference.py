@@ -1,4 +1,4 @@
-"""Two traces of one prompt in step: where their cycles part, what each cost, and why."""
+"""Two traces of one prompt in step: where their cycles diverge, what each cost, and why."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 SAME, DRAFT, VERDICT, TEXT = REASONS = ("same", "different draft", "different verdict", "different text")
 MEANINGS = {
     SAME: "the same draft, the same verdict",
-    DRAFT: "the same text so far, and other tokens were drafted",
-    VERDICT: "the same tokens were drafted, and other ones of them were accepted",
-    TEXT: "the tokens written here differ, or the text before them does",
+    DRAFT: "the same text so far, but different tokens were drafted",
+    VERDICT: "the same tokens were drafted, but different ones were accepted",
+    TEXT: "the tokens written here differ, or the text before them differs",
 }
 MOST_STEPS = 300  # of a page; the table holds them all
 FOLDED = 3  # so many steps in a row that are the same stand in one line
 # What must agree before seconds of two runs may be compared, and how a person calls it.
-CLOCKS = {"threads": "numbers of threads", "dtype": "number formats", "timing": "ways of taking the time"}
+CLOCKS = {"threads": "numbers of threads", "dtype": "number formats", "timing": "clocks"}
 
 Group: TypeAlias = tuple[int, int]  # the first of some cycles, and the first that is none of them
 
@@ -99,7 +99,7 @@ class Step:
 class Difference(Page):
     """Two traces of one prompt side by side; made by `diff`. Shows itself in a notebook.
 
-    ``table`` holds its rows, ``notes`` what must be read before comparing.
+    ``table`` holds its rows, and ``notes`` what to know before comparing.
     """
 
     def __init__(self, sides: tuple[Side, Side], steps: Sequence[Step], notes: Sequence[str]) -> None:
@@ -107,7 +107,7 @@ class Difference(Page):
 
     @cached_property
     def table(self) -> pd.DataFrame:
-        """One row a step.
+        """One row per step.
 
         ``start`` and ``end`` are output positions, ``text`` what stands there in a; ``why`` is one of
         ``same``, ``different draft``, ``different verdict`` and ``different text``, ``detail`` says more. For
@@ -134,7 +134,7 @@ class Difference(Page):
 
     @property
     def reasons(self) -> pd.DataFrame:
-        """One row a reason: how many steps it has, and the seconds of each side in them."""
+        """One row per reason: how many steps it has, and the seconds of each side in them."""
         sums = {"steps": ("why", "size"), "a": ("seconds_a", "sum"), "b": ("seconds_b", "sum")}
         table = self.table.groupby("why", sort=False).agg(**sums)
         table.columns = ["steps", *(f"seconds, {side.name}" for side in self.sides)]
@@ -161,26 +161,27 @@ class Difference(Page):
 def diff(a: Trace, b: Trace, prompt: int | None = None) -> Difference:
     """Compare two traces of one prompt, cycle by cycle.
 
-    A step is the fewest cycles of both that bring both texts from one length to the same other one: one cycle
-    of a speculative run beside as many of a plain one as write the same tokens. Both sides of a step stand
-    before the same text as long as the texts are the same, so their drafts and verdicts can be compared.
+    A step is the smallest group of cycles of both runs that takes both texts from one common length to the
+    next: for example one cycle of a speculative run and the cycles of a plain run that write the same tokens.
+    As long as the texts agree, both sides of a step continue the same text, so their drafts and verdicts can
+    be compared.
 
     Parameters
     ----------
     a, b : Trace
-        Each of one run.
+        Each with one run.
     prompt : int, optional
         Which prompt, from 0; needed if the traces hold several.
 
     Returns
     -------
     Difference
-        Shows itself in a notebook; ``table`` is one row a step, ``to_html(path)`` one offline page.
+        Shows itself in a notebook; ``table`` is one row per step, ``to_html(path)`` one offline page.
 
     Raises
     ------
     TraceError
-        If a trace holds several runs, or decoded another prompt, with another tokenizer, or no plain text.
+        If a trace holds several runs, or the traces have different prompts or tokenizers, or no plain text.
     """
     both = [_one(trace, prompt) for trace in (a, b)]
     notes = _check(both)
@@ -194,7 +195,7 @@ def _one(trace: Trace, prompt: int | None) -> Trace:
     runs = is_trace(trace).split()
     if len(runs) != 1:
         raise TraceError(
-            f"diff compares two runs, and a trace holds {len(runs)}: choose one by select(run=...)"
+            f"diff compares two runs, but a trace holds {len(runs)}: choose one with select(run=...)"
         )
     if is_stream(trace):
         raise TraceError("diff compares texts from left to right; streams: specviz.flicker([a, b])")
@@ -202,7 +203,9 @@ def _one(trace: Trace, prompt: int | None) -> Trace:
         raise TraceError("diff compares texts from left to right; canvases: specviz.race([a, b])")
     indices = prompts(trace)
     if prompt is None and len(indices) > 1:
-        raise TraceError(f"the traces hold {len(indices)} prompts: choose one, as in diff(a, b, prompt=0)")
+        raise TraceError(
+            f"the traces hold {len(indices)} prompts: choose one, for example diff(a, b, prompt=0)"
+        )
     return trace.select(prompt=indices[0] if prompt is None else prompt)
 
 
@@ -219,21 +222,22 @@ def _check(both: Sequence[Trace]) -> list[str]:
         apart and tokenizers[0] != tokenizers[1]
     ):
         raise TraceError(
-            f"the traces have different tokenizers ({' and '.join(tokenizers)}): their cycles do not compare"
+            f"the traces have different tokenizers ({' and '.join(tokenizers)}): their cycles cannot be "
+            f"compared"
         )
     if apart:
         raise TraceError("the traces decoded different prompts: diff compares two decodes of one prompt")
     for one in both:
         if not len(one.cycles):
-            raise TraceError(f"{one.run['run']} holds no cycle of this prompt")
-    notes = [] if complete else ["A trace does not hold the prompt's tokens; only its length was compared."]
+            raise TraceError(f"{one.run['run']} holds no cycles of this prompt")
+    notes = [] if complete else ["One trace does not hold the prompt's tokens; only its length was compared."]
     machines = [(one.run["machine"] or {}).get("processor") for one in both]
     differ = [word for name, word in CLOCKS.items() if both[0].run[name] != both[1].run[name]]
     differ = (["machines"] if machines[0] != machines[1] else []) + differ
     if differ:
-        notes.append(f"The runs had different {' and '.join(differ)}: their seconds do not compare.")
+        notes.append(f"The runs had different {' and '.join(differ)}: their seconds cannot be compared.")
     if not all(np.isfinite(one.cycles["duration"]).all() for one in both):
-        notes.append("A run recorded no times: its seconds stand as 0.")
+        notes.append("One run recorded no times: its seconds are shown as 0.")
     return notes
 
 
@@ -304,7 +308,7 @@ def _reason(
         words = f"both{b.words(groups[1])[len(b.name) :]}"
     if same < end:
         texts = [_word(side, same) for side in (a, b)]
-        where = f"the texts part at token {same}: {a.name} wrote {texts[0]}, {b.name} {texts[1]}"
+        where = f"the texts diverge at token {same}: {a.name} wrote {texts[0]}, {b.name} {texts[1]}"
         return TEXT, where if same >= start else f"after token {same} the texts differ; {words}"
     one, other = (side.drafts[group[0]] for side, group in zip((a, b), groups))
     if one[:2] != other[:2]:

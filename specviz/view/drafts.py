@@ -1,4 +1,4 @@
-"""The drafted tree of one cycle: the root on the left, a level a column, and what became of each node."""
+"""The drafted tree of one cycle: the root on the left, one level per column, and what became of each node."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ class Node:
 
 @dataclass(frozen=True)
 class Tree:
-    """One cycle's draft, parents before children; and what the cycle emitted behind the accepted path."""
+    """One cycle's draft, parents before children; and what the cycle emitted after the accepted path."""
 
     cycle: int
     nodes: tuple[Node, ...]
     sent: int
     held: int  # drafted and not sent
     accepted: int
-    own: str  # the target's token behind the path; empty if the text ended in it
+    own: str  # the target's token after the path; empty if the text ended in it
     origin: str
     root: str  # the last token of the text
     rated: str  # what the ratings are: score, or probability
@@ -74,7 +74,7 @@ class Tree:
 def _tree(trace: Trace, cycle: int | None, prompt: int | None, held: bool) -> Tree:
     run = trace.split()[0]
     if run.run["canvas"] is not None:
-        raise TraceError("this run wrote a canvas: view.canvases draws its trees")
+        raise TraceError("this run wrote a canvas: use view.canvases for its trees")
     prompt = int(run.cycles["prompt"].iloc[0]) if prompt is None else prompt
     one = run.select(prompt=prompt)
     cycles, nodes, outputs = one.cycles, one.nodes, one.outputs
@@ -133,20 +133,20 @@ def draft_tree(
     trace: Trace, cycle: int | None = None, prompt: int | None = None, ax: Axes | None = None,
     held: bool = False,
 ) -> Axes:  # fmt: skip
-    """The tree that one cycle drafted, and what the target's pass made of it.
+    """The tree that one cycle drafted, and the target's verdict on it.
 
-    On the left the text's last token, the root; a column a level. Each node stands with its sign, its token
-    and its score (without one: the drafter's probability of it). The accepted path is the thick line, and
-    in a frame behind it stands the token that the target adds.
+    On the left the text's last token, the root; one column per level. Each node stands with its sign, its
+    token and its score (without one: the drafter's probability of it). The accepted path is the thick line,
+    and in a frame after it is the token that the target adds.
 
     Parameters
     ----------
     trace : Trace
         Its first run, of any method that drafts a tree or a chain.
     cycle : int, optional
-        From 1. Default: the first of those that accepted most.
+        Counted from 1. Default: the first cycle with the most accepted tokens.
     prompt : int, optional
-        Default the first.
+        Default: the first.
     ax : Axes, optional
     held : bool
         Also nodes that were drafted and not sent to the target.
@@ -206,7 +206,7 @@ def _dress(ax: Axes, shown: Tree, deep: int, rows: float) -> None:
 def draft_tree_words(
     trace: Trace, cycle: int | None = None, prompt: int | None = None, held: bool = False
 ) -> str:
-    """`draft_tree` in lines: a sentence, then a line a node, indented by its level."""
+    """`draft_tree` in lines: a sentence, then one line per node, indented by its level."""
     shown = _tree(trace, cycle, prompt, held)
     below: dict[int, list[Node]] = {}
     for node in shown.nodes:

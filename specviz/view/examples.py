@@ -162,9 +162,9 @@ def examples(
     Parameters
     ----------
     traces : Trace or dict of name to Trace
-        A run of a method, or several; each is a row, under its name.
+        One or several runs; each is a row under its name.
     large, small : Trace, optional
-        What the two models write alone; rows without marks.
+        Texts of the two models alone; rows without marks.
     which : int or iterable of int, optional
         Prompts by their index. Default: the first `most` whose text holds tokens of both models and, where
         `large` is given, is not all the large model's own.
@@ -179,7 +179,7 @@ def examples(
     Raises
     ------
     TraceError
-        If the runs are of other prompts than each other, or there is no such prompt.
+        If the runs have different prompts, or there is no such prompt.
     """
     named = dict(traces) if isinstance(traces, Mapping) else {"": traces}
     methods = {
@@ -187,17 +187,17 @@ def examples(
     }
     alone = {name: run.split()[0] for name, run in (("large", large), ("small", small)) if run is not None}
     if not methods:
-        raise TraceError("there is no run to show examples of")
+        raise TraceError("no run to show examples of")
     for name, run in methods.items():
         if run.run.get("canvas") is not None:
             raise TraceError(
-                f"{name} fills a canvas by one model: there are no large model's tokens to mark; "
-                "view.lattice shows how it was filled"
+                f"{name} fills a canvas with one model, so there are no tokens of a large model to mark; "
+                f"view.lattice shows how it was filled"
             )
     first = next(iter(methods.values()))
     for name, run in [*methods.items(), *alone.items()]:
         if _ids(run) != _ids(first):
-            raise TraceError(f"{name} decoded other prompts: examples compare texts of the same ones")
+            raise TraceError(f"{name} decoded other prompts: examples compares texts of the same prompts")
     there = prompts(first)
     chosen = [which] if isinstance(which, int) else list(which) if which is not None else None
     if chosen is None:
@@ -205,7 +205,7 @@ def examples(
         chosen = (rated or there)[:most]
     for index in chosen:
         if index not in there:
-            raise TraceError(f"no prompt {index}; there are {len(there)} ({there[0]} to {there[-1]})")
+            raise TraceError(f"no prompt {index}; the traces have {len(there)} ({there[0]} to {there[-1]})")
     return Examples([_example(methods, alone, index) for index in chosen])
 
 
@@ -234,7 +234,7 @@ def _example(methods: Mapping[str, Trace], alone: Mapping[str, Trace], index: in
         spans = [s for s in shown.spans if s.text != "■"]
         own = sum(len(s.tokens) for s in shown.spans if s.kind not in DRAFTED)
         whole = sum(len(s.tokens) for s in shown.spans)
-        note = f"{own} of {whole} tokens by the large model"
+        note = f"{own} of {whole} tokens from the large model"
         pieces = tuple(Piece(s.text, "" if s.kind in DRAFTED else s.kind) for s in spans)
         rows.append(Row(visible(name), pieces, note))
     return Example(str(prompt_row["text"] or ""), tuple(rows))

@@ -33,19 +33,21 @@ def write(
     """Write `Trace.to_gif`'s file."""
     run, number = first_run(trace, prompt)
     if run.run["canvas"] is not None:
-        raise TraceError("this run wrote a canvas: view.lattice(trace) draws all its passes in one picture")
+        raise TraceError(
+            "this run wrote a canvas: use view.lattice(trace), which draws all its passes in one picture"
+        )
     if is_stream(run):
-        raise TraceError("this run answers a stream: specviz.flicker(trace) shows its updates")
+        raise TraceError("this run decodes a stream: use specviz.flicker(trace) for its updates")
     there = [int(cycle) for cycle in run.select(prompt=number).cycles["cycle"] if cycle > 0]
     chosen = there[:FIRST] if cycles is None else list(cycles)
     if missing := [cycle for cycle in chosen if cycle not in there]:
         raise ParameterError(
-            f"prompt {number} has no cycle {missing[0]!r}: it has those from 1 to {max(there, default=0)}"
+            f"prompt {number} has no cycle {missing[0]!r}: it has cycles 1 to {max(there, default=0)}"
         )
     if not 0 < len(chosen) <= MOST:
-        raise ParameterError(f"{len(chosen)} cycles: a film takes from 1 to {MOST}")
+        raise ParameterError(f"{len(chosen)} cycles: a film can show from 1 to {MOST}")
     if not 0.02 <= seconds <= 60:
-        raise ParameterError(f"seconds is {seconds!r}: a frame can stand from 0.02 to 60 s")
+        raise ParameterError(f"seconds is {seconds!r}: a frame can last from 0.02 to 60 s")
     shown, sent = picture(run, number), run.select(prompt=number).cycles.set_index("cycle")["sent"]
     drafted = {cycle: bool(sent[cycle] > 0) for cycle in chosen}
     deepest = run.select(prompt=number).cycles.set_index("cycle")["depth"][chosen].max()
@@ -71,5 +73,5 @@ def _frame(run: Trace, shown: Picture, cycle: int, drafted: bool, deepest: float
         ax.set(xlim=(-0.75, deepest + 0.9), ylim=(max(lowest, ROWS), top))  # nothing jumps between frames
     else:
         ax.axis("off")
-        note(ax, f"cycle {cycle}: nothing was drafted; the target writes alone")
+        note(ax, f"cycle {cycle}: nothing was drafted; the target writes one token")
     return images.open(io.BytesIO(png(figure))).convert("P", palette=images.Palette.ADAPTIVE, colors=128)

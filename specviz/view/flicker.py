@@ -1,4 +1,4 @@
-"""The flicker ribbon: time runs down, an update a row; words run across; runs stand side by side.
+"""The flicker ribbon: time runs down, one row per update; words run across; runs stand side by side.
 
 As HTML without a script, as matplotlib axes, as plain text. Every text that came from outside is escaped.
 """
@@ -44,7 +44,7 @@ HUES = {"kept": "#0072b2", "rewritten": "#d55e00", "new": "#009e73", "hidden": "
 
 
 def styles() -> str:
-    """The ribbon's style; it stands behind that of a page or of a widget."""
+    """The ribbon's style; it follows that of a page or of a widget."""
     return files("specviz.view").joinpath("ribbon.css").read_text(encoding="utf8")
 
 
@@ -73,7 +73,7 @@ def _run(run: Run, whole: bool) -> str:
 
 
 def _words(row: Row, whole: bool) -> str:
-    """The display, with what was taken back where the display parted, and what is hidden behind it."""
+    """The display, with what was taken back where the display parted, and what is hidden after it."""
     parts = [_run(run, whole) for run in row.runs]
     if row.erased:
         at = sum(run.fate == "kept" for run in row.runs)
@@ -216,7 +216,7 @@ def figure(ribbons: Sequence[Ribbon]) -> str:
         return f"<tbody>{''.join(lines)}</tbody>"
 
     top = (
-        '<thead><tr><th scope="col"><strong>Source</strong><br><small>what each update brings</small></th>'
+        '<thead><tr><th scope="col"><strong>Source</strong><br><small>what each update adds</small></th>'
         f"{heads}</tr>"
         f'<tr class="maps"><th scope="row"><small>all updates at a glance</small></th>{maps}</tr></thead>'
     )
@@ -307,12 +307,12 @@ class Flicker(Page):
 
 
 def flicker(traces: Traces, prompt: int | None = None) -> Flicker:
-    """What a stream's display showed, took back and hid: time down, words across, runs side by side.
+    """What a stream's display showed, erased and hid: time runs down, words run across, runs side by side.
 
     Parameters
     ----------
     traces : Trace, list of Trace, or dict of name to Trace
-        Runs over one stream; every run of each is a column.
+        Runs over one stream; each run is a column.
     prompt : int, optional
         Which stream of the runs; default the first.
 
@@ -324,7 +324,7 @@ def flicker(traces: Traces, prompt: int | None = None) -> Flicker:
     Raises
     ------
     TraceError
-        If a run is none of a stream, or the sources differ.
+        If a run is not of a stream, or the sources differ.
     """
     return Flicker(side_by_side(traces, prompt))
 
@@ -375,19 +375,19 @@ def plain(one: Ribbon, colour: bool = False, most: int = 40) -> str:
 
 
 def drawn(trace: Trace, prompt: int | None = None, ax: Axes | None = None, words: bool | None = None) -> Axes:
-    """The ribbon of one run for a paper: an update a row, a word a place.
+    """The ribbon of one run for a paper: one row per update, one word per place.
 
-    Kept words are thin bars, rewritten ones hatched, new ones full, hidden ones outlined; what was taken back
-    is struck.
+    Kept words are thin bars, rewritten ones hatched, new ones full, hidden ones outlined; erased words are
+    struck through.
 
     Parameters
     ----------
     trace : Trace
-        Of one run.
+        A trace of one run.
     prompt : int, optional
     ax : Axes, optional
     words : bool, optional
-        Whether the words stand in their places; default: up to 12 updates of up to 16 words.
+        Whether to write the words; default: up to 12 updates of up to 16 words.
 
     Returns
     -------

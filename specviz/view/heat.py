@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 # What a cell's badge adds to its number, so that no map hides how sure it is.
 MARKS = {"exact": "", "bounded": "±", "modelled": "~", "needs a rerun": "?"}
-NAMES = {"tau": "τ, tokens a cycle", "tokens_per_second": "tokens/s"}
+NAMES = {"tau": "τ, tokens per cycle", "tokens_per_second": "tokens/s"}
 ROOM = 120  # cells with a number in each; more are only coloured
 
 
@@ -26,8 +26,8 @@ def heat_map(
 ) -> Axes:
     """One number of an answer over two of its parameters; the brightest cell is the largest.
 
-    A cell's number is followed by ± where it is bounded, ~ where it is modelled, and ? where the replay had
-    to stop and the number is of the cycles before; such cells are hatched.
+    A cell's number is followed by ± if it is bounded, ~ if it is modelled, and ? if the replay had to stop
+    and the number covers only the cycles before; such cells are hatched.
 
     Parameters
     ----------
@@ -62,7 +62,9 @@ def heat_map(
     assert x is not None
     assert y is not None
     if x == y or table.duplicated([x, y]).any():
-        raise ParameterError(f"several settings share a cell of {x} and {y}: ask for one value of the others")
+        raise ParameterError(
+            f"several settings share a cell of {x} and {y}: ask for one value of the other parameters"
+        )
     grid = table.pivot(index=y, columns=x, values=value).to_numpy(np.float64)
     badges = table.pivot(index=y, columns=x, values="badge").to_numpy()
     columns, rows = sorted(table[x].unique()), sorted(table[y].unique())

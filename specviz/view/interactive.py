@@ -1,4 +1,4 @@
-"""plotly views, where pointing and zooming pay: the control loop, and points that open their traces.
+"""plotly views for pointing and zooming: the control loop, and points that open their traces.
 
 plotly is the lab extra. A figure that shows itself in a notebook brings plotly.js along (4.8 MB) and asks no
 one for it; an exported page does the same. Token texts pass through `specviz.escape.plotly`.
@@ -246,7 +246,7 @@ def sweep(
     curve, size, quality
         As in `specviz.view.sweep`.
     force : bool
-        Whether pages that are there are replaced.
+        Whether to replace existing pages.
 
     Returns
     -------
@@ -277,7 +277,8 @@ def sweep(
     sizes = f"larger marks: larger {plotly(size)}" if size else ""
     figure.update_layout(
         template="plotly_white", height=520, margin={"t": 30, "b": 50, "l": 60, "r": 10}, hovermode="closest",
-        xaxis_title="speed, times the base's", yaxis_title=plotly(quality), legend={"title": {"text": sizes}},
+        xaxis_title="speed relative to the base", yaxis_title=plotly(quality),
+        legend={"title": {"text": sizes}},
     )  # fmt: skip
     made = Interactive(figure, "Quality against speed")
     if pages is not None:
@@ -297,7 +298,7 @@ def why_it_pays(traces: Traces, pages: str | Path | None = None, force: bool = F
         A folder for the methods' pages: each trace's player is written there, and so is ``index.html``, this
         figure, whose points open them. Without it a point only says what it is.
     force : bool
-        Whether pages that are there are replaced.
+        Whether to replace existing pages.
 
     Returns
     -------

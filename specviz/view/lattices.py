@@ -27,7 +27,7 @@ SHADES = 5  # of a probability
 FAINTEST = 0.34  # of a cell that is placed
 VAIN = 0.28  # most of one that was drafted in vain
 DARKEST = 0.42  # of one that stays masked, whatever the pass' probability
-MASKED = "masked, and read: the darker, the surer"
+MASKED = "masked and read: darker means more confident"
 OUTLINED = ("rejected", "drafted", "cut")
 INK, GRID, FRAME, THREAD = "#1b1b1b", "#e3e3e3", "#555555", "#9db7c8"
 
@@ -39,24 +39,24 @@ def short(text: str, letters: int = LETTERS) -> str:
 
 
 def lattice(trace: Trace, prompt: int | None = None, ax: Axes | None = None, most: int = MOST) -> Axes:
-    """How a canvas was filled: a column a cell, a row a pass.
+    """How a canvas was filled: one column per cell, one row per pass.
 
-    Over each cell stands its final token. A cell that a pass drafted or placed has its state's colour and
-    sign (`STATES` in `specviz.view.canvas`): filled if it was placed, with an outline if it was drafted in
-    vain; the deeper, the higher the probability, of a placed token the one in the pass that placed it, of a
-    draft that failed the drafter's. Masked cells that the pass read are grey by the probability of their
-    likeliest token. Thick lines are block borders, the frame is the block in work, R a pass that computed
-    every position again. On the right: how many tokens were placed, and why no more.
+    Each cell is labelled with its final token. A cell that a pass drafted or placed has its state's colour
+    and sign (`STATES` in `specviz.view.canvas`): filled if it was placed, outlined if its draft was rejected.
+    Deeper colour means higher probability: for a placed token in the pass that placed it, for a rejected
+    draft the drafter's. Masked cells that the pass read are grey by the probability of their most likely
+    token. Thick lines are block borders, the frame is the current block, R a pass that computed every
+    position again. On the right: how many tokens were placed, and why no more.
 
     Parameters
     ----------
     trace : Trace
         Its first run: of stepwise, ssd, fast_dllm, entropy_bounded or another that writes canvases.
     prompt : int, optional
-        Default the first.
+        Default: the first.
     ax : Axes, optional
     most : int
-        Passes that are drawn.
+        Maximum number of passes drawn.
 
     Returns
     -------
@@ -154,7 +154,7 @@ def _mark(ax: Axes, signs: Signs) -> None:
 
 
 def lattice_words(trace: Trace, prompt: int | None = None) -> str:
-    """`lattice` in sentences: one for the whole, one a pass."""
+    """`lattice` in sentences: one for the whole, one per pass."""
     shown = canvas(trace, prompt)
     whole = f"{shown.name}. {_title(shown)}."
     return "\n".join([whole, *(f"{one.sentence}." for one in shown.passes)])
@@ -236,7 +236,7 @@ def _marker(state: str, ink: str) -> Look:
 
 
 def _stretches(passes: Sequence[Pass]) -> list[tuple[int, int, int]]:
-    """Passes in a row that had the same block in work: (block, first, behind the last)."""
+    """Passes in a row that had the same current block: (block, first, after the last)."""
     stretches: list[tuple[int, int, int]] = []
     for y, one in enumerate(passes):
         if stretches and stretches[-1][0] == one.block:
@@ -257,7 +257,7 @@ def _title(shown: Canvas) -> str:
 def _below(shown: Canvas, width: int, drawn: int) -> str:
     words = [f"cells 0 to {width - 1} of {shown.length}, blocks of {shown.block}"]
     if width < shown.length:
-        words.append("those behind stayed masked")
+        words.append("later cells stayed masked")
     if drawn < len(shown.passes):
         words.append(f"{len(shown.passes) - drawn} more passes are in the trace")
     return "; ".join(words)
@@ -317,7 +317,8 @@ CODES = {
 
 
 def rows(shown: Canvas, colour: bool = False) -> list[str]:
-    """The lattice as lines of text: a character a cell, ``|`` at block borders, ``-`` where it is final."""
+    """The lattice as lines of text: one character per cell, ``|`` at block borders, ``-`` where it is
+    final."""
     width, passes = min(_used(shown), COLUMNS), shown.passes[:LINES]
     lines = []
     for one in passes:
@@ -331,7 +332,7 @@ def rows(shown: Canvas, colour: bool = False) -> list[str]:
         lines.append(f"{fresh}{one.number:>3} {''.join(cells)}  {len(one.placed)} {WHY[one.why][0]}".rstrip())
     keys = "  ".join(f"{STATES[n].sign} {STATES[n].word}" for n in _occurring(shown) if STATES[n].sign)
     more = f"; {len(shown.passes) - LINES} more passes are in the trace" if len(shown.passes) > LINES else ""
-    heading = f"canvas: {_title(shown)}; a column a cell, a row a pass{more}"
+    heading = f"canvas: {_title(shown)}; one column per cell, one row per pass{more}"
     return [heading, *lines, f"{keys}  - final  · masked"]
 
 
@@ -353,7 +354,7 @@ STROKES = {  # a sign as path data in a cell whose middle is 0 0
 
 @cache
 def style() -> str:
-    """What the figure looks like; it stands behind the style of a page."""
+    """What the figure looks like; it follows the style of a page."""
     return files("specviz.view").joinpath("lattice.css").read_text(encoding="utf8")
 
 
@@ -365,7 +366,8 @@ def figure(shown: Canvas, most: int = MOST) -> str:
     high, across = len(passes) * TALL, width * WIDE
     drawing = _drawing(shown, passes, width)
     caption = (
-        f"The canvas: {_title(shown)}; a column a cell, a row a pass; {_below(shown, width, len(passes))}."
+        f"The canvas: {_title(shown)}; one column per cell, one row per pass; "
+        f"{_below(shown, width, len(passes))}."
     )
     keys = "".join(
         f'<span title="{html(STATES[n].meaning)}">{_key(n)}{STATES[n].word}</span>' for n in _occurring(shown)

@@ -1,4 +1,4 @@
-"""Behind which layer each token left the model: a column a token, filled as far as it went."""
+"""After which layer each token exited the model: one column per token, filled as far as it went."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ RGBA = tuple[float, float, float, float]
 
 
 def exit_layers(trace: Trace, prompt: int | None = None, ax: Axes | None = None, most: int = 60) -> Axes:
-    """How deep each token went, of a method that leaves early: a column a token, coloured by its last layer.
+    """How deep each token went, for methods with early exit: one column per token, coloured by its last
+    layer.
 
-    Layers that a token skipped are grey: of these only keys and values were computed, from the state in which
-    it left.
+    Skipped layers are grey: for these only keys and values were computed, from the state at the exit.
 
     Parameters
     ----------
     trace : Trace
-        Its first run.
+        Its first run is used.
     prompt : int, optional
-        Default the first.
+        Default: the first.
     ax : Axes, optional
     most : int
-        Tokens that are drawn.
+        Maximum number of tokens drawn.
 
     Returns
     -------
@@ -43,7 +43,7 @@ def exit_layers(trace: Trace, prompt: int | None = None, ax: Axes | None = None,
     Raises
     ------
     TraceError
-        If no pass of the prompt could leave early.
+        If no pass of the prompt could exit early.
     """
     from matplotlib import colormaps
 
@@ -52,7 +52,7 @@ def exit_layers(trace: Trace, prompt: int | None = None, ax: Axes | None = None,
     cycles = cycles[(cycles["prompt"] == index) & (cycles["cycle"] > 0)]
     if "control_layers" not in cycles or cycles["control_layers"].isna().all():
         raise TraceError(
-            f"no pass of prompt {index} could leave early; calm records behind which layer each token did"
+            f"no pass of prompt {index} could exit early; calm records the exit layer of each token"
         )
     layers = cycles["control_layers"].to_numpy(np.int64)
     depth = max((run.run["model"].get("shape") or {}).get("layers", 0), int(layers.max()))
@@ -74,7 +74,7 @@ def exit_layers(trace: Trace, prompt: int | None = None, ax: Axes | None = None,
     )  # fmt: skip
     bare(ax, above=False)
     more = f"; {len(layers) - count} more tokens are in the trace" if count < len(layers) else ""
-    ax.set_title(f"{layers.mean():.1f} of {depth} layers a token{more}", loc="left", size=10)
+    ax.set_title(f"{layers.mean():.1f} of {depth} layers per token{more}", loc="left", size=10)
     _legend(ax, layers, depth, hues)
     return ax
 
@@ -85,7 +85,7 @@ def _legend(ax: Axes, layers: np.ndarray, depth: int, hues: Mapping[int, RGBA]) 
 
     of = {layer: int((layers == layer).sum()) for layer in sorted(set(layers.tolist()))}
     names = [
-        f"ran through all {depth} ({tokens})" if layer == depth else f"left behind layer {layer} ({tokens})"
+        f"ran through all {depth} ({tokens})" if layer == depth else f"exited after layer {layer} ({tokens})"
         for layer, tokens in of.items()
     ]
     skipped = [(SKIPPED, "skipped")] if min(of) < depth else []

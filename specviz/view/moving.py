@@ -72,12 +72,12 @@ def gif(
 ) -> Path:
     """Write how one prompt was decoded by several methods, side by side in time, as a GIF.
 
-    Drafted tokens are grey until the target has read them; then they take the colour of what became of them.
+    Drafted tokens are grey until the target has verified them; then they get the colour of their verdict.
 
     Parameters
     ----------
     traces : sequence of Trace
-        Of one run each, with times; one lane each, from the top down.
+        Traces of one run each, with times; one lane each, from the top down.
     path : Path or str
     prompt : int
         Which of their prompts.
@@ -106,7 +106,9 @@ def gif(
         raise ParameterError("a moving picture needs at least one trace, and slower above 0")
     pictures = [picture(trace, prompt) for trace in traces]
     if not all(p.cycles for p in pictures):
-        raise ParameterError(f"not every trace holds prompt {prompt}: choose one that all of them decoded")
+        raise ParameterError(
+            f"not every trace holds prompt {prompt}: choose a prompt that all of them decoded"
+        )
     font = _font(SIZE)
     columns = int((WIDTH - 2 * EDGE) // font.getlength("m"))
     lanes = [Lane(p.method, p, columns) for p in pictures]

@@ -1,4 +1,4 @@
-"""matplotlib view of why drafting pays: tokens a cycle against what the cycle costs."""
+"""matplotlib view of why drafting pays: tokens per cycle against what the cycle costs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SPEEDUPS = (0.5, 0.75, 1.25, 1.5, 2.0, 3.0, 4.0, 6.0)  # whose lines are drawn b
 MARGIN = 0.12  # of the range, around the points
 MOST = (0.05, 0.95)  # of the prompts' dots lie within the limits at least
 EVEN = "break-even, τ = cost: above it drafting pays"
-X_NAME, Y_NAME = "cost of a cycle, in plain passes", "τ, tokens a cycle"
+X_NAME, Y_NAME = "cost of a cycle, in plain passes", "τ, tokens per cycle"
 
 
 def payoff(traces: Traces) -> tuple[pd.DataFrame, pd.DataFrame, list[Trace]]:
@@ -36,7 +36,7 @@ def payoff(traces: Traces) -> tuple[pd.DataFrame, pd.DataFrame, list[Trace]]:
     pairs = named(traces)
     plain = [run for _, run in pairs if run.run["method"] == PLAIN]
     if len(plain) != 1:
-        raise TraceError(f"the figure needs one run of {PLAIN} decoding, and there are {len(plain)}")
+        raise TraceError(f"the figure needs one run of {PLAIN} decoding, but there are {len(plain)}")
     pairs.sort(key=lambda pair: pair[1] is not plain[0])
     runs = [run for _, run in pairs]
     names = _names([given or _title(run) for given, run in pairs], runs)
@@ -88,7 +88,7 @@ def line(
 
 
 def why_it_pays(traces: Traces, ax: Axes | None = None) -> Axes:
-    """τ against the cost of a cycle: a method above the line writes more than its cycle costs.
+    """τ against the cost of a cycle: drafting pays for a method above the line.
 
     Parameters
     ----------
@@ -99,8 +99,8 @@ def why_it_pays(traces: Traces, ax: Axes | None = None) -> Axes:
     Returns
     -------
     Axes
-        A mark a run (hollow: lossy) with 95 % intervals over prompts, a small dot a prompt; the break-even
-        line τ = cost, and lines of equal speedup. What is drawn is `specviz.metrics.break_even`.
+        One mark per run (hollow: lossy) with 95 % intervals over prompts, one small dot per prompt; the
+        break-even line τ = cost, and lines of equal speedup. What is drawn is `specviz.metrics.break_even`.
 
     Raises
     ------
@@ -147,7 +147,7 @@ def words(row: Mapping[Hashable, str | float]) -> str:
 def heading(table: pd.DataFrame, outside: int) -> str:
     """What the points are and how they came about."""
     count = plural(int(table["prompts"].iloc[0]), "prompt")
-    text = f"{count}; times measured, each run by itself, the prefill apart"
+    text = f"{count}; times measured in separate runs, without the prefill"
     return text + (f"; {plural(outside, 'dot')} outside" if outside else "")
 
 

@@ -43,25 +43,27 @@ class Kind:
 
 
 KINDS = {
-    "plain": Kind("target alone", "", "#8a8a8a", "", "the target alone, one pass for one token"),
+    "plain": Kind("target alone", "", "#8a8a8a", "", "written by the target alone, one pass for one token"),
     "draft": Kind("accepted draft", "", "#0072b2", "34", "drafted and accepted"),
-    "unreviewed": Kind("unreviewed", "?", "#56b4e9", "36", "drafted and written; the target never saw it"),
-    "bonus": Kind("bonus", "+", "#009e73", "32", "the target's extra token after a whole draft was accepted"),
-    "correction": Kind("correction", "×", "#d55e00", "33;1", "the target's token in place of a rejected one"),
+    "unreviewed": Kind("unreviewed", "?", "#56b4e9", "36", "drafted and written without verification"),
+    "bonus": Kind("bonus", "+", "#009e73", "32", "the target's extra token after a fully accepted draft"),
+    "correction": Kind(
+        "correction", "×", "#d55e00", "33;1", "the target's token that replaces a rejected one"
+    ),
     "rollback": Kind(
         "rollback", "↶", "#d55e00", "33;1", "the large model took a token back and wrote its own"
     ),
     "resampled": Kind("resampled", "~", "#cc79a7", "35", "drawn from the residual after a rejection"),
     "fallback": Kind("fallback", "▾", "#e69f00", "33", "the small model handed over to the large one"),
     "parallel": Kind(
-        "in parallel", "∥", "#cc79a7", "35", "of a canvas: placed beside a surer cell, in one pass"
+        "in parallel", "∥", "#cc79a7", "35", "on a canvas: placed in the same pass as a more confident cell"
     ),
 }
 # What became of a draft token, in the order of the legends. The drafter's confidence lanes draw these.
 FATES = {
     "accepted": "accepted",
     "rejected": "rejected",
-    "unjudged": "sent, not judged: behind a rejection, off the path, or only read",
+    "unjudged": "sent, not judged: after a rejection, off the path, or only read",
     "unreviewed": "written, not sent",
     "cut": "cut by the end of the text or a limit",
     "unsent": "drafted, not sent",
@@ -105,7 +107,7 @@ class Cycle:
     accepted: int
     emitted: int
     stop: str
-    lost: str  # text of the draft tokens that were sent and dropped: the rejected one and all behind it
+    lost: str  # text of the draft tokens that were sent and dropped: the rejected one and everything after it
 
     @property
     def label(self) -> str:
@@ -204,14 +206,14 @@ def headline(trace: Trace) -> Numbers:
     shown: list[tuple[bool, str, Callable[[Trace], float], str, str]] = [
         (True, "tokens", metrics.output, "{:,.0f}", "tokens in the final text"),
         (True, "τ", metrics.tau, "{:.2f}",
-         "tokens emitted a cycle, the bonus counted; autoregressive has 1.00"),
-        (tree, "nodes/cycle", _nodes, "{:.1f}", "nodes of a tree that were sent, the root not counted"),
+         "tokens emitted per cycle, including the bonus token; autoregressive has 1.00"),
+        (tree, "nodes/cycle", _nodes, "{:.1f}", "nodes of a tree that were sent, without the root"),
         (drafts, "A/D", metrics.acceptance_rate, "{:.2f}",
-         "draft tokens accepted over sent, those cut left out"),
+         "accepted draft tokens over sent ones, without cut ones"),
         (drafts, "A/O", metrics.accepted_share, "{:.2f}",
          "share of the text that is accepted draft tokens"),
         (True, "tokens/s", metrics.tokens_per_second, "{:,.0f}",
-         "tokens a second, the prefill's time left out"),
+         "tokens per second, without the prefill's time"),
         (True, "target passes", metrics.target_passes, "{:,.0f}",
          "forward passes of the target after the prefill"),
         (metrics.draft_passes(trace) != 0, "draft passes", metrics.draft_passes, "{:,.0f}",
@@ -381,9 +383,9 @@ def picture(trace: Trace, prompt: int) -> Picture:
     threshold = parameters.get(BELIEFS[belief][1])
     note = ""
     if not run.get("complete", True):
-        note = f"The run did not end by itself: {run.get('stopped') or 'cut off'}."
+        note = f"The run did not finish by itself: {run.get('stopped') or 'cut off'}."
     elif (cycles["end"] == "context").any():
-        note = "The text is cut where the model's context was full."
+        note = "The text is cut off where the model's context was full."
     return Picture(
         method=str(run["method"]),
         exactness=str(run["exactness"]),

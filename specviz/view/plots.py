@@ -327,7 +327,7 @@ def phases(trace: Trace, ax: Axes | None = None) -> Axes:
     Returns
     -------
     Axes
-        Milliseconds a cycle, the prefill left out; a bar is as long as the mean cycle.
+        Milliseconds per cycle, without the prefill; a bar is as long as the mean cycle.
     """
     runs = trace.split()
     ax = axes(ax, (8, 0.9 + 0.5 * len(runs)))
@@ -345,7 +345,7 @@ def phases(trace: Trace, ax: Axes | None = None) -> Axes:
             ax.barh(y, mean[:, i], left=left, height=0.7, color=PHASE_HUES[name], label=name)
     ax.set_yticks(y, names, size=8, parse_math=False)
     ax.invert_yaxis()
-    ax.set_xlabel("ms a cycle (mean)")
+    ax.set_xlabel("ms per cycle (mean)")
     if mean.any():
         legend(ax, loc="lower left", bbox_to_anchor=(0, 1.02), handlelength=1)
     return ax

@@ -91,7 +91,7 @@ def _ceilings(ax: Axes, ceilings: Ceilings, low: float, high: float) -> None:
     fastest = max(rate for rate, _, _ in slopes)
     ax.plot([ceilings.compute / fastest, high], [flat, flat], color="#444444", lw=1.2)
     ax.annotate(
-        f"computing {flat:.3g} GFLOP/s", (high, flat), (-2, 3), textcoords="offset points", ha="right", size=7
+        f"compute {flat:.3g} GFLOP/s", (high, flat), (-2, 3), textcoords="offset points", ha="right", size=7
     )
     for rate, label, style in slopes:
         ridge = ceilings.compute / rate
@@ -110,7 +110,7 @@ def pass_times(traces: Traces, ceilings: Ceilings, ax: Axes | None = None) -> Ax
     Returns
     -------
     Axes
-        Milliseconds in passes a token of the texts, prefill left out, divided by model.
+        Milliseconds in passes per token of the texts, without the prefill, divided by model.
 
     Raises
     ------
@@ -141,7 +141,7 @@ def pass_times(traces: Traces, ceilings: Ceilings, ax: Axes | None = None) -> Ax
     ax.set_yticks(range(len(labels)), [visible(label) for label in labels], size=8, parse_math=False)
     ax.invert_yaxis()
     ax.margins(x=0.18)
-    ax.set_xlabel("ms in passes a token, prefill left out")
+    ax.set_xlabel("ms in passes per token, without the prefill")
     _keys(ax, hues, {}, loc="lower left", bbox_to_anchor=(0, 1), ncols=len(hues))
     return ax
 
@@ -195,8 +195,8 @@ def costs_figure(
     ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}×"))
     ax.margins(y=0.12)
     ax.set_xticks(range(len(FIGURES)), list(FIGURES.values()))
-    scope = f"{visible(baseline)}'s, prefill {'inside' if prefill else 'left out'}"
-    ax.set_title(f"A token's costs over {scope}", size=9, loc="left", pad=18)
+    scope = f"{visible(baseline)}'s, prefill {'included' if prefill else 'excluded'}"
+    ax.set_title(f"Costs per token relative to {scope}", size=9, loc="left", pad=18)
     legend(ax)
     return ax
 
@@ -205,7 +205,7 @@ def costs_words(traces: Mapping[str, Trace], baseline: str = "autoregressive", p
     """`costs_figure` in sentences."""
     table = metrics.relative_costs(traces, baseline, prefill)
     base = table[table["name"] == baseline].iloc[0]
-    inside = "prefill inside" if prefill else "prefill left out"
+    inside = "prefill included" if prefill else "without the prefill"
     lines = [
         f"{baseline}: {base['flops'] / 1e6:.3g} MFLOPs and {base['bytes'] / 1e6:.3g} MB a token, "
         f"{base['intensity']:.3g} FLOPs a byte, {1e3 * base['seconds']:.3g} ms ({inside})."
@@ -248,7 +248,7 @@ def _machine(ceilings: Ceilings) -> str:
 
 
 def _points(traces: Traces, ceilings: Ceilings) -> pd.DataFrame:
-    """One row a run, model and size of pass: sums, intensity, and share of the run's time in passes."""
+    """One row per run, model and size of pass: sums, intensity, and share of the run's time in passes."""
     import pandas as pd
 
     tables = []

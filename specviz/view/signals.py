@@ -1,4 +1,4 @@
-"""matplotlib views of the drafter's certainty: does it predict acceptance, and what is made of it.
+"""matplotlib views of the drafter's confidence: does it predict acceptance, and what is made of it.
 
 Each takes ``ax=``, draws only on it, and returns it. The numbers are those of `specviz.metrics.signals`.
 """
@@ -33,7 +33,7 @@ NAMES = {
     "softmax_margin": "softmax margin",
     "variance": "logit variance",
 }
-OUTCOMES = {"accepted": "share accepted", "first": "share that is the target's first choice"}
+OUTCOMES = {"accepted": "share accepted", "first": "share that is the target's top token"}
 SMALL = {"fontsize": 7.5, "title_fontsize": 7.5}
 FEW = 10  # nodes; a bin with fewer is drawn hollow
 
@@ -91,7 +91,7 @@ def reliability(
     rated = metrics.auroc(table, outcome).set_index("signal").T.to_dict()
     ax = axes(ax, (5.6, 4.6))
     ax.plot([0, 1], [0, 1], color=GREY, lw=1, ls="--")
-    ax.set(xlim=(0, 1), ylim=(0, 1.02), xlabel="the drafter's certainty", ylabel=OUTCOMES[outcome])
+    ax.set(xlim=(0, 1), ylim=(0, 1.02), xlabel="the drafter's confidence", ylabel=OUTCOMES[outcome])
     if not len(curve):
         return note(ax, "no judged node has a signal")
     present = [name for name in chosen if (curve["signal"] == name).any()]
@@ -182,7 +182,7 @@ def auroc(
         figures = f"{row['auroc']:.3f}{apart}".replace("-", "−")
         ax.text(1.01, place, figures, transform=ax.get_yaxis_transform(), size=8, va="center")
     ax.set_yticks(range(len(rated)), [_title(name) for name in rated["signal"]], size=8)
-    ax.set(xlabel="AUROC for acceptance" if outcome == "accepted" else "AUROC for the target's first choice")
+    ax.set(xlabel="AUROC for acceptance" if outcome == "accepted" else "AUROC for the target's top token")
     ax.set_ylim(max(0, len(rated) - 1) + 0.6, -0.6)
     low = min(0.45, *rated["low"].dropna(), *rated["auroc"].dropna()) if len(rated) else 0
     ax.set_xlim(low - 0.02, 1)
@@ -202,15 +202,15 @@ def signal_lanes(
     Parameters
     ----------
     trace : Trace
-        Its first run.
+        Its first run is used.
     signals : str or sequence of str, optional
         Which of ``trace.signals``; default all that were recorded.
     prompt : int, optional
-        Default the first.
+        Default: the first.
     ax : Axes, optional
         Its room is divided among the panels, which are its ``child_axes``.
     most : int
-        Cycles that are drawn.
+        Maximum number of cycles drawn.
 
     Returns
     -------
@@ -276,8 +276,8 @@ def _lane(signal: Signal, nodes: pd.DataFrame, cycles: pd.DataFrame, ax: Axes) -
 
 
 READINGS = {
-    "as_written": "τ_t = τ_base + γ (1 − C): the formula, wider when unsure",
-    "as_described": "τ_t = τ_base + γ C: the prose, stricter when unsure",
+    "as_written": "τ_t = τ_base + γ (1 − C): the formula, wider if uncertain",
+    "as_described": "τ_t = τ_base + γ C: the prose, stricter if uncertain",
 }
 
 
@@ -316,7 +316,9 @@ def threshold_readings(
         If a number is negative or there is no such axis.
     """
     if tau_base < 0 or gamma < 0 or over not in ("confidence", "entropy"):
-        raise ParameterError("tau_base and gamma are at least 0, and over is 'confidence' or 'entropy'")
+        raise ParameterError(
+            "tau_base and gamma must be at least 0, and over must be 'confidence' or 'entropy'"
+        )
     ax = axes(ax, (5.6, 3.6))
     x = np.linspace(0, 1, 101)
     falls, rises = tau_base + gamma * (1 - x), tau_base + gamma * x
@@ -327,7 +329,7 @@ def threshold_readings(
         written, complement = "C = H/log |V| (as written)", "C = 1 − H/log |V| (complement)"
         words = "gap as written, {}\n= gap as described, {}"
         lines = [(rises, words.format(complement, written)), (falls, words.format(written, complement))]
-        ax.set_xlabel("H / log |V|, the drafter's doubt")
+        ax.set_xlabel("H / log |V|, the drafter's uncertainty")
     top = max(2 * (tau_base + gamma), 0.2)
     for number, (y, label) in enumerate(lines):
         ax.plot(x, y, color=LOOKS[number][0], ls=("-", "--")[number], lw=2, label=label)

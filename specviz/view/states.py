@@ -42,7 +42,7 @@ class Aligned:
     same : int
         States that both went through: the placements on which they agree.
     parted : bool
-        Whether they went on differently behind these.
+        Whether they went on differently after these.
     """
 
     base: Canvas
@@ -71,7 +71,7 @@ class Aligned:
             f"{saved} saved{share}"
         )
         if self.parted:
-            sentence += f". They part at state {there}: from there on the runs are not compared"
+            sentence += f". They diverge at state {there}: the runs are not compared from there on"
         return sentence
 
 
@@ -87,20 +87,22 @@ def align(stepwise: Trace, ssd: Trace, prompt: int | None = None) -> Aligned:
     index = prompts(runs[0])[0] if prompt is None else prompt
     base, other = (canvas(run, index) for run in runs)
     if base.method != "stepwise":
-        raise TraceError(f"the first trace is the reference: it must be of stepwise, not of {base.method}")
+        raise TraceError(
+            f"the first trace is the reference: it must be from stepwise, not from {base.method}"
+        )
     names = [name_of(run.run["model"]) for run in runs]
     if names[0] != names[1]:
-        raise TraceError(f"not the same model: {names[0]} and {names[1]}")
+        raise TraceError(f"different models: {names[0]} and {names[1]}")
     records: list[Metadata] = [(run.run["prompts"] or [{}] * (index + 1))[index] for run in runs]
     lengths = [one.get("length", len(one.get("tokens") or [])) for one in records]
     both = all(one.get("tokens") for one in records)
     if lengths[0] != lengths[1] or (both and records[0]["tokens"] != records[1]["tokens"]):
-        raise TraceError(f"not the same prompt: prompt {index} of the two traces differs")
+        raise TraceError(f"different prompts: prompt {index} of the two traces differs")
     for name, value in base.policy.items():
         if other.policy.get(name) != value:
             raise TraceError(
-                f"not the same policy: {name} is {value} and {other.policy.get(name)}; the same states come "
-                f"only under the same one ({', '.join(base.policy)})"
+                f"different policies: {name} is {value} and {other.policy.get(name)}; the states agree only "
+                f"under the same policy ({', '.join(base.policy)})"
             )
     first, second = _placements(base), _placements(other)
     same = common_prefix([(p.cell, p.token) for p in first], [(p.cell, p.token) for p in second])
@@ -118,14 +120,14 @@ def aligned(
 
     A row is the step from one state to the next: the cell and the token that both place. On the left a square
     is a pass of stepwise decoding, an empty one a pass that was saved. On the right a bar is one pass of the
-    other run, over all that it placed, each with the sign of how it came; behind it stands why no more was.
+    other run, over all that it placed, each with the sign of how it came; after it says why no more was.
 
     Parameters
     ----------
     stepwise, ssd : Trace
         Their first runs, of the same model and prompt under the same policy: length, block, cache, refresh.
     prompt : int, optional
-        Default the first.
+        Default: the first.
     ax : Axes, optional
     most : int
         States that are drawn.
@@ -210,7 +212,7 @@ def _dress(ax: Axes, both: Aligned, drawn: int) -> None:
     )
     keys = "  ".join(f"{STATES[name].sign} {STATES[name].word}" for name in STATES if name in used)
     more = f"; {both.same - drawn} more states are in the traces" if both.same > drawn else ""
-    ax.set_xlabel(f"{keys};  empty square: a pass saved; R: a refresh{more}", loc="left", size=8)
+    ax.set_xlabel(f"{keys};  empty square: a saved pass; R: a refresh{more}", loc="left", size=8)
 
 
 def aligned_words(stepwise: Trace, ssd: Trace, prompt: int | None = None) -> str:
@@ -218,7 +220,7 @@ def aligned_words(stepwise: Trace, ssd: Trace, prompt: int | None = None) -> str
     both = align(stepwise, ssd, prompt)
     counts = Counter(one.why for one in both.passes)
     whys = ", ".join(f"{WHY[why][0]} {counts[why]}" for why in CHAIN if counts[why])
-    lines = [f"{both.other.name}. {both.sentence}.", f"Why its passes placed no more: {whys}."]
+    lines = [f"{both.other.name}. {both.sentence}.", f"Why its passes stopped: {whys}."]
     for one in both.passes:
         end = min(one.ended, both.same)
         words = ", ".join(f"‘{spaced(p.text)}’ in cell {p.cell}" for p in one.placed[: end - one.begun])

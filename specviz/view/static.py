@@ -162,7 +162,7 @@ def cycle_lane(shown: Picture) -> str:
     )
     if base:
         between = f"— between cycles {milliseconds(pause)}"
-        keys += f'<span title="recording and whatever else ran; in no cycle">{between}</span>'
+        keys += f'<span title="recording and other work; not part of any cycle">{between}</span>'
     caption = f"{len(shown.cycles)} cycles along time, {milliseconds(whole)} in all"
     if len(shown.cycles) > MOST_CYCLES:
         caption += f" (the first {MOST_CYCLES} are drawn)"

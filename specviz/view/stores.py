@@ -20,7 +20,10 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-READINGS = {"judged": "accepted of those judged", "text": "in the final text, of those sent"}
+READINGS = {
+    "judged": "share of judged nodes that were accepted",
+    "text": "share of sent nodes that are in the final text",
+}
 
 
 def acceptance_by_score(
@@ -48,7 +51,7 @@ def acceptance_by_score(
     ax.set(xlim=(0, 1), ylim=(0, 1.02), xlabel="score", ylabel="share")
     sources = sorted(name for name in table["source"].unique() if name != "all")
     if not sources:
-        return note(ax, "no node that was sent has a score")
+        return note(ax, "no sent node has a score")
     whole = table[table["source"] == "all"]
     middle = (whole["low"] + whole["high"]) / 2
     ax.bar(middle, whole["share"], width=0.94 / bins, color=GREY, alpha=0.4, label="share of the nodes")
@@ -96,10 +99,10 @@ def right_by(
     first = 1 if by == "depth" else 0
     table = table[table[by] < first + most]
     ax = axes(ax, (6.4, 3.2))
-    names = {"depth": "level of the tree (1: behind the root)", "rank": "rank among siblings (0: the best)"}
+    names = {"depth": "level of the tree (1: below the root)", "rank": "rank among siblings (0: the best)"}
     ax.set(xlabel=names[by], ylabel="share that is right")
     if not len(table):
-        return note(ax, "no node was rated")
+        return note(ax, "no node has a rating")
     ax.set_yscale("log")
     sources = sorted(table["source"].unique())  # so that a source has one colour in both pictures
     for number, name in enumerate(sources):
@@ -121,7 +124,8 @@ def right_by(
 
 
 def store_growth(trace: Trace, ax: Axes | None = None) -> Axes:
-    """Of how many tokens a store knows the successors, cycle by cycle: a line a run, marks where texts begin.
+    """Of how many tokens a store knows the successors, cycle by cycle: one line per run, marks where texts
+    begin.
 
     Parameters
     ----------
@@ -139,9 +143,9 @@ def store_growth(trace: Trace, ax: Axes | None = None) -> Axes:
         rows = table[table["run"] == part.run["run"]].reset_index(drop=True)
         colour, _ = look(number)
         about = part.run["memory"]["start"]
-        state = "cold" if about["state"] == "cold" else f"warm: {about['known']:,} known before"
+        state = "cold" if about["state"] == "cold" else f"warm: {about['known']:,} entries at the start"
         share = rows["root_known"].mean()
-        name = f"{part.run['method']} ({state}; root known in {share:.0%} of the cycles)"
+        name = f"{part.run['method']} ({state}; root in the store in {share:.0%} of the cycles)"
         ax.plot(rows.index + 1, rows["tokens"], color=colour, lw=1.6, label=name)
         begins = rows.index[~rows["prompt"].duplicated()]
         ax.plot(begins + 1, rows["tokens"][begins], ls="", marker="|", color=colour, ms=7)
@@ -179,8 +183,8 @@ def warm_up(trace: Trace, ax: Axes | None = None, window: int = 7) -> Axes:
         sums = rows[["emitted", "steps"]].rolling(window, center=True, min_periods=1).sum()
         ax.plot(place, sums["emitted"] / sums["steps"], color=colour, lw=1.8, label=name)
     whole_numbers(ax.xaxis)
-    ax.set(xlabel="number of the text", ylabel="τ, tokens a cycle")
-    ax.set_title(f"τ of each text, and of the {window} around it", size=9, loc="left", pad=18)
+    ax.set(xlabel="number of the text", ylabel="τ, tokens per cycle")
+    ax.set_title(f"τ of each text and of the {window} around it", size=9, loc="left", pad=18)
     legend(ax)
     return ax
 
@@ -229,7 +233,7 @@ def store(memory: str | Path | Mapping[str, np.ndarray], ax: Axes | None = None)
         )  # fmt: skip
     share = filled.mean(0)
     ax.plot(ranks, share, color=LOOKS[1][0], marker="s", ms=4, lw=1.4, label="share of the tokens with one")
-    ax.set(xlabel="rank of the successor (0: the likeliest)", ylabel="probability; share", ylim=(0, 1.02))
+    ax.set(xlabel="rank of the successor (0: the most likely)", ylabel="probability; share", ylim=(0, 1.02))
     ax.set_xticks(ranks, [str(rank) for rank in ranks])
     ax.set_xlim(-0.6, k - 0.4)
     ax.set_title(
@@ -246,7 +250,7 @@ def _arrays(memory: str | Path | Mapping[str, np.ndarray]) -> dict[str, np.ndarr
     if isinstance(memory, str | Path):
         path = Path(memory)
         if not path.is_file():
-            raise TraceError(f"{path} is not there")
+            raise TraceError(f"{path} does not exist")
         try:
             from safetensors import SafetensorError
             from safetensors.numpy import load_file
@@ -262,7 +266,7 @@ def _arrays(memory: str | Path | Mapping[str, np.ndarray]) -> dict[str, np.ndarr
         arrays = {name: np.asarray(array) for name, array in memory.items()}
     else:
         raise TraceError(
-            f"a store is drawn from its file or its arrays, not from {type(memory).__name__}: pass what "
+            f"a store can be drawn from its file or its arrays, not from {type(memory).__name__}: pass what "
             "Method.save wrote, or method.store.arrays()"
         )
     tokens, p = arrays.get("tokens"), arrays.get("p")

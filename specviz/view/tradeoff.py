@@ -1,6 +1,6 @@
 """matplotlib views of what is traded: quality for speed over a sweep; erasure by β, by mask and by language.
 
-They draw tables with a row a setting (and language): `specviz.metrics.sweep` makes those of `sweep`, and
+They draw tables with one row per setting (and language): `specviz.metrics.sweep` makes those of `sweep`, and
 `trade_offs` those of the views of re-translation, as do the rows of its benchmark. Each
 takes ``ax=``, draws only on it, and returns it. A figure may be a number or an `Estimate`, whose interval is
 drawn.
@@ -31,9 +31,9 @@ RT, CD = "RT", "CD"
 BETA = "β = "
 MASKS = {"mask": "mask-k (draft and display)", "display": "display-only mask-k"}
 FIGURES = {
-    "bleu": "BLEU of the last outputs",
-    "chrf": "chrF of the last outputs",
-    "ne": "NE, tokens erased a final token",
+    "bleu": "BLEU of the final outputs",
+    "chrf": "chrF of the final outputs",
+    "ne": "NE, tokens erased per final token",
     "ad": "A/D, accepted over drafted",
     "ao": "A/O, kept over written",
     "tps": "output tokens/s",
@@ -44,7 +44,7 @@ APART = 0.09  # how far RT and CD stand from β = 0 and 1
 
 
 def trade_offs(traces: Traces) -> pd.DataFrame:
-    """One row a run: Table 3's and 4's columns, from traces.
+    """One row per run: Table 3's and 4's columns, from traces.
 
     Parameters
     ----------
@@ -103,7 +103,7 @@ def _language(run: Metadata) -> str:
 
 
 def bias(results: pd.DataFrame, figure: str = "ne", ax: Axes | None = None) -> Axes:
-    """β against a figure, a line a language; RT before β = 0, continuous decoding behind β = 1 (Table 3).
+    """β against a figure, one line per language; RT before β = 0, continuous decoding after β = 1 (Table 3).
 
     Parameters
     ----------
@@ -125,7 +125,7 @@ def bias(results: pd.DataFrame, figure: str = "ne", ax: Axes | None = None) -> A
     ax = axes(ax, (5.4, 3.2))
     swept = results[results["method"].str.startswith(BETA)]
     if not len(_having(swept, figure)):
-        raise TraceError("no setting in the table has a β and this figure: run SSBD with several")
+        raise TraceError("no setting in the table has a β and this metric: run SSBD with several")
     for number, (language, rows) in enumerate(_by_language(results)):
         hue, mark = look(number)
         line = rows[rows["method"].str.startswith(BETA)]
@@ -191,7 +191,7 @@ def masks(
             ax.fill_between(k, y[1], y[2], color=hue, alpha=0.12, lw=0)
             drawn += 1
     if not drawn:
-        raise TraceError("no setting in the table has a mask and this figure: run SSBD with k above 0")
+        raise TraceError("no setting in the table has a mask and this metric: run SSBD with k above 0")
     ax.set(xlabel="k, hidden tokens", ylabel=FIGURES.get(figure, figure))
     whole_numbers(ax.xaxis)
     ax.legend(frameon=False, fontsize=8)
@@ -226,7 +226,7 @@ def by_language(
     """
     shown = _having(results[results["method"].isin(methods)], figure)
     if not len(shown):
-        raise TraceError(f"the table has none of {', '.join(methods)} with this figure")
+        raise TraceError(f"the table has none of {', '.join(methods)} with this metric")
     ax = axes(ax, (5.4, 3.2))
     languages = list(dict.fromkeys(shown["language"]))
     there = [m for m in methods if (shown["method"] == m).any()]
@@ -268,15 +268,15 @@ def update_costs(traces: Traces, ax: Axes | None = None, prefill: bool = True) -
     for number, (given, run) in enumerate(named(traces)):
         updates = run.updates
         if not len(updates):
-            raise TraceError(f"the run of {run.run['method']} has no updates, and so no cost of one")
+            raise TraceError(f"the run of {run.run['method']} has no updates, so it has no cost per update")
         spent = updates["duration"] + (updates["prefill"] if prefill else 0)
         each = 1e3 * spent.groupby(updates["update"]).median()
         hue, mark = look(number)
         ax.plot(each.index, each, ls="none", marker=mark, ms=3, color=hue, alpha=0.4)
         smooth = each.rolling(WINDOW, center=True, min_periods=1).median()
         ax.plot(smooth.index, smooth, color=hue, lw=1.8, label=visible(given or name(run.run)))
-    inside = "its prompt's time inside" if prefill else "without its prompt's time"
-    ax.set(xlabel="update", ylabel="ms an update", ylim=(0, None))
+    inside = "including the prompt's time" if prefill else "without the prompt's time"
+    ax.set(xlabel="update", ylabel="ms per update", ylim=(0, None))
     ax.set_title(f"Cost of an update, {inside}; lines: median of {WINDOW}", size=9, loc="left", pad=18)
     legend(ax)
     return ax
@@ -329,7 +329,7 @@ def sweep(
         ax.axhline(base["quality"] - 1, color="black", lw=0.8, ls=":")
         edge = ax.get_yaxis_transform()
         ax.text(1, base["quality"] - 1, "1 below", transform=edge, size=7, ha="right", va="bottom")
-    ax.set(xlabel="speed, times the base's", ylabel=quality)
+    ax.set(xlabel="speed relative to the base", ylabel=quality)
     legend_title = f"larger marks: larger {visible(size)}" if size else None
     ax.legend(framealpha=0.85, edgecolor="none", fontsize=8, title=legend_title, title_fontsize=8)
     return ax

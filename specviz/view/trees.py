@@ -45,7 +45,7 @@ def canvases(
     cycle : int, optional
         From 1. Default: the first of those that accepted most.
     prompt : int, optional
-        Default the first.
+        Default: the first.
     ax : Axes, optional
 
     Returns
@@ -74,7 +74,7 @@ def canvases(
         ax.text(STEP * depth + 0.12, y + 0.5, name, size=8, va="center", color=INK, zorder=3,
                 bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.8})  # fmt: skip
         _row_of_cells(ax, y, left, range(first, last), shown, one, node)
-        note = "the state as it is" if node is None else _note(node)
+        note = "the current state" if node is None else _note(node)
         ax.text(left + cells + 0.25, y + 0.5, note, size=7.5, va="center", color=INK)
     for border in range(first, last + 1, shown.block):
         ax.plot([left + border - first] * 2, [0, len(rows)], color=FRAME, lw=1.6, zorder=6)
@@ -92,8 +92,8 @@ def _dress(ax: Axes, shown: Canvas, one: Pass, cells: range, left: float, rows: 
     bare(ax, above=False)
     ax.set_title(f"{shown.name}\n{_title(one)}", loc="left", size=9, parse_math=False)
     ax.set_xlabel(
-        "framed: what the pass would place next in this canvas, solid where verified; ▒ masked; "
-        "skip: the cell after next, placed next",
+        "framed: what the pass would place next in this canvas (solid: verified); ▒ masked; skip: the cell "
+        "after the next one, placed next",
         loc="left", size=8,
     )  # fmt: skip
 
@@ -168,7 +168,7 @@ def canvases_words(trace: Trace, cycle: int | None = None, prompt: int | None = 
             parent = "the root" if node.parent < 0 else f"node {node.parent}"
             name = "skip" if _skips(one, node) else "node"
             lines.append(
-                f"{name} {node.index} behind {parent}: {_cell(node.cell, node.text, node.odds)}: "
+                f"{name} {node.index} after {parent}: {_cell(node.cell, node.text, node.odds)}: "
                 f"{WORDS.get(node.status, node.status)}{after}."
             )
     lines.append(f"{one.sentence}.")
@@ -238,7 +238,7 @@ def _cell(cell: int, text: str, odds: float) -> str:
 
 
 def _title(one: Pass) -> str:
-    drafted = f"{len(one.nodes)} canvases beside the state, " if one.nodes else "the state alone, "
+    drafted = f"{len(one.nodes)} canvases besides the state, " if one.nodes else "only the state, "
     why = f": {WHY[one.why][1]}" if one.why != "none" else ""
     fresh = " (a refresh)" if one.refreshed else ""
     return f"cycle {one.number}{fresh}: {drafted}{one.accepted} accepted, {len(one.placed)} placed{why}"

@@ -1,9 +1,9 @@
 """What became of each word that a stream's display showed, before it is HTML, an image or text.
 
-A :class:`Ribbon` is one stream's decoding, an update a row. What is *displayed* and what the next update has
-as its *draft* are apart: a word's fate is the display's (equal to what stood there, rewritten, new, hidden),
-its `reuse` is the draft's (taken over from the output before, or written anew), as the underlines of Table 7
-in Zeng et al. Words are words, or characters in scripts without spaces; punctuation stands alone.
+A :class:`Ribbon` is one stream's decoding, one row per update. What is *displayed* and what the next update
+has as its *draft* are apart: a word's fate is the display's (equal to what stood there, rewritten, new,
+hidden), its `reuse` is the draft's (taken over from the output before, or written anew), as the underlines of
+Table 7 in Zeng et al. Words are words, or characters in scripts without spaces; punctuation stands alone.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ class Fate:
 
 
 FATES = {
-    "kept": Fate("kept", "stood there at the update before, and so did all before it"),
-    "rewritten": Fate("rewritten", "stands where something else stood"),
-    "new": Fate("new", "stands where nothing stood"),
-    "hidden": Fate("hidden", "written and not displayed (mask-k); in the next draft all the same"),
-    "erased": Fate("erased", "was displayed, and is taken back: all behind the first place that changed"),
+    "kept": Fate("kept", "unchanged since the previous update, as is everything before it"),
+    "rewritten": Fate("rewritten", "replaces another word"),
+    "new": Fate("new", "newly added"),
+    "hidden": Fate("hidden", "written but not displayed (mask-k); still part of the next draft"),
+    "erased": Fate("erased", "was displayed and is erased: everything after the first change"),
 }
 # How a token came into an output: the marks under the words.
 REUSES = {
-    "draft": "taken over from the output before: verified in one pass",
-    "unreviewed": "taken over from the output before, unseen by the target",
-    "": "written anew, token by token",
+    "draft": "reused from the previous output, verified in one pass",
+    "unreviewed": "reused from the previous output, not verified",
+    "": "newly written, token by token",
 }
 # Scripts whose words are not parted by spaces: Thai, Lao, Burmese, Khmer, kana, Han and their signs.
 UNSPACED = (
@@ -92,7 +92,7 @@ class Row:
     kept : int
         How many of these begin the display as they began the one before.
     erased : tuple of str
-        What was displayed before, behind those.
+        What was displayed before, after those.
     draft : tuple of (text, status)
         What was drafted, in runs of one status.
     counts : dict of str to int
@@ -221,7 +221,7 @@ def words(text: str) -> list[str]:
         else:
             pieces.append(spaces + char)
         spaces, inner = "", letter
-    if spaces:  # behind the last word
+    if spaces:  # after the last word
         pieces[-1:] = ["".join([*pieces[-1:], spaces])]
     return pieces
 
@@ -247,7 +247,7 @@ def ribbon(trace: Trace, prompt: int | None = None, k: int | None = None) -> Rib
     Parameters
     ----------
     trace : Trace
-        Of one run.
+        A trace of one run.
     prompt : int, optional
         Which stream; default the first.
     k : int, optional
@@ -257,15 +257,15 @@ def ribbon(trace: Trace, prompt: int | None = None, k: int | None = None) -> Rib
     Raises
     ------
     TraceError
-        If it is no stream.
+        If it is not a stream.
     """
     index = prompts(trace)[0] if prompt is None else prompt
     one = trace.select(prompt=index)
     updates = one.updates
     if not len(updates):
         raise TraceError(
-            f"this run of {one.run['method']} has no updates: a flicker ribbon is for sources that arrive in "
-            "updates, sv.generate(model, sv.streams.fixed_lag(text), 'retranslate')"
+            f"this run of {one.run['method']} has no updates: a flicker ribbon needs a source that arrives "
+            f"in updates, such as sv.generate(model, sv.streams.fixed_lag(text), 'retranslate')"
         )
     run, rows = one.run, _rows(one, k)
     prompt_row = one.prompts.iloc[0].to_dict() if len(one.prompts) else {}
@@ -273,7 +273,7 @@ def ribbon(trace: Trace, prompt: int | None = None, k: int | None = None) -> Rib
     stopped = (
         ""
         if run.get("complete", True)
-        else f"The run did not end by itself: {run.get('stopped') or 'cut off'}."
+        else f"The run did not finish by itself: {run.get('stopped') or 'cut off'}."
     )
     parameters = run["parameters"] or {}
     return Ribbon(
@@ -397,24 +397,24 @@ def _numbers(rows: Sequence[Row], updates: pd.DataFrame) -> Numbers:
     total = {n: float(updates[n].sum()) for n in ("drafted", "accepted", "unreviewed", "emitted")}
     seconds, prefill = float(updates["duration"].sum()), float(updates["prefill"].sum())
     reused, prompt = float(updates["reused"].sum()), float(updates["prompt_tokens"].sum())
-    unseen = "; the target never judged them" if total["unreviewed"] else ""
+    unseen = "; the target never verified them" if total["unreviewed"] else ""
     taken = total["accepted"] + total["unreviewed"]
     ratios = (  # name, above and below the line, form, meaning
         ("erased a word", erased, final, "{:.2f}",
-         f"{erased} words taken back on the display, over {final} words of the final text: normalized "
-         "erasure in words as drawn here; specviz.metrics counts it in tokens of sacrebleu's tokenizer"),
+         f"{erased} words erased from the display, over {final} words of the final text: normalized "
+         f"erasure, counted here in words; specviz.metrics counts it in tokens of sacrebleu's tokenizer"),
         ("A/D", total["accepted"], 0 if unseen else total["drafted"], "{:.2f}",
-         "draft tokens accepted over drafted"),
+         "accepted draft tokens over drafted ones"),
         ("A/O", taken, total["emitted"] if total["drafted"] else 0, "{:.2f}",
-         f"draft tokens taken over, over tokens written{unseen}"),
+         f"reused draft tokens over written tokens{unseen}"),
         ("cache reused", reused, prompt, "{:.0%}",
          "prompt tokens whose keys and values were kept, over all prompt tokens"),
         ("tokens/s", total["emitted"], seconds, "{:,.0f}",
-         "output tokens a second, from the first output token on (the prompt's time left out)"),
+         "output tokens per second, from the first output token on (without the prompt's time)"),
     )  # fmt: skip
-    whole = ("in all", spell(seconds + prefill), "the time of all updates, their prompts included")
+    whole = ("in all", spell(seconds + prefill), "the time of all updates, including their prompts")
     return (
-        ("updates", f"{len(rows)}", "times that the source grew or changed, the first included"),
+        ("updates", f"{len(rows)}", "how often the source grew or changed, including the first time"),
         *((name, form.format(above / below), why) for name, above, below, form, why in ratios if below),
         *([whole] if seconds > 0 else []),
     )
@@ -433,7 +433,7 @@ def side_by_side(traces: Traces, prompt: int | None = None) -> list[Ribbon]:
     Raises
     ------
     TraceError
-        If one is no stream, or their sources differ.
+        If one is not a stream, or their sources differ.
     """
     given = named(traces)
     ribbons = [ribbon(run, prompt) for _, run in given]
@@ -441,8 +441,8 @@ def side_by_side(traces: Traces, prompt: int | None = None) -> list[Ribbon]:
     for r, label in zip(ribbons[1:], names[1:]):
         if not alike(r, ribbons[0]):
             raise TraceError(
-                f"{names[0]} and {label} did not decode the same stream: their sources differ; side by side "
-                "stand runs over one source"
+                f"{names[0]} and {label} did not decode the same stream: their sources differ; runs can be "
+                f"shown side by side only for one source"
             )
     return [replace(r, name=visible(label)) for r, label in zip(ribbons, names)]
 
@@ -494,5 +494,5 @@ def named(traces: Traces) -> list[tuple[str, Trace]]:
         for run in parts
     ]
     if not runs:
-        raise TraceError("there is no run to draw")
+        raise TraceError("no run to draw")
     return runs

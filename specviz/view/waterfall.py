@@ -32,7 +32,7 @@ def waterfall(
     positions : DataFrame, optional
         ``position``, ``rate`` and ``given``, as `specviz.metrics.by_position` gives them.
     places : float
-        Share of all judged places at which the draft was right; a line.
+        Share of all judged positions at which the draft was right; a line.
     """
     both = positions is not None and len(positions) > 0
     figure = new_figure((10.5 if both else 6.5, 3.4), layout="constrained")
@@ -49,7 +49,7 @@ def steps(bars: Sequence[tuple[str, float, float]], ax: Axes) -> Axes:
     """The bars, one above the other."""
     if not bars:
         ax.set_axis_off()
-        return note(ax, "what a plain step costs is not known")
+        return note(ax, "the cost of a plain step is unknown")
     rows = np.arange(len(bars))[::-1]
     top = max(max(low, high) for _, low, high in bars)
     for row, (_, low, high) in zip(rows, bars):
@@ -73,9 +73,9 @@ def by_position(positions: pd.DataFrame, places: float, ax: Axes) -> Axes:
     ax.plot(x, positions["rate"], "o-", color="#0072b2", ms=4, label="of all drafts")
     given = positions["given"].to_numpy(np.float64)
     if np.isfinite(given).any():
-        ax.plot(x, given, "s--", color="#d55e00", ms=4, label="of those that came so far")
+        ax.plot(x, given, "s--", color="#d55e00", ms=4, label="of those that reached it")
     if np.isfinite(places):
-        ax.axhline(places, color=GREY, lw=1, ls=":", label="of all judged places")
+        ax.axhline(places, color=GREY, lw=1, ls=":", label="of all judged positions")
     ax.set(ylim=(0, 1.02), xlabel="position in the draft", ylabel="accepted")
     whole_numbers(ax.xaxis)
     ax.legend(frameon=False, fontsize=8, loc="lower left", bbox_to_anchor=(0, 1.0), ncols=1, borderpad=0)

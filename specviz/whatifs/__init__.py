@@ -1,8 +1,8 @@
 """What another setting would have done, replayed from a trace: `whatif`.
 
-Every answer says how sure it is. ``exact``: a rerun would do the same, cycle for cycle. ``bounded``: it lies
-between two numbers. ``modelled``: computed from prices that were measured. ``needs a rerun``: the record does
-not say. Needs no torch and no model.
+Every answer states its certainty. ``exact``: a rerun would do the same, cycle for cycle. ``bounded``: the
+value lies between two numbers. ``modelled``: computed from measured costs. ``needs a rerun``: the record does
+not say. What-ifs need no torch and no model.
 
 Its files from the bottom up: `texts` (what a trace says of each place of a text), `walk` (the replays),
 `gap` (CM-ASD's and SpecDec's), `tree` (UniSpec's), `answer`, `costs`, `cell` (a replayed setting as a trace),

@@ -1,4 +1,4 @@
-"""An answer: a table with one row a setting, and how sure each number is."""
+"""An answer: a table with one row per setting, and how sure each number is."""
 
 from __future__ import annotations
 
@@ -34,25 +34,25 @@ class Answer:
     why : str
         One line on it.
     table : DataFrame
-        One row a setting: its parameters, ``texts`` (how many were replayed to their end), then as
-        `specviz.metrics` defines them ``cycles``, ``drafted``, ``sent``, ``accepted``, ``emitted``, ``tau``,
-        ``A/D``, ``A/O``, ``target_passes`` and ``draft_passes``, and the row's ``badge``. Where something is
-        only bounded, ``<column>_lo`` and ``<column>_hi`` stand beside it, and the column is their mean.
-        A row that needs a rerun counts the cycles up to where the replay had to stop.
+        One row per setting: its parameters, ``texts`` (how many were replayed to their end), then, as defined
+        by `specviz.metrics`, ``cycles``, ``drafted``, ``sent``, ``accepted``, ``emitted``, ``tau``,
+        ``A/D``, ``A/O``, ``target_passes`` and ``draft_passes``, and the row's ``badge``. If a value is only
+        bounded, ``<column>_lo`` and ``<column>_hi`` give the bounds, and the column is their mean. A row that
+        needs a rerun counts the cycles up to where the replay had to stop.
     places : DataFrame
-        Where and why replays stopped, or went on as a model: the parameters, ``prompt``, ``cycle``,
-        ``position``, ``token`` (what would stand there, -1 if the record does not say), ``text`` (that
+        Where and why replays stopped or continued as a model: the parameters, ``prompt``, ``cycle``,
+        ``position``, ``token`` (the token that would be there, -1 if the record does not say), ``text`` (that
         token's) and ``why``.
     badges : dict of str to str
         The badge of each column of numbers.
     walks : list of list of Walk
-        For each row the replay of each text.
+        For each row, the replay of each text.
     parameters : tuple of str
-        The columns of the table that are the setting.
+        The table's columns that describe the setting.
     drafter : bool
         Whether drafting takes passes.
     begun : bool
-        Whether a row that needs a rerun can be shown up to there: of streams, whole updates.
+        Whether a row that needs a rerun can be shown up to that point; for streams, in whole updates.
     """
 
     question: str
@@ -95,9 +95,9 @@ class Answer:
     def trace(self, row: int | None = None, **setting: Value) -> Trace:
         """The replayed cycles of a row as a trace, so that every view shows them.
 
-        It says so in its metadata (``replayed``) and has no times, for none were measured. A token that was
-        drafted in vain and not recorded stands as ``⟨?⟩`` (`schema.UNKNOWN`); where their number is only
-        bounded, the least is shown.
+        Its metadata say so (``replayed``), and it has no times because none were measured. A rejected draft
+        token that was not recorded is shown as ``⟨?⟩`` (`schema.UNKNOWN`); if the number of such tokens is
+        only bounded, the lower bound is shown.
 
         Parameters
         ----------
@@ -107,15 +107,15 @@ class Answer:
         Raises
         ------
         ParameterError
-            If the row's replay had to stop: then there is no whole trace to show. Of streams the updates
-            before that are shown all the same.
+            If the row's replay had to stop, because there is no complete trace to show. For streams the
+            updates before that point are still shown.
         """
         row = self.row(**setting) if row is None else row
         if not 0 <= row < len(self.table):
             raise ParameterError(f"the answer has rows 0 to {len(self.table) - 1}, not {row}")
         if not self.begun and any(walk.place for walk in self.walks[row]):
             raise ParameterError(
-                f"row {row} needs a rerun, so there is nothing whole to show: see answer.places"
+                f"row {row} needs a rerun, so there is no complete run to show: see answer.places"
             )
         return self._cell(row)
 
@@ -132,7 +132,7 @@ class Answer:
 
 
 def tabulate(rows: list[tuple[Setting, list[Walk]]], drafter: bool) -> pd.DataFrame:
-    """One row a setting; `drafter` says whether drafting takes passes."""
+    """One row per setting; `drafter` says whether drafting takes passes."""
     table = pd.DataFrame([setting | _row(walks, drafter) for setting, walks in rows])
     bounded = [name for name in BOUNDS if (table[f"{name}_lo"] != table[f"{name}_hi"]).any()]
     bounded = [name for name in bounded if table[[f"{name}_lo", f"{name}_hi"]].notna().any(axis=None)]

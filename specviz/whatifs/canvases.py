@@ -4,7 +4,7 @@ Why this is exact: SSD writes stepwise decoding's tokens in the same order, so a
 which cell comes next with which token. What SSD drafts follows from what the verified passes said of each
 cell (`specviz.rules.cells`); the latest pass that read a cell counts. SSD verifies every state up to the one
 it is at, and stepwise decoding has a pass at each of them. That pass reads the same cells: the masked ones of
-the block in work and of the next one, as far as it computed them, and under one cache policy it computes the
+the current block and of the next one, as far as it computed them, and under one cache policy it computes the
 same. Refreshes stand at the same states, for both come with every R-th token. Nothing else decides.
 
 What can differ: a pass over many canvases rounds differently from a pass over one. Cycles in which choices

@@ -52,11 +52,11 @@ def build(
                 cycles.append(cell.cycle(record, step, end))
     words = run["replayed"]
     if unrecorded := sum(cycle.get("node_token", []).count(UNKNOWN) for cycle in cycles):
-        words += f"; {unrecorded} drafted tokens were not recorded and stand as {PIECE}"
+        words += f"; {unrecorded} drafted tokens were not recorded and are shown as {PIECE}"
     if loose := sum(not step.certain for walk in walks for step in walk.steps):
-        words += f"; in {loose} cycles more may have been drafted in vain than is shown"
+        words += f"; in {loose} cycles more rejected tokens may have been drafted than are shown"
     if models := sum(walk.modelled is not None for walk in walks):
-        words += f"; in {models} of {len(walks)} texts the trees are a model of what would have grown"
+        words += f"; in {models} of {len(walks)} texts the trees are only modelled"
     run |= {"run": label, "method": method, "parameters": parameters, "replayed": words, "dense": None}
     run["draft"] = drafter
     return recorded(run, trace.pieces | {UNKNOWN: PIECE.encode()}, cycles)

@@ -1,4 +1,4 @@
-"""What a pass costs, and so what a replayed run would have taken: a model of the time, not a measurement."""
+"""The cost of passes, and the time that a replayed run would have taken: a model, not a measurement."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Costs:
     rest : float
         Seconds of a cycle that are not spent in its passes.
     source : str
-        Where the figures come from.
+        Where the numbers come from.
     """
 
     target: Mapping[int, float]
@@ -37,9 +37,9 @@ class Costs:
     def of(cls, trace: Trace) -> Costs:
         """The means over a run's own cycles: s(g) as far as the run has passes of that size.
 
-        Means, not medians: whatever else the machine did took its share of every run. The price of a
-        drafter's pass includes what the method does around it; nearly all are over one token, so they have
-        one price.
+        Means, not medians, because other load on the machine affects every run. The cost of a drafter's pass
+        includes what the method does around it; nearly all of these passes are over one token, so they have
+        one cost.
 
         Raises
         ------
@@ -73,11 +73,11 @@ class Costs:
         Raises
         ------
         TraceError
-            If it is no such report.
+            If it is not such a report.
         """
         with reading_report(report, "passes") as content:
             if content["bench"] != "passes":
-                raise ValueError("it is of another bench")
+                raise ValueError("it is from another bench")
             prices: dict[str, dict[int, float]] = {}
             for row in content["rows"]:
                 if not row.get("used", True):  # another layout or format than the model ran in
@@ -88,11 +88,11 @@ class Costs:
             costs = cls(target, draft[0] if draft else {}, rest, f"passes measured on {device}")
         if not all(seconds > 0 for seconds in (*costs.target.values(), *costs.draft.values())):
             where = "the report" if isinstance(report, Mapping) else report
-            raise TraceError(f"{where}: a pass takes more than no time")
+            raise TraceError(f"{where}: a pass must take more than no time")
         return costs
 
     def seconds(self, walks: list[Walk], drafter: bool) -> float:
-        """Of all cycles, the prefill left out; where drafts are only bounded, of their mean.
+        """Of all cycles, without the prefill; where drafts are only bounded, of their mean.
 
         Parameters
         ----------
@@ -130,7 +130,7 @@ def timed(trace: Trace) -> pd.DataFrame:
     cycles = trace.cycles
     cycles = cycles[(cycles["cycle"] > 0) & cycles["duration"].notna()]
     if not len(cycles):
-        raise TraceError("the trace holds no times, so there is no s(g) to take from it: give costs")
+        raise TraceError("the trace holds no times, so it gives no s(g): pass costs")
     keys = ["prompt", "update", "cycle"]
     passes = trace.passes
     fed = passes[passes["model"] == "target"].groupby(keys)["tokens"].sum().rename("fed")
@@ -144,7 +144,7 @@ def price(costs: Mapping[int, float], g: np.ndarray, model: str) -> np.ndarray:
     Below the smallest measured size it is that size's.
     """
     if not costs:
-        raise ParameterError(f"there is no cost of a pass of the {model}: give costs that have it")
+        raise ParameterError(f"the cost of a pass of the {model} is unknown: pass costs that include it")
     x = np.array(sorted(costs), np.float64)
     y = np.array([costs[int(each)] for each in x])
     slope = 0.0

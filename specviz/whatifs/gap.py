@@ -24,8 +24,11 @@ SIGNALS = ("entropy", "logit_margin", "margin", "variance")
 SURE = 2e-5  # a confidence that is computed again from float32 signals is this near to the one that was used
 COLUMNS = ("prompt", "keep", "node_token", "node_parent", "node_gap", "node_rank", "node_p", "pred_node",
            "pred_top_p", "top_k", "out_token", *(f"node_{name}" for name in SIGNALS))  # fmt: skip
-UNASKED = "no draft of the run stood here, so nothing says what the draft model would write"
-SHORT = "the run's draft ended before this, and what the draft model would write on decides what is sent"
+UNASKED = "the run has no draft here, so what the draft model would write is unknown"
+SHORT = (
+    "the run's draft ended before this point, and what is sent depends on what the draft model would write "
+    "next"
+)
 
 
 @dataclass(eq=False)

@@ -1,4 +1,4 @@
-"""Questions to a saved trace: what would another setting have done?"""
+"""What-if questions to a saved trace: what would another setting have done?"""
 
 from __future__ import annotations
 
@@ -71,35 +71,37 @@ REPLAYS: dict[str, Callable[..., walk.Replay]] = {
 }
 NO_REPLAY = "{} cannot be replayed from a trace"
 # Why not, of methods of which one might expect it.
-NO_TREE = {"eagle": ", for another tree begins cycles at places where this run grew none: rerun it"}
+NO_TREE = {"eagle": ", because another tree starts cycles at positions where this run grew none: rerun it"}
 GAPS = ("specdec", "cm_asd")  # the drafts of each say what the other would do with them
 TOKENS_ALONE = "the drafts follow from the tokens alone"
 ALL_CYCLES = "every prediction that a cycle needs is recorded"
-VAIN = "; how much was drafted in vain lies between the bounds"
-UNSEEN = ", for nobody saw it: sv.densify(trace, model, draft) records it"
-BEYOND = ": a draft may go on beyond the {} recorded tokens behind a wrong one, or a choice there is a tie"
-TAILED = ", behind a wrong token up to {} more"
-PARTS = "exact up to the first cycle where the text would part; the place is named"
+VAIN = "; the number of rejected draft tokens lies between the bounds"
+UNSEEN = ", because it was not recorded: sv.densify(trace, model, draft) records it"
+BEYOND = ": a draft may continue beyond the {} recorded tokens after a wrong one, or a choice there is a tie"
+TAILED = ", after a wrong token up to {} more"
+PARTS = "exact up to the first cycle where the text would diverge; places says where"
 DRAFTED_PARTS = (
-    "exact up to the first cycle where the text would part or no draft of the run stood; the place is named"
+    "exact up to the first cycle where the text would diverge or the run has no draft; places says where"
 )
 ALL_DRAFTS = "every draft that a cycle needs is recorded"
-BEYOND_DRAFTS = ALL_DRAFTS + "; how many tokens were drafted in vain, behind the run's own drafts, is bounded"
-SIZE = "the trace does not say how large the draft model's vocabulary is: record it anew"
+BEYOND_DRAFTS = ALL_DRAFTS + "; the number of rejected tokens drafted beyond the run's own drafts is bounded"
+SIZE = "the trace does not say how large the draft model's vocabulary is: record it again"
 STOPPED = "the replay had to stop in {} of {} texts, see places; the counts are of the cycles before"
-STORED = "exact until a tree grows from what this run never read, a model from there on"
-GROWN = "the trees follow from what the passes taught the store, as far as the run read the same"
+STORED = "exact until a tree grows from something this run never read, modelled from there on"
+GROWN = "the trees follow from what the store learnt from the passes, as long as the run read the same"
 MODEL = "exact for {} of {} cycles, see places for where that ends; from there on " + STALE
-STREAMS = "this is a run of streams, and it decodes prompts"
-SHOWS = "what a display hides changes no text"
-UPDATES = "exact up to the first update where a stream's text would part; the place is named"
-FIRST = "{} of {} updates are told, to the first of each stream whose text would part; see places"
-WHOLE = "no stream's text would part"
+STREAMS = "this is a run of streams, but the method decodes prompts"
+SHOWS = "hiding text on the display changes no text"
+UPDATES = "exact up to the first update where a stream's text would diverge; places says where"
+FIRST = "{} of {} updates are answered, up to the first of each stream whose text would diverge; see places"
+WHOLE = "no stream's text would diverge"
 STATES = "a pass at every state that it would verify is recorded"
-CLOSE = "; in {} of {} cycles two choices are closer than passes of different shape may round"
-CANVAS = "this run of {} wrote a canvas, which {} does not"
-UNTIMED = "how long a pass over several canvases takes is not in prices a token: rerun it"
-WARM = "the store was warm when the run began, and what it held is not in the record"
+CLOSE = (
+    "; in {} of {} cycles two choices are closer than the rounding error between passes of different shapes"
+)
+CANVAS = "this run of {} wrote a canvas, but {} does not write one"
+UNTIMED = "prices per token do not cover a pass over several canvases: rerun it"
+WARM = "the store was warm when the run began, and its content is not in the record"
 NOT_DENSE = "the trace has no dense record of a draft model: sv.densify(trace, model, draft) adds it"
 
 
@@ -116,13 +118,14 @@ def no_replay(method: str) -> str:
 
 
 class WhatIf:
-    """Questions to the trace of one greedy run. Each method answers one; each answer says how sure it is.
+    """What-if questions to the trace of one greedy run. Each method answers one; each answer states its
+    certainty.
 
     Parameters
     ----------
     trace : Trace
-        Of one run. One with a dense record answers most: `specviz.generate(..., record="dense")`,
-        `specviz.densify`.
+        A trace of one run. With a dense record it can answer most questions: `specviz.generate(...,
+        record="dense")`, `specviz.densify`.
 
     Raises
     ------
@@ -133,10 +136,10 @@ class WhatIf:
     def __init__(self, trace: Trace) -> None:
         run = trace.run
         if (run["sampling"] or {}).get("temperature"):
-            raise TraceError("a what-if is for greedy runs: another setting would draw other tokens")
+            raise TraceError("what-ifs work only for greedy runs: another setting would sample other tokens")
         if run["record"] is None:
             raise TraceError(
-                "the trace holds the text alone (record=None): record it with 'judged' or 'dense'"
+                "the trace holds only the text (record=None): record it with 'judged' or 'dense'"
             )
         self.trace = trace
         self._run = run
@@ -153,7 +156,7 @@ class WhatIf:
 
     @property
     def rounding(self) -> Rounding:
-        """Decisions nearer than this are ties: passes of another shape may swap them."""
+        """Decisions closer than this are ties: passes of a different shape may swap them."""
         return self._records[1]
 
     @cached_property
@@ -172,7 +175,7 @@ class WhatIf:
             lines.append(f"  {name}: {badge}; {why}")
         if parameters:
             name, first = next(iter(parameters.items()))
-            lines.append(f"Ask it with .{method}({name}={first.default!r}), a list asks several at once.")
+            lines.append(f"Ask it with .{method}({name}={first.default!r}); a list asks for several at once.")
         else:
             lines.append(f"  Nothing: {self._problem(own)}.")
         return "\n".join(lines)
@@ -180,13 +183,13 @@ class WhatIf:
     # -- what can be asked ---------------------------------------------------------------------------
 
     def can_answer(self, parameter: str, method: Given | None = None) -> tuple[str, str]:
-        """How sure an answer about a parameter would be at best, and why.
+        """The best certainty that an answer about a parameter could have, and why.
 
         Parameters
         ----------
         parameter : str
         method : str, class or Method, optional
-            Whose; default the run's own.
+            The parameter's method; default: the run's own.
 
         Returns
         -------
@@ -196,7 +199,7 @@ class WhatIf:
         if method in NO_TREE:
             return RERUN, no_replay(method)
         if parameter not in METHODS.get(method, {}):
-            return RERUN, f"nothing in a trace says what another {parameter} would do"
+            return RERUN, f"a trace cannot tell what another {parameter} would do"
         if problem := self._problem(method):
             return RERUN, problem
         if method in AT_BEST:
@@ -217,20 +220,22 @@ class WhatIf:
             return no_replay(method)
         canvas = self._run["canvas"] is not None
         if method == "ssd" and canvas and lossy:
-            return f"this run of {own} passed over states of stepwise decoding"
+            return f"this run of {own} skipped states of stepwise decoding"
         if canvas != (method == "ssd"):
             return CANVAS.format(own, method) if canvas else f"this run of {own} wrote no canvas"
         if method == "ssd":
             return ""
         if method == "retranslate":
-            return "" if own == "retranslate" else f"the source of this run of {own} stood still"
+            return (
+                "" if own == "retranslate" else f"the source of this run of {own} did not arrive in updates"
+            )
         if own == "retranslate":
             return STREAMS
         if method == "bild":
-            return "" if own == "bild" else f"its text is its own, and this is a run of {own}"
+            return "" if own == "bild" else f"it writes its own text, but this is a run of {own}"
         if method in GAPS:
             if own not in GAPS:
-                return f"its text is its own, and this is a run of {own}"
+                return f"it writes its own text, but this is a run of {own}"
             return "" if self._size else SIZE
         if method == "unispec":
             return self._store_problem
@@ -256,7 +261,7 @@ class WhatIf:
         """Why the store cannot be replayed; empty if it can."""
         run = self._run
         if run["method"] != "unispec":
-            return f"what its store would hold is not in a run of {run['method']}"
+            return f"the content of its store is not in a run of {run['method']}"
         if ((run["memory"] or {}).get("start") or {}).get("state") != "cold":
             return WARM
         return "" if run["record"] == "all" else NOT_ALL
@@ -304,7 +309,7 @@ class WhatIf:
         Parameters
         ----------
         **parameters : number or several
-            Of several every combination is a row. What is not named stays as it was.
+            Several values give one row per combination. Parameters that are not named keep their values.
         """
         method = self._run["method"]
         question = getattr(self, method, None) if method in METHODS else None
@@ -315,19 +320,19 @@ class WhatIf:
     def speculative(self, **parameters: Values) -> Answer:
         """What would speculative decoding have done, with this drafter, this draft length and this `stop`?
 
-        The text is the target's own whatever is drafted, so the cycles follow from what the drafter says at
-        the text's places. Exact with a dense record. With a `stop` above 0, what was drafted after a
-        rejected token is exact as far as the record's tails go, and bounded beyond.
+        The text is the target's own whatever is drafted, so the cycles follow from the drafter's predictions
+        along the text. Exact with a dense record. With a `stop` above 0, the tokens drafted after a rejected
+        one are exact as far as the record's tails reach, and bounded beyond.
 
         Parameters
         ----------
         draft_length, stop : number or several
-            Default: as in the run, if it was one of speculative decoding.
+            Default: as in the run, if it used speculative decoding.
         """
         return self._answer("speculative", parameters)
 
     def prompt_lookup(self, **parameters: Values) -> Answer:
-        """What would prompt lookup have done? Exact, from the tokens alone.
+        """What would prompt lookup have done? Exact; needs only the tokens.
 
         Parameters
         ----------
@@ -336,7 +341,7 @@ class WhatIf:
         return self._answer("prompt_lookup", parameters)
 
     def bild(self, **parameters: Values) -> Answer:
-        """What would BiLD have done with other thresholds? Exact up to where its text would part.
+        """What would BiLD have done with other thresholds? Exact until its text would diverge.
 
         Parameters
         ----------
@@ -356,9 +361,9 @@ class WhatIf:
     def cm_asd(self, **parameters: Values) -> Answer:
         """What would CM-ASD have done with other weights, windows or thresholds? See `specviz.whatifs.gap`.
 
-        From a run of it or of SpecDec. Exact up to where its text would part, or where a window would end so
-        that the next draft begins at a place at which no draft of the run stood. How many tokens were sent
-        in vain is bounded where the run's own draft was shorter.
+        Needs a run of CM-ASD or SpecDec. Exact until its text would diverge, or until a window would end such
+        that the next draft begins at a position where the run has no draft. The number of rejected tokens is
+        bounded where the run's own draft was shorter.
 
         Parameters
         ----------
@@ -372,8 +377,8 @@ class WhatIf:
     def unispec(self, **parameters: Values) -> Answer:
         """What would UniSpec have done with another draft size or threshold? See `specviz.whatifs.tree`.
 
-        From a run that began cold and was recorded with ``record="all"``. Exact as long as every tree grows
-        from what the run read too; from the first that does not it is a model, and `places` names it.
+        Needs a run that began cold and was recorded with ``record="all"``. Exact as long as every tree grows
+        from tokens that the run also read; modelled from the first tree that does not, which `places` names.
 
         Parameters
         ----------
@@ -384,17 +389,16 @@ class WhatIf:
     def retranslate(self, tokenize: str | None = None, **parameters: Values) -> Answer:
         """What would re-translation have done with another bias, mask or mode? See `specviz.whatifs.updates`.
 
-        Exact, update for update, up to the first one of a stream whose text would be another: from there on
-        each draft is another, too, and a rerun has to say. What is masked for display alone changes no text,
-        so every `k` of a display is exact to the end; the last update that is recorded is taken to be the
-        stream's last, in which nothing is hidden. A draft masked by another `k` writes the same text where
-        what was cut, or now is not, would have been refused anyway or is what the target would write by
-        itself.
+        Exact, update by update, up to the first update of a stream whose text would differ: from there on
+        every draft differs, too, and only a rerun can tell. Masking only the display changes no text, so
+        every display `k` is exact to the end; the last recorded update is assumed to be the stream's last, in
+        which nothing is hidden. A draft masked by another `k` gives the same text if the tokens that are cut,
+        or no longer cut, would have been rejected anyway or are what the target would write by itself.
 
         Parameters
         ----------
         tokenize : str, optional
-            What erasure is counted in, as in `specviz.metrics.erasure`; ``model`` needs no sacrebleu.
+            The unit of erasure, as in `specviz.metrics.erasure`; ``model`` needs no sacrebleu.
         mode, beta, k, mask : number or text, or several
             Default: as in the run.
 
@@ -404,8 +408,8 @@ class WhatIf:
             Its table has one row a choice: ``streams`` that are replayed to their end; exact ``updates``,
             ``of`` how many; over these ``drafted``, ``accepted`` and ``emitted`` tokens, ``A/D``, ``A/O``,
             ``target_passes``, and what is displayed: ``tokens`` of each stream's last replayed update,
-            ``erased`` ones, ``NE``. As `specviz.metrics.by_stream` defines them. In `places` stands the
-            ``update``, and what the text would have there. `Answer.trace` gives the replayed updates as a
+            ``erased`` ones, ``NE``. As `specviz.metrics.by_stream` defines them. `places` has the ``update``
+            and the token that the text would have there. `Answer.trace` returns the replayed updates as a
             trace.
         """
         grid, question = self._ask("retranslate", parameters)
@@ -435,14 +439,14 @@ class WhatIf:
     def ssd(self, **parameters: Values) -> Answer:
         """What would SSD have done with this draft length and tree? See `specviz.whatifs.canvases`.
 
-        From a run of stepwise decoding or of SSD, under that run's blocks, cache and refreshes. Exact:
-        cycles, drafts, verdicts and order are a rerun's, but for near-ties, which `why` counts. Another block
-        or cache needs a rerun: it would read other states.
+        Needs a run of stepwise decoding or SSD, and uses its blocks, cache and refreshes. Exact: cycles,
+        drafts, verdicts and order are those of a rerun, except for near-ties, which `why` counts. Another
+        block or cache needs a rerun, because it would read other states.
 
         Parameters
         ----------
         draft_length, tree, tail : number or text, or several
-            Default: as in the run, if it was one of SSD.
+            Default: as in the run, if it used SSD.
 
         Raises
         ------
@@ -454,7 +458,7 @@ class WhatIf:
         sure = self._run["parameters"].get("sure", np.inf)
         cells, most = min(text.length for text in texts), max(row["draft_length"] for row in grid)
         if most > cells:
-            raise ParameterError(f"ssd: a draft_length of {most} is more than the canvas' {cells} cells")
+            raise ParameterError(f"ssd: a draft_length of {most} exceeds the canvas' {cells} cells")
         replays = [[canvases.ssd(text, dtype, sure, **row) for text in texts] for row in grid]
         close = max(sum(walk.close for walk in walks) for walks in replays)
         rows = [(setting, list[Walk](walks)) for setting, walks in zip(grid, replays)]
@@ -475,20 +479,20 @@ class WhatIf:
         )  # fmt: skip
 
     def clock(self, answer: Answer, costs: Costs | None = None) -> Answer:
-        """How long would that have taken? Modelled: each pass at its price, each cycle at its.
+        """How long would that have taken? Modelled from the cost of each pass and each cycle.
 
         Parameters
         ----------
         answer : Answer
-            Of another question.
+            The answer to another question.
         costs : Costs, optional
             Default: the run's own (`costs`). Another device's: `Costs.read`.
 
         Returns
         -------
         Answer
-            With the columns ``seconds`` and ``tokens_per_second``, the prefill left out, and the badge
-            modelled; its `why` prints how far off the model is on the run's own cycles.
+            With the columns ``seconds`` and ``tokens_per_second``, without the prefill, and the badge
+            modelled; its `why` prints the model's error on the run's own cycles.
         """
         if self._written:
             raise TraceError(UNTIMED)
@@ -499,7 +503,8 @@ class WhatIf:
         table["badge"] = [weakest([badge, MODELLED]) for badge in answer.table["badge"]]
         if costs is None:
             why = (
-                f"from {prices.source}; priced by half its cycles, the other half is off by {self.error:.1%}"
+                f"from {prices.source}; priced from half its cycles; the error on the other half is "
+                f"{self.error:.1%}"
             )
         else:
             why = f"from {prices.source}; this run's time cannot check it"
@@ -540,7 +545,7 @@ class WhatIf:
         """The settings that are asked about, and the question in words; refused if nothing can be said."""
         grid = self._grid(method, parameters)
         if problem := self._problem(method):
-            raise TraceError(f"nothing can be said of {method}: {problem}")
+            raise TraceError(f"{method} cannot be answered: {problem}")
         return grid, self._question(method, grid)
 
     def _piece(self, token: int) -> str:

@@ -121,7 +121,7 @@ def read_texts(trace: Trace) -> tuple[list[TextRecord], Rounding]:
     most = positive((run["sampling"] or {}).get("max_new_tokens"))
     if longest is None or full is None or most is None:
         raise TraceError(
-            "the trace does not say how long its models' contexts are (an older one): record it anew"
+            "the trace does not say how long its models' contexts are (an older one): record it again"
         )
     # A dense record of another drafter says nothing of what this one wrote, and the other way round.
     same = not run["dense"] or not run["draft"] or run["dense"].get("name") == run["draft"].get("name")
@@ -137,7 +137,7 @@ def read_texts(trace: Trace) -> tuple[list[TextRecord], Rounding]:
         text = np.array([t for row in rows for t in row["out_token"] or ()], np.int64)
         sizes = [len(row["out_token"] or ()) for row in rows]
         if [row["keep"] or 0 for row in rows] != (np.cumsum(sizes) - sizes).tolist():
-            raise TraceError("the run took back text that it had written; what-ifs are for runs that do not")
+            raise TraceError("the run rolled back text that it had written; what-ifs need runs that do not")
         n, end = len(text), rows[-1]["end"]
         taken = len(ids) if prefix is None else prefix
         limit = n if end in ("length", "context") else min(most, longest - taken)

@@ -21,7 +21,7 @@ from specviz.trace import Trace
 from specviz.whatifs.texts import Rounding, Setting, TextRecord
 from specviz.whatifs.walk import DraftSize, Place, Replay, Step, Walk, following
 
-STALE = "the store would hold what the target thinks of a text that the run never read"
+STALE = "the store would hold the target's predictions on text that the run never read"
 NOT_ALL = "the record does not hold what the store learnt: record with record='all'"
 COLUMNS = (
     "prompt", "keep", "top_k", "node_token", "node_parent", "pred_node", "pred_top_token", "pred_top_p",
@@ -63,8 +63,8 @@ def read_lessons(trace: Trace, texts: list[TextRecord], k: int) -> list[Lessons]
             if trace.run["record"] != "all":
                 raise TraceError(NOT_ALL)
             raise TraceError(
-                f"the record holds {size} successors of a token, the store kept up to {k}: set candidates to "
-                f"{size} or less"
+                f"the record holds {size} successors per token, but the store kept up to {k}: set "
+                f"candidates to {size} or less"
             )
         record, lesson = records[row["prompt"]], lessons[row["prompt"]]
         nodes, parents = (np.array(row[name] or (), np.int64) for name in ("node_token", "node_parent"))

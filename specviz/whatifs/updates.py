@@ -32,8 +32,8 @@ from specviz.whatifs.cell import recorded, replayed_run
 from specviz.whatifs.texts import EPSILON, FLOOR, SINGLE, Candidates, Row, number, positive
 from specviz.whatifs.walk import STOPPED, TIE, Halt, Place, Step, Walk
 
-PARTS = "the text parts here"
-UNSEEN = "the record does not hold what the target thinks of this token here"
+PARTS = "the text diverges here"
+UNSEEN = "the record does not hold the target's probability of this token here"
 COLUMNS = (
     "prompt", "update", "cycle", "context", "keep", "end", "top_k", "source", "arrival", "reused", "shown",
     "node_token", "node_status", "node_p", "pred_node", "pred_top_token", "pred_top_p", "out_token",
@@ -137,7 +137,7 @@ def read_updates(trace: Trace) -> list[list[UpdateRecord]]:
     most = positive((run["sampling"] or {}).get("max_new_tokens"))
     if longest is None or most is None:
         raise TraceError(
-            "the trace does not say how long its model's context is (an older one): record it anew"
+            "the trace does not say how long its model's context is (an older one): record it again"
         )
     masked = (run["parameters"] or {}).get("k") or 0
     ends = frozenset(run["eos"] or ())
@@ -146,7 +146,7 @@ def read_updates(trace: Trace) -> list[list[UpdateRecord]]:
         stream = streams.setdefault(row["prompt"], [])
         if row["cycle"] == 0:
             if row["source"] is None:
-                raise TraceError("this is for runs whose source arrives in updates")
+                raise TraceError("this needs runs whose source arrives in updates")
             limit = min(most, longest - row["context"])
             stream.append(UpdateRecord(**{name: row[name] for name in HEAD}, limit=limit))
         record = stream[-1]
@@ -351,7 +351,7 @@ def build_updates(trace: Trace, walks: list[StreamWalk], choice: Choice, label: 
     """The replayed updates as a trace, so that every view shows them; without times: none were measured."""
     run = replayed_run(trace)
     if cut := sum(walk.place is not None for walk in walks):
-        run["replayed"] += f"; {cut} of {len(walks)} streams end where a rerun would have to say"
+        run["replayed"] += f"; {cut} of {len(walks)} streams end where only a rerun could tell"
     run |= {"run": label, "parameters": run["parameters"] | choice._asdict()}
     run["exactness"] = rules.exactness(choice.mode, choice.beta, True)
     return recorded(run, trace.pieces, _cycles(walks, choice))

@@ -126,13 +126,13 @@ class Halt(Exception):
 
 
 HOLE = "the record does not hold what the draft model would write here: a dense record does (sv.densify)"
-UNRATED = "the record does not hold what the target thinks of this token: a dense record does (sv.densify)"
+UNRATED = "the record does not hold the target's probability of this token: a dense record does (sv.densify)"
 UNRECORDED_TAIL = (
-    "what the draft model writes behind this token is not recorded, and it could end the text there"
+    "what the draft model writes after this token is not recorded, and it could end the text there"
 )
-TIE = "two choices are closer here than passes of different shape round"
+TIE = "two choices are closer here than the rounding error between passes of different shapes"
 STOPPED = "the run was stopped here"
-TURN = "the answer before it may be another, and with it this prompt"
+TURN = "the previous answer may differ, and this prompt with it"
 
 
 def following(marks: np.ndarray) -> np.ndarray:
@@ -211,7 +211,7 @@ class Replay:
         if record.target_lead[at] < self.rounding.target:
             raise Halt(at, TIE)
         if record.target[at] != self.text[at]:
-            raise Halt(at, "the target's own token stands here, and it is another", int(record.target[at]))
+            raise Halt(at, "the target's own token is different here", int(record.target[at]))
 
     def check_next(self, at: int) -> None:
         """After a draft that was accepted to its end the target adds its own token, unless the text ends."""

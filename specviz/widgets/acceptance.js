@@ -82,9 +82,9 @@ function render({ model, el }) {
 		});
 		for (const name of ["p", "q"]) p.forEach((_, i) => left.append(handle(name, i, i * wide + wide * 0.1 + (name === "q" ? half + 2 : 0), half)));
 		const off = p.reduce((sum, x, i) => sum + Math.abs(kept[i] + drawn[i] - x), 0) / 2;
-		figures.textContent = `accepted ${accepted.toFixed(3)} · rejected ${(1 - accepted).toFixed(3)} · distance of what comes out from p: ${off.toFixed(3)}`;
+		figures.textContent = `accepted ${accepted.toFixed(3)} · rejected ${(1 - accepted).toFixed(3)} · distance of the output from p: ${off.toFixed(3)}`;
 		figures.classList.toggle("wrong", off > 5e-4);
-		right.setAttribute("aria-label", `what comes out: ${kept.map((x, i) => `${String.fromCharCode(65 + i)} ${(x + drawn[i]).toFixed(2)}`).join(", ")}`);
+		right.setAttribute("aria-label", `output: ${kept.map((x, i) => `${String.fromCharCode(65 + i)} ${(x + drawn[i]).toFixed(2)}`).join(", ")}`);
 		if (focus) left.querySelector(`[data-of=${focus}]`)?.focus();
 	}
 	hear(choice, "change", () => share(model, { rule: choice.value }));
@@ -92,9 +92,9 @@ function render({ model, el }) {
 	root.append(
 		h("div.controls", h("label", { for: id }, "rule"), choice),
 		h("div.panels",
-			h("figure", h("figcaption", "Drag the tops: the target's p and the drafter's q"), left),
-			h("figure", h("figcaption", "What comes out; the lines are p"), right)),
-		h("div.legend", key("p", "p"), key("q", "q"), key("kept", "accepted; on the left min(p, q)"), key("drawn", "drawn after a rejection")),
+			h("figure", h("figcaption", "Drag the bars: the target's p and the drafter's q"), left),
+			h("figure", h("figcaption", "The output distribution; the lines are p"), right)),
+		h("div.legend", key("p", "p"), key("q", "q"), key("kept", "accepted; on the left: min(p, q)"), key("drawn", "drawn after a rejection")),
 		figures);
 	el.append(root);
 	const undo = followTheme(root, model);

@@ -54,7 +54,7 @@ class Acceptance(Stateful):
         fine = [len(each) >= 2 and (each >= 0).all() and abs(each.sum() - 1) < 1e-6 for each in both]
         if not all(fine) or len(both[0]) != len(both[1]) or len(both[0]) > 8:
             raise ParameterError(
-                "p and q must be probabilities of the same two to eight tokens, each with the sum 1"
+                "p and q must be probabilities of the same two to eight tokens, and each must sum to 1"
             )
         super().__init__(b"", {"p": both[0].tolist(), "q": both[1].tolist(), "rule": rule})
 

@@ -29,7 +29,7 @@ VARIABLE = "SPECVIZ_APP"  # the environment variable that holds a `Setting` as J
 SECTIONS = ("Decode", "Race", "Traces")
 TURN = "turn.lock"  # in the server's own folder
 WAITS = (
-    "Another tab has the models. This one has its turn when that one is closed; traces can be opened "
+    "Another tab is using the models. This tab gets its turn when that one is closed; traces can be opened "
     "meanwhile."
 )
 
@@ -66,7 +66,9 @@ class Setting:
             If no server did.
         """
         if VARIABLE not in os.environ:
-            raise ParameterError("this page is for specviz app: in a notebook use specviz.explore and runs")
+            raise ParameterError(
+                "this page is for specviz app: in a notebook, use specviz.explore and specviz.runs"
+            )
         return cls(**json.loads(os.environ[VARIABLE]))
 
 

@@ -10,8 +10,8 @@ from specviz.view.flicker import styles
 
 ADDED = ("canvas",)  # what the player gets besides, for traces that need it
 
-# A comment's line, a line's indentation, a comment behind code. The last has no quotation mark in it, so it
-# is no part of a string; and no template goes over a line's end (the tests see to it).
+# A comment's line, a line's indentation, a comment after code. The last has no quotation mark in it, so it
+# is not a part of a string; and no template goes over a line's end (the tests see to it).
 UNSENT = re.compile(r"""^\t*(?://.*)?|(?<=[;{},)\]]) // [^"'`\n]*$""", re.MULTILINE)
 
 # A style sheet's comment, and a line's end where no two words would become one.

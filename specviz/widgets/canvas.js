@@ -23,7 +23,7 @@ function stretch(cycle) {
 	return [Math.floor(Math.min(...cells) / block) * block, Math.min(length, (Math.floor(Math.max(...cells) / block) + 1) * block)];
 }
 
-// What a pass said of the masked cells of a canvas (-1: the state itself), the cells of its block in work first, the surest
+// What a pass said of the masked cells of a canvas (-1: the state itself), the cells of its current block first, the surest
 // in front: [{cell, odds, tops: [[token, p], ...]}, ...].
 const { details: plainDetails } = Record.prototype;
 Record.prototype.details = function details(cycle) {
@@ -60,7 +60,7 @@ why = function why(cycle, i, details) {
 	if (!next || !["accepted", "rejected"].includes(status)) return plainWhy(cycle, i, details);
 	const inWork = read.filter((one) => Math.floor(one.cell / record.header.canvas.block) === Math.floor(next.cell / record.header.canvas.block)).length;
 	const own = `${placing(record, next.tops[0][0], next.cell)} (${odds(next.odds)})`;
-	if (status === "accepted") return `In its parent's canvas the surest of ${count(inWork, "masked cell")} is this one, with this token (${odds(next.odds)}): accepted.`;
+	if (status === "accepted") return `In its parent's canvas this is the most confident of ${count(inWork, "masked cell")}, with this token (${odds(next.odds)}): accepted.`;
 	if (next.cell === cell) return `This cell is next in its parent's canvas, but with ${own}, not with this token (p = ${prob(cycle.value("p", i))}): rejected.`;
 	const here = read.find((one) => one.cell === cell);
 	const right = here && here.tops[0][0] === cycle.token[i];
@@ -72,16 +72,16 @@ whyExtra = function whyExtra(cycle) {
 	const { record } = cycle, { a } = record, { name } = cycle.kind, o = cycle.extra;
 	const token = `${placing(record, a.out_token[o], a.out_position[o])} (${odds(a.out_odds?.[o])})`;
 	const others = cycle.o1 - cycle.o0 - cycle.accepted - 1;
-	if (others > 0) return `The pass places ${others + 1} cells at once, all that its rule lets through; the last of them is ${token}.`;
-	return { bonus: "The whole path was accepted, and the pass over its last canvas places one more", correction: "No draft places what the last accepted canvas has next" }[name]?.concat(`: ${token}.`)
-		?? `Nothing was drafted: the surest masked cell of the block in work gets its likeliest token, ${token}.`;
+	if (others > 0) return `The pass places ${others + 1} cells at once, all that pass its rule; the last of them is ${token}.`;
+	return { bonus: "The whole path was accepted, and the pass over its last canvas places one more token", correction: "No draft matches what the last accepted canvas places next" }[name]?.concat(`: ${token}.`)
+		?? `Nothing was drafted: the most confident masked cell of the current block gets its most likely token, ${token}.`;
 };
 
 const STOPS = { first: "no cell has been read yet", tail: "fewer cells are masked than a draft has", refresh: "the next refresh is due" };
 narrate = function narrate(cycle, phase, whole, stage) {
 	const { record } = cycle, { a, header } = record, { length, block, cache } = header.canvas, head = `Cycle ${cycle.number}`;
 	if (stage) return `${head}, draft, ${grew(cycle, stage)}`;
-	if (cycle.prefill) return `${head}: a canvas of ${length} masked cells stands behind the prompt, in blocks of ${block}; nothing is computed yet.`;
+	if (cycle.prefill) return `${head}: a canvas of ${length} masked cells follows the prompt, in blocks of ${block}; nothing is computed yet.`;
 	const some = (list) => (list.length <= 6 ? `: ${list.join(", ")}` : "");
 	const guesses = cycle.token.map((token, i) => placing(record, token, cellOf(cycle, i)));
 	const stop = STOPS[cycle.stop] ? ` (${STOPS[cycle.stop]})` : "";
@@ -146,7 +146,7 @@ TextLane = class CanvasLane {
 		this.blocks.forEach((node, k) => { set(node, { class: k === from ? "block work" : "block", title: `block ${k}: cells ${k * block} to ${k * block + node.children.length - 1}${k === from ? "; in work" : ""}` }); });
 		this.work = this.blocks[Math.max(0, from)];
 	}
-	// The block in work is in sight.
+	// The current block is in sight.
 	toEnd() { this.node.scrollTop = Math.max(0, this.work.offsetTop - this.node.clientHeight / 2); }
 };
 
@@ -217,11 +217,11 @@ WhyLane = class CanvasWhy extends PlainWhy {
 	}
 	draw(cycle, i, phase, stage) {
 		super.draw(cycle, i, phase, stage);
-		if (cycle.prefill) this.sentence.textContent = "Nothing is computed before the first pass: every cell is masked, and no cell has a draft.";
+		if (cycle.prefill) this.sentence.textContent = "Nothing is computed before the first pass: every cell is masked and none has a draft.";
 		if (this.node.classList.contains("empty")) return;
 		const { record } = this, details = record.details(cycle), extra = i === cycle.n, cell = cellOf(cycle, i);
 		const read = phase > 0 ? details?.read(extra ? cycle.tip : cycle.parent[i]) ?? [] : [];
-		this.left.textContent = extra ? "the surest cells of that canvas" : "the surest cells of its parent's canvas";
+		this.left.textContent = extra ? "the most confident cells of that canvas" : "the most confident cells of its parent's canvas";
 		this.right.textContent = `the pass’s candidates in cell ${cell}`;
 		const none = phase > 0 ? "its canvas is off the path: not recorded" : "shown with the verdict";
 		const token = extra ? record.a.out_token[cycle.extra] : cycle.token[i];
@@ -250,7 +250,7 @@ CacheLane = class WindowLane {
 		const done = phase > 0 && !cycle.prefill && fed > 0;
 		set(this.rows, { style: `flex:${done ? fed : 0} 1 0`, title: "positions computed in this pass" });
 		set(this.old, { style: `flex:${done ? Math.max(0, all - fed) : 1} 1 0`, title: cache === "dual" ? "read from the cache, or from a canvas above" : "" });
-		const how = cache !== "dual" ? "no cache: every position of every canvas" : a.refreshed[cycle.row] > 0 ? "a refresh: every position of the state, the windows of the drafts" : "the windows alone; the rest from the cache";
-		this.said.textContent = done ? `${grouped(fed)} computed of ${grouped(all)} in ${1 + cycle.n} canvas${cycle.n ? "es" : ""}: ${how}` : `${each} positions a canvas: the prompt and ${length} cells`;
+		const how = cache !== "dual" ? "no cache: every position of every canvas" : a.refreshed[cycle.row] > 0 ? "a refresh: every position of the state, the windows of the drafts" : "only the windows; the rest from the cache";
+		this.said.textContent = done ? `${grouped(fed)} computed of ${grouped(all)} in ${1 + cycle.n} canvas${cycle.n ? "es" : ""}: ${how}` : `${each} positions per canvas: the prompt and ${length} cells`;
 	}
 };

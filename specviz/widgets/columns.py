@@ -36,17 +36,18 @@ LATER = ("entropy", "margin", "logit_margin", "variance", "score", "threshold", 
 INTEGERS = [np.dtype(t) for t in ("u1", "i1", "u2", "i2", "u4", "i4")]
 # Of a token that the target adds: how it came, in a sentence, and why.
 CAME = {
-    "plain": ("the target's own", "Nothing was drafted: the target writes {token} with a pass of its own."),
-    "bonus": ("the bonus", "Bonus: every token on the path was accepted, and the same pass gives one more, "
-              "{token}."),
-    "correction": ("the correction", "Correction: the target's own choice {token} in place of {refused}."),
-    "rollback": ("the rollback's correction", "Rollback: the large model's own token {token} in place of "
-                 "{refused}."),
+    "plain": ("the target's own", "Nothing was drafted: the target writes {token} in its own pass."),
+    "bonus": ("the bonus", "Bonus: every token on the path was accepted, and the same pass gives one more "
+        "token, {token}."),
+    "correction": ("the correction", "Correction: the target's own choice {token} replaces {refused}."),
+    "rollback": ("the rollback's correction", "Rollback: the large model's own token {token} replaces "
+        "{refused}."),
     "resampled": ("resampled", "Resampled: {token} is drawn from max(0, p − q) after {refused} was "
                   "rejected."),
     "fallback": ("the large model's after the fallback", "Fallback: {why} and handed over; the large model "
                  "writes {token}."),
-    "parallel": ("placed in parallel", "In parallel: {token} is placed beside a surer cell."),
+    "parallel": ("placed in parallel", "In parallel: {token} is placed in the same pass as a more confident "
+        "cell."),
 }  # fmt: skip
 KINDS_SENT = [
     {"name": n, "word": k.word, "mark": k.mark, "meaning": k.meaning}
@@ -58,7 +59,7 @@ SHORT = {name: name for name in FATES} | {
     "unjudged": "not judged",
     "unsent": "not sent",
     "below_budget": "below the budget",
-    "cut": "behind the text's end",
+    "cut": "after the end of the text",
     "unreviewed": "written, not sent",
 }
 # The drafter's signals that have a lane: column, heading, meaning.
@@ -67,10 +68,10 @@ SIGNALS = (
     ("entropy", "entropy, nats", "how spread out the drafter's distribution is"),
     ("margin", "margin", "the drafter's largest minus second largest probability"),
     ("logit_margin", "logit margin", "the drafter's largest minus second largest logit"),
-    ("variance", "logit variance", "how far the drafter's logits lie apart over the vocabulary"),
+    ("variance", "logit variance", "how spread out the drafter's logits are over the vocabulary"),
     ("score", "score", "the score by which the method ranked the node, or its weighted confidence"),
-    ("threshold", "τ, nats", "how far the token may fall behind the target's own"),
-    ("gap", "gap, nats", "log probability of the target's own token minus this one's, where it was judged"),
+    ("threshold", "τ, nats", "how far the token may be below the target's own"),
+    ("gap", "gap, nats", "log probability of the target's own token minus this token's, where it was judged"),
 )
 HEADING = 40  # characters of a signal's heading
 FINER = ("logit_margin", "variance")  # shown where a method weighs them, as one with a threshold does
@@ -79,24 +80,24 @@ FINER = ("logit_margin", "variance")  # shown where a method weighs them, as one
 KEYS = (
     ("← →", "the previous or next cycle"),
     ("X Shift+X", "the next or previous rejection"),
-    ("W Shift+W", "the next or previous long wait: of the slowest twentieth of the cycles"),
-    ("/", "find a token's text: Enter goes on, Shift+Enter back, Escape leaves"),
+    ("W Shift+W", "the next or previous long wait (the slowest 5 % of cycles)"),
+    ("/", "find a token's text: Enter goes to the next, Shift+Enter to the previous, Escape closes"),
     ("Shift+← Shift+→", "one phase: draft, verify, commit"),
     ("↑ ↓", "the previous or next node of the draft"),
     ("space", "play or pause"),
     ("Home End", "the prefill, the last cycle"),
-    ("PgUp PgDn", "of a stream: the previous or next update"),
-    ("S", "steps: whole cycles, or their three phases"),
-    ("G", "growth: the draft level by level, then what was cut"),
-    ("Z", "a large tree at full size, or fitted to its lane"),
+    ("PgUp PgDn", "in a stream: the previous or next update"),
+    ("S", "step by whole cycles or by their three phases"),
+    ("G", "growth: the draft level by level, then the cut nodes"),
+    ("Z", "a large tree at full size or fitted to its lane"),
     ("M", "predict mode: guess before the verdict is shown"),
-    ("Enter", "predict mode: this node will survive, or not"),
+    ("Enter", "predict mode: mark whether this node will survive"),
     ("R", "predict mode: reveal the verdict"),
     ("[ ]", "the previous or next prompt"),
-    ("+ - 0", "the time line: zoom in, out, or all of it; Ctrl and the wheel do the same"),
-    (", .", "a zoomed time line: earlier or later; so do the wheel and dragging"),
-    ("V Shift+V", "save what is shown as SVG or PNG"),
-    ("P", "projector: everything larger"),
+    ("+ - 0", "the timeline: zoom in, zoom out, or show all; so does Ctrl with the wheel"),
+    (", .", "a zoomed timeline: earlier or later; so do the wheel and dragging"),
+    ("V Shift+V", "save the current view as SVG or PNG"),
+    ("P", "projector mode: everything larger"),
     ("?", "this list; Escape closes it"),
 )
 
@@ -106,12 +107,12 @@ LOOP = (
     ("draft", "    the drafter proposes tokens: a chain or a tree"),
     ("forward", "    one pass of the target reads them all"),
     ("verify", "    walk down from the root:"),
-    ("verify:accepted", "        accept a token that the method's rule lets through"),
-    ("verify:rejected", "        at a rejection stop; what stands behind is not judged"),
-    ("commit:bonus", "    all accepted: the pass gives one more token, the bonus"),
-    ("commit:correction", "    else: the target's own token in its place"),
-    ("commit:resampled", "    else: a token drawn from what the target still wants"),
-    ("commit", "    append; forget the rows of what was not accepted"),
+    ("verify:accepted", "        accept a token that passes the method's rule"),
+    ("verify:rejected", "        at a rejection stop; later tokens are not judged"),
+    ("commit:bonus", "    all accepted: the pass gives one more token, the bonus token"),
+    ("commit:correction", "    else: the target's own token replaces it"),
+    ("commit:resampled", "    else: a token drawn from the residual"),
+    ("commit", "    append; drop the cache rows of unaccepted tokens"),
 )
 
 Arrays: TypeAlias = dict[str, np.ndarray]
@@ -136,7 +137,7 @@ def columns(trace: Trace, prompts: Iterable[int] | None = None) -> tuple[Json, A
     Parameters
     ----------
     trace : Trace
-        Of one run.
+        A trace of one run.
     prompts : iterable of int, optional
         Which prompts; all by default.
 
@@ -145,7 +146,7 @@ def columns(trace: Trace, prompts: Iterable[int] | None = None) -> tuple[Json, A
     header : dict
         The run's facts, the words that codes stand for, and for each prompt its index, text and rows.
     arrays : dict of str to array
-        One entry a cycle (``cycle``, ``context``, ``keep``, ``stop``, ``end``, ``times`` [cycles x phases],
+        One entry per cycle (``cycle``, ``context``, ``keep``, ``stop``, ``end``, ``times`` [cycles x phases],
         ``control_*``); offsets ``node_at``, ``out_at``, ``pass_at`` [cycles + 1] into one entry a drafted
         node (``node_*``), an emitted token (``out_*``) and a forward pass (``pass_*``, seconds from the
         cycle's start). Missing integers are -1, missing floats NaN; a column that is missing throughout is
@@ -159,7 +160,7 @@ def columns(trace: Trace, prompts: Iterable[int] | None = None) -> tuple[Json, A
     one = trace if prompts is None else trace.select(prompt=prompts)
     run, cycles = one.run, one.cycles
     if not len(cycles):
-        raise TraceError("the trace holds no cycle: nothing can be shown")
+        raise TraceError("the trace holds no cycles: nothing can be shown")
     emitted = _names("out", ("token", "position", "origin", "p", "order", "odds"))
     table = one.arrow([*_names("node", (*FIRST, "threshold")), *emitted, *PASSES])
     weighed = table.column("node_threshold").null_count < len(table)
@@ -251,7 +252,7 @@ class Chunks:
     Parameters
     ----------
     trace : Trace
-        Of one run.
+        A trace of one run.
     prompts : iterable of int, optional
         Which prompts; all by default.
     """
@@ -431,11 +432,11 @@ def _notes(run: Json) -> list[str]:
     """What must be said before the trace is believed."""
     notes = []
     if run.get("complete") is False:
-        notes.append(f"The run did not end by itself: {run.get('stopped') or 'cut off'}.")
+        notes.append(f"The run did not finish by itself: {run.get('stopped') or 'cut off'}.")
     if run.get("record") is None:
         notes.append(
-            "Only the text was recorded: drafts, times and passes are not in this trace (record='judged' "
-            "keeps them)."
+            "Only the text was recorded: this trace has no drafts, times or passes (record='judged' keeps "
+            "them)."
         )
     if run.get("replayed"):
         notes.append(f"A what-if, not a run: {run['replayed']}.")
@@ -511,7 +512,9 @@ def _updates(cycles: pd.DataFrame, first: int) -> list[Json]:
             reused = int(each["reused"]) if each["reused"] == each["reused"] else 0
             fresh = source[old:].strip()
             line = (
-                f"the source goes on with ‘\u2068{fresh}\u2069’" if fresh else "the source brings nothing new"
+                f"the source continues with ‘\u2068{fresh}\u2069’"
+                if fresh
+                else "the source brings nothing new"
             )
             line += f"; {reused} of {int(each['context'])} rows of its prompt stay in the cache"
             facts = {"source": source, "new": old, "reused": reused, "said": line, "shown": None}

@@ -112,11 +112,11 @@ function render({ model, el }) {
 		setTimeout(() => { copied.textContent = ""; }, 2500);
 	});
 	const run = button("▶ Decode", "decode with these settings (Ctrl Enter)", () => decode(), { class: "main" });
-	const base = button(`▶ ${BASELINE}`, "decode by the target alone, to compare with", () => decode("baseline"));
-	const stop = button("■ Stop", "stop after the current cycle (Escape); what was decoded until then is kept", () => ask("stop"));
-	const live = button("Race live", "decode by the target alone and by this method at the same time", () => ask("live"));
+	const base = button(`▶ ${BASELINE}`, "decode with the target alone, for comparison", () => decode("baseline"));
+	const stop = button("■ Stop", "stop after the current cycle (Escape); the text so far is kept", () => ask("stop"));
+	const live = button("Race live", "decode with the target alone and with this method at the same time", () => ask("live"));
 	const race = button("Race all results", "the results of this prompt side by side, at true relative speed", () => ask("race"));
-	const text = new Growing(model.get("kinds"), "the text that is decoded");
+	const text = new Growing(model.get("kinds"), "the decoded text");
 	const bar = h("progress", { max: 1, value: 0, "aria-label": "tokens so far" });
 	const rate = h("b.rate"), state = h("span.soft.state");
 	const legend = h("span.hues");

@@ -49,9 +49,9 @@ COUNTS = {"cycles": "{:.0f} cycles", "tau": "τ {:.2f}", "A/D": "A/D {:.2f}", "d
 # The table's metrics: key, heading, digits and unit, meaning.
 COLUMNS = [
     ["tokens", "tokens", [0, ""], "tokens of the text"],
-    ["tokens_per_second", "tokens/s", [0, ""], "tokens a second of decoding, the prefill left out"],
-    ["speedup", "speedup", [2, "×"], "over the first whole autoregressive result"],
-    ["tau", "τ", [2, ""], "emitted tokens a cycle, the bonus counted"],
+    ["tokens_per_second", "tokens/s", [0, ""], "tokens per second of decoding, without the prefill"],
+    ["speedup", "speedup", [2, "×"], "relative to the first complete autoregressive result"],
+    ["tau", "τ", [2, ""], "emitted tokens per cycle, including the bonus token"],
     ["A/D", "A/D", [2, ""], "accepted over drafted tokens"],
     ["A/O", "A/O", [2, ""], "share of the text that came from drafts"],
     ["target_passes", "target passes", [0, ""], "forward passes of the target"],
@@ -378,10 +378,10 @@ class Explorer(ipywidgets.VBox):
             panel.error = str(error)
             return
         if self._job is not None and self._job.is_alive():
-            panel.error = "A decode is running: stop it, or wait until it has ended."
+            panel.error = "A decode is running: stop it or wait until it has ended."
             return
         if panel.model not in self._decoder.models:  # whoever has a page may not name a folder
-            panel.error = "There is no such model to choose from."
+            panel.error = "There is no such model in the list."
             return
         panel.error, panel.state = "", "waiting"
         model, prompt, given = panel.model, panel.prompt, method or self.method
@@ -493,7 +493,7 @@ class Explorer(ipywidgets.VBox):
 
     def _result(self, run: int) -> Result:
         if not 1 <= run <= len(self.results):
-            there = f"there are 1 to {len(self.results)}" if self.results else "nothing has run yet"
+            there = f"runs are numbered 1 to {len(self.results)}" if self.results else "nothing has run yet"
             raise TraceError(f"no run {run}; {there}")
         return self.results[run - 1]
 

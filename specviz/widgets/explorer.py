@@ -33,21 +33,21 @@ def explore(
     method: str | type[Method] | Method = "speculative", model: Loadable = None, prompt: Prompts = None,
     draft: Loadable = None, **options: Any,
 ) -> Explorer:  # fmt: skip
-    """Type a prompt, choose a method, move its parameters, and see the text while it is decoded: a widget.
+    """A widget: type a prompt, choose a method, move its parameters, and watch the text being decoded.
 
     Parameters
     ----------
     method : str, class or Method
-        See `specviz.list_methods`; of an instance its parameters are what the settings begin with.
+        See `specviz.list_methods`; an instance's parameters are the initial settings.
     model : str, path, transformers model or specviz model, optional
-        As in `specviz.generate`; default SmolLM2 where it is downloaded, else ``town``. Others can be chosen
-        in the widget, and are loaded when they first decode.
+        As in `specviz.generate`; default SmolLM2 if it is downloaded, otherwise ``town``. Other models can be
+        selected in the widget and are loaded when they first decode.
     prompt : str, list of chat messages, list of token ids, or dict, optional
-        One prompt of one turn; what is typed into the box takes its place.
+        One prompt with one turn; text typed into the box replaces it.
     draft : like `model`, optional
-        The draft model, for methods that need one; default the one that the package has of the model.
+        The draft model, for methods that need one; default the package's drafter for the model.
     **options
-        Settings of the method to begin with, by name; and of what `specviz.generate` takes
+        Initial settings of the method, by name, and these arguments of `specviz.generate`:
         ``max_new_tokens``, ``temperature``, ``top_k``, ``top_p``, ``seed``, ``record``, ``device`` and
         ``dtype``.
 
@@ -74,8 +74,8 @@ def explore(
     kind = find(type(method) if isinstance(method, Method) else method)
     if kind.streams:
         raise ParameterError(
-            f"{kind.name} decodes a source that arrives in updates, which explore does not show: "
-            "specviz.live(model) has a box to type into, specviz.flicker(trace, live=True) the sliders"
+            f"{kind.name} decodes a source that arrives in updates, which explore does not show: use "
+            f"specviz.live(model) for a box to type into, or specviz.flicker(trace, live=True) for sliders"
         )
     values, given, where = _sorted("explore", kind, options)
     choices, text = _choices("explore", model, method, draft, prompt, given, where)
@@ -103,7 +103,7 @@ def race_live(
         name, _, settings = given.partition(":") if isinstance(given, str) else (given, "", "")
         kinds.append(find(type(name) if isinstance(name, Method) else name))
         if kinds[-1].streams:
-            raise ParameterError(f"{kinds[-1].name} decodes streams: a live race is over one prompt")
+            raise ParameterError(f"{kinds[-1].name} decodes streams, but a live race is over one prompt")
         own = settings_of(given, {})[1] if isinstance(given, Method) else {}
         settings = settings or ",".join(f"{key}={value}" for key, value in own.items())
         entrants.append(":".join(filter(None, [name_of(kinds[-1]), settings])))
@@ -111,7 +111,7 @@ def race_live(
     kind = next((each for each in kinds if each.needs_draft), kinds[0])
     stray, given_options, where = _sorted("race", kind, options)
     if stray:
-        raise ParameterError(f"write settings behind the method's name: {kind.name}:{next(iter(stray))}=...")
+        raise ParameterError(f"write settings after the method's name: {kind.name}:{next(iter(stray))}=...")
     choices, text = _choices("race", model, kind, draft, prompt, given_options, where)
     return LiveRace(choices, choices.first, text, entrants)
 
@@ -130,7 +130,7 @@ def _choices(
     from ..loop.choices import TARGETS, Choices
 
     if prompt is not None and [len(e.get("turns") or [""]) for e in check_prompts(prompt)] != [1]:
-        raise PromptError(f"{name} takes one prompt of one turn: compare several with specviz.generate")
+        raise PromptError(f"{name} takes one prompt with one turn: compare several with specviz.generate")
     text = ""
     if prompt is not None:
         (entry,) = check_prompts(prompt)
@@ -165,20 +165,20 @@ def live(
     source: str = "",
     **options: Any,
 ) -> Interpreter:
-    """Type a source and see its translation beneath it, written anew at each word: a widget.
+    """A widget: type a source and see its translation below, written again at each word.
 
     Parameters
     ----------
     model : str, path, transformers model or specviz model
         As in `specviz.generate`; loaded once.
     target_language : str
-        What it is translated into.
+        The language to translate into.
     languages : sequence of str
-        What can be chosen instead; the prompt's template names them.
+        Other languages to select from, as named in the prompt's template.
     source : str
-        What stands in the box at first.
+        Initial content of the box.
     **options
-        Settings of ``retranslate``, by name; and of what `specviz.generate` takes ``max_new_tokens``,
+        Settings of ``retranslate``, by name, and these arguments of `specviz.generate`: ``max_new_tokens``,
         ``temperature``, ``top_k``, ``top_p``, ``seed``, ``record``, ``device`` and ``dtype``.
 
     Returns

@@ -1,4 +1,4 @@
-"""A running decode as a page hears of it: a few bytes a token, at most twenty messages a second.
+"""A running decode as a page hears of it: a few bytes per token, at most twenty messages per second.
 
 The thread that decodes appends each finished cycle to a queue. Another thread makes text of the cycles and
 sends them: the first at once, later ones `PAUSE` after the message before, so that no token waits longer.

@@ -13,7 +13,7 @@ class Finder {
 		hear(this.box, "input", () => { this.told.textContent = ""; });
 		this.node = h("span.find", { role: "search" }, this.box,
 			press("✕ next", "the next rejection (X)", () => this.rejection(1), { "aria-label": "the next rejection (X)" }),
-			press("◷ next", "the next long wait (W): of the slowest twentieth of the cycles", () => this.wait(1), { "aria-label": "the next long wait (W)" }), this.told);
+			press("◷ next", "the next long wait (W): one of the slowest 5 % of cycles", () => this.wait(1), { "aria-label": "the next long wait (W)" }), this.told);
 	}
 	// The next row that fits, around the end of the prompt; `test(row)` gives a node, null for the cycle, or undefined.
 	next(way, none, test) {
@@ -28,7 +28,7 @@ class Finder {
 		this.told.textContent = none;
 	}
 	rejection(way) {
-		this.next(way, "nothing is rejected in this text", (row) => { const { rejected } = this.record.cycle(row); return rejected < 0 ? undefined : rejected; });
+		this.next(way, "nothing was rejected in this text", (row) => { const { rejected } = this.record.cycle(row); return rejected < 0 ? undefined : rejected; });
 	}
 	wait(way) {
 		const { prompt } = this.here(), slow = [];

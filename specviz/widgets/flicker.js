@@ -42,10 +42,10 @@ function render({ model, el }) {
 			h("span", { class: "keys" }, ...FATED.map((fate) => h("span", { title: header.fates[fate] }, word("words", fate), ` ${fate}`)),
 				h("span", { class: "u" }, "from the draft"), h("span", { class: "unseen-draft" }, "from the draft, unseen"), h("label", drafts, " show drafts (D)")),
 			h("span", { class: "tools" }, press(icon("large"), "projector (P)", () => large()), press("?", "keys (?)", () => help.toggle()))),
-		h("div", { class: "controls" }, press(icon("back"), "the update before (←)", () => sliders.update.move(-1)), play, press(icon("on"), "the next update (→)", () => sliders.update.move(1)),
+		h("div", { class: "controls" }, press(icon("back"), "the previous update (←)", () => sliders.update.move(-1)), play, press(icon("on"), "the next update (→)", () => sliders.update.move(1)),
 			...Object.values(sliders).map((one) => one.node)), said,
 		h("div", { class: "scroll" }, h("table", h("colgroup", h("col.src")), h("thead",
-			row("Source", "what each update brings", heads.map((own) => h("th", { scope: "col" }, own.name, " ", own.badge, " ", own.what, own.nums))),
+			row("Source", "what each update adds", heads.map((own) => h("th", { scope: "col" }, own.name, " ", own.badge, " ", own.what, own.nums))),
 			row("The display", "at the cursor", heads.map((own) => h("td", own.screen))),
 			row("All updates", "click to go there", heads.map((own) => h("td", own.map)), { class: "maps" })), body)));
 	el.append(root);

@@ -29,12 +29,12 @@ BETAS = tuple(round(0.05 * i, 2) for i in range(21))
 FATED = ("erased", "kept", "rewritten", "new", "hidden")  # as flicker.js numbers them
 KEYS = (
     ("← →", "the previous or next update"),
-    ("Home End", "the first, the last update"),
+    ("Home End", "the first or last update"),
     ("space", "play or pause, at the stream's own pace"),
     ("[ ]", "less or more β"),
     ("- +", "hide fewer or more tokens (k)"),
     ("D", "show what was drafted"),
-    ("P", "projector: everything larger"),
+    ("P", "projector mode: everything larger"),
     ("?", "this list; Escape closes it"),
 )
 REUSES = ["", "draft", "unreviewed"]
@@ -103,14 +103,14 @@ def columns(traces: Traces, prompt: int | None = None) -> list[Column]:
         own = runs[0].run["parameters"] or {}
         short = label.replace(f", β = {own['beta']:g}", "") if own.get("mode") == "ssbd" else label
         hidden = bool(own.get("k")) and own.get("mask") == "draft"
-        why = "its mask is the draft's too: another k needs a rerun" if hidden else ""
+        why = "its mask also applies to the draft: another k needs a rerun" if hidden else ""
         made.append(Column(short, runs, ribbons, _betas(runs, ribbons), int(own.get("k") or 0), why))
     for column in made:
         for one in column.ribbons:
             if not alike(one, made[0].ribbons[0]):
                 raise TraceError(
                     f"{made[0].name} and {one.name} did not decode the same stream: their sources differ; "
-                    "side by side stand runs over one source"
+                    f"runs can be shown side by side only for one source"
                 )
     return made
 

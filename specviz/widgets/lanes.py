@@ -27,18 +27,18 @@ CLOCKS = (
     ("threads", "numbers of threads"),
     ("dtype", "number formats"),
     ("model", "target models"),
-    ("timing", "ways of taking the time"),
+    ("timing", "clocks"),
 )
 
 # The race's keys, as its list shows them.
 KEYS = (
-    ("← →", "the previous or next pass that brought tokens"),
+    ("← →", "the previous or next pass that emitted tokens"),
     ("Shift ← →", "a hundredth of the race"),
     ("space", "play or pause"),
-    ("Home End", "the start, the finish"),
+    ("Home End", "the start or finish"),
     ("L", "the next change of the lead"),
     ("W", "the next of the longest waits"),
-    ("P", "projector: everything larger"),
+    ("P", "projector mode: everything larger"),
     ("?", "this list; Escape closes it"),
 )
 
@@ -161,13 +161,13 @@ def fields(traces: Sequence[Trace] | Mapping[str, Trace] | Trace) -> list[Field]
     same = [k for k in range(len(first)) if _same([source[k] for source in sources])]
     if not same:
         raise TraceError(
-            "the traces did not decode the same prompt: a race needs one prompt by several methods"
+            "the traces did not decode the same prompt: a race needs one prompt decoded by several methods"
         )
     notes, comparable = _notes([trace for _, trace in named], all(s[1] for source in sources for s in source))
     if less := len(first) - len(same):
         notes.append(
-            f"{less} of {len(first)} prompts left out: not the same in every run (a later turn's prompt "
-            "holds the earlier answers)."
+            f"{less} of {len(first)} prompts skipped: they differ between runs (a later turn's prompt "
+            f"contains the earlier answers)."
         )
     raced = []
     entrants = [
@@ -190,14 +190,14 @@ def _check_order(named: Sequence[tuple[str, Trace]]) -> bool:
     for name, trace in named:
         if is_stream(trace):
             raise TraceError(
-                f"{name} decoded a source that arrived in updates, and a race is over one text: "
-                "specviz.flicker([...]) sets such runs side by side"
+                f"{name} decoded a source that arrived in updates, but a race is over one text: "
+                f"specviz.flicker([...]) shows such runs side by side"
             )
     filled = [bool(trace.run.get("canvas")) for _, trace in named]
     if any(filled) and not all(filled):
         raise TraceError(
-            f"{named[filled.index(True)][0]} fills a canvas, {named[filled.index(False)][0]} writes from "
-            "left to right: their tokens have no common order to race over"
+            f"{named[filled.index(True)][0]} fills a canvas, but {named[filled.index(False)][0]} writes "
+            f"from left to right: their tokens have no common order for a race"
         )
     return all(filled)
 
@@ -215,7 +215,7 @@ def _named(traces: Traces) -> list[tuple[str, Trace]]:
         for name, trace in named:
             if len(trace.split()) != 1:
                 raise TraceError(
-                    f"{name} holds {len(trace.split())} runs: a lane is one run, select(run=...)"
+                    f"{name} holds {len(trace.split())} runs, but a lane shows one run: select(run=...)"
                 )
     else:
         given = listed(traces)
@@ -264,13 +264,13 @@ def _notes(traces: list[Trace], seen: bool) -> tuple[list[str], bool]:
         words = differ[0] if len(differ) == 1 else ", ".join(differ[:-1]) + " and " + differ[-1]
         notes.append(f"Not comparable: the runs had different {words}. No speedup is given.")
     if not all(processor for processor, _ in places):
-        notes.append("A trace does not say which machine it ran on: its times may not be comparable.")
+        notes.append("One trace does not say which machine it ran on: its times may not be comparable.")
     if any((run["versions"] or {}) != (runs[0]["versions"] or {}) for run in runs):
-        notes.append("The runs had different versions of the libraries.")
+        notes.append("The runs used different library versions.")
     if runs[0].get("canvas"):
         notes.append(
-            "The runs fill canvases: a column is the how-many-th cell that was placed, not its place in the "
-            "text."
+            "The runs fill canvases: columns follow the order in which cells were placed, not their "
+            "position in the text."
         )
     if not seen:
         notes.append("The traces do not hold the prompt's tokens; only its length was compared.")
@@ -281,7 +281,7 @@ def _notes(traces: list[Trace], seen: bool) -> tuple[list[str], bool]:
         (r["sampling"] or {}).get("max_new_tokens") != (runs[0]["sampling"] or {}).get("max_new_tokens")
         for r in runs
     ):
-        notes.append("The runs had different limits of new tokens.")
+        notes.append("The runs had different limits on new tokens.")
     return notes, comparable
 
 

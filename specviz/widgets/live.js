@@ -48,8 +48,8 @@ function render({ model, el }) {
 	hear(box, "input", (event) => { stop(); typed(event); });
 	hear(box, "compositionend", () => typed());
 	const self = button("▶ Type it", "the text types itself, word by word (Ctrl Enter)", retype, { class: "main" });
-	const done = button("Done", "the source is complete: what is masked is shown (Enter twice)", () => { clearTimeout(timer); send(box.value); model.send({ do: "finish" }); });
-	const clear = button("Clear", "begin anew (Escape)", () => { stop(); clearTimeout(timer); box.value = ""; send(""); box.focus(); });
+	const done = button("Done", "the source is complete: show the masked tokens (Enter twice)", () => { clearTimeout(timer); send(box.value); model.send({ do: "finish" }); });
+	const clear = button("Clear", "start over (Escape)", () => { stop(); clearTimeout(timer); box.value = ""; send(""); box.focus(); });
 
 	// ---- the settings
 	const change = (name, value) => share(model, { [name]: value });
@@ -76,14 +76,14 @@ function render({ model, el }) {
 	}
 	const settings = h("div.controls", {},
 		choice("target_language", "into", "languages", "the output's language"),
-		choice("mode", "mode", "modes", "rt writes each update from scratch, ssbd verifies the output before, cd goes on behind it"),
-		number("beta", "β", 1, 0.05, "how much verification favours the draft (ssbd); from 0.5 on nothing is taken back"),
-		number("k", "mask k", 10, 1, "last tokens that are not shown until the source is complete"));
+		choice("mode", "mode", "modes", "rt writes each update from scratch, ssbd verifies the previous output, cd continues after it"),
+		number("beta", "β", 1, 0.05, "how much verification favours the draft (ssbd); from 0.5 on nothing is erased"),
+		number("k", "mask k", 10, 1, "number of last tokens that are hidden until the source is complete"));
 
 	root.append(
 		h("div.head", h("strong", model.get("title")), sure), settings, box,
 		h("div.controls", self, done, clear), lane, gone, error, figures,
-		h("div.legend", h("span", h("ins", "new"), " in this update"), h("span", h("del", "erased"), " by it"), h("span", h("b.mask", "▒"), " masked"), h("span", "all else was kept")), spoken);
+		h("div.legend", h("span", h("ins", "new"), " in this update"), h("span", h("del", "erased"), " by it"), h("span", h("b.mask", "▒"), " masked"), h("span", "everything else was kept")), spoken);
 	el.append(root);
 
 	// ---- what Python says

@@ -92,7 +92,7 @@ class Interpreter(AnyWidget):
         """What a script sees, where no notebook draws the box."""
         return (
             f"<live translation of {self.source!r} into {self.target_language}: a widget, drawn by a "
-            "notebook (specviz lab); in a script set .source, call .finish() and .wait(), read .traces>"
+            f"notebook (specviz lab); in a script, set .source, call .finish() and .wait(), and read .traces>"
         )
 
     def finish(self) -> None:

@@ -11,8 +11,8 @@ function render({ model, el }) {
 		() => share(model, { entrants: pickers.map((each) => each.select.value).filter((name) => name !== NONE) })));
 	const go = () => model.send({ do: "run", prompt: prompt.box.value, entrants: entrants() });
 	const prompt = promptBox(model, go);
-	const run = button("▶ Race", "decode by each method (Ctrl Enter)", go, { class: "main" });
-	const stop = button("■ Stop", "stop after the current cycle (Escape); what was decoded until then is kept", () => model.send({ do: "stop" }));
+	const run = button("▶ Race", "decode with each method (Ctrl Enter)", go, { class: "main" });
+	const stop = button("■ Stop", "stop after the current cycle (Escape); the texts so far are kept", () => model.send({ do: "stop" }));
 	const state = h("p.leader");
 	const error = h("p.error", { role: "alert" });
 	const announcer = new Announcer();
@@ -25,7 +25,7 @@ function render({ model, el }) {
 		h("div.head", h("strong", `Race live on ${model.get("model")}`), ...pickers.map((each) => each.node)), prompt.box,
 		h("div.buttons", run, stop), error, state, columns,
 		h("div.legend", legend, h("label.show", all, " show dropped drafts")),
-		h("p.soft", "The methods take turns: the one whose clock is furthest back decodes its next cycle. A clock counts its own method's cycles only, so none is timed while another one computes."),
+		h("p.soft", "The methods take turns: the one whose clock is furthest behind decodes its next cycle. Each clock counts only its own method's cycles, so no method is timed while another one computes."),
 		announcer.node);
 	el.append(root);
 
@@ -63,7 +63,7 @@ function render({ model, el }) {
 		const now = model.get("state"), finishes = model.get("finishes");
 		if (now === "waiting") return "Waiting until another decode has ended …";
 		if (now === "loading") return `Loading ${model.get("model")}, and decoding a few tokens untimed …`;
-		if (now === "stopped") return "Stopped; what was decoded until then is below.";
+		if (now === "stopped") return "Stopped; the texts so far are below.";
 		if (now === "done" && finishes.length) {
 			const first = finishes.reduce((best, row, i) => (row.seconds < finishes[best].seconds ? i : best), 0);
 			return `${lanes[first].name} finished first, after ${ms(finishes[first].seconds)}.`;

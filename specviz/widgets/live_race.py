@@ -80,7 +80,7 @@ class LiveRace(ipywidgets.VBox):
     def run(self) -> None:
         """Start the race in the background, as soon as no other decode runs."""
         if self._job is not None and self._job.is_alive():
-            self.panel.error = "The race is running: stop it, or wait until it has ended."
+            self.panel.error = "The race is running: stop it or wait until it has ended."
             return
         self.panel.error, self.panel.finishes, self.panel.state = "", [], "waiting"
         self.children = (self.panel,)
@@ -173,7 +173,7 @@ class LiveRace(ipywidgets.VBox):
         self.panel.prompt = str(content["prompt"])
         entrants = check_entrants(content["entrants"])
         if strangers := [name for name in entrants if name not in self._choices]:
-            raise ParameterError(f"there is no method {strangers[0]!r:.80} to choose from")
+            raise ParameterError(f"unknown method {strangers[0]!r:.80} to choose from")
         self.panel.entrants = entrants
         self.run()
 
@@ -188,7 +188,7 @@ def check_entrants(methods: Sequence[str]) -> list[str]:
     """
     entrants = [str(method) for method in methods]
     if not 2 <= len(entrants) <= MOST:
-        raise ParameterError(f"a live race is between two or three methods, got {len(entrants)}")
+        raise ParameterError(f"a live race needs two or three methods, got {len(entrants)}")
     if len(set(entrants)) < len(entrants):
-        raise ParameterError("a live race needs methods or settings that differ: one is there twice")
+        raise ParameterError("a live race needs different methods or settings: one is listed twice")
     return entrants

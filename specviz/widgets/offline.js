@@ -38,5 +38,5 @@ async function drawn(i, told, place) {
 function failed(error) {
 	const line = document.getElementById("failed");
 	line.hidden = false;
-	line.textContent = `This browser cannot show the interactive view (${error.message}); the still picture is below.`;
+	line.textContent = `This browser cannot show the interactive view (${error.message}); the static picture is below.`;
 }

@@ -15,9 +15,9 @@ class Overview {
 		this.range = h("input", { type: "range", min: "0", step: "1", "aria-label": "cycle" });
 		hear(this.range, "input", () => seek(+this.range.value));
 		this.node = h("div.overview", { title: "each cycle: tokens drafted (light), tokens written (dark)" }, this.svg, h("div.over", this.cursor), this.range);
-		this.out = press("−", "zoom out of the time line (−)", () => this.zoom(0.5));
-		this.in = press("+", "zoom into the time line (+)", () => this.zoom(2));
-		this.all = press("all", "all cycles on the time line (0)", () => this.zoom(0));
+		this.out = press("−", "zoom out of the timeline (−)", () => this.zoom(0.5));
+		this.in = press("+", "zoom into the timeline (+)", () => this.zoom(2));
+		this.all = press("all", "all cycles on the timeline (0)", () => this.zoom(0));
 		this.shown = h("output.soft");
 		this.tools = h("span.group.zooms", { role: "group", "aria-label": "time line" }, this.out, this.in, this.all);
 		this.pointer(seek);

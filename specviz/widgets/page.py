@@ -79,7 +79,9 @@ def document(title: str, views: Sequence[View], still: str = "") -> str:
     )
     nav = f'<nav aria-label="Runs">{buttons}</nav>' if len(views) > 1 else ""
     below = (
-        f'<details class="still" open><summary>As a still picture</summary>{still}</details>' if still else ""
+        f'<details class="still" open><summary>As a static picture</summary>{still}</details>'
+        if still
+        else ""
     )
     body = (
         f'<h1 class="unseen">{html(title)}</h1>{nav}<p id="failed" role="alert" hidden></p>'

@@ -181,12 +181,12 @@ function why(cycle, i, details) {
 		const yes = status === "accepted";
 		if (rule && known(p)) {
 			const [d, limit] = apart(-Math.log(p), params.rollback);
-			const verdict = `−ln p = ${p > 0 ? d : "∞"} ${yes ? "≤" : ">"} α_RB = ${limit}: ${yes ? "kept" : "rolled back, with all behind it"}`;
+			const verdict = `−ln p = ${p > 0 ? d : "∞"} ${yes ? "≤" : ">"} α_RB = ${limit}: ${yes ? "kept" : "rolled back, with everything after it"}`;
 			return `${verdict}; the large model's own choice ${rank === 0 ? "is this token too" : `is ${own}`}.`;
 		}
 		if (known(params.beta) && known(p) && best && rank !== 0 && !drawn) {
 			const [gap, limit] = apart(best[1] - p, params.beta < 1 ? params.beta / (1 - params.beta) : Infinity);
-			return `max p − p = ${gap} ${yes ? "≤" : ">"} β/(1 − β) = ${limit}: ${yes ? "kept, for the bias favours the draft" : "refused, with all behind it"}; the target's own choice is ${own}.`;
+			return `max p − p = ${gap} ${yes ? "≤" : ">"} β/(1 − β) = ${limit}: ${yes ? "kept, because the bias favours the draft" : "rejected, with everything after it"}; the target's own choice is ${own}.`;
 		}
 		const gap = details?.value("gap", i), allowed = details?.value("threshold", i);
 		if (known(gap) && known(allowed)) {
@@ -195,15 +195,15 @@ function why(cycle, i, details) {
 		}
 		if (drawn && known(u) && known(p) && known(q) && q > 0) {
 			const [a, b] = apart(u, p / q);
-			return `${cycle.children[cycle.parent[i] + 1][0] < i ? "Of what elder siblings left: " : ""}u = ${a} ${yes ? "<" : "≥"} p/q = ${prob(p)}/${prob(q)} = ${b}${header.at}: ${status}${p < q ? "" : " (as always where p ≥ q)"}.`;
+			return `${cycle.children[cycle.parent[i] + 1][0] < i ? "Of what earlier siblings left:  " : ""}u = ${a} ${yes ? "<" : "≥"} p/q = ${prob(p)}/${prob(q)} = ${b}${header.at}: ${status}${p < q ? "" : " (as always where p ≥ q)"}.`;
 		}
 		if (yes && rank === 0) return `The target's own choice is this token too (${pAt}): accepted.`;
-		if (yes) return `The method's rule lets it through: for the target this token is ${place}: accepted.`;
+		if (yes) return `It passes the method's rule: for the target this token is ${place}: accepted.`;
 		return `The target's own choice is ${own}; this token is ${place}: rejected.`;
 	}
 	if (status === "unjudged") {
 		for (let j = cycle.parent[i]; j >= 0; j = cycle.parent[j])
-			if (cycle.status[j] === "rejected") return `Not judged: it stands behind ${quote(cycle.record.text(cycle.token[j]))}, the first rejection.`;
+			if (cycle.status[j] === "rejected") return `Not judged: it comes after ${quote(cycle.record.text(cycle.token[j]))}, the first rejection.`;
 		const parent = cycle.parent[i];
 		const sibling = cycle.children[parent + 1].find((j) => j !== i && cycle.path.includes(j));
 		if (sibling !== undefined) return `Not judged: its sibling ${quote(cycle.record.text(cycle.token[sibling]))} was accepted first.`;
@@ -216,18 +216,18 @@ function why(cycle, i, details) {
 			const [a, b] = apart(confidence, limit);
 			return `Not sent: the drafter's confidence ${a} is ${confidence < limit ? "below" : "not above"} ${b}, so it stops and the target writes here.${rated}`;
 		}
-		if (header.run.method === "cm_asd") return `Not sent: ${cycle.stop === "eos" ? "behind an end token" : `the window allows ${count(cycle.sent, "token")}`}.${rated}`;
+		if (header.run.method === "cm_asd") return `Not sent: ${cycle.stop === "eos" ? "after an end token" : `the window allows ${count(cycle.sent, "token")}`}.${rated}`;
 		const score = details?.value("score", i);
 		if (known(score)) {
 			const least = Math.min(...cycle.status.map((s, j) => (GHOSTS.includes(s) ? Infinity : details.value("score", j) ?? Infinity)));
 			const [a, b] = apart(score, least);
-			if (score <= least && least < Infinity) return `Cut by the budget: the target reads ${count(cycle.sent, "token")}, and the least of them has score ${b}; this one has ${a}.${rated}`;
+			if (score <= least && least < Infinity) return `Cut by the budget: the target reads ${count(cycle.sent, "token")}, and the lowest of their scores is ${b}; this one has ${a}.${rated}`;
 		}
 		return `Drafted, but not sent to the target.${rated}`;
 	}
 	if (status === "cut") return `The target agreed, but the text had ended before it (${ENDS[cycle.end] ?? "a limit"}).`;
-	if (cycle.update) return "Carried on from the output before; continuous decoding has nobody judge it.";
-	return "Written without the target: the drafter ended the text, and this method does not have that reviewed.";
+	if (cycle.update) return "Carried over from the previous output; continuous decoding does not verify it.";
+	return "Written without the target: the drafter ended the text, and this method does not verify that.";
 }
 
 // Where the token that the target added comes from.
@@ -235,7 +235,7 @@ function whyExtra(cycle) {
 	const { record } = cycle, p = record.a.out_p?.[cycle.extra];
 	const token = `${quote(record.text(record.a.out_token[cycle.extra]))} (p = ${prob(p)}${record.header.at})`;
 	const refused = cycle.rejected >= 0 ? quote(record.text(cycle.token[cycle.rejected])) : "the rejected token";
-	const capped = cycle.stop === "fallback" ? "The drafter was unsure" : "The drafter had written as many tokens as it may";
+	const capped = cycle.stop === "fallback" ? "The drafter was uncertain" : "The drafter had reached its maximum number of tokens";
 	return cycle.kind.why.replace("{token}", () => token).replace("{refused}", () => refused).replace("{why}", capped);
 }
 
@@ -247,11 +247,11 @@ function narrate(cycle, phase, whole, stage) {
 	if (cycle.prefill && update) return `${head}: ${update.said}, the target reads ${count(targetTokens(cycle), "token")}.`;
 	if (cycle.prefill) return `${head}, prefill: the target reads ${count(targetTokens(cycle), "token")} of the prompt; nothing is written yet.`;
 	const words = cycle.token.length <= 6 ? ` (${cycle.token.map((t) => quote(record.text(t))).join(" ")})` : "";
-	const unsure = "; it stopped where it was unsure", stop = { fallback: unsure, eos: "; it ended the text", unsure }[cycle.stop] ?? "";
+	const unsure = "; it stopped where it was uncertain", stop = { fallback: unsure, eos: "; it ended the text", unsure }[cycle.stop] ?? "";
 	const lost = cycle.fared("below_budget") + cycle.fared("unsent");
 	const branches = cycle.children.some((below) => below.length > 1);
 	const cuts = branches && lost ? `; not sent: ${lost} over the budget` : "";
-	const drafted = cycle.n ? `${update ? "the output before is the draft:" : "the drafter proposes"} ${count(cycle.n, "token")}${words}${cuts}${stop}` : "nothing is drafted";
+	const drafted = cycle.n ? `${update ? "the previous output is the draft:" : "the drafter proposes"} ${count(cycle.n, "token")}${words}${cuts}${stop}` : "nothing is drafted";
 	const unread = cycle.status.includes("unreviewed");
 	const judged = unread ? "the target is not asked" : cycle.sent ? `the target accepts ${cycle.accepted} of ${cycle.sent}${cycle.rejected >= 0 ? ` and rejects ${quote(record.text(cycle.token[cycle.rejected]))}` : ""}` : "the target has nothing to judge";
 	const grown = cycle.o1 - cycle.o0;
@@ -372,7 +372,7 @@ class WhyLane {
 		const { record } = this, details = record.details(cycle);
 		if (i === null || (i === cycle.n && (phase === 0 || cycle.extra < 0)) || i > cycle.n) {
 			this.word.textContent = this.fate.textContent = "";
-			this.sentence.textContent = cycle.prefill ? cycle.update ? "What the prompt begins with as the one before did stays in the cache; all behind it, the output too, is computed anew." : "The prompt is read once; its rows stay in the cache and every cycle builds on them." : "This cycle has nothing to ask about.";
+			this.sentence.textContent = cycle.prefill ? cycle.update ? "The prefix that the prompt shares with the previous one stays in the cache; everything after it, including the output, is computed again." : "The prompt is read once; its rows stay in the cache, and every cycle builds on them." : "This cycle has nothing to guess.";
 			this.drafter.replaceChildren();
 			this.target.replaceChildren();
 			this.node.classList.add("empty");
@@ -499,7 +499,7 @@ class CacheLane {
 			const fate = { gone: ": dropped", kept: ": kept" }[role] ?? "";
 			set(cell, {
 				hidden: k >= shown || role === "" ? "" : null, class: role,
-				title: k < lead ? (cycle.prefill ? (cycle.update ? "a token of the prompt, or of the output that is carried on" : "a token of the prompt") : "the last token before the draft") : `draft token ${quote(this.record.text(cycle.token[sent[k - lead]?.[1]]))}${fate}`,
+				title: k < lead ? (cycle.prefill ? (cycle.update ? "a token of the prompt or of the output that is carried over" : "a token of the prompt") : "the last token before the draft") : `draft token ${quote(this.record.text(cycle.token[sent[k - lead]?.[1]]))}${fate}`,
 			});
 		});
 		this.rows.classList.toggle("many", shown > 40);
@@ -565,9 +565,9 @@ function render({ model, el }) {
 	const play = press(icon("play"), "play (space)", () => toggle(), { class: "play" });
 	const where = h("output.where");
 	const steps = h("div.phases", { role: "group", "aria-label": "phase" }, ...PHASES.map((name, i) => press(name, `${name}: go to this phase of the cycle`, () => show(row, i, true))));
-	const speeds = h("select", { "aria-label": "cycles a second", title: "cycles a second" }, ...SPEEDS.map((x) => h("option", { value: x }, `${x}/s`)));
+	const speeds = h("select", { "aria-label": "cycles per second", title: "cycles per second" }, ...SPEEDS.map((x) => h("option", { value: x }, `${x}/s`)));
 	const byPhase = press("phases", "phases: step by phase (S)", () => setSub(!substeps), { "aria-pressed": "false" });
-	const byLevel = press("growth", "growth: see each draft grow level by level, then what was cut (G)", () => setGrowth(!growth), { "aria-pressed": "false" });
+	const byLevel = press("growth", "growth: see each draft grow level by level, then the cut nodes (G)", () => setGrowth(!growth), { "aria-pressed": "false" });
 	const guessing = press("predict", "predict mode (M): guess before the verdict is shown", () => setPredict(!predict), { "aria-pressed": "false" });
 	const said = h("p.said", { "aria-live": "polite" });
 	// The cycle's own signals, a name and a value each.
@@ -798,7 +798,7 @@ function render({ model, el }) {
 		const sum = (k) => all.reduce((x, y) => x + y[k], 0);
 		const perfect = all.filter(([right, of]) => right === of).length;
 		score.textContent = (own ? `${own[0]} of ${own[1]} right here. ` : cycle.sent ? "" : "Nothing to guess in this cycle. ") +
-			(all.length ? `Score: ${sum(0)} of ${sum(1)} nodes (${Math.round((100 * sum(0)) / sum(1))} %), ${perfect} of ${count(all.length, "draft")} wholly right; trusting every q ≥ 0.5 would have scored ${sum(2)}.` : "");
+			(all.length ? `Score: ${sum(0)} of ${sum(1)} nodes (${Math.round((100 * sum(0)) / sum(1))} %), ${perfect} of ${count(all.length, "draft")} entirely right; trusting every q ≥ 0.5 would have scored ${sum(2)}.` : "");
 	}
 	function move(way) {
 		const { order } = tree, at = order.indexOf(focus);

@@ -24,7 +24,7 @@ class Player(Stateful):
     - ``prompt``: which of the trace's prompts, from 0 in the trace's order.
     - ``cycle``: the row of the prompt's cycles; 0 is the prefill. At first one that accepts and rejects.
     - ``phase``: ``draft`` (not judged yet), ``verify`` (judged) or ``commit`` (the text has grown).
-    - ``playing``, and ``speed`` in cycles a second.
+    - ``playing``, and ``speed`` in cycles per second.
     - ``predict``: whether verdicts wait for the reader's guess; ``score`` is (right, guessed) so far.
     - ``substeps``: whether a step goes draft, verify, commit or a whole cycle.
     - ``growth``: whether each draft grows level by level, then shows what threshold and budget cut.
@@ -84,17 +84,17 @@ def player(trace: Trace, prompts: Iterable[int] | None = None, **state: Value) -
     Parameters
     ----------
     trace : Trace
-        Of one run; its prompts can be chosen in the view.
+        A trace of one run; its prompts can be selected in the view.
     prompts : iterable of int, optional
         Show only these.
     **state
-        Where to begin: traits of `Player`, for example ``cycle=3`` or ``predict=True``.
+        Initial state: traits of `Player`, for example ``cycle=3`` or ``predict=True``.
 
     Returns
     -------
     Player
-        Its traits follow what is shown; ``to_html(path)`` writes it as one offline page that opens where it
-        stands, and ``trace.to_html(path)`` a page with the player of every run.
+        Its traits follow what is shown; ``to_html(path)`` writes it as one offline page that opens at the
+        same place, and ``trace.to_html(path)`` writes a page with the player of every run.
 
     Raises
     ------

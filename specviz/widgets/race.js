@@ -92,10 +92,10 @@ function leaderSentence(field, lanes, t) {
 		return `${first.name} finished first, after ${ms(first.finish)}; ${rest.join(", ")}${warn}.`;
 	}
 	const lead = first.standing(t) - second.standing(t);
-	if (!first.standing(t)) return `All are reading the prompt (prefill) or at their first pass${warn}.`;
+	if (!first.standing(t)) return `All are reading the prompt (prefill) or in their first pass${warn}.`;
 	if (!lead) {
 		const level = lanes.filter((lane) => lane.standing(t) === first.standing(t)).map((lane) => lane.name);
-		return `${level.join(" and ")} are level at ${count(first.standing(t), "token")}${warn}.`;
+		return `${level.join(" and ")} are tied at ${count(first.standing(t), "token")}${warn}.`;
 	}
 	return `${first.name} leads with ${count(first.standing(t), "token")}, ${lead} ahead of ${second.name}${warn}.`;
 }
@@ -312,7 +312,7 @@ function ticks(most, wanted) {
 // ---- the board: who finished when, and why
 
 function board(field, lanes, kinds, phases, seek) {
-	const head = ["", "method", "speedup, decoding", "with prefill", "finish", "text is", "tokens", "passes", "tokens a pass"];
+	const head = ["", "method", "speedup, decoding", "with prefill", "finish", "text is", "tokens", "passes", "tokens per pass"];
 	const body = lanes.map((lane) => {
 		const ratio = (x) => (x === null ? "–" : times(x));
 		const base = lane.index === field.baseline;
@@ -336,7 +336,7 @@ function board(field, lanes, kinds, phases, seek) {
 	));
 	const node = h("div.board", {},
 		h("div.scroll", { tabindex: "0", role: "region", "aria-label": "results" },
-			h("table", h("caption", field.comparable ? `Speedups are tokens a second over ${lanes[field.baseline].name}'s.` : "No speedup: the clocks are not comparable."),
+			h("table", h("caption", field.comparable ? `Speedups are tokens per second over ${lanes[field.baseline].name}'s.` : "No speedup: the clocks are not comparable."),
 				h("thead", h("tr", ...head.map((word) => h("th", { scope: "col" }, word)))), h("tbody", ...body.map((entry) => entry.row)))),
 		h("details", { open: "" }, h("summary", "Longest waits"), h("ul.waits", ...waits)),
 	);
@@ -380,7 +380,7 @@ function render({ model, el }) {
 	const play = press("▶", "play (space)", () => toggle());
 	const scrubber = h("input", { type: "range", min: "0", max: "1000", step: "1", "aria-label": "time" });
 	hear(scrubber, "input", () => seek((last * scrubber.value) / 1000));
-	const paces = h("select", { "aria-label": "how long the race takes on the screen" }, ...PACES.map((p) => h("option", { value: p }, `${p} s`)));
+	const paces = h("select", { "aria-label": "how long the race takes on screen" }, ...PACES.map((p) => h("option", { value: p }, `${p} s`)));
 	hear(paces, "change", () => { pace = +paces.value; tellPace(); share(model, { pace }); });
 	const controls = h("div.controls", {},
 		press("⇤", "start (Home)", () => seek(0)), press("←", "previous pass (←)", () => step(-1)), play,
@@ -391,7 +391,7 @@ function render({ model, el }) {
 	const chart = new Chart((x) => seek(x));
 	let table = { node: h("div"), draw() {} };
 	const help = overlay(root, "Keys of the race", header.keys);
-	const legend = h("div.legend", ...phases.map((p) => h("span", h("i", { class: p }), p)), h("span", "a box is one pass of the target and all the tokens that it paid for; ①②③ a lane's longest waits"));
+	const legend = h("div.legend", ...phases.map((p) => h("span", h("i", { class: p }), p)), h("span", "a box is one pass of the target and all the tokens that it produced; ①②③ mark a lane's longest waits"));
 	root.append(h("div.head", title, models, header.fields.length > 1 ? chooser : ""),
 		h("details.prompt", h("summary", "Prompt"), promptText),
 		notes, leader, controls, strip.node, legend, chart.node, table.node, live);

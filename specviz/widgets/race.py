@@ -57,7 +57,7 @@ class Race(Stateful):
 
     @property
     def table(self) -> pd.DataFrame:
-        """One row a prompt and lane: finish in seconds, tokens, passes, speedup (NaN if clocks differ)."""
+        """One row per prompt and lane: finish in seconds, tokens, passes, speedup (NaN if clocks differ)."""
         import pandas as pd
 
         rows = []
@@ -91,28 +91,29 @@ def race(
     draft: Loadable = None,
     **state: Value,
 ) -> Race | LiveRace:
-    """Race several methods on the same prompt: recorded runs, or ``live=True``, decoded while one looks.
+    """Race several methods on the same prompt: recorded runs, or with ``live=True`` runs decoded live.
 
     Parameters
     ----------
     traces : list of Trace, dict of name to Trace, or a Trace of several runs
         At least two runs that decoded the same prompts in the same order. Prompts that differ between the
-        runs are left out, and the picture says so.
+        runs are skipped, and the picture says so.
     live : bool
         Decode two or three methods at once, each in its own column on its own clock. They take turns in one
         thread, so that none is timed while another one computes; once they have ended, the recorded race
         opens below.
     model : str, path, transformers model or specviz model, optional
-        Of a live race; default SmolLM2 where it is downloaded, else ``town``.
+        For a live race; default SmolLM2 if it is downloaded, otherwise ``town``.
     prompt : int, or any one prompt that `specviz.generate` takes
-        Of recorded runs which prompt to begin with; of a live race what is decoded.
+        For recorded runs the first prompt to show; for a live race the prompt to decode.
     methods : sequence of str, class or Method
-        Of a live race; a name may carry settings: ``"bild:fallback=0.5"``.
+        For a live race; a name may carry settings: ``"bild:fallback=0.5"``.
     draft : like `model`, optional
-        Of a live race, the draft model; default the one that the package has of the model.
+        For a live race, the draft model; default the package's drafter for the model.
     **state
-        Where to begin: traits of `Race`, for example ``pace=24``. Of a live race what `specviz.generate`
-        takes: ``max_new_tokens``, ``temperature``, ``top_k``, ``top_p``, ``seed``, ``device`` and ``dtype``.
+        Initial state: traits of `Race`, for example ``pace=24``. For a live race, arguments of
+        `specviz.generate`: ``max_new_tokens``, ``temperature``, ``top_k``, ``top_p``, ``seed``, ``device``
+        and ``dtype``.
 
     Returns
     -------
@@ -127,7 +128,7 @@ def race(
     ParameterError
         If there is no such state, method or option.
     ModelError, PromptError
-        Of a live race, if the model is not there or the prompt is none.
+        For a live race, if the model is missing or the prompt is invalid.
 
     Examples
     --------
@@ -144,5 +145,5 @@ def race(
     if traces is None:
         raise ParameterError("race takes traces, or live=True to decode: specviz.race(live=True)")
     if model is not None or draft is not None:
-        raise ParameterError("model, methods and draft are for live=True; recorded runs have theirs")
+        raise ParameterError("model, methods and draft are only for live=True; recorded runs have their own")
     return Race(fields(traces), **state | ({} if prompt is None else {"prompt": prompt}))

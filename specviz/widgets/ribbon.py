@@ -15,19 +15,19 @@ if TYPE_CHECKING:
 def flicker(
     traces: Traces, prompt: int | None = None, *, live: bool = False, **state: Value
 ) -> Flicker | LiveFlicker:
-    """What a stream's display showed, took back and hid: time down, words across, runs side by side.
+    """What a stream's display showed, erased and hid: time runs down, words run across, runs side by side.
 
     Parameters
     ----------
     traces : Trace, list of Trace, or dict of name to Trace
-        Runs over one stream; every run of each is a column. Of a live ribbon, runs that differ only in β
-        share a column, and its slider goes from one to the other.
+        Runs over one stream; each run is a column. In a live ribbon, runs that differ only in β share a
+        column, and its slider switches between them.
     prompt : int, optional
         Which stream of the runs; default the first.
     live : bool
-        A widget, with a cursor and sliders for β and k, instead of a static picture.
+        Return a widget with a cursor and sliders for β and k instead of a static picture.
     **state
-        Of a live ribbon, where to begin: ``update``, ``k``, ``beta``, ``theme``, ``projector``.
+        Initial state of a live ribbon: ``update``, ``k``, ``beta``, ``theme``, ``projector``.
 
     Returns
     -------
@@ -37,7 +37,7 @@ def flicker(
     Raises
     ------
     TraceError
-        If a run is none of a stream, or the sources differ.
+        If a run is not of a stream, or the sources differ.
     ParameterError
         If there is no such state.
     """
@@ -49,5 +49,5 @@ def flicker(
     from ..view.flicker import flicker as still
 
     if state:
-        raise ParameterError(f"a static ribbon has no {next(iter(state))!r}: it is for live=True")
+        raise ParameterError(f"a static ribbon has no {next(iter(state))!r}: use live=True")
     return still(traces, prompt)

@@ -17,8 +17,8 @@ function render({ model, el }) {
 	const drop = h("div.drop", h("span", "Drop a trace here (*.parquet), or "), choose, file, progress,
 		h("span.soft", ` At most ${Math.round(model.get("limit") / 2 ** 20)} MiB; it is checked, and kept only if you save it.`));
 	const send = (what, rows) => model.send({ do: what, rows });
-	const differ = button("Differences", "the two chosen traces of one prompt, in step", () => send("diff", [...marked]));
-	const race = button("Race", "the chosen traces of the same prompts, against each other", () => send("race", [...marked]));
+	const differ = button("Differences", "the two selected traces of one prompt, in step", () => send("diff", [...marked]));
+	const race = button("Race", "the selected traces of the same prompts, against each other", () => send("race", [...marked]));
 	const again = button("Read again", "read the folder again", () => send("refresh", []));
 	const marked = new Set();
 	let key = "file", down = false;
@@ -42,7 +42,7 @@ function render({ model, el }) {
 		return column.digits === null ? String(value) : value.toLocaleString("en", { minimumFractionDigits: column.digits, maximumFractionDigits: column.digits });
 	};
 	function compare(a, b) {
-		if (!!a.problem !== !!b.problem) return a.problem ? 1 : -1; // what is no trace stands last
+		if (!!a.problem !== !!b.problem) return a.problem ? 1 : -1; // what is not a trace stands last
 		const [x, y] = [a[key], b[key]], way = down ? -1 : 1;
 		if ((x ?? null) === null || (y ?? null) === null) return ((x ?? null) === null) - ((y ?? null) === null);
 		return way * (typeof x === "number" ? x - y : String(x).localeCompare(String(y), "en", { numeric: true }));
@@ -96,7 +96,7 @@ function render({ model, el }) {
 	async function upload(one) {
 		if (!one) return;
 		if (one.size > model.get("limit")) {
-			error.textContent = `${one.name} is longer than ${Math.round(model.get("limit") / 2 ** 20)} MiB: put it into the folder instead.`;
+			error.textContent = `${one.name} is larger than ${Math.round(model.get("limit") / 2 ** 20)} MiB: put it into the folder instead.`;
 			error.hidden = false;
 			return;
 		}

@@ -41,14 +41,14 @@ COLUMNS: list[tuple[str, str, int | None, str]] = [
     ("file", "file", None, "the trace's file"),
     ("method", "method", None, "the decoding method"),
     ("model", "model", None, "the target"),
-    ("draft", "drafter", None, "the draft model, where there is one"),
+    ("draft", "drafter", None, "the draft model, if any"),
     ("exactness", "exactness", None, "whether the text is the target's own"),
     ("prompts", "prompts", 0, "how many prompts were decoded"),
     ("tokens", "tokens", 0, "tokens of the final texts"),
-    ("tau", "τ", 2, "tokens emitted a cycle, the bonus counted"),
-    ("tokens_per_second", "tokens/s", 1, "tokens a second, the prefill left out"),
+    ("tau", "τ", 2, "tokens emitted per cycle, including the bonus token"),
+    ("tokens_per_second", "tokens/s", 1, "tokens per second, without the prefill"),
     ("created", "recorded", None, "when the run began, UTC"),
-    ("state", "state", None, "whether the run ended by itself"),
+    ("state", "state", None, "whether the run finished by itself"),
 ]
 
 
@@ -70,7 +70,7 @@ class Listed:
     uploaded: bool = False
 
     def row(self) -> Json:
-        """What the table shows of it; of a file that is no trace, why, in one line."""
+        """What the table shows of it; of a file that is not a trace, why, in one line."""
         about: Json = {"file": visible(self.name), "uploaded": self.uploaded, "problem": ""}
         try:
             return about | summary_row(Trace.open(self.path))
@@ -170,7 +170,7 @@ class Runs(ipywidgets.VBox):
 
     @property
     def table(self) -> pd.DataFrame:
-        """One row a file: names, numbers, and in ``problem`` why it is no trace, where it is none."""
+        """One row per file: names, numbers, and in ``problem`` why it is not a trace, where it is none."""
         import pandas as pd
 
         if self._reading is not None:
@@ -186,7 +186,7 @@ class Runs(ipywidgets.VBox):
         Raises
         ------
         TraceError
-            If there is no such row, or its file is no trace.
+            If there is no such row, or its file is not a trace.
         """
         if not 0 <= number < len(self._files):
             raise TraceError(f"there is no row {number}; the table has {len(self._files)}")
@@ -203,7 +203,7 @@ class Runs(ipywidgets.VBox):
         a, b = self.trace(one), self.trace(other)
         shared = [p for p in prompts(a) if p in prompts(b)]
         if not shared:
-            raise TraceError("the two traces share no prompt: differences need two decodes of one prompt")
+            raise TraceError("the two traces share no prompt: a difference needs two decodes of one prompt")
         place = ipywidgets.HTML(diff(a, b, prompt=shared[0])._repr_html_())
         choice = ipywidgets.Dropdown(
             options=[(f"prompt {p + 1}", p) for p in shared], description="Prompt", layout={"width": "16em"}
@@ -289,7 +289,7 @@ class Runs(ipywidgets.VBox):
         """
         if len(data) > UPLOAD_LIMIT:
             raise TraceError(
-                f"{name} is longer than {UPLOAD_LIMIT >> 20} MiB: put it into the folder instead"
+                f"{name} is larger than {UPLOAD_LIMIT >> 20} MiB: put it into the folder instead"
             )
         if self._scratch is None:
             self._scratch = tempfile.TemporaryDirectory(prefix="specviz-")
@@ -345,25 +345,25 @@ class Upload:
             If the file becomes longer than `UPLOAD_LIMIT`.
         """
         if len(self.data) + len(part) > UPLOAD_LIMIT:
-            raise TraceError(f"{self.name} is longer than {UPLOAD_LIMIT >> 20} MiB: put it into the folder")
+            raise TraceError(f"{self.name} is larger than {UPLOAD_LIMIT >> 20} MiB: put it into the folder")
         self.data += part
 
 
 def runs(folder: str | Path = ".") -> Runs:
-    """The traces of a folder as a table for a notebook: sort, search and filter them, open and compare.
+    """The traces of a folder as a table for a notebook: sort, search, filter, open and compare them.
 
     Parameters
     ----------
     folder : path
-        What lies in it and in the folders below it is listed: ``*.parquet``, and runs that go on or were cut
-        off. A file that is no trace is a row that says why.
+        The table lists this folder and its subfolders: ``*.parquet`` files and runs that are running or were
+        interrupted. For a file that is not a trace, the row says why.
 
     Returns
     -------
     Runs
-        An ipywidgets box. Choosing a row opens its player; two chosen rows of one prompt can be compared by
-        `specviz.diff`, several raced. A trace can be dropped into it, too: it is checked like any other file
-        and kept in a temporary folder until it is saved. ``table`` is the rows as a data frame.
+        An ipywidgets box. Selecting a row opens its player; two rows of one prompt can be compared by
+        `specviz.diff`, and several can be raced. A dropped trace is checked like any other file and kept in a
+        temporary folder until it is saved. ``table`` has the rows as a data frame.
 
     Raises
     ------
@@ -372,5 +372,5 @@ def runs(folder: str | Path = ".") -> Runs:
     """
     path = Path(folder)
     if not path.is_dir():
-        raise TraceError(f"{path} is {'a file: open it with specviz.open' if path.exists() else 'not there'}")
+        raise TraceError(f"{path} is {'a file: open it with specviz.open' if path.exists() else 'missing'}")
     return Runs(path)

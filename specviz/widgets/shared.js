@@ -32,7 +32,7 @@ function press(sign, title, act, more = {}) {
 	return node;
 }
 // A badge that says how sure a text is the target's own.
-const exactness = (word, more = {}) => h("span", { class: `badge ${{ exact: "yes", "exact up to ties": "ties" }[word] ?? "lossy"}`, ...more }, word || "not said");
+const exactness = (word, more = {}) => h("span", { class: `badge ${{ exact: "yes", "exact up to ties": "ties" }[word] ?? "lossy"}`, ...more }, word || "not stated");
 // Sets what Python is to know: {trait: value}.
 function share(model, values) {
 	for (const name in values) model.set(name, values[name]);

@@ -38,7 +38,7 @@ class Stateful(Page, AnyWidget):
         try:
             super().__init__(data=data, **more, **state)
         except t.TraitError as error:
-            raise ParameterError(f"{self.NAME} cannot start so: {error}") from None
+            raise ParameterError(f"{self.NAME} cannot start with these settings: {error}") from None
 
     def _document(self, view: str, title: str, still: str, chunks: Sequence[bytes] = ()) -> str:
         """One offline page, as it stands but for playing; `chunks` are what the view asks for by ``want``."""

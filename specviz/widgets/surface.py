@@ -147,7 +147,7 @@ class SpeedupSurface(ipywidgets.VBox, Generic[Key]):
         )
         figure.update_layout(
             template="plotly_white", height=460, margin={"t": 10, "b": 10, "l": 10, "r": 10},
-            scene={"xaxis": {"title": "drafted tokens a cycle"}, "yaxis": {"title": "acceptance"},
+            scene={"xaxis": {"title": "drafted tokens per cycle"}, "yaxis": {"title": "acceptance"},
                    "zaxis": {"title": "speedup"}, "camera": {"eye": {"x": -1.5, "y": -1.7, "z": 0.8}}},
         )  # fmt: skip
         return figure

@@ -72,12 +72,12 @@ class Growing {
 	}
 	strike(node, cycle) { // a later cycle took it back
 		this.dropped++;
-		node.replaceWith(h("del", { title: `taken back in cycle ${cycle}` }, node.textContent));
+		node.replaceWith(h("del", { title: `erased in cycle ${cycle}` }, node.textContent));
 	}
 	legend() {
 		const kinds = [...this.used].sort((a, b) => a - b).map((k) => this.kinds[k]);
 		return [...kinds.map((k) => h("span", { title: k.meaning }, h("span", { class: `t ${k.name}` }, k.mark ? h("sup", k.mark) : "", k.word))),
-			this.dropped ? h("span", { title: "drafted, and not accepted or not judged" }, h("del", "dropped draft")) : ""].filter(Boolean);
+			this.dropped ? h("span", { title: "drafted but not accepted or not judged" }, h("del", "dropped draft")) : ""].filter(Boolean);
 	}
 }
 

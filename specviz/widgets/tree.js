@@ -115,7 +115,7 @@ class TreeLane {
 		this.growing = h("input", { type: "range", min: "0", step: "1", "aria-label": "growth of the draft" });
 		hear(this.growing, "input", () => act.grow(+this.growing.value));
 		this.grown = h("output");
-		this.zoom = press("full size", "full size, or fitted to the lane (Z)", act.zoom, { "aria-label": null, "aria-pressed": "false" });
+		this.zoom = press("full size", "full size or fitted to the lane (Z)", act.zoom, { "aria-label": null, "aria-pressed": "false" });
 		this.tools = h("span.growth", h("label", h("span", "growth "), this.growing), this.grown, this.zoom);
 		this.nodes = s("g"), this.over = s("g.over"), this.plot = s("g");
 		// what is the same for all nodes of a fate is one path: few elements make a step fast
@@ -234,7 +234,7 @@ class TreeLane {
 		// the root: the last token before this cycle
 		const [rootTitle, rootBox, rootWord] = this.root.children;
 		const before = cycle.o0 > record.a.out_at[this.first] ? record.text(record.a.out_token[cycle.o0 - 1]) : null;
-		rootTitle.textContent = before === null ? "the prompt stands before this" : `the last token before this cycle: ${quote(before)}`;
+		rootTitle.textContent = before === null ? "the prompt comes before this" : `the last token before this cycle: ${quote(before)}`;
 		const rootY = top + (small ? (first - Math.min(tall, first)) / 2 : 0), rootTall = small ? Math.min(tall, Math.max(first, 1.3 * em)) : tall;
 		set(rootBox, { x: x(0), y: rootY, width: rootBoxed, height: rootTall });
 		label(rootWord, before === null ? "prompt" : shownToken(before), x(0) + rootBoxed / 2, rootY + rootTall / 2, Math.max(2, Math.floor((rootBoxed - 0.5 * em) / (0.62 * em))));
@@ -303,7 +303,7 @@ class TreeLane {
 		// what stands below does not jump from cycle to cycle
 		this.tallest = Math.max(this.tallest, this.fit ? tallest : 0);
 		if (this.scroll.style.minHeight !== `${this.tallest}px`) this.scroll.style.minHeight = `${this.tallest}px`;
-		const sent = cycle.sent !== cycle.n ? `, ${cycle.sent} sent` : "", more = plan.hidden.size ? ` · ${plan.hidden.size} of those that were cut are not drawn` : "";
+		const sent = cycle.sent !== cycle.n ? `, ${cycle.sent} sent` : "", more = plan.hidden.size ? ` · ${plan.hidden.size} of the cut nodes are not drawn` : "";
 		this.said.textContent = cycle.prefill ? "the prompt is read; nothing is drafted"
 			: cycle.n ? `${count(cycle.n, "token")}${sent}, depth ${Math.max(...cycle.depth)}${cycle.stop && cycle.stop !== "none" ? ` · drafting stopped: ${cycle.stop}` : ""}${more}` : "nothing was drafted in this cycle";
 		this.words(there);

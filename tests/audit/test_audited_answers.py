@@ -65,7 +65,7 @@ def test_the_targets_own_answers_are_its_own_with_ids_and_without(town, honest):
         "margins in float64",
         "template: SHA-256",
         "end tokens: 4 <|end|>",
-        "opens with",
+        "starts with",
     ):
         assert words in head
     assert str(result).startswith("model: town")
@@ -129,12 +129,12 @@ def test_what_cannot_be_told_is_not_guessed(town, honest):
     ended = next(each for each in honest if each["finish_reason"] == "stop")
     doubtful = {
         "no finish_reason": {k: v for k, v in line.items() if k != "finish_reason"},
-        "none that the target decides": line | {"finish_reason": "tool_calls"},
-        "cut at 64 tokens, and it has 20": line | {"max_tokens": 64},
-        "spell another text": line | {"answer": "something else"},
+        "does not depend on the target": line | {"finish_reason": "tool_calls"},
+        "cut off at 64 tokens, but it has 20": line | {"max_tokens": 64},
+        "spell a different text": line | {"answer": "something else"},
         "outside the vocabulary": line | {"token_ids": [10**6]},
         "U+FFFD": words_alone(line) | {"answer": "a \ufffd b"},
-        "beyond the": line | {"token_ids": line["token_ids"] * 1000, "answer": ""},
+        "exceeds the context": line | {"token_ids": line["token_ids"] * 1000, "answer": ""},
     }
     for words, each in doubtful.items():
         (text,) = audit([each], town).texts
@@ -152,7 +152,7 @@ def test_a_model_without_a_template_reads_no_messages(tmp_path):
     checkpoint(tmp_path / "plain", template=False)
     line = {"messages": [{"role": "user", "content": "a"}], "answer": "b", "finish_reason": "stop"}
     (text,) = audit([line], str(tmp_path / "plain")).texts
-    assert text.verdict == UNSURE and "template is not known" in text.reason
+    assert text.verdict == UNSURE and "template is unknown" in text.reason
     prompt = {"prompt": "a", "answer": "b", "finish_reason": "length"}
     assert audit([prompt], str(tmp_path / "plain")).texts[0].tokens == 1
 
@@ -219,10 +219,10 @@ def test_an_engines_noise_is_measured_on_its_honest_answers(town, honest):
     assert {text.verdict for text in result.texts} == {NOISE}
     assert default.value == 0.5 and "not measured" in str(default)
     assert "twice" in str(own)
-    with pytest.raises(PromptError, match="measure nothing: give at least 8"):
+    with pytest.raises(PromptError, match="are too few to measure: give at least 8"):
         audit(noisy, town, honest=noisy[:3])
     wild = [replaced(town, honest[0], 2, 4.0)[0] | {"engine": "e"}, *noisy]
-    with pytest.raises(PromptError, match="is no honest answer of town"):
+    with pytest.raises(PromptError, match="is not an honest answer of town"):
         audit(noisy, town, honest=wild)
     with pytest.raises(PromptError, match="was sampled"):
         audit(noisy, town, honest=[noisy[0] | {"temperature": 1.0}])
@@ -288,7 +288,7 @@ def test_a_set_of_a_siblings_answers_is_named(town, honest):
     )
     assert back.sibling.like == "town" and back.holds
     few = audit(honest[:2], town, sibling=other).sibling
-    assert few.like == "" and "cannot be told apart" in str(few)
+    assert few.like == "" and "cannot be distinguished" in str(few)
 
 
 def test_a_template_is_a_sibling_too(town, tmp_path):
@@ -327,7 +327,7 @@ BAD = [
     ('{"prompt": "a"}', "lacks 'answer'"),
     ('{"turns": [], "answer": "a"}', "turns"),
     ('{"prompt": "", "answer": "a"}', "has an empty prompt"),
-    ('{"prompt": "a", "answer": 1}', "answer should be a text, not 1"),
+    ('{"prompt": "a", "answer": 1}', "answer should be a string, not 1"),
     ('{"prompt": "a", "answer": "b", "temperature": -1}', "temperature"),
     ('{"prompt": "a", "answer": "b", "top_p": 0}', "top_p"),
     ('{"prompt": "a", "token_ids": [-1]}', "token_ids[0]"),
@@ -359,7 +359,7 @@ def test_the_command(tmp_path, honest, town, capsys):
     for arguments, words in (
         (["--answers", str(path)], "name it with --model"),
         (["--answers", str(path), "--model", "town", "--method", "bild"], "read, not decoded"),
-        (["--sibling", "town"], "are of --answers"),
+        (["--sibling", "town"], "need --answers"),
         (["--answers", str(tmp_path / "none"), "--model", "town"], "cannot read"),
     ):
         assert cli.run(["audit", *arguments]) == 2

@@ -56,24 +56,24 @@ def test_a_named_method_that_cannot_be_served_is_refused(say):
     for arguments, words in (
         (
             ("--model", "town-diffusion", "--method", "speculative"),
-            "is a masked-diffusion model: take one of",
+            "is a masked-diffusion model: use one of",
         ),
         (("--model", "town-diffusion", "--method", "retranslate:beta=0"), "is a masked-diffusion model"),
-        (("--model", "town", "--method", "ssd"), "and town is causal: take another model"),
-        (("--model", "town", "--method", "calm", "--batch", 2), "leave batch out"),
+        (("--model", "town", "--method", "ssd"), "and town is causal: use another model"),
+        (("--model", "town", "--method", "calm", "--batch", 2), "drop batch"),
         (
             (
                 "--model",
                 "town-t5-heads",
             ),
-            "no model by itself but heads on town-t5",
+            "not a model by itself but heads on town-t5",
         ),
         (
             (
                 "--model",
                 "town-eagle",
             ),
-            "no model by itself but an EAGLE drafter",
+            "not a model by itself but an EAGLE drafter",
         ),
         (("--model", "town", "--draft", "town-t5-heads"), "was trained on town-t5"),
     ):
@@ -87,8 +87,8 @@ def test_a_gguf_file_is_asked_no_early_exit():
     names = ["autoregressive", "calm:threshold=1", "early_exit:fallback=1", *audit.stream_methods(model)]
     able, left_out = audit.served(model, names)
     assert able == [name for name in names if not name.startswith("early_exit")]
-    assert "cannot stop behind layer 1" in left_out["early_exit"]
-    with pytest.raises(ModelError, match="cannot stop behind layer 1"):
+    assert "cannot stop after layer 1" in left_out["early_exit"]
+    with pytest.raises(ModelError, match="cannot stop after layer 1"):
         audit.run(model, [], PROMPTS, ["early_exit:rollback=0,cap=2,review_end=true"])
 
 
@@ -100,7 +100,7 @@ def test_python_says_so_too(target):
     assert set(left_out) == {"ssd"}
     with pytest.raises(ParameterError, match="has no tokenizer, so a template cannot be read"):
         audit.streams(target, [fixed_lag("one two three")])
-    with pytest.raises(ModelError, match="no model by itself"):
+    with pytest.raises(ModelError, match="not a model by itself"):
         audit.run("town-t5-heads", [], PROMPTS)
 
 

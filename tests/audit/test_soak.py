@@ -153,7 +153,7 @@ def test_a_damaged_ledger_is_refused_in_one_line(tmp_path, damage):
         damage(entry)
         line = json.dumps(entry)
     path.write_text(json.dumps({"number": 0, "seed": 0} | quick({"model": "a"})) + f"\n{line}\n")
-    with pytest.raises(TraceError, match="line 2 is no entry of a soak") as error:
+    with pytest.raises(TraceError, match="line 2 is not an entry of a soak") as error:
         read_ledger(path)
     assert "\n" not in str(error.value)
 
@@ -171,8 +171,8 @@ def test_the_command_line(tmp_path, folders, capsys):
     for wrong, reason in (
         (["--soak"], "--ledger FILE"),
         (["--ledger", str(tmp_path / "none")], "cannot read the ledger"),
-        (["--minutes", "1", "--ledger", str(path)], "pass --soak"),
-        (["--soak", "--ledger", str(path), "--batch", "2"], "leave --method, --batch"),
+        (["--minutes", "1", "--ledger", str(path)], "add --soak"),
+        (["--soak", "--ledger", str(path), "--batch", "2"], "drop --method, --batch"),
     ):
         assert cli.run(["audit", *wrong]) == 2
         assert reason in " ".join(capsys.readouterr().err.split())

@@ -361,7 +361,7 @@ def recorded(model: Any, rounds: int, prompts: int) -> str:
             ratios += [b / a - 1 for a, b in zip(times["bare"].seconds, times["kept"].seconds)]
         shares.append(f"{way.label} {np.median(ratios):.1%}")
     return (
-        "What recording a text adds, its run's set-up included (not in the table): " + ", ".join(shares) + "."
+        "What recording a text adds, its run's setup included (not in the table): " + ", ".join(shares) + "."
     )
 
 

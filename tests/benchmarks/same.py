@@ -158,7 +158,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--models", nargs="*", default=MODELS)
     parser.add_argument("--tables", nargs="*", default=())
     parser.add_argument("--number", type=int, help="prompts of a replay; default: those of --quick")
-    parser.add_argument("--timed", action="store_true", help="compare timed values, notes and set-up, too")
+    parser.add_argument("--timed", action="store_true", help="compare timed values, notes and setup, too")
     given = parser.parse_args(arguments)
     if given.compare:
         one, other = (json.loads(file.read_text("utf8")) for file in given.compare)

@@ -173,7 +173,7 @@ def test_a_second_tab_waits_its_turn(served, open_page):
     expect(first.locator(".sv.explore")).to_be_visible()
     second.goto(served.address)
     note = second.locator(".sv.app .note")
-    expect(note).to_contain_text("Another tab has the models")
+    expect(note).to_contain_text("Another tab is using the models")
     assert second.locator(".sv.explore").count() == 0
     second.get_by_role("button", name="Traces").click()
     expect(second.locator(".sv.runs tbody tr")).to_have_count(3)
@@ -193,7 +193,7 @@ def test_a_dropped_trace_is_checked_and_kept_only_if_saved(served, open_page):
     before = sorted(served.folder.iterdir())
     choose = page.locator(".sv.runs input[type=file]")
     choose.set_input_files({"name": EVIL, "mimeType": "x", "buffer": b"no trace <b>at all</b>" * 100_000})
-    expect(error).to_contain_text("not a whole Parquet file")
+    expect(error).to_contain_text("not a complete Parquet file")
     path = build("bild", seed=3).save(served.temporary / "x.parquet")
     choose.set_input_files({"name": EVIL, "mimeType": "x", "buffer": path.read_bytes()})
     expect(rows).to_have_count(4)
@@ -210,7 +210,7 @@ def test_a_dropped_trace_is_checked_and_kept_only_if_saved(served, open_page):
 
 def test_an_unreadable_folder_or_option_is_one_line(tmp_path):
     for arguments, words in (
-        (["nowhere"], "not there"), ([".", "--ip", "localhost"], "--ip takes an address"),
+        (["nowhere"], "missing"), ([".", "--ip", "localhost"], "--ip takes an address"),
         ([".", "--model", "no-such"], "no-such"),
     ):  # fmt: skip
         command = [sys.executable, "-m", "specviz", "app", *arguments]
@@ -221,5 +221,5 @@ def test_an_unreadable_folder_or_option_is_one_line(tmp_path):
 def test_ctrl_c_ends_it_and_leaves_nothing(served):
     os.kill(served.process.pid, signal.SIGINT)
     assert served.process.wait(60) == 0
-    assert (served.temporary / "log.txt").read_text().splitlines()[-1] == "specviz app has ended"
+    assert (served.temporary / "log.txt").read_text().splitlines()[-1] == "specviz app has stopped"
     assert not list(served.temporary.glob("specviz-*")), "what was dropped is gone, too"

@@ -23,7 +23,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for name, speed in METHODS.items()
     ]  # fmt: skip
     columns = [column for column in demo.COLUMNS if column[0] != "draft"]
-    title = "unispec writes 32 tokens/s\nWith the prefill inside: 1.2 times\n<b>smollm2</b>: 4 texts"
+    title = "unispec writes 32 tokens/s\nWith the prefill included: 1.2 times\n<b>smollm2</b>: 4 texts"
     setting = {"device": "cpu", "threads": 1, "dtype": "float32"}
     parts = [Part(demo.LOSSY, columns, rows[:1])]
     report = Report("demo", title, setting, columns, rows, notes=demo.NOTES, parts=parts)

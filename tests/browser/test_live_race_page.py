@@ -35,7 +35,7 @@ def test_methods_race_while_they_decode(open_page, shoot, axe):
     first = min(range(3), key=lambda i: one.panel.finishes[i]["seconds"])
     assert "①" in columns.nth(first).locator("h3").inner_text()
     assert "finished first" in page.locator(".leader").inner_text()
-    assert "A clock counts its own method's cycles only" in page.locator(".live_race").inner_text()
+    assert "Each clock counts only its own method's cycles" in page.locator(".live_race").inner_text()
     everywhere(page, shoot, axe, "live_race")
 
 
@@ -72,5 +72,5 @@ def test_the_reader_chooses_who_races(open_page):
     page.get_by_role("button", name="Race").click()
     bridge.until(lambda: one.panel.error)
     assert (
-        page.get_by_role("alert").inner_text().startswith("a live race needs methods or settings that differ")
+        page.get_by_role("alert").inner_text().startswith("a live race needs different methods or settings")
     )

@@ -149,7 +149,7 @@ def test_predictions_are_scored(opened):
     page.locator("g.node[data-i='0']").click()  # taken back
     expect(page.locator("g.node[data-i='0']")).to_have_attribute("aria-pressed", "false")
     page.get_by_role("button", name="reveal").click()
-    expect(page.locator(".score")).to_contain_text("of 2 drafts wholly right")
+    expect(page.locator(".score")).to_contain_text("of 2 drafts entirely right")
 
 
 def test_hostile_tokens_are_text(opened):

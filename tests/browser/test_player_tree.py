@@ -181,7 +181,7 @@ def test_a_node_says_where_it_comes_from(traces, opened):
             )
         )
     text = why.inner_text()
-    least, own_score = re.search(r"least of them has score (0\.\d+); this one has (0\.\d+)", text).groups()
+    least, own_score = re.search(r"lowest of their scores is (0\.\d+); this one has (0\.\d+)", text).groups()
     sent = own[~own["status"].isin(["below_budget", "unsent"])]
     assert float(least) == pytest.approx(sent["score"].min(), rel=0.05) and float(own_score) <= float(least)
     legend = page.locator(".tree .legend")
@@ -243,7 +243,7 @@ def test_more_nodes_than_can_be_drawn(opened):
             cycle["pred_top_token"], cycle["pred_top_p"] = [2, 3, 4], [0.5, 0.3, 0.1]
         recorder.add(cycle)
     page = opened(recorder.close())
-    expect(page.locator(".tree header")).to_contain_text("500 of those that were cut are not drawn")
+    expect(page.locator(".tree header")).to_contain_text("500 of the cut nodes are not drawn")
     assert page.locator(SHOWN).count() == 401  # and the target's token
 
 

@@ -58,7 +58,7 @@ def test_every_known_mistake_is_named(name, number):
 
 def test_what_no_known_mistake_explains_is_shown_by_its_smallest_case():
     result = check.greedy_verifier(lambda drafted, best, eos: [t + 1 for t in drafted])
-    assert "No mistake that this check knows" in result.says
+    assert "This is none of the mistakes that the check recognises" in result.says
     shown = {name: value for _, name, value in result.rows}
     assert shown["drafted"] == "[1]"
     assert shown["yours returned ✗"] == "[2]"
@@ -77,7 +77,7 @@ def test_two_mistakes_do_not_hide_each_other():
         kept = greedy.matching(drafted, best)
         return [*drafted[:kept], best[kept]]
 
-    assert "behind the end of the text" in check.greedy_verifier(one).says
+    assert "after the end of the text" in check.greedy_verifier(one).says
 
 
 def test_an_unclipped_residual():
@@ -112,14 +112,14 @@ def silent(parents):
     ("function", "says"),
     [
         (crash, "IndexError: list index out of range, in line"),
-        (endless, "does not come to an end"),
+        (endless, "does not finish"),
         (silent, "returned nothing (None)"),
         (lambda parents: np.eye(len(parents)), "two things"),
         (lambda parents: (np.eye(3), [1]), "shape [1, 1]"),
         (lambda parents: ([[1, 0], [1]], [1]), "shape [1, 1]"),
         (lambda parents: (np.zeros((1, 1)) - np.inf, [1]), "not what is added to the scores"),
         (lambda parents: ([["x"]], [1]), "array of numbers"),
-        (lambda parents: (np.eye(len(parents)), [0.5] * len(parents)), "whole numbers"),
+        (lambda parents: (np.eye(len(parents)), [0.5] * len(parents)), "integers"),
         (lambda parents, more: 0, "called as tree_mask(parents), and yours takes (parents, more)"),
         (3, "without calling it"),
     ],
@@ -141,9 +141,9 @@ def test_the_line_of_an_error_is_shown_and_a_print_comes_with_the_example():
 @pytest.mark.parametrize(
     ("function", "says"),
     [
-        (lambda drafted, best, eos: 2, "not how many"),
+        (lambda drafted, best, eos: 2, "not their number"),
         (lambda drafted, best, eos: "12", "a list of token ids"),
-        (lambda drafted, best, eos: [1.5], "whole numbers"),
+        (lambda drafted, best, eos: [1.5], "integers"),
     ],
 )
 def test_tokens_are_a_list_of_ints(function, says):
@@ -154,8 +154,8 @@ def test_tokens_are_a_list_of_ints(function, says):
     ("answer", "says"),
     [
         (([1], [1, 0, 0]), "not the tokens"),
-        ((1, 2), "not one number"),
-        ((1.0, [1, 0, 0]), "whole number"),
+        ((1, 2), "not a single number"),
+        ((1.0, [1, 0, 0]), "integer"),
         ((1, [1, 0]), "shape [3]"),
         ((1, [np.nan, 0, 0]), "NaN"),
     ],

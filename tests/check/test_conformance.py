@@ -150,7 +150,7 @@ def test_a_sound_method_passes():
         (Believes, "text", "where the autoregressive text has"),  # nor does its record decide so again
         (Misreports, "record", "recorded probability"),
         (Biased, "sampling law", "probability is off by"),
-        (Silent, "trace", "declares the signal 'weight' and never gives it"),
+        (Silent, "trace", "declares the signal 'weight' but never sets it"),
     ],
 )
 def test_a_broken_method_fails_in_its_row(method, row, words):
@@ -176,22 +176,25 @@ def test_chance_that_no_seed_repeats_is_named():
 def test_memory_on_the_instance_is_named():
     result = report(Hoards)
     assert [row.check for row in result.rows if row.state == "fail"] == ["decode"], result
-    assert "let start forget the last prompt, or derive from" in result["decode"].detail
+    assert "reset the state of the last prompt in start, or derive from" in result["decode"].detail
 
 
 def test_ids_beyond_the_toy_vocabulary_have_no_law():
     result = report(Fixed)
     law = result["sampling law"]
-    assert law.state == "not claimed" and "vocabulary of 3 tokens, and token 17 was drafted" in law.detail
+    assert law.state == "not claimed" and "vocabulary of 3 tokens, but token 17 was drafted" in law.detail
     page = result["player"].detail
-    assert "no draft here stopped for its label 'draft:whim'; it has no line for forward, verify" in page
+    assert "no draft here stopped for the label 'draft:whim'; it has no line for forward, verify" in page
 
 
 @pytest.mark.parametrize(
     ("label", "words"),
     [
-        ("verfy:accepted", "label 'verfy' is no phase of the loop: there is draft, forward, verify, commit"),
-        ("commit:bonsu", "label 'commit:bonsu' is never lit: 'bonsu' is no origin, status or end"),
+        (
+            "verfy:accepted",
+            "label 'verfy' is not a phase of the loop: the phases are draft, forward, verify, commit",
+        ),
+        ("commit:bonsu", "label 'commit:bonsu' is never lit: 'bonsu' is not an origin, status or end"),
     ],
 )
 def test_labels_that_are_never_lit_are_named(label, words):
@@ -215,5 +218,5 @@ def test_installed_methods_are_checked_by_name_and_as_instances():
 def test_what_is_no_method_for_prompts_is_refused():
     with pytest.raises(ParameterError, match=r"use audit\.streams"):
         sv.check.method("retranslate")
-    with pytest.raises(ParameterError, match="int is no method"):
+    with pytest.raises(ParameterError, match="int is not a method"):
         sv.check.method(int)

@@ -156,7 +156,7 @@ def test_what_is_refused_is_refused_before_work(pair, tmp_path: Path, monkeypatc
     full.mkdir()
     out = tmp_path / "new"
     for error, words, call in (
-        (ModelError, "of the target's kind", (target, other, PROMPTS, out)),
+        (ModelError, "of the same kind as the target", (target, other, PROMPTS, out)),
         (ModelError, "exists: choose another folder$", (target, draft, PROMPTS, full)),
         (ModelError, "--force", (target, draft, PROMPTS, draft)),
         (PromptError, "two prompts", (target, draft, PROMPTS[:1], out)),

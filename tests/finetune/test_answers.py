@@ -73,7 +73,7 @@ def test_a_run_that_was_cut_off_goes_on(target: Model, tmp_path: Path) -> None:
     for one, other in zip(_sorted(read(whole)), _sorted(made)):
         assert one[0] == other[0] and torch.allclose(one[1], other[1], atol=0.02)
     states_of(cut).write_bytes(b"")
-    with pytest.raises(ModelError, match="lacks states of"):
+    with pytest.raises(ModelError, match="lacks the states of"):
         answer(target, PROMPTS, cut, BOTH, say=_quiet)
 
 
@@ -94,12 +94,12 @@ def test_a_loop_is_cut() -> None:
 def test_what_is_refused(target: Model, tmp_path: Path) -> None:
     out = tmp_path / "a"
     made = answer(target, PROMPTS, out, AnswerOptions(4), say=_quiet)
-    with pytest.raises(ModelError, match="was made with another max_new_tokens"):
+    with pytest.raises(ModelError, match="was made with a different max_new_tokens"):
         answer(target, PROMPTS, out, AnswerOptions(5), say=_quiet)
-    with pytest.raises(PromptError, match="answers other prompts"):
+    with pytest.raises(PromptError, match="answers different prompts"):
         answer(target, PROMPTS[::-1], out, AnswerOptions(4), say=_quiet)
     other = llama(seed=4, layers=4, name="other", eos=(47,))
-    with pytest.raises(ModelError, match=r"holds answers of tiny \(\w{8}\), and the target is other"):
+    with pytest.raises(ModelError, match=r"holds answers of tiny \(\w{8}\), but the target is other"):
         made.check(other)
     with pytest.raises(ModelError, match="another content"):
         answer(other, PROMPTS, out, AnswerOptions(4), say=_quiet)
@@ -135,9 +135,9 @@ def test_a_file_that_is_somebody_elses_is_left_as_it_is(target: Model, tmp_path:
 @pytest.mark.parametrize(
     ("name", "layers", "error", "words"),
     [
-        ("gguf:town-translator", (), ModelError, "runs in llama.cpp"),
+        ("gguf:town-translator", (), ModelError, "runs on llama.cpp"),
         ("town-diffusion", (), ModelError, "is of kind diffusion"),
-        ("town-t5", (1,), ModelError, "states are kept of causal models"),
+        ("town-t5", (1,), ModelError, "states are kept only for causal models"),
         ("town", (2, 9), ParameterError, "layers 2, 9: town has 0"),
     ],
 )
@@ -155,7 +155,7 @@ def test_questions_of_suites_are_refused(tmp_path: Path, capsys: pytest.CaptureF
     asked.write_text(f"Something else?\n{'  '.join(known.upper().split())}\n", encoding="utf-8")
     given = ["models", "answers", "town", "--prompts", str(asked), "--out", str(tmp_path / "a"), "-n", "4"]
     assert run(given) == 2
-    assert "prompt 2 is a question of the suite everyday: leave it out" in capsys.readouterr().err
+    assert "prompt 2 is a question of the suite everyday: remove it" in capsys.readouterr().err
     asked.write_text("Something else?\nMy own question.\n", encoding="utf-8")
     local.write_text(json.dumps({"prompt": "my own  question."}) + "\n", encoding="utf-8")
     assert run([*given, "--apart-from", str(local)]) == 2

@@ -67,14 +67,14 @@ def test_shifted_guesses_are_named(target: Model, tmp_path: Path, monkeypatch: p
     made = train_eagle(target, LEARNT, tmp_path / "head", **FAST, **QUIET)
     monkeypatch.undo()
     told = check(made.path, target, PROMPTS[:9], 14)
-    assert told.verdict.startswith("taking its guess for one token further on would make")
+    assert told.verdict.startswith("taking its guess as one token further on would make")
 
 
 def test_another_targets_weights_are_named(target: Model, tmp_path: Path) -> None:
     other = llama(seed=4, layers=6, name="tiny", eos=())
     made = train_eagle(other, LEARNT, tmp_path / "head", **FAST, **QUIET)
     told = check(made.path, target, PROMPTS[:9], 14)
-    assert "none of these changes helps: its weights are of another target, or not trained" in told.verdict
+    assert "none of these changes helps: its weights are for another target, or not trained" in told.verdict
 
 
 def test_a_missing_template_is_named(tmp_path: Path) -> None:
@@ -134,7 +134,7 @@ def test_a_card_keeps_one_table_of_depths(tmp_path: Path) -> None:
 
 
 def test_what_is_refused(target: Model, learnt: Path, tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match="no EAGLE head"):
+    with pytest.raises(ModelError, match="not an EAGLE head"):
         check("town-t5-heads", target, PROMPTS)
     with pytest.raises(ModelError, match="EAGLE heads and causal draft models are checked"):
         check_draft("town-t5-heads", "town-t5", ["Anna closed the window."], 8)

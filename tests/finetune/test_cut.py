@@ -115,9 +115,9 @@ def test_greedy_and_drawn_answers_are_told_apart(target: Model, learnt: Answers,
 def test_what_is_refused(target: Model, learnt: Answers, tmp_path: Path) -> None:
     other = llama(seed=4, layers=4, name="other", eos=(47,))
     out = cut(target, learnt, tmp_path / "cut", 1, 20)
-    with pytest.raises(ModelError, match="was trained on tiny, and other is another model"):
+    with pytest.raises(ModelError, match="was trained on tiny, and other is a different model"):
         specviz.load(out).on(other)
-    with pytest.raises(ModelError, match="no model by itself"):
+    with pytest.raises(ModelError, match="not a model by itself"):
         specviz.generate(specviz.load(out), PROMPTS[:1], "autoregressive")
     with pytest.raises(ModelError, match="answers of tiny"):
         cut(other, learnt, tmp_path / "new", 1, 20)
@@ -137,7 +137,7 @@ def test_another_files_weights_are_refused_by_their_hash(
 ) -> None:
     draft = specviz.load(cut(target, learnt, tmp_path / "cut", 1, 20))
     draft.config["content"] = "0" * 64
-    with pytest.raises(ModelError, match=r"tiny \(00000000\), and this tiny has other weights"):
+    with pytest.raises(ModelError, match=r"tiny \(00000000\), and this tiny has different weights"):
         draft.on(target)
 
 

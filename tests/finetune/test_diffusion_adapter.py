@@ -133,10 +133,10 @@ def test_what_is_refused(target: Model, made: diffusion.Adapted, tmp_path: Path)
     target.tokenizer.chat_template = "".join(
         t.content for t in target.tokenizer.added_tokens_decoder.values()
     )
-    with pytest.raises(ModelError, match="no special token to spare"):
+    with pytest.raises(ModelError, match="no unused special token"):
         diffusion.spare_token(target)
     file = tmp_path / "texts.jsonl"
-    for line, words in (("{", "line 2 is no JSON"), ('{"prompt": "a"}', "line 2"), ("[]", "line 2")):
+    for line, words in (("{", "line 2 is not JSON"), ('{"prompt": "a"}', "line 2"), ("[]", "line 2")):
         file.write_text(f"{json.dumps(TEXTS[0])}\n{line}\n")
         with pytest.raises(PromptError, match=words):
             read_texts(file)
@@ -146,8 +146,8 @@ def test_folders_that_do_not_fit(made: diffusion.Adapted, tmp_path: Path) -> Non
     config = json.loads((made.path / "config.json").read_text())
     weights = load_file(made.path / "model.safetensors")
     for change, dropped, words in (
-        ({"content": "0" * 64}, None, r"trained on town \(00000000\), and town has other weights"),
-        ({"load": "town-draft"}, None, "has other weights"),
+        ({"content": "0" * 64}, None, r"trained on town \(00000000\), and town has different weights"),
+        ({"load": "town-draft"}, None, "has different weights"),
         ({"load": "nowhere"}, None, "no model 'nowhere'"),
         ({"mask_token_id": 10**6}, None, "outside"),
         ({"rank": "four"}, None, "config.json"),
@@ -162,7 +162,7 @@ def test_folders_that_do_not_fit(made: diffusion.Adapted, tmp_path: Path) -> Non
             specviz.load(folder)
         assert "\n" not in str(caught.value)
     (folder / "model.safetensors").write_bytes(b"nothing")
-    with pytest.raises(ModelError, match="no adapter that can be read"):
+    with pytest.raises(ModelError, match="no readable adapter"):
         specviz.load(folder)
 
 

@@ -215,9 +215,10 @@ def test_what_is_refused_is_refused_before_work(
     out = tmp_path / "new"
     for error, words, model, prompts, where, given in (
         (ModelError, "exists: choose another folder$", target, PROMPTS, full, {}),
-        (ModelError, r"capped \(cohere\) does not say its words by its head", capped, PROMPTS, out, {}),
+        (ModelError, r"capped \(cohere\) does not compute its tokens from its "
+            r"head", capped, PROMPTS, out, {}),
         (ModelError, "kind encoder-decoder: an EAGLE drafter needs a causal", "town-t5", PROMPTS, out, {}),
-        (ModelError, "does not say its words", target.first(2), PROMPTS, out, {}),
+        (ModelError, "does not compute its tokens", target.first(2), PROMPTS, out, {}),
         (PromptError, "two prompts", target, PROMPTS[:1], out, {}),
         (PromptError, "prompt 2: ", target, [[3], []], out, {}),
         (PromptError, "prompt 1 has 96 tokens and leaves no room", target, [[3] * 96, [3]], out, {}),

@@ -98,7 +98,7 @@ def test_what_cannot_be_shrunk_is_refused_and_nothing_is_written(
     with pytest.raises(ModelError, match="town-draft is a model by itself"):
         shrink("town-draft", tmp_path / "small")
     once = shrink(drafters["speculative"], tmp_path / "once").path
-    with pytest.raises(ModelError, match="in eight bits already"):
+    with pytest.raises(ModelError, match="already in eight bits"):
         shrink(once, tmp_path / "twice")
     with pytest.raises(ModelError, match="once exists: choose another folder, or overwrite it with --force"):
         shrink(drafters["speculative"], once)

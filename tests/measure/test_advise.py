@@ -277,7 +277,7 @@ class TestRanking:
         assert good.answer == USE and good.sentence.startswith("Draft with speculative (small)")
         bad = advice(slope=1.0, draft=5.0)
         assert bad.answer == NOT and bad.sentence.startswith("Do not draft.")
-        assert f"above {bad.best.cycle:.2f} tokens a cycle" in bad.sentence
+        assert f"above {bad.best.cycle:.2f} tokens per cycle" in bad.sentence
         loads = advice(slope=0.0, draft=0.5, batches=(4,))
         assert [row["where"] for row in loads.changes] == ["batch 1", "batch 4"]
         drawn = view.advice(good.table)
@@ -437,17 +437,17 @@ class TestAdvise:
         lines = (given, given | {"token_ids": wrong})
         file.write_text("".join(json.dumps(each) + "\n" for each in lines), "utf8")
         made = specviz.advise(town, "town-draft", answers=file, folder=tmp_path, tick=lambda *_: None)
-        assert any("are not what town writes" in each for each in made.warnings)
+        assert any("differ from what town writes" in each for each in made.warnings)
         assert {each.badge for each in made.predictions} == {"modelled"}
 
     @pytest.mark.parametrize(
         ("line", "words"),
         [
-            ("[1]", "line 1"), ('{"prompt": "a"}', "lacks 'answer' (a text) or 'token_ids'"),
+            ("[1]", "line 1"), ('{"prompt": "a"}', "lacks 'answer' (a string) or 'token_ids'"),
             ('{"answer": "a"}', "lacks 'prompt', 'turns' or 'messages'"), ("{", "not JSON"),
             ('{"prompt": "a", "token_ids": [99999]}', "outside the vocabulary"),
             ('{"prompt": "a", "turns": ["b"], "answer": "c"}', "has several of"),
-            ('{"prompt": "a", "token_ids": ["x"]}', "token_ids"), ("", "holds no answer"),
+            ('{"prompt": "a", "token_ids": ["x"]}', "token_ids"), ("", "holds no answers"),
             ('{"prompt": "a", "answer": 3}', "answer"), ('{"prompt": "a", "answer": ""}', "is empty"),
         ],
     )  # fmt: skip
@@ -532,7 +532,7 @@ def test_ten_settings_are_among_those_simulated():
 
 def test_the_command_line(capsys, tmp_path):
     assert cli.run(["advise", "town", "--answers", str(tmp_path / "none.jsonl")]) == 2
-    assert "it is no file" in capsys.readouterr().err
+    assert "it is not a file" in capsys.readouterr().err
     assert cli.run(["advise", "town", "--batch", "x"]) == 2
     assert "--batch wants numbers" in capsys.readouterr().err
 

@@ -43,7 +43,7 @@ def test_several_values_are_repeated_or_have_commas():
 
 def test_how_many_is_a_number(capsys):
     assert cli.run(["calibrate", "--prompts", "5"]) == 2
-    assert "how many is --number 5" in capsys.readouterr().err
+    assert "for a count, use --number 5" in capsys.readouterr().err
 
 
 # ---------------------------------------------------------------- what the benches of the project stand on

@@ -303,7 +303,7 @@ def test_a_model_in_each_number_format(pair):
     assert "int4" not in made  # its weights never were in four bits
     assert ("int8" in made) is kernels._multiplies_whole_numbers()
     assert target.dtype == torch.float32  # the one that was given is left as it is
-    with pytest.raises(ModelError, match="no causal model on the CPU"):
+    with pytest.raises(ModelError, match="not a causal model on the CPU"):
         passes.formats(specviz.load("town-t5"))
 
 
@@ -423,7 +423,7 @@ def test_demo(pair, tmp_path):
 
 
 def slowed(speeds):
-    """`timing.paired`, but each decoder's seconds are such that it writes so many tokens a second."""
+    """`timing.paired`, but each decoder's seconds are such that it writes so many tokens per second."""
 
     measured = timing.paired
 
@@ -459,14 +459,14 @@ def test_a_demo_orders_by_speed_and_says_first_what_won(pair, tmp_path, monkeypa
         (
             30, 20, 60,
             "lookahead writes 20.0 tokens/s, 0.67 times our own plain decoding and 0.33 times llama.cpp's, "
-            "the fastest plain decoding of this file here (60.0 tokens/s; it computes on Q4_1 weights, we on "
-            "float32)", "0.71 and 0.43",
+            "the fastest plain decoding of this file here (60.0 tokens/s; it computes with Q4_1 weights, "
+            "we with float32)", "0.71 and 0.43",
         ),
         (
             30, 45, 15,
             "lookahead writes 45.0 tokens/s, 1.50 times our own plain decoding, the fastest plain decoding "
-            "of this file here (30.0 tokens/s), and 3.00 times llama.cpp's (15.0 tokens/s; it computes on "
-            "Q4_1 weights, we on float32)", "1.36 and 2.45",
+            "of this file here (30.0 tokens/s), and 3.00 times llama.cpp's (15.0 tokens/s; it computes with "
+            "Q4_1 weights, we with float32)", "1.36 and 2.45",
         ),
     ],
 )  # fmt: skip
@@ -478,17 +478,19 @@ def test_the_first_line_of_a_demo(ours, best, theirs, says, inside):
 
     rows = [row("autoregressive", ours), row("unispec", 1), row("lookahead", best)]
     rows.append(row("llama.cpp, plain", theirs, engine="llama.cpp", format="Q4_1"))
-    second = f"With the prefill (reading the prompt) inside: {inside} times"
+    second = f"Including the prefill (reading the prompt): {inside} times"
     assert demo.headline(rows, "float32").splitlines() == [says, second]
     rows[-1]["format"] = "float32"
-    same = says.replace("; it computes on Q4_1 weights, we on float32", "")
+    same = says.replace("; it computes with Q4_1 weights, we with float32", "")
     assert demo.headline(rows, "float32").splitlines() == [same, second]
 
 
 def test_a_toy_is_called_one_first(tmp_path):
     found, _ = demo.run(load("town"), [], ENTRIES, tmp_path, each=1, max_new_tokens=2)
     toy, first, *_ = found.title.splitlines()
-    assert toy == "town is a toy of 2.3 M parameters: its time goes to calls, not to reading weights."
+    assert toy == (
+        "town is a toy model of 2.3 M parameters: its time goes into function calls, not reading weights."
+    )
     assert "times our own plain decoding" in first
 
 
@@ -508,7 +510,7 @@ def test_a_demo_calibrates_once(pair, tmp_path, monkeypatch):
         notes.append(note)
     assert len(calls) == 1
     assert "kept for the next time" in notes[0]
-    assert "as calibrated here before" in notes[1]
+    assert "from an earlier calibration here" in notes[1]
     for name in set(demo.UNTRAINED) - {"autoregressive"}:
         trace = specviz.open(tmp_path / "b" / "traces" / f"{name}.parquet")
         assert trace.run["parameters"][methods.find(name).size] == size  # the other methods draft as many

@@ -178,7 +178,7 @@ def test_the_range_ends_where_it_gets_slow(model, monkeypatch):
     monkeypatch.setattr(room.Turns, "text", cost)
     found = specviz.calibrate(model, "unispec", TEXTS, warm_up=0, rounds=1)
     assert found.points[-1].g == 32
-    assert "at g = 32 throughput had fallen below 60%" in found.ended
+    assert "at g = 32 throughput fell below 60%" in found.ended
     assert not found.at_end
     flat = specviz.calibrate(model, "unispec", TEXTS, sizes=[1, 2, 3, 64], warm_up=0, rounds=1)
     assert [p.g for p in flat.points] == [1, 2, 3, 64]  # what was asked for is measured
@@ -196,10 +196,10 @@ def test_every_method_with_a_size(model, name):
 
 def test_bad_input(model, monkeypatch):
     for values, words in (
-        ({"method": "autoregressive"}, "no draft size that could be calibrated; .*unispec"),
-        ({"draft_size": 3}, "leave it out"), ({"sizes": [1, 2]}, "at least 4 sizes"),
+        ({"method": "autoregressive"}, "no draft size to calibrate;  .*unispec"),
+        ({"draft_size": 3}, "drop it"), ({"sizes": [1, 2]}, "at least 4 sizes"),
         ({"sizes": [0, 1, 2, 3]}, "draft_size must lie"), ({"rounds": 0}, "rounds must be"),
-        ({"number": 0}, "number must be"), ({"suite": 5}, "how many is number = 5"),
+        ({"number": 0}, "number must be"), ({"suite": 5}, "for a count, use number = 5"),
         ({"method": "speculative"}, "needs a draft model"),
     ):  # fmt: skip
         with pytest.raises(ParameterError, match=words):
@@ -258,13 +258,13 @@ def test_the_command(folders, tmp_path, capsys):
     assert "--set draft_size=calibrated" in out
     assert (tmp_path / "x.png").read_bytes()[:4] == b"\x89PNG"
     assert cli.run(order) == 0
-    assert "--force measures anew" in capsys.readouterr().out
+    assert "--force measures again" in capsys.readouterr().out
     said = ["generate", "unispec", *rest, "--prompt", "One", "-n", "4", "--set"]
     assert cli.run([*said, "draft_size=calibrated"]) == 0
     assert " by calibration\n" in capsys.readouterr().out
     assert cli.run([*said, "draft_size=calibrated", "--set", "depth=2"]) == 2
     assert "run: specviz calibrate" in capsys.readouterr().err
     assert cli.run(["calibrate", "--number", "9999"]) == 2
-    assert "70 prompts, and 9999 + 20 are wanted" in capsys.readouterr().err
+    assert "70 prompts, and 9999 + 20 are needed" in capsys.readouterr().err
     assert cli.run(["calibrate", "--sizes", "1,two"]) == 2
     assert calibration.folder() == tmp_path / "kept"

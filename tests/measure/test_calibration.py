@@ -75,10 +75,10 @@ def test_it_is_saved_whole(tmp_path):
     [
         (lambda said: said.update(specviz="memory"), "no calibration"),
         (lambda said: said.update(schema=99), "another version"),
-        (lambda said: said.update(chosen="best"), "which it lacks"),
+        (lambda said: said.update(chosen="best"), "which it does not have"),
         (lambda said: said["points"].reverse(), "not in order"),
         (lambda said: said["points"][1].update(g="2"), "not in order|not supported"),
-        (lambda said: said["fits"]["monotone"].update(g=99), "not one that was measured"),
+        (lambda said: said["fits"]["monotone"].update(g=99), "draft size was not measured"),
         (lambda said: said["fits"]["paper"]["s"].pop(), "incomplete"),
         (lambda said: said["points"][0]["seconds"][0].__setitem__(0, None), "incomplete"),
         (lambda said: said["setting"].pop("device"), "incomplete"),

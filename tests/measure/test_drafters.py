@@ -68,7 +68,7 @@ def test_every_method_runs_with_each_drafter_that_fits(entries, monkeypatch) -> 
     best = report.setting["best_exact"]
     assert best["contender"] in rows and not best["contender"].startswith("bild")
     assert best["engine"] in ("autoregressive", "transformers")
-    line = "best exact method over the best plain decoding of this file by any installed engine"
+    line = "best exact method relative to the fastest plain decoding of this file by any installed engine"
     (note,) = [note for note in report.notes if note.startswith(line)]
     assert note == f"{line} ({best['engine']}): {best['contender']}, {best['ratio']['median']:.2f}"
     assert "left out: llama.cpp (the model does not come from a GGUF file)" in report.notes or (
@@ -129,7 +129,7 @@ def test_what_is_refused(entries, capsys) -> None:
         bench(model, [draft], entries, only=["eagle"])
     with pytest.raises(ParameterError, match="no drafter fits"):
         bench(model, [], entries)
-    with pytest.raises(PromptError, match="prompts that are not timed, and there are none"):
+    with pytest.raises(PromptError, match="prompts that are not timed, and none are left"):
         bench(model, [draft], entries[:1], number=1)
     with pytest.raises(ParameterError, match=r"sums must lie in 0 \.\. 60, got 61"):
         bench(model, [draft], entries, sums=61)

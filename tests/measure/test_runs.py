@@ -310,7 +310,7 @@ def test_streams_and_conversations(folders, tmp_path):
         out=tmp_path / "b",
     )
     assert [len(row["ids"]) for row in found.records()] == [2, 2]
-    with pytest.raises(PromptError, match="prompt_lookup decodes prompts that stand still"):
+    with pytest.raises(PromptError, match="prompt_lookup decodes fixed prompts"):
         specviz.measure.run(methods=["prompt_lookup"], suites={"heard": streams}, out=tmp_path / "c")
     with pytest.raises(PromptError, match="retranslate decodes sources"):
         specviz.measure.run(methods=["retranslate"], out=tmp_path / "c")
@@ -396,7 +396,7 @@ def test_ctrl_c_leaves_a_folder_that_goes_on(plan, tmp_path, monkeypatch):
 
     monkeypatch.setattr(PromptLookup, "verify", interrupt)
     with pytest.raises(
-        KeyboardInterrupt, match=r"run keeps \d+ of 12 rows; the same command goes on"
+        KeyboardInterrupt, match=r"run keeps \d+ of 12 rows; run the same command again to continue"
     ) as caught:
         specviz.measure.run(plan, out=tmp_path / "run")
     left = specviz.measure.results(tmp_path / "run")
@@ -516,7 +516,7 @@ def test_a_cluster_without_workers(plan, tmp_path, monkeypatch):
         specviz.measure.run(plan, out=tmp_path / "run", executor=Cluster())
     assert not (tmp_path / "run").exists()
     with pytest.raises(
-        SpecvizError, match="no worker is left: start workers, then give the same command again"
+        SpecvizError, match="no worker is left: start workers, then run the same command again"
     ):
         specviz.measure.run(plan, out=tmp_path / "run", executor=Cluster(), timed=False)
     broken = Cluster("a", cores=ModuleNotFoundError("no specviz"))
@@ -617,7 +617,7 @@ def test_times_are_refused_where_cores_are_shared(plan, tmp_path, monkeypatch):
     for options, count in (({"threads": 3}, 1), ({"threads": 2}, 2), ({}, 3)):
         pool = Doomed(None, 0)
         pool._max_workers = count
-        with pytest.raises(ParameterError, match="would not be timed rightly: take fewer, or give up"):
+        with pytest.raises(ParameterError, match="would not be timed correctly: use fewer, or do without"):
             specviz.measure.run(plan, out=tmp_path / "run", executor=pool, **options)
     assert not (tmp_path / "run").exists()
     plan["models"][0]["device"] = "cuda"
@@ -628,7 +628,7 @@ def test_times_are_refused_where_cores_are_shared(plan, tmp_path, monkeypatch):
         specviz.measure.run(plan, out=tmp_path / "run", workers=3)
     assert running.machines(ThreadPoolExecutor(5), None) == [(1, 2)]  # they decode one at a time
     assert running.machines(Executor(), 3) == [(3, 2)]
-    with pytest.raises(ParameterError, match="Say workers="):
+    with pytest.raises(ParameterError, match="pass workers="):
         running.machines(Executor(), None)
 
 
@@ -653,7 +653,7 @@ def test_times_are_refused_where_cores_are_shared(plan, tmp_path, monkeypatch):
         ("methods = ['unispec']\nsuites = ['twon']", "no prompts 'twon'"),
         ("methods = ['unispec']\nsuites = ['bad.jsonl']", "bad.jsonl, line 2: not a JSON object"),
         ("methods = ['unispec']\nprompts = ['a.jsonl']", r"no key 'prompts'.* suites and files"),
-        ("methods = ['unispec']\nprompts = 20", r"no key 'prompts': number = 20 says how many"),
+        ("methods = ['unispec']\nprompts = 20", r"no key 'prompts': use number = 20 for how many"),
         ("methods = ['unispec']\nnumber = 0", "number must be a whole number of at least 1"),
         ("methods = ['unispec']\nseeds = [1, 1]", "seeds holds 1 twice"),
         ("methods = ['unispec']\ntemperature = -1", "temperature"),
@@ -682,16 +682,16 @@ def test_a_folder_of_another_run_says_what_differs(plan, tmp_path):
         ({"max_new_tokens": 11}, "its max_new_tokens is 10, here 11"),
         ({"methods": ["prompt_lookup", "unispec"]}, "it lacks unispec on .*target"),
         ({"methods": ["unispec"]}, "it has prompt_lookup on .*; it lacks unispec"),
-        ({"suites": [changed]}, "its suite words has other prompts"),
+        ({"suites": [changed]}, "its suite words has different prompts"),
     ):
         with pytest.raises(SpecvizError, match=says) as caught:
             specviz.measure.run(plan | other, out=out)
         assert "\n" not in str(caught.value)
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "thesis.txt").write_text("mine")
-    with pytest.raises(SpecvizError, match="exists and is no folder of a run"):
+    with pytest.raises(SpecvizError, match="exists and is not the folder of a run"):
         specviz.measure.run(plan, out=tmp_path / "full")
-    with pytest.raises(TraceError, match="is no folder of a run"):
+    with pytest.raises(TraceError, match="is not the folder of a run"):
         specviz.measure.results(tmp_path / "full")
 
 
@@ -709,7 +709,7 @@ def test_a_damaged_or_changed_folder_is_named(plan, tmp_path):
     said = json.loads(environment.read_text())
     said["model"]["weights"] = "others"
     environment.write_text(json.dumps(said))
-    with pytest.raises(SpecvizError, match="target has other weights than when"):
+    with pytest.raises(SpecvizError, match="target has different weights than when"):
         specviz.measure.run(plan, out=out)
     with files.locked(out), pytest.raises(SpecvizError, match="another run is writing"):
         specviz.measure.run(plan, out=out)
@@ -728,7 +728,7 @@ def test_a_run_that_begins_is_left_alone_and_one_cut_off_there_goes_on(plan, tmp
     assert specviz.measure.run(plan, out=out).complete
     assert not list(out.rglob("*.part"))
     (tmp_path / "file").write_text("")
-    with pytest.raises(SpecvizError, match="file exists and is no folder of a run"):
+    with pytest.raises(SpecvizError, match="file exists and is not the folder of a run"):
         specviz.measure.run(plan, out=tmp_path / "file")
     with pytest.raises(TraceError, match="cannot write"):
         specviz.measure.run(plan, out=tmp_path / "file" / "run")
@@ -798,7 +798,8 @@ def test_the_command(plan, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(work, "rows", interrupt)
     assert cli.run([*order, "--seeds", "0,1", "-o", "cut"]) == 130
     assert (
-        capsys.readouterr().err == "specviz: interrupted: cut keeps 0 of 16 rows; the same command goes on\n"
+        capsys.readouterr().err
+        == "specviz: interrupted: cut keeps 0 of 16 rows; run the same command again to continue\n"
     )
     assert cli.run(["bench", "overhed"]) == 2
     assert "did you mean overhead" in capsys.readouterr().err

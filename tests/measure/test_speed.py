@@ -187,8 +187,8 @@ class TestLoad:
     def test_quiet_is_what_stays_below_the_limit_in_every_round(self):
         assert speed.quietness([0.1, 0.3]) == "quiet (other work took 0.30 of a core)"
         assert speed.quietness([0.1, 0.7, 0.0]) == "NOT quiet (other work took 0.70 of a core)"
-        assert "not known to be quiet" in speed.quietness([0.1, None])
-        assert "not known to be quiet" in speed.quietness([])
+        assert "unknown load" in speed.quietness([0.1, None])
+        assert "unknown load" in speed.quietness([])
 
     def test_other_work_is_all_but_our_own(self, monkeypatch):
         now = {"wall": 10.0, "busy": 100.0, "own": 5.0}
@@ -383,7 +383,7 @@ class TestStores:
         assert given == [(chosen.calibration, chosen.warm)] * 2
 
     def test_too_few_other_prompts(self, target):
-        with pytest.raises(PromptError, match="there are 1 others, and 3 are wanted"):
+        with pytest.raises(PromptError, match="there are 1 others, and 3 are needed"):
             speed.bench(target, ENTRIES, number=9)
         speed.bench(target, ENTRIES[:1], number=1, max_new_tokens=2, rounds=1, only=["prompt_lookup"])
 
@@ -458,7 +458,9 @@ def test_llama_cpp_decodes_the_same_file(tmp_path):
     assert result.setting["versions"]["llama-cpp-python"]
     texts = result.measurements[0]["measurements"]["llama.cpp"]
     assert all(text["head"] == 1 and 0 < text["prefill"] < text["seconds"] for text in texts)
-    assert any("best exact method over the plain decoding of llama.cpp" in note for note in result.notes)
+    assert any(
+        "best exact method relative to the plain decoding of llama.cpp" in note for note in result.notes
+    )
 
 
 def test_the_command(folders, tmp_path):

@@ -133,7 +133,7 @@ class Slow:
 
     @property
     def work(self) -> int | None:
-        """The block in work."""
+        """The current block."""
         return min(self.open) // self.block if self.open else None
 
     @property
@@ -153,7 +153,7 @@ class Slow:
         return sorted(wanted | self.behind)
 
     def forward(self) -> dict[int, np.ndarray]:
-        """One pass: logits of the masked cells of the block in work and of the next that it computes."""
+        """One pass: logits of the masked cells of the current block and of the next that it computes."""
         window = self.window()
         if self.refreshes:
             self.since = 0

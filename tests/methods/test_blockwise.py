@@ -151,7 +151,7 @@ def test_what_is_refused(model) -> None:
         specviz.generate(model, PROMPTS, "blockwise", draft=slots)
     with pytest.raises(ModelError, match="specdec drafts with a draft model; heads is heads"):
         specviz.generate(model, PROMPTS, "specdec", draft=heads)
-    with pytest.raises(ModelError, match="heads is no model by itself"):
+    with pytest.raises(ModelError, match="heads is not a model by itself"):
         specviz.generate(heads, PROMPTS, "blockwise", draft=heads)
-    with pytest.raises(ParameterError, match="record='dense' asks the drafter at every place"):
+    with pytest.raises(ParameterError, match="record='dense' asks the drafter at every position"):
         specviz.generate(model, PROMPTS, "blockwise", draft=heads, k=3, record="dense")

@@ -130,22 +130,22 @@ def test_how_deep_the_tokens_went(model) -> None:
     assert metrics.mean_layers(trace) == pytest.approx(sum(layers(trace)) / len(layers(trace)))
     plain = run(model, "autoregressive")
     assert math.isnan(metrics.mean_layers(plain))
-    with pytest.raises(TraceError, match="no pass of this trace could leave early"):
+    with pytest.raises(TraceError, match="no pass of this trace could exit early"):
         metrics.by_layer(plain)
 
 
 def test_refused_before_any_work(model) -> None:
     modules = Model(model.net, name="modules", plain=False)
     with pytest.raises(
-        ModelError, match=r"^a pass of modules \(llama\) cannot leave early: .* modules"
+        ModelError, match=r"^a pass of modules \(llama\) cannot exit early: .* modules"
     ) as error:
         run(modules)
     assert "\n" not in str(error.value)
-    with pytest.raises(ModelError, match=r"^calm leaves a pass early, and table cannot: "):
+    with pytest.raises(ModelError, match=r"^calm exits passes early, and table cannot: "):
         run(TableModel())
     with pytest.raises(ParameterError, match=r"^first=5: llama-3 has 5 layers, .* layers 1 to 4"):
         run(model, first=5)
-    with pytest.raises(ParameterError, match=r"^calm leaves each token's pass at a place of its own"):
+    with pytest.raises(ParameterError, match=r"^calm exits each token's pass at a different layer"):
         run(model, batch=2)
     for wrong in ({"threshold": 1.1}, {"decay": -1}, {"first": 0}, {"measure": "entropy"}):
         with pytest.raises(ParameterError, match=f"^{next(iter(wrong))} must"):

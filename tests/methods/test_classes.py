@@ -64,7 +64,7 @@ def test_audits_take_a_class():
     greedy = [audit.law.SETTINGS[0]]
     for given in ("prompt_lookup", Copies, Copies(most=2)):
         assert all(law.holds for law in audit.law.check(given, greedy))
-    with pytest.raises(ParameterError, match="a method is a name, a class or an instance, got 3"):
+    with pytest.raises(ParameterError, match="a method must be a name, a class or an instance, got 3"):
         audit.law.check(3)
 
 
@@ -90,15 +90,15 @@ def test_an_instance_stands_for_its_class_with_its_parameters(tmp_path):
     again = {"models": "town", "suites": {"own": ["The cook saw"]}, "number": 1}
     with pytest.raises(ParameterError, match="methods holds copies most=2 twice"):
         sv.run(methods=[Copies(most=2), {"method": Copies, "most": 2}], **again)
-    with pytest.raises(ParameterError, match="parameters already; drop most"):
+    with pytest.raises(ParameterError, match="already has its parameters; drop most"):
         sv.run(methods=[{"method": Copies(), "most": 2}], **again)
-    with pytest.raises(ParameterError, match=r"methods\[0\] is a name, a class or a method, got 3"):
+    with pytest.raises(ParameterError, match=r"methods\[0\] must be a name, a class or a method, got 3"):
         sv.run(methods=[3], **again)
-    with pytest.raises(ParameterError, match="copies has no draft size that could be calibrated"):
+    with pytest.raises(ParameterError, match="copies has no draft size to calibrate"):
         sv.calibrate("town", Copies(most=2))
-    with pytest.raises(ParameterError, match="draft_size is what calibration finds"):
+    with pytest.raises(ParameterError, match="calibration determines draft_size"):
         sv.calibrate("town", sv.method("unispec", draft_size=16))
-    with pytest.raises(ParameterError, match="is an instance: pass its class, and its parameters by their"):
+    with pytest.raises(ParameterError, match="is an instance: pass its class, and its parameters by"):
         lineup([], [Copies(most=2)])
 
 
@@ -106,7 +106,7 @@ def test_explorers_take_an_instance_and_run_other_classes():
     pytest.importorskip("anywidget", reason="needs the lab extra")
     explorer = sv.explore(Copies(most=2), "town", "The cook saw", max_new_tokens=6)
     assert explorer.values == {"most": 2}
-    with pytest.raises(ParameterError, match="parameters already; drop most"):
+    with pytest.raises(ParameterError, match="already has its parameters; drop most"):
         sv.explore(Copies(), "town", "The cook saw", most=2)
 
     class Nothing(sv.Method):
@@ -149,11 +149,11 @@ def test_a_class_is_found_by_its_name_once_it_was_given():
         with pytest.raises(ParameterError, match="name of the installed method 'speculative'"):
             call()
     other = type("Other", (Copies,), {"name": "copies"})
-    with pytest.raises(ParameterError, match="two classes of the name 'copies'"):
+    with pytest.raises(ParameterError, match="two classes named 'copies'"):
         sv.run(methods=[{"method": Copies, "most": 1}, {"method": other, "most": 2}], **options)
     assert methods.find("copies") is other, "of several classes of one name the last one has it"
     assert methods.find(Copies) is methods.find("copies")
-    with pytest.raises(ParameterError, match="dict is no method"):
+    with pytest.raises(ParameterError, match="dict is not a method"):
         sv.generate("town", "The cook", dict)
 
 

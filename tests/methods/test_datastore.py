@@ -90,7 +90,7 @@ class TestFile:
         with pytest.raises(ParameterError, match="is empty"):
             Datastore.open(text, MODEL)
         text.write_bytes(b"caf\xe9")
-        with pytest.raises(ParameterError, match="no text in UTF-8"):
+        with pytest.raises(ParameterError, match="not UTF-8 text"):
             Datastore.open(text, MODEL)
         text.write_text("abc", encoding="utf8")
         with pytest.raises(ParameterError, match="has no tokenizer"):
@@ -111,7 +111,7 @@ class TestFile:
             with pytest.raises(ParameterError, match="damaged"):
                 Datastore.load(path, MODEL)
         path.write_text("abc", encoding="utf8")
-        with pytest.raises(ParameterError, match=r"cannot be read \(cut off, or something else\)"):
+        with pytest.raises(ParameterError, match=r"cannot be read \(truncated, or another kind of file\)"):
             Datastore.load(path, MODEL)
 
     def test_another_files_arrays_are_no_datastore(self, tmp_path):

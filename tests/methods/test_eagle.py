@@ -339,7 +339,7 @@ def test_uniforms_do_not_depend_on_what_was_drawn(target):
 
 
 def test_bad_input(target):
-    with pytest.raises(ParameterError, match="template is a static tree's"):
+    with pytest.raises(ParameterError, match="template is for a static tree"):
         Eagle(template="x.json")
     with pytest.raises(ParameterError, match="tree must be one of dynamic, static"):
         Eagle(tree="round")
@@ -349,7 +349,7 @@ def test_bad_input(target):
         specviz.generate(target, [3], "eagle", draft=target)
     with pytest.raises(ParameterError, match="eagle needs an EAGLE drafter of the target: pass draft="):
         specviz.generate(target, [3], "eagle")
-    with pytest.raises(ModelError, match="is no model by itself"):
+    with pytest.raises(ModelError, match="is not a model by itself"):
         specviz.generate(head(target, 3), [3], "autoregressive")
     other = llama(seed=0, vocabulary=V + 1, name="target")
     with pytest.raises(ModelError, match="a vocabulary of 12, and target's has 13"):
@@ -360,7 +360,7 @@ def test_a_what_if_says_why_it_cannot_be_told(target):
     """A smaller tree is in the record, the trees that would grow behind its shorter paths are not."""
     trace = specviz.generate(target, [3, 4, 5], "eagle", draft=head(target, 1), max_new_tokens=12)
     asked = specviz.whatif(trace)
-    why = "eagle cannot be replayed from a trace, for another tree begins cycles"
+    why = "eagle cannot be replayed from a trace, because another tree starts cycles"
     with pytest.raises(ParameterError, match=why):
         asked.ask(draft_size=4)
     assert asked.can_answer("draft_size")[0] == "needs a rerun"

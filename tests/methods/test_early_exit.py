@@ -59,7 +59,7 @@ def test_without_a_rollback_threshold_it_is_greedy(model) -> None:
 
 
 def test_a_layer_that_is_not_there_is_refused_before_any_work(model) -> None:
-    with pytest.raises(ModelError, match=r"has 3 layers; first\(4\) is not among them"):
+    with pytest.raises(ModelError, match=r"has 3 layers; first\(4\) is out of range"):
         specviz.generate(model, PROMPT, "early_exit", layers=4)
     with pytest.raises(ParameterError, match="layers must be at least 1"):
         specviz.generate(model, PROMPT, "early_exit", layers=0)

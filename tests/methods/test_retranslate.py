@@ -439,13 +439,15 @@ def test_a_language_that_looks_like_a_slot_is_a_name():
 
 
 def test_bad_input(town):
-    with pytest.raises(ParameterError, match=r"the template has <\|im_start\|>, which is no token of town"):
+    with pytest.raises(
+        ParameterError, match=r"the template has <\|im_start\|>, which is not a token of town"
+    ):
         specviz.generate(town, stream(["Tom"]), "retranslate", template="qwen3")
     with pytest.raises(PromptError, match="retranslate decodes a source that arrives in updates"):
         specviz.generate(town, "Tom slept", "retranslate")
-    with pytest.raises(PromptError, match="a stream is decoded by retranslate"):
+    with pytest.raises(PromptError, match="streams are decoded by retranslate"):
         specviz.generate(town, [stream(["Tom"])], "autoregressive")
-    with pytest.raises(PromptError, match="a stream is decoded by retranslate"):
+    with pytest.raises(PromptError, match="streams are decoded by retranslate"):
         specviz.generate(town, stream(["Tom"]), "autoregressive")
-    with pytest.raises(ParameterError, match="record='dense' is for a prompt that stands still"):
+    with pytest.raises(ParameterError, match="record='dense' needs a fixed prompt"):
         specviz.generate(town, stream(["Tom"]), "retranslate", record="dense")

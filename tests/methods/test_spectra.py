@@ -162,7 +162,7 @@ def test_bad_values(tmp_path):
         ({"chain": -1}, "chain"),
         ({"datastore": str(tmp_path / "none")}, "no such file; build one with"),
         ({"datastore": str(tmp_path)}, "no such file"),
-        ({"datastore": 3}, "datastore must be a text"),
+        ({"datastore": 3}, "datastore must be a string"),
     ):
         with pytest.raises(ParameterError, match=words):
             Spectra(**values)

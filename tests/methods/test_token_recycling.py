@@ -208,7 +208,7 @@ def test_a_template_of_ones_own(tmp_path):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("[[0], [1", "is no JSON"), ("{}", "a list of rank paths"), ("[]", "a list of rank paths"),
+        ("[[0], [1", "is not JSON"), ("{}", "a list of rank paths"), ("[]", "a list of rank paths"),
         ('[[0], "x"]', 'holds "x"'), ("[[0], []]", r"holds \[\]"), ("[[0.5]]", r"holds \[0.5\]"),
         ("[[true]]", r"holds \[true\]"), ("[[0], [8]]", "ranks go from 0 to 7"),
         ("[[-1]]", "ranks go from 0 to 7"),

@@ -174,7 +174,7 @@ class TestMemory:
     def test_it_is_saved_and_loaded(self, tmp_path):
         model = llama(seed=5, vocabulary=24, eos=())
         method = UniSpec()
-        with pytest.raises(ParameterError, match="remembers nothing yet"):
+        with pytest.raises(ParameterError, match="has an empty memory"):
             method.save(tmp_path / "x", model)
         specviz.generate(model, [[3, 4]], method, max_new_tokens=20)
         path = method.save(tmp_path / "x.store", model)
@@ -246,7 +246,7 @@ class TestMemory:
             list(decode(TARGET, [1, 2], method, max_new_tokens=4))
             method.store.p[2, 1] = value
             path = method.save(tmp_path / "x.store", TARGET)
-            with pytest.raises(ParameterError, match="damaged: p holds numbers that are no probabilities"):
+            with pytest.raises(ParameterError, match="damaged: p holds numbers that are not probabilities"):
                 UniSpec().load(path, TARGET)
 
     def test_what_is_known_at_the_start_is_said(self, tmp_path):

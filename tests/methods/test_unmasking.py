@@ -170,7 +170,7 @@ def test_no_cell_ends_as_a_mask() -> None:
 def test_scores_that_are_no_numbers_are_refused() -> None:
     model = tiny(0)
     model.net.lm_head.weight.data[7] = torch.nan
-    with pytest.raises(ModelError, match="no numbers"):
+    with pytest.raises(ModelError, match="not numbers"):
         specviz.generate(model, PROMPT, "ssd", max_new_tokens=8)
 
 
@@ -207,9 +207,9 @@ def test_what_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         specviz.generate(model, PROMPT, "autoregressive")
     with pytest.raises(ParameterError, match="ssd decodes greedily"):
         specviz.generate(model, PROMPT, "ssd", temperature=1.0)
-    with pytest.raises(PromptError, match="a canvas of 61 cells behind it is beyond tiny's 64"):
+    with pytest.raises(PromptError, match="a canvas of 61 cells after it exceeds tiny's 64"):
         specviz.generate(model, PROMPT, "stepwise", max_new_tokens=61)
-    with pytest.raises(ParameterError, match="a canvas has none"):
+    with pytest.raises(ParameterError, match="a canvas does not have"):
         specviz.generate(model, PROMPT, "ssd", record="dense")
     with pytest.raises(ParameterError, match="cache must be one of none, dual"):
         specviz.generate(model, PROMPT, "ssd", cache="prefix")

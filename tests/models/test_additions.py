@@ -123,11 +123,11 @@ def test_whom_they_do_not_fit(make_one) -> None:
     made = make_one(model)
     other = EncoderDecoder(model.net, name="other")
     wide = EncoderDecoder(make("t5", d_model=20), name="large")
-    with pytest.raises(ModelError, match=r"was trained on large, and other is another model"):
+    with pytest.raises(ModelError, match=r"was trained on large, and other is a different model"):
         made.on(other)
     with pytest.raises(ModelError, match=r"was trained on large of width 16, and this one's is 20"):
         made.on(wide)
-    with pytest.raises(ModelError, match=rf"{made.name} is no model by itself but {made.kind} on large"):
+    with pytest.raises(ModelError, match=rf"{made.name} is not a model by itself but {made.kind} on large"):
         made.open([[1]], 3)
 
 

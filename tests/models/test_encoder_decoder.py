@@ -270,7 +270,7 @@ def refused(net: object, line: str) -> None:
 
 
 def test_what_cannot_be_served_is_refused_by_name() -> None:
-    refused(make("t5").to(torch.float16), r"mine \(t5\) cannot be served: T5's states overflow float16")
+    refused(make("t5").to(torch.float16), r"mine \(t5\) is not supported: T5's states overflow float16")
     hooked = make("bart")
     hooked.model.decoder.layers[0].register_forward_hook(lambda *_: None)
     refused(hooked, "its decoder has hooks")
@@ -285,7 +285,7 @@ def test_what_cannot_be_served_is_refused_by_name() -> None:
     changed.model.decoder.layers[1].fc1 = Adapter(16, 24)
     refused(changed, "its decoder holds a Adapter")
     two = make("marian", share_encoder_decoder_embeddings=False, tie_word_embeddings=False)
-    refused(two, "vocabularies of their own")
+    refused(two, "separate vocabularies")
     mixed = make("t5")
     mixed.decoder.block[0].layer[0].layer_norm.float()
     refused(mixed, "several number formats")

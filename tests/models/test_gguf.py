@@ -171,7 +171,7 @@ def test_what_is_refused(tmp_path: Path) -> None:
     out = tmp_path / "x.gguf"
     for what, type, line in (
         ("town", "q3", "no GGUF type 'q3'; choose one of f32, f16, q8_0, q4_k_m"),
-        (f"gguf:{file()}", "f16", "is a GGUF file already"),
+        (f"gguf:{file()}", "f16", "is already a GGUF file"),
         (str(tmp_path / "none"), "f16", "no model"),
     ):
         with pytest.raises(ModelError, match=line):
@@ -214,7 +214,7 @@ def test_a_damaged_folder_is_refused_by_the_writer_too(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("change", "line"), [
     ({"config.json": {"rope_parameters": YARN}}, "positions are scaled"),
     ({"config.json": {"hidden_act": "gelu"}}, "activation is gelu"),
-    ({"config.json": {"model_type": "gemma", "architectures": ["GemmaForCausalLM"]}}, "of the families only"),
+    ({"config.json": {"model_type": "gemma", "architectures": ["GemmaForCausalLM"]}}, "only the families"),
     ({"generation_config.json": {"eos_token_id": [1, 2, 3, 4]}}, "4 end tokens"),
     ({"tokenizer.json": {"pre_tokenizer": {"type": "Whitespace"}}}, "no name for .* cuts text .Whitespace"),
     ({"tokenizer.json": {"normalizer": {"type": "NFKC"}}}, r"cuts text .NFKC"),

@@ -257,7 +257,7 @@ def test_phi_3_drops_the_spaces_behind_control_tokens(tmp_path: Path) -> None:
 def test_only_a_text_that_needs_a_missing_byte_is_refused(kind: str, tmp_path: Path) -> None:
     fields = byte_level("smollm", b"\x04\xf1") if kind == "gpt2" else sentencepiece(b"\x04\xf1")
     pair = both(write(tmp_path / "x.gguf", fields))
-    line = "character {} of {}, {}, needs the byte 0x{}, for which this vocabulary has no piece: leave it out"
+    line = "character {} of {}, {}, needs the byte 0x{}, for which this vocabulary has no piece: remove it"
     for text in pair:
         for prompt, at, name, byte in (
             ("a\x04b", 2, "'\\x04'", "04"),
@@ -298,7 +298,7 @@ def test_an_added_token_may_hold_a_missing_byte(tmp_path: Path) -> None:
 
 
 def test_half_a_character_is_refused_by_any_tokenizer(tmp_path: Path) -> None:
-    line = "character 3 of {}, '\\udc41', is half of a surrogate pair, which is no character: leave it out"
+    line = "character 3 of {}, '\\udc41', is half of a surrogate pair, which is not a character: remove it"
     pair = both(write(tmp_path / "x.gguf", byte_level("gpt-2")))
     for text in (*pair, load("town").text):
         assert outcome(text.plain, "a \udc41") == line.format("the text")
@@ -309,21 +309,21 @@ def test_half_a_character_is_refused_by_any_tokenizer(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("change", "line"), [
-    ({"model": "bert"}, "its tokenizer is of the kind bert; gpt2 and llama are served"),
-    ({"pre": "bloom"}, "it cuts text as tokenizer.ggml.pre = 'bloom' says, which is not known here"),
-    ({"pre": 3}, "it cuts text as tokenizer.ggml.pre = 3 says"),
+    ({"model": "bert"}, "its tokenizer is of the kind bert; only gpt2 and llama are supported"),
+    ({"pre": "bloom"}, "it splits text by tokenizer.ggml.pre = 'bloom', which is unknown here"),
+    ({"pre": 3}, "it splits text by tokenizer.ggml.pre = 3"),
     ({"tokens": []}, "its vocabulary is empty"),
-    ({"tokens": ["a", "a"]}, "its vocabulary is empty, has pieces without a type, or two of one name"),
-    ({"tokens": ["a", "\udc80"]}, r"its tokenizer.ggml.tokens is no list of texts in UTF-8"),
-    ({"tokens": 3}, "its tokenizer.ggml.tokens is no list of texts"),
+    ({"tokens": ["a", "a"]}, "its vocabulary is empty, has pieces without a type or two with the same name"),
+    ({"tokens": ["a", "\udc80"]}, r"its tokenizer.ggml.tokens is not a list of UTF-8 strings"),
+    ({"tokens": 3}, "its tokenizer.ggml.tokens is not a list of UTF-8 strings"),
     ({"token_type": [1]}, "pieces without a type"),
     ({"merges": ["a b", "b <mine>"]}, "the merge 'b <mine>' makes no piece"),
-    ({"merges": [1]}, "its tokenizer.ggml.merges is no list of texts"),
+    ({"merges": [1]}, "its tokenizer.ggml.merges is not a list of UTF-8 strings"),
     ({"model": "llama"}, "pieces without a score"),
 ])  # fmt: skip
 def test_damaged_and_unknown_tokenizers(change: dict[str, Any], line: str) -> None:
     fields = {f"tokenizer.ggml.{key}": value for key, value in (byte_level("gpt-2") | change).items()}
-    with pytest.raises(ModelError, match=f"^made cannot be served: .*{line}") as raised:
+    with pytest.raises(ModelError, match=f"^made is not supported: .*{line}") as raised:
         tokenizer(fields, "made")
     assert "\n" not in str(raised.value)
 

@@ -241,12 +241,10 @@ def test_what_cannot_leave_is_refused_in_one_line() -> None:
         (before, NOTHING, {"hidden": (1,)}),
         (model.open([[1], [2]], 8), [NOTHING, NOTHING], {}),
     ):
-        with pytest.raises(
-            ModelError, match=r"^a pass that may leave early reads one pending token"
-        ) as error:
+        with pytest.raises(ModelError, match=r"^a pass that may exit early reads one pending token") as error:
             context.forward(draft, leave=lambda door: True, **more)
         assert "\n" not in str(error.value)
     assert torch.equal(before.store.data, cache)
     for other in (Model(make("gemma"), name="gem"), Model(make("llama"), name="gem", plain=False)):
-        with pytest.raises(ModelError, match=r"^a pass of gem .* cannot leave early"):
+        with pytest.raises(ModelError, match=r"^a pass of gem .* cannot exit early"):
             other.open([[1]], 8).forward(NOTHING, leave=lambda door: True)

@@ -215,7 +215,7 @@ def test_what_would_end_the_process_is_refused() -> None:
     for call, line in (
         (lambda: context.forward(Draft.chain(np.zeros(1100, np.int64))), "at most 1024 tokens"),
         (lambda: context.forward(Draft(np.zeros(2050, np.int64), np.full(2050, -1))), "2050 leaves"),
-        (lambda: context.forward(Draft.empty(), hidden=(1,)), "gives no hidden states"),
+        (lambda: context.forward(Draft.empty(), hidden=(1,)), "provides no hidden states"),
         (lambda: context.forward(Draft.chain(np.array([3072]))), "token id 3072 is outside"),
         (lambda: context.forward(Draft.chain(np.array([-1]))), "token id -1 is outside"),
         (lambda: context.forward(Draft(PAIR, PAIR * 0 - 1, np.array([1, 3]))), "reads a node at its depth"),
@@ -223,21 +223,21 @@ def test_what_would_end_the_process_is_refused() -> None:
         (lambda: context.extend([5000]), "token id 5000 is outside"),
         (lambda: context.extend([[1], [2]]), "tokens for 2 rows"),
         (lambda: context.extend([1] * 1022), "position 1024 is beyond"),
-        (lambda: context.rewind(0), "at least 1 must stay"),
+        (lambda: context.rewind(0), "at least 1 must remain"),
         (lambda: context.rewind(4), "it holds 3"),
-        (lambda: context.commit([0]), "commit follows forward"),
+        (lambda: context.commit([0]), "commit must follow forward"),
         (lambda: model.open([[1]] * 257, 4), "at most 256 rows"),
         (lambda: model.open([[]], 4), "the prompt is empty"),
         (lambda: model.open([[1] * 1025], 4), "at most 1024"),
         (lambda: model.open([[4000]], 4), "token id 4000"),
-        (lambda: model.first(1), "cannot stop behind layer 1"),
+        (lambda: model.first(1), "cannot stop after layer 1"),
     ):  # fmt: skip
         with pytest.raises((ModelError, PromptError), match=line):
             call()
     native = Native(model, 300)
     for call, line in (
-        (lambda: native.decode(0), "takes from 1 to 512"),
-        (lambda: native.decode(native.batch + 1), "takes from 1"),
+        (lambda: native.decode(0), "takes 1 to 512"),
+        (lambda: native.decode(native.batch + 1), "takes 1"),
         (lambda: native.remove(1, 0), "sequences 0 to 0, not 1"),
         (lambda: native.remove(-1, 0), "not -1"),
         (lambda: native.copy(0, 256, 0, -1), "not 256"),
@@ -280,8 +280,8 @@ def test_files_that_are_none(tmp_path: Path) -> None:
     (tmp_path / "empty.gguf").write_bytes(b"")
     for name, line in (
         ("none.gguf", "no file .*none.gguf"),
-        ("text.gguf", "is no GGUF file .it begins with b'no m'"),
-        ("empty.gguf", "is no GGUF file"),
+        ("text.gguf", "is not a GGUF file .it begins with b'no m'"),
+        ("empty.gguf", "is not a GGUF file"),
         ("", "is a folder; name the .gguf file"),
     ):
         with pytest.raises(ModelError, match=line):
@@ -300,7 +300,7 @@ def test_files_that_are_none(tmp_path: Path) -> None:
     ):
         with pytest.raises(ModelError, match=line):
             load(f"gguf:{path}", **options)
-    with pytest.raises(ModelError, match="threads is a GGUF file's"):
+    with pytest.raises(ModelError, match="threads works only with a GGUF file"):
         load("town-draft", threads=2)
 
 
@@ -436,7 +436,7 @@ def test_templates_that_refuse(tmp_path: Path) -> None:
     words = type(tokenizer()).from_pretrained(tokenizer().name_or_path)
     words.chat_template = "{{ raise_exception('roles must alternate') }}"
     write_gguf(Model(random_model(**SMALL).net, words, "x"), tmp_path / "x.gguf")
-    with pytest.raises(PromptError, match="chat template refuses these messages: roles must alternate"):
+    with pytest.raises(PromptError, match="chat template rejects these messages: roles must alternate"):
         load(f"gguf:{tmp_path / 'x.gguf'}").encode("hi")
     words.chat_template = "{{ ''.__class__.__mro__ }}"
     write_gguf(Model(random_model(**SMALL).net, words, "x"), tmp_path / "y.gguf")
@@ -538,7 +538,7 @@ def test_methods_that_need_layers_say_so_at_once() -> None:
         def hidden_layers(self, drafter):
             return (1,)
 
-    with pytest.raises(ParameterError, match=r"needs hidden states.*llama\.cpp gives none"):
+    with pytest.raises(ParameterError, match=r"needs hidden states.*llama\.cpp does not provide"):
         sv.stream(town(), PROMPTS[0], Peeking())
 
 

@@ -106,7 +106,7 @@ def test_bundled_names(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def test_bad_folders(home: Path, tmp_path: Path) -> None:
     for spec, line in (
-        (tmp_path / "none", "Others are a folder, gguf:PATH or hf:<id>"),
+        (tmp_path / "none", "Or give a folder, gguf:PATH or hf:<id>"),
         (home / "config.json", "is a file"),
         (tmp_path, "has no config.json"),
     ):
@@ -158,7 +158,7 @@ def test_an_uncached_hub_model_without_network(monkeypatch: pytest.MonkeyPatch) 
 
 def test_devices_and_dtypes(home: Path) -> None:
     for options, line in (
-        ({"device": "cuda:99"}, "device cuda:99 is not there"),
+        ({"device": "cuda:99"}, "device cuda:99 is not available"),
         ({"device": "gpu"}, "no device 'gpu'; choose cpu, cuda"),
         ({"dtype": "int3"}, "no dtype 'int3'; choose one of float32"),
     ):
@@ -173,7 +173,7 @@ REFUSED = {
         PegasusConfig(vocab_size=37, d_model=16, encoder_layers=1, decoder_layers=1, encoder_ffn_dim=8),
         "PegasusForConditionalGeneration",
     ),
-    "both ways": (
+    "is bidirectional": (
         Gemma2Config(**TINY, num_key_value_heads=1, head_dim=8, use_bidirectional_attention=True),
         "Gemma2ForCausalLM",
     ),
@@ -181,7 +181,7 @@ REFUSED = {
         GptOssConfig(**TINY, num_key_value_heads=1, head_dim=8, num_local_experts=2),
         "GptOssForCausalLM",
     ),
-    "layers and heads|state|recurrent|attention is its own": (
+    "layers and heads|state|recurrent|attention is custom": (
         MambaConfig(vocab_size=37, hidden_size=16, num_hidden_layers=1),
         "MambaForCausalLM",
     ),
@@ -194,7 +194,7 @@ def test_what_cannot_be_served_is_refused_by_name(reason: str) -> None:
     config, name = REFUSED[reason]
     torch.manual_seed(0)
     net = getattr(transformers, name)(config).eval()
-    with pytest.raises(ModelError, match=f"{name} .*cannot be served: .*({reason})"):
+    with pytest.raises(ModelError, match=f"{name} .*is not supported: .*({reason})"):
         load(net)
 
 

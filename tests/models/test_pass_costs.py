@@ -237,5 +237,5 @@ def test_a_model_with_other_matrices_has_no_shape():
 
 def test_passes_that_leave_early_are_not_counted():
     trace = specviz.generate(ready("llama", True), PROMPTS[:1], "calm", max_new_tokens=4)
-    with pytest.raises(specviz.TraceError, match="leave behind different layers"):
+    with pytest.raises(specviz.TraceError, match="exit after different layers"):
         metrics.pass_costs(trace)

@@ -125,7 +125,7 @@ def test_the_conversion_keeps_every_number_and_one_of_each_shared_tensor(tmp_pat
     assert "shared.weight" in stored
     assert "encoder.embed_tokens.weight" not in stored
     assert all(torch.equal(value, net.state_dict()[name]) for name, value in stored.items())
-    with pytest.raises(ModelError, match="is there already"):
+    with pytest.raises(ModelError, match="already exists"):
         convert(tmp_path)
     convert(tmp_path, force=True)
 
@@ -140,7 +140,7 @@ def test_nothing_but_tensors_is_read(content, tmp_path, capfd):
     file = tmp_path / "pytorch_model.bin"
     lines = {"harm": "more than tensors", "object": "more than tensors", "damaged": "cannot be read",
              "none": "has no pytorch_model.bin"}  # fmt: skip
-    line = lines.get(content, "is no table of tensors")
+    line = lines.get(content, "is not a table of tensors")
     if content == "harm":
         file.write_bytes(pickle.dumps({"a": Harm()}))
     elif content == "damaged":

@@ -64,4 +64,4 @@ def test_ssd_on_a_published_llada(tmp_path):
     made = specviz.replays.replays.opened(tmp_path / "out")
     assert made.measured
     assert made.sources[0].model == "LLaDA-8B-Instruct"
-    assert any(what == "set-up" and "precision" in paper for what, paper, _ in made.defined)
+    assert any(what == "setup" and "precision" in paper for what, paper, _ in made.defined)

@@ -74,7 +74,7 @@ def test_device_map_on_one_device(tmp_path):
         assert got.outputs["token"].tolist() == want
     with pytest.raises(ModelError, match=r"device_map says where .* drop device="):
         specviz.load(folders.target, "cpu", device_map="auto")
-    with pytest.raises(ModelError, match="drop device=, give a name"):
+    with pytest.raises(ModelError, match="drop device= and give a name"):
         specviz.load(plain.net, device_map="auto")
     with pytest.raises(ModelError, match="does not load as a language model"):
         specviz.load(folders.target, device_map="sideways")

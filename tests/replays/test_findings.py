@@ -104,7 +104,7 @@ def test_two_tasks_never_share_prompts(tmp_path):
     chosen = canvases.prompts_of(RECIPES["ssd/table1"], given, made)
     ids = {task: [p["id"] for p in some] for task, some in chosen.items()}
     assert ids == {"GSM8K": ["0", "1", "2"], "MATH": ["3", "4"], "HumanEval": ["c0", "c1"]}
-    assert [where for where, why in made.absent if "stand elsewhere" in why] == [{"task": "MBPP"}]
+    assert [where for where, why in made.absent if "are bundled" in why] == [{"task": "MBPP"}]
 
 
 # ---------------------------------------------------------------- 2: what is counted
@@ -270,7 +270,7 @@ def test_runs_in_which_the_large_model_hardly_worked_are_named():
     )
     (said,) = made.verdicts
     assert "in 40 of 40 texts the large model never ran" in said.reason
-    assert any("the small model stands alone" in line for line in made.remarks())
+    assert any("the small model wrote them alone" in line for line in made.remarks())
 
 
 # ---------------------------------------------------------------- lossless
@@ -330,7 +330,7 @@ def test_the_first_lines_of_a_page_are_its_verdicts(tmp_path):
     text = page.write(made).read_text("utf8")
     body = text[text.index("<main>") :]
     assert body.index("fails here") < body.index("UniSpec speeds decoding up in every language")
-    assert body.index("UniSpec speeds decoding up") < body.index("What the run says of itself")
+    assert body.index("UniSpec speeds decoding up") < body.index("How the run was made")
     assert body.index("UniSpec speeds decoding up") < body.index("class='figure'")
 
 
@@ -350,7 +350,7 @@ def test_the_edge_s_own_probability_is_a_score_and_leaves_a_tree():
 
 
 def calibration(points, texts=4):
-    """Of draft sizes with tokens and seconds a cycle."""
+    """Of draft sizes with tokens and seconds per cycle."""
     from specviz.calibration import Calibration, Point
     from specviz.measure import fits
 
@@ -378,7 +378,7 @@ def test_the_paper_s_fit_decides_and_ours_is_printed_beside_it(tmp_path, monkeyp
         assert f"{found.fits['monotone'].g} by ours" in words and "5 sizes from 4 to 64" in words
     ends = calibration([(g, 1.0, 1.0 / g) for g in (4, 8, 16, 32)])
     monkeypatch.setattr(RunOptions, "calibration", lambda self, method: ends)
-    assert "(32 is an end of them)" in options(tmp_path).calibrated_words("unispec")
+    assert "(32 is at the end of the range)" in options(tmp_path).calibrated_words("unispec")
     with pytest.raises(ParameterError, match="fit must be 'paper' or 'ours'"):
         specviz.replay("unispec/table1", fit="best", out=tmp_path / "none")
 
@@ -488,8 +488,8 @@ def test_what_fails_leaves_what_was_decoded(tmp_path):
 @pytest.mark.parametrize(
     ("more", "says"),
     [
-        ({"table": "ssd/table3", "template": "x {source}"}, "template is of sources that arrive in updates"),
-        ({"table": "ssd/table3", "score": "edge"}, "score is UniSpec's"),
+        ({"table": "ssd/table3", "template": "x {source}"}, "template is for sources that arrive in updates"),
+        ({"table": "ssd/table3", "score": "edge"}, "score applies to UniSpec"),
         ({"table": "unispec/table12", "score": "best"}, "score must be one of product, least, edge"),
         ({"table": "unispec/table1", "baselines": "mine"}, "baselines must be 'authors' or 'ours'"),
     ],
@@ -566,7 +566,7 @@ def test_a_role_that_a_model_lacks_leaves_its_rows_empty(tmp_path):
 def test_how_many_prompts_is_a_number_and_no_suite():
     from specviz.cli import replaying
 
-    with pytest.raises(ParameterError, match="how many prompts: --number 8"):
+    with pytest.raises(ParameterError, match="for a count, use --number 8"):
         replaying._suites(["8"])
     assert replaying._suites(["GSM8K=gsm8k", "MBPP=mbpp"]) == {"GSM8K": "gsm8k", "MBPP": "mbpp"}
     assert replaying._suites(["flores:en-de=here.tsv"]) == "flores:en-de=here.tsv"

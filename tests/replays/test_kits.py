@@ -32,7 +32,7 @@ SENTENCES = ("The mill is old and the cook is here today.", "Rain fell on the to
 
 @pytest.fixture(scope="module")
 def replayed(tmp_path_factory):
-    """SSBD's Table 2 by the set-up of Tower+ 2B, on a tiny Gemma 2 under its name."""
+    """SSBD's Table 2 by the setup of Tower+ 2B, on a tiny Gemma 2 under its name."""
     from transformers import AutoTokenizer, Gemma2Config, Gemma2ForCausalLM
 
     root = tmp_path_factory.mktemp("ssbd")
@@ -160,7 +160,7 @@ def test_verdicts_are_made_anew_from_the_cells(result, tmp_path):
     claimed = [each.verdict for each in opened(result).verdicts]
     assert set(claimed) == {HOLDS}
     assert {each.verdict for each in added.replay.verdicts} != {HOLDS}
-    assert any("by its cells, holds here by its makers" in note for note in added.notes)
+    assert any("by its cells, but holds here according to its makers" in note for note in added.notes)
 
 
 def one_measured(content):
@@ -215,8 +215,8 @@ def test_what_is_no_result_ends_in_one_line(content, tmp_path, capsys):
     ("sums", "line"),
     [
         ("0" * 64 + "  replay.json", "is not what SHA256SUMS says"),
-        ("rm -rf /", "is no checksum"),
-        ("0" * 64 + "  ../replay.json", "is no checksum"),
+        ("rm -rf /", "is not the checksum"),
+        ("0" * 64 + "  ../replay.json", "is not the checksum"),
         ("", "does not cover replay.json"),
     ],
 )
@@ -229,7 +229,7 @@ def test_checksums_that_do_not_hold(sums, line, result, tmp_path):
 @pytest.mark.parametrize("content", ["{", "[]", '{"specviz": "setup", "table": "x", "version": 1}', "null"])
 def test_a_set_up_that_is_none(content, result, tmp_path):
     (result / "setup.json").write_text(content)
-    with pytest.raises(TraceError, match=r"is no set-up of a kit|is of another table"):
+    with pytest.raises(TraceError, match=r"is not the setup of a kit|is for another table"):
         kits.add(result, tmp_path / "ours")
 
 
@@ -313,7 +313,7 @@ def test_texts_that_were_changed_get_no_score(result, scores):
     with pytest.raises(TraceError, match="was changed"):
         comet.scored(opened(result), scores)
     (result / "comet.jsonl").unlink()
-    with pytest.raises(SpecvizError, match="only replays of re-translation"):
+    with pytest.raises(SpecvizError, match="only re-translation replays"):
         comet.scored(opened(result), scores)
 
 

@@ -45,7 +45,7 @@ def test_a_recipe_speaks_the_words_of_its_table(table):
     recipe, rows = RECIPES[table], published(table).to_dict("records")
     keys = set(rows[0])
     for row in recipe.rows:
-        assert any(replays.covers(row.where, each) for each in rows), f"{dict(row.where)} is no row"
+        assert any(replays.covers(row.where, each) for each in rows), f"{dict(row.where)} is not a row"
     for column, values in recipe.parts.items():
         if column in keys:
             assert set(values) <= {each[column] for each in rows}, column
@@ -387,7 +387,7 @@ def test_replay_all_accounts_for_every_table(monkeypatch, tmp_path):
     seen.clear()
     running.replay_all(tmp_path, quick=True)
     assert seen == ["bild/table1"], "what is finished is kept, what failed is tried again"
-    with pytest.raises(SpecvizError, match="other settings"):
+    with pytest.raises(SpecvizError, match="different settings"):
         running.replay_all(tmp_path, quick=False)
     assert not found.left.keys() & {"unispec/table1"}
     missing = replays.Replays(tmp_path, found.tables[1:], found.left)

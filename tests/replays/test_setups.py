@@ -120,9 +120,9 @@ def test_a_part_answers_to_its_own_rows_and_says_where_the_others_are():
     ("options", "line"),
     [
         ({"setup": "ours"}, "setup must be 'paper'"),
-        ({"setup": "paper"}, "several models: say which, as --part iwslt or --part wmt"),
+        ({"setup": "paper"}, "several models: choose one with --part iwslt or --part wmt"),
         ({"setup": "paper", "part": "tower"}, "no part 'tower'; it has iwslt, wmt, xsum, cnndm"),
-        ({"part": "iwslt"}, "part is of a set-up"),
+        ({"part": "iwslt"}, "part needs a setup"),
     ],
 )
 def test_what_cannot_be_chosen_is_one_line(options, line):
@@ -150,7 +150,7 @@ def test_a_dry_run_says_what_it_would_take(monkeypatch, capsys):
     assert cli.run(command) == 0
     out = capsys.readouterr().out
     for words in (
-        "kssteven/mT5-large-iwslt2017-de-en", "4.92 GB (by its page), licence: none stated",
+        "kssteven/mT5-large-iwslt2017-de-en", "4.92 GB (from its page), licence: none stated",
         "7.32 GB of weights", "estimate: weights", "estimate: 53,760 tokens", "measured on cpu",
         "specviz models convert", "iwslt17:de-en:validation, licence: CC-BY-NC-ND-4.0",
         "was never run on these published weights", "wording: {source}", "the paper gives none",
@@ -170,7 +170,7 @@ def test_a_dry_run_of_a_table_lists_every_part(monkeypatch, capsys):
     out = capsys.readouterr().out
     assert "part llama3-eagle" in out
     assert "part llama31-eagle" in out
-    assert "Meta Llama 3 Community License, accept it on the hub first" in out
+    assert "Meta Llama 3 Community License, accept its licence on the hub first" in out
     for wrong in (["replay", "unispec/table9", "--dry-run"], ["replay", "--dry-run", "--setup", "paper"],
                   ["replay", "--all", "--setup", "paper"]):  # fmt: skip
         assert cli.run(wrong) == 2
@@ -181,13 +181,13 @@ def test_a_dry_run_of_a_table_lists_every_part(monkeypatch, capsys):
 def test_the_rate_is_measured():
     assert 1e7 < dry_run.rate("cpu", "float32") < 1e13
     for device in ("cuda:99", "gpu"):
-        with pytest.raises(ParameterError, match=f"device {device} is not there"):
+        with pytest.raises(ParameterError, match=f"device {device} is not available"):
             dry_run.rate(device, "float32")
     with pytest.raises(ParameterError, match="is one of float32, float16"):
         dry_run.plan(chosen("bild/table1", "iwslt"), "cpu", "int3", None, None)
 
 
-# ---------------------------------------------------------------- a replay of a set-up, tiny
+# ---------------------------------------------------------------- a replay of a setup, tiny
 
 
 def test_a_replay_of_a_set_up_runs_its_own_loading_path(tmp_path, monkeypatch):

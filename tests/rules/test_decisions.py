@@ -258,7 +258,7 @@ def test_the_last_cells_are_placed_one_by_one_where_the_tail_says_so(tail):
 def test_a_text_that_is_not_taken_is_answered_with_what_is():
     with pytest.raises(ParameterError, match="x must be one of a, b, got 'c'"):
         Parameter("x", "a", choices=("a", "b")).check("c")
-    with pytest.raises(ParameterError, match="x must be a text, got 1"):
+    with pytest.raises(ParameterError, match="x must be a string, got 1"):
         Parameter("x", "a").check(1)
 
 

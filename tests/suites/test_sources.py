@@ -282,16 +282,16 @@ WRONG = {
     "a broken line": ("gsm8k", lambda f: text(f / "t.jsonl", '{"question": "a", "answer": "b"}\n{"question": "c"'),
                       "t.jsonl, line 2 is not JSON"),
     "a missing field": ("gsm8k", lambda f: lines(f / "t.jsonl", {"question": "a", "answer": "b"}, {"question": "c", "Answer": "d"}),
-                        "t.jsonl, line 2: 'answer' is wanted; it has 'question', 'Answer'"),
+                        "t.jsonl, line 2: 'answer' is missing; it has 'question', 'Answer'"),
     "an empty field": ("gsm8k", lambda f: lines(f / "t.jsonl", {"question": " ", "answer": "b"}),
-                       "line 1, 'question' must be a text that is not empty"),
-    "no object": ("gsm8k", lambda f: text(f / "t.jsonl", "[1]\n"), "line 1: an object with named fields is wanted, not a list"),
+                       "line 1, 'question' must be a non-empty string"),
+    "no object": ("gsm8k", lambda f: text(f / "t.jsonl", "[1]\n"), "line 1: needs an object with named fields, not a list"),
     "an empty file": ("gsm8k", lambda f: text(f / "t.jsonl", ""), "gsm8k holds no prompt"),
     "not UTF-8": ("gsm8k", lambda f: (f / "t.jsonl").write_bytes(b'{"question": "a",\n"\xff"}') and f / "t.jsonl", "line 2: not UTF-8"),
-    "no Parquet": ("xsum", lambda f: text(f / "t.parquet", "PAR1 and no more"), "no whole Parquet file"),
-    "another's Parquet": ("xsum", lambda f: parquet(f / "t.parquet", {"article": "a"}), "row 1: 'document' is wanted; it has 'article'"),
-    "a short line": ("mgsm:de", lambda f: text(f / "mgsm_de.tsv", "a\t1\nb\n"), "line 2: 2 fields are wanted (question, answer), not 1"),
-    "another language": ("wmt14:fr-en", lambda f: lines(f / "t.jsonl", BOTH), "'translation': 'fr' is wanted; it has 'de', 'en'"),
+    "no Parquet": ("xsum", lambda f: text(f / "t.parquet", "PAR1 and no more"), "not a complete Parquet file"),
+    "another's Parquet": ("xsum", lambda f: parquet(f / "t.parquet", {"article": "a"}), "row 1: 'document' is missing; it has 'article'"),
+    "a short line": ("mgsm:de", lambda f: text(f / "mgsm_de.tsv", "a\t1\nb\n"), "line 2: 2 fields are needed (question, answer), not 1"),
+    "another language": ("wmt14:fr-en", lambda f: lines(f / "t.jsonl", BOTH), "'translation': 'fr' is missing; it has 'de', 'en'"),
     "not parallel": ("flores:en-de", lambda f: text(flores_folder(f) / "flores101_dataset/devtest/deu.devtest", "a\nb\n") and f,
                      "has 1 sentences and"),
     "an empty sentence": ("flores:en-de", lambda f: text(flores_folder(f) / "flores101_dataset/devtest/deu.devtest", "\n") and f,
@@ -301,10 +301,10 @@ WRONG = {
     "a cut archive": ("flores:en-de", lambda f: (f / "c.tar.gz").write_bytes(flores_tar(f).read_bytes()[:80]) and f / "c.tar.gz", "c.tar.gz"),
     "an empty folder": ("gsm8k", lambda f: f, "has no file of gsm8k"),
     "no turns": ("multi-specbench:de", lambda f: lines(f / "de.jsonl", {"turns": ["a"]}, {"turns": [1]}),
-                 "de.jsonl, line 2, turns[0] should be a text, not 1"),
+                 "de.jsonl, line 2, turns[0] should be a string, not 1"),
     "half a character": ("mbpp", lambda f: text(f / "t.jsonl", '{"task_id": 11, "text": "t", "code": "c", "test_list": ["\\ud800"]}'),
                          "line 1, 'test_list', [0] holds half a character"),
-    "no tasks": ("mbpp", lambda f: lines(f / "t.jsonl", {"prompt": "a"}), "line 1: 'task_id and test_list' is wanted"),
+    "no tasks": ("mbpp", lambda f: lines(f / "t.jsonl", {"prompt": "a"}), "line 1: 'task_id and test_list' is missing"),
 }  # fmt: skip
 
 
@@ -449,7 +449,7 @@ def test_a_file_in_parts_is_whole_or_not_there(tmp_path, monkeypatch):
     part = "3.0.0/test-0000{}-of-00002.parquet"
     parquet(tmp_path / "main" / part.format(0), row | {"id": "a"})
     hub = Hub(monkeypatch, tmp_path / "hub", {"main": tmp_path / "main"})
-    with pytest.raises(PromptError, match="no file there is like"):
+    with pytest.raises(PromptError, match="no file there matches"):
         sv.suite("cnn-dailymail")
     parquet(tmp_path / "main" / part.format(1), row | {"id": "b"})
     assert [p["id"] for p in sv.suite("cnn-dailymail")] == ["a", "b"]
@@ -558,7 +558,7 @@ def test_terms_to_accept_are_said(tmp_path, monkeypatch):
         raise GatedRepoError("403")
 
     monkeypatch.setattr(huggingface_hub, "dataset_info", gated)
-    with pytest.raises(PromptError, match="wants its terms accepted"):
+    with pytest.raises(PromptError, match="requires its terms to be accepted"):
         sv.suite("gsm8k")
 
 
@@ -599,7 +599,7 @@ def test_english_is_spec_bench_and_code(tmp_path):
 
 def test_a_file_is_no_folder_of_sources(tmp_path):
     path = GIVEN["spec-bench"][0](tmp_path)
-    with pytest.raises(PromptError, match=r"question\.jsonl is no folder: multi-sources:vi needs one"):
+    with pytest.raises(PromptError, match=r"question\.jsonl is not a folder: multi-sources:vi needs one"):
         sv.suite("multi-sources:vi", path)
 
 

@@ -118,7 +118,7 @@ def test_equal_suites_have_equal_digests():
         ({"language": "xx"}, "has no language 'xx'; it has en, de"),
         ({"limit": 0}, "limit must be a whole number"),
         ({"each": True}, "each must be a whole number"),
-        ({"template": "Into German: {}"}, "a template has {source}"),
+        ({"template": "Into German: {}"}, "a template must contain {source}"),
         ({"template": "Into German: {source}"}, "has no source text"),
     ],
 )
@@ -148,12 +148,12 @@ def test_a_file_is_a_suite(tmp_path):
     path = write(tmp_path / "mine.jsonl", {"prompt": "a"}, {"prompt": "b", "id": "x"})
     found = sv.suite(path)
     assert [e["id"] for e in found] == ["1", "x"] and found.licence == ""
-    assert "2 prompts; licence: not said" in repr(found)
+    assert "2 prompts; licence: not stated" in repr(found)
     packed = tmp_path / "mine.jsonl.gz"
     packed.write_bytes(gzip.compress(path.read_bytes()))
     assert sv.suite(packed).digest == found.digest
     packed.write_bytes(gzip.compress(path.read_bytes())[:-9])
-    with pytest.raises(PromptError, match="no whole gzip file"):
+    with pytest.raises(PromptError, match="not a complete gzip file"):
         sv.suite(packed)
 
 
@@ -176,7 +176,7 @@ def test_an_unknown_name_is_said(name, says):
 
 def test_a_path_of_no_suite(tmp_path):
     path = write(tmp_path / "p.jsonl", {"prompt": "a"})
-    with pytest.raises(PromptError, match="this is none; did you mean gsm8k"):
+    with pytest.raises(PromptError, match="this is not a suite; did you mean gsm8k"):
         sv.suite("gsm8", path)
 
 

@@ -40,8 +40,8 @@ def test_walkthroughs_decode_what_is_generated():
 
 
 def test_more_than_there_is():
-    with pytest.raises(ParameterError, match="401 prompts of de-en are wanted, and 400 are bundled"):
+    with pytest.raises(ParameterError, match="401 prompts of de-en were requested, but 400 are bundled"):
         pairs.suite("de-en", 401)
-    with pytest.raises(ParameterError, match="4 examples are wanted, and 3 lie beside a prompt"):
+    with pytest.raises(ParameterError, match="4 examples were requested, but a prompt has only 3"):
         canvases.suite(1, shots=4)
     assert take("abc", 2, "letters") == ["a", "b"]

@@ -191,13 +191,13 @@ def test_what_is_not_the_same_is_not_aligned():
     ):
         with pytest.raises(TraceError, match=said):
             view.aligned(base, other)
-    with pytest.raises(TraceError, match="must be of stepwise"):
+    with pytest.raises(TraceError, match="must be from stepwise"):
         view.aligned(of("ssd"), base)
-    with pytest.raises(TraceError, match="not the same prompt"):
+    with pytest.raises(TraceError, match="different prompts"):
         view.aligned(base, build("ssd", first=8))
     parted = states.align(base, of("parallel"))
     assert parted.parted and parted.same < 24
-    assert f"They part at state {parted.same}" in view.aligned(base, of("parallel")).get_title(loc="left")
+    assert f"They diverge at state {parted.same}" in view.aligned(base, of("parallel")).get_title(loc="left")
 
 
 def test_views_that_are_not_for_canvases_say_so():
@@ -205,9 +205,9 @@ def test_views_that_are_not_for_canvases_say_so():
     for draw, said in (
         (
             lambda: view.costs_words({"ssd": trace}, "ssd"),
-            "canvases, and what such a pass costs is not counted",
+            "canvases, and the cost of such passes is not counted",
         ),
-        (lambda: view.examples(trace), "fills a canvas by one model"),
+        (lambda: view.examples(trace), "fills a canvas with one model"),
         (lambda: view.right_by(trace), "for its state"),
         (lambda: view.acceptance_by_score(trace), "log-odds"),
         (lambda: view.lattice(traces.build("bild")), "no canvas to show"),

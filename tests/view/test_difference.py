@@ -55,7 +55,7 @@ def test_a_verdict_and_a_text_that_differ():
     shown = sv.diff(made("speculative", DRAFTED), made("bild", lossy))
     why = shown.table["why"].tolist()
     assert why == ["different verdict", "different text", "different text"] and set(why) <= set(REASONS)
-    assert "the texts part at token 3" in shown.table["detail"].iloc[1]
+    assert "the texts diverge at token 3" in shown.table["detail"].iloc[1]
     assert shown.table["detail"].iloc[2].startswith("after token 3 the texts differ")
 
 
@@ -88,7 +88,7 @@ def test_what_does_not_compare_is_one_line():
             (plain, made("speculative", DRAFTED, prompts=[{"tokens": [2, 3]}], tokenizer="x")),
             "different tokenizers",
         ),
-        ((build("speculative", prompts=2), build("bild", prompts=2)), "choose one, as in diff"),
+        ((build("speculative", prompts=2), build("bild", prompts=2)), "choose one, for example diff"),
     ):
         with pytest.raises(TraceError, match=words) as caught:
             sv.diff(*wrong)

@@ -29,9 +29,9 @@ def test_a_column_a_token_filled_as_far_as_it_went() -> None:
     assert len(ax.get_xticklabels()) == len(layers) == 12
     words = [text.get_text() for text in ax.get_legend().get_texts()]
     assert f"ran through all 5 ({layers.count(5)})" in words
-    assert words[0] == f"left behind layer {min(layers)} ({layers.count(min(layers))})"
+    assert words[0] == f"exited after layer {min(layers)} ({layers.count(min(layers))})"
     assert words[-1] == "skipped"
     few = view.exit_layers(trace, most=4)
     assert "8 more tokens are in the trace" in few.get_title(loc="left")
-    with pytest.raises(TraceError, match="no pass of prompt 0 could leave early"):
+    with pytest.raises(TraceError, match="no pass of prompt 0 could exit early"):
         view.exit_layers(traces.build("autoregressive"))

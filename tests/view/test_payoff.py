@@ -68,10 +68,10 @@ def test_the_spread_is_over_prompts(runs):
 @pytest.mark.parametrize(
     ("change", "line"),
     [
-        ({"threads": 2}, "another model, number format, machine or number of threads"),
-        ({"dtype": "bfloat16"}, "another model, number format"),
-        ({"model": {"name": "another"}}, "another model"),
-        ({"replayed": {"run": "x"}}, "has no times"),
+        ({"threads": 2}, "a different model, number format, machine or number of threads"),
+        ({"dtype": "bfloat16"}, "a different model, number format"),
+        ({"model": {"name": "another"}}, "a different model"),
+        ({"replayed": {"run": "x"}}, "has no cycle times"),
     ],
 )
 def test_what_does_not_compare_is_refused(runs, change, line):
@@ -80,17 +80,17 @@ def test_what_does_not_compare_is_refused(runs, change, line):
 
 
 def test_other_prompts_and_missing_baselines_are_refused(runs):
-    with pytest.raises(TraceError, match="decoded other prompts"):
+    with pytest.raises(TraceError, match="decoded different prompts"):
         break_even({**runs, "few": build("speculative", prompts=2)}, "plain")
     with pytest.raises(TraceError, match="no trace is called 'ar'; there are plain, chain, lossy"):
         break_even(runs, "ar")
     with pytest.raises(TraceError, match="the baseline is speculative"):
         break_even(runs, "chain")
-    with pytest.raises(TraceError, match="has no times"):
+    with pytest.raises(TraceError, match="has no cycle times"):
         break_even({**runs, "silent": trace("speculative", record=None)}, "plain")
-    with pytest.raises(ParameterError, match="per is 'run' or 'prompt'"):
+    with pytest.raises(ParameterError, match="per must be 'run' or 'prompt'"):
         break_even(runs, "plain", per="token")
-    with pytest.raises(TraceError, match="needs one run of autoregressive decoding, and there are 0"):
+    with pytest.raises(TraceError, match="needs one run of autoregressive decoding, but there are 0"):
         view.why_it_pays([runs["chain"]])
     with pytest.raises(TraceError, match="there are 2"):
         view.why_it_pays([runs["plain"], trace("autoregressive"), runs["chain"]])

@@ -69,7 +69,7 @@ def test_right_by(decoded, by):
 
 def test_a_trace_without_scores_says_so():
     ax = view.acceptance_by_score(traces.build("speculative"))
-    assert "no node" in ax.texts[0].get_text()
+    assert "no sent node" in ax.texts[0].get_text()
     assert "no node" in view.right_by(traces.build("autoregressive")).texts[0].get_text()
 
 
@@ -81,7 +81,7 @@ def test_growth_and_warming_up(decoded):
     assert line.get_ydata()[-1] == cold.run["memory"]["end"]["known"]
     first, second = labels(ax)
     assert "cold" in first
-    assert f"warm: {cold.run['memory']['end']['known']} known before" in second
+    assert f"warm: {cold.run['memory']['end']['known']} entries at the start" in second
     ax = view.warm_up(both, window=1)
     assert labels(ax) == ["unispec (cold)", "unispec (warm)"]
     dots, pooled = ax.lines[1:3]
@@ -97,7 +97,7 @@ def test_a_store_from_a_file_or_arrays(decoded, tmp_path):
     view.store({"tokens": np.full((4, 2), -1)})  # nothing is known yet
     (tmp_path / "x").write_text("no store")
     for wrong, said in (
-        (tmp_path / "y", "not there"),
+        (tmp_path / "y", "does not exist"),
         (tmp_path / "x", "cannot be read"),
         ({"a": np.zeros(3)}, "a \\[3\\]"),
         (method, "not from .*: pass what Method.save wrote, or method.store.arrays"),

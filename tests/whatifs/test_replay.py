@@ -346,7 +346,7 @@ def test_what_can_be_answered(spec, short, lossy):
     assert "up to 1 more" in whatif(short).can_answer("stop")[1]
     nothing = whatif(dense(TARGET, GOOD, [[1, 2]], "autoregressive", 9, 0))
     assert nothing.can_answer("stop", "speculative")[0] == "bounded"
-    assert "nobody saw it" in nothing.can_answer("stop", "speculative")[1]
+    assert "it was not recorded" in nothing.can_answer("stop", "speculative")[1]
     assert found.can_answer("temperature")[0] == "needs a rerun"
     assert found.can_answer("ngram_max", "prompt_lookup")[0] == "exact"
     assert found.can_answer("cap", "bild")[0] == "needs a rerun"
@@ -490,7 +490,7 @@ def test_prices():
     costs = {1: 5.0, 3: 9.0, 5: 13.0}
     assert price(costs, np.array([0.5, 1, 2, 5, 9]), "target").tolist() == pytest.approx([5, 5, 7, 13, 21])
     assert price({4: 3.0}, np.array([1, 8]), "target").tolist() == [3, 3]
-    with pytest.raises(ParameterError, match="no cost of a pass of the draft"):
+    with pytest.raises(ParameterError, match="the cost of a pass of the draft"):
         price({}, np.ones(1), "draft")
 
 
@@ -536,7 +536,9 @@ def test_prices_of_another_device(tmp_path):
     assert "a GPU" in costs.source
     for broken in (report | {"bench": "peers"}, report | {"rows": []}, report | {"rows": [{"g": 1}]}, [1]):
         path.write_text(json.dumps(broken))
-        with pytest.raises(TraceError, match=r"passes\.json is no report of 'specviz bench passes --json'"):
+        with pytest.raises(
+            TraceError, match=r"passes\.json is not a report of 'specviz bench passes --json'"
+        ):
             Costs.read(path)
     path.write_text(json.dumps(report | {"rows": [rows[0] | {"median": -1}]}))
     with pytest.raises(TraceError, match="more than no time"):

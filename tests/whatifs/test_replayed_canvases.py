@@ -125,7 +125,7 @@ def test_float32_near_ties_are_counted() -> None:
     base = specviz.generate(model, PROMPTS[0], "stepwise", block=4, max_new_tokens=8)
     found = specviz.whatif(base).ssd(draft_length=2)
     assert found.badge == "exact"
-    assert "closer than passes of different shape" in found.why
+    assert "closer than the rounding error between passes of different shapes" in found.why
     assert "closer" not in specviz.whatif(run(3, 0, "stepwise")).ssd(draft_length=2).why
 
 
@@ -138,7 +138,7 @@ def test_what_cannot_be_asked_is_one_line() -> None:
         assert question.can_answer(name, "ssd")[0] == "needs a rerun"
     assert question.can_answer("draft_length", "ssd")[0] == "exact"
     assert question.can_answer("draft_length", "speculative")[0] == "needs a rerun"
-    with pytest.raises(ParameterError, match="draft_length of 15 is more than the canvas' 14 cells"):
+    with pytest.raises(ParameterError, match="draft_length of 15 exceeds the canvas' 14 cells"):
         question.ssd(draft_length=15)
     with pytest.raises(ParameterError, match="no parameter 'block'"):
         question.ssd(block=4)
@@ -147,7 +147,7 @@ def test_what_cannot_be_asked_is_one_line() -> None:
     assert question.speculative().badge == "needs a rerun"
     lossy = specviz.whatif(run(3, 0, "fast_dllm", threshold=0.01))
     assert lossy.can_answer("draft_length", "ssd")[0] == "needs a rerun"
-    with pytest.raises(TraceError, match="passed over states"):
+    with pytest.raises(TraceError, match="skipped states"):
         lossy.ssd()
 
 

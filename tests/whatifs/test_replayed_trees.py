@@ -109,7 +109,9 @@ def test_the_answer(model):
     ask = specviz.whatif(trace)
     assert ask.can_answer("draft_size")[0] == "modelled"
     assert ask.can_answer("depth")[0] == "needs a rerun"
-    assert repr(ask).splitlines()[-1] == "Ask it with .unispec(draft_size=24), a list asks several at once."
+    assert (
+        repr(ask).splitlines()[-1] == "Ask it with .unispec(draft_size=24); a list asks for several at once."
+    )
     other = specviz.generate(model, PROMPTS[:1], "token_recycling", max_new_tokens=4)
     assert repr(specviz.whatif(other)).endswith(
         "(1 text):\n  Nothing: token_recycling cannot be replayed from a trace."
@@ -129,7 +131,7 @@ def test_the_answer(model):
     assert (cell.cycles["sent"] == trace.cycles["sent"]).all()
     assert cell.outputs["origin"].tolist() == trace.outputs["origin"].tolist()
     validate(cell)
-    assert "a model of what would have grown" in answer.trace(0).run["replayed"]
+    assert "only modelled" in answer.trace(0).run["replayed"]
 
 
 def test_what_cannot_be_asked(model):
@@ -159,5 +161,5 @@ def test_more_candidates_than_words():
         record="all",
         max_new_tokens=9,
     )
-    with pytest.raises(TraceError, match=r"holds 8 successors of a token, .* set candidates to 8 or less"):
+    with pytest.raises(TraceError, match=r"holds 8 successors per token, .* set candidates to 8 or less"):
         specviz.whatif(trace).unispec(draft_size=3)

@@ -125,7 +125,7 @@ def test_a_display_hides_what_it_hides():
         trace = run(model, SOME, beta=0.2, k=1)
         answer = whatif(trace).retranslate(tokenize="model", k=range(5))
         assert answer.badge == "exact"
-        assert answer.why == "no stream's text would part"
+        assert answer.why == "no stream's text would diverge"
         for k in range(5):
             real = run(model, SOME, beta=0.2, k=k)
             assert answer.table["NE"][k] == metrics.normalized_erasure(real, tokenize="model")
@@ -168,7 +168,9 @@ def test_what_the_record_leaves_open_is_said():
     trace = run(MODELS[0], SOME, mode="cd")
     answer = whatif(trace).retranslate(tokenize="model", mode="ssbd", beta=[0.0, 0.2, 1.0])
     assert answer.table["updates"].tolist() == [2, 2, 2]
-    assert set(answer.places["why"]) == {"the record does not hold what the target thinks of this token here"}
+    assert set(answer.places["why"]) == {
+        "the record does not hold the target's probability of this token here"
+    }
     assert set(answer.places["update"]) == {1}
 
 
@@ -201,7 +203,9 @@ def test_ties_are_not_called_exact():
     answer = whatif(trace).retranslate(tokenize="model", mode=["ssbd", "rt"])
     assert answer.table["updates"][0] == len(trace.updates)  # the run's own setting does what the run did
     assert answer.table["updates"][1] < len(trace.updates)
-    assert "two choices are closer here than passes of different shape round" in set(answer.places["why"])
+    assert "two choices are closer here than the rounding error between passes of different shapes" in set(
+        answer.places["why"]
+    )
 
 
 def test_it_says_what_it_can_and_cannot():

@@ -129,7 +129,7 @@ def test_what_is_chosen_anew_brings_its_controls():
     assert one.panel.prompt == "my own", "what was typed stays"
     one.panel.model = "/etc"
     one.run()
-    assert one.panel.error == "There is no such model to choose from." and not one.results
+    assert one.panel.error == "There is no such model in the list." and not one.results
 
 
 def test_results_are_compared_within_their_task():
@@ -201,7 +201,7 @@ def test_buttons_are_messages():
     for bad in ({"do": "play", "run": 9}, {"do": "explode"}, {}):
         one._on_message(one.panel, bad, [])
         assert one.panel.error and "\n" not in one.panel.error
-    with pytest.raises(TraceError, match="there are 1 to 1"):
+    with pytest.raises(TraceError, match="runs are numbered 1 to 1"):
         one.play(5)
 
 

@@ -67,7 +67,7 @@ def test_entrants_are_two_or_three_that_differ():
     for methods, words in (
         (["bild"], "two or three methods, got 1"),
         ([*METHODS, "bild", "eagle"], "two or three methods, got 4"),
-        (["bild", "bild"], "one is there twice"),
+        (["bild", "bild"], "one is listed twice"),
     ):
         with pytest.raises(ParameterError, match=words):
             contest(methods=methods)
@@ -93,7 +93,7 @@ def test_recorded_runs_and_live_ones_take_their_own_arguments():
     for given, words in (
         ({"traces": [trace], "live": True}, "pass model, prompt and methods, not traces"),
         ({}, "race takes traces, or live=True"),
-        ({"traces": [trace], "model": "town"}, "are for live=True"),
+        ({"traces": [trace], "model": "town"}, "are only for live=True"),
     ):
         with pytest.raises(ParameterError, match=words):
             specviz.race(**given)

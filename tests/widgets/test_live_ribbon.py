@@ -55,7 +55,7 @@ def test_a_beta_is_told_up_to_where_its_text_would_part():
     """Kept at 0.9 of 0.9, refused at 0.3 of 0.6: a gap of 0.3 is let through where β/(1 - β) reaches it."""
     found = partings(stream(FLICKERS), 0, [0.0, 0.2, 0.23, 0.24, 1.0])
     assert [until for until, _ in found.values()] == [4, 4, 4, 1, 1]
-    assert found[1.0][1] == "at update 1 the text parts here (‘w1’)"
+    assert found[1.0][1] == "at update 1 the text diverges here (‘w1’)"
 
 
 def test_a_bias_that_kept_what_is_not_the_first_choice_parts_below_it():

@@ -46,7 +46,7 @@ def test_a_state_that_is_none():
     trace = build()
     with pytest.raises(ParameterError, match="no 'cycles'; it has prompt, cycle"):
         player(trace, cycles=3)
-    with pytest.raises(ParameterError, match="cannot start so"):
+    with pytest.raises(ParameterError, match="cannot start with these settings"):
         player(trace, phase="later")
     with pytest.raises(ParameterError, match="no 'data'"):
         player(trace, data=b"")

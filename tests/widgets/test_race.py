@@ -162,7 +162,7 @@ def test_prompts_that_differ_are_left_out_and_said():
     second["prompts"][1]["tokens"] = [3, 3, 3]
     pair = [made(first, cycles(prompts=2)), made(second, cycles("bild", prompts=2))]
     (field,) = fields(pair)
-    assert any("1 of 2 prompts left out" in note for note in field.notes)
+    assert any("1 of 2 prompts skipped" in note for note in field.notes)
     with pytest.raises(TraceError, match="the same prompt"):
         fields([trace.select(prompt=1) for trace in pair])
 

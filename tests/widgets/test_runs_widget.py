@@ -112,11 +112,11 @@ def test_a_dropped_file_is_checked_and_kept_only_if_saved(folder, tmp_path_facto
         shown.save(6)
     monkeypatch.setattr(module, "UPLOAD_LIMIT", 1500)
     send(shown, data)
-    assert "longer than" in shown.panel.error and shown._upload is None and len(shown.table) == 7
+    assert "larger than" in shown.panel.error and shown._upload is None and len(shown.table) == 7
 
 
 def test_what_is_no_folder_is_one_line(folder):
-    for wrong, words in (("nowhere", "not there"), ("notes.txt", "specviz.open")):
+    for wrong, words in (("nowhere", "missing"), ("notes.txt", "specviz.open")):
         with pytest.raises(TraceError, match=words):
             sv.runs(folder / wrong)
     (folder / "empty").mkdir()

@@ -78,46 +78,47 @@ def advise(
     folder: str | Path | None = None,
     tick: Tick | None = None,
 ) -> Advice:
-    """Advise which method, drafter and draft size pay for a model, on these texts and this device, if any.
+    """Advise which method, drafter and draft size pay for a model on these texts and this device, if any.
 
-    The target writes its own text once (or `answers` brings it), target and drafters read it once, and passes
+    The target writes its text once (or `answers` supplies it), target and drafters read it once, and passes
     and short runs are timed for about a minute. Every setting of prompt lookup, of speculative decoding with
     each draft model, and of blockwise decoding with heads is then simulated without decoding. Trees of an
-    EAGLE drafter are grown along the texts, which takes passes of the drafter alone.
+    EAGLE drafter are grown along the texts, which needs only passes of the drafter.
 
     Parameters
     ----------
     model : as in `specviz.generate`
-        A causal one.
+        A causal model.
     draft : model, or list of models, optional
         Drafters. Default: those in the package that belong to the model.
     suite : str, Path or list of prompts
-        As `specviz.suite` takes it. Default: ``town`` for the bundled ``town``, else ``everyday``. Of a
-        conversation the first turn.
+        As for `specviz.suite`. Default: ``town`` for the bundled ``town``, otherwise ``everyday``. Only the
+        first turn of a conversation is used.
     answers : path, optional
-        JSON lines of finished texts in place of decoding, as `specviz.audit.answers` takes them.
+        JSON lines with finished texts, used instead of decoding, as for `specviz.audit.answers`.
     number : int, optional
-        How many prompts. Default: 24, or half of those there are, where the advice is confirmed.
+        How many prompts. Default: 24, or half of the available ones if the advice is confirmed.
     batch, context : sequence of int
-        Further batches and contexts at which passes are timed, to say what would change the answer.
+        More batch sizes and context lengths at which to time passes, to say what would change the answer.
     temperature, top_k, top_p, seed : float, int, float, int
-        Of the texts; 0 is greedy.
+        Sampling of the texts; temperature 0 is greedy.
     max_new_tokens : int
-        Most tokens of each text.
+        Maximum number of tokens per text.
     confirm : bool, or prompts as `suite`
-        Run the best three settings on other prompts: those of the suite that are left, or these.
+        Run the best three settings on other prompts: the suite's remaining ones, or the given ones.
     stores : bool
-        Look at Token Recycling, UniSpec, Lookahead and SPECTRA, too. They learn from what was rejected, so
-        each decodes the prompts: that takes as long as four runs.
+        Also consider Token Recycling, UniSpec, Lookahead and SPECTRA. They learn from rejected tokens, so
+        each must decode the prompts, which takes as long as four runs.
     as_device : str, optional
-        Another device, by a roofline of the passes in place of timing them here: ``h100``, ``a100``, ``l4``,
-        ``rtx4090``, or ``BYTES,FLOPS,LAUNCH`` (a second, a second, seconds a layer). All of it is modelled.
+        Model another device by a roofline of the passes instead of timing them here: ``h100``, ``a100``,
+        ``l4``,
+        ``rtx4090``, or ``BYTES,FLOPS,LAUNCH`` (per second, per second, seconds per layer).
     device, dtype : str, optional
-        For models that are still to be loaded.
+        For models that are not loaded yet.
     folder : path, optional
-        Where work that was interrupted is kept. Default: in the user's cache.
+        Folder for interrupted work. Default: in the user's cache.
     tick : callable
-        Told (done, of, what) as it goes on; default: a progress bar with the time left, where it is seen.
+        Called with (done, of, what); default: a progress bar with the time left, if it is visible.
 
     Returns
     -------
@@ -128,23 +129,23 @@ def advise(
     ParameterError, ModelError, PromptError
         Before any work, with one line that says what to do.
     KeyboardInterrupt
-        What was done is kept; the same call goes on from there.
+        Progress is kept; repeat the call to continue.
     """
     most = check_int("max_new_tokens", max_new_tokens, 2)
     sampling = Sampling(temperature, top_k, top_p)
     batches = sorted({1, *(check_int("batch", each, 1, 1024) for each in batch)})
     contexts = sorted({check_int("context", each, 1) for each in context})
     if confirm is not False and not sampling.greedy:
-        raise ParameterError("--confirm decodes greedily: leave temperature at 0, or leave confirm out")
+        raise ParameterError("--confirm decodes greedily: leave temperature at 0, or drop confirm")
     if confirm is not False and as_device is not None:
-        raise ParameterError("only this device can confirm an advice: leave confirm out, or --as")
+        raise ParameterError("advice can be confirmed only on this device: drop confirm or --as")
     elsewhere = None if as_device is None else device_of(as_device)
     if stores and (answers is not None or not sampling.greedy):
         raise ParameterError(
-            "stores decode greedily: leave answers out and temperature at 0, or leave them out"
+            "stores decode greedily: drop answers and leave temperature at 0, or drop stores"
         )
     if answers is not None and suite is not None:
-        raise ParameterError("texts come from answers or from a suite: drop one of them")
+        raise ParameterError("texts come either from answers or from a suite: drop one of them")
     target = load_if_needed(model, device, dtype)
     reading.check_served(target)
     check_processors(target)
@@ -230,7 +231,7 @@ def _drafters(
         target.check_vocabulary(each)
     if len({each.name for each in loaded}) < len(loaded):
         raise ParameterError(
-            "two drafters have the same name: rename one, so that tables can tell them apart"
+            "two drafters have the same name: rename one so that tables can distinguish them"
         )
     return {each.name: each for each in loaded}
 
@@ -245,7 +246,7 @@ def _prompts(
     if answers is not None:
         if confirm is True:
             raise ParameterError(
-                "answers leave no prompts to confirm on: name some (--confirm-prompts, confirm=)"
+                "with answers there are no prompts to confirm on: name some (--confirm-prompts, confirm=)"
             )
         return [], list(_entries(confirm))[: number or NUMBER] if other else []
     if suite is None:
@@ -255,14 +256,14 @@ def _prompts(
         first = {_key(entry) for entry in entries}
         left = [entry for entry in spread(_entries(confirm), 1 << 30) if _key(entry) not in first]
         if not left:
-            raise PromptError("the prompts to confirm on are those that the advice is of: name others")
+            raise PromptError("the prompts to confirm on are the same as those of the advice: name others")
         return entries[: number or NUMBER], left[: number or NUMBER]
     if not confirm:
         return entries[: number or NUMBER], []
     count = number or min(NUMBER, len(entries) // 2)
     if len(entries) < 2 or len(entries) <= count:
         raise PromptError(
-            f"of {len(entries)} prompts none is left to confirm on: lower --number, or name others"
+            f"of {len(entries)} prompts none is left to confirm on: lower --number or name others"
         )
     return entries[:count], entries[count : 2 * count]
 
@@ -280,7 +281,7 @@ def _check_room(model: Model, texts: Sequence[list[int]]) -> None:
         if model.left(len(ids)) < 2:
             raise PromptError(
                 f"a prompt has {len(ids)} tokens and leaves no room in {model.name}'s context of "
-                f"{model.max_length}: shorten it, or leave it out"
+                f"{model.max_length}: shorten or remove it"
             )
 
 
@@ -385,11 +386,11 @@ class Work:
 
     def _why_left_out(self, drafter: Model) -> str | None:
         if drafter.kind == "eagle" and not self.job.sampling.greedy:
-            return "its trees are grown along greedy texts only"
+            return "its trees are simulated only along greedy texts"
         if drafter.kind in ("eagle", "heads") and self.job.elsewhere is not None:
-            return "what it takes to draft is not in the roofline"
+            return "the roofline does not cover its drafting cost"
         if drafter.kind == "slots":
-            return "its blocks follow no text place by place: time it with specviz bench drafters"
+            return "its blocks cannot be simulated along a text: time it with specviz bench drafters"
         if drafter.kind == "heads" and not self.job.sampling.greedy:
             return "blockwise decoding is greedy"
         return None
@@ -426,7 +427,7 @@ class Work:
             yield
         except KeyboardInterrupt:
             self.state.keep()
-            raise KeyboardInterrupt("what was done is kept: the same command goes on") from None
+            raise KeyboardInterrupt("progress is kept: run the same command again to continue") from None
 
     def _texts(self) -> list[Text]:
         """The target's own texts, or those that were given."""
@@ -573,20 +574,21 @@ class Work:
         if foreign:
             wrong = sum(int((~each.own).sum()) for each in foreign)
             lines.append(
-                f"{wrong} tokens of {len(foreign)} texts are not what {self.job.model.name} writes: τ is a "
-                "model of these texts, not of the target's own"
+                f"{wrong} tokens of {len(foreign)} texts differ from what {self.job.model.name} writes: τ "
+                f"is for these texts, not for the target's own"
             )
         close = sum(each.close for each in readings)
         if close:
             lines.append(
-                f"in {close} of {len(readings)} texts two of the target's tokens are nearer than passes of "
-                "different shape round: a run may write the other one, so τ of those texts is bounded"
+                f"in {close} of {len(readings)} texts two of the target's tokens are closer than the "
+                "rounding error between passes of different shapes: a run may write the other one, so τ of "
+                f"those texts is bounded"
             )
         looping = sum(cut_loop(each.text.tokens) < len(each.text.tokens) for each in readings)
         if looping > len(readings) / 10:
             lines.append(
-                f"{looping} of {len(readings)} texts go round in circles, which any drafter guesses: on "
-                "texts that do not, less is gained"
+                f"{looping} of {len(readings)} texts repeat themselves, which any drafter predicts: the "
+                f"gain is smaller on texts that do not"
             )
         return lines
 

@@ -19,7 +19,7 @@ from .prices import TARGET, Passes, Pilot, Prices, pass_sizes
 from .simulation import CHAIN, Candidate, Family
 
 BYTES = 2  # of a weight and of a cached number: 16-bit formats
-LAUNCH = 20e-6  # seconds a layer: about ten kernels, where nothing captures them as one graph
+LAUNCH = 20e-6  # seconds per layer: about ten kernels, where nothing captures them as one graph
 
 
 @dataclass(frozen=True)
@@ -30,9 +30,9 @@ class Device:
     ----------
     name : str
     memory : float
-        Bytes a second.
+        Bytes per second.
     compute : float
-        FLOPs a second, dense, 16 bit.
+        FLOPs per second, dense, 16 bit.
     launch : float
         Seconds for each layer of a pass, whatever it holds.
     source : str
@@ -50,7 +50,7 @@ class Device:
         """The device with its rates."""
         return (
             f"{self.name} ({self.memory / 1e9:,.0f} GB/s, {self.compute / 1e12:,.0f} TFLOP/s, "
-            f"{self.launch * 1e6:g} µs a layer{self.source and '; rates: '}{self.source})"
+            f"{self.launch * 1e6:g} µs per layer{self.source and '; rates: '}{self.source})"
         )
 
 
@@ -65,7 +65,7 @@ PRESETS = {
 
 
 def device_of(given: str) -> Device:
-    """A preset by its name, or ``BYTES,FLOPS[,LAUNCH]``: a second, a second, and seconds a layer.
+    """A preset by its name, or ``BYTES,FLOPS[,LAUNCH]``: a second, a second, and seconds per layer.
 
     Raises
     ------
@@ -84,8 +84,8 @@ def device_of(given: str) -> Device:
         or not all(numbers[:2])
     ):
         raise ParameterError(
-            f"a device is one of {', '.join(PRESETS)}, or BYTES,FLOPS,LAUNCH as 3.35e12,989e12,20e-6 (bytes "
-            f"and FLOPs a second, seconds a layer); got {given!r}"
+            f"a device is one of {', '.join(PRESETS)}, or BYTES,FLOPS,LAUNCH such as 3.35e12,989e12,20e-6 "
+            f"(bytes and FLOPs per second, seconds per layer); got {given!r}"
         )
     return Device(given, numbers[0], numbers[1], numbers[2] if len(numbers) > 2 else LAUNCH)
 
@@ -131,9 +131,7 @@ def prices_of(
 def _shape(model: Model) -> Shape:
     widths = getattr(model, "geometry", None)
     if widths is None:
-        raise ParameterError(
-            f"the shape of {model.name} is not known, so no roofline can be drawn of it: leave --as out"
-        )
+        raise ParameterError(f"the shape of {model.name} is unknown, so it has no roofline: drop --as")
     return Shape({**widths, "weight_bytes": BYTES, "cache_bytes": BYTES})
 
 

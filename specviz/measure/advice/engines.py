@@ -61,7 +61,7 @@ def flags_of(candidate: Candidate, draft: str = "DRAFT") -> list[Flags]:
         return _lookup(int(values["draft_length"]), int(values["ngram_max"]), int(values["ngram_min"]))
     if candidate.method == CHAIN:
         return _chain(int(values["draft_length"]), float(values.get("stop", 0.0)), draft)
-    why = f"no drafter of the form that {candidate.method} uses here"
+    why = f"does not support the kind of drafter that {candidate.method} uses here"
     return [Flags(engine, "", why) for engine in SOURCES]
 
 
@@ -77,13 +77,13 @@ def _lookup(length: int, longest: int, shortest: int) -> list[Flags]:
             f"--speculative-algorithm NGRAM --speculative-num-draft-tokens {length} "
             f"--speculative-ngram-min-match-window-size {shortest} "
             f"--speculative-ngram-max-match-window-size {longest} --speculative-ngram-max-bfs-breadth 1",
-            "CUDA only; it drafts from a cache of written tokens, which other requests fill too",
+            "CUDA only; it drafts from a cache of generated tokens, which other requests also fill",
         ),
         Flags(
             "llama.cpp",
             f"--spec-type ngram-simple --spec-ngram-simple-size-n {longest} "
             f"--spec-ngram-simple-size-m {length}",
-            "" if longest == shortest else f"it matches runs of {longest} tokens alone, none shorter",
+            "" if longest == shortest else f"it matches only runs of {longest} tokens, none shorter",
         ),
         Flags(
             "transformers",

@@ -27,13 +27,13 @@ class Prediction:
     ----------
     candidate : Candidate
     tau, tau_low, tau_high : float
-        Tokens a cycle; between the bounds lies that of a run on the same prompts.
+        Tokens per cycle; between the bounds lies that of a run on the same prompts.
     badge : str
         Of τ.
     accepted : float
         Share of the sent tokens; NaN where none is sent.
     speed, speed_low, speed_high : float
-        Tokens a second, the prefill apart.
+        Tokens per second, without the prefill.
     speedup, low, high : float
         Over decoding without drafts; the interval is of a run on as many other texts like these. NaN without.
     cycle : float

@@ -132,9 +132,9 @@ def _text(answer: Answer, model: Model, number: int) -> Text:
         tokens = [*tokens, model.eos[0]]
     room = model.left(len(ids))
     if not why and not tokens:
-        why = "the answer is empty: leave the line out"
+        why = "the answer is empty: remove the line"
     if not why and len(tokens) > room:
-        why = f"it reaches beyond the {model.max_length} tokens of the context"
+        why = f"it exceeds the context of {model.max_length} tokens"
     if why:
         raise PromptError(f"{answer.where}: {why}")
     end = "eos" if tokens[-1] in model.eos else "length"
@@ -182,7 +182,7 @@ def _predictions(
 
 
 def _record(text: Text, drafter: Model) -> TextRecord:
-    """What a draft model writes at each place, and behind its own tokens where the text has others."""
+    """What a draft model writes at each place, and after its own tokens where the text has others."""
     left = max(0, drafter.left(len(text.ids)))
     record = text.record(len(text.ids) + left)
     tokens = text.tokens[:left]

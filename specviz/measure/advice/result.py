@@ -68,7 +68,7 @@ def memory_words(size: int | None) -> str:
 
 
 def rate_words(value: float, low: float, high: float) -> str:
-    """A number of tokens a second with its interval, in whole ones from ten on."""
+    """A number of tokens per second with its interval, in whole ones from ten on."""
     form = "{:,.0f}" if value >= 10 else "{:.2f}"
     bounds = f" [{form.format(low)}, {form.format(high)}]" if low == low else ""
     return form.format(value) + bounds
@@ -129,7 +129,7 @@ class Advice(Page):
         """What to do, and why."""
         best = self.best
         why = (
-            f"it writes {best.tau:.2f} tokens a cycle, and a cycle costs {best.cycle:.2f} plain ones: "
+            f"it writes {best.tau:.2f} tokens per cycle, and a cycle costs {best.cycle:.2f} plain cycles: "
             f"{best.forward:.2f} the target's pass, {best.drafting:.2f} drafting, {best.rest:.2f} the rest"
         )
         gain = f"{best.speedup:.2f}" + (f" [{best.low:.2f}, {best.high:.2f}]" if best.low == best.low else "")
@@ -137,13 +137,13 @@ class Advice(Page):
         if self.answer == NOT:
             return (
                 f"Do not draft. The best setting, {label}, reaches {gain} times the plain speed: {why}. It "
-                f"would pay above {best.cycle:.2f} tokens a cycle."
+                f"would pay above {best.cycle:.2f} tokens per cycle."
             )
         if self.answer == USE:
             return f"Draft with {label}: {gain} times the plain speed, because {why}."
         rest = "measure it on more texts, or with --confirm"
         if best.low == best.low:
-            rest = f"it may lose on other texts like these; {rest}"
+            rest = f"it may be slower on other texts like these; {rest}"
         return f"Undecided. {label} is predicted to reach {gain} times the plain speed, for {why}; {rest}."
 
     @property
@@ -172,11 +172,11 @@ class Advice(Page):
     def parts(self) -> list[Part]:
         """The tables."""
         made = [
-            Part("Predicted, the fastest first", COLUMNS, self._ranked(), ("memory", "speed")),
-            Part("A cycle in units of a plain one", PARTS, self._split(), ("accepted",)),
+            Part("Predictions, fastest first", COLUMNS, self._ranked(), ("memory", "speed")),
+            Part("Cost of a cycle in units of a plain cycle", PARTS, self._split(), ("accepted",)),
         ]
         if self.changes:
-            made.append(Part("What would change the answer, with the acceptance of these texts", CHANGES,
+            made.append(Part("What would change the answer, at these texts' acceptance", CHANGES,
                              self.changes))  # fmt: skip
         if self.confirmed:
             made.append(Part(f"Confirmed on {self.setting['confirmed_on']} other prompts", CONFIRMED,
@@ -226,17 +226,17 @@ class Advice(Page):
         """Sentences below the tables."""
         s = self.setting
         lines = [
-            f"{plural(s['texts'], 'text')} of {s['tokens'] / s['texts']:.0f} tokens in the mean, after "
-            f"{s['between'][0]} to {s['between'][1]} tokens; read on {s['device']}, "
+            f"{plural(s['texts'], 'text')} of {s['tokens'] / s['texts']:.0f} tokens on average, after "
+            f"{s['between'][0]} to {s['between'][1]} tokens; computed on {s['device']}, "
             f"{plural(s['threads'], 'thread')}, {s['dtype']}; times by {s['clock']}",
-            "speedup, tokens/s: the prefill apart; modelled from the record of the texts and timed passes. "
-            "The interval is for as many other texts like these: it covers the choice of texts and the "
-            "clock, not texts of another kind.",
+            "speedup, tokens/s: without the prefill; modelled from the record of the texts and timed passes. "
+            "The interval is for the same number of other texts like these: it covers the choice of texts "
+            "and the clock, not other kinds of text.",
         ]
         if s.get("as_device"):
             lines.append(
-                f"modelled: the times are a roofline of {s['as_device']}, in 16 bit, without what a loop "
-                "takes beside its passes; real kernels reach less of both rates"
+                f"modelled: the times are a roofline of {s['as_device']} in 16 bit, without the loop's own "
+                f"overhead; real kernels do not reach either rate"
             )
         stopped = [row["where"] for row in self.changes if row["best"] == NOT]
         if stopped and self.answer != NOT:
@@ -250,14 +250,13 @@ class Advice(Page):
             lines.append(
                 f"oracle: the best drafter and length at every cycle would reach "
                 f"{self.oracle['speedup']:.2f} "
-                f"(τ {self.oracle['tau']:.2f}); no controller can gain more with these drafters. Its "
-                "cycles are exact, its times at the measured prices; trees and stores are not among its "
-                "choices."
+                f"(τ {self.oracle['tau']:.2f}); no controller can gain more with these drafters. Its cycles "
+                f"are exact and its times use the measured costs; it does not use trees or stores."
             )
         if s["texts"] < LEAST:
             lines.append(f"intervals need {LEAST} texts or more")
         if s["left_out"]:
-            lines += [f"left out: {name} ({why})" for name, why in s["left_out"].items()]
+            lines += [f"skipped: {name} ({why})" for name, why in s["left_out"].items()]
         return lines
 
     def flag_lines(self) -> list[str]:
@@ -287,7 +286,9 @@ class Advice(Page):
         except ImportError:
             raise ParameterError(f"the sliders need plotly and ipywidgets: {install('lab')}") from None
         if self.passes is None:
-            raise ParameterError("this advice keeps no passes, so nothing can be asked of it: advise again")
+            raise ParameterError(
+                "this advice was kept without its passes, so it cannot answer what-ifs: advise again"
+            )
         settings = {each.candidate.label: each.candidate for each in self.predictions}
         return SpeedupSurface(self.passes, self.drafters, settings, self.decode, self._body())
 
@@ -323,7 +324,7 @@ class Advice(Page):
             line(f"warning: {each}")
         if self.flags:
             line()
-            line(f"{self.best.candidate.label} in other engines' words (read {READ}):")
+            line(f"{self.best.candidate.label} in other engines' options (read {READ}):")
             for each in self.flag_lines():
                 line(f"  {each}")
 
@@ -342,7 +343,7 @@ class Advice(Page):
             ]
             frame = pd.DataFrame(rows, columns=["engine", "flags", "note", "source"])
             parts.append(
-                f"<h2>{html(self.best.candidate.label)} in other engines' words</h2>{html_table(frame)}"
+                f"<h2>{html(self.best.candidate.label)} in other engines' options</h2>{html_table(frame)}"
             )
         parts.append("".join(f"<p>{html(each)}</p>" for each in self.notes))
         return "".join(parts)
@@ -396,6 +397,6 @@ def kinds_differ(advised: Sequence[str], others: Sequence[str]) -> str:
         return ", ".join(f"{list(side).count(name)} {name or 'unnamed'}" for name in names if name in side)
 
     return (
-        f"the confirming texts differ in kind ({listed(others)}) from those that the advice is of "
+        f"the confirming texts are of other kinds ({listed(others)}) than the advised ones "
         f"({listed(advised)}): the intervals do not cover that"
     )

@@ -318,7 +318,7 @@ class Simulation:
         return np.array([each.count for each in self.cycles[candidate]])
 
     def tau(self, candidate: Candidate) -> float:
-        """Tokens a cycle, over all texts."""
+        """Tokens per cycle, over all texts."""
         return float(self.tokens.sum() / self.counts(candidate).sum())
 
     def tau_bounds(self, candidate: Candidate) -> tuple[float, float]:

@@ -1,1 +1,1 @@
-"""One file a bench: each has a function `bench` that returns a `Report`."""
+"""One file per bench: each has a function `bench` that returns a `Report`."""

@@ -50,9 +50,9 @@ COUNTED = [
     ("same", "texts with as many cycles", ""), ("held", "held", ""),
 ]  # fmt: skip
 NOTES = [
-    "exact: the run has as many cycles on every text. bounded: the run's τ lies between the bounds.",
-    "cycle: its time in units of one without drafts. speedup: the prefill apart; of other prompts than those "
-    "that it was predicted from.",
+    "exact: the run has the same number of cycles on every text. bounded: the run's τ is between the bounds.",
+    "cycle: its time in units of a cycle without drafts. speedup: without the prefill, on other prompts "
+    "than those it was predicted from.",
 ]
 
 
@@ -80,11 +80,11 @@ def bench(
     drafts: Sequence[Model],
     entries: Sequence[Entry],
     *,
-    number: Annotated[int, "Prompts to advise on, and as many others to confirm on."] = 24,
-    max_new_tokens: Annotated[int, "Tokens for each prompt."] = 96,
-    rounds: Annotated[int, "Rounds over the confirming prompts."] = 2,
-    exact_number: Annotated[int, "Prompts whose cycles are counted in float64."] = 20,
-    exact_tokens: Annotated[int, "Tokens of each of those."] = 48,
+    number: Annotated[int, "How many prompts to advise on, and how many others to confirm on."] = 24,
+    max_new_tokens: Annotated[int, "Maximum number of tokens per prompt."] = 96,
+    rounds: Annotated[int, "Number of rounds over the confirming prompts."] = 2,
+    exact_number: Annotated[int, "How many prompts to count cycles on in float64."] = 20,
+    exact_tokens: Annotated[int, "Tokens for each of these prompts."] = 48,
     rounds_file: Path | None = None,
     tick: Tick = lambda done, of, name: None,
 ) -> Report:
@@ -119,7 +119,7 @@ def bench(
     eagle = [each for each in drafts if each.kind == "eagle"][:1]
     ordered = spread(entries, 2 * number)
     if len(ordered) < 2 * number:
-        raise PromptError(f"{2 * number} prompts are wanted, and there are {len(ordered)}: lower --number")
+        raise PromptError(f"{2 * number} prompts are needed, and there are {len(ordered)}: lower --number")
     chosen, others = ordered[:number], ordered[number:]
     candidates = ten(first.name if first else "", heads.name if heads else "")
     state = _State(rounds_file, {
@@ -153,7 +153,7 @@ def bench(
     )  # fmt: skip
     notes.append(speed.quietness(loads))
     title = f"Advice on {model.name}: predicted from {number} prompts, measured on {number} others"
-    part = Part("Cycles in float64, by simulation and by a run", COUNTED, counted)
+    part = Part("Cycles in float64: simulated and run", COUNTED, counted)
     shown = [
         row
         | {
@@ -194,7 +194,7 @@ class _State:
                 stored = json.loads(path.read_text(encoding="utf8"))
                 same = stored["plan"] == json.loads(json.dumps(plan))
             except (OSError, ValueError, KeyError, TypeError):
-                raise ParameterError(f"{path} holds no rounds that can be read: delete it") from None
+                raise ParameterError(f"{path} holds no readable rounds: delete it") from None
             if not same:
                 raise ParameterError(f"{path} holds rounds of another measurement: delete it")
             self.content = stored
@@ -355,7 +355,7 @@ def _bars(rows: list[Row], counts: list[Row]) -> list[Bar]:
         *bars,
         Bar("predicted speedups within 10 % of the measured ones", float(near), SHARE),
         Bar("intervals around the measured speedups", float(covered), SHARE),
-        Bar(f"speed of the setting that was named best ({named['label']}) over the fastest one's",
+        Bar(f"speed of the recommended setting ({named['label']}) relative to the fastest",
             named["measured"][0] / fastest, CLOSE),
     ]  # fmt: skip
 
@@ -371,7 +371,7 @@ def _misses(rows: list[Row]) -> list[str]:
         if abs(row["off"]) <= NEAR and row["covered"]:
             continue
         tau, cycle = row["tau_measured"] / row["tau"] - 1, row["cycle_measured"] / row["cycle"] - 1
-        why = "these prompts are drafted differently" if abs(tau) >= abs(cycle) else "the clock"
+        why = "these prompts have different drafts" if abs(tau) >= abs(cycle) else "the clock"
         lines.append(
             f"missed: {row['label']}, {row['off']:+.1%}: τ {tau:+.1%}, time of a cycle {cycle:+.1%} ({why})"
         )

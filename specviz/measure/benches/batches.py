@@ -29,7 +29,7 @@ WANTED = 3.0  # times the throughput of batch 1, of autoregressive decoding at b
 COLUMNS = [
     ("decoder", "decoder", ""), ("batch", "batch", "{:d}"), ("speed", "tokens/s", "{:,.0f}"),
     ("times", "times batch 1", "{:.2f}"), ("whole", "with prefill", "{:.2f}"),
-    ("latency", "latency s", "{:.3f}"), ("token", "ms a token", "{:.2f}"), ("tau", "tau", "{:.2f}"),
+    ("latency", "latency s", "{:.3f}"), ("token", "ms per token", "{:.2f}"), ("tau", "tau", "{:.2f}"),
     ("same", "same texts", ""),
 ]  # fmt: skip
 
@@ -39,10 +39,10 @@ def bench(
     drafts: list[Model],
     entries: list[Entry],
     *,
-    only: Annotated[Sequence[str], "Methods, as autoregressive,unispec."] = METHODS,
+    only: Annotated[Sequence[str], "Methods, such as autoregressive,unispec."] = METHODS,
     sizes: Annotated[Sequence[int], "Batch sizes; the first is 1."] = SIZES,
-    rounds: Annotated[int, "Rounds in which all take turns."] = 5,
-    max_new_tokens: Annotated[int, "Most tokens for each prompt."] = 64,
+    rounds: Annotated[int, "Number of rounds in which all take turns."] = 5,
+    max_new_tokens: Annotated[int, "Maximum number of tokens per prompt."] = 64,
     tick: Tick = lambda done, of, name: None,
 ) -> Report:
     """Measure each method at each batch size.
@@ -64,7 +64,7 @@ def bench(
     Returns
     -------
     Report
-        A row for each method and size: ``speed``, tokens of all texts a second of decoding, each moment
+        A row for each method and size: ``speed``, tokens of all texts per second of decoding, each moment
         counted once; ``times`` that of batch 1, round by round, and ``whole`` the same with the prefill and
         all else inside; ``latency``, median seconds from the start of a prompt's prefill to its end,
         ``token`` the same for each of its tokens, in ms; ``tau``; how many texts are the ``same`` as with
@@ -72,7 +72,7 @@ def bench(
     """
     sizes = [int(size) for size in sizes]  # texts from the command line
     if not sizes or sizes[0] != 1:
-        raise ParameterError(f"the first batch size is 1, which others are compared with, got {sizes}")
+        raise ParameterError(f"the first batch size must be 1, the reference for the others, got {sizes}")
     ids = timing.first_turns(model, entries)
     clock_name = timing.quiet_clock(model.device)[1]
     runs = [(entrant, size) for entrant in timing.lineup(drafts, list(only)) for size in sizes]
@@ -94,14 +94,15 @@ def bench(
     bars = [Bar("autoregressive, batch 8 over batch 1", each["times"].median, WANTED) for each in own]
     notes = [
         f"Medians of {rounds} interleaved rounds, 95 % bootstrap intervals; {clock_name}.",
-        "latency: from the start of a prompt's prefill to its end; waiting for a free row is outside.",
+        "latency: from the start of a prompt's prefill to the end of its text, excluding the wait for a "
+        "free row.",
     ]
     title = f"Throughput and latency by batch size, {len(ids)} prompts of up to {max_new_tokens} tokens"
     return Report("batches", title, where, COLUMNS, rows, bars, notes, ("tau", "token", "whole"))
 
 
 class Once:
-    """All prompts decoded once: seconds, those behind the prefills, each prompt's latency, tokens, texts."""
+    """All prompts decoded once: seconds, those after the prefills, each prompt's latency, tokens, texts."""
 
     def __init__(self, seconds: float, cycles: list[list[Cycle]], clock: Clock) -> None:
         self.seconds = seconds

@@ -35,8 +35,8 @@ def bench(
     drafts: list[Model],
     entries: list[Entry],
     *,
-    number: Annotated[int, "Texts on which every size is tried."] = HELD_OUT,
-    max_new_tokens: Annotated[int, "Most tokens for each text."] = 128,
+    number: Annotated[int, "How many texts to try every size on."] = HELD_OUT,
+    max_new_tokens: Annotated[int, "Maximum number of tokens per text."] = 128,
     rounds: Annotated[int, "How often each text is timed at each size."] = 4,
     method: Annotated[str, "A method with a draft size."] = "unispec",
     tick: Tick = lambda done, of, what: None,
@@ -47,7 +47,9 @@ def bench(
     calibrations of 1, 2, 5, 10 and 20 prompts take the first ones, and two more of 5 take others.
     """
     if rounds < 2:
-        raise ParameterError(f"rounds must be at least 2, each half is judged by the other; got {rounds}")
+        raise ParameterError(
+            f"rounds must be at least 2, because each half is compared with the other; got {rounds}"
+        )
     need = max(NUMBERS) + number
     mixed = spread(entries, len(entries))
     warm, rest = mixed[need:], mixed[:need]
@@ -94,7 +96,7 @@ def judged(
     fives = [shares.get(c.g, 0.0) for name, c in made if name.startswith("5")]
     bars = [
         Bar("throughput at g* of 5 prompts over the best of every g", shares.get(five.g, 0.0), SHARE),
-        Bar("the same, the worst of three sets of 5", min(fives), SHARE),
+        Bar("the same for the worst of three sets of 5", min(fives), SHARE),
         Bar("seconds of the calibration of 5 prompts", five.spent, TIME, "at most"),
     ]
     near = g[[shares[int(each)] >= SHARE for each in g]]
@@ -103,12 +105,12 @@ def judged(
     some = (f"{each}: {speed[g == each][0]:,.0f}" for each in (1, 2, 4, 8, 16, 32, 64) if each in g)
     return bars, [
         f"every g of 1 to {g[-1]} on {number} other texts: best g = {g[speed.argmax()]} "
-        f"({speed.max():,.0f} tokens/s, prefill left out); within 3 % of it: {_ranges(near)}",
+        f"({speed.max():,.0f} tokens/s, without the prefill); within 3 % of it: {_ranges(near)}",
         f"tokens/s at {', '.join(some)}",
-        f"at g* = {five.g} the calibration expected {expected:,.0f} tokens/s, there it was "
+        f"at g* = {five.g} the calibration predicted {expected:,.0f} tokens/s; the measured value was "
         f"{speed[g == five.g][0]:,.0f}",
-        "of the best: the best is looked for in one half of the rounds and compared in the other, both ways; "
-        f"times of cycles are {five.how['clock']}, those of calibrations the wall clock",
+        "of the best: the best is chosen in one half of the rounds and compared in the other, both ways; "
+        f"cycles are timed by {five.how['clock']}, calibrations by the wall clock",
     ]
 
 

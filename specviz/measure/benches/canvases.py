@@ -36,11 +36,12 @@ COSTS = [
     ("times", "over one", "{:.2f}"),
 ]
 NOTES = [
-    "passes saved: against stepwise decoding's. over stepwise: median over texts of its seconds over the "
-    "way's, under the same cache. where N + 1 cost one: stepwise decoding's passes over the way's, the ratio "
-    "that a device would reach at which a pass over N + 1 canvases costs what one over one does.",
-    "same text: texts with stepwise decoding's token in every cell. right: texts up to the end token that "
-    "equal the prompt's reference. valid tokens: those before the first end token.",
+    "passes saved: relative to stepwise decoding. over stepwise: stepwise decoding's seconds divided by the "
+    "method's, median over texts, with the same cache. where N + 1 cost one: stepwise decoding's passes "
+    "divided by the method's, the speedup on a device where a pass over N + 1 canvases costs the same as a "
+    "pass over one.",
+    "same text: texts with stepwise decoding's token in every cell. right: texts that equal the prompt's "
+    "reference up to the end token. valid tokens: those before the first end token.",
 ]
 
 
@@ -48,14 +49,16 @@ def bench(
     model: Any,
     entries: list[Entry],
     *,
-    cells: Annotated[Sequence[int], "Cells of a canvas, as 64,128,256."] = (64,),
+    cells: Annotated[Sequence[int], "Cells of a canvas, such as 64,128,256."] = (64,),
     block: Annotated[int, "Cells of a block."] = 8,
-    refresh: Annotated[int, "Tokens between two passes over everything."] = 8,
-    cache: Annotated[str, "none or dual."] = "dual",
-    ended: Annotated[bool, "Stop after the text's block; else write every cell, as the paper does."] = False,
-    exact: Annotated[bool, "Leave out fast_dllm and entropy_bounded, which are lossy."] = False,
+    refresh: Annotated[int, "Tokens between two refresh passes."] = 8,
+    cache: Annotated[str, "Cache policy: none or dual."] = "dual",
+    ended: Annotated[
+        bool, "Stop after the block in which the text ends; otherwise write every cell, as the paper does."
+    ] = False,
+    exact: Annotated[bool, "Skip fast_dllm and entropy_bounded, which are lossy."] = False,
     number: Annotated[int, "Prompts."] = 20,
-    rounds: Annotated[int, "Rounds over all prompts."] = 1,
+    rounds: Annotated[int, "Number of rounds over all prompts."] = 1,
     tick: Tick = lambda done, of, name: None,
 ) -> Report:
     """Measure SSD against stepwise decoding on a diffusion model.
@@ -82,7 +85,9 @@ def bench(
         If the model writes no canvases.
     """
     if model.kind != "diffusion":
-        raise ParameterError(f"{model.name} writes no canvases: name a diffusion model, as -m town-diffusion")
+        raise ParameterError(
+            f"{model.name} writes no canvases: name a diffusion model, such as -m town-diffusion"
+        )
     entries = entries[:number]
     ids = first_turns(model, entries)
     lengths = [int(each) for each in cells]

@@ -76,7 +76,7 @@ def measure(
         moved = matrix.numel() * dtype.itemsize
         kernels: dict[str, Callable[[], object]] = {
             "sum": matrix.sum,
-            "matrix times vector": lambda: torch.mv(matrix, vector),
+            "matrix-vector product": lambda: torch.mv(matrix, vector),
         }
         return max(take(what, moved, name, moved, call) for name, call in kernels.items())
 

@@ -73,15 +73,17 @@ TRIED = [
     ("others", "not argmax", "{:.1%}"), ("chosen", "", ""),
 ]  # fmt: skip
 NOTES = [
-    "ratio: autoregressive decoding's time over the contender's, each summed over prompts and rounds, the "
-    "prefill apart, its 95 % interval by bootstrap over prompts. same text: prompts whose output is "
+    "ratio: autoregressive decoding's time divided by the contender's, each summed over prompts and rounds, "
+    "the "
+    "without the prefill, its 95 % interval by bootstrap over prompts. same text: prompts whose output is "
     "autoregressive decoding's in every round.",
-    "not argmax: tokens of the output that the target, reading it, would not write greedily; nats lost: how "
-    "much less likely they are than its best, the mean over all tokens. An exact method's may be near ties.",
-    "sums right: of the suite of that name, by the last number of each answer; of a lossy method also how "
-    "many it lost that greedy decoding has right, and how many it won. Exact methods write greedy's.",
-    "A/D and the shares of time: of a recorded run over the prompts that settings were chosen on.",
-    "The bars were set for SmolLM2 on 24 questions of Spec-Bench.",
+    "not argmax: output tokens that are not the target's greedy choice; nats lost: how much less likely "
+    "they are than its top token, averaged over all tokens. For an exact method these may be near ties.",
+    "sums right: correct answers on the suite of that name, by the last number of each answer. For a lossy "
+    "method also how many it lost and gained relative to greedy decoding. Exact methods write greedy "
+    "decoding's text.",
+    "A/D and the time shares come from a recorded run over the prompts on which settings were chosen.",
+    "The limits were set for SmolLM2 on 24 questions of Spec-Bench.",
 ]
 
 
@@ -121,13 +123,13 @@ def bench(
     entries: Sequence[Entry],
     *,
     source: str = "",
-    number: Annotated[int, "Prompts that are timed."] = 24,
-    max_new_tokens: Annotated[int, "Tokens for each prompt."] = 96,
-    rounds: Annotated[int, "Rounds over all prompts."] = 3,
+    number: Annotated[int, "How many prompts to time."] = 24,
+    max_new_tokens: Annotated[int, "Maximum number of tokens per prompt."] = 96,
+    rounds: Annotated[int, "Number of rounds over all prompts."] = 3,
     ids: Annotated[Path | None, "A JSON file that lists the questions of --prompts to time."] = None,
-    only: Annotated[Sequence[str] | None, "Methods, as eagle,bild."] = None,
+    only: Annotated[Sequence[str] | None, "Methods, such as eagle,bild."] = None,
     loss: Annotated[float, "Largest share of a lossy method's tokens that are not the target's."] = LOSS,
-    sums: Annotated[int, "Sums in words that lossy methods answer beside greedy decoding; 0: none."] = SUMS,
+    sums: Annotated[int, "How many word problems lossy methods and greedy decoding answer; 0: none."] = SUMS,
     rounds_file: Path | None = None,
     tick: Tick = lambda done, of, name: None,
 ) -> Report:
@@ -153,7 +155,7 @@ def bench(
     sums : int
         Of the suite ``sums``, 60 at most; not timed. None of an encoder-decoder, which answers no questions.
 
-    Bars, of ratios of summed times with the prefill apart: `BARS`, of each method's best drafter; BiLD with
+    Bars, of ratios of summed times without the prefill: `BARS`, of each method's best drafter; BiLD with
     an aligned draft over BiLD with the draft of the same name that is not.
 
     Raises
@@ -173,7 +175,7 @@ def bench(
     others = selection.calibration or selection.warm
     if not others:
         raise PromptError(
-            "settings are chosen on prompts that are not timed, and there are none: lower --number"
+            "settings are chosen on prompts that are not timed, and none are left: lower --number"
         )
     practice = speed.encoded(model, others[: speed.CALIBRATION], max_new_tokens)
     grid = [Contender(f"{name}, {draft}", name, draft=draft) for name, draft in pairs]
@@ -239,7 +241,7 @@ def _pairs(drafts: Sequence[Model], only: Sequence[str] | None) -> list[tuple[st
     Raises
     ------
     ParameterError
-        If a name is no method of `GRIDS`, or no drafter fits.
+        If a name is not a method of `GRIDS`, or no drafter fits.
     """
     names = list(GRIDS) if only is None else [methods.name_of(name) for name in only]
     for name in names:
@@ -323,17 +325,17 @@ def _report(
         calibration=state["calibration"], sums=state["sums"], **about,
         questions=[{"id": entry.get("id"), "kind": entry.get("kind")} for entry in selection.timed],
     )  # fmt: skip
-    title = f"Drafters of {model.name}: {len(texts)} prompts, {most} new tokens, greedy, the prefill apart"
+    title = f"Drafters of {model.name}: {len(texts)} prompts, {most} new tokens, greedy, without the prefill"
     parts = [
         Part("Where the time goes", SPLIT, split),
-        Part("Settings that were tried", TRIED, list(_points(state["calibration"]))),
+        Part("Settings tried", TRIED, list(_points(state["calibration"]))),
     ]
     minutes = sum(circumstances["wall"]) / 60
     notes = [*NOTES, f"{circumstances['quiet']}; {minutes:.0f} minutes of rounds"]
     notes += [best.line] if best is not None else []
-    notes += [f"left out: {name} ({why})" for name, why in about["left_out"].items()]
+    notes += [f"skipped: {name} ({why})" for name, why in about["left_out"].items()]
     notes += [
-        f"{name}: no setting of the grid stayed within the loss; the least lossy one runs"
+        f"{name}: no setting of the grid stayed within the loss limit; the least lossy one runs"
         for name, tried in state["calibration"].items()
         if not tried["within"]
     ]

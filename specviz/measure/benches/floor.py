@@ -44,7 +44,9 @@ def measure(model: AnyModel, context: int, rounds: int) -> Part:
         If the model runs through transformers' modules.
     """
     if not isinstance(model, Model) or (llama := model.plain_function) is None:
-        raise ParameterError(f"--floor needs a model of the Llama family on torch; {model.name} is none")
+        raise ParameterError(
+            f"--floor needs a model of the Llama family on torch, and {model.name} is not one"
+        )
     lines = list(llama.lines())
     head, products = lines[:1], lines[1:]
     size = {name: _bytes(each) for name, each in (("layers", products), ("head", head))}
@@ -71,7 +73,7 @@ def measure(model: AnyModel, context: int, rounds: int) -> Part:
         rest = median - sum(time for _, time in timed.values())
         timed = {"the whole pass": (whole, median), **timed, "norms, positions, Python": (0, rest)}
         rows += [_row(g, name, moved, time, rate) for name, (moved, time) in timed.items()]
-    return Part("Reading the weights once is the floor", COLUMNS, rows)
+    return Part("The lower bound: reading the weights once", COLUMNS, rows)
 
 
 def _bytes(lines: Sequence[Lines]) -> int:

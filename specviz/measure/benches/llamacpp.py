@@ -41,15 +41,15 @@ WIDE: Settings = {  # 27 million parameters
 }  # fmt: skip
 NOTES = [
     "tokens/s with prefill: median over texts, and its quartiles. Ratios: medians over texts of tokens/s "
-    "on the same text, with a 95 % bootstrap interval. Peers: Llama.generate, greedy, for autoregressive; "
-    "the same with LlamaPromptLookupDecoding of the same n-grams and length, which needs logits_all, for "
-    "prompt_lookup. Each text begins with an empty cache on both sides.",
-    "our context: the argmax of its scores goes back into it, and nothing else; autoregressive: the method, "
-    "cycle by cycle, with its record.",
-    "same text: token for token that of our autoregressive decoding; passes of one and of many tokens round "
-    "differently, so others part at near-ties (specviz audit names them).",
-    "wide: random weights, in which a token costs what it costs in a small real model. A token of the "
-    "bundled models costs so little that the work around a pass is seen.",
+    "on the same text, with a 95 % bootstrap interval. Peers: greedy Llama.generate for autoregressive; the "
+    "same with LlamaPromptLookupDecoding (same n-grams and length; needs logits_all) for prompt_lookup. "
+    "Each text starts with an empty cache on both sides.",
+    "our context: only feeds the argmax of its scores back; autoregressive: the method, cycle by cycle, "
+    "with its record.",
+    "same text: equal to our autoregressive decoding token for token; passes of one and of many tokens "
+    "round differently, so other texts diverge at near-ties (specviz audit names them).",
+    "wide: random weights with the cost per token of a small real model. The bundled models cost so little "
+    "per token that the overhead around a pass is visible.",
 ]
 
 
@@ -69,15 +69,15 @@ def bench(
     entries: list[Entry],
     *,
     number: Annotated[int, "Prompts."] = 21,
-    max_new_tokens: Annotated[int, "Most tokens for each prompt."] = 128,
-    rounds: Annotated[int, "Times that all prompts are decoded."] = 1,
+    max_new_tokens: Annotated[int, "Maximum number of tokens per prompt."] = 128,
+    rounds: Annotated[int, "How often all prompts are decoded."] = 1,
     tick: Tick = lambda done, of, name: None,
 ) -> Report:
     """Autoregressive decoding and prompt lookup on llama.cpp against its Python package's own.
 
     Greedy. A model in transformers' format is written as an F16 GGUF file first, in a temporary folder.
     Each side gets token ids and gives token ids; the end token counts on both. Bars, medians over texts of
-    the ratio of tokens a second: decoding through our context over ``Llama.generate`` at least 0.95, on the
+    the ratio of tokens per second: decoding through our context over ``Llama.generate`` at least 0.95, on the
     model's file and on a wider one of random weights; there the recorded run, too; ``prompt_lookup`` over
     ``LlamaPromptLookupDecoding`` more than 1.
     """
@@ -123,7 +123,7 @@ def _written(model: Model, path: Path) -> Any:
 
 
 def _wide() -> Any:
-    """Random weights behind a bundled tokenizer, seeded."""
+    """Random weights after a bundled tokenizer, seeded."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     like = load("town-draft")
@@ -231,7 +231,7 @@ def _around(side: Side) -> str:
         tokens = sum(len(peer(text)) for text in ids)
         theirs = (clock() - begin - sum(inside)) / tokens
     return (
-        f"outside llama_decode, {side.name}: autoregressive {ours * 1e6:.0f} µs a token and {passes:.2f} "
+        f"outside llama_decode, {side.name}: autoregressive {ours * 1e6:.0f} µs per token and {passes:.2f} "
         f"passes, llama-cpp-python {theirs * 1e6:.0f} µs and {len(inside) / tokens:.2f} (our prefill "
         "leaves the last prompt token to the first cycle)"
     )

@@ -30,9 +30,9 @@ def bench(
     entries: list[Entry],
     *,
     number: Annotated[int, "Prompts."] = 28,
-    max_new_tokens: Annotated[int, "Most tokens for each prompt."] = 128,
-    rounds: Annotated[int, "Pairs of runs."] = 7,
-    only: Annotated[Sequence[str] | None, "Methods, as unispec,spectra."] = None,
+    max_new_tokens: Annotated[int, "Maximum number of tokens per prompt."] = 128,
+    rounds: Annotated[int, "Number of pairs of runs."] = 7,
+    only: Annotated[Sequence[str] | None, "Methods, such as unispec,spectra."] = None,
     tick: Tick = lambda done, of, name: None,
 ) -> Report:
     """Pairs of runs over the same prompts, one with ``record="judged"`` and one with ``record=None``.
@@ -55,7 +55,7 @@ def bench(
         except (ModelError, ParameterError) as error:
             if only:
                 raise
-            refused.append(f"left out: {error}")
+            refused.append(f"skipped: {error}")
     step = timing.counter(tick, len(entrants) * (rounds + 1))
     with timing.settled():
         for entrant in entrants:
@@ -74,7 +74,7 @@ def bench(
                  "tokens": tokens, **medians, "ratio": ratio,
                  "close": Estimate.of([1e3 * closed for _, closed in pairs]).median}
             )  # fmt: skip
-            name = f"recording {entrant.label}, time with over without"
+            name = f"recording {entrant.label}: time with recording over time without"
             bars.append(Bar(name, ratio.median, LIMIT, "at most"))
     where = timing.setting(
         model, drafts, prompts=len(chosen), max_new_tokens=max_new_tokens, rounds=rounds, clock=name_of_clock

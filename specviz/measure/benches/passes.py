@@ -29,14 +29,14 @@ COLUMNS = [
 ]  # fmt: skip
 SPARE = ("q25", "q75", "over")
 NOTES = [
-    "s(g): a pass over g tokens in units of one over one, in the same layout and format. It is flat while "
-    "reading the weights costs more than computing with them, and then grows.",
-    "Layouts: plain is torch's own product; transposed, one buffer whose rows are the inputs; onednn, "
-    "oneDNN's blocked one. The figures are this model's on this machine.",
-    "int8 and int4 are weights rounded to whole numbers, which makes another model of it; they compute in "
-    "bfloat16. int4 is there for weights that came so.",
+    "s(g): time of a pass over g tokens divided by the time of a pass over one, in the same layout and "
+    "format. It is flat while reading the weights costs more than computing with them, and then grows.",
+    "Layouts: plain is torch's own product; transposed is one buffer whose rows are the inputs; onednn is "
+    "oneDNN's blocked layout. The numbers are for this model on this machine.",
+    "int8 and int4 weights are rounded to integers, which makes a different model; they compute in "
+    "bfloat16. int4 is listed if the weights came in 4 bits.",
 ]
-INVARIANT = ", invariant"  # behind the layout's name
+INVARIANT = ", invariant"  # after the layout's name
 # Of an invariant pass over the fastest other one in the same format.
 COST = {1: 1.1, 9: 1.1}
 # Of the fastest layout in float32, over the plain product: what SmolLM2-135M must keep on one thread.
@@ -54,13 +54,13 @@ def measure(model: Model, sizes: Sequence[int] = SIZES, context: int = 128, roun
     context : int
         Tokens committed before the pass.
     rounds : int
-        Passes of each size.
+        Number of passes of each size.
 
     Returns
     -------
     list of dict
         For each size: ``g``, ``median``, ``q25``, ``q75`` (milliseconds), ``ratio`` (s(g), an `Estimate`: the
-        median over rounds of its time over that of one token in the same round), ``each`` (ms a token).
+        median over rounds of its time over that of one token in the same round), ``each`` (ms per token).
 
     Raises
     ------
@@ -184,7 +184,9 @@ def formats(model: Model) -> dict[str, Model]:
     from specviz.models.model import Model as Causal
 
     if not isinstance(model, Causal) or torch.device(model.device).type != "cpu":
-        raise ModelError(f"{model.name} is no causal model on the CPU: its number formats are not compared")
+        raise ModelError(
+            f"{model.name} is not a causal model on the CPU: its number formats are not compared"
+        )
     made: dict[str, Model] = {}
     net = model.net
     for dtype in FORMATS:
@@ -211,9 +213,9 @@ def bench(
     drafts: list[Model],
     *,
     context: Annotated[int, "Tokens committed before the pass."] = 128,
-    largest: Annotated[int, "Most tokens in a pass."] = 32,
-    rounds: Annotated[int, "Passes of each size."] = 31,
-    floor: Annotated[bool, "Also the rate at which a pass and its parts read the weights."] = False,
+    largest: Annotated[int, "Maximum number of tokens in a pass."] = 32,
+    rounds: Annotated[int, "Number of passes of each size."] = 31,
+    floor: Annotated[bool, "Also measure how fast a pass and its parts read the weights."] = False,
     tick: Tick = lambda done, of, name: None,
 ) -> Report:
     """s(g) of the target in each layout and number format, and of each draft model as it is."""
@@ -258,7 +260,7 @@ def _cost(model: Model, rows: list[Row]) -> list[Bar]:
         for layout in times if ordinary else ():
             if not layout.endswith(INVARIANT):
                 continue
-            words = f"an invariant pass over {g} token{'s' * (g > 1)} over the fastest other one"
+            words = f"an invariant pass over {g} token{'s' * (g > 1)} relative to the fastest other one"
             bars.append(Bar(words, times[layout] / min(ordinary), limit, "at most"))
     return bars
 
@@ -267,7 +269,7 @@ def _bars(model: Model, rows: list[Row]) -> list[Bar]:
     limits = next((bars for name, bars in BARS.items() if model.name.split(" ")[0] == name), {})
     mine = {row["g"]: row for row in rows if row["used"] and row["format"] == REFERENCE[1] and row["over"]}
     return [
-        Bar(f"a pass over {g} tokens over the plain product's", mine[g]["over"].median, limit, "at most")
+        Bar(f"a pass over {g} tokens relative to the plain product", mine[g]["over"].median, limit, "at most")
         for g, limit in limits.items()
         if g in mine
     ]

@@ -36,7 +36,7 @@ NOTES = [
     "on the same text, with a 95 % bootstrap interval. Peers: generate for autoregressive, assisted "
     "generation with the same draft model and length for speculative, its own prompt lookup with the same "
     "n-grams and length for prompt_lookup.",
-    "same text: token for token that of our autoregressive decoding (bild is lossy).",
+    "same text: equal to our autoregressive decoding token for token (bild is lossy).",
 ]
 
 
@@ -58,15 +58,15 @@ def bench(
     entries: list[Entry],
     *,
     number: Annotated[int, "Prompts."] = 21,
-    max_new_tokens: Annotated[int, "Most tokens for each prompt."] = 128,
-    rounds: Annotated[int, "Times that all prompts are decoded."] = 1,
+    max_new_tokens: Annotated[int, "Maximum number of tokens per prompt."] = 128,
+    rounds: Annotated[int, "How often all prompts are decoded."] = 1,
     tick: Tick = lambda done, of, name: None,
 ) -> Report:
     """Autoregressive and speculative decoding against transformers' own, text by text in turns.
 
     Greedy. Each side gets token ids and gives token ids, and tokens are counted from them; the end token
     counts on both. Assisted generation drafts as many tokens as ours does, always (constant schedule, no
-    confidence threshold). Bars, medians over texts of the ratio of tokens a second: our autoregressive over
+    confidence threshold). Bars, medians over texts of the ratio of tokens per second: our autoregressive over
     ``generate`` at least 1.0, ``prompt_lookup`` over transformers' own at least 1.0; ``speculative`` over
     assisted generation at least 1.2 with each draft model;
     ``speculative`` and ``bild`` with their better draft model over our autoregressive more than 1.

@@ -18,7 +18,7 @@ from specviz.metrics import Ceilings
 from specviz.metrics.costs import Shape
 from specviz.models.protocols import Model
 
-CONTEXT = 128  # tokens that a pass stands behind
+CONTEXT = 128  # tokens before the pass
 SIZES = (1, 4, 8, 16)
 PREFILL = 64
 BATCHES = (1, 8)
@@ -30,11 +30,11 @@ COLUMNS = [
 ]  # fmt: skip
 SPARE = ("q25", "q75", "mb", "bound")
 NOTES = [
-    "ratio: the measured time over the roofline's.",
-    "The roofline takes the bandwidth that was measured on a block as large as the model, read again and "
-    "again: a small model stays in the processor's caches.",
-    "Bytes are weights and keys and values. A pass of few tokens also pays for each kernel that is called, "
-    "which no ceiling knows.",
+    "ratio: the measured time divided by the roofline's.",
+    "The roofline uses the bandwidth measured by reading a block of the model's size repeatedly: a small "
+    "model stays in the processor's caches.",
+    "Bytes are weights, keys and values. A pass over few tokens also pays for each kernel launch, which no "
+    "ceiling includes.",
 ]
 
 
@@ -42,7 +42,7 @@ def bench(
     model: Model,
     drafts: list[Model],
     *,
-    rounds: Annotated[int, "Passes of each kind."] = 31,
+    rounds: Annotated[int, "Number of passes of each kind."] = 31,
     tick: Tick = lambda done, of, name: None,
 ) -> Report:
     """Every kind of pass of the target and of each draft model, beside the machine's roofline."""
@@ -53,11 +53,11 @@ def bench(
         geometry = getattr(each, "geometry", None)
         if geometry is None:
             raise ParameterError(
-                f"the costs of {each.name} are unknown: it has other matrices than those of attention and a "
-                "feed-forward network"
+                f"the costs of {each.name} are unknown: it has matrices other than those of attention and a "
+                f"feed-forward network"
             )
         if getattr(each, "kind", "causal") != "causal":
-            raise ParameterError(f"{each.name} is an encoder-decoder; bench roofline takes causal models")
+            raise ParameterError(f"{each.name} is an encoder-decoder; bench roofline needs a causal model")
         if each.max_length < CONTEXT + max(SIZES):
             raise ParameterError(
                 f"bench roofline needs {CONTEXT + max(SIZES)} tokens of {each.name}'s context"
@@ -74,7 +74,7 @@ def bench(
         tick(2 + number, total, each.name)
     clock = quiet_clock(model.device)[1]
     about = setting(model, drafts, context=CONTEXT, rounds=rounds, clock=clock, ceilings=asdict(top))
-    title = f"Passes behind {CONTEXT} tokens against the roofline, median of {rounds}"
+    title = f"Passes after {CONTEXT} tokens against the roofline, median of {rounds}"
     parts = [Part("The machine's ceilings", measuring.COLUMNS, kernels)]
     return Report("roofline", title, about, COLUMNS, rows, notes=NOTES, dropped=SPARE, parts=parts)
 

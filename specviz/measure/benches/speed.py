@@ -80,16 +80,18 @@ KINDS = [
     ("tau", "τ", "{:.2f}"), ("ratio", "ratio [95%]", ""),
 ]  # fmt: skip
 NOTES = [
-    "ratio: autoregressive decoding's time over the contender's, each summed over prompts and rounds, the "
-    "prefill apart; where a text has another length than autoregressive decoding's, the latter's time is "
-    "scaled to it. median: of the ratios of single prompts. Intervals: 95 %, bootstrap over prompts; of a "
-    "kind of work over its prompts and rounds, so they say how sure these prompts' times are.",
-    "prefill: ours is cycle 0, which emits nothing; of transformers and llama.cpp it is the time to the "
-    "first new tokens, and these count neither as time nor as tokens of what follows.",
+    "ratio: autoregressive decoding's time divided by the contender's, each summed over prompts and rounds, "
+    "the "
+    "without the prefill; if a text's length differs from autoregressive decoding's, the latter's time is "
+    "scaled to it. median: of the ratios of single prompts. Intervals: 95 %, bootstrap over prompts. For a "
+    "kind of task they are over its prompts and rounds, so they show only how certain these prompts' times "
+    "are.",
+    "prefill: ours is cycle 0, which emits nothing. For transformers and llama.cpp it is the time to the "
+    "first new tokens; these tokens and their time are excluded from decoding.",
     "same text: prompts whose output is autoregressive decoding's, token for token, in every round. loops: "
-    f"prompts in whose output {LOOP} tokens in a row occur {TIMES} times; ratio without: over the prompts "
-    "where neither this output nor autoregressive decoding's loops.",
-    "The bars were set for SmolLM2 in float32 on 24 questions of Spec-Bench.",
+    f"prompts whose output contains the same {LOOP} consecutive tokens {TIMES} times; ratio without: over "
+    "the prompts where neither this output nor autoregressive decoding's loops.",
+    "The limits were set for SmolLM2 in float32 on 24 questions of Spec-Bench.",
 ]
 
 
@@ -171,15 +173,15 @@ def chosen_ids(path: Path, prompts: str) -> list[str]:
     except OSError as error:
         raise PromptError(f"cannot read {path}: {error.strerror or error}") from None
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise PromptError(f'{path} is no list of questions ({error!r}): {{"questions": [...]}}') from None
+        raise PromptError(f'{path} is not a list of questions ({error!r}): {{"questions": [...]}}') from None
     if not ids or len(set(ids)) < len(ids):
-        raise PromptError(f"{path} names no question, or one of them twice")
+        raise PromptError(f"{path} names no question, or names one twice")
     if digest is not None:
         file = Path(prompts.partition("=")[2] or prompts)
         if not file.is_file():
-            raise PromptError(f"{path} lists questions of a file: name that file with --prompts")
+            raise PromptError(f"{path} lists questions of a prompt file: name that file with --prompts")
         if hashlib.sha256(file.read_bytes()).hexdigest() != digest:
-            raise PromptError(f"{file} is not the file that {path} was made for (its SHA-256 is another)")
+            raise PromptError(f"{file} is not the file that {path} was made for (its SHA-256 differs)")
     return ids
 
 
@@ -444,7 +446,7 @@ def quietness(loads: Sequence[float | None]) -> str:
     """Whether a run was quiet, by the other work in each of its rounds."""
     measured = [load for load in loads if load is not None]
     if len(measured) < len(loads) or not measured:
-        return "not known to be quiet (this system does not say what other work takes)"
+        return "unknown load (this system does not report other processes' CPU time)"
     most = max(measured)
     return f"{'quiet' if most <= QUIET else 'NOT quiet'} (other work took {most:.2f} of a core)"
 
@@ -499,7 +501,7 @@ class Results:
         return np.array([[key(each) for each in r["measurements"][name]] for r in self.rounds], np.float64)
 
     def seconds(self, name: str, prefill: bool) -> np.ndarray:
-        """Time, with the prefill inside or apart: [rounds, texts]."""
+        """Time, with the prefill included or apart: [rounds, texts]."""
         return self.of(name, lambda each: each["seconds"] - (0 if prefill else each["prefill"]))
 
     def tokens(self, name: str, prefill: bool) -> np.ndarray:
@@ -535,12 +537,12 @@ class Results:
         return Estimate.of((above[below > 0] / below[below > 0]).tolist())
 
     def speed(self, name: str, prefill: bool) -> float:
-        """Tokens a second."""
+        """Tokens per second."""
         seconds = self.seconds(name, prefill).sum()
         return float(self.tokens(name, prefill).sum() / seconds) if seconds else float("nan")
 
     def tau(self, name: str, texts: Iterable[int] | None = None) -> float | None:
-        """Tokens a pass of the target; None where nobody counts passes."""
+        """Tokens per pass of the target; None where nobody counts passes."""
         chosen = slice(None) if texts is None else list(texts)
         if any(each["passes"] is None for each in self.rounds[0]["measurements"][name]):
             return None
@@ -564,14 +566,14 @@ def bench(
     entries: Sequence[Entry],
     *,
     source: str = "",
-    number: Annotated[int, "Prompts that are timed."] = 24,
-    max_new_tokens: Annotated[int, "Tokens for each prompt."] = 96,
-    rounds: Annotated[int, "Rounds over all prompts."] = 3,
+    number: Annotated[int, "How many prompts to time."] = 24,
+    max_new_tokens: Annotated[int, "Maximum number of tokens per prompt."] = 96,
+    rounds: Annotated[int, "Number of rounds over all prompts."] = 3,
     ids: Annotated[Path | None, "A JSON file that lists the questions of --prompts to time."] = None,
-    only: Annotated[Sequence[str] | None, "Contenders, as unispec-warm,llama.cpp."] = None,
+    only: Annotated[Sequence[str] | None, "Contenders, such as unispec-warm,llama.cpp."] = None,
     size: Annotated[
         Sequence[int | str],
-        "Draft nodes of UniSpec besides; METHOD=NODES in place of calibration.",
+        "Also run UniSpec with this many draft nodes; METHOD=NODES replaces calibration.",
         draft_sizes,
     ] = (),
     rounds_file: Path | None = None,
@@ -602,7 +604,7 @@ def bench(
     tick : callable
         Called with (done, of, what).
 
-    Bars, of ratios of summed times with the prefill apart: `BARS`; the texts of ``prompt_lookup`` and
+    Bars, of ratios of summed times without the prefill: `BARS`; the texts of ``prompt_lookup`` and
     ``unispec`` all equal to autoregressive decoding's; their ratio's interval on each kind of work not below
     0.9. They were set for SmolLM2 in float32.
 
@@ -651,7 +653,7 @@ def going_on(state: Settings, rounds: int, rounds_file: Path | None) -> Iterator
     except KeyboardInterrupt:
         if rounds_file is None:
             raise
-        line = f"{len(state['rounds'])} of {rounds} rounds are kept: the same command goes on"
+        line = f"{len(state['rounds'])} of {rounds} rounds are kept: run the same command again to continue"
         raise KeyboardInterrupt(line) from None
 
 
@@ -692,9 +694,9 @@ def _check_enough(selection: Selection, contenders: list[Contender], calibrating
     if len(selection.warm) + len(selection.calibration) < wanted:
         there = len(selection.warm) + len(selection.calibration)
         raise PromptError(
-            f"beside the {len(selection.timed)} prompts that are timed there are {there} others, and "
-            f"{wanted} are wanted to fill stores and to calibrate: lower --number, name a larger file, or "
-            "leave out what is warm or calibrated with --only"
+            f"besides the {len(selection.timed)} timed prompts there are {there} others, and {wanted} are "
+            "needed to fill stores and to calibrate: lower --number, name a larger file, or select "
+            f"contenders that need no warm-up or calibration with --only"
         )
 
 
@@ -704,7 +706,7 @@ def encoded(model: Model, entries: list[Entry], most: int) -> list[list[int]]:
         if model.left(len(ids)) < most:
             raise PromptError(
                 f"prompt {entry.get('id')} has {len(ids)} tokens, and {most} new ones are beyond "
-                f"{model.name}'s context of {model.max_length}: lower --max-new-tokens, or leave it out"
+                f"{model.name}'s context of {model.max_length}: lower --max-new-tokens or remove the prompt"
             )
     return texts
 
@@ -749,7 +751,7 @@ def resumed(kept: Path | None, plan: Settings) -> Settings:
         other = [name for name in plan if state["plan"].get(name) != plan[name]]
         state["rounds"], state["calibration"].items()
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        raise ParameterError(f"{kept} holds no rounds that can be read: delete it") from None
+        raise ParameterError(f"{kept} holds no readable rounds: delete it") from None
     if other:
         raise ParameterError(
             f"{kept} holds rounds of another measurement (other {', '.join(other)}): delete it, or write the "
@@ -788,13 +790,13 @@ def _report(
         circumstances["versions"]["llama-cpp-python"] = metadata.version("llama-cpp-python")
     title = (
         f"Speed of {model.name}: {len(selection.timed)} prompts, {most} new tokens, greedy, "
-        f"rounds: {len(state['rounds'])}, the prefill apart"
+        f"rounds: {len(state['rounds'])}, without the prefill"
     )
     bars, unjudged = _bars(results, contenders, by_kind)
     parts = [
-        Part("With the prefill inside", PREFILL, _columns(rows, PREFILL)),
+        Part("With the prefill included", PREFILL, _columns(rows, PREFILL)),
         Part("Texts", TEXTS, _columns(rows, TEXTS)),
-        Part("By kind of work, the prefill apart", KINDS, by_kind),
+        Part("By kind of task, without the prefill", KINDS, by_kind),
     ]
     notes = [*NOTES, *_remarks(results, contenders, circumstances), *unjudged]
     spare = ("median",)
@@ -844,7 +846,7 @@ class BestExact:
     def line(self) -> str:
         """In words, as the reports print it."""
         return (
-            "best exact method over the best plain decoding of this file by any installed engine "
+            "best exact method relative to the fastest plain decoding of this file by any installed engine "
             f"({self.engine}): {self.contender}, {self.ratio.median:.2f}"
         )
 
@@ -889,7 +891,9 @@ def _bars(results: Results, contenders: list[Contender], by_kind: list[Row]) -> 
         if not rows:
             continue
         if any(np.isnan(row["ratio"].low) for row in rows):
-            unjudged.append(f"{name} by kind of work: not judged, for an interval needs six texts of a kind")
+            unjudged.append(
+                f"{name} by kind of task: not judged, because an interval needs six texts of a kind"
+            )
             continue
         worst = min(rows, key=lambda row: row["ratio"].low)
         title = f"{name}: lower end of the worst kind's interval ({worst['kind']})"
@@ -904,7 +908,7 @@ def _remarks(results: Results, contenders: list[Contender], circumstances: Setti
     for engine in (LLAMA, GENERATE):
         if engine in results.names:
             ratio = results.ratio(best, engine).median
-            yield f"best exact method over the plain decoding of {engine}: {best}, {ratio:.2f}"
+            yield f"best exact method relative to the plain decoding of {engine}: {best}, {ratio:.2f}"
     if drafting := best_over_plain(results, ours[1:]):
         yield drafting.line
     questions = circumstances["questions"]
@@ -913,9 +917,9 @@ def _remarks(results: Results, contenders: list[Contender], circumstances: Setti
         yield f"{COLD}: the store is empty when a round begins"
     if "warm" in memories:
         names = ", ".join(str(entry["id"]) for entry in questions["warm"])
-        yield f"{WARM}: each round begins with a copy of a store that other prompts filled once ({names})"
+        yield f"{WARM}: each round begins with a copy of a store filled once by other prompts ({names})"
     if memories:
-        yield "stores learn from prompt to prompt within a round; none sees a prompt twice"
+        yield "stores keep learning from prompt to prompt within a round; none sees a prompt twice"
     chosen = ", ".join(str(entry["id"]) for entry in questions["calibration"])
     for name, measured in circumstances["calibration"].items():
         yield f"draft size of {name}, calibrated on other prompts ({chosen}): {measured['summary']}"
@@ -923,10 +927,10 @@ def _remarks(results: Results, contenders: list[Contender], circumstances: Setti
         if name not in circumstances["calibration"]:
             yield f"draft size of {name}: given, not calibrated"
     for name, why in circumstances["left_out"].items():
-        yield f"left out: {name} ({why})"
+        yield f"skipped: {name} ({why})"
     minutes = sum(circumstances["wall"]) / 60
     yield f"{circumstances['quiet']}; {minutes:.0f} minutes of rounds; clock: {circumstances['clock']}"
     versions = ", ".join(f"{name} {version}" for name, version in circumstances["versions"].items())
     yield f"format {circumstances['dtype']}, kernels {circumstances['kernels'] or 'not stated'}; {versions}"
     if any(contender.name in {LLAMA, LLAMA_LOOKUP} for contender in contenders):
-        yield "llama.cpp computes in the file's own number format, transformers in ours"
+        yield "llama.cpp computes in the file's number format, transformers in ours"

@@ -43,13 +43,14 @@ SPLIT = [
     ("share", "not forward", "{:.0%}"),
 ]  # fmt: skip
 NOTES = [
-    "τ: tokens a cycle, the bonus counted, the mean over kinds of work. g: most nodes of a draft, without "
-    "the root. tokens/s: over all texts, prefill and recording inside. speedup: median over texts of "
+    "τ: tokens per cycle, including the bonus token, averaged over kinds of task. g: maximum number of "
+    "draft nodes, without the root. tokens/s: over all texts, including prefill and recording. speedup: "
+    "median over texts of "
     "tokens/s over autoregressive decoding's on the same text, with its 95 % bootstrap interval.",
-    f"cold: each text begins with an empty memory. warm: the method has decoded {WARM} prompts for "
-    "practice, which share no clause with the bundled suite, and keeps what it learns from text to "
-    "text. A method that remembers nothing has one row, as if cold.",
-    "between: what no cycle covers, which is mostly recording.",
+    f"cold: each text starts with an empty memory. warm: the method has first decoded {WARM} prompts, which "
+    "share no clause with the bundled suite, and keeps its memory from text to text. A method without a "
+    f"memory has one row, as if cold.",
+    "between: time outside cycles, mostly recording.",
 ]
 
 
@@ -124,9 +125,9 @@ def bench(
     entries: list[Entry],
     *,
     number: Annotated[int, "Prompts."] = 70,
-    max_new_tokens: Annotated[int, "Most tokens for each prompt."] = 128,
+    max_new_tokens: Annotated[int, "Maximum number of tokens per prompt."] = 128,
     size: Annotated[
-        Sequence[int | str], "Draft nodes of all; METHOD=NODES for one method besides.", draft_sizes
+        Sequence[int | str], "Draft nodes for all methods; METHOD=NODES also sets one method.", draft_sizes
     ] = (24,),
     tick: Tick = lambda done, of, name: None,
 ) -> Report:
@@ -174,17 +175,15 @@ def bench(
         "trees",
         f"Training-free methods on {model.name}, {len(texts)} texts, up to {max_new_tokens} tokens, greedy",
         timing.setting(model, [], prompts=len(texts), max_new_tokens=max_new_tokens, size=equal, own=own,
-                warm=f"{WARM} prompts for practice"),
+                warm=f"{WARM} warm-up prompts"),
         COLUMNS, list(rows.values()), _bars(rows, times, equal), list(NOTES), SPARE,
     )  # fmt: skip
     report.setting["clock"] = name_of_clock
-    report.notes.append(
-        f"Tokens a second are of the {name_of_clock}, milliseconds a cycle of the wall clock."
-    )
-    for name, heading in (("kind", "By kind of work"), ("language", "By language")):
+    report.notes.append(f"Tokens per second use the {name_of_clock}, milliseconds per cycle the wall clock.")
+    for name, heading in (("kind", "By kind of task"), ("language", "By language")):
         report.parts.append(Part(heading, GROUPED, _grouped(lineup, times, traces, texts, name)))
     report.parts.append(
-        Part("Milliseconds a cycle", SPLIT, [_split(s, traces[s]) for s in lineup], ("nodes",))
+        Part("Milliseconds per cycle", SPLIT, [_split(s, traces[s]) for s in lineup], ("nodes",))
     )
     return report
 

@@ -49,10 +49,12 @@ def load(folder: Path, device: torch.device, dtype: torch.dtype, name: str, kern
 
 def _files(folder: Path) -> tuple[Path, Path]:
     if not folder.is_dir():
-        raise ModelError(f"no folder {folder}; a Bergamot translator is given as bergamot:FOLDER")
+        raise ModelError(f"no folder {folder}; write a Bergamot translator as bergamot:FOLDER")
     files = [path for path in sorted(folder.glob("*.bin")) if not path.name.startswith("lex.")]
     if len(files) != 1:
-        raise ModelError(f"{folder} holds {len(files)} Marian files (*.bin); a translator's holds one")
+        raise ModelError(
+            f"{folder} holds {len(files)} Marian files (*.bin); a translator's folder must hold one"
+        )
     words = folder / TOKENIZER
     if not words.is_file():
         raise ModelError(f"{folder} holds no {TOKENIZER}")
@@ -71,7 +73,8 @@ def build(contents: marian.MarianFile, path: Path) -> Net:
     for key, value in EXPECTED.items():
         if config.get(key) != value:
             raise ModelError(
-                f"{path} is of another architecture: its {key} is {config.get(key)!r}; {value!r} is served"
+                f"{path} has an unsupported architecture: its {key} is {config.get(key)!r}, and only "
+                f"{value!r} is supported"
             )
     try:
         heads, inner = int(config["transformer-heads"]), int(config["transformer-dim-ffn"])
@@ -162,7 +165,7 @@ def _tokenizer(path: Path, vocabulary: int) -> PreTrainedTokenizerFast:
     try:
         tokenizer = PreTrainedTokenizerFast(tokenizer_file=str(path), eos_token="</s>", unk_token="<unk>")
     except Exception as error:  # the library raises a bare Exception
-        raise ModelError(f"{path} is no tokenizer: {re.sub(chr(10), ' ', str(error))[:200]}") from None
+        raise ModelError(f"{path} is not a tokenizer: {re.sub(chr(10), ' ', str(error))[:200]}") from None
     backend = tokenizer.backend_tokenizer
     backend.post_processor = TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 0)])
     if len(tokenizer) != vocabulary or tokenizer.eos_token_id != 0:

@@ -54,7 +54,7 @@ def read(path: Path) -> MarianFile:
     Raises
     ------
     ModelError
-        If there is no such file, it is no Marian binary or a truncated one, or it holds an unknown type.
+        If there is no such file, it is not a Marian binary or a truncated one, or it holds an unknown type.
     """
     try:
         data = path.read_bytes()
@@ -63,13 +63,13 @@ def read(path: Path) -> MarianFile:
     try:
         return _parsed(data, path)
     except (struct.error, ValueError, OverflowError, RuntimeError):
-        raise ModelError(f"{path} is no Marian binary file, or it is truncated") from None
+        raise ModelError(f"{path} is not a Marian binary file, or it is truncated") from None
 
 
 def _parsed(data: bytes, path: Path) -> MarianFile:
     version, count = struct.unpack_from("<QQ", data)
     if version != VERSION or not 0 < count <= MOST_ITEMS:
-        raise ModelError(f"{path} is no Marian binary file of version {VERSION}")
+        raise ModelError(f"{path} is not a Marian binary file of version {VERSION}")
     headers = [struct.unpack_from("<QQQQ", data, 16 + 32 * i) for i in range(count)]
     at = 16 + 32 * count
     ends = list(accumulate((name for name, *_ in headers), initial=at))
@@ -88,7 +88,7 @@ def _parsed(data: bytes, path: Path) -> MarianFile:
     for name, (_, kind, *_), shape, (start, end) in zip(names, headers, shapes, pairwise(ends)):
         if kind not in TYPES:
             raise ModelError(
-                f"{path} holds {name} in a type that is not read ({kind:#x}): there is "
+                f"{path} holds {name} in an unsupported type ({kind:#x}): there is "
                 + ", ".join(TYPES.values())
             )
         if name == CONFIG:
@@ -115,5 +115,5 @@ def _config(data: bytes, path: Path) -> Settings:
     except yaml.YAMLError:
         config = None
     if not isinstance(config, dict):
-        raise ModelError(f"{path} is damaged: its {CONFIG} is no list of settings")
+        raise ModelError(f"{path} is damaged: its {CONFIG} is not a list of settings")
     return config

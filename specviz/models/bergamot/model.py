@@ -167,8 +167,9 @@ class BergamotContext(EncoderDecoderContext):
 
 
 TREES = (
-    "{0} has a recurrent decoder, whose state runs along one text: it reads a chain, and a tree would need a "
-    "state for each branch; use a method that drafts chains (speculative, prompt_lookup, retranslate)"
+    "{0} has a recurrent decoder, whose state runs along one text: it can only read a chain, because a tree "
+    "would need a state for each branch; use a method that drafts chains (speculative, prompt_lookup, "
+    "retranslate)"
 )
 
 
@@ -207,7 +208,7 @@ class Bergamot(EncoderDecoder):
     def first(self, layers: int) -> EncoderDecoder:
         """Refused: a layer's state would be missing where a text goes on."""
         raise ModelError(
-            f"{self.name} has a recurrent decoder, which runs all its layers: use another drafter"
+            f"{self.name} has a recurrent decoder, which always runs all its layers: use another drafter"
         )
 
     def check_leaves(self) -> None:

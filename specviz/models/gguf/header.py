@@ -106,10 +106,12 @@ def _read(cursor: _Cursor) -> Header:
     path = cursor.path
     (magic,) = cursor.take("4s")
     if magic != MAGIC:
-        raise ModelError(f"{path} is no GGUF file (it begins with {magic!r})")
+        raise ModelError(f"{path} is not a GGUF file (it begins with {magic!r})")
     version, tensors, pairs = cursor.take("IQQ")
     if version not in VERSIONS:
-        raise ModelError(f"{path} is GGUF of version {version}; versions 2 and 3 (little-endian) are read")
+        raise ModelError(
+            f"{path} is GGUF of version {version}; only versions 2 and 3 (little-endian) are supported"
+        )
     fields: Metadata = {}
     for _ in range(pairs):
         key = cursor.text()
@@ -122,7 +124,7 @@ def _read(cursor: _Cursor) -> Header:
             raise cursor.damaged(f"its tensor {name[:60]} has {dimensions} dimensions")
         shape = tuple(reversed(cursor.take(f"{dimensions}Q")))
         if prod(shape) > 1 << 48:
-            raise cursor.damaged(f"its tensor {name[:60]} is of an impossible size")
+            raise cursor.damaged(f"its tensor {name[:60]} has an impossible size")
         listed.append((name, shape, *cursor.take("IQ")))
     alignment = fields.get("general.alignment", ALIGNMENT)
     if not isinstance(alignment, int) or alignment < 1:
@@ -130,5 +132,5 @@ def _read(cursor: _Cursor) -> Header:
     begin = -(-cursor.at // alignment) * alignment
     where = {name: Tensor(name, shape, kind, begin + offset) for name, shape, kind, offset in listed}
     if len(where) < len(listed):
-        raise cursor.damaged("two tensors have one name")
+        raise cursor.damaged("two tensors have the same name")
     return Header(path, fields, where)

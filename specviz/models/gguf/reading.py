@@ -114,7 +114,9 @@ def load_gguf(
     try:
         net = _empty(family, config, device)
     except (RuntimeError, ValueError, TypeError) as error:
-        raise ModelError(f"{path} is damaged: its metadata describes no model: {one_line(error)}") from None
+        raise ModelError(
+            f"{path} is damaged: its metadata does not describe a model: {one_line(error)}"
+        ) from None
     digest = hashlib.sha256()
     try:
         _fill(net, header, family, config, device, number, digest, name)
@@ -126,7 +128,7 @@ def load_gguf(
         net.lm_head.weight = net.model.embed_tokens.weight
     end = list(ends(header.fields, name))
     if not end:
-        raise ModelError(f"{name} cannot be served: its vocabulary names no end token, so no text would end")
+        raise ModelError(f"{name} is not supported: its vocabulary names no end token, so no text would end")
     net.generation_config = GenerationConfig(eos_token_id=end)
     net = net.eval().requires_grad_(False)
     model = Model(choices.convert(net) if fastest else net, words, name, kernels=kernels)
@@ -163,8 +165,8 @@ def _type(tensor: Tensor, path: Path) -> str:
         name = f"number {tensor.type}"
     if name not in TYPES:
         raise ModelError(
-            f"{path.name} has tensors of the type {name}, and only {', '.join(TYPES)} are read for torch: "
-            f"run it on llama.cpp (gguf:{path.name})"
+            f"{path.name} has tensors of the type {name}, and torch supports only {', '.join(TYPES)}: run "
+            f"it on llama.cpp (gguf:{path.name})"
         )
     return name
 
@@ -175,8 +177,8 @@ def _config(header: Header, name: str) -> tuple[Family, Config]:
     kind = fields.get("general.architecture")
     if kind not in FAMILIES:
         raise ModelError(
-            f"{path.name} is of the architecture {str(kind)[:40]!r}; only {', '.join(FAMILIES)} are read "
-            "for torch: run it on llama.cpp (backend='llama.cpp')"
+            f"{path.name} has the architecture {str(kind)[:40]!r}; torch supports only "
+            f"{', '.join(FAMILIES)}: run it on llama.cpp (backend='llama.cpp')"
         )
     family = FAMILIES[kind]
 
@@ -187,7 +189,7 @@ def _config(header: Header, name: str) -> tuple[Family, Config]:
         return value
 
     def refuse(what: str) -> ModelError:
-        return ModelError(f"{name} has {what}, which is not served on torch: run it on llama.cpp")
+        return ModelError(f"{name} has {what}, which is not supported on torch: run it on llama.cpp")
 
     for key, what in (("expert_count", "experts"), ("attention.sliding_window", "a sliding window")):
         if fields.get(f"{kind}.{key}"):
@@ -202,7 +204,7 @@ def _config(header: Header, name: str) -> tuple[Family, Config]:
     if number("attention.value_length", default=dim) != dim:
         raise refuse("keys and values of different sizes")
     if number("rope.dimension_count", default=dim) != dim:
-        raise refuse("rotary positions over a part of each head")
+        raise refuse("rotary positions on only part of each head")
     embedding = header.tensors.get("token_embd.weight")
     if embedding is None or len(embedding.shape) != 2:
         raise ModelError(f"{path} is damaged: it has no embedding")
@@ -224,7 +226,9 @@ def _config(header: Header, name: str) -> tuple[Family, Config]:
     try:
         config = family.config(**given)
     except (ValueError, TypeError, StrictDataclassError) as error:
-        raise ModelError(f"{path} is damaged: its metadata describes no model: {one_line(error)}") from None
+        raise ModelError(
+            f"{path} is damaged: its metadata does not describe a model: {one_line(error)}"
+        ) from None
     config.bos_token_id = config.eos_token_id = config.pad_token_id = None  # the generation config has them
     return family, config
 
@@ -251,8 +255,8 @@ def _fill(
         raise ModelError(f"{header.path} is damaged: it lacks {len(missing)} weights (first {missing[0]})")
     if extra := sorted(stored.keys() - wanted.keys()):
         raise ModelError(
-            f"{name} has {len(extra)} tensors that a {type(net).__name__} has no place for "
-            f"(first {stored[extra[0]]}): run it on llama.cpp"
+            f"{name} has {len(extra)} tensors that a {type(net).__name__} does not use (first "
+            f"{stored[extra[0]]}): run it on llama.cpp"
         )
     order: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {}
     if family.turned:
@@ -293,7 +297,9 @@ def _name(key: str, path: Path) -> str:
     number, _, part = rest.partition(".")
     if begin == "blk" and number.isdecimal() and part in PARTS:
         return f"model.layers.{number}.{PARTS[part]}.{kind}"
-    raise ModelError(f"{path.name} has a tensor {key[:60]!r}, which no Llama has: run it on llama.cpp")
+    raise ModelError(
+        f"{path.name} has a tensor {key[:60]!r}, which the Llama family does not have: run it on llama.cpp"
+    )
 
 
 def halves(rows: torch.Tensor, heads: int) -> torch.Tensor:
@@ -310,7 +316,7 @@ def dequantise(data: np.ndarray, tensor: Tensor, path: Path) -> np.ndarray:
     kind = GGMLQuantizationType[name]
     block, size = GGML_QUANT_SIZES[kind]
     if not tensor.shape or tensor.shape[-1] % block:
-        raise ModelError(f"{path} is damaged: a row of {tensor.name} is no multiple of {block}")
+        raise ModelError(f"{path} is damaged: a row of {tensor.name} is not a multiple of {block}")
     count = int(np.prod(tensor.shape)) // block * size
     if tensor.offset + count > len(data):
         raise ModelError(f"{path} is damaged: it ends inside {tensor.name}; fetch it again")

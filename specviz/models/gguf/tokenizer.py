@@ -153,13 +153,15 @@ class _Vocabulary:
         self._fields, self._name = fields, name
         self.kind = self.get("model")
         if self.kind not in ("gpt2", "llama"):
-            raise self.error(f"its tokenizer is of the kind {self.kind or 'none'}; gpt2 and llama are served")
+            raise self.error(
+                f"its tokenizer is of the kind {self.kind or 'none'}; only gpt2 and llama are supported"
+            )
         # By id; and ids by piece, without those that only fill the head up.
         self.pieces = [piece or f"[EMPTY_{i}]" for i, piece in enumerate(self.texts("tokens"))]
         types = self.get("token_type") or [NORMAL] * len(self.pieces)
         size = len(self.pieces)
         if not isinstance(types, list) or not 0 < size <= len(types) or len(set(self.pieces)) < size:
-            raise self.error("its vocabulary is empty, has pieces without a type, or two of one name")
+            raise self.error("its vocabulary is empty, has pieces without a type or two with the same name")
         self.types = [TYPES.get(piece, kind) for piece, kind in zip(self.pieces, types)]
         assumed = {"bos": 1, "eos": 2, "unknown": 0} if self.kind == "llama" else {}
         ids = {role: self.get(f"{role}_token_id", assumed.get(role)) for role in (*NAMED, *OTHERS)}
@@ -170,7 +172,7 @@ class _Vocabulary:
         # llama.cpp goes by the name here.
         spaced = "phi-3" in (title := str(fields.get("general.name")).lower()) or "phi3" in title
         added = set(self.of(UNKNOWN, CONTROL, DEFINED) if spaced else ())
-        # Added tokens that take the spaces behind them along.
+        # Added tokens that take the spaces after them along.
         self.stripped = added - {"<unk>", "<s>", "<|endoftext|>"}
         self.pre = self.get("pre") or "default"
         self.begins = self.get("add_bos_token", self.kind == "llama" or self.pre in BEGUN.split())
@@ -184,11 +186,11 @@ class _Vocabulary:
         try:
             "".join(values).encode()
         except (TypeError, UnicodeEncodeError):
-            raise self.error(f"its tokenizer.ggml.{key} is no list of texts in UTF-8") from None
+            raise self.error(f"its tokenizer.ggml.{key} is not a list of UTF-8 strings") from None
         return values
 
     def error(self, reason: str) -> ModelError:
-        return ModelError(f"{self._name} cannot be served: {reason}")
+        return ModelError(f"{self._name} is not supported: {reason}")
 
     def of(self, *types: int) -> list[str]:
         """The pieces of these types."""
@@ -198,9 +200,7 @@ class _Vocabulary:
         from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 
         if self.pre not in CUTS:
-            raise self.error(
-                f"it cuts text as tokenizer.ggml.pre = {self.pre!r} says, which is not known here"
-            )
+            raise self.error(f"it splits text by tokenizer.ggml.pre = {self.pre!r} , which is unknown here")
         merges: dict[tuple[str, str], None] = {}
         for line in self.texts("merges"):
             left, _, right = line.partition(" ")

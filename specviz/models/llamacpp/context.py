@@ -67,7 +67,7 @@ class LlamaCppContext:
 
     @property
     def room(self) -> int:
-        """How many more tokens fit behind the longest row, draft nodes included."""
+        """How many more tokens fit after the longest row, draft nodes included."""
         return min(self.slots, self.model.max_length) - max(self.length)
 
     def extend(self, tokens: Tokens | Sequence[Tokens]) -> None:
@@ -88,7 +88,7 @@ class LlamaCppContext:
         """As `Context.commit`, of every row."""
         drafts = self._drafts
         if drafts is None:
-            raise ModelError("commit follows forward: there is no draft to keep nodes of")
+            raise ModelError("commit must follow forward: there is no draft to keep nodes of")
         each = for_rows(paths, self.rows)
         if len(each) != self.rows:
             raise ModelError(f"commit got paths for {len(each)} rows; the context has {self.rows}")
@@ -111,7 +111,7 @@ class LlamaCppContext:
         for row, (new, old) in enumerate(zip(lengths, self.length, strict=True)):
             if not 1 <= new <= old:
                 raise ModelError(
-                    f"rewind of row {row} to {new} tokens: it holds {old}, and at least 1 must stay"
+                    f"rewind of row {row} to {new} tokens: it holds {old}, and at least 1 must remain"
                 )
         self._drop()
         for row, new in enumerate(lengths):
@@ -137,8 +137,8 @@ class LlamaCppContext:
         """As `Context.branch`: the rows share the cells of what they have in common."""
         if self.rows != 1 or not 1 <= min(lengths) <= max(lengths) <= self.length[0]:
             raise ModelError(
-                f"branch takes lengths from 1 to {self.length[0]} of a context of one row; this one has "
-                f"{self.rows}"
+                f"branch takes lengths from 1 to {self.length[0]} and needs a context of one row; this one "
+                f"has {self.rows}"
             )
         self._drop()
         text = self.tokens[0]
@@ -183,8 +183,8 @@ class LlamaCppContext:
             raise ModelError(f"forward got {len(drafts)} drafts for {self.rows} rows")
         if len(hidden):
             raise ModelError(
-                f"{self.model.name} runs on llama.cpp, which gives no hidden states: a method that drafts "
-                "from the target's layers needs a folder in transformers' format"
+                f"{self.model.name} runs on llama.cpp, which provides no hidden states: a method that "
+                f"drafts from the target's layers needs a folder in transformers' format"
             )
         drafts = list(drafts)
         tokens, ends = self._legal(drafts)
@@ -236,7 +236,7 @@ class LlamaCppContext:
                 continue
             check_fits(self, row, self.length[row], len(draft), draft.depth)
             if draft.positions is not None and not np.array_equal(draft.offsets, draft.depths):
-                raise ModelError("llama.cpp reads a node at its depth; this draft places one elsewhere")
+                raise ModelError("llama.cpp reads a node at its depth, but this draft places one elsewhere")
             ends[row] = _ends(draft)
         leaves, width = sum(map(len, ends)), self.rows + sum(map(len, tokens))
         if self.rows + leaves > SEQUENCES:
@@ -345,7 +345,7 @@ class LlamaCppContext:
 def _ends(draft: Draft) -> np.ndarray:
     """Nodes of a draft that have no child."""
     leaf = np.ones(len(draft) + 1, bool)
-    leaf[draft.parents] = False  # the root's -1 is the entry behind the last node
+    leaf[draft.parents] = False  # the root's -1 is the entry after the last node
     return np.flatnonzero(leaf[:-1])
 
 

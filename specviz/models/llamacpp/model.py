@@ -30,7 +30,7 @@ WHOLE = frozenset(WHOLE_NAMES.values())  # what is not quantized
 
 
 class Weights:
-    """The file's contents in llama.cpp's hands; freed behind the last context that uses them.
+    """The file's contents in llama.cpp's hands; freed after the last context that uses them.
 
     `words` reads the metadata and the vocabulary alone.
     """
@@ -63,16 +63,16 @@ class Weights:
                 )
 
     def check_kind(self, name: str) -> None:
-        """Refuse what is no causal model whose cells can be rewound."""
+        """Refuse what is not a causal model whose cells can be rewound."""
         lib = library()
         for test, what in (
             (lib.llama_model_has_encoder, "it has an encoder"),
-            (lib.llama_model_is_recurrent, "it is recurrent: its state cannot be rewound"),
-            (lib.llama_model_is_hybrid, "it has recurrent layers: their state cannot be rewound"),
+            (lib.llama_model_is_recurrent, "it is recurrent, so its state cannot be rewound"),
+            (lib.llama_model_is_hybrid, "it has recurrent layers, whose state cannot be rewound"),
             (lib.llama_model_is_diffusion, "it is a diffusion model"),
         ):
             if test(self.pointer):
-                raise ModelError(f"{name} cannot be served: {what}")
+                raise ModelError(f"{name} is not supported: {what}")
 
     @property
     def type(self) -> str:
@@ -164,7 +164,7 @@ class LlamaCpp(TokenizedModel):
         self.eos = self.tokenizer.eos
         if not self.eos:
             raise ModelError(
-                f"{self.name} cannot be served: its vocabulary names no end token, so no text would end; "
+                f"{self.name} is not supported: its vocabulary names no end token, so no text would end; "
                 "convert the model again"
             )
         self.text: Text = GgufText(self.tokenizer, self.vocabulary, self.eos)
@@ -172,9 +172,7 @@ class LlamaCpp(TokenizedModel):
         self.layers = int(lib.llama_model_n_layer(pointer))
         self.positions = int(lib.llama_model_n_ctx_train(pointer))
         if context is not None and context > self.positions:
-            raise ModelError(
-                f"{self.name} knows {self.positions} positions; context={context} is beyond that"
-            )
+            raise ModelError(f"{self.name} has {self.positions} positions; context={context} exceeds that")
         self.max_length = context or min(self.positions, CONTEXT)
         self.dtype = self.weights.type
         self.cache_type = lib.GGML_TYPE_F32 if self.dtype == "float32" else lib.GGML_TYPE_F16
@@ -230,7 +228,7 @@ class LlamaCpp(TokenizedModel):
     def first(self, layers: int) -> LlamaCpp:
         """Refused: llama.cpp runs all layers or none."""
         raise ModelError(
-            f"{self.name} runs on llama.cpp, which cannot stop behind layer {layers}; use another drafter"
+            f"{self.name} runs on llama.cpp, which cannot stop after layer {layers}; use another drafter"
         )
 
     def take(self, cells: int, sequences: int) -> Native:
@@ -257,10 +255,10 @@ class LlamaCpp(TokenizedModel):
 def _check_file(path: Path) -> None:
     """Whether there is a GGUF file at all."""
     if not path.exists():
-        raise ModelError(f"no file {path}; a GGUF model is given as gguf:PATH")
+        raise ModelError(f"no file {path}; write a GGUF model as gguf:PATH")
     if path.is_dir():
         raise ModelError(
-            f"{path} is a folder; name the .gguf file in it, or leave out 'gguf:' for a model's folder"
+            f"{path} is a folder; name the .gguf file in it, or drop 'gguf:' for a model's folder"
         )
     try:
         with open(path, "rb") as file:
@@ -268,4 +266,4 @@ def _check_file(path: Path) -> None:
     except OSError as error:
         raise ModelError(f"cannot read {path}: {error.strerror or error}") from None
     if magic != b"GGUF":
-        raise ModelError(f"{path} is no GGUF file (it begins with {magic!r})")
+        raise ModelError(f"{path} is not a GGUF file (it begins with {magic!r})")

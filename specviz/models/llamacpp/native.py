@@ -109,14 +109,12 @@ class Native:
             If they are more than a pass takes, or llama.cpp refuses them.
         """
         if not 0 < count <= self.batch:
-            raise ModelError(
-                f"a pass of {count} tokens through {self.name}; one takes from 1 to {self.batch}"
-            )
+            raise ModelError(f"a pass of {count} tokens through {self.name}; a pass takes 1 to {self.batch}")
         self._batch.n_tokens = count
         status = self.lib.llama_decode(self.pointer, self._batch)
         if status == 1:
             raise ModelError(
-                f"{self.name}'s cells are full ({self.cells}): open with more room, or load it with a larger "
+                f"{self.name}'s cells are full ({self.cells}): open with more room or load it with a larger "
                 "context="
             )
         if status:
@@ -128,7 +126,7 @@ class Native:
         """The scores of the outputs of the last `decode` [rows, vocabulary], float32.
 
         A copy: the record keeps rows for many cycles, and llama.cpp writes over them in the next one. NumPy
-        copies, from a view that is kept: behind a pass, its code not in a cache, torch takes thrice as long.
+        copies, from a view that is kept: after a pass, its code not in a cache, torch takes thrice as long.
         """
         address = ctypes.addressof(self.lib.llama_get_logits(self.pointer).contents)
         if self._view is None or self._view[:2] != (address, rows):
@@ -137,7 +135,7 @@ class Native:
         return torch.from_numpy(self._view[2].copy())
 
     def one(self, token: int, position: int) -> torch.Tensor:
-        """The scores behind one more token of sequence 0 [1, vocabulary] by the shortest way."""
+        """The scores after one more token of sequence 0 [1, vocabulary] by the shortest way."""
         self.tokens[0], self.positions[0] = token, position
         self.counts[0] = self.outputs[0] = 1
         self.lists[0] = self.alone[0]
@@ -148,7 +146,7 @@ class Native:
         """Forget a sequence from a position on; cells that no sequence needs are free again."""
         self._check_sequence(sequence)
         if not self.lib.llama_memory_seq_rm(self.memory, sequence, start, -1):
-            raise ModelError(f"{self.name} cannot forget a part of its text (it keeps a state, not a cache)")
+            raise ModelError(f"{self.name} cannot drop part of its text (it keeps a state, not a cache)")
 
     def copy(self, source: int, target: int, start: int, end: int) -> None:
         """Let the cells of a sequence at positions start ... end belong to another one, too."""
@@ -181,7 +179,7 @@ class Native:
 
     def _check_sequence(self, sequence: int) -> None:
         if not 0 <= sequence < self.sequences:
-            raise ModelError(f"this context knows sequences 0 to {self.sequences - 1}, not {sequence}")
+            raise ModelError(f"this context has sequences 0 to {self.sequences - 1}, not {sequence}")
 
 
 def _free(pointer: ctypes.c_void_p, weights: Weights) -> None:

@@ -44,8 +44,8 @@ class Tokenizer:
         kind = self._kind = int(lib.llama_vocab_type(self._vocab))
         if kind not in (SENTENCEPIECE, BYTES):
             raise ModelError(
-                f"{name} cannot be served: its tokenizer is of the kind {KINDS.get(kind, kind)}; "
-                "byte-level BPE and sentencepiece are"
+                f"{name} is not supported: its tokenizer is of the kind {KINDS.get(kind, kind)}; only "
+                f"byte-level BPE and sentencepiece are"
             )
         size = int(lib.llama_vocab_n_tokens(self._vocab))
         self.names = [lib.llama_vocab_get_text(self._vocab, i).decode("utf8", "replace") for i in range(size)]

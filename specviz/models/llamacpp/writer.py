@@ -130,7 +130,9 @@ class _Source:
 
         loaded = load(model, dtype="auto")
         if not isinstance(loaded, TorchModel):
-            raise ModelError(f"{loaded.name} is a GGUF file already; write_gguf takes what transformers runs")
+            raise ModelError(
+                f"{loaded.name} is already a GGUF file; write_gguf takes models that transformers runs"
+            )
         self.tokenizer: AnyTokenizer = loaded.tokenizer
         self.name, self.config, self._net = loaded.name, loaded.net.config, loaded.net
         generation = getattr(loaded.net, "generation_config", None)
@@ -149,14 +151,14 @@ class _Source:
             return ModelError(f"{self.name} ({kind}) cannot be written as GGUF: {reason}")
 
         if kind not in ARCHITECTURES:
-            raise refuse(f"of the families only {', '.join(ARCHITECTURES)} are known here")
+            raise refuse(f"only the families {', '.join(ARCHITECTURES)} are supported")
         rope = getattr(config, "rope_parameters", None) or {}
         if rope.get("rope_type", "default") != "default":
             raise refuse(
                 f"its rotary positions are scaled ({rope['rope_type']}); convert it with llama.cpp's script"
             )
         if rope.get("partial_rotary_factor", 1) != 1:
-            raise refuse("it turns only a part of each head")
+            raise refuse("it rotates only part of each head")
         if getattr(config, "sliding_window", None) and getattr(
             config, "use_sliding_window", kind == "mistral"
         ):
@@ -168,7 +170,7 @@ class _Source:
         if not self.eos:
             raise refuse("it names no end token: set eos_token_id in its generation config")
         if len(self.eos) > 3:
-            raise refuse(f"it has {len(self.eos)} end tokens; a GGUF file names three")
+            raise refuse(f"it has {len(self.eos)} end tokens, and a GGUF file can name three")
         self.vocabulary = json.loads(self.tokenizer.backend_tokenizer.to_str())
         self.pre = _pre_tokenizer(self.vocabulary, refuse)
 
@@ -185,7 +187,7 @@ def _pre_tokenizer(vocabulary: Settings, refuse: Callable[[str], ModelError]) ->
     """llama.cpp's name of how a tokenizer cuts text before the merges."""
     model = vocabulary["model"]
     if model["type"] != "BPE" or model.get("byte_fallback"):
-        raise refuse("its tokenizer is no byte-level BPE")
+        raise refuse("its tokenizer is not byte-level BPE")
     normalizer = (vocabulary.get("normalizer") or {}).get("type")
     pre = vocabulary.get("pre_tokenizer") or {}
     steps = pre.get("pretokenizers", [pre])
@@ -203,7 +205,8 @@ def _pre_tokenizer(vocabulary: Settings, refuse: Callable[[str], ModelError]) ->
             return scheme
     parts = [normalizer, *kinds]
     raise refuse(
-        f"llama.cpp has no name for how its tokenizer cuts text ({', '.join(map(str, filter(None, parts)))})"
+        "llama.cpp has no name for how its tokenizer splits text "
+        f"({', '.join(map(str, filter(None, parts)))})"
     )
 
 
@@ -222,7 +225,9 @@ def _write(source: _Source, path: Path, type: str) -> None:
     for name, data in source.weights():
         new = names.get_name(name, try_suffixes=(".weight", ".bias"))
         if new is None:
-            raise ModelError(f"{source.name} cannot be written as GGUF: its tensor {name} has no name there")
+            raise ModelError(
+                f"{source.name} cannot be written as GGUF: its tensor {name} has no name in GGUF"
+            )
         module = name.split(".")[-2]
         if module in groups and config.model_type in TURNED:
             data = turned(data, groups[module])

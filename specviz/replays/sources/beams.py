@@ -91,7 +91,7 @@ def equal_thresholds(every: dict[str, Measured]) -> list[str]:
         return []
     return [
         f"the settings with a fixed threshold have τ_base = {fixed.point.values['tau_base']:.3f}, the mean "
-        "of CM-ASD's own: with its τ_base alone they could only accept less"
+        f"of CM-ASD's own: with its τ_base they could only accept less"
     ]
 
 

@@ -34,7 +34,9 @@ BATCH = 8  # prompts decoded together where nothing is timed
 def refuse(options: RunOptions) -> None:
     """Only a masked-diffusion model writes canvases."""
     if getattr(options.model, "kind", None) != "diffusion":
-        raise ParameterError(f"this table is of a masked-diffusion model, and {options.model.name} is none")
+        raise ParameterError(
+            f"this table needs a masked-diffusion model, and {options.model.name} is not one"
+        )
 
 
 def prompts_of(recipe: Recipe, options: RunOptions, made: Measurement) -> dict[str, list[Entry]]:
@@ -73,7 +75,7 @@ def with_shots(
             others = [pair for pair in pairs if pair[0] != entry["prompt"]][:shots]
             if len(others) < shots or not isinstance(entry["prompt"], str):
                 raise ParameterError(
-                    f"{shots} examples are wanted before a prompt, and {options.suite_of(task, '')} has "
+                    f"{shots} examples are needed before each prompt, but {options.suite_of(task, '')} has "
                     f"{len(others)} other single prompts with an answer"
                 )
             turns = [
@@ -101,7 +103,7 @@ def each_text(values: Sequence[float], rounds: int) -> np.ndarray:
 
 
 def over(tokens: np.ndarray, taken: np.ndarray) -> np.ndarray:
-    """Tokens a second, all texts pooled."""
+    """Tokens per second, all texts pooled."""
     return tokens / taken
 
 

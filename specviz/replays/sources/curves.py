@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def sizes(recipe: Recipe, options: RunOptions) -> Measurement:
-    """UniSpec's Figure 2: tokens a cycle, and a pass' time, by the number of draft tokens."""
+    """UniSpec's Figure 2: tokens per cycle, and a pass' time, by the number of draft tokens."""
     made = Measurement.begin(options)
     entries = prompts_of(recipe, options, made)
     made.on(suite=options.suite_of("", recipe.suite), texts=len(entries[0]))

@@ -205,7 +205,7 @@ def planned(
         room = model.max_length - 2 * options.max_new_tokens - 128  # a tree needs some, too
         length = round(context * min(1.0, room / LONGEST))
         if not getattr(getattr(model, "tokenizer", None), "chat_template", None):
-            why = f"{model.name} has no chat template, so nothing can be put in front of a prompt"
+            why = f"{model.name} has no chat template, so nothing can be put before a prompt"
             made.absent += [(row.where, why) for row in rows]
             return None
         chosen = lengthened(chosen, warm, length, options.model)
@@ -355,13 +355,13 @@ Rows = Sequence[Settings]  # of one cell, or of its reference
 
 
 def per_cycle(results: Results, mine: Rows, base: Rows) -> BootstrapEstimate:
-    """τ: tokens a cycle, all cycles pooled."""
+    """τ: tokens per cycle, all cycles pooled."""
     good = [row for row in mine if row["error"] is None]
     return resampled(ratio, sums(good, "tokens"), sums(good, "steps"))
 
 
 def of_requests(results: Results, mine: Rows, base: Rows) -> BootstrapEstimate:
-    """Mean over the prompts of tokens/s, prefill inside."""
+    """Mean over the prompts of tokens/s, prefill included."""
     speeds = np.array(per_prompt([row for row in mine if row["error"] is None and fast(row)], speed))
     return resampled(ratio, speeds, np.ones(len(speeds)))
 

@@ -112,9 +112,9 @@ class RunOptions:
                 every, why = own_prompts(self.suites, task, part)
                 some = every[start : start + self.number]
                 if every and not some:
-                    why = f"all its prompts stand elsewhere: name a suite with --suite '{task}=SUITE'"
+                    why = f"none of its prompts are bundled: name a suite with --suite '{task}=SUITE'"
             else:
-                some, why = bundled(task, part, start), "the bundled texts of its kind stand elsewhere"
+                some, why = bundled(task, part, start), "no texts of its kind are bundled"
             taken[key] += len(some)
             if some:
                 chosen[task] = list(map(single, some))
@@ -154,7 +154,7 @@ class RunOptions:
         calibrated = self.calibration(method)
         sizes = [point.g for point in calibrated.points]
         first, *others = sorted(FITS, key=lambda name: name != self.fit)
-        ends = f" ({calibrated.fits[first].g} is an end of them)" * (
+        ends = f" ({calibrated.fits[first].g} is at the end of the range)" * (
             calibrated.fits[first].g in (sizes[0], sizes[-1])
         )
         return (
@@ -328,9 +328,9 @@ def ability(
     p = (1 + float((others >= own).sum())) / (1 + len(others))
     able = p <= 0.05 and own >= least
     front = f"{task}: " if task else ""
-    sentence = (f"{front}{model}'s texts are {100 * own:.0f} % like their own references, "
+    sentence = (f"{front}{model}'s texts are {100 * own:.0f} % similar to their own references, "
             f"{100 * float(others.mean()):.0f} % like others (p {p:.2g})")  # fmt: skip
-    sentence += "" if able else ": it cannot do this task, so nothing of it is compared"
+    sentence += "" if able else ": it cannot do this task, so its results are not compared"
     return Check(ABILITY, model, task, int(able), len(pairs), p, own, None, sentence)
 
 

@@ -16,8 +16,8 @@ from specviz.replays.cells import CONTROL, IDLE, Check
 from specviz.replays.recipes import ALIGNED, REJECTION, UNALIGNED, Recipe, Row
 from specviz.replays.sources.shared import AGAIN, Measurement, RunOptions
 
-NO_FALLBACK = "speculative sampling never falls back; what the paper counts there it does not say"
-NO_REFERENCES = "the prompts have no references, so their texts have no score"
+NO_FALLBACK = "speculative sampling never falls back; the paper does not say what it counts there"
+NO_REFERENCES = "the prompts have no references, so their texts cannot be scored"
 BUNDLED = "generated texts (bundled)"
 Sweep = dict[str, Measured]
 
@@ -62,7 +62,7 @@ def one_dataset(
             continue
         mine = base if row.method == BASELINE else picked(row, every, base)
         if mine is None:
-            why = f"no setting of the grid loses so little ({row.values['lose']:g})"
+            why = f"no setting of the grid loses this little ({row.values['lose']:g})"
             made.absent.append((where, why))
             continue
         of(made, mine)
@@ -79,7 +79,7 @@ def one_dataset(
             made.add(where, "intensity_ratio", counted["intensity"])
             made.notes.append(
                 f"{dataset}: {counted['flops']:.2f} times the FLOPs of greedy decoding, "
-                f"{counted['bytes']:.2f} times its bytes, counted a token from the recorded passes"
+                f"{counted['bytes']:.2f} times its bytes per token, counted from the recorded passes"
             )
         if metric is not None:
             made.add(where, f"{metric}_gain", mine.lost(base).times(-1))
