@@ -429,7 +429,6 @@ print(f"tau: {n.emitted} / {n.steps} = {n.emitted / n.steps:.2f}")
 print(f"a draft (vLLM): 1 + {n.accepted} / {n.drafts} = {1 + n.accepted / n.drafts:.2f}")
 print(f"cycles without a draft: {1 - n.drafts / n.steps:.0%}")
 
-
 # %% [markdown]
 # ## What a tool's number leaves out
 #
