@@ -211,7 +211,7 @@ lossy = {f"fast_dllm, τ = {value}": write("fast_dllm", threshold=value) for val
 lossy |= {f"entropy_bounded, γ = {value}": write("entropy_bounded", bound=value) for value in (0.1, 0.5)}
 
 
-metrics.compare_canvases({"stepwise": stepwise} | lossy, stepwise)
+metrics.compare_canvases({"stepwise": stepwise} | lossy, stepwise).round(3)
 
 # %% [markdown]
 # Below is the first cell that went wrong, with every prediction that stepwise decoding made for the same cell.

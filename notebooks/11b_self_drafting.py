@@ -155,7 +155,7 @@ class AnyOrder(SSD):
 
 ssd = write("ssd")
 loose = write(AnyOrder(cache="none"))
-metrics.compare_canvases({"(a) this token": loose, "(b) this cell, this token, next": ssd}, stepwise)
+metrics.compare_canvases({"(a) this token": loose, "(b) this cell, this token, next": ssd}, stepwise).round(3)
 
 # %% [markdown]
 # Reading (a) fills whatever the chain proposed, in the chain's order. Each token was its canvas's favourite, and still
@@ -310,7 +310,7 @@ pd.concat(
         metrics.compare_canvases({"stepwise with a cache, against one without": reference}, stepwise),
         metrics.compare_canvases({"SSD with a cache, against stepwise with the same": cached_ssd}, reference),
     ]
-)
+).round(3)
 
 # %% [markdown]
 # ## A model of 135 million parameters

@@ -222,7 +222,7 @@ plt.show()
 ssd_cached = write("ssd", cache="dual")
 runs = {"stepwise with a cache": cached, "SSD with a cache": ssd_cached}
 sides = {"beside stepwise without a cache": stepwise, "beside stepwise with the same cache": cached}
-pd.concat({side: metrics.compare_canvases(runs, base) for side, base in sides.items()})
+pd.concat({side: metrics.compare_canvases(runs, base) for side, base in sides.items()}).round(3)
 
 # %% [markdown]
 # A refresh computes what a pass without a cache would, so at 0 nothing is stale. Most of the difference appears with
@@ -279,7 +279,7 @@ class Uncut(type(sv.method("ssd"))):
 
 
 uncut = write(Uncut(cache="dual"))
-metrics.compare_canvases({"cut": ssd_cached, "not cut": uncut}, cached)
+metrics.compare_canvases({"cut": ssd_cached, "not cut": uncut}, cached).round(3)
 
 # %% [markdown]
 # 77.4 % is more than 75 %. So that run did not cut its chains at the refresh, or was not of whole blocks with the
