@@ -40,8 +40,8 @@ one = trace.select(prompt=0)
 one
 
 # %% [markdown]
-# Each colour says how a token came about. Hover over one for its cycle and its probability under the target; tick
-# *show dropped drafts* to see what the drafter had wanted to write.
+# Each colour shows where a token came from. Hover over one for its cycle and its probability under the target; tick
+# *show dropped drafts* to see what else the drafter proposed.
 #
 # The trace holds three more answers: some code, an arithmetic problem and a piece of advice.
 #
@@ -63,7 +63,7 @@ print(f"your guess {guess:.2f}, the record says {numbers['tau']:.2f}")
 # |---|---|
 # | A/D | accepted draft tokens over drafted ones: how good the draft is |
 # | A/O | accepted draft tokens over output: how much of the text came from drafts |
-# | tokens/s | speed, the reason for all of it |
+# | tokens/s | speed, the goal |
 #
 # When each cycle ends with exactly one token of the target's own and nothing is cut off at the end of the text,
 # τ and A/O are the same fact twice: A/O = 1 − 1/τ.
@@ -72,8 +72,8 @@ print(f"your guess {guess:.2f}, the record says {numbers['tau']:.2f}")
 print(f"A/D {numbers['A/D']:.3f}   A/O {numbers['A/O']:.3f}   1 - 1/tau {1 - 1 / numbers['tau']:.3f}")
 
 # %% [markdown]
-# The last two differ a little. A text that ends inside an accepted draft has a last cycle without a token of the
-# target's own, and one of the four does.
+# The last two differ a little: one of the four texts ends inside an accepted draft, so its last cycle has no token of
+# the target's own.
 #
 # ## The record is a table
 #
@@ -104,27 +104,28 @@ print(f"{len(again)} decisions, {int(again['agrees'].sum())} come out as recorde
 metrics.by_depth(trace).round(3)
 
 # %% [markdown]
-# Two rates stand side by side. `overall` counts all drafts that reach that place, so it can only fall. `given` counts
-# those in which the place was judged, everything before it having been accepted. It rises: the first token is the
-# hardest. A copy that began well is likely to go on well.
+# The table has two rates. `overall` counts all drafts that reach that place, so it can only fall. `given` counts those
+# in which the place was judged, because everything before it was accepted. It rises: the first token is the hardest. A
+# copy that began well is likely to go on well.
 #
-# ## Was the drafter right to be sure?
+# ## Is the drafter's confidence justified?
 #
-# Prompt lookup has no opinion of its tokens. **UniSpec** has one. It remembers which tokens the target thought likely
-# after each word, grows a *tree* of them, and scores each node by their probabilities. A tree holds several continuations at
-# once. In the target's pass a node sees the text and its own ancestors only (a *mask* hides the rest), so one pass checks
-# them all; [06](06_training_free_drafters.ipynb) draws that mask. If the score were a perfectly calibrated probability, the
-# points would lie on the diagonal.
+# Prompt lookup gives its tokens no probability. **UniSpec** does. It remembers which tokens the target thought likely
+# after each word, grows a *tree* of them, and scores each node by their probabilities. A tree holds several
+# continuations at once. In the target's pass a node attends to the text and its own ancestors only (a *mask* hides the
+# rest), so one pass checks them all; [06](06_training_free_drafters.ipynb) draws that mask. If the score were a
+# perfectly calibrated probability, the points would lie on the diagonal.
 #
-# **Predict.** Above the diagonal the drafter is too modest, below it too sure. Which is it where the score is high?
+# **Predict.** Above the diagonal the drafter is underconfident, below it overconfident. Which is it where the score is
+# high?
 
 # %%
 from specviz import view
 
 view.reliability(sv.open(sv.example("unispec")), "score")
 # %% [markdown]
-# Bars are 95 % intervals. A higher score does mean a better token, but a score near 1 is right only half the time: what is likely after a word depends on more than
-# that word.
+# Bars are 95 % intervals. A higher score does mean a better token, but a score near 1 is right only half the time: what
+# is likely after a word depends on more than that word.
 #
 # ## Several methods side by side
 #
@@ -150,9 +151,9 @@ for ax in axes:  # one scale, so that lengths compare; the counts above the cycl
 plt.show()
 
 # %% [markdown]
-# No: about 1.6 times, for a pass over eleven tokens takes longer than a pass over one. UniSpec is as fast with a smaller
-# τ, for here a pass over six tokens takes no longer than one over a single token. The next two walkthroughs measure why,
-# and when a draft pays.
+# No: about 1.6 times, because a pass over eleven tokens takes longer than a pass over one. UniSpec is as fast with a
+# smaller τ, because here a pass over six tokens takes no longer than one over a single token. The next two walkthroughs
+# measure why, and when a draft pays.
 #
 # **A question for you.** Both drafters are marked *exact up to ties*. Did they change any of the four texts?
 
@@ -162,14 +163,14 @@ for name in ("prompt_lookup", "unispec"):
     print(f"{name}: {same} of {len(runs[name].texts)} texts are the target's own")
 
 # %% [markdown]
-# The target decides every token, so a draft costs or saves time and never changes the text. A *tie* is the exception: two
-# tokens whose scores agree to the last digits may swap when passes have another shape. Other methods give the text up
-# on purpose, for speed; [03](03_bild.ipynb) runs one of them, BiLD.
+# The target decides every token, so a draft costs or saves time and never changes the text. A *tie* is the exception:
+# two tokens whose scores agree to the last digits may swap when passes have another shape. Lossy methods change the
+# text on purpose, for speed; [03](03_bild.ipynb) runs one of them, BiLD.
 #
-# ## What this trace cannot tell you
+# ## What this trace cannot show
 #
 # - The times are those of the machine that recorded it. Run `specviz demo` for yours.
-# - The target's probabilities are recorded where it judged. What it said after a rejected token is about a text that
+# - The target's probabilities are recorded where it judged. Its predictions after a rejected token concern a text that
 #   was never written.
 # - Another draft length would have given other cycles. A new run answers that, or [a what-if](05_what_if.ipynb) that
 #   says how sure it is.
@@ -201,5 +202,5 @@ for name in ("prompt_lookup", "unispec"):
 #
 # <details><summary>5. A score near 1 is right half the time. Is it useless?</summary>
 #
-# No. A higher score still means a better token; it ranks tokens, though its value is not a probability here.
+# No. A higher score still means a better token. The score ranks tokens, though its value is not a probability here.
 # </details>

@@ -20,9 +20,9 @@
 #
 # *20 minutes, about one of them computing (12 seconds on `town`). Needs `torch` (`pip install -e ".[run]"`).*
 #
-# You will watch a model decode autoregressively, count what it reads for each token, and measure **s(g)**: what a
-# pass over g tokens costs in units of a pass over one. Speculative decoding gains from the gap between g and
-# s(g). Then you will lay the same weights out in memory in another way, and see that gap change.
+# You will watch a model decode autoregressively, count what it reads for each token, and measure **s(g)**: what a pass
+# over g tokens costs in units of a pass over one. Speculative decoding gains from the gap between g and s(g). Then you
+# will lay out the same weights differently in memory, and see that gap change.
 #
 # The model is **SmolLM2**, a real language model of 135 million parameters (4-bit weights, dequantised), if
 # `specviz models get smollm2` has downloaded it (93 MB). If not, it is `town`, a bundled model of 2 million parameters
@@ -119,9 +119,9 @@ print(f"memory-bound up to about g = {limit:.0f}")
 # ## Measure s(g)
 #
 # The arithmetic assumes that the weights come from memory and that a product of matrices always runs at full speed.
-# Neither is certain. A model of a few megabytes stays in the processor's cache, and its passes are mostly the fixed cost
-# of starting a few hundred small products from Python. A library has other code for a vector, for a few rows and for many.
-# So measure: the same context, passes of each size in turn, the median of many.
+# Neither is certain. A model of a few megabytes stays in the processor's cache, and its passes are mostly the fixed
+# cost of starting a few hundred small products from Python. And a library runs different code for one row, a few rows
+# and many. So measure: the same context, passes of each size in turn, the median of many.
 
 # %%
 from specviz.measure.benches.passes import measure
@@ -151,7 +151,7 @@ plt.show()
 # %% [markdown]
 # Where the curve lies below the dashed line, checking g tokens at once is cheaper than writing them one by one.
 #
-# ## From s(g) to the most one can hope for
+# ## From s(g) to the highest possible speedup
 #
 # A cycle that drafts γ tokens at a cost of $c$ target passes each and verifies them in one pass takes
 # $\gamma c + s(\gamma + 1)$, and emits τ tokens. So
@@ -179,8 +179,8 @@ plt.legend(frameon=False)
 plt.show()
 
 # %% [markdown]
-# These curves are **modelled**: they take acceptance to be independent from token to token, which real text is not,
-# and leave out everything but the passes. [02](02_draft_and_verify.ipynb) measures the real thing.
+# These curves are **modelled**: they assume that acceptance is independent from token to token, which it is not in real
+# text, and they include nothing but the passes. [02](02_draft_and_verify.ipynb) measures real decodes.
 #
 # ## The same model in several layouts
 #
@@ -189,14 +189,14 @@ plt.show()
 #
 # - `plain`: the matrix as it was loaded, row by row of outputs, and torch's own product,
 # - `transposed`: the same numbers, row by row of inputs, and torch's own product,
-# - `onednn`: the same numbers in small blocks, as oneDNN's product over several rows wants them. A pass over fewer than four
-#   tokens is padded to four, which takes less time on some processors; `onednn-unpadded` does not pad.
+# - `onednn`: the same numbers in small blocks, as oneDNN's product over several rows expects them. A pass over fewer than
+#   four tokens is padded to four, which takes less time on some processors; `onednn-unpadded` does not pad.
 #
 # The weights are the same in all of them, and so is the text, up to ties. `sv.load` times them on the model's own
 # matrices and takes the fastest.
 #
-# **Predict.** In which layout is a pass over one token fastest? A draft of four tokens makes a pass of five. In units of
-# the same layout's pass over one, what does it cost at least among them, and at most: 1.0, 1.5, 2.5, 5?
+# **Predict.** In which layout is a pass over one token fastest? A draft of four tokens makes a pass of five. In units
+# of the same layout's pass over one, what are its lowest and its highest cost among them: 1.0, 1.5, 2.5, 5?
 
 # %%
 cheapest_guess, dearest_guess = 1.2, 3.0
@@ -230,10 +230,10 @@ print(
 # The picture has one curve for each layout. A layout with a flat beginning makes short drafts nearly free; the layout with
 # the fastest single pass need not be that one.
 #
-# Which draft size does each layout make best? That takes **τ(g)**, the tokens that a cycle with g draft tokens emits. τ is
-# a matter of the model, the drafter and the text; the layout has no part in it. So measure it once, with a drafter that
-# always sends as many tokens as it may (UniSpec, the subject of [07a](07a_unispec.ipynb)), and divide by each layout's
-# s(g + 1).
+# Which draft size is best in each layout? That takes **τ(g)**, the tokens that a cycle with g draft tokens emits. τ
+# depends on the model, the drafter and the text, not on the layout. So measure it once, with a drafter that always
+# sends as many tokens as it may (UniSpec, the subject of [07a](07a_unispec.ipynb)), and divide by each layout's s(g +
+# 1).
 #
 # **Predict.** For each layout: is the best draft 0, 2, 4, 8 or 16 tokens?
 
@@ -276,16 +276,16 @@ right.set_xticks(range(len(drafts)), drafts)
 plt.show()
 
 # %% [markdown]
-# Nothing changed but the order of the weights in memory: not a weight, not a draft, not a token. Yet the best draft size,
-# and whether drafting pays at all, may change with it. "Drafting does not pay on this machine" is therefore never a
-# statement about the machine alone. It is one about a model, a kernel, a number format, a device and a batch.
+# Only the order of the weights in memory changed: no weight, no draft, no token. Yet the best draft size, and whether
+# drafting pays at all, may change with it. "Drafting does not pay on this machine" is therefore never a statement about
+# the machine alone, but about a model, a kernel, a number format, a device and a batch.
 #
-# The two models answer differently. Where this was written, on a processor with AVX-512, SmolLM2's matrices came from memory,
-# and oneDNN's layout read five rows for the price of one: a draft of four was free, and cost half a pass in the plain layout.
-# `town`'s matrices stayed in the cache, and the transposed layout was the fastest. So the layout is measured for each model,
-# never assumed. Mind both numbers: the layout that decodes fastest without drafts need not be the one that decodes fastest
-# with them. `specviz bench passes` prints the same table with intervals, in bfloat16
-# too; `sv.load(..., kernels="plain")` and the variable `SPECVIZ_KERNELS` pin a layout.
+# The two models behave differently. On the machine where this was written, with AVX-512, SmolLM2's matrices came from
+# memory, and oneDNN's layout read five rows for the price of one: a draft of four was free, and cost half a pass in the
+# plain layout. `town`'s matrices stayed in the cache, and the transposed layout was the fastest. So the layout is
+# measured for each model, never assumed. The layout that decodes fastest without drafts need not be the one that
+# decodes fastest with them. `specviz bench passes` prints the same table with intervals, in bfloat16 too;
+# `sv.load(..., kernels="plain")` and the variable `SPECVIZ_KERNELS` pin a layout.
 #
 # ## The same model in four formats
 #
@@ -293,8 +293,8 @@ plt.show()
 #
 # - `float32`, four bytes a weight, and `bfloat16`, two;
 # - `int8`, one: whole numbers from −127 to 127, with a scale for each output;
-# - `int4`, half a byte: whole numbers from 0 to 15, with a scale and a least value for each 32. Only weights that came in four
-#   bits are taken: to round others so coarsely is a craft of its own.
+# - `int4`, half a byte: whole numbers from 0 to 15, with a scale and a least value for each 32. Only weights that came
+#   in four bits are accepted: rounding others so coarsely needs a method of its own.
 #
 # The whole numbers are read from memory as they are and multiplied in bfloat16. Each format is another model, with another
 # text. But is it one for which drafting pays?
@@ -337,8 +337,8 @@ right.set_xticks(range(len(drafts)), drafts)
 plt.show()
 
 # %% [markdown]
-# τ(g) is the one measured above, in the model's own format: it is assumed here, not measured, that a coarser format accepts drafts
-# as often. A format that is missing does not serve this model or this machine.
+# τ(g) is the one measured above, in the model's own format. That a coarser format accepts drafts as often is assumed
+# here, not measured. A format that is missing is not available for this model or machine.
 #
 # Fewer bytes make the first token of a pass cheaper and leave the arithmetic of the others as it was. Where SmolLM2 was measured
 # for this text, on a processor without AVX-512, the three narrow formats were the fastest alone and had the steepest s(g): no
@@ -346,13 +346,14 @@ plt.show()
 # fewer bytes. Speculative decoding and whole numbers save the same thing, the time a pass spends on reading weights, and it can
 # be saved only once. Compare tokens a second, never speedups over baselines in different formats.
 #
-# ## What this cannot tell you
+# ## What this cannot show
 #
 # - On another machine s(g) has another shape; on a large GPU it stays flat for far longer. Run this notebook there.
-# - τ/s is **modelled**: it leaves out the time to draft, to judge and to commit. [08](08_calibrate.ipynb) times whole cycles.
-# - s(g) depends on how much context the pass reads. With tens of thousands of tokens the keys and values, not the
-#   weights, are what is read.
-# - Batches of many requests fill the machine on their own: what speculative decoding exploits is then gone.
+# - τ/s is **modelled**: it leaves out the time to draft, to judge and to commit. [08](08_calibrate.ipynb) times whole
+#   cycles.
+# - s(g) depends on how much context the pass reads. With tens of thousands of tokens most of what is read is keys and
+#   values, not weights.
+# - Batches of many requests fill the machine on their own, and leave nothing for speculative decoding to exploit.
 
 # %% [markdown]
 # ## Five questions

@@ -21,8 +21,9 @@
 # *25 minutes, about three of them computing (half a minute on `town`). Needs `torch`, ipywidgets and plotly
 # (`pip install -e ".[run,lab]"` in a checkout).*
 #
-# You will run speculative decoding greedily and with sampling. You will derive the rule that makes sampled text follow the
-# target's law *exactly*, drag it, break it, and take it from one token to a sequence. At the end you will know when drafting pays.
+# You will run speculative decoding greedily and with sampling. You will derive the rule that makes sampled text follow
+# the target's law *exactly*, drag its distributions, break it, and extend it from one token to a sequence. At the end
+# you will know when drafting pays.
 #
 # Leviathan, Kalman and Matias (2023) and Chen et al. (2023) found the rule independently.
 #
@@ -99,9 +100,9 @@ for ax, column, name in zip(axes, (1, 2, 3), ("τ", "A/D", "tokens/s")):
 plt.show()
 
 # %% [markdown]
-# τ rises, because a longer draft can only add accepted tokens. A/D usually falls: a later token counts only if all earlier ones were
-# accepted. Speed has its maximum in between, where one more draft token no longer pays for itself. One prompt on one machine is an
-# anecdote; `specviz bench` measures many, in pairs.
+# τ rises, because a longer draft can only add accepted tokens. A/D usually falls: a later token counts only if all
+# earlier ones were accepted. Speed has a maximum in between, where one more draft token no longer pays for itself. One
+# prompt on one machine is an anecdote; `specviz bench` measures many, in pairs.
 #
 # τ and A/D did not need those runs. The text is the target's own whatever is drafted, so one record can answer for other lengths
 # if it holds what the drafter predicts at every place. The **dense record** adds that with one more pass of each model over the
@@ -116,8 +117,8 @@ answer.table[["draft_length", "cycles", "drafted", "accepted", "tau", "A/D", "ba
 # %% [markdown]
 # ## Sampling: the rule for one token
 #
-# Now the target is to *sample* from its distribution $p$. The drafter samples $x$ from its own, $q$. We want a rule by which the token
-# that comes out has law $p$, whatever $q$ is, and which accepts as often as possible.
+# Now the target *samples* from its distribution $p$. The drafter samples $x$ from its own, $q$. We want a rule whose
+# output has law $p$, whatever $q$ is, and which accepts as often as possible.
 #
 # Accept $x$ with probability $a(x)$; on rejection draw from some distribution $r$. The law of what comes out is
 #
@@ -181,9 +182,9 @@ print("came out ", law.round(3))
 # law at that place, and the one-token rule applies as before. Hence the first token has law $p(\cdot \mid \text{text})$, the second,
 # given the first, has law $p(\cdot \mid \text{text}, y_1)$, and the product of these is the target's law of the sequence.
 #
-# **Every token after a rejection is discarded.** If $x_1$ is rejected, another token $y_1$ stands in its place. Row 2 was computed
-# after $x_1$, which is no longer there, and $x_2$ was drafted after $x_1$, too. Neither $p$ nor $q$ belongs to the text that is now
-# being written. $x_2$ may look good, but there is no probability left to judge it by.
+# **Every token after a rejection is discarded.** If $x_1$ is rejected, another token $y_1$ stands in its place. Row 2
+# was computed after $x_1$, which is no longer there, and $x_2$ was drafted after $x_1$, too. Neither $p$ nor $q$
+# belongs to the text that is now being written. $x_2$ may look good, but no probability is left to judge it by.
 #
 # **The bonus comes from the last row.** If all γ tokens are accepted, row γ + 1 is the target's law after the whole draft, and it
 # is already computed. One draw from it is a free token. After a rejection the draw from $r$ takes that place. So a cycle emits its
@@ -257,8 +258,9 @@ for temperature in (0.3, 0.7, 1.0, 1.5):
     )
 
 # %% [markdown]
-# Both distributions flatten with temperature. A flat target accepts drafts that are not its top token, but a flat drafter also draws
-# tokens that the target hardly allows. Which effect wins depends on the pair, and a few short runs are not many.
+# Both distributions flatten with temperature. A flat target accepts drafts that are not its top token, but a flat
+# drafter also draws tokens to which the target gives almost no probability. Which effect wins depends on the pair, and
+# a few short runs are not many.
 #
 # ## Exact up to ties, and exact
 #
@@ -290,9 +292,10 @@ for name, model in models.items():
     )
 
 # %% [markdown]
-# The invariant model computes the same bits in every pass, so no draft can change the text, and the label says *exact*. It costs about
-# a tenth of a pass of SmolLM2, and more of this small model's (`specviz bench passes` measures it). Neither text is the better
-# one: both tokens were equally good. What is lost without it is that another method, draft size or batch repeats a run.
+# The invariant model computes the same bits in every pass, so no draft can change the text, and the label says *exact*.
+# It costs about a tenth of a pass of SmolLM2, and more of this small model's (`specviz bench passes` measures it).
+# Neither text is better: both tokens were equally likely. Without invariance, another method, draft size or batch need
+# not reproduce a run.
 #
 # ## When drafting pays
 #
@@ -403,12 +406,12 @@ print(f"fastest: {drafting['speedup'].idxmax()}; above the line here: {', '.join
 #
 # - It cannot make the target's text better, nor give another law than the target's. A *lossy* method such as BiLD
 #   ([03](03_bild.ipynb)) trades exactness for speed.
-# - A wrong drafter costs more than none: τ near 1, and the draft's passes on top.
+# - A bad drafter costs more than none: τ near 1, and the draft's passes on top.
 # - The two models must share a vocabulary. A draft with shifted ids is not wrong, only never accepted.
 #
 # ## Five questions
 #
-# <details><summary>1. Why is the text greedy decoding writes the same, however bad the drafter is?</summary>
+# <details><summary>1. Why does greedy decoding write the same text, however bad the drafter is?</summary>
 #
 # A draft token is kept only if it equals the target's own best token at that place. A bad drafter costs time, not text.
 # </details>
@@ -431,5 +434,5 @@ print(f"fastest: {drafting['speedup'].idxmax()}; above the line here: {', '.join
 #
 # <details><summary>5. Your τ doubled and decoding became slower. How?</summary>
 #
-# The cost of a cycle more than doubled: longer drafts, a dearer drafter, or a target pass whose time grows with its rows.
+# The cost of a cycle more than doubled: longer drafts, a more expensive drafter, or a target pass whose time grows with its rows.
 # </details>

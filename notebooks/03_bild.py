@@ -25,16 +25,14 @@
 # letter. BiLD gives that up on purpose: the small model's words stay unless the large one finds them *unlikely*. You
 # will
 #
-# 1. watch its two policies, **fallback** and **rollback**, at work,
-# 2. turn each threshold to its ends and predict what is left of the method,
-# 3. go to the paper's own setting, an encoder-decoder that translates: how little of the large model is needed, what is
-#    traded for speed, with a small model that was *aligned* and one that was not, and what each policy is worth,
-# 4. make the small model out of the large one's first layer, beside CALM, and count what all this costs,
-# 5. measure on a real language model what is lost and what is gained.
+# 1. watch its two policies, **fallback** and **rollback**, and set each threshold to its extremes,
+# 2. translate, as the paper does: what does speed cost in quality, and what are alignment and each policy worth?
+# 3. draft with the large model's own first layer, beside CALM, and count FLOPs and bytes,
+# 4. measure on a language model what is lost and what is gained.
 #
-# The pair is **SmolLM2** (135 million parameters) and its small model `smollm2-draft` if `specviz models get smollm2` has downloaded
-# the first (93 MB), and else `town` and `town-draft`. Parts 3 and 4 are about translations whose right answers are known: there the
-# bundled toys of the paper's architecture stay, for only they come with such answers, and with models that were tuned to leave early.
+# The pair is **SmolLM2** (135 million parameters) with `smollm2-draft` if `specviz models get smollm2` has downloaded
+# SmolLM2 (93 MB), and otherwise `town` with `town-draft`. Parts 2 and 3 use bundled translators in either case, because
+# their texts have known answers.
 
 # %%
 import matplotlib.pyplot as plt
@@ -65,17 +63,17 @@ trace
 # Where it is not, its token is *not* written: the large model makes that one (▾). It also takes over after 10 tokens at
 # the latest (appendix 7.1.2).
 #
-# **Rollback.** When the large model takes over, it reads all that the small one wrote since, in one pass, and so has
-# an opinion on every token. With $d$ the cross-entropy between the small model's token and the large model's
+# **Rollback.** When the large model takes over, it reads in one pass all that the small one has written since. So it
+# has a probability for every token. With $d$ the cross-entropy between the small model's token and the large model's
 # distribution,
 #
 # $$ d(y_m) = -\log p_L(y_m \mid y_{1:m-1}), $$
 #
-# the first $m$ with $d > \alpha_{RB}$ and everything after it are thrown away, and the large model's token takes
-# the place of $y_m$ (↶).
+# the first $y_m$ with $d > \alpha_{RB}$ and everything after it are thrown away, and the large model's token replaces
+# $y_m$ (↶).
 #
-# The dashed line in the lane of confidence is $\alpha_{FB}$. **Predict.** Can a token that was sent to the large model
-# stand below it?
+# The dashed line in the confidence lane is $\alpha_{FB}$. **Predict.** Can a token that was sent to the large model lie
+# below it?
 
 # %%
 nodes = trace.nodes
@@ -83,9 +81,8 @@ below = nodes[nodes["confidence"] <= 0.5]
 print("below the threshold:", below["status"].value_counts().to_dict(), "of", len(nodes), "nodes")
 
 # %% [markdown]
-# None of those that were sent: a candidate below the line is recorded as *unsent*, and the large model writes in its
-# place. Each rollback can be checked from the record, because it keeps the large model's probability of every token
-# that it judged.
+# No: a candidate below the line is recorded as *unsent*, and the large model writes the token instead. Each rollback
+# can be checked from the record, which keeps the large model's probability of every token that it judged.
 
 # %%
 distance = -np.log(nodes["p"].clip(lower=1e-30))
@@ -93,7 +90,7 @@ shown = nodes.assign(distance=distance)[["cycle", "text", "confidence", "p", "di
 shown[nodes["status"] == "rejected"].round(3)
 
 # %% [markdown]
-# ## Both ends of both thresholds
+# ## The extremes of both thresholds
 #
 # **Predict**, before each row is printed, whether the text is the large model's, the small model's, or something
 # between, and how often the large model runs:
@@ -125,25 +122,16 @@ for name, fallback, rollback in (("a", 1, 2), ("b", 0, 2), ("c", 0, 1000), ("d",
 # (a) No probability exceeds 1, so every token is the large model's: the slowest possible way to be exact. (b) Only the
 # cap of 10 and rollback are left: a fixed window, as in the ablation of Figure 5. (c) Nothing is ever taken back; the
 # large model still writes one token in eleven. (d) A distance of zero means a probability of one, so rollback keeps
-# hardly anything.
+# almost nothing.
 #
-# Zero is a legal threshold. It is worth saying, since programs that write `value or default` make it impossible.
-#
-# **Nucleus sampling** (appendix 7.4) changes none of it: tokens are drawn, but the small model's confidence is still its
-# largest probability, and the distance is still that of the token it drew.
-
-# %%
-sv.generate(large, prompt, method="bild", draft=small, temperature=1.0, top_p=0.8, seed=3, max_new_tokens=48)
-
-# %% [markdown]
 # ## With an encoder
 #
-# From here to the costs the pair is another one. The paper's models are encoder-decoders (mT5, T5): the source is read by an
-# encoder, and every layer of the decoder looks at it through *cross-attention*. The bundled pair has T5's architecture: 4
-# encoder and 8 decoder layers, and 2 and 1.
+# From here to the costs the pair is another one. The paper's models are encoder-decoders (mT5, T5): an encoder reads
+# the source, and every decoder layer attends to it through *cross-attention*. The bundled pair has T5's architecture: 4
+# encoder and 8 decoder layers in the large model, 2 and 1 in the small one.
 #
-# **Predict.** In a translation of some forty tokens: how many passes read the source? And at a rollback, which of the
-# three caches is cut: the encoder's output, the keys of cross-attention, the decoder's own keys?
+# **Predict.** In a translation of some forty tokens, how many passes read the source? And which of three caches does a
+# rollback cut: the encoder's output, the keys of cross-attention, the decoder's own keys?
 
 # %%
 from specviz import metrics, view
@@ -161,19 +149,17 @@ print(f"{int(one.prompts['tokens'].iloc[0])} tokens of source, {len(one.outputs)
 passes.groupby(["model", "reads"], observed=True)["tokens"].agg(passes="size", tokens="sum", most="max")
 
 # %% [markdown]
-# Each model reads the source once. The encoder's output and the keys and values that cross-attention made of it depend on the
-# source alone, so nothing that is written can make them wrong; a rollback cuts the decoder's own cache, and no other.
-# (One trap, for trees: T5 adds to each score a bias by the *distance* of two tokens, so siblings in one pass need
-# distances counted from their depths; counted from their slots in the cache they would be silently wrong.)
+# Each model reads the source once. The encoder's output and the keys and values of cross-attention depend on the source
+# alone, so a rollback cuts only the decoder's own cache.
 #
 # ## How little of the large model is needed
 #
-# Section 3.1 asks before there is any method. Run both models at *every* token, keep the small one's $y$ where
-# $p_L(y) \ge$ `least`, else take the large one's. It saves nothing: it is an **oracle**, for a method without the large
-# model's opinion can only guess where to ask for it.
+# Section 3.1 asks this before it proposes a method. Run both models at *every* token. Keep the small one's $y$ where
+# $p_L(y) \ge$ `least`, and take the large one's otherwise. This saves nothing. It is an **oracle**: a real method can
+# only guess where the large model is needed.
 #
-# **Predict.** The paper needs the large model for about 20 % of the tokens to have its quality. What share is needed
-# here?
+# **Predict.** In the paper the large model must write about 20 % of the tokens to reach its quality. What share is
+# needed here?
 
 # %%
 engagement_guess = 0.2
@@ -205,24 +191,21 @@ ax.legend(frameon=False, loc="lower right")
 plt.show()
 
 # %% [markdown]
-# Three tokens in a hundred bring the small model within a point of the large one, eight all the way. It is seldom wrong, but one wrong
-# word spoils what follows; replaced in time, it costs one token. (The texts are of a small world, and BLEU near 100 means that
-# nearly every text is one of the right answers. On a real task the models part more often.)
+# Three tokens in a hundred bring the small model within a point of the large one, and eight close the gap. The small
+# model is seldom wrong, but one wrong word spoils what follows; replaced in time, it costs one token.
 #
 # ## Alignment, and the trade-off (section 3.5.1; Figures 4 and 5)
 #
-# BiLD's policies are the guess: confidence in the oracle's place, and a review afterwards. Two models trained apart may
-# prefer different words for the same thing, *"hard"* and *"difficult"*, and be rolled back for it. The remedy is to
-# fine-tune the small model on texts that the large one wrote: `town-t5-small-aligned` (`specviz models align` does it
-# for your own pair).
+# BiLD's policies make that guess: confidence replaces the oracle, and a review follows. Two models trained apart may
+# prefer different words for one thing, *"hard"* and *"difficult"*, and the small one is rolled back for it. The remedy
+# is to fine-tune it on texts that the large one wrote: `town-t5-small-aligned`.
 #
-# Below, every setting translates text 0, then every one text 1, and so on; time is the processor's, over that of the large
-# model's greedy decoding, encoders inside. The last two groups take one policy away, as in Figure 5: a rollback
-# threshold that no token reaches; and a fallback threshold that every token passes, so that the small model hands over
-# after a fixed number of tokens (the cap), which is then the knob. A name reads: α_FB, α_RB, cap.
+# Below, the settings take turns on each text. Speed is relative to the large model's greedy decoding, encoders
+# included. The last two groups drop one policy, as in Figure 5. Without fallback, the small model hands over after a
+# fixed number of tokens (the cap). A name reads: α_FB, α_RB, cap.
 #
 # **Predict.** (1) Towards which corner does a larger α_FB move a point? A larger α_RB? (2) Does alignment change
-# fallbacks, rollbacks, or both? (3) Which of the two missing policies costs quality, and which costs speed?
+# fallbacks, rollbacks, or both? (3) Which missing policy costs quality, and which costs speed?
 
 # %%
 import pandas as pd
@@ -279,21 +262,16 @@ axes[1].set_title("Figure 5: without one policy (aligned)", loc="left")
 plt.show()
 
 # %% [markdown]
-# The cross is the large model alone, the thick grey line the settings that no other one beats in both.
+# The cross is the large model alone. The thick grey line joins the settings that no other beats in both.
 #
-# (1) Falling back more is safer and slower. Rolling back less is faster and worse, and hardly matters once the small model
-# hands over whatever it doubts. (2) Both: an aligned model has fewer doubts and is taken back less often, and so it is faster
-# at every pair of thresholds, and better or as good. (At α_FB = 0.3 most hand-overs are the cap's, which `fallbacks` counts too.)
-# (3) Without rollback quality falls at α_FB = 0.3 and 0.6: nothing takes back a confident mistake. At 0.9 little is left to
-# take back, and the interval holds 0. Without
-# fallback a short window gives the quality at less speed; with a window of 10 the aligned model does without fallback
-# about as well as with α_FB = 0.3, because it is so rarely that unsure.
+# (1) Falling back more is safer and slower. Rolling back less is faster and worse, and matters little once the small
+# model hands over whatever it doubts. (2) Both: an aligned model doubts less and is taken back less often. So it is
+# faster at every pair of thresholds, and as good or better. (3) Without rollback quality falls at α_FB = 0.3 and 0.6:
+# nothing takes back a confident mistake. At 0.9 little is left to take back. Without fallback a short window keeps the
+# quality but costs speed.
 #
-# `lost from` and `lost to` are a 95 % interval over the texts: where it holds 0, forty texts cannot tell whether anything was
-# lost. The paper finds BiLD a little *better* than the large model at its slow end, an effect of mixing two models; no
-# interval here allows us to say so.
-#
-# `metrics.sweep` makes such a table of traces, and `view.interactive.sweep` a picture of it in which a click on a point opens its trace.
+# `lost from` and `lost to` are a 95 % interval over the texts. Where it holds 0, forty texts cannot show whether
+# anything was lost.
 #
 # ## What the large model wrote (Figure 9)
 #
@@ -303,15 +281,11 @@ plt.show()
 view.examples({"BiLD": bild}, large=plain, small=alone, most=3)
 
 # %% [markdown]
-# Underlined is what the large model wrote: solid after a fallback, dashed after a rollback. Compare them with the small
-# model's own text: some stand where it would have written the same word, a doubt that turned out needless. The
-# oracle, which knows better, engages the large model for a fraction of them.
+# Underlined is what the large model wrote: solid after a fallback, dashed after a rollback. Some underlined words are
+# the small model's own choice too: it doubted needlessly.
 #
-# **One line, two readings.** Algorithm 1 (line 2) stops as soon as the text ends, so an end that the *small* model wrote
-# is never reviewed. `review_end=False`, the default, is the algorithm as printed; `review_end=True` has the large model
-# look at that block too. And line 4 falls back at equality (`max(p_S) > α_FB`), where section 3.3 writes $<$ for the
-# fallback, so that equality goes on: we follow the algorithm. **Predict.** Does the unreviewed end
-# cost quality?
+# Algorithm 1 (line 2) stops as soon as the text ends, so the large model never reviews an end that the *small* model
+# wrote. With `review_end=True` it does. **Predict.** Does the unreviewed end cost quality?
 
 # %%
 reviewed = sv.generate(
@@ -324,25 +298,19 @@ for name, run in (("as printed", bild), ("end reviewed", reviewed)):
     )
 
 # %% [markdown]
-# With the model that was not aligned it does: the last sentence is often a block that nobody looked at. A pass or so more
-# for each text brings its BLEU to the large model's.
+# It does with the unaligned model. About one more pass a text brings its BLEU to the large model's.
 #
 # ## One model: its first layer drafts (section 4.4, Figure 6)
 #
 # The small model may be the large one's own beginning. After the first decoder layer the head already gives a
-# distribution; while it is confident, the token is written without the other seven layers. At a fallback the *whole* model reads the
-# block, and so computes the true keys and values of every layer for what stays. The model must have learnt it (after the
-# first layer of `town-t5`, which never did, greedy text has a BLEU of 0):
-# `town-t5-exit` was tuned on $\mathcal L = \tfrac12(\mathcal L_1 + \mathcal L_L)$.
+# distribution; while it is confident, the token is written without the other seven layers. At a fallback the *whole*
+# model reads the block, and so computes the true keys and values of every layer. The model must be tuned for this:
+# `town-t5-exit` was, on $\mathcal L = \tfrac12(\mathcal L_1 + \mathcal L_L)$.
 #
-# **CALM** (Schuster et al. 2022; Figure 7) stops after *any* layer $i$ at which it is confident: either the hidden state has
-# stopped changing, $\cos(d_i, d_{i-1}) > \lambda_t$, or the softmax has a clear winner. The layers that were skipped need keys and values all the
-# same, for later tokens that go deeper: it makes them of $d_i$, the state that left. With
-#
-# $$ \lambda_t = \tfrac{9}{10}\lambda + \tfrac1{10} e^{-\tau t/N}, $$
-#
-# early tokens must be more certain than late ones (τ = 0 below: no decay). `town-t5-calm` was tuned on
-# $\mathcal L = \sum_i w_i \mathcal L_i$ with $w_i = i / \sum_j j$.
+# **CALM** (Schuster et al. 2022; Figure 7) stops after *any* layer $i$ at which it is confident: either the hidden
+# state has stopped changing, $\cos(d_i, d_{i-1}) > \lambda$, or the softmax has a clear winner. Later tokens that go
+# deeper still need keys and values of the skipped layers, so CALM computes them from $d_i$, the state at the exit.
+# `town-t5-calm` was tuned on $\mathcal L = \sum_i w_i \mathcal L_i$ with $w_i = i / \sum_j j$.
 
 # %%
 exits, calm = sv.load("town-t5-exit"), sv.load("town-t5-calm")
@@ -351,9 +319,8 @@ view.exit_layers(left, prompt=0)
 plt.show()
 
 # %% [markdown]
-# **Predict.** Every test after a layer costs something: a cosine, or a whole head of 3,072 words, and a number
-# that the host waits for. (1) With half of the layers skipped, is CALM twice as fast? (2) At the same speed, which loses more
-# quality: early exit, which takes back, or CALM, which cannot?
+# **Predict.** (1) With half of the layers skipped, is CALM twice as fast? (2) At the same speed, which loses more
+# quality: early exit, which can take tokens back, or CALM, which cannot?
 
 # %%
 calm_speed_guess = 2.0
@@ -409,21 +376,17 @@ print(
 print(f"and was {leaving.loc['CALM, state 0.9', 'speed']:.2f} times as fast; your guess {calm_speed_guess:g}")
 
 # %% [markdown]
-# (1) No. Half of the layers were skipped, but the layers that ran asked, the skipped ones had keys and values made, and embedding,
-# head and loop cost what they cost. The softmax measure pays for a head after every layer and gains least; the paper left it
-# out for that reason, at a vocabulary more than sixty times ours.
+# (1) No. A test follows each layer that runs, skipped layers still need keys and values, and embedding, head and loop
+# cost the same. The softmax measure pays for a head after every layer and gains least.
 #
-# (2) CALM. Near 1.6 times, early exit loses a point or two and CALM about ten. The two reasons that the paper gives: a wrong early
-# token is taken back, and no key or value that stays was made of an early state. Two caveats: each model is set against its
-# own greedy text, and neither curve is tuned.
+# (2) CALM. Near 1.6 times, early exit loses a point or two and CALM about ten. The paper gives two reasons: early exit
+# takes wrong tokens back, and it keeps no key or value computed from an early state. (Neither curve is tuned.)
 #
 # ## What it costs (appendix 7.5.1, Figure 8)
 #
-# The record knows how many tokens each pass read, and after how many; the models' shapes make that FLOPs and bytes, exactly.
-# *Arithmetic intensity* is the one over the other.
+# FLOPs and bytes follow exactly from the record and the models' shapes. *Arithmetic intensity* is FLOPs over bytes.
 #
-# **Predict.** FLOPs, bytes moved, FLOPs a byte, speed: which of the four rises under BiLD, and which falls? (The paper,
-# on CNN/DailyMail: FLOPs slightly up, bytes to a fifth, intensity five times, speed 1.85 times.)
+# **Predict.** FLOPs, bytes moved, intensity, speed: which of the four rises under BiLD, and which falls?
 
 # %%
 fitted = sv.generate(large, texts, method="bild", draft=aligned, fallback=0.6, rollback=1.0, **options)
@@ -435,26 +398,22 @@ for name in ("unaligned", "aligned"):
     print(f"speed by the sweep's clock, {name}: {swept.loc[f'{name}: 0.6, 1, 10', 'speed']:.2f}")
 
 # %% [markdown]
-# Bytes fall, the other three rise. FLOPs a little: tokens that are taken back were computed for nothing, and the small
-# model's passes come on top. Bytes to about a third, for a pass over ten tokens reads the weights once; and so the
-# intensity triples. Speed gains less than bytes lose: these weights fit into the processor's cache, and much of a pass
-# is calling its kernels, which no count of bytes knows (`specviz bench roofline` measures both ceilings). The speed in the picture is
-# one timing of each run by the wall clock, and on a busy machine it can be anything; the lines below the words are those of the
-# sweep, where the settings took turns.
+# Bytes fall, the other three rise. FLOPs rise a little: rejected tokens were computed for nothing, and the small
+# model's passes come on top. Bytes fall to about a third, because a pass over ten tokens reads the weights once. (The
+# paper: to a fifth, at 1.85 times the speed.) Speed gains less than bytes lose: these weights fit into the processor's
+# cache, and much of a pass is overhead. The picture's speed is one timing of each run; the printed speeds are the
+# sweep's, where the settings took turns.
 #
 # ## On a language model: what is lost, and what is gained
 #
-# Back to the first pair. A chat's answer has no list of right answers, so two other measures take BLEU's place. How
-# many of the tokens that stay are not the large model's first choice? And how many *sums* come out right, whose answers are
-# known?
+# Back to the first pair. A chat has no list of right answers, so two other measures replace BLEU. How many of the kept
+# tokens are not the large model's first choice? And how many *sums*, whose answers are known, come out right?
 #
-# There are two small models once more. One has not learnt the large model's greedy answers: `smollm2-draft` learnt answers that
-# were drawn at a temperature, `town-draft` the texts that `town` learnt. The other one was **aligned** with the greedy ones. Of
-# SmolLM2 both begin alike and take as many steps, so that the comparison is fair (appendix 7.1.1). Speculative decoding with
-# the first one stands beside them: it loses nothing.
+# Again there are two small models: the drafter of the first section, and one **aligned** with the large model's greedy
+# answers. Speculative decoding with the first is the third method.
 #
-# **Predict.** (1) Does alignment change how often the small model falls back, how often it is rolled back, or both? (2) Which of the
-# three is fastest? (3) Of the sums that the large model has right, how many does BiLD lose?
+# **Predict.** (1) Does alignment change how often the small model falls back, how often it is rolled back, or both? (2)
+# Which of the three is fastest? (3) Of the sums that the large model gets right, how many does BiLD lose?
 
 # %%
 import re
@@ -499,22 +458,19 @@ paid = metrics.break_even({"autoregressive": greedy, **ways}, "autoregressive").
 print(", ".join(f"{way} {speed:.2f}" for way, speed in paid.items()), f"; fastest: {paid.idxmax()}")
 
 # %% [markdown]
-# A hollow mark is a lossy method: it may stand higher because it writes another text. BiLD keeps a token that the large model finds
-# likely enough, so τ can be larger than speculative decoding's with the same small model. Its small model must write one more
-# token at each doubt, which is then thrown away; that makes the cycle dearer. Which of the two counts more, the picture says for this
-# machine, and the intervals over so few sums are wide. `specviz bench drafters` chooses each method's thresholds on other prompts,
-# lets the methods take turns, and counts forty sums.
+# A hollow mark is a lossy method. BiLD keeps a token that the large model finds likely enough, so its τ may be larger.
+# But its small model drafts one more token at each doubt, which is then thrown away. The picture shows which counts
+# more on this machine. The intervals over so few sums are wide; `specviz bench drafters` counts forty.
 #
-# An aligned small model is meant to be rolled back less, for it has seen the large model's own words. Check that in the table.
+# An aligned small model should be rolled back less. Check that in the table.
 #
 # ## What BiLD cannot do
 #
-# - It cannot promise the large model's text. `lossy` is its label, and its quality must be measured for every task.
+# - It cannot promise the large model's text. Its label is `lossy`, and its quality must be measured for every task.
 # - The thresholds depend on the task: the paper uses 0.5 to 0.9 for translation and 0.2 to 0.6 for summaries.
 # - With sampling, the law of its output is neither model's.
 #
-# `python -m tests.benchmarks bild` repeats these figures on a hundred texts of four tasks, with intervals, and beside rejection
-# sampling with fixed windows (Tables 3 and 4).
+# `python -m tests.benchmarks bild` repeats these figures on a hundred texts of four tasks, with intervals.
 
 # %% [markdown]
 # ## Five questions
@@ -536,7 +492,7 @@ print(", ".join(f"{way} {speed:.2f}" for way, speed in paid.items()), f"; fastes
 #
 # <details><summary>4. Why is CALM with half of its layers skipped not twice as fast?</summary>
 #
-# It asks after every layer whether to stop, computes keys and values for skipped layers, and pays for embedding, head and loop.
+# It tests after every layer whether to stop, computes keys and values for skipped layers, and pays for embedding, head and loop.
 # </details>
 #
 # <details><summary>5. Why must BiLD's quality be measured for each task?</summary>

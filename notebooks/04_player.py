@@ -20,11 +20,11 @@
 #
 # *20 minutes. Needs no model and no torch: everything here is computed from traces on disk.*
 #
-# A number such as "A/D = 0.15" hides a story: which words were easy, where the drafter went wrong, what was computed
-# in vain. You will
+# A number such as "A/D = 0.15" hides which words were easy, where the drafter went wrong, and what was computed for
+# nothing. You will
 #
 # 1. step through a decode, cycle by cycle, and read every verdict with its numbers,
-# 2. call the verdicts before they are revealed, and learn how good a judge of drafts you are,
+# 2. predict the verdicts before they are revealed, and learn how well you judge drafts,
 # 3. find the three kinds of waste in a decode, and what each costs.
 #
 # The target is SmolLM2-135M-Instruct (4-bit weights, dequantised). It summarizes a short report, and prompt lookup
@@ -47,8 +47,8 @@ sv.player(one)
 # %% [markdown]
 # Click into the player and use the keys: `→` and `←` step, `space` plays, `home` and `end` jump, `?` lists the rest.
 # From top to bottom you see the text so far, this cycle's draft, where the time went, and what happened to the KV
-# cache. On the side stands the method's own loop, with the line lit that is running. Point at a node: the sentence says
-# why it was kept or dropped.
+# cache. Beside it is the method's own loop, with the current line highlighted. Point at a node: a sentence says why it
+# was kept or dropped.
 #
 # **Predict.** Step to any cycle and stop at *draft*, before the verdict. Which nodes will survive? In a chain the
 # question is only *how many*: after the first rejection nothing is judged any more.
@@ -56,7 +56,7 @@ sv.player(one)
 # ## Be the target for a while
 #
 # In predict mode the verdicts are covered. Mark the nodes that you think survive, then reveal them. The score counts
-# nodes called right.
+# correct predictions.
 
 # %%
 sv.player(one, predict=True)
@@ -74,8 +74,8 @@ print(f"'only the first two'      {(judged['depth'].le(2) == kept).mean():.2f}")
 print(f"'all but the first'       {(judged['depth'].gt(1) == kept).mean():.2f}")
 
 # %% [markdown]
-# The place in the draft is a fair judge, and it costs nothing. Most copies fail at once, because the words before them
-# stood there by chance. A copy whose first token is right usually belongs there.
+# The place in the draft is a fair judge, and it costs nothing. Most copies fail at once, because their match was a
+# coincidence. A copy whose first token is right usually fits.
 #
 # ## Three kinds of waste
 #
@@ -87,20 +87,20 @@ print(f"'all but the first'       {(judged['depth'].gt(1) == kept).mean():.2f}")
 # | *unjudged*, after a rejection | the same, and nothing was learnt from it |
 # | *unsent* or *below_budget*, in a tree that is cut to size | time of the drafter alone: the target never sees it |
 #
-# A fourth kind, *cut*, stands after the end of the text; these traces have none of it. A drafter that is a model pays
-# for each token with a pass of its own besides.
+# A fourth kind, *cut*, lies after the end of the text; these traces have none. A draft model also pays for each token
+# with a pass of its own.
 #
-# **Predict.** Of all tokens that prompt lookup drafted, what share was in vain? Of these, is the larger part rejected,
-# or after a rejection?
+# **Predict.** Of all tokens that prompt lookup drafted, what share was wasted? Was most of it rejected, or drafted
+# after a rejection?
 
 # %%
 nodes["status"].value_counts(normalize=True).rename("share of drafted tokens").to_frame().round(3)
 
 # %% [markdown]
-# With a chain of $\gamma$ tokens and independent acceptances at rate $\alpha$, the first rejection stands at place $k$
-# with probability $\alpha^{k-1}(1-\alpha)$, and then $\gamma-k$ tokens stand after it. The expected number of unjudged
-# tokens is $\sum_{k=1}^{\gamma} \alpha^{k-1}(1-\alpha)(\gamma-k)$. At most one token of a draft is rejected, with
-# probability $1-\alpha^{\gamma}$, and the whole draft is accepted with probability $\alpha^{\gamma}$.
+# With a chain of $\gamma$ tokens and independent acceptances at rate $\alpha$, the first rejection is at place $k$ with
+# probability $\alpha^{k-1}(1-\alpha)$, and then $\gamma-k$ tokens follow it. The expected number of unjudged tokens is
+# $\sum_{k=1}^{\gamma} \alpha^{k-1}(1-\alpha)(\gamma-k)$. At most one token of a draft is rejected, with probability
+# $1-\alpha^{\gamma}$, and the whole draft is accepted with probability $\alpha^{\gamma}$.
 
 # %%
 import numpy as np
@@ -121,8 +121,8 @@ print(
 )
 
 # %% [markdown]
-# The means are close, though the formula takes every token for equally hard. The last number shows that they are not:
-# twice as many drafts are accepted whole as independent tokens would allow. Luck comes in runs.
+# The means are close, though the formula assumes that all tokens are equally hard. The last number shows that they are
+# not: twice as many drafts are accepted whole as independent tokens would allow. Easy tokens come in runs.
 #
 # ## Another method, the same player
 #
@@ -156,9 +156,8 @@ for threshold in (0.1, 0.3, 0.5, 0.7):
     )
 
 # %% [markdown]
-# In a tree most nodes must fail, so "never" is right four times in five, and thresholds hardly do better. But the score
-# ranks the nodes well: the higher it is, the more of them survive. Ranking is all that a drafter needs in order to
-# choose five.
+# In a tree most nodes must fail, so "never" is right four times in five, and thresholds do little better. But the score
+# ranks the nodes well: the higher it is, the more of them survive. To choose five nodes a drafter needs only a ranking.
 #
 # ## Side by side
 #
@@ -172,17 +171,17 @@ sv.race([sv.open(sv.example(name)).select(prompt=0) for name in names])
 
 # %% [markdown]
 # Reading the prompt takes as long in all three. Prompt lookup writes its first token a little later than the others,
-# since that pass also reads ten drafted tokens, all in vain. It finishes first all the same: a summary repeats its
-# document. A drafter that is a model would have to read the prompt as well.
+# since that pass also reads ten drafted tokens, none of which is accepted. It still finishes first: a summary repeats
+# its document. A drafter that is a model would have to read the prompt as well.
 #
-# ## Find, zoom, and take it along
+# ## Find, zoom and export
 #
 # In the player, `x` goes on to the next rejection and `w` to the next long wait; `/` finds a token by its text. `+` and
 # `-` zoom the time line. `v` saves what you see as SVG, `Shift+v` as PNG.
 #
 # `to_html` writes the player as one file that opens without a server, a kernel or a network. Its address can name a
 # cycle: `decode.html#cycle=7`. `to_gif` films a stretch of cycles. `to_perfetto` writes the phases and passes for
-# [ui.perfetto.dev](https://ui.perfetto.dev), where they stand on one clock with traces of other programs.
+# [ui.perfetto.dev](https://ui.perfetto.dev), where they share one clock with traces of other programs.
 
 # %%
 one.to_html("decode.html", force=True)
@@ -190,11 +189,11 @@ one.to_gif("decode.gif", range(9, 15), force=True)
 one.to_perfetto("decode.json", force=True)
 
 # %% [markdown]
-# ## What the player cannot tell you
+# ## What the player cannot show
 #
 # - It shows what happened. What another draft length *would have done* is the next walkthrough's question.
 # - The times are those of the machine that recorded the trace.
-# - Where a draft was rejected, what the target says after it is about a text that was never written.
+# - The target's predictions after a rejected token concern a text that was never written.
 #
 # Next: [05, what a trace can and cannot tell](05_what_if.ipynb).
 

@@ -14,14 +14,14 @@
 # ---
 
 # %% [markdown]
-# # 05 · What if: what a trace can answer, and what it cannot
+# # 05 · What if: what a trace can and cannot answer
 #
 # ![A map of draft length against longest match: where speed is highest](stills/05.png)
 #
 # *25 minutes. Needs no model and no torch: everything here is computed from traces on disk.*
 #
 # You have recorded one decode. What would another draft length have done? Another method? Must you run it all again?
-# Often not: a trace holds more answers than it seems to. You will
+# Often not. You will
 #
 # 1. get exact answers about runs that never happened, and see why they are exact,
 # 2. meet answers that are only modelled, and one that is refused,
@@ -67,17 +67,17 @@ print(
 answer
 
 # %% [markdown]
-# A longer draft is accepted to the same first mistake and no further: what stands after it is wasted. So τ grows ever
-# more slowly, while the share of useful tokens falls.
+# A longer draft is accepted up to the same first mistake, and everything after it is wasted. So τ grows ever more
+# slowly, while the share of useful tokens falls.
 #
-# The badge says `exact`: a rerun would have these very cycles. Not the same averages, the same *cycles*, token by token. So
-# one can look at them. This decode was never run:
+# The badge says `exact`: a rerun would have these very cycles, token by token, not only the same averages. So you can
+# look at them. This decode was never run:
 
 # %%
 answer.trace(draft_length=3).select(prompt=0)
 
 # %% [markdown]
-# It has no times, for nobody measured any.
+# It has no times, because nobody measured any.
 #
 # ## How long a match?
 #
@@ -90,8 +90,8 @@ ngrams = ask.prompt_lookup(ngram_max=[1, 2, 3, 4], draft_length=[3, 10])
 ngrams.table[["ngram_max", "draft_length", "cycles", "drafted", "accepted", "tau", "A/D", "badge"]].round(3)
 
 # %% [markdown]
-# It helps up to two tokens, and hardly after that. A longer run never costs a draft, for shorter ones are tried next; it
-# only chooses a better place to copy from.
+# It helps up to two tokens, and very little after that. Looking for longer runs never loses a draft, because shorter
+# ones are tried next. It only chooses a better place to copy from.
 #
 # **Predict.** The same texts were also decoded without any draft. Can that trace answer the same question?
 
@@ -101,13 +101,13 @@ again = plain.prompt_lookup(ngram_max=[1, 2, 3, 4], draft_length=[3, 10])
 print("the same table:", again.table.equals(ngrams.table), " badge:", again.badge)
 
 # %% [markdown]
-# Yes: *any* exact greedy trace of these texts can, for they hold the same tokens.
+# Yes: *any* exact greedy trace of these texts can, because they hold the same tokens.
 #
 # ## Modelled: time
 #
-# No trace can say how long a run *would have* taken. But it says what a pass costs, by the number of tokens in it, and the
-# replay says which passes there would be. Multiplying is a model, and a model owes you its error: here, what the passes of
-# one half of the run make of the other half's time.
+# No trace can show how long a run *would have* taken. But it shows what a pass costs, by the number of tokens in it,
+# and the replay shows which passes there would be. Their product is a model, and a model must state its error. Here one
+# half of the run predicts the other half's time, and the difference is the error.
 #
 # **Predict.** τ grows with every longer draft. At which of the seven lengths are the tokens/s highest?
 
@@ -136,8 +136,8 @@ ask.clock(answer, made_up).table[["draft_length", "tokens_per_second"]].round(1)
 #
 # ## A map of two parameters
 #
-# **Predict.** Draft length goes to the right, the longest match goes up. Where on the map is τ largest? And where is
-# speed on the machine that recorded the trace? They need not be the same place.
+# **Predict.** Draft length increases to the right, the longest match upwards. Where on the map is τ largest? And where
+# is speed highest on the machine that recorded the trace?
 
 # %%
 import matplotlib.pyplot as plt
@@ -151,8 +151,8 @@ view.heat_map(ask.clock(grid), "draft_length", "ngram_max", "tokens_per_second",
 plt.show()
 
 # %% [markdown]
-# More drafting raises τ, but for small dips: a longer draft ends at another place, and the next match begins there. So τ
-# is best where drafts are longest. Speed pays for what is drafted in vain, and is best at five. On a map, `~` marks a
+# More drafting raises τ, except for small dips: a longer draft ends at another place, and the next match begins there.
+# So τ is best where drafts are longest. Speed pays for rejected tokens, and is best at five. On a map, `~` marks a
 # modelled number and `±` a bounded one.
 #
 # ## Modelled: a tree that learns
@@ -170,9 +170,9 @@ print(sizes.why.replace("; ", ";\n"))
 sizes.table[["draft_size", "cycles", "sent", "accepted", "tau", "A/D", "badge"]].round(3)
 
 # %% [markdown]
-# Neither, but for the run's own size. Sooner or later a cycle begins where the run began none, or a node is sent that the run
-# never sent, and then the store would hold what nobody recorded. From there on the replay goes on with what it has and
-# says `modelled`. `places` names the first such cycle of each text:
+# Neither: only the run's own size is exact. Sooner or later a cycle begins where the run began none, or a node is sent
+# that the run never sent. Then the store would hold rows that nobody recorded. From there on the replay continues with
+# what it has and says `modelled`. `places` names the first such cycle of each text:
 
 # %%
 sizes.places[["draft_size", "prompt", "cycle", "position"]].query("draft_size in [4, 6]")
@@ -182,7 +182,8 @@ sizes.places[["draft_size", "prompt", "cycle", "position"]].query("draft_size in
 #
 # ## Needs a rerun: what this trace does not hold
 #
-# **Predict.** Can the trace tell what a *draft model* would have done? And what BiLD would have written, which is lossy?
+# **Predict.** Can the trace show what a *draft model* would have done? And what BiLD, a lossy method, would have
+# written?
 
 # %%
 pd.set_option("display.max_colwidth", None)  # whole sentences
@@ -190,16 +191,16 @@ refused = {"speculative": ask.speculative(draft_length=4), "bild": ask.bild(fall
 pd.DataFrame({name: {"badge": each.badge, "why": each.why} for name, each in refused.items()}).T
 
 # %% [markdown]
-# A draft model has opinions of its own, and no run asked one here. Where a trace has a draft model,
+# A draft model makes predictions of its own, and no run recorded any here. Where a trace has a draft model,
 # `sv.generate(..., record="dense")` or `sv.densify(trace, model, draft)` adds one more pass of each model over the
 # finished text. Then another draft length is exact. A confidence threshold is exact too, as far as the record follows
-# the drafter after a mistake; beyond that, how much was drafted in vain is only *bounded*. [02](02_draft_and_verify.ipynb)
-# does both, live.
+# the drafter after a mistake; beyond that, the number of wasted drafts is only *bounded*.
+# [02](02_draft_and_verify.ipynb) does both, live.
 #
-# A lossy method's thresholds decide *which text* is written. Its own trace answers up to the first place where another
-# token would stand. [10](10_confidence.ipynb) asks CM-ASD that, live, and [03](03_bild.ipynb) runs BiLD.
+# A lossy method's thresholds decide *which text* is written. Its own trace answers up to the first token that would
+# differ. [10](10_confidence.ipynb) asks CM-ASD that, live, and [03](03_bild.ipynb) runs BiLD.
 #
-# ## What no trace can answer
+# ## Which question needs what
 #
 # | question | answer |
 # |---|---|
@@ -216,13 +217,10 @@ pd.DataFrame({name: {"badge": each.badge, "why": each.why} for name, each in ref
 # over nine may choose differently. What should an answer marked `exact` do at such a place?
 #
 # <details><summary>What it does here</summary>
-# It refuses: the replay stops there, the badge becomes <code>needs a rerun</code>, and the place is named. How near is too
-# near is measured: wherever the run and the dense record asked the same question, their answers differ by rounding, and
-# three times the largest such difference counts as a tie (<code>ask.rounding</code>).
-# Without a dense record a small fixed difference does.
+# It refuses: the replay stops there, the badge becomes <code>needs a rerun</code>, and the place is named. What counts as a tie is measured: where the run and the dense record hold the same prediction, they differ by rounding, and anything within three times the largest such difference is a tie (<code>ask.rounding</code>). Without a dense record a small fixed difference is used.
 # </details>
 #
-# Every `exact` answer of this kind is held against real reruns by `python -m tests.benchmarks whatif`, cycle for cycle.
+# `python -m tests.benchmarks whatif` checks every `exact` answer of this kind against real reruns, cycle for cycle.
 
 # %% [markdown]
 # ## Five questions

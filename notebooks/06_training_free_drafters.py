@@ -20,17 +20,17 @@
 #
 # *40 minutes, two and a half of them computing (half a minute on `town`). Needs `torch`.*
 #
-# A draft model costs training, memory and passes. But there are other places where the next words may already stand: in
-# the text itself, in what the target once predicted and did not write, in a book. You will
+# A draft model costs training, memory and passes. But the next words may already be known from elsewhere: from the text
+# itself, from what the target once predicted and did not write, from a book. You will
 #
 # 1. look into the memory of four such drafters, entry by entry,
-# 2. see why one guess is good and several are better: trees, their arithmetic, and how one pass reads them,
-# 3. derive how several candidates are tried *by sampling* without bending the target's law,
+# 2. see why several guesses are better than one: trees, their arithmetic, and how one pass reads them,
+# 3. derive how several candidates are tried under *sampling* without changing the target's law,
 # 4. compare what each memory is worth, empty and filled.
 #
-# The model is SmolLM2 (135 M parameters, 4-bit weights, dequantised) if `specviz models get smollm2` has downloaded it, and
-# the bundled `town` (2 M parameters, a small world) if not. What a memory is worth depends on the texts: `town`'s short answers
-# hold few different words, so a memory fills fast. SmolLM2 decodes fewer prompts with smaller drafts, to end soon.
+# The model is SmolLM2 (135 M parameters) if `specviz models get smollm2` has downloaded it, and the bundled `town` (2 M
+# parameters) if not. What a memory is worth depends on the texts: `town`'s short answers hold few different words, so a
+# memory fills fast.
 
 # %%
 import heapq
@@ -44,7 +44,7 @@ import pandas as pd
 import torch
 
 import specviz as sv
-from specviz import Draft
+from specviz import Draft, metrics
 from specviz.suites import spread, suite
 
 torch.set_num_threads(1)
@@ -67,8 +67,9 @@ trace
 # %% [markdown]
 # ## The text itself: prompt lookup
 #
-# Saxena (2023): find the text's last $n$ tokens earlier in the text, and copy what followed them there. The longest $n$ that
-# occurs wins. The memory is the text, and a draft costs one search. Each cycle of the run above, worked out again:
+# Saxena (2023): find the text's last $n$ tokens earlier in the text, and copy what followed them there. The longest $n$
+# that occurs wins. The memory is the text, and a draft costs one search. Here is each cycle of the run above, computed
+# again:
 
 
 # %%
@@ -105,7 +106,7 @@ columns = ["cycle", "last tokens", "found at", "copied", "accepted", "written"]
 pd.DataFrame(rows, columns=columns).set_index("cycle").head(12)
 
 # %% [markdown]
-# A draft is a chain, and a cycle keeps a beginning of it. In the player:
+# In the player, a cycle keeps a prefix of the chain:
 
 # %%
 best = trace.cycles.loc[trace.cycles["accepted"].idxmax(), "cycle"]
@@ -113,27 +114,16 @@ sv.player(trace, cycle=int(best))
 
 # %% [markdown]
 # **Predict.** The sample holds several kinds of work: conversation, summarization, arithmetic, questions with a text to
-# quote (rag), code, and with `town` also translation and bare questions. On which does copying from the text help most, on
-# which least?
+# quote (rag), code, and with `town` also translation and bare questions. On which does copying help most, and on which
+# least?
 
 # %%
 copied = sv.generate(model, sample, method="prompt_lookup", draft_length=8, max_new_tokens=new_tokens)
 
 
-def counts(run):
-    """Emitted tokens and cycles of each text."""
-    cycles = run.cycles[run.cycles["cycle"] > 0].groupby("prompt")
-    return cycles["emitted"].sum().to_numpy(), cycles.size().to_numpy()
-
-
-def tau(run):
-    emitted, cycles = counts(run)
-    return emitted.sum() / cycles.sum()
-
-
 def by_kind(run):
-    (emitted, cycles), kind = counts(run), run.prompts["kind"].to_numpy()
-    return pd.Series({k: emitted[kind == k].sum() / cycles[kind == k].sum() for k in dict.fromkeys(kind)})
+    sums = metrics.by_prompt(run).groupby("kind")[["emitted", "steps"]].sum()
+    return sums["emitted"] / sums["steps"]
 
 
 by_kind(copied).sort_values(ascending=False).round(2).to_frame("τ")
@@ -144,20 +134,21 @@ by_kind(copied).sort_values(ascending=False).round(2).to_frame("τ")
 #
 # ## Why a tree
 #
-# A **chain** of $n$ tokens, the $i$-th right with probability $a_i$ *if all before it were*, is accepted this far on average:
+# Let the $i$-th of a **chain**'s $n$ tokens be right with probability $a_i$ *if all before it were*. Token $i$ counts
+# if it and all before it are right, so on average
 #
-# $$ \mathbb{E}[\text{accepted}] = \sum_{i=1}^{n} \prod_{j \le i} a_j, $$
+# $$ \mathbb{E}[\text{accepted}] = \sum_{i=1}^{n} \prod_{j \le i} a_j. $$
 #
-# for the accepted tokens can be counted one by one, and token $i$ counts if it and all before it are right. In a **tree** node $u$ counts if every node on the path to it is right:
+# In a **tree** node $u$ counts if every node on the path to it is right:
 #
 # $$ \mathbb{E}[\text{accepted}] = \sum_{u} P(u), \qquad P(u) = \prod_{v\ \text{on the path to}\ u} a_v . $$
 #
-# Different siblings exclude each other, since the target writes one token, so their $a_v$ add up to at most 1. That is all:
-# to be accepted far with $n$ nodes, **take the $n$ nodes with the largest $P(u)$**. A child has at most its parent's $P$, so
-# these are a tree.
+# Siblings exclude each other, since the target writes one token, so their $a_v$ add up to at most 1. Hence the best
+# draft of $n$ nodes **takes the $n$ nodes with the largest $P(u)$**. A child's $P$ is at most its parent's, so these
+# nodes form a tree.
 #
-# **Predict.** Say that the best guess is right with 0.5, the second best with 0.2, the third with 0.1, the fourth with 0.05,
-# on every level. You have 8 nodes. How much further than a chain does the best tree get: 5 %, 25 %, 60 %? And with
+# **Predict.** On every level the best guess is right with probability 0.5, the second with 0.2, the third with 0.1, the
+# fourth with 0.05. You have 8 nodes. How much further than a chain does the best tree get: 5 %, 25 %, 60 %? And with
 # 0.9, 0.05, 0.02, 0.01?
 
 
@@ -188,8 +179,8 @@ axes[0].legend(frameon=False)
 plt.show()
 
 # %% [markdown]
-# A chain never gets beyond $a/(1-a)$, however long. A tree pays where the drafter is *unsure*; a sure one needs depth. The
-# sums are checked by simulation: draw the right rank of each level, and walk.
+# A chain never gets beyond $a/(1-a)$, however long. A tree pays where the drafter is *unsure*; a sure one needs depth.
+# A simulation checks the sums: draw the right rank of each level, and walk.
 
 # %%
 rng = np.random.default_rng(0)
@@ -208,10 +199,9 @@ print(
 # %% [markdown]
 # ## How one pass reads a tree
 #
-# The nodes are laid out one after another, as if they were a text. Two things make a tree of them. A node **sees** the text,
-# its ancestors and itself, nothing else: that is the attention mask. And its **position** is its depth, not its index.
-# Here is a small tree of the target's own likely words, three below the root, then two below the first and one below the
-# second.
+# The nodes are laid out one after another, as if they were a text. Two things make them a tree. A node **attends** to
+# the text, its ancestors and itself only: that is the attention mask. And its **position** is its depth, not its index.
+# Here is a small tree of the target's own likely words.
 
 # %%
 question = {
@@ -239,8 +229,8 @@ for i, j in np.argwhere(tree.mask):
 plt.show()
 
 # %% [markdown]
-# **Predict.** Suppose that someone forgets the mask and lets each node see all before it, as in a text. For which of the six
-# nodes is the target's answer then wrong?
+# **Predict.** Suppose that someone forgets the mask and lets each node attend to all before it, as in a text. For which
+# of the six nodes is the target's prediction then wrong?
 
 # %%
 alone = [context.forward(Draft.chain(tree.tokens[tree.path(i)])).logits[0][-1] for i in range(6)]
@@ -259,16 +249,16 @@ pd.DataFrame(
 )
 
 # %% [markdown]
-# "Off by" is the largest difference of a logit from a pass over that path alone. With the mask at most rounding is left.
-# Without it only node 0 is right: all others see a word that is no part of their path. A sibling that is seen
-# turns *"A or B"* into the text *"A B"*.
+# "Off by" is the largest difference of a logit from a pass over that path alone. With the mask only rounding is left.
+# Without it only node 0 is right: all others attend to a word that is not on their path. A sibling that leaks in turns
+# *"A or B"* into the text *"A B"*.
 #
 # ## What the target said before: Token Recycling's matrix
 #
-# Luo et al. (2025). Each pass predicts, after every word it reads, which words might follow. One of them is written, the
-# others are usually thrown away. Token Recycling keeps the best $k$ in a matrix $M$ of shape $[V, k]$: row $t$ holds what the
-# target named when it last read $t$. A draft is a fixed **template** of rank paths, like those above, filled from the
-# matrix: the child of rank $r$ below the word $u$ is $M[u, r]$.
+# Luo et al. (2025). A pass predicts, after every word it reads, which words might follow. One of them is written, and
+# the others are usually thrown away. Token Recycling keeps the best $k$ in a matrix $M$ of shape $[V, k]$: row $t$
+# holds the predictions from the last time the target read $t$. A draft is a fixed **template** of rank paths, like
+# those above, filled from the matrix: the child of rank $r$ below the word $u$ is $M[u, r]$.
 #
 # **Predict.** A pass over $n$ nodes reads $n + 1$ words. Does it change 1 row of the matrix, as many as were accepted, or up
 # to $n + 1$?
@@ -317,8 +307,8 @@ matrix = recycler.store.tokens
 show(lambda t: [word(x) for x in matrix[t] if x >= 0], list(dict.fromkeys(read))[:8])
 
 # %% [markdown]
-# Rejected nodes teach, too: the target has read them. The template is the best tree for rates that were measured
-# once. Its paths, and one cycle of the run in the player:
+# Rejected nodes teach too: the target has read them. The template is the best tree for rates that were measured once.
+# Its paths, and one cycle of the run in the player:
 
 # %%
 print("template:", " ".join("".join(map(str, path)) for path in recycler.paths))
@@ -327,11 +317,11 @@ best = recycled.cycles.loc[recycled.cycles["accepted"].idxmax(), "cycle"]
 sv.player(recycled, cycle=int(best))
 
 # %% [markdown]
-# The arithmetic said: τ is one, the target's own token, plus the sum of path probabilities. Measure the rates by hand,
-# from the matrix and the target's own texts, and compare the sum with a run.
+# By the arithmetic above, τ is one, the target's own token, plus the sum of path probabilities. Measure the rates from
+# the matrix and the target's own texts, and compare the sum with a run.
 #
-# **Predict.** Will the run do better or worse than the sum? The sum uses the matrix as it was after studying, and takes
-# the rates for the same on every level.
+# **Predict.** Will the run do better or worse than the sum? The sum uses the matrix as it was after studying, and
+# assumes the same rates on every level.
 
 # %%
 texts = [t.outputs["token"].tolist() for t in (copied.select(prompt=i) for i in range(len(copied.prompts)))]
@@ -344,18 +334,18 @@ template = sum(np.prod([rates[i] for i in path]) for path in recycler.paths)
 chain = (rates[0] ** np.arange(1, small + 1)).sum()
 print(f"1 + sum over a chain of {small}:      {1 + chain:.2f}")
 print(f"1 + sum over the template of {small}: {1 + template:.2f}")
-print(f"measured τ of the template:      {tau(ran):.2f}")
+print(f"measured τ of the template:      {metrics.tau(ran):.2f}")
 
 # %% [markdown]
-# The two need not agree: the matrix learns this text's words while it decodes, and rates differ from level to level.
+# The two need not agree: the matrix learns this text's words during decoding, and rates differ from level to level.
 #
 # ## The target's own guesses: Lookahead
 #
-# Fu et al. (2024) ask the target to guess far ahead **in parallel**. Write $W$ arbitrary tokens after the text and let one
-# pass replace each by what the target writes after the ones before it, again and again: a *Jacobi iteration* on the
+# Fu et al. (2024) let the target guess far ahead **in parallel**. Write $W$ arbitrary tokens after the text. Let one
+# pass replace each by the target's prediction after the ones before it, and repeat: a *Jacobi iteration* on the
 # equations $y_i = \arg\max p(\cdot \mid x, y_{<i})$.
 #
-# **Predict.** After how many passes are all 12 right at the latest? And how many do you expect?
+# **Predict.** After how many passes are all 12 tokens right at the latest? And how many do you expect?
 
 # %%
 context = model.open([start], 16)
@@ -371,13 +361,13 @@ for step in range(14):
     y = context.forward(Draft.chain(y)).logits[0][:-1].argmax(-1).numpy()
 
 # %% [markdown]
-# Token 1 depends on the text alone, so one pass makes it right; then token 2, and so on: at the latest after 12 passes, no
-# better than one by one. Alone, the iteration gains little. But in the rows *runs of words* come up that fit, only in
-# the wrong place. Lookahead keeps the $N$-grams that this iteration walks through in a **pool**, by their first word, and
-# tries those that begin with the text's last word. One pass does both: it moves the window on (nodes that are read and
-# **not judged**) and verifies n-grams of the pool.
+# Token 1 depends on the text alone, so one pass makes it right; then token 2, and so on. At the latest after 12 passes
+# all are right, no better than one by one. So the iteration alone gains little. But the rows contain *runs of words*
+# that fit, only in the wrong place. Lookahead keeps the $N$-grams of this iteration in a **pool**, by their first word,
+# and tries those that begin with the text's last word. One pass does both: it advances the window (nodes that are read
+# and **not judged**) and verifies n-grams of the pool.
 #
-# **Predict.** Of the nodes it sends, what share belongs to the window, and so cannot be accepted in this cycle?
+# **Predict.** What share of the nodes sent belongs to the window, and so cannot be accepted in this cycle?
 
 # %%
 study("lookahead", draft_size=large)
@@ -391,7 +381,7 @@ begins = [t for t in dict.fromkeys(looked.outputs["token"].tolist()) if len(look
 show(lambda t: [words(g) for g in looker.store.get(t)[:4]], begins)
 
 # %% [markdown]
-# Each row: what followed that word, the last met first. The window in one cycle is a comb; the n-grams hang beside it.
+# Each row shows what followed that word, the latest first. In one cycle:
 
 # %%
 best = looked.cycles.loc[looked.cycles["accepted"].idxmax(), "cycle"]
@@ -400,10 +390,10 @@ sv.player(looked, cycle=int(best))
 # %% [markdown]
 # ## A book: SPECTRA's datastore
 #
-# Le et al. (2025) add to the target's own n-grams a text from outside. SPECTRA remembers three things: a pool by the first
-# word (**one to many**, as Lookahead's), a table from the last two words to the next (**many to one**, followed again and
-# again into a chain), and a **datastore** that is searched for the longest run of last words. As the book we take
-# the target's own answers to the studied prompts; a real one has millions of words.
+# Le et al. (2025) add an outside text to the target's own n-grams. SPECTRA remembers three things: a pool by the first
+# word (**one to many**, as Lookahead's), a table from the last two words to the next (**many to one**, followed
+# repeatedly into a chain), and a **datastore** that is searched for the longest run of last words. Our book is the
+# target's own answers to the studied prompts; a real one has millions of words.
 #
 # **Predict.** Which of the three is accepted most often, per node sent?
 
@@ -424,14 +414,14 @@ pd.DataFrame(
 ).round(3)
 
 # %% [markdown]
-# The cycle that kept most, as a tree: point at a node and read where it came from.
+# The cycle that kept most, as a tree: point at a node to see its source.
 
 # %%
 best = quoted.cycles.loc[quoted.cycles["accepted"].idxmax()]
 sv.player(quoted, prompts=[int(best["prompt"])], cycle=int(best["cycle"]))
 
 # %% [markdown]
-# One look into each memory, at the same place of a text:
+# Each memory, at the same place of a text:
 
 # %%
 run = sv.stream(
@@ -443,7 +433,7 @@ for cycle in run:  # into the middle of an answer, up to a word that the pool kn
 written = reader.text[: reader.length]
 length, first, end = reader.external.match(written, 8)
 print(f"the text ends in {words(written[-8:])!r}")
-print("pool, behind the last word:     ", [words(g) for g in reader.store.get(int(written[-1]))[:3]])
+print("pool, after the last word:      ", [words(g) for g in reader.store.get(int(written[-1]))[:3]])
 print("chain, from the last two:       ", repr(words(reader.store.chain.follow(written[-2:].tolist(), 8))))
 found = reader.external.continuations(written, 8, 6, 12)[:3]
 print(
@@ -453,11 +443,11 @@ print(
 run.close()
 
 # %% [markdown]
-# ## Several candidates by sampling: Algorithm 4
+# ## Several candidates under sampling: Algorithm 4
 #
-# Greedily a child is kept if it *is* the target's token. When the target samples from $p$, what then? The candidates
-# $x_1, \dots, x_m$ below a node were found in a memory, not drawn, so there is no $q$. The rule (SpecInfer, Miao et al. 2024;
-# Algorithm 4 of Do et al.): try one after another, each against **what the rejected ones left**,
+# In greedy decoding a child is kept if it *is* the target's token. What if the target samples from $p$? The candidates
+# $x_1, \dots, x_m$ below a node come from a memory and were not drawn, so there is no $q$. The rule (SpecInfer, Miao et
+# al. 2024; Algorithm 4 of Do et al.) tries them one after another, each against **what the rejected ones left**,
 #
 # $$ R_i = 1 - \sum_{j<i} p(x_j), \qquad \text{accept } x_i \text{ with probability } \frac{p(x_i)}{R_i}, $$
 #
@@ -468,11 +458,11 @@ run.close()
 #
 # $$ P(x_i) = \prod_{j<i} \frac{R_{j+1}}{R_j} \cdot \frac{p(x_i)}{R_i} = \frac{R_i}{R_1} \cdot \frac{p(x_i)}{R_i} = p(x_i). $$
 #
-# All fail with $R_{m+1}$, and then a token $y$ outside comes with $p(y)/R_{m+1}$: again $p(y)$. With one candidate it is
-# 02's rule for a $q$ that is 1 on the drafted token.
+# All fail with probability $R_{m+1}$, and then another token $y$ comes with $p(y)/R_{m+1}$: again $p(y)$. With one
+# candidate it is 02's rule for a $q$ that is 1 on the drafted token.
 #
-# **Predict.** Some candidate is accepted with what probability? Does the order in which they are tried change it? Does a
-# candidate that stands there twice?
+# **Predict.** With what probability is some candidate accepted? Does the order of trial change it? Does a candidate
+# that occurs twice?
 
 
 # %%
@@ -496,12 +486,12 @@ for candidates in ([1], [1, 3], [3, 1], [1, 3, 0], [1, 1, 3, 1]):
     )
 
 # %% [markdown]
-# The sum of their probabilities, in any order; a token that was rejected has nothing left, so a second try is lost, and
-# worth nothing. A tree that repeats a token among siblings wastes a node, and keeps the law.
+# With the sum of their probabilities, in any order. A rejected token has no probability left, so a second try always
+# fails. A tree that repeats a token among siblings wastes a node, but keeps the law.
 #
-# **Predict.** Which of these shortcuts keeps the law? (a) Test every sibling against $p(x_i)$, without dividing by what is
-# left. (b) After all fail draw from $p$ itself. (c) Forget to take the rejected token out, and meet it again. Here exactly,
-# by adding up all outcomes:
+# **Predict.** Which of these shortcuts keeps the law? (a) Test every sibling against $p(x_i)$, without dividing by what
+# is left. (b) After all fail, draw from $p$ itself. (c) Forget to remove the rejected token, and meet it again. All
+# outcomes are added up, so the laws are exact:
 
 
 # %%
@@ -533,8 +523,8 @@ axes[0].legend(frameon=False)
 plt.show()
 
 # %% [markdown]
-# Only the rule itself. The real decoder records each decision with its $u$, $p$ and $R$ (in the column `q`), so that all can
-# be made again. Those before which the most was rejected:
+# Only the rule itself. The real decoder records each decision with its $u$, $p$ and $R$ (in the column `q`), so all can
+# be checked. The table shows those with the smallest $R$:
 
 # %%
 drawn = sv.generate(
@@ -551,15 +541,13 @@ print(f"{len(judged)} decisions, {(again == judged['status'].to_numpy()).sum()} 
 judged.nsmallest(8, "q")[["prompt", "cycle", "parent", "text", "p", "q", "u", "status"]].round(3)
 
 # %% [markdown]
-# `specviz audit` enumerates *every* outcome of each method's trees on a vocabulary of three words, and compares the laws.
-#
 # ## All of them, empty and filled
 #
-# τ against the number of nodes, on the sample. **Cold**: the memory is empty at each prompt. **Warm**: it has studied the
-# other prompts. Prompt lookup has nothing to study, and SPECTRA has its book of *their answers* in both cases. UniSpec, the
-# next walkthrough, is here for comparison.
+# τ against the number of nodes, on the sample. **Cold**: the memory is empty at each prompt. **Warm**: it has studied
+# the other prompts. Prompt lookup has nothing to study, and SPECTRA has its book in both cases. UniSpec, the subject of
+# [07a](07a_unispec.ipynb), is here for comparison.
 #
-# **Predict.** Who gains most from studying? Who is best with few nodes, and who with many?
+# **Predict.** Which method gains most from studying? Which is best with few nodes, and which with many?
 
 # %%
 names = ("prompt_lookup", "token_recycling", "lookahead", "spectra", "unispec")
@@ -587,9 +575,11 @@ for name in names:
 
 figure, ax = plt.subplots(figsize=(7.5, 3.6), layout="constrained")
 for name in names:
-    ax.plot(draft_sizes, [tau(warm[name, g]) for g in draft_sizes], "o-", color=hues[name], label=name)
+    ax.plot(
+        draft_sizes, [metrics.tau(warm[name, g]) for g in draft_sizes], "o-", color=hues[name], label=name
+    )
     if name in cold:
-        ax.plot(small, tau(cold[name]), "s", mfc="none", color=hues[name])
+        ax.plot(small, metrics.tau(cold[name]), "s", mfc="none", color=hues[name])
 ax.axhline(1, color="#bbbbbb", lw=1)
 ax.set(xlabel="draft size (nodes sent at most)", ylabel="τ", title="filled: warm; hollow: cold")
 ax.set_xticks(draft_sizes, draft_sizes)
@@ -607,8 +597,8 @@ table_1 = {
 rows = {
     name: {
         "nodes sent": warm[name, small].cycles.query("cycle > 0")["sent"].mean(),
-        "τ cold": tau(cold.get(name, warm[name, small])),
-        "τ warm": tau(warm[name, small]),
+        "τ cold": metrics.tau(cold.get(name, warm[name, small])),
+        "τ warm": metrics.tau(warm[name, small]),
         "drafting, ms a cycle": 1e3 * warm[name, small].cycles.query("cycle > 0")["draft_time"].median(),
         "memory, MB": (warm[name, small].run["memory"] or {"end": {"bytes": 0}})["end"]["bytes"] / 1e6,
         "τ in Table 1": np.mean(table_1[name][0]),
@@ -620,8 +610,8 @@ print(f"here at a draft size of {small}; Table 1 with each method's own size")
 pd.DataFrame.from_dict(rows, orient="index").round(2)
 
 # %% [markdown]
-# So few prompts with short answers settle no order. And τ is not speed: what a pass over that many nodes costs on *your* machine
-# stands in no table; [01](01_autoregressive.ipynb) measures it.
+# So few prompts with short answers settle no order. And τ is not speed: [01](01_autoregressive.ipynb) measures what a
+# pass over that many nodes costs on your machine.
 #
 # | | remembers | key | a draft costs | learns from |
 # |---|---|---|---|---|
@@ -633,11 +623,11 @@ pd.DataFrame.from_dict(rows, orient="index").round(2)
 #
 # ## What a memory cannot do
 #
-# - It knows earlier texts, not what this prompt means. A new name, a sum, a rare word: none of them has it.
-# - A key of one word forgets the sentence; a longer key is seldom found.
-# - A warm memory was filled by *other people's* prompts. Where those are private, so is it.
-# - More nodes are accepted a little further and cost a pass that is longer for all. How many are right depends on the machine
-#   and the kernel ([08](08_calibrate.ipynb)).
+# - It knows earlier texts, not what this prompt means. It has no new name, no sum, no rare word.
+# - A key of one word forgets the sentence, and a longer key is seldom found.
+# - *Other people's* prompts filled a warm memory. If they are private, so is it.
+# - More nodes are accepted a little further, at the cost of a longer pass. The best number depends on machine and
+#   kernel ([08](08_calibrate.ipynb)).
 
 # %% [markdown]
 # ## Five questions
@@ -657,7 +647,7 @@ pd.DataFrame.from_dict(rows, orient="index").round(2)
 # The text, its ancestors and itself; its position is its depth.
 # </details>
 #
-# <details><summary>4. Siblings are tried one after another by sampling. Against what is each tested?</summary>
+# <details><summary>4. In sampling, siblings are tried one after another. Against what is each tested?</summary>
 #
 # Against what the rejected ones left of p: p(x) divided by 1 minus their probabilities.
 # </details>

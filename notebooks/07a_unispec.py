@@ -31,8 +31,8 @@
 #
 # [07b](07b_unispec_worth.ipynb) asks what each part is worth, and [07c](07c_eagle.ipynb) compares UniSpec with EAGLE.
 #
-# The model is **SmolLM2** (135 million parameters) if `specviz models get smollm2` has downloaded it (93 MB), and otherwise the bundled
-# `town` (2 million, a small world). SmolLM2 decodes fewer prompts, so that it ends soon.
+# The model is **SmolLM2** (135 million parameters) if `specviz models get smollm2` has downloaded it (93 MB), and
+# otherwise the bundled `town` (2 million, a small world). SmolLM2 decodes fewer prompts, to save time.
 
 # %%
 import tempfile
@@ -74,7 +74,7 @@ trace
 # %% [markdown]
 # ## Algorithm 1 in one figure
 #
-# Blue is the drafter, green is the target's pass and what is learnt from it. Each section below is one box.
+# Blue is the drafter; green is the target's pass and what is learnt from it. Each section below is one box.
 #
 # The paper writes a child's score as its parent's score $\oplus$ the child's probability $p$, and does not define $\oplus$. We read it as a
 # **product**: the probability of the whole path, if the store's probabilities held here. The other reading, the *least* probability on
@@ -141,12 +141,12 @@ for t in list(dict.fromkeys(trace.outputs["token"].tolist()))[:8]:
     print(f"{word(t):>10}  ", " · ".join(f"{word(s)} {p:.2f}" for s, p in known if s >= 0 and p >= 0.005))
 
 # %% [markdown]
-# A row is an opinion from *another* place. Its probability says how sure the target was there, not here.
+# A row comes from *another* place. Its probability says how sure the target was there, not here.
 #
 # ## Stop before a cycle
 #
-# `sv.stream` hands out a decode cycle by cycle. Of the cycles that accepted two tokens or more we take the one with
-# the most candidates above the threshold, let the decode run until just before it, and look into the drafter: its store, the
+# `sv.stream` yields a decode cycle by cycle. Of the cycles that accepted two tokens or more we take the one with the
+# most candidates above the threshold, stop the decode just before it, and look into the drafter: its store, the
 # **root** $x_t$ (the last token of the text), and the cache $C$ that line 19 will need.
 
 # %%
@@ -171,7 +171,7 @@ print(f"before cycle {number}: {model.decode(text)!r}, root {word(root)!r}")
 # - the store's row of the root, $S[x_t]$: what followed this word the last time, and
 # - the cache $C$: the $k$ likeliest tokens **at the root's own place**, as the target saw it in the last pass.
 #
-# The reasoning (from LogitSpec, Liu et al. 2025): what nearly stood here may well stand next.
+# The reasoning (from LogitSpec, Liu et al. 2025): a token that was nearly chosen here may well come next.
 #
 # **Predict.** In greedy decoding, which token is always first in $C$?
 
@@ -189,8 +189,8 @@ print("first in C:", repr(word(near[0][0])), "and the root is", repr(word(root))
 first.style.format({"p in S": "{:.1g}", "p in C": "{:.1g}"}, escape="html")
 
 # %% [markdown]
-# The root itself: the target chose it *because* it was the likeliest there. Whether the root may follow itself the paper
-# leaves open; the default here drops it. A token that both lists hold is kept once, with its better score.
+# The root itself: the target chose it *because* it was the likeliest there. The paper leaves open whether the root may
+# follow itself; the default here drops it. A token in both lists is kept once, with its better score.
 #
 # ## The next levels (lines 22 to 29)
 #
@@ -255,9 +255,9 @@ print(f"largest difference of scores: {max(abs(theirs[path] - candidates[path]) 
 # %% [markdown]
 # ## The cut (line 30)
 #
-# Of all candidates the $g$ with the highest score are sent. Nothing makes sure that these form a tree. Or does it?
+# The $g$ candidates with the highest score are sent. Does anything ensure that they form a tree?
 #
-# **Predict.** Can a node be among the best $g$ and its parent not? And: can a node *below* the threshold $r$ be sent?
+# **Predict.** Can a node be among the best $g$ without its parent? And can a node *below* the threshold $r$ be sent?
 
 # %%
 best = sorted(candidates, key=candidates.get, reverse=True)
@@ -279,16 +279,16 @@ figure.colorbar(dots, label="level")
 plt.show()
 
 # %% [markdown]
-# No probability exceeds 1, so a child's product is at most its parent's: whoever is in, its ancestors are in. (Of equal
-# scores the earlier node wins, and parents stand earlier.) And $r$ is a rule about *expanding*: a node below it grows
-# nothing, but goes to the target where there is room: with a larger $g$ there may be. A mean of the path instead of a product
-# need not give a tree.
+# No probability exceeds 1, so a child's product is at most its parent's, and a node's ancestors are sent whenever it
+# is. (Of equal scores the earlier node wins, and parents come earlier.) And $r$ is a rule about *expanding*: a node
+# below it has no children, but is sent if $g$ leaves room. With a mean over the path instead of a product the nodes
+# need not form a tree.
 #
 # ## The pass and the verdict (lines 32 to 37)
 #
-# The target reads all $g$ nodes in one pass. Greedily: from the root go to the child that is the target's own choice, as
-# long as there is one. Here is this cycle in the player. Each `→` grows
-# one level; then come the threshold's cut, the budget's cut and the verdict. Point at a node for its source and its score.
+# The target reads all $g$ nodes in one pass. In greedy decoding, go from the root to the child that is the target's own
+# choice, as long as there is one. Here is this cycle in the player. Each `→` grows one level; then come the threshold's
+# cut, the budget's cut and the verdict. Point at a node for its source and its score.
 #
 # **Predict.** Before the verdict: which path survives?
 
@@ -318,8 +318,8 @@ shown.set_index(kept["depth"].rename("level")).round(3)
 # %% [markdown]
 # ## What is learnt (lines 39 to 47)
 #
-# The pass computed the target's prediction after *every* node, also after the wrong ones. All are written into the
-# store, and nothing of it costs a further pass.
+# The pass computed the target's prediction after *every* node, the wrong ones included. All are written into the store,
+# at no further pass.
 #
 # **Predict.** The pass read $g + 1$ words. How many rows of the store does it write: all $g + 1$, or fewer?
 
@@ -344,11 +344,10 @@ columns = ["likeliest before", "likeliest after", "nodes with this word"]
 pd.DataFrame.from_dict(table, orient="index", columns=columns).rename_axis("word")
 
 # %% [markdown]
-# Where a word stands at several nodes, each has a prediction of its own, and the row can hold only one: the last is kept
-# (lines 41 to 44, taken in order). That is the price of a store with one row a word: it remembers no context.
+# Where a word occurs at several nodes, each has its own prediction, and the row can hold only one: the last is kept
+# (lines 41 to 44, in order). A store with one row a word remembers no context.
 #
-# A store that starts empty fills as texts go by. **Predict.** Does it fill at the same pace all along, and does τ rise
-# with it?
+# A store that starts empty fills text by text. **Predict.** Does it fill at a constant pace, and does τ rise with it?
 
 # %%
 filling = sv.generate(model, studied + sample, "unispec", max_new_tokens=new_tokens)
@@ -358,13 +357,13 @@ view.warm_up(filling, ax=axes[1])
 plt.show()
 
 # %% [markdown]
-# Common words are learnt in the first texts, rare ones hardly ever. What τ does is mixed with what the texts are: each
-# kind of work has a τ of its own, which is why the comparisons below decode the same texts from the same store.
+# Common words are learnt in the first texts, rare ones seldom. The course of τ also depends on the texts: each kind of
+# work has its own τ, so the comparisons in [07b](07b_unispec_worth.ipynb) decode the same texts from the same store.
 #
 # ## Two open readings
 #
-# What $\oplus$ is, and whether the root may follow itself, the paper leaves open. Both are options:
-# `score="product"` or `"least"` (the least probability on the path), `root_token="drop"` or `"keep"`.
+# The paper leaves open what $\oplus$ is, and whether the root may follow itself. Both are options: `score="product"` or
+# `"least"` (the least probability on the path), `root_token="drop"` or `"keep"`.
 #
 # **Predict.** With `"least"` scores, is the tree deeper or broader than with products? Why?
 
@@ -392,9 +391,9 @@ for name, how in {
 run.close()
 
 # %% [markdown]
-# A product falls with every step; a least does so only where the store is unsure. So the two trees differ the less, the surer the
-# steps of this cycle are. A kept root token brings the highest score of $C$ into the first level, and everything that follows the
-# word a second time.
+# A product falls with every step; a minimum falls only where the store is unsure. So the surer the steps of this cycle,
+# the less the two trees differ. Keeping the root token puts the highest score of $C$ into the first level, and
+# everything that follows the word there a second time.
 #
 # ## What the threshold does
 #
@@ -413,17 +412,17 @@ for name, tree in ((f"r = {R}", with_r), ("r = 0", without)):
     )
 
 # %% [markdown]
-# Not by its own measure. What hangs below a node under $r$ scores less than $r$, so every node of score $r$ or more is in
-# both trees. Only the *rest* of the $g$ places is filled differently, and without the threshold with nodes of higher or
-# equal score. If τ rises all the same, then because low scores are in a wrong order, or because the store has since
-# learnt other things, or because a calibrated $g$ was not the same.
+# Not by its own measure. Every descendant of a node under $r$ scores less than $r$, so every node of score $r$ or more
+# is in both trees. Only the *rest* of the $g$ places is filled differently, and without the threshold it has nodes of
+# equal or higher score. If τ rises all the same, low scores are in a wrong order, or the store has learnt other things
+# since, or a calibrated $g$ was different.
 
 # %% [markdown]
 # ## What UniSpec cannot do
 #
 # - It has no context beyond one word: *"the"* has one row, whatever the sentence. Numbers, names and rare words fail.
-# - An old probability is not a probability here. Its order is used, not its value, unless the threshold cuts by it.
-# - It must see logits, so it cannot serve behind an interface that only returns text (the paper says so too).
+# - A stored probability is not the probability here. Its order is used, not its value, unless the threshold cuts by it.
+# - It needs logits, so it cannot work through an interface that only returns text (the paper says so too).
 # - With a short answer from a cold start there is nothing to recycle.
 #
 # ## Five questions
@@ -450,5 +449,5 @@ for name, tree in ((f"r = {R}", with_r), ("r = 0", without)):
 #
 # <details><summary>5. Which rows of the store does a pass write?</summary>
 #
-# One for each word that it read, the rejected nodes included; where a word stands at several nodes the last one stays.
+# One for each word that it read, the rejected nodes included. Where a word occurs at several nodes the last one stays.
 # </details>

@@ -21,11 +21,11 @@
 # *25 minutes, about two of them computing. Needs `torch` (`pip install -e ".[run]"` in a checkout). [07a](07a_unispec.ipynb) comes
 # first.*
 #
-# You will ask of each part of UniSpec what it is worth, and set the answer beside what the paper reports: the two open readings, the
-# score, the threshold, the size of the tree, and the ablation of Table 2.
+# You will measure what each part of UniSpec is worth, and compare with the paper: the two open readings, the score, the
+# threshold, the size of the tree, and the ablation of Table 2.
 #
-# The model is **SmolLM2** (135 million parameters) if `specviz models get smollm2` has downloaded it (93 MB), and otherwise the bundled
-# `town` (2 million, a small world). SmolLM2 decodes fewer prompts, so that it ends soon.
+# The model is **SmolLM2** (135 million parameters) if `specviz models get smollm2` has downloaded it (93 MB), and
+# otherwise the bundled `town` (2 million). SmolLM2 decodes fewer prompts, to save time.
 
 # %%
 import tempfile
@@ -37,7 +37,7 @@ import pandas as pd
 import torch
 
 import specviz as sv
-from specviz import view
+from specviz import metrics, view
 from specviz.measure.benches.passes import measure
 from specviz.suites import spread, suite
 
@@ -46,86 +46,63 @@ target = "smollm2" if "smollm2" in sv.list_models() else "town"
 model = sv.load(target)
 if target == "smollm2":
     prompts = [p for p in spread(suite("everyday"), 21) if p["kind"] not in ("translation", "qa")]
-    studied, sample = prompts[:5], prompts[5:11]  # five kinds of work
-    new_tokens, first_tokens, large = 24, 48, 48
+    studied, sample, new_tokens, large = prompts[:5], prompts[5:11], 24, 48
 else:
     prompts = spread(suite("town"), 63)
-    studied, sample = prompts[:14], prompts[49:]  # seven kinds of work each, in English and German
-    new_tokens, first_tokens, large = 48, 64, 96
+    studied, sample, new_tokens, large = prompts[:14], prompts[49:], 48, 96
 
 # Let a drafter learn from some texts, and keep what it learnt in a file.
 student = sv.method("unispec")
 sv.generate(model, studied, student, max_new_tokens=new_tokens, record=None)
 learnt = student.save(Path(tempfile.mkdtemp()) / f"{target}.store", model)
 
-# This one starts every prompt from that file: `keep="prompt"` forgets what it learns from one to the next.
-drafter = sv.method("unispec", keep="prompt")
-drafter.load(learnt, model)
-prompt = next(p for p in sample if p["kind"] == "arithmetic")
-trace = sv.generate(model, prompt, drafter, max_new_tokens=first_tokens)
-trace
 
-# %% [markdown]
-# ## Two readings, decoded
-#
-# Which reading of the open places is the better *drafter*, only decoding can say. Every run from here on writes the same texts and
-# starts each prompt from the same state, `learnt` or nothing, so differences come from the setting alone. The sample is small. The
-# interval comes from resampling its prompts, and a difference whose interval holds zero is not one.
-#
-# **Predict.** Does `score="least"` in place of products change the mean level of the nodes sent? Does it change τ?
-
-
-# %%
 def decode(warm=True, record="judged", **options):
+    """The sample, each prompt from the same store: `keep="prompt"` forgets what one prompt taught."""
     method = sv.method("unispec", keep="prompt", **options)
     if warm:
         method.load(learnt, model)
     return sv.generate(model, sample, method, record=record, max_new_tokens=new_tokens)
 
 
-def counts(run):
-    """Emitted tokens and cycles of each text."""
-    cycles = run.cycles[run.cycles["cycle"] > 0].groupby("prompt")
-    return cycles["emitted"].sum().to_numpy(), cycles.size().to_numpy()
-
-
-def tau(run):
-    emitted, cycles = counts(run)
-    return emitted.sum() / cycles.sum()
-
-
-def against(run, other, draws=2000):
-    """How much larger the first one's τ is, and where 95 % of resamples of the prompts put that."""
-    (e, a), (f, b) = counts(run), counts(other)
-    chosen = np.random.default_rng(0).integers(len(e), size=(draws, len(e)))
-    change = e[chosen].sum(1) / a[chosen].sum(1) - f[chosen].sum(1) / b[chosen].sum(1)
-    low, high = np.quantile(change, [0.025, 0.975])
-    return f"{tau(run) - tau(other):+.2f} [{low:+.2f}, {high:+.2f}]"
-
-
 base = decode()
+trace = base.select(prompt=next(i for i, p in enumerate(sample) if p["kind"] == "arithmetic"))
+trace
+
+# %% [markdown]
+# ## Two readings, decoded
+#
+# Only decoding shows which of the two open readings drafts better. Every run from here on writes the same texts and
+# starts each prompt from the same store, `learnt` or empty, so differences come from the setting alone. The sample is
+# small. `metrics.tau_difference` resamples its prompts; a difference whose interval contains zero is not established.
+#
+# **Predict.** Does `score="least"` in place of products change the mean level of the nodes sent? Does it change τ?
+
+# %%
 size = lambda run: run.cycles.loc[run.cycles["cycle"] > 0, "sent"].mean()
 deep = lambda run: run.nodes.loc[~run.nodes["status"].isin(["below_budget", "unsent"]), "depth"].mean()
-rows = [("product, root dropped", size(base), deep(base), tau(base), "")]
+rows = [("product, root dropped", size(base), deep(base), metrics.tau(base), "")]
 for name, options in {"least": {"score": "least"}, "root kept": {"root_token": "keep"}}.items():
     other = decode(**options)
-    rows.append((name, size(other), deep(other), tau(other), against(other, base)))
+    rows.append(
+        (name, size(other), deep(other), metrics.tau(other), str(metrics.tau_difference(other, base)))
+    )
 columns = ["", "nodes sent", "their mean level", "τ", "against the first [95 %]"]
 pd.DataFrame(rows, columns=columns).set_index("").round(2)
 
 # %% [markdown]
-# Compare the mean levels over all texts; whether either reading drafts better, the intervals say.
+# Compare the mean levels over all texts. The intervals show whether either reading drafts better.
 #
 # ## Does the score predict acceptance? (Figure 3)
 #
-# A score may be asked two different questions:
+# A score may answer two different questions:
 #
 # - the **path's** score: with what probability is this node kept at all, its ancestors included?
 # - the **last step's** probability, score over the parent's score: with what probability is it kept *once its parent was*?
 #
-# A perfect drafter would lie on the diagonal in both. But the store's probability is from another place.
+# A calibrated drafter would lie on the diagonal in both. But the store's probability is from another place.
 #
-# **Predict.** Will the curves lie above the diagonal (too modest) or below it (too sure)? In which of the two is it
+# **Predict.** Will the curves lie above the diagonal (underconfident) or below it (overconfident)? Which of the two is
 # further off?
 
 # %%
@@ -135,7 +112,7 @@ nodes = nodes.merge(above, how="left", on=["prompt", "cycle", "parent"])
 nodes["step"] = nodes["score"] / nodes["above"].fillna(1.0)
 tested = nodes[
     nodes["status"].isin(["accepted", "rejected", "unjudged"])
-]  # neither held back nor behind the end
+]  # neither held back nor after the end
 judged = tested[tested["status"] != "unjudged"]
 edges = np.linspace(0, 1, 11)
 figure, axes = plt.subplots(1, 2, figsize=(10, 3.6), sharey=True, layout="constrained")
@@ -154,7 +131,7 @@ for ax, part, column, name in (
     ax.plot([0, 1], [0, 1], "--", color="#888888", lw=1)
     ax.set(title=name, xlim=(0, 1), ylim=(0, 1))
     off = (np.abs(share - mean) * count[full]).sum() / count.sum()
-    side = "too sure" if (mean * count[full]).sum() > (share * count[full]).sum() else "too modest"
+    side = "overconfident" if (mean * count[full]).sum() > (share * count[full]).sum() else "underconfident"
     print(
         f"{name}: on average {side}, {off:.3f} off the diagonal; mean value {value.mean():.3f}, kept {took.mean():.3f}"
     )
@@ -164,9 +141,8 @@ axes[0].legend(frameon=False)
 plt.show()
 
 # %% [markdown]
-# The paper's Figure 3 has the same two things in one picture: acceptance that rises with the score, and most of the nodes
-# at low scores. Here it is with intervals, by where a node comes from, and beside it how often nodes of each level are
-# right.
+# The paper's Figure 3 shows both in one picture: acceptance rises with the score, and most nodes have low scores. Here
+# it is with intervals, by the source of a node, and beside it how often nodes of each level are right.
 
 # %%
 figure, axes = plt.subplots(1, 2, figsize=(10, 3.6), layout="constrained")
@@ -175,8 +151,8 @@ view.right_by(base, ax=axes[1])
 plt.show()
 
 # %% [markdown]
-# What the cut needs is only the *order*: any score that rises with acceptance chooses the same nodes. How
-# good is the order? Of two nodes judged, one kept and one not, how often does the kept one have the higher score?
+# The cut needs only the *order*: any score that rises with acceptance chooses the same nodes. How good is the order? Of
+# two judged nodes, one kept and one not, how often does the kept one have the higher score?
 
 # %%
 yes, no = (judged.loc[judged["status"] == s, "score"].to_numpy() for s in ("accepted", "rejected"))
@@ -205,18 +181,18 @@ table_12 = {
 }
 rows = []
 for r, run in sorted(sweep_r.items()):
-    change = "" if run is base else against(run, base)
-    rows.append((r, tau(run), change, size(run), np.mean(table_12[r])))
+    change = "" if run is base else str(metrics.tau_difference(run, base))
+    rows.append((r, metrics.tau(run), change, size(run), np.mean(table_12[r])))
 columns = ["r", "τ here", "against r = 0.05 [95 %]", "nodes sent", "τ, mean of Table 12"]
 pd.DataFrame(rows, columns=columns).set_index("r").round(2)
 
 # %% [markdown]
-# Hold the last column against the third: an interval that reaches zero confirms the paper's rise as little as it denies it.
+# Compare the last column with the third: an interval that contains zero neither confirms nor refutes the paper's rise.
 #
 # ## How large a tree?
 #
-# **Predict.** From the smallest $g$ below, 8, to the largest, the pass reads six or twelve times as many nodes. Does τ grow more, or the time of the
-# pass? And who gains more from a larger tree, a store that has learnt or an empty one?
+# **Predict.** From the smallest $g$ below, 8, to the largest, the pass reads six or twelve times as many nodes. Does τ
+# grow more, or the time of the pass? And which gains more from a larger tree, a store that has learnt or an empty one?
 
 # %%
 sizes = (8, 24, large)
@@ -228,7 +204,7 @@ alone = sv.generate(model, sample, method="autoregressive", max_new_tokens=new_t
 def speed(run):
     """Tokens a second over autoregressive decoding's, by the median cycle: prefill and interruptions left out."""
     usual = lambda run: run.cycles.loc[run.cycles["cycle"] > 0, "duration"].median()
-    return tau(run) * usual(alone) / usual(run)
+    return metrics.tau(run) * usual(alone) / usual(run)
 
 
 pass_ms = {
@@ -239,7 +215,7 @@ for by_size, style, hue, name in (
     (warm, "o-", "#0072b2", "warm: has learnt from other texts"),
     (cold, "s--", "#e69f00", "cold: empty at every prompt"),
 ):
-    axes[0].plot(sizes, [tau(by_size[g]) for g in sizes], style, color=hue, label=name)
+    axes[0].plot(sizes, [metrics.tau(by_size[g]) for g in sizes], style, color=hue, label=name)
 # Table 16: Llama-3-8B-Instruct.
 table_16 = {25: 2.24, 50: 2.56, 75: 2.74, 100: 2.83, 125: 2.94}
 axes[0].plot(table_16.keys(), table_16.values(), "^:", color="#888888", label="the paper's Table 16")
@@ -255,33 +231,34 @@ rows = []
 for g in sizes:
     for name, run in (("warm", warm[g]), ("cold", cold[g])):
         ratio = pass_ms[g] / pass_ms[0]
-        rows.append((g, name, tau(run), run.summary().iloc[0]["A/D"], ratio, tau(run) / ratio, speed(run)))
+        tau, rate = metrics.tau(run), metrics.acceptance_rate(run)
+        rows.append((g, name, tau, rate, ratio, tau / ratio, speed(run)))
 columns = ["g", "store", "τ", "A/D", "s(g)", "τ/s(g), modelled", "speed, measured"]
 pd.DataFrame(rows, columns=columns).set_index(["g", "store"]).round(2)
 
 # %% [markdown]
-# On the same store a larger tree holds the smaller one and can only be accepted further, but ever more slowly so; and every
-# node costs time once the machine is busy. How many nodes that takes depends on kernel and device: one CPU thread is busy
-# long before a GPU, and with one layout of the weights long before it is with another
-# ([01](01_autoregressive.ipynb), [08](08_calibrate.ipynb)). The best $g$ is where $\tau(g)/s(g)$ is largest (equation 2): a
-# property of machine and kernel. For an A100 the paper finds 110 (Table 13). The
-# equation takes every tree for full and drafting for free; a cold store's trees are small, so there it says too little.
+# With the same store a larger tree contains the smaller one, so it is accepted at least as far, with diminishing
+# returns. Every node costs time once the machine is busy. How many nodes that takes depends on kernel and device: one
+# CPU thread is busy long before a GPU is, and sooner in one layout of the weights than in another
+# ([01](01_autoregressive.ipynb), [08](08_calibrate.ipynb)). The best $g$ is where $\tau(g)/s(g)$ is largest (equation
+# 2): a property of machine and kernel. For an A100 the paper finds 110 (Table 13). The equation assumes that every tree
+# is full and that drafting is free. A cold store's trees are small, so there it underestimates.
 #
-# The paper starts with an empty store and does not say whether it lives on from prompt to prompt. Texts this short make
-# the difference large.
+# The paper starts with an empty store and does not say whether it is kept from prompt to prompt. With texts this short
+# that matters a lot.
 #
-# **Predict.** The cold column took three runs. From the record of the run with $g = 24$ alone, could the other two be computed,
-# as [05](05_what_if.ipynb) does for chains?
+# **Predict.** The cold column took three runs. Could the other two be computed from the record of the run with
+# $g = 24$, as [05](05_what_if.ipynb) does for chains?
 
 # %%
 answer = sv.whatif(cold[24]).unispec(draft_size=list(sizes))
 print(answer.why)
-answer.table[["draft_size", "tau", "badge"]].assign(rerun=[tau(cold[g]) for g in sizes]).round(3)
+answer.table[["draft_size", "tau", "badge"]].assign(rerun=[metrics.tau(cold[g]) for g in sizes]).round(3)
 
 # %% [markdown]
-# Its own exactly, unless two choices lie nearer than the number format rounds: then the badge asks for a rerun, in bfloat16 often.
-# Another one as long as its store is known. The text is the same, but a smaller tree teaches less and a
-# larger one more, and from the first cycle that needs a row which this run never read the answer is a model.
+# Its own size exactly, unless two choices are closer than rounding: then the badge asks for a rerun, often in bfloat16.
+# Another size is exact as long as its store is known. The text is the same, but a smaller tree teaches less and a
+# larger one more. From the first cycle that needs a row which this run never read, the answer is a model.
 #
 # ## Ablation (Table 2)
 #
@@ -299,9 +276,9 @@ parts = {
 }
 rows = []
 for name, (run, theirs, fast) in parts.items():
-    change = "" if run is base else against(run, base)
+    change = "" if run is base else str(metrics.tau_difference(run, base))
     costs = np.interp(size(run), list(pass_ms), list(pass_ms.values())) / pass_ms[0]
-    rows.append((name, tau(run), change, size(run), tau(run) / costs, theirs, fast))
+    rows.append((name, metrics.tau(run), change, size(run), metrics.tau(run) / costs, theirs, fast))
 same = [a == b for run, *_ in parts.values() for a, b in zip(run.texts, alone.texts)]
 print(f"{sum(same)} of {len(same)} texts are autoregressive decoding's own")
 columns = [
@@ -316,33 +293,30 @@ columns = [
 pd.DataFrame(rows, columns=columns).set_index("").round(2)
 
 # %% [markdown]
-# In Table 2 (RTX 3090, conversation) a fixed size and rank scores both have a *higher* τ and a lower speed. So the gain
-# of the score is claimed in time, not in τ. Whether it shows here, read off the intervals. Here every variant but the
-# second sends at most the same $g$, so a pass costs about the same in each and τ decides. (The speeds of single runs stand
-# in the table above; whatever else the machine did is in them, so here the measured pass is taken at the nodes sent.)
+# In Table 2 (RTX 3090, conversation) a fixed size and rank scores both have a *higher* τ and a lower speed. So the
+# paper claims that the score gains time, not τ. The intervals show whether it does here. Every variant but the second
+# sends at most the same $g$, so a pass costs about the same in each, and τ decides. (Speeds of single runs include
+# whatever else the machine did, so this table uses the measured pass at the nodes sent.)
 #
-# ## Where it fails, and what costs what
+# ## Where it fails, and what each part costs
 #
-# **Predict.** Several kinds of work. Which of them gains most from a store that has learnt, and which hardly anything?
+# **Predict.** Which kind of work gains most from a store that has learnt, and which least?
 
 # %%
-kinds = base.prompts["kind"].to_numpy()
-table = {}
+by_kind = {}
 for name, run in (("warm", base), ("cold", cold[24])):
-    emitted, cycles = counts(run)
-    for kind in dict.fromkeys(kinds):
-        of = kinds == kind
-        table.setdefault(kind, {})[f"τ {name}"] = emitted[of].sum() / cycles[of].sum()
-        table[kind]["tokens a text"] = emitted[of].mean()
-frame = pd.DataFrame.from_dict(table, orient="index")[["τ warm", "τ cold", "tokens a text"]]
+    sums = metrics.by_prompt(run).groupby("kind")[["emitted", "steps"]].sum()
+    by_kind[f"τ {name}"] = sums["emitted"] / sums["steps"]
+by_kind["tokens a text"] = metrics.by_prompt(base).groupby("kind")["emitted"].mean()
+frame = pd.DataFrame(by_kind)
 frame.sort_values("τ warm", ascending=False).round(2)
 
 # %% [markdown]
-# Look at the two ends, and at the length of their texts: what is written to a pattern comes back to its own words, and a
-# short answer ends before it could.
+# Compare the top and the bottom row, and the length of their texts. Text that follows a pattern repeats its own words,
+# and a short answer ends before it can.
 #
-# **Predict.** Of a cycle's time, what share goes into growing the tree and learning? The paper's equation 2 takes it to be
-# nothing.
+# **Predict.** What share of a cycle's time goes into growing the tree and learning? The paper's equation 2 assumes
+# none.
 
 # %%
 spent = base.cycles.loc[
@@ -360,16 +334,18 @@ for ax, run in zip(axes, (base, alone)):
 plt.show()
 
 # %% [markdown]
-# Growing a tree is a few array operations a level, however large the model: with a target of 2 M parameters they show, with
-# one of 135 M they hardly do, and with one of 8 B they would not. Compare the two *forward* parts: that is $s(g)$, and τ has to be larger.
+# Growing a tree takes a few array operations a level, however large the model. With a target of 2 M parameters they are
+# visible, with one of 135 M barely, and with one of 8 B they would not be. Compare the two *forward* parts: their ratio
+# is $s(g)$, and τ has to be larger.
 
 # %% [markdown]
 # ## What these numbers cannot say
 #
-# - Differences of a few hundredths mean nothing: another `learnt` would shift everything.
-# - τ is not the speed. UniSpec never pays where a pass over $g + 1$ tokens costs more than τ passes over one; measure that first
-#   ([08](08_calibrate.ipynb)).
-# - These are single runs on few short prompts. `specviz replay unispec/table2 --quick` measures the paper's tables with intervals.
+# - Differences of a few hundredths mean nothing: another `learnt` would shift them all.
+# - τ is not the speed. UniSpec never pays where a pass over $g + 1$ tokens costs more than τ passes over one; measure
+#   that first ([08](08_calibrate.ipynb)).
+# - These are single runs on few short prompts. `specviz replay unispec/table2 --quick` measures the paper's tables with
+#   intervals.
 #
 # ## Five questions
 #
@@ -388,7 +364,7 @@ plt.show()
 # Every node of score r or more is in both trees; only the rest of the places is filled differently, with lower or equal scores.
 # </details>
 #
-# <details><summary>4. What is the difference of a warm and a cold store, and whom does a larger tree help more?</summary>
+# <details><summary>4. How do a warm and a cold store differ, and which does a larger tree help more?</summary>
 #
 # A warm store has learnt from other texts. A larger tree helps the warm one more: a cold store has few candidates to fill it.
 # </details>

@@ -21,12 +21,12 @@
 # *30 minutes, about one of them computing. Needs `torch` (`pip install -e ".[run]"` in a checkout). [07a](07a_unispec.ipynb) comes
 # first.*
 #
-# You will set UniSpec beside EAGLE, a trained drafter: in a language that the training left out, in τ and in time, and in sampling,
-# where a node must not be chosen by its own token.
+# You will compare UniSpec with EAGLE, a trained drafter: in a language that the training left out, in τ and in time,
+# and in sampling, where a node must not be chosen by its own token.
 #
-# The model is **SmolLM2** (135 million parameters) if `specviz models get smollm2` has downloaded it (93 MB), and otherwise the bundled
-# `town` (2 million, a small world). SmolLM2 decodes fewer prompts, so that it ends soon. Where languages are compared the model is `town` in either case: it speaks seven, and comes with the same head trained
-# twice, on English alone and on all of them.
+# Languages are compared on the bundled `town` (2 million parameters): it speaks seven, and comes with the same head
+# trained twice, on English alone and on all of them. Speed is measured on **SmolLM2** (135 million) if
+# `specviz models get smollm2` has downloaded it (93 MB), and otherwise on `town`.
 
 # %%
 import tempfile
@@ -38,66 +38,29 @@ import pandas as pd
 import torch
 
 import specviz as sv
-from specviz import view
+from specviz import metrics, view
 from specviz.suites import spread, suite
 
 torch.set_num_threads(1)
-target = "smollm2" if "smollm2" in sv.list_models() else "town"
-model = sv.load(target)
-if target == "smollm2":
-    prompts = [p for p in spread(suite("everyday"), 21) if p["kind"] not in ("translation", "qa")]
-    studied, sample = prompts[:5], prompts[5:11]  # five kinds of work
-    new_tokens, first_tokens, large = 24, 48, 48
-else:
-    prompts = spread(suite("town"), 63)
-    studied, sample = prompts[:14], prompts[49:]  # seven kinds of work each, in English and German
-    new_tokens, first_tokens, large = 48, 64, 96
-
-# Let a drafter learn from some texts, and keep what it learnt in a file.
-student = sv.method("unispec")
-sv.generate(model, studied, student, max_new_tokens=new_tokens, record=None)
-learnt = student.save(Path(tempfile.mkdtemp()) / f"{target}.store", model)
-
-# This one starts every prompt from that file: `keep="prompt"` forgets what it learns from one to the next.
-drafter = sv.method("unispec", keep="prompt")
-drafter.load(learnt, model)
-prompt = next(p for p in sample if p["kind"] == "arithmetic")
-trace = sv.generate(model, prompt, drafter, max_new_tokens=first_tokens)
-
-
-def counts(run):
-    """Emitted tokens and cycles of each text."""
-    cycles = run.cycles[run.cycles["cycle"] > 0].groupby("prompt")
-    return cycles["emitted"].sum().to_numpy(), cycles.size().to_numpy()
-
-
-def tau(run):
-    emitted, cycles = counts(run)
-    return emitted.sum() / cycles.sum()
-
-
-def against(run, other, draws=2000):
-    """How much larger the first one's τ is, and where 95 % of resamples of the prompts put that."""
-    (e, a), (f, b) = counts(run), counts(other)
-    chosen = np.random.default_rng(0).integers(len(e), size=(draws, len(e)))
-    change = e[chosen].sum(1) / a[chosen].sum(1) - f[chosen].sum(1) / b[chosen].sum(1)
-    low, high = np.quantile(change, [0.025, 0.975])
-    return f"{tau(run) - tau(other):+.2f} [{low:+.2f}, {high:+.2f}]"
-
-
+town = sv.load("town")
+ask = {
+    "into English": "Übersetzen Sie ins Englische: Anna hat am Freitag das Fenster im Hotel geschlossen.",
+    "into German": "Translate into German: Anna closed the window in the hotel on Friday.",
+}
+trace = sv.generate(town, ask["into English"], "eagle", draft="town-eagle-en", max_new_tokens=48)
 trace
 
 # %% [markdown]
 # ## A drafter that was trained (Table 3)
 #
-# The paper's harder rival is **EAGLE** (Li et al. 2024a, 2024b, 2025): a drafter of *one* transformer layer, trained to continue
-# from the target's own states. Let $f_i$ be the target's state at token $i$ after its last layer, $e_i$ the
-# embedding of that token. The drafter reads them as pairs, each state with the **next** token,
+# The strongest rival in the paper is **EAGLE** (Li et al. 2024a, 2024b, 2025): a drafter of *one* transformer layer,
+# trained to continue from the target's own states. Let $f_i$ be the target's state at token $i$ after its last layer,
+# and $e_i$ the embedding of that token. The drafter reads them in pairs, each state with the **next** token,
 #
 # $$ (f_i,\ e_{i+1}) \ \longmapsto\ \hat f_{i+1}, \qquad q(x_{i+2}) = \mathrm{softmax}\big(\mathrm{head}(\hat f_{i+1})\big), $$
 #
-# and where the target has not been yet its own $\hat f$ stands for $f$: it goes on, feature by feature. Why the token too?
-# $f_i$ says what *could* come next, all of it at once. Only $e_{i+1}$ says what did.
+# and beyond the target's last state it uses its own $\hat f$ for $f$: it continues feature by feature. Why the token
+# too? $f_i$ says everything that *could* come next. Only $e_{i+1}$ says what did.
 #
 # | | the drafter computes | trained towards | its tree |
 # |---|---|---|---|
@@ -105,43 +68,39 @@ trace
 # | **EAGLE‑2** | the same weights | | dynamic: $\mathrm{score}(u) = \prod_{v\ \text{on the path to}\ u} q(v)$, the best $g$ |
 # | **EAGLE‑3** | $a_{i+1} = \mathrm{layer}\big([e_{i+1};\ W_g[\mathit{low}_i; \mathit{mid}_i; \mathit{high}_i]]\big)$, a head of its own | $p$ alone, several steps on its own $a$ | dynamic |
 #
-# Look at EAGLE-2's row: a product along the path, and the $g$ best are sent. It is *the method of [07a](07a_unispec.ipynb)*. What
-# differs is who answers "what may follow": a row of a table, or a network that has seen the whole text.
+# Look at EAGLE-2's row: a product along the path, and the $g$ best are sent. That is *the method of
+# [07a](07a_unispec.ipynb)*. The difference is what predicts the next token: a row of a table, or a network that has
+# read the whole text.
 #
-# Two heads come with the package that differ in nothing but their training texts, both of them answers of `town`: `town-eagle-en`
-# learnt English ones only, `town-eagle` all seven languages. No other target has such a pair, so the next sections are about `town`.
+# The package has two heads that differ only in their training texts, which are answers of `town`. `town-eagle-en`
+# learnt from English answers only, `town-eagle` from all seven languages.
 #
-# **Predict.** `town-eagle-en` has not learnt from a single German answer. The same sentence is to be written in English,
-# and in German. What will its tree hold in German: noise, English words, or German ones?
+# **Predict.** `town-eagle-en` has not learnt from a single German answer. The same sentence is written in English and
+# in German. What will its tree contain in German: noise, English words, or German ones?
 
 # %%
-town = model if target == "town" else sv.load("town")
-ask = {
-    "into English": "Übersetzen Sie ins Englische: Anna hat am Freitag das Fenster im Hotel geschlossen.",
-    "into German": "Translate into German: Anna closed the window in the hotel on Friday.",
-}
 heads = {
-    name: sv.generate(town, text, "eagle", draft="town-eagle-en", max_new_tokens=48)
-    for name, text in ask.items()
+    "into English": trace,
+    "into German": sv.generate(town, ask["into German"], "eagle", draft="town-eagle-en", max_new_tokens=48),
 }
 figure, axes = plt.subplots(2, 1, figsize=(10, 9), layout="constrained")
 for ax, (name, run) in zip(axes, heads.items()):
     view.draft_tree(run, cycle=1, ax=ax)
-    print(f"{name}: τ {sv.metrics.tau(run):.2f}  {run.texts[0]!r}")
+    print(f"{name}: τ {metrics.tau(run):.2f}  {run.texts[0]!r}")
 plt.show()
 
 # %% [markdown]
-# It is not noise. The states $f_i$ hold *what* is to be said, and the head reads that well in both; but the only way of
-# saying it that it was taught is English. The name is right, and at the first German word the tree is lost.
+# It is not noise. The states $f_i$ hold *what* is to be said, and the head reads that well in both; but it has only
+# learnt to say it in English. The name is right, and at the first German word the tree fails.
 #
-# In the player, step through the German run: a tree of the same size in every cycle, and nearly nothing of it stays.
+# In the player, step through the German run: every cycle has a tree of the same size, and almost nothing of it stays.
 
 # %%
 sv.player(heads["into German"], cycle=2, phase="draft", growth=True)
 
 # %% [markdown]
-# Is the score really the product? And does the token matter beside the state? Nodes of level 1 were all read with the
-# *same* state, the root's. Here is what the head expects after each of them.
+# Is the score really the product? And does the token matter beside the state? All nodes of level 1 were read with the
+# *same* state, the root's. Here is what the head predicts after each of them.
 
 # %%
 nodes = heads["into English"].nodes
@@ -155,17 +114,17 @@ here = nodes[nodes["cycle"] == 1]
 first = here[here["parent"] == -1].set_index("node")["text"]
 after = here[here["parent"].isin(first.index)].groupby("parent")
 after.apply(lambda n: " · ".join(f"{t.strip()} {q:.2f}" for t, q in zip(n["text"][:4], n["q"]))).rename(
-    "expected behind it"
+    "expected after it"
 ).to_frame().set_index(first.rename("level 1").loc[sorted(after.groups)])
 
 # %% [markdown]
 # ## Table 3, replayed
 #
-# Three drafters, one tree size ($g = 24$), three languages; in each two prompts of seven kinds of work. UniSpec starts each
-# language with an *empty* store and keeps it from prompt to prompt.
+# Three drafters, one tree size ($g = 24$), three languages, and in each two prompts of seven kinds of work. UniSpec
+# starts each language with an *empty* store and keeps it from prompt to prompt.
 #
-# **Predict.** Rank the three drafters by τ in English, in German, in Japanese. Where would a head that was trained on
-# everything stand?
+# **Predict.** Rank UniSpec, the English head and the head trained on everything by τ in English, in German and in
+# Japanese.
 
 # %%
 LANGUAGES = {"en": "English", "de": "German", "ja": "Japanese"}
@@ -188,7 +147,7 @@ for language, found in asked.items():
         )
 
 rows = {
-    name: {LANGUAGES[language]: tau(table_3[name, language]) for language in LANGUAGES}
+    name: {LANGUAGES[language]: metrics.tau(table_3[name, language]) for language in LANGUAGES}
     for name in ("unispec", "town-eagle-en", "town-eagle")
 }
 paper = sv.published("unispec/table3").query("metric == 'tau'")
@@ -196,18 +155,18 @@ for method, part in paper.groupby("method", sort=False):
     rows[f"{method}, the paper"] = {LANGUAGES[row.language.lower()]: row.value for row in part.itertuples()}
 for language in LANGUAGES:
     own = table_3["unispec", language]
-    print(f"{LANGUAGES[language]:9s} town-eagle-en over unispec {against(table_3['town-eagle-en', language], own)},"
-          f" town-eagle over unispec {against(table_3['town-eagle', language], own)}")  # fmt: skip
+    print(f"{LANGUAGES[language]:9s} town-eagle-en over unispec {metrics.tau_difference(table_3['town-eagle-en', language], own)},"
+          f" town-eagle over unispec {metrics.tau_difference(table_3['town-eagle', language], own)}")  # fmt: skip
 pd.DataFrame.from_dict(rows, orient="index").round(2)
 
 # %% [markdown]
-# As in Table 3: in English the trained head is far ahead; in a language that it never saw it loses nearly all of that, and a
-# table that was empty fourteen answers ago is its equal (German) or ahead of it (Japanese). And the third row says why: it is not EAGLE that fails, nor German or Japanese.
-# The same network with all languages in its training data does well in each of them. (The paper blames its rival's
-# training, too, but had only the public heads. Here both exist, and nothing else differs.)
+# As in Table 3: in English the trained head is far ahead. In a language that it never saw it loses nearly all of that
+# lead, and a table that was empty fourteen answers ago equals it (German) or beats it (Japanese). The third row shows
+# why: neither EAGLE nor the language is at fault. The same network trained on all languages does well in each of them.
+# (The paper also blames its rival's training, but had only the public heads. Here nothing else differs.)
 #
-# Fourteen short prompts a language show the order where an interval above stays clear of zero, and no more.
-# `python -m tests.benchmarks eagle` has more prompts, and the speedups, which these runs in batches do not measure.
+# Fourteen short prompts a language establish an order only where an interval above excludes zero.
+# `python -m tests.benchmarks eagle` has more prompts, and speedups, which these batched runs do not measure.
 #
 # **Predict.** Where in the tree does the English head fail in German: from the first level on, or deeper down?
 
@@ -234,26 +193,26 @@ words = [i for i, p in enumerate(asked["en"]) if p["kind"] not in ("arithmetic",
 for language in LANGUAGES:
     one, other = (table_3[name, language].select(prompt=words) for name in ("town-eagle-en", "unispec"))
     print(
-        f"{LANGUAGES[language]:9s} without arithmetic and code: town-eagle-en over unispec {against(one, other)}"
+        f"{LANGUAGES[language]:9s} without arithmetic and code: town-eagle-en over unispec {metrics.tau_difference(one, other)}"
     )
 pd.DataFrame(
     {
         LANGUAGES[language]: {
-            kind: tau(table_3["town-eagle-en", language].select(prompt=of[kind])) for kind in of
+            kind: metrics.tau(table_3["town-eagle-en", language].select(prompt=of[kind])) for kind in of
         }
         for language in LANGUAGES
     }
 ).rename_axis("town-eagle-en, τ").round(2)
 
 # %% [markdown]
-# At the first level: more than two cycles in three accept nothing. What the head still gets in German and Japanese is code and the
-# sums of arithmetic, which are written alike in every language; elsewhere its τ hardly leaves 1. An average over kinds of
-# work hides that there are two populations, and how the suite mixes them decides how the comparison ends.
+# At the first level: more than two cycles in three accept nothing. In German and Japanese the head still predicts code
+# and sums, which are written alike in every language; elsewhere its τ stays near 1. An average over kinds of work hides
+# these two populations, and their mix in the suite decides the comparison.
 #
 # ## A store learns within an answer
 #
-# The head's weights stay as they are. The store is written in every cycle. How fast is that? Eight texts of six sentences
-# are translated into German, and eight into Japanese; UniSpec begins *each* of them with an empty store.
+# The head's weights are fixed. The store is updated in every cycle. How fast does it learn? Eight texts of six
+# sentences are translated into German, and eight into Japanese. UniSpec starts *each* with an empty store.
 #
 # **Predict.** Cut every answer into quarters. How does UniSpec's τ change from the first to the last? The head's?
 
@@ -281,24 +240,39 @@ axes[0].legend(frameon=False)
 plt.show()
 
 # %% [markdown]
-# The store needs no training data, it needs a text that comes back to its own words. In the first quarter there is little
-# to come back to; by the second half it is ahead of the head in both languages. A short answer ends before that, and what
-# helps there is that the store lives on to the next prompt (as in the table above). The texts are few and the last
-# quarters hold a few dozen cycles each: take the direction, not the second digit.
+# The store needs no training data; it needs a text that repeats its own words. In the first quarter there is little to
+# repeat. By the second half it is ahead of the head in both languages. A short answer ends before that; there it helps
+# to keep the store for the next prompt, as in the table above. The texts are few and the last quarters have a few dozen
+# cycles each: trust the direction, not the second digit.
 #
 # ## τ is not the speed
 #
-# Back to the target of the beginning. Its own head is `smollm2-eagle3`, an EAGLE-3 head trained on SmolLM2's answers (of `town`:
-# `town-eagle`). A pass of the head for each level of the tree costs time that a look into a table does not; a larger tree costs the
-# target's pass. Below, each drafter has a tree of 24 nodes and one of two.
+# Now the target is SmolLM2, if it is downloaded. Its head is `smollm2-eagle3`, an EAGLE-3 head trained on SmolLM2's
+# answers. A pass of the head for each level of the tree costs more time than a table look-up, and a larger tree costs
+# the target more. Below, each drafter has a tree of 24 nodes and one of two. UniSpec's store has learnt from other
+# prompts.
 #
 # **Predict.** Which of the four has the largest τ? Which has the cheapest cycle? And which of them, if any, writes faster than
 # autoregressive decoding here?
 
-
 # %%
-def decode(**options):
-    method = sv.method("unispec", keep="prompt", **options)
+target = "smollm2" if "smollm2" in sv.list_models() else "town"
+model = sv.load(target)
+if target == "smollm2":
+    prompts = [p for p in spread(suite("everyday"), 21) if p["kind"] not in ("translation", "qa")]
+    studied, sample, new_tokens = prompts[:5], prompts[5:11], 24
+else:
+    prompts = spread(suite("town"), 63)
+    studied, sample, new_tokens = prompts[:14], prompts[49:], 48
+
+# UniSpec learns from some texts first; `keep="prompt"` starts every prompt of the sample from that store.
+student = sv.method("unispec")
+sv.generate(model, studied, student, max_new_tokens=new_tokens, record=None)
+learnt = student.save(Path(tempfile.mkdtemp()) / f"{target}.store", model)
+
+
+def unispec(size):
+    method = sv.method("unispec", keep="prompt", draft_size=size)
     method.load(learnt, model)
     return sv.generate(model, sample, method, max_new_tokens=new_tokens)
 
@@ -308,8 +282,8 @@ head = {"smollm2": "smollm2-eagle3", "town": "town-eagle"}[target]
 small_tree = {"draft_size": 2, "depth": 2, "branches": 1}
 runs = {
     "autoregressive": alone,
-    "UniSpec, 24 nodes": decode(),
-    "UniSpec, 2 nodes": decode(draft_size=2),
+    "UniSpec, 24 nodes": unispec(24),
+    "UniSpec, 2 nodes": unispec(2),
     "EAGLE, 24 nodes": sv.generate(
         model, sample, "eagle", draft=head, draft_size=24, max_new_tokens=new_tokens
     ),
@@ -319,19 +293,18 @@ runs = {
 }
 view.why_it_pays(runs)
 plt.show()
-paid = sv.metrics.break_even(runs, "autoregressive").set_index("name")
+paid = metrics.break_even(runs, "autoregressive").set_index("name")
 print(f"largest τ: {paid['tau'].idxmax()}; fastest: {paid['speedup'].idxmax()}")
 paid[["tau", "cost", "forward", "draft_cost", "rest", "speedup"]].round(2)
 
 # %% [markdown]
-# A method is worth its time above the black line, where a cycle writes more tokens than it costs plain passes. A larger tree moves a
-# point up and to the right; on a processor the way to the right is mostly the longer one. The times are those of single runs, one
-# after another.
+# A method pays above the black line, where a cycle writes more tokens than it costs plain passes. A larger tree moves a
+# point up and to the right, on a processor mostly to the right. The times are those of single runs, one after another.
 #
 # ## In sampling, a node must not be chosen by its own token
 #
-# Greedy verification asks whether a node *is* the target's token; which nodes are sent is nobody's business but the clock's.
-# In sampling each child $x$ was **drawn** from $q$, and the rule (accept if $u < p(x)/q(x)$, else go on with
+# Greedy verification asks whether a node *is* the target's token, so the choice of nodes affects only the time. In
+# sampling each child $x$ was **drawn** from $q$, and the rule (accept if $u < p(x)/q(x)$, else go on with
 # $\max(0, p - q)$, normalised, and with $q$ without $x$) is exact only if what is judged really has the law $q$.
 #
 # EAGLE-2 draws the tree's children and then sends those with the highest score, *the node's own token included*. Below, two
@@ -374,25 +347,26 @@ pd.DataFrame.from_dict(
 ).round(4)
 
 # %% [markdown]
-# Whoever sends the likelier one sends token 2 more often than $q$ says. The verdict divides by $q$ all the same, and out
-# comes too much of what the *drafter* likes. So in sampling specviz ranks a child by what is known **before** it is
-# drawn: the confidence in the path above it, times what its elder siblings left of $q$. The tree is a little worse, and the
-# law is the target's; `specviz audit` tests that. Look at a sampled cycle, with $u$, $p$ and $q$ of a node under the pointer:
+# Sending the likelier one sends token 2 more often than $q$ says. The verdict still divides by $q$, so the output
+# contains too much of what the *drafter* prefers. In sampling, therefore, specviz ranks a child by what is known
+# **before** it is drawn: the confidence in the path above it, times what its elder siblings left of $q$. The tree is a
+# little worse, and the law is the target's. Here is a sampled cycle; point at a node for its $u$, $p$ and $q$:
 
 # %%
 sampled = sv.generate(
     town, ask["into English"], "eagle", draft="town-eagle-en", temperature=1.0, seed=3, max_new_tokens=48
 )
-print(f"τ {sv.metrics.tau(sampled):.2f}, greedy {sv.metrics.tau(heads['into English']):.2f}")
+print(f"τ {metrics.tau(sampled):.2f}, greedy {metrics.tau(heads['into English']):.2f}")
 sv.player(sampled, cycle=1, phase="verify")
 
 # %% [markdown]
 # ## What EAGLE cannot do
 #
-# - It speaks what it was taught. A drafter's languages, kinds of work and style are those of its training texts, and nothing in the
-#   decode shows it but τ.
+# - It drafts only what it was taught. Its languages, kinds of work and style are those of its training texts, and only
+#   τ reveals that.
 # - It must be trained for each target, on that target's states, and it needs the states at every step.
-# - It is not free: a pass of its layer for each level of the tree. Where the target has few layers that can cost more than it saves.
+# - It is not free: a pass of its layer for each level of the tree. Where the target has few layers that can cost more
+#   than it saves.
 #
 # ## Five questions
 #

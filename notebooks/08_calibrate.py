@@ -21,13 +21,13 @@
 # *30 minutes, two and a half of them computing (one and a half on `town`). Needs `torch`, `scipy` and `scikit-learn`
 # (`pip install -e ".[run,calibrate]"`).*
 #
-# How many tokens should a drafter send? More of them are accepted when more are sent, and more of them cost more to
-# check. You will measure both on your machine, guess where they balance, and see why the answer cannot be
-# taken from a paper, not even from the one that taught us to measure it: UniSpec (Do et al.), section 3 and Appendix F.
+# How many tokens should a drafter send? When more are sent, more are accepted, and checking them costs more. You will
+# measure both on your machine, guess where they balance, and see why the answer cannot be taken from a paper, not even
+# from the one that introduced the measurement: UniSpec (Do et al.), section 3 and Appendix F.
 #
-# The model is SmolLM2 (135 M parameters, 4-bit weights, dequantised) if `specviz models get smollm2` has downloaded it, and
-# the bundled `town` (2 M parameters, a small world) if not. SmolLM2 is measured on two texts at seven sizes, so that you
-# need not wait; `town` on five texts at all sizes.
+# The model is SmolLM2 (135 M parameters, 4-bit weights, dequantised) if `specviz models get smollm2` has downloaded it,
+# and the bundled `town` (2 M parameters, a small world) if not. SmolLM2 is measured on two texts at seven sizes, to
+# save time; `town` on five texts at all sizes.
 
 # %%
 import matplotlib.pyplot as plt
@@ -51,14 +51,14 @@ trace
 # UniSpec remembers what the target predicted after each token and sends a *tree* of the likeliest continuations. Of the
 # whole tree it sends the $g$ nodes of highest score; the root, the last token of the text, is not counted. Here $g = 24$.
 #
-# ## What is to be made large
+# ## The objective
 #
 # Let a cycle take $s(g)$ seconds and emit $\tau(g)$ tokens, the target's own one included. After $N$ cycles
 #
 # $$ \text{throughput} = \frac{N\,\tau(g)}{N\,s(g)} = \frac{\tau(g)}{s(g)}, \qquad g^* = \arg\max_g \frac{\tau(g)}{s(g)} $$
 #
-# (equations 2 and 4). τ depends on the model, the text and what the drafter has learnt; hardly on the machine. $s$ is the
-# machine.
+# (equations 2 and 4). τ depends on the model, the text and what the drafter has learnt, and hardly on the machine. $s$
+# depends on the machine.
 #
 # At the best size the two curves rise in the same proportion. Where both are smooth,
 #
@@ -91,11 +91,12 @@ found.table.round({"tau": 2, "ms": 2, "ms_q25": 2, "ms_q75": 2, "tokens_per_seco
 ).set_index("g")
 
 # %% [markdown]
-# Each row comes from real decodes of a few prompts, each of another kind of work. All sizes decode a text right after one
-# another, in an order that changes from round to round: a machine's slow moments hit all sizes alike and are divided out.
-# The quartiles are what remains. Every text begins with the same warm memory, filled by other texts.
+# Each row comes from real decodes of a few prompts, each of another kind of work. All sizes decode a text right after
+# one another, in an order that changes from round to round: a machine's slow moments hit all sizes alike and are
+# divided out. The quartiles show what noise remains. Every text begins with the same warm memory, filled by other
+# texts.
 #
-# If this cell took no time, you had calibrated this machine before: the result is kept, and used again only where model,
+# If this cell took no time, you had calibrated this machine before. The result is kept, and used again only if model,
 # method, device, number format, threads and versions are the same. A calibration with other settings replaces it.
 
 # %%
@@ -105,11 +106,11 @@ view.curve(found, "tau", fits=("monotone",), ax=axes[1])
 plt.show()
 
 # %% [markdown]
-# More nodes are more work, so the fit of $s(g)$ never falls. Real times need not be so tidy: libraries compute matrices in
-# tiles, and pick other kernels for a vector, a few rows and many rows. With some kernels a pass over five tokens even takes
-# less time than one over three, as you will see below. τ(g) should rise ever more slowly, for the tree is filled best node
-# first; the fit holds it to that, and with so few texts the points waver about it. (The axis is logarithmic: it stretches
-# the left.)
+# More nodes are more work, so the fit of $s(g)$ never falls. Real times need not be so regular: libraries compute
+# matrices in tiles, and use different kernels for one row, a few rows and many. With some kernels a pass over five
+# tokens even takes less time than one over three, as you will see below. τ(g) should rise ever more slowly, because the
+# tree is filled best node first. The fit enforces that, and with so few texts the points scatter about it. (The axis is
+# logarithmic.)
 #
 # **Predict.** Divide the two. Is there a sharp peak?
 
@@ -124,12 +125,12 @@ print(f"g*: your guess {size_guess}, measured {found.g}")
 print(f"g = 24 loses: your guess {loss_guess:.0%}, measured {loss:.0%}")
 
 # %% [markdown]
-# Where both curves are smooth, a peak between the ends is flat: in its neighbourhood τ and $s$ rise in nearly the same
-# proportion, so missing it by a little costs little. That is good news for calibration, and bad news for anyone who reads
-# much into the exact number. Two things make it otherwise. If the best size is 1 or 2, there is no peak but a slope: every
-# node costs more than it brings. And where a kernel has steps, the best size is the last one before a step. (The paper's Table 13 has
-# a steep peak instead, 8 % lost fifteen nodes beside it; there τ is larger at 95 nodes than at 110, and the speedup lower,
-# which equation 2 does not allow if $s$ rises.)
+# Where both curves are smooth, a peak between the ends is flat: near it τ and $s$ rise in nearly the same proportion,
+# so missing it by a little costs little. That helps calibration, and makes the exact number unimportant. There are two
+# exceptions. If the best size is 1 or 2, there is no peak but a slope: every node costs more than it brings. And where
+# a kernel has steps, the best size is the last one before a step. (The paper's Table 13 has a steep peak instead, with
+# 8 % lost fifteen nodes away; there τ is larger at 95 nodes than at 110, and the speedup lower, which equation 2 does
+# not allow if $s$ rises.)
 #
 # ## From points to a size
 #
@@ -155,16 +156,16 @@ for name, fit in found.fits.items():
     print(f"{name:9} g* = {fit.g:3d}, largest error of s at a measured point {error:.1%}")
 
 # %% [markdown]
-# A spline of degree 2 with 8 knots has $8 + 2 - 1 = 9$ coefficients, each at home between a few neighbouring knots. Where
-# hardly a point lies between them, the points do not determine the coefficient: the curve is free to swing, and at the
-# measured points it fits all the better. Then differential evolution does its work well and finds the swing's tip. Residuals
-# show nothing; only a look at the curve does. It is why `specviz` keeps the `monotone` fit's size.
+# A spline of degree 2 with 8 knots has $8 + 2 - 1 = 9$ coefficients, each acting between a few neighbouring knots.
+# Where few points lie between them, the points do not determine the coefficient: the curve oscillates freely, and fits
+# the measured points all the better. Differential evolution then finds the tip of an oscillation. The residuals show
+# nothing; only the curve does. That is why `specviz` keeps the `monotone` fit's size.
 #
-# The diamond need not lie on a peak of the drawn curve: where $s$ passes zero between two sizes, $\tau/s$ has no bound, and
-# g* is the better whole size beside that place. The curve is drawn at whole sizes, which step over it.
+# The diamond need not lie on a peak of the drawn curve: where $s$ passes zero between two sizes, $\tau/s$ has no bound,
+# and g* is the better whole size beside that place. The curve is drawn at whole sizes, which step over it.
 #
-# Give the spline the even steps that it wants, and it behaves. Its cubic companion still has to bend through a curve that
-# rises steeply and then stays flat:
+# With points at even steps the spline behaves. The cubic for τ must still bend through a curve that rises steeply and
+# then stays flat:
 
 # %%
 import tempfile
@@ -181,9 +182,9 @@ print("g*:", ", ".join(f"{fit.g} ({name})" for name, fit in even.fits.items()))
 # %% [markdown]
 # ## Expected and real
 #
-# The paper's Table 15 holds τ/s against what a run really does. Ours must agree on the texts that were measured, for $s$ is
-# the time of the whole cycle. So take other texts, and time everything, the prefill too. Two things now pull at the real
-# throughput: the prefill lowers it, and the memory, which goes on learning from text to text, raises it.
+# The paper's Table 15 compares τ/s with a run's real throughput. Ours must agree on the texts that were measured,
+# because $s$ is the time of the whole cycle. So take other texts, and time everything, the prefill too. Two things now
+# change the real throughput: the prefill lowers it, and the memory, which learns from text to text, raises it.
 #
 # **Predict.** Is the real throughput above or below the expected one, and by how much?
 
@@ -217,12 +218,12 @@ for g in sizes:
 print(f"your guess {guess:+.0%}")
 
 # %% [markdown]
-# What lies between them is what the equation leaves out: the prefill, which grows with the prompt and not with $g$; and these
-# are other texts, with another τ. What it must get right is the *order* of the sizes, and that is all that $g^*$ needs.
+# They differ by what the equation leaves out: the prefill, which grows with the prompt and not with $g$. And these are
+# other texts, with another τ. The equation must get the *order* of the sizes right; $g^*$ needs no more.
 #
 # ## How many prompts does it take?
 #
-# More texts tell τ better, and cost time in proportion (the paper's Figure 6).
+# More texts estimate τ better, and cost time in proportion (the paper's Figure 6).
 #
 # **Predict.** One prompt, two, five, decoded by `town`: does g* still move?
 
@@ -236,20 +237,20 @@ view.by_prompts(by)
 plt.show()
 
 # %% [markdown]
-# A curve of one short text has a few dozen cycles in it: each accepted token more or less moves τ by per cents, the width of
-# the peak. `specviz bench calibrate` repeats this with up to twenty prompts and holds every choice against *all* sizes, tried
-# on texts that no calibration saw.
+# A curve of one short text has a few dozen cycles: one accepted token more or less moves τ by several per cent, enough
+# to move a flat peak. `specviz bench calibrate` repeats this with up to twenty prompts and compares every choice with
+# *all* sizes, on texts that no calibration saw.
 #
 # ## Another kernel, another size
 #
-# Most of a cycle is the target's pass, and what a pass costs is the doing of the kernel that multiplies by a weight matrix.
-# The same matrix can lie in memory in several layouts (01 introduces them): `plain`, as it was loaded; `transposed`; and
-# `onednn`, blocks for oneDNN's product, padded or not. `sv.load` takes the fastest. Here the target runs in each, with the same
-# weights. Of the cycle that was measured above, the pass is taken out and each layout's own is put in; τ(g) stays, because
-# the layout changes no token.
+# Most of a cycle is the target's pass, and its cost depends on the kernel that multiplies by a weight matrix. The same
+# matrix can lie in memory in several layouts (01 introduces them): `plain`, as it was loaded; `transposed`; and `onednn`,
+# blocks for oneDNN's product, padded or not. `sv.load` takes the fastest. Here the target runs in each, with the same
+# weights. In the cycle that was measured above, the pass is replaced by each layout's own; τ(g) stays, because the layout
+# changes no token.
 #
-# **Predict.** In which layout is a pass over five tokens (a draft of four) cheapest in units of its own pass over one, and
-# what is that number? And which g does each layout make best?
+# **Predict.** In which layout is a pass over five tokens (a draft of four) cheapest in units of its own pass over one,
+# and what is that number? And which g is best in each layout?
 
 # %%
 five_guess, g_guess = 1.1, {"plain": 1, "transposed": 2, "onednn": 4, "onednn-unpadded": 4}
@@ -325,15 +326,15 @@ plt.show()
 # not a law about the machine. Which layout wins is measured for each model, never assumed: where this was written it was oneDNN's for
 # SmolLM2, whose matrices come from memory, and the transposed one for `town`, whose matrices stay in the cache.
 #
-# The speedups stand over plain decoding *in the same layout*, and a slow baseline makes a fine speedup. Between layouts,
+# The speedups are over plain decoding *in the same layout*, and a slow baseline inflates a speedup. Between layouts,
 # compare tokens a second.
 #
 # ## Another number format, another size
 #
-# The same weights in fewer bytes: `bfloat16`, and the whole numbers `int8` and, for weights that came so, `int4` (01 introduces
-# them). Each is another model; that its drafts are accepted as often is assumed, so τ(g) and the rest of a cycle stay once more.
+# The same weights in fewer bytes: `bfloat16`, `int8` and, for weights that came so, `int4` (01 introduces them). Each
+# is another model. Its drafts are assumed to be accepted as often, so τ(g) and the rest of a cycle stay.
 #
-# **Predict.** Which g does each format make best? Zero is an answer.
+# **Predict.** Which g is best in each format? Zero is an answer.
 
 # %%
 g_guess = {"float32": 4, "bfloat16": 4, "int8": 2, "int4": 0}
@@ -370,15 +371,14 @@ axes.legend(frameon=False)
 plt.show()
 
 # %% [markdown]
-# A format whose dashed line lies above its curve decodes fastest without drafts. Whole numbers save what drafting saves, the
-# reading of weights, and leave little of it to be saved again. Calibrate for the format that
-# will run.
+# A format whose dashed line lies above its curve decodes fastest without drafts. Integer formats save what drafting
+# saves, the reading of weights, and leave little of it to save again. Calibrate for the format that will run.
 #
 # ## Another device, another size
 #
-# A processor soon pays for every further node, in any layout. A large GPU reads the weights once for a hundred nodes nearly
-# at the price of one: its $s(g)$ stays flat for long, and $g^*$ moves out to where τ is exhausted (the paper's Figure 5).
-# Below, the same points with another machine's $s$, invented: flat up to 32 nodes.
+# A processor soon pays for every further node, in any layout. A large GPU reads the weights once, for a hundred nodes
+# almost at the price of one: its $s(g)$ stays flat for long, and $g^*$ moves to where τ saturates (the paper's Figure
+# 5). Below, the same points with another machine's $s$, invented: flat up to 32 nodes.
 
 # %%
 import copy
@@ -393,7 +393,7 @@ for point, old, new in zip(invented.points, s, flat):
 invented.fits = fit_all(g, flat, tau)
 
 # %% [markdown]
-# Calibrations made elsewhere can be laid beside yours: `specviz calibrate --device cuda` there, and
+# Calibrations made elsewhere can be compared with yours: `specviz calibrate --device cuda` there, and
 # `sv.Calibration.open("file.json")` here, no torch needed.
 
 # %%
@@ -411,9 +411,9 @@ print(
 )
 
 # %% [markdown]
-# In another process with other threads, on another device or after an update of `torch` the same line refuses, and says what
-# to run. `sv.calibrate(model, "speculative")` and every other method with a draft size work the same way: the size is not a
-# matter of UniSpec (the paper's Table 17).
+# In another process with other threads, on another device or after an update of `torch` the same line refuses, and says
+# what to run. `sv.calibrate(model, "speculative")` and every other method with a draft size work the same way: the
+# question is not specific to UniSpec (the paper's Table 17).
 #
 # **Questions for you.**
 #

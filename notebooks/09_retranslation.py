@@ -20,18 +20,18 @@
 #
 # *40 minutes. Needs `torch` and sacrebleu (`pip install -e ".[run,quality]"`).*
 #
-# Live captions in another language: someone speaks, and at every few words the text so far is translated *again*. Zeng,
-# Deng, Shu and Wang, *Self-Speculative Biased Decoding for Faster Re-translation* (SSBD), take the translation of a
-# moment ago as the draft of the next one. No drafter is cheaper. You will
+# Live captions in another language: someone speaks, and every few words the text so far is translated *again*. Zeng,
+# Deng, Shu and Wang, *Self-Speculative Biased Decoding for Faster Re-translation* (SSBD), use the previous translation
+# as the draft of the next one. No drafter is cheaper. You will
 #
-# 1. count what re-translation writes twice, and what it takes back before a reader's eyes,
-# 2. verify one draft by hand, with the paper's bias β, and find where β stops meaning anything,
-# 3. sweep β, mask the unstable end, change the target language, and the training of the model,
-# 4. meet two rows of the paper's tables that cannot both be right, and ask what would explain them.
+# 1. count what re-translation writes twice, and what it takes back while someone reads,
+# 2. verify one draft by hand, with the paper's bias β, and find the β from which on nothing changes,
+# 3. sweep β, mask the unstable end, and change the target language and the model's training,
+# 4. examine two pairs of rows in the paper's tables that do not fit each other.
 #
-# The first section runs on a real translator, once `specviz models get bergamot-en-pt` has downloaded it (35 MB). The rest
-# runs on a bundled model of a small world, where right translations are known. `MODEL` may also be a GGUF file
-# (`"gguf:PATH"`), and everything after the first section then runs on llama.cpp.
+# The first section runs on a real translator, once `specviz models get bergamot-en-pt` has downloaded it (35 MB). The
+# rest runs on a bundled model, for which the right translations are known. `MODEL` may also be a GGUF file
+# (`"gguf:PATH"`); everything after the first section then runs on llama.cpp.
 
 # %%
 MODEL, PREFIX = "town-translator", "town-translator-prefix"
@@ -76,9 +76,8 @@ trace
 # %% [markdown]
 # ## Word by word
 #
-# Somebody says a sentence, and at every word the text so far is translated again: *After the long dry summer the tired farmers finally
-# sold their two oldest cows to a rich man from the city.* English has its adjectives before the noun. Portuguese has most of them after
-# it, and they agree with it.
+# Somebody says: *After the long dry summer the tired farmers finally sold their two oldest cows to a rich man from the
+# city.* English puts adjectives before the noun. Portuguese puts most of them after it, and they agree with it.
 #
 # **Predict.** At which words will the reader see something taken back?
 
@@ -87,8 +86,8 @@ scratch, unbiased, calm = translate("rt"), translate(beta=0.0), trace
 sv.flicker([scratch, calm])
 
 # %% [markdown]
-# Left, every update is written from scratch. Right, the output of the update before is the **draft**: one pass of the model verifies
-# all of it, with a small bias towards what is on the screen already.
+# On the left every update is written from scratch. On the right the previous output is the **draft**: one pass of the
+# model verifies all of it, with a small bias towards what is already on the screen.
 
 # %%
 rows = {}
@@ -100,10 +99,11 @@ for name, run in (("from scratch", scratch), ("verified, β = 0", unbiased), ("v
 pd.DataFrame(rows).T
 
 # %% [markdown]
-# Without a bias the text is the same at every update, in a fraction of the passes. With one, this sentence is calmer, and its last text may
-# be another. That is no law: a bias can also put a correction off, which then takes back more. The second sentence below does so.
-# How much bias, and how many of the last tokens to hide? Move the sliders. What the record of the run with β = 0 can
-# answer is answered at once. Where a text would be another, the sentence is decoded again.
+# Without a bias the text is the same at every update, in a fraction of the passes. With one, this sentence is calmer,
+# and its last text may differ. That is not guaranteed: a bias can also delay a correction, which then takes back more,
+# as in the second sentence below. How much bias is best, and how many of the last tokens should be hidden? Move the
+# sliders. The record of the run with β = 0 answers as long as the text stays the same; otherwise the sentence is
+# decoded again.
 
 # %%
 recorded = {}
@@ -130,10 +130,10 @@ controls = ipywidgets.interact(
 )
 
 # %% [markdown]
-# From β = 0.5 on nothing is ever taken back, and the sentence is carried to its end with the first guess of each word. Why exactly there
-# is a section of its own below.
+# From β = 0.5 on nothing is ever taken back, and every first guess stays. A section below shows why exactly there.
 #
-# What is saved, against what is lost, over all three sentences. BLEU compares the last texts with those that were written from scratch.
+# Here is what is saved against what is lost, over all three sentences. BLEU compares the last texts with those written
+# from scratch.
 
 # %%
 several = [sv.streams.fixed_lag(sentence, words=1) for sentence in sentences]
@@ -158,8 +158,8 @@ ax.margins(0.2)
 plt.show()
 
 # %% [markdown]
-# Down and to the right is better, but only as long as the text stays the model's own. The rest of this walkthrough takes the method apart,
-# on a small model whose right answers are known.
+# Down and to the right is better, but only while the text stays the model's own. From here on the model is the small
+# one.
 
 # %%
 model = sv.load(MODEL)
@@ -180,8 +180,8 @@ decode(of=given[:1])
 #
 # *Re-translation* (RT) forgets everything at each update and translates the source so far from scratch.
 #
-# **Predict.** Of all the tokens that RT writes during a stream, what share is still there in the end? And of those that
-# it writes at an update, how many stood in the same place, after the same beginning, in the output before?
+# **Predict.** Of all the tokens that RT writes during a stream, what share is still there at the end? And what share
+# repeats the beginning of the previous output?
 
 # %%
 final_guess, again_guess = 0.5, 0.5
@@ -195,11 +195,6 @@ def shared(one, other):
     return next((i for i, (a, b) in enumerate(zip(one, other)) if a != b), min(len(one), len(other)))
 
 
-first = rt.updates[rt.updates["prompt"] == 0]
-again = [0] + [shared(a, b) for a, b in pairwise(first["ids"])]
-first[["source", "text"]].assign(tokens=first["ids"].str.len(), again=again).set_index("source")
-
-# %%
 written = sum(map(len, rt.updates["ids"]))
 last = sum(len(ids) for ids in rt.updates.groupby("prompt")["ids"].last())
 again = sum(shared(a, b) for _, stream in rt.updates.groupby("prompt") for a, b in pairwise(stream["ids"]))
@@ -208,15 +203,19 @@ print(
 )
 print(f"written again, the same as before: {again / written:.0%}, your guess {again_guess:.0%}")
 
+first = rt.updates[rt.updates["prompt"] == 0]
+again = [0] + [shared(a, b) for a, b in pairwise(first["ids"])]
+first[["source", "text"]].assign(tokens=first["ids"].str.len(), again=again).set_index("source")
+
 # %% [markdown]
-# What was written again the same is wasted *time*. What was written again differently is a reader's: words that
-# were on the screen are gone. Arivazhagan et al. (2020) count them: with $o_j$ the displayed output of update $j$ and
-# $\mathrm{LCP}$ the longest common prefix,
+# Rewriting the same tokens wastes *time*. Rewriting others disturbs the reader: words that were on the screen are gone.
+# Arivazhagan et al. (2020) count them. With $o_j$ the displayed output of update $j$ and $\mathrm{LCP}$ the longest
+# common prefix,
 #
 # $$ \mathrm{NE} = \frac{1}{|o_J|} \sum_{j=1}^{J-1} \bigl( |o_j| - |\mathrm{LCP}(o_j, o_{j+1})| \bigr), $$
 #
-# the **normalized erasure**: tokens taken back for each one that is left in the end. It is counted in words of the
-# language, not in the model's tokens, so that models compare. Over several texts we sum first and divide once.
+# is the **normalized erasure**: words taken back for each one left at the end. It counts words of the language, not the
+# model's tokens, so that models can be compared. Over several texts we sum first and divide once.
 
 
 # %%
@@ -238,15 +237,16 @@ print("the paper's (Flores, Tower+ 2B): German 1.17, Chinese 1.72, Japanese 2.06
 # %% [markdown]
 # ## One update by hand
 #
-# SSBD (section 3.2, Algorithm 1): the output before, $y_0 \dots y_{m-1}$, is the draft. *One* pass over it, after the new
-# prompt, gives $p_i$, the model's prediction at every place of it. The draft is kept up to the first token that the
-# model would not write, and decoding goes on from there.
+# In SSBD (section 3.2, Algorithm 1) the previous output $y_0 \dots y_{m-1}$ is the draft. *One* pass over it, after the
+# new prompt, gives $p_i$, the model's prediction at each place. The draft is kept up to the first token that the model
+# would not write, and decoding continues from there.
 #
-# And the bias. Verification looks at (equation 3)
+# With the bias, verification uses (equation 3)
 #
 # $$ p'_i = (1 - \beta)\, p_i + \beta\, \delta_{y_i}, \qquad y_i \text{ is kept iff it is the argmax of } p'_i. $$
 #
-# Only $y_i$ gains, so the rival is the likeliest token of $p_i$ (for β < 1): keep iff $(1-\beta) \max p_i \le (1-\beta)\, p_i(y_i) + \beta$, or
+# Only $y_i$ gains, so its rival is the likeliest token of $p_i$. For β < 1 it is kept iff
+# $(1-\beta) \max p_i \le (1-\beta)\, p_i(y_i) + \beta$, or
 #
 # $$ \max p_i - p_i(y_i) \;\le\; \frac{\beta}{1-\beta}. $$
 #
@@ -288,8 +288,8 @@ rows["kept if β ≥"] = rows["max p - p(y)"] / (1 + rows["max p - p(y)"])
 rows.round(3)
 
 # %% [markdown]
-# The last column is the inequality solved for β: a token with gap $g$ is kept iff $\beta \ge g/(1+g)$. Verification
-# stops at the first row whose threshold lies above β. What does the package's own loop say?
+# The last column solves the inequality for β: a token with gap $g$ is kept iff $\beta \ge g/(1+g)$. Verification stops
+# at the first row whose threshold exceeds β. Does the package's own loop agree?
 
 # %%
 needed = rows["kept if β ≥"].to_numpy()
@@ -312,15 +312,10 @@ ax.legend(frameon=False, loc="upper left", bbox_to_anchor=(0, 0.9))
 plt.show()
 
 # %% [markdown]
-# A gap is at most 1, and $\beta/(1-\beta) = 1$ at $\beta = \tfrac12$. From there on nothing is ever refused: verification is a
-# pass that cannot say no. That is the plateau of the paper's Table 3, whose rows for β = 0.5 and β = 1 are the same.
+# A gap is at most 1, and $\beta/(1-\beta) = 1$ at $\beta = \tfrac12$. From there on no token is ever rejected. That is
+# the plateau of the paper's Table 3, whose rows for β = 0.5 and β = 1 are the same.
 #
-# Where the draft ends, the pass has one row more: what comes after the last kept token. It is read without the
-# bias and is the next token. Algorithm 1 (lines 13 to 15) clears the cache there and asks the model once more for the same row;
-# `second_pass=True` does that, and `python -m tests.benchmarks retranslation` times it.
-#
-# One more thing keeps SSBD alive. **Predict.** The output before ended with an end token. What would happen, at β = 0.5,
-# if it stayed in the draft?
+# **Predict.** The previous output ended with an end token. What would happen, at β = 0.5, if it stayed in the draft?
 
 # %%
 from specviz.methods.retranslate import Retranslate
@@ -337,12 +332,13 @@ frozen = sv.generate(model, given[:1], Frozen(beta=0.5))
 print("\n".join(frozen.updates["text"]))
 
 # %% [markdown]
-# An accepted end is the end: the first guess stands for ever. So it is stripped, and the model decides anew where to stop.
+# An accepted end token ends the text, so the first guess would stay for ever. It is therefore stripped, and the model
+# decides anew where to stop.
 #
 # ## β from 0 to 1
 #
 # **Predict.** As β grows, three things change: how much of the draft is kept (A/D), how much is taken back (NE), and
-# how good the *last* translation is (BLEU). Which of them move at once, and which only near the middle?
+# how good the *last* translation is (BLEU). Which change from the first step on, and which only near the middle?
 
 # %%
 betas = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 1.0)
@@ -395,22 +391,20 @@ axes[0].legend(frameon=False, loc="lower left")
 plt.show()
 
 # %% [markdown]
-# What is kept and what is taken back move from the first step. Quality stays until the bias outweighs what the model *knows*,
-# then it breaks: an output that can only be continued carries its first guess to the end.
+# What is kept and what is taken back change from the first step on. Quality holds until the bias outweighs what the
+# model *knows*, and then it collapses: an output that can only be continued keeps its first guesses.
 #
-# **Continuous decoding** (CD) is that limit without the pass: it does not look at the draft at all.
+# **Continuous decoding** (CD) is that limit without the pass: it does not verify the draft at all.
 #
-# BLEU and NE are the same each time you run this. The times are not: each run was clocked once, minutes apart, on whatever else the
-# machine was doing. The speedups are ratios of such times; the bench repeats and pairs them. (BLEU of 100 means that each last output is
-# one of up to eight right answers: the texts are of a small world that the model knows well.)
+# BLEU and NE are the same each time you run this. The speedups are not: each run was timed once.
 #
 # ## Two rows that do not fit
 #
-# **RT and β = 0.** Without a bias a draft token is kept iff it is the argmax, and RT writes the argmax. The texts must be the
-# same, update for update. In Table 3 they erase 1.72 and 1.53.
+# **RT and β = 0.** Without a bias a draft token is kept iff it is the argmax, and RT writes the argmax. So the texts
+# must be the same, update for update. In Table 3 their NE is 1.72 and 1.53.
 #
-# **Predict.** How many of the updates above differ between RT and β = 0? And if rounding made some differ: how near must two
-# tokens be for that, and how often are they?
+# **Predict.** How many of the updates above differ between RT and β = 0? How close must two tokens be for rounding to
+# explain a difference, and how often are they that close?
 
 # %%
 differ = sum(a != b for a, b in zip(rt.updates["ids"], plain.updates["ids"]))
@@ -433,13 +427,13 @@ near = pd.DataFrame(
 near.set_index("two best logits nearer than")
 
 # %% [markdown]
-# Kernels that add up in another order move a logit by about $10^{-5}$ in float32 (`specviz audit` prints how much here), and by far more where
-# numbers have few bits and the kernel for one token is not the one for many. Near-ties exist, and each one can turn an output. But they
-# fall to either side: a turned output may agree with the one before *less* as well as more. For NE to drop by a ninth,
-# ties would have to fall to the draft's side, again and again. What favours the draft is called a bias. `specviz audit`
-# decides for each update by itself which of the two it was.
+# Another order of summation moves a logit by about $10^{-5}$ in float32, and by far more in narrow formats. Near-ties
+# exist, and each can change an output. But they fall to either side: a changed output may agree with the previous one
+# *less* as well as more. For NE to drop by a ninth, ties would have to favour the draft again and again, and that is a
+# bias.
 #
-# **β = 1 and CD.** They write the same text token for token, and the paper gives one 2.10 and the other 2.60.
+# **β = 1 and CD.** They write the same text token for token, yet the paper gives a speedup of 2.10 for one and 2.60 for
+# the other.
 
 # %%
 same = [a == b for a, b in zip(runs["β = 1"].updates["ids"], runs["CD"].updates["ids"])]
@@ -455,16 +449,17 @@ clock["together"] = clock.sum(axis=1)
 clock.round(2)
 
 # %% [markdown]
-# The clock starts when the prompt has been read, as the paper's does. CD emits its draft without a pass, but whatever comes after
-# the draft must *attend* to it, so its keys and values are needed. They are computed with the prompt: before the clock starts. β = 1
-# computes the same rows in its verification pass: after it starts. The last column is what a person waits for.
+# The clock starts when the prompt has been read, as in the paper. CD emits its draft without a pass, but later tokens
+# *attend* to the draft, so its keys and values are needed. CD computes them with the prompt, before the clock starts. β
+# = 1 computes the same rows in its verification pass, after the clock has started. The last column is what a person
+# waits for.
 #
 # ## Masks: hide the end, or throw it away
 #
-# The end of an output is its least stable part. *Mask-k* (Arivazhagan et al.) leaves out the last k tokens until the source is
-# complete. The paper separates two things that were one: what is *shown*, and what is *drafted*.
+# The end of an output is its least stable part. *Mask-k* (Arivazhagan et al.) leaves out the last k tokens until the
+# source is complete. The paper separates what is *shown* from what is *drafted*.
 #
-# **Predict.** With k = 5, what becomes of A/D and of A/O when the draft is masked as well? (One goes up, one goes down.)
+# **Predict.** With k = 5, how do A/D and A/O change when the draft is masked as well? (One rises, one falls.)
 
 # %%
 masked = {"k = 0": runs["β = 0.2"]}
@@ -476,11 +471,11 @@ table["words behind"] = [metrics.lagging(run)["AL"].mean() for run in masked.val
 table.round(2)
 
 # %% [markdown]
-# The tokens that a mask cuts off the draft are its doubtful ones: the rest is accepted more often (A/D), but there is less of it to accept
-# (A/O), and each token that would have been right is written again. Hiding them from the reader needs none of that.
-# (*k = 0* and the two *display* rows are the same decode: what their speedups differ by is your machine's noise.)
+# A mask cuts the doubtful tokens off the draft. The rest is accepted more often (A/D), but there is less of it to
+# accept (A/O), and each token that would have been right is written again. Masking the display alone avoids that.
 #
-# So display-only masking is not even an experiment: the decode does not know of it. From **one** record every k can be read off, exactly:
+# It does not affect the decode at all, so **one** record gives every k exactly. (*k = 0* and the two *display* rows are
+# the same decode; their speedups differ by your machine's noise.)
 
 # %%
 one = runs["β = 0.2"]
@@ -499,14 +494,14 @@ for k in (0, 1, 2, 3, 5, 8):
     print(f"k = {k}: NE {erasure(hidden(k)):.3f}{measured}")
 
 # %% [markdown]
-# It costs something all the same, and no clock shows it: words come later. *Words behind* is the average lagging (Ma et al. 2019).
+# It still costs delay: *words behind* is the average lagging (Ma et al. 2019).
 #
 # ## Word order
 #
-# The same texts into four languages. German moves its verbs to the end, Japanese puts nearly everything in front of them, and
-# *Control* is a language of our own: German words in English order.
+# The same texts into four languages. German moves its verbs to the end, Japanese puts nearly everything before the
+# verb, and *Control* is an artificial language: German words in English order.
 #
-# **Predict.** Order the four by NE.
+# **Predict.** Rank the four by NE.
 
 # %%
 CODES = {"xx": "Control", "de": "German", "zh": "Chinese", "ja": "Japanese"}
@@ -550,18 +545,18 @@ columns = ["NE, RT", "NE, SSBD", "A/D", "NE, RT (paper)", "NE, SSBD (paper)", "A
 pd.DataFrame.from_dict(rows, orient="index", columns=columns).round(2)
 
 # %% [markdown]
-# Control has German's words and German's forms, so between these two the order alone differs; look at the intervals before you
-# believe a difference. NE of Chinese and Japanese is counted in other units (characters, where no dictionary cuts words). Erasure has
-# two sources: words that must move because the language orders them otherwise, and words that the model *guessed* because
-# the text had not come to them yet. The next section takes the second one away.
+# Control and German differ in word order alone; look at the intervals before you believe a difference. NE of Chinese
+# and Japanese has other units (characters, where no dictionary cuts words). Erasure has two sources: words that move
+# because the language orders them differently, and words that the model *guessed* before they were said. The next
+# section removes the second.
 #
-# ## Trained on whole texts, or on texts that have only begun
+# ## Trained on whole texts or on prefixes
 #
-# The paper's models have read whole sentences. Asked to translate *"Paul's brother does"*, such a model finishes the thought by itself,
-# and takes it back two words later. The second bundled translator went on learning with texts cut in the middle, whose
-# right answer is what was said so far: what the paper leaves to future work.
+# The paper's models were trained on whole sentences. Asked to translate *"Paul's brother does"*, such a model completes
+# the thought, and takes it back two words later. The second bundled translator was also trained on texts cut in the
+# middle, whose right answer covers only what was said so far. The paper leaves this to future work.
 #
-# **Predict.** What does that do to NE, to A/D, and to BLEU of the last output?
+# **Predict.** How does that change NE, A/D, and BLEU of the last output?
 
 # %%
 careful = sv.load(PREFIX)
@@ -578,8 +573,8 @@ for name in ("Control", "German", "Japanese"):
 pd.DataFrame(rows).T.rename(columns={"NE": "NE, SSBD"}).round(2)
 
 # %% [markdown]
-# A model that waits has little to take back, and its drafts hold. Acceptance that is reported on such a model says as much about the
-# training as about SSBD; that is why every table of the bench names the model.
+# A model that waits has little to take back, and its drafts hold. Acceptance measured on such a model reflects its
+# training as much as SSBD.
 #
 # ## Where it fails
 #
@@ -602,15 +597,14 @@ ax.set(
 plt.show()
 
 # %% [markdown]
-# - **The first update** has no draft, and a text that arrives at once has only that one. (Both runs do the same there: how far the points on
-#   the left lie from 1 is your machine's noise.)
-# - **Early disagreement.** A draft whose second token is refused costs a pass over all of it and saves one token.
+# - **The first update** has no draft. (Both runs do the same there: the scatter on the left is your machine's noise.)
+# - **Early disagreement.** A draft whose second token is rejected costs a pass over all of it and saves one token.
 #   Expect it where a sentence's beginning depends on its end.
-# - **A source that takes words back**, as speech recognition does, changes the prompt in the middle. The cache is good up to
-#   there and no further; the draft may be about something that was never said.
-# - **A wrong start with a strong bias** stays: the higher β, the longer (from 0.5 on, for ever).
-# - **The prompt after the source** is computed at every update. What the cache keeps is the template's beginning and the
-#   source's own unchanged words:
+# - **A source that takes words back**, as speech recognition does, changes the prompt in the middle. The cache is valid
+#   only up to there, and the draft may be about something that was never said.
+# - **A wrong start under a strong bias** stays: the higher β, the longer (from 0.5 on, for ever).
+# - **The prompt after the source** is computed again at every update. The cache keeps only the template's beginning and
+#   the source's unchanged words:
 
 # %%
 kept = one.updates[["source", "prompt_tokens", "reused"]].head(6).astype({"reused": int})
@@ -622,9 +616,9 @@ kept.set_index("source")
 # %% [markdown]
 # ## As you speak
 #
-# Type an English sentence. Under it stands the translation, written anew at each word: kept, new, taken back, masked. Move β and k while
-# you type. (Without the downloaded translator, keep to its small world: *Paul's brother does not write the book and we run fast.*) (`python -m tests.benchmarks retranslation` repeats this
-# notebook's tables on a hundred texts a language, with intervals.)
+# Type an English sentence. The translation below it is written again at each word: kept, new, taken back, masked. Move
+# β and k while you type. (Without the downloaded translator, use the bundled model's few words: *Paul's brother does
+# not write the book and we run fast.*)
 
 # %%
 sv.live(real, into, beta=0.2, k=3, source=" ".join(sentences[0].split()[:7]))
@@ -634,7 +628,7 @@ sv.live(real, into, beta=0.2, k=3, source=" ".join(sentences[0].split()[:7]))
 #
 # <details><summary>1. What does re-translation waste?</summary>
 #
-# It writes again, at every update, tokens that stood there before; and what it writes differently is taken back before the reader's eyes.
+# At every update it writes again tokens that were there before. Where it writes others, the reader sees words taken back.
 # </details>
 #
 # <details><summary>2. What is SSBD's draft, and what does its bias do?</summary>

@@ -23,17 +23,16 @@
 #
 # A drafter knows something about its own drafts: it writes some tokens with a probability of 0.99 and others with 0.3.
 # Sen, Dasgupta and Waghela (2025), *Confidence-Modulated Speculative Decoding for Large Language Models* (CM-ASD), let
-# that certainty govern two things: how many tokens go to the target, and how strictly they are judged there. You will
+# that certainty control two things: how many tokens go to the target, and how strictly they are judged there. You will
 #
-# 1. compute its three signals, and measure which one tells accepted tokens from rejected ones,
-# 2. count what a confident window pays and what it saves,
-# 3. meet a formula and a sentence that say the opposite, and run both,
-# 4. draw speed against quality, and read the paper's tables beside its text.
+# 1. compute three signals, and measure which one separates accepted tokens from rejected ones,
+# 2. count what an adaptive window costs and what it saves,
+# 3. run a formula and a sentence that contradict each other,
+# 4. plot speed against quality, and compare the paper's tables with its text.
 #
-# The pair is **SmolLM2** and `smollm2-draft`, two of its thirty layers with a head of its commonest tokens, if
-# `specviz models get smollm2` has downloaded SmolLM2 (93 MB). If not, it is a pair of bundled encoder-decoders that translate
-# German into English: the drafter has one decoder layer, the target eight. These two also draw the curve of speed against quality
-# in either case, for their texts have right answers to be scored by.
+# The pair is **SmolLM2** and `smollm2-draft` if `specviz models get smollm2` has downloaded SmolLM2 (93 MB). Otherwise
+# it is a pair of bundled translators from German into English, with one decoder layer in the drafter and eight in the
+# target. Speed against quality is measured on the translators in either case, because their texts have known answers.
 
 # %%
 import matplotlib.pyplot as plt
@@ -71,7 +70,7 @@ trace
 # ## Three signals
 #
 # Let $p$ be the drafter's distribution at one place, $z$ its logits, and (1), (2) its two likeliest tokens. Section
-# III.B (1) has
+# III.B (1) defines
 #
 # $$ \tilde C^{ent} = \frac{H(p)}{\log |V|}, \qquad
 #    \tilde C^{margin} = \sigma\bigl(\beta\,(z^{(1)} - z^{(2)})\bigr), \qquad
@@ -79,8 +78,8 @@ trace
 #
 # and the ensemble $C = \lambda_1 \tilde C^{ent} + \lambda_2 \tilde C^{margin} + \lambda_3 \tilde C^{soft}$ with weights that sum to 1.
 #
-# **Predict** each signal for a drafter that (a) has no idea, all tokens being equally likely; (b) is torn between two
-# words and rules out all others; (c) has no doubt at all. Which of the nine numbers would you not want in an average of
+# **Predict** each signal for a drafter that (a) finds all tokens equally likely; (b) is torn between two words and
+# rules out all others; (c) has no doubt at all. Which of the nine numbers does not belong in an average of
 # *confidences*?
 
 # %%
@@ -107,18 +106,16 @@ print(f"two words: an entropy of log 2, {np.log(2) / np.log(V):.0%} of log |V|")
 table.round(4)
 
 # %% [markdown]
-# Three things to see.
-#
-# - **Entropy rises with doubt.** The paper says so itself ("a lower value ... corresponds to a sharper ... distribution,
-#   implying higher confidence"), and then adds it to two signals that fall with doubt. The signal that the average
-#   needs is $1 - H/\log|V|$: our default, `entropy="complement"`; `entropy="as_written"` is the formula.
+# - **Entropy rises with doubt.** The paper says so ("a lower value ... implying higher confidence"), and then adds it
+#   to two signals that fall with doubt. The average needs $1 - H/\log|V|$: our default, `entropy="complement"`. The
+#   formula is `entropy="as_written"`.
 # - **The logit margin starts at one half.** $z^{(1)} \ge z^{(2)}$, so the sigmoid of a drafter without any idea is
-#   $\sigma(0) = \tfrac12$, not 0. With equal weights $C$ (with the complement) is never below $\tfrac16$.
+#   $\sigma(0) = \tfrac12$, not 0.
 # - **The softmax margin can exceed 1.** A sure drafter has $p^{(1)} - p^{(2)} = 1$, and dividing by $1 - 1/|V|$ gives
-#   $|V|/(|V|-1)$. We cut it at 1.
+#   $|V|/(|V|-1)$. We clip it at 1.
 #
-# Row (b) is the interesting one: a coin toss between two words has an entropy of $\log 2$, a small part of $\log |V|$.
-# Entropy calls that nearly sure; the margins do not. So the signals *do* say different things.
+# Row (b) shows how the signals differ. A coin toss between two words has an entropy of $\log 2$, a small part of
+# $\log |V|$. Entropy calls that nearly sure; the margins do not.
 
 # %%
 ours = {
@@ -131,14 +128,14 @@ print({name: [round(float(x), 4) for x in signal(cases)] for name, signal in our
 # %% [markdown]
 # ## Which one predicts acceptance?
 #
-# SpecDec (Xia et al. 2023) always sends the same number of tokens, here 10, so that no signal has cut what is
-# judged. Each judged token has the drafter's signals and a verdict. The **AUROC** is the share of pairs (one accepted,
-# one rejected token) in which the accepted one has the larger signal; one half is guessing. There are two things to
-# predict: that the method *accepts* the token (here: among the target's three likeliest, at most 1 nat behind the
-# first), or the stricter one, that it is the target's *first choice*.
+# SpecDec (Xia et al. 2023) always sends the same number of tokens, here 10, so no signal has selected what is judged.
+# Each judged token has the drafter's signals and a verdict. The **AUROC** is the share of pairs (one accepted, one
+# rejected token) in which the accepted one has the larger signal; one half is guessing. There are two outcomes to
+# predict: that the method *accepts* the token (here: among the target's three likeliest, at most 1 nat below the
+# first), and that it is the target's *first choice*.
 #
-# **Predict** the best of: largest probability, 1 − entropy, logit margin, softmax margin, the variance of the logits
-# (which the paper mentions), and the ensemble of equal weights. How far is the ensemble ahead of the best single one?
+# **Predict** the best of: largest probability, 1 − entropy, logit margin, softmax margin, the variance of the logits,
+# and the ensemble of equal weights. How far is the ensemble ahead of the best single signal?
 
 # %%
 best_guess, lead_guess = "ensemble", 0.02
@@ -164,35 +161,32 @@ written = metrics.auroc(metrics.signals(fixed, entropy="as_written")).set_index(
 print(f"as written: entropy {written['entropy']:.3f}, the ensemble with it {written['ensemble']:.3f}")
 
 # %% [markdown]
-# The four certainties are functions of the same few numbers, so averaging them adds little: hold the lead that was printed against
-# the difference between any two of the bars. The plain largest probability, which the paper does not use, stands among them. (Table
-# III of the paper has its three single signals within 0.07 tokens of each other, and reports a gain for the ensemble, without an
-# interval.)
+# The four certainties are functions of the same few numbers, so averaging them adds little: compare the printed lead
+# with the difference between any two bars. The plain largest probability, which the paper does not use, is one of them.
+# (The paper reports a gain for the ensemble, without an interval.)
 #
-# Which one is best may depend on the question. A *lenient* rule often accepts a drafter that was torn between two good words (row (b)
-# above), whichever it writes, and entropy is the signal that is not worried by two. For the target's first choice the coin toss is
-# lost half the time. Compare entropy's place in the two pictures.
+# The best signal may depend on the outcome. A *lenient* rule often accepts either of two good words (row (b) above),
+# and entropy does not penalise that doubt. As the target's first choice each of them is right half the time. Compare
+# entropy's place in the two pictures.
 #
-# The *variance* of the logits is no certainty at all; where it stands below one half, a larger variance goes with rejection. And
-# entropy as written has, of course, an AUROC of one minus its complement's: read as a confidence it points backwards. In the ensemble the two
-# margins outvote it, which is why a reader of the formula may never notice.
+# The *variance* of the logits is no certainty: where its AUROC is below one half, a larger variance goes with
+# rejection. Entropy as written has an AUROC of one minus its complement's; in the ensemble the two margins outvote it.
 #
-# The curves say something that AUROC cannot: a signal may rank well and still lie about its level. Only the largest probability is a
-# probability of anything; the others need α and γ to fit their scale, so a value of either that suits one signal does
-# not suit another.
+# The curves show calibration, which AUROC does not: a signal may rank well and still be wrong about its level. Only the
+# largest probability is a probability.
 #
 # ## The window
 #
-# Section III.B (b) averages the confidence of the next tokens and maps it to a length:
+# Section III.B (b) maps the mean confidence of the next tokens to a length:
 #
 # $$ k_j = \min\bigl(k_{max}, \max(k_{min}, \lfloor \alpha\, \bar C\, k_{max} \rfloor)\bigr), \qquad \bar C = \frac1{k_{max}} \sum_{i=1}^{k_{max}} C_{j+i}. $$
 #
-# To know $\bar C$ one must have drafted all $k_{max}$ tokens. The paper's drafter fills them in one pass. One that writes
-# token by token has paid for them by then: `controller="look_ahead"`, the default. `controller="early_stop"` takes the
-# mean of what is drafted so far and ends where that has no room for another token.
+# $\bar C$ is known only when all $k_{max}$ tokens are drafted. The paper's drafter fills them in one pass, but an
+# autoregressive one has paid for each: `controller="look_ahead"`, the default. `controller="early_stop"` takes the mean
+# of what is drafted so far, and stops when the window has no room for another token.
 #
-# **Predict**, for a look-ahead window, an early-stopping one and a fixed one, all with $k_{max} = 10$: which accepts most
-# tokens a cycle? Which runs the drafter least?
+# **Predict**, for a look-ahead window, an early-stopping one and a fixed one, all with $k_{max} = 10$: which accepts
+# most tokens a cycle? Which runs the drafter least?
 
 # %%
 windows = {
@@ -217,21 +211,22 @@ print(f"the look-ahead window sends {saved:.0%} fewer tokens a cycle than the fi
 counts.round(2)
 
 # %% [markdown]
-# The fixed window accepts *more* a cycle, or as many, and needs no more cycles: a token that is not sent cannot be accepted. What
-# the window saves is tokens sent. Whether that is worth anything depends on the target: where a
-# pass over 10 tokens costs what one over 7 costs (small batch, memory-bound) it saves nothing; in a large batch it does.
-# With an autoregressive drafter only early stopping saves drafter passes.
+# The fixed window accepts *more* a cycle, or as many, and needs no more cycles: a token that is not sent cannot be
+# accepted. The adaptive window saves tokens sent. That helps where a pass over 10 tokens costs more than one over 7, as
+# in a large batch, and not where the pass is memory-bound. With an autoregressive drafter only early stopping saves
+# drafter passes.
 #
-# The paper's Table III has it the other way round, 3.10 accepted with a fixed window and 4.27 with the adaptive one; it
-# does not give the k of either.
+# The paper's Table III reports the opposite, 3.10 accepted with a fixed window and 4.27 with the adaptive one, without
+# the k of either.
 #
 # ## The loop at work
 #
-# One text, cycle by cycle. Top: the certainty of each token, and the mean. Middle: what became of the draft,
-# and the window (black). Bottom: how far each token's log-probability lay below the target's favourite, and how far it was allowed to.
+# One text, cycle by cycle. Top: the certainty of each token, and the mean. Middle: what became of the draft, and the
+# window (black). Bottom: how far each token's log-probability lies below the target's favourite, and the largest gap
+# allowed.
 #
-# **Predict.** How long is the longest window, with α = 1 and $k_{max} = 10$? And is a rejection more likely in the short
-# windows or in the long ones?
+# **Predict.** How long is the longest window, with α = 1 and $k_{max} = 10$? And is a rejection more likely in short
+# windows or in long ones?
 
 # %%
 shown = windows["look-ahead"]
@@ -254,10 +249,9 @@ print(
 )
 
 # %% [markdown]
-# Because of the floor, $k_j = k_{max}$ needs a mean of exactly 1, so no window is longer than $k_{max} - 1$. A mean over ten tokens
-# moves less than a single certainty does, and so does the window. Did the drafter know all the same? Then the short windows are
-# the ones that end in rejections, though they send less that could be rejected: compare the two lines. (Where nearly every window
-# ends in a rejection, as a weak drafter's do, they say little.)
+# Because of the floor, $k_j = k_{max}$ needs a mean of exactly 1, so no window is longer than $k_{max} - 1$. If the
+# drafter's certainty is informative, the short windows end in rejections more often, though they send less that could
+# be rejected: compare the two lines.
 #
 # ## The gap, in two readings
 #
@@ -265,15 +259,12 @@ print(
 #
 # $$ \log p_{AR}(y^{(1)}) - \log p_{AR}(y) \;\le\; \tau_t, \qquad \tau_t = \tau_{base} + \gamma\,(1 - C_t). $$
 #
-# Now read the paper's words on it. "The less confident the drafter is at time t, the stricter the verification criterion
-# becomes." And: "verify more leniently (smaller $\tau_t$)"; "verify more strictly (larger $\tau_t$)". But two
-# sentences further: "increasing $\tau_{base}$ globally relaxes verification".
+# The paper's text says: "The less confident the drafter is at time t, the stricter the verification criterion becomes."
+# But $\tau_t$ is the largest gap that passes, so a *smaller* one is *stricter*, and the formula is lenient exactly
+# where the prose wants it strict. We run both: `gap="as_written"` is the formula, and `gap="as_described"` is
+# $\tau_{base} + \gamma\, C_t$, which does what the prose says.
 #
-# $\tau_t$ is the largest gap that passes. A *smaller* one is *stricter*, so the formula is lenient exactly where the
-# prose wants it strict. One of them must be meant otherwise. We run both: `gap="as_written"` is the formula,
-# `gap="as_described"` is $\tau_{base} + \gamma\, C_t$, which does what the prose says.
-#
-# **Predict.** Same γ, same $\tau_{base}$: which reading accepts more? Which changes more of the target's text?
+# **Predict.** At the same γ and $\tau_{base}$, which reading accepts more? Which changes more of the target's text?
 
 # %%
 view.threshold_readings(tau_base=0.1, gamma=0.5, trace=windows["look-ahead"])
@@ -305,17 +296,16 @@ readings = {
 pd.DataFrame({key: compared(run) for key, run in readings.items()}).T.rename_axis(["γ", "gap"])
 
 # %% [markdown]
-# The curves cross at $C = \tfrac12$. To the right of it the prose's reading allows the larger gap, to the left the formula does. Where
-# most tokens stand to the right (the share is printed above), the prose's reading is therefore the more lenient one on the whole at
-# equal γ, and where most stand to the left it is the stricter one. So the comparison at equal γ is not one of strictness *in doubt*,
-# but of strictness on the whole. The larger γ, the less is refused, whichever reading it was.
+# The curves cross at $C = \tfrac12$. To the right of it the prose's reading allows the larger gap, and to the left the
+# formula does. So at equal γ the reading that is more lenient overall depends on where most tokens lie (the share is
+# printed above). A larger γ refuses less in both readings.
 #
-# Tokens that are kept though the target preferred another are few in a text, yet from the first of them on it is another text.
+# Few tokens are kept against the target's preference, but from the first of them on the text is another one.
 #
 # ## When nothing is lost
 #
-# **Predict.** With $\gamma = 0$, $\tau_{base} = 0$ and β = 1, how many of the texts are the target's greedy ones, with a
-# fixed window and with an adaptive one? Does the window matter for the text at all?
+# **Predict.** With $\gamma = 0$, $\tau_{base} = 0$ and β = 1, how many of the texts are the target's greedy ones, with
+# a fixed window and with an adaptive one?
 
 # %%
 strict = {"gamma": 0, "tau_base": 0, "top_beta": 1}
@@ -330,18 +320,17 @@ settings = {
 pd.DataFrame({name: compared(decode(**setting)) for name, setting in settings.items()}).T
 
 # %% [markdown]
-# Only the target's own favourite has a gap of 0 (or rank 0), so a draft is kept as far as it is the greedy text; the
-# window decides how much is asked, never what is answered. *Up to ties*: a pass over ten tokens adds in another order
-# than a pass over one, and where two tokens are equally likely to the last digit either may win. `specviz bench
-# confidence` checks this on 300 prompts. Either limit is enough, β = 1 or a gap of 0 everywhere; with any other
-# setting the trace says `lossy`, also where a text happens to come out the same.
+# Only the target's favourite has a gap of 0 (or rank 0), so a draft is kept as far as it is the greedy text, up to
+# ties. The window decides how many tokens are judged, not how. Either limit suffices, β = 1 or a gap of 0 everywhere.
+# With any other setting the trace is labelled `lossy`, even where a text comes out the same.
 #
 # ## What if?
 #
-# A recorded run answers for other settings as far as its text would have been the same. `sv.whatif` follows the other
-# setting cycle by cycle and stops where another token would be written; the badge says whether it came to the end.
+# A recorded run answers for another setting as long as its text would be the same ([05](05_what_if.ipynb)). `sv.whatif`
+# follows the other setting cycle by cycle and stops where another token would be written.
 #
-# **Predict.** Which is more likely to need a rerun: a $\tau_{base}$ a little larger than the run's 0.1, or a much larger one?
+# **Predict.** Which is more likely to need a rerun: a $\tau_{base}$ slightly larger than the run's 0.1, or a much
+# larger one?
 
 # %%
 ask = sv.whatif(trace)
@@ -353,24 +342,23 @@ exact = answer.table[answer.table["badge"] == "exact"].iloc[-1]
 again = decode(of=texts[3], tau_base=float(exact["tau_base"]))
 row = again.summary().iloc[0]
 print(
-    f"τ_base = {exact['tau_base']:g}   foretold: {exact['accepted']:g} accepted of {exact['sent']:g} sent, τ {exact['tau']:.3f}"
+    f"τ_base = {exact['tau_base']:g}   predicted: {exact['accepted']:g} accepted of {exact['sent']:g} sent, τ {exact['tau']:.3f}"
 )
-print(f"               rerun:    {row['accepted']} accepted of {row['sent']} sent, τ {row['tau']:.3f}")
+print(f"               rerun:     {row['accepted']} accepted of {row['sent']} sent, τ {row['tau']:.3f}")
 print("the same text:", again.texts == trace.texts)
 answer.places[["tau_base", "position", "text", "why"]]
 
 # %% [markdown]
-# The larger the step, the sooner some token passes that the run refused (or the other way round), and from there on nobody
-# knows: `places` names each. In the whole table no model was run. Windows and weights can be asked about, too.
+# The larger the step, the sooner a token passes that the run refused (or the reverse). From there on the record cannot
+# answer; `places` names each such place. The table needed no model.
 #
 # ## Speed against quality
 #
-# Here the pair is the translators in any case, whose texts have right answers. Every setting decodes text 1, then every one text 2,
-# and so on, greedy decoding among them; speed is greedy's time
-# over the setting's own. Quality is BLEU against the corpus' answers, up to eight for each text.
+# Here the pair is the translators. All settings and greedy decoding take turns on each text. Speed is greedy's time
+# over the setting's own. Quality is BLEU against up to eight right answers for each text.
 #
-# **Predict.** Towards which corner does a larger $\tau_{base}$ move a point? Which controller is faster? And where does a
-# curve end, if the gap is so wide that anything passes?
+# **Predict.** Towards which corner does a larger $\tau_{base}$ move a point? Which controller is faster? And where does
+# a curve end, if the gap is so wide that anything passes?
 
 # %%
 from specviz.measure.sweep import Point, sweep
@@ -410,13 +398,13 @@ for name, each in measured.items():
         )
 
 # %% [markdown]
-# A wider gap moves a point to the right, and for a long while hardly down: most of the texts are changed by then, but with several
-# right answers a changed text need not be a worse one. At 16 nats almost anything passes; the quality comes
-# near the drafter's own, and the drafter alone is much faster still: the target's passes then buy next to nothing.
+# A wider gap moves a point to the right, and at first barely down: most texts change, but with several right answers a
+# changed text need not be worse. At 16 nats almost anything passes. The quality is then near the drafter's own, and the
+# drafter alone is much faster.
 #
-# Early stopping saves a quarter of the drafter's passes and is no faster here: it must see each confidence before it
-# drafts the next token, where the look-ahead controller looks once a cycle. With 16 texts, intervals that overlap say
-# nothing about an order.
+# Early stopping saves a quarter of the drafter's passes and is no faster here: it must read each confidence before it
+# drafts the next token, whereas the look-ahead controller reads once a cycle. With 16 texts, overlapping intervals
+# settle no order.
 #
 # ## What the paper's tables say
 #
@@ -437,32 +425,29 @@ paper = pd.DataFrame(
 paper
 
 # %% [markdown]
-# - CM-ASD is *behind* SpecDec with k = 25 in every column, and 4.2 is not over 4.4.
-# - All speeds are against beam 5. Greedy decoding is 1.1 there, so 4.7 is 4.3 times greedy. Our pictures divide by greedy.
-# - Table III is of EN-DE, too. Without confidence (fixed k, fixed τ) it has 3.2x, and the text says that this "behaves
-#   similarly to standard SpecDec"; Table I gives SpecDec 4.2x and 5.1x.
-# - On summaries the text gives ROUGE 41.90, 18.30 and 38.10 to SpecDec; Table IV gives them to CM-ASD, at 4.0x, below
+# - CM-ASD is *slower* than SpecDec with k = 25 in every column, and 4.2 is not over 4.4.
+# - All speeds are relative to beam 5. Greedy decoding is 1.1 there, so 4.7 is 4.3 times greedy. Our pictures divide by
+#   greedy.
+# - On summaries the text gives ROUGE 41.90, 18.30 and 38.10 to SpecDec. Table IV gives them to CM-ASD, at 4.0x, below
 #   SpecDec (43.11, 20.43, 40.19 at 5.1x) in all four numbers.
-#
-# `python -m tests.benchmarks confidence` prints these numbers beside ours.
 #
 # ## What CM-ASD cannot do
 #
-# - It cannot promise the target's text: acceptance by rank and gap is lossy by design. A trace carries that label, and
-#   quality must be measured for every task.
-# - No values are published for α, γ, the weights λ, $k_{min}$, $k_{max}$ and β (and 0.1 for $\tau_{base}$ only as an
-#   example). Ours are defaults, not the paper's, and every figure here depends on them.
-# - Confidence is about the drafter alone. A drafter that is sure and wrong gets a long window, and, as the prose has
-#   it, a wide gap. The gap asks the target; the window does not.
-# - Its window and its gap cannot be judged apart from the drafter's price. With one that fills all places in one pass,
-#   a look ahead is free; with one that writes token by token, it is the whole draft.
+# - It cannot promise the target's text: acceptance by rank and gap is lossy by design, and quality must be measured for
+#   every task.
+# - The paper publishes no values for α, γ, the weights λ, $k_{min}$, $k_{max}$ and β (and 0.1 for $\tau_{base}$ only as
+#   an example). Ours are defaults, and every figure here depends on them.
+# - Confidence is the drafter's alone. A drafter that is sure and wrong gets a long window and, in the prose's reading,
+#   a wide gap.
+# - Looking ahead is free if the drafter fills all places in one pass. If it writes token by token, it costs the whole
+#   draft.
 
 # %% [markdown]
 # ## Five questions
 #
 # <details><summary>1. Which sign is wrong in the paper's entropy signal?</summary>
 #
-# Entropy rises with doubt, while the other two signals fall with it; the confidence is 1 minus the normalised entropy.
+# Entropy rises with doubt, and the other two signals fall with it. The confidence is 1 minus the normalised entropy.
 # </details>
 #
 # <details><summary>2. What does the AUROC of a signal say?</summary>

@@ -20,12 +20,12 @@
 #
 # *25 minutes, about one of them computing. Needs `torch` (`pip install -e ".[run]"` in a checkout).*
 #
-# A masked-diffusion model does not write from left to right. Its answer is a row of masked cells. Each pass predicts all of them, and
-# the decoder decides which predictions to keep. You will
+# A masked-diffusion model does not write from left to right. Its answer starts as a row of masked cells. Each pass
+# predicts all of them, and the decoder decides which predictions to keep. You will
 #
 # 1. watch a canvas fill,
 # 2. learn what such a model is trained for, and check it with two estimates,
-# 3. see two cells that are filled at once go wrong: by hand, then in a real text.
+# 3. see how filling two cells at once goes wrong: by hand, then in a real text.
 #
 # [11b](11b_self_drafting.ipynb) drafts with the predictions that were not kept, and [11c](11c_ssd_in_numbers.ipynb) is an appendix for
 # specialists. The model is `town-diffusion`: 2.3 M parameters, eight layers, Dream's form.
@@ -45,11 +45,9 @@ model = sv.load("town-diffusion")
 texts = [prompt for prompt in sv.suite("walkthroughs") if prompt["id"].startswith("translations")]
 
 
-def write(method="stepwise", of=texts, cells=48, batch=8, **options):
-    """Texts that the model was not trained on, by a method's name (no cache, unless named) or a method."""
-    if isinstance(method, str):
-        options = {"cache": "none"} | options
-    return sv.generate(model, of, method, max_new_tokens=cells, batch=batch, **options)
+def write(method="stepwise", of=texts, **options):
+    """Texts that the model was not trained on, without a cache."""
+    return sv.generate(model, of, method, max_new_tokens=48, batch=8, cache="none", **options)
 
 
 trace = write(of=texts[0])
@@ -58,15 +56,16 @@ trace
 # %% [markdown]
 # ## How it writes
 #
-# After the prompt stand $L$ masks (equation 1 of Gao et al. 2025). A pass gives a distribution for every masked place $i$ (equation 2).
-# All of them come from the same canvas: the prompt and all tokens so far, to the left *and* to the right:
+# The prompt is followed by $L$ masks (equation 1 of Gao et al. 2025). A pass gives a distribution for every masked
+# place $i$ (equation 2). All of them come from the same canvas: the prompt and all tokens so far, to the left *and* to
+# the right:
 #
 # $$ p(x_i^{(t)} \mid x^{(t-1)}) = \text{Softmax}\bigl(f_\theta(x^{(t-1)})_i\bigr), \qquad i \in \mathcal M^{(t-1)}. $$
 #
-# Cells are grouped into blocks of $B = 8$ (equation 3), which are written one after the other. In the block in work, the cell with the
-# most *confident* prediction gets its likeliest token. All other cells stay masked, and the next pass starts from there. That is
-# one token a pass: **stepwise** decoding. Cells that are all but certain count as equally confident, and of equals the leftmost is
-# next; 11c says why.
+# Cells are grouped into blocks of $B = 8$ (equation 3), which are written one after the other. In the current block,
+# the cell with the most *confident* prediction gets its likeliest token. All other cells stay masked, and the next pass
+# starts from there. That is one token a pass: **stepwise** decoding. Cells that are almost certain count as equally
+# confident, and of equals the leftmost is next; [11c](11c_ssd_in_numbers.ipynb) explains why.
 #
 # **Predict.** In a block, is the most confident cell usually the leftmost masked one? In a random order of eight cells it would be in
 # $\frac18 (1 + \frac12 + \dots + \frac18)$ of the steps: 34 %.
@@ -94,9 +93,10 @@ print(
 print(f"leftmost of its block: {np.mean(left):.0%} of {len(left)} steps; your guess {leftmost_guess:.0%}")
 
 # %% [markdown]
-# A row is a pass, a column is a cell, and a thick frame marks the block in work. The model goes from left to right more often than
-# chance would, and far from always. Pieces of one word tend to follow each other (the diagonals), a new word may begin anywhere, and
-# an article may wait until its noun stands. After the answer the model writes its end token (■) to the end of the block.
+# A row is a pass, a column is a cell, and a thick frame marks the current block. The model goes from left to right more
+# often than chance, but far from always. Pieces of one word tend to follow each other (the diagonals), a new word may
+# begin anywhere, and an article may wait for its noun. After the answer the model writes its end token (■) to the end
+# of the block.
 #
 # ## What it was trained for
 #
@@ -105,13 +105,14 @@ print(f"leftmost of its block: {np.mean(left):.0%} of {len(left)} steps; your gu
 #
 # $$ \mathcal L = \mathbb E_{t,\,x_t} \Bigl[ \tfrac1t \sum_{i\ \text{masked}} -\log p_\theta(x_i \mid x_t) \Bigr]. $$
 #
-# The $\frac1t$ matters. A given set of $k$ out of $L$ cells is masked with probability $\int_0^1 t^k (1-t)^{L-k} dt$. With the $\frac1t$
-# inside, it weighs $\int_0^1 t^{k-1} (1-t)^{L-k} dt = \frac1k \binom Lk^{-1}$. That is the probability that, in a *random order*, these
-# $k$ cells are the last ones and a given one of them is next. So $\mathcal L$ is the chain rule's loss averaged over all $L!$ orders,
-# and by Jensen's inequality an upper bound on $-\log p$ of the text.
+# The $\frac1t$ matters. A given set of $k$ out of $L$ cells is masked with probability $\int_0^1 t^k (1-t)^{L-k} dt$.
+# With the $\frac1t$ inside, its weight is $\int_0^1 t^{k-1} (1-t)^{L-k} dt = \frac1k \binom Lk^{-1}$. That is the
+# probability that, in a *random order*, these $k$ cells are the last ones and a given one of them is next. So
+# $\mathcal L$ is the chain rule's loss averaged over all $L!$ orders, and by Jensen's inequality an upper bound on
+# $-\log p$ of the text.
 #
-# **Predict.** If that is right, two different estimates must agree: masks drawn with $t$ and weighed by $\frac1t$; and random orders,
-# the loss summed cell by cell. Which one scatters more?
+# **Predict.** If that is right, two different estimates must agree: masks drawn with $t$ and weighted by $\frac1t$; and
+# random orders, with the loss summed cell by cell. Which one has the larger variance?
 
 # %%
 prompt = stepwise.run["prompts"][1]["tokens"]
@@ -145,9 +146,9 @@ for name, values in (("masks by t, weighed by 1/t", by_share), ("random orders, 
     )
 
 # %% [markdown]
-# They agree within their errors. The weighed one scatters far more for each draw, but costs one pass a draw and not $n$. A model that is
-# trained so can write in *any* order, so it may be asked for its most confident cell first. It is not trained to predict two cells
-# *jointly*.
+# They agree within their errors. The weighted one has a far larger variance a draw, but a draw costs one pass and not
+# $n$. A model trained in this way can write in *any* order, so it may be asked for its most confident cell first. It is
+# not trained to predict two cells *jointly*.
 #
 # ## Two cells at once
 #
@@ -173,7 +174,7 @@ for ax, table, title in zip(axes, (joint, product), ("joint", "product of the ma
 plt.show()
 
 at_once = one.argmax(), two.argmax()
-then = joint[one.argmax()] / one.max()  # the second cell, told again when the first stands
+then = joint[one.argmax()] / one.max()  # the second cell, predicted again once the first is filled
 print(
     f"(a) {first[at_once[0]]} {second[at_once[1]]}: probability {joint[at_once]:.1f}, by the product {product[at_once]:.2f}"
 )
@@ -210,19 +211,7 @@ lossy = {f"fast_dllm, τ = {value}": write("fast_dllm", threshold=value) for val
 lossy |= {f"entropy_bounded, γ = {value}": write("entropy_bounded", bound=value) for value in (0.1, 0.5)}
 
 
-def compared(run, base=stepwise):
-    """A run beside stepwise decoding: the order of cells and tokens, the texts, passes saved a token placed."""
-    pairs = [(each.cell.tolist(), each.token.tolist()) for each in written(run)]
-    return {
-        "same order": sum(a == b for a, b in zip(pairs, ((each.cell.tolist(), each.token.tolist()) for each in written(base)))),
-        "same text": sum(a == b for a, b in zip(run.texts, base.texts)),
-        "passes": int(metrics.by_canvas(run)["passes"].sum()),
-        "saved": metrics.step_reduction(run).median,
-        "exactness": run.run["exactness"],
-    }  # fmt: skip
-
-
-pd.DataFrame({"stepwise": compared(stepwise)} | {name: compared(run) for name, run in lossy.items()}).T
+metrics.compare_canvases({"stepwise": stepwise} | lossy, stepwise).round(3)
 
 # %% [markdown]
 # Below is the first cell that went wrong, with every prediction that stepwise decoding made for the same cell.
@@ -268,21 +257,21 @@ print(
 )
 
 # %% [markdown]
-# A real San York. When the pass was computed, that token was the cell's favourite, and confident enough for the rule. By the time
-# stepwise decoding reaches the cell, its neighbours are filled and the prediction is another one. A threshold asks of each cell what
-# would stand there *if it were the next one*, and then makes several the next one.
+# A real San York. When the pass was computed, that token was the cell's favourite, and confident enough for the rule.
+# By the time stepwise decoding reaches the cell, its neighbours are filled and the prediction has changed. A threshold
+# asks what each cell would hold *if it were filled next*, and then fills several next.
 #
 # ## What parallel unmasking cannot do
 #
 # - It cannot know that two predictions depend on each other: both come from the same pass.
 # - A stricter threshold makes it rarer and never impossible; only `threshold=1` is stepwise decoding.
-# - It cannot tell you that it went wrong. That needs another pass, and [11b](11b_self_drafting.ipynb) makes it.
+# - It cannot detect that it went wrong. That needs another pass, and [11b](11b_self_drafting.ipynb) makes it.
 #
 # ## Five questions
 #
 # <details><summary>1. Which cell is filled next in stepwise decoding?</summary>
 #
-# The masked cell of the block in work whose prediction is most confident; it gets its likeliest token. One cell a pass.
+# The masked cell of the current block whose prediction is most confident; it gets its likeliest token. One cell a pass.
 # </details>
 #
 # <details><summary>2. What does the factor 1/t in the training loss do?</summary>

@@ -14,7 +14,7 @@
 # ---
 
 # %% [markdown]
-# # 11b · Drafting for oneself
+# # 11b · Self-drafting: a diffusion model as its own drafter
 #
 # ![The canvases of one verification tree: what each fills next, accepted or rejected](stills/11b.png)
 #
@@ -24,9 +24,9 @@
 # Speculative Decoding for Diffusion Large Language Models* (SSD), use the others as a draft. You will
 #
 # 1. measure how good that free draft is,
-# 2. build the verification tree, and find the one word of its definition on which losslessness depends,
+# 2. build the verification tree, and find the detail of its definition on which losslessness depends,
 # 3. count why drafts fail, and what a tree with twice the canvases gains,
-# 4. see which keys and values of a cache are fresh and which are stale, and say what "lossless" means then.
+# 4. see which keys and values of a cache are fresh and which are stale, and what "lossless" then means.
 #
 # [11a](11a_diffusion.ipynb) comes first. The model is `town-diffusion`: 2.3 M parameters.
 
@@ -45,40 +45,26 @@ model = sv.load("town-diffusion")
 texts = [prompt for prompt in sv.suite("walkthroughs") if prompt["id"].startswith("translations")]
 
 
-def write(method="stepwise", of=texts, cells=48, batch=8, **options):
+def write(method="stepwise", of=texts, **options):
     """Texts that the model was not trained on, by a method's name (no cache, unless named) or a method."""
     if isinstance(method, str):
         options = {"cache": "none"} | options
-    return sv.generate(model, of, method, max_new_tokens=cells, batch=batch, **options)
+    return sv.generate(model, of, method, max_new_tokens=48, batch=8, **options)
 
 
 stepwise = write()
-
-
-def compared(run, base=stepwise):
-    """A run beside stepwise decoding: the order of cells and tokens, the texts, passes saved a token placed."""
-    pairs = [(each.cell.tolist(), each.token.tolist()) for each in written(run)]
-    return {
-        "same order": sum(a == b for a, b in zip(pairs, ((each.cell.tolist(), each.token.tolist()) for each in written(base)))),
-        "same text": sum(a == b for a, b in zip(run.texts, base.texts)),
-        "passes": int(metrics.by_canvas(run)["passes"].sum()),
-        "saved": metrics.step_reduction(run).median,
-        "exactness": run.run["exactness"],
-    }  # fmt: skip
-
-
 trace = write("ssd", of=texts[0])
 trace
 
 # %% [markdown]
-# ## A draft for nothing
+# ## A free draft
 #
-# The predictions of the other cells are guesses. They need no second model and no pass: equation 4 takes them, with their confidence,
-# from the pass that is run anyway. SSD orders them as it expects them to be filled: the block in work first, then the next one, each
-# by confidence (section 3.2.2).
+# The predictions of the other cells are guesses. They need no second model and no pass: equation 4 takes them, with
+# their confidence, from the pass that is run anyway. SSD orders them as it expects them to be filled: the current block
+# first, then the next one, each by confidence (section 3.2.2).
 #
-# **Predict.** A pass stands at some state. How often is its guess right for the cell that is filled $k = 4$ steps later? How often
-# are its next four guesses all right, *and* filled in the drafted order?
+# **Predict.** How often is a pass's guess right for the cell that is filled $k = 4$ steps later? How often are its next
+# four guesses all right, *and* filled in the drafted order?
 
 # %%
 right_guess, chain_guess = 0.8, 0.4
@@ -116,13 +102,14 @@ print(f"k = 4: token {token[4] / count[4]:.0%}, your guess {right_guess:.0%}; "
       f"chain of 4 {chain[4] / count[4]:.0%}, your guess {chain_guess:.0%}")  # fmt: skip
 
 # %% [markdown]
-# Single guesses are often right. A chain is right only while *everything* is, and between the two lower curves lies a second loss: the
-# right tokens in another order.
+# Single guesses are often right. A chain is right only while *everything* is, and the gap between the two lower curves
+# is a second loss: the right tokens in another order.
 #
 # ## The verification tree
 #
-# The root is the canvas as it stands. Node $k$ is its parent's canvas with the $k$-th draft filled in. All $N + 1$ canvases are one
-# batch (equation 5), and each is *the very canvas that stepwise decoding would read next* if everything before it was right.
+# The root is the current canvas. Node $k$ is its parent's canvas with the $k$-th draft filled in. All $N + 1$ canvases
+# are one batch (equation 5), and each is *the very canvas that stepwise decoding would read next* if everything before
+# it was right.
 #
 # Verification starts at the root. A canvas names its most confident cell and that cell's token. If they are its child's, the child is
 # accepted and names the next. The last canvas that is reached fills one cell itself, so a pass places up to $N + 1$ tokens.
@@ -168,15 +155,15 @@ class AnyOrder(SSD):
 
 ssd = write("ssd")
 loose = write(AnyOrder(cache="none"))
-pd.DataFrame({"(a) this token": compared(loose), "(b) this cell, this token, next": compared(ssd)}).T
+metrics.compare_canvases({"(a) this token": loose, "(b) this cell, this token, next": ssd}, stepwise).round(3)
 
 # %% [markdown]
-# Reading (a) fills whatever the chain proposed, in the chain's order. Each token was its canvas's favourite, and still most texts
-# differ: after one cell that stepwise decoding would have left for later, everything that follows is read from canvases that it never
-# had. Reading (b) is the definition. The *order* is the same, and therefore the text.
+# Reading (a) fills whatever the chain proposed, in the chain's order. Each token was its canvas's favourite, and still
+# most texts differ: after one cell that stepwise decoding would have left for later, everything that follows is read
+# from canvases that it never had. Reading (b) is the definition. The *order* is the same, and therefore the text.
 #
-# Reading (a) is labelled `exact up to ties` all the same, because the class inherits the label. A claim is worth what checks it. The
-# audit does, with both candidates' log-odds computed again in float64:
+# Reading (a) is still labelled `exact up to ties`, because the class inherits the label. The audit checks that claim,
+# with both candidates' log-odds computed again in float64:
 
 # %%
 for method in (AnyOrder(cache="none"), sv.method("ssd", cache="none")):
@@ -220,15 +207,16 @@ print(
 )
 
 # %% [markdown]
-# Not here: the token fails more often, though with sixteen texts not by a clear margin. A model of two million parameters errs about
-# words more than the paper's models of 7 and 8 billion. Order comes next, and in most of those chains the right draft was there, a
-# little too late.
+# Not here: the token fails more often, though with sixteen texts not by a clear margin. A model of two million
+# parameters gets more words wrong than the paper's models of 7 and 8 billion. Order comes next, and in most of those
+# chains the right draft was there, a little too late.
 #
 # The *mix-order* tree (Figure 4b) helps against that. It gives each node of the chain but the last two a second child, the draft
 # *after* next, and lets nothing grow from it.
 #
-# **Predict.** (1) How many canvases does it have for $N = 4$, root included? The paper says $2N - 1$ in the text, and 6, 8, 10 in Table
-# 3 for $N$ = 3, 4, 5. (2) From the same state, can it ever accept less than the chain? (3) Can a whole text take it *more* passes?
+# **Predict.** (1) How many canvases does it have for $N = 4$, root included? The paper says $2N - 1$ in the text, and
+# 6, 8, 10 in Table 3 for $N$ = 3, 4, 5. (2) From the same state, can it ever accept less than the chain? (3) Can it
+# need *more* passes for a whole text?
 
 # %%
 replayed = {
@@ -269,9 +257,9 @@ view.canvases(mix, cycle=int(kept["cycle"].iloc[0]) if len(kept) else None)
 plt.show()
 
 # %% [markdown]
-# (1) A root, $N$ of the chain, $N - 1$ skips: $2N$. (2) No: the chain is part of the tree, and a canvas does not see its siblings. A
-# skip counts only where the chain has failed, and is worth one token more. (3) Yes, in principle: the two soon stand at *different*
-# states.
+# (1) A root, $N$ of the chain, $N - 1$ skips: $2N$. (2) No: the chain is part of the tree, and a canvas does not depend
+# on its siblings. A skip counts only where the chain has failed, and gains one token. (3) Yes, in principle: the two
+# soon reach *different* states.
 #
 # None of the table's settings was run. A record of stepwise decoding holds what every canvas of every chain would predict, because they
 # are the same canvases. Hence the badge `exact`.
@@ -281,12 +269,13 @@ plt.show()
 #
 # ## Fresh and stale
 #
-# A causal model's cache is exact: what stands to the left never changes. Here every token attends to every other one, so each filled
-# cell makes the keys and values of all places a little wrong. The **dual cache** (Fast-dLLM) keeps them anyway. A *refresh* computes
-# every place. The passes between two refreshes compute the block in work alone and read the rest as it was. A refresh is due after $R$
-# tokens; the paper's $R$ is 8.
+# A causal model's cache is exact: what is on the left never changes. Here every token attends to every other one, so
+# each filled cell makes the keys and values of all places a little wrong. The **dual cache** (Fast-dLLM) keeps them
+# anyway. A *refresh* computes every place. The passes between two refreshes compute only the current block and reuse
+# the rest. A refresh is due after $R$ tokens; the paper's $R$ is 8.
 #
-# **Predict.** In which columns of the picture below does the colour change in every row?
+# **Predict.** The picture below has a row for each pass and a column for each cell. In which columns does the colour
+# change from row to row, and in which does it not?
 
 # %%
 cached = write(of=texts[0], cache="dual")  # B = 8, R = 8
@@ -306,18 +295,22 @@ figure.colorbar(shades)
 plt.show()
 
 # %% [markdown]
-# In none outside the block in work is it fresh for long: each refresh sets everything to 0, and until the next one every other cell ages
-# by one a pass.
+# The current block's columns stay at 0, because every pass computes them. All other cells age by one a pass, until a
+# refresh sets them to 0.
 #
-# So stepwise decoding with a cache is *another reference*: some of its texts differ from those without. SSD is lossless against the
-# stepwise decoding whose policy it shares (block, cache, $R$, tie rule), and against no other. A refresh also cuts a chain: if it falls
-# due inside one, the canvases after it were read with keys that stepwise decoding would have thrown away.
+# So stepwise decoding with a cache is *another reference*: some of its texts differ from those without. SSD is lossless
+# relative to the stepwise decoding whose policy it shares (block, cache, $R$, tie rule), and to no other. A refresh
+# also cuts a chain: if it is due inside one, the canvases after it were read with keys that stepwise decoding would
+# have discarded.
 
 # %%
-rows = {"stepwise with a cache, against one without": (write(cache="dual"), stepwise)}
-reference = rows["stepwise with a cache, against one without"][0]
-rows["SSD with a cache, against stepwise with the same"] = (write("ssd", cache="dual"), reference)
-pd.DataFrame({name: compared(*pair) for name, pair in rows.items()}).T
+reference, cached_ssd = write(cache="dual"), write("ssd", cache="dual")
+pd.concat(
+    [
+        metrics.compare_canvases({"stepwise with a cache, against one without": reference}, stepwise),
+        metrics.compare_canvases({"SSD with a cache, against stepwise with the same": cached_ssd}, reference),
+    ]
+).round(3)
 
 # %% [markdown]
 # ## A model of 135 million parameters
@@ -326,8 +319,8 @@ pd.DataFrame({name: compared(*pair) for name, pair in rows.items()}).T
 # (`specviz models diffusion`). It has learnt what answers look like and not to copy from the prompt: **its text is
 # poor**, and nothing here says how well such a model can write. Its passes cost what those of a real model cost.
 #
-# **Predict.** Which model lets SSD save the larger share of its passes? And on which of the two is a pass over five
-# canvases nearer to the price of one?
+# **Predict.** On which model does SSD save the larger share of passes? And on which is the cost of a pass over five
+# canvases closer to that of one?
 
 # %%
 try:
@@ -355,21 +348,23 @@ for name, side in (("town-diffusion", model), ("smollm2-diffusion", large)):
 pd.DataFrame(sides)
 
 # %% [markdown]
-# The share of passes is the model's doing: how often its own guesses hold, and how much of the canvas is padding. The
-# price of five canvases is the device's. `specviz bench canvases -m smollm2-diffusion --prompts narrow` measures both,
-# prompt by prompt in turns, and says what a device would gain on which five canvases cost what one does.
+# The share of passes depends on the model: how often its own guesses hold, and how much of the canvas is padding. The
+# cost of five canvases depends on the device. `specviz bench canvases -m smollm2-diffusion --prompts narrow` measures
+# both, and what a device would gain on which five canvases cost as much as one.
 
 # %% [markdown]
 # ## What SSD cannot do
 #
-# - It cannot draft what the model does not predict yet. All drafts are one pass's marginals, which is what makes parallel unmasking
-#   wrong. SSD does not make them better; it checks them.
-# - It is greedy. There is one order and one text to be faithful to; with sampled tokens there would be a law over orders, too.
-# - *Lossless* refers to a reference: stepwise decoding with one block size, one cache policy, one tie rule. Another policy has another
-#   text.
-# - It saves passes, not work. With $N = 4$ a token costs more positions than stepwise decoding's. Without a cache, in a large batch or
-#   on a few cores it may be slower.
-# - The figures here are a small model's on short texts. `python -m tests.benchmarks diffusion` repeats them on 200 prompts.
+# - It cannot draft what the model does not predict yet. All drafts are one pass's marginals, which is what makes
+#   parallel unmasking wrong. SSD does not make them better; it checks them.
+# - It is greedy, with one order and one text as its reference. With sampled tokens there would be a law over orders,
+#   too.
+# - *Lossless* refers to a reference: stepwise decoding with one block size, one cache policy, one tie rule. Another
+#   policy has another text.
+# - It saves passes, not work. With $N = 4$ a token costs more positions than stepwise decoding's. Without a cache, in a
+#   large batch or on a few cores it may be slower.
+# - The figures here are a small model's on short texts. `python -m tests.benchmarks diffusion` repeats them on 200
+#   prompts.
 #
 # ## Five questions
 #

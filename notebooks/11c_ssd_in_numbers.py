@@ -25,7 +25,7 @@
 #
 # 1. write the rule that chooses the next cell,
 # 2. measure how far stale keys move a prediction, and what a refresh does to a chain,
-# 3. hold the paper's numbers against a bound that follows from its own settings.
+# 3. compare the paper's numbers with a bound that follows from its own settings.
 
 # %%
 import matplotlib.pyplot as plt
@@ -49,27 +49,7 @@ def write(method="stepwise", of=texts, cells=48, batch=8, **options):
     return sv.generate(model, of, method, max_new_tokens=cells, batch=batch, **options)
 
 
-SSD = type(sv.method("ssd"))
 stepwise = write()
-replayed = {
-    (n, tree): sv.whatif(stepwise).ssd(draft_length=n, tree=tree)
-    for n in (3, 4, 5)
-    for tree in ("chain", "mix")
-}
-
-
-def compared(run, base=stepwise):
-    """A run beside stepwise decoding: the order of cells and tokens, the texts, passes saved a token placed."""
-    pairs = [(each.cell.tolist(), each.token.tolist()) for each in written(run)]
-    return {
-        "same order": sum(a == b for a, b in zip(pairs, ((each.cell.tolist(), each.token.tolist()) for each in written(base)))),
-        "same text": sum(a == b for a, b in zip(run.texts, base.texts)),
-        "passes": int(metrics.by_canvas(run)["passes"].sum()),
-        "saved": metrics.step_reduction(run).median,
-        "exactness": run.run["exactness"],
-    }  # fmt: skip
-
-
 trace = write("ssd", of=texts[0])
 trace
 
@@ -111,20 +91,20 @@ print(
 
 # %% [markdown]
 # Near 1 the numbers of float32 lie $2^{-24}$ apart, so whatever is within half of that is 1: log-odds above
-# $25 \ln 2 = 17.3$. bfloat16 gives up at $9 \ln 2 = 6.2$, and there many cells are "equally" sure; which of them
-# comes first is then the affair of `argmax`, and of the shape of the pass. Two decoders that each decide it in their
-# own way write two texts, and both are stepwise decoding.
+# $25 \ln 2 = 17.3$. bfloat16 saturates at $9 \ln 2 = 6.2$, and there many cells are "equally" sure. `argmax` and the
+# shape of the pass then decide which comes first. Two decoders that decide it differently write two texts, and both are
+# stepwise decoding.
 #
 # We compare log-odds, computed from the logits: $z_{(1)} - \log \sum_{y \ne (1)} e^{z_y}$ does not saturate. They are
-# rounded to a grid of $2^{-12}$, so that a pass over five canvases seldom orders cells otherwise than a pass over one.
+# rounded to a grid of $2^{-12}$, so that a pass over five canvases seldom orders cells differently from a pass over
+# one.
 #
-# A tie has its use, though. Which of two cells is next, at log-odds of 12 and of 13, means next to nothing for the text.
-# So the tie is a rule: from `sure` = 10 nats on ($p$ = 0.99995) cells are equally sure. Equal cells: the leftmost. Equal
-# tokens: the lowest id.
+# A tie has its use, though. Whether a cell with log-odds of 12 or one with 13 is next hardly affects the text. So there
+# is a tie rule: from `sure` = 10 nats on ($p$ = 0.99995) cells are equally sure. Of equal cells the leftmost is next;
+# of equal tokens the lowest id.
 #
-# **Predict.** With `sure=100` log-odds decide alone. What share of those passes of SSD's does `sure=10` spare: over
-# answers that end, and over canvases of 64 cells that are filled to the last one (`whole=True`)? How many answers
-# change?
+# **Predict.** With `sure=100` log-odds decide alone. What share of SSD's passes does `sure=10` then save: over answers
+# that end, and over canvases of 64 cells that are filled to the last one (`whole=True`)? How many answers change?
 
 
 # %%
@@ -150,14 +130,14 @@ for whole in (False, True):
 pd.DataFrame(rows).T.rename_axis(["written", "sure"]).round(2)
 
 # %% [markdown]
-# A tenth over answers, two in five over whole canvases, and no answer changes. After an answer stands a run of end
-# tokens, each of them nearly certain. Their order by exact log-odds is arbitrary and another one in every pass, so the
-# drafts miss it; from left to right they hit it, and no more chains are lost to order than in the answers themselves.
-# The papers compare probabilities, so they have such a tie, at 6.2 or at 17.3 nats, and leave it to a library. A
-# figure for whole canvases is also one of that rule.
+# A tenth over answers, two in five over whole canvases, and no answer changes. An answer is followed by a run of end
+# tokens, each nearly certain. Their order by exact log-odds is arbitrary and differs from pass to pass, so the drafts
+# miss it. From left to right they match it, and no more chains are lost to order than in the answers themselves. The
+# papers compare probabilities, so they have such a tie, at 6.2 or at 17.3 nats, and leave it to a library. Figures for
+# whole canvases depend on that rule.
 #
-# **Exercise** (●○○, 5 minutes). Write it. The record knows, of every state, what the pass said and which cell was
-# filled; it is the judge.
+# **Exercise** (●○○, 5 minutes). Write it. The record holds what the pass predicted at every state and which cell was
+# filled, so it can check your function.
 
 
 # %%
@@ -198,21 +178,19 @@ for odds, block, sure, cell in sorted(wrong, key=lambda case: len(case[0]))[:1]:
 # %% [markdown]
 # <details><summary>Hint</summary>
 #
-# Three rules in this order: the block of the first masked cell; the largest log-odds in it, none counted as more than
-# `sure`; the leftmost of equals. Beware of `max` over a dict that is not in the order of its cells, and of a start
-# value such as 0: log-odds can be negative, even −∞.
+# Three rules in this order: the block of the first masked cell; the largest log-odds in it, capped at `sure`; the
+# leftmost of equals. Beware of `max` over a dict that is not in the order of its cells, and of a start value such as 0:
+# log-odds can be negative, even −∞.
 #
 # </details>
 #
-# ## Keys and values that are no longer true
+# ## Stale keys and values
 #
-# A causal model's cache is exact: what stands to the left never changes. Here every token sees every other one, so
-# *each* filled cell makes the keys and values of all places a little wrong. The dual cache (Fast-dLLM) keeps them all
-# the same: a **refresh** computes every place, the passes between it compute the block in work alone, and read what
-# lies before and after it as it was. A refresh comes again when $R$ tokens were decoded; the paper's $R$ is 8.
+# The dual cache (Fast-dLLM; [11b](11b_self_drafting.ipynb)) computes every place at a **refresh**, and between
+# refreshes only the current block. A refresh is due when $R$ tokens were decoded; the paper's $R$ is 8.
 #
-# **Predict.** Below, every cached pass is compared with a full one over the very same canvas. How does the difference
-# grow with the tokens since the refresh, 0 to 7? And in what share of the states is another cell or token next?
+# **Predict.** Below, every cached pass is compared with a full one over the same canvas. How does the difference grow
+# with the tokens since the refresh, 0 to 7? And in what share of the states is another cell or token next?
 
 # %%
 from specviz import Draft
@@ -242,28 +220,22 @@ axes[1].bar(stale.index, stale["other"], color="#d55e00")
 axes[1].set(xlabel="tokens since the refresh", ylabel="states that go on otherwise", ylim=(0, None))
 plt.show()
 ssd_cached = write("ssd", cache="dual")
-pd.DataFrame(
-    {
-        "stepwise with a cache, beside one without": compared(cached),
-        "SSD with a cache, beside stepwise without": compared(ssd_cached),
-        "SSD with a cache, beside stepwise with the same": compared(ssd_cached, cached),
-    }
-).T
+runs = {"stepwise with a cache": cached, "SSD with a cache": ssd_cached}
+sides = {"beside stepwise without a cache": stepwise, "beside stepwise with the same cache": cached}
+pd.concat({side: metrics.compare_canvases(runs, base) for side, base in sides.items()}).round(3)
 
 # %% [markdown]
-# A refresh computes what a pass without a cache would, so at 0 nothing is stale. Most of the difference is there with
-# the first token, and then it grows little, at this size and with log-odds counted up to `sure`. Small as it is,
-# stepwise decoding with a cache is *another reference*: some of its texts are other texts. SSD is lossless against
-# the one whose policy it shares, block, cache, $R$ and `sure`, and against no other. "Identical to stepwise decoding"
-# needs that half-sentence.
+# A refresh computes what a pass without a cache would, so at 0 nothing is stale. Most of the difference appears with
+# the first token, and then it grows little, at this size and with log-odds capped at `sure`. Small as it is, stepwise
+# decoding with a cache is *another reference*: some of its texts differ. SSD is lossless relative to the one whose
+# policy it shares (block, cache, $R$ and `sure`), and to no other.
 #
 # ## A refresh cuts the chain
 #
-# The refresh belongs to the policy: it comes when $R$ tokens stand, whoever placed them. If it falls due in the
-# middle of a chain, the canvases after it were read with keys that stepwise decoding would have thrown away. So a
-# chain must end there.
+# The refresh belongs to the policy: it is due after every $R$ tokens, whoever placed them. If it is due inside a chain,
+# the canvases after it were read with keys that stepwise decoding would have discarded. So a chain must end there.
 #
-# **Predict.** With the paper's defaults, $R = B = 8$: how many drafts ever lie in a block that is not yet in work?
+# **Predict.** With the paper's defaults, $R = B = 8$, how many drafts ever lie beyond the current block?
 
 # %%
 view.lattice(ssd_cached, prompt=0)
@@ -281,11 +253,12 @@ for refresh in (8, 16):
 # has fewer than $N$ remaining positions do we select additional positions from block $\mathcal B_{j+1}$" has nothing
 # to do.
 #
-# It also bounds what can be saved. Between two refreshes stand 8 tokens, and a pass places at most $N + 1$: for $N$ =
-# 3, 4, 5 two passes at the least, 75 % of a canvas of whole blocks, not the $N / (N + 1)$ of the paper's tables.
+# It also bounds the saving. Between two refreshes there are 8 tokens, and a pass places at most $N + 1$. For $N$ = 3,
+# 4, 5 that takes at least two passes and saves at most 75 % of a canvas of whole blocks, not the $N / (N + 1)$ of the
+# paper's tables.
 #
-# **Predict.** Table 1's largest reduction for each $N$ is Dream-Instruct's on MBPP. Do all three obey? And what does
-# a chain that is *not* cut do to the texts?
+# **Predict.** Table 1's largest reduction for each $N$ is Dream-Instruct's on MBPP. Are all three within the bound? And
+# what does a chain that is *not* cut do to the texts?
 
 # %%
 R = 8
@@ -295,7 +268,7 @@ bound = pd.DataFrame({"N / (N + 1)": {n: n / (n + 1) for n in (3, 4, 5)},
 print(bound.rename_axis("N").to_string(formatters=dict.fromkeys(bound, "{:.1%}".format)), "\n")
 
 
-class Uncut(SSD):
+class Uncut(type(sv.method("ssd"))):
     """A refresh that falls due inside a chain waits for its end."""
 
     def propose(self, canvas, row):
@@ -306,16 +279,15 @@ class Uncut(SSD):
 
 
 uncut = write(Uncut(cache="dual"))
-pd.DataFrame({"cut": compared(ssd_cached, cached), "not cut": compared(uncut, cached)}).T
+metrics.compare_canvases({"cut": ssd_cached, "not cut": uncut}, cached).round(3)
 
 # %% [markdown]
 # 77.4 % is more than 75 %. So that run did not cut its chains at the refresh, or was not of whole blocks with the
-# stated $R$: the text does not say. A chain that is not cut saves passes, and in some texts the order is no longer
-# stepwise decoding's; that the words follow it is luck. The accuracy is left out of Table 1, "since our method is
+# stated $R$; the text does not say. A chain that is not cut saves passes, and in some texts the order is no longer
+# stepwise decoding's. If the words are the same, that is luck. Table 1 leaves out accuracy, "since our method is
 # theoretically lossless".
 #
-# **Predict.** A cache is the better the more often it is refreshed, and so are the texts. What does SSD lose with
-# $R = 1$?
+# **Predict.** A cache that is refreshed more often is more accurate. What does SSD lose with $R = 1$?
 
 # %%
 rows = {}
@@ -330,8 +302,8 @@ for refresh in (1, 4, 8, 16, 48):
 pd.DataFrame(rows).T.rename_axis("R").round(3)
 
 # %% [markdown]
-# Everything: a refresh after each token leaves no room for a draft. (Only $R = 1$ is sure to be the text without a
-# cache.) $R$ trades truth for work, and for SSD it is a third thing besides, the longest chain.
+# Everything: a refresh after each token leaves no room for a draft. (Only $R = 1$ guarantees the text without a cache.)
+# $R$ trades accuracy for work, and for SSD it also limits the chain.
 
 # %% [markdown]
 # ## How far can self-drafting go?
@@ -359,7 +331,7 @@ for ax, n in zip(axes, (3, 4, 5)):
     ax.plot(own["top"], np.array(table2[n]) / 100, "^-", color="#d55e00", label="Table 2 (LLaDA, MATH)")
     ax.axhline(n / (n + 1), color="#888888", lw=1, ls=":")
     for tree, hue in (("chain", "black"), ("mix", "#888888")):
-        run = replayed[n, tree].table.iloc[0]
+        run = sv.whatif(stepwise).ssd(draft_length=n, tree=tree).table.iloc[0]
         ax.plot(1, 1 - run["cycles"] / run["emitted"], "x" if tree == "chain" else "+", color=hue, ms=8, mew=2,
                 label=f"SSD itself, {tree}")  # fmt: skip
     ax.set(title=f"N = {n}", xlabel="k candidates a cell", ylim=(0, 0.9), xticks=range(1, 6))
@@ -370,15 +342,15 @@ plt.show()
 # %% [markdown]
 # The second candidate brings more than the next three together, as in the paper. The dotted line is $N/(N+1)$.
 #
-# The dip of the paper's $N = 5$ below $N = 4$ at $k = 1$ shows what the figure is: rounds stand where they stand,
-# also when their first pass was a bad drafter. A run draws a new draft after every failure, so it may pass that
-# "limit", and with mix-order ours does. The dashed line lets a round end at the first token that its draft lacks:
-# that is what a tree that held every candidate in every order would save.
+# At $k = 1$ the paper's $N = 5$ dips below $N = 4$. The reason is that rounds are fixed, even if their first pass was a
+# bad drafter. A run makes a new draft after every failure, so it may exceed that "limit", and with mix-order ours does.
+# The dashed line ends a round at the first token that its draft lacks: a tree with every candidate in every order would
+# save that much.
 #
 # ## What a pass costs
 #
-# SSD trades passes for positions: $N + 1$ canvases instead of one. That is a bargain while a pass over five canvases
-# takes as long as a pass over one: while it is bound by reading the weights and not by multiplying.
+# SSD trades passes for positions: $N + 1$ canvases instead of one. That pays while a pass over five canvases takes as
+# long as a pass over one, because it is bound by reading the weights and not by multiplying.
 #
 # **Predict**, without a cache and with it: how many positions are computed for each token of the text, stepwise and
 # by SSD with $N = 4$? What does a longer canvas (the paper's Figure 3) do to either?
@@ -408,19 +380,17 @@ rates = pd.Series(rates).unstack()
 (rates / rates.iloc[0]).rename_axis("batch").round(2)
 
 # %% [markdown]
-# A canvas without a cache computes the masks that nobody asks about, too: twice the cells, 1.6 times the work (the
-# prompt does not grow). With it a pass is eight or nine positions, however long the canvas, and a refresh now and
-# then. In both cases SSD multiplies the positions and divides the passes.
+# Without a cache a pass also computes the masks that are not needed: twice the cells, 1.6 times the work (the prompt
+# does not grow). With a cache a pass has eight or nine positions, however long the canvas, and an occasional refresh.
+# In both cases SSD multiplies the positions and divides the passes.
 #
-# The second table is Figure 1 in small: valid tokens a second (up to the end token) over those of batch 1, timed
-# once. While a column doubles with the batch, the machine has room to verify; where it flattens, five canvases
-# cost nearly five times one. The paper has nearly linear scaling up to a batch of 8 on an A100 with the cache.
-# `python -m tests.benchmarks diffusion` prints seconds beside passes.
+# The second table is Figure 1 in small: valid tokens a second (up to the end token) over those of batch 1, timed once.
+# While a column doubles with the batch, the machine has room to verify. Where it flattens, five canvases cost nearly
+# five times as much as one. The paper has nearly linear scaling up to a batch of 8 on an A100 with the cache.
 #
-# The paper's Figure 3 has the same in its own way ($N = 3$, GSM8K, tokens a second): 26.94 to 58.93 at 128 cells
-# (2.19x), 15.32 to 30.88 at 512 (2.02x); without examples in the prompt 25.34 to 61.24 (2.42x), with three of them
-# 21.17 to 32.75 (1.55x). Longer canvases and longer prompts make refreshes dear, and a refresh is not shortened by
-# drafts.
+# The paper's Figure 3 shows it too ($N = 3$, GSM8K, tokens a second): 26.94 to 58.93 at 128 cells (2.19x), 15.32 to
+# 30.88 at 512 (2.02x); without examples in the prompt 25.34 to 61.24 (2.42x), with three of them 21.17 to 32.75
+# (1.55x). Longer canvases and prompts make refreshes expensive, and drafts do not shorten a refresh.
 #
 # ## Padding counts
 #
@@ -446,15 +416,14 @@ for name, run in (("to the end of the answer", short), ("the whole canvas", full
 pd.DataFrame(rows).T.round(2)
 
 # %% [markdown]
-# It raises it. All of a padding's cells get the same token, and as they are equally sure they get it from left to
-# right: hardly a chain fails there, and the share comes nearer to the 75 % that the refreshes leave. With `sure=100`
-# it would not, as the ties have shown. Either way most of the canvas is padding, and so a step reduction over whole
-# canvases is mainly one of padding. The paper's tokens a second count only what stands before the end token; its step
-# reductions do not say.
+# It raises it. All padding cells get the same token, and as they are equally sure they get it from left to right. Few
+# chains fail there, and the share approaches the 75 % that the refreshes allow. With `sure=100` it would not, as shown
+# above. Either way most of the canvas is padding, so a step reduction over whole canvases mainly measures padding. The
+# paper's tokens a second count only what precedes the end token; its step reductions do not say.
 #
 # ## What the paper's tables say
 #
-# **Predict** from the sentences (left) what the table beside them gives.
+# **Predict** from each sentence what the paper's tables give.
 
 # %%
 dream = {
@@ -480,7 +449,7 @@ for says, table in claims.items():
 # %% [markdown]
 # ## What these numbers cannot say
 #
-# - Shares of passes saved are those of a small model on short texts; its drafts are worse than LLaDA's, and its orders too.
+# - Shares of passes saved are those of a small model on short texts; its drafts and orders are worse than LLaDA's.
 # - A step reduction over whole canvases counts padding, and depends on the tie rule.
 # - Seconds here are of a few cores. Where a pass is bound by reading weights, five canvases cost nearly what one does.
 #
@@ -503,7 +472,7 @@ for says, table in claims.items():
 #
 # <details><summary>4. With R = B = 8 and N = 4, what is the most that SSD can save?</summary>
 #
-# Between two refreshes stand 8 tokens, and a pass places at most 5: at least two passes for 8 tokens, so 75 %.
+# Between two refreshes there are 8 tokens, and a pass places at most 5: at least two passes for 8 tokens, so 75 %.
 # </details>
 #
 # <details><summary>5. Why does SSD with R = 1 save nothing?</summary>

@@ -32,7 +32,7 @@
 # stuck, open the hint.
 
 # %% [markdown] tags=["solution"]
-# **This is the teacher's copy.** A solution stands after each stub, in a folded cell, so that every check passes.
+# **This is the teacher's copy.** A solution follows each stub, in a folded cell, so that every check passes.
 # `specviz exercises` writes the students' copy, without them.
 
 # %%
@@ -45,21 +45,21 @@ trace = sv.open(sv.example("prompt_lookup")).select(prompt=0)
 trace
 
 # %% [markdown]
-# Every colour up there was decided by a function of a dozen lines. You will write that one, and three others.
+# A function of a dozen lines decided every colour above. You will write that one and three others.
 #
 # ## A · A greedy verifier &nbsp; ●○○ &nbsp; 10 minutes
 #
-# **Goal.** A drafter proposed $n$ tokens. One pass of the target over them yields $1 + n$ rows of scores, and so its own
-# best token in the place of each drafted token, and one more in the place after the last. Return the tokens that this
-# cycle emits: the drafted tokens up to the first mismatch, then *one* token of the target's own. If the end-of-text
-# token comes up among them, the text ends with it.
+# **Goal.** A drafter proposed $n$ tokens. One pass of the target over them yields $1 + n$ rows of scores: its own best
+# token at the place of each drafted token, and one more after the last. Return the tokens that this cycle emits: the
+# drafted tokens up to the first mismatch, then *one* token of the target's own. If the end-of-text token is among them,
+# the text ends with it.
 #
 # **Predict.** `drafted = [7, 4, 9, 2]` and `best = [7, 4, 5, 2, 8]`. Which tokens are emitted?
 #
 # <details><summary>Answer</summary>
 #
-# `[7, 4, 5]`: two accepted, then the correction. That the 2 matches is worth nothing: the target predicted it after
-# the 9, which is not in the text. The 8 is not a bonus for the same reason.
+# `[7, 4, 5]`: two accepted, then the correction. The matching 2 is worth nothing: the target predicted it after the 9,
+# which is not in the text. The 8 is not a bonus for the same reason.
 #
 # </details>
 
@@ -93,27 +93,26 @@ sv.check.greedy_verifier(greedy_verifier)
 # %% [markdown]
 # <details><summary>Hint</summary>
 #
-# First count how many drafted tokens are kept; mind that a wholly accepted draft must end the loop, too. The target's
-# token is then the same entry of `best` in both cases, after a mismatch and after none. Think of the end of the text
-# last.
+# First count how many drafted tokens are kept; a wholly accepted draft must end the loop, too. The target's token is
+# then the same entry of `best` in both cases, after a mismatch and after none. Handle the end of the text last.
 #
 # </details>
 
 # %% [markdown] tags=["solution"]
 # <details><summary>Solution, explained</summary>
 #
-# With `kept` counted, `best[kept]` is the target's token in the first place that is still open: a correction where the
-# draft was wrong, the bonus where nothing was. Rows after it answer a text that does not exist. Every cycle emits at
-# least one token, so the loop always advances. The library's own is `verify_greedy` in `methods/speculative.py`; there
-# the loop (`ending` in `loop/cycle.py`) cuts the text at its end, for all methods at once.
+# With `kept` counted, `best[kept]` is the target's token at the first open place: a correction where the draft was
+# wrong, the bonus where nothing was. Rows after it concern a text that does not exist. Every cycle emits at least one
+# token, so the loop always advances. The library's own is `verify_greedy` in `methods/speculative.py`; there the loop
+# (`ending` in `loop/cycle.py`) cuts the text at its end, for all methods at once.
 #
 # </details>
 
 # %% [markdown]
 # ## B · The rejection rule &nbsp; ●●● &nbsp; 20 minutes
 #
-# The target is to be *sampled* from its distribution $p$; the draft token $x$ was drawn from $q$. It is accepted with
-# probability $a(x)$; after a rejection the token is drawn from $r$. What comes out must have the law $p$:
+# The target *samples* from its distribution $p$; the draft token $x$ was drawn from $q$. It is accepted with
+# probability $a(x)$; after a rejection the token is drawn from $r$. The output must have the law $p$:
 #
 # 1. What is accepted must not exceed $p$, and $a \le 1$; the most is $q(y)\,a(y) = \min(p(y), q(y))$, so
 #    $a(y) = \min\big(1, \frac{p(y)}{q(y)}\big)$.
@@ -192,8 +191,8 @@ sv.check.rejection_rule(rejection_rule)
 # %% [markdown] tags=["solution"]
 # <details><summary>Solution, explained</summary>
 #
-# The temperature belongs to both distributions: $q$ is what the token was *really* drawn from. The comparison is strict,
-# since `u` can be 0, and a token with $p = 0$ must never pass. The residual can only be reached where $p < q$ for some
+# The temperature belongs to both distributions: $q$ is what the token was *really* drawn from. The comparison is
+# strict, since `u` can be 0, and a token with $p = 0$ must never pass. The residual is reached only if $p < q$ for some
 # token, so its sum is above 0. The library's own are `accepts` and `residual` in `methods/speculative.py`.
 #
 # </details>
@@ -201,11 +200,11 @@ sv.check.rejection_rule(rejection_rule)
 # %% [markdown]
 # ## C · BiLD's rollback &nbsp; ●●○ &nbsp; 10 minutes
 #
-# **Goal.** The small model wrote a block of tokens, and the large one has read it. Distance is what the large model thinks
-# of a token, in nats: $d(y_m) = -\ln p_m(y_m)$. At the first $m$ with $d > \alpha_{RB}$ the block is rolled back: that
-# token and all after it are thrown away, and the large model's own token (greedy: the argmax of its row $m$) takes the
-# place. If no token is that unlikely, the block stays and the large model's next token follows. (Kim et al. 2023,
-# Algorithm 1, lines 9-16. The blocks here hold no end of text.)
+# **Goal.** The small model wrote a block of tokens, and the large one has read it. The distance of a token, in nats,
+# comes from the large model's probability: $d(y_m) = -\ln p_m(y_m)$. At the first $m$ with $d > \alpha_{RB}$ the block
+# is rolled back: that token and all after it are thrown away, and the large model's own token (greedy: the argmax of
+# its row $m$) replaces it. If no token is that unlikely, the block stays and the large model's next token follows. (Kim
+# et al. 2023, Algorithm 1, lines 9-16. The blocks here hold no end of text.)
 #
 # **Predict.** The large model gives the drafted tokens the probabilities 0.9, 0.2, 0.1, 0.8. How many of them stay at
 # $\alpha_{RB} = 2$? At 1?
@@ -213,7 +212,7 @@ sv.check.rejection_rule(rejection_rule)
 # <details><summary>Answer</summary>
 #
 # The distances are 0.11, 1.61, 2.30, 0.22. At 2 the first two stay ($e^{-2} = 0.135$ is the least probability that is
-# kept), at 1 only the first ($e^{-1} = 0.368$). The last one goes in both cases, likely as it is.
+# kept), at 1 only the first ($e^{-1} = 0.368$). The last one is thrown away in both cases, although it is likely.
 #
 # </details>
 
@@ -262,10 +261,10 @@ sv.check.bild_rollback(bild_rollback)
 # %% [markdown]
 # ## D · A tree's mask &nbsp; ●●○ &nbsp; 15 minutes
 #
-# **Goal.** A draft may branch. Its nodes are numbered so that a parent comes before its children, and `parents[i]` is the
-# number of node i's parent, or -1 if node i hangs on the root, the last committed token. For one pass over the whole tree
-# each node must see its ancestors and itself, and nothing else of the draft; and it needs a position: the root's plus
-# its **depth**, 1 on the first level. Return both.
+# **Goal.** A draft may branch. Its nodes are numbered so that a parent comes before its children, and `parents[i]` is
+# the number of node i's parent, or -1 if node i hangs on the root, the last committed token. For one pass over the
+# whole tree each node must attend to its ancestors and itself, and to nothing else of the draft. It also needs a
+# position: the root's plus its **depth**, 1 on the first level. Return both.
 #
 # ```
 #              root
@@ -313,26 +312,27 @@ sv.check.tree_mask(tree_mask)
 # %% [markdown]
 # <details><summary>Hint</summary>
 #
-# A parent comes before its children, so when you arrive at node i its parent's row is finished: node i sees what its
-# parent sees, and itself. Start from a mask in which each node sees itself. What does `mask[-1]` mean in Python?
+# A parent comes before its children, so at node i its parent's row is finished: node i attends to what its parent
+# attends to, and to itself. Start from a mask in which each node attends to itself. What does `mask[-1]` mean in
+# Python?
 #
 # </details>
 
 # %% [markdown] tags=["solution"]
 # <details><summary>Solution, explained</summary>
 #
-# One pass over the nodes in order; the row of the parent is copied into the child's. -1 must be treated apart, since
-# as an index it is the last row, and nothing complains. If a sibling leaks in, a node is scored as the continuation of a
-# text that nobody will ever write, and the output is wrong without an error. The library's own are `Draft.mask` and
-# `Draft.depths` in `draft.py`.
+# One pass over the nodes in order; the row of the parent is copied into the child's. -1 needs a case of its own,
+# because as an index it is the last row, without an error. If a sibling leaks in, a node is scored as the continuation
+# of a text that nobody will ever write, and the output is wrong without an error. The library's own are `Draft.mask`
+# and `Draft.depths` in `draft.py`.
 #
 # </details>
 
 # %% [markdown]
 # ## Done?
 #
-# Each check that passes ends with a question that leads further. The real thing is no longer than what you wrote: a
-# method is a drafter and a verifier in one file, and `CONTRIBUTING.md` says how to add one.
+# Each check that passes ends with a further question. A real method is no longer than what you wrote: a drafter and a
+# verifier in one file. `CONTRIBUTING.md` says how to add one.
 
 # %% [markdown]
 # ## Five questions

@@ -16,14 +16,19 @@
 # %% [markdown]
 # # 13 · Replay: a paper's table beside yours
 #
-# *30 minutes. It reads recorded results, `data/runs`, and needs no torch; measuring the same on your machine does
+# ![Tokens per cycle and speedups of three drafters in three languages, as printed and as measured here](stills/13.png)
+#
+# *30 minutes. Needs no torch: it reads the recorded results in `data/runs`. Measuring them on your machine needs it
 # (`pip install -e ".[run,calibrate]"`).*
 #
-# "And on my laptop?" You will read a printed table beside what was measured for it, find what travels between machines, and
-# see two averages name different winners.
+# "And on my laptop?" You will
 #
-# The table is UniSpec's Table 3 (Do et al., section 5.2): a drafter that was trained on one language (EAGLE) against
-# one that was not trained at all (UniSpec).
+# 1. read a printed table beside what was measured for it,
+# 2. find which of its numbers carry over to another machine,
+# 3. see two averages name different winners.
+#
+# The table is UniSpec's Table 3 (Do et al., section 5.2). It compares a drafter that was trained on one language
+# (EAGLE) with one that was not trained at all (UniSpec).
 
 # %%
 import tempfile
@@ -42,12 +47,12 @@ trace = sv.open(sv.example("unispec")).select(prompt=0)
 trace
 
 # %% [markdown]
-# A cycle of UniSpec on SmolLM2: a tree is drafted, the target accepts a path of it. Does that pay, and what did others print?
+# This is UniSpec on SmolLM2: each cycle drafts a tree, and the target accepts one path of it.
 #
 # ## What is recorded
 #
-# Each file in `data/runs` is a run or a set of replays, with the processor, the number format, the kernels and the weights
-# that it was measured with. *Here* means that machine, until you set `own = True` below.
+# Each file in `data/runs` is a run or a set of replays. It names the processor, the number format, the kernels and the
+# weights that it was measured with. *Here* means that machine, until you set `own = True` below.
 
 # %%
 recorded = list_recorded()
@@ -70,13 +75,13 @@ wide = printed.pivot(index="method", columns=["metric", "language"], values="val
 wide[[(m, lang) for m in ("tau", "speedup") for lang in ("EN", "DE", "JA")]]
 
 # %% [markdown]
-# $\tau$ is tokens a cycle, the target's own one counted; the speedup is over autoregressive decoding.
+# $\tau$ is tokens a cycle, the target's own token included. The speedup is over autoregressive decoding.
 #
-# Within each of the six columns three methods can be compared two by two: 18 comparisons. A replay asks of each
-# whether it goes the same way here.
+# Each of the six columns allows three pairwise comparisons of methods: 18 in all. A replay asks of each whether it has
+# the same sign here.
 #
-# **Predict.** The paper's target has 8 B parameters and stood on a GPU. Ours has 2.3 M and stands on a processor. How
-# many of the 18 will go the paper's way? And how many of the nine speedups will be above 1 here, as seven are there?
+# **Predict.** The paper's target has 8 B parameters and ran on a GPU. Ours has 2.3 M and ran on a processor. How many
+# of the 18 will agree with the paper? And how many of the nine speedups will be above 1 here? In the paper seven are.
 
 # %%
 agree_guess, above_guess = 12, 5
@@ -109,12 +114,12 @@ print(
 print(f"                  in the paper {(speedups['value'] > 1).sum()}")
 
 # %% [markdown]
-# *The order agrees* and *it pays* are different claims, and a table that is reproduced in
-# the first sense can fail in the second.
+# *The order agrees* and *it pays* are different claims. A table can be reproduced in the first sense and fail in the
+# second.
 #
 # ## What a count of agreements is worth
 #
-# **Predict.** Somebody replays the table with random numbers. How many of the 18 comparisons go the paper's way?
+# **Predict.** Somebody replays the table with random numbers. How many of the 18 comparisons agree with the paper?
 
 # %%
 chance_guess = 9
@@ -134,11 +139,11 @@ print(f"random numbers agree in {np.mean(chance):.1f} of 18 (your guess {chance_
 print(f"in one of twenty such replays in {np.quantile(chance, 0.95):.0f} or more")
 
 # %% [markdown]
-# Half agree for nothing, and the 18 are not 18 observations: a speedup follows its $\tau$, and three pairs of three
-# numbers are tied to each other. So look at each, with what is known of its noise. An interval is a 95 % bootstrap over
-# the prompts: it says what other prompts of this kind would have given, and nothing about other machines or models.
-# A comparison is *clear* where the *difference*, both sides drawn on the same prompts, has a p, corrected for all that were made,
-# of at most 0.05. A difference of speeds must also exceed the control's: one decoder that ran twice, under two names.
+# Half agree by chance. Nor are the 18 independent: a speedup follows its $\tau$, and the three pairs of three numbers
+# constrain each other. So look at each comparison with its noise. An interval is a 95 % bootstrap over the prompts. It
+# shows what other prompts of this kind would have given, and nothing about other machines or models. A comparison is
+# *clear* if the paired *difference* over the same prompts has a p-value of at most 0.05 after correction for all
+# comparisons. A difference of speeds must also exceed the control's: one decoder that ran twice, under two names.
 
 # %%
 pairs = replayed.compared()
@@ -185,15 +190,15 @@ axes[0].legend(frameon=False, fontsize=8)
 plt.show()
 
 # %% [markdown]
-# A replay puts it in sentences: each claim of the paper's holds here, fails here, or cannot be judged here. The order,
-# whether it pays and how large it is are claims of their own.
+# A replay judges each claim of the paper: it holds here, fails here, or cannot be judged here. The order, whether
+# drafting pays, and by how much are separate claims.
 
 # %%
 for verdict in replayed.verdicts:
     print(f"{verdict.verdict} ({verdict.question}): {verdict.claim}\n    {verdict.numbers}; {verdict.reason}")
 
 # %% [markdown]
-# The same for every claim of the five papers, table by table: how many hold here, fail here, cannot be judged here.
+# How many claims hold, fail or cannot be judged here, for every table of the five papers:
 
 # %%
 claims = every.frame()[["table", "holds", "fails", "open", "measured", "cells"]].dropna()
@@ -202,8 +207,8 @@ claims[claims[["holds", "fails", "open"]].sum(axis=1) > 0].astype(
 ).set_index("table")
 
 # %% [markdown]
-# Back to the one table: read filled dots with their intervals first, then the order of the hollow ones. The distance between
-# them compares two models, machines and sets of prompts at once. That is what the set-up is printed for:
+# Back to our table. The distance between a hollow dot and a filled one compares two models, two machines and two sets
+# of prompts at once. That is why the set-up is printed:
 
 
 # %%
@@ -218,21 +223,20 @@ setup = pd.DataFrame(replayed.setup)
 to_read(setup, setup.columns).hide()
 
 # %% [markdown]
-# One difference decides: UniSpec's draft size is calibrated on this machine (walkthrough 08), EAGLE's is 24 nodes.
-# A processor wants small drafts, so UniSpec's $\tau$ here is that of a small tree: these $\tau$ do not compare drafters at equal
-# draft size.
+# One difference matters most. UniSpec's draft size is calibrated on this machine ([08](08_calibrate.ipynb)), and a
+# processor wants small drafts; EAGLE's is 24 nodes. So these $\tau$ do not compare drafters at equal draft size.
 #
-# ## What travels
+# ## What carries over
 #
 # Let a cycle cost $c$ autoregressive steps. It emits $\tau$ tokens, so, the prefill aside,
 #
 # $$ \text{speedup} \approx \frac{\tau}{c}, \qquad c \approx \frac{\tau}{\text{speedup}}. $$
 #
-# Both are in the table, so $c$ is too, for the paper's machine and for yours. $\tau$ depends on the model, the drafter
-# and the text; $c$ on the machine, the size of the model and the draft, and hardly on the language.
+# The table has both, so it also gives $c$, for the paper's machine and for ours. $\tau$ depends on the model, the
+# drafter and the text. $c$ depends on the machine, the model's size and the draft, and hardly on the language.
 #
-# **Predict.** EAGLE-2's $c$ in the paper's three languages: 3.86 / 1.86 is the first. Are the other two equal to it? How
-# much larger is $c$ here?
+# **Predict.** In the paper's first language EAGLE-2's $c$ is 3.86 / 1.86. Is it the same in the other two? How much
+# larger is $c$ here?
 
 # %%
 times_guess = 2.0
@@ -249,12 +253,12 @@ print(f"measured {mean['here']['EAGLE-2'] / mean['paper']['EAGLE-2']:.1f}")
 both
 
 # %% [markdown]
-# In the paper $c$ is a constant of each method, to a few per cent, over languages in which $\tau$ differs twofold. That
-# is a check on the paper which needs no machine at all, and it passes. (Here it may move more: a few short answers,
-# with the prefill in the seconds and not in $\tau$.)
+# In the paper $c$ is constant for each method, to a few per cent, over languages whose $\tau$ differs twofold. So the
+# table is consistent with itself, and no machine was needed to check that. (Here $c$ varies more: the answers are
+# short, and the prefill counts in the seconds but not in $\tau$.)
 #
-# So $\tau$ and $c$ can be taken from different places. What would *your* machine have made of the paper's $\tau$? And
-# which $\tau$ does a method need here before it pays? As $\tau > c$ is the condition, the table of $c$ is the answer:
+# So $\tau$ and $c$ can come from different places. What speedup would the paper's $\tau$ give on *this* machine? And
+# which $\tau$ does a method need here? Drafting pays if $\tau > c$:
 
 # %%
 need = pd.DataFrame(
@@ -268,30 +272,29 @@ need = pd.DataFrame(
 need.round(2)
 
 # %% [markdown]
-# The third column is *modelled*: it puts one machine's cost under another model's text, and holds as far as $c$ is a
-# constant. Walkthrough 01 shows where $c$ comes from (what a pass over many tokens costs is also the doing of the kernel;
-# and a drafter's layer costs about as much as one of the target's, which has few here); walkthrough 14 decides with it.
+# The third column is *modelled*: it combines one machine's cost with another model's text, and holds as far as $c$ is
+# constant. [01](01_autoregressive.ipynb) shows where $c$ comes from, and [14](14_your_model.ipynb) decides with it.
 #
 # ## One table, two averages
 #
-# A mean of what? Say a run has texts $i = 1, \dots, n$ with $E_i$ tokens in $S_i$ cycles.
+# A run has texts $i = 1, \dots, n$ with $E_i$ tokens in $S_i$ cycles. Its mean $\tau$ has two definitions:
 #
 # $$ \text{pooled: } \frac{\sum_i E_i}{\sum_i S_i} \qquad\qquad \text{per request: } \frac1n \sum_i \frac{E_i}{S_i} $$
 #
-# EAGLE, Spec-Bench, vLLM and SpecForge pool; SGLang's request statistics are averaged over requests, and AIPerf prints both.
-# The pooled figure is itself a mean of the requests' figures, $\sum_i w_i E_i / S_i$ with $w_i = S_i / \sum_j S_j$: each text
-# weighs by its *cycles*, so those on which the drafter does badly weigh most. (Per request every text weighs $1/n$.)
+# EAGLE, Spec-Bench, vLLM and SpecForge pool. SGLang averages over requests, and AIPerf prints both. The pooled figure
+# is itself a weighted mean of the requests' figures, $\sum_i w_i E_i / S_i$ with $w_i = S_i / \sum_j S_j$. Each text is
+# weighted by its *cycles*, so texts on which the drafter does badly count most. Per request every text has weight
+# $1/n$.
 #
-# With small numbers: two drafters write a text of 5 tokens and one of 18. Drafter A needs 1 and 9 cycles, drafter B 3 and 6.
+# An example: two drafters write a text of 5 tokens and one of 18. Drafter A needs 1 and 9 cycles, drafter B 3 and 6.
 #
 # | | A | B | better |
 # |---|---|---|---|
 # | pooled | (5 + 18) / (1 + 9) = 2.30 | (5 + 18) / (3 + 6) = 2.56 | B |
 # | per request | (5/1 + 18/9) / 2 = 3.50 | (5/3 + 18/6) / 2 = 2.33 | A |
 #
-# And on real texts? A recorded run decoded English and Japanese texts of four kinds of work with three drafters and without
-# any, prompt by prompt in turn, and kept its traces. (With torch you decode them yourself:
-# `sv.run(recordings.plan("town-two-averages"), traces=True, out="both")`, `recordings` being in `specviz.replays`.)
+# And on real texts? A recorded run decoded English and Japanese texts of four kinds of work with three drafters and
+# without any, and kept its traces.
 
 # %%
 file = recorded["town-two-averages"]
@@ -308,8 +311,8 @@ print("tokens of each text, and the cycles in which each drafter's decode wrote 
 rows[["kind", "language", "tokens", *traces]].rename_axis(columns=None)
 
 # %% [markdown]
-# Take two of these texts: the English one that EAGLE writes in the fewest cycles, and the Japanese one on which it needs
-# the most cycles beyond UniSpec's.
+# Take two of these texts: the English one that EAGLE writes in the fewest cycles, and the Japanese one on which it
+# needs the most extra cycles compared with UniSpec.
 
 # %%
 two = [
@@ -319,7 +322,7 @@ two = [
 rows.loc[two, ["kind", "language", "tokens", "eagle", "unispec"]].rename_axis(columns=None)
 
 # %% [markdown]
-# **Predict**, by hand, from the table: $\tau$ of either drafter over these two texts, pooled and per request. Who wins?
+# **Predict** by hand, from the table, $\tau$ of both drafters over these two texts, pooled and per request. Which wins?
 
 # %%
 pooled_winner, request_winner = "eagle", "eagle"
@@ -336,11 +339,11 @@ for average, guess in (("pooled", pooled_winner), ("per request", request_winner
     print(f"{average}: {max(winner[average], key=winner[average].get)} wins (your guess: {guess})")
 
 # %% [markdown]
-# Both are right. The drafter that knows English writes a short English answer in one go, which counts half of the mean
-# over requests and next to nothing in the pool; the other saves more passes. Which one is *the* number depends on who pays: a
-# user who waits for an answer meets requests, and a machine that is rented by the hour meets passes.
+# Both are right. The drafter that knows English writes a short English answer in very few cycles. That answer is half
+# of the mean over requests and next to nothing in the pool; the other drafter saves more passes. A user who waits for
+# an answer cares about requests. Whoever rents the machine by the hour cares about passes.
 #
-# `metrics.rosetta` computes every definition from a trace, and says who uses it:
+# `metrics.rosetta` computes every definition from a trace, and names who uses it:
 
 # %%
 rosetta = {name: metrics.rosetta(each, plain) for name, each in traces.items()}
@@ -351,11 +354,11 @@ told["formula"] = told["formula"].str.replace(" ", "\N{NO-BREAK SPACE}")
 to_read(told.join(values), told.columns)
 
 # %% [markdown]
-# (Symbols, of a request: $S$ cycles, $N$ of them with a draft, $D$ drafted tokens, $A$ accepted, $E$ emitted, $O$ tokens of
-# the answer; $\Sigma$ over requests. *Whole steps* and *emitted tokens* differ where a text ended in mid-draft.)
+# (Per request: $S$ cycles, $N$ of them with a draft, $D$ drafted tokens, $A$ accepted, $E$ emitted, $O$ tokens of the
+# answer; $\Sigma$ over requests. *Whole steps* and *emitted tokens* differ if a text ends inside a draft.)
 #
-# **Predict.** These two texts were picked. Of all pairs among the texts, on what share do the two averages name
-# different winners, EAGLE or UniSpec? And of random sets of eight texts, the size of a quick test?
+# **Predict.** These two texts were chosen. For what share of all pairs do the two averages name different winners? And
+# for what share of random sets of eight texts, the size of a quick test?
 
 # %%
 pairs_guess, eights_guess = 0.05, 0.02
@@ -376,17 +379,17 @@ print(f"pairs: your guess {pairs_guess:.0%}, measured {share:.0%}")
 print(f"eights: your guess {eights_guess:.0%}, measured {eights:.0%}")
 
 # %% [markdown]
-# It takes no malice: a drafter whose $\tau$ differs from text to text gains by the mean over requests, as
-# $E_i / S_i$ is large where $S_i$ is small. (For equal $E_i$ the pooled figure is the harmonic mean of the requests', which
-# is never above the arithmetic one.) So a steady drafter should ask to be pooled, and an uneven one not to be.
+# The mean over requests favours a drafter whose $\tau$ differs from text to text, because $E_i / S_i$ is large where
+# $S_i$ is small. (For equal $E_i$ the pooled figure is the harmonic mean of the requests', which never exceeds the
+# arithmetic mean.) Pooling favours a steady drafter.
 #
-# ## Three drafters, all the best
+# ## Three drafters, each the best
 #
-# The same words also *count* different things. An acceptance rate may divide by what was drafted, by what could have been,
-# by what was judged, or by the answer; a cycle without a draft may count or not.
+# The same words also *count* different things. An acceptance rate may divide by drafted tokens, by the budget, by
+# judged tokens, or by the answer. A cycle without a draft may count or not.
 #
-# **Predict.** Prompt lookup drafts only where the text repeats itself, a few tokens each time; EAGLE and UniSpec send
-# trees of 24. By which definitions is prompt lookup the best of the three? By which one is UniSpec?
+# **Predict.** Prompt lookup drafts a few tokens, and only where the text repeats itself. EAGLE and UniSpec send trees
+# of 24. By which definitions is prompt lookup the best of the three? By which is UniSpec?
 
 # %%
 values = values.drop(index=["nothing accepted"])  # small is good there
@@ -410,11 +413,10 @@ plt.show()
 values.idxmax(axis=1).groupby(groups, sort=False).value_counts().unstack(fill_value=0)
 
 # %% [markdown]
-# One decode of the same texts, which all three left token for token as they were. The rates over *drafted* tokens ask how
-# little a drafter wastes, and a tree is made to waste: of 24 nodes one path can be accepted. The lengths "1 + accepted
-# a draft" leave out the cycles in which prompt lookup stayed silent; τ counts them. And no acceptance figure knows what
-# a cycle costs, as the right-hand panel shows. (It is the least certain of the three: a trace keeps the time of the wall's
-# clock, and whatever else the machine does is in it.)
+# All three wrote the same texts, token for token. Rates over *drafted* tokens measure how little a drafter wastes, and
+# a tree wastes by design: only one path of its 24 nodes can be accepted. The lengths "1 + accepted a draft" leave out
+# the cycles in which prompt lookup drafted nothing; τ counts them. And no acceptance figure includes the cost of a
+# cycle, as the right panel shows. (That panel is the least certain: it uses wall-clock times.)
 #
 # By hand, for prompt lookup:
 
@@ -428,72 +430,56 @@ print(f"a draft (vLLM): 1 + {n.accepted} / {n.drafts} = {1 + n.accepted / n.draf
 print(f"cycles without a draft: {1 - n.drafts / n.steps:.0%}")
 
 # %% [markdown]
-# The four speedups of the run's own table have intervals, and on a CPU the clock of the process, which stands still while
-# others work. Do they agree on a winner, and on whether anything pays?
-
-# %%
-speeds = run.table().set_index("method")
-ways = ("pooled", "request", "paired", "decode")
-said = {}
-for name in traces:
-    row = speeds.loc[name]
-    said[name] = [
-        f"{row[f'{way}_speedup']:.2f} [{row[f'{way}_speedup_low']:.2f}, {row[f'{way}_speedup_high']:.2f}]"
-        for way in ways
-    ]
-said["best"] = [speeds.loc[list(traces), f"{way}_speedup"].idxmax() for way in ways]
-pd.DataFrame.from_dict(said, orient="index", columns=["pooled", "per request", "paired", "decoding alone"])
-
-# %% [markdown]
 # ## What a tool's number leaves out
 #
 # | number | who | what it does not say |
 # |---|---|---|
 # | τ, pooled | EAGLE, Spec-Bench | what a cycle costs; how uneven the texts are |
 # | 1 + accepted a draft | vLLM, AIPerf, llama.cpp | how often there was no draft at all |
-# | accepted of drafted | vLLM, AIPerf, llama.cpp | how many tokens a cycle gave: one sure token in a hundred cycles gives 100 % |
-# | accepted of the budget | SGLang | whether the budget was used |
-# | accepted a step | gpt-fast, transformers-style (matches a round) | the target's own token: it is τ less one |
+# | accepted / drafted | vLLM, AIPerf, llama.cpp | how many tokens a cycle gave: one sure token in a hundred cycles gives 100 % |
+# | accepted / budget | SGLang | whether the budget was used |
+# | accepted a step | gpt-fast, transformers-style | the target's own token: it is τ − 1 |
 # | mean tokens/s | Spec-Bench, EAGLE | that long answers take most of the time |
 # | throughput | vLLM, SGLang, SpecForge | what any one user waited |
 # | time per input | transformers-style | that a shorter answer is not a faster one |
 #
-# Other tools' files can be read, too: `sv.read_counts("answers.jsonl", "spec-bench")`, also `"vllm"` and `"aiperf"`.
+# ## What a replay cannot show
 #
-# ## What a replay cannot tell
-#
-# - That a paper is wrong. Another model, other prompts and another machine are three reasons for another number, and
-#   a replay changes all three unless you have the paper's own: `sv.replay("unispec/table3",
-#   model="hf:...", draft={"eagle": "hf:...", "eagle3": "hf:..."}, suite="mt-bench", device="cuda")`.
-# - That a paper is right. Agreement in order is weak evidence; a half of it is free.
+# - That a paper is wrong. Another model, other prompts and another machine are three reasons for another number, and a
+#   replay changes all three unless you run the paper's own.
+# - That a paper is right. Agreement in order is weak evidence: half of it comes by chance.
 # - How large an effect is *there*, from how large it is here.
-# - Anything about rows that nothing here can run. They are listed with the reason, `replayed.missing()`, and not
-#   dropped.
+# - Anything about rows that cannot run here. `replayed.missing()` lists them with the reason.
 #
-# What a replay can do is to show which claim survives a change of everything else: here, that a drafter which was
-# trained on one language loses its drafts in another.
+# A replay can show which claims survive a change of everything else. Here one does: a drafter that was trained on one
+# language loses its drafts in another.
 #
-# `sv.compare(MyMethod)` decodes the prompts of a recorded run by a method of yours and sets it beside the recorded
-# contenders, prompt by prompt. On another processor, in another number format or with other kernels it says no, and how to
-# record the run there.
+# `specviz replay --all --quick --out DIR` replays all tables of the five papers. `sv.compare(MyMethod)` decodes the
+# prompts of a recorded run with a method of yours.
 #
-# `specviz replay --all --quick --out DIR` does this for all tables of the five papers, and `specviz bench report DIR
-# --html` makes one page of it.
+# ## Five questions
 #
-# **Questions for you.**
+# <details><summary>1. Half of a table's comparisons agree with the paper. What does that show?</summary>
 #
-# 1. A tool reports an acceptance rate of 0.9 and an acceptance length of 1.1 for the same run. How can both be true?
-# 2. All texts have equally many tokens. Can the two averages of τ still name different winners?
-# 3. Two intervals overlap by a half, and the comparison is clear. Another pair's hardly touch, and it is not. What do the
-#    two pairs differ in?
-# 4. Of a hundred comparisons nothing is true. How many will be *clear* all the same, and what follows for a report with
-#    three thousand?
+# Nothing: random numbers agree in half of them, and the comparisons are not independent.
+# </details>
 #
-# <details><summary>Answers</summary>
-# (1) Few cycles had a draft, or the drafts were one token long and mostly absent: nine in ten of few. (2) Yes: pooled
-# is then the harmonic mean and per request the arithmetic one; τ of 1 and 6 (1.71 and 3.5) against 2 and 2. (3) In how far
-# the same prompts are good for both. What the two have in common leaves the difference, and the first pair has much in
-# common; in the second one side is good where the other is bad, and their noise adds. (4) About five, so count the clear
-# ones for the paper against the clear ones against it, and do not pick one of them; those of one table are not independent
-# either.
+# <details><summary>2. Which of τ and c can be taken from a paper, and how do you predict your speedup?</summary>
+#
+# τ, for the same model, drafter and kind of text. c belongs to the machine: measure it, and divide τ by it.
+# </details>
+#
+# <details><summary>3. A tool reports an acceptance rate of 0.9 and an acceptance length of 1.1 for the same run. How can both be true?</summary>
+#
+# Few cycles had a draft, and nine in ten of the few drafted tokens were accepted.
+# </details>
+#
+# <details><summary>4. All texts have equally many tokens. Can the two averages of τ still name different winners?</summary>
+#
+# Yes. Pooled is then the harmonic mean, per request the arithmetic one: τ of 1 and 6 (1.71 and 3.5) against 2 and 2.
+# </details>
+#
+# <details><summary>5. A hundred comparisons are tested at p ≤ 0.05 without correction, and no difference is real. How many come out clear?</summary>
+#
+# About five. That is why p is corrected for all comparisons.
 # </details>

@@ -23,16 +23,15 @@
 #
 # You will
 #
-# 1. load a model from a folder, a hub, a GGUF file or memory, and meet what is refused, and why,
-# 2. sort out the methods that your task forbids,
+# 1. load a model from a folder, a hub, a GGUF file or memory, and see what is refused, and why,
+# 2. rule out the methods that your task forbids,
 # 3. measure the others on your prompts, and decide by a rule that you wrote down before,
 # 4. see why the method with the largest τ need not be the fastest, and what would have to change.
 #
-# The model is SmolLM2 (135 M parameters, 4-bit weights, dequantised) if `specviz models get smollm2` has downloaded it, and
-# the bundled `town` (2 M parameters, a small world) if not. The choice changes who can draft. `town` has trained drafters,
-# a small model and EAGLE layers. SmolLM2 has none here, so four methods that need no drafter compete. For a model of your
-# own put its name in the place of `YOURS`, what can draft for it in the place of `METHODS`, and your prompts in the place of
-# the suite.
+# The model is SmolLM2 (135 M parameters, 4-bit weights, dequantised) if `specviz models get smollm2` has downloaded it,
+# and the bundled `town` (2 M parameters, a small world) if not. The model decides what can draft. `town` has trained
+# drafters: a small model and EAGLE layers. SmolLM2 has none here, so four methods that need no drafter compete. For a
+# model of your own replace `YOURS` by its name, `METHODS` by what can draft for it, and the suite by your prompts.
 
 # %%
 import tempfile
@@ -86,7 +85,7 @@ trace
 # | larger than one GPU | `sv.load(..., device_map="auto")`, layer by layer | accelerate |
 # | the same, every layer on all of them | `sv.load(..., tp_plan="auto")` | a script under `torchrun --nproc-per-node N` |
 #
-# The same words go to `specviz generate METHOD --model ...`. A folder and a model in memory, here and now, with `town`:
+# `specviz generate METHOD --model ...` takes the same names. A folder and a model in memory, here and now, with `town`:
 
 # %%
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -151,15 +150,15 @@ def to_read(frame):
 to_read(pd.DataFrame(told, columns=["tried", "told"])).hide()
 
 # %% [markdown]
-# One line each. Three of them are choices: a pickle can run code when it is opened, code that comes
-# with a model is never run, and a recurrent state cannot forget a rejected draft.
+# One line each. Three refusals are by design: a pickle can run code when it is opened, code that comes with a model is
+# never run, and a recurrent state cannot forget a rejected draft.
 #
 # ### GGUF, and Metal
 #
 # Any Llama-like folder becomes a GGUF file (`specviz models gguf town --out town.gguf --type q8_0`). SmolLM2 is one already.
 #
-# **Predict.** The model as a GGUF file on llama.cpp, `town` in 8 bits or SmolLM2's own file in 4: is its greedy text the one
-# that torch writes? And is a text that was drafted by prompt lookup there the same as one that was not?
+# **Predict.** Run the model as a GGUF file on llama.cpp, `town` in 8 bits or SmolLM2's own file in 4. Is its greedy
+# text the one that torch writes? And does drafting with prompt lookup change the text there?
 
 # %%
 try:
@@ -179,9 +178,9 @@ except (sv.ModelError, ImportError) as error:
     print(f"left out: {error}")
 
 # %% [markdown]
-# Exact means: the text of *this* target. A file with rounded weights is another target, and so is the same file in another
-# library, whose sums round otherwise. Either may or may not write another text; what is promised is that its drafts do not
-# change it. So a speedup is only ever over the same file on the same library.
+# Exact means: the text of *this* target. A file with rounded weights is another target, and so is the same file in
+# another library, whose sums round differently. Either may write another text; the promise is that drafts do not change
+# it. So a speedup is only ever over the same file on the same library.
 
 # %%
 print("torch on Metal:", "yes" if torch.backends.mps.is_available() else "no Metal here; cpu it is")
@@ -192,7 +191,7 @@ if torch.backends.mps.is_available():
 # %% [markdown]
 # ## Which method? First what your task forbids
 #
-# Speed is the last question. Four come before, and methods answer them by declaration:
+# Speed is the last question. Four come first, and each method declares its answers:
 #
 # 1. **Must the text be the target's own?** Lossy methods then leave.
 # 2. **Do you sample?** Methods that only know the likeliest token leave.
@@ -259,9 +258,9 @@ run = sv.run(
 run
 
 # %% [markdown]
-# Every prompt is decoded by all of them right after one another, so what else the machine does falls on all alike.
-# `same texts` says that the exact methods were exact. Four speedups: walkthrough 13 tells them apart; the rule takes the
-# paired one, the median over prompts of the ratio on that prompt.
+# All methods decode a prompt right after one another, so other load on the machine affects all alike. `same texts`
+# confirms that the exact methods were exact. Of the four speedups ([13](13_replay.ipynb) explains pooled and per
+# request) the rule takes the paired one, the median over prompts of the ratio on that prompt.
 
 
 # %%
@@ -346,9 +345,9 @@ pd.DataFrame(
 # A cycle that emits τ tokens and takes as long as $c$ autoregressive steps has a speedup of $\tau / c$ (the prefill
 # aside). Four phases make up $c$: drafting, the target's pass, the verdict, the cache.
 #
-# **Predict.** Take the method with the largest τ. EAGLE, which has it on `town`, drafts with one layer of the size of the
-# target's own, six levels deep; the methods on SmolLM2 look up what they remember. What share of its cycle goes into
-# drafting? What share would if the target had a hundred layers?
+# **Predict.** Take the method with the largest τ. EAGLE, which has it on `town`, drafts with one layer of the size of
+# the target's own, six levels deep; the methods on SmolLM2 look up what they remember. What share of its cycle goes
+# into drafting? What share if the target had a hundred layers?
 
 # %%
 share_guess = 0.3
@@ -379,8 +378,7 @@ ax.legend(
 plt.show()
 
 # %% [markdown]
-# How long a cycle takes comes from the run's rows, by the clock of the process; how it divides, from the traces. As
-# numbers:
+# The length of a cycle comes from the run's rows, in process time; its division, from the traces. As numbers:
 
 # %%
 step["τ"] = table["tau"].reindex(step.index).fillna(1.0)
@@ -388,11 +386,11 @@ step["τ / c"] = step["τ"] / step["c"]
 step[["whole", "c", "τ", "τ / c"]].rename(columns={"whole": "ms a cycle"}).round(2)
 
 # %% [markdown]
-# A method pays where $\tau > c$, and by how much is their quotient: the speedup of decoding (`decode_speedup` of the table, the
-# same seconds and tokens in another order; the paired one includes the prefill and weighs prompts alike).
+# A method pays where $\tau > c$, and their quotient is the speedup of decoding (`decode_speedup` of the table; the
+# paired one includes the prefill and weights prompts alike).
 #
-# What would a larger target change? It makes the unit of $c$ larger, the autoregressive step; what a drafter costs of its own
-# stays. Count what a pass has to do and to read:
+# What would a larger target change? Its autoregressive step, the unit of $c$, is longer, and the drafter's own cost
+# stays. Count what a pass computes and reads:
 
 # %%
 last = {name: some[0] for name, some in traces.items() if not name.startswith("eagle")}
@@ -400,13 +398,13 @@ costs = metrics.relative_costs(last, "autoregressive").set_index("name")
 costs[["relative_flops", "relative_bytes"]].round(2)
 
 # %% [markdown]
-# Per token of the text, relative to autoregressive decoding, on one prompt (of EAGLE's layer a record does not say the
-# matrices, so it is not here). A target whose weights have to be fetched from memory is at best as fast as its *bytes*: there
-# the second column's inverse is the most that a method can gain. A target in the cache of a processor is bound by its
-# operations (the first column) and by what it takes to start each product. How near a pass comes to either bound is the
-# kernel's doing: walkthroughs [01](01_autoregressive.ipynb) and [08](08_calibrate.ipynb) lay the same weights out in three
-# ways and get three different $c$. `town` has 9 MB of weights and fits into a cache; SmolLM2 has 538 MB in float32, and a
-# model of 8 B parameters 16 GB in bfloat16.
+# Per token of the text, relative to autoregressive decoding, on one prompt (EAGLE is missing, because a record does not
+# describe its layer's matrices). A target whose weights come from memory is at best as fast as its *bytes* allow: the
+# second column's inverse is the most that a method can gain. A target in the processor's cache is bound by its
+# operations (the first column) and by the cost of starting each product. How near a pass comes to either bound depends
+# on the kernel: [01](01_autoregressive.ipynb) and [08](08_calibrate.ipynb) lay out the same weights in three ways and
+# get three different $c$. `town` has 9 MB of weights and fits into a cache; SmolLM2 has 538 MB in float32, and a model
+# of 8 B parameters 16 GB in bfloat16.
 #
 # **Predict.** Suppose the target's pass took ten times as long, and verifying a draft no longer than verifying one token,
 # with the drafting as measured here. Which method would win?
@@ -430,15 +428,15 @@ modelled.style.format(precision=2).highlight_max(
 )
 
 # %% [markdown]
-# **Modelled**, and kindly: a draft model is usually chosen larger for a larger target, EAGLE's layer grows with it, and a pass
-# over a tree is never quite free. But it shows which of the two numbers is yours to find out. τ can be measured on a
-# small machine; $c$ has to be measured where you will decode.
+# **Modelled**, and optimistic: a larger target usually gets a larger draft model, EAGLE's layer grows with it, and a
+# pass over a tree is never quite free. But it shows which number you must measure yourself. τ can be measured on a
+# small machine; $c$ must be measured where you will decode.
 #
 # ## By group
 #
-# **Predict.** With `town`: two of the five drafters know nothing of languages, they look things up or remember. The draft
-# model and one of EAGLE's layers were trained on all seven, the other layer on English alone. Where does that show? With
-# SmolLM2: one of the four drafters copies from the prompt alone. Where does that show?
+# **Predict.** With `town`: two of the five drafters are independent of language, because they copy or remember. The
+# draft model and one of EAGLE's layers were trained on all seven, the other layer on English alone. Where does that
+# show? With SmolLM2: one of the four drafters only copies from the text. Where does that show?
 
 # %%
 by = named(run.table(by=group))
@@ -463,25 +461,27 @@ for part in order:
 
 # %% [markdown]
 # `town`: the English drafter proposes what an English text would say next, and in another language nearly all of it is
-# rejected. It still costs a whole cycle, so it is far slower than no drafter. The same layer trained on all seven languages
-# keeps most of its τ. What remembers does not care about the language, and has little τ on texts this short, in any.
+# rejected. It still costs a whole cycle, so it is far slower than no drafter. The same layer trained on all seven
+# languages keeps most of its τ. Methods that remember are independent of language, and have a small τ on such short
+# texts.
 #
-# SmolLM2: prompt lookup finds drafts where the answer repeats words in the order of the prompt, or its own. Where nothing
-# matches it sends nothing, so it loses next to nothing there. The memories draft everywhere and pay for it everywhere.
+# SmolLM2: prompt lookup finds drafts where the answer repeats words in the order of the prompt, or its own. Where
+# nothing matches it sends nothing, so it loses almost nothing there. The memories draft everywhere and pay for it
+# everywhere.
 #
-# A sum over all prompts would have hidden this behind the share of each group in the suite. Group by what your users differ
-# in before you decide.
+# A sum over all prompts would have hidden this. Before you decide, group prompts by what your users differ in.
 #
-# ## What this decision does not tell
+# ## What this decision does not show
 #
-# - It is about these prompts, this machine, one thread, one text at a time. In a batch the passes are full already
-#   (`specviz bench batches`), and speculation loses its spare room.
-# - Greedy. At a temperature fewer drafts are accepted; run the same plan with `temperature=1.0`.
-# - So few prompts of a group are a sketch. `specviz bench run PLAN.toml` takes hundreds, keeps every row, and goes on where it
-#   was stopped; `specviz bench report RUN --html` shows it to others.
-# - Settings: draft lengths and sizes were defaults. `sv.calibrate(model, "unispec")` (walkthrough 08) finds them.
-# - An exact method can only be slow. A lossy one (`bild`, `cm_asd`) can be wrong as well, and its decision needs a second
-#   column, of quality (walkthrough 03).
+# - It is about these prompts, this machine, one thread, one text at a time. In a batch the passes are already full
+#   (`specviz bench batches`), and leave no room for drafts.
+# - It is greedy. At a temperature fewer drafts are accepted; run the same plan with `temperature=1.0`.
+# - So few prompts of a group are a sketch. `specviz bench run PLAN.toml` takes hundreds, keeps every row, and resumes
+#   where it was stopped; `specviz bench report RUN --html` shows it to others.
+# - Draft lengths and sizes were defaults. `sv.calibrate(model, "unispec")` ([08](08_calibrate.ipynb)) finds better
+#   ones.
+# - An exact method can only be slow. A lossy one (`bild`, `cm_asd`) can also be wrong, and its decision needs a measure
+#   of quality ([03](03_bild.ipynb)).
 #
 # **Questions for you.**
 #
@@ -490,9 +490,7 @@ for part in order:
 # 3. Why the paired speedup and not the pooled one? When would you write the rule with the pooled one?
 #
 # <details><summary>Answers</summary>
-# (1) 6.3, and so more than 6.3; its tree's depth may not even allow it. (2) What training costs, once, and again for every
-# new target; that is spread over all tokens you will ever decode. (3) It weighs prompts alike and one slow moment cannot move
-# a median; if you pay by the hour, the tokens of all over the seconds of all is your number.
+# (1) $c$ is 6.3, so τ must exceed 6.3; its tree's depth may not even allow that. (2) The cost of training, once for every new target, spread over all tokens you will ever decode. (3) It weights prompts alike, and one slow moment cannot move a median. If you pay by the hour, all tokens over all seconds is your number.
 # </details>
 
 # %% [markdown]

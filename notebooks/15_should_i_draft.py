@@ -20,13 +20,13 @@
 #
 # *30 minutes, four of them computing (half a minute on `town`). Needs `torch` (`pip install -e ".[run]"`).*
 #
-# A draft model is one more thing to download, to load and to keep in memory, and it can make you slower. You will
+# A draft model must be downloaded, loaded and kept in memory, and it can make decoding slower. You will
 #
 # 1. look at two texts by one model, one that quotes and one that does not,
-# 2. ask what would pay on each kind, before anything is deployed: `sv.advise`,
+# 2. predict what would pay on each kind, before anything is deployed: `sv.advise`,
 # 3. check the answer against runs: tokens exactly, speed with its interval,
-# 4. ask a run why it was fast or slow: `sv.explain`,
-# 5. ask for a device that you do not have.
+# 4. see why a run was fast or slow: `sv.explain`,
+# 5. predict the speedup on a device that you do not have.
 #
 # The model is SmolLM2 with the drafters in this package if `specviz models get smollm2` has downloaded it, and the bundled
 # `town` (2 M parameters) if not.
@@ -69,8 +69,8 @@ free
 #
 # $$\text{speedup} = \frac{\tau}{s(g) + \text{drafter} + \text{rest}},$$
 #
-# tokens of a cycle over its time, in units of a cycle without drafts. $s(g)$ is the target's pass over a draft of $g$ tokens. All
-# of it can be had without decoding once for every setting:
+# the tokens of a cycle over its time, in units of a cycle without drafts. $s(g)$ is the target's pass over a draft of
+# $g$ tokens. All of it can be found without a decode for every setting:
 #
 # - The target writes its own text once. Target and drafters then read that text, every place of it, once. What any drafter
 #   would have drafted at a place follows from the text alone, so each method's cycles follow by arithmetic.
@@ -99,9 +99,9 @@ def best_of_each(advice):
 best_of_each(quotes)[COLUMNS].round(2)
 
 # %% [markdown]
-# A row is the best setting of a method and its drafter; `quotes.table` has every setting. `low` and `high` are where the speedup
-# of a run on as many *other* texts like these will lie, 19 times of 20. Between a few texts much differs, so they are wide. An
-# interval that holds 1 is the honest way to say: undecided.
+# A row is the best setting of a method and its drafter; `quotes.table` has every setting. `low` and `high` are where
+# the speedup of a run on as many *other* texts like these will lie, 19 times of 20. A few texts vary a lot, so the
+# intervals are wide. An interval that contains 1 means: undecided.
 #
 # **Predict.** The same question for the prompts without anything to quote.
 
@@ -118,8 +118,9 @@ for ax, advice, title in zip(axes, (quotes, free_advice), ("something to quote",
 plt.show()
 
 # %% [markdown]
-# Every line is the best that a method and its drafter reach at a draft length. They rise while another token is likely to be
-# accepted, and fall when most of a longer draft is thrown away. Crosses are measured: we come to them.
+# Every line shows the best that a method and its drafter reach at each draft length. It rises while another token is
+# likely to be accepted, and falls when most of a longer draft is thrown away. Crosses are measured; they are explained
+# below.
 #
 # ## τ is exact, or says that it is not
 #
@@ -128,7 +129,7 @@ plt.show()
 # | badge | τ of a run on these prompts |
 # |---|---|
 # | exact | is this number |
-# | bounded | lies between two bounds: two tokens are so near that passes of different shape may choose differently |
+# | bounded | lies between two bounds: two tokens are so close that passes of different shape may choose differently |
 # | modelled | may differ: the texts are not the target's own, or trees have nodes that nearly tie |
 #
 # **Predict.** Take prompt lookup with drafts of at most four tokens, decode the same prompts, and count. How far is the run's τ
@@ -146,8 +147,8 @@ inside = row["tau_low"] - 1e-9 <= metrics.tau(run) <= row["tau_high"] + 1e-9
 print(f"within the bounds: {inside}")
 
 # %% [markdown]
-# Nothing was decoded for the computed one. That works because a greedy, exact method never changes the text: each cycle starts
-# somewhere in the same text, and what it drafts there depends on nothing else.
+# The computed τ needed no decode. A greedy, exact method never changes the text: each cycle starts somewhere in the
+# same text, and what it drafts there depends on nothing else.
 #
 # ## Where a cycle's time goes
 
@@ -176,8 +177,8 @@ plt.show()
 #
 # ## After: confirm
 #
-# The advice is of some prompts. `confirm=True` ran the three best settings on prompts that it had not seen, in turns with
-# decoding without drafts, so that whatever else the machine did fell on all alike.
+# The advice is based on some prompts. `confirm=True` ran the three best settings on other prompts, in turns with
+# decoding without drafts, so that other load on the machine affected all alike.
 #
 # **Predict.** In how many of the three is the measured speedup within the predicted interval?
 
@@ -191,12 +192,13 @@ print(f"in the interval: {confirmed['covered'].sum()} of {len(confirmed)}")
 shown
 
 # %% [markdown]
-# A miss has one of two causes, and the table tells them apart. If the measured τ is off as well, the other prompts are drafted
-# differently: more texts help. If only the speed is off, the clock is: another program ran.
+# A miss has one of two causes, and the table separates them. If the measured τ is off as well, the other prompts are
+# drafted differently: more texts help. If only the speed is off, the timing is: another program ran.
 #
 # ## Why: explain
 #
-# A run says itself where its speed came from. `sv.explain` needs the run and one without drafts over the same prompts.
+# A run's record shows where its speed came from. `sv.explain` needs the run and one without drafts over the same
+# prompts.
 
 # %%
 plain = sv.generate(model, advised, "autoregressive", max_new_tokens=LENGTH)
@@ -205,25 +207,25 @@ print(why.sentence)
 why.figure()
 
 # %% [markdown]
-# From left to right: plain decoding is 1; τ tokens a cycle would be that many times faster if a cycle cost what a plain one
-# does; then each part of a cycle takes some of it away. What is left is the speedup.
+# From left to right: plain decoding is 1. With τ tokens a cycle decoding would be τ times as fast if a cycle cost as
+# much as a plain one. Then each part of a cycle takes some of that away, and the speedup is left.
 #
-# **Predict.** How high is the first position's acceptance here, and how high among all places that were judged? Which is higher?
+# **Predict.** What is the acceptance at the first position, and what among all judged places? Which is higher?
 
 # %%
 print(why.selection)
 
 # %% [markdown]
-# The first position is asked where a cycle begins, and a cycle begins where the last draft was wrong: hard places are first ones
-# more often than easy ones. So longer drafts lower the first position's rate, although no token became harder.
+# The first position is where a cycle begins, and a cycle begins where the last draft was wrong. So hard places come
+# first more often than easy ones, and longer drafts lower the first position's rate although no token became harder.
 #
-# `sv.explain` also reads other tools' logs: llama.cpp's server timings, SGLang's and vLLM's metrics, SPEED-Bench's results. And
-# `specviz audit --answers FILE` asks whether somebody else's texts are the target's own.
+# `sv.explain` also reads other tools' logs: llama.cpp's server timings, SGLang's and vLLM's metrics, SPEED-Bench's
+# results. And `specviz audit --answers FILE` checks whether another tool's texts are the target's own.
 #
 # ## Another device
 #
-# The texts and the acceptance stay; only the prices change. `as_device` takes them from a roofline: the bytes that a pass moves
-# and the FLOPs that it computes, at a device's rates, and a launch for each layer.
+# The texts and the acceptance stay; only the costs change. `as_device` takes them from a roofline: the bytes that a
+# pass moves and the FLOPs that it computes, at a device's rates, and a launch for each layer.
 #
 # **Predict.** An H100 reads memory a hundred times faster than this machine. Does drafting gain more there, or less? With one
 # text at a time, and with 64 or 512? And if somebody captures a pass as one graph, so that launches cost nothing?
@@ -237,14 +239,14 @@ for name, device in DEVICES.items():
 pd.DataFrame(rows, columns=["device", "batch", "best", "speedup"]).round(2)
 
 # %% [markdown]
-# All of it is *modelled*, and optimistic: real kernels reach less than both rates, and a loop takes time beside its passes. What
-# it shows is a tendency. A model as small as this one spends its passes on launches, whatever they hold: a wider pass is nearly
-# free, and a drafter is as cheap as it has few layers. Without launches one text still leaves the arithmetic idle. Many texts
-# share the weights, so less is idle and SmolLM2's drafts get shorter. But each text has its own cache, which a pass reads once
-# for a whole draft; `town`'s outweighs its weights at 64 texts, and so drafting goes on to pay.
+# All of it is *modelled*, and optimistic: real kernels reach neither rate, and a loop takes time beside its passes. It
+# shows a tendency. A model this small spends its passes on launches, whatever they contain: a wider pass is nearly
+# free, and a drafter's cost is its number of layers. Without launches one text still leaves the arithmetic idle. Many
+# texts share the weights, so less is idle and SmolLM2's drafts get shorter. But each text has its own cache, which a
+# pass reads once for a whole draft. At 64 texts `town`'s caches are larger than its weights, so drafting still pays.
 #
-# `advice.surface()` puts sliders on the same question, over what was timed here: a context, a batch, what a drafted token costs,
-# and its acceptance. A click on a point decodes a prompt by that setting.
+# `advice.surface()` has sliders for the same question, over what was timed here: context, batch, the cost of a drafted
+# token, and its acceptance. A click on a point decodes a prompt by that setting.
 
 # %%
 quotes.surface()
@@ -252,14 +254,15 @@ quotes.surface()
 # %% [markdown]
 # ## What this cannot do
 #
-# - **Other texts.** Intervals cover other texts *of the same kind*. The two columns above are two kinds. Advise on your own
-#   prompts, or on answers that you have already (`answers="file.jsonl"`).
-# - **Methods that learn from what was rejected.** Stores such as Token Recycling's depend on their own past drafts, so one reading
-#   of the text does not say what they hold. `stores=True` decodes the prompts with four of them instead.
+# - **Other texts.** Intervals cover other texts *of the same kind*. The two panels above are two kinds. Run it on your
+#   own prompts, or on answers that you already have (`answers="file.jsonl"`).
+# - **Methods that learn from what was rejected.** Stores such as Token Recycling's depend on their own past drafts, so
+#   one reading of the text does not say what they hold. `stores=True` decodes the prompts with four of them instead.
 # - **Lossy methods.** BiLD and CM-ASD change the text, so a text without drafts says nothing about them.
-# - **Sampling.** At a temperature a run writes other texts each time; τ is then bounded, by chance and by the choice of texts.
+# - **Sampling.** At a temperature a run writes other texts each time; τ is then bounded, by chance and by the choice of
+#   texts.
 # - **A server under load.** Passes of a batch are timed; requests that come and go are not.
-# - **Quality.** An exact method has the target's, good or bad.
+# - **Quality.** An exact method has the target's quality, good or bad.
 
 # %% [markdown]
 # ## Five questions
@@ -273,7 +276,7 @@ quotes.surface()
 # <details><summary>2. Two settings have predicted speedups 1.31 [0.95, 1.80] and 1.22 [1.12, 1.33]. Which do you
 # deploy?</summary>
 #
-# The second, unless you can measure more texts: the first may lose, and the second gains in nearly all cases.
+# The second, unless you can measure more texts: the first may be slower than no draft, and the second is faster in nearly all cases.
 # </details>
 #
 # <details><summary>3. Prompt lookup never needs a drafter. How can it be slower than decoding without drafts?</summary>
@@ -281,7 +284,7 @@ quotes.surface()
 # Where it drafts wrongly the pass is wider than a plain one, and searching takes time too.
 # </details>
 #
-# <details><summary>4. The oracle in `quotes.notes` is hardly above the best setting. What does that say about controllers that
+# <details><summary>4. The oracle in `quotes.notes` is barely above the best setting. What does that say about controllers that
 # adapt the length?</summary>
 #
 # There is little to gain by adapting, with these drafters on these texts: not even perfect foresight finds more.
@@ -289,6 +292,5 @@ quotes.surface()
 #
 # <details><summary>5. Your confirming run has the predicted τ and 15 % less speed. Where do you look first?</summary>
 #
-# At the clock: τ is right, so the texts are drafted as foreseen; a cycle took longer. Compare `cycle` with `sv.explain`'s parts,
-# and look at what else ran.
+# At the time of a cycle: τ is right, so the texts are drafted as predicted, and a cycle took longer. Compare `cycle` with `sv.explain`'s parts, and look at what else ran.
 # </details>

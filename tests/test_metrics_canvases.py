@@ -161,6 +161,29 @@ def test_step_reduction_and_valid_tokens_by_hand() -> None:
         metrics.step_reduction(trace, other)
 
 
+def test_canvases_are_compared_by_order_and_by_text() -> None:
+    base = stepwise(ORDER, SAID, 5, 5)
+    swapped = [ORDER[0], ORDER[2], ORDER[1], *ORDER[3:]]  # the same text in another order
+    read = [(-1, c, 1.0, (1, 2)) for c in range(5)]
+    wide = trace_of(
+        run_of("fast_dllm", 5, 5, cache="dual") | {"exactness": "lossy"},
+        cycle(1, 0, [(*ORDER[0], "plain"), (*ORDER[1], "parallel")], read),
+        cycle(2, 2, [(1, 99, "plain"), (3, 13, "parallel"), (4, 14, "parallel")], read, end="length"),
+    )
+    table = metrics.compare_canvases(
+        {"itself": base, "swapped": stepwise(swapped, SAID, 5, 5), "wide": wide}, base
+    )
+    assert table["same_order"].tolist() == [1, 0, 0]
+    assert table["same_text"].tolist() == [1, 1, 0]
+    assert table["passes"].tolist() == [5, 5, 2]
+    assert table["saved"].tolist() == pytest.approx([0, 0, 0.6])
+    assert table["exactness"].tolist() == ["exact", "exact", "lossy"]
+    other = cycle(1, 0, [(*ORDER[0], "plain")], read, prompt=1, end="length")
+    moved = trace_of(run_of("stepwise", 5, 5), other)
+    with pytest.raises(TraceError, match="moved wrote other prompts"):
+        metrics.compare_canvases({"moved": moved}, base)
+
+
 # What the pass before said of cells 1 to 5 (a block of 4 is in work): the drafts below are from it.
 FIRST = [(-1, 0, 9.0, (10, 1)), (-1, 1, 3.0, (11, 1)), (-1, 2, 2.0, (12, 1)), (-1, 3, 1.0, (13, 1))]
 FIRST += [(-1, 4, 8.0, (14, 1)), (-1, 5, 7.0, (15, 1))]

@@ -12,6 +12,7 @@ from specviz.metrics.canvases import (
     CAUSES,
     acceptance_limit,
     by_canvas,
+    compare_canvases,
     failures,
     step_reduction,
     valid_tokens_per_second,
@@ -62,7 +63,7 @@ from specviz.metrics.cycles import (
 )
 from specviz.metrics.definitions import DEFINITIONS, Definition
 from specviz.metrics.interval import Estimate, pooled
-from specviz.metrics.payoff import break_even
+from specviz.metrics.payoff import break_even, tau_difference
 from specviz.metrics.quality import comet, quality, relative_bleu
 from specviz.metrics.rosetta import by_position, counts, rosetta
 from specviz.metrics.rouge import rouge
@@ -85,12 +86,13 @@ __all__ = [
     "CAUSES", "DEFINITIONS", "READINGS", "ROUNDING", "Ceilings", "Definition", "Estimate", "acceptance_limit",
     "acceptance_rate", "accepted", "accepted_share", "area_under_roc", "auroc", "average_lagging",
     "break_even", "by_canvas", "by_depth", "by_layer", "by_position", "by_prompt", "by_score", "by_source",
-    "by_stream", "calibration_curve", "comet", "compare", "cost_summary", "counts", "cycle_costs",
+    "by_stream", "calibration_curve", "comet", "compare",
+    "compare_canvases", "cost_summary", "counts", "cycle_costs",
     "draft_passes", "draft_time", "drafted", "emitted", "erasure", "exactness", "failures", "fallback_share",
     "front", "lagging", "latency", "learnt", "mean_accepted", "mean_drafted", "mean_layers", "mean_sent",
     "normalized_erasure", "on_text", "output", "over_seeds", "pass_costs", "peak_memory", "pooled", "quality",
     "recheck", "relative_bleu", "relative_costs", "rollback_share", "roofline_times", "rosetta", "rouge",
     "seconds", "sent", "shared", "signal_summary", "signals", "speedup", "stable", "step_reduction", "steps",
-    "summary", "sweep", "target_passes", "target_share", "tau", "tokenizer", "tokens_per_second",
-    "valid_tokens_per_second",
+    "summary", "sweep", "target_passes", "target_share", "tau", "tau_difference", "tokenizer",
+    "tokens_per_second", "valid_tokens_per_second",
 ]  # fmt: skip

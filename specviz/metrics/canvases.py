@@ -10,7 +10,7 @@ and cost passes, but is not a text: `emitted` and `tau` count it, `output` and t
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -73,6 +73,53 @@ def by_canvas(trace: Trace, stepwise: Trace | None = None) -> pd.DataFrame:
     table["stepwise"] = table["prompt"].map(base)
     table["saved"] = 1 - table["passes"] / table["stepwise"]
     return table
+
+
+def compare_canvases(traces: Mapping[str, Trace], base: Trace) -> pd.DataFrame:
+    """Which texts of each run are those of another, and the passes it saved: section 4's two questions.
+
+    The two may differ in their cache or tie rule: whether that changes a text is what the table shows.
+
+    Parameters
+    ----------
+    traces : mapping of name to Trace
+        One run each, of the same prompts as `base`.
+    base : Trace
+        The run that the others are held against, as a rule one of stepwise decoding.
+
+    Returns
+    -------
+    DataFrame
+        A row a run, by its name: ``same_order``, texts whose cells were filled with the same tokens in the
+        same order; ``same_text``, texts that read the same; ``passes``, of all texts; ``saved``, as
+        `step_reduction` has it; ``exactness``, which the method claims.
+
+    Raises
+    ------
+    TraceError
+        If a run wrote no canvas, or its prompts are not those of `base`.
+    """
+    import pandas as pd
+
+    own = _filled(base)
+    rows = {}
+    for name, trace in traces.items():
+        other = _filled(trace)
+        if other.keys() != own.keys():
+            raise TraceError(f"{name} wrote other prompts than the run it is compared with")
+        rows[name] = {
+            "same_order": sum(other[prompt] == own[prompt] for prompt in own),
+            "same_text": sum(a == b for a, b in zip(trace.texts, base.texts)),
+            "passes": int(by_canvas(trace)["passes"].sum()),
+            "saved": step_reduction(trace).median,
+            "exactness": trace.run["exactness"],
+        }
+    return pd.DataFrame.from_dict(rows, orient="index")
+
+
+def _filled(trace: Trace) -> dict[int, list[tuple[int, int]]]:
+    """Cell and token of each placement, in order, by prompt."""
+    return {each.prompt: list(zip(each.cell.tolist(), each.token.tolist())) for each in written(trace)}
 
 
 def policy(run: Trace) -> tuple[Hashable, ...]:

@@ -11,7 +11,7 @@ import numpy as np
 from specviz.errors import ParameterError, TraceError
 from specviz.metrics.costs import _prompt_keys
 from specviz.metrics.cycles import _steps
-from specviz.metrics.interval import LEAST, RESAMPLES
+from specviz.metrics.interval import LEAST, RESAMPLES, Estimate
 from specviz.trace import Trace
 
 if TYPE_CHECKING:
@@ -83,6 +83,51 @@ def break_even(traces: Mapping[str, Trace], baseline: str, per: str = "run") -> 
         else:
             rows.append(about | {"prompts": sums.shape[1]} | _figures(sums, plain) | intervals(sums, plain))
     return pd.DataFrame(rows)
+
+
+def tau_difference(trace: Trace, base: Trace) -> Estimate:
+    """How much larger a run's τ is than another's over the same prompts.
+
+    Each resample draws prompts, and takes both runs' cycles of those drawn: what makes a prompt easy or hard
+    for both is not in the interval (paired bootstrap resampling: Koehn 2004, section 3). A difference whose
+    interval holds zero may be due to the choice of prompts.
+
+    Parameters
+    ----------
+    trace, base : Trace
+        One run each, or the same selection of its prompts.
+
+    Returns
+    -------
+    Estimate
+        τ of `trace` less τ of `base`, each as `specviz.metrics.tau` has it, in the place of a median; a 95 %
+        bootstrap interval over prompts, NaN with fewer than six; how many prompts.
+
+    Raises
+    ------
+    TraceError
+        If one holds several runs, or they decoded other prompts.
+    """
+    if len(trace.split()) != 1 or len(base.split()) != 1:
+        raise TraceError("τ is compared between two runs: pass each by itself (trace.split())")
+    if _prompt_keys(trace) != _prompt_keys(base):
+        raise TraceError("the two runs decoded other prompts: run both over the same")
+    above, below = (_emitted_and_steps(each) for each in (trace, base))
+    median = float(_ratio(*above.sum(1)) - _ratio(*below.sum(1)))
+    low = high = float("nan")
+    n = above.shape[1]
+    if n >= LEAST:
+        draws = np.random.default_rng(0).integers(n, size=(RESAMPLES, n))
+        every = _ratio(*above[:, draws].sum(2)) - _ratio(*below[:, draws].sum(2))
+        low, high = np.nanquantile(every, (0.025, 0.975)).tolist()
+    return Estimate(median, low, high, n)
+
+
+def _emitted_and_steps(trace: Trace) -> np.ndarray:
+    """Tokens that the cycles of each prompt emitted, and those cycles: [2, prompts]."""
+    groups = _steps(trace).groupby("prompt", observed=True)
+    table = groups.agg(emitted=("emitted", "sum"), steps=("cycle", "size"))
+    return table.reindex(sorted(set(trace.cycles["prompt"])), fill_value=0).to_numpy(np.float64).T
 
 
 def _check(name: str, trace: Trace, base: Trace) -> None:

@@ -11,7 +11,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from specviz import metrics, view
 from specviz.errors import ParameterError, TraceError
-from specviz.metrics import break_even
+from specviz.metrics import break_even, tau_difference
 from specviz.view import payoff
 from traces import build
 
@@ -63,6 +63,22 @@ def test_the_spread_is_over_prompts(runs):
     assert np.isnan(table.loc["plain", "tau_lo"]), "τ is one on every prompt"
     few = {name: run.select(prompt=[0, 1]) for name, run in runs.items()}
     assert break_even(few, "plain")["tau_lo"].isna().all(), "no interval of two prompts"
+
+
+def test_a_difference_of_tau_is_paired(runs):
+    found = tau_difference(runs["chain"], runs["plain"])
+    assert found.median == pytest.approx(metrics.tau(runs["chain"]) - 1) and found.pairs == PROMPTS
+    alone = break_even(runs, "plain").set_index("name").loc["chain"]
+    # τ of plain decoding is 1 on every prompt, so all that varies is the other run's.
+    assert (found.low, found.high) == pytest.approx((alone["tau_lo"] - 1, alone["tau_hi"] - 1))
+    same = tau_difference(runs["chain"], runs["chain"])
+    assert (same.median, same.low, same.high) == (0, 0, 0), "a prompt is drawn for both"
+    back = tau_difference(runs["plain"], runs["chain"])
+    assert (back.low, back.high) == pytest.approx((-found.high, -found.low))
+    few = tau_difference(*(runs[name].select(prompt=[0, 1]) for name in ("chain", "plain")))
+    assert few.pairs == 2 and np.isnan(few.low), "no interval of two prompts"
+    with pytest.raises(TraceError, match="decoded other prompts"):
+        tau_difference(runs["chain"], runs["plain"].select(prompt=[0, 1]))
 
 
 @pytest.mark.parametrize(
