@@ -59,11 +59,14 @@ def calibrate(
     ] = None,
     folder: Annotated[Path | None, option("Where calibrations are kept; default: the user's cache.")] = None,
     png: Annotated[Path | None, option("Write a picture of the curves.")] = None,
+    pages: Annotated[
+        Path | None, option("A folder for a plot whose points open a text, decoded at each size.")
+    ] = None,
     force: Annotated[bool, option("Measure anew; replace files that exist.", "--force", "-f")] = False,
 ) -> None:
     """Find a method's best draft size on this device; generate takes it with --set SIZE=calibrated."""
-    if png is not None:
-        writable(png, force)
+    for path in filter(None, (png, pages and pages / "index.html")):
+        writable(path, force)
     draft_sizes = _whole_numbers(sizes)
     if prompts is not None and prompts.isdecimal():
         raise ParameterError(f"--prompts names a suite or a file; how many is --number {prompts}")
@@ -100,6 +103,13 @@ def calibrate(
         from specviz import view
 
         print(f"picture: {write_bytes(png, view.calibration_png(result), force=True)}")
+    if pages is not None:
+        from specviz.measure.calibrate import size_traces
+        from specviz.view import interactive
+
+        traces = size_traces(target, result, prompts, draft, number, warm_up)
+        interactive.curve(result, traces, pages, force=True)
+        print(f"plot: {pages / 'index.html'}")
 
 
 def _whole_numbers(sizes: str | None) -> list[int] | None:
