@@ -19,7 +19,7 @@ const tinted = (trace) => {
 const drawn = new Set();
 const draw = (place) => {
 	const { data, layout } = figures[Number(place.dataset.figure)];
-	Plotly.react(place, data.map(tinted), themed(layout), { displaylogo: false, responsive: true });
+	Plotly.react(place, data.map(tinted), themed(layout), CONFIG);
 	if (!drawn.has(place)) openTraces(place);
 	drawn.add(place);
 };

@@ -168,7 +168,7 @@ class Page:
         places = ""
         for label, figure in plots:
             places += (
-                f"<div class='figure' role='img' aria-label=\"{text(label)}\" "
+                f"<div class='figure' role='group' aria-label=\"{text(label)}\" "
                 f"data-figure='{len(self.figures)}'></div>"
             )
             self.figures.append(figure)

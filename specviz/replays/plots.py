@@ -85,7 +85,8 @@ def metric_figure(
     if not own:
         return None
     to = [links.get(-1 if cell.figure is None else cell.figure, "") for cell in own.values()]
-    opened |= {", ".join(filter(None, name)): link for name, link in zip(own, to) if link}
+    names = [label if column in label else f"{label}, {column}" for label, column in own]
+    opened |= {name: link for name, link in zip(names, to) if link}
     spans: list[Span] = [(cell.measured, cell.low, cell.high) for cell in own.values()]
     traces = [dots("here", "measured here", [label for label, _ in own], spans, "diamond",
                    [column for _, column in own], to)]  # fmt: skip

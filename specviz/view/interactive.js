@@ -1,4 +1,4 @@
 const place = document.getElementById("figure"), [{ data, layout }] = figures;
 await startPlotly();
-await Plotly.newPlot(place, data, layout, { displaylogo: false, responsive: true });
+await Plotly.newPlot(place, data, layout, CONFIG);
 openTraces(place);

@@ -44,7 +44,7 @@ SIGNS = {
     "below_budget": ("triangle-up-open", "#777777"),
 }
 MARKS = {"o": "circle", "s": "square", "^": "triangle-up", "D": "diamond", "v": "triangle-down", "P": "cross"}
-CONFIG = {"displaylogo": False, "responsive": True}
+CONFIG = {"displaylogo": False, "responsive": True, "showSendToCloud": False}  # as in plots.js
 CLICK = "<b>click: its trace</b>"  # in what a point says
 OPENS = "A click on a point opens its trace; so does its line in the list of points."
 NO_PAGES = (
@@ -421,13 +421,22 @@ def _curve(calibration: Calibration, pages: Sequence[str | None]) -> Figure:
     """The measured sizes and the fits through them; each point names its page."""
     go = _plotly()
     g, tau, s, *quartiles = calibration.measured()
+    least, most = float((tau / s).min()), float((tau / s).max())
+    room = 0.25 * (most - least) + 1e-9  # a fit may swing far beyond the points
+    low, high = max(0.0, least - room), most + room
     figure = go.Figure()
     for name, line in (("paper", "dash"), ("monotone", "solid")):
-        fit, cost = calibration.fits[name], np.array(calibration.fits[name].s)
+        fit, cost, hue = calibration.fits[name], np.array(calibration.fits[name].s), LOOKS[name][2]
+        speed = np.array(fit.tau) / np.where(cost > 0, cost, np.nan)
+        common: Look = {"hoverinfo": "skip", "legendgroup": name}
         figure.add_scatter(
-            x=calibration.sizes, y=np.array(fit.tau) / np.where(cost > 0, cost, np.nan), mode="lines",
-            name=f"{LOOKS[name][0]}: g* = {fit.g}", hoverinfo="skip",
-            line={"color": LOOKS[name][2], "dash": line, "width": 1.6},
+            x=calibration.sizes, y=speed, mode="lines", name=LOOKS[name][0],
+            line={"color": hue, "dash": line, "width": 1.6}, **common,
+        )  # fmt: skip
+        figure.add_scatter(
+            x=[fit.g], y=np.clip(speed[[fit.g - int(g[0])]], low, high), mode="markers+text",
+            marker={"symbol": "diamond", "size": 11, "color": hue}, text=[f"g* = {fit.g}"], showlegend=False,
+            textposition="top center", textfont={"color": hue}, cliponaxis=False, **common,
         )  # fmt: skip
     words = []
     for size, page, taken, *times in zip(g, pages, tau, *(1e3 * each for each in (s, *quartiles))):
@@ -441,17 +450,15 @@ def _curve(calibration: Calibration, pages: Sequence[str | None]) -> Figure:
         words.append("<br>".join([*parts, *([CLICK] if page is not None else [])]))
     figure.add_scatter(
         x=g, y=tau / s, mode="markers", name="measured", text=words, customdata=pages,
-        marker={"color": ["#d55e00" if size == calibration.g else "#000000" for size in g], "size": 9},
+        marker={"color": "#000000", "size": 8},
         hovertemplate="%{text}<extra></extra>",
     )  # fmt: skip
-    least, most = float((tau / s).min()), float((tau / s).max())
-    room = 0.25 * (most - least) + 1e-9  # a fit may swing far beyond the points
     figure.update_layout(
         template="plotly_white", height=480, margin={"t": 50, "b": 50, "l": 70, "r": 10}, hovermode="closest",
         title={"text": plotly(calibration.summary), "font": {"size": 12}},
         legend={"orientation": "h", "yanchor": "top", "y": -0.15},
         xaxis={"title": "draft size g", "type": "log", "tickvals": roomy(g)},
-        yaxis={"title": WHAT["speed"], "range": [max(0.0, least - room), most + room]},
+        yaxis={"title": WHAT["speed"], "range": [low, high]},
     )  # fmt: skip
     return figure
 

@@ -22,4 +22,7 @@ const startPlotly = async () => {
 	document.head.append(script);
 };
 
+// plotly would offer to send the figure to its maker's servers.
+const CONFIG = { displaylogo: false, responsive: true, showSendToCloud: false };
+
 const figures = JSON.parse(document.getElementById("figures").textContent);

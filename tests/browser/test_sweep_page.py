@@ -119,7 +119,7 @@ def test_a_size_opens_what_was_decoded_with_it(open_page, pages, shoot):
     page.goto((pages / "sizes/index.html").as_uri())
     page.wait_for_selector(".scatterlayer .point")
     shoot(page, "calibration")
-    box = page.locator(".scatterlayer .point").nth(1).bounding_box()
+    box = page.locator(".scatterlayer .trace").last.locator(".point").nth(1).bounding_box()
     page.mouse.move(box["x"], box["y"] + box["height"] / 2)
     page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
     page.wait_for_selector(".hoverlayer .hovertext")
