@@ -98,8 +98,7 @@ class Interactive(Page):
                 continue
             links = part.customdata if part.customdata is not None else [None] * len(part.text)
             for words, link in zip(part.text, links):
-                plain = words.removesuffix(f"<br>{CLICK}").replace("<br>", ", ")
-                yield html(unescape(re.sub("</?b>", "", plain))), link if isinstance(link, str) else ""
+                yield _plain(words.removesuffix(f"<br>{CLICK}")), link if isinstance(link, str) else ""
 
     def _list(self) -> str:
         """The points for who does not point: their words, and links to their traces."""
@@ -124,7 +123,9 @@ class Interactive(Page):
 
     def _page(self) -> str:
         """The whole page; its links are relative to it."""
-        body = f'<h1>{html(self.title)}</h1><p>{html(self.caption)}</p><div id="figure"></div>{self._list()}'
+        heading = _plain(self.figure.layout.title.text or "")
+        lines = "".join(f"<p>{line}</p>" for line in (heading, html(self.caption)) if line)
+        body = f'<h1>{html(self.title)}</h1>{lines}<div id="figure"></div>{self._list()}'
         style, boot = (plotlyjs.text(f"interactive.{kind}") for kind in ("css", "js"))
         figures = f"[{self.figure.to_json()}]"
         return plotlyjs.document(self.title, style, body, boot, figures, plotlyjs.script())
@@ -134,6 +135,11 @@ class Interactive(Page):
 
     def __repr__(self) -> str:
         return f"<Interactive: {self.title}>"
+
+
+def _plain(words: str) -> str:
+    """A text of plotly's, in which it reads tags, as HTML without them."""
+    return html(unescape(re.sub("</?b>", "", words.replace("<br>", ", "))))
 
 
 def control_loop(trace: Trace, prompt: int | None = None, most: int = 4 * MOST) -> Interactive:
