@@ -25,7 +25,7 @@ BLANKS = re.compile("^ +$| {2,}|(?<=\n) +| +(?=\n)")
 # In Markdown: what begins code, a table's cell, emphasis, an image, or a link and its definition.
 MARKS = re.compile(r"[\\`|*~]|(?<=!)\[|\](?=[(\[:])")
 FORMULA = re.compile(r"[\s⇥]*[=+\-@|%]")  # what a spreadsheet computes, also after blanks
-STYLE = re.compile("<style>(.*?)</style>", re.DOTALL)
+STYLE = re.compile('<style(?: id="[^"]*")?>(.*?)</style>', re.DOTALL)
 NUMBER = re.compile(r"[+-]?(\d[\d,]*\.?\d*|\.\d+)([eE][+-]?\d+)?%?")
 
 

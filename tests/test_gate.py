@@ -11,6 +11,7 @@ import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -295,11 +296,22 @@ def test_pages_run_their_own_scripts_alone(tmp_path):
     sweep = Interactive(figure, "t").to_html(tmp_path / "s.html").read_text("utf8")
     for html in (player, report, sweep):
         sources, hashes = scripts(html)
-        assert hashes and "'unsafe-inline'" not in sources
-        assert {f"'sha256-{each}'" for each in hashes} <= set(sources)
+        assert hashes and {f"'sha256-{each}'" for each in hashes} <= set(sources)
+        policy = re.search('http-equiv="Content-Security-Policy" content="([^"]*)"', html)[1]
+        assert "unsafe" not in policy, "neither of scripts nor of styles"
+        markup = re.sub("<(script|style)[^>]*>.*?</\1>", "", html, flags=re.DOTALL)
+        assert not re.search(r"<[^>]*\sstyle=", markup), "a style attribute has no hash"
     injected = player.replace("<main>", "<main><script>alert(1)</script>")
     sources, hashes = scripts(injected)
     assert not {f"'sha256-{each}'" for each in hashes} <= set(sources)
+
+
+def test_voila_alone_needs_what_a_policy_should_not_allow():
+    """`specviz app` is Voila's page, whose inline scripts and styles are built at run time."""
+    package = Path(files.__file__).parent
+    written = [p for p in package.rglob("*") if p.suffix in (".py", ".js")]
+    names = {p.relative_to(package).as_posix() for p in written if "'unsafe-inline'" in p.read_text("utf8")}
+    assert names == {"cli/serving.py"}
 
 
 def test_pydantic_is_imported_when_a_file_is_read_and_not_before(tmp_path):

@@ -59,11 +59,14 @@ def calibrate(
     ] = None,
     folder: Annotated[Path | None, option("Folder for calibrations; default: the user's cache.")] = None,
     png: Annotated[Path | None, option("Write a picture of the curves to this file.")] = None,
+    pages: Annotated[
+        Path | None, option("Folder for a plot; a click on a size opens a text decoded with it.")
+    ] = None,
     force: Annotated[bool, option("Measure again; replace existing files.", "--force", "-f")] = False,
 ) -> None:
     """Find a method's best draft size on this device; generate uses it with --set SIZE=calibrated."""
-    if png is not None:
-        writable(png, force)
+    for path in filter(None, (png, pages and pages / "index.html")):
+        writable(path, force)
     draft_sizes = _whole_numbers(sizes)
     if prompts is not None and prompts.isdecimal():
         raise ParameterError(f"--prompts takes a suite or a file; for a count, use --number {prompts}")
@@ -100,6 +103,13 @@ def calibrate(
         from specviz import view
 
         print(f"picture: {write_bytes(png, view.calibration_png(result), force=True)}")
+    if pages is not None:
+        from specviz.measure.calibrate import size_traces
+        from specviz.view import interactive
+
+        traces = size_traces(target, result, prompts, draft, number, warm_up)
+        interactive.curve(result, traces, pages, force=True)
+        print(f"plot: {pages / 'index.html'}")
 
 
 def _whole_numbers(sizes: str | None) -> list[int] | None:

@@ -31,7 +31,7 @@ from specviz import calibration, methods
 from specviz.arguments import check_int
 from specviz.calibration import Calibration, Point
 from specviz.errors import ModelError, ParameterError, PromptError, TraceError
-from specviz.loop import decode
+from specviz.loop import decode, generate
 from specviz.loop.checks import check_processors
 from specviz.loop.checks import check_prompts as entries_of
 from specviz.loop.drafters import choose_drafter, load_if_needed
@@ -44,6 +44,7 @@ from specviz.models.protocols import Model
 from specviz.models.ranks import holding
 from specviz.suites import spread
 from specviz.suites import suite as load_suite
+from specviz.trace import Trace
 
 SUITE, PROMPTS, WARM_UP = "town", 5, 20
 ROUNDS = 5
@@ -143,6 +144,35 @@ def calibrate(
     empty = Calibration(where, kind.size, how, [], created=now)
     turns = Turns(model, kind, built.values, drafter, max_new_tokens)
     return _completed(empty, turns, texts, warm, calibration.file(where, folder), force, tick)
+
+
+def size_traces(
+    model: Model, result: Calibration, suite: Any = None, draft: Any = None, number: int | None = None,
+    warm_up: Any = WARM_UP,
+) -> dict[int, Trace]:  # fmt: skip
+    """The first text of a calibration, decoded once more at each of its sizes and recorded.
+
+    Parameters
+    ----------
+    model : Model
+    result : Calibration
+        Of an installed method.
+    suite, draft, number, warm_up
+        As `calibrate` was given them.
+
+    Returns
+    -------
+    dict of int to Trace
+        What a point of `specviz.view.interactive.curve` opens. The memory was filled as in the calibration.
+    """
+    kind, values = methods.find(result.setting["method"]), result.setting["parameters"]
+    drafter = choose_drafter(model, kind(**values), draft, device=None, dtype=None)
+    texts, warm = _texts(model, drafter, suite, number, warm_up)
+    turns = Turns(model, kind, values, drafter, result.how["max_new_tokens"])
+    turns.fill(warm, lambda done: None)
+    options = {"max_new_tokens": turns.max_new_tokens} | ({} if drafter is None else {"draft": drafter})
+    sizes = [point.g for point in result.points]
+    return {g: generate(model, texts[0], turns.method(g), **options) for g in sizes}
 
 
 def _completed(

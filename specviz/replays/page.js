@@ -1,9 +1,3 @@
-const unpacked = async (id) => {
-	const packed = Uint8Array.from(atob(document.getElementById(id).textContent), (c) => c.charCodeAt(0));
-	const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("deflate"));
-	return new Response(stream).text();
-};
-const figures = JSON.parse(document.getElementById("figures").textContent);
 const dark = matchMedia("(prefers-color-scheme: dark)");
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 const themed = (layout) => {
@@ -25,13 +19,12 @@ const tinted = (trace) => {
 const drawn = new Set();
 const draw = (place) => {
 	const { data, layout } = figures[Number(place.dataset.figure)];
-	Plotly.react(place, data.map(tinted), themed(layout), { displaylogo: false, responsive: true });
+	Plotly.react(place, data.map(tinted), themed(layout), CONFIG);
+	if (!drawn.has(place)) openTraces(place);
 	drawn.add(place);
 };
 if (figures.length) {
-	const script = document.createElement("script");
-	script.textContent = await unpacked("plotly");
-	document.head.append(script);
+	await startPlotly();
 	const seen = new IntersectionObserver((entries) => {
 		for (const { isIntersecting, target } of entries) if (isIntersecting && !drawn.has(target)) draw(target);
 	}, { rootMargin: "600px" });

@@ -6,39 +6,38 @@ pages of the player beside it. The page's policy forbids every connection; witho
 
 from __future__ import annotations
 
-import base64
 import json
-import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from specviz.errors import ParameterError, TraceError, install
+from specviz.errors import TraceError
 from specviz.escape import html as text
-from specviz.escape import script_sources
 from specviz.files import write_text
 from specviz.measure.report import Row, Values, plural
-from specviz.measure.rows import CELL_COLUMNS, ROW_COLUMNS, Results, fast, key_of, speed
+from specviz.measure.rows import CELL_COLUMNS, ROW_COLUMNS, Results, key_of
 from specviz.replays.answers import PART, Answer, answers, reasons
 from specviz.replays.cells import FAILS, HOLDS, OPEN, Verdict
+from specviz.replays.kept_traces import contender_of, marked, median_row
 from specviz.replays.layout import ARROW, BADGES, MARKS, VERDICTS, grid, like_printed, marks, verdict_lines
 from specviz.replays.plots import Figure, Labelled, curve_figures, replay_figures, run_figures
 from specviz.replays.replays import Replay, Replays
-
-if TYPE_CHECKING:
-    from specviz.trace import Trace
+from specviz.trace import Trace
+from specviz.view import plotlyjs
 
 PAGE, PAGES = "report.html", "pages"
-POLICY = (
-    "default-src 'none'; script-src {}; style-src 'unsafe-inline'; img-src data: blob:; "
-    "base-uri 'none'; form-action 'none'"
-)
+SHARE = re.compile(r" share-(\d+)'")  # a class of a bar's part: how many it stands for
 NO_TRACES = (
     "No traces were kept, so there is no player to open: run with traces = true (--traces) to keep them."
 )
 MOST_NOTES = 12
 MOST_COMPARISONS = 200  # that are listed one by one
+CLICKS = (
+    "A click on a measured point opens its contender's median prompt, where a trace of it was kept; in words:"
+)
+NO_CLICKS = "A click on a point opens nothing: no traces of these contenders were kept."
 WIDE = 5  # columns of numbers of a table whose ratios stand below them
 KINDS = ("agrees", "unclear", "against")
 TITLES = {FAILS: "Fails here", HOLDS: "Holds here", OPEN: "Cannot be judged here"}
@@ -60,7 +59,7 @@ def write(result: Results | Replay | Replays, path: Path | None = None, force: b
     path = path or (result.path.with_suffix(".html") if recorded else result.path / PAGE)
     if path.exists() and not force:
         raise TraceError(f"{path} exists: choose another path, or overwrite it with --force")
-    page = Page(path, plotly())
+    page = Page(path, plotlyjs.script())
     if isinstance(result, Results):
         page.run(result)
     elif isinstance(result, Replay):
@@ -68,21 +67,6 @@ def write(result: Results | Replay | Replays, path: Path | None = None, force: b
     else:
         page.replays(result)
     return write_text(path, page.document(), force)
-
-
-def plotly() -> str:
-    """plotly's script.
-
-    Raises
-    ------
-    ParameterError
-        If it is not installed.
-    """
-    try:
-        from plotly.offline import get_plotlyjs
-    except ImportError:
-        raise ParameterError(f"a report's plots need plotly: {install('lab')}") from None
-    return str(get_plotlyjs())
 
 
 class Page:
@@ -101,6 +85,7 @@ class Page:
         self.title = ""
         self.parts: list[str] = []
         self.figures: list[Figure] = []
+        self.players: set[str] = set()  # pages of the player that are written
 
     # ------------------------------------------------------------ the whole
 
@@ -109,18 +94,11 @@ class Page:
         style, boot = (
             files("specviz.replays").joinpath(f"page.{kind}").read_text("utf8") for kind in ("css", "js")
         )
-        packed = base64.b64encode(zlib.compress(self.script.encode(), 9)).decode() if self.figures else ""
-        policy = POLICY.format(script_sources(boot, *([self.script] if self.figures else [])))
-        figures = json.dumps(self.figures, ensure_ascii=True, allow_nan=False).replace("</", "<\\/")
-        return (
-            f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{text(self.title)}</title>'
-            f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
-            '<meta name="viewport" content="width=device-width,initial-scale=1">'
-            f"<style>{style}</style></head><body><main>{''.join(self.parts)}</main>"
-            f'<script type="text/plain" id="plotly">{packed}</script>'
-            f'<script type="application/json" id="figures">{figures}</script>'
-            f'<script type="module">{boot}</script></body></html>'
-        )
+        body = "".join(self.parts)
+        shares = sorted(set(map(int, SHARE.findall(body))))
+        style += "".join(f".share-{count}{{flex:{count}}}" for count in shares)
+        figures = json.dumps(self.figures, ensure_ascii=True, allow_nan=False)
+        return plotlyjs.document(self.title, style, body, boot, figures, self.script if self.figures else "")
 
     def add(self, *parts: str) -> None:
         self.parts += parts
@@ -183,18 +161,23 @@ class Page:
     def _side(i: int, names: int, words: bool) -> str:
         return " class='name'" if i < names else " class='words'" if words else " class='n'"
 
-    def plots(self, plots: Sequence[Labelled]) -> None:
-        """Figures side by side, each with what it says for those who do not see it."""
+    def plots(self, plots: Sequence[Labelled], opened: Mapping[str, str]) -> None:
+        """Figures side by side, each with what it says for those who do not see it; `opened` by a click."""
         if not plots:
             return
         places = ""
         for label, figure in plots:
             places += (
-                f"<div class='figure' role='img' aria-label=\"{text(label)}\" "
+                f"<div class='figure' role='group' aria-label=\"{text(label)}\" "
                 f"data-figure='{len(self.figures)}'></div>"
             )
             self.figures.append(figure)
         self.add(f"<div class='figures'>{places}</div>")
+        if not opened:
+            self.add(f"<p class='soft'>{NO_CLICKS}</p>")
+            return
+        links = "; ".join(f"<a href='{text(to)}'>{text(name)}</a>" for name, to in opened.items())
+        self.add(f"<p class='soft'>{CLICKS} {links}.</p>")
 
     # ------------------------------------------------------------ a run
 
@@ -207,7 +190,12 @@ class Page:
             self.environment(each)
         self.add("<h2>Methods</h2>")
         self.table(*run_table(results.shown()))
-        self.plots(run_figures(results))
+        medians = {
+            cell["cell"]: self.median(results, cell)
+            for cell in results.cells
+            if cell["cell"] != cell["against"]
+        }
+        self.plots(*run_figures(results, medians))
         for by in ("kind", "language"):
             parts = results.shown(by)
             if by in parts:
@@ -231,17 +219,31 @@ class Page:
             for name, (row, figure) in prompts.items()
         ])  # fmt: skip
 
-    def played(self, of: str, traces: Sequence[tuple[str, Trace, str, str]]) -> None:
-        """Traces as pages of the player, and links: (page's name, trace, the link's words, what follows)."""
+    def player(self, name: str, trace: Callable[[], Trace]) -> str:
+        """A trace as a page of the player, written once; its link."""
         from specviz.widgets import page
 
-        links = []
-        for name, trace, words, more in traces:
-            page.write(trace, self.path.parent / PAGES / f"{name}.html", force=True)
-            links.append(
-                f"<span><a href='{PAGES}/{text(name)}.html'>{text(words)}</a> "
-                f"<span class='soft'>{text(more)}</span></span>"
-            )
+        if name not in self.players:
+            self.players.add(name)
+            page.write(trace(), self.path.parent / PAGES / f"{name}.html", force=True)
+        return f"{PAGES}/{name}.html"
+
+    def median(self, results: Results, cell: Values, language: str = "", front: str = "") -> str:
+        """The link of a contender's median prompt; empty where no trace of it was kept."""
+        row = median_row(results, cell, language)
+        if row is None:
+            return ""
+        at = row["cell"], row["prompt"], row["round"]
+        name = f"{front}{results.path.name}-{key_of(row['cell'], row['round'], row['prompt'])}"
+        return self.player(name, lambda: results.trace(*at))
+
+    def played(self, of: str, traces: Sequence[tuple[str, Trace, str, str]]) -> None:
+        """Traces as pages of the player, and links: (page's name, trace, the link's words, what follows)."""
+        links = [
+            f"<span><a href='{text(self.player(name, lambda trace=trace: trace))}'>{text(words)}</a> "
+            f"<span class='soft'>{text(more)}</span></span>"
+            for name, trace, words, more in traces
+        ]
         self.add(f"<p>In the player, {text(of)}: {'; '.join(links)}.</p>")
 
     def listed(self, title: str, lines: Sequence[str], tag: str = "h2") -> None:
@@ -361,7 +363,8 @@ class Page:
         ):
             self.add(f"<p class='verdict'>order: {tally(made.counts(), words=True)}</p>")
         self.listed("How the run was made", made.remarks(), below)
-        self.plots(curve_figures(made) if made.drawn else replay_figures(made))
+        medians = self.medians(made)
+        self.plots(*(curve_figures if made.drawn else replay_figures)(made, medians))
         if made.measured:
             layout = grid(made)
             left = layout.names
@@ -381,11 +384,33 @@ class Page:
         self.recorded(made)
         self.add("</section>")
 
+    def medians(self, made: Replay) -> dict[int, str]:
+        """The link of each figure's median prompt, as far as traces were kept."""
+        links: dict[int, str] = {}
+        runs = [Results(made.path / name) for name in made.runs if (made.path / name / "run.json").is_file()]
+        kept = [each for each in made.traces if each["name"] == "median" and recording(made, each).is_file()]
+        for cell in made.measured:
+            source = cell.source
+            if source is None or cell.figure is None or cell.figure in links:
+                continue
+            front = f"{anchor(made.table)}-"
+            for results in runs:
+                contender = contender_of(results, source)
+                if contender is not None and (
+                    link := self.median(results, contender, source.language, front)
+                ):
+                    links[cell.figure] = link
+            for each in kept:
+                if each.get("contender") == source.contender and each.get("task") in ("", source.task):
+                    file = recording(made, each)
+                    links[cell.figure] = self.player(
+                        f"{front}{file.stem}", lambda file=file: Trace.open(file)
+                    )
+        return links
+
     def recorded(self, made: Replay) -> None:
         """The traces of a replay without a run, as far as they are there."""
-        from specviz.trace import Trace
-
-        files = [(each, made.path / "traces" / Path(each["file"]).name) for each in made.traces]
+        files = [(each, recording(made, each)) for each in made.traces]
         there = [
             (f"{anchor(made.table)}-{file.stem}", Trace.open(file), f"{each['name']}: {each['figure']}", "")
             for each, file in files
@@ -400,6 +425,11 @@ class Page:
             self.add(f"<details><summary>{text(name)}</summary>")
             self.table(headings, rows, names)
             self.add("</details>")
+
+
+def recording(made: Replay, each: Mapping[str, str]) -> Path:
+    """Where a trace lies that a replay recorded; its name comes from a file that others may have made."""
+    return made.path / "traces" / Path(each["file"]).name
 
 
 def claims(n: Mapping[str, int], words: bool = False) -> str:
@@ -419,7 +449,7 @@ def tally(n: Mapping[str, int], words: bool = False) -> str:
     counts = [n["clear_agrees"], n["unclear"], n["clear_against"]]
     if not sum(counts):
         return "" if words else "–"
-    bar = "".join(f"<i class='{kind}' style='flex:{c}'></i>" for kind, c in zip(KINDS, counts) if c)
+    bar = "".join(f"<i class='{kind} share-{c}'></i>" for kind, c in zip(KINDS, counts) if c)
     parts = (
         f"<span class='{kind}'>{mark} {c}{' ' + word if words else ''}</span>"
         for kind, mark, c, word in zip(KINDS, MARKS, counts, WAYS)
@@ -513,47 +543,3 @@ def provenance(made: Replay) -> tuple[list[str], list[list[str]], int]:
     names = [name for name in (rows[0] if rows else {}) if any(row[name] not in ("", 0) for row in rows)]
     cells = [[text(str(row[name])) for name in names] for row in rows]
     return [text(name.replace("_", " ")) for name in names], cells, len(names)
-
-
-def marked(
-    results: Results, contenders: Sequence[tuple[str, Values, str | None]] = ()
-) -> tuple[Row, dict[str, tuple[Row, str]]] | None:
-    """The fastest contender that left traces, and its best, median and worst prompt with their figure.
-
-    `contenders` (method, parameters, drafter) are those to choose of; without any all are.
-    """
-    good = [row for row in results.records() if row["error"] is None]
-    cells = [
-        cell for cell in results.cells
-        if cell["cell"] != cell["against"]
-        and (not contenders or (cell["method"], cell["parameters"], cell["draft"]) in contenders)
-    ]  # fmt: skip
-    ranked = [(cell, *ranked_rows(results, cell, good)) for cell in cells]
-    cell, rows, unit = max(ranked, key=lambda each: median_value(each[1]), default=({}, [], ""))
-    if not rows:
-        return None
-    places = {"best": rows[-1], "median": rows[len(rows) // 2], "worst": rows[0]}
-    return cell, {name: (row, f"{value:.2f} {unit}") for name, (value, row) in places.items()}
-
-
-def median_value(rows: Sequence[tuple[float, Row]]) -> float:
-    """The figure of the middle one of ranked rows; minus infinity without any."""
-    return rows[len(rows) // 2][0] if rows else float("-inf")
-
-
-def ranked_rows(results: Results, cell: Values, good: Sequence[Row]) -> tuple[list[tuple[float, Row]], str]:
-    """A contender's rows with a trace by speedup, or where there are no times by tokens per cycle; the
-    unit."""
-    base = {(row["round"], row["prompt"]): row for row in good if row["cell"] == cell["against"]}
-    timed, counted = [], []
-    for row in (row for row in good if row["cell"] == cell["cell"]):
-        key = key_of(row["cell"], row["round"], row["prompt"])
-        if not (results.path / "traces" / f"{key}.parquet").exists():
-            continue
-        other = base.get((row["round"], row["prompt"]))
-        if other is not None and fast(row) and fast(other):
-            timed.append((speed(row) / speed(other), row))
-        if row["steps"]:
-            counted.append((row["tokens"] / row["steps"], row))
-    rows, unit = (timed, "× as fast") if timed else (counted, "tokens per cycle")
-    return sorted(rows, key=lambda each: each[0]), unit

@@ -19,12 +19,17 @@ SYMBOLS = ("circle", "diamond", "square", "cross", "triangle-up", "x")
 UNITS = {"throughput": "tokens/s", "latency": "s", "forward_time": "s", "calibration_time": "s"}  # of curves
 LEGEND = {"orientation": "h", "x": 0, "xanchor": "left", "y": 1, "yanchor": "bottom"}
 Figure = dict[str, Any]  # of plotly: data and layout
+CLICK = "click: the trace of its median prompt"
+Opened = Mapping[str, str]  # whose trace, and where it lies
 Labelled = tuple[str, Figure]  # a figure, and in front of it what it shows
 Span = tuple[float | None, float | None, float | None]  # a value and its interval
 
 
-def run_figures(results: Results) -> list[Labelled]:
-    """Speedups by their three averages, and τ, of each contender."""
+def run_figures(results: Results, links: Mapping[int, str]) -> tuple[list[Labelled], Opened]:
+    """Speedups by their three averages, and τ, of each contender; what a click opens, by contender.
+
+    `links` has what a click on each contender opens, if anything.
+    """
     table = results.table()
     references = {cell["cell"] for cell in results.cells if cell["cell"] == cell["against"]}
     table = table[~table["cell"].isin(references)]
@@ -34,47 +39,57 @@ def run_figures(results: Results) -> list[Labelled]:
         + (f" ({r.suite}, {r.model})" if len(set(table["suite"] + table["model"])) > 1 else "")
         for r in contenders
     ]
-    out = []
+    out, to = [], [links.get(cell, "") for cell in table["cell"]]
     for title, names in (
         ("times as fast as the reference", ("pooled_speedup", "request_speedup", "paired_speedup")),
         ("tokens per cycle (τ)", ("tau",)),
     ):
         traces = [
             dots("here", name.partition("_")[0], labels,
-                 list(zip(table[name], table[f"{name}_low"], table[f"{name}_high"])), symbol)
+                 list(zip(table[name], table[f"{name}_low"], table[f"{name}_high"])), symbol, links=to)
             for name, symbol in zip(names, SYMBOLS) if table[name].notna().any()
         ]  # fmt: skip
         if traces:
             out.append((f"{title}, by method", dot_plot(title, traces, one=title.startswith("times"))))
-    return out
+    return out, {label: link for label, link in zip(labels, to) if link}
 
 
-def replay_figures(replay: Replay) -> list[Labelled]:
-    """Printed beside measured, contender by contender, for the first metrics of a table."""
+def replay_figures(replay: Replay, links: Mapping[int, str]) -> tuple[list[Labelled], Opened]:
+    """Printed beside measured, contender by contender, for the first metrics of a table; what clicks open."""
     cells = [replay.cells[i] for i in shown(replay)]
     measured = list(dict.fromkeys(c.metric for c in cells if c.measured is not None))
     first = [name for name in replay.metrics if name in measured]
     metrics = list(dict.fromkeys([*first, *(m for m in measured if not m.endswith("_gain"))]))
     metrics = sorted(metrics, key=lambda m: m != "speedup")[:PLOTS]
-    plots = (metric_figure(replay, metric, [c for c in cells if c.metric == metric]) for metric in metrics)
-    return [plot for plot in plots if plot is not None]
+    opened: dict[str, str] = {}
+    plots = (
+        metric_figure(replay, metric, [c for c in cells if c.metric == metric], links, opened)
+        for metric in metrics
+    )
+    return [plot for plot in plots if plot is not None], opened
 
 
-def metric_figure(replay: Replay, metric: str, cells: Sequence[Cell]) -> Labelled | None:
-    """A metric, printed and measured; None where nothing was measured."""
+def metric_figure(
+    replay: Replay, metric: str, cells: Sequence[Cell], links: Mapping[int, str], opened: dict[str, str]
+) -> Labelled | None:
+    """A metric, printed and measured; None where nothing was measured. What clicks open goes to `opened`."""
     keys = [key for key in replay.keys if key not in replay.compare]
     spread = [key for key in distinguishing(replay) if key in replay.keys]
     spread = [key for key in spread if 1 < len({str(cell.keys[key]) for cell in cells}) <= 4]
     labels = [", ".join(contender(name, str(c.column(name))) for name in replay.compare) for c in cells]
     labels = [" · ".join([label, *(str(c.keys[k]) for k in spread)]) for label, c in zip(labels, cells)]
-    own: dict[tuple[str, str], Span] = {}
+    own: dict[tuple[str, str], Cell] = {}
     for label, cell in zip(labels, cells):
         if cell.measured is not None:  # once, though the paper printed it of several devices
-            own[label, named(cell, keys)] = cell.measured, cell.low, cell.high
+            own[label, named(cell, keys)] = cell
     if not own:
         return None
-    traces = [dots("here", "measured here", [label for label, _ in own], list(own.values()), "diamond",
-                   [column for _, column in own])]  # fmt: skip
+    to = [links.get(-1 if cell.figure is None else cell.figure, "") for cell in own.values()]
+    names = [label if column in label else f"{label}, {column}" for label, column in own]
+    opened |= {name: link for name, link in zip(names, to) if link}
+    spans: list[Span] = [(cell.measured, cell.low, cell.high) for cell in own.values()]
+    traces = [dots("here", "measured here", [label for label, _ in own], spans, "diamond",
+                   [column for _, column in own], to)]  # fmt: skip
     if any(cell.value is not None for cell in cells):
         where = [named(cell, [*keys, "device", "model"]) for cell in cells]
         values: list[Span] = [(cell.value, None, None) for cell in cells]
@@ -83,11 +98,15 @@ def metric_figure(replay: Replay, metric: str, cells: Sequence[Cell]) -> Labelle
     return f"{replay.table}, {axis}: printed and measured", dot_plot(axis, traces, metric == "speedup")
 
 
-def curve_figures(replay: Replay) -> list[Labelled]:
-    """Curves as the paper draws them: quality by speed, or a metric by what varies."""
+def curve_figures(replay: Replay, links: Mapping[int, str]) -> tuple[list[Labelled], Opened]:
+    """Curves as the paper draws them: quality by speed, or a metric by what varies; no click opens anything.
+
+    A curve's settings are swept in one process, which keeps no traces.
+    """
     metrics = list(dict.fromkeys(cell.metric for cell in replay.cells))
     if "speedup" in metrics and {"dataset", "curve", "setting"} <= set(replay.cells[0].keys):
-        return [trade_off(replay, each) for each in dict.fromkeys(c.keys["dataset"] for c in replay.cells)]
+        datasets = dict.fromkeys(c.keys["dataset"] for c in replay.cells)
+        return [trade_off(replay, each) for each in datasets], {}
     along, out = replay.compare[-1], []
     for metric in metrics[:PLOTS]:
         lines: dict[str, list[tuple[Any, Any, str]]] = {}
@@ -97,7 +116,7 @@ def curve_figures(replay: Replay) -> list[Labelled]:
                 lines.setdefault(name, []).append((cell.column(along), cell.measured, ""))
         axis = axis_of(metric, UNITS.get(metric, ""))
         out.append((f"{replay.table}: {axis} by {along}", chart(along, axis, lines, "lines+markers")))
-    return out
+    return out, {}
 
 
 def trade_off(replay: Replay, dataset: str) -> Labelled:
@@ -148,9 +167,9 @@ def named(cell: Cell, keys: Sequence[str]) -> str:
 
 def dots(
     kind: str, name: str, labels: Sequence[str], values: Sequence[Span], symbol: str,
-    hover: Sequence[str] | None = None,
+    hover: Sequence[str] | None = None, links: Sequence[str] = (),
 ) -> Figure:  # fmt: skip
-    """A scatter of values by label, with those intervals that there are."""
+    """A scatter of values by label, with those intervals that there are; `links` are what clicks open."""
 
     def clean(value: float | None) -> float | None:
         return None if value is None or value != value else round(float(value), 6)
@@ -169,6 +188,10 @@ def dots(
         below = [gap(value, low) for value, low, _ in values]
         trace["error_x"] = {"type": "data", "symmetric": False, "array": above, "arrayminus": below,
                             "thickness": 1.2, "width": 3}  # fmt: skip
+    if any(links):
+        trace["customdata"] = [*links]
+        hover = ["" if hover is None else each for each in hover or labels]
+        hover = ["; ".join(filter(None, [each, to and CLICK])) for each, to in zip(hover, links)]
     if hover is not None:
         trace["text"] = [text(each) for each in hover]
         trace["hovertemplate"] = "%{y}: %{x}<br>%{text}<extra>" + text(name) + "</extra>"

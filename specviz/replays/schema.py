@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from pathlib import PurePath
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NotRequired
 
 from pydantic import AfterValidator, ConfigDict, Field, with_config
 from typing_extensions import TypedDict
@@ -118,6 +118,8 @@ class TraceFile(TypedDict):
     of: Text
     figure: Text
     file: Text
+    contender: NotRequired[Text]  # and task: as the figures' source says them
+    task: NotRequired[Text]
 
 
 class ReplayFile(TypedDict):

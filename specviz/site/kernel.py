@@ -14,7 +14,7 @@ FRAME = (
 
 def install(folder: str, book: str) -> None:
     """From now on widgets show themselves as pages in `folder`, and plotly figures share one script."""
-    from specviz.view.interactive import OPEN, Interactive
+    from specviz.view.interactive import Interactive
     from specviz.widgets.stateful import Stateful
 
     numbers = count(1)
@@ -27,13 +27,7 @@ def install(folder: str, book: str) -> None:
         }
 
     def drawn(self: Interactive) -> str:
-        fragment: str = self.figure.to_html(
-            full_html=False,
-            include_plotlyjs=PLOTLY,
-            post_script=OPEN,
-            config={"displaylogo": False, "responsive": True},
-        )
-        return fragment
+        return self._html(f"{book}-{next(numbers)}", PLOTLY)
 
     for kind, name, shown in ((Stateful, "_repr_mimebundle_", framed), (Interactive, "_repr_html_", drawn)):
         setattr(kind, name, shown)

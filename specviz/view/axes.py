@@ -15,6 +15,7 @@ import numpy as np
 from specviz.escape import html
 
 if TYPE_CHECKING:
+    import pandas as pd
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis
     from matplotlib.figure import Figure
@@ -57,6 +58,25 @@ def axes(ax: Axes | None, size: tuple[float, float], boxed: bool = False) -> Axe
     if not boxed:
         ax.spines[["top", "right"]].set_visible(False)
     return ax
+
+
+def over_cycles(ax: Axes | None, cycles: int, height: float) -> Axes:
+    """Axes without a frame, as wide as so many cycles want, for panels over one axis of cycles."""
+    ax = axes(ax, (min(14.0, max(6.5, 2.2 + 0.32 * cycles)), height))
+    ax.axis("off")
+    return ax
+
+
+def placed(nodes: pd.DataFrame, cycles: pd.DataFrame) -> pd.DataFrame:
+    """The nodes of these cycles with ``at``, the cycle's number from 1, and ``x``, the node's place in it.
+
+    Numbers count on over the updates of a stream, each of which counts its own cycles from 0; a node of
+    another cycle is left out.
+    """
+    numbers = {key: i for i, key in enumerate(zip(cycles["update"], cycles["cycle"]), 1)}
+    at = np.array([numbers.get(key, 0) for key in zip(nodes["update"], nodes["cycle"])], int)
+    longest = int(nodes["node"].max()) + 1 if len(nodes) else 1
+    return nodes.assign(at=at, x=at - 0.4 + 0.8 * (nodes["node"] + 0.5) / longest)[at > 0]
 
 
 def panel(ax: Axes, low: float, height: float) -> Axes:

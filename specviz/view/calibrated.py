@@ -225,14 +225,20 @@ def _round(x: float) -> str:
     return (f"{x:,.0f}" if abs(x) >= 100 else f"{x:.3g}").replace("-", "−")
 
 
-def _sizes(ax: Axes, g: np.ndarray) -> None:
-    """Ticks at measured sizes that have room on a logarithmic axis."""
-    from matplotlib.ticker import NullFormatter
-
+def roomy(g: np.ndarray) -> list[int]:
+    """The sizes that have room for their number on a logarithmic axis."""
     ticks = [int(g[0])]
     for each in g[1:]:
         if each >= 1.35 * ticks[-1]:
             ticks.append(int(each))
+    return ticks
+
+
+def _sizes(ax: Axes, g: np.ndarray) -> None:
+    """Ticks at measured sizes that have room on a logarithmic axis."""
+    from matplotlib.ticker import NullFormatter
+
+    ticks = roomy(g)
     ax.set_xticks(ticks, [str(each) for each in ticks])
     ax.xaxis.set_minor_formatter(NullFormatter())
     ax.minorticks_off()

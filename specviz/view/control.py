@@ -11,7 +11,17 @@ from specviz import schema
 from specviz.errors import TraceError
 from specviz.escape import visible
 from specviz.trace import Trace
-from specviz.view.axes import FATE_LOOKS, GREY, Look, axes, legend_right, note, panel, whole_numbers
+from specviz.view.axes import (
+    FATE_LOOKS,
+    GREY,
+    Look,
+    legend_right,
+    note,
+    over_cycles,
+    panel,
+    placed,
+    whole_numbers,
+)
 from specviz.view.picture import FATES, first_run, name_of
 
 if TYPE_CHECKING:
@@ -81,10 +91,7 @@ def loop(trace: Trace, prompt: int | None = None, most: int = MOST) -> Loop:
     if not len(nodes):
         raise TraceError(f"{facts['method']} drafted nothing here, so there is no control loop to show")
     cycles = cycles[cycles["cycle"] > 0]
-    # of a stream several updates count their cycles from 0
-    number = {key: i for i, key in enumerate(zip(cycles["update"], cycles["cycle"]), 1)}
-    at = np.array([number.get(key, 0) for key in zip(nodes["update"], nodes["cycle"])])
-    long = max(int(nodes.groupby(["update", "cycle"]).size().max()), 1)
+    nodes = placed(nodes, cycles)
     # a tree's score is its path's; beside a gap that is allowed it is C_t
     scored = bool(nodes["score"].notna().any() and nodes["threshold"].notna().any())
     value = "score" if scored or not nodes["confidence"].notna().any() else "confidence"
@@ -95,9 +102,8 @@ def loop(trace: Trace, prompt: int | None = None, most: int = MOST) -> Loop:
             gap = pd.Series(-np.log(nodes["p"].to_numpy(float)), nodes.index).where(judged)
         threshold = gap.notna().map({True: float(parameters["rollback"])})
         allowed = ("−ln p of the large model", "α_RB")
-    table = nodes[["status", "text", "position"]].assign(
-        cycle=at,
-        x=at - 0.4 + 0.8 * (nodes["node"] + 0.5) / long,
+    table = nodes[["status", "text", "position", "x"]].assign(
+        cycle=nodes["at"],
         value=nodes[value],
         threshold=threshold,
         gap=gap,
@@ -155,8 +161,7 @@ def control_loop(trace: Trace, prompt: int | None = None, ax: Axes | None = None
     """
     shown = loop(trace, prompt, most)
     count = len(shown.cycles)
-    ax = axes(ax, (min(14.0, max(6.5, 2.2 + 0.32 * count)), 6.0))
-    ax.axis("off")
+    ax = over_cycles(ax, count, 6.0)
     tall = ((0.68, 0.32), (0.36, 0.24), (0.0, 0.28))  # bottom and height of each panel
     panels = [panel(ax, bottom, height) for bottom, height in tall]
     _certainty(shown, panels[0])

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from specviz.errors import ParameterError, TraceError
-from specviz.files import write_bytes
 from specviz.trace import Trace
 from specviz.view.axes import new_figure, note, png
 from specviz.view.drafts import draft_tree
+from specviz.view.moving import write_gif
 from specviz.view.picture import Picture, first_run, picture
 from specviz.view.plots import strip
 from specviz.view.updates import is_stream
@@ -52,12 +52,7 @@ def write(
     drafted = {cycle: bool(sent[cycle] > 0) for cycle in chosen}
     deepest = run.select(prompt=number).cycles.set_index("cycle")["depth"][chosen].max()
     frames = [_frame(run, shown, cycle, drafted[cycle], float(deepest)) for cycle in chosen]
-    out = io.BytesIO()
-    frames[0].save(
-        out, "GIF", save_all=True, append_images=frames[1:], duration=round(1000 * seconds), loop=0,
-        disposal=2,
-    )  # fmt: skip
-    return write_bytes(Path(path), out.getvalue(), force)
+    return write_gif(frames, [round(1000 * seconds)] * len(frames), Path(path), force)
 
 
 def _frame(run: Trace, shown: Picture, cycle: int, drafted: bool, deepest: float) -> Image:

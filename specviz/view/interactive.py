@@ -7,18 +7,21 @@ one for it; an exported page does the same. Token texts pass through `specviz.es
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from html import unescape
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from specviz.calibration import Calibration
 from specviz.errors import ParameterError, TraceError, install
-from specviz.escape import html, plotly, script_sources
+from specviz.escape import html, plotly
 from specviz.trace import Trace
-from specviz.view import payoff
+from specviz.view import payoff, plotlyjs
 from specviz.view.axes import FIGURE_STYLE, Look, look
+from specviz.view.calibrated import LOOKS, WHAT, roomy
 from specviz.view.canvas import Row
 from specviz.view.control import MOST, Loop, loop
 from specviz.view.picture import FATES
@@ -41,14 +44,21 @@ SIGNS = {
     "below_budget": ("triangle-up-open", "#777777"),
 }
 MARKS = {"o": "circle", "s": "square", "^": "triangle-up", "D": "diamond", "v": "triangle-down", "P": "cross"}
-# What a click does: the point's link, which this module wrote itself, in a new tab. {plot_id} is plotly's.
-OPEN = """document.getElementById("{plot_id}").on("plotly_click", (event) => {
-  const link = event.points.map((point) => point.customdata).find((to) => typeof to === "string" && to);
-  if (link) window.open(link, "_blank", "noopener");
-});"""
-POLICY = "default-src 'none'; script-src {}; style-src 'unsafe-inline'; img-src data: blob:"
-OWN_SCRIPTS = 3  # that plotly writes; one more would come from the data, and is not run
-SCRIPT = re.compile(r"<script\b[^>]*>(.*?)</script>", re.DOTALL)
+CONFIG = {"displaylogo": False, "responsive": True, "showSendToCloud": False}  # as in plots.js
+CLICK = "<b>click: its trace</b>"  # in what a point says
+OPENS = "A click on a point opens its trace; so does its line in the list of points."
+NO_PAGES = (
+    "No point opens a trace here: pages=FOLDER writes a player for each point whose trace is known, and this "
+    "figure beside them."
+)
+NOT_DECODED = (
+    "A calibration keeps times and no traces, so no point opens one here: traces={g: trace} and pages=FOLDER "
+    "let the points of those sizes open theirs; specviz calibrate --pages FOLDER decodes a text at each."
+)
+ONE_TRACE = (
+    "All points are of one trace, so none opens another: specviz.player(trace) shows it, trace.to_html(PATH) "
+    "writes it."
+)
 
 
 def _plotly() -> ModuleType:
@@ -67,40 +77,69 @@ class Interactive(Page):
     figure : plotly.graph_objects.Figure
         As plotly has it: ``figure.show()``, ``figure.update_layout(...)``. Its points have the addresses of
         their traces as ``customdata``.
+    note : str
+        Below the title where no point has one: why, and what would open a trace.
     """
 
-    def __init__(self, figure: Figure, title: str) -> None:
+    def __init__(self, figure: Figure, title: str, note: str = NO_PAGES) -> None:
         self.figure = figure
         self.title = title
+        self.note = note
 
-    def _html(self, name: str) -> str:
+    @property
+    def caption(self) -> str:
+        """What a click does."""
+        return OPENS if any(link for _, link in self._points()) else self.note
+
+    def _points(self) -> Iterator[tuple[str, str]]:
+        """What each point says, as HTML, and its link or nothing."""
+        for part in self.figure.data:
+            if part.hoverinfo == "skip" or part.text is None or isinstance(part.text, str):
+                continue
+            links = part.customdata if part.customdata is not None else [None] * len(part.text)
+            for words, link in zip(part.text, links):
+                yield _plain(words.removesuffix(f"<br>{CLICK}")), link if isinstance(link, str) else ""
+
+    def _list(self) -> str:
+        """The points for who does not point: their words, and links to their traces."""
+        items = (
+            f'<li><a href="{html(link)}" target="_blank" rel="noopener">{words}</a></li>'
+            if link
+            else f"<li>{words}</li>"
+            for words, link in dict.fromkeys(self._points())
+        )
+        shown = "".join(items)
+        return f"<details><summary>The points as a list</summary><ul>{shown}</ul></details>" if shown else ""
+
+    def _html(self, name: str, include: bool | str = True) -> str:
         fragment: str = self.figure.to_html(
             full_html=False,
-            include_plotlyjs=True,
-            post_script=OPEN,
+            include_plotlyjs=include,
+            post_script=plotlyjs.text("click.js") + 'openTraces(document.getElementById("{plot_id}"));',
             div_id=name,
-            config={"displaylogo": False, "responsive": True},
+            config=CONFIG,
         )
-        return fragment
+        return f"{fragment}<p>{html(self.caption)}</p>{self._list()}"
 
     def _page(self) -> str:
         """The whole page; its links are relative to it."""
-        title, figure = html(self.title), self._html("figure")
-        policy = POLICY.format(script_sources(*SCRIPT.findall(figure)[:OWN_SCRIPTS]))
-        return (
-            f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
-            f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
-            '<meta name="viewport" content="width=device-width,initial-scale=1"></head>'
-            '<body style="margin:0 auto;max-width:1100px"><main>'
-            f'<h1 style="font:600 20px system-ui;margin:12px">{title}</h1>'
-            f"{figure}</main></body></html>"
-        )
+        heading = _plain(self.figure.layout.title.text or "")
+        lines = "".join(f"<p>{line}</p>" for line in (heading, html(self.caption)) if line)
+        body = f'<h1>{html(self.title)}</h1>{lines}<div id="figure"></div>{self._list()}'
+        style, boot = (plotlyjs.text(f"interactive.{kind}") for kind in ("css", "js"))
+        figures = f"[{self.figure.to_json()}]"
+        return plotlyjs.document(self.title, style, body, boot, figures, plotlyjs.script())
 
     def _repr_html_(self) -> str:
         return f'{FIGURE_STYLE}<div class="specviz-figure">{self._html(f"specviz-{id(self):x}")}</div>'
 
     def __repr__(self) -> str:
         return f"<Interactive: {self.title}>"
+
+
+def _plain(words: str) -> str:
+    """A text of plotly's, in which it reads tags, as HTML without them."""
+    return html(unescape(re.sub("</?b>", "", words.replace("<br>", ", "))))
 
 
 def control_loop(trace: Trace, prompt: int | None = None, most: int = 4 * MOST) -> Interactive:
@@ -152,7 +191,7 @@ def control_loop(trace: Trace, prompt: int | None = None, most: int = 4 * MOST) 
     figure.update_yaxes(title_text=f"{shown.allowed[0]}, nats", title_font={"size": 11}, row=3, col=1)
     figure.update_xaxes(range=[0.4, len(cycles) + 0.6])
     figure.update_xaxes(title_text="cycle", row=3, col=1)
-    return Interactive(figure, "Control loop")
+    return Interactive(figure, "Control loop", ONE_TRACE)
 
 
 def _add_limits(figure: Figure, shown: Loop) -> None:
@@ -263,7 +302,9 @@ def sweep(
     go = _plotly()
     curve, size = columns_of(points, curve, size)
     points = points.reset_index(drop=True)
-    names = _pages(points, Path(pages), force) if pages is not None else [None] * len(points)
+    files = points["trace"] if "trace" in points else [None] * len(points)
+    opened = (Trace.open(file) if isinstance(file, str) and file else None for file in files)
+    names = _players(opened, pages, "point", force) if pages is not None else [None] * len(points)
     figure = go.Figure()
     best, base = on_front(points), based(points)
     figure.add_scatter(
@@ -280,11 +321,7 @@ def sweep(
         xaxis_title="speed relative to the base", yaxis_title=plotly(quality),
         legend={"title": {"text": sizes}},
     )  # fmt: skip
-    made = Interactive(figure, "Quality against speed")
-    if pages is not None:
-        made.to_html(Path(pages) / "index.html", force=force)
-        figure.for_each_trace(lambda part: _prefix(part, Path(pages).as_posix()))
-    return made
+    return _with_pages(Interactive(figure, "Quality against speed"), pages, force)
 
 
 def why_it_pays(traces: Traces, pages: str | Path | None = None, force: bool = False) -> Interactive:
@@ -314,7 +351,7 @@ def why_it_pays(traces: Traces, pages: str | Path | None = None, force: bool = F
     """
     go = _plotly()
     table, prompts, runs = payoff.payoff(traces)
-    names = _players(runs, Path(pages), force) if pages is not None else [None] * len(runs)
+    names = _players(runs, pages, "method", force) if pages is not None else [None] * len(runs)
     x, y, outside = payoff.ranges(table, prompts)
     figure = go.Figure()
     for speedup in (1.0, *payoff.SPEEDUPS):
@@ -345,11 +382,92 @@ def why_it_pays(traces: Traces, pages: str | Path | None = None, force: bool = F
         legend={"orientation": "h", "yanchor": "top", "y": -0.15},
         xaxis={"title": payoff.X_NAME, "range": x}, yaxis={"title": payoff.Y_NAME, "range": y},
     )  # fmt: skip
-    made = Interactive(figure, "Why it pays")
-    if pages is not None:
-        made.to_html(Path(pages) / "index.html", force=force)
-        figure.for_each_trace(lambda part: _prefix(part, Path(pages).as_posix()))
-    return made
+    return _with_pages(Interactive(figure, "Why it pays"), pages, force)
+
+
+def curve(
+    calibration: Calibration,
+    traces: Mapping[int, Trace] | None = None,
+    pages: str | Path | None = None,
+    force: bool = False,
+) -> Interactive:
+    """`specviz.view.curve` of τ/s to point at: a click on a size opens a text that was decoded with it.
+
+    Parameters
+    ----------
+    calibration : Calibration
+    traces : mapping of int to Trace, optional
+        Of a text at some of the sizes: a calibration keeps none.
+    pages : path, optional
+        A folder for these traces' players, and for ``index.html``, this figure, whose points open them.
+    force : bool
+        Whether pages that are there are replaced.
+
+    Returns
+    -------
+    Interactive
+        In a notebook a click opens the page by its path from the notebook's folder.
+
+    Raises
+    ------
+    ParameterError
+        If a trace's size was not measured, or plotly is not installed.
+    TraceError
+        If a page exists (unless `force`).
+    """
+    sizes, given = [point.g for point in calibration.points], dict(traces or {})
+    if strangers := [each for each in given if each not in sizes]:
+        raise ParameterError(f"size {strangers[0]} was not measured: there are {', '.join(map(str, sizes))}")
+    order = [given.get(size) for size in sizes]
+    names = _players(order, pages, "size", force) if pages is not None else [None] * len(sizes)
+    made = Interactive(_curve(calibration, names), "Calibration", NOT_DECODED)
+    return _with_pages(made, pages, force)
+
+
+def _curve(calibration: Calibration, pages: Sequence[str | None]) -> Figure:
+    """The measured sizes and the fits through them; each point names its page."""
+    go = _plotly()
+    g, tau, s, *quartiles = calibration.measured()
+    least, most = float((tau / s).min()), float((tau / s).max())
+    room = 0.25 * (most - least) + 1e-9  # a fit may swing far beyond the points
+    low, high = max(0.0, least - room), most + room
+    figure = go.Figure()
+    for name, line in (("paper", "dash"), ("monotone", "solid")):
+        fit, cost, hue = calibration.fits[name], np.array(calibration.fits[name].s), LOOKS[name][2]
+        speed = np.array(fit.tau) / np.where(cost > 0, cost, np.nan)
+        common: Look = {"hoverinfo": "skip", "legendgroup": name}
+        figure.add_scatter(
+            x=calibration.sizes, y=speed, mode="lines", name=LOOKS[name][0],
+            line={"color": hue, "dash": line, "width": 1.6}, **common,
+        )  # fmt: skip
+        figure.add_scatter(
+            x=[fit.g], y=np.clip(speed[[fit.g - int(g[0])]], low, high), mode="markers+text",
+            marker={"symbol": "diamond", "size": 11, "color": hue}, text=[f"g* = {fit.g}"], showlegend=False,
+            textposition="top center", textfont={"color": hue}, cliponaxis=False, **common,
+        )  # fmt: skip
+    words = []
+    for size, page, taken, *times in zip(g, pages, tau, *(1e3 * each for each in (s, *quartiles))):
+        best = ", g*" if size == calibration.g else ""
+        parts = [
+            f"<b>g = {size}</b>{best}",
+            f"{1e3 * taken / times[0]:,.0f} tokens/s",
+            f"τ {taken:.2f}",
+            "a cycle {:.2f} ms, quartiles {:.2f} to {:.2f}".format(*times),
+        ]
+        words.append("<br>".join([*parts, *([CLICK] if page is not None else [])]))
+    figure.add_scatter(
+        x=g, y=tau / s, mode="markers", name="measured", text=words, customdata=pages,
+        marker={"color": "#000000", "size": 8},
+        hovertemplate="%{text}<extra></extra>",
+    )  # fmt: skip
+    figure.update_layout(
+        template="plotly_white", height=480, margin={"t": 50, "b": 50, "l": 70, "r": 10}, hovermode="closest",
+        title={"text": plotly(calibration.summary), "font": {"size": 12}},
+        legend={"orientation": "h", "yanchor": "top", "y": -0.15},
+        xaxis={"title": "draft size g", "type": "log", "tickvals": roomy(g)},
+        yaxis={"title": WHAT["speed"], "range": [low, high]},
+    )  # fmt: skip
+    return figure
 
 
 def _add_speedup(figure: Figure, speedup: float, x: Sequence[float], y: Sequence[float]) -> None:
@@ -387,13 +505,7 @@ def _method(row: Row, page: str | None) -> str:
         f"{row['draft_cost']:.2f}, rest {row['rest']:.2f}",
         f"speedup {figure('speedup')}, over {row['prompts']} prompts",
     ]
-    return "<br>".join([*parts, *(["<b>click: its trace</b>"] if page is not None else [])])
-
-
-def _players(runs: Sequence[Trace], folder: Path, force: bool) -> list[str | None]:
-    """Write each run's page; their names, of which none comes from outside."""
-    _check_index(folder, force)
-    return [run.to_html(folder / f"method-{i}.html", force=force).name for i, run in enumerate(runs)]
+    return "<br>".join([*parts, *([CLICK] if page is not None else [])])
 
 
 def _add_curves(
@@ -421,31 +533,28 @@ def _add_base(figure: Figure, row: Row, page: str | None) -> None:
     figure.add_hline(row["quality"] - 1, line={"dash": "dot", "width": 1})
 
 
-def _prefix(part: BaseTraceType, folder: str) -> None:
-    """Links that are right from the folder of the notebook, too."""
-    if part.customdata is not None:
-        part.customdata = [name and f"{folder}/{name}" for name in part.customdata]
+def _players(traces: Iterable[Trace | None], folder: str | Path, kind: str, force: bool) -> list[str | None]:
+    """Write the player of each trace that there is; the pages' names, of which none comes from outside."""
+    index = Path(folder) / "index.html"
+    if index.exists() and not force:
+        raise TraceError(f"{index} exists: choose another folder, or replace it with force=True")
+    return [
+        None if trace is None else trace.to_html(Path(folder) / f"{kind}-{i}.html", force=force).name
+        for i, trace in enumerate(traces)
+    ]
 
 
-def _pages(points: pd.DataFrame, folder: Path, force: bool) -> list[str | None]:
-    """Write each point's page; their names, of which none comes from outside."""
-    names: list[str | None] = []
-    _check_index(folder, force)
-    for i, file in enumerate(points["trace"] if "trace" in points else [None] * len(points)):
-        if not isinstance(file, str) or not file:
-            names.append(None)
-            continue
-        names.append(f"point-{i}.html")
-        Trace.open(file).to_html(folder / f"point-{i}.html", force=force)
-    return names
+def _with_pages(made: Interactive, folder: str | Path | None, force: bool) -> Interactive:
+    """Write the figure beside its points' pages; its own links then lead there from the notebook, too."""
 
+    def prefix(part: BaseTraceType) -> None:
+        if part.customdata is not None:
+            part.customdata = [name and f"{Path(folder).as_posix()}/{name}" for name in part.customdata]
 
-def _check_index(folder: Path, force: bool) -> None:
-    """Refuse a folder that holds such a figure already (unless `force`)."""
-    if (folder / "index.html").exists() and not force:
-        raise TraceError(
-            f"{folder / 'index.html'} exists: choose another folder, or replace it with force=True"
-        )
+    if folder is not None:
+        made.to_html(Path(folder) / "index.html", force=force)
+        made.figure.for_each_trace(prefix)
+    return made
 
 
 HIDDEN = ("quality_lo", "quality_hi", "front", "base", "area", "trace")
@@ -460,5 +569,5 @@ def _point(row: Row, page: str | None) -> str:
         shown = f"{value:.4g}" if isinstance(value, float) else str(value)
         parts.append(f"{plotly(name)} {plotly(shown)}")
     if isinstance(row.get("trace"), str) and row["trace"]:
-        parts.append(plotly(row["trace"]) if page is None else "<b>click: its trace</b>")
+        parts.append(plotly(row["trace"]) if page is None else CLICK)
     return "<br>".join(parts)

@@ -132,11 +132,16 @@ def gif(
             frames.append(image)
             durations.append(round(TICK * 1000))
     durations[-1] += round(HOLD * 1000)
+    return write_gif(frames, durations, Path(path), force)
+
+
+def write_gif(frames: Sequence[ImageType], milliseconds: Sequence[int], path: Path, force: bool) -> Path:
+    """Write frames of one size as a GIF that begins anew at its end; each stands so long."""
     data = io.BytesIO()
     frames[0].save(
-        data, "GIF", save_all=True, append_images=frames[1:], duration=durations, loop=0, optimize=True
+        data, "GIF", save_all=True, append_images=frames[1:], duration=milliseconds, loop=0, optimize=True
     )
-    return write_bytes(Path(path), data.getvalue(), force)
+    return write_bytes(path, data.getvalue(), force)
 
 
 @cache

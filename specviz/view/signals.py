@@ -16,7 +16,18 @@ from specviz.escape import visible
 from specviz.metrics.signals import SIGNALS, signal_names
 from specviz.schema import Signal
 from specviz.trace import Trace
-from specviz.view.axes import FATE_LOOKS, GREY, LOOKS, Look, axes, legend_right, note, panel
+from specviz.view.axes import (
+    FATE_LOOKS,
+    GREY,
+    LOOKS,
+    Look,
+    axes,
+    legend_right,
+    note,
+    over_cycles,
+    panel,
+    placed,
+)
 from specviz.view.control import MOST
 from specviz.view.picture import first_run
 
@@ -224,7 +235,7 @@ def signal_lanes(
     run, index = first_run(trace, prompt)
     one = run.select(prompt=index)
     cycles = one.cycles[one.cycles["cycle"] > 0].head(most)
-    nodes, about = _placed(one.nodes, cycles), one.signals.set_index("signal")
+    nodes, about = placed(one.nodes, cycles), one.signals.set_index("signal")
     levels = dict(zip(one.signals["signal"], one.signals["level"]))
     names = [name for name, level in levels.items() if _column(name, level) in (*nodes, *cycles)]
     chosen = [signals] if isinstance(signals, str) else list(signals or names)
@@ -233,8 +244,7 @@ def signal_lanes(
             raise ParameterError(
                 f"no signal {name!r}; there is {', '.join(names) or 'none: none was recorded'}"
             )
-    ax = axes(ax, (min(14.0, max(6.5, 2.2 + 0.32 * len(cycles))), 0.9 + 1.3 * max(1, len(chosen))))
-    ax.axis("off")
+    ax = over_cycles(ax, len(cycles), 0.9 + 1.3 * max(1, len(chosen)))
     if not chosen:
         return note(ax, "the method recorded no signal of its own")
     room, panels = 1 / len(chosen), []
@@ -250,14 +260,6 @@ def signal_lanes(
 def _column(name: str, level: str) -> str:
     """Where a signal stands in the table of nodes or of cycles."""
     return name if level == "node" else f"control_{name}"
-
-
-def _placed(nodes: pd.DataFrame, cycles: pd.DataFrame) -> pd.DataFrame:
-    """The nodes of these cycles with ``x``: the cycle's number from 1 and, within it, the node's place."""
-    numbers = {key: i for i, key in enumerate(zip(cycles["update"], cycles["cycle"]), 1)}
-    cycle = np.array([numbers.get(key, 0) for key in zip(nodes["update"], nodes["cycle"])], float)
-    longest = int(nodes["node"].max()) + 1 if len(nodes) else 1
-    return nodes.assign(x=cycle - 0.4 + 0.8 * (nodes["node"] + 0.5) / longest)[cycle > 0]
 
 
 def _lane(signal: Signal, nodes: pd.DataFrame, cycles: pd.DataFrame, ax: Axes) -> None:

@@ -26,7 +26,15 @@ from specviz.widgets.runs import runs
 from specviz.widgets.stateful import error_line
 
 VARIABLE = "SPECVIZ_APP"  # the environment variable that holds a `Setting` as JSON
-SECTIONS = ("Decode", "Race", "Traces")
+HINTS = {  # what one does in each
+    "Decode": "Type a prompt and press ▶ Decode: the text appears while it is written, coloured by how each "
+    "token came about. Race has two methods write it side by side.",
+    "Race": "The methods write one text side by side, each on its own clock. Choose others, or change the "
+    "prompt, and press ▶ Race.",
+    "Traces": "Recorded decodes of the folder. Open one to step through it; mark two to race them or to see "
+    "where they differ.",
+}
+SECTIONS = tuple(HINTS)
 TURN = "turn.lock"  # in the server's own folder
 WAITS = (
     "Another tab is using the models. This tab gets its turn when that one is closed; traces can be opened "
@@ -79,6 +87,7 @@ class Head(AnyWidget):
     _css = style("app")
     sections: t.List[str] = t.List(list(SECTIONS)).tag(sync=True)
     section = t.Unicode(SECTIONS[0]).tag(sync=True)
+    hints = t.Dict(HINTS).tag(sync=True)
     note = t.Unicode().tag(sync=True)
     theme = t.Enum(["auto", "light", "dark"], "auto").tag(sync=True)
 
@@ -148,7 +157,11 @@ class App(ipywidgets.VBox):
         if section == "Traces":
             return runs(self.setting.folder)
         if section == "Race":
+            from specviz.widgets.explore import Explorer
             from specviz.widgets.race import race
+
+            if isinstance(decode := self._made.get("Decode"), Explorer):  # its prompt, model and method
+                return decode.contest()
 
             return race(live=True, model=model)
         from specviz.widgets.explorer import explore

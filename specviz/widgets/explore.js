@@ -103,7 +103,7 @@ function render({ model, el }) {
 	}
 
 	// ---- the rest
-	const answerLine = h("p.answer", { "aria-live": "polite" });
+	const answerLine = h("p.answer");
 	const code = h("code.code", { tabindex: "0", "aria-label": "these settings as code" });
 	const copied = h("span.soft", { "aria-live": "polite" });
 	const copy = button("Copy", "copy the line of code", async () => {
@@ -112,9 +112,9 @@ function render({ model, el }) {
 		setTimeout(() => { copied.textContent = ""; }, 2500);
 	});
 	const run = button("▶ Decode", "decode with these settings (Ctrl Enter)", () => decode(), { class: "main" });
-	const base = button(`▶ ${BASELINE}`, "decode with the target alone, for comparison", () => decode("baseline"));
+	const base = button("▶ Decode without drafts", `${BASELINE}: with the target alone, for comparison`, () => decode("baseline"));
 	const stop = button("■ Stop", "stop after the current cycle (Escape); the text so far is kept", () => ask("stop"));
-	const live = button("Race live", "decode with the target alone and with this method at the same time", () => ask("live"));
+	const live = button("▶ Race with and without drafts", "decode with the target alone and with this method at the same time, side by side", () => ask("live"));
 	const race = button("Race all results", "the results of this prompt side by side, at true relative speed", () => ask("race"));
 	const text = new Growing(model.get("kinds"), "the decoded text");
 	const bar = h("progress", { max: 1, value: 0, "aria-label": "tokens so far" });
@@ -142,7 +142,7 @@ function render({ model, el }) {
 	function drawState() {
 		const now = model.get("state");
 		run.disabled = base.disabled = live.disabled = busy();
-		base.hidden = model.get("method") === BASELINE || !model.get("methods").includes(BASELINE);
+		live.hidden = base.hidden = model.get("method") === BASELINE || !model.get("methods").includes(BASELINE);
 		stop.disabled = !busy();
 		if (now === "waiting") { text.clear(); announcer.say("waiting"); }
 		if (now === "done" || now === "stopped") announcer.say(`${text.heard} ${now === "done" ? "the decode is done" : "the decode was stopped"}; a row was added`);
@@ -193,7 +193,7 @@ function render({ model, el }) {
 			open.setAttribute("aria-label", `open run ${row.run} in the player`);
 			const save = button("Save", `save run ${row.run} as a trace: a .parquet file for specviz.open`, () => ask("save", { run: row.run }));
 			save.setAttribute("aria-label", `save run ${row.run}`);
-			const use = model.get("methods").includes(row.method) && row.method !== BASELINE ? button("Use", `choose run ${row.run}'s method and settings`, () => ask("use", { run: row.run })) : "";
+			const use = model.get("methods").includes(row.method) && row.method !== BASELINE ? button("Use settings", `choose run ${row.run}'s method and settings`, () => ask("use", { run: row.run })) : "";
 			const same = row.same_text === true ? " = baseline's" : row.same_text === false ? " ≠ baseline's" : "";
 			return h("tr", { class: row.run === model.get("chosen") ? "chosen" : "" },
 				h("td.n", `${row.run}${row.complete ? "" : " ✂"}`), h("th", { scope: "row" }, row.method), h("td.acts", open, save, use),
@@ -213,11 +213,13 @@ function render({ model, el }) {
 			entry.chip.className = `chip ${known ? known.badge.replaceAll(" ", "-") : ""}`;
 			entry.chip.title = known ? known.why : "";
 		}
+		const before = answerLine.textContent;
 		answerLine.replaceChildren();
 		if (!told.run) return;
 		if (!told.badge) answerLine.append(`These are run ${told.run}'s settings.`);
 		else if (told.text) answerLine.append(badge(told.badge), ` With ${told.words}, run ${told.run} would have taken ${told.text}. `, h("span.soft", told.why));
 		else answerLine.append(badge(told.badge), ` ${told.words}: ${told.why}. `, again());
+		if (answerLine.textContent !== before) announcer.say("", answerLine.textContent);
 	}
 	const badge = (word) => h("span", { class: `badge how ${word.replaceAll(" ", "-")}` }, word);
 	const again = () => { const node = button("Decode", "decode with these settings", () => decode()); node.disabled = busy(); return node; };

@@ -25,14 +25,14 @@ from specviz.errors import ParameterError, SpecvizError, TraceError
 from specviz.trace import Trace
 from specviz.whatifs import BADGES, WhatIf, whatif
 from specviz.widgets.assets import script, style
-from specviz.widgets.columns import KINDS_SENT, Json
+from specviz.widgets.columns import Json
 from specviz.widgets.feed import Feed, cycle_seconds
-from specviz.widgets.job import BASELINE, STATES, Decoder, Job, Value, Values
+from specviz.widgets.job import BASELINE, Decoder, Decoding, DecodingPanel, Job, Value, Values
 from specviz.widgets.live_race import LiveRace
 from specviz.widgets.player import Player, player
 from specviz.widgets.race import Race
 from specviz.widgets.race import fields as raced
-from specviz.widgets.stateful import error_line, joined, plain
+from specviz.widgets.stateful import error_line, plain
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -143,35 +143,27 @@ def positions(control: Json) -> list[float]:
     return [float(f"{low + k * step:.6g}") for k in range(count)]
 
 
-class Panel(AnyWidget):
+class Panel(DecodingPanel):
     """The explorer's controls, the text that is decoded, and the table; its state as traits."""
 
     _esm = script("explore")
     _css = style("explore")
-    model = t.Unicode().tag(sync=True)
     models: t.List[str] = t.List().tag(sync=True)
     method = t.Unicode().tag(sync=True)
-    methods: t.List[str] = t.List().tag(sync=True)
-    prompt = t.Unicode().tag(sync=True)
     examples: t.List[tuple[str, str]] = t.List().tag(sync=True)
     parameters: t.List[Json] = t.List().tag(sync=True)
     columns = t.List(default_value=COLUMNS).tag(sync=True)
-    kinds = t.List(default_value=KINDS_SENT).tag(sync=True)
     values = t.Dict().tag(sync=True)
     code = t.Unicode().tag(sync=True)
-    state = t.Enum(STATES, "idle").tag(sync=True)
     limit = t.Int().tag(sync=True)
-    shown: t.List[Json] = t.List().tag(sync=True)
     rows: t.List[Json] = t.List().tag(sync=True)
     badges = t.Dict().tag(sync=True)
     answer = t.Dict().tag(sync=True)
     lookup = t.Dict().tag(sync=True)
-    error = t.Unicode().tag(sync=True)
     chosen = t.Int(-1).tag(sync=True)
-    theme = t.Enum(["auto", "light", "dark"], "auto").tag(sync=True)
 
 
-class Explorer(ipywidgets.VBox):
+class Explorer(Decoding):
     """A control panel with the text that is decoded, and below it the player or the race that was opened.
 
     Parameters
@@ -202,7 +194,6 @@ class Explorer(ipywidgets.VBox):
         self._decoder = decoder
         self._questions: dict[str, tuple[Result, WhatIf]] = {}  # by method, its newest whole result
         self._refusals: dict[str, str] = {}  # by method, why its newest result answers nothing
-        self._job: Job | None = None
         self._last: dict[str, Values] = {}  # by method, the settings that it was left with
         self.panel = Panel(
             models=decoder.models, model=model, methods=decoder.methods(model), method=method,
@@ -377,7 +368,7 @@ class Explorer(ipywidgets.VBox):
         except SpecvizError as error:
             panel.error = str(error)
             return
-        if self._job is not None and self._job.is_alive():
+        if self.busy:
             panel.error = "A decode is running: stop it or wait until it has ended."
             return
         if panel.model not in self._decoder.models:  # whoever has a page may not name a folder
@@ -387,17 +378,6 @@ class Explorer(ipywidgets.VBox):
         model, prompt, given = panel.model, panel.prompt, method or self.method
         self._job = Job(lambda stopped: self._work(stopped, model, prompt, given, values))
         self._job.start()
-
-    def stop(self) -> None:
-        """Stop the running decode after its current cycle; the trace so far is kept."""
-        if self._job is not None:
-            self._job.stopped.set()
-            if self.panel.state == "waiting":
-                self.panel.state = "idle"
-
-    def wait(self, seconds: float | None = None) -> bool:
-        """Wait for the running decode; whether it has ended."""
-        return joined(self._job, seconds)
 
     def _work(self, stopped: threading.Event, model: str, prompt: str, method: Given, values: Values) -> None:
         run, state, message = None, "done", ""
@@ -471,16 +451,21 @@ class Explorer(ipywidgets.VBox):
         self._below(Race(raced([result.trace for result in chosen])))
         self.panel.chosen = 0
 
-    def race_live(self) -> None:
-        """Race the chosen settings against the target alone while both decode, below the panel."""
+    def contest(self) -> LiveRace:
+        """A live race of the chosen settings against the target alone; of the target, against a method."""
         moved = {p.name: p.default for p in self._parameters.values()}
         moved = {name: value for name, value in self.values.items() if value != moved[name]}
         own = ":".join(filter(None, [self.method, ",".join(f"{k}={v}" for k, v in moved.items())]))
-        entrants = list(dict.fromkeys([BASELINE, own]))
-        contest = LiveRace(self._decoder, self.panel.model, self.panel.prompt, entrants, self.panel.theme)
-        self._below(contest)
+        others = [name for name in self._decoder.methods(self.panel.model) if name != BASELINE]
+        entrants = [BASELINE, own if self.method != BASELINE else others[0]]
+        return LiveRace(self._decoder, self.panel.model, self.panel.prompt, entrants, self.panel.theme)
+
+    def race_live(self) -> None:
+        """Show `contest` below the panel: it starts as soon as it is seen."""
+        self._below(self.contest())
         self.panel.chosen = 0
 
+    panel: Panel
     children: tuple[ipywidgets.DOMWidget, ...]
 
     def _below(self, view: Player | Race | LiveRace) -> None:

@@ -1,10 +1,20 @@
-"""Who decodes for a widget, and the thread that it is done in: it waits for its turn, and can be stopped."""
+"""Who decodes for a widget, and the thread that it is done in: it waits for its turn, and can be stopped.
+
+`Decoding` is the widget, `DecodingPanel` what its page shows.
+"""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol, TypeAlias
+
+import ipywidgets
+import traitlets as t
+from anywidget import AnyWidget
+
+from specviz.widgets.columns import KINDS_SENT, Json
+from specviz.widgets.stateful import joined
 
 if TYPE_CHECKING:
     from specviz.loop.run import Run
@@ -45,6 +55,47 @@ class Job(threading.Thread):
             self._work(self.stopped)
         finally:
             _turn.release()
+
+
+class DecodingPanel(AnyWidget):
+    """What is decoded, the text while it grows, and how far it is; its state as traits."""
+
+    model = t.Unicode().tag(sync=True)
+    prompt = t.Unicode().tag(sync=True)
+    methods: t.List[str] = t.List().tag(sync=True)
+    kinds = t.List(default_value=KINDS_SENT).tag(sync=True)
+    state = t.Enum(STATES, "idle").tag(sync=True)
+    shown: t.List[Json] = t.List().tag(sync=True)
+    error = t.Unicode().tag(sync=True)
+    theme = t.Enum(["auto", "light", "dark"], "auto").tag(sync=True)
+
+
+class Decoding(ipywidgets.VBox):
+    """A panel whose decode runs in the background until it has ended or is stopped."""
+
+    panel: DecodingPanel
+    _job: Job | None = None
+
+    @property
+    def busy(self) -> bool:
+        """Whether a decode runs or waits for its turn."""
+        return self._job is not None and self._job.is_alive()
+
+    def stop(self) -> None:
+        """Stop after the current cycle; what was decoded until then is kept."""
+        if self._job is not None:
+            self._job.stopped.set()
+            if self.panel.state == "waiting":
+                self.panel.state = "idle"
+
+    def wait(self, seconds: float | None = None) -> bool:
+        """Wait for the decode; whether it has ended."""
+        return joined(self._job, seconds)
+
+    def close(self) -> None:
+        """Stop the decode, and close the widget."""
+        self.stop()
+        super().close()
 
 
 class Decoder(Protocol):

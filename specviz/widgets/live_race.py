@@ -16,34 +16,26 @@ from anywidget import AnyWidget
 from specviz.errors import ParameterError
 from specviz.trace import Trace
 from specviz.widgets.assets import script, style
-from specviz.widgets.columns import KINDS_SENT, Json
+from specviz.widgets.columns import Json
 from specviz.widgets.feed import Feed, cycle_seconds
-from specviz.widgets.job import STATES, Decoder, Job
+from specviz.widgets.job import Decoder, Decoding, DecodingPanel, Job
 from specviz.widgets.race import Race
 from specviz.widgets.race import fields as raced
-from specviz.widgets.stateful import error_line, joined, plain
+from specviz.widgets.stateful import error_line, plain
 
 MOST = 3  # methods that race
 
 
-class RacePanel(AnyWidget):
+class RacePanel(DecodingPanel):
     """The live race's prompt, pickers and columns; its state as traits."""
 
     _esm = script("live_race")
     _css = style("live_race")
-    model = t.Unicode().tag(sync=True)
-    prompt = t.Unicode().tag(sync=True)
     entrants: t.List[str] = t.List().tag(sync=True)
-    methods: t.List[str] = t.List().tag(sync=True)
-    kinds = t.List(default_value=KINDS_SENT).tag(sync=True)
-    state = t.Enum(STATES, "idle").tag(sync=True)
-    shown: t.List[Json] = t.List().tag(sync=True)
     finishes: t.List[Json] = t.List().tag(sync=True)
-    error = t.Unicode().tag(sync=True)
-    theme = t.Enum(["auto", "light", "dark"], "auto").tag(sync=True)
 
 
-class LiveRace(ipywidgets.VBox):
+class LiveRace(Decoding):
     """Methods that decode one prompt while one looks; below, once they have ended, the race to play again.
 
     Parameters
@@ -68,7 +60,6 @@ class LiveRace(ipywidgets.VBox):
     ) -> None:
         self.traces: list[Trace] = []
         self._decoder, self._model = decoder, model
-        self._job: Job | None = None
         entrants = check_entrants(methods)
         self._choices = list(dict.fromkeys([*entrants, *decoder.methods(model)]))
         self.panel = RacePanel(
@@ -79,7 +70,7 @@ class LiveRace(ipywidgets.VBox):
 
     def run(self) -> None:
         """Start the race in the background, as soon as no other decode runs."""
-        if self._job is not None and self._job.is_alive():
+        if self.busy:
             self.panel.error = "The race is running: stop it or wait until it has ended."
             return
         self.panel.error, self.panel.finishes, self.panel.state = "", [], "waiting"
@@ -87,22 +78,6 @@ class LiveRace(ipywidgets.VBox):
         prompt, methods = self.panel.prompt, list(self.panel.entrants)
         self._job = Job(lambda stopped: self._work(stopped, prompt, methods))
         self._job.start()
-
-    def stop(self) -> None:
-        """Stop after the current cycle; what was decoded until then is kept."""
-        if self._job is not None:
-            self._job.stopped.set()
-            if self.panel.state == "waiting":
-                self.panel.state = "idle"
-
-    def wait(self, seconds: float | None = None) -> bool:
-        """Wait for the race; whether it has ended."""
-        return joined(self._job, seconds)
-
-    def close(self) -> None:
-        """Stop the race, and close the widget."""
-        self.stop()
-        super().close()
 
     def _work(self, stopped: threading.Event, prompt: str, methods: list[str]) -> None:
         state, message = "done", ""
@@ -153,6 +128,7 @@ class LiveRace(ipywidgets.VBox):
         self.panel.finishes = [plain(row) for row in rows]
         self.children = (self.panel, again)
 
+    panel: RacePanel
     children: tuple[ipywidgets.DOMWidget, ...]
 
     def _on_message(self, _: AnyWidget, content: Json, buffers: list[bytes]) -> None:

@@ -18,7 +18,6 @@ class Overview {
 		this.out = press("−", "zoom out of the timeline (−)", () => this.zoom(0.5));
 		this.in = press("+", "zoom into the timeline (+)", () => this.zoom(2));
 		this.all = press("all", "all cycles on the timeline (0)", () => this.zoom(0));
-		this.shown = h("output.soft");
 		this.tools = h("span.group.zooms", { role: "group", "aria-label": "time line" }, this.out, this.in, this.all);
 		this.pointer(seek);
 	}

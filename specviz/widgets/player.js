@@ -563,7 +563,7 @@ function render({ model, el }) {
 	const updates = h("select", { "aria-label": "update" });
 	const promptText = h("pre", { dir: "auto" }), promptLine = h("summary");
 	const play = press(icon("play"), "play (space)", () => toggle(), { class: "play" });
-	const where = h("output.where");
+	const where = h("output.where", { "aria-live": "off" });
 	const steps = h("div.phases", { role: "group", "aria-label": "phase" }, ...PHASES.map((name, i) => press(name, `${name}: go to this phase of the cycle`, () => show(row, i, true))));
 	const speeds = h("select", { "aria-label": "cycles per second", title: "cycles per second" }, ...SPEEDS.map((x) => h("option", { value: x }, `${x}/s`)));
 	const byPhase = press("phases", "phases: step by phase (S)", () => setSub(!substeps), { "aria-pressed": "false" });

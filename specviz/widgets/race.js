@@ -366,7 +366,7 @@ function render({ model, el }) {
 	const { header, arrays } = unpack(model.get("data"));
 	const { kinds, phases } = header;
 	const root = h("div.sv.race", { tabindex: "-1", role: "group", "aria-label": "race of methods" });
-	let field, lanes, events, last, t = 0, playing = false, pace = PACES[1], frame = 0, before = 0, clockwork = 0, spoken = "";
+	let field, lanes, events, last, t = 0, playing = false, pace = PACES[1], frame = 0, before = 0, clockwork = 0, spoken = "", uttered = 0;
 
 	const title = h("strong", "Race");
 	const models = h("span.soft");
@@ -375,7 +375,7 @@ function render({ model, el }) {
 	const notes = h("div.notes");
 	const leader = h("p.leader");
 	const live = h("p.unseen", { "aria-live": "polite" });
-	const clock = h("output.clock");
+	const clock = h("output.clock", { "aria-live": "off" });
 	const slowed = h("span.soft.slowed");
 	const play = press("▶", "play (space)", () => toggle());
 	const scrubber = h("input", { type: "range", min: "0", max: "1000", step: "1", "aria-label": "time" });
@@ -426,10 +426,14 @@ function render({ model, el }) {
 		table.draw(t);
 		const line = leaderSentence(field, lanes, t);
 		if (leader.textContent !== line) leader.textContent = line;
-		// While it plays only a change of the lead is spoken; a step says what the pass brought.
-		const who = line.split(" with ")[0];
-		if (say || (playing && who !== spoken)) live.textContent = `${ms(t)}: ${say ? happened() : ""}${line}`;
-		spoken = who;
+		// While it plays only a change of the lead is spoken, at most one a second; a step says what the pass brought.
+		const who = line.split(" with ")[0], now = performance.now();
+		const speaks = say || (playing && who !== spoken && now - uttered >= 1000);
+		if (speaks) {
+			live.textContent = `${ms(t)}: ${say ? happened() : ""}${line}`;
+			uttered = now;
+		}
+		if (speaks || !playing) spoken = who;
 	}
 	function happened() {
 		const said = [];

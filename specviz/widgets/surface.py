@@ -20,6 +20,7 @@ from specviz.errors import SpecvizError
 from specviz.escape import html, plotly
 from specviz.metrics.speedups import Drafter, PassTimes, cycle_cost, written
 from specviz.trace import Trace
+from specviz.view.interactive import CONFIG
 from specviz.widgets.player import player
 from specviz.widgets.stateful import error_line
 
@@ -131,6 +132,7 @@ class SpeedupSurface(ipywidgets.VBox, Generic[Key]):
 
     def _figure(self) -> go.FigureWidget:
         figure = go.FigureWidget()
+        figure._config = CONFIG
         figure.add_surface(
             cmin=0, cmax=MOST, colorscale="RdBu", opacity=0.85,
             colorbar={"title": "speedup", "thickness": 12},

@@ -81,19 +81,22 @@ class Growing {
 	}
 }
 
-// A screen reader hears at most one announcement a second: what is said meanwhile is put into the next one.
+// A screen reader hears at most one announcement a second: what is said meanwhile is put into the next one, of what takes
+// the place of what was said before (`newest`) the last.
 class Announcer {
-	constructor() { this.node = h("p.unseen", { "aria-live": "polite" }); this.words = ""; this.timer = 0; }
-	say(words) {
-		this.words = this.words ? `${this.words} ${words}` : words;
+	constructor() { this.node = h("p.unseen", { "aria-live": "polite" }); this.words = this.newest = ""; this.timer = 0; }
+	say(words, newest = "") {
+		this.words = this.words && words ? `${this.words} ${words}` : this.words || words;
+		this.newest = newest || this.newest;
 		if (this.timer) return;
 		this.utter();
 		this.timer = setInterval(() => this.utter(), SAY);
 	}
 	utter() {
-		if (!this.words) { this.stop(); return; }
-		this.node.textContent = this.words.length > 240 ? `… ${this.words.slice(-240)}` : this.words;
-		this.words = "";
+		const words = this.words.length > 240 ? `… ${this.words.slice(-240)}` : this.words;
+		if (!words && !this.newest) { this.stop(); return; }
+		this.node.textContent = [words, this.newest].filter(Boolean).join(" ");
+		this.words = this.newest = "";
 	}
 	stop() { clearInterval(this.timer); this.timer = 0; }
 }

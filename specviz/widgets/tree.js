@@ -114,7 +114,7 @@ class TreeLane {
 		this.said = h("span.soft");
 		this.growing = h("input", { type: "range", min: "0", step: "1", "aria-label": "growth of the draft" });
 		hear(this.growing, "input", () => act.grow(+this.growing.value));
-		this.grown = h("output");
+		this.grown = h("output", { "aria-live": "off" });
 		this.zoom = press("full size", "full size or fitted to the lane (Z)", act.zoom, { "aria-label": null, "aria-pressed": "false" });
 		this.tools = h("span.growth", h("label", h("span", "growth "), this.growing), this.grown, this.zoom);
 		this.nodes = s("g"), this.over = s("g.over"), this.plot = s("g");

@@ -33,6 +33,15 @@ STAGE = """async ([source, style, state]) => {
   (await import(url)).default.render({ model: window.model, el: document.body });
 }"""
 
+# What a screen reader is told, and when: every change of a region that it follows.
+LISTEN = """() => {
+  window.heard = [];
+  const loud = (node) => node.getAttribute("aria-live") !== "off" && node.textContent;
+  for (const node of document.querySelectorAll("[aria-live], output, [role=status], [role=alert]"))
+    new MutationObserver(() => { if (loud(node)) window.heard.push([performance.now(), node.textContent]); })
+      .observe(node, { childList: true, characterData: true, subtree: true });
+}"""
+
 
 class Bridge:
     """Carries traits and messages between a page and a panel while one waits for something."""

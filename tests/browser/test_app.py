@@ -138,6 +138,60 @@ def test_it_decodes_races_and_opens_traces(served, open_page, shoot, axe):
     page.goto("about:blank")
 
 
+FOCUSED = (
+    "() => { const n = document.activeElement; return n.getAttribute('aria-label') ?? n.textContent.trim(); }"
+)
+
+
+def tab_to(page, name: str, key: str = "Tab") -> int:
+    """Press a key until what has this name has the focus; how often."""
+    for times in range(1, 60):
+        page.keyboard.press(key)
+        if page.evaluate(FOCUSED) == name:
+            return times
+    raise AssertionError(f"{name} is not reached by {key}")
+
+
+def test_a_newcomer_decodes_and_races_by_keyboard_alone(served, open_page, shoot):
+    page = open_page()
+    page.goto(served.address)
+    rows = page.locator(".sv.explore tbody tr")
+    expect(rows).to_have_count(1)  # it opens with a decode
+    assert "Type a prompt and press ▶ Decode" in page.locator(".sv.app").inner_text()
+    steps = tab_to(page, "prompt")
+    page.keyboard.press("Control+a")
+    page.keyboard.type("The cook saw")
+    page.keyboard.press("Control+Enter")
+    expect(rows).to_have_count(2)
+    assert steps <= 7, "three sections, three menus, the box"
+    page.goto(served.address)  # and from the first page to a race
+    expect(page.locator(".sv.explore tbody tr")).to_have_count(1)
+    tab_to(page, "prompt")
+    page.keyboard.press("Control+a")
+    page.keyboard.type("The cook saw")
+    back = tab_to(page, "Race", "Shift+Tab")
+    assert back <= 5
+    page.keyboard.press("Enter")
+    race = page.locator(".sv.live_race")
+    expect(race).to_be_visible()
+    expect(page.locator(".sv.race")).to_be_visible()  # it has ended, and can be played again
+    assert race.locator("textarea").input_value() == "The cook saw", "what was typed is raced"
+    assert "press ▶ Race" in page.locator(".sv.app").inner_text()
+    assert race.locator(".column").count() == 2
+    tab_to(page, "method 2")
+    page.keyboard.type("prompt")
+    tab_to(page, "▶ Race")
+    page.keyboard.press("Enter")
+    expect(race.locator(".column h3").last).to_contain_text("prompt_lookup")
+    expect(race.locator(".leader")).to_contain_text("finished first")
+    shoot(page, "app-newcomer")
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.emulate_media(color_scheme="dark")
+    shoot(page, "app-newcomer-narrow")
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    page.goto("about:blank")
+
+
 def test_nobody_with_the_token_runs_code_or_names_a_model(served, open_page):
     """By what a page could send, not by what ours offers."""
     from jupyter_client.session import Session

@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("playwright.sync_api", reason="needs playwright (the test extra)")
 pytest.importorskip("anywidget", reason="needs the lab extra")
 
-from bridge import Bridge
+from bridge import LISTEN, Bridge
 from pretended import Decoder
 from town_runs import town_run
 
@@ -29,13 +29,6 @@ DRAG = """([at]) => {
   slide.dispatchEvent(new Event("input"));
 }"""
 WORDS = "(all) => all.map((node) => node.lastChild.textContent)"  # without a token's mark
-# What a screen reader is told, and when: every change of a polite region.
-LISTEN = """() => {
-  window.heard = [];
-  for (const node of document.querySelectorAll("[aria-live]"))
-    new MutationObserver(() => window.heard.push([performance.now(), node.textContent]))
-      .observe(node, { childList: true, characterData: true, subtree: true });
-}"""
 
 
 class Slow(Decoder):

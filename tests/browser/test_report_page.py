@@ -50,21 +50,26 @@ def results(folder: Path) -> None:
                 )
 
 
-@pytest.fixture(scope="module")
-def report(tmp_path_factory) -> Path:
-    root = tmp_path_factory.mktemp("report")
+def write_report(root: Path) -> Path:
+    """The page of a replay with a run below it, and the run's own page beside its rows."""
     results(root / "unispec-table3" / "run")
     place = {"device": EVIL, "processor": "P", "threads": 1, "dtype": "float32"}
     found = Measurement(environment=place)
     found.on(suite=EVIL, model="m", device=EVIL)
     for i, method in enumerate(("EAGLE-2", "EAGLE-3", "UNISPEC (ours)")):
-        found.on(method=method)
+        found.by(*(("unispec", {"draft_size": 4}) if i == 2 else (method,)))
         found.add({"method": method, "language": "EN"}, "speedup", Estimate(1.0 + i, 0.8 + i, 1.2 + i, 9))
         found.add({"method": method, "language": "EN"}, "tau", 2.0 + i)
     found.runs, found.notes = ["run"], [EVIL]
     made = replays.compared("unispec/table3", RECIPES["unispec/table3"], found, {"table": "unispec/table3"})
     made = replace(made, path=root / "unispec-table3")
+    page.write(replays.opened_result(root / "unispec-table3" / "run"), root / "run.html")
     return page.write(replays.Replays(root, [made], dict(SETTINGS)))
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory) -> Path:
+    return write_report(tmp_path_factory.mktemp("report"))
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
@@ -100,6 +105,43 @@ def test_its_links_open_the_player(open_page, report):
         assert link.count() == 1
     there.get_by_role("link", name="worst:").click()
     there.wait_for_selector(".player")
+
+
+def click_on(there, point) -> str:
+    """The address of what a click on a point opens."""
+    point.scroll_into_view_if_needed()
+    box = point.bounding_box()
+    x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+    there.mouse.move(x - 2, y)
+    there.mouse.move(x, y)
+    there.wait_for_selector(".hoverlayer .hovertext")
+    with there.context.expect_page() as opened:
+        there.mouse.click(x, y)
+    opened.value.wait_for_selector(".player")
+    return opened.value.url
+
+
+def test_a_click_on_a_measured_point_opens_its_trace(open_page, report):
+    there = open_page(offline=True)
+    there.goto(report.as_uri())
+    plot = there.locator("[data-figure='0']")
+    plot.scroll_into_view_if_needed()
+    there.wait_for_selector("[data-figure='0'] .scatterlayer .point")
+    assert "A click on a measured point opens" in there.locator("main").text_content()
+    link = there.get_by_role("link", name="UNISPEC (ours) · EN")
+    median = link.get_attribute("href")
+    assert median == "pages/unispec-table3-run-c001-r0-p0002.html", "the median of 0.69, 1.10 and 1.83"
+    point = plot.locator(".scatterlayer .trace").nth(1).locator(".point").nth(2)
+    assert click_on(there, point) == (report.parent / median).as_uri()
+
+
+def test_a_click_on_a_run_s_contender_opens_its_trace(open_page, report):
+    there = open_page(offline=True)
+    there.goto((report.parent / "run.html").as_uri())
+    there.locator("[data-figure='0']").scroll_into_view_if_needed()
+    there.wait_for_selector("[data-figure='0'] .scatterlayer .point")
+    opened = click_on(there, there.locator("[data-figure='0'] .scatterlayer .point").first)
+    assert opened.endswith("pages/run-c001-r0-p0002.html")
 
 
 def test_a_narrow_window_scrolls_tables_alone(open_page, report):

@@ -1,4 +1,4 @@
-"""Trade-off and control loop as pages in a real browser: a click opens a trace, from disk, no network."""
+"""Plots as pages in a real browser: a click opens a trace, and so does a link; from disk, no network."""
 
 from __future__ import annotations
 
@@ -10,15 +10,34 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import traces
+from specviz.calibration import Calibration, Fit, Point
 from specviz.view import interactive
 
 pytest.importorskip("plotly", reason="needs the lab extra")
 EVIL = "<img src=x onerror=alert(1)>"
 
 
-@pytest.fixture(scope="module")
-def pages(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("sweep")
+def calibrated() -> Calibration:
+    """A calibration of four sizes, by hand."""
+    sizes = [1, 2, 4, 8]
+    points = [Point(g, [20], [20 // (1 + i)], [[0.02 + 0.01 * i]] * 2) for i, g in enumerate(sizes)]
+    setting = {
+        "method": "unispec",
+        "model": {"name": EVIL},
+        "device": "CPU",
+        "threads": 2,
+        "dtype": "float32",
+    }
+    tau = [1 + 0.4 * i for i in range(8)]
+    fits = {
+        name: Fit(g, [0.001 + 0.001 * i for i in range(8)], tau)
+        for name, g in (("paper", 3), ("monotone", 4))
+    }
+    return Calibration(setting, "draft_size", {}, points, fits, "monotone", spent=3.0)
+
+
+def write_pages(folder: Path) -> Path:
+    """Every plot that points open a trace from, and the control loop."""
     files = [str(traces.build("bild", tokens=20, seed=n).save(folder / f"{n}.parquet")) for n in (0, 1)]
     points = pd.DataFrame(
         {"group": EVIL, "quality": [30.0, 20.0, 25.0], "speed": [1.0, 2.0, 1.5], "fallback": [None, 0.3, 0.9],
@@ -29,7 +48,15 @@ def pages(tmp_path_factory) -> Path:
     interactive.why_it_pays(runs, pages=folder / "pays")
     looped = traces.build("cm_asd", prompts=2, tokens=60, seed=3)  # its tokens are hostile
     interactive.control_loop(looped, 1).to_html(folder / "loop.html")
+    texts = {g: traces.build("unispec", tokens=20, seed=g) for g in (2, 8)}
+    interactive.curve(calibrated(), texts, folder / "sizes")
+    interactive.curve(calibrated()).to_html(folder / "untraced.html")
     return folder
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory) -> Path:
+    return write_pages(tmp_path_factory.mktemp("sweep"))
 
 
 def test_a_click_opens_the_point_s_trace(open_page, pages, shoot):
@@ -44,6 +71,11 @@ def test_a_click_opens_the_point_s_trace(open_page, pages, shoot):
     page.wait_for_selector(".hoverlayer .hovertext")
     said = page.locator(".hoverlayer").text_content()
     assert "fallback 0.9" in said and EVIL in said, "what comes from outside is text"
+    bold = page.locator(".hoverlayer tspan", has_text="click: its trace").last
+    weight = bold.evaluate("(node) => getComputedStyle(node).fontWeight")
+    assert weight == "700", "the policy forbids style attributes, and plotly has its styles all the same"
+    bar = page.locator(".modebar").evaluate("(node) => getComputedStyle(node).position")
+    assert bar == "absolute", "and its style sheet"
     with page.context.expect_page() as opened:
         page.mouse.click(x, y)
     there = opened.value
@@ -80,3 +112,42 @@ def test_a_click_opens_a_method_s_trace(open_page, pages, shoot):
     there = opened.value
     there.wait_for_selector(".player")
     assert there.url == (pages / "pays/method-2.html").as_uri()
+
+
+def test_a_size_opens_what_was_decoded_with_it(open_page, pages, shoot):
+    page = open_page(offline=True)
+    page.goto((pages / "sizes/index.html").as_uri())
+    page.wait_for_selector(".scatterlayer .point")
+    shoot(page, "calibration")
+    box = page.locator(".scatterlayer .trace").last.locator(".point").nth(1).bounding_box()
+    page.mouse.move(box["x"], box["y"] + box["height"] / 2)
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    page.wait_for_selector(".hoverlayer .hovertext")
+    assert "g = 2" in page.locator(".hoverlayer").text_content()
+    with page.context.expect_page() as opened:
+        page.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    opened.value.wait_for_selector(".player")
+    assert opened.value.url == (pages / "sizes/size-1.html").as_uri()
+
+
+def test_the_list_opens_the_same_without_a_mouse(open_page, pages):
+    page = open_page(offline=True)
+    page.goto((pages / "sizes/index.html").as_uri())
+    assert "A click on a point opens its trace" in page.locator("main").inner_text()
+    page.locator("summary").press("Enter")
+    links = page.locator("li a")
+    assert [each.get_attribute("href") for each in links.all()] == ["size-1.html", "size-3.html"]
+    assert page.locator("li").count() == 4 and page.locator("main img").count() == 0
+    with page.context.expect_page() as opened:
+        links.last.press("Enter")
+    opened.value.wait_for_selector(".player")
+
+
+@pytest.mark.parametrize(
+    ("name", "words"), [("untraced", "keeps times and no traces"), ("loop", "of one trace")]
+)
+def test_a_plot_without_traces_says_so(open_page, pages, name, words):
+    page = open_page(offline=True)
+    page.goto((pages / f"{name}.html").as_uri())
+    page.wait_for_selector(".scatterlayer .point")
+    assert words in page.locator("main > p").last.inner_text() and page.locator("a[href]").count() == 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+
 import numpy as np
 import pytest
 from rich.console import Console
@@ -109,6 +111,17 @@ def test_a_calibration_is_measured_kept_and_taken(model, tmp_path):
     with pytest.raises(SpecvizError, match=r"depth 4, here depth 5.; " + how):
         specviz.generate(model, TEXTS[0], "unispec", draft_size="calibrated", depth=5)
     assert [p.suffix for p in (tmp_path / "kept").iterdir()] == [".json"]
+
+
+def test_a_text_at_each_size_is_what_was_measured(model):
+    """Its cycles and tokens are those that the calibration counted: the memory is filled in the same way."""
+    made = specviz.calibrate(model, "unispec", suite=TEXTS, **SMALL)
+    texts = room.size_traces(model, made, TEXTS, warm_up=SMALL["warm_up"])
+    assert list(texts) == SMALL["sizes"]
+    for point in made.points:
+        trace = texts[point.g]
+        assert trace.run["parameters"]["draft_size"] == point.g
+        assert (trace.cycles["cycle"] > 0).sum() == point.cycles[0]
 
 
 def test_other_weights_are_another_model(model):
@@ -257,6 +270,13 @@ def test_the_command(folders, tmp_path, capsys):
     assert "(taken)" in out
     assert "--set draft_size=calibrated" in out
     assert (tmp_path / "x.png").read_bytes()[:4] == b"\x89PNG"
+    if importlib.util.find_spec("plotly"):
+        assert cli.run([*order, "--pages", str(tmp_path / "pages")]) == 0
+        assert f"plot: {tmp_path / 'pages' / 'index.html'}" in capsys.readouterr().out
+        names = ["index.html", *(f"size-{i}.html" for i in range(4))]
+        assert sorted(p.name for p in (tmp_path / "pages").iterdir()) == names
+        assert cli.run([*order, "--pages", str(tmp_path / "pages")]) == 2, "nothing is replaced unasked"
+        capsys.readouterr()
     assert cli.run(order) == 0
     assert "--force measures again" in capsys.readouterr().out
     said = ["generate", "unispec", *rest, "--prompt", "One", "-n", "4", "--set"]

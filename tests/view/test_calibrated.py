@@ -52,6 +52,24 @@ def test_curves(found):
     assert view.calibration_png(found)[:4] == b"\x89PNG"
 
 
+def test_a_curve_to_point_at(found, tmp_path):
+    pytest.importorskip("plotly")
+    from specviz.view import interactive
+    from traces import build
+
+    bare = interactive.curve(found)
+    assert "keeps times and no traces" in bare.caption and "no traces" in bare._repr_html_()
+    made = interactive.curve(found, {2: build("unispec", tokens=8)}, tmp_path / "pages")
+    points = made.figure.data[-1]
+    g, tau, s, _, _ = found.measured()
+    assert np.allclose(points.y, tau / s) and points.x.tolist() == g.tolist()
+    assert list(points.customdata) == [None, (tmp_path / "pages/size-1.html").as_posix(), None, None]
+    assert ["click: its trace" in words for words in points.text] == [False, True, False, False]
+    assert sorted(p.name for p in (tmp_path / "pages").iterdir()) == ["index.html", "size-1.html"]
+    with pytest.raises(ParameterError, match="size 3 was not measured: there are 1, 2, 4, 8"):
+        interactive.curve(found, {3: build("unispec", tokens=8)}, tmp_path / "pages", force=True)
+
+
 def test_devices_and_prompts(found):
     other = copy.deepcopy(found)
     other.setting |= {"device": "GPU $x$", "threads": None}

@@ -25,6 +25,25 @@ def test_a_frame_a_cycle(tmp_path):
         assert film.n_frames <= 12
 
 
+def test_frames_are_read_as_they_were_written(tmp_path):
+    """Each in its own colours, the one before it gone."""
+    from PIL import ImageDraw
+
+    from specviz.view.moving import write_gif
+
+    frames = []
+    for i, hue in enumerate(("#d55e00", "#0072b2", "#d55e00", "#ffffff")):
+        frame = images.new("RGB", (60, 40), "white")
+        ImageDraw.Draw(frame).rectangle((10 * i, 5, 10 * i + 12, 30), hue)
+        frames.append(frame)
+    small = [each.convert("P", palette=images.Palette.ADAPTIVE, colors=4) for each in frames]
+    with images.open(write_gif(small, [100, 200, 300, 400], tmp_path / "a.gif", False)) as film:
+        for i, frame in enumerate(frames):
+            film.seek(i)
+            assert film.info["duration"] == 100 * (i + 1)
+            assert film.convert("RGB").tobytes() == frame.tobytes()
+
+
 def test_what_no_film_can_show(tmp_path):
     trace = build("speculative", tokens=20)
     for cycles, words in (([99], "no cycle 99"), ([], "from 1 to 200"), ([0], "no cycle 0")):

@@ -18,6 +18,7 @@ from specviz.replays.sources.shared import Measurement, RunOptions, Where, exact
 from specviz.replays.sources.thresholds import (
     BUNDLED,
     NO_REFERENCES,
+    Timed,
     able,
     bundled,
     drafter,
@@ -32,7 +33,7 @@ from specviz.replays.tasks import single
 
 def beams(recipe: Recipe, options: RunOptions) -> Measurement:
     """Each row's setting on each task's texts, against five beams and against greedy decoding."""
-    made, timed = Measurement.begin(options), list[tuple[list[Entry], Measured, Measured]]()
+    made, timed = Measurement.begin(options), list[Timed]()
     if recipe.parts:
         texts = options.prompts(recipe, made, bundled(options))
     else:
@@ -48,7 +49,7 @@ def beams(recipe: Recipe, options: RunOptions) -> Measurement:
 
 def one_task(
     recipe: Recipe, options: RunOptions, made: Measurement, task: str, texts: list[Entry],
-    part: Where, timed: list[tuple[list[Entry], Measured, Measured]],
+    part: Where, timed: list[Timed],
 ) -> None:  # fmt: skip
     """The figures of a task."""
     made.on(task=task, suite=options.suite_of(task, BUNDLED), texts=len(texts))
@@ -64,7 +65,7 @@ def one_task(
         mine = every[point]
         of(made, mine)
         if mine is not base and mine is not greedy:
-            timed.append((texts, mine, base))
+            timed.append((task, texts, mine, base))
         made.add(where, "speedup", exact() if mine is base else mine.over(base))
         made.add(where, "relative_bleu", relative(mine, greedy))
         made.add(where, "accepted_tokens", taken(mine))

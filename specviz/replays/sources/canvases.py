@@ -170,6 +170,7 @@ def one_task(
         fast = max((w for w in ways if w[1] is not None), key=lambda w: -sum(written[w].seconds))
         speeds = [np.divide(*speed(written[w], options.model.eos, rounds)) for w in (fast, STEPWISE)]
         decode = partial(again, options, ids, ways[fast])
+        made.by(ways[fast].method, ways[fast].values)
         made.record(options, f"{ways[fast].label}, {task}", speeds[0] / speeds[1], decode)
     return np.stack([np.divide(*speed(written[w], options.model.eos, rounds)) for w in (TWICE, STEPWISE)])
 

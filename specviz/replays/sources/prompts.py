@@ -113,18 +113,19 @@ def grouped(recipe: Recipe, options: RunOptions, entries: Entries, made: Measure
 
 def keep_traces(options: RunOptions, group: Group, results: Results, made: Measurement) -> None:
     """Copies of the traces of a shared run: the best, the median and the worst prompt of the fastest row."""
-    from specviz.replays.page import marked
+    from specviz.replays.kept_traces import marked
 
     chosen = None if made.traces else marked(results, group.contenders)
     if chosen is None:
         return
     cell, rows = chosen
+    made.by(cell["method"], cell["parameters"], cell["draft"])
+    made.on(task="")  # of all tasks
     for name, (row, figure) in rows.items():
         file = options.path / "traces" / f"{name}.parquet"
         key = key_of(row["cell"], row["round"], row["prompt"])
         write_bytes(file, (results.path / "traces" / f"{key}.parquet").read_bytes(), force=True)
-        of = " ".join(filter(None, [cell["method"], cell["draft"]]))
-        made.traces.append({"name": name, "of": of, "figure": figure, "file": f"traces/{file.name}"})
+        made.keep_trace(name, made.source.contender, figure, file)
 
 
 def plan_of(row: Row) -> tuple[tuple[str, Any], ...]:

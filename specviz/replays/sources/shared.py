@@ -204,7 +204,8 @@ class Measurement:
     checks: list[Check] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     runs: list[str] = field(default_factory=list)  # folders of runs, below the replay's
-    # Recorded texts, below the replay's folder: ``name``, ``of``, ``figure``, ``file``.
+    # Recorded texts, below the replay's folder: ``name``, ``of``, ``figure``, ``file``; ``contender`` and
+    # ``task`` as the figures' source says them.
     traces: list[dict[str, str]] = field(default_factory=list)
     source: Provenance = NOWHERE  # of the figures that are added next
 
@@ -265,14 +266,24 @@ class Measurement:
     def record(
         self, options: RunOptions, of: str, ratios: np.ndarray, decode: Callable[[int], Trace]
     ) -> None:
-        """Decode the best, the median and the worst text again, recorded; `ratios` [texts] are speedups."""
+        """Decode the present contender's best, median and worst text again, recorded.
+
+        `ratios` [texts] are its speedups, `of` says who it is.
+        """
         order = np.argsort(ratios)
         for name, i in (("best", order[-1]), ("median", order[len(order) // 2]), ("worst", order[0])):
             file = options.path / "traces" / f"{name}.parquet"
             file.parent.mkdir(parents=True, exist_ok=True)
             decode(int(i)).save(file, force=True)
             words = f"{ratios[i]:.2f} × as fast"
-            self.traces.append({"name": name, "of": of, "figure": words, "file": f"traces/{file.name}"})
+            self.keep_trace(name, of, words, file)
+
+    def keep_trace(self, name: str, of: str, figure: str, file: Path) -> None:
+        """Note a recorded text of the present contender."""
+        self.traces.append({
+            "name": name, "of": of, "figure": figure, "file": f"traces/{file.name}",
+            "contender": self.source.contender, "task": self.source.task,
+        })  # fmt: skip
 
     def add(
         self,

@@ -20,12 +20,13 @@ NO_FALLBACK = "speculative sampling never falls back; the paper does not say wha
 NO_REFERENCES = "the prompts have no references, so their texts cannot be scored"
 BUNDLED = "generated texts (bundled)"
 Sweep = dict[str, Measured]
+Timed = tuple[str, list[Entry], Measured, Measured]  # a task, its texts, a setting, what it is compared with
 
 
 def thresholds(recipe: Recipe, options: RunOptions) -> Measurement:
     """The rows of a table of BiLD's, each the setting that the paper's rule picks of what was measured."""
     made = Measurement.begin(options)
-    timed = list[tuple[list[Entry], Measured, Measured]]()
+    timed = list[Timed]()
     lacking = without_role(recipe, options, made)
     for dataset, entries in options.prompts(recipe, made, bundled(options)).items():
         with made.keeping({"dataset": dataset}):
@@ -38,7 +39,7 @@ def thresholds(recipe: Recipe, options: RunOptions) -> Measurement:
 
 def one_dataset(
     recipe: Recipe, options: RunOptions, made: Measurement, dataset: str, entries: list[Entry],
-    lacking: set[str], timed: list[tuple[list[Entry], Measured, Measured]],
+    lacking: set[str], timed: list[Timed],
 ) -> None:  # fmt: skip
     """The figures of a data set."""
     made.on(task=dataset, suite=options.suite_of(dataset, BUNDLED), texts=len(entries), settings="")
@@ -71,7 +72,7 @@ def one_dataset(
         if mine is base:
             continue
         made.notes.append(f"{dataset}, {', '.join(map(str, row.where.values()))}: {mine.point.label}")
-        timed.append((entries, mine, base))
+        timed.append((dataset, entries, mine, base))
         made.add(where, "speedup", mine.over(base))
         if recipe.options.get("costs"):
             counted = contenders.costs(mine.point, base.point, entries, options.max_new_tokens)
@@ -142,14 +143,14 @@ def twice(every: Sweep) -> tuple[float, float | None, float | None]:
     return float(ratio.median), low, high
 
 
-def finish(
-    made: Measurement, options: RunOptions, timed: Sequence[tuple[list[Entry], Measured, Measured]]
-) -> None:
-    """Keep traces of the fastest of some settings: (texts, setting, what it is compared with)."""
+def finish(made: Measurement, options: RunOptions, timed: Sequence[Timed]) -> None:
+    """Keep traces of the fastest of some settings."""
     if not timed:
         return
-    texts, mine, base = max(timed, key=lambda each: each[1].over(each[2]).median)
+    task, texts, mine, base = max(timed, key=lambda each: each[2].over(each[3]).median)
     point = mine.point
+    made.on(task=task)
+    of(made, mine)
     given = {"draft": point.draft, "max_new_tokens": options.max_new_tokens, **point.options, **point.values}
     made.record(
         options, point.label, base.sums["seconds"] / mine.sums["seconds"],

@@ -1,0 +1,77 @@
+"""Which kept traces a reader is shown: best, median and worst prompt, and each contender's median."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from specviz.measure.report import Row, Values
+from specviz.measure.rows import Results, fast, key_of, speed, words
+from specviz.replays.cells import Provenance
+
+
+def marked(
+    results: Results, contenders: Sequence[tuple[str, Values, str | None]] = ()
+) -> tuple[Row, dict[str, tuple[Row, str]]] | None:
+    """The fastest contender that left traces, and its best, median and worst prompt with their figure.
+
+    `contenders` (method, parameters, drafter) are those to choose of; without any all are.
+    """
+    good = [row for row in results.records() if row["error"] is None]
+    cells = [
+        cell for cell in results.cells
+        if cell["cell"] != cell["against"]
+        and (not contenders or (cell["method"], cell["parameters"], cell["draft"]) in contenders)
+    ]  # fmt: skip
+    ranked = [(cell, *ranked_rows(results, cell, good)) for cell in cells]
+    cell, rows, unit = max(ranked, key=lambda each: median_value(each[1]), default=({}, [], ""))
+    if not rows:
+        return None
+    places = {"best": rows[-1], "median": rows[len(rows) // 2], "worst": rows[0]}
+    return cell, {name: (row, f"{value:.2f} {unit}") for name, (value, row) in places.items()}
+
+
+def median_value(rows: Sequence[tuple[float, Row]]) -> float:
+    """The figure of the middle one of ranked rows; minus infinity without any."""
+    return rows[len(rows) // 2][0] if rows else float("-inf")
+
+
+def ranked_rows(results: Results, cell: Values, good: Sequence[Row]) -> tuple[list[tuple[float, Row]], str]:
+    """A contender's rows with a trace by speedup, or where there are no times by tokens per cycle; the unit."""
+    base = {(row["round"], row["prompt"]): row for row in good if row["cell"] == cell["against"]}
+    timed, counted = [], []
+    for row in (row for row in good if row["cell"] == cell["cell"]):
+        key = key_of(row["cell"], row["round"], row["prompt"])
+        if not (results.path / "traces" / f"{key}.parquet").exists():
+            continue
+        other = base.get((row["round"], row["prompt"]))
+        if other is not None and fast(row) and fast(other):
+            timed.append((speed(row) / speed(other), row))
+        if row["steps"]:
+            counted.append((row["tokens"] / row["steps"], row))
+    rows, unit = (timed, "× as fast") if timed else (counted, "tokens per cycle")
+    return sorted(rows, key=lambda each: each[0]), unit
+
+
+def median_row(results: Results, cell: Values, language: str = "") -> Row | None:
+    """The median prompt of a contender that left traces, of one language if its prompts have several."""
+    good = [row for row in results.records() if row["error"] is None]
+    if any(row.get("language") == language for row in good):
+        good = [row for row in good if row["language"] == language]
+    rows, _ = ranked_rows(results, cell, good)
+    return rows[len(rows) // 2][1] if rows else None
+
+
+def contender_of(results: Results, source: Provenance) -> Row | None:
+    """The contender of a run that a figure was measured on; the figure's settings may say more of the run."""
+
+    def same(cell: Values) -> bool:
+        drafters = Path(cell["draft"] or "").name, Path(source.drafter).name
+        settings = words(cell["parameters"])
+        return (
+            cell["method"] == source.method
+            and drafters[0] == drafters[1]
+            and (not settings or f"{source.settings} ".startswith(f"{settings} "))
+        )
+
+    return max(filter(same, results.cells), key=lambda cell: len(cell["parameters"]), default=None)
