@@ -72,6 +72,7 @@ CATALOGUE = {
     "demo-calibration": Entry("five other prompts, by which the demo calibrates", "Apache-2.0"),
     "narrow": Entry("generated: sums, facts, copies, order, functions; sixty with answers", "Apache-2.0"),
     "everyday": Entry("written by hand: seven kinds of work, three English prompts a kind", "Apache-2.0"),
+    "passages": Entry("written by hand: sixteen English texts to sum up, with a summary each", "Apache-2.0"),
     "sums": Entry("generated: 60 sums in words, with their answers", "Apache-2.0"),
     "walkthroughs": Entry("generated: what the walkthroughs decode beside these", "Apache-2.0"),
     "spec-bench": Entry(
