@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 WEIGHTS = ("F64", "F32", "F16", "BF16", "I8")  # number formats that no ids are stored in
 # By which drafters are measured.
-MEASURED = ("demo", "demo-calibration", "everyday", "narrow", "sums", "walkthroughs", "town")
+MEASURED = ("demo", "demo-calibration", "everyday", "narrow", "passages", "sums", "walkthroughs", "town")
 models_app = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
 
 

@@ -24,6 +24,7 @@ from specviz.models.protocols import Model
 
 BEAM = "beam"  # in place of a method: transformers' own beam search, values {"beams": n}
 OWN = ("bonus", "correction", "resampled", "fallback", "plain")  # origins of tokens that the target wrote
+WARM = 8  # tokens of the text that each setting decodes first, outside what is timed
 TAKEN_BACK = ("correction", "resampled")
 
 
@@ -173,7 +174,8 @@ def sweep(
                     continue
                 shared: Settings = {"draft": point.draft, "max_new_tokens": max_new_tokens}
                 shared |= {"record": None, "seed": seed + number, **point.options, **point.values}
-                finish(Run(point.model, entries[:1], point.method, **shared))  # warm-up
+                warm = shared | {"max_new_tokens": min(WARM, max_new_tokens)}
+                finish(Run(point.model, entries[:1], point.method, **warm))
                 runs[point.label] = Run(point.model, entries, point.method, **shared)
                 decoders[point.label] = Advanced(runs[point.label], len(entries))
             timed = paired(decoders, len(entries), device, tick, clock)

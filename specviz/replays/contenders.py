@@ -109,17 +109,19 @@ def fastest(those: Sequence[Measured], base: Measured, lost: float) -> Measured 
 LONG = (10, 25)  # the paper's k
 FULL = {"k_max": 10}
 BEAMS = "beam 5 (transformers)"
+STOCK = {BEAMS: 5, "greedy (transformers)": 1}  # transformers' own decoding: its beams
 
 
 def lineup(
     target: Model, draft: Model | None, heads: Model | None = None, slots: Model | None = None
 ) -> list[Point]:
-    """Tables I and II: beams, greedy, blockwise, SpecDec and CM-ASD, with each kind of drafter."""
-    points = [
-        Point(BASELINE, BASELINE, model=target),
-        Point(BEAMS, BEAM, {"beams": 5}, target),
-        Point("greedy (transformers)", BEAM, {"beams": 1}, target),
-    ]
+    """Tables I and II: beams, greedy, blockwise, SpecDec and CM-ASD, with each kind of drafter.
+
+    A model that transformers does not run has no beams.
+    """
+    points = [Point(BASELINE, BASELINE, model=target)]
+    if hasattr(getattr(target, "net", None), "generate"):
+        points += [Point(label, BEAM, {"beams": n}, target) for label, n in STOCK.items()]
     if draft is not None:
         points.append(Point("speculative, k 4", "speculative", {}, target, draft))
     if heads is not None:

@@ -63,6 +63,7 @@ def page(paper: str) -> str:
         f'`sv.published("{names[0]}")` returns one.\n',
         "## Its claims\n", VERDICTS + "\n", _claims(names),
         "## The commands\n", _commands(paper, names),
+        "## The models\n", _models(paper),
         "## Our reading\n", _reading(paper),
         "## Where its numbers disagree\n", _errata(names),
     ]  # fmt: skip
@@ -93,6 +94,39 @@ def _commands(paper: str, names: Sequence[str]) -> str:
         + _table(("table", "what it shows", "command"), rows)
         + "\n"
     )
+
+
+def _models(paper: str) -> str:
+    """What the tables are measured on, and what of them a real model leaves empty or reads otherwise."""
+    lines: dict[tuple[str, str, str, str], list[str]] = {}
+    apart: dict[tuple[str, str], list[str]] = {}
+    for name, recipe in (RECIPES | CURVES).items():
+        if not name.startswith(f"{paper}/"):
+            continue
+        real = recipe.real
+        command = f"`specviz models get {real.get('download', real['model'])}`" if real else "–"
+        suite = f"`{real['suite']}`" if real.get("suite") else "–"
+        line = f"`{recipe.model}`", f"`{real['model']}`" if real else "–", suite, command
+        lines.setdefault(line, []).append(_short(name))
+        if not real:
+            continue
+        empty = [(_where(where), f"empty: {why}") for where, why in real.get("absent", ())]
+        read = [(what, ours) for what, theirs, ours in real.get("differs", ()) if (what, theirs, ours) not in
+                [tuple(each) for each in recipe.differs]]  # fmt: skip
+        for each in (*empty, *read):
+            apart.setdefault(each, []).append(_short(name))
+    heads = ("tables", "bundled model", "real model", "its suite", "downloaded by")
+    text = "A table is measured on one model; `--model` names another.\n\n"
+    if any(real != "–" for _, real, _, _ in lines):
+        text = (
+            "A table is measured on one model: on the real one where it is downloaded, else on the bundled "
+            "one, which `--model` asks for, too.\n\n"
+        )
+    text += _table(heads, [(_many(names), *line) for line, names in lines.items()]) + "\n"
+    if apart:
+        heads_apart = ("on the real model", "what is otherwise", "tables")
+        text += "\n" + _table(heads_apart, [(*k, _many(v)) for k, v in apart.items()]) + "\n"
+    return text
 
 
 def _why(name: str) -> str:

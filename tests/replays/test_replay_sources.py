@@ -51,7 +51,7 @@ def value(found, metric, **where):
 @pytest.mark.parametrize(
     ("table", "where", "method", "values", "more"),
     [
-        ("unispec/table1", {"method": "TokenRec."}, "token_recycling", {}, {}),
+        ("unispec/table1", {"method": "TokenRec."}, "token_recycling", {"template": "authors"}, {}),
         ("unispec/table1", {"method": "UNISPEC (ours)"}, "unispec", {"draft_size": Best()}, {}),
         ("unispec/table2", {"method": "w/o score estimation"}, "unispec",
          {"draft_size": Best(), "scores": False}, {}),

@@ -251,7 +251,8 @@ def test_a_local_file_is_read(name, tmp_path, capsys, monkeypatch):
 
 def test_every_suite_has_its_test():
     tested = {name.partition(":")[0] for name in GIVEN}
-    own = {"town", "multi-town", "demo", "demo-calibration", "everyday", "narrow", "sums", "walkthroughs"}
+    own = {"town", "multi-town", "demo", "demo-calibration", "everyday", "narrow", "passages", "sums",
+           "walkthroughs"}  # fmt: skip
     assert set(catalogue.CATALOGUE) == tested | own | {"multi-sources"}
     table = sv.list_suites()
     assert list(table["name"]) == list(catalogue.CATALOGUE) and (table["licence"] != "").all()

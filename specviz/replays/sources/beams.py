@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 
 from specviz.measure.claims import BootstrapEstimate, Quality, ratio, resampled
-from specviz.measure.pairs import suite
 from specviz.measure.report import Entry
 from specviz.measure.sweep import Measured, Point
 from specviz.measure.timing import BASELINE
@@ -16,29 +15,28 @@ from specviz.replays.cells import CONTROL, Check
 from specviz.replays.recipes import Recipe
 from specviz.replays.sources.shared import Measurement, RunOptions, Where, exact, references_of
 from specviz.replays.sources.thresholds import (
-    BUNDLED,
     NO_REFERENCES,
     Timed,
     able,
     bundled,
     drafter,
     finish,
+    named_suite,
     no_drafter,
     of,
     swept,
+    texts_of,
     twice,
 )
-from specviz.replays.tasks import single
 
 
 def beams(recipe: Recipe, options: RunOptions) -> Measurement:
     """Each row's setting on each task's texts, against five beams and against greedy decoding."""
     made, timed = Measurement.begin(options), list[Timed]()
     if recipe.parts:
-        texts = options.prompts(recipe, made, bundled(options))
+        texts = options.prompts(recipe, made, bundled(recipe, options))
     else:
-        given = [entry for each in options.suites.values() for entry in each][: options.number]
-        texts = {"": list(map(single, given)) or suite("en-de", options.number)}
+        texts = {"": texts_of(recipe, options)}
     for task, entries in texts.items():
         where = {"task": task} if task else {}
         with made.keeping(where):
@@ -52,21 +50,23 @@ def one_task(
     part: Where, timed: list[Timed],
 ) -> None:  # fmt: skip
     """The figures of a task."""
-    made.on(task=task, suite=options.suite_of(task, BUNDLED), texts=len(texts))
+    made.on(task=task, suite=options.suite_of(task, named_suite(recipe)), texts=len(texts))
     every, times = measured(task, texts, recipe, options)
-    base, greedy = every[contenders.BEAMS], every[BASELINE]
+    base, greedy = every.get(contenders.BEAMS), every[BASELINE]
     able(made, task, greedy, texts)
+    if base is None:
+        made.absent.append(({**part, "metric": "speedup"}, lacking(contenders.BEAMS, options)))
     for row in recipe.rows:
         point, where = row.values["point"], {**row.where, **part}
         if point not in every:
-            role = "heads" if point.startswith("blockwise") else "small"
-            made.absent.append((where, no_drafter(options, role)))
+            made.absent.append((where, lacking(point, options)))
             continue
         mine = every[point]
         of(made, mine)
         if mine is not base and mine is not greedy:
-            timed.append((task, texts, mine, base))
-        made.add(where, "speedup", exact() if mine is base else mine.over(base))
+            timed.append((task, texts, mine, base or greedy))
+        if base is not None:
+            made.add(where, "speedup", exact() if mine is base else mine.over(base))
         made.add(where, "relative_bleu", relative(mine, greedy))
         made.add(where, "accepted_tokens", taken(mine))
         made.add(where, "draft_latency", times.get(point))
@@ -83,6 +83,13 @@ def one_task(
         made.absent.append(({**part, "metric": metrics}, NO_REFERENCES))
     made.checks.append(Check(CONTROL, BASELINE, task, len(texts), len(texts), *twice(every)))
     made.notes += [f"{task}: {note}" for note in equal_thresholds(every)]
+
+
+def lacking(point: str, options: RunOptions) -> str:
+    """Why a setting could not be measured."""
+    if point == contenders.BEAMS:
+        return f"transformers does not run {options.model.name}, and beams are its own"
+    return no_drafter(options, "heads" if point.startswith("blockwise") else "small")
 
 
 def equal_thresholds(every: dict[str, Measured]) -> list[str]:
@@ -134,15 +141,15 @@ def measured(
     task: str, texts: list[Entry], recipe: Recipe, options: RunOptions
 ) -> tuple[dict[str, Measured], dict[str, float]]:
     """The settings on a task's texts, and milliseconds of drafting where asked for."""
-    which = recipe.options["points"]
+    which, left_out = recipe.options["points"], recipe.options.get("without", ())
 
     def make() -> tuple[dict[str, Measured], dict[str, float]]:
-        points = POINTS[which](options, texts)
+        points = [point for point in POINTS[which](options, texts) if point.label not in left_out]
         results = swept(points, task, texts, options)
         drafts = points if recipe.options.get("drafting") else []
         return results, contenders.drafting(drafts, texts, options.max_new_tokens)[0]
 
-    return options.once(("beams", which, *(str(entry.get("id")) for entry in texts)), make)
+    return options.once(("beams", which, *left_out, *(str(entry.get("id")) for entry in texts)), make)
 
 
 def lineup(options: RunOptions, texts: list[Entry]) -> list[Point]:
@@ -159,7 +166,7 @@ def ablation(options: RunOptions, texts: list[Entry]) -> list[Point]:
     """
     small = drafter(options, "small")
     if small is None:
-        return contenders.lineup(options.model, None)[:2]
+        return [p for p in contenders.lineup(options.model, None) if p.label in (BASELINE, contenders.BEAMS)]
     points = contenders.lineup(options.model, small)
     (whole,) = (p for p in points if p.label == "CM-ASD")
     base = contenders.mean_threshold(whole, texts, options.max_new_tokens)

@@ -12,14 +12,21 @@ from specviz.errors import ParameterError
 from specviz.loop import generate
 from specviz.measure.benches import batches as batch_bench
 from specviz.measure.benches import passes
-from specviz.measure.pairs import suite
 from specviz.replays import canvases as canvases_of
 from specviz.replays.recipes import Recipe
 from specviz.replays.sources.canvases import refuse
 from specviz.replays.sources.prompts import Entries, divided, prompts_of
 from specviz.replays.sources.shared import AGAIN, FITS, Measurement, RunOptions, exact
-from specviz.replays.sources.thresholds import BUNDLED, ROLES, bundled, drafter, measured, no_drafter, of
-from specviz.replays.tasks import single
+from specviz.replays.sources.thresholds import (
+    ROLES,
+    bundled,
+    drafter,
+    measured,
+    named_suite,
+    no_drafter,
+    of,
+    texts_of,
+)
 from specviz.trace import Trace
 
 if TYPE_CHECKING:
@@ -135,14 +142,13 @@ def batched(recipe: Recipe, options: RunOptions) -> Measurement:
     small = drafter(options, "small")
     if small is None:
         raise ParameterError(no_drafter(options, "small"))
-    given = [single(entry) for each in options.suites.values() for entry in each][: options.number]
-    entries = given or suite("en-de", options.number)
+    entries = texts_of(recipe, options)
     report = batch_bench.bench(
         options.model, [small], entries, only=recipe.options["methods"],
         sizes=recipe.options["sizes"], rounds=options.rounds, max_new_tokens=options.max_new_tokens,
         tick=options.tick,
     )  # fmt: skip
-    made.on(suite=options.suite_of("", BUNDLED), texts=len(entries))
+    made.on(suite=options.suite_of("", named_suite(recipe)), texts=len(entries))
     for row in report.rows:
         made.by(row["method"], {}, small)
         where = {"method": row["method"], "batch size": row["batch"]}
@@ -167,9 +173,10 @@ def canvases(recipe: Recipe, options: RunOptions) -> Measurement:
 def settings(recipe: Recipe, options: RunOptions) -> Measurement:
     """BiLD's trade-offs: quality against speed, setting by setting."""
     made = Measurement.begin(options)
-    for dataset, entries in options.prompts(recipe, made, bundled(options)).items():
+    made.notes += [why for _, why in recipe.absent]
+    for dataset, entries in options.prompts(recipe, made, bundled(recipe, options)).items():
         with made.keeping({"dataset": dataset}):
-            made.on(task=dataset, suite=options.suite_of(dataset, BUNDLED), texts=len(entries))
+            made.on(task=dataset, suite=options.suite_of(dataset, named_suite(recipe)), texts=len(entries))
             for name in recipe.options["curves"]:
                 role = ROLES.get(name, "")
                 if role in recipe.drafts and not options.drafts.get(role):

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from specviz.loop import generate
-from specviz.measure.pairs import suite
+from specviz.measure import pairs
 from specviz.measure.report import Entry, Settings, Values
 from specviz.measure.sweep import Measured, Point, sweep
 from specviz.measure.timing import BASELINE
@@ -15,10 +15,12 @@ from specviz.replays import contenders
 from specviz.replays.cells import CONTROL, IDLE, Check
 from specviz.replays.recipes import ALIGNED, REJECTION, UNALIGNED, Recipe, Row
 from specviz.replays.sources.shared import AGAIN, Measurement, RunOptions
+from specviz.replays.tasks import PLAIN, own_prompts, single
+from specviz.suites import suite
 
 NO_FALLBACK = "speculative sampling never falls back; the paper does not say what it counts there"
 NO_REFERENCES = "the prompts have no references, so their texts cannot be scored"
-BUNDLED = "generated texts (bundled)"
+PAIRS, BUNDLED = "pairs", "generated texts (bundled)"  # a recipe's suite, and its name in words
 Sweep = dict[str, Measured]
 Timed = tuple[str, list[Entry], Measured, Measured]  # a task, its texts, a setting, what it is compared with
 
@@ -28,7 +30,7 @@ def thresholds(recipe: Recipe, options: RunOptions) -> Measurement:
     made = Measurement.begin(options)
     timed = list[Timed]()
     lacking = without_role(recipe, options, made)
-    for dataset, entries in options.prompts(recipe, made, bundled(options)).items():
+    for dataset, entries in options.prompts(recipe, made, bundled(recipe, options)).items():
         with made.keeping({"dataset": dataset}):
             one_dataset(recipe, options, made, dataset, entries, lacking, timed)
     finish(made, options, timed)
@@ -42,7 +44,9 @@ def one_dataset(
     lacking: set[str], timed: list[Timed],
 ) -> None:  # fmt: skip
     """The figures of a data set."""
-    made.on(task=dataset, suite=options.suite_of(dataset, BUNDLED), texts=len(entries), settings="")
+    made.on(
+        task=dataset, suite=options.suite_of(dataset, named_suite(recipe)), texts=len(entries), settings=""
+    )
     every: Sweep = {}
     for curve in recipe.options["curves"]:
         if curve not in lacking:
@@ -94,13 +98,28 @@ def one_dataset(
     made.checks.append(Check(CONTROL, BASELINE, dataset, len(entries), len(entries), *twice(every)))
 
 
-def bundled(options: RunOptions) -> Callable[[str, Values, int], list[Entry]]:
-    """The bundled texts of a task; they stand for one of the table's alone."""
+def bundled(recipe: Recipe, options: RunOptions) -> Callable[[str, Values, int], list[Entry]]:
+    """The recipe's texts of a task. Generated ones stand for one of the table's tasks alone."""
 
     def some(name: str, part: Values, start: int) -> list[Entry]:
-        return [] if start else suite(part["task"], options.number)
+        if recipe.suite == PAIRS:
+            return [] if start else pairs.suite(part["task"], options.number)
+        return own_prompts({PLAIN: suite(recipe.suite)}, name, part)[0][start : start + options.number]
 
     return some
+
+
+def texts_of(recipe: Recipe, options: RunOptions) -> list[Entry]:
+    """The texts of a table without tasks: the user's own, or the recipe's."""
+    given = [entry for each in options.suites.values() for entry in each]
+    if not given and recipe.suite == PAIRS:
+        return pairs.suite("en-de", options.number)
+    return list(map(single, (given or list(suite(recipe.suite)))[: options.number]))
+
+
+def named_suite(recipe: Recipe) -> str:
+    """The recipe's suite in words."""
+    return BUNDLED if recipe.suite == PAIRS else recipe.suite
 
 
 def without_role(recipe: Recipe, options: RunOptions, made: Measurement) -> set[str]:
@@ -221,8 +240,8 @@ def grid(role: str, curve: str) -> Callable[[RunOptions, Settings], list[Point]]
 
     def points(options: RunOptions, numbers: Settings) -> list[Point]:
         small = drafter(options, role)
-        pairs = [(f, r) for r in numbers["rollbacks"] for f in numbers["fallbacks"]]
-        return with_base([contenders.bild(options.model, small, f, r, curve) for f, r in pairs], options)
+        both = [(f, r) for r in numbers["rollbacks"] for f in numbers["fallbacks"]]
+        return with_base([contenders.bild(options.model, small, f, r, curve) for f, r in both], options)
 
     return points
 
