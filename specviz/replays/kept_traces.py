@@ -37,7 +37,7 @@ def median_value(rows: Sequence[tuple[float, Row]]) -> float:
 
 
 def ranked_rows(results: Results, cell: Values, good: Sequence[Row]) -> tuple[list[tuple[float, Row]], str]:
-    """A contender's rows with a trace by speedup, or where there are no times by tokens per cycle; the unit."""
+    """A contender's rows with a trace by speedup, or without times by tokens per cycle; the unit."""
     base = {(row["round"], row["prompt"]): row for row in good if row["cell"] == cell["against"]}
     timed, counted = [], []
     for row in (row for row in good if row["cell"] == cell["cell"]):

@@ -72,7 +72,7 @@ CATALOGUE = {
     "demo-calibration": Entry("five other prompts, used by the demo to calibrate", "Apache-2.0"),
     "narrow": Entry("generated: sums, facts, copies, order, functions; sixty with answers", "Apache-2.0"),
     "everyday": Entry("written by hand: seven kinds of task, three English prompts each", "Apache-2.0"),
-    "passages": Entry("written by hand: sixteen English texts to summarize, each with a summary", "Apache-2.0"),
+    "passages": Entry("written by hand: sixteen English texts, each with a summary", "Apache-2.0"),
     "sums": Entry("generated: 60 word problems with answers", "Apache-2.0"),
     "walkthroughs": Entry("generated: further prompts for the walkthroughs", "Apache-2.0"),
     "spec-bench": Entry(

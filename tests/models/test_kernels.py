@@ -236,7 +236,9 @@ def test_the_fastest_is_measured_once_and_kept(unpinned: Path, monkeypatch) -> N
 
 
 def test_what_other_work_disturbed_is_not_kept(unpinned: Path, monkeypatch) -> None:
-    times = {"plain": [1.0, 9.0, 9.0], "transposed": [2.0, 2.0, 2.0], "onednn": [3.0, 3.0, 3.0], "onednn-unpadded": [4.0, 4.0, 4.0]}
+    times = {layout: [float(n)] * 3 for n, layout in enumerate(kernels.LAYOUTS, 1)} | {
+        "plain": [1.0, 9.0, 9.0]
+    }
     monkeypatch.setattr(
         kernels, "measure", lambda m, layouts: {layout: {1: times[layout]} for layout in layouts}
     )
@@ -274,7 +276,8 @@ def test_a_layout_is_pinned_by_argument_and_by_environment(unpinned: Path, monke
     assert not unpinned.exists()  # nothing was measured
     monkeypatch.setenv(kernels.VARIABLE, "fast")
     with pytest.raises(
-        ModelError, match=r"SPECVIZ_KERNELS is auto, plain, transposed, onednn, onednn-unpadded, int8, int4; got 'fast'"
+        ModelError,
+        match=r"SPECVIZ_KERNELS is auto, plain, transposed, onednn, onednn-unpadded, int8, int4; got 'fast'",
     ):
         Model(make("llama"))
     with pytest.raises(ModelError, match=r"kernels is auto, plain"):
