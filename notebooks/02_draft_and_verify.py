@@ -81,6 +81,9 @@ nodes[nodes["cycle"].isin([1, 2, 3])][shown].round(3)
 # %% [markdown]
 # ## How long should a draft be?
 #
+# **τ** is what a cycle writes on average, the correction or bonus included. **A/D** is the share of drafted tokens that are accepted,
+# of those that the target could still use: what lies beyond the end of the text does not count.
+#
 # **Predict.** As the draft length γ grows, which of τ, A/D and tokens/s rises, which falls, which has a maximum?
 
 # %%
@@ -101,8 +104,8 @@ plt.show()
 
 # %% [markdown]
 # τ rises, because a longer draft can only add accepted tokens. A/D usually falls: a later token counts only if all
-# earlier ones were accepted. Speed has a maximum in between, where one more draft token no longer pays for itself. One
-# prompt on one machine is an anecdote; `specviz bench` measures many, in pairs.
+# earlier ones were accepted. Speed has a maximum in between, where one more draft token no longer pays for itself; the times of
+# so short a run scatter, so the picture may not show it. One prompt on one machine is an anecdote; `specviz bench` measures many, in pairs.
 #
 # τ and A/D did not need those runs. The text is the target's own whatever is drafted, so one record can answer for other lengths
 # if it holds what the drafter predicts at every place. The **dense record** adds that with one more pass of each model over the
@@ -139,7 +142,8 @@ answer.table[["draft_length", "cycles", "drafted", "accepted", "tau", "A/D", "ba
 # Drag it. On the left are $p$ and $q$; the green area is accepted. On the right is what comes out, and the lines are $p$.
 #
 # **Predict.** Make $q$ as bad as you can. What happens to the green area, and what to the bars on the right? Then choose each
-# shortcut (a), (b), (c). Which of them keep the law?
+# shortcut: (a) after a rejection draw from $p$ itself, not from $r$; (b) accept if and only if $p(x) \ge q(x)$; (c) draft the
+# likeliest token, and use the drafter's softmax as $q$. Which of them keep the law?
 
 # %%
 Acceptance()
@@ -147,7 +151,7 @@ Acceptance()
 # %% [markdown]
 # A bad $q$ costs acceptance and nothing else: the right side stays at $p$. Each of the three shortcuts misses it. (c) has shipped
 # in real libraries: $q$ must be the distribution that the draft was *really* drawn from, after temperature, top-k and top-p. If
-# the draft is an argmax, then $q$ is 1 on that token, and the rule accepts with probability $p(x)$.
+# the draft is an argmax, then $q$ is 1 on that token, and the sampling rule accepts it with probability $p(x)$.
 #
 # In code the rule is four lines. An experiment agrees with $p$ to a few thousandths:
 

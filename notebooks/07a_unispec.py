@@ -195,7 +195,7 @@ first.style.format({"p in S": "{:.1g}", "p in C": "{:.1g}"}, escape="html")
 # ## The next levels (lines 22 to 29)
 #
 # Each level expands at most $k$ nodes of the one above, and none whose score is below the threshold $r$. The score of a
-# node is the **product** of the probabilities along its path ($\\oplus$ read as a product),
+# node is the **product** of the probabilities along its path ($\oplus$ read as a product),
 #
 # $$ \mathrm{score}(u) = \prod_{v\ \text{on the path to}\ u} p(v \mid \text{its parent's word}). $$
 #
@@ -287,7 +287,7 @@ plt.show()
 # ## The pass and the verdict (lines 32 to 37)
 #
 # The target reads all $g$ nodes in one pass. In greedy decoding, go from the root to the child that is the target's own
-# choice, as long as there is one. Here is this cycle in the player. Each `→` grows one level; then come the threshold's
+# choice, as long as there is one. So the text is the one that the target writes alone, up to ties. Here is this cycle in the player. Each `→` grows one level; then come the threshold's
 # cut, the budget's cut and the verdict. Point at a node for its source and its score.
 #
 # **Predict.** Before the verdict: which path survives?
@@ -296,7 +296,9 @@ plt.show()
 sv.player(trace, cycle=number, phase="draft", substeps=True, growth=True)
 
 # %% [markdown]
-# The same as a table: the path that was kept, and beside each kept node how many siblings it had.
+# The same as a table: the path that was kept, and beside each kept node how many siblings were sent with it. *Rejected* is a node
+# whose sibling, or nothing, was the target's choice; what lies below a rejected node is *unjudged*. Of the candidates that were not
+# sent, the record keeps the best few (`below_budget`).
 
 # %%
 nodes = trace.nodes
@@ -397,7 +399,7 @@ run.close()
 #
 # ## What the threshold does
 #
-# **Predict.** In Table 12 τ *rises* from r = 0 to r = 0.05. At a fixed $g$ and with the same store, can leaving nodes
+# **Predict.** In the paper's Table 12 τ, the tokens a cycle writes, *rises* from r = 0 to r = 0.05. At a fixed $g$ and with the same store, can leaving nodes
 # unexpanded give the target better nodes to judge?
 
 # %%
@@ -414,14 +416,14 @@ for name, tree in ((f"r = {R}", with_r), ("r = 0", without)):
 # %% [markdown]
 # Not by its own measure. Every descendant of a node under $r$ scores less than $r$, so every node of score $r$ or more
 # is in both trees. Only the *rest* of the $g$ places is filled differently, and without the threshold it has nodes of
-# equal or higher score. If τ rises all the same, low scores are in a wrong order, or the store has learnt other things
-# since, or a calibrated $g$ was different.
+# equal or higher score. So the threshold saves drafting work, as the numbers of candidates show, and cannot improve the tree as it is
+# scored. If τ rises all the same, then low scores were in a wrong order: a stored probability is not the one that holds here.
 
 # %% [markdown]
 # ## What UniSpec cannot do
 #
 # - It has no context beyond one word: *"the"* has one row, whatever the sentence. Numbers, names and rare words fail.
-# - A stored probability is not the probability here. Its order is used, not its value, unless the threshold cuts by it.
+# - A stored probability belongs to another place in the text. Scores take it as if it held here, so the tree can be the wrong one.
 # - It needs logits, so it cannot work through an interface that only returns text (the paper says so too).
 # - With a short answer from a cold start there is nothing to recycle.
 #

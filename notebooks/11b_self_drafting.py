@@ -25,7 +25,7 @@
 #
 # 1. measure how good that free draft is,
 # 2. build the verification tree, and find the detail of its definition on which losslessness depends,
-# 3. count why drafts fail, and what a tree with twice the canvases gains,
+# 3. count why drafts fail, and what a tree with up to twice the drafts gains,
 # 4. see which keys and values of a cache are fresh and which are stale, and what "lossless" then means.
 #
 # [11a](11a_diffusion.ipynb) comes first. The model is `town-diffusion`: 2.3 M parameters.
@@ -107,7 +107,8 @@ print(f"k = 4: token {token[4] / count[4]:.0%}, your guess {right_guess:.0%}; "
 #
 # ## The verification tree
 #
-# The root is the current canvas. Node $k$ is its parent's canvas with the $k$-th draft filled in. All $N + 1$ canvases
+# The pass that verifies also supplies the next drafts: the reading of the last canvas that it reaches. So in the first pass nothing is
+# drafted yet. The root is the current canvas. Node $k$ is its parent's canvas with the $k$-th draft filled in. All $N + 1$ canvases
 # are one batch (equation 5), and each is *the very canvas that stepwise decoding would read next* if everything before
 # it was right.
 #
@@ -122,7 +123,7 @@ plt.show()
 print(view.canvases_words(trace, cycle=most))
 
 # %% [markdown]
-# The frame in each row is what that canvas would fill next.
+# A solid frame is what a verified canvas fills next. A dashed or dotted frame is a draft that was rejected or never judged.
 #
 # The paper says: "we compare each parent node's prediction with its child node's draft token. If a match is found, we proceed." That
 # has two readings. A node is verified if its parent's pass
@@ -211,7 +212,7 @@ print(
 # parameters gets more words wrong than the paper's models of 7 and 8 billion. Order comes next, and in most of those
 # chains the right draft was there, a little too late.
 #
-# The *mix-order* tree (Figure 4b) helps against that. It gives each node of the chain but the last two a second child, the draft
+# The *mix-order* tree (Figure 4b) helps against that. It gives the root and each node of the chain but the last two a second child, the draft
 # *after* next, and lets nothing grow from it.
 #
 # **Predict.** (1) How many canvases does it have for $N = 4$, root included? The paper says $2N - 1$ in the text, and
@@ -257,7 +258,7 @@ view.canvases(mix, cycle=int(kept["cycle"].iloc[0]) if len(kept) else None)
 plt.show()
 
 # %% [markdown]
-# (1) A root, $N$ of the chain, $N - 1$ skips: $2N$. (2) No: the chain is part of the tree, and a canvas does not depend
+# (1) A root, $N$ of the chain, and a skip for each of these $N + 1$ but the last two: $2N$. Without the root it is the text's $2N - 1$. (2) No: the chain is part of the tree, and a canvas does not depend
 # on its siblings. A skip counts only where the chain has failed, and gains one token. (3) Yes, in principle: the two
 # soon reach *different* states.
 #

@@ -101,7 +101,9 @@ best_of_each(quotes)[COLUMNS].round(2)
 # %% [markdown]
 # A row is the best setting of a method and its drafter; `quotes.table` has every setting. `low` and `high` are where
 # the speedup of a run on as many *other* texts like these will lie, 19 times of 20. A few texts vary a lot, so the
-# intervals are wide. An interval that contains 1 means: undecided.
+# intervals are wide. An interval that contains 1 means: undecided. Where the best speedup is not above 1, the sentence says
+# *do not draft*: plain decoding is then the fastest. In a setting, `stop=0.8` ends a draft before the first token to
+# which the drafter gives less than 80 %.
 #
 # **Predict.** The same question for the prompts without anything to quote.
 
@@ -119,8 +121,12 @@ plt.show()
 
 # %% [markdown]
 # Every line shows the best that a method and its drafter reach at each draft length. It rises while another token is
-# likely to be accepted, and falls when most of a longer draft is thrown away. Crosses are measured; they are explained
-# below.
+# likely to be accepted, and falls when most of a longer draft is thrown away. Compare the line of prompt lookup in the two
+# panels: it has little to copy where nothing is quoted, while a draft model guesses prose, too. Crosses are measured; they
+# are explained below.
+#
+# `quotes.notes` also names an **oracle**: the speedup if every cycle used the length that turns out best for it, by the best
+# drafter. No method knows that before, so the oracle bounds whatever adapts the length.
 #
 # ## τ is exact, or says that it is not
 #
@@ -177,8 +183,9 @@ plt.show()
 #
 # ## After: confirm
 #
-# The advice is based on some prompts. `confirm=True` ran the three best settings on other prompts, in turns with
-# decoding without drafts, so that other load on the machine affected all alike.
+# The advice chose the best of many settings on some prompts, and the best on these need not be the best on others.
+# `confirm=True` ran the three best settings on other prompts, in turns with decoding without drafts, so that other load
+# on the machine affected all alike.
 #
 # **Predict.** In how many of the three is the measured speedup within the predicted interval?
 
@@ -202,7 +209,7 @@ shown
 
 # %%
 plain = sv.generate(model, advised, "autoregressive", max_new_tokens=LENGTH)
-why = sv.explain(run, plain)
+why = sv.explain(run, plain)  # two runs one after the other: other load may have slowed one of them
 print(why.sentence)
 why.figure()
 
@@ -240,10 +247,14 @@ pd.DataFrame(rows, columns=["device", "batch", "best", "speedup"]).round(2)
 
 # %% [markdown]
 # All of it is *modelled*, and optimistic: real kernels reach neither rate, and a loop takes time beside its passes. It
-# shows a tendency. A model this small spends its passes on launches, whatever they contain: a wider pass is nearly
-# free, and a drafter's cost is its number of layers. Without launches one text still leaves the arithmetic idle. Many
-# texts share the weights, so less is idle and SmolLM2's drafts get shorter. But each text has its own cache, which a
-# pass reads once for a whole draft. At 64 texts `town`'s caches are larger than its weights, so drafting still pays.
+# shows a tendency.
+#
+# - **With launches**, a model this small spends its passes on them, whatever they contain: a wider pass is nearly free,
+#   and a drafter's cost is its number of layers. So drafting gains.
+# - **Without launches**, a large model gains less with every text in the batch: the texts share one reading of the weights,
+#   the arithmetic fills up, and a wider pass is no longer free. That is the usual case of a server.
+# - **The exception is a small model or a long context.** Each text has a cache of its own, which a pass reads once for a whole
+#   draft. Where the caches are larger than the weights, as `town`'s are at 64 texts, drafting still pays in a batch.
 #
 # `advice.surface()` has sliders for the same question, over what was timed here: context, batch, the cost of a drafted
 # token, and its acceptance. A click on a point decodes a prompt by that setting.
@@ -287,7 +298,7 @@ quotes.surface()
 # <details><summary>4. The oracle in `quotes.notes` is barely above the best setting. What does that say about controllers that
 # adapt the length?</summary>
 #
-# There is little to gain by adapting, with these drafters on these texts: not even perfect foresight finds more.
+# There is little to gain by adapting, with these drafters on these texts: not even the oracle's foresight finds more.
 # </details>
 #
 # <details><summary>5. Your confirming run has the predicted τ and 15 % less speed. Where do you look first?</summary>
