@@ -23,12 +23,15 @@ const draw = (place) => {
 	if (!drawn.has(place)) openTraces(place);
 	drawn.add(place);
 };
+const places = document.querySelectorAll("[data-figure]");
+// Room for each plot before it is drawn: nothing moves under a reader's finger.
+for (const place of places) place.style.minHeight = `calc(${figures[Number(place.dataset.figure)].layout.height}px + .6em + 2px)`;
 if (figures.length) {
 	await startPlotly();
 	const seen = new IntersectionObserver((entries) => {
 		for (const { isIntersecting, target } of entries) if (isIntersecting && !drawn.has(target)) draw(target);
 	}, { rootMargin: "600px" });
-	for (const place of document.querySelectorAll("[data-figure]")) seen.observe(place);
+	for (const place of places) seen.observe(place);
 	dark.addEventListener("change", () => drawn.forEach(draw));
-	addEventListener("beforeprint", () => document.querySelectorAll("[data-figure]").forEach(draw));
+	addEventListener("beforeprint", () => places.forEach(draw));
 }

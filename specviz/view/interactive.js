@@ -1,5 +1,6 @@
 const place = document.getElementById("figure"), [{ data, layout }] = figures;
 delete layout.title; // it stands above, where a narrow page can break it
+place.style.minHeight = `${layout.height}px`; // nothing moves when it is drawn
 await startPlotly();
 await Plotly.newPlot(place, data, layout, CONFIG);
 openTraces(place);
