@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 BLOCK = 64  # positions whose values are added in one product
 ROWS = (8, 16, 32)  # least rows of attention's products, tried in turn: below, another kernel may serve
 LINES = 384  # of a long pass that are computed at once
+QUERIES = (2, 5, 9, 40, 66, 150, LINES)  # of the passes that attention is tried with
 # Pieces of the input and least rows that a product is tried with, cheapest first. Some pad by themselves.
 WAYS = ((1, 1), (1, 4), (1, 8), (2, 4), (3, 4), (4, 4), (1, 16), (2, 16), (4, 16))
 _tried_products: dict[tuple[object, ...], bool] = {}  # see `keeps`
@@ -416,9 +417,9 @@ def fixed_order(dim: int, threads: int, biased: bool = False, cap: float | None 
 def _tried(dim: int, length: int, rows: int, biased: bool, cap: float | None) -> bool:
     """Whether the last token's row is the same in passes of several shapes over `length` tokens."""
     slots = (length + MOST_NODES + BLOCK) // BLOCK * BLOCK
-    query, key, value = (torch.randn(1, 40, 1, dim), *torch.randn(2, 1, 1, slots, dim))
-    nothing = torch.full((1, 1, 40, slots), -torch.inf)
-    added = torch.randn(40, length) * biased
+    query, key, value = (torch.randn(1, QUERIES[-1], 1, dim), *torch.randn(2, 1, 1, slots, dim))
+    nothing = torch.full((1, 1, QUERIES[-1], slots), -torch.inf)
+    added = torch.randn(QUERIES[-1], length) * biased
     nothing[..., :length] = added
     least, scale = -(-length // BLOCK) * BLOCK, dim**-0.5
 
@@ -432,11 +433,12 @@ def _tried(dim: int, length: int, rows: int, biased: bool, cap: float | None) ->
     one, short = query[:, :1], nothing[..., :least]
     singles = [attended(query[:, i : i + 1], short[:, :, i : i + 1])[0] for i in range(SINGLES)]
     alone = singles[0]
-    for queries in (2, 5, 9, 40):
-        many = attended(query[:, :queries], nothing[:, :, :queries])
+    for queries in QUERIES:
         single = attended(query[:, queries - 1 : queries], short[:, :, queries - 1 : queries])
-        if not (torch.equal(many[0], alone) and torch.equal(many[-1], single[0])):
-            return False
+        for mask in (nothing, short):
+            many = attended(query[:, :queries], mask[:, :, :queries])
+            if not (torch.equal(many[0], alone) and torch.equal(many[-1], single[0])):
+                return False
     if not all(torch.equal(each, alone) for each in attended(one, nothing[:, :, :1], texts=3)):
         return False
     # The last tokens move to later slots, as those of a path through a tree do.
@@ -446,7 +448,7 @@ def _tried(dim: int, length: int, rows: int, biased: bool, cap: float | None) ->
     offsets[later - root - 1] = 1 + np.arange(moved)
     for each in (key, value):
         each[:, :, later] = each[:, :, root + 1 : length].clone()
-    path = torch.full((1, 1, 40, slots), -torch.inf)
+    path = torch.full((1, 1, QUERIES[-1], slots), -torch.inf)
     path[..., : root + 1], path[..., later] = added[:, : root + 1], added[:, root + 1 :]
     tails = [tail(root, offsets, root + 1, key.device)]
     through = [attended(query[:, i : i + 1], path[:, :, i : i + 1], tails)[0] for i in range(len(singles))]
