@@ -246,7 +246,7 @@ def test_sampled_answers_are_tested_as_a_set(town, drawn, honest):
     assert test.verdict == OWN and abs(test.z) < 3.5 and test.texts == len(drawn)
     assert {text.verdict for text in result.texts} == {UNSURE} and result.holds
     (hot,) = audit([line | {"temperature": 1.8, "top_p": 1.0} for line in drawn], town).drawn
-    assert hot.verdict == OTHER and hot.z > 5 and "colder" in str(hot)
+    assert hot.verdict == OTHER and hot.z > 5 and "lower temperature" in str(hot)
     greedy = audit([line | {"temperature": 0.9} for line in honest * 2], town)
     assert greedy.drawn[0].verdict == OTHER and not greedy.holds
     few = audit(drawn[:1], town).drawn[0]
