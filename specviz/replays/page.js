@@ -19,6 +19,7 @@ const tinted = (trace) => {
 const drawn = new Set();
 const draw = (place) => {
 	const { data, layout } = figures[Number(place.dataset.figure)];
+	place.style.minHeight = ""; // the room that was kept for it
 	Plotly.react(place, data.map(tinted), themed(layout), CONFIG);
 	if (!drawn.has(place)) openTraces(place);
 	drawn.add(place);

@@ -325,7 +325,9 @@ def table(frame: pd.DataFrame) -> str:
         "<tr>" + "".join(f"<td>{html('' if v is None or v != v else v)}</td>" for v in row) + "</tr>"
         for row in frame.itertuples(index=False)
     )
-    return f'<div class="table"><table><thead><tr>{names}</tr></thead><tbody>{rows}</tbody></table></div>'
+    # a wide one scrolls, by the keyboard, too
+    place = '<div class="table" tabindex="0" role="group" aria-label="table">'
+    return f"{place}<table><thead><tr>{names}</tr></thead><tbody>{rows}</tbody></table></div>"
 
 
 class Page:

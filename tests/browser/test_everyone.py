@@ -175,8 +175,8 @@ def test_a_whole_decode_is_announced_at_most_once_a_second(open_page):
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    for name, seed in (("one", 1), ("two", 2)):
-        build("speculative", seed=seed).save(tmp_path / f"{name}.parquet")
+    for name, tokens in (("one", 12), ("two", 20)):
+        build("speculative", seed=1, tokens=tokens).save(tmp_path / f"{name}.parquet")
     (tmp_path / "three.parquet").write_bytes(b"PAR1 and nothing else")
     return tmp_path
 
