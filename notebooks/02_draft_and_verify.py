@@ -71,7 +71,7 @@ print("passes of the target:", len(alone.cycles) - 1, "alone,", len(trace.cycles
 # over five tokens and the pass over one round differently in the last digit. Where the target's two best tokens agree to that digit,
 # either may win. `specviz audit` finds every such place and says whether it was a tie, rounding, or a bug.
 #
-# Here are three cycles in full: the drafter's token, its probability under both models, and the verdict.
+# Three cycles in full, with the token's probability under both models:
 
 # %%
 nodes = trace.nodes
@@ -81,8 +81,8 @@ nodes[nodes["cycle"].isin([1, 2, 3])][shown].round(3)
 # %% [markdown]
 # ## How long should a draft be?
 #
-# **τ** is what a cycle writes on average, the correction or bonus included. **A/D** is the share of drafted tokens that are accepted,
-# of those that the target could still use: what lies beyond the end of the text does not count.
+# **τ** is what a cycle writes on average, correction or bonus included. **A/D** is the share of drafted tokens that are accepted;
+# tokens beyond the text's end do not count.
 #
 # **Predict.** As the draft length γ grows, which of τ, A/D and tokens/s rises, which falls, which has a maximum?
 
@@ -104,8 +104,8 @@ plt.show()
 
 # %% [markdown]
 # τ rises, because a longer draft can only add accepted tokens. A/D usually falls: a later token counts only if all
-# earlier ones were accepted. Speed has a maximum in between, where one more draft token no longer pays for itself; the times of
-# so short a run scatter, so the picture may not show it. One prompt on one machine is an anecdote; `specviz bench` measures many, in pairs.
+# earlier ones were accepted. Speed has a maximum in between, where one more draft token no longer pays for itself; in so
+# short a run the times scatter. One prompt on one machine is an anecdote; `specviz bench` measures many, in pairs.
 #
 # τ and A/D did not need those runs. The text is the target's own whatever is drafted, so one record can answer for other lengths
 # if it holds what the drafter predicts at every place. The **dense record** adds that with one more pass of each model over the
@@ -298,8 +298,7 @@ for name, model in models.items():
 # %% [markdown]
 # The invariant model computes the same bits in every pass, so no draft can change the text, and the label says *exact*.
 # It costs about a tenth of a pass of SmolLM2, and more of this small model's (`specviz bench passes` measures it).
-# Neither text is better: both tokens were equally likely. Without invariance, another method, draft size or batch need
-# not reproduce a run.
+# Neither text is better: both tokens were equally likely.
 #
 # ## When drafting pays
 #
@@ -351,8 +350,8 @@ controls = ipywidgets.interact(plane, γ=ipywidgets.IntSlider(4, min=1, max=12, 
 #
 # ## Four drafters in the plane of τ and cost
 #
-# Acceptance is not the same at every place, so measured numbers are safer than α. **τ** is what a cycle writes. Its **cost** is the time
-# of the cycle in units of a plain pass. Their quotient is the speedup, and drafting pays above the line τ = cost. Below are four
+# Acceptance is not the same at every place, so measured numbers are safer than α. The **cost** of a cycle is its time in units of a
+# plain pass. τ over the cost is the speedup, and drafting pays above the line τ = cost. Below are four
 # drafters of one target: the draft model; **EAGLE**, one layer that continues from the target's own states
 # ([07c](07c_eagle.ipynb)); SmolLM2's heads for **blockwise** decoding, or UniSpec on `town`; and **prompt lookup**, which copies
 # from the text and costs next to nothing.

@@ -231,7 +231,7 @@ def test_what_is_no_baseline_is_refused_in_one_line():
     assert "run steady) is not autoregressive" in refused(STEADY)
     other = decode([[]] * 5, [[]] * 18, method="autoregressive", model={"name": "n"})
     assert "the baseline ran n (float32), not m (float32)" in refused(other)
-    assert "decoded other prompts: 1 against 2, 1 in common" in refused(
+    assert "decoded different prompts: 1 against 2, 1 in common" in refused(
         decode([[]] * 5, method="autoregressive")
     )
     assert "holds no prompts" in refused(PLAIN.redact())

@@ -70,5 +70,5 @@ def test_python_refuses_them_too(monkeypatch):
         lambda: specviz.load("gguf:town-translator", threads=5),
         lambda: specviz.measure.run(methods=["prompt_lookup"], number=1, threads=5, timed=False),
     ):
-        with pytest.raises(ParameterError, match="from 1 to 4, the number of processors"):
+        with pytest.raises(ParameterError, match="from 1 to 4, this machine's number of processors"):
             refused()

@@ -226,7 +226,7 @@ def test_the_player_s_commands_by_keyboard_alone(open_page, tmp_path, axe, shoot
     with page.expect_download() as download:
         page.keyboard.press("v")
     assert download.value.suggested_filename.endswith(".svg")
-    page.get_by_label("cycles a second").select_option(index=2)
+    page.get_by_label("cycles per second").select_option(index=2)
     page.keyboard.press("Home")
     page.evaluate("window.heard.length = 0")
     page.locator(".sv.player").focus()

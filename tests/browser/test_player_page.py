@@ -90,7 +90,7 @@ def test_substeps_hide_the_verdict_until_its_turn(opened):
 
 def test_it_plays_and_stops(opened):
     page = opened(build("speculative", tokens=30))
-    page.locator("select[aria-label='cycles a second']").select_option("16")
+    page.locator("select[aria-label='cycles per second']").select_option("16")
     page.locator(".sv.player").focus()
     press(page, " ")
     expect(page.get_by_role("button", name="pause (space)")).to_be_visible()
