@@ -162,7 +162,7 @@ def test_the_explorer_decodes(run_notebook, explorer, shoot, axe):
     assert "draft_length=3" in panel.locator("code.code").inner_text()
     panel.locator("tbody tr").last.get_by_role("button", name="Player").click()
     step_player(page, page.locator(".sv.player"))
-    panel.get_by_role("button", name="autoregressive").click()
+    panel.get_by_role("button", name="Decode without drafts").click()
     expect(panel.locator("tbody tr")).to_have_count(4)
     panel.get_by_role("button", name="Race all results").click()
     race = page.locator(".sv.race")
