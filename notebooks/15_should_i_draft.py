@@ -216,6 +216,8 @@ why.figure()
 # %% [markdown]
 # From left to right: plain decoding is 1. With τ tokens a cycle decoding would be τ times as fast if a cycle cost as
 # much as a plain one. Then each part of a cycle takes some of that away, and the speedup is left.
+# These two runs came one after the other, so load on the machine may have slowed one of them: where the cost of a cycle is far from
+# the advice's, trust the confirmed figures, which were measured in turns.
 #
 # **Predict.** What is the acceptance at the first position, and what among all judged places? Which is higher?
 
