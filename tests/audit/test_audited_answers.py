@@ -250,7 +250,7 @@ def test_sampled_answers_are_tested_as_a_set(town, drawn, honest):
     greedy = audit([line | {"temperature": 0.9} for line in honest * 2], town)
     assert greedy.drawn[0].verdict == OTHER and not greedy.holds
     few = audit(drawn[:1], town).drawn[0]
-    assert few.verdict == UNSURE and "wants 100 tokens" in str(few)
+    assert few.verdict == UNSURE and "needs 100 tokens" in str(few)
 
 
 def test_a_token_that_cannot_be_drawn_is_not_the_targets(town, drawn):

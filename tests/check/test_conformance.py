@@ -140,7 +140,7 @@ def test_a_sound_method_passes():
     text, html = repr(result), result._repr_html_()
     assert text.startswith("✓ last_words on town: all 7 claims hold") and len(text.splitlines()) == 9
     assert all(escape(row.detail) in html for row in result.rows) and "<script" not in html
-    with pytest.raises(KeyError, match="there is decode, text"):
+    with pytest.raises(KeyError, match="available: decode, text"):
         result["texts"]
 
 

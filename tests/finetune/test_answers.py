@@ -101,7 +101,7 @@ def test_what_is_refused(target: Model, tmp_path: Path) -> None:
     other = llama(seed=4, layers=4, name="other", eos=(47,))
     with pytest.raises(ModelError, match=r"holds answers of tiny \(\w{8}\), but the target is other"):
         made.check(other)
-    with pytest.raises(ModelError, match="another content"):
+    with pytest.raises(ModelError, match="different content"):
         answer(other, PROMPTS, out, AnswerOptions(4), say=_quiet)
     for bad in ({"max_new_tokens": 0}, {"rows": 0}, {"temperatures": ()}, {"temperatures": (-1.0,)}):
         with pytest.raises(ParameterError):

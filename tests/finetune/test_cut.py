@@ -152,7 +152,7 @@ def test_it_drafts_for_the_same_file_on_llama_cpp(tmp_path: Path) -> None:
     own = specviz.generate(served, asked, "autoregressive", max_new_tokens=8).outputs["token"].tolist()
     trace = specviz.generate(served, asked, "speculative", draft=draft, draft_length=2, max_new_tokens=8)
     assert trace.outputs["token"].tolist() == own
-    with pytest.raises(ModelError, match="another model"):
+    with pytest.raises(ModelError, match="different model"):
         draft.on(specviz.load("town"))
 
 

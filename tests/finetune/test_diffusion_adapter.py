@@ -146,7 +146,7 @@ def test_folders_that_do_not_fit(made: diffusion.Adapted, tmp_path: Path) -> Non
     config = json.loads((made.path / "config.json").read_text())
     weights = load_file(made.path / "model.safetensors")
     for change, dropped, words in (
-        ({"content": "0" * 64}, None, r"trained on town \(00000000\), and town has different weights"),
+        ({"content": "0" * 64}, None, r"trained on town \(00000000\), but town has different weights"),
         ({"load": "town-draft"}, None, "has different weights"),
         ({"load": "nowhere"}, None, "no model 'nowhere'"),
         ({"mask_token_id": 10**6}, None, "outside"),
