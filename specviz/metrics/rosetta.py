@@ -242,7 +242,7 @@ def _why(definition: Definition, own: Counts, base: Counts | None) -> str:
 NAMES = {
     "accepted": "how many were accepted",
     "depth": "how long the draft of each step was",
-    "drafted": "how many were drafted",
+    "drafted": "how many tokens were drafted",
     "drafts": "which steps had a draft",
     "emitted": "how many tokens the steps emitted",
     "eos": "whether an end token closed an answer",

@@ -248,7 +248,7 @@ def test_overhead_leaves_out_what_the_model_refuses(pair, monkeypatch):
     options = {"number": 1, "max_new_tokens": 2, "rounds": 1}
     found = overhead.bench(target, [], ENTRIES, **options)
     assert {row["method"] for row in found.rows} == set(ALONE) - {"calm"}
-    assert "left out: calm cannot run here" in found.notes
+    assert "skipped: calm cannot run here" in found.notes
     found = overhead.bench(target, [], ENTRIES, only=["unispec"], **options)
     assert [row["method"] for row in found.rows] == ["unispec"]
     with pytest.raises(ParameterError, match="cannot run here"):

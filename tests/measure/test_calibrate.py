@@ -209,7 +209,7 @@ def test_every_method_with_a_size(model, name):
 
 def test_bad_input(model, monkeypatch):
     for values, words in (
-        ({"method": "autoregressive"}, "no draft size to calibrate;  .*unispec"),
+        ({"method": "autoregressive"}, "no draft size to calibrate; .*unispec"),
         ({"draft_size": 3}, "drop it"), ({"sizes": [1, 2]}, "at least 4 sizes"),
         ({"sizes": [0, 1, 2, 3]}, "draft_size must lie"), ({"rounds": 0}, "rounds must be"),
         ({"number": 0}, "number must be"), ({"suite": 5}, "for a count, use number = 5"),

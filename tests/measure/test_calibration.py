@@ -73,7 +73,7 @@ def test_it_is_saved_whole(tmp_path):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda said: said.update(specviz="memory"), "no calibration"),
+        (lambda said: said.update(specviz="memory"), "not a calibration"),
         (lambda said: said.update(schema=99), "another version"),
         (lambda said: said.update(chosen="best"), "which it does not have"),
         (lambda said: said["points"].reverse(), "not in order"),

