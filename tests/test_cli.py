@@ -607,7 +607,7 @@ def test_models(say):
     assert status == 0, err
     for word in ("autoregressive", "speculative", "draft_length", "fallback", "[0, 1]", "nats"):
         assert word in out
-    assert re.search(r"datastore +A datastore", out)
+    assert re.search(r"datastore +a string +A datastore", out)
     assert re.search(r"target_language +German ", out), "a value as it is written"
 
 

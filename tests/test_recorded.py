@@ -45,5 +45,5 @@ def test_they_say_whose_the_model_is_and_nothing_of_the_recorders_disk(runs):
 
 
 def test_another_name_is_refused():
-    with pytest.raises(SpecvizError, match="there is autoregressive, prompt_lookup, unispec"):
+    with pytest.raises(SpecvizError, match="available: autoregressive, prompt_lookup, unispec"):
         specviz.example("bild")

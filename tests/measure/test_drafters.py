@@ -71,8 +71,8 @@ def test_every_method_runs_with_each_drafter_that_fits(entries, monkeypatch) -> 
     line = "best exact method relative to the fastest plain decoding of this file by any installed engine"
     (note,) = [note for note in report.notes if note.startswith(line)]
     assert note == f"{line} ({best['engine']}): {best['contender']}, {best['ratio']['median']:.2f}"
-    assert "left out: llama.cpp (the model does not come from a GGUF file)" in report.notes or (
-        "left out: llama.cpp (llama-cpp-python is not installed)" in report.notes
+    assert "skipped: llama.cpp (the model does not come from a GGUF file)" in report.notes or (
+        "skipped: llama.cpp (llama-cpp-python is not installed)" in report.notes
     )
     data = report.as_dict()
     assert set(data["setting"]["sums"]) == {"autoregressive", *(f"bild, {each.name}" for each in drafts[:2])}

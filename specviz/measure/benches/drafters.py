@@ -74,7 +74,6 @@ TRIED = [
 ]  # fmt: skip
 NOTES = [
     "ratio: autoregressive decoding's time divided by the contender's, each summed over prompts and rounds, "
-    "the "
     "without the prefill, its 95 % interval by bootstrap over prompts. same text: prompts whose output is "
     "autoregressive decoding's in every round.",
     "not argmax: output tokens that are not the target's greedy choice; nats lost: how much less likely "

@@ -81,7 +81,6 @@ KINDS = [
 ]  # fmt: skip
 NOTES = [
     "ratio: autoregressive decoding's time divided by the contender's, each summed over prompts and rounds, "
-    "the "
     "without the prefill; if a text's length differs from autoregressive decoding's, the latter's time is "
     "scaled to it. median: of the ratios of single prompts. Intervals: 95 %, bootstrap over prompts. For a "
     "kind of task they are over its prompts and rounds, so they show only how certain these prompts' times "
