@@ -55,7 +55,7 @@ def drafting(draft):
     [
         (lambda self, left: [1, 2], "must return a Draft, got list: return sv.Draft.chain"),
         (lambda self, left: None, "must return a Draft, got NoneType"),
-        (lambda self, left: sv.Draft.chain([1] * 40), "drafted 40 tokens although only 8 may still be emitted"),
+        (lambda self, left: sv.Draft.chain([1] * 40), "drafted 40 tokens although only 8 may"),
         (lambda self, left: sv.Draft.chain([1.5]), "a draft's tokens are ids, whole numbers"),
         (lambda self, left: sv.Draft.chain([1], q=[[0.5]]), "which the inherited verifier does not use"),
         (sv.Method.draft, r"drafts nothing: write draft\(self, left\)"),

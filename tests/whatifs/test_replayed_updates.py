@@ -228,7 +228,7 @@ def test_it_says_what_it_can_and_cannot():
         with pytest.raises(ParameterError, match=line):
             ask.retranslate(**values)
     still = specviz.generate(TableModel(6, 1), [1, 2], "autoregressive", max_new_tokens=5)
-    with pytest.raises(TraceError, match="the source of this run of autoregressive did not arrive in updates"):
+    with pytest.raises(TraceError, match="this run of autoregressive did not arrive in updates"):
         whatif(still).retranslate(beta=0.1)
 
 
