@@ -162,9 +162,9 @@ def test_a_cycle_with_a_wrong_column_or_length_is_refused():
 
     with pytest.raises(TraceError, match="node_tokens"):
         close({"node_tokens": [1]})
-    with pytest.raises(TraceError, match=r"2 of tail_token; tail_position asks for 1"):
+    with pytest.raises(TraceError, match=r"2 of tail_token; tail_position requires 1"):
         close({"tail_position": [0], "tail_token": [1, 2]})
-    with pytest.raises(TraceError, match=r"1 of node_parent; node_token asks for 2"):
+    with pytest.raises(TraceError, match=r"1 of node_parent; node_token requires 2"):
         close({"node_token": [1, 2], "node_parent": [-1]})
     with pytest.raises(TraceError, match="pred_top_token"):
         close({"pred_node": [-1], "pred_top_token": [1, 2], "top_k": 3})
@@ -214,7 +214,7 @@ def test_an_existing_file_is_not_replaced_unless_forced(tmp_path):
 
 def test_a_cut_off_run_is_not_replaced(tmp_path):
     (tmp_path / "_run.parquet.partial").write_bytes(b"something")
-    with pytest.raises(TraceError, match="cut off"):
+    with pytest.raises(TraceError, match="interrupted run"):
         Recorder(traces.metadata(), tmp_path / "run.parquet")
 
 
@@ -298,7 +298,7 @@ def test_a_killed_run_opens_to_its_last_whole_batch(tmp_path):
     )
     assert done.returncode == -signal.SIGKILL
     assert not path.exists()
-    with pytest.raises(TraceError, match="cut off"):
+    with pytest.raises(TraceError, match="interrupted run"):
         Trace.open(path)
     trace = Trace.open(tmp_path / ("_run.parquet" + PARTIAL))
     whole = traces.build("tree", prompts=5)
@@ -720,11 +720,11 @@ def changed(table: pa.Table, name: str, change) -> pa.Table:
         ("cycle", lambda v: -3, "negative"),
         ("keep", lambda v: -1, "negative"),
         ("keep", lambda v: 1_000_000, "keeps"),
-        ("top_k", lambda v: 2_000_000_000, "top_k times|absurd"),
+        ("top_k", lambda v: 2_000_000_000, "top_k times|out of range"),
         ("top_k", lambda v: 0, "node_top_token|pred_top_token"),
         ("node_top_token", lambda v: v and v[:-1], "node_top_token"),
         ("end", lambda v: "boom", "unknown word"),
-        ("method", lambda v: "other", "another method"),
+        ("method", lambda v: "other", "different method"),
     ],
 )
 def test_numbers_that_cannot_be(tmp_path, name, change, message):
