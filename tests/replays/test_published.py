@@ -388,7 +388,7 @@ def test_the_list_names_every_table():
         ("unispec/tabel3", "no published table 'unispec/tabel3'; did you mean unispec/table3"),
         ("unispeck/table1", "no paper 'unispeck'; did you mean unispec?"),
         ("zebra/table1", "no paper 'zebra'; there is .*ssbd.*unispec"),
-        ("unispec", "name a table of 'unispec', as in 'unispec/table1'; there is table1, table2"),
+        ("unispec", "name a table of 'unispec', such as 'unispec/table1'; there is table1, table2"),
         ("unispec/../ssbd/table2", "no published table"),
         ("", "no paper ''"),
     ],
