@@ -258,7 +258,7 @@ def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(ModelError, match="at most 64 tokens"):
         context.forward(Draft.chain([1, 2, 3]))
     assert len(context.forward(Draft([1, 2, 3], np.full(3, -1))).logits[0]) == 4  # none beyond
-    with pytest.raises(ModelError, match="at least 60 must stay"):
+    with pytest.raises(ModelError, match="at least 60 must remain"):
         context.rewind(59)
     assert model("t5")[0].left(9000) > 1 << 30  # distances have no end
 

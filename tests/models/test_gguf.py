@@ -216,8 +216,8 @@ def test_a_damaged_folder_is_refused_by_the_writer_too(tmp_path: Path) -> None:
     ({"config.json": {"hidden_act": "gelu"}}, "activation is gelu"),
     ({"config.json": {"model_type": "gemma", "architectures": ["GemmaForCausalLM"]}}, "only the families"),
     ({"generation_config.json": {"eos_token_id": [1, 2, 3, 4]}}, "4 end tokens"),
-    ({"tokenizer.json": {"pre_tokenizer": {"type": "Whitespace"}}}, "no name for .* cuts text .Whitespace"),
-    ({"tokenizer.json": {"normalizer": {"type": "NFKC"}}}, r"cuts text .NFKC"),
+    ({"tokenizer.json": {"pre_tokenizer": {"type": "Whitespace"}}}, "no name for .* splits text .Whitespace"),
+    ({"tokenizer.json": {"normalizer": {"type": "NFKC"}}}, r"splits text .NFKC"),
 ])  # fmt: skip
 def test_what_has_no_counterpart(change: dict, line: str, tmp_path: Path) -> None:
     home = tmp_path / "m"

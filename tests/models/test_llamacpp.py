@@ -222,7 +222,7 @@ def test_what_would_end_the_process_is_refused() -> None:
         (lambda: context.forward([Draft.empty()] * 2), "2 drafts for 1 rows"),
         (lambda: context.extend([5000]), "token id 5000 is outside"),
         (lambda: context.extend([[1], [2]]), "tokens for 2 rows"),
-        (lambda: context.extend([1] * 1022), "position 1024 is beyond"),
+        (lambda: context.extend([1] * 1022), "position 1024 exceeds"),
         (lambda: context.rewind(0), "at least 1 must remain"),
         (lambda: context.rewind(4), "it holds 3"),
         (lambda: context.commit([0]), "commit must follow forward"),
@@ -440,7 +440,7 @@ def test_templates_that_refuse(tmp_path: Path) -> None:
         load(f"gguf:{tmp_path / 'x.gguf'}").encode("hi")
     words.chat_template = "{{ ''.__class__.__mro__ }}"
     write_gguf(Model(random_model(**SMALL).net, words, "x"), tmp_path / "y.gguf")
-    with pytest.raises(PromptError, match="refuses"):  # it is rendered in a sandbox
+    with pytest.raises(PromptError, match="rejects"):  # it is rendered in a sandbox
         load(f"gguf:{tmp_path / 'y.gguf'}").encode("hi")
 
 

@@ -200,7 +200,7 @@ class _Vocabulary:
         from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 
         if self.pre not in CUTS:
-            raise self.error(f"it splits text by tokenizer.ggml.pre = {self.pre!r} , which is unknown here")
+            raise self.error(f"it splits text by tokenizer.ggml.pre = {self.pre!r}, which is unknown here")
         merges: dict[tuple[str, str], None] = {}
         for line in self.texts("merges"):
             left, _, right = line.partition(" ")
