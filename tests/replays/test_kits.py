@@ -116,7 +116,7 @@ def test_the_kits_own_check_needs_python_alone(kit, result, tmp_path):
     assert packed.returncode == 0, packed.stderr
     assert (result / "setup.json").read_bytes() == (kit / "setup.json").read_bytes()
     added = kits.add(result, tmp_path / "ours")
-    assert "checksums of 2 files hold" in added.notes
+    assert "checksums of 2 files match" in added.notes
     assert run_check(kit, tmp_path).returncode == 1
     (kit / "README.md").write_text("changed")
     wrong = run_check(kit)
@@ -214,7 +214,7 @@ def test_what_is_no_result_ends_in_one_line(content, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("sums", "line"),
     [
-        ("0" * 64 + "  replay.json", "is not what SHA256SUMS says"),
+        ("0" * 64 + "  replay.json", "does not match SHA256SUMS"),
         ("rm -rf /", "is not the checksum"),
         ("0" * 64 + "  ../replay.json", "is not the checksum"),
         ("", "does not cover replay.json"),
@@ -292,7 +292,7 @@ def spoil(file, how):
 SPOILT = {
     "a score is missing": (lambda lines: lines[1:], "lacks the scores of"),
     "not finite": (lambda lines: [{**lines[0], "score": math.nan}, *lines[1:]], "line 1.*score"),
-    "two models": (lambda lines: [{**lines[0], "model": "mine"}, *lines[1:]], "scores of 2 models"),
+    "two models": (lambda lines: [{**lines[0], "model": "mine"}, *lines[1:]], "scores from 2 models"),
     "an id of another kind": (lambda lines: [{**lines[0], "id": "../x"}, *lines[1:]], "line 1.*id"),
     "no score": (lambda lines: [{"id": lines[0]["id"], "model": "m"}], "lacks 'score'"),
     "text for a number": (lambda lines: [{**lines[0], "score": "1"}, *lines[1:]], "line 1.*score"),

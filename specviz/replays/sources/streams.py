@@ -74,7 +74,7 @@ def streams(recipe: Recipe, options: RunOptions) -> Measurement:
                 shared |= {} if template is None else {"template": template}
                 values = {"target_language": given.language, **shared, **chosen[fast].values}
                 decode = partial(again, options.model, given.streams, values)
-                made.by(chosen[fast].method, chosen[fast].values)
+                made.by("retranslate", chosen[fast].values)
                 made.record(options, f"{fast}, {language}", speeds[fast] / speeds[retranslation.RT], decode)
     if twice:
         made.control(retranslation.RT, *np.concatenate(twice, 1))
