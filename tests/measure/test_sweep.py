@@ -29,7 +29,7 @@ def test_a_suite_starts_where_it_is_told_to(task):
 
 
 def test_an_unknown_task():
-    with pytest.raises(ParameterError, match="no task 'fr-en': choose one of de-en"):
+    with pytest.raises(ParameterError, match="unknown task 'fr-en': choose one of de-en"):
         suite("fr-en", 1)
 
 

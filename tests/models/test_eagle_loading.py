@@ -127,7 +127,7 @@ REFUSED: dict[str, tuple[str, Callable[[Published], None], str]] = {
     "heads": (THIRD, _set(num_attention_heads=2), r"k_proj.weight is 8 x 32, but .* needs 16 x 32"),
     "rows": (THIRD, _set(draft_vocab_size=21), "(d2t|lm_head.weight) is 20.*needs 21"),
     "unknown": (THIRD, _put("self_attn.q_norm.weight", torch.ones(4)), "unknown .*self_attn.q_norm"),
-    "input norm of 1": (FIRST, _put("input_layernorm.weight", torch.ones(16)), "unknown for an EAGLE-1 drafter.*input_layernorm"),
+    "input norm of 1": (FIRST, _put("input_layernorm.weight", torch.ones(16)), "EAGLE-1.*input_lay"),
     "out of range": (THIRD, _put("d2t", lambda x: x + 30), "d2t leads to tokens .* vocabulary has 37"),
     "below range": (THIRD, _put("d2t", lambda x: x - 9), "d2t leads to tokens -"),
     "twice": (THIRD, _put("d2t", -torch.arange(20)), "d2t maps to one token twice"),
