@@ -407,7 +407,9 @@ def test_table_14_and_figure_6_are_drawn(tmp_path, monkeypatch):
     for table, source in (("unispec/curve14", curves.fitted), ("unispec/figure6", curves.samples)):
         made = replays.compared(table, CURVES[table], source(CURVES[table], None), {"table": table})
         names = {
-            name for _, figure in plots.curve_figures(made) for name in (t["name"] for t in figure["data"])
+            name
+            for _, figure in plots.curve_figures(made, {})[0]
+            for name in (t["name"] for t in figure["data"])
         }
         assert "ours" in names and len(names) >= 2 and made.drawn
     assert made.place == "Figure 6" and {c.keys["prompts"] for c in made.cells} == {1, 2, 3, 4}

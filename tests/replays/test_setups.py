@@ -183,7 +183,7 @@ def test_the_rate_is_measured():
     for device in ("cuda:99", "gpu"):
         with pytest.raises(ParameterError, match=f"device {device} is not available"):
             dry_run.rate(device, "float32")
-    with pytest.raises(ParameterError, match="is one of float32, float16"):
+    with pytest.raises(ParameterError, match="must be one of float32, float16"):
         dry_run.plan(chosen("bild/table1", "iwslt"), "cpu", "int3", None, None)
 
 
