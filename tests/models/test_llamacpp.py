@@ -294,7 +294,7 @@ def test_files_that_are_none(tmp_path: Path) -> None:
         ({"threads": 513}, "at most 512 threads, got 513"),
         ({"gpu_layers": -2}, "gpu_layers must be"),
         ({"context": 2.5}, "context must be"),
-        ({"context": 4096}, "knows 1024 positions; context=4096 is beyond"),
+        ({"context": 4096}, "has 1024 positions; context=4096 exceeds"),
         ({"dtype": "bfloat16"}, "brings its own dtype"),
         ({"revision": "main"}, "brings its own revision"),
     ):
