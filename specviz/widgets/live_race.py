@@ -149,7 +149,7 @@ class LiveRace(Decoding):
         self.panel.prompt = str(content["prompt"])
         entrants = check_entrants(content["entrants"])
         if strangers := [name for name in entrants if name not in self._choices]:
-            raise ParameterError(f"unknown method {strangers[0]!r:.80} to choose from")
+            raise ParameterError(f"method {strangers[0]!r:.80} is not in the list")
         self.panel.entrants = entrants
         self.run()
 

@@ -75,7 +75,7 @@ def test_entrants_are_two_or_three_that_differ():
     one._on_message(one.panel, {"do": "run", "prompt": "Go.", "entrants": ["bild"]}, [])
     assert "two or three methods" in one.panel.error and one.panel.state == "idle"
     one._on_message(one.panel, {"do": "run", "prompt": "Go.", "entrants": ["oracle:file=/etc", "bild"]}, [])
-    assert "unknown method 'oracle:file=/etc'" in one.panel.error and not one.traces
+    assert "method 'oracle:file=/etc' is not in the list" in one.panel.error and not one.traces
     one._on_message(one.panel, {"do": "run", "prompt": "Go.", "entrants": ["speculative", "bild"]}, [])
     assert one.wait(20) and one.panel.error == "" and one.panel.entrants == ["speculative", "bild"]
 
