@@ -222,7 +222,7 @@ class Fields:
             if value not in values:
                 raise self.refuse(
                     f"{field} is {json.dumps(value):.60} in its config.json, and this backend supports only "
-                    f"{' or '.join(json.dumps(v) for v in values if v is not None) or 'none'} only"
+                    f"{' or '.join(json.dumps(v) for v in values if v is not None) or 'none'}"
                 )
 
     def count(self, field: str, default: int | None = None) -> int:

@@ -17,6 +17,7 @@ from test_ordered import allowed, path_to
 import specviz as sv
 from specviz import audit
 from specviz.draft import Draft
+from specviz.errors import ModelError
 from specviz.models import canvas as canvases
 from specviz.models import encoder_decoder_context, kernels, ordered
 from specviz.models.bergamot import net as modules
@@ -397,8 +398,16 @@ def test_a_broken_part_of_a_canvas_shows(cache, broken, monkeypatch):
 # ---------------------------------------------------------------- what is said of it
 
 
+def bundled(name: str):
+    """A bundled model as an invariant one; where torch's products do not allow it, there is nothing to test."""
+    try:
+        return sv.load(name, invariant=True)
+    except ModelError as error:
+        pytest.skip(str(error))
+
+
 def test_runs_of_encoder_decoders_are_exact_and_audited_bit_for_bit(monkeypatch):
-    target = sv.load("town-t5", invariant=True)
+    target = bundled("town-t5")
     assert target.invariant
     prompts = ["translate English to German: the harbour is quiet", "translate English to German: a walk"]
     own = sv.generate(target, prompts, method="autoregressive", max_new_tokens=16)
@@ -414,7 +423,7 @@ def test_runs_of_encoder_decoders_are_exact_and_audited_bit_for_bit(monkeypatch)
 
 
 def test_rows_of_a_batch_are_audited_bit_for_bit(monkeypatch):
-    target = sv.load("town-t5", invariant=True)
+    target = bundled("town-t5")
     prompts = ["The harbour is quiet.", "A walk by the sea"]
     limits = {"batch": 2, "max_new_tokens": 12, "sampled": 0}
     assert audit.batches(target, [], prompts, ["prompt_lookup"], **limits).holds
@@ -429,7 +438,7 @@ def test_rows_of_a_batch_are_audited_bit_for_bit(monkeypatch):
 
 
 def test_retranslation_on_an_invariant_encoder_decoder():
-    target = sv.load("town-t5", invariant=True)
+    target = bundled("town-t5")
     heard = sv.streams.fixed_lag("The doctor bought a red bicycle. Tom was tired on Sunday.", 3)
     result = audit.streams(target, [heard], max_new_tokens=16, sampled=0, laws=False)
     assert result.holds and result.invariant and "bit for bit" in result.summary
@@ -441,7 +450,7 @@ def test_retranslation_on_an_invariant_encoder_decoder():
 
 @pytest.mark.parametrize("batch", [1, 2])
 def test_runs_of_canvases_are_exact_and_audited_bit_for_bit(batch, monkeypatch):
-    target = sv.load("town-diffusion", invariant=True)
+    target = bundled("town-diffusion")
     prompts = ["A walk by the sea", "Once upon a time"]
     options = {"max_new_tokens": 16, "batch": batch}
     trace = sv.generate(target, prompts, "ssd", cache="dual", **options)

@@ -72,7 +72,7 @@ def test_device_map_on_one_device(tmp_path):
         assert model.places is None
         got = specviz.generate(model, "the cook", "speculative", draft=folders.draft, max_new_tokens=12)
         assert got.outputs["token"].tolist() == want
-    with pytest.raises(ModelError, match=r"device_map says where .* drop device="):
+    with pytest.raises(ModelError, match=r"device_map places .* drop device="):
         specviz.load(folders.target, "cpu", device_map="auto")
     with pytest.raises(ModelError, match="drop device= and give a name"):
         specviz.load(plain.net, device_map="auto")
