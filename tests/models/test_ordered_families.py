@@ -399,7 +399,7 @@ def test_a_broken_part_of_a_canvas_shows(cache, broken, monkeypatch):
 
 
 def bundled(name: str):
-    """A bundled model as an invariant one; where torch's products do not allow it, there is nothing to test."""
+    """A bundled model made invariant; where the products do not allow it, there is nothing to test."""
     try:
         return sv.load(name, invariant=True)
     except ModelError as error:
