@@ -194,7 +194,7 @@ def test_files_that_are_none(tmp_path: Path) -> None:
         ("none.gguf", "cannot read .*none.gguf: No such file"),
         ("text.gguf", "is not a GGUF file .it begins with b'no m'"),
         ("empty.gguf", "cannot read .*empty.gguf"),
-        ("old.gguf", "is GGUF of version 1; versions 2 and 3"),
+        ("old.gguf", "is GGUF of version 1; only versions 2 and 3"),
         ("", "cannot read"),
     ):
         with pytest.raises(ModelError, match=line):
