@@ -93,7 +93,7 @@ def way(model: TorchModel, others: Sequence[str]) -> Way:
         return _tried(model, others), True
 
     where: kernels.Place = {"choice": "way", "layers": model.layers, "threads": torch.get_num_threads()}
-    where |= {"layouts": [model.kernels, *others], **kernels.about(model.net)}
+    where |= {"check": ordered.CHECK, "layouts": [model.kernels, *others], **kernels.about(model.net)}
     return kernels.remembered(Way, where, tried) if large(model.net) else tried()[0]
 
 
@@ -144,7 +144,8 @@ def _format(net: PreTrainedModel) -> torch.dtype:
         fastest = min(least, key=least.__getitem__) if settled else str(formats[0])
         return Format(milliseconds=least, invariant=settled, fastest=fastest), calm
 
-    kept = kernels.remembered(Format, {"choice": "format", **kernels.about(net)}, measured)
+    where = {"choice": "format", "check": ordered.CHECK, **kernels.about(net)}
+    kept = kernels.remembered(Format, where, measured)
     return next((dtype for dtype in formats if str(dtype) == kept.fastest), net.dtype)
 
 
@@ -167,7 +168,8 @@ def unasked(model: Model, chosen: bool, variable: str | None) -> bool:
 
 def _cheap(model: Model) -> bool:
     """Whether a model's passes can be invariant here for at most `COST`."""
-    where = {"choice": "invariant", **kernels.about(model.net), "layout": model.kernels}
+    where = {"choice": "invariant", "check": ordered.CHECK, **kernels.about(model.net)}
+    where |= {"layout": model.kernels}
 
     def measured() -> tuple[Cost, bool]:
         twin = type(model)(model.net, model.tokenizer, model.name, kernels=model.kernels)

@@ -38,6 +38,7 @@ LINES = 384  # of a long pass that are computed at once
 QUERIES = (2, 5, 9, 40, 66, 150, LINES)  # of the passes that attention is tried with
 # Pieces of the input and least rows that a product is tried with, cheapest first. Some pad by themselves.
 WAYS = ((1, 1), (1, 4), (1, 8), (2, 4), (3, 4), (4, 4), (1, 16), (2, 16), (4, 16))
+CHECK = 2  # of `keeps` and `fixed_order`: raised when they try more, so that kept verdicts are made anew
 _tried_products: dict[tuple[object, ...], bool] = {}  # see `keeps`
 MOST_NODES = 128  # of a draft whose values are added in common: a longer product may change its order
 # Of texts after which attention is tried. Some end shortly after a block's end: the last product of a draft's

@@ -44,6 +44,14 @@ def test_a_model_is_invariant_where_that_is_cheap(seconds, made, monkeypatch):
     assert not sv.load("town", invariant=False).invariant
 
 
+def test_a_verdict_is_made_anew_where_the_check_tries_more(monkeypatch):
+    cost(monkeypatch, 1.0)
+    assert sv.load("town").invariant
+    monkeypatch.setattr(choices.ordered, "CHECK", choices.ordered.CHECK + 1)
+    monkeypatch.setattr(choices, "_tried", lambda *given: choices.Way(fault="it changes its order"))
+    assert not sv.load("town").invariant
+
+
 def test_the_variable_and_the_size_of_a_model_come_first(monkeypatch):
     forbid(monkeypatch, "_times")
     monkeypatch.setenv("SPECVIZ_INVARIANT", "0")
