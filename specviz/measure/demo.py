@@ -179,7 +179,8 @@ def run(
             max_new_tokens = affordable(model, chosen, len(entrants) + len(engines))
             if max_new_tokens < TOKENS:
                 remarks.append(
-                    f"{max_new_tokens} tokens a text, not {TOKENS}: this machine is slow (-n NUMBER)"
+                    f"At most {max_new_tokens} tokens per text, not {TOKENS}, because this machine is slow: "
+                    "-n sets another number."
                 )
         runs: dict[str, Run] = {}
         stack.enter_context(timing.closing(runs))
