@@ -21,10 +21,11 @@ from torch import Tensor
 from ..draft import Draft
 from ..errors import ParameterError
 from ..loop.cycle import decode
+from ..loop.updates import continued
 from ..methods import Given, Make, Method, factory
 from ..methods.kinds import SampledTreeMethod
 from ..methods.sampling import Sampling
-from ..models.context import Pass
+from ..models.context import Context, Pass
 from ..models.protocols import Model, Prompt
 from .reference import Reference, Stepwise, reference_of
 from .result import ChiSquare, LawResult
@@ -416,17 +417,24 @@ def chi_square(
     make = factory(method)
     ids = list(model.encode(prompt))
     law = first_tokens(model, reference_of(model), ids, n, tokens, sampling)
+    # One token more than is looked at, so that the cell's last one may be a draft's.
+    options: dict[str, Any] = {"drafter": draft, "sampling": sampling, "max_new_tokens": tokens + 1}
     counts: Counter[Words] = Counter()
-    for i in range(n):
-        text: list[int] = []
-        # One token more than is looked at, so that the cell's last one may be a draft's.
-        for cycle in decode(
-            model, ids, make(), drafter=draft, sampling=sampling, max_new_tokens=tokens + 1, seed=seed + i
-        ):
-            text += cycle.tokens
-            if len(text) >= tokens:
-                break
-        counts[tuple(text[:tokens])] += 1
+    context: Context | None = None
+    try:
+        for i in range(n):
+            drawing, text = make(), list[int]()
+            if not drawing.reads_prompt:  # the draws share the prompt's keys and values
+                room = tokens + 1 + drawing.extra_cache_slots
+                context, _ = continued(context, model, ids, ids, room)
+            for cycle in decode(model, ids, drawing, seed=seed + i, context=context, **options):
+                text += cycle.tokens
+                if len(text) >= tokens:
+                    break
+            counts[tuple(text[:tokens])] += 1
+    finally:
+        if context is not None:
+            context.close()
     return _test(counts, law, n)
 
 

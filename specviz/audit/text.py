@@ -89,7 +89,7 @@ def run(
     draws : int
         Of the chi-square test.
     progress : callable, optional
-        Called with (prompts done, prompts to do).
+        Called with (prompts and chi-square tests done, how many there are).
     top_k, top_p, seed
         Of the prompts that are sampled, as `specviz.generate` takes them.
 
@@ -112,18 +112,17 @@ def run(
         bound = _measure(target, reference, ids, max_new_tokens)
         sampling = Sampling(temperature, top_k, top_p)
         sampled = min(sampled, len(ids))
-        tick = setup.counter(progress, len(ids) + sampled)
+        random = [make for make in lineup.factories if not _is_lossy(make, Sampling(1.0), target)]
+        tests = list(lineup.pairs(random)) if laws and sampled else []
+        tick = setup.counter(progress, len(ids) + sampled + len(tests))
         rows = []
         for each, some in ((GREEDY, ids), (sampling, ids[:sampled])):
             decoding = Decoding(each, max_new_tokens, bound.value, seed)
             rows += _rows(_Audit(target, reference, decoding), lineup, some, tick)
         results: list[LawResult] = []
-        drawn: list[Drawn] = []
         if laws:
-            random = [make for make in lineup.factories if not _is_lossy(make, Sampling(1.0), target)]
             results = [each for make in random for each in _enumerated(make)]
-            if sampled:
-                drawn = _drawn(reference, lineup, random, ids, sampling, draws)
+        drawn = _drawn(reference, target, tests, ids, sampling, draws, tick) if tests else []
         return result_of(target, max_new_tokens, bound, rows, results, drawn, lineup.left_out)
 
 
@@ -419,21 +418,20 @@ def _enumerated(make: Make) -> list[LawResult]:
 
 
 def _drawn(
-    reference: Reference | Stepwise, lineup: setup.Lineup, factories: list[Make], prompts: list[list[int]],
-    sampling: Sampling, draws: int,
+    reference: Reference | Stepwise, target: Model, pairs: list[tuple[Make, Model | None]], prompts: list[list[int]],
+    sampling: Sampling, draws: int, tick: Callable[[], None],
 ) -> list[Drawn]:  # fmt: skip
     """Chi-square tests of each method on the model; none where no prompt's first tokens vary enough.
 
     A method that remembers is warm: it has decoded the prompt, and others, before.
     """
-    target = lineup.target
     laws = [law.first_tokens(target, reference, prompt, draws, 2, sampling) for prompt in prompts[:LOOKED]]
     sizes = [len(law.cells_of(each, draws)) for each in laws]
     number = int(np.argmax(sizes))
     if sizes[number] < 2:
         return []
     results = []
-    for make, drafter in lineup.pairs(factories):
+    for make, drafter in pairs:
         result = Drawn(setup.label(make()), drafter.name if drafter else "", law.spell(sampling), number)
         try:
             warm = law.warm(make, target, drafter, [prompts[number], *prompts[:SAMPLE]], law.FILLING) or make
@@ -441,6 +439,7 @@ def _drawn(
         except Exception as error:
             result.reason = setup.raised(error)
         results.append(result)
+        tick()
     return results
 
 

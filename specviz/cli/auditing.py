@@ -264,7 +264,7 @@ def _audited(
             )
     if methods == []:
         return None
-    with _counting("prompts") as tick:
+    with _counting("prompts and tests of the law") as tick:
         return auditing.run(target, drafts, entries, methods, progress=tick, sampled=sampled, **limits)
 
 

@@ -124,6 +124,7 @@ def test_a_live_race_by_keyboard_alone(open_page, axe, shoot):
     bridge = Bridge(page, one.panel, "live_race")
     page.evaluate(LISTEN)
     bridge.until(lambda: one.panel.state == "done")
+    page.wait_for_timeout(1200)  # the last words may wait their second
     times = [at for at, _ in page.evaluate("window.heard")]
     assert len(times) >= 3 and all(b - a > 900 for a, b in pairwise(times)), times
     assert page.evaluate("document.getAnimations().length") == 0
