@@ -418,8 +418,8 @@ def _enumerated(make: Make) -> list[LawResult]:
 
 
 def _drawn(
-    reference: Reference | Stepwise, target: Model, pairs: list[tuple[Make, Model | None]], prompts: list[list[int]],
-    sampling: Sampling, draws: int, tick: Callable[[], None],
+    reference: Reference | Stepwise, target: Model, pairs: list[tuple[Make, Model | None]],
+    prompts: list[list[int]], sampling: Sampling, draws: int, tick: Callable[[], None],
 ) -> list[Drawn]:  # fmt: skip
     """Chi-square tests of each method on the model; none where no prompt's first tokens vary enough.
 

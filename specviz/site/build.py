@@ -14,14 +14,15 @@ from pathlib import Path
 from specviz.errors import ParameterError, SpecvizError, install
 from specviz.files import write_text
 from specviz.paths import example, folder
+from specviz.replays.recorded import list_recorded, results
 from specviz.site import books, check, pages
 from specviz.site.links import repository
 
-NEEDED = ("sphinx", "furo", "myst_parser", "latex2mathml", "pdoc", "nbformat", "nbclient")
+NEEDED = ("sphinx", "furo", "myst_parser", "latex2mathml", "pdoc", "nbformat", "nbclient", "plotly")
 MARK = ".specviz-site"  # a file of each folder that holds a site: such a folder may be replaced
 LEARN = ("course", "glossary", "traces")
 USE = ("python", "commands", "app", "api")
-ABOUT = ("results", "limits", "data", "design", "decisions", "contributing", "changelog")
+ABOUT = ("results", "runs", "limits", "data", "design", "decisions", "contributing", "changelog")
 REPAIRS = {
     'role="heading"><span class="caption-text"': 'role="heading" aria-level="2"><span class="caption-text"',
     '<div class="highlight"><pre>': '<div class="highlight"><pre tabindex="0">',
@@ -144,8 +145,8 @@ def _write(sources: Path, made: Path, execute: bool, workers: int, say: Callable
             text += _contents(
                 "Methods", [n.removeprefix("methods/") for n in listed if n.startswith("methods/")]
             )
-        if page.name == "traces":
-            text += _traces()
+        if page.name in OPENED:
+            text += OPENED[page.name]()
         pages.write(sources, page.name, text)
     say(f"{len(texts)} pages written")
 
@@ -160,36 +161,52 @@ def _recordings() -> Mapping[str, Path]:
 
 def _traces() -> str:
     """Links to the recorded traces, each as a player and as a file."""
+    files = {name: (f"players/{name}.html", f"files/{name}.parquet") for name in _recordings()}
+    return _links("player", files)
+
+
+def _runs() -> str:
+    """Links to the recorded runs, each as a page and as a file."""
+    files = {name: (f"runs/{name}.html", f"runs/{name}.parquet") for name in list_recorded()}
+    return _links("report", files)
+
+
+OPENED: Mapping[str, Callable[[], str]] = {"traces": _traces, "runs": _runs}  # pages that end in such links
+
+
+def _links(word: str, files: Mapping[str, tuple[str, str]]) -> str:
     rows = "".join(
-        f'<li>{name}: <a href="players/{name}.html">player</a>, '
-        f'<a href="files/{name}.parquet">Parquet</a></li>'
-        for name in _recordings()
+        f'<li>{name}: <a href="{page}">{word}</a>, <a href="{file}">Parquet</a></li>'
+        for name, (page, file) in files.items()
     )
     return f"\n## Open one\n\n```{{raw}} html\n<ul>{rows}</ul>\n```\n"
 
 
 def _recorded(made: Path) -> None:
+    """The recorded traces and runs, each as a page and as a file."""
+    from specviz.replays import page
     from specviz.trace import Trace
 
-    for name in ("players", "files"):
+    for name in ("players", "files", "runs"):
         (made / name).mkdir(exist_ok=True)
     for name, path in _recordings().items():
         Trace.open(path).to_html(made / "players" / f"{name}.html", force=True)
         shutil.copy(path, made / "files" / path.name)
+    for name, path in list_recorded().items():
+        page.write(results(path), made / "runs" / f"{name}.html", force=True)
+        shutil.copy(path, made / "runs" / path.name)
 
 
 def _sphinx(sources: Path, made: Path, say: Callable[[str], None]) -> None:
     """Markdown to HTML, with navigation and search."""
+    from plotly.offline import get_plotlyjs
     from sphinx.application import Sphinx
     from sphinx.util.docutils import docutils_namespace
 
     static = sources / "_static"
     static.mkdir()
     shutil.copy(Path(__file__).with_name("site.css"), static / "site.css")
-    if importlib.util.find_spec("plotly") is not None:
-        from plotly.offline import get_plotlyjs
-
-        (static / "plotly.min.js").write_text(get_plotlyjs(), encoding="utf8")
+    (static / "plotly.min.js").write_text(get_plotlyjs(), encoding="utf8")
     settings = {
         "project": "specviz", "html_title": "specviz", "html_theme": "furo",
         "extensions": ["myst_parser", "specviz.site.mathml"], "html_math_renderer": "mathml",
@@ -208,7 +225,7 @@ def _sphinx(sources: Path, made: Path, say: Callable[[str], None]) -> None:
     for line in warnings.getvalue().splitlines():
         say(line.replace(f"{sources}/", ""))
     for path in made.rglob("*.html"):
-        if not {"players", "api"} & set(path.relative_to(made).parts):
+        if not {"players", "runs", "api"} & set(path.relative_to(made).parts):
             path.write_text(_accessible(path.read_text(encoding="utf8")), encoding="utf8")
 
 

@@ -41,7 +41,7 @@ def written() -> list[Page]:
             inner = path.relative_to(documents).as_posix()
             if inner != "README.md":
                 names[f"docs/{inner}"] = inner.removesuffix(".md")
-    names["data/traces/README.md"] = "traces"
+    names |= {"data/traces/README.md": "traces", "data/runs/README.md": "runs"}
     there = {origin: root(origin) for origin in names}
     return [
         Page(origin, names[origin], file.read_text(encoding="utf8"))

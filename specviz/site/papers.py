@@ -1,18 +1,22 @@
 """A page for each paper: its claims, our reading, where it disagrees with itself, and the commands.
 
-Everything is read from ``data/published`` and ``data/recipes``; ``python -m specviz.site.papers docs/papers``
-writes the pages of the repository again.
+Everything is read from ``data/published``, ``data/recipes`` and ``data/runs``.
+``python -m specviz.site.papers docs/papers`` writes the pages of the repository again.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 
 from specviz.files import write_text
+from specviz.measure.report import plural
 from specviz.replays.published import claims, list_published, published, title
 from specviz.replays.recipes import CURVES, FIGURES, PAPERS, RECIPES, SETTINGS, Where
+from specviz.replays.recorded import list_recorded, results
+from specviz.replays.replays import Replay, Replays
 
 # What runs a paper's method here, and the walkthrough that teaches it.
 METHODS: Mapping[str, tuple[str, str]] = {
@@ -22,15 +26,24 @@ METHODS: Mapping[str, tuple[str, str]] = {
     "bild": ("bild", "03_bild"),
     "cm_asd": ("cm_asd", "10_confidence"),
 }
-JUDGED = {
-    "order": "the order of the compared methods", "pays": "whether each speedup is above 1",
-    "size": "whether the number is as large as printed", "lossless": "whether the texts are the same",
-}  # fmt: skip
 VERDICTS = (
-    "`specviz replay` judges each claim on what it measures: *holds here*, *fails here* or *cannot be judged "
-    "here*. A verdict depends on the machine, the model and the suite, so this page shows none; run the "
-    "commands below to get them."
+    "`specviz replay` judges each claim on what it measures. A verdict depends on the machine, the model and "
+    "the suite. Those shown are of recorded replays (`data/runs`), measured in haste (`--quick`): a few "
+    "texts, so that many claims could not be judged. The commands on each page judge them on your machine."
 )
+SHORT = {"holds here": "held", "fails here": "failed", "cannot be judged here": "could not be judged"}
+UNMEASURED = "not recorded"
+
+
+DEFAULT, TOYS = "replays", "replays-toys"  # files of data/runs: each recipe's own model, and the toy instead
+
+
+@cache
+def recorded(name: str) -> dict[str, Replay]:
+    """The replays of a recorded file, by table."""
+    file = list_recorded().get(name)
+    every = None if file is None else results(file)
+    return {each.table: each for each in every.tables} if isinstance(every, Replays) else {}
 
 
 def index() -> str:
@@ -38,14 +51,20 @@ def index() -> str:
     rows = []
     for paper in PAPERS:
         tables = list_published(paper)
-        count = sum(len(claims(name)) for name in tables["name"])
-        rows.append((f"[{title(paper)}]({paper}.md)", len(tables), int(tables["numbers"].sum()), count))
+        names = tables["name"].tolist()
+        count = sum(len(claims(name)) for name in names)
+        words = [_verdict(DEFAULT, name, claim["text"])[0] for name in names for claim in claims(name)]
+        verdicts = [words.count(word) for word in SHORT.values()]
+        rows.append(
+            (f"[{title(paper)}]({paper}.md)", len(tables), int(tables["numbers"].sum()), count, *verdicts)
+        )
     return (
         "# The five papers\n\nTheir result tables are kept as printed, and `specviz replay` measures them "
         "again where it can. Each paper's page lists its claims, our reading of what it leaves open, the "
         "places where its numbers disagree with each other or with its text, and the commands.\n\n"
-        + _table(("paper", "tables", "printed numbers", "claims"), rows)
-        + "\n\nThese pages are generated from `data/published` and `data/recipes`: "
+        + _table(("paper", "tables", "printed numbers", "claims", *SHORT.values()), rows)
+        + f"\n\n{VERDICTS}"
+        + "\n\nThese pages are generated from `data/published`, `data/recipes` and `data/runs`: "
         "`python -m specviz.site.papers docs/papers`.\n"
     )
 
@@ -71,10 +90,57 @@ def page(paper: str) -> str:
 
 
 def _claims(names: Sequence[str]) -> str:
+    parts = [_judged(DEFAULT, names)]
+    toys = [name for name in names if _models_of(TOYS, name) - _models_of(DEFAULT, name)]
+    if toys:
+        parts += ["The same claims on the toy models:\n", _judged(TOYS, toys)]
+    return "\n".join(parts)
+
+
+def _judged(record: str, names: Sequence[str]) -> str:
+    """Each claim with its recorded verdict, and what the tables were measured on."""
     rows = [
-        (_short(name), claim["text"], JUDGED[claim["question"]]) for name in names for claim in claims(name)
+        (_short(name), claim["text"], *_verdict(record, name, claim["text"]))
+        for name in names
+        for claim in claims(name)
     ]
-    return _table(("table", "claim", "what is judged"), rows) + "\n"
+    text = _table(("table", "claim", "verdict", "measured"), rows) + "\n"
+    lines = _settings(record, names)
+    return text + "\nMeasured on:\n\n" + "".join(lines) if lines else text
+
+
+def _models_of(record: str, name: str) -> set[str]:
+    replay = recorded(record).get(name)
+    return {source.model for source in replay.sources} if replay else set()
+
+
+def _verdict(record: str, name: str, claim: str) -> tuple[str, str]:
+    """A recorded verdict on a claim, and the numbers that it is from."""
+    replay = recorded(record).get(name)
+    each = next((each for each in replay.verdicts if each.claim == claim), None) if replay else None
+    if each is None:
+        return UNMEASURED, ""
+    return SHORT[each.verdict], "; ".join(filter(None, (each.numbers, each.reason)))
+
+
+def _settings(record: str, names: Sequence[str]) -> list[str]:
+    """What the tables of a recorded file were measured on, one line a setting."""
+    groups: dict[str, list[str]] = {}
+    for name in names:
+        sources = recorded(record)[name].sources if name in recorded(record) else []
+        if not sources:
+            continue
+        models = _many([source.model for source in sources])
+        suites = _many([source.suite for source in sources if source.suite])
+        where = _many(
+            [
+                f"{source.processor}, {plural(source.threads, 'thread')}, {source.dtype}, "
+                f"{source.kernels} kernels, {source.date}"
+                for source in sources
+            ]
+        )
+        groups.setdefault(f"{models}; prompts {suites}; {where}", []).append(_short(name))
+    return [f"- {_many(tables)}: {setting}\n" for setting, tables in groups.items()]
 
 
 def _commands(paper: str, names: Sequence[str]) -> str:
