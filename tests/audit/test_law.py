@@ -74,6 +74,15 @@ def test_chi_square(pair):
     assert not broken.holds, str(broken)
 
 
+@pytest.mark.parametrize("method", ["speculative", "prompt_lookup", "lookahead", "token_recycling"])
+def test_draws_that_share_the_prompt_are_those_that_do_not(pair, method, monkeypatch):
+    sampling, prompt = Sampling(3.0, top_k=8), [3, 4, 5, 3, 4]
+    draft = pair[1] if method == "speculative" else None
+    shared = law.chi_square(pair[0], draft, prompt, 60, method, sampling=sampling)
+    monkeypatch.setattr(law, "continued", lambda *given: (None, 0))  # each draw opens a context of its own
+    assert law.chi_square(pair[0], draft, prompt, 60, method, sampling=sampling) == shared
+
+
 def test_chi_square_numbers():
     """Against values from a printed table: 3.841 is the 5 % point with one degree of freedom."""
     n = 1000

@@ -209,6 +209,14 @@ def test_what_a_method_remembers_is_audited_with_it(varied):
     assert method.store.entries == known  # it is a copy that decodes
 
 
+def test_progress_counts_the_tests_of_the_law(varied):
+    steps = []
+    methods = ["autoregressive", "speculative"]
+    run(varied, methods, [[3, 4, 5]], sampled=1, laws=True, max_new_tokens=4, draws=120,
+        progress=lambda *step: steps.append(step))  # fmt: skip
+    assert steps == [(done, 4) for done in range(1, 5)]  # a prompt, a sampled one, a test for each method
+
+
 def test_a_method_that_raises_has_no_law(varied):
     class Breaks(Speculative):
         name = "breaks"
