@@ -42,21 +42,21 @@ class Way(kernels.Measured):
         Why they cannot be; empty if they can.
     layout : str
         How the matrices lie.
-    rows : int
-        Least rows of attention's products.
+    sums : ordered.Sums
+        How attention computes its own.
     cuts : tuple of (int, int)
         For each of `PlainFunction.lines`, what its `cut` takes.
     """
 
     fault: str
     layout: str = ""
-    rows: int = 0
+    sums: ordered.Sums = ordered.SUMS[0]
     cuts: tuple[tuple[int, int], ...] = ()
 
     def laid(self, model: TorchModel) -> PlainFunction:
         """The plain function of a model."""
         function = model.function(self.layout, invariant=True)
-        function.least_rows = self.rows
+        function.sums = self.sums
         for line, cut in zip(function.lines(), self.cuts):
             line.cut(*cut)
         return function
@@ -102,7 +102,7 @@ def _tried(model: TorchModel, others: Sequence[str]) -> Way:
     for layout in dict.fromkeys((model.kernels, *others)):
         function = model.function(layout, invariant=True)
         threads, biased = torch.get_num_threads(), function.bias is not None
-        if not (rows := ordered.fixed_order(function.dim, threads, biased, function.cap)):
+        if not (sums := ordered.fixed_order(function.dim, threads, biased, function.cap)):
             return Way(
                 fault="torch's products over a head's width change their summation order with the size of a "
                 "pass here"
@@ -110,7 +110,7 @@ def _tried(model: TorchModel, others: Sequence[str]) -> Way:
         lines = list(function.lines())
         if not (fault := ordered.settle(lines)):
             cuts = tuple((line.pieces, line.least) for line in lines)
-            return Way(fault="", layout=layout, rows=rows, cuts=cuts)
+            return Way(fault="", layout=layout, sums=sums, cuts=cuts)
         faults.append(f"with {layout} kernels {fault}")
     return Way(fault=", ".join(faults))
 

@@ -132,9 +132,9 @@ class Gemma2(llama.Llama):
         rows = len(given.ids)
         whole, near = masks
         assert isinstance(whole, torch.Tensor) and isinstance(near, torch.Tensor)
-        sight = ordered.sight(whole, rows, self.heads, self.groups, given.tails, self.least_rows)
+        sight = ordered.sight(whole, rows, self.heads, self.groups, given.tails, self.sums)
         # Weights are added in the order of positions: what lies before the window has its place in it.
-        lines = ordered.sight(near, rows, self.heads, self.groups, None, self.least_rows).mask
+        lines = ordered.sight(near, rows, self.heads, self.groups, None, self.sums).mask
         return sight, sight._replace(mask=lines)
 
     def _near(self, given: PassInput, store: Store) -> torch.Tensor | bool | None:

@@ -250,7 +250,7 @@ class PlainFunction:
 
     def __init__(self, net: PreTrainedModel, invariant: bool = False) -> None:
         self.net, self.read, self.invariant = net, stamp(net), invariant
-        self.least_rows = ordered.ROWS[0]  # of an invariant attention's products
+        self.sums = ordered.SUMS[0]  # how an invariant attention computes its own
         self.rest: Rest | None = None  # made when a pass first leaves early
 
     @abstractmethod
@@ -373,10 +373,10 @@ class Decoder(PlainFunction):
 
     def _sights(self, given: PassInput, store: Store) -> Sights:
         """What the lines of a pass see, the same in all layers."""
-        (rows, n), heads, least, source = given.ids.shape, self.heads, self.least_rows, store.source
+        (rows, n), heads, sums, source = given.ids.shape, self.heads, self.sums, store.source
         assert isinstance(given.mask, torch.Tensor) and source is not None and source.mask is not None
-        text = ordered.sight(given.mask, rows, heads, heads, given.tails, least)
-        return Sights(text, ordered.sight(source.mask.expand(-1, -1, n, -1), rows, heads, heads, None, least))
+        text = ordered.sight(given.mask, rows, heads, heads, given.tails, sums)
+        return Sights(text, ordered.sight(source.mask.expand(-1, -1, n, -1), rows, heads, heads, None, sums))
 
     def attend(self, i: int, y: torch.Tensor, rows: int, mask: Sees, store: Store) -> torch.Tensor:
         """Layer `i`'s attention over the text, of queries, keys and values side by side in `y`."""

@@ -128,8 +128,8 @@ class Llama(PlainFunction):
         last_kept = keep if rows == 1 and isinstance(keep, torch.Tensor) and not windows else None
         if self.invariant and not windows:
             assert isinstance(mask, torch.Tensor)
-            seen = ordered.sight(mask, rows, heads, groups, given.tails, self.least_rows)
-        own = [(each, each.sight(heads, groups, self.least_rows)) for each in windows]
+            seen = ordered.sight(mask, rows, heads, groups, given.tails, self.sums)
+        own = [(each, each.sight(heads, groups, self.sums)) for each in windows]
         for i, (before, qkv, norms, o, after, gate_up, down) in enumerate(self.weights):
             entered = x
             y = qkv(norm(x, before)).view(rows, n, turning + groups, dim)
@@ -147,7 +147,7 @@ class Llama(PlainFunction):
                     kept = mask.view(1, -1, n, mask.shape[-1]).index_select(2, last_kept)
                     mask = kept.view(1, 1, -1, kept.shape[-1])
                     if seen is not None:
-                        seen = ordered.sight(mask, 1, heads, groups, None, self.least_rows)
+                        seen = ordered.sight(mask, 1, heads, groups, None, self.sums)
             if own:
                 assert given.results is not None
                 each = [w.attend(queries, keys, values, sight, self.scale) for w, sight in own]

@@ -5,7 +5,7 @@ among others can get other bits than one that is decoded alone, and a text parts
 sum has one order, whatever shares the pass:
 
 - scores are products over a head's width, whose order does not depend on the number of rows or slots as long
-  as there are enough rows (`ROWS`) and at least `BLOCK` slots;
+  as they are computed in a certain way (`Sums`) over at least `BLOCK` slots;
 - a row's softmax adds its weights in rising order of positions: a tree's rows are put into that order for it,
   and a masked slot, which comes last, adds exactly 0;
 - values are added in blocks of `BLOCK` positions, in rising order of slots within a block. Along a path slots
@@ -33,12 +33,11 @@ if TYPE_CHECKING:
     from specviz.models.layers import Function, Lines
 
 BLOCK = 64  # positions whose values are added in one product
-ROWS = (8, 16, 32)  # least rows of attention's products, tried in turn: below, another kernel may serve
 LINES = 384  # of a long pass that are computed at once
 QUERIES = (2, 5, 9, 40, 66, 150, LINES)  # of the passes that attention is tried with
 # Pieces of the input and least rows that a product is tried with, cheapest first. Some pad by themselves.
 WAYS = ((1, 1), (1, 4), (1, 8), (2, 4), (3, 4), (4, 4), (1, 16), (2, 16), (4, 16))
-CHECK = 2  # of `keeps` and `fixed_order`: raised when they try more, so that kept verdicts are made anew
+CHECK = 3  # of `keeps` and `fixed_order`: raised when they try more, so that kept verdicts are made anew
 _tried_products: dict[tuple[object, ...], bool] = {}  # see `keeps`
 MOST_NODES = 128  # of a draft whose values are added in common: a longer product may change its order
 # Of texts after which attention is tried. Some end shortly after a block's end: the last product of a draft's
@@ -49,6 +48,26 @@ WIDTHS = (2, 3, 4, 5, 8, 9, 13, 17, 33, 64, 129)  # rows at which products are c
 ROUNDED = 30_000  # sums of 16 bits that are compared at each of them
 LANES = 64  # numbers that a vector loop may take at once: what is left over is computed one by one
 SERIAL = 1 << 15  # elements up to which torch gives a loop to one thread
+
+
+class Sums(NamedTuple):
+    """How attention computes its sums, so that they keep their order.
+
+    Attributes
+    ----------
+    least : int
+        Lines of a product: fewer are filled up, for another kernel may serve them.
+    fused : bool
+        Whether the mask is added within the product of queries and keys, which is faster. MKL then has other
+        kernels for about 60 lines or more, unless a head's width is 16 or 64.
+    """
+
+    least: int
+    fused: bool
+
+
+LEAST = (8, 16, 32)
+SUMS = tuple(Sums(least, fused) for fused in (True, False) for least in LEAST)  # tried in turn
 
 
 class Tail(NamedTuple):
@@ -105,16 +124,19 @@ class Sight(NamedTuple):
         For each text, where its slots are not in the order of their positions. None: they are.
     orders : list of (tensor, tensor) of int [key-value heads, lines, slots of the tail]
         For each tail, which of its slots comes where in the order of positions, and the way back.
+    sums : Sums
+        How they are computed.
     """
 
     mask: torch.Tensor
     tails: Sequence[Tail] | None
     orders: list[tuple[torch.Tensor, torch.Tensor]]
+    sums: Sums
 
 
 def sight(
     mask: torch.Tensor, texts: int, heads: int, groups: int,
-    tails: Sequence[Tail] | None = None, rows: int = ROWS[0],
+    tails: Sequence[Tail] | None = None, sums: Sums = SUMS[0],
 ) -> Sight:  # fmt: skip
     """The `Sight` of all layers of a pass.
 
@@ -125,11 +147,11 @@ def sight(
         own only where it has keys of its own.
     heads, groups : int
         Heads, and how many of them have keys and values of their own.
-    rows : int
-        Least lines of a product.
+    sums : Sums
+        How they are computed.
     """
     lines = mask.repeat_interleave(heads // groups, 2)
-    if (missing := rows - lines.shape[2]) > 0:  # padded lines see all, and are dropped
+    if (missing := sums.least - lines.shape[2]) > 0:  # padded lines see all, and are dropped
         lines = F.pad(lines, (0, 0, 0, missing))
     lines = lines.expand(texts, groups, -1, -1)
     orders = []
@@ -138,7 +160,7 @@ def sight(
         order = unseen.argsort(stable=True, dim=-1)
         both = (order, order.argsort(-1))
         orders.append(tuple(index.expand(groups, -1, -1) for index in both))
-    return Sight(lines.flatten(0, 1), tails, orders)
+    return Sight(lines.flatten(0, 1), tails, orders, sums)
 
 
 def attend(
@@ -204,9 +226,9 @@ class Windows(NamedTuple):
     queries: torch.Tensor
     mask: torch.Tensor
 
-    def sight(self, heads: int, groups: int, rows: int) -> Sight:
+    def sight(self, heads: int, groups: int, sums: Sums) -> Sight:
         """As the function of this name, of a whole pass."""
-        return sight(self.mask, len(self.slots), heads, groups, None, rows)
+        return sight(self.mask, len(self.slots), heads, groups, None, sums)
 
     def attend(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, seen: Sight, scale: float
@@ -232,7 +254,7 @@ def _parts(
     count = -(-x.shape[1] // LINES)
     orders = [list(zip(*(index.tensor_split(count, 1) for index in both))) for both in seen.orders]
     for i, (lines, mask) in enumerate(zip(x.tensor_split(count, 1), seen.mask.tensor_split(count, 1))):
-        yield lines, keys, values, Sight(mask, seen.tails, [each[i] for each in orders])
+        yield lines, keys, values, Sight(mask, seen.tails, [each[i] for each in orders], seen.sums)
 
 
 def _attended(
@@ -240,8 +262,10 @@ def _attended(
     cap: float | None,
 ) -> torch.Tensor:  # fmt: skip
     """What lines [n, lines, dim] read of keys [n, dim, slots] and values [n, slots, dim]."""
-    if cap is None:
+    if cap is None and seen.sums.fused:
         scores = torch.baddbmm(seen.mask, x, keys, alpha=scale)
+    elif cap is None:
+        scores = torch.bmm(x, keys).mul_(scale).add_(seen.mask)
     else:
         raw = torch.bmm(x, keys).mul_(scale / cap)
         scores = _tanh(raw.flatten(0, 1)).view_as(raw).mul_(cap).add_(seen.mask)
@@ -291,7 +315,7 @@ def _line_by_line(
     (groups, lines, _), dim = weights.shape, values.shape[2]
 
     def padded(rows: torch.Tensor) -> torch.Tensor:  # each line is a product of its own
-        return F.pad(rows.reshape(groups * lines, 1, -1), (0, 0, 0, ROWS[-1] - 1))
+        return F.pad(rows.reshape(groups * lines, 1, -1), (0, 0, 0, LEAST[-1] - 1))
 
     whole = list(_blocks(weights[..., : tail.start], values[:, : tail.start])) if tail.start else []
     out = padded(_summed(iter(whole)) if whole else values.new_zeros(groups, lines, dim))
@@ -399,8 +423,8 @@ def _keeps(product: Lines) -> bool:
 
 
 @cache
-def fixed_order(dim: int, threads: int, biased: bool = False, cap: float | None = None) -> int:
-    """How many rows attention's products need to keep their order on this machine; 0 if none helps.
+def fixed_order(dim: int, threads: int, biased: bool = False, cap: float | None = None) -> Sums | None:
+    """How attention's sums keep their order on this machine; None if they do not.
 
     Tried on random numbers: a token among others and alone, among other texts, slots after and between that
     are masked, and passes of many lengths; with numbers that are added to the scores if `biased`, or
@@ -410,12 +434,13 @@ def fixed_order(dim: int, threads: int, biased: bool = False, cap: float | None 
     torch.manual_seed(dim)
     try:
         with torch.inference_mode():
-            return next((n for n in ROWS if all(_tried(dim, each, n, biased, cap) for each in LENGTHS)), 0)
+            every = (each for each in SUMS if all(_tried(dim, n, each, biased, cap) for n in LENGTHS))
+            return next(every, None)
     finally:
         torch.random.set_rng_state(state)
 
 
-def _tried(dim: int, length: int, rows: int, biased: bool, cap: float | None) -> bool:
+def _tried(dim: int, length: int, sums: Sums, biased: bool, cap: float | None) -> bool:
     """Whether the last token's row is the same in passes of several shapes over `length` tokens."""
     slots = (length + MOST_NODES + BLOCK) // BLOCK * BLOCK
     query, key, value = (torch.randn(1, QUERIES[-1], 1, dim), *torch.randn(2, 1, 1, slots, dim))
@@ -428,7 +453,7 @@ def _tried(dim: int, length: int, rows: int, biased: bool, cap: float | None) ->
         x: torch.Tensor, mask: torch.Tensor, tails: list[Tail] | None = None, texts: int = 1
     ) -> torch.Tensor:
         keys, values = (each[:, :, : mask.shape[-1]].repeat(texts, 1, 1, 1) for each in (key, value))
-        seen = sight(mask, texts, 1, 1, tails, rows)
+        seen = sight(mask, texts, 1, 1, tails, sums)
         return attend(x.repeat(texts, 1, 1, 1), keys, values, seen, scale, cap)
 
     one, short = query[:, :1], nothing[..., :least]
