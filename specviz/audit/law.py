@@ -25,8 +25,8 @@ from ..loop.updates import continued
 from ..methods import Given, Make, Method, factory
 from ..methods.kinds import SampledTreeMethod
 from ..methods.sampling import Sampling
-from ..models.context import Context, Pass
-from ..models.protocols import Model, Prompt
+from ..models.context import Pass
+from ..models.protocols import Context, Model, Prompt
 from .reference import Reference, Stepwise, reference_of
 from .result import ChiSquare, LawResult
 
@@ -418,7 +418,7 @@ def chi_square(
     ids = list(model.encode(prompt))
     law = first_tokens(model, reference_of(model), ids, n, tokens, sampling)
     # One token more than is looked at, so that the cell's last one may be a draft's.
-    options: dict[str, Any] = {"drafter": draft, "sampling": sampling, "max_new_tokens": tokens + 1}
+    drawn = partial(decode, model, ids, drafter=draft, sampling=sampling, max_new_tokens=tokens + 1)
     counts: Counter[Words] = Counter()
     context: Context | None = None
     try:
@@ -427,7 +427,7 @@ def chi_square(
             if not drawing.reads_prompt:  # the draws share the prompt's keys and values
                 room = tokens + 1 + drawing.extra_cache_slots
                 context, _ = continued(context, model, ids, ids, room)
-            for cycle in decode(model, ids, drawing, seed=seed + i, context=context, **options):
+            for cycle in drawn(drawing, seed=seed + i, context=context):
                 text += cycle.tokens
                 if len(text) >= tokens:
                     break

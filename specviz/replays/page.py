@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -219,13 +220,15 @@ class Page:
             for name, (row, figure) in prompts.items()
         ])  # fmt: skip
 
-    def player(self, name: str, trace: Callable[[], Trace]) -> str:
-        """A trace as a page of the player, written once; its link."""
+    def player(self, name: str, trace: Trace | Callable[[], Trace]) -> str:
+        """A trace, or what opens it, as a page of the player, written once; its link."""
         from specviz.widgets import page
 
         if name not in self.players:
             self.players.add(name)
-            page.write(trace(), self.path.parent / PAGES / f"{name}.html", force=True)
+            page.write(
+                trace() if callable(trace) else trace, self.path.parent / PAGES / f"{name}.html", force=True
+            )
         return f"{PAGES}/{name}.html"
 
     def median(self, results: Results, cell: Values, language: str = "", front: str = "") -> str:
@@ -240,7 +243,7 @@ class Page:
     def played(self, of: str, traces: Sequence[tuple[str, Trace, str, str]]) -> None:
         """Traces as pages of the player, and links: (page's name, trace, the link's words, what follows)."""
         links = [
-            f"<span><a href='{text(self.player(name, lambda trace=trace: trace))}'>{text(words)}</a> "
+            f"<span><a href='{text(self.player(name, trace))}'>{text(words)}</a> "
             f"<span class='soft'>{text(more)}</span></span>"
             for name, trace, words, more in traces
         ]
@@ -403,9 +406,7 @@ class Page:
             for each in kept:
                 if each.get("contender") == source.contender and each.get("task") in ("", source.task):
                     file = recording(made, each)
-                    links[cell.figure] = self.player(
-                        f"{front}{file.stem}", lambda file=file: Trace.open(file)
-                    )
+                    links[cell.figure] = self.player(f"{front}{file.stem}", partial(Trace.open, file))
         return links
 
     def recorded(self, made: Replay) -> None:

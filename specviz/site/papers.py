@@ -48,7 +48,7 @@ def recorded(name: str) -> dict[str, Replay]:
 
 def index() -> str:
     """The list of the papers."""
-    rows = []
+    rows: list[tuple[str | int, ...]] = []
     for paper in PAPERS:
         tables = list_published(paper)
         names = tables["name"].tolist()

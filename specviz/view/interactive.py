@@ -547,13 +547,16 @@ def _players(traces: Iterable[Trace | None], folder: str | Path, kind: str, forc
 def _with_pages(made: Interactive, folder: str | Path | None, force: bool) -> Interactive:
     """Write the figure beside its points' pages; its own links then lead there from the notebook, too."""
 
+    if folder is None:
+        return made
+    pages = Path(folder)
+
     def prefix(part: BaseTraceType) -> None:
         if part.customdata is not None:
-            part.customdata = [name and f"{Path(folder).as_posix()}/{name}" for name in part.customdata]
+            part.customdata = [name and f"{pages.as_posix()}/{name}" for name in part.customdata]
 
-    if folder is not None:
-        made.to_html(Path(folder) / "index.html", force=force)
-        made.figure.for_each_trace(prefix)
+    made.to_html(pages / "index.html", force=force)
+    made.figure.for_each_trace(prefix)
     return made
 
 
