@@ -29,6 +29,11 @@ class Reduced:
     lead: np.ndarray  # [rows], the best logit minus the second
     variance: np.ndarray  # [rows], of the logits; NaN unless `spread`
 
+    def at(self, rows: np.ndarray) -> Reduced:
+        """The same of rows [n] of these, as often as they are named; the pairs stay."""
+        parts = ("entropy", "top_token", "top_p", "lead", "variance")
+        return replace(self, **{name: getattr(self, name)[rows] for name in parts})
+
 
 class Predictions:
     """Rows of logits of many cycles, reduced together: top-k, entropy, and chosen tokens' p and rank.

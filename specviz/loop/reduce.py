@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from .. import schema
+from ..methods.eagle import ChosenRows
 from ..methods.unmasking import Unmasked
 from ..models.devices import send
 from ..trace.checks import index_within
@@ -390,6 +391,8 @@ class Batch:
         self.predictions, self.drafter_logits = PredictionTable(Predictions(top)), Predictions(top, True)
         self.passes = ListColumns.named("pass_model", "pass_rows", "pass_tokens")
         self.control = ListColumns.named("control_name", "control_value")
+        self.drafter_rows: list[np.ndarray] = []  # from which of the drafter's predictions each node is
+        self.queued = 0  # of those predictions
         self.marks: list[Mark] = []  # five a cycle
         self.pass_begin: list[Mark] = []
         self.pass_end: list[Mark] = []
@@ -417,8 +420,11 @@ class Batch:
         self.nodes.add(cycle)
         self.outputs.add_verdict(cycle)
         self.predictions.add(cycle, self.record == "all")
-        if logits := drafter_logits(cycle):
+        logits, chosen = drafter_logits(cycle)
+        if logits:
+            self.drafter_rows.append(chosen + self.queued)
             self.drafter_logits.add(logits)
+            self.queued += len(logits)
 
     def columns(self) -> Columns:
         """The columns: one value a cycle, or (flat entries, each cycle's count)."""
@@ -444,9 +450,11 @@ class Batch:
         """What the drafter's logits are reduced to."""
         count = np.array(self.nodes.drafter)
         tokens = self.nodes.lists["node_token"][count[self.nodes.lists.cycle] >= 0]
-        drafter = self.drafter_logits.reduce(np.arange(len(tokens)), tokens)
+        rows = np.concatenate([*self.drafter_rows, np.zeros(0, np.int64)])
+        drafter = self.drafter_logits.reduce(rows, tokens)
         if drafter is None:
             return
+        drafter = drafter.at(rows)
         k, best = drafter.top_p.shape[1], drafter.top_p[:, 0]
         columns["top_k"][count >= 0] = k
         columns |= {
@@ -569,13 +577,16 @@ def drafter_rows(cycle: Cycle) -> int:
     return own + (len(unsent.logits) if unsent else 0)
 
 
-def drafter_logits(cycle: Cycle) -> list[Tensor]:
-    """The drafter's predictions where it chose each node, unsent ones included; empty if it gave none."""
+def drafter_logits(cycle: Cycle) -> tuple[list[Tensor], np.ndarray]:
+    """The drafter's predictions, none if it gave none, and from which it chose each node, unsent ones too."""
     assert cycle.draft is not None
-    logits = cycle.draft.logits
-    rows = list(logits) if logits is not None else []
     unsent = cycle.verdict.unsent if cycle.verdict else None
-    return [*rows, *unsent.logits] if unsent else rows
+    parts = [each for each in (cycle.draft.logits, unsent.logits if unsent else None) if each is not None]
+    trees = [part for part in parts if isinstance(part, ChosenRows)]
+    if trees and len(trees) == len(parts):  # siblings share a prediction
+        return ChosenRows.distinct(trees)
+    rows = [row for part in parts for row in part]
+    return rows, np.arange(len(rows))
 
 
 def each(value: str | Sequence[str], n: int) -> list[str]:

@@ -388,6 +388,12 @@ class ChosenRows(Sequence):
     def __iter__(self) -> Iterator[Tensor]:
         return iter(self[:].unbind())
 
+    @staticmethod
+    def distinct(parts: Sequence[ChosenRows]) -> tuple[list[Tensor], np.ndarray]:
+        """The rows of some parts of one tree, each once, and which of them each node was chosen from."""
+        rows, chosen = np.unique(np.concatenate([part.rows for part in parts]), return_inverse=True)
+        return list(ChosenRows(parts[0].logits, rows)), chosen
+
 
 def without_replacement(
     logits: Tensor, sampling: Sampling, u: np.ndarray | Tensor
