@@ -24,9 +24,10 @@ class Answer:
     models : list of str
         What its tables were measured on.
     pays : str
-        ``holds here``, ``fails here`` or ``cannot be judged here``, of the claims that it pays.
+        ``holds here``, ``fails here`` or ``cannot be judged here``, of the claims that it pays. Where tables
+        were measured on models of several sizes, the largest decides: a toy's costs are its own.
     words : str
-        The same in words.
+        The same in words, with that model.
     evidence : (str, Verdict), optional
         A table, and the verdict on its claim that shows it best.
     claims : list of (str, Verdict)
@@ -66,12 +67,27 @@ def answer(paper: str, tables: list[Replay]) -> Answer:
     """What a paper's tables come to."""
     claims = [(each.table, verdict) for each in tables for verdict in each.verdicts]
     models = list(dict.fromkeys(s.model for each in tables for s in each.sources if s.model))
-    speed = [(table, verdict) for table, verdict in claims if verdict.question == PAYS]
+    speed, model = _speed_claims(tables)
     held, failed = ([c for c in speed if c[1].verdict == word] for word in (HOLDS, FAILS))
     pays = FAILS if failed else HOLDS if held else OPEN
     words = PART if held and failed else WORDS[pays] if speed else NO_CLAIM
+    words += f", on {model}" * bool(model)
     evidence = next(iter(failed or held or speed), None)
     return Answer(paper, tables[0].title, models, pays, words, evidence, claims)
+
+
+def _speed_claims(tables: list[Replay]) -> tuple[list[tuple[str, Verdict]], str]:
+    """The claims that it pays, of the largest model that has any; and its name, if there are several."""
+    by_model: dict[tuple[int, str], list[tuple[str, Verdict]]] = {}
+    for each in tables:
+        speed = [(each.table, verdict) for verdict in each.verdicts if verdict.question == PAYS]
+        if speed:
+            measured = [(source.parameters or 0, source.model) for source in each.sources if source.model]
+            by_model.setdefault(max(measured, default=(0, "")), []).extend(speed)
+    if not by_model:
+        return [], ""
+    largest = max(by_model)
+    return by_model[largest], largest[1] if len(by_model) > 1 else ""
 
 
 def reasons(claims: Iterable[tuple[str, Verdict]], verdict: str) -> dict[str, list[tuple[str, Verdict]]]:

@@ -24,7 +24,9 @@ def markdown(result: Results | Replay | Replays) -> str:
         lines = replay_lines(result)
     elif isinstance(result, Replays):
         rows = [[f"`{each.table}`", *overview(each)] for each in result.tables]
-        lines = [f"- **{each.paper}**: {each.words}; {safe(each.counts)}" for each in answers(result.tables)]
+        lines = [
+            f"- **{each.paper}**: {safe(each.words)}; {safe(each.counts)}" for each in answers(result.tables)
+        ]
         lines += ["", *table(["table", *OVERVIEW], rows, 1), ""]
         lines += [f"- {safe(f'{name} was not replayed: {why}')}" for name, why in result.left.items()]
         for each in result.tables:

@@ -298,7 +298,7 @@ class Page:
         """What a reader asks first: does it pay here; what fails, holds, cannot be judged, and why."""
         cards = ""
         for each in papers:
-            kind = "unclear" if each.words == PART else VERDICT_KINDS[each.pays]
+            kind = "unclear" if each.words.startswith(PART) else VERDICT_KINDS[each.pays]
             mark = MARKS[KINDS.index(kind)]
             why = ""
             if each.evidence is not None:

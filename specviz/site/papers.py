@@ -13,6 +13,7 @@ from pathlib import Path
 
 from specviz.files import write_text
 from specviz.measure.report import plural
+from specviz.replays.answers import answer
 from specviz.replays.published import claims, list_published, published, title
 from specviz.replays.recipes import CURVES, FIGURES, PAPERS, RECIPES, SETTINGS, Where
 from specviz.replays.recorded import list_recorded, results
@@ -55,14 +56,23 @@ def index() -> str:
         count = sum(len(claims(name)) for name in names)
         words = [_verdict(DEFAULT, name, claim["text"])[0] for name in names for claim in claims(name)]
         verdicts = [words.count(word) for word in SHORT.values()]
+        replays = [recorded(DEFAULT)[name] for name in names if name in recorded(DEFAULT)]
+        pays = answer(paper, replays).words.replace(" here", "") if replays else UNMEASURED
         rows.append(
-            (f"[{title(paper)}]({paper}.md)", len(tables), int(tables["numbers"].sum()), count, *verdicts)
+            (
+                f"[{title(paper)}]({paper}.md)",
+                len(tables),
+                int(tables["numbers"].sum()),
+                count,
+                *verdicts,
+                pays,
+            )
         )
     return (
         "# The five papers\n\nTheir result tables are kept as printed, and `specviz replay` measures them "
         "again where it can. Each paper's page lists its claims, our reading of what it leaves open, the "
         "places where its numbers disagree with each other or with its text, and the commands.\n\n"
-        + _table(("paper", "tables", "printed numbers", "claims", *SHORT.values()), rows)
+        + _table(("paper", "tables", "printed numbers", "claims", *SHORT.values(), "does it pay"), rows)
         + f"\n\n{VERDICTS}"
         + "\n\nThese pages are generated from `data/published`, `data/recipes` and `data/runs`: "
         "`python -m specviz.site.papers docs/papers`.\n"

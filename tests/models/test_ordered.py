@@ -45,7 +45,7 @@ def model(layout: str = kernels.PLAIN, dtype: torch.dtype = torch.float32, group
 
 @lru_cache
 def wide(width: int, sums: ordered.Sums | None = None) -> Model:
-    """One with heads of another width, whose attention computes its sums in a given way, or as it was found."""
+    """One with heads of another width, whose attention computes its sums as given, or as tried."""
     made = allowed(Model(net(width=width), kernels=kernels.PLAIN, name=f"width-{width}"))
     if sums:
         made.plain_function.sums = sums

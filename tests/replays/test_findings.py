@@ -598,3 +598,23 @@ def test_a_page_of_all_tables_begins_with_whether_it_pays(tmp_path):
     assert "does not pay here" in markdown.markdown(every)
     (other,) = answers([replay("unispec/table3", speeds(1.0))])
     assert other.words == "pays here"
+
+
+def test_the_largest_model_decides_whether_a_paper_pays():
+    from specviz.replays.answers import answers
+
+    def of(model, parameters, value):
+        made = replay("unispec/table3", speeds(value))
+        cells = []
+        for each in made.cells:
+            if each.source is not None:
+                each = replace(each, source=replace(each.source, model=model, parameters=parameters))
+            cells.append(each)
+        return replace(made, cells=cells)
+
+    small, large = of("toy", 2_000_000, 0.3), of("real", 135_000_000, 1.0)
+    for tables in ([small, large], [large, small]):
+        (each,) = answers(tables)
+        assert each.words == "pays here, on real" and len(each.claims) == 2 * len(small.verdicts)
+    (each,) = answers([small, small])
+    assert each.words == "does not pay here"
