@@ -47,6 +47,9 @@ from .answer_report import (
 from .reference import Reference, Stepwise, reference_of
 
 DEFAULT = 0.5  # logits, where no honest answers of the engine are given
+# Of engines with more noise. llama.cpp rounds what a product reads to 8 bits; one of 100 honest answers had a
+# margin of 0.518.
+DEFAULTS = {"llama.cpp": 0.75}
 FACTOR = 2.0  # the envelope is this many times the largest margin of the honest answers ...
 FLOOR = 0.01  # ... and at least this
 FOREIGN = 2.0  # a margin in an honest answer from which on it is not honest
@@ -82,7 +85,8 @@ def run(
         Greedy answers that are surely this model's, at least 8 of each engine: twice their largest margin is
         the engine's envelope.
     envelope : float, optional
-        Of engines that no honest answers are of, in logits. Default: 0.5.
+        Of engines that no honest answers are of, in logits. Default: 0.5, and 0.75 of llama.cpp, which rounds
+        what its products read to 8 bits.
     sibling : Model, what `specviz.load` takes, or ``template:FILE``, optional
         Another quantisation of the weights, or another chat template: which of the two the set is nearer to.
     dtype, device : str, optional
@@ -110,6 +114,10 @@ def run(
         tick = setup.counter(progress, steps)
         judge = _Judge(target)
         envelopes = judge.measured(sure, tick)
+        if envelope is None:
+            measured = {each.engine for each in envelopes}
+            named = dict.fromkeys(line.engine for line in lines if line.engine in DEFAULTS)
+            envelopes += [Envelope(name, DEFAULTS[name]) for name in named if name not in measured]
         envelopes.append(Envelope("", DEFAULT if envelope is None else envelope))
         by_engine = {each.engine: each.value for each in envelopes}
         texts, readings = [], []

@@ -93,7 +93,10 @@ Honest = Annotated[
 ]
 Envelope = Annotated[
     float | None,
-    option("With --answers: how many logits below the top token noise may put a token. Default: 0.5."),
+    option(
+        "With --answers: how many logits below the top token noise may put a token. "
+        "Default: 0.5, and 0.75 for llama.cpp."
+    ),
 ]
 Sibling = Annotated[
     str | None,

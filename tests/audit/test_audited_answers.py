@@ -230,6 +230,16 @@ def test_an_engines_noise_is_measured_on_its_honest_answers(town, honest):
         audit(noisy, town, envelope=0)
 
 
+def test_an_engine_that_rounds_more_has_a_wider_envelope(town, honest):
+    lines = [line | {"engine": engine} for engine in ("llama.cpp", "vllm") for line in honest[:1]]
+    assert [(each.engine, each.value) for each in audit(lines, town).envelopes] == [
+        ("llama.cpp", 0.75),
+        ("", 0.5),
+    ]
+    assert [each.value for each in audit(lines, town, envelope=0.3).envelopes] == [0.3]
+    assert [each.value for each in audit(lines[1:], town).envelopes] == [0.5]
+
+
 # -- sampled answers ------------------------------------------------------------------------------------
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 import random
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -170,17 +170,19 @@ def _asked(llama: Any, messages: list[Line], limit: int) -> Line:
 def _tampered(
     target: Any, honest: list[Line], prompts: list[list[Line]], number: int, step: Callable[[str], None]
 ) -> dict[str, list[Line]]:
-    """Answers of which something was changed, of three kinds."""
+    """Answers of which something was changed, of three kinds.
+
+    An answer that another system prompt leaves as it was is no tampered one: another prompt takes its place.
+    """
     rng, kinds = random.Random(1), {"one token replaced": [], "an end moved": [], "another system prompt": []}
     reference = audit.reference.Reference(target)
+    others = _under_another_prompt(target, honest)
     for i in range(number):
         line = dict(honest[i % len(honest)])
         ids = [token for token in line.pop("ids") if token not in target.eos]
         kind = list(kinds)[i % 3]
         if kind == "another system prompt":
-            asked = [{"role": "system", "content": SYSTEM}, *line["messages"]]
-            kinds[kind].append(_stock(target, asked, line["max_tokens"]) | {"messages": line["messages"]})
-            kinds[kind][-1].pop("ids")
+            kinds[kind].append(next(others))
         elif kind == "an end moved":
             kept = ids[: max(1, len(ids) - rng.randint(1, 6))]
             kinds[kind].append(line | {"answer": target.decode(kept), "finish_reason": "stop"})
@@ -195,6 +197,15 @@ def _tampered(
             kinds[kind].append(line | {"answer": target.decode(changed), **more})
         step("tampered")
     return kinds
+
+
+def _under_another_prompt(target: Any, honest: list[Line]) -> Iterator[Line]:
+    """Answers to the same questions after another system prompt, those that differ from the honest ones."""
+    for line in honest:
+        asked = [{"role": "system", "content": SYSTEM}, *line["messages"]]
+        other = _stock(target, asked, line["max_tokens"]) | {"messages": line["messages"]}
+        if other.pop("ids") != line["ids"]:
+            yield other
 
 
 def _drawn(target: Any, prompts: list[list[Line]], step: Callable[[str], None]) -> list[Line]:
