@@ -192,7 +192,10 @@ def _serve(scratch: Path, folder: Path, model: str | None, port: int, ip: str, b
     server = _server(scratch, ip, browser)
     server.initialize([str(scratch / "app/specviz.ipynb")])
     server.port = port
-    server.start()
+    try:
+        server.start()
+    except KeyboardInterrupt:  # after the address is printed and before the loop runs, which would catch it
+        server.stop()
 
 
 def _server(scratch: Path, ip: str, browser: bool) -> Voila:

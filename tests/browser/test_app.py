@@ -57,8 +57,10 @@ def served(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         command += ["--port", str(port)]
         environment = os.environ | {"TMPDIR": str(temporary), "JUPYTER_CONFIG_DIR": str(temporary / "c")}
         process = subprocess.Popen(
-            command, stdout=out, stderr=subprocess.STDOUT, env=environment, start_new_session=True
-        )
+            command, stdout=out, stderr=subprocess.STDOUT, env=environment, start_new_session=True,
+            # A shell's background jobs ignore Ctrl-C, and so would what they start.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        )  # fmt: skip
     begun = time.monotonic()
     while not (match := re.search(r"http\S+", log.read_text())):
         assert process.poll() is None and time.monotonic() - begun < 90, log.read_text()
