@@ -59,7 +59,7 @@ class Sums(NamedTuple):
         Lines of a product: fewer are filled up, for another kernel may serve them.
     fused : bool
         Whether the mask is added within the product of queries and keys, which is faster. MKL then has other
-        kernels for about 60 lines or more, unless a head's width is 16 or 64.
+        kernels for about 60 lines or more; of ten widths of a head that were tried, not for 16, 64 and 256.
     """
 
     least: int
