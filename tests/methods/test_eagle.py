@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from tiny import llama
@@ -14,6 +15,7 @@ import specviz
 from specviz import metrics
 from specviz.audit import law
 from specviz.errors import ModelError, ParameterError
+from specviz.loop import reduce
 from specviz.loop.batch import decode_batch
 from specviz.loop.cycle import decode
 from specviz.methods import eagle, tree
@@ -63,6 +65,18 @@ SETTINGS = [
     (3, {"depth": 1, "branches": 1, "draft_size": 1}),
     (3, {"depth": 6, "branches": 30, "draft_size": 512}),  # more than there is
 ]
+
+
+@pytest.mark.parametrize("sampling", [{}, {"temperature": 1.0, "seed": 3}])
+def test_siblings_share_a_prediction_and_each_node_keeps_its_own(target, sampling, monkeypatch):
+    options = {"draft": head(target, 3), "max_new_tokens": 14, "depth": 4, "branches": 3, "draft_size": 9}
+    shared = specviz.generate(target, PROMPTS, "eagle", **options, **sampling).nodes.drop(columns="run")
+    assert len(shared) > 1.5 * shared["entropy"].nunique()  # many nodes have a sibling
+    monkeypatch.setattr(
+        reduce, "ChosenRows", type("Nothing", (), {})
+    )  # a row for each node, as of other methods
+    alone = specviz.generate(target, PROMPTS, "eagle", **options, **sampling).nodes.drop(columns="run")
+    pd.testing.assert_frame_equal(shared, alone, rtol=1e-6)
 
 
 @pytest.mark.parametrize(("generation", "values"), SETTINGS)
