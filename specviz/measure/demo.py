@@ -42,11 +42,11 @@ SIZES = (2, 4, 5, 8, 10)
 MEASURED = 2  # of the other prompts; the rest fill the method's memory before
 CALIBRATION_TOKENS = 24
 # Defaults are for a device that computes many nodes in the time of one. On a CPU the trained drafters of
-# SmolLM2 are fastest with two tokens per cycle (`specviz bench drafters`).
+# SmolLM2 are fastest with two or three tokens per cycle (`specviz bench drafters`).
 SMALLER: dict[str, Settings] = {
     "token_recycling": {"draft_size": 24},
     "speculative": {"draft_length": 2},
-    "eagle": {"draft_size": 2, "depth": 2, "branches": 1},
+    "eagle": {"draft_size": 3, "depth": 2, "branches": 2},
     "blockwise": {"k": 2},
 }
 WARM_UP = 8  # tokens that each method writes before the clock runs

@@ -36,6 +36,7 @@ from specviz.suites import suite
 
 Values = tuple[tuple[str, Value], ...]
 LENGTHS = (1, 2, 3, 4, 6)
+EAGLE_SIZES = (2, 2, 1), (3, 1, 3), (3, 2, 2), (4, 2, 3), (6, 2, 4), (8, 3, 4), (12, 4, 3), (20, 5, 4)
 # Settings that are tried, by method.
 GRIDS: dict[str, list[dict[str, Value]]] = {
     "speculative": [{"draft_length": n} for n in LENGTHS],
@@ -51,7 +52,7 @@ GRIDS: dict[str, list[dict[str, Value]]] = {
     "blockwise": [{"k": n} for n in (2, 3, 4, 5)],
     "eagle": [
         {"draft_size": size, "depth": depth, "branches": branches}
-        for size, depth, branches in ((2, 2, 1), (4, 3, 2), (6, 3, 2), (8, 4, 2), (12, 4, 3), (20, 5, 4))
+        for size, depth, branches in EAGLE_SIZES
     ],
 }
 ALIGNED = "-aligned"
