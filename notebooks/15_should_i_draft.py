@@ -53,7 +53,8 @@ trace = sv.generate(model, [quoting[0]], "prompt_lookup", max_new_tokens=LENGTH)
 trace
 
 # %% [markdown]
-# This prompt holds a text to quote, and prompt lookup copies from it: no drafter, no training. The next one holds nothing.
+# This prompt holds a text to quote. Prompt lookup searches the text so far for its last one to three tokens and drafts what
+# followed them there: no drafter, no training. The next prompt holds nothing to quote.
 #
 # **Predict.** How many tokens a cycle does prompt lookup write there (τ)? And does it cost speed to try?
 
@@ -70,11 +71,12 @@ free
 # $$\text{speedup} = \frac{\tau}{s(g) + \text{drafter} + \text{rest}},$$
 #
 # the tokens of a cycle over its time, in units of a cycle without drafts. $s(g)$ is the target's pass over a draft of
-# $g$ tokens. All of it can be found without a decode for every setting:
+# $g$ tokens and the one token before it; *drafter* is what drafting takes, *rest* everything else: judging the draft, keeping
+# the accepted tokens. No setting has to be decoded to know these:
 #
-# - The target writes its own text once. Target and drafters then read that text, every place of it, once. What any drafter
-#   would have drafted at a place follows from the text alone, so each method's cycles follow by arithmetic.
-# - Passes of each size are timed for a minute or less, and a few short runs say what a cycle takes beside them.
+# - The target writes its own text once, without drafts. Target and drafters then read that text once, each place of it. What a
+#   drafter would have drafted at a place follows from the text alone, so each method's cycles follow by arithmetic.
+# - Passes of each size are timed for a minute or less, and a few short runs measure the rest.
 #
 # **Predict.** For the prompts with something to quote: a draft model or prompt lookup? Which draft length? What speedup?
 
@@ -99,9 +101,9 @@ def best_of_each(advice):
 best_of_each(quotes)[COLUMNS].round(2)
 
 # %% [markdown]
-# A row is the best setting of a method and its drafter; `quotes.table` has every setting. `low` and `high` are where
-# the speedup of a run on as many *other* texts like these will lie, 19 times of 20. A few texts vary a lot, so the
-# intervals are wide. An interval that contains 1 means: undecided. Where the best speedup is not above 1, the sentence says
+# A row is the best setting of a method and its drafter (`draft`); `cycle` is the divisor above, and `quotes.table` has every
+# setting. In 19 runs out of 20 on as many *other* texts like these, the speedup lies between `low` and `high`. A few texts vary a
+# lot, so the intervals are wide. An interval that contains 1 means: undecided. Where the best speedup is not above 1, the sentence says
 # *do not draft*: plain decoding is then the fastest. In a setting, `stop=0.8` ends a draft before the first token to
 # which the drafter gives less than 80 %.
 #
@@ -125,8 +127,11 @@ plt.show()
 # panels: it has little to copy where nothing is quoted, while a draft model guesses prose, too. Crosses are measured; they
 # are explained below.
 #
-# `quotes.notes` also names an **oracle**: the speedup if every cycle used the length that turns out best for it, by the best
-# drafter. No method knows that before, so the oracle bounds whatever adapts the length.
+# If you serve both kinds, add their times, not their speedups: requests that take equally long and become twice as fast and half
+# as fast need $(0.5 + 2)/2 = 1.25$ times the time together. Drafting only for the first kind needs $0.75$.
+#
+# `quotes.notes` also names an **oracle**: the speedup if every cycle used the drafter and the draft length that turn out best for
+# it. No method knows that in advance, so with these drafters no rule that adapts the length can be faster.
 #
 # ## τ is exact, or says that it is not
 #
@@ -135,8 +140,8 @@ plt.show()
 # | badge | τ of a run on these prompts |
 # |---|---|
 # | exact | is this number |
-# | bounded | lies between two bounds: two tokens are so close that passes of different shape may choose differently |
-# | modelled | may differ: the texts are not the target's own, or trees have nodes that nearly tie |
+# | bounded | lies between two bounds: somewhere the target's two likeliest tokens have nearly the same score, and passes of different size, which round differently, may choose either |
+# | modelled | may differ: the texts are not the target's own, or a draft is a tree whose nodes nearly tie |
 #
 # **Predict.** Take prompt lookup with drafts of at most four tokens, decode the same prompts, and count. How far is the run's τ
 # from the one that was computed?
@@ -153,8 +158,8 @@ inside = row["tau_low"] - 1e-9 <= metrics.tau(run) <= row["tau_high"] + 1e-9
 print(f"within the bounds: {inside}")
 
 # %% [markdown]
-# The computed τ needed no decode. A greedy, exact method never changes the text: each cycle starts somewhere in the
-# same text, and what it drafts there depends on nothing else.
+# The computed τ needed no run of prompt lookup. A greedy, exact method never changes the text: each cycle starts somewhere in
+# the text that was written without drafts, and what it drafts there depends on nothing else.
 #
 # ## Where a cycle's time goes
 
@@ -199,8 +204,9 @@ print(f"in the interval: {confirmed['covered'].sum()} of {len(confirmed)}")
 shown
 
 # %% [markdown]
-# A miss has one of two causes, and the table separates them. If the measured τ is off as well, the other prompts are
-# drafted differently: more texts help. If only the speed is off, the timing is: another program ran.
+# The table separates the causes of a miss. If the measured τ is off as well, the other prompts are easier or harder to draft:
+# more texts help. If only the speed is off, so is the time of a cycle: another program ran, or these contexts are longer. And one
+# miss in twenty is chance.
 #
 # ## Why: explain
 #
@@ -219,22 +225,27 @@ why.figure()
 # These two runs came one after the other, so load on the machine may have slowed one of them: where the cost of a cycle is far from
 # the advice's, trust the confirmed figures, which were measured in turns.
 #
-# **Predict.** What is the acceptance at the first position, and what among all judged places? Which is higher?
+# **Predict.** At what share of the first positions of a draft was the token accepted? And at what share of all positions that
+# were judged, that is, up to the first wrong token of each draft? Which is higher?
 
 # %%
 print(why.selection)
 
 # %% [markdown]
-# The first position is where a cycle begins, and a cycle begins where the last draft was wrong. So hard places come
-# first more often than easy ones, and longer drafts lower the first position's rate although no token became harder.
+# Hard places come in stretches. After a wrong token the target corrects it and a new cycle begins, often still within a hard
+# stretch; easy stretches are passed in one long draft, and only their first token stands at a first position. So the first position
+# meets more than its share of hard places. Longer drafts pass easy stretches in fewer cycles, which lowers the first
+# position's rate although no token became harder.
 #
 # `sv.explain` also reads other tools' logs: llama.cpp's server timings, SGLang's and vLLM's metrics, SPEED-Bench's
 # results. And `specviz audit --answers FILE` checks whether another tool's texts are the target's own.
 #
 # ## Another device
 #
-# The texts and the acceptance stay; only the costs change. `as_device` takes them from a roofline: the bytes that a
-# pass moves and the FLOPs that it computes, at a device's rates, and a launch for each layer.
+# The texts and the acceptance stay; only the costs change. `as_device` takes them from a roofline: a pass takes as long as moving
+# its bytes or computing its FLOPs, whichever is longer, and a launch for each layer. A device is a name or three numbers: bytes per
+# second, FLOPs per second, seconds per launch. Reading the weights costs the same for any number of tokens, so a wider pass is
+# nearly free until its arithmetic takes longer than the reading.
 #
 # **Predict.** An H100 reads memory a hundred times faster than this machine. Does drafting gain more there, or less? With one
 # text at a time, and with 64 or 512? And if somebody captures a pass as one graph, so that launches cost nothing?
@@ -256,10 +267,10 @@ pd.DataFrame(rows, columns=["device", "batch", "best", "speedup"]).round(2)
 # - **Without launches**, a large model gains less with every text in the batch: the texts share one reading of the weights,
 #   the arithmetic fills up, and a wider pass is no longer free. That is the usual case of a server.
 # - **The exception is a small model or a long context.** Each text has a cache of its own, which a pass reads once for a whole
-#   draft. Where the caches are larger than the weights, as `town`'s are at 64 texts, drafting still pays in a batch.
+#   draft. Where the caches are larger than the weights, as those of the toy `town` are at 64 texts, drafting still pays in a batch.
 #
 # `advice.surface()` has sliders for the same question, over what was timed here: context, batch, the cost of a drafted
-# token, and its acceptance. A click on a point decodes a prompt by that setting.
+# token, and its acceptance. A click on a point decodes a prompt with that setting.
 
 # %%
 quotes.surface()
@@ -271,7 +282,7 @@ quotes.surface()
 #   own prompts, or on answers that you already have (`answers="file.jsonl"`).
 # - **Methods that learn from what was rejected.** Stores such as Token Recycling's depend on their own past drafts, so
 #   one reading of the text does not say what they hold. `stores=True` decodes the prompts with four of them instead.
-# - **Lossy methods.** BiLD and CM-ASD change the text, so a text without drafts says nothing about them.
+# - **Lossy methods.** BiLD (walkthrough 03) and CM-ASD (10) change the text, so a text without drafts says nothing about them.
 # - **Sampling.** At a temperature a run writes other texts each time; τ is then bounded, by chance and by the choice of
 #   texts.
 # - **A server under load.** Passes of a batch are timed; requests that come and go are not.
