@@ -21,11 +21,9 @@
 # *25 minutes, about three of them computing (half a minute on `town`). Needs `torch`, ipywidgets and plotly
 # (`pip install -e ".[run,lab]"` in a checkout).*
 #
-# You will run speculative decoding greedily and with sampling. You will derive the rule that makes sampled text follow
-# the target's law *exactly*, drag its distributions, break it, and extend it from one token to a sequence. At the end
-# you will know when drafting pays.
-#
-# Leviathan, Kalman and Matias (2023) and Chen et al. (2023) found the rule independently.
+# You will run speculative decoding greedily and with sampling. You will derive the rule of Leviathan, Kalman and Matias (2023) and
+# Chen et al. (2023), by which sampled text follows the target's law (its distribution) *exactly*, break it, and extend it from one
+# token to a sequence. At the end you will know when drafting pays.
 #
 # The target is **SmolLM2**, a language model of 135 million parameters, if `specviz models get smollm2` has downloaded it (93 MB).
 # Its drafter `smollm2-draft` comes with the package: SmolLM2's own first two layers and its 8,192 commonest tokens, trained on the
@@ -55,9 +53,9 @@ trace
 # %% [markdown]
 # ## Greedy: keep what the target would have written
 #
-# The target reads the whole draft in one pass, so it learns its own best token at every place. The longest prefix of the draft
-# that equals those tokens is kept. Then comes one token of the target's own: a **correction** after a mismatch, a **bonus** when the
-# whole draft was right.
+# In each **cycle** the drafter guesses four tokens. The target reads the last token and these four in one pass, which takes little
+# longer than a pass over one, and so learns its own best token at five places. The longest prefix of the draft that equals those
+# tokens is kept. Then comes one token of the target's own: a **correction** after a mismatch, a **bonus** when all were right.
 #
 # **Predict.** Is the text the same as when the target writes alone: always, mostly, or seldom?
 
@@ -67,11 +65,11 @@ print("the same text:", alone.text == trace.text, "- badge:", trace.run["exactne
 print("passes of the target:", len(alone.cycles) - 1, "alone,", len(trace.cycles) - 1, "with drafts")
 
 # %% [markdown]
-# Always: a draft token is kept only if it *is* the target's token. The badge adds a caution. *Exact up to ties* means that the pass
-# over five tokens and the pass over one round differently in the last digit. Where the target's two best tokens agree to that digit,
-# either may win. `specviz audit` finds every such place and says whether it was a tie, rounding, or a bug.
+# Always: a draft token is kept only if it *is* the target's token. The badge adds a caution. *Exact up to ties*: passes over five
+# tokens and over one may round differently in the last digit. Where the target's two best tokens agree to that digit, either may win.
+# `specviz audit` finds every such place and says whether it was a tie, rounding, or a bug.
 #
-# Three cycles in full, with the token's probability under both models:
+# Three cycles, with each token's probability under both models:
 
 # %%
 nodes = trace.nodes
@@ -81,8 +79,8 @@ nodes[nodes["cycle"].isin([1, 2, 3])][shown].round(3)
 # %% [markdown]
 # ## How long should a draft be?
 #
-# **τ** is what a cycle writes on average, correction or bonus included. **A/D** is the share of drafted tokens that are accepted;
-# tokens beyond the text's end do not count.
+# **τ** is how many tokens a cycle writes on average, correction or bonus included. **A/D** is the share of drafted tokens that are
+# accepted.
 #
 # **Predict.** As the draft length γ grows, which of τ, A/D and tokens/s rises, which falls, which has a maximum?
 
@@ -104,12 +102,11 @@ plt.show()
 
 # %% [markdown]
 # τ rises, because a longer draft can only add accepted tokens. A/D usually falls: a later token counts only if all
-# earlier ones were accepted. Speed has a maximum in between, where one more draft token no longer pays for itself; in so
-# short a run the times scatter. One prompt on one machine is an anecdote; `specviz bench` measures many, in pairs.
+# earlier ones were accepted. Speed has a maximum in between, where one more draft token no longer pays for itself. One prompt on one
+# machine is an anecdote; `specviz bench` measures many.
 #
 # τ and A/D did not need those runs. The text is the target's own whatever is drafted, so one record can answer for other lengths
-# if it holds what the drafter predicts at every place. The **dense record** adds that with one more pass of each model over the
-# finished text. [05](05_what_if.ipynb) asks such questions of recorded traces.
+# if it holds what the drafter predicts at every place. The **dense record** adds that ([05](05_what_if.ipynb)).
 
 # %%
 dense = sv.generate(target, prompt, draft=draft, draft_length=4, max_new_tokens=48, record="dense")
@@ -135,25 +132,24 @@ answer.table[["draft_length", "cycles", "drafted", "accepted", "tau", "A/D", "ba
 #
 # $$ r(y) = \frac{\max(0, p(y) - q(y))}{\sum_z \max(0, p(z) - q(z))}. $$
 #
-# It fits: a rejection has probability $1 - \sum_x \min(p(x), q(x)) = \sum_x \max(0, p(x) - q(x))$, which is the sum in the
-# denominator. So $P(y) = \min(p, q) + \max(0, p - q) = p(y)$. A draft is accepted with probability $\sum_x \min(p(x), q(x))$: one
-# minus the total variation distance of $p$ and $q$.
+# It fits: a rejection has probability $1 - \sum_x \min(p(x), q(x)) = \sum_x \max(0, p(x) - q(x))$, the denominator. So $P(y) = \min(p, q) + \max(0, p - q) = p(y)$. A draft is accepted with probability $\sum_x \min(p(x), q(x))$: one
+# minus their total variation distance $\tfrac12 \sum_x |p(x) - q(x)|$.
 #
-# Drag it. On the left are $p$ and $q$; the green area is accepted. On the right is what comes out, and the lines are $p$.
+# Drag it. On the left are $p$ and $q$; green is accepted. On the right is what comes out; the lines are $p$.
 #
-# **Predict.** Make $q$ as bad as you can. What happens to the green area, and what to the bars on the right? Then choose each
-# shortcut: (a) after a rejection draw from $p$ itself, not from $r$; (b) accept if and only if $p(x) \ge q(x)$; (c) draft the
+# **Predict.** Make $q$ as bad as you can. What happens to the green area, and to the bars on the right? Then choose each shortcut: (a) after a rejection draw from $p$ itself, not from $r$; (b) accept if and only if $p(x) \ge q(x)$; (c) draft the
 # likeliest token, and use the drafter's softmax as $q$. Which of them keep the law?
 
 # %%
 Acceptance()
 
 # %% [markdown]
-# A bad $q$ costs acceptance and nothing else: the right side stays at $p$. Each of the three shortcuts misses it. (c) has shipped
-# in real libraries: $q$ must be the distribution that the draft was *really* drawn from, after temperature, top-k and top-p. If
+# A bad $q$ costs acceptance and nothing else: the right side stays at $p$. Each of the three shortcuts gives another law. (a)
+# favours what the drafter proposes too often: it has its full $p$ already, and gets more after rejections. (b) never writes a token
+# with $p < q$: it is not accepted, and $r$ is 0 there. (c) has shipped in real libraries: $q$ must be the distribution that the draft was *really* drawn from, after temperature, top-k and top-p. If
 # the draft is an argmax, then $q$ is 1 on that token, and the sampling rule accepts it with probability $p(x)$.
 #
-# In code the rule is four lines. An experiment agrees with $p$ to a few thousandths:
+# In code the rule is a few lines. An experiment agrees with $p$ to a few thousandths:
 
 # %%
 rng = np.random.default_rng(0)
@@ -179,23 +175,23 @@ print("came out ", law.round(3))
 # %% [markdown]
 # ## From one token to a sequence
 #
-# A draft has γ tokens, and one pass of the target gives γ + 1 distributions. Row 1 is the law of the next token after the text. Row
-# 2 is the law after the text *and* $x_1$, row 3 after $x_1 x_2$, and so on. Three facts make the sequence right.
+# A draft has γ tokens, and one pass of the target gives γ + 1 distributions. Row 1 is the law of the token after the text, row
+# 2 that after the text *and* $x_1$, and so on. Three facts make the sequence right.
 #
 # **Prefixes condition correctly.** $x_2$ is judged only if $x_1$ was accepted. Then $x_1$ is part of the text, so row 2 is the target's
-# law at that place, and the one-token rule applies as before. Hence the first token has law $p(\cdot \mid \text{text})$, the second,
-# given the first, has law $p(\cdot \mid \text{text}, y_1)$, and the product of these is the target's law of the sequence.
+# law at that place, and the one-token rule applies as before. If $x_1$ was rejected, a new cycle begins after its replacement, by the
+# same rule. Either way the first token $y_1$ has law $p(\cdot \mid \text{text})$, the second, given the first,
+# $p(\cdot \mid \text{text}, y_1)$, and the product of these is the target's law of the sequence.
 #
 # **Every token after a rejection is discarded.** If $x_1$ is rejected, another token $y_1$ stands in its place. Row 2
 # was computed after $x_1$, which is no longer there, and $x_2$ was drafted after $x_1$, too. Neither $p$ nor $q$
-# belongs to the text that is now being written. $x_2$ may look good, but no probability is left to judge it by.
+# belongs to the text that is now being written.
 #
 # **The bonus comes from the last row.** If all γ tokens are accepted, row γ + 1 is the target's law after the whole draft, and it
 # is already computed. One draw from it is a free token. After a rejection the draw from $r$ takes that place. So a cycle emits its
 # accepted tokens and exactly one more.
 #
-# The next cell computes the law of *two* tokens over a vocabulary of three, once with the rule, and once keeping $x_2$ after $x_1$ was
-# rejected.
+# The next cell computes the law of *two* tokens over a vocabulary of three: with the rule, and keeping $x_2$ after $x_1$ was rejected.
 #
 # **Predict.** Is the second law off in its first token, in its second, or in both?
 
@@ -232,7 +228,7 @@ for name, keep in (("discard after a rejection", False), ("keep after a rejectio
 #
 # ## The same rule on the real pair
 #
-# The record keeps $p$, $q$ and the uniform number $u$ of every decision, so each can be made again.
+# The record keeps $p$, $q$ and the uniform number $u$ of every decision.
 
 # %%
 sampled = sv.generate(
@@ -263,18 +259,18 @@ for temperature in (0.3, 0.7, 1.0, 1.5):
 
 # %% [markdown]
 # Both distributions flatten with temperature. A flat target accepts drafts that are not its top token, but a flat
-# drafter also draws tokens to which the target gives almost no probability. Which effect wins depends on the pair, and
-# a few short runs are not many.
+# drafter also draws tokens to which the target gives almost no probability. Which effect wins depends on the pair.
 #
 # ## Exact up to ties, and exact
 #
-# In float32 a tie is rare. In bfloat16, where a number has eight significant bits, it is not. The same forty prompts, twice: with passes
-# as they come, and with an **invariant** model, which computes each row of a pass in the one order in which it would be computed alone.
+# In float32 a tie is rare. In bfloat16, where a number has eight significant bits, it is not: sums change with the order of their
+# terms, which may change with the number of rows. The next cells decode forty prompts by UniSpec ([07a](07a_unispec.ipynb)) twice:
+# with passes as they come, and by an **invariant** model, which adds up each row in one order, whatever else is in the pass.
 #
 # **Predict.** How many of forty greedy texts of 64 tokens differ from those of autoregressive decoding, with each?
 
 # %%
-parted_guess = {"as they come": 4, "invariant": 1}
+parted_guess = {"as they come": 4, "invariant": 1}  # put your own numbers here
 
 # %%
 ordinary = sv.load("town", dtype="bfloat16", invariant=False)
@@ -292,23 +288,23 @@ for name, model in models.items():
     own, drafted = runs[name]
     parted = sum(a != b for a, b in zip(own.texts, drafted.texts))
     print(
-        f"{name}: labelled {drafted.run['exactness']}, {parted} of 40 texts part (your guess {parted_guess[name]})"
+        f"{name}: labelled {drafted.run['exactness']}, {parted} of 40 texts differ (your guess {parted_guess[name]})"
     )
 
 # %% [markdown]
 # The invariant model computes the same bits in every pass, so no draft can change the text, and the label says *exact*.
-# It costs about a tenth of a pass of SmolLM2, and more of this small model's (`specviz bench passes` measures it).
-# Neither text is better: both tokens were equally likely.
+# That takes longer (`specviz bench passes` measures it). Neither text is better: both tokens were equally likely.
 #
 # ## When drafting pays
 #
 # Suppose each draft token is accepted with probability α, independently, and costs the fraction $c$ of a target pass. A cycle with
-# γ draft tokens then writes $(1-\alpha^{\gamma+1})/(1-\alpha)$ tokens, and costs $\gamma c + 1$ passes (Leviathan et al., Theorem 3.8):
+# γ draft tokens then writes $1 + \alpha + \dots + \alpha^\gamma = (1-\alpha^{\gamma+1})/(1-\alpha)$ tokens on average, for draft token
+# $i$ counts only if $i$ in a row are accepted. It costs $\gamma c + 1$ passes (Leviathan et al., Theorem 3.8):
 #
 # $$ \text{speedup} = \frac{1-\alpha^{\gamma+1}}{(1-\alpha)\,(\gamma c + 1)}. $$
 #
-# The star is this pair as measured above. Here a target pass over γ + 1 tokens is taken to cost what one over one token costs;
-# [01](01_autoregressive.ipynb) measures how far that holds on your machine.
+# The star is this pair. A target pass over γ + 1 tokens is taken to cost what one over one token costs;
+# [01](01_autoregressive.ipynb) measures how far that holds here.
 #
 # **Predict.** If γ grows from 1 to 12, does the break-even line (black) rise or fall?
 
@@ -346,13 +342,13 @@ plane(4)
 # %%
 controls = ipywidgets.interact(plane, γ=ipywidgets.IntSlider(4, min=1, max=12, continuous_update=False))
 # %% [markdown]
-# It falls: a longer draft needs a better or a cheaper drafter. With γ = 1 drafting pays where $c < \alpha$; elsewhere no γ does.
+# It falls: a longer draft needs a better or a cheaper drafter. With γ = 1 drafting pays where $c < \alpha$. Elsewhere no γ does: each
+# further token costs $c$ as well, and brings less than α.
 #
 # ## Four drafters in the plane of τ and cost
 #
-# Acceptance is not the same at every place, so measured numbers are safer than α. The **cost** of a cycle is its time in units of a
-# plain pass. τ over the cost is the speedup, and drafting pays above the line τ = cost. Below are four
-# drafters of one target: the draft model; **EAGLE**, one layer that continues from the target's own states
+# Acceptance differs from place to place, so measured numbers are safer than α. The **cost** of a cycle is its time in units of a
+# plain pass. τ over the cost is the speedup, and drafting pays above the line τ = cost. Below are four drafters: the draft model; **EAGLE**, one layer that continues from the target's own states
 # ([07c](07c_eagle.ipynb)); SmolLM2's heads for **blockwise** decoding, or UniSpec on `town`; and **prompt lookup**, which copies
 # from the text and costs next to nothing.
 #
@@ -380,9 +376,8 @@ print("every text is the target's own:", all(run.texts == plain.texts for run in
 table[["exactness", "tau", "cost", "forward", "draft_cost", "rest", "speedup"]].round(2)
 
 # %% [markdown]
-# The cost in its parts: `forward` is the target's pass, `draft_cost` the drafter's, `rest` judging and committing. In the picture each
-# dotted line is one speedup, bars are 95 % intervals over the seven prompts, and each small dot is one prompt. Click on a method: its
-# trace opens in the player.
+# `forward` is the target's pass, `draft_cost` the drafter's, `rest` judging and committing. In the picture each dotted line is one
+# speedup, bars are 95 % intervals, small dots are prompts. Click on a method to open its trace.
 
 # %%
 runs = [plain, *methods.values()]
@@ -401,16 +396,16 @@ above = drafting.index[drafting["speedup"] > 1]
 print(f"fastest: {drafting['speedup'].idxmax()}; above the line here: {', '.join(above) or 'none'}")
 
 # %% [markdown]
-# A method with the larger τ can be the slower one, and the same method can lie on either side of the line on two machines: how many rows
-# the target reads at the price of one is $s(g)$ of [01](01_autoregressive.ipynb). These are single runs; `specviz bench drafters`
-# lets the methods take turns.
+# A method with the larger τ can be the slower one, and lie on either side of the line on two machines: the cost of a pass over several
+# tokens ([01](01_autoregressive.ipynb)) differs. In `specviz bench drafters` the methods take turns.
 #
 # ## What this method cannot do
 #
 # - It cannot make the target's text better, nor give another law than the target's. A *lossy* method such as BiLD
 #   ([03](03_bild.ipynb)) trades exactness for speed.
 # - A bad drafter costs more than none: τ near 1, and the draft's passes on top.
-# - The two models must share a vocabulary. A draft with shifted ids is not wrong, only never accepted.
+# - The two models must share a vocabulary. If the drafter's ids mean other tokens, the text is still right, but hardly a draft is
+#   accepted. Tokens that a drafter lacks it never drafts.
 #
 # ## Five questions
 #

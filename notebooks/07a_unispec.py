@@ -82,9 +82,9 @@ trace
 
 # %% jupyter={"source_hidden": true}
 steps = [
-    ("store  (lines 1-2)", "S: each word's k likeliest\nsuccessors with their p"),
+    ("store  (lines 1-2)", "S: each token's k likeliest\nsuccessors with their p"),
     ("root and cache  (19)", "x: the text's last token\nC: the k likeliest at its place"),
-    ("first level  (20)", "S[x] and C; of a double\nthe better score"),
+    ("first level  (20)", "S[x] and C; a token in\nboth: its better score"),
     ("next levels  (22-29)", "expand k nodes, score ≥ r\nscore = parent's ⊕ p"),
     ("cut  (30)", "send the g nodes\nof highest score"),
     ("pass and verdict  (32-37)", "keep the path that the target\nwrites, and one token more"),
@@ -112,11 +112,12 @@ plt.show()
 # %% [markdown]
 # ## The store (lines 1 and 2)
 #
-# Two arrays of shape $[V, k]$: for each of the $V$ words of the vocabulary the $k = 10$ tokens that the target thought
-# likeliest *when it last met that word*, and their probabilities. There is one row a word, whatever stood before it.
+# Two arrays of shape $[V, k]$: for each of the $V$ tokens of the vocabulary the $k = 10$ tokens that the target thought
+# likeliest *when it last read that token*, and their probabilities. Each token has one row, whatever stood before it.
+# A prompt fills none: with an empty store the first cycle drafts nothing, and its pass gives the first row and the first $C$.
 #
-# **Predict.** A few short answers were studied. Of the vocabulary's words, how many have a row by now: 1 %, 10 %, 30 %
-# or nearly all? Remember that every *drafted* word is read by the target too, the rejected ones included.
+# **Predict.** A few short answers were studied. Of the vocabulary's tokens, how many have a row by now: 1 %, 10 %, 30 %
+# or nearly all? Remember that every *drafted* token is read by the target too, the rejected ones included.
 
 # %%
 guess = 0.10
@@ -130,7 +131,7 @@ def word(token):
 
 store = student.store
 print(
-    f"{store.entries} of {model.vocabulary} words have a row: {store.entries / model.vocabulary:.0%}, your guess {guess:.0%}"
+    f"{store.entries} of {model.vocabulary} tokens have a row: {store.entries / model.vocabulary:.0%}, your guess {guess:.0%}"
 )
 print(
     f"memory {store.bytes / 1e6:.2f} MB here; at V = 150,000 it would be {150_000 * 10 * 8 / 1e6:.0f} MB, and never more"
@@ -286,9 +287,15 @@ plt.show()
 #
 # ## The pass and the verdict (lines 32 to 37)
 #
-# The target reads all $g$ nodes in one pass. In greedy decoding, go from the root to the child that is the target's own
-# choice, as long as there is one. So the text is the one that the target writes alone, up to ties. Here is this cycle in the player. Each `→` grows one level; then come the threshold's
-# cut, the budget's cut and the verdict. Point at a node for its source and its score.
+# The target reads the root and all $g$ nodes in one pass. A node's position is its parent's plus one, and it sees the text, its
+# ancestors and itself: an ordinary causal mask would show it the branches that stand before it in the list, and its prediction would
+# belong to no text. In greedy decoding, go from the root to the child that is the target's own choice, as long as there is one, and
+# add the target's choice after the last. So the text is the one that the target writes alone, up to ties. Keys and values of the kept
+# path stay in the cache; the others are dropped. In sampling the target *draws* its choice from its $p$, so a level is accepted with
+# the sum of its nodes' probabilities, and the law is the target's.
+#
+# Here is this cycle in the player. Each `→` grows one level; then come the threshold's cut, the budget's cut and the verdict. Point at
+# a node for its source and its score.
 #
 # **Predict.** Before the verdict: which path survives?
 
@@ -296,9 +303,9 @@ plt.show()
 sv.player(trace, cycle=number, phase="draft", substeps=True, growth=True)
 
 # %% [markdown]
-# The same as a table: the path that was kept, and beside each kept node how many siblings were sent with it. *Rejected* is a node
-# whose sibling, or nothing, was the target's choice; what lies below a rejected node is *unjudged*. Of the candidates that were not
-# sent, the record keeps the best few (`below_budget`).
+# The same as a table: the path that was kept, and beside each kept node how many siblings were sent with it. A node is *rejected*
+# where the target chose one of its siblings, or a token that was not drafted; what lies below a rejected node is *unjudged*. Of the
+# candidates that were not sent, the record keeps the best few (`below_budget`).
 
 # %%
 nodes = trace.nodes
@@ -323,7 +330,7 @@ shown.set_index(kept["depth"].rename("level")).round(3)
 # The pass computed the target's prediction after *every* node, the wrong ones included. All are written into the store,
 # at no further pass.
 #
-# **Predict.** The pass read $g + 1$ words. How many rows of the store does it write: all $g + 1$, or fewer?
+# **Predict.** The pass read $g + 1$ tokens. How many rows of the store does it write: all $g + 1$, or fewer?
 
 
 # %%
@@ -337,19 +344,20 @@ cycle = next(run)  # runs the cycle we have taken apart
 words = [root, *np.asarray(cycle.draft.tokens).tolist()]
 changed = [t for t in dict.fromkeys(words) if (old[t] != store.tokens[t]).any()]
 print(
-    f"{len(words)} words read, {len(set(words))} different ones, {len(changed)} rows with other tokens than before"
+    f"{len(words)} tokens read; {len(set(words))} different ones, so as many rows written; {len(changed)} hold other tokens than before"
 )
 print(f"new root {word(drafter.root)!r}; first in the new C: {word(drafter.near[0][0])!r}")
 
 table = {word(t): [row(old[t]), row(store.tokens[t]), words.count(t)] for t in changed[:8]}
-columns = ["likeliest before", "likeliest after", "nodes with this word"]
+columns = ["likeliest before", "likeliest after", "times read"]
 pd.DataFrame.from_dict(table, orient="index", columns=columns).rename_axis("word")
 
 # %% [markdown]
-# Where a word occurs at several nodes, each has its own prediction, and the row can hold only one: the last is kept
-# (lines 41 to 44, in order). A store with one row a word remembers no context.
+# Where a token occurs at several nodes, each has its own prediction, and the row can hold only one: the last is kept
+# (lines 41 to 44, in order). A store with one row for each token remembers no context.
 #
-# A store that starts empty fills text by text. **Predict.** Does it fill at a constant pace, and does τ rise with it?
+# A store that starts empty fills text by text. **Predict.** Does it fill at a constant pace, and does τ (the tokens that a cycle
+# writes) rise with it?
 
 # %%
 filling = sv.generate(model, studied + sample, "unispec", max_new_tokens=new_tokens)
@@ -359,7 +367,7 @@ view.warm_up(filling, ax=axes[1])
 plt.show()
 
 # %% [markdown]
-# Common words are learnt in the first texts, rare ones seldom. The course of τ also depends on the texts: each kind of
+# Common tokens are learnt in the first texts, rare ones seldom. The course of τ also depends on the texts: each kind of
 # work has its own τ, so the comparisons in [07b](07b_unispec_worth.ipynb) decode the same texts from the same store.
 #
 # ## Two open readings
@@ -393,13 +401,14 @@ for name, how in {
 run.close()
 
 # %% [markdown]
-# A product falls with every step; a minimum falls only where the store is unsure. So the surer the steps of this cycle,
-# the less the two trees differ. Keeping the root token puts the highest score of $C$ into the first level, and
+# The tree of `least` scores is usually deeper: a product falls with every step, a minimum only where the store is unsure, so long sure
+# paths keep their score. The surer the steps of this cycle, the less the two trees differ. (A child's least is at most its parent's
+# either way, so both are trees.) Keeping the root token puts the highest score of $C$ into the first level, and
 # everything that follows the word there a second time.
 #
 # ## What the threshold does
 #
-# **Predict.** In the paper's Table 12 τ, the tokens a cycle writes, *rises* from r = 0 to r = 0.05. At a fixed $g$ and with the same store, can leaving nodes
+# **Predict.** In Table 12 of the paper τ *rises* from r = 0 to r = 0.05. At a fixed $g$ and with the same store, can leaving nodes
 # unexpanded give the target better nodes to judge?
 
 # %%
@@ -422,7 +431,7 @@ for name, tree in ((f"r = {R}", with_r), ("r = 0", without)):
 # %% [markdown]
 # ## What UniSpec cannot do
 #
-# - It has no context beyond one word: *"the"* has one row, whatever the sentence. Numbers, names and rare words fail.
+# - It has no context beyond one token: *"the"* has one row, whatever the sentence. Numbers, names and rare words fail.
 # - A stored probability belongs to another place in the text. Scores take it as if it held here, so the tree can be the wrong one.
 # - It needs logits, so it cannot work through an interface that only returns text (the paper says so too).
 # - With a short answer from a cold start there is nothing to recycle.
@@ -431,7 +440,7 @@ for name, tree in ((f"r = {R}", with_r), ("r = 0", without)):
 #
 # <details><summary>1. What does the store hold, and how large can it get?</summary>
 #
-# For each word of the vocabulary the k tokens that the target thought likeliest when it last read that word, and their probabilities: [V, k] ids and numbers, never more.
+# For each token of the vocabulary the k tokens that the target thought likeliest when it last read it, and their probabilities: [V, k] ids and numbers, never more.
 # </details>
 #
 # <details><summary>2. Which two sources fill the first level?</summary>
@@ -451,5 +460,5 @@ for name, tree in ((f"r = {R}", with_r), ("r = 0", without)):
 #
 # <details><summary>5. Which rows of the store does a pass write?</summary>
 #
-# One for each word that it read, the rejected nodes included. Where a word occurs at several nodes the last one stays.
+# One for each different token that it read, the rejected nodes included. Where a token occurs at several nodes the last one stays.
 # </details>

@@ -72,9 +72,10 @@ trace
 # %% [markdown]
 # ## Two readings, decoded
 #
-# Only decoding shows which of the two open readings drafts better. Every run from here on writes the same texts and
-# starts each prompt from the same store, `learnt` or empty, so differences come from the setting alone. The sample is
-# small. `metrics.tau_difference` resamples its prompts; a difference whose interval contains zero is not established.
+# Only decoding shows which of the two open readings drafts better. Every run from here on writes the same texts and starts each
+# prompt from the same store, `learnt` or empty, so differences come from the setting, and from what it lets the store learn within a
+# prompt. The sample is small. `metrics.tau_difference` resamples its prompts; a difference whose interval contains zero is not
+# established.
 #
 # **Predict.** Does `score="least"` in place of products change the mean level of the nodes sent? Does it change τ?
 
@@ -187,7 +188,8 @@ columns = ["r", "τ here", "against r = 0.05 [95 %]", "nodes sent", "τ, mean of
 pd.DataFrame(rows, columns=columns).set_index("r").round(2)
 
 # %% [markdown]
-# Compare the last column with the third: an interval that contains zero neither confirms nor refutes the paper's rise.
+# Compare the last column with `against r = 0.05`: the paper's rise would show as a negative number in the row r = 0. An interval that
+# contains zero neither confirms nor refutes it.
 #
 # ## How large a tree?
 #
@@ -237,12 +239,15 @@ columns = ["g", "store", "τ", "A/D", "s(g)", "τ/s(g), modelled", "speed, measu
 pd.DataFrame(rows, columns=columns).set_index(["g", "store"]).round(2)
 
 # %% [markdown]
-# With the same store a larger tree contains the smaller one, so it is accepted at least as far, with diminishing
-# returns. Every node costs time once the machine is busy. How many nodes that takes depends on kernel and device: one
-# CPU thread is busy long before a GPU is, and sooner in one layout of the weights than in another
-# ([01](01_autoregressive.ipynb), [08](08_calibrate.ipynb)). The best $g$ is where $\tau(g)/s(g)$ is largest (equation
-# 2): a property of machine and kernel. For an A100 the paper finds 110 (Table 13). The equation assumes that every tree
-# is full and that drafting is free. A cold store's trees are small, so there it underestimates.
+# As long as two stores are the same, a larger tree contains the smaller one and is accepted at least as far, with diminishing
+# returns. A pass over one token mostly waits for the weights, and reads them once for any number of nodes; every node costs time
+# once arithmetic takes longer than that. How many nodes it takes depends on kernel and device: one CPU thread is busy long before a
+# GPU is, and sooner in one layout of the weights than in another ([01](01_autoregressive.ipynb)). With $s(g)$ the time of a pass with
+# $g$ nodes over that of a plain one, the best $g$ has the largest $\tau(g)/s(g)$ (equation 2): a property of machine, kernel and texts,
+# to be measured again when one of them changes. For an A100 the paper finds 110 (Table 13). Measured points scatter, so
+# [08](08_calibrate.ipynb) fits curves through them and looks for the best $g$ on these, within the sizes that were measured: nothing is
+# known beyond. The equation assumes that every tree is full and that drafting is free. A cold store's trees are small and their passes
+# cheaper than $s(g)$, so there it underestimates the speed.
 #
 # The paper starts with an empty store and does not say whether it is kept from prompt to prompt. With texts this short
 # that matters a lot.
@@ -256,14 +261,15 @@ print(answer.why)
 answer.table[["draft_size", "tau", "badge"]].assign(rerun=[metrics.tau(cold[g]) for g in sizes]).round(3)
 
 # %% [markdown]
-# Its own size exactly, unless two choices are closer than rounding: then the badge asks for a rerun, often in bfloat16.
-# Another size is exact as long as its store is known. The text is the same, but a smaller tree teaches less and a
-# larger one more. From the first cycle that needs a row which this run never read, the answer is a model.
+# For its own size the answer is exact, unless two choices are closer than rounding, which is common in bfloat16: then the column
+# `badge` asks for a rerun. Another size is exact as long as its store is known. The text is the same, but a smaller tree teaches less
+# and a larger one more. From the first cycle that needs a row which this run never read, the answer is an estimate.
 #
 # ## Ablation (Table 2)
 #
 # Take away one part at a time. *Without scores*: rank in the row stands for the probability ($2^{-\text{rank}}$) and
-# there is no threshold. *Without expansion*: no neighbours, no threshold. *Without calibration*: a fixed large size.
+# there is no threshold. *Without expansion*: no cache $C$ at the first level (`neighbours=False`), no threshold. *Without
+# calibration*: a fixed large size.
 #
 # **Predict.** In the paper's Table 2, two of the three removals *raise* τ. Which?
 
@@ -294,9 +300,9 @@ pd.DataFrame(rows, columns=columns).set_index("").round(2)
 
 # %% [markdown]
 # In Table 2 (RTX 3090, conversation) a fixed size and rank scores both have a *higher* τ and a lower speed. So the
-# paper claims that the score gains time, not τ. The intervals show whether it does here. Every variant but the second
-# sends at most the same $g$, so a pass costs about the same in each, and τ decides. (Speeds of single runs include
-# whatever else the machine did, so this table uses the measured pass at the nodes sent.)
+# paper claims that the score gains time, not τ: without scores there is no threshold, so every tree is full, and drafting and passes
+# take longer. The intervals show whether it does here. (Speeds of single runs include whatever else the machine did, so this table
+# uses the measured pass at the nodes sent.)
 #
 # ## Where it fails, and what each part costs
 #
@@ -309,11 +315,12 @@ for name, run in (("warm", base), ("cold", cold[24])):
     by_kind[f"τ {name}"] = sums["emitted"] / sums["steps"]
 by_kind["tokens a text"] = metrics.by_prompt(base).groupby("kind")["emitted"].mean()
 frame = pd.DataFrame(by_kind)
-frame.sort_values("τ warm", ascending=False).round(2)
+frame["gain"] = frame["τ warm"] / frame["τ cold"]
+frame.sort_values("gain", ascending=False).round(2)
 
 # %% [markdown]
-# Compare the top and the bottom row, and the length of their texts. Text that follows a pattern repeats its own words,
-# and a short answer ends before it can.
+# Compare the column `gain`, and the length of the texts. Text that follows a pattern repeats its own words, and a short answer ends
+# before it can.
 #
 # **Predict.** What share of a cycle's time goes into growing the tree and learning? The paper's equation 2 assumes
 # none.

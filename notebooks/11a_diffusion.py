@@ -64,11 +64,11 @@ trace
 #
 # Cells are grouped into blocks of $B = 8$ (equation 3), which are written one after the other. In the current block,
 # the cell with the most *confident* prediction gets its likeliest token. All other cells stay masked, and the next pass
-# starts from there. That is one token a pass: **stepwise** decoding. Cells that are almost certain count as equally
-# confident, and of equals the leftmost is next; [11c](11c_ssd_in_numbers.ipynb) explains why.
+# starts from there. That is one token a pass: **stepwise** decoding. Cells that are almost certain ($p$ above 0.99995) count as
+# equally confident, and of equals the leftmost is next ([11c](11c_ssd_in_numbers.ipynb) explains why).
 #
-# **Predict.** In a block, is the most confident cell usually the leftmost masked one? In a random order of eight cells it would be in
-# $\frac18 (1 + \frac12 + \dots + \frac18)$ of the steps: 34 %.
+# **Predict.** In a block, is the most confident cell usually the leftmost masked one? In a random order of eight cells the leftmost
+# would be next in $\frac18 (1 + \frac12 + \dots + \frac18)$ of the steps: 34 %.
 
 # %%
 leftmost_guess = 0.6
@@ -140,13 +140,13 @@ by_order = []
 for _ in range(50):
     rank = rng.permutation(n)  # the cell of rank k is written as the k-th
     by_order.append(loss(rank >= np.arange(n)[:, None])[np.arange(n), rank.argsort()].sum())
-for name, values in (("masks by t, weighed by 1/t", by_share), ("random orders, cell by cell", by_order)):
+for name, values in (("masks by t, weighted by 1/t", by_share), ("random orders, cell by cell", by_order)):
     print(
-        f"{name}: {np.mean(values):6.2f} ± {np.std(values) / len(values) ** 0.5:.2f} nats; a draw ± {np.std(values):.2f}"
+        f"{name}: {np.mean(values):6.2f} ± {np.std(values) / len(values) ** 0.5:.2f} nats; each draw ± {np.std(values):.2f}"
     )
 
 # %% [markdown]
-# They agree within their errors. The weighted one has a far larger variance a draw, but a draw costs one pass and not
+# They agree within their errors. The weighted one has a far larger variance per draw, but a draw costs one pass and not
 # $n$. A model trained in this way can write in *any* order, so it may be asked for its most confident cell first. It is
 # not trained to predict two cells *jointly*.
 #
@@ -199,10 +199,12 @@ print(
 #
 # How wrong can it be? The divergence of the product from the joint is $\sum_i H_i - H(\text{joint})$. Since
 # $H(\text{joint}) \ge \max_i H_i$ it is at most $\sum_i H_i - \max_i H_i$. The *entropy-bounded* sampler (Ben-Hamu et al. 2025) fills the
-# most confident cells while that sum stays below $\gamma$. *Fast-dLLM* (Wu et al. 2025) fills each cell whose probability exceeds a
-# threshold $\tau$. By the union bound, the favourites of $n$ such cells have a joint probability of at least $1 - n(1-\tau)$: for τ =
-# 0.9 and up to four cells more than one half. That holds for a consistent model, and the result is still not the text of stepwise
-# decoding.
+# most confident cells while this bound stays below $\gamma$. *Fast-dLLM* (Wu et al. 2025) fills each cell whose likeliest token has a
+# probability above a threshold $\tau$; if there is none, the most confident cell alone.
+#
+# If the predictions are the marginals of one joint distribution, the favourites of $n$ such cells have a joint probability of at least
+# $1 - n(1-\tau)$ (the union bound): for τ = 0.9 and up to four cells more than one half. So they are the likeliest *combination*. Yet
+# stepwise decoding may write another text: it fills one cell and asks again, and what it fills between can change its mind.
 #
 # **Predict.** At τ = 0.9, how many of the 16 texts equal stepwise decoding's? How many passes are saved?
 

@@ -123,7 +123,7 @@ plt.show()
 print(view.canvases_words(trace, cycle=most))
 
 # %% [markdown]
-# A solid frame is what a verified canvas fills next. A dashed or dotted frame is a draft that was rejected or never judged.
+# A solid frame is what a verified canvas fills next. A dashed frame is a draft that was rejected, a dotted one was never judged.
 #
 # The paper says: "we compare each parent node's prediction with its child node's draft token. If a match is found, we proceed." That
 # has two readings. A node is verified if its parent's pass
@@ -187,8 +187,9 @@ plt.show()
 # %% [markdown]
 # ## Why a chain ends
 #
-# Where a chain ends, something other than the next draft was filled. It was another *token* for that cell, or another cell first (the
-# *order*), or the draft lay beyond a block's *border* and was made before that block was in work.
+# Where a chain ends, something other than the next draft was filled. We count three causes. Another *token* came into that cell, or
+# another cell came first (the *order*). Or the chain had crossed a block's *border*: its drafts came from a pass in which the next
+# block was not yet the current one, whatever failed about them.
 #
 # **Predict.** The paper finds "out-of-order generation ... the most common failure". Is it here?
 
@@ -204,16 +205,17 @@ ax.set(xlabel="share of the chains that ended so (95 % over texts)", xlim=(0, 1)
 plt.show()
 out_of_order = why.set_index("cause").loc["order"]
 print(
-    f"out of order: {int(out_of_order['chains'])} chains; in {int(out_of_order['held'])} of them the chain held the cell, further down"
+    f"out of order: {int(out_of_order['chains'])} chains; in {int(out_of_order['held'])} of them the chain held this cell and its token, further down"
 )
 
 # %% [markdown]
 # Not here: the token fails more often, though with sixteen texts not by a clear margin. A model of two million
 # parameters gets more words wrong than the paper's models of 7 and 8 billion. Order comes next, and in most of those
-# chains the right draft was there, a little too late.
+# chains the right draft was there, only later.
 #
-# The *mix-order* tree (Figure 4b) helps against that. It gives the root and each node of the chain but the last two a second child, the draft
-# *after* next, and lets nothing grow from it.
+# The *mix-order* tree (Figure 4b) helps where it comes one step too late. The root and the nodes of the chain get a second child, the
+# draft *after* next, from which nothing grows. The last node has no draft after it and the one before it only its child, so these two
+# get none.
 #
 # **Predict.** (1) How many canvases does it have for $N = 4$, root included? The paper says $2N - 1$ in the text, and
 # 6, 8, 10 in Table 3 for $N$ = 3, 4, 5. (2) From the same state, can it ever accept less than the chain? (3) Can it
@@ -259,11 +261,11 @@ plt.show()
 
 # %% [markdown]
 # (1) A root, $N$ of the chain, and a skip for each of these $N + 1$ but the last two: $2N$. Without the root it is the text's $2N - 1$. (2) No: the chain is part of the tree, and a canvas does not depend
-# on its siblings. A skip counts only where the chain has failed, and gains one token. (3) Yes, in principle: the two
-# soon reach *different* states.
+# on its siblings. A skip counts only where the chain has failed, and gains one token. (3) Yes, in principle: with one token more the
+# next drafts come from another state, and may be worse there.
 #
-# None of the table's settings was run. A record of stepwise decoding holds what every canvas of every chain would predict, because they
-# are the same canvases. Hence the badge `exact`.
+# None of the table's settings was run. A verified canvas is one that stepwise decoding reads, too, so its record holds all predictions
+# that decide how far a chain gets. Hence the badge `exact`.
 #
 # The paper concludes that 2.5 to 3.1 points fewer passes do not pay for 50 to 67 % more canvases. That depends on what a canvas costs:
 # nothing where a pass is bound by memory, its full share where it is bound by computing.
@@ -273,7 +275,7 @@ plt.show()
 # A causal model's cache is exact: what is on the left never changes. Here every token attends to every other one, so
 # each filled cell makes the keys and values of all places a little wrong. The **dual cache** (Fast-dLLM) keeps them
 # anyway. A *refresh* computes every place. The passes between two refreshes compute only the current block and reuse
-# the rest. A refresh is due after $R$ tokens; the paper's $R$ is 8.
+# the rest. A refresh is due after $R$ tokens, wherever a block ends; the paper's $R$ is 8.
 #
 # **Predict.** The picture below has a row for each pass and a column for each cell. In which columns does the colour
 # change from row to row, and in which does it not?
@@ -300,9 +302,9 @@ plt.show()
 # refresh sets them to 0.
 #
 # So stepwise decoding with a cache is *another reference*: some of its texts differ from those without. SSD is lossless
-# relative to the stepwise decoding whose policy it shares (block, cache, $R$, tie rule), and to no other. A refresh
-# also cuts a chain: if it is due inside one, the canvases after it were read with keys that stepwise decoding would
-# have discarded.
+# relative to the stepwise decoding whose policy it shares (block, cache, $R$, the order of equals), and to no other. A refresh
+# also cuts a chain: if six tokens have been placed since the last one and $R$ is 8, at most two more are placed. The canvas after
+# these would be read with keys that stepwise decoding has discarded by then.
 
 # %%
 reference, cached_ssd = write(cache="dual"), write("ssd", cache="dual")
@@ -317,7 +319,7 @@ pd.concat(
 # ## A model of 135 million parameters
 #
 # `smollm2-diffusion` is SmolLM2 with thin matrices beside its own, taught for an hour on one core to fill masked cells
-# (`specviz models diffusion`). It has learnt what answers look like and not to copy from the prompt: **its text is
+# (`specviz models diffusion`). It has learnt what answers look like, but has not learnt to copy from the prompt: **its text is
 # poor**, and nothing here says how well such a model can write. Its passes cost what those of a real model cost.
 #
 # **Predict.** On which model does SSD save the larger share of passes? And on which is the cost of a pass over five
@@ -349,20 +351,20 @@ for name, side in (("town-diffusion", model), ("smollm2-diffusion", large)):
 pd.DataFrame(sides)
 
 # %% [markdown]
-# The share of passes depends on the model: how often its own guesses hold, and how much of the canvas is padding. The
-# cost of five canvases depends on the device. `specviz bench canvases -m smollm2-diffusion --prompts narrow` measures
-# both, and what a device would gain on which five canvases cost as much as one.
+# The share of passes depends on the model: how often its own guesses hold, and how much of the canvas is left after the text and is
+# filled with end tokens. The cost of five canvases depends on the device. `specviz bench canvases -m smollm2-diffusion --prompts
+# narrow` measures both. It also gives the speedup of a device on which five canvases would cost as much as one.
 
 # %% [markdown]
 # ## What SSD cannot do
 #
 # - It cannot draft what the model does not predict yet. All drafts are one pass's marginals, which is what makes
 #   parallel unmasking wrong. SSD does not make them better; it checks them.
-# - It is greedy, with one order and one text as its reference. With sampled tokens there would be a law over orders,
-#   too.
-# - *Lossless* refers to a reference: stepwise decoding with one block size, one cache policy, one tie rule. Another
+# - It is greedy, with one order and one text as its reference. With sampled tokens the order would be random, too, and a rule
+#   would have to keep the distribution of both.
+# - *Lossless* refers to a reference: stepwise decoding with one block size, one cache policy, one order of equals. Another
 #   policy has another text.
-# - It saves passes, not work. With $N = 4$ a token costs more positions than stepwise decoding's. Without a cache, in a
+# - It saves passes, not work. With $N = 4$ more cells are computed for each token than in stepwise decoding. Without a cache, in a
 #   large batch or on a few cores it may be slower.
 # - The figures here are a small model's on short texts. `python -m tests.benchmarks diffusion` repeats them on 200
 #   prompts.
