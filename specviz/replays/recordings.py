@@ -29,12 +29,12 @@ def _smollm2() -> Settings:
         "methods": [
             _control("autoregressive"), {"method": "prompt_lookup"},
             {"method": "lookahead", "draft_size": 24}, {"method": "spectra", "draft_size": 24},
-            {"method": "token_recycling", "draft_size": 8}, {"method": "unispec", "draft_size": 8},
+            {"method": "token_recycling", "draft_size": 8}, {"method": "unispec", "draft_size": 4},
             {"method": "speculative", "draft_length": 2, "draft": DRAFTS},
             {"method": "bild", "draft": DRAFTS}, {"method": "specdec", "draft_length": 4, "draft": DRAFTS},
             {"method": "cm_asd", "draft": DRAFTS},
-            {"method": "eagle", "draft_size": 2, "depth": 2, "branches": 1, "draft": "smollm2-eagle3"},
-            {"method": "blockwise", "k": 4, "draft": "smollm2-heads"},
+            {"method": "eagle", "draft_size": 3, "depth": 2, "branches": 2, "draft": "smollm2-eagle3"},
+            {"method": "blockwise", "k": 2, "draft": "smollm2-heads"},
         ],
     }  # fmt: skip
 
