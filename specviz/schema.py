@@ -247,7 +247,7 @@ RUN_FIELDS: dict[str, str] = {
     "signals": "What the method declares of its signals, a list of {name, unit, meaning, level: node or cycle}; null where it declares none.",
     "pseudocode": "The method's own loop as [[when, line], ...]; see Method.pseudocode.",
     "model": "The target: {name, parameters, max_length, kind: causal, encoder-decoder or diffusion, shape, content, source}; shape has the counts and widths that its costs follow from (SHAPE_FIELDS), null where they are not known; content is the SHA-256 of its weights and tokenizer; source says of weights that were read from another format which it was, and how.",
-    "draft": "The drafter: the same; null where there is none.",
+    "draft": "The drafter: the same, and kernels: how its matrices lay; null where there is none.",
     "dense": "The drafter of the dense record: {name, parameters, max_length}, and tail: most tokens of a tail.",
     "canvas": "Of a diffusion model's run: {length, block, cache: none or dual, refresh, cache_rule, mask: the mask token's id, shift}; null elsewhere.",
     "memory": "What the drafter remembered when the run began and when it ended: {start, end}, each {state: cold or warm, keep, known, bytes}; null where it never does.",

@@ -59,6 +59,12 @@ def about(model: Model) -> Record:
     return fields | ({"prefix": len(model.prefix)} if hasattr(model, "prefix") else {})
 
 
+def about_drafter(drafter: Model) -> Record:
+    """What the record says of a drafter; its matrices may lie otherwise than the target's."""
+    layout = getattr(drafter, "kernels", None)
+    return about(drafter) | ({} if layout is None else {"kernels": layout})
+
+
 def content(model: Model) -> str | None:
     """SHA-256 of a model's weights and tokenizer; None where it is split, or keeps none."""
     return None if holding(model).size > 1 else getattr(model, "content", None)

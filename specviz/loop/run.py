@@ -416,7 +416,7 @@ class Run:
             "pseudocode": [list(line) for line in self.method.pseudocode],
             "signals": schema.as_metadata(self.method.signals),
             "model": machine.about(model),
-            "draft": None if drafter is None else machine.about(drafter),
+            "draft": None if drafter is None else machine.about_drafter(drafter),
             "canvas": self._canvas(),
             "memory": None if self.method.memory is None else {"start": self.method.memory},
             "calibration": self._calibrated(),

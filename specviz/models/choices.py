@@ -6,6 +6,7 @@ float32: its passes are not spent on reading them, and its texts should be the s
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Sequence
 from itertools import islice
@@ -208,6 +209,20 @@ def _times(model: Model, twin: Model, nodes: int) -> tuple[list[float], list[flo
                 times.append(time.perf_counter() - begin)
             context.rewind(LENGTH)
     return spent
+
+
+def of_drafter(target: TorchModel) -> str:
+    """How the matrices of a drafter on a target lie.
+
+    Drafting mostly reads weights, and its rounding changes no text of an exact method. So the drafter of a
+    large model on a CPU that multiplies numbers of eight bits has its weights, and what they read, in eight
+    bits, whatever the target's layout is. The variable SPECVIZ_KERNELS holds for both.
+    """
+    pinned = kernels.check(os.environ.get(kernels.VARIABLE), kernels.VARIABLE)
+    several = len(kernels.candidates(target.device, target.dtype)) > 1  # not in float64, which checks others
+    if pinned or not (several and large(target.net) and kernels.multiplies_eight_bits()):
+        return target.kernels
+    return kernels.W8A8
 
 
 def large(net: torch.nn.Module) -> bool:

@@ -13,6 +13,7 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from specviz.models import geometry
 from specviz.models.attention import attend
+from specviz.models.choices import of_drafter
 from specviz.models.context import StorageShape, Store, memory_error
 from specviz.models.eagle import Eagle, attention_shape
 from specviz.models.layers import Lines, RMSNorm, Rotary, activation, head_rows, stamp, turn
@@ -81,6 +82,11 @@ class EagleModel:
         """The target's."""
         return self.target.dtype
 
+    @property
+    def kernels(self) -> str:
+        """How its matrices lie (`specviz.models.kernels`)."""
+        return of_drafter(self.target)
+
     def left(self, prompt: int) -> int:
         """How many tokens can be written after a prompt of so many."""
         return self.target.left(prompt)
@@ -146,7 +152,7 @@ class Arithmetic:
         layer, own = net.layer, target.net
         attention, mlp = layer.self_attn, layer.mlp
         self.read = stamp(own)
-        layout = target.kernels
+        layout = of_drafter(target)
         self.net, self.config, self.generation = net, net.config, net.generation
         # Of a target in shards each rank gathers a copy: the drafter lies whole on all of them.
         words = net.embed_tokens or own.get_input_embeddings()

@@ -38,7 +38,10 @@ PLAIN, TRANSPOSED, ONEDNN, UNPADDED = "plain", "transposed", "onednn", "onednn-u
 LAYOUTS = (PLAIN, TRANSPOSED, ONEDNN, UNPADDED)  # of the same numbers
 INT8, INT4 = "int8", "int4"
 WHOLE_NUMBERS = (INT8, INT4)  # which change the model, so that they are taken by name alone
+W8A8 = "w8a8"  # weights and inputs in eight bits: it changes the model, too, and drafters have it unasked
 GROUP = 32  # weights that share a scale in four bits
+LEVELS = 127  # the largest number of eight bits
+TINY = torch.finfo(torch.float32).tiny
 AUTO = "auto"
 VARIABLE = "SPECVIZ_KERNELS"
 FORMATS = (torch.float32, torch.bfloat16, torch.float16)  # that are laid out anew
@@ -137,12 +140,41 @@ class Int8:
 
     def __init__(self, weights: Sequence[torch.Tensor]) -> None:
         whole = torch.cat(list(weights)).float()
-        scale = (whole.abs().amax(1) / 127).clamp_min(torch.finfo(torch.float32).tiny)
+        scale = (whole.abs().amax(1) / LEVELS).clamp_min(TINY)
         self.matrix = whole.div_(scale[:, None]).round_().to(torch.int8)
         self.scale = scale.to(weights[0].dtype)
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         return torch.ops.aten._weight_int8pack_mm(x.contiguous(), self.matrix, self.scale)
+
+    def add(self, x: torch.Tensor, to: torch.Tensor) -> torch.Tensor:
+        return self(x).add_(to)
+
+
+class W8A8Product:
+    """The matrices as one, in whole numbers of eight bits with a scale for each output; inputs likewise.
+
+    An input row has a scale of its own, and whole numbers are added exactly, so a row's product does not
+    depend on the other rows.
+    """
+
+    def __init__(self, weights: Sequence[torch.Tensor]) -> None:
+        whole = torch.cat(list(weights)).float()
+        self.scale = (whole.abs().amax(1) / LEVELS).clamp_min(TINY)
+        numbers = whole.div_(self.scale[:, None]).round_().to(torch.int8)
+        self.packed = torch.ops.onednn.qlinear_prepack(numbers, None)
+        self.zero = torch.zeros(len(self.scale), dtype=torch.long)
+        self.product = torch.ops.onednn.qlinear_pointwise.default
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        wide = x.float()
+        scale = wide.abs().amax(1, keepdim=True).div_(LEVELS).clamp_min_(TINY)
+        # The operator takes numbers from 0 on: 128 stands for zero, and the half rounds what is cut off.
+        numbers = (wide / scale).add_(128.5).to(torch.uint8)
+        y = self.product(
+            numbers, 1.0, 128, self.packed, self.scale, self.zero, None, 1.0, 0, torch.float32, "none", [], ""
+        )
+        return y.mul_(scale).to(x.dtype)
 
     def add(self, x: torch.Tensor, to: torch.Tensor) -> torch.Tensor:
         return self(x).add_(to)
@@ -215,6 +247,7 @@ KINDS: dict[str, Callable[[Sequence[torch.Tensor]], Product]] = {
     UNPADDED: Unpadded,
     INT8: Int8,
     INT4: four_or_eight,
+    W8A8: W8A8Product,
 }
 
 
@@ -273,9 +306,9 @@ def choose(layout_name: str | None, net: PreTrainedModel, groups: Iterable[Seque
     Parameters
     ----------
     layout_name : str or None
-        One of `LAYOUTS` or `WHOLE_NUMBERS`; ``auto`` and None leave it to the variable ``SPECVIZ_KERNELS``,
-        then to a measurement. Where the variable says ``int4``, weights that did not come so lie in eight
-        bits.
+        One of `LAYOUTS` or `WHOLE_NUMBERS`, or `W8A8`; ``auto`` and None leave it to the variable
+        ``SPECVIZ_KERNELS``, then to a measurement. Where the variable says ``int4``, weights that did not
+        come so lie in eight bits.
     net : transformers model
         On its device, in its format.
     groups : iterable of sequences of linear layers
@@ -291,6 +324,8 @@ def choose(layout_name: str | None, net: PreTrainedModel, groups: Iterable[Seque
     possible = candidates(net.device, net.dtype)
     if (layout_name or pinned) in WHOLE_NUMBERS:
         return _whole_numbers(layout_name, pinned, net, groups)
+    if (layout_name or pinned) == W8A8 and len(possible) > 1 and multiplies_eight_bits():
+        return W8A8
     if pinned:
         return pinned if pinned in possible else PLAIN  # it holds for every model, this one's format or not
     if layout_name:
@@ -317,7 +352,7 @@ def check(layout_name: str | None, name: str = "kernels") -> str | None:
     """
     if layout_name in (None, "", AUTO):
         return None
-    names = AUTO, *LAYOUTS, *WHOLE_NUMBERS
+    names = AUTO, *LAYOUTS, *WHOLE_NUMBERS, W8A8
     if layout_name not in names:
         raise ModelError(f"{name} is {', '.join(names)}; got {layout_name!r}")
     return layout_name
@@ -357,6 +392,25 @@ def _multiplies_whole_numbers() -> bool:
         with torch.inference_mode():
             results = (Int8([weight])(x), four_or_eight([weight])(x))
         return all(bool((got.double() - want).abs().max() <= bound) for got in results)
+    except (AttributeError, RuntimeError, NotImplementedError, TypeError):
+        return False
+    finally:
+        torch.random.set_rng_state(torch_state)
+
+
+@cache
+def multiplies_eight_bits() -> bool:
+    """Whether torch's product of two matrices in eight bits is there and adds exactly.
+
+    A processor without instructions for it adds pairs of products in sixteen bits, and large ones overflow.
+    """
+    torch_state = torch.random.get_rng_state()
+    try:
+        x, weight = torch.randint(-LEVELS, LEVELS + 1, (2, 5, 64)).float()
+        x[:, 0], weight[:, 0] = LEVELS, LEVELS  # so that the scales are 1
+        x[0], weight[0] = LEVELS, LEVELS
+        with torch.inference_mode():
+            return torch.equal(W8A8Product([weight])(x), x @ weight.t())
     except (AttributeError, RuntimeError, NotImplementedError, TypeError):
         return False
     finally:

@@ -18,7 +18,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from specviz.models.choices import of_drafter
 from specviz.models.eight_bits import unpack
+from specviz.models.kernels import W8A8
 from specviz.models.layers import embeddings, head_rows
 from specviz.models.model import Model
 
@@ -82,7 +84,8 @@ class TrimmedModel(Model):
     def __init__(self, weights: TrimmedNet, target: Model, name: str) -> None:
         self.drafts_for = target.identity
         net = weights.on(target.net).requires_grad_(False)
-        super().__init__(net, target.tokenizer, name, kernels=target._kernels)
+        layout = of_drafter(target)
+        super().__init__(net, target.tokenizer, name, kernels=layout if layout == W8A8 else target._kernels)
         self.tokens = weights.tokens.to(target.device)
         self.vocabulary, self.text, self.eos = target.vocabulary, target.text, target.eos
         self.max_length = min(self.max_length, target.max_length)

@@ -75,6 +75,7 @@ class Model(TypedDict, total=False):
     source: Text | None
     prefix: Count | None
     tail: Count | None
+    kernels: Word | None
 
 
 class Prompt(TypedDict, total=False):

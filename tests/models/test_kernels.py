@@ -19,7 +19,7 @@ import specviz
 from specviz import cli
 from specviz.draft import Draft
 from specviz.errors import ModelError, ParameterError
-from specviz.models import kernels
+from specviz.models import choices, kernels
 from specviz.models.additions import EagleHead
 from specviz.models.model import Model
 
@@ -108,6 +108,63 @@ def test_products_with_whole_numbers(layout: str) -> None:
     assert (one.add(x, to).double() - want[:, :32] - to.double()).abs().max() <= 3e-2 * want.abs().max()
     if layout == kernels.INT4:  # what was not held in four bits is held in eight
         assert isinstance(kernels.lay([torch.randn(32, 64).bfloat16()], layout), kernels.Int8)
+
+
+eight_bits = pytest.mark.skipif(
+    not kernels.multiplies_eight_bits(), reason="no exact products of eight bits on this processor"
+)
+
+
+@eight_bits
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_products_of_eight_bits_by_eight_bits(dtype: torch.dtype) -> None:
+    """Near the product; a row's bits are the same in any company; a row of zeros gives zeros."""
+    torch.manual_seed(0)
+    for width, inputs in SHAPES:
+        parts = [torch.randn(width, inputs).to(dtype), torch.randn(5, inputs).to(dtype)]
+        both, one = kernels.lay(parts, kernels.W8A8), kernels.lay(parts[:1], kernels.W8A8)
+        x, to = torch.randn(9, inputs).to(dtype), torch.randn(9, width).to(dtype)
+        x[3] = 0
+        got, want = both(x), x.double() @ torch.cat(parts).double().t()
+        assert got.dtype == dtype
+        assert (got.double() - want).abs().max() <= 3e-2 * want.abs().max()
+        assert (
+            one.add(x, to).double() - want[:, :width] - to.double()
+        ).abs().max() <= 4e-2 * want.abs().max()
+        assert not got[3].any()
+        assert all(torch.equal(both(x[i : i + 1])[0], got[i]) for i in range(9))
+
+
+def test_a_processor_that_adds_eight_bits_with_overflow_is_told_apart(monkeypatch) -> None:
+    def overflowing(self, x):
+        # Numbers from 0 on; pairs are added in sixteen bits.
+        pairs = ((x[:, None] + 128) * self.weight).unflatten(-1, (-1, 2)).sum(-1)
+        return pairs.clamp(-(2**15), 2**15 - 1).sum(-1) - 128 * self.weight.sum(-1)
+
+    monkeypatch.setattr(kernels.W8A8Product, "__init__", lambda self, w: setattr(self, "weight", w[0]))
+    monkeypatch.setattr(kernels.W8A8Product, "__call__", overflowing)
+    assert not kernels.multiplies_eight_bits.__wrapped__()
+    monkeypatch.setattr(kernels.W8A8Product, "__call__", lambda self, x: x @ self.weight.t())
+    assert kernels.multiplies_eight_bits.__wrapped__()
+
+
+@eight_bits
+def test_the_drafter_of_a_large_model_lies_in_eight_bits(monkeypatch, tmp_path) -> None:
+    """Its own rounding changes no text; a pinned layout and float64 hold for the drafter, too."""
+    monkeypatch.delenv(kernels.VARIABLE)
+    small, options = target(dtype=torch.float32), {"max_new_tokens": 20, "draft_size": 5, "depth": 2}
+    head = specviz.load(published("authors, EAGLE-3").write(tmp_path / "head"))
+    assert head.on(small).kernels == small.kernels
+    monkeypatch.setattr(choices, "large", lambda net: True)
+    drafter = head.on(small)
+    assert drafter.kernels == "w8a8" != small.kernels
+    drafted = specviz.generate(small, [PROMPTS[0]], "eagle", draft=drafter, **options)
+    assert drafted.run["draft"]["kernels"] == "w8a8"
+    assert drafted.texts == specviz.generate(small, [PROMPTS[0]], "autoregressive", max_new_tokens=20).texts
+    assert isinstance(drafter.arithmetic.head.product, kernels.W8A8Product)
+    assert head.on(target()).kernels == "plain"  # of a target in float64
+    monkeypatch.setenv(kernels.VARIABLE, "transposed")
+    assert head.on(small).kernels == small.kernels
 
 
 @served
@@ -277,7 +334,8 @@ def test_a_layout_is_pinned_by_argument_and_by_environment(unpinned: Path, monke
     monkeypatch.setenv(kernels.VARIABLE, "fast")
     with pytest.raises(
         ModelError,
-        match=r"SPECVIZ_KERNELS is auto, plain, transposed, onednn, onednn-unpadded, int8, int4; got 'fast'",
+        match=r"SPECVIZ_KERNELS is auto, plain, transposed, onednn, onednn-unpadded, int8, int4, w8a8; got "
+        "'fast'",
     ):
         Model(make("llama"))
     with pytest.raises(ModelError, match=r"kernels is auto, plain"):

@@ -51,8 +51,7 @@ GRIDS: dict[str, list[dict[str, Value]]] = {
     ],
     "blockwise": [{"k": n} for n in (2, 3, 4, 5)],
     "eagle": [
-        {"draft_size": size, "depth": depth, "branches": branches}
-        for size, depth, branches in EAGLE_SIZES
+        {"draft_size": size, "depth": depth, "branches": branches} for size, depth, branches in EAGLE_SIZES
     ],
 }
 ALIGNED = "-aligned"
