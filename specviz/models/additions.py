@@ -22,7 +22,6 @@ from specviz.errors import ModelError, one_line
 from specviz.models import eagle_loading, heads, slots, trimmed
 from specviz.models.bergamot import trimmed as bergamot
 from specviz.models.bergamot.model import Bergamot
-from specviz.models.choices import of_drafter
 from specviz.models.eagle import Eagle
 from specviz.models.eagle_model import EagleModel
 from specviz.models.encoder_decoder import EncoderDecoder
@@ -168,10 +167,9 @@ class HeadModel:
         self.net = copy.deepcopy(addition.net).to(target.device, target.dtype).requires_grad_(False)
         for name in ("text", "tokenizer", "vocabulary", "max_length", "device", "dtype", "left"):
             setattr(self, name, getattr(target, name))
-        self.kernels = of_drafter(target)  # how the head's matrix lies, where it has its own
         self.head: Lines | None = None  # of some of the target's tokens
         if self.net.tokens is not None:
-            self.head = Lines(head_rows(target.net, self.net.tokens), layout=self.kernels)
+            self.head = Lines(head_rows(target.net, self.net.tokens), layout=target.kernels)
 
     def on(self, target: Target) -> HeadModel:
         """As `Addition.on`."""

@@ -18,6 +18,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from specviz.errors import ModelError
 from specviz.models.choices import of_drafter
 from specviz.models.eight_bits import unpack
 from specviz.models.kernels import W8A8
@@ -84,12 +85,27 @@ class TrimmedModel(Model):
     def __init__(self, weights: TrimmedNet, target: Model, name: str) -> None:
         self.drafts_for = target.identity
         net = weights.on(target.net).requires_grad_(False)
-        layout = of_drafter(target)
-        super().__init__(net, target.tokenizer, name, kernels=layout if layout == W8A8 else target._kernels)
+        super().__init__(net, target.tokenizer, name, kernels=target._kernels)
+        if of_drafter(target) == W8A8:
+            self._round()
         self.tokens = weights.tokens.to(target.device)
         self.vocabulary, self.text, self.eos = target.vocabulary, target.text, target.eos
         self.max_length = min(self.max_length, target.max_length)
         self.parameters = sum(p.numel() for p in weights.parameters())
+
+    def _round(self) -> None:
+        """Compute in eight bits, if each row of a pass can be what it is alone.
+
+        Rounding turns last digits into steps, so a draft that is read again in another pass, as a dense
+        record and advice do, would often be another one.
+        """
+        own, self._kernels = self._kernels, W8A8
+        self._llama = self._laid()
+        try:
+            self.make_invariant()
+        except ModelError:
+            self._kernels = own
+            self._llama = self._laid()
 
     def save(self, net: PreTrainedModel, dtype: torch.dtype, folder: Path) -> None:
         """Write the trained part of modules like its own."""

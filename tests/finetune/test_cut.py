@@ -18,7 +18,7 @@ from specviz.finetune import training
 from specviz.finetune.align import ABSENT, Student, align, hits, runs_of
 from specviz.finetune.answers import AnswerOptions, Answers, answer
 from specviz.finetune.cut import cut
-from specviz.models import Model
+from specviz.models import Model, kernels, trimmed
 
 PROMPTS = [[3 + i, 5 + i % 7, 9] for i in range(12)]
 FAST = {"epochs": 60, "rate": 0.02, "batch": 6, "say": lambda line: None}
@@ -57,6 +57,31 @@ def test_a_cut_draft_is_the_first_layers_with_a_part_of_the_words(
     assert torch.isinf(scores[0][:, others]).all()
     assert "2 layers" in (out / "README.md").read_text(encoding="utf-8")
     assert not list(tmp_path.glob("*.partial"))
+
+
+@pytest.mark.skipif(not kernels.multiplies_eight_bits(), reason="no exact products of eight bits here")
+def test_in_eight_bits_it_reads_in_any_pass_what_it_reads_alone(
+    target: Model, learnt: Answers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, words = cut(target, learnt, tmp_path / "cut", layers=2, vocabulary=20), [4, 5, 6]
+    plain = specviz.load(folder).on(target)
+    monkeypatch.setattr(trimmed, "of_drafter", lambda target: kernels.W8A8)
+    draft = specviz.load(folder).on(target)
+    assert (draft.kernels, draft.invariant) == ("w8a8", True)
+    together, exact = (
+        each.open([PROMPTS[0]], 4).forward([specviz.Draft.chain(words)]).logits[0] for each in (draft, plain)
+    )
+    for n in range(4):
+        alone = draft.open([PROMPTS[0] + words[:n]], 1).forward([specviz.Draft.empty()]).logits[0]
+        assert torch.equal(alone[-1], together[n])
+    kept = draft.tokens
+    assert 0 < (together - exact)[:, kept].abs().max() < 0.1 * exact[:, kept].abs().max()
+
+    def refuse(self: Model) -> None:
+        raise ModelError("its sums change")
+
+    monkeypatch.setattr(Model, "make_invariant", refuse)
+    assert specviz.load(folder).on(target).kernels == plain.kernels
 
 
 @pytest.mark.parametrize("soft", [False, True])
