@@ -12,7 +12,9 @@ import threading
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from importlib import import_module
+from itertools import count
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import ipywidgets
 import traitlets as t
@@ -20,15 +22,20 @@ from anywidget import AnyWidget
 from filelock import FileLock
 
 from specviz.errors import ParameterError
+from specviz.escape import visible
 from specviz.widgets.assets import script, style
 from specviz.widgets.columns import Json
-from specviz.widgets.runs import runs
+from specviz.widgets.runs import Runs, runs
 from specviz.widgets.stateful import error_line
+
+if TYPE_CHECKING:
+    from specviz.trace import Trace
 
 VARIABLE = "SPECVIZ_APP"  # the environment variable that holds a `Setting` as JSON
 HINTS = {  # what one does in each
-    "Decode": "Type a prompt and press ▶ Decode: the text appears while it is written, coloured by how each "
-    "token came about. Race has two methods write it side by side.",
+    "Decode": "A cheap drafter guesses the next tokens, and the model checks all of them in one pass, which "
+    "can save time. Type a prompt and press ▶ Decode: the text appears while it is written, coloured by how "
+    "each token came about. Race has two methods write it side by side.",
     "Race": "The methods write one text side by side, each on its own clock. Choose others, or change the "
     "prompt, and press ▶ Race.",
     "Traces": "Recorded decodes of the folder. Open one to step through it; mark two to race them or to see "
@@ -37,9 +44,11 @@ HINTS = {  # what one does in each
 SECTIONS = tuple(HINTS)
 TURN = "turn.lock"  # in the server's own folder
 WAITS = (
-    "Another tab is using the models. This tab gets its turn when that one is closed; traces can be opened "
-    "meanwhile."
+    "Another tab, or this page before it was loaded again, is still using the models. This tab gets its turn "
+    "when that one is closed; traces can be opened meanwhile."
 )
+LOADS = "Loading what decodes: this takes a few seconds …"
+PATIENCE = 2.0  # seconds that a page which was loaded again waits for the one before without a word
 
 
 @dataclass(frozen=True)
@@ -131,7 +140,7 @@ class App(ipywidgets.VBox):
     def _wait(self) -> None:
         """Hold the models from now on; the system gives them free when this kernel ends."""
         try:
-            self._lock.acquire(timeout=0.2)
+            self._lock.acquire(timeout=PATIENCE)
         except TimeoutError:
             self.head.note = WAITS
             self._lock.acquire(poll_interval=0.3)
@@ -143,11 +152,15 @@ class App(ipywidgets.VBox):
         with self._adding:
             if section in self._made:
                 return
+            if section != "Traces":
+                self.head.note = LOADS
             try:
                 box = self._make(section)
             except Exception as error:  # whatever it is, it is one line below the heading
                 self.head.note = error_line(error)
                 return
+            if self.head.note == LOADS:
+                self.head.note = ""
             box.layout.display = "" if section == self.head.section else "none"
             self._made[section] = box
             self.children = (*self.children, box)
@@ -166,7 +179,18 @@ class App(ipywidgets.VBox):
             return race(live=True, model=model)
         from specviz.widgets.explorer import explore
 
-        return explore(model=model)
+        explorer = explore(model=model)
+        explorer.keep = self._keep
+        return explorer
+
+    def _keep(self, name: str, trace: Trace) -> str:
+        """Save a trace in the folder, under a name that no file has, and list it; where it is, in words."""
+        folder, (stem, _, ending) = Path(self.setting.folder), name.rpartition(".")
+        free = (f"{stem}{'' if n == 1 else f' ({n})'}.{ending}" for n in count(1))
+        path = trace.save(next(folder / each for each in free if not (folder / each).exists()))
+        if isinstance(listed := self._made.get("Traces"), Runs):
+            listed.refresh()
+        return f"Saved as {path.name} in {visible(str(folder))}: Traces lists it."
 
 
 def page() -> App:

@@ -114,20 +114,20 @@ function render({ model, el }) {
 	const run = button("▶ Decode", "decode with these settings (Ctrl Enter)", () => decode(), { class: "main" });
 	const base = button("▶ Decode without drafts", `${BASELINE}: with the target alone, for comparison`, () => decode("baseline"));
 	const stop = button("■ Stop", "stop after the current cycle (Escape); the text so far is kept", () => ask("stop"));
-	const live = button("▶ Race with and without drafts", "decode with the target alone and with this method at the same time, side by side", () => ask("live"));
-	const race = button("Race all results", "the results of this prompt side by side, at true relative speed", () => ask("race"));
+	const live = button("▶ Race against the target alone", "decode with the target alone and with this method at the same time, side by side", () => ask("live"));
+	const race = button("Replay all results", "the results of this prompt as a race, at true relative speed", () => ask("race"));
 	const text = new Growing(model.get("kinds"), "the decoded text");
 	const bar = h("progress", { max: 1, value: 0, "aria-label": "tokens so far" });
 	const rate = h("b.rate"), state = h("span.soft.state");
 	const legend = h("span.hues");
 	const all = h("input", { type: "checkbox", checked: "" });
 	hear(all, "change", () => root.classList.toggle("nodrafts", !all.checked));
-	const error = h("p.error", { role: "alert" });
+	const error = h("p.error", { role: "alert" }), saved = h("p.soft.kept", { role: "status" });
 	const announcer = new Announcer();
 	const table = h("div.scroll");
 	root.append(
 		h("div.head", h("strong", "Explorer"), target.node, method.node, examples.node), prompt.box,
-		h("div.buttons", run, stop, base, live, race), error,
+		h("div.buttons", run, stop, base, live, race), error, saved,
 		h("div.figures", rate, state, bar), text.node,
 		h("div.legend", legend, h("label.show", all, " show dropped drafts")),
 		table, answerLine, controls, h("div.line", code, copy, copied), announcer.node);
@@ -144,7 +144,7 @@ function render({ model, el }) {
 		run.disabled = base.disabled = live.disabled = busy();
 		live.hidden = base.hidden = model.get("method") === BASELINE || !model.get("methods").includes(BASELINE);
 		stop.disabled = !busy();
-		if (now === "waiting") { text.clear(); announcer.say("waiting"); }
+		if (now === "waiting") { text.clear(); saved.textContent = ""; announcer.say("waiting"); }
 		if (now === "done" || now === "stopped") announcer.say(`${text.heard} ${now === "done" ? "the decode is done" : "the decode was stopped"}; a row was added`);
 		drawFigures();
 	}
@@ -164,7 +164,11 @@ function render({ model, el }) {
 	}
 	// What Python sends while it decodes.
 	function receive(message, buffers) {
-		if (message.do === "file") { download(message.name, buffers[0]); return; }
+		if (message.do === "file") {
+			download(message.name, buffers[0]);
+			saved.textContent = `${message.name} is among the browser's downloads.`;
+			return;
+		}
 		if (message.do !== "cycles") return;
 		text.add(message.cycles);
 		drawFigures();
@@ -179,6 +183,7 @@ function render({ model, el }) {
 		drawFigures();
 	}
 	function drawError() { error.textContent = model.get("error"); }
+	function drawNote() { saved.textContent = model.get("note"); }
 	function drawTable() {
 		const rows = model.get("rows");
 		race.disabled = rows.length < 2;
@@ -238,7 +243,7 @@ function render({ model, el }) {
 	const deaf = listen(root, model, [
 		["change:model", target.put], ["change:models", target.put], ["change:method", () => { method.put(); drawState(); drawTable(); }], ["change:methods", () => { method.put(); drawState(); drawTable(); }],
 		["change:examples", examples.put], ["change:prompt", prompt.put], ["change:parameters", drawFields],
-		["change:values", drawValues], ["change:code", drawCode], ["change:shown", drawShown], ["change:error", drawError],
+		["change:values", drawValues], ["change:code", drawCode], ["change:shown", drawShown], ["change:error", drawError], ["change:note", drawNote],
 		["change:state", () => { drawState(); drawAnswer(); }], ["change:rows", drawTable], ["change:chosen", drawTable], ["change:answer", () => drawAnswer()], ["change:badges", () => drawAnswer()], ["change:lookup", drawDragged],
 		["msg:custom", receive],
 	]);

@@ -161,6 +161,7 @@ class Panel(DecodingPanel):
     answer = t.Dict().tag(sync=True)
     lookup = t.Dict().tag(sync=True)
     chosen = t.Int(-1).tag(sync=True)
+    note = t.Unicode().tag(sync=True)
 
 
 class Explorer(Decoding):
@@ -181,6 +182,8 @@ class Explorer(Decoding):
     (``model``, ``method``, ``prompt``, ``values``, ``state``, ``shown``, ``rows``, ``code``, ``error``,
     ``theme``). `results` and `table` hold what has run.
     """
+
+    keep: Callable[[str, Trace], str] | None = None  # takes what is saved, and says where it is
 
     def __init__(
         self,
@@ -484,10 +487,12 @@ class Explorer(Decoding):
 
     def save(self, run: int) -> tuple[str, bytes]:
         """A result's trace as a file: its name and its bytes."""
-        result = self._result(run)
-        name = f"{re.sub(r'[^A-Za-z0-9_-]', '_', result.method)}-{run}.parquet"
+        name = self._file_name(run)
         with tempfile.TemporaryDirectory() as folder:
-            return name, result.trace.save(Path(folder) / name).read_bytes()
+            return name, self._result(run).trace.save(Path(folder) / name).read_bytes()
+
+    def _file_name(self, run: int) -> str:
+        return f"{re.sub(r'[^A-Za-z0-9_-]', '_', self._result(run).method)}-{run}.parquet"
 
     def _on_message(self, _: AnyWidget, content: Json, buffers: list[bytes]) -> None:
         """A button of the panel was pressed."""
@@ -499,7 +504,7 @@ class Explorer(Decoding):
             "play": lambda: self.play(int(content["run"])),
             "race": self.race,
             "live": self.race_live,
-            "save": lambda: self._send_file(*self.save(int(content["run"]))),
+            "save": lambda: self._save(int(content["run"])),
             "use": lambda: self._use(int(content["run"])),
             "tabulate": lambda: self._tabulate(str(content["name"])),
         }
@@ -518,7 +523,13 @@ class Explorer(Decoding):
         self.panel.prompt = str(content.get("prompt", self.panel.prompt))
         self.run(method)
 
-    def _send_file(self, name: str, data: bytes) -> None:
+    def _save(self, run: int) -> None:
+        """Hand a result to `keep`, or to the browser."""
+        if self.keep is not None:
+            self.panel.note = ""  # so that the same words again are news
+            self.panel.note = self.keep(self._file_name(run), self._result(run).trace)
+            return
+        name, data = self.save(run)
         self.panel.send({"do": "file", "name": name}, [data])
 
     def _use(self, run: int) -> None:

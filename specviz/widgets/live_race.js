@@ -65,8 +65,9 @@ function render({ model, el }) {
 		if (now === "loading") return `Loading ${model.get("model")}, and decoding a few tokens untimed …`;
 		if (now === "stopped") return "Stopped; the texts so far are below.";
 		if (now === "done" && finishes.length) {
-			const first = finishes.reduce((best, row, i) => (row.seconds < finishes[best].seconds ? i : best), 0);
-			return `${lanes[first].name} finished first, after ${ms(finishes[first].seconds)}.`;
+			const [first, ...rest] = finishes.map((row, i) => i).sort((a, b) => finishes[a].seconds - finishes[b].seconds);
+			const times = (i) => `${lanes[i].name} after ${ms(finishes[i].seconds)}, ${(finishes[i].seconds / finishes[first].seconds).toFixed(2)} times as long`;
+			return `${lanes[first].name} finished first, after ${ms(finishes[first].seconds)}; ${rest.map(times).join("; ")}.`;
 		}
 		if (now !== "running") return "";
 		const [lead, second] = [...lanes].sort((a, b) => b.text.tokens - a.text.tokens);

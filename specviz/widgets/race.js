@@ -385,7 +385,7 @@ function render({ model, el }) {
 	const controls = h("div.controls", {},
 		press("⇤", "start (Home)", () => seek(0)), press("←", "previous pass (←)", () => step(-1)), play,
 		press("→", "next pass (→)", () => step(1)), press("⇥", "finish (End)", () => seek(last)),
-		scrubber, clock, h("label", "over ", paces), slowed,
+		scrubber, clock, h("label", "played in ", paces), slowed,
 		press("⤢", "projector (P)", () => projector()), press("?", "keys (?)", () => help.toggle()));
 	const strip = new Strip(kinds, phases, (x) => seek(x));
 	const chart = new Chart((x) => seek(x));
@@ -414,9 +414,12 @@ function render({ model, el }) {
 		tellPace();
 		show(0, true);
 	}
-	function tellPace() { slowed.textContent = last ? `${pace / last >= 1 ? `slowed ${Math.round(pace / last)}×` : `sped up ${Math.round(last / pace)}×`}` : ""; }
+	function tellPace() {
+		const by = Math.max(pace / last, last / pace), much = `${by < 10 ? by.toFixed(1) : Math.round(by)}×`;
+		slowed.textContent = by < 1.05 ? "in real time" : pace > last ? `slowed ${much}` : `sped up ${much}`;
+	}
 	function show(time, say) {
-		t = Math.min(last, Math.max(0, time));
+		t = time >= last * (1 - 1e-6) ? last : Math.max(0, time); // times come rounded: the end is the end
 		clock.textContent = ms(t);
 		scrubber.value = Math.round((1000 * t) / last);
 		scrubber.setAttribute("aria-valuetext", ms(t));

@@ -229,7 +229,7 @@ def test_a_second_tab_waits_its_turn(served, open_page):
     expect(first.locator(".sv.explore")).to_be_visible()
     second.goto(served.address)
     note = second.locator(".sv.app .note")
-    expect(note).to_contain_text("Another tab is using the models")
+    expect(note).to_contain_text("is still using the models")
     assert second.locator(".sv.explore").count() == 0
     second.get_by_role("button", name="Traces").click()
     expect(second.locator(".sv.runs tbody tr")).to_have_count(3)

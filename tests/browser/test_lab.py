@@ -164,7 +164,7 @@ def test_the_explorer_decodes(run_notebook, explorer, shoot, axe):
     step_player(page, page.locator(".sv.player"))
     panel.get_by_role("button", name="Decode without drafts").click()
     expect(panel.locator("tbody tr")).to_have_count(4)
-    panel.get_by_role("button", name="Race all results").click()
+    panel.get_by_role("button", name="Replay all results").click()
     race = page.locator(".sv.race")
     race.focus()
     page.keyboard.press("End")

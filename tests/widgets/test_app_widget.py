@@ -10,6 +10,7 @@ import pytest
 
 pytest.importorskip("anywidget", reason="needs the lab extra")
 
+import specviz
 from specviz.errors import ParameterError
 from specviz.widgets.app import App, Setting
 
@@ -65,6 +66,16 @@ def test_a_second_one_waits_and_then_has_its_turn(tmp_path):
     until(lambda: "Decode" in second._made)
     assert second.head.note == "" and second._made["Decode"].layout.display == ""
     second._lock.release()
+
+
+def test_what_is_saved_is_listed_and_never_overwritten(tmp_path):
+    one = App(Setting(str(tmp_path), None, str(tmp_path)))
+    one._add("Traces")
+    listed, trace = one._made["Traces"], specviz.open(specviz.example("prompt_lookup"))
+    said = [one._keep("prompt_lookup-1.parquet", trace) for _ in range(2)]
+    names = ["prompt_lookup-1.parquet", "prompt_lookup-1 (2).parquet"]
+    assert said == [f"Saved as {name} in {tmp_path}: Traces lists it." for name in names]
+    assert {row["file"] for row in listed.panel.rows} == set(names)
 
 
 def test_it_is_for_the_server_alone(monkeypatch):

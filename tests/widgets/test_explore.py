@@ -173,6 +173,10 @@ def test_a_result_is_saved_as_a_trace(tmp_path):
     assert message == {"do": "file", "name": "speculative-1.parquet"}
     (tmp_path / message["name"]).write_bytes(data)
     assert specviz.open(tmp_path / message["name"]).text == one.results[0].trace.text
+    one.keep = lambda name, trace: f"{name}: {trace.text}"  # as the app has it, which keeps it itself
+    one._on_message(one.panel, {"do": "save", "run": 1}, [])
+    assert len(sent) == 1
+    assert one.panel.note == f"speculative-1.parquet: {one.results[0].trace.text}"
 
 
 def test_an_error_in_the_decode_is_one_line():
