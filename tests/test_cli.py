@@ -513,9 +513,11 @@ def test_a_demo_says_what_it_takes(say):
     assert "under three minutes on two cores" in " ".join(re.sub("[│╭╮╰╯─]", " ", out).split())
 
 
-def test_a_demo_of_smollm2(here, say):
+def test_a_demo_of_smollm2(here, say, monkeypatch):
     if downloads.local_path("smollm2") is None:
         pytest.skip("SmolLM2 is not downloaded: specviz models get smollm2")
+    for name, fewer in (("SIZES", (2, 4)), ("MEASURED", 1), ("CALIBRATION_TOKENS", 4), ("WARM_UP", 2)):
+        monkeypatch.setattr(f"specviz.measure.demo.{name}", fewer)
     status, out, err = say("demo", "--number", 1, "-n", 2)
     assert status == 0, err
     first, second, about, *_ = out.splitlines()

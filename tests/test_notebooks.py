@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ FOLDER = Path(__file__).parents[1] / "notebooks"
 PAIRS = sorted(FOLDER.glob("*.py"))
 SOURCES = [p for p in PAIRS if p.stem[0].isdigit()]  # walkthroughs are numbered; the others are pages
 LIVE = [p for p in SOURCES if "specviz models get smollm2" in p.read_text(encoding="utf8")]
-ON_SMOLLM2 = ("01", "02", "03", "07a", "07b", "07c", "08", "10")  # of them; 06 and 14 take the longest
+ON_SMOLLM2 = ("01", "02", "03", "07a", "07b", "07c", "08", "10", "15")  # of them; 06 and 14 take the longest
 # What a walkthrough's text states and its cells must print, whatever the model.
 STATEMENTS = {
     "01": ["the same text in every layout: True", r"best draft size +\d+"],
@@ -44,9 +45,21 @@ STATEMENTS = {
     "15": ["within the bounds: True", r"in the interval: \d of 3"],
 }
 # What takes minutes at the size that a reader sees: what stands in the source, and what is run in its place.
+FEWER_TEXTS = (
+    "studied, sample = prompts[:14], prompts[49:]",
+    "studied, sample = prompts[:7], prompts[49:56]",
+)
 SMALLER = {
-    "03": ('suite("de-en", 40)', 'suite("de-en", 4)'),
-    "10": ('suite("de-en", 120)', 'suite("de-en", 24)'),
+    "03": [('suite("de-en", 40)', 'suite("de-en", 4)')],
+    "06": [FEWER_TEXTS],
+    "07a": [FEWER_TEXTS],
+    "07b": [FEWER_TEXTS],
+    "08": [
+        ('sv.calibrate(model, "unispec")', 'sv.calibrate(model, "unispec", number=2, rounds=2)'),
+        ('"town": (25, 128)', '"town": (25, 48)'),
+        ("for n in (1, 2, 5)", "for n in (1, 2)"),
+    ],
+    "10": [('suite("de-en", 120)', 'suite("de-en", 24)')],
 }
 
 
@@ -114,16 +127,18 @@ def test_a_walkthrough_is_short_and_ends_with_questions(source):
     assert cells[-1].source.count("<details><summary>") == 5 and "## Five questions" in cells[-1].source
 
 
-def execute(source: Path, tmp_path: Path, smaller: tuple[str, str] = ("", ""), **variables: str) -> str:
+def execute(source: Path, tmp_path: Path, smaller: Iterable[tuple[str, str]] = (), **variables: str) -> str:
     """Run a walkthrough from top to bottom and give what it printed; it must draw, and warn of nothing.
 
-    `smaller` is a setting of it, and what is run in its place.
+    `smaller` has settings of it, and what is run in the place of each.
     """
     jupytext = pytest.importorskip("jupytext", reason="needs the test extra")
     nbclient = pytest.importorskip("nbclient", reason="needs the test extra")
     text = source.read_text(encoding="utf8")
-    assert smaller[0] in text
-    book = jupytext.reads(text.replace(*smaller) if smaller[0] else text, fmt="py:percent")
+    for setting, fewer in smaller:
+        assert setting in text
+        text = text.replace(setting, fewer)
+    book = jupytext.reads(text, fmt="py:percent")
     environment = os.environ | {"OMP_NUM_THREADS": "1", "MPLBACKEND": "agg"}
     environment |= {"SPECVIZ_CALIBRATIONS": str(tmp_path / "calibrations"), **variables}
     if free(source):  # then it runs where importing torch fails
@@ -144,8 +159,7 @@ def execute(source: Path, tmp_path: Path, smaller: tuple[str, str] = ("", ""), *
 @pytest.mark.parametrize("source", SOURCES, ids=lambda p: p.stem)
 def test_it_runs(source, tmp_path):
     """With nothing downloaded, so on bundled models; those that take minutes at a smaller setting."""
-    smaller = SMALLER.get(number(source), ("", ""))
-    execute(source, tmp_path, smaller, SPECVIZ_HOME=str(tmp_path / "home"))
+    execute(source, tmp_path, SMALLER.get(number(source), ()), SPECVIZ_HOME=str(tmp_path / "home"))
 
 
 @pytest.mark.slow
