@@ -22,7 +22,7 @@ from specviz.measure.advice.ranking import NOT, Ranking
 from specviz.measure.advice.readings import Reading, Text
 from specviz.measure.advice.result import UNDECIDED, USE, kinds_differ
 from specviz.measure.advice.simulation import BASELINE, CHAIN, LOOKUP, Candidate, Simulation
-from specviz.measure.benches.advise import _wide, counted, ten
+from specviz.measure.benches.advise import _State, _wide, counted, ten
 from specviz.methods import find
 from specviz.methods.sampling import Sampling
 from specviz.metrics import speedups
@@ -564,3 +564,12 @@ class TestDevices:
     def test_bad_devices(self, given):
         with pytest.raises(ParameterError, match="a device is one of"):
             devices.device_of(given)
+
+
+def test_counts_on_other_prompts_are_not_taken_for_these(tmp_path):
+    state = _State(tmp_path / "rounds", {"model": "m"})
+    assert state.counted(6, 48, lambda: [{"label": "a"}]) == [{"label": "a"}]
+    again = _State(tmp_path / "rounds", {"model": "m"})
+    assert again.counted(6, 48, list) == [{"label": "a"}], "they were kept"
+    assert again.counted(20, 48, lambda: [{"label": "b"}]) == [{"label": "b"}]
+    assert again.counted(20, 24, list) == []

@@ -141,8 +141,9 @@ def bench(
     for row, each in zip(rows, predictions):
         row |= {"cycle": each.cycle, "cycle_measured": row["tau_measured"] / row["measured"][0]}
     counted = state.counted(
-        lambda: list(_all_counted(model, [*served, *eagle], exact_number, exact_tokens, tick))
-    )
+        exact_number, exact_tokens,
+        lambda: list(_all_counted(model, [*served, *eagle], exact_number, exact_tokens, tick)),
+    )  # fmt: skip
     notes = [*NOTES, *warnings, *_misses(rows)]
     loads = [each["others"] for each in state.content["rounds"]]
     about = timing.setting(
@@ -217,11 +218,13 @@ class _State:
         pairs = zip(candidates, self.content["predictions"])
         return [Prediction(candidate, **each) for candidate, each in pairs]
 
-    def counted(self, make: Callable[[], list[Row]]) -> list[Row]:
-        if self.content["counted"] is None:
-            self.content["counted"] = make()
+    def counted(self, number: int, tokens: int, make: Callable[[], list[Row]]) -> list[Row]:
+        """On so many prompts of so many tokens; counted anew if it was on others."""
+        counted: Settings | None = self.content["counted"]
+        if counted is None or (counted["number"], counted["tokens"]) != (number, tokens):
+            self.content["counted"] = counted = {"number": number, "tokens": tokens, "rows": make()}
             self.keep()
-        rows: list[Row] = self.content["counted"]
+        rows: list[Row] = counted["rows"]
         return rows
 
 
