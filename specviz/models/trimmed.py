@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from transformers import PreTrainedConfig, PreTrainedModel
 
+    from specviz.models.context import Context
     from specviz.models.protocols import Net, Settings
 
 TYPE = "specviz-trimmed"
@@ -86,6 +87,7 @@ class TrimmedModel(Model):
         self.drafts_for = target.identity
         net = weights.on(target.net).requires_grad_(False)
         super().__init__(net, target.tokenizer, name, kernels=target._kernels)
+        self._targets = target._kernels
         if of_drafter(target) == W8A8:
             self._round()
         self.tokens = weights.tokens.to(target.device)
@@ -99,13 +101,19 @@ class TrimmedModel(Model):
         Rounding turns last digits into steps, so a draft that is read again in another pass, as a dense
         record and advice do, would often be another one.
         """
-        own, self._kernels = self._kernels, W8A8
+        self._kernels, self.invariant = W8A8, False
         self._llama = self._laid()
         try:
             self.make_invariant()
         except ModelError:
-            self._kernels = own
+            self._kernels = self._targets
             self._llama = self._laid()
+
+    def open(self, prompts: Sequence[Sequence[int]], room: int) -> Context:
+        """As `Model.open`; on another number of threads it may have to compute in another way."""
+        if self.kernels == W8A8 and self.order_stale(False):
+            self._round()
+        return super().open(prompts, room)
 
     def save(self, net: PreTrainedModel, dtype: torch.dtype, folder: Path) -> None:
         """Write the trained part of modules like its own."""

@@ -82,6 +82,9 @@ def test_in_eight_bits_it_reads_in_any_pass_what_it_reads_alone(
 
     monkeypatch.setattr(Model, "make_invariant", refuse)
     assert specviz.load(folder).on(target).kernels == plain.kernels
+    draft._threads = 0  # as if it had been laid for another number of them
+    assert draft.open([PROMPTS[0]], 1).forward([specviz.Draft.empty()]).logits[0].isfinite().any()
+    assert (draft.kernels, draft.invariant) == (plain.kernels, False)
 
 
 @pytest.mark.parametrize("soft", [False, True])
