@@ -70,6 +70,11 @@ function render({ model, el }) {
 			return `${lanes[first].name} finished first, after ${ms(finishes[first].seconds)}; ${rest.map(times).join("; ")}.`;
 		}
 		if (now !== "running") return "";
+		const [winner] = model.get("over"); // the other clocks go on
+		if (winner !== undefined) {
+			const others = lanes.filter((_, i) => !model.get("over").includes(i));
+			return `${lanes[winner].name} has finished after ${ms(lanes[winner].text.seconds)}${others.map((lane) => `; ${lane.name} has ${count(lane.text.tokens, "token")}`).join("")}.`;
+		}
 		const [lead, second] = [...lanes].sort((a, b) => b.text.tokens - a.text.tokens);
 		const ahead = lead.text.tokens - second.text.tokens;
 		return ahead ? `${lead.name} leads by ${count(ahead, "token")}.` : "Level.";
@@ -110,7 +115,7 @@ function render({ model, el }) {
 	drawState();
 	drawError();
 	const deaf = listen(root, model, [
-		["change:state", drawState], ["change:finishes", draw], ["change:shown", drawShown], ["change:error", drawError],
+		["change:state", drawState], ["change:finishes", draw], ["change:over", draw], ["change:shown", drawShown], ["change:error", drawError],
 		["change:prompt", prompt.put], ["change:entrants", putAll], ["change:methods", putAll], ["msg:custom", receive],
 	]);
 	model.send({ do: "open" });

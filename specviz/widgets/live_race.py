@@ -33,6 +33,7 @@ class RacePanel(DecodingPanel):
     _css = style("live_race")
     entrants: t.List[str] = t.List().tag(sync=True)
     finishes: t.List[Json] = t.List().tag(sync=True)
+    over: t.List[int] = t.List().tag(sync=True)  # lanes that have ended, the first one first
 
 
 class LiveRace(Decoding):
@@ -73,7 +74,8 @@ class LiveRace(Decoding):
         if self.busy:
             self.panel.error = "The race is running: stop it or wait until it has ended."
             return
-        self.panel.error, self.panel.finishes, self.panel.state = "", [], "waiting"
+        self.panel.error, self.panel.over, self.panel.finishes = "", [], []
+        self.panel.state = "waiting"
         self.children = (self.panel,)
         prompt, methods = self.panel.prompt, list(self.panel.entrants)
         self._job = Job(lambda stopped: self._work(stopped, prompt, methods))
@@ -95,6 +97,7 @@ class LiveRace(Decoding):
                     cycle = next(runs[lane], None)
                     if cycle is None:
                         going.remove(lane)
+                        self.panel.over = [*self.panel.over, lane]
                         continue
                     turns[lane] += 1
                     clocks[lane] += cycle_seconds(runs[lane], cycle)

@@ -48,6 +48,7 @@ def test_the_one_whose_clock_is_behind_has_the_next_turn():
     assert [trace.run["method"] for trace in one.traces] == METHODS
     assert [type(child).__name__ for child in one.children] == ["RacePanel", "Race"]
     assert [row["ended"] for row in one.panel.finishes] == [True, True]
+    assert one.panel.over == [0, 1]
     assert one.panel.finishes[0]["speedup"] == 1
 
 
