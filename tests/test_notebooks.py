@@ -53,7 +53,7 @@ SMALLER = {
     "03": [('suite("de-en", 40)', 'suite("de-en", 4)')],
     "06": [FEWER_TEXTS],
     "07a": [FEWER_TEXTS],
-    "07b": [FEWER_TEXTS],
+    "07b": [("prompts[:14], prompts[49:], 48, 96", "prompts[:7], prompts[49:56], 48, 96")],
     "08": [
         ('sv.calibrate(model, "unispec")', 'sv.calibrate(model, "unispec", number=2, rounds=2)'),
         ('"town": (25, 128)', '"town": (25, 48)'),
