@@ -53,8 +53,8 @@ trace
 # %% [markdown]
 # ## Greedy: keep what the target would have written
 #
-# In each **cycle** the drafter guesses four tokens. The target reads the last token and these four in one pass, which takes little
-# longer than a pass over one, and so learns its own best token at five places. The longest prefix of the draft that equals those
+# In each **cycle** the drafter guesses four tokens. The target reads the last token and these four in one pass, which often takes
+# little longer than one over one, and so learns its own best token at five places. The longest prefix of the draft that equals those
 # tokens is kept. Then comes one token of the target's own: a **correction** after a mismatch, a **bonus** when all were right.
 #
 # **Predict.** Is the text the same as when the target writes alone: always, mostly, or seldom?

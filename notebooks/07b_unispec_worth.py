@@ -300,8 +300,8 @@ pd.DataFrame(rows, columns=columns).set_index("").round(2)
 
 # %% [markdown]
 # In Table 2 (RTX 3090, conversation) a fixed size and rank scores both have a *higher* τ and a lower speed. So the
-# paper claims that the score gains time, not τ: without scores there is no threshold, so every tree is full, and drafting and passes
-# take longer. The intervals show whether it does here. (Speeds of single runs include whatever else the machine did, so this table
+# paper claims that the score gains time, not τ. A reason may be that without scores there is no threshold: every tree is full, so
+# drafting and passes take longer. The intervals show whether it does here. (Speeds of single runs include whatever else the machine did, so this table
 # uses the measured pass at the nodes sent.)
 #
 # ## Where it fails, and what each part costs

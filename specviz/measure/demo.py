@@ -42,7 +42,7 @@ SIZES = (2, 4, 5, 8, 10)
 MEASURED = 2  # of the other prompts; the rest fill the method's memory before
 CALIBRATION_TOKENS = 24
 # Defaults are for a device that computes many nodes in the time of one. On a CPU the trained drafters of
-# SmolLM2 are fastest with two or three tokens per cycle (`specviz bench drafters`).
+# SmolLM2 are fastest with few tokens per cycle (docs/results.md).
 SMALLER: dict[str, Settings] = {
     "token_recycling": {"draft_size": 24},
     "speculative": {"draft_length": 2},

@@ -233,7 +233,7 @@ def test_the_law_is_the_targets(setting):
 
 # Two levels, and a choice of what is sent. Where as many are sent as the first level has, of it only what is
 # above the last of them is read.
-@pytest.mark.parametrize(("draft_size", "cells"), [pytest.param(3, 1000, marks=pytest.mark.slow), (2, 100)])
+@pytest.mark.parametrize(("draft_size", "cells"), [(3, 1000), (2, 100)])
 def test_the_law_of_what_is_sent_is_the_targets(draft_size, cells):
     short = {"draft_size": draft_size, "depth": 2, "branches": 2}
     results = law.check(lambda: Eagle(**short), law.SETTINGS[:1])
