@@ -42,6 +42,13 @@ def identity(model: Model) -> Record:
     return about | {"weights": digest}
 
 
+def drafter_identity(drafter: Model, target: Model) -> Record:
+    """As `identity`, and how its matrices lie where that is otherwise than its target's: it may draft so."""
+    layout = getattr(drafter, "kernels", None)
+    same = layout in (None, getattr(target, "kernels", None))
+    return identity(drafter) | ({} if same else {"kernels": layout})
+
+
 def _sampled_digest(net: Any) -> str:
     """A digest of sixteen numbers of each weight."""
     digest = hashlib.sha256()
@@ -139,7 +146,7 @@ def calibration_setting(model: Model, method: Method, drafter: Model | None = No
         "method": method.name,
         "parameters": {name: value for name, value in method.values.items() if name != method.size},
         "model": identity(model) | {"kernels": getattr(model, "kernels", None)},
-        "draft": None if drafter is None or not method.needs_draft else identity(drafter),
+        "draft": None if drafter is None or not method.needs_draft else drafter_identity(drafter, model),
         "device": processor if cpu else where["device"],
         "dtype": number_format(model),
         "threads": thread_count(model) if cpu else None,

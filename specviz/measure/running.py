@@ -183,15 +183,16 @@ class Keeper:
         write_json(path / "rows" / f"{key}.json", row)
 
     def _same_weights(self, place: Settings) -> None:
-        """Refuse a model that is no longer the one that the run began with."""
+        """Refuse a model that is no longer the one that the run began with, or a drafter laid otherwise."""
         for other in self.environments.values():
             shared = other["drafts"].keys() & place["drafts"].keys()
             pairs = [(other["model"], place["model"])]
             pairs += [(other["drafts"][name], place["drafts"][name]) for name in shared]
             for theirs, ours in pairs:
                 if theirs["name"] == ours["name"] and theirs != ours and other["dtype"] == place["dtype"]:
+                    what = "weights" if {**theirs, "kernels": 0} != {**ours, "kernels": 0} else "kernels"
                     raise SpecvizError(
-                        f"{ours['name']} has different weights than when {self.results.path} was started: "
+                        f"{ours['name']} has different {what} than when {self.results.path} was started: "
                         f"choose another folder"
                     )
 

@@ -27,6 +27,7 @@ class ModelName(TypedDict, total=False):
     name: Text | None
     parameters: Count | None
     weights: Text | None
+    kernels: Text | None
 
 
 @with_config(ConfigDict(extra="allow"))

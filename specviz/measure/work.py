@@ -28,7 +28,7 @@ from specviz import methods
 from specviz.errors import ModelError, ParameterError, PromptError
 from specviz.loop import Run
 from specviz.loop.drafters import load_drafter
-from specviz.loop.machine import identity, machine_of, peak_memory, versions
+from specviz.loop.machine import drafter_identity, identity, machine_of, peak_memory, versions
 from specviz.measure.plan import Cell
 from specviz.measure.report import Entry, Row, Settings
 from specviz.measure.timing import clock_of, finish, settled, synchroniser, threads
@@ -137,7 +137,7 @@ class Bench:
             "dtype": str(model.dtype).removeprefix("torch."), "clock": self.clock_name,
             "kernels": getattr(model, "kernels", None), "model": identity(model),
             "places": [[str(device), layers] for device, layers in getattr(model, "places", None) or ()],
-            "drafts": {name: identity(draft) for name, draft in self.drafts.items()},
+            "drafts": {name: drafter_identity(draft, model) for name, draft in self.drafts.items()},
             "versions": versions() | getattr(model, "versions", {}),
         }  # fmt: skip
 

@@ -707,6 +707,11 @@ def test_a_damaged_or_changed_folder_is_named(plan, tmp_path):
     assert len(specviz.measure.results(out).missing) == 1
     (environment,) = (out / "environments").glob("*.json")
     said = json.loads(environment.read_text())
+    (draft,) = said["drafts"]
+    said["drafts"][draft]["kernels"] = "w8a8"
+    environment.write_text(json.dumps(said))
+    with pytest.raises(SpecvizError, match="draft has different kernels than when"):
+        specviz.measure.run(plan, out=out)
     said["model"]["weights"] = "others"
     environment.write_text(json.dumps(said))
     with pytest.raises(SpecvizError, match="target has different weights than when"):

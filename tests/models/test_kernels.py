@@ -19,6 +19,7 @@ import specviz
 from specviz import cli
 from specviz.draft import Draft
 from specviz.errors import ModelError, ParameterError
+from specviz.loop.machine import drafter_identity
 from specviz.models import choices, kernels
 from specviz.models.additions import EagleHead
 from specviz.models.model import Model
@@ -155,9 +156,11 @@ def test_the_drafter_of_a_large_model_lies_in_eight_bits(monkeypatch, tmp_path) 
     small, options = target(dtype=torch.float32), {"max_new_tokens": 20, "draft_size": 5, "depth": 2}
     head = specviz.load(published("authors, EAGLE-3").write(tmp_path / "head"))
     assert head.on(small).kernels == small.kernels
+    assert "kernels" not in drafter_identity(head.on(small), small)
     monkeypatch.setattr(choices, "large", lambda net: True)
     drafter = head.on(small)
     assert drafter.kernels == "w8a8" != small.kernels
+    assert drafter_identity(drafter, small)["kernels"] == "w8a8"  # so a run does not go on otherwise
     drafted = specviz.generate(small, [PROMPTS[0]], "eagle", draft=drafter, **options)
     assert drafted.run["draft"]["kernels"] == "w8a8"
     assert drafted.texts == specviz.generate(small, [PROMPTS[0]], "autoregressive", max_new_tokens=20).texts
