@@ -69,8 +69,12 @@ def _device(name: str) -> torch.device:
         raise ModelError(f"device must be cpu, cuda, cuda:1 or mps, got {name!r}") from None
 
 
-def load_drafter(model: Model, draft: Loadable, device: str | None, dtype: str | None) -> Model:
+def load_drafter(
+    model: Model, draft: Loadable, device: str | None, dtype: str | None, kernels: str | None = None
+) -> Model:
     """A draft model, loaded on the target's device and in its number format, where it has no other.
+
+    What was trained on top of a target has no `kernels` of its own: see `specviz.models.choices.of_drafter`.
 
     Raises
     ------
@@ -81,7 +85,7 @@ def load_drafter(model: Model, draft: Loadable, device: str | None, dtype: str |
     if dtype is None and hasattr(torch, own) and not str(draft).startswith("gguf:"):
         dtype = own  # that of a quantized file is its own
     loaded = getattr(draft, "kind", None) in ADDED  # which have no device before they are on a target
-    drafter = draft if loaded else load_if_needed(draft, device or str(model.device), dtype)
+    drafter = draft if loaded else load_if_needed(draft, device or str(model.device), dtype, kernels)
     if drafter.kind in ADDED:
         return cast("Unbound", drafter).on(model)
     if drafter.kind != model.kind:

@@ -198,15 +198,18 @@ class Keeper:
 
 
 def kernels_of(results: Results) -> dict[str, str]:
-    """How each model's matrices lay when its first rows were decoded, by its name in the plan.
+    """How each model's and drafter's matrices lay when its first rows were decoded, by its name in the plan.
 
     A run that goes on keeps to it: another layout rounds differently, and a text may part from its reference.
     """
     layouts: dict[str, str] = {}
     for row in results.records():
-        layout = results.environments.get(str(row.get("environment")), {}).get("kernels")
-        if layout is not None:
-            layouts.setdefault(row["model"], layout)
+        place = results.environments.get(str(row.get("environment")), {})
+        if (layout := place.get("kernels")) is None:
+            continue
+        layouts.setdefault(row["model"], layout)
+        for name, draft in (place.get("drafts") or {}).items():
+            layouts.setdefault(name, draft.get("kernels", layout))
     return layouts
 
 
@@ -215,6 +218,7 @@ def jobs_of(plan: Plan, lacking: set[tuple[int, int, int]], kernels: Mapping[str
     for model in plan.models:
         if model["model"] in kernels and model["model"] not in plan.objects:
             model = {"kernels": kernels[model["model"]]} | model
+        layouts = {k: v for k, v in kernels.items() if k not in plan.objects and k != model["model"]}
         for name, suite in plan.suites.items():
             cells = [c for c in plan.cells if c.model == model["model"] and c.suite == name]
             for number, seed in enumerate(plan.seeds):
@@ -223,7 +227,7 @@ def jobs_of(plan: Plan, lacking: set[tuple[int, int, int]], kernels: Mapping[str
                     if todo:
                         yield work.Job(
                             plan.digest, model, name, suite.warm, cells, todo, prompt, number, seed, entry,
-                            plan.options, plan.threads, plan.timed, plan.traces,
+                            plan.options, plan.threads, plan.timed, plan.traces, layouts,
                         )  # fmt: skip
 
 

@@ -59,6 +59,7 @@ class Job:
     threads: int
     timed: bool
     traces: bool
+    layouts: Settings = field(default_factory=dict)  # how drafters' matrices lie, where rows are kept
     # Makes it unlike every other job: a cluster may answer the same question from memory.
     ticket: str = field(default_factory=lambda: uuid4().hex[:12])
 
@@ -110,7 +111,7 @@ class Bench:
         self.ranks = holding(self.model)
         self.clock, self.clock_name = clock_of(self.model)
         self.wait = synchroniser(self.model.device)
-        self.drafts = {cell.draft: self._draft(cell.draft) for cell in job.cells if cell.draft}
+        self.drafts = {cell.draft: self._draft(cell.draft, job.layouts) for cell in job.cells if cell.draft}
         self.methods: dict[int, Method] = {}
         self.broken: dict[int, str] = {}  # why a cell cannot decode
         self.environment = self._environment()
@@ -124,9 +125,9 @@ class Bench:
             self.models[model] = load(model, **how)
         return self.models[model]
 
-    def _draft(self, name: str) -> Any:
+    def _draft(self, name: str, layouts: Settings) -> Any:
         if name not in self.models:
-            self.models[name] = load_drafter(self.model, name, None, None)
+            self.models[name] = load_drafter(self.model, name, None, None, layouts.get(name))
         return self.models[name]
 
     def _environment(self) -> Settings:

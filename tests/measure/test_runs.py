@@ -708,10 +708,9 @@ def test_a_damaged_or_changed_folder_is_named(plan, tmp_path):
     (environment,) = (out / "environments").glob("*.json")
     said = json.loads(environment.read_text())
     (draft,) = said["drafts"]
-    said["drafts"][draft]["kernels"] = "w8a8"
-    environment.write_text(json.dumps(said))
+    other = said | {"drafts": {draft: said["drafts"][draft] | {"kernels": "w8a8"}}}
     with pytest.raises(SpecvizError, match="draft has different kernels than when"):
-        specviz.measure.run(plan, out=out)
+        running.Keeper(specviz.measure.results(out))({"environment": other})
     said["model"]["weights"] = "others"
     environment.write_text(json.dumps(said))
     with pytest.raises(SpecvizError, match="target has different weights than when"):
@@ -837,4 +836,6 @@ def test_a_run_that_goes_on_keeps_its_kernels(plan, tmp_path, monkeypatch):
     monkeypatch.setenv("SPECVIZ_KERNELS", "transposed")
     again = running.run(plan, out=tmp_path / "run")
     assert {each["kernels"] for each in again.environments.values()} == {"plain"}
+    drafts = [draft for each in again.environments.values() for draft in each["drafts"].values()]
+    assert drafts and not any("kernels" in draft for draft in drafts)  # as its target's
     assert not again.missing
