@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
 import numpy as np
 import pandas as pd
+from torch import Tensor
 
 from ..methods import find, names, of_session
 from ..methods.kinds import SampledTreeMethod
 from ..methods.sampling import Sampling
 from ..trace import Trace
-from .reference import Reference, Stepwise
 from .result import Difference
 
 Decoded: TypeAlias = tuple[int, Trace, dict[int, list[int]]]  # first prompt, trace, texts by its prompts
@@ -22,15 +22,12 @@ LOGS = 1e-4  # and their logarithms differ from the logits' difference by what a
 TINY = 1e-30  # below it float32 keeps fewer digits
 
 
-def recorded(
-    traces: list[Decoded], reference: Reference | Stepwise, sampling: Sampling, bound: float, most: int
-) -> list[Difference]:
-    """What the traces of a method get wrong.
+class Records:
+    """The traces that a method left, and what they get wrong.
 
     Parameters
     ----------
     traces : list of (first prompt, Trace, texts by prompt of the trace)
-    reference : Reference
     sampling : Sampling
         As decoded; recorded probabilities of tested and drawn tokens are warped by it.
     bound : float
@@ -38,26 +35,42 @@ def recorded(
     most : int
         Texts whose recorded probabilities are compared with the stock module's.
 
-    Returns
-    -------
-    list of Difference
-        All bugs.
+    Attributes
+    ----------
+    bugs : list of Difference
     """
-    bugs = []
-    for first, trace, texts in traces:
-        for prompt, words in (*_again(trace, texts), *_gaps(trace), *_windows(trace)):
-            bugs.append(Difference(first + int(prompt), -1, "bug", words))
-        prompts = [p["tokens"] for p in trace.run["prompts"]]
-        picks = sorted(texts)[:: max(1, len(texts) // most)][:most]
-        tables = _tables(trace)
-        for prompt in picks:
-            if texts[prompt]:
-                rows = reference.rows(prompts[prompt], texts[prompt])
-                plain = rows.softmax(-1).cpu().numpy()
-                warped = plain if sampling.greedy else sampling.probabilities(rows).cpu().numpy()
-                if (worst := _compare(tables, prompt, plain, warped, bound)) is not None:
-                    bugs.append(Difference(first + prompt, *worst))
-    return bugs
+
+    def __init__(self, traces: list[Decoded], sampling: Sampling, bound: float, most: int) -> None:
+        self.sampling, self.bound = sampling, bound
+        self.bugs: list[Difference] = []
+        self._texts: dict[int, tuple[list[int], list[int], int, dict[str, pd.DataFrame]]] = {}
+        for first, trace, texts in traces:
+            for prompt, words in (*_again(trace, texts), *_gaps(trace), *_windows(trace)):
+                self.bugs.append(Difference(first + int(prompt), -1, "bug", words))
+            prompts = [p["tokens"] for p in trace.run["prompts"]]
+            tables = _tables(trace)
+            for prompt in sorted(texts)[:: max(1, len(texts) // most)][:most]:
+                if texts[prompt]:
+                    self._texts[first + prompt] = prompts[prompt], texts[prompt], prompt, tables
+
+    def compare(self, number: int, rows_of: Callable[[list[int], list[int]], Tensor]) -> None:
+        """Whether the probabilities recorded of a prompt, if it is among the compared ones, are the target's.
+
+        Parameters
+        ----------
+        number : int
+            Of the prompt.
+        rows_of : callable
+            The target's logits that predict each token of a text after a prompt: `Reference.rows`.
+        """
+        if number not in self._texts:
+            return
+        prompt, text, place, tables = self._texts.pop(number)
+        rows = rows_of(prompt, text)
+        plain = rows.softmax(-1).cpu().numpy()
+        warped = plain if self.sampling.greedy else self.sampling.probabilities(rows).cpu().numpy()
+        if (worst := _compare(tables, place, plain, warped, self.bound)) is not None:
+            self.bugs.append(Difference(number, *worst))
 
 
 def _again(trace: Trace, texts: dict[int, list[int]]) -> Faults:

@@ -26,7 +26,7 @@ from ..methods.sampling import Sampling
 from ..models.diffusion import Diffusion
 from ..models.protocols import Model
 from . import law, setup
-from .decisions import Decoded, recorded
+from .decisions import Decoded, Records
 from .law import GREEDY, Make
 from .reference import Bound, Reference, Stepwise, distance, reference_of, shared_length
 from .result import AuditResult, Difference, Drawn, LawResult, Row
@@ -38,6 +38,7 @@ RECORDED = 32  # texts whose recorded probabilities are compared
 DRAWS = 300  # of the chi-square test
 LOOKED = 64  # prompts among which that test looks for a varied one
 
+Place: TypeAlias = tuple[tuple[int, ...], tuple[int, ...]]  # a prompt, and what was read after it
 Rows: TypeAlias = list[Tensor | None]  # by token the row of logits that it was read from, if one was
 
 
@@ -170,8 +171,13 @@ def _rows(
     for number, prompt in enumerate(prompts):
         audit.prompt(number, prompt, order)
         tick()
-    for subject in order:
-        subject.row.blame(recorded(subject.traces, audit.reference, sampling, audit.bound, RECORDED))
+    records = [Records(subject.traces, sampling, audit.bound, RECORDED) for subject in order]
+    for number in range(len(prompts)):  # methods share most of a prompt's texts: each is read once
+        for each in records:
+            each.compare(number, audit.rows)
+        audit.forget()
+    for subject, each in zip(order, records, strict=True):
+        subject.row.blame(each.bugs)
     return [subject.row for subject in order]
 
 
@@ -247,6 +253,28 @@ class _Audit:
     def __init__(self, target: Model, reference: Reference | Stepwise, decoding: Decoding) -> None:
         self.target, self.reference, self.decoding = target, reference, decoding
         self.bound, self.sampling, self.limit = decoding.bound, decoding.sampling, decoding.limit
+        # Of one prompt, by what was read: methods part from its text in the same places.
+        self._rows: dict[Place, Tensor] = {}
+        self._exact: dict[Place, Tensor] = {}
+
+    def forget(self) -> None:
+        """Drop what the reference read of a prompt."""
+        self._rows.clear()
+        self._exact.clear()
+
+    def rows(self, prompt: list[int], text: list[int]) -> Tensor:
+        """The reference's logits that predict each token of `text` after `prompt`, computed once."""
+        key = tuple(prompt), tuple(text)
+        if key not in self._rows:
+            self._rows[key] = self.reference.rows(prompt, text)
+        return self._rows[key]
+
+    def exact(self, prompt: list[int], text: list[int]) -> Tensor:
+        """The logits after `prompt` and `text` in float64, computed once."""
+        key = tuple(prompt), tuple(text)
+        if key not in self._exact:
+            self._exact[key] = self.reference.double(prompt, [*text, 0])[-1]  # the row that predicts the 0
+        return self._exact[key]
 
     def prompt(self, number: int, prompt: list[int], subjects: list[Subject]) -> None:
         """Decode one prompt with each method, and judge."""
@@ -257,7 +285,6 @@ class _Audit:
                 own = self.alone(number, prompt)
             except Exception as error:
                 missing = setup.raised(error)
-        rows: dict[tuple[int, ...], Tensor] = {}
         for subject in subjects:  # the autoregressive one comes first, if there is one
             try:
                 cycles = subject.decode(number)
@@ -275,18 +302,17 @@ class _Audit:
                 reason = f"no text to compare with: autoregressive decoding raised {missing}"
                 differences.append(text.bug(-1, reason))
             if text.tokens:
-                key = tuple(text.tokens)
-                if key not in rows:
-                    rows[key] = self.reference.rows(prompt, text.tokens)
+                rows = self.rows(prompt, text.tokens)
                 if own is not None:
                     differences += self.against_own(text, own)
                     if getattr(self.target, "invariant", False):
                         differences += self.bits(text, own)
                     judged = {d.position for d in differences}
-                    differences += self.against_reference(text, rows[key], judged)
+                    differences += self.against_reference(text, rows, judged)
                 if not any(d.verdict == "bug" for d in differences):
-                    differences += self.passes(text, rows[key])
+                    differences += self.passes(text, rows)
             subject.row.count(differences)
+        self.forget()
 
     def alone(self, number: int, prompt: list[int]) -> Text:
         """The autoregressive text."""
@@ -348,7 +374,7 @@ class _Audit:
         row that is shown to be off by no more than the bound; a class of its own, so that it is seen.
         """
         prefix, actual, read = text.tokens[:at], text.tokens[at], text.rows[at]
-        exact = self.reference.double(text.prompt, [*prefix, actual])[-1]
+        exact = self.exact(text.prompt, prefix)
         alone, failed = None, ""
         try:
             alone = self.single([*text.prompt, *prefix])

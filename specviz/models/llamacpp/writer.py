@@ -23,6 +23,7 @@ from specviz.models.llamacpp.library import MISSING
 
 if TYPE_CHECKING:
     from gguf import GGUFWriter
+
     from specviz.models.protocols import AnyTokenizer, Settings, Spec
 
 NAMES = {"f32": "float32", "f16": "float16", "q8_0": "Q8_0", "q4_k_m": "Q4_K_M"}
@@ -131,7 +132,7 @@ class _Source:
         loaded = load(model, dtype="auto")
         if not isinstance(loaded, TorchModel):
             raise ModelError(
-                f"{loaded.name} is already a GGUF file; write_gguf takes models that transformers runs"
+                f"{loaded.name} is no causal language model of its own on torch: choose one to write as GGUF"
             )
         self.tokenizer: AnyTokenizer = loaded.tokenizer
         self.name, self.config, self._net = loaded.name, loaded.net.config, loaded.net
