@@ -134,7 +134,7 @@ print(
     f"{store.entries} of {model.vocabulary} tokens have a row: {store.entries / model.vocabulary:.0%}, your guess {guess:.0%}"
 )
 print(
-    f"memory {store.bytes / 1e6:.2f} MB here; at V = 150,000 it would be {150_000 * 10 * 8 / 1e6:.0f} MB, and never more"
+    f"memory {store.bytes / 1e6:.2f} MB here; at V = 150,000 it would be {150_000 * 10 * (4 + 4) / 1e6:.0f} MB (an id and a probability, 4 bytes each), and never more"
 )
 
 for t in list(dict.fromkeys(trace.outputs["token"].tolist()))[:8]:
@@ -170,7 +170,8 @@ print(f"before cycle {number}: {model.decode(text)!r}, root {word(root)!r}")
 # A first-level node that is wrong takes its whole subtree with it, so UniSpec widens this level. Candidates are
 #
 # - the store's row of the root, $S[x_t]$: what followed this word the last time, and
-# - the cache $C$: the $k$ likeliest tokens **at the root's own place**, as the target saw it in the last pass.
+# - the cache $C$: the $k$ likeliest tokens **at the root's own place**: the prediction, made in the last pass, that the root was taken
+#   from.
 #
 # The reasoning (from LogitSpec, Liu et al. 2025): a token that was nearly chosen here may well come next.
 #
@@ -191,7 +192,7 @@ first.style.format({"p in S": "{:.1g}", "p in C": "{:.1g}"}, escape="html")
 
 # %% [markdown]
 # The root itself: the target chose it *because* it was the likeliest there. The paper leaves open whether the root may
-# follow itself; the default here drops it. A token in both lists is kept once, with its better score.
+# follow itself; the default here drops it from $C$. A token in both lists is kept once, with its better score.
 #
 # ## The next levels (lines 22 to 29)
 #
@@ -283,18 +284,18 @@ plt.show()
 # No probability exceeds 1, so a child's product is at most its parent's, and a node's ancestors are sent whenever it
 # is. (Of equal scores the earlier node wins, and parents come earlier.) And $r$ is a rule about *expanding*: a node
 # below it has no children, but is sent if $g$ leaves room. With a mean over the path instead of a product the nodes
-# need not form a tree.
+# need not form a tree: below 0.2, a child of probability 0.9 would have 0.55.
 #
 # ## The pass and the verdict (lines 32 to 37)
 #
 # The target reads the root and all $g$ nodes in one pass. A node's position is its parent's plus one, and it sees the text, its
 # ancestors and itself: an ordinary causal mask would show it the branches that stand before it in the list, and its prediction would
 # belong to no text. In greedy decoding, go from the root to the child that is the target's own choice, as long as there is one, and
-# add the target's choice after the last. So the text is the one that the target writes alone, up to ties. Keys and values of the kept
+# add the target's choice after the last. So the text is the one that the target writes alone, up to ties (two tokens so near that rounding decides). Keys and values of the kept
 # path stay in the cache; the others are dropped. In sampling the target *draws* its choice from its $p$, so a level is accepted with
 # the sum of its nodes' probabilities, and the law is the target's.
 #
-# Here is this cycle in the player. Each `→` grows one level; then come the threshold's cut, the budget's cut and the verdict. Point at
+# Here is this cycle in the player. Each `→` grows one level; then come the cut at the threshold $r$, the cut to $g$ nodes, and the verdict. Point at
 # a node for its source and its score.
 #
 # **Predict.** Before the verdict: which path survives?
@@ -404,7 +405,7 @@ run.close()
 # The tree of `least` scores is usually deeper: a product falls with every step, a minimum only where the store is unsure, so long sure
 # paths keep their score. The surer the steps of this cycle, the less the two trees differ. (A child's least is at most its parent's
 # either way, so both are trees.) Keeping the root token puts the highest score of $C$ into the first level, and
-# everything that follows the word there a second time.
+# below it, a second time, all that the store knows to follow the root.
 #
 # ## What the threshold does
 #
@@ -434,7 +435,7 @@ for name, tree in ((f"r = {R}", with_r), ("r = 0", without)):
 # - It has no context beyond one token: *"the"* has one row, whatever the sentence. Numbers, names and rare words fail.
 # - A stored probability belongs to another place in the text. Scores take it as if it held here, so the tree can be the wrong one.
 # - It needs logits, so it cannot work through an interface that only returns text (the paper says so too).
-# - With a short answer from a cold start there is nothing to recycle.
+# - With a short answer from a cold start the store holds nothing yet.
 #
 # ## Five questions
 #

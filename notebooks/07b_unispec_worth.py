@@ -74,8 +74,8 @@ trace
 #
 # Only decoding shows which of the two open readings drafts better. Every run from here on writes the same texts and starts each
 # prompt from the same store, `learnt` or empty, so differences come from the setting, and from what it lets the store learn within a
-# prompt. The sample is small. `metrics.tau_difference` resamples its prompts; a difference whose interval contains zero is not
-# established.
+# prompt. The sample is small. `metrics.tau_difference` draws its prompts anew, with repeats, and gives the range of 95 % of
+# the results; a difference whose interval contains zero is not established.
 #
 # **Predict.** Does `score="least"` in place of products change the mean level of the nodes sent? Does it change τ?
 
@@ -241,7 +241,7 @@ pd.DataFrame(rows, columns=columns).set_index(["g", "store"]).round(2)
 # %% [markdown]
 # As long as two stores are the same, a larger tree contains the smaller one and is accepted at least as far, with diminishing
 # returns. A pass over one token mostly waits for the weights, and reads them once for any number of nodes; every node costs time
-# once arithmetic takes longer than that. How many nodes it takes depends on kernel and device: one CPU thread is busy long before a
+# once arithmetic takes longer than that. From how many nodes on depends on kernel and device: one CPU thread is busy long before a
 # GPU is, and sooner in one layout of the weights than in another ([01](01_autoregressive.ipynb)). With $s(g)$ the time of a pass with
 # $g$ nodes over that of a plain one, the best $g$ has the largest $\tau(g)/s(g)$ (equation 2): a property of machine, kernel and texts,
 # to be measured again when one of them changes. For an A100 the paper finds 110 (Table 13). Measured points scatter, so
@@ -261,7 +261,7 @@ print(answer.why)
 answer.table[["draft_size", "tau", "badge"]].assign(rerun=[metrics.tau(cold[g]) for g in sizes]).round(3)
 
 # %% [markdown]
-# For its own size the answer is exact, unless two choices are closer than rounding, which is common in bfloat16: then the column
+# For its own size the answer is exact, unless two choices are closer than rounding, which is common in 16-bit formats: then the column
 # `badge` asks for a rerun. Another size is exact as long as its store is known. The text is the same, but a smaller tree teaches less
 # and a larger one more. From the first cycle that needs a row which this run never read, the answer is an estimate.
 #

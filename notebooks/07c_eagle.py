@@ -349,7 +349,7 @@ pd.DataFrame.from_dict(
 # %% [markdown]
 # Sending the likelier one sends token 2 more often than $q$ says. The verdict still divides by $q$, so the output
 # contains too much of what the *drafter* prefers. In sampling, therefore, specviz ranks a child by what is known
-# **before** it is drawn: the confidence in the path above it, times what its elder siblings left of $q$. The tree is a
+# **before** it is drawn: the confidence in the path above it, times the share of $q$ that the siblings drawn before it left. The tree is a
 # little worse, and the law is the target's. Here is a sampled cycle; point at a node for its $u$, $p$ and $q$:
 
 # %%

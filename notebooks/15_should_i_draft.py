@@ -56,7 +56,10 @@ trace
 # This prompt holds a text to quote. Prompt lookup searches the text so far for its last one to three tokens and drafts what
 # followed them there: no drafter, no training. The next prompt holds nothing to quote.
 #
-# **Predict.** How many tokens a cycle does prompt lookup write there (τ)? And does it cost speed to try?
+# In a *cycle* the drafter guesses tokens, and one pass of the large model, the *target*, keeps the right ones and adds one of its own.
+# τ is the mean number of tokens that a cycle writes: 1 without drafts, never less.
+#
+# **Predict.** What is prompt lookup's τ there? And does it cost speed to try?
 
 # %%
 free = sv.generate(model, [prose[0]], "prompt_lookup", max_new_tokens=LENGTH)
@@ -71,12 +74,12 @@ free
 # $$\text{speedup} = \frac{\tau}{s(g) + \text{drafter} + \text{rest}},$$
 #
 # the tokens of a cycle over its time, in units of a cycle without drafts. $s(g)$ is the target's pass over a draft of
-# $g$ tokens and the one token before it; *drafter* is what drafting takes, *rest* everything else: judging the draft, keeping
+# $g$ tokens and the text's last token, which no pass has read yet, so $s(0) = 1$; *drafter* is what drafting takes, *rest* everything else: judging the draft, keeping
 # the accepted tokens. No setting has to be decoded to know these:
 #
 # - The target writes its own text once, without drafts. Target and drafters then read that text once, each place of it. What a
-#   drafter would have drafted at a place follows from the text alone, so each method's cycles follow by arithmetic.
-# - Passes of each size are timed for a minute or less, and a few short runs measure the rest.
+#   drafter would have drafted at a place follows from the text alone, so each method's cycles can be counted without a run: from where one ends, the next begins.
+# - Passes of several sizes are timed, for a minute in all, and a few short runs measure the rest.
 #
 # **Predict.** For the prompts with something to quote: a draft model or prompt lookup? Which draft length? What speedup?
 
@@ -105,7 +108,7 @@ best_of_each(quotes)[COLUMNS].round(2)
 # setting. In 19 runs out of 20 on as many *other* texts like these, the speedup lies between `low` and `high`. A few texts vary a
 # lot, so the intervals are wide. An interval that contains 1 means: undecided. Where the best speedup is not above 1, the sentence says
 # *do not draft*: plain decoding is then the fastest. In a setting, `stop=0.8` ends a draft before the first token to
-# which the drafter gives less than 80 %.
+# which the drafter gives a probability below 0.8.
 #
 # **Predict.** The same question for the prompts without anything to quote.
 
@@ -158,8 +161,8 @@ inside = row["tau_low"] - 1e-9 <= metrics.tau(run) <= row["tau_high"] + 1e-9
 print(f"within the bounds: {inside}")
 
 # %% [markdown]
-# The computed τ needed no run of prompt lookup. A greedy, exact method never changes the text: each cycle starts somewhere in
-# the text that was written without drafts, and what it drafts there depends on nothing else.
+# The computed τ needed no run of prompt lookup. A greedy, exact method never changes the text (but for two tokens that rounding decides): each cycle starts
+# somewhere in the text that was written without drafts, and what it drafts there depends on nothing else.
 #
 # ## Where a cycle's time goes
 
@@ -262,8 +265,8 @@ pd.DataFrame(rows, columns=["device", "batch", "best", "speedup"]).round(2)
 # All of it is *modelled*, and optimistic: real kernels reach neither rate, and a loop takes time beside its passes. It
 # shows a tendency.
 #
-# - **With launches**, a model this small spends its passes on them, whatever they contain: a wider pass is nearly free,
-#   and a drafter's cost is its number of layers. So drafting gains.
+# - **With launches**, a model this small spends its passes on launches, whatever they compute: a wider pass is nearly free,
+#   and a drafter of few layers is cheap. So drafting gains.
 # - **Without launches**, a large model gains less with every text in the batch: the texts share one reading of the weights,
 #   the arithmetic fills up, and a wider pass is no longer free. That is the usual case of a server.
 # - **The exception is a small model or a long context.** Each text has a cache of its own, which a pass reads once for a whole
