@@ -145,9 +145,10 @@ Acceptance()
 
 # %% [markdown]
 # A bad $q$ costs acceptance and nothing else: the right side stays at $p$. Each of the three shortcuts gives another law. (a)
-# favours what the drafter proposes too often: it has its full $p$ already, and gets more after rejections. (b) never writes a token
-# with $p < q$: it is not accepted, and $r$ is 0 there. (c) has shipped in real libraries: $q$ must be the distribution that the draft was *really* drawn from, after temperature, top-k and top-p. If
-# the draft is an argmax, then $q$ is 1 on that token, and the sampling rule accepts it with probability $p(x)$.
+# favours what the drafter proposes too often: such a token has its full $p$ already, and gets more after rejections. (b) never writes
+# a token with $p < q$: it is not accepted, and $r$ is 0 there. (c) has shipped in real libraries: $q$ must be what the draft was
+# *really* drawn from, after temperature, top-k and top-p. If the draft is an argmax, then $q$ is 1 on that token, and the sampling
+# rule accepts it with probability $p(x)$.
 #
 # In code the rule is a few lines. An experiment agrees with $p$ to a few thousandths:
 
@@ -224,7 +225,7 @@ for name, keep in (("discard after a rejection", False), ("keep after a rejectio
     print(f"{name}: distance from the target's law: first token {first:.3f}, pairs {both:.3f}")
 
 # %% [markdown]
-# Only in the pair: each first token is still right, but the second follows a word that was never written.
+# In the second, and so in the pair: it follows a word that was never written.
 #
 # ## The same rule on the real pair
 #
@@ -342,8 +343,8 @@ plane(4)
 # %%
 controls = ipywidgets.interact(plane, γ=ipywidgets.IntSlider(4, min=1, max=12, continuous_update=False))
 # %% [markdown]
-# It falls: a longer draft needs a better or a cheaper drafter. With γ = 1 drafting pays where $c < \alpha$. Elsewhere no γ does: each
-# further token costs $c$ as well, and brings less than α.
+# It falls: a longer draft needs a better or a cheaper drafter. With γ = 1 drafting pays where $c < \alpha$. Where $c \ge \alpha$ no γ
+# pays: each further token costs $c$ as well, and brings less than α.
 #
 # ## Four drafters in the plane of τ and cost
 #

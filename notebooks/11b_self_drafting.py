@@ -213,7 +213,7 @@ print(
 # parameters gets more words wrong than the paper's models of 7 and 8 billion. Order comes next, and in most of those
 # chains the right draft was there, only later.
 #
-# The *mix-order* tree (Figure 4b) helps where it comes one step too late. The root and the nodes of the chain get a second child, the
+# The *mix-order* tree (Figure 4b) helps where the right draft comes one step too late. The root and the nodes of the chain get a second child, the
 # draft *after* next, from which nothing grows. The last node has no draft after it and the one before it only its child, so these two
 # get none.
 #
@@ -302,7 +302,7 @@ plt.show()
 # refresh sets them to 0.
 #
 # So stepwise decoding with a cache is *another reference*: some of its texts differ from those without. SSD is lossless
-# relative to the stepwise decoding whose policy it shares (block, cache, $R$, the order of equals), and to no other. A refresh
+# relative to the stepwise decoding whose policy it shares (block, cache, $R$, which of two equal cells goes first), and to no other. A refresh
 # also cuts a chain: if six tokens have been placed since the last one and $R$ is 8, at most two more are placed. The canvas after
 # these would be read with keys that stepwise decoding has discarded by then.
 
@@ -362,7 +362,7 @@ pd.DataFrame(sides)
 #   parallel unmasking wrong. SSD does not make them better; it checks them.
 # - It is greedy, with one order and one text as its reference. With sampled tokens the order would be random, too, and a rule
 #   would have to keep the distribution of both.
-# - *Lossless* refers to a reference: stepwise decoding with one block size, one cache policy, one order of equals. Another
+# - *Lossless* refers to a reference: stepwise decoding with one block size, one cache policy, one rule for equal cells. Another
 #   policy has another text.
 # - It saves passes, not work. With $N = 4$ more cells are computed for each token than in stepwise decoding. Without a cache, in a
 #   large batch or on a few cores it may be slower.
