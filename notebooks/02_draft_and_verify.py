@@ -225,7 +225,7 @@ for name, keep in (("discard after a rejection", False), ("keep after a rejectio
     print(f"{name}: distance from the target's law: first token {first:.3f}, pairs {both:.3f}")
 
 # %% [markdown]
-# In the second, and so in the pair: it follows a word that was never written.
+# In its second: the second token follows a word that was never written.
 #
 # ## The same rule on the real pair
 #
