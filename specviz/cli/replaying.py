@@ -48,6 +48,14 @@ def replay(
     kernels: Kernels = None,
     invariant: Invariant = None,
     threads: OneThread = 1,
+    workers: Annotated[
+        int | None,
+        option(
+            "With --all: processes that measure side by side. Default: 1, or of a quick run one for each "
+            "core, at most 2.",
+            min=1,
+        ),
+    ] = None,
     template: Annotated[
         str | None,
         option("Prompt template for a stream's source: its name, or a text that contains {source}."),
@@ -96,6 +104,8 @@ def replay(
         return
     if table is None and setup is not None:
         raise ParameterError("--setup needs one table: name it")
+    if workers is not None and not every:
+        raise ParameterError("--workers needs --all: one table is measured in one process")
     score, scores = _scores(score)
     given: Values = {
         "model": model, "draft": _drafters(draft), "suite": _suites(suite), "quick": quick, "number": number,
@@ -112,9 +122,12 @@ def replay(
 
                 result = scored(result, scores)
         else:
+            from specviz.measure.work import cores
+
             with progress() as tick:
                 result = running.replay_all(
                     out or Path("specviz-replays"),
+                    workers=workers or (min(2, max(1, cores() // threads)) if quick else 1),
                     tick=lambda name: lambda done, of, what: tick(done, of, f"{name}: {what}"),
                     **given,
                 )

@@ -81,10 +81,10 @@ def load(
     ----------
     spec : str, Path, PreTrainedModel or Model
         A bundled name, a downloaded one (``smollm2``, see ``specviz models get``), a folder in transformers'
-        format or in that of LLaDA and Dream, ``hf:<id>`` of such a folder, ``gguf:`` and a GGUF file (a
-        path, or the name of a bundled or downloaded model) that llama.cpp runs, ``bergamot:`` and a folder with
-        a Marian binary and its tokenizer (or a downloaded pair of languages, ``bergamot:en-pt``), or a model
-        in memory (which keeps its device and dtype unless they are given).
+        format or in that of LLaDA and Dream, ``hf:<id>`` of such a folder, ``gguf:`` and a GGUF file
+        (a path, or the name of a bundled or downloaded model) that llama.cpp runs, ``bergamot:`` and a folder
+        with a Marian binary and its tokenizer (or a downloaded pair of languages, ``bergamot:en-pt``), or a
+        model in memory (which keeps its device and dtype unless they are given).
     device : str, default ``cpu``
         ``cpu``, ``cuda``, ``cuda:1`` or ``mps``. For a GGUF file it sets ``gpu_layers``: none for ``cpu``,
         otherwise all.

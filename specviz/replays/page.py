@@ -113,7 +113,7 @@ class Page:
         """Where it was measured: what a reader must know to judge it."""
         if not place:
             return
-        names = ("device", "processor", "system", "cores", "threads", "dtype", "clock")
+        names = ("device", "processor", "system", "cores", "threads", "processes", "dtype", "clock")
         lines: Row = {name: place[name] for name in names if place.get(name) is not None}
         drafters = (("drafter", each) for each in (place.get("drafts") or {}).values())
         for name, each in (("model", place.get("model") or {}), *drafters):

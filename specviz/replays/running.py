@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, wait
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from specviz.arguments import check_threads, checked
 from specviz.errors import ParameterError, SpecvizError, loading
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from specviz.replays.sources.shared import RunOptions
 
 
+LOOK = 1.0  # seconds between looks at what other processes have measured
+SIDE_BY_SIDE = ("processes",)  # in the memory that replays share: how many measure at once
 READINGS = {"paper": "paper", "ours": "monotone"}  # of a calibration: a name of `specviz.measure.fits`
 
 
@@ -278,6 +281,9 @@ def measure(recipe: Recipe, settings: Settings, options: RunOptions, tick: Tick 
         made = sources.find(recipe.source)(recipe, options)
     replayed = compared(settings["table"], recipe, made, settings)
     replayed = replace(replayed, seconds=perf_counter() - begin, path=options.path)
+    if SIDE_BY_SIDE in options.memory:
+        place = replayed.environment | {"processes": options.memory[SIDE_BY_SIDE]}
+        replayed = replace(replayed, environment=place)
     replayed.save()
     return replayed
 
@@ -374,6 +380,7 @@ def replay_all(
     draft: str | Mapping[str, str] | None = None,
     suite: Given = None,
     score: str | None = None,
+    workers: int = 1,
     tick: Callable[[str], Tick] | None = None,
     **options: Any,
 ) -> Replays:
@@ -384,6 +391,9 @@ def replay_all(
     ----------
     out : path
         A folder for each table, and ``replays.json``. What is finished there is not measured again.
+    workers : int
+        Processes that measure side by side, each the tables of one paper after another. They share the
+        machine's caches and memory, which makes times less exact; each table's environment says so.
     tick : callable
         Given a table's name, returns the function that is called with its progress.
 
@@ -392,10 +402,12 @@ def replay_all(
     """
     path = Path(out)
     refuse_others(path, FILE)
-    every, memory = Replays(path, left=SETTINGS | FIGURES), dict[tuple, Any]()
+    every, shared = Replays(path, left=SETTINGS | FIGURES), dict[tuple, Any]()
     chosen = read_suites(suite)
+    _check_workers(workers, options)
     if draft is None and options.get("setup") is None:
-        memory |= peers_of(bool(options.get("quick")), {**options, "score": score})
+        shared |= peers_of(bool(options.get("quick")), {**options, "score": score})
+    jobs = []
     for table in [*RECIPES, *CURVES]:
         own = draft  # of several drafters those that this table has
         if isinstance(draft, Mapping):
@@ -405,16 +417,87 @@ def replay_all(
         if chosen and not suites:
             every.left[table] = "no suite is named for one of its tasks"
             continue
+        named = score if any(row.method == "unispec" for row in find(table).rows) else None
+        given = {
+            "draft": own, "suite": suites or None, "out": path / table.replace("/", "-"), "score": named,
+            "shared": path / "calibrations", **options,
+        }  # fmt: skip
+        jobs.append((table, given))
+    outcomes = _side_by_side(jobs, shared, workers, tick) if workers > 1 else _in_turn(jobs, shared, tick)
+    for table, outcome in outcomes:
+        if isinstance(outcome, Replay):
+            every.tables.append(outcome)
+        else:
+            every.left[table] = outcome
+        every.save()
+    return every
+
+
+Job: TypeAlias = tuple[str, Settings]  # a table, and the keywords of its replay
+
+
+def _check_workers(workers: int, options: Values) -> None:
+    """Refuse processes that would share cores, or that a loaded model cannot reach."""
+    from specviz.arguments import check_int
+    from specviz.measure.work import cores
+
+    if check_int("workers", workers, 1) == 1:
+        return
+    threads = options.get("threads", 1)
+    if workers * threads > cores():
+        raise ParameterError(
+            f"{workers} workers of {threads} thread(s) on {cores()} core(s) would not be timed correctly: "
+            "use fewer"
+        )
+    if options.get("model") is not None and not isinstance(options["model"], str | Path):
+        raise ParameterError("a loaded model stays in its process: pass its name, or workers=1")
+
+
+def _in_turn(
+    jobs: Sequence[Job], memory: dict[tuple, Any], tick: Callable[[str], Tick] | None
+) -> Iterator[tuple[str, Replay | str]]:
+    """Tables with their replays, or why there is none."""
+    for table, given in jobs:
         try:
-            made = replay(
-                table, draft=own, suite=suites or None, out=path / table.replace("/", "-"), memory=memory,
-                score=score if any(row.method == "unispec" for row in find(table).rows) else None,
-                tick=tick(table) if tick else None, shared=path / "calibrations", **options,
-            )  # fmt: skip
-            every.tables.append(made)
+            yield table, replay(table, memory=memory, tick=tick(table) if tick else None, **given)
         except OtherSettings:
             raise
         except SpecvizError as error:
-            every.left[table] = str(error)
-        every.save()
-    return every
+            yield table, str(error)
+
+
+def _paper(jobs: Sequence[Job], memory: dict[tuple, Any]) -> list[tuple[str, str]]:
+    """In a process of its own: a paper's tables, each with why it is not in its folder, or with nothing."""
+    outcomes = _in_turn(jobs, memory, lambda _: lambda *_: None)
+    return [(table, "" if isinstance(outcome, Replay) else outcome) for table, outcome in outcomes]
+
+
+def _side_by_side(
+    jobs: Sequence[Job], memory: dict[tuple, Any], workers: int, tick: Callable[[str], Tick] | None
+) -> Iterator[tuple[str, Replay | str]]:
+    """As `_in_turn`, a paper's tables in one process, for they share models and measurements."""
+    from specviz.measure.running import processes
+
+    papers: dict[str, list[Job]] = {}
+    for table, given in jobs:
+        papers.setdefault(table.partition("/")[0], []).append((table, given))
+    folders = {table: given["out"] for table, given in jobs}
+    memory = memory | {SIDE_BY_SIDE: workers}
+    order = sorted(papers, key=lambda paper: -len(papers[paper]))  # the longest first
+    made: dict[str, Replay | str] = {}
+    with processes(workers) as pool:
+        waiting = {pool.submit(_paper, papers[paper], memory) for paper in order}
+        while waiting:
+            finished, waiting = wait(waiting, LOOK, FIRST_COMPLETED)
+            try:
+                for future in finished:
+                    made |= {table: why or opened(folders[table]) for table, why in future.result()}
+            except BrokenExecutor as error:
+                raise SpecvizError(
+                    "a worker died (killed, or out of memory): give the same command again, with fewer "
+                    "workers"
+                ) from error
+            if tick is not None:
+                count = sum((folder / FILE).exists() for folder in folders.values())
+                tick(f"{workers} processes")(count, len(jobs), "tables")
+    yield from ((table, made[table]) for table in folders)

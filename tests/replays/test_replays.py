@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import shutil
 import subprocess
 import sys
 from dataclasses import replace
 from io import StringIO
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -18,6 +20,7 @@ import specviz
 import specviz.measure
 from specviz import cli, escape
 from specviz.errors import ModelError, ParameterError, SpecvizError, TraceError
+from specviz.measure import work
 from specviz.measure.claims import ratio, resampled
 from specviz.measure.report import Estimate
 from specviz.replays import (
@@ -404,6 +407,45 @@ def test_replay_all_accounts_for_every_table(monkeypatch, tmp_path):
     assert not found.left.keys() & {"unispec/table1"}
     missing = replays.Replays(tmp_path, found.tables[1:], found.left)
     assert not missing.complete
+
+
+def test_papers_are_measured_side_by_side_as_in_turn(tmp_path):
+    """Two real processes, each with some of the tables; a second call finds them finished."""
+    options = {"quick": True, "number": 2, "max_new_tokens": 4, "model": "no-such-model"}
+    seen = []
+    found = running.replay_all(
+        tmp_path / "two", workers=2, tick=lambda name: lambda *n: seen.append((name, *n)), **options
+    )
+    alone = running.replay_all(tmp_path / "one", **options)
+    assert found.complete and found.left == alone.left and not found.tables
+    assert list(found.left) == list(alone.left) and "no model 'no-such-model'" in found.left["unispec/table3"]
+    assert seen and seen[-1] == ("2 processes", 0, len({*RECIPES, *CURVES}), "tables")
+
+
+def test_a_table_says_how_many_were_measured_at_once(tmp_path):
+    given = {"quick": True, "number": 1, "max_new_tokens": 4, "out": tmp_path / "ssd-table2"}
+    ((table, why),) = running._paper([("ssd/table2", given)], {running.SIDE_BY_SIDE: 2})
+    assert (table, why) == ("ssd/table2", "")
+    again = replays.opened(tmp_path / "ssd-table2")
+    assert again.environment["processes"] == 2
+    assert "<dt>processes</dt><dd>2</dd>" in page.write(again).read_text(encoding="utf8")
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"workers": 0}, "workers must be a whole number"),
+        ({"workers": 1000}, "1000 workers of 1 thread"),
+        ({"workers": 2, "threads": 2 * (os.cpu_count() or 1)}, "would not be timed correctly"),
+        ({"workers": 2, "model": SimpleNamespace(name="mine")}, "a loaded model stays in its process"),
+    ],
+)
+def test_bad_workers_are_refused(tmp_path, monkeypatch, options, says):
+    monkeypatch.setattr(running, "measure", lambda *_: pytest.fail("work was done"))
+    monkeypatch.setattr(work, "cores", lambda: 2)
+    with pytest.raises(ParameterError, match=says):
+        running.replay_all(tmp_path / "out", **options)
+    assert not (tmp_path / "out").exists()
 
 
 # ---------------------------------------------------------------- bad input
