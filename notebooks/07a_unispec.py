@@ -435,7 +435,7 @@ for name, tree in ((f"r = {R}", with_r), ("r = 0", without)):
 # - It has no context beyond one token: *"the"* has one row, whatever the sentence. Numbers, names and rare words fail.
 # - A stored probability belongs to another place in the text. Scores take it as if it held here, so the tree can be the wrong one.
 # - It needs logits, so it cannot work through an interface that only returns text (the paper says so too).
-# - With a short answer from a cold start the store holds nothing yet.
+# - With a short answer from a cold start the store holds little yet.
 #
 # ## Five questions
 #

@@ -74,12 +74,14 @@ free
 # $$\text{speedup} = \frac{\tau}{s(g) + \text{drafter} + \text{rest}},$$
 #
 # the tokens of a cycle over its time, in units of a cycle without drafts. $s(g)$ is the target's pass over a draft of
-# $g$ tokens and the text's last token, which no pass has read yet, so $s(0) = 1$; *drafter* is what drafting takes, *rest* everything else: judging the draft, keeping
-# the accepted tokens. No setting has to be decoded to know these:
+# $g$ tokens and the text's last token, which no pass has read yet; *drafter* is what drafting takes, *rest* everything else:
+# judging the draft, keeping the accepted tokens. Without drafts $s(0)$ and *rest* add up to 1. No setting has to be decoded to know
+# these:
 #
 # - The target writes its own text once, without drafts. Target and drafters then read that text once, each place of it. What a
-#   drafter would have drafted at a place follows from the text alone, so each method's cycles can be counted without a run: from where one ends, the next begins.
-# - Passes of several sizes are timed, for a minute in all, and a few short runs measure the rest.
+#   drafter would have drafted at a place follows from the text alone, so each method's cycles can be counted without a run: from
+#   where one ends, the next begins.
+# - Passes of several sizes are timed, and a few short runs measure the rest: a minute or less in all.
 #
 # **Predict.** For the prompts with something to quote: a draft model or prompt lookup? Which draft length? What speedup?
 

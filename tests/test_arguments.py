@@ -210,7 +210,7 @@ def functions(model: Any) -> dict[str, dict[str, Any]]:
                             "device": "cpu", "dtype": "float32", "out": None},
         "compare": {"method": "unispec", "against": "no/such", "run": None, "draft": None, "suite": None,
                     "number": None, "out": None},
-        "replay_all": absent | {"out": "replays", "quick": True, "threads": 1, "device": "cpu"},
+        "replay_all": absent | {"out": "replays", "quick": True, "threads": 1, "device": "cpu", "workers": 1},
         "train_eagle": {"target": "no such model", "prompts": ["Hello"], "out": "eagle", "generation": 3,
                         "steps": 1, "epochs": 1, "rate": 0.01, "batch": 1, "max_new_tokens": 4, "seed": 0},
     }  # fmt: skip

@@ -135,6 +135,7 @@ class _Rows(_Audit):
                 alone = list(decode(self.target, prompt, make(), prompt=i, **options))
                 row.tokens += len(_text(rows[i]))
                 row.count(self.compare(first + i, prompt, rows[i], alone, exact))
+                self.forget()
         return row
 
     def compare(

@@ -43,15 +43,14 @@ class Records:
     def __init__(self, traces: list[Decoded], sampling: Sampling, bound: float, most: int) -> None:
         self.sampling, self.bound = sampling, bound
         self.bugs: list[Difference] = []
-        self._texts: dict[int, tuple[list[int], list[int], int, dict[str, pd.DataFrame]]] = {}
+        self._texts: dict[int, tuple[list[int], list[int], Trace, int]] = {}
         for first, trace, texts in traces:
             for prompt, words in (*_again(trace, texts), *_gaps(trace), *_windows(trace)):
                 self.bugs.append(Difference(first + int(prompt), -1, "bug", words))
             prompts = [p["tokens"] for p in trace.run["prompts"]]
-            tables = _tables(trace)
             for prompt in sorted(texts)[:: max(1, len(texts) // most)][:most]:
                 if texts[prompt]:
-                    self._texts[first + prompt] = prompts[prompt], texts[prompt], prompt, tables
+                    self._texts[first + prompt] = prompts[prompt], texts[prompt], trace, prompt
 
     def compare(self, number: int, rows_of: Callable[[list[int], list[int]], Tensor]) -> None:
         """Whether the probabilities recorded of a prompt, if it is among the compared ones, are the target's.
@@ -65,11 +64,11 @@ class Records:
         """
         if number not in self._texts:
             return
-        prompt, text, place, tables = self._texts.pop(number)
+        prompt, text, trace, place = self._texts.pop(number)
         rows = rows_of(prompt, text)
         plain = rows.softmax(-1).cpu().numpy()
         warped = plain if self.sampling.greedy else self.sampling.probabilities(rows).cpu().numpy()
-        if (worst := _compare(tables, place, plain, warped, self.bound)) is not None:
+        if (worst := _compare(_tables(trace.select(prompt=place)), plain, warped, self.bound)) is not None:
             self.bugs.append(Difference(number, *worst))
 
 
@@ -143,6 +142,7 @@ def _windows(trace: Trace) -> Faults:
 
 
 def _tables(trace: Trace) -> dict[str, pd.DataFrame]:
+    """Recorded probabilities, with what their places in a text follow from."""
     keep = trace.cycles[["prompt", "cycle", "keep"]]
     nodes = trace.nodes
     nodes = nodes[nodes["status"].isin(["accepted", "rejected"])].merge(keep, on=["prompt", "cycle"])
@@ -159,7 +159,7 @@ def _tables(trace: Trace) -> dict[str, pd.DataFrame]:
 
 
 def _compare(
-    tables: dict[str, pd.DataFrame], prompt: int, plain: np.ndarray, warped: np.ndarray, bound: float
+    tables: dict[str, pd.DataFrame], plain: np.ndarray, warped: np.ndarray, bound: float
 ) -> tuple[int, str, str] | None:
     """The worst recorded probability of a text, if it is beyond the bound: position, verdict, reason."""
     worst = (0.0, -1, "")
@@ -169,7 +169,7 @@ def _compare(
         ("tops", plain, lambda t: t["keep"] + t["depth"]),
     ):
         table = tables[name]
-        table = table[(table["prompt"] == prompt) & table["p"].notna()]
+        table = table[table["p"].notna()]
         place = at(table).to_numpy(np.int64)
         inside = (place >= 0) & (place < len(p))  # after the end there is nothing to compare with
         table, place = table[inside], place[inside]

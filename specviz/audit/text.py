@@ -172,7 +172,7 @@ def _rows(
         audit.prompt(number, prompt, order)
         tick()
     records = [Records(subject.traces, sampling, audit.bound, RECORDED) for subject in order]
-    for number in range(len(prompts)):  # methods share most of a prompt's texts: each is read once
+    for number in range(len(prompts)):  # methods share most of a prompt's texts: each is read once here
         for each in records:
             each.compare(number, audit.rows)
         audit.forget()
@@ -273,7 +273,8 @@ class _Audit:
         """The logits after `prompt` and `text` in float64, computed once."""
         key = tuple(prompt), tuple(text)
         if key not in self._exact:
-            self._exact[key] = self.reference.double(prompt, [*text, 0])[-1]  # the row that predicts the 0
+            every = self.reference.double(prompt, [*text, 0])
+            self._exact[key] = every[-1].clone()  # the row that predicts the 0; the others can go
         return self._exact[key]
 
     def prompt(self, number: int, prompt: list[int], subjects: list[Subject]) -> None:

@@ -25,7 +25,7 @@ from specviz.errors import PromptError, loading
 
 
 def advise(
-    model: Annotated[str, argument("Bundled name, folder, gguf:FILE, or hf:<id>.")] = "smollm2",
+    model: Annotated[str, argument("Bundled name, folder, gguf:NAME or FILE, or hf:<id>.")] = "smollm2",
     draft: Drafts = None,
     prompts: Annotated[
         str | None,

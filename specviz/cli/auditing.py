@@ -53,8 +53,8 @@ ORDER = ("not the target's", "cannot tell", "within the noise", "the target's ow
 
 Target = Annotated[
     str | None,
-    option("Bundled name, folder, gguf:FILE, or hf:<id>. Default: town; for a soak, every bundled target.",
-           "--model", "-m"),
+    option("Bundled name, folder, gguf:NAME or FILE, or hf:<id>. Default: town; for a soak, every bundled "
+           "target.", "--model", "-m"),
 ]  # fmt: skip
 Number = Annotated[
     int | None,

@@ -224,7 +224,7 @@ def bench_run(
     ] = None,
     model: Annotated[
         list[str] | None,
-        option("Bundled name, folder, gguf:FILE or hf:<id>; may be repeated.", "--model", "-m"),
+        option("Bundled name, folder, gguf:NAME or FILE, hf:<id>; may be repeated.", "--model", "-m"),
     ] = None,
     draft: Annotated[
         list[str] | None,

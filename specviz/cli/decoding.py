@@ -143,7 +143,7 @@ def generate(
     model: Annotated[
         str | None,
         option(
-            "Bundled name, folder, gguf:FILE, or hf:<id>. Default: town; streams: town-translator; "
+            "Bundled name, folder, gguf:NAME or FILE, or hf:<id>. Default: town; streams: town-translator; "
             "canvases: town-diffusion.",
             "--model",
             "-m",

@@ -27,7 +27,7 @@ def argument(help: str, metavar: str | None = None) -> ArgumentInfo:
     return typer.Argument(help=help, metavar=metavar)
 
 
-Model = Annotated[str, option("Bundled name, folder, gguf:FILE, or hf:<id>.", "--model", "-m")]
+Model = Annotated[str, option("Bundled name, folder, gguf:NAME or FILE, or hf:<id>.", "--model", "-m")]
 Draft = Annotated[str | None, option("Draft model; default: the bundled one, if any.", "--draft", "-d")]
 Drafts = Annotated[
     list[str] | None, option("Draft model; may be repeated. Default: all bundled ones.", "--draft", "-d")

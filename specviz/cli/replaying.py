@@ -51,8 +51,8 @@ def replay(
     workers: Annotated[
         int | None,
         option(
-            "With --all: processes that measure side by side. Default: 1, or of a quick run one for each "
-            "core, at most 2.",
+            "With --all: processes that measure side by side. Default: 1, or of a quick run on a CPU one for "
+            "each core, at most 2.",
             min=1,
         ),
     ] = None,
@@ -91,6 +91,8 @@ def replay(
     """Measure a paper's printed table here and show both, cell by cell."""
     from specviz.replays import running, terminal
 
+    if workers is not None and not every:
+        raise ParameterError("--workers needs --all: one table is measured in one process")
     if add is not None:
         _add(add, out)
         return
@@ -104,8 +106,6 @@ def replay(
         return
     if table is None and setup is not None:
         raise ParameterError("--setup needs one table: name it")
-    if workers is not None and not every:
-        raise ParameterError("--workers needs --all: one table is measured in one process")
     score, scores = _scores(score)
     given: Values = {
         "model": model, "draft": _drafters(draft), "suite": _suites(suite), "quick": quick, "number": number,
@@ -127,7 +127,8 @@ def replay(
             with progress() as tick:
                 result = running.replay_all(
                     out or Path("specviz-replays"),
-                    workers=workers or (min(2, max(1, cores() // threads)) if quick else 1),
+                    workers=workers
+                    or (min(2, max(1, cores() // threads)) if quick and device == "cpu" else 1),
                     tick=lambda name: lambda done, of, what: tick(done, of, f"{name}: {what}"),
                     **given,
                 )

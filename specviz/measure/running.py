@@ -12,7 +12,7 @@ import os
 import signal
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from concurrent.futures import (
     FIRST_COMPLETED,
     BrokenExecutor,
@@ -27,7 +27,7 @@ from datetime import UTC, datetime
 from multiprocessing import active_children, get_context
 from pathlib import Path
 from threading import current_thread, main_thread
-from typing import Any
+from typing import Any, NamedTuple
 
 from specviz import methods
 from specviz.arguments import check_threads
@@ -128,7 +128,7 @@ def run(
         results = all_ranks.tried(lambda: Results(path))
         keep = Keeper(results)
         lacking = {(c, n, p) for c, n, p in all_ranks.from_leader(lambda: lacking_rows(results, retry))}
-        jobs = list(jobs_of(settled, lacking, kernels_of(results)))
+        jobs = list(jobs_of(settled, lacking, layouts_of(results)))
         done, total = len(results.wanted) - sum(len(job.todo) for job in jobs), len(results.wanted)
         failed = 0
         try:
@@ -183,51 +183,70 @@ class Keeper:
         write_json(path / "rows" / f"{key}.json", row)
 
     def _same_weights(self, place: Settings) -> None:
-        """Refuse a model that is no longer the one that the run began with, or a drafter laid otherwise."""
+        """Refuse a model that is no longer the one that the run began with, or a drafter laid otherwise.
+
+        Under another target a drafter may lie otherwise.
+        """
         for other in self.environments.values():
             shared = other["drafts"].keys() & place["drafts"].keys()
             pairs = [(other["model"], place["model"])]
             pairs += [(other["drafts"][name], place["drafts"][name]) for name in shared]
+            same_target = other["model"]["name"] == place["model"]["name"]
             for theirs, ours in pairs:
-                if theirs["name"] == ours["name"] and theirs != ours and other["dtype"] == place["dtype"]:
-                    what = "weights" if {**theirs, "kernels": 0} != {**ours, "kernels": 0} else "kernels"
+                if theirs["name"] != ours["name"] or other["dtype"] != place["dtype"]:
+                    continue
+                what = ""
+                if {**theirs, "kernels": 0} != {**ours, "kernels": 0}:
+                    what = "weights"
+                elif same_target and theirs.get("kernels") != ours.get("kernels"):
+                    what = "kernels"
+                if what:
                     raise SpecvizError(
                         f"{ours['name']} has different {what} than when {self.results.path} was started: "
                         f"choose another folder"
                     )
 
 
-def kernels_of(results: Results) -> dict[str, str]:
-    """How each model's and drafter's matrices lay when its first rows were decoded, by its name in the plan.
+class Layouts(NamedTuple):
+    """How matrices lay when a model's first rows were decoded; nothing where no row is there, or none lay so.
 
     A run that goes on keeps to it: another layout rounds differently, and a text may part from its reference.
     """
-    layouts: dict[str, str] = {}
+
+    model: dict[str, str]  # by the model's name in the plan
+    drafters: dict[str, dict[str, str]]  # by the same, then by the drafter's
+
+
+def layouts_of(results: Results) -> Layouts:
+    """The layouts that the rows of a folder were decoded with."""
+    layouts = Layouts({}, {})
     for row in results.records():
         place = results.environments.get(str(row.get("environment")), {})
-        if (layout := place.get("kernels")) is None:
-            continue
-        layouts.setdefault(row["model"], layout)
+        if (layout := place.get("kernels")) is not None:
+            layouts.model.setdefault(row["model"], layout)
+        drafters = layouts.drafters.setdefault(row["model"], {})
         for name, draft in (place.get("drafts") or {}).items():
-            layouts.setdefault(name, draft.get("kernels", layout))
+            if (layout := draft.get("kernels")) is not None:  # llama.cpp has none
+                drafters.setdefault(name, layout)
     return layouts
 
 
-def jobs_of(plan: Plan, lacking: set[tuple[int, int, int]], kernels: Mapping[str, str]) -> Iterator[work.Job]:
+def jobs_of(plan: Plan, lacking: set[tuple[int, int, int]], layouts: Layouts) -> Iterator[work.Job]:
     """One for each model, suite, round and prompt that lacks a row; a model's follow one another."""
     for model in plan.models:
-        if model["model"] in kernels and model["model"] not in plan.objects:
-            model = {"kernels": kernels[model["model"]]} | model
-        layouts = {k: v for k, v in kernels.items() if k not in plan.objects and k != model["model"]}
+        target = model["model"]
+        drafters = {k: v for k, v in layouts.drafters.get(target, {}).items() if k not in plan.objects}
+        if target in layouts.model and target not in plan.objects:
+            model = {"kernels": layouts.model[target]} | model
         for name, suite in plan.suites.items():
-            cells = [c for c in plan.cells if c.model == model["model"] and c.suite == name]
+            cells = [c for c in plan.cells if c.model == target and c.suite == name]
             for number, seed in enumerate(plan.seeds):
                 for prompt, entry in enumerate(suite.entries):
                     todo = [c.cell for c in cells if (c.cell, number, prompt) in lacking]
                     if todo:
                         yield work.Job(
                             plan.digest, model, name, suite.warm, cells, todo, prompt, number, seed, entry,
-                            plan.options, plan.threads, plan.timed, plan.traces, layouts,
+                            plan.options, plan.threads, plan.timed, plan.traces, drafters,
                         )  # fmt: skip
 
 

@@ -28,7 +28,7 @@ from specviz import methods
 from specviz.errors import ModelError, ParameterError, PromptError
 from specviz.loop import Run
 from specviz.loop.drafters import load_drafter
-from specviz.loop.machine import drafter_identity, identity, machine_of, peak_memory, versions
+from specviz.loop.machine import identity, machine_of, peak_memory, versions
 from specviz.measure.plan import Cell
 from specviz.measure.report import Entry, Row, Settings
 from specviz.measure.timing import clock_of, finish, settled, synchroniser, threads
@@ -138,9 +138,14 @@ class Bench:
             "dtype": str(model.dtype).removeprefix("torch."), "clock": self.clock_name,
             "kernels": getattr(model, "kernels", None), "model": identity(model),
             "places": [[str(device), layers] for device, layers in getattr(model, "places", None) or ()],
-            "drafts": {name: drafter_identity(draft, model) for name, draft in self.drafts.items()},
+            "drafts": {name: self._identity(draft) for name, draft in self.drafts.items()},
             "versions": versions() | getattr(model, "versions", {}),
         }  # fmt: skip
+
+    @staticmethod
+    def _identity(draft: Model) -> Settings:
+        layout = getattr(draft, "kernels", None)
+        return identity(draft) | ({} if layout is None else {"kernels": layout})
 
     def _run(self, job: Job, cell: Cell, method: Method, entry: Entry, number: int, record: Any) -> Run:
         """A run of one prompt. Each prompt of a round has random numbers of its own."""

@@ -227,20 +227,13 @@ def _gguf(
     if backend not in (None, *BACKENDS):
         raise ModelError(f"backend must be {' or '.join(BACKENDS)}; got {backend!r}")
     name = spec.removeprefix(GGUF)
-    if name in DOWNLOADS:
-        path = require(name)
-    elif name in bundled():
-        from specviz.models.llamacpp.bundled import bundled_gguf
-
-        path = bundled_gguf(name)
-    else:
-        path = Path(name).expanduser()
     if (backend or (BACKENDS[1] if spec.startswith(GGUF) else BACKENDS[0])) == BACKENDS[0]:
         message = "{0} works only on llama.cpp: drop {0}={1!r}, or set backend='llama.cpp'"
         _drop(message, threads=threads, gpu_layers=gpu_layers, context=context)
         from specviz.models.fetching import from_gguf
 
-        return from_gguf(path, device or "cpu", _format(dtype, kernels), Path(name).stem, kernels)
+        number = _format(dtype, kernels)
+        return from_gguf(_gguf_file(name), device or "cpu", number, Path(name).stem, kernels)
     message = "a GGUF file brings its own {0} to llama.cpp: drop {0}={1!r}, or set backend='torch'"
     usual = (None, "auto", "float32")
     _drop(message, **{k: v for k, v in (("dtype", dtype), ("kernels", kernels)) if v not in usual})
@@ -248,7 +241,18 @@ def _gguf(
 
     if gpu_layers is None:
         gpu_layers = 0 if device is None or str(device) == "cpu" else -1
-    return LlamaCpp(path, threads, gpu_layers, context)
+    return LlamaCpp(_gguf_file(name), threads, gpu_layers, context)
+
+
+def _gguf_file(name: str) -> Path:
+    """A downloaded model's file, a bundled one's, or the user's own."""
+    if name in DOWNLOADS:
+        return require(name)
+    if name in bundled():
+        from specviz.models.llamacpp.bundled import bundled_gguf
+
+        return bundled_gguf(name)
+    return Path(name).expanduser()
 
 
 def _check_spread(

@@ -287,7 +287,11 @@ class Page:
         self.add("<div id='left'></div>")
         self.listed("Not replayed", [f"{table}: {why}" for table, why in every.left.items()])
         if every.tables:
-            self.environment({**every.tables[0].environment, "model": None, "drafts": None})
+            places = [each.environment for each in every.tables]
+            several = len({place.get("processes") for place in places}) > 1
+            self.environment(
+                places[0] | {"model": None, "drafts": None} | ({"processes": None} if several else {})
+            )
         for paper, those in papers.items():
             self.add(f"<h2 id='{text(paper)}'>{text(paper)}: {text(those[0].title)}</h2>",
                      "<p class='links'>", *map(link, those), "</p>")  # fmt: skip

@@ -392,10 +392,11 @@ def replay_all(
     out : path
         A folder for each table, and ``replays.json``. What is finished there is not measured again.
     workers : int
-        Processes that measure side by side, each the tables of one paper after another. They share the
-        machine's caches and memory, which makes times less exact; each table's environment says so.
+        Processes that measure side by side on a CPU, each the tables of one paper after another. They share
+        the machine's caches and memory, which makes times less exact; each table's environment says so.
     tick : callable
-        Given a table's name, returns the function that is called with its progress.
+        Given a table's name, returns the function that is called with its progress. Of several workers it is
+        given their number, and told how many tables are done.
 
     Other parameters and errors are those of `replay`. An error of one table becomes its reason, and the
     others continue.
@@ -404,7 +405,7 @@ def replay_all(
     refuse_others(path, FILE)
     every, shared = Replays(path, left=SETTINGS | FIGURES), dict[tuple, Any]()
     chosen = read_suites(suite)
-    _check_workers(workers, options)
+    workers = _checked_workers(workers, options)
     if draft is None and options.get("setup") is None:
         shared |= peers_of(bool(options.get("quick")), {**options, "score": score})
     jobs = []
@@ -423,10 +424,12 @@ def replay_all(
             "shared": path / "calibrations", **options,
         }  # fmt: skip
         jobs.append((table, given))
+    order = {table: place for place, (table, _) in enumerate(jobs)}
     outcomes = _side_by_side(jobs, shared, workers, tick) if workers > 1 else _in_turn(jobs, shared, tick)
     for table, outcome in outcomes:
         if isinstance(outcome, Replay):
             every.tables.append(outcome)
+            every.tables.sort(key=lambda each: order[each.table])
         else:
             every.left[table] = outcome
         every.save()
@@ -436,21 +439,24 @@ def replay_all(
 Job: TypeAlias = tuple[str, Settings]  # a table, and the keywords of its replay
 
 
-def _check_workers(workers: int, options: Values) -> None:
-    """Refuse processes that would share cores, or that a loaded model cannot reach."""
+def _checked_workers(workers: int, options: Values) -> int:
+    """How many processes measure; refused where they would share cores or a GPU, or miss a loaded model."""
     from specviz.arguments import check_int
     from specviz.measure.work import cores
 
+    threads = check_int("threads", options.get("threads", 1), 1)
     if check_int("workers", workers, 1) == 1:
-        return
-    threads = options.get("threads", 1)
+        return 1
     if workers * threads > cores():
         raise ParameterError(
             f"{workers} workers of {threads} thread(s) on {cores()} core(s) would not be timed correctly: "
             "use fewer"
         )
+    if str(options.get("device", "cpu")) != "cpu":
+        raise ParameterError("several workers would share the GPU and not be timed correctly: use workers=1")
     if options.get("model") is not None and not isinstance(options["model"], str | Path):
         raise ParameterError("a loaded model stays in its process: pass its name, or workers=1")
+    return min(workers, len({table.partition("/")[0] for table in (*RECIPES, *CURVES)}))
 
 
 def _in_turn(
@@ -484,20 +490,22 @@ def _side_by_side(
     folders = {table: given["out"] for table, given in jobs}
     memory = memory | {SIDE_BY_SIDE: workers}
     order = sorted(papers, key=lambda paper: -len(papers[paper]))  # the longest first
-    made: dict[str, Replay | str] = {}
+    finished: dict[str, Replay | str] = {}
     with processes(workers) as pool:
         waiting = {pool.submit(_paper, papers[paper], memory) for paper in order}
         while waiting:
-            finished, waiting = wait(waiting, LOOK, FIRST_COMPLETED)
-            try:
-                for future in finished:
-                    made |= {table: why or opened(folders[table]) for table, why in future.result()}
-            except BrokenExecutor as error:
-                raise SpecvizError(
-                    "a worker died (killed, or out of memory): give the same command again, with fewer "
-                    "workers"
-                ) from error
+            ended, waiting = wait(waiting, LOOK, FIRST_COMPLETED)
+            for future in ended:
+                try:
+                    outcomes = future.result()
+                except BrokenExecutor as error:
+                    raise SpecvizError(
+                        "a worker died (killed, or out of memory): give the same command again, with fewer "
+                        "workers"
+                    ) from error
+                for table, why in outcomes:
+                    finished[table] = why or opened(folders[table])
+                    yield table, finished[table]
             if tick is not None:
-                count = sum((folder / FILE).exists() for folder in folders.values())
-                tick(f"{workers} processes")(count, len(jobs), "tables")
-    yield from ((table, made[table]) for table in folders)
+                there = sum(table in finished or (folders[table] / FILE).exists() for table in folders)
+                tick(f"{workers} processes")(there, len(jobs), "tables")

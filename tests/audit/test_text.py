@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from unittest.mock import patch
+from collections import Counter
+from types import SimpleNamespace
+from unittest.mock import Mock, patch
 
 import planted
 import pytest
@@ -14,6 +16,7 @@ import specviz
 from specviz import audit
 from specviz import methods as catalogue
 from specviz.audit import law, text
+from specviz.audit.reference import Reference
 from specviz.audit.result import COLUMNS, Row
 from specviz.methods import speculative
 from specviz.methods.autoregressive import Autoregressive
@@ -42,6 +45,32 @@ def test_no_draft_leaves_out_the_default_methods_that_need_one(pair):
     assert not any(row.method.startswith(("speculative", "bild")) for row in found.rows)
     with pytest.raises(specviz.ParameterError, match="need at least one draft"):
         audit.run(pair[0], [], PROMPTS[:1], ["speculative"])
+
+
+def test_the_reference_reads_a_text_once_for_all_methods(pair, monkeypatch):
+    """When a text is judged, and once more for the recorded probabilities."""
+    reads, plain = Counter(), Reference.rows
+
+    def counted(self, prompt, read):
+        reads[tuple(prompt), tuple(read)] += 1
+        return plain(self, prompt, read)
+
+    monkeypatch.setattr(Reference, "rows", counted)
+    methods = ["prompt_lookup", "speculative", "token_recycling", "unispec"]
+    found = run(pair, methods, PROMPTS[:3])
+    assert all(row.holds and row.equal == 3 for row in found.rows) and len(found.rows) == len(methods)
+    assert [reads[key] for key in reads if list(key[0]) in PROMPTS] == [2, 2, 2]
+
+
+def test_a_place_in_float64_is_read_once_and_forgotten():
+    made = text._Audit(
+        None, SimpleNamespace(double=Mock(return_value=torch.eye(3))), text.Decoding(law.GREEDY, 4, 0.0)
+    )
+    for _ in range(2):
+        assert made.exact([1], [2]).tolist() == [0, 0, 1]
+    assert made.reference.double.call_count == 1 and made.exact([1], [2]).untyped_storage().nbytes() == 12
+    made.forget()
+    assert made.exact([1, 2], []).tolist() == [0, 0, 1] and made.reference.double.call_count == 2
 
 
 # -- a loop or a pass that fails -----------------------------------------------------------------------

@@ -261,7 +261,7 @@ def hungry_child(plan, out):
 
 def test_where_the_layers_lie_is_written_down(plan):
     settled = Plan.of(plan)
-    (job, *_) = running.jobs_of(settled, {(0, 0, 0)}, {})
+    (job, *_) = running.jobs_of(settled, {(0, 0, 0)}, running.Layouts({}, {}))
     bench = work.Bench(job, {})
     assert bench.environment["places"] == []
     bench.model.places = [(torch.device("cuda:0"), 3), (torch.device("cuda:1"), 2)]
@@ -837,5 +837,21 @@ def test_a_run_that_goes_on_keeps_its_kernels(plan, tmp_path, monkeypatch):
     again = running.run(plan, out=tmp_path / "run")
     assert {each["kernels"] for each in again.environments.values()} == {"plain"}
     drafts = [draft for each in again.environments.values() for draft in each["drafts"].values()]
-    assert drafts and not any("kernels" in draft for draft in drafts)  # as its target's
+    assert drafts and {draft["kernels"] for draft in drafts} == {"plain"}
     assert not again.missing
+
+
+def test_each_drafter_keeps_its_layout_under_each_target():
+    """As recorded, whatever its target's is; llama.cpp has none, as target or as drafter."""
+    environments = {
+        "a": {"kernels": "plain", "drafts": {"small": {"kernels": "w8a8"}, "gguf:small": {}}},
+        "b": {"kernels": None, "drafts": {"small": {"kernels": "transposed"}}},
+    }
+    rows = [
+        {"model": "large", "environment": "a"}, {"model": "gguf:large", "environment": "b"},
+        {"model": "large", "environment": "b"}, {"model": "large", "environment": None},
+    ]  # fmt: skip
+    results = SimpleNamespace(records=lambda: rows, environments=environments)
+    layouts = running.layouts_of(results)
+    assert layouts.model == {"large": "plain"}
+    assert layouts.drafters == {"large": {"small": "w8a8"}, "gguf:large": {"small": "transposed"}}

@@ -271,9 +271,27 @@ def test_a_bundled_model_is_written_once_and_again_when_it_changes(
         assert bundled_gguf("town-draft") == path, "written once"
     other = tmp_path / "town-draft"
     shutil.copytree(bundled()["town-draft"], other)
-    (other / "README.md").write_text("changed")
     monkeypatch.setattr(writing, "bundled", lambda: {"town-draft": other})
-    assert bundled_gguf("town-draft") not in (path, None)
+    (other / "README.md").write_text("changed")
+    assert bundled_gguf("town-draft") == path, "what is not read does not count"
+    config = json.loads((other / "config.json").read_text())
+    (other / "config.json").write_text(json.dumps(config | {"rms_norm_eps": 1e-4}))
+    assert bundled_gguf("town-draft") != path
+    with monkeypatch.context() as patch:
+        patch.setattr(writing, "VERSION", 0)
+        patch.setattr(writing, "bundled", bundled)
+        assert bundled_gguf("town-draft") != path, "another writer writes again"
+
+
+@pytest.mark.parametrize("kernels", ["int8", "transposed"])
+def test_what_is_written_does_not_depend_on_how_models_are_decoded(
+    kernels: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_gguf("town-draft", tmp_path / "a.gguf")
+    monkeypatch.setenv("SPECVIZ_KERNELS", kernels)
+    monkeypatch.setenv("SPECVIZ_INVARIANT", "1")
+    write_gguf("town-draft", tmp_path / "b.gguf")
+    assert (tmp_path / "a.gguf").read_bytes() == (tmp_path / "b.gguf").read_bytes()
 
 
 def test_a_bundled_model_that_is_no_file_of_llamacpp_is_refused(

@@ -8,6 +8,9 @@ import os
 import shutil
 import subprocess
 import sys
+from concurrent.futures import Future
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import replace
 from io import StringIO
 from types import SimpleNamespace
@@ -409,17 +412,53 @@ def test_replay_all_accounts_for_every_table(monkeypatch, tmp_path):
     assert not missing.complete
 
 
-def test_papers_are_measured_side_by_side_as_in_turn(tmp_path):
-    """Two real processes, each with some of the tables; a second call finds them finished."""
-    options = {"quick": True, "number": 2, "max_new_tokens": 4, "model": "no-such-model"}
+def test_papers_are_measured_side_by_side_as_in_turn(tmp_path, monkeypatch):
+    """Two real processes, each with a paper; what is finished is kept, and other settings are refused."""
+    tables = ["ssd/table2", "cm_asd/table2"]
+    monkeypatch.setattr(running, "RECIPES", {table: RECIPES[table] for table in tables})
+    monkeypatch.setattr(running, "CURVES", {})
+    options = {"quick": True, "number": 2, "max_new_tokens": 4}
     seen = []
     found = running.replay_all(
         tmp_path / "two", workers=2, tick=lambda name: lambda *n: seen.append((name, *n)), **options
     )
+    assert [each.table for each in found.tables] == tables and not found.left.keys() & {*tables}
+    assert {each.environment["processes"] for each in found.tables} == {2}
+    assert seen[-1] == ("2 processes", 2, 2, "tables")
+    assert [each.table for each in replays.opened_all(tmp_path / "two").tables] == tables
     alone = running.replay_all(tmp_path / "one", **options)
-    assert found.complete and found.left == alone.left and not found.tables
-    assert list(found.left) == list(alone.left) and "no model 'no-such-model'" in found.left["unispec/table3"]
-    assert seen and seen[-1] == ("2 processes", 0, len({*RECIPES, *CURVES}), "tables")
+    for one, other in zip(found.tables, alone.tables, strict=True):
+        assert [cell.metric for cell in one.cells] == [cell.metric for cell in other.cells]
+        assert [c.measured is None for c in one.cells] == [c.measured is None for c in other.cells]
+        assert "processes" not in other.environment
+    times = [(tmp_path / "two" / t.replace("/", "-") / "replay.json").stat().st_mtime_ns for t in tables]
+    running.replay_all(tmp_path / "two", workers=2, **options)
+    assert times == [
+        (tmp_path / "two" / t.replace("/", "-") / "replay.json").stat().st_mtime_ns for t in tables
+    ]
+    with pytest.raises(SpecvizError, match="different settings"):
+        running.replay_all(tmp_path / "two", workers=2, **{**options, "number": 3})
+
+
+def test_a_table_that_cannot_be_measured_side_by_side_is_listed(tmp_path):
+    options = {"quick": True, "number": 2, "max_new_tokens": 4, "model": "no-such-model"}
+    found = running.replay_all(tmp_path / "two", workers=2, **options)
+    assert found.complete and not found.tables
+    assert found.left == running.replay_all(tmp_path / "one", **options).left
+    assert "no model 'no-such-model'" in found.left["unispec/table3"]
+
+
+def test_a_worker_that_dies_ends_in_one_line(tmp_path, monkeypatch):
+    dead = Future()
+    dead.set_exception(BrokenProcessPool("gone"))
+
+    @contextmanager
+    def pool(_):
+        yield SimpleNamespace(submit=lambda *_: dead)
+
+    monkeypatch.setattr("specviz.measure.running.processes", pool)
+    with pytest.raises(SpecvizError, match=r"a worker died .*with fewer workers"):
+        running.replay_all(tmp_path, workers=2, quick=True)
 
 
 def test_a_table_says_how_many_were_measured_at_once(tmp_path):
@@ -437,6 +476,8 @@ def test_a_table_says_how_many_were_measured_at_once(tmp_path):
         ({"workers": 0}, "workers must be a whole number"),
         ({"workers": 1000}, "1000 workers of 1 thread"),
         ({"workers": 2, "threads": 2 * (os.cpu_count() or 1)}, "would not be timed correctly"),
+        ({"workers": 2, "threads": "2"}, "threads must be a whole number"),
+        ({"workers": 2, "device": "cuda"}, "would share the GPU"),
         ({"workers": 2, "model": SimpleNamespace(name="mine")}, "a loaded model stays in its process"),
     ],
 )

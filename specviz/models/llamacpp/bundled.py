@@ -5,17 +5,18 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-from specviz.models.llamacpp.writer import write_gguf
+from specviz.models.llamacpp.writer import VERSION, write_gguf
 from specviz.models.zoo import bundled
 from specviz.paths import home
 
 TYPE = "f16"
+READ = "config.json", "generation_config.json", "tokenizer*", "*.safetensors"  # of a model's folder
 
 
 def bundled_gguf(name: str) -> Path:
     """A bundled model's GGUF file in float16.
 
-    Its folder is named by the content of the model, so that a new version of the package writes it again.
+    Its folder is named by the model's content and the writer's version, so that another one is written again.
 
     Parameters
     ----------
@@ -27,12 +28,11 @@ def bundled_gguf(name: str) -> Path:
     ModelError
         If llama.cpp does not run models of its family, or the cache cannot be written.
     """
-    digest = hashlib.sha256()
-    for file in sorted(bundled()[name].iterdir()):
-        digest.update(file.name.encode() + b"\0" + file.read_bytes())
+    digest = hashlib.sha256(f"{TYPE} {VERSION}".encode())
+    folder = bundled()[name]
+    for file in sorted(file for pattern in READ for file in folder.glob(pattern)):
+        digest.update(file.name.encode() + b"\0" + hashlib.sha256(file.read_bytes()).digest())
     path = home() / "gguf" / digest.hexdigest()[:16] / f"{name}.gguf"
     if not path.is_file():
-        write_gguf(
-            name, path, TYPE, force=True
-        )  # by two processes at once: either file is whole, and the same
+        write_gguf(name, path, TYPE, force=True)  # two processes at once write the same file, each whole
     return path

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 NAMES = {"f32": "float32", "f16": "float16", "q8_0": "Q8_0", "q4_k_m": "Q4_K_M"}
 ARCHITECTURES = {"llama": "llama", "mistral": "llama", "qwen2": "qwen2", "qwen3": "qwen3"}
+VERSION = 1  # of what is written: another one where the same model makes another file
 TURNED = ("llama", "mistral")  # whose queries and keys llama.cpp turns by neighbours
 ROW = 32  # values that Q8_0 cuts together: a row must be a multiple
 # How text is cut before the merges: a tokenizer's own pattern, and llama.cpp's name for it.
@@ -129,7 +130,11 @@ class _Source:
         from specviz.models.loading import load
         from specviz.models.torch_model import TorchModel
 
-        loaded = load(model, dtype="auto")
+        # Not what a variable chooses for decoding: what is written depends on the model alone.
+        stored = isinstance(model, str | Path) and not str(model).startswith("gguf:")
+        loaded = load(
+            model, dtype="float32" if stored else "auto", kernels="plain" if stored else None, invariant=False
+        )
         if not isinstance(loaded, TorchModel):
             raise ModelError(
                 f"{loaded.name} is no causal language model of its own on torch: choose one to write as GGUF"
