@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -40,8 +41,9 @@ def executed(paths: list[Path], out: Path, workers: int, say: Callable[[str], No
     (out / "players").mkdir(parents=True, exist_ok=True)
 
     def run(path: Path) -> NotebookNode:
+        began = time.monotonic()
         book = _run(path, out)
-        say(f"{path.stem} ran")
+        say(f"{path.stem} ran in {time.monotonic() - began:.0f} s")
         return book
 
     with ThreadPoolExecutor(workers) as pool:
