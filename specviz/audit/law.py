@@ -441,24 +441,27 @@ def chi_square(
 def first_tokens(
     model: Model, reference: Reference | Stepwise, ids: list[int], n: int, tokens: int, sampling: Sampling
 ) -> Law:
-    """Probabilities of the cells of a chi-square test by the stock module; rare first tokens are left out."""
+    """Probabilities of a chi-square test's cells by the stock module, without those of few expected draws."""
 
     def after(text: list[int]) -> np.ndarray:
         p = sampling.probabilities(reference.rows(ids, [*text, 0])[-1])  # the row that predicts the 0
         return p.double().cpu().numpy() / float(p.double().sum())
 
+    def often(p: np.ndarray) -> list[tuple[int, float]]:
+        return [(int(token), float(p[token])) for token in np.flatnonzero(p * n >= EXPECTED)]
+
     law: Law = {}
-    for token, p in enumerate(after([])):
+    for token, p in often(after([])):  # what begins with another one lands in the pool
         if tokens == 1 or token in model.eos:
             law[(token,)] = p
-        elif p * n >= EXPECTED:  # the others' cells are all rare: they land in the pool
-            law |= {(token, second): p * b for second, b in enumerate(after([token]))}
+        else:
+            law |= {(token, second): both for second, both in often(p * after([token]))}
     return law
 
 
 def cells_of(law: Law, n: int) -> Law:
-    """Of so many draws, how many each cell expects that is not a part of the pool."""
-    return {cell: p * n for cell, p in law.items() if p * n >= EXPECTED}
+    """Of so many draws, how many each cell expects."""
+    return {cell: p * n for cell, p in law.items()}
 
 
 def _test(counts: Counter[Words], law: Law, n: int) -> ChiSquare:

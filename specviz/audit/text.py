@@ -36,7 +36,7 @@ SAMPLE = 8  # texts over which the bound is measured
 PLACES = 3  # places looked at in one text
 RECORDED = 32  # texts whose recorded probabilities are compared
 DRAWS = 300  # of the chi-square test
-LOOKED = 64  # prompts among which that test looks for a varied one
+LOOKED = 16  # prompts among which that test looks for a varied one
 
 Place: TypeAlias = tuple[tuple[int, ...], tuple[int, ...]]  # a prompt, and what was read after it
 Rows: TypeAlias = list[Tensor | None]  # by token the row of logits that it was read from, if one was

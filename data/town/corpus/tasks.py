@@ -526,8 +526,9 @@ def stream(seed: int | str, split: Split) -> Iterator[Sample]:
         yield sample(rng, split)
 
 
-def prompts(n: int, seed: int = 0, split: Split = "test") -> list[list[dict[str, str]]]:
+def prompts(n: int, seed: int = 0, split: Split = "test") -> Iterator[list[dict[str, str]]]:
     """`n` prompts of a split, evenly over kinds and languages, as chats that end with the user's turn."""
     rng = random.Random(f"{seed}:prompts")
-    chosen = [(KINDS[i % len(KINDS)], CODES[(i // len(KINDS) + i) % len(CODES)]) for i in range(n)]
-    return [sample(rng, split, kind, code).messages for kind, code in chosen]
+    for i in range(n):
+        kind, code = KINDS[i % len(KINDS)], CODES[(i // len(KINDS) + i) % len(CODES)]
+        yield sample(rng, split, kind, code).messages

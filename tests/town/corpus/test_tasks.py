@@ -136,9 +136,9 @@ def test_every_program_runs_and_is_right() -> None:
 
 
 def test_prompts_are_even_over_kinds() -> None:
-    chats = tasks.prompts(21, seed=2)
+    chats = list(tasks.prompts(21, seed=2))
     assert len(chats) == 21
-    assert chats == tasks.prompts(21, seed=2)
+    assert chats == list(tasks.prompts(21, seed=2))
     assert all(chat[-1]["role"] == "user" for chat in chats)
     assert sum(len(chat) == 3 for chat in chats) == 3  # the conversations
 
