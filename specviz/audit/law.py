@@ -346,13 +346,14 @@ def _cut(outcome: Callable[[float], Hashable], guesses: np.ndarray) -> list[tupl
             edges.append((low + high) / 2)
             return
         near = guesses[(guesses - STEP > low) & (guesses + STEP < high)]
-        if len(near):
-            middle = float(near[len(near) // 2])
+        if len(near) == 1:
+            middle = float(near[0])
             search(low, middle - STEP)
             search(middle - STEP, middle + STEP)
             search(middle + STEP, high)
-        else:
-            middle = (low + high) / 2
+        else:  # between two guesses: one step halves them
+            half = len(near) // 2
+            middle = float(near[half - 1 : half + 1].mean()) if len(near) else (low + high) / 2
             search(low, middle)
             search(middle, high)
 

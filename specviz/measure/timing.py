@@ -257,6 +257,9 @@ def clock_of(model: Model) -> tuple[Callable[[], float], str]:
     return quiet_clock(model.device)
 
 
+_blocks: list[None] = []  # that are open, of `settled`; gc's own count walks over all that is frozen
+
+
 @contextmanager
 def settled() -> Iterator[None]:
     """Objects that are already there are kept out of garbage collection while the clock runs.
@@ -264,14 +267,15 @@ def settled() -> Iterator[None]:
     Within another such block only what is new since is collected, which takes no time.
     """
     gc.collect()
-    if gc.get_freeze_count():
-        yield
-        return
-    gc.freeze()
+    if not _blocks:
+        gc.freeze()
+    _blocks.append(None)
     try:
         yield
     finally:
-        gc.unfreeze()
+        _blocks.pop()
+        if not _blocks:
+            gc.unfreeze()
 
 
 @contextmanager
