@@ -50,6 +50,7 @@ FEWER_TEXTS = (
     "studied, sample = prompts[:7], prompts[49:56]",
 )
 SMALLER = {
+    "02": [('sv.suite("town")[:40]', 'sv.suite("town")[:8]'), ('"town": 6}[pair]', '"town": 2}[pair]')],
     "03": [('suite("de-en", 40)', 'suite("de-en", 4)')],
     "06": [FEWER_TEXTS],
     "07a": [FEWER_TEXTS],
@@ -58,7 +59,9 @@ SMALLER = {
         ('sv.calibrate(model, "unispec")', 'sv.calibrate(model, "unispec", number=2, rounds=2)'),
         ('"town": (25, 128)', '"town": (25, 48)'),
         ("for n in (1, 2, 5)", "for n in (1, 2)"),
+        ("few = (1, 2, 3, 4, 6, 8, 12, 16, 24)", "few = (1, 2, 4, 8, 16)"),
     ],
+    "09": [("    :10\n", "    :4\n")],
     "10": [('suite("de-en", 120)', 'suite("de-en", 24)')],
 }
 
