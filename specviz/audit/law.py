@@ -461,8 +461,8 @@ def first_tokens(
 
 
 def cells_of(law: Law, n: int) -> Law:
-    """Of so many draws, how many each cell expects."""
-    return {cell: p * n for cell, p in law.items()}
+    """Of so many draws, how many each cell expects that is not a part of the pool."""
+    return {cell: p * n for cell, p in law.items() if p * n >= EXPECTED}
 
 
 def _test(counts: Counter[Words], law: Law, n: int) -> ChiSquare:

@@ -184,7 +184,7 @@ class Page:
 
     def run(self, results: Results) -> None:
         """A run's page."""
-        self.heading(f"specviz bench run: {results.path.name}", f"Begun {results.created}; {results.path}")
+        self.heading(f"specviz bench run: {results.path.name}", f"Begun {results.created}")
         done, of = len(results.done), len(results.wanted)
         self.add(f"<p>{done} of {of} rows, {len(results.failures())} failed.</p>")
         for each in results.environments.values():

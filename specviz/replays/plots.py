@@ -41,7 +41,7 @@ def run_figures(results: Results, links: Mapping[int, str]) -> tuple[list[Labell
     ]
     out, to = [], [links.get(cell, "") for cell in table["cell"]]
     for title, names in (
-        ("times as fast as the reference", ("pooled_speedup", "request_speedup", "paired_speedup")),
+        ("speedup over the reference", ("pooled_speedup", "request_speedup", "paired_speedup")),
         ("tokens per cycle (τ)", ("tau",)),
     ):
         traces = [
@@ -50,7 +50,7 @@ def run_figures(results: Results, links: Mapping[int, str]) -> tuple[list[Labell
             for name, symbol in zip(names, SYMBOLS) if table[name].notna().any()
         ]  # fmt: skip
         if traces:
-            out.append((f"{title}, by method", dot_plot(title, traces, one=title.startswith("times"))))
+            out.append((f"{title}, by method", dot_plot(title, traces, one=title.startswith("speedup"))))
     return out, {label: link for label, link in zip(labels, to) if link}
 
 

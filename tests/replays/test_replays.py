@@ -601,6 +601,7 @@ def test_the_page_of_a_run_and_of_all(done, tmp_path):
     found = done
     results = replays.opened_result(tmp_path / "replay" / "run")
     told = page.write(results, tmp_path / "run.html").read_text(encoding="utf8")
+    assert str(results.path.parent) not in told, "a page that is passed on names no folder of its machine"
     assert "unispec" in told and "data-figure" in told and "Environment" in told
     assert "threshold=0.05" in markdown.markdown(results)
     read = pd.read_csv(StringIO(markdown.csv(results)))
