@@ -6,14 +6,14 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, wait
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from specviz.arguments import check_threads, checked
-from specviz.errors import ParameterError, SpecvizError, loading
+from specviz.errors import ParameterError, SpecvizError, loading, one_line
 from specviz.measure.report import Settings, Tick, Values
 from specviz.replays import setups
 from specviz.replays.published import published
@@ -348,8 +348,8 @@ def opened_same(path: Path, settings: Values) -> Replay | None:
     SpecvizError
         If it is of other settings, or the folder holds something else.
     """
+    refuse_others(path, ALL)
     if not (path / FILE).exists():
-        refuse_others(path, ALL)
         return None
     finished = opened(path)
     now = json.loads(json.dumps(settings))
@@ -368,7 +368,12 @@ def opened_same(path: Path, settings: Values) -> Replay | None:
 
 
 def refuse_others(path: Path, other: str) -> None:
-    """Refuse a folder that holds a run, or the other kind of replay."""
+    """Refuse a folder that holds a run, or the other kind of replay, and a name that none can have."""
+    try:
+        with suppress(OSError):  # it may not be there yet
+            path.lstat()
+    except ValueError as error:  # `exists` would not tell, and hours of work could not be written
+        raise SpecvizError(f"{str(path)!r} cannot be a folder: {one_line(error)}") from None
     if (path / "run.json").exists() or (path / other).exists():
         raise SpecvizError(f"{path} holds another kind of result: choose another folder")
 

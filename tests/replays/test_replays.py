@@ -536,6 +536,13 @@ def test_damaged_folders_are_named(tmp_path, what):
     assert str(tmp_path) in str(told.value) and "\n" not in str(told.value)
 
 
+def test_a_name_that_no_folder_can_have_is_refused_before_any_work(monkeypatch):
+    monkeypatch.setattr(running, "measure", lambda *_: pytest.fail("work was done"))
+    for call in (lambda: specviz.replay("unispec/table1", out="\ud800"), lambda: running.replay_all("a\0b")):
+        with pytest.raises(SpecvizError, match="cannot be a folder"):
+            call()
+
+
 def test_other_results_are_not_written_into(tmp_path):
     (tmp_path / "run.json").write_text("{}")
     for call in (
