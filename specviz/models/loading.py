@@ -227,6 +227,8 @@ def _gguf(
     if backend not in (None, *BACKENDS):
         raise ModelError(f"backend must be {' or '.join(BACKENDS)}; got {backend!r}")
     name = spec.removeprefix(GGUF)
+    if name in DOWNLOADS:
+        require(name)  # told before the libraries are loaded, which takes seconds
     if (backend or (BACKENDS[1] if spec.startswith(GGUF) else BACKENDS[0])) == BACKENDS[0]:
         message = "{0} works only on llama.cpp: drop {0}={1!r}, or set backend='llama.cpp'"
         _drop(message, threads=threads, gpu_layers=gpu_layers, context=context)

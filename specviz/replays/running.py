@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 LOOK = 1.0  # seconds between looks at what other processes have measured
 SIDE_BY_SIDE = ("processes",)  # in the memory that replays share: how many measure at once
+Memory: TypeAlias = dict[tuple, Any]  # what several replays share
 READINGS = {"paper": "paper", "ours": "monotone"}  # of a calibration: a name of `specviz.measure.fits`
 
 
@@ -73,7 +74,7 @@ def replay(
     part: str | None = None,
     out: str | Path | None = None,
     tick: Tick | None = None,
-    memory: dict[tuple, Any] | None = None,
+    memory: Memory | None = None,
     shared: Path | None = None,
 ) -> Replay:
     """Measure a paper's printed table here and compare the two.
@@ -408,7 +409,7 @@ def replay_all(
     """
     path = Path(out)
     refuse_others(path, FILE)
-    every, shared = Replays(path, left=SETTINGS | FIGURES), dict[tuple, Any]()
+    every, shared = Replays(path, left=SETTINGS | FIGURES), Memory()
     chosen = read_suites(suite)
     workers = _checked_workers(workers, options)
     if draft is None and options.get("setup") is None:
@@ -465,7 +466,7 @@ def _checked_workers(workers: int, options: Values) -> int:
 
 
 def _in_turn(
-    jobs: Sequence[Job], memory: dict[tuple, Any], tick: Callable[[str], Tick] | None
+    jobs: Sequence[Job], memory: Memory, tick: Callable[[str], Tick] | None
 ) -> Iterator[tuple[str, Replay | str]]:
     """Tables with their replays, or why there is none."""
     for table, given in jobs:
@@ -477,14 +478,14 @@ def _in_turn(
             yield table, str(error)
 
 
-def _paper(jobs: Sequence[Job], memory: dict[tuple, Any]) -> list[tuple[str, str]]:
+def _paper(jobs: Sequence[Job], memory: Memory) -> list[tuple[str, str]]:
     """In a process of its own: a paper's tables, each with why it is not in its folder, or with nothing."""
     outcomes = _in_turn(jobs, memory, lambda _: lambda *_: None)
     return [(table, "" if isinstance(outcome, Replay) else outcome) for table, outcome in outcomes]
 
 
 def _side_by_side(
-    jobs: Sequence[Job], memory: dict[tuple, Any], workers: int, tick: Callable[[str], Tick] | None
+    jobs: Sequence[Job], memory: Memory, workers: int, tick: Callable[[str], Tick] | None
 ) -> Iterator[tuple[str, Replay | str]]:
     """As `_in_turn`, a paper's tables in one process, for they share models and measurements."""
     from specviz.measure.running import processes
