@@ -587,3 +587,15 @@ def test_threads_are_put_back():
     assert torch.get_num_threads() == before
     with pytest.raises(ParameterError), timing.threads(0):
         pass
+
+
+def test_a_block_within_another_leaves_it_settled():
+    with timing.settled():
+        frozen = gc.get_freeze_count()
+        with timing.settled():
+            assert gc.get_freeze_count() == frozen > 0
+        assert gc.get_freeze_count() == frozen
+        with pytest.raises(ZeroDivisionError), timing.settled():
+            _ = 1 / 0
+        assert gc.get_freeze_count() == frozen
+    assert gc.get_freeze_count() == 0

@@ -160,7 +160,7 @@ def test_the_drafter_of_a_large_model_lies_in_eight_bits(monkeypatch, tmp_path) 
     monkeypatch.setattr(choices, "large", lambda net: True)
     drafter = head.on(small)
     assert drafter.kernels == "w8a8" != small.kernels
-    assert drafter_identity(drafter, small)["kernels"] == "w8a8"  # so a run does not go on otherwise
+    assert drafter_identity(drafter, small)["kernels"] == "w8a8"  # so a calibration is another one
     drafted = specviz.generate(small, [PROMPTS[0]], "eagle", draft=drafter, **options)
     assert drafted.run["draft"]["kernels"] == "w8a8"
     assert drafted.texts == specviz.generate(small, [PROMPTS[0]], "autoregressive", max_new_tokens=20).texts

@@ -417,6 +417,7 @@ def test_papers_are_measured_side_by_side_as_in_turn(tmp_path, monkeypatch):
     tables = ["ssd/table2", "cm_asd/table2"]
     monkeypatch.setattr(running, "RECIPES", {table: RECIPES[table] for table in tables})
     monkeypatch.setattr(running, "CURVES", {})
+    monkeypatch.setattr(work, "cores", lambda: 2)
     options = {"quick": True, "number": 2, "max_new_tokens": 4}
     seen = []
     found = running.replay_all(
@@ -431,6 +432,8 @@ def test_papers_are_measured_side_by_side_as_in_turn(tmp_path, monkeypatch):
         assert [cell.metric for cell in one.cells] == [cell.metric for cell in other.cells]
         assert [c.measured is None for c in one.cells] == [c.measured is None for c in other.cells]
         assert "processes" not in other.environment
+    counted = [[cell.measured for cell in each.tables[0].cells] for each in (found, alone)]
+    assert counted[0] == counted[1] and any(counted[0]), "what follows from options, and no clock"
     times = [(tmp_path / "two" / t.replace("/", "-") / "replay.json").stat().st_mtime_ns for t in tables]
     running.replay_all(tmp_path / "two", workers=2, **options)
     assert times == [
@@ -440,7 +443,8 @@ def test_papers_are_measured_side_by_side_as_in_turn(tmp_path, monkeypatch):
         running.replay_all(tmp_path / "two", workers=2, **{**options, "number": 3})
 
 
-def test_a_table_that_cannot_be_measured_side_by_side_is_listed(tmp_path):
+def test_a_table_that_cannot_be_measured_side_by_side_is_listed(tmp_path, monkeypatch):
+    monkeypatch.setattr(work, "cores", lambda: 2)
     options = {"quick": True, "number": 2, "max_new_tokens": 4, "model": "no-such-model"}
     found = running.replay_all(tmp_path / "two", workers=2, **options)
     assert found.complete and not found.tables
@@ -457,6 +461,7 @@ def test_a_worker_that_dies_ends_in_one_line(tmp_path, monkeypatch):
         yield SimpleNamespace(submit=lambda *_: dead)
 
     monkeypatch.setattr("specviz.measure.running.processes", pool)
+    monkeypatch.setattr(work, "cores", lambda: 2)
     with pytest.raises(SpecvizError, match=r"a worker died .*with fewer workers"):
         running.replay_all(tmp_path, workers=2, quick=True)
 
