@@ -271,6 +271,9 @@ def eagle(
     own_head: Annotated[
         bool, option("Train its own head, or store none and use rows of the target's head.")
     ] = True,
+    start: Annotated[
+        str | None, option("A drafter of this target to train further: a folder, or a bundled one's name.")
+    ] = None,
     steps: Annotated[int, option("Steps of generation 3's training-time test.", min=1)] = 4,
     epochs: Annotated[float, option("How often each answer is read.")] = 3,
     rate: Annotated[float, option("Peak learning rate of the matrices.")] = 0.01,
@@ -296,9 +299,9 @@ def eagle(
 
     with on_threads(threads):
         made = train_eagle(target, texts, out, generation, layers=read, draft_vocabulary=draft_vocabulary,
-                           own_head=own_head, steps=steps, epochs=epochs, rate=rate, batch=batch,
-                           device=device, max_new_tokens=max_new_tokens, tokens=tokens, seed=seed,
-                           force=force)  # fmt: skip
+                           own_head=own_head, start=start, steps=steps, epochs=epochs, rate=rate,
+                           batch=batch, device=device, max_new_tokens=max_new_tokens, tokens=tokens,
+                           seed=seed, force=force)  # fmt: skip
     print(f"eagle: {made}")
     print(hint("generate", "eagle", "--model", target, "--draft", out, "--prompt", "..."))
 

@@ -13,16 +13,16 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
-from itertools import accumulate, product
+from itertools import product
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-import numpy as np
 import torch
 from typing_extensions import TypedDict
 
 from specviz.errors import ModelError, ParameterError, PromptError
 from specviz.files import checked, parsed
+from specviz.finetune.target_states import states_in
 from specviz.metrics.loops import cut_loop
 from specviz.models.context import NOTHING, Context
 
@@ -95,21 +95,9 @@ class Answers:
 
     def states(self, layers: Sequence[int]) -> Callable[[int], torch.Tensor] | None:
         """States of some layers by row, float32 [tokens - 1, layers, width]; None if they were not kept."""
-        if not set(layers) <= set(self.header["layers"]):
-            return None
-        shape = len(self.header["layers"]), self.header["width"]
-        starts = list(accumulate(map(states_count, self.rows), initial=0))
-        file = states_of(self.path)
-        if not file.exists() or file.stat().st_size < starts[-1] * shape[0] * shape[1] * 2:
-            return None
-        stored = np.memmap(file, np.int16, "r", shape=(starts[-1], *shape))
-        places = [self.header["layers"].index(layer) for layer in layers]
-
-        def of(row: int) -> torch.Tensor:
-            values = torch.from_numpy(stored[starts[row] : starts[row + 1]][:, places])
-            return values.view(torch.bfloat16).float()
-
-        return of
+        lengths = [len(row["prompt"]) + len(row["answer"]) for row in self.rows]
+        own, width = self.header["layers"], self.header["width"]
+        return states_in(states_of(self.path), lengths, own, width, layers)
 
 
 @dataclass(frozen=True)

@@ -17,11 +17,14 @@ from transformers import LlamaConfig
 from specviz.errors import ModelError, ParameterError, PromptError
 from specviz.finetune import eagle_loss, training
 from specviz.finetune.answers import Answers
+from specviz.finetune.target_states import compute_states
 from specviz.finetune.training import Pair, Trained, print_line
 from specviz.models import load
+from specviz.models.additions import EagleHead, load_addition
 from specviz.models.eagle import Eagle, Variant
 from specviz.models.eagle_loading import read_layers
 from specviz.models.layers import embeddings
+from specviz.models.loading import find
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -31,6 +34,7 @@ if TYPE_CHECKING:
 
 TEXTS = 8  # answers that the first scores' size is chosen by
 STEPS = 4  # that agreement is told of
+STATES = "states"  # the file in OUT.partial
 OTHERS = 0.3  # rate of all but matrices, as a share of theirs: as in the bundled drafters' recipes
 
 
@@ -67,6 +71,7 @@ def train_eagle(
     layers: Sequence[int] | None = None,
     draft_vocabulary: int | None = None,
     own_head: bool = True,
+    start: str | Path | None = None,
     steps: int = 4,
     epochs: float = 3,
     rate: float = 0.01,
@@ -81,7 +86,9 @@ def train_eagle(
 ) -> OwnEagle:
     """Train an EAGLE drafter on `target`'s greedy answers to `prompts`, and write it in the published format.
 
-    Unfinished work is kept in ``OUT.partial``: the answers, then a checkpoint. Repeat the call to continue.
+    Unfinished work is kept in ``OUT.partial``: the answers, the target's states of their tokens where the
+    disk has room (12 GB for 2.6 M tokens, four layers and width 576), then a checkpoint. Repeat the call to
+    continue.
 
     Parameters
     ----------
@@ -105,6 +112,9 @@ def train_eagle(
     own_head : bool
         Train generation 3's head, as in the published drafters. Otherwise its rows stay the target's and are
         not stored, which gives a smaller file that other tools cannot read.
+    start : str or Path, optional
+        A drafter of this target to train further: a folder, or a bundled one's name. It keeps its layers, the
+        tokens of its head, and whether it has a head of its own.
     steps : int
         Steps of generation 3's training-time test (the paper has 7).
     epochs : float
@@ -146,12 +156,15 @@ def train_eagle(
     _refuse(teacher)
     net = _twin(teacher.net)
     _check(teacher, net)
-    states = _layers(teacher, generation, layers)
+    begun = None if start is None else _begun(start, teacher, generation)
+    if begun is not None and (layers is not None or draft_vocabulary is not None or not own_head):
+        raise ParameterError(f"{start} keeps its layers and its head: drop layers, draft_vocabulary, own_head")
+    states = begun.layers(teacher) if begun is not None else _layers(teacher, generation, layers)
     words = len(embeddings(teacher.net))
     if draft_vocabulary is not None and not 0 < draft_vocabulary <= words:
         raise ParameterError(f"draft_vocabulary must lie in 1 .. {words:,}, got {draft_vocabulary}")
     mark = ["eagle", generation, states, draft_vocabulary, own_head, steps, epochs, rate, batch, tokens,
-            seed, teacher.name]  # fmt: skip
+            seed, teacher.name, None if start is None else str(start)]  # fmt: skip
     read = (*(states if generation == 3 else ()), teacher.layers)
     partial, answers = training.gather(teacher, (), prompts, path, mark, force, settings, read)
     # Of the first two tokens nothing is drafted.
@@ -162,9 +175,10 @@ def train_eagle(
     learnt = training.some(learnt, tokens, seed)
 
     shape = Shape(generation, states, draft_vocabulary, own_head)
-    model = _fresh(teacher, net, shape, learnt, seed)
-    loss = KeptLoss(eagle_loss.EagleLoss(net, states, steps), answers.states(read))
-    if generation == 3:
+    model = begun.net if begun is not None else _fresh(teacher, net, shape, learnt, seed)
+    kept = answers.states(read) or _kept(net, [*learnt, *held], read, partial / STATES, settings)
+    loss = KeptLoss(eagle_loss.EagleLoss(net, states, steps), kept)
+    if generation == 3 and begun is None:
         _temper(model, loss, learnt[:TEXTS])
     before, _ = measure(model, loss, held, batch)
     curve = _learn(model, loss, learnt, partial, settings)
@@ -172,7 +186,7 @@ def train_eagle(
 
     result = OwnEagle(path, len(learnt), len(held), training.count(learnt), before, after)
     dtype = training.stored(target, teacher)
-    card = _card(result, model, teacher.name, states, epochs, rate)
+    card = _card(result, model, teacher.name, states, epochs, rate, start)
     card += training.measured(held, runs, curve)
     scores = training.scores(held, runs, result.tokens)
 
@@ -181,6 +195,33 @@ def train_eagle(
 
     training.publish(partial, path, write, card, scores)
     return result
+
+
+def _begun(start: str | Path, teacher: Model, generation: int) -> EagleHead:
+    """A drafter that is trained further, in float32."""
+    source = find(str(start))
+    head = load_addition(source, source.name) if source is not None else None
+    if not isinstance(head, EagleHead):
+        raise ModelError(f"{start} is no EAGLE drafter: start from the folder or the bundled name of one")
+    head.on(teacher)
+    net = head.net
+    if net.generation != generation:
+        raise ParameterError(f"{start} is of generation {net.generation}, not {generation}")
+    if net.embed_tokens is not None:
+        raise ModelError(f"{start} has embeddings of its own, which are not trained here")
+    net.to(teacher.device).requires_grad_(True)
+    return head
+
+
+def _kept(
+    net: PreTrainedModel, pairs: Sequence[Pair], layers: Sequence[int], file: Path,
+    settings: training.Settings,
+) -> Callable[[int], torch.Tensor] | None:  # fmt: skip
+    """The target's states by row of the answers, computed into a file."""
+    texts = [[*pair.prompt, *pair.answer] for pair in pairs]
+    of = compute_states(net, texts, layers, file, settings.say, settings.every)
+    place = {pair.row: number for number, pair in enumerate(pairs)}
+    return of and (lambda row: of(place[row]))
 
 
 class Shape(NamedTuple):
@@ -387,8 +428,9 @@ def _fresh(teacher: Model, net: PreTrainedModel, shape: Shape, learnt: Sequence[
 
 
 def _card(
-    result: OwnEagle, model: Eagle, target: str, states: Sequence[int], epochs: float, rate: float
-) -> str:
+    result: OwnEagle, model: Eagle, target: str, states: Sequence[int], epochs: float, rate: float,
+    start: str | Path | None,
+) -> str:  # fmt: skip
     shape, name = model.config, result.path.name
     lines = [
         f"# {name}", "",
@@ -401,6 +443,8 @@ def _card(
     kept = model.d2t if model.d2t is not None else range(shape.vocab_size)
     if model.generation == 3:
         lines.append(f"| tokens of its head | {len(kept):,} of {shape.vocab_size:,} |")
+    if start is not None:
+        lines.append(f"| trained further from | `{Path(start).name}` |")
     lines += [
         f"| training answers | {result.learnt:,}, {epochs:g} times, peak rate {rate:g} |",
         f"| tokens of these answers | {result.tokens:,} |", "",

@@ -188,11 +188,16 @@ class EagleLoss:
         if model.training and not fused:
             states = states + (torch.rand_like(states) - 0.5) * 2 * NOISE
         total = shown = texts.last.new_zeros(())
+        first, wanted = texts.judged(0)
+        target = self._target(model, wanted)  # once: a later step's places are among the first step's
+        place = first.new_zeros(first.shape, dtype=torch.long)
+        place[first] = torch.arange(len(wanted), device=place.device)
         chains = unroll(model, texts.embedded, states, self.steps if fused else 1, texts.first, texts.there)
         for step, out in enumerate(chains):
             at, wanted = texts.judged(step)
             out = out[at]
-            cross = -(self._target(model, wanted) * self._words(model, out).float().log_softmax(-1)).sum()
+            p = target[place[:, step:][at]] if step else target
+            cross = -(p * self._words(model, out).float().log_softmax(-1)).sum()
             if fused:
                 total = total + DECAY**step * cross
             else:

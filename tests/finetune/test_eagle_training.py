@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
@@ -20,7 +21,7 @@ from transformers import GemmaConfig, GemmaForCausalLM, GPT2Config, GPT2LMHeadMo
 import specviz
 from specviz.cli import run
 from specviz.errors import ModelError, ParameterError, PromptError
-from specviz.finetune import answers, eagle_loss, training
+from specviz.finetune import answers, eagle_loss, target_states, training
 from specviz.finetune.eagle import KeptLoss, measure, train_eagle
 from specviz.models import Model
 from specviz.models.additions import EagleHead
@@ -175,6 +176,71 @@ def test_a_stopped_training_goes_on_as_if_nothing_had_been(
     assert said[0].startswith("going on after 4 of ")
     one, other = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "broken"))
     assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_answers_without_states_are_read_by_the_target_once(
+    target: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their states lie in a file, in any order of lengths; a kill costs no more than the last texts."""
+    prompts = [list(range(3, 5 + i % 4)) for i in range(40)]
+    made = answers.answer(target, prompts, tmp_path / "a", answers.AnswerOptions(8), say=FAST["say"])
+    texts = [[*row["prompt"], *row["answer"]] for row in made.rows]
+    file, counted = tmp_path / "states", []
+    real = target_states._read
+
+    def reading(net: Any, some: Any, layers: Any) -> list[torch.Tensor]:
+        counted.append(len(some))
+        if len(counted) == 2:
+            file.open("ab").write(b"half a text")
+            raise KeyboardInterrupt
+        return real(net, some, layers)
+
+    monkeypatch.setattr(target_states, "_read", reading)
+    given = (target.net, texts, (1, 4), file, FAST["say"])
+    with pytest.raises(KeyboardInterrupt):
+        target_states.compute_states(*given)
+    states = target_states.compute_states(*given)
+    assert counted == [16, 16, 16, 8] and states is not None
+    for number, text in enumerate(texts):
+        with torch.no_grad():
+            hidden = target.net.get_decoder()(torch.tensor([text]), output_hidden_states=True).hidden_states
+        alone = torch.stack([hidden[1][0, :-1], hidden[4][0, :-1]], 1)
+        assert states(number).shape == alone.shape
+        assert torch.allclose(states(number), alone, atol=0.03, rtol=0.01)  # bfloat16
+
+    monkeypatch.setattr(target_states, "_read", real)
+    runs = {}
+    for name in ("kept", "full disk"):
+        if name == "full disk":
+            usage = shutil.disk_usage(tmp_path)._replace(free=1000)
+            monkeypatch.setattr(target_states.shutil, "disk_usage", lambda path, usage=usage: usage)
+        lines: list[str] = []
+        given = {**FAST, "epochs": 3, "say": lines.append, "every": 0.0}
+        runs[name] = train_eagle(target, made, tmp_path / name, **given)
+        assert any("fill the disk" in line for line in lines) == (name == "full disk")
+    assert runs["kept"].after == pytest.approx(runs["full disk"].after, abs=0.05)
+
+
+def test_a_drafter_is_trained_further(target: Model, tmp_path: Path) -> None:
+    given = {**FAST, "epochs": 40, "rate": 0.02, "batch": 9}
+    first = train_eagle(target, LEARNT, tmp_path / "first", **given, draft_vocabulary=20)
+    second = train_eagle(target, LEARNT, tmp_path / "second", **{**given, "layers": None}, start=first.path)
+    assert second.before == pytest.approx(first.after) and second.after[0] >= first.after[0]
+    one, other = (load_file(made.path / "model.safetensors") for made in (first, second))
+    assert torch.equal(one["d2t"], other["d2t"])
+    assert not torch.equal(one["midlayer.mlp.up_proj.weight"], other["midlayer.mlp.up_proj.weight"])
+    assert "| trained further from | `first` |" in (second.path / "README.md").read_text(encoding="utf-8")
+    for error, words, wrong in (
+        (ParameterError, "keeps its layers and its head: drop", {"layers": (1, 2, 4)}),
+        (ParameterError, "is of generation 3, not 1", {"generation": 1}),
+        (ModelError, "town is no EAGLE drafter", {"start": "town"}),
+        (ModelError, "nowhere", {"start": str(tmp_path / "nowhere")}),
+        (ModelError, "was trained on", {"start": "town-eagle3"}),
+    ):
+        with pytest.raises(error, match=words):
+            train_eagle(target, LEARNT, tmp_path / "third",
+                        **{**given, "layers": None, "start": first.path, **wrong})  # fmt: skip
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["first", "second"]
 
 
 def test_other_families_teach_through_their_own_modules(tmp_path: Path) -> None:

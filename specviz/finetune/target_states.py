@@ -1,0 +1,116 @@
+"""The target's states of texts, in a file: they are computed once and read in every epoch.
+
+A file holds bfloat16 [tokens - 1, layers, width] of each text in turn: after a text's last token nothing is
+drafted.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from itertools import accumulate
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from specviz.models.devices import has_bfloat16
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+BYTES = 2  # of a number in bfloat16
+ROWS = 16  # texts that share a pass
+SHARE = 4  # of the free space, one part may be filled
+
+Texts = Sequence[Sequence[int]]
+
+
+def states_in(
+    file: Path, lengths: Sequence[int], layers: Sequence[int], width: int, wanted: Sequence[int]
+) -> Callable[[int], Tensor] | None:
+    """States of `wanted` layers by text, float32 [tokens - 1, layers, width]; None if the file lacks some.
+
+    Parameters
+    ----------
+    lengths : sequence of int
+        Tokens of each text.
+    layers : sequence of int
+        Those that the file holds.
+    """
+    starts = list(accumulate((length - 1 for length in lengths), initial=0))
+    there = file.stat().st_size if file.exists() else 0
+    if not set(wanted) <= set(layers) or there < starts[-1] * len(layers) * width * BYTES:
+        return None
+    values = np.memmap(file, np.int16, "r", shape=(starts[-1], len(layers), width))
+    places = [list(layers).index(layer) for layer in wanted]
+
+    def of(text: int) -> Tensor:
+        part = torch.from_numpy(values[starts[text] : starts[text + 1]][:, places])
+        return part.view(torch.bfloat16).float()
+
+    return of
+
+
+def compute_states(
+    net: PreTrainedModel, texts: Texts, layers: Sequence[int], file: Path,
+    say: Callable[[str], None], every: float = 60.0,
+) -> Callable[[int], Tensor] | None:  # fmt: skip
+    """States of some layers by text, as `states_in` gives them, computed into a file; None for lack of room.
+
+    A file that was cut off is gone on with after its last whole text. The shortest texts come first: those
+    that share a pass are then of like length. Products are in bfloat16 where the device has instructions for
+    it, as in training.
+
+    Parameters
+    ----------
+    net : transformers model
+        A causal one, in its mode of evaluation.
+    texts : sequence of sequences of int
+        Token ids.
+    layers : sequence of int
+        0 is the embedding; the last layer's states are taken after the final norm.
+    every : float
+        Seconds between lines of progress.
+    """
+    order = sorted(range(len(texts)), key=lambda text: len(texts[text]))
+    place = {text: at for at, text in enumerate(order)}
+    lengths, width = [len(texts[text]) for text in order], net.config.hidden_size
+    size = len(layers) * width * BYTES  # of a token
+    held = file.stat().st_size if file.exists() else 0
+    missing = (sum(lengths) - len(lengths)) * size - held
+    if missing > shutil.disk_usage(file.parent).free / SHARE:
+        say(f"{missing / 1e9:.1f} GB of states would fill the disk: the target reads the texts in every epoch")
+        return None
+    ends = list(accumulate((length - 1) * size for length in lengths))
+    done = next((number for number, end in enumerate(ends) if end > held), len(ends))
+    spoken = began = time.monotonic()
+    first = done
+    with file.open("ab") as out:
+        out.truncate(ends[done - 1] if done else 0)
+        while done < len(texts):
+            for values in _read(net, [texts[text] for text in order[done : done + ROWS]], layers):
+                values.view(torch.int16).numpy().tofile(out)
+            out.flush()
+            done, now = min(done + ROWS, len(texts)), time.monotonic()
+            if now - spoken > every:
+                spoken, left = now, (now - began) / (done - first) * (len(texts) - done) / 60
+                say(f"the target reads {done:,} of {len(texts):,} texts  {left:.1f} min left")
+    there = states_in(file, lengths, layers, width, layers)
+    return there and (lambda text: there(place[text]))
+
+
+@torch.no_grad()
+def _read(net: PreTrainedModel, texts: Texts, layers: Sequence[int]) -> list[Tensor]:
+    """States of texts that are read side by side, bfloat16 [tokens - 1, layers, width] of each."""
+    ids = torch.zeros(len(texts), max(map(len, texts)), dtype=torch.long)
+    for row, text in enumerate(texts):
+        ids[row, : len(text)] = torch.tensor(text)
+    with torch.autocast(net.device.type, torch.bfloat16, enabled=has_bfloat16(net.device)):
+        ids = ids.to(net.device)
+        hidden = net.get_decoder()(input_ids=ids, use_cache=False, output_hidden_states=True).hidden_states
+    kept = torch.stack([hidden[layer] for layer in layers], 2).to("cpu", torch.bfloat16)
+    return [kept[row, : len(text) - 1].contiguous() for row, text in enumerate(texts)]
