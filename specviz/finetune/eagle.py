@@ -158,7 +158,7 @@ def train_eagle(
     _check(teacher, net)
     begun = None if start is None else _begun(start, teacher, generation)
     if begun is not None and (layers is not None or draft_vocabulary is not None or not own_head):
-        raise ParameterError(f"{start} keeps its layers and its head: drop layers, draft_vocabulary, own_head")
+        raise ParameterError(f"{start} keeps its layers and head: drop layers, draft_vocabulary, own_head")
     states = begun.layers(teacher) if begun is not None else _layers(teacher, generation, layers)
     words = len(embeddings(teacher.net))
     if draft_vocabulary is not None and not 0 < draft_vocabulary <= words:

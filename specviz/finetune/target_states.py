@@ -83,7 +83,7 @@ def compute_states(
     held = file.stat().st_size if file.exists() else 0
     missing = (sum(lengths) - len(lengths)) * size - held
     if missing > shutil.disk_usage(file.parent).free / SHARE:
-        say(f"{missing / 1e9:.1f} GB of states would fill the disk: the target reads the texts in every epoch")
+        say(f"{missing / 1e9:.1f} GB of states would fill the disk: the target reads every epoch's texts")
         return None
     ends = list(accumulate((length - 1) * size for length in lengths))
     done = next((number for number, end in enumerate(ends) if end > held), len(ends))

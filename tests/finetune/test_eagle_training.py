@@ -231,7 +231,7 @@ def test_a_drafter_is_trained_further(target: Model, tmp_path: Path) -> None:
     assert not torch.equal(one["midlayer.mlp.up_proj.weight"], other["midlayer.mlp.up_proj.weight"])
     assert "| trained further from | `first` |" in (second.path / "README.md").read_text(encoding="utf-8")
     for error, words, wrong in (
-        (ParameterError, "keeps its layers and its head: drop", {"layers": (1, 2, 4)}),
+        (ParameterError, "keeps its layers and head: drop", {"layers": (1, 2, 4)}),
         (ParameterError, "is of generation 3, not 1", {"generation": 1}),
         (ModelError, "town is no EAGLE drafter", {"start": "town"}),
         (ModelError, "nowhere", {"start": str(tmp_path / "nowhere")}),
