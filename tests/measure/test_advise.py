@@ -170,20 +170,25 @@ class TestSimulation:
 # ---------------------------------------------------------------- prices
 
 
-def flat(slope=0.0, draft=2.0, rest=1.0, per_token=0.5, batches=(), per_context=0.01):
-    """Prices with a known answer: a pass of g tokens takes 10 (1 + slope (g - 1)), and more after context."""
+def flat(slope=0.0, draft=2.0, rest=1.0, per_token=0.5, batches=(), per_context=0.01, two=0.0):
+    """Prices with a known answer: a pass of g tokens takes 10 (1 + slope (g - 1)), and more after context.
+
+    A drafter's pass over two tokens takes `two` more than one over one.
+    """
     sizes, contexts = [1, 2, 4, 9, 17], [0, 100]
     ms = np.array([[10 * (1 + slope * (g - 1)) + c * per_context for c in contexts] for g in sizes])
     many = {("", rows): Passes(sizes, [50], ms[:, :1, None].repeat(3, 2)) for rows in batches}
-    small = np.array([[draft + c * per_context for c in contexts] for _ in (1, 2)])
+    small = np.array([[draft + more + c * per_context for c in contexts] for more in (0, two)])
     passes = {("", 1): Passes(sizes, contexts, ms[..., None].repeat(3, 2)),
               ("small", 1): Passes([1, 2], contexts, small[..., None].repeat(3, 2))}  # fmt: skip
     many |= {("small", rows): Passes([1, 2], [50], small[:, :1, None].repeat(3, 2)) for rows in batches}
     pilots = {}
     for family in ((BASELINE, ""), (LOOKUP, ""), (CHAIN, "small")):
         n = np.zeros(12, np.int64) if family[0] == BASELINE else np.arange(12) % 4
-        ms_each = 10 * (1 + slope * n) + rest + per_token * n + (draft * n if family[1] else 0)
-        pilots[family] = Pilot(ms_each, n, n, np.zeros(12, np.int64))
+        whole = np.arange(12) % 3 < 2 if family[1] else np.zeros(12, bool)
+        ms_each = 10 * (1 + slope * n) + rest + per_token * n
+        ms_each += (draft * n + two * (whole & (n > 0))) if family[1] else 0
+        pilots[family] = Pilot(ms_each, n, n, np.zeros(12, np.int64), whole.astype(np.int64))
     return Prices(passes | many, {}, pilots, "a test's")
 
 
@@ -205,6 +210,26 @@ class TestPrices:
         assert made.groups(counts, vector) == pytest.approx(
             {"pass": forward, "draft": drafting, "rest": rest}
         )
+
+    def test_a_whole_draft_s_second_token_is_paid_once(self):
+        """It stands in the drafter's pass, not in the rest of the cycle as well."""
+        made = flat(two=1.5, per_context=0.0)
+        at, sent = np.array([0, 3, 10]), np.array([2, 6, 4])
+        cycles = simulation.Cycles(at, np.ones(3), sent, sent.astype(float), np.array([1.0, 0, 0]))
+        total = made.counts((CHAIN, "small"), cycles, 0) @ made.vector()
+        assert total == pytest.approx(3 * 10 + 12 * 2 + 1.5 + 3 * 1 + 12 * 0.5)
+
+    def test_short_runs_say_after_which_drafts_two_tokens_are_read(self):
+        target = tiny.TableModel(5, 1, max_length=96, name="table")
+        same = tiny.TableModel(5, 1, max_length=96, near=target, mix=1.0, name="same")
+        listed, texts = [PLAIN, chain(3, draft="same")], [[1, 2, 3], [4, 1]]
+        made = prices.run_pilots(
+            target, {"same": same}, listed, texts, {"max_new_tokens": 24}, lambda name: None
+        )
+        pilot = made[CHAIN, "same"]
+        firsts = np.flatnonzero(np.diff(pilot.context, prepend=99) < 0)
+        assert 0 < pilot.two.sum() < len(pilot.two)
+        assert not pilot.two[firsts].any()
 
     def test_elsewhere_and_in_batches(self):
         made = flat(slope=0.3, batches=(4,))

@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -336,7 +336,7 @@ def packed(prices: Prices) -> Settings:
         return [[*key, p.sizes, p.contexts, p.ms.tolist()] for key, p in each.items()]
 
     pilots = [
-        [*family, p.ms.tolist(), p.sent.tolist(), p.drafted.tolist(), p.context.tolist()]
+        [*family, *(getattr(p, column.name).tolist() for column in fields(p))]
         for family, p in prices.pilots.items()
     ]
     return {"passes": passes(prices.passes), "elsewhere": passes(prices.elsewhere), "pilots": pilots,

@@ -123,7 +123,7 @@ def prices_of(
         for context in contexts:
             elsewhere[name, context] = passes([context])
     ordered = sorted(made, key=lambda key: key[1])  # one row first
-    free = Pilot(np.empty(0), *(np.empty(0, np.int64) for _ in range(3)))
+    free = Pilot(np.empty(0), *(np.empty(0, np.int64) for _ in range(4)))
     return Prices({key: made[key] for key in ordered}, elsewhere, dict.fromkeys(families, free),
                   f"a roofline of {device.words}")  # fmt: skip
 

@@ -89,12 +89,15 @@ class Pilot:
     ms : array
         Time of each cycle.
     sent, drafted, context : arrays of int
+    two : array of int
+        1 where the draft before was accepted as a whole: a drafter's first pass then reads two tokens.
     """
 
     ms: np.ndarray
     sent: np.ndarray
     drafted: np.ndarray
     context: np.ndarray
+    two: np.ndarray
 
 
 @dataclass(eq=False)
@@ -205,7 +208,9 @@ class Prices:
         left = pilot.ms.copy()
         jobs = [(TARGET, pilot.sent + 1, np.ones(len(left)))]
         if family[0] == CHAIN:
-            jobs.append((family[1], np.ones(len(left)), pilot.drafted.astype(float)))
+            two, one = np.minimum(pilot.two, pilot.drafted), np.ones(len(left))
+            jobs.append((family[1], one, (pilot.drafted - two).astype(float)))
+            jobs.append((family[1], 2 * one, two.astype(float)))
         for name, size, times in jobs:
             index, weight = self.passes[name, 1].weights(np.asarray(size), pilot.context)
             left -= times * (medians[name].ravel()[index] * weight).sum(1)
@@ -246,18 +251,23 @@ class Timing(Texts):
     def __init__(self, run: Run, clock: Callable[[], float]) -> None:
         super().__init__(run)
         self.clock, self.wait = clock, synchroniser(run.model.device)
-        self.rows: list[tuple[float, int, int, int]] = []
-        self.last = 0.0
+        self.rows: list[tuple[float, int, int, int, int]] = []
+        self.last, self.whole = 0.0, False
 
     def notice(self, cycle: Cycle) -> None:
         self.wait()
         now = self.clock()
         if cycle.number:
             sent = 0 if cycle.draft is None else len(cycle.draft)
-            unsent = 0
-            if cycle.verdict is not None and cycle.verdict.unsent is not None:
-                unsent = len(cycle.verdict.unsent.tokens)
-            self.rows.append((1e3 * (now - self.last), sent, sent + unsent, cycle.context))
+            unsent = accepted = 0
+            if cycle.verdict is not None:
+                accepted = len(cycle.verdict.path)
+                unsent = 0 if cycle.verdict.unsent is None else len(cycle.verdict.unsent.tokens)
+            took = 1e3 * (now - self.last)
+            self.rows.append((took, sent, sent + unsent, cycle.context, int(self.whole)))
+            self.whole = accepted == sent > 0
+        else:
+            self.whole = False
         self.last = now
 
 
@@ -306,12 +316,12 @@ def run_pilots(
     finally:
         for _, timing in runs:
             timing.run.close()
-    rows: dict[Family, list[tuple[float, int, int, int]]] = {}
+    rows: dict[Family, list[tuple[float, int, int, int, int]]] = {}
     for family, timing in runs:
         rows.setdefault(family, []).extend(timing.rows)
     made = {}
     for family, each in rows.items():
-        columns = np.array(each, np.float64).reshape(-1, 4).T
+        columns = np.array(each, np.float64).reshape(-1, 5).T
         made[family] = Pilot(columns[0], *(column.astype(np.int64) for column in columns[1:]))
     return made
 
