@@ -568,6 +568,11 @@ def test_audit(here, say, folders):
         2,
         "-n",
         4,
+        "--sampled",
+        1,
+        "--streams",
+        1,
+        *("--method", "speculative", "--method", "unispec"),
         "--json",
         "a.json",
     )

@@ -10,6 +10,7 @@ import heapq
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,12 @@ FORM = "it needs a list of rank paths such as [[0], [1], [0, 0]]"
 def bundled(name: str = "") -> Path:
     """The file of the default template, or of another one that comes with the package (`BUNDLED`)."""
     return folder("templates") / BUNDLED[name]
+
+
+@cache
+def bundled_paths(name: str) -> tuple[Path_, ...]:
+    """The rank paths of a template that comes with the package, read once."""
+    return tuple(read(bundled(name), MOST))
 
 
 def grow(rates: Sequence[Sequence[float]], n: int) -> list[Path_]:

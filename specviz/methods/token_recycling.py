@@ -21,7 +21,7 @@ from ..schema import Signal
 from .base import Parameter, Session, Verdict
 from .memory import KEEP, Remembering
 from .signals import ranked
-from .template import BUNDLED, MOST, Template, bundled, read
+from .template import BUNDLED, MOST, Template, bundled_paths, read
 from .tree import judge
 
 
@@ -72,8 +72,7 @@ class TokenRecycling(Remembering):
         if self.template not in BUNDLED:
             paths = read(Path(self.template), self.candidates)
         else:  # what k cannot reach is left out, and the rest is still in order
-            paths = read(bundled(self.template), MOST)
-            paths = [path for path in paths if max(path) < self.candidates]
+            paths = [path for path in bundled_paths(self.template) if max(path) < self.candidates]
         self.paths = paths[: self.draft_size]
         self.extra_cache_slots = len(self.paths)
         self.learned_top_k = self.candidates
