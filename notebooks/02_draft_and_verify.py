@@ -26,7 +26,7 @@
 # token to a sequence. At the end you will know when drafting pays.
 #
 # The target is **SmolLM2**, a language model of 135 million parameters, if `specviz models get smollm2` has downloaded it (93 MB).
-# Its drafter `smollm2-draft` comes with the package: SmolLM2's own first two layers and its 8,192 commonest tokens, trained on the
+# Its drafter `smollm2-draft` comes with the package: SmolLM2's own first two layers and its 8,192 most common tokens, trained on the
 # target's answers. Otherwise the pair is `town` and `town-draft`, two small bundled models.
 
 # %%
@@ -54,7 +54,7 @@ trace
 # ## Greedy: keep what the target would have written
 #
 # In each **cycle** the drafter guesses four tokens. The target reads the last token and these four in one pass, which often takes
-# little longer than one over one, and so learns its own best token at five places. The longest prefix of the draft that equals those
+# little longer than a pass over one token, and so learns its own best token at five places. The longest prefix of the draft that equals those
 # tokens is kept. Then comes one token of the target's own: a **correction** after a mismatch, a **bonus** when all were right.
 #
 # **Predict.** Is the text the same as when the target writes alone: always, mostly, or seldom?
@@ -65,7 +65,7 @@ print("the same text:", alone.text == trace.text, "- badge:", trace.run["exactne
 print("passes of the target:", len(alone.cycles) - 1, "alone,", len(trace.cycles) - 1, "with drafts")
 
 # %% [markdown]
-# Always: a draft token is kept only if it *is* the target's token. The badge adds a caution. *Exact up to ties*: passes over five
+# Always: a draft token is kept only if it *is* the target's token. The badge is careful, *exact up to ties*: passes over five
 # tokens and over one may round differently in the last digit. Where the target's two best tokens agree to that digit, either may win.
 # `specviz audit` finds every such place and says whether it was a tie, rounding, or a bug.
 #
@@ -265,8 +265,8 @@ for temperature in (0.3, 0.7, 1.0, 1.5):
 # ## Exact up to ties, and exact
 #
 # In float32 a tie is rare. In bfloat16, where a number has eight significant bits, it is not: sums change with the order of their
-# terms, which may change with the number of rows. The next cells decode forty prompts by UniSpec ([07a](07a_unispec.ipynb)) twice:
-# with passes as they come, and by an **invariant** model, which adds up each row in one order, whatever else is in the pass.
+# terms, which may change with the size of the pass. The next cells decode forty prompts by UniSpec ([07a](07a_unispec.ipynb)) twice:
+# with passes as they come, and by an **invariant** model, which adds up each token's sums in one order, whatever the pass holds.
 #
 # **Predict.** How many of forty greedy texts of 64 tokens differ from those of autoregressive decoding, with each?
 
@@ -294,7 +294,7 @@ for name, model in models.items():
 
 # %% [markdown]
 # The invariant model computes the same bits in every pass, so no draft can change the text, and the label says *exact*.
-# That takes longer (`specviz bench passes` measures it). Neither text is better: both tokens were equally likely.
+# That takes longer (`specviz bench passes` measures it). Neither text is better: where they part, rounding chose.
 #
 # ## When drafting pays
 #

@@ -192,7 +192,8 @@ first.style.format({"p in S": "{:.1g}", "p in C": "{:.1g}"}, escape="html")
 
 # %% [markdown]
 # The root itself: the target chose it *because* it was the likeliest there. The paper leaves open whether the root may
-# follow itself; the default here drops it from $C$. A token in both lists is kept once, with its better score.
+# follow itself; the default here drops it from $C$, not from its successors in the store. A token in both lists is kept
+# once, with its better score.
 #
 # ## The next levels (lines 22 to 29)
 #
@@ -404,8 +405,8 @@ run.close()
 # %% [markdown]
 # The tree of `least` scores is usually deeper: a product falls with every step, a minimum only where the store is unsure, so long sure
 # paths keep their score. The surer the steps of this cycle, the less the two trees differ. (A child's least is at most its parent's
-# either way, so both are trees.) Keeping the root token puts the highest score of $C$ into the first level, and
-# below it, a second time, all that the store knows to follow the root.
+# either way, so both are trees.) Keeping the root token gives the first level a node with the
+# highest score of $C$, and that node gets the root's own successors once more, as its children.
 #
 # ## What the threshold does
 #

@@ -105,7 +105,7 @@ print(f"leftmost of its block: {np.mean(left):.0%} of {len(left)} steps; your gu
 #
 # $$ \mathcal L = \mathbb E_{t,\,x_t} \Bigl[ \tfrac1t \sum_{i\ \text{masked}} -\log p_\theta(x_i \mid x_t) \Bigr]. $$
 #
-# The $\frac1t$ matters. A given set of $k$ out of $L$ cells is masked with probability $\int_0^1 t^k (1-t)^{L-k} dt$.
+# The $\frac1t$ matters. A given set of $k$ out of $L$ cells, and no other cell, is masked with probability $\int_0^1 t^k (1-t)^{L-k} dt$.
 # With the $\frac1t$ inside, its weight is $\int_0^1 t^{k-1} (1-t)^{L-k} dt = \frac1k \binom Lk^{-1}$. That is the
 # probability that, in a *random order*, these $k$ cells are the last ones and a given one of them is next. So
 # $\mathcal L$ is the chain rule's loss averaged over all $L!$ orders, and by Jensen's inequality an upper bound on

@@ -107,8 +107,8 @@ print(f"k = 4: token {token[4] / count[4]:.0%}, your guess {right_guess:.0%}; "
 #
 # ## The verification tree
 #
-# The pass that verifies also supplies the next drafts: the reading of the last canvas that it reaches. So in the first pass nothing is
-# drafted yet. The root is the current canvas. Node $k$ is its parent's canvas with the $k$-th draft filled in. All $N + 1$ canvases
+# The pass that verifies also supplies the next drafts: what it predicts on the last canvas that it reaches. So the first pass fills one
+# cell, and nothing is drafted yet. The root is the current canvas. Node $k$ is its parent's canvas with the $k$-th draft filled in. All $N + 1$ canvases
 # are one batch (equation 5), and each is *the very canvas that stepwise decoding would read next* if everything before
 # it was right.
 #
@@ -214,8 +214,8 @@ print(
 # chains the right draft was there, only later.
 #
 # The *mix-order* tree (Figure 4b) helps where the right draft comes one step too late. The root and the nodes of the chain get a second child, the
-# draft *after* next, from which nothing grows. The last node has no draft after it and the one before it only its child, so these two
-# get none.
+# draft *after* next, from which nothing grows. The last node of the chain has no draft after it; the one before it has one, already its child. These two
+# get no second child.
 #
 # **Predict.** (1) How many canvases does it have for $N = 4$, root included? The paper says $2N - 1$ in the text, and
 # 6, 8, 10 in Table 3 for $N$ = 3, 4, 5. (2) From the same state, can it ever accept less than the chain? (3) Can it
@@ -275,7 +275,7 @@ plt.show()
 # A causal model's cache is exact: what is on the left never changes. Here every token attends to every other one, so
 # each filled cell makes the keys and values of all places a little wrong. The **dual cache** (Fast-dLLM) keeps them
 # anyway. A *refresh* computes every place. The passes between two refreshes compute only the current block and reuse
-# the rest. A refresh is due after $R$ tokens, wherever a block ends; the paper's $R$ is 8.
+# the rest. A refresh is due after $R$ tokens, whether or not a block ends there; the paper's $R$ is 8.
 #
 # **Predict.** The picture below has a row for each pass and a column for each cell. In which columns does the colour
 # change from row to row, and in which does it not?

@@ -133,7 +133,7 @@ pd.DataFrame(rows).T.rename_axis(["written", "sure"]).round(2)
 # A tenth over answers, two in five over whole canvases, and no answer changes. An answer is followed by a run of end
 # tokens, each nearly certain. Their order by exact log-odds is arbitrary and differs from pass to pass, so the drafts
 # miss it. From left to right they match it, and no more chains are lost to order than in the answers themselves. The
-# papers compare probabilities, so they have such a tie, at 6.2 or at 17.3 nats, and leave it to a library. Figures for
+# papers compare probabilities, so they have such ties, above 6.2 or 17.3 nats, and their sorting routine decides. Figures for
 # whole canvases depend on that rule.
 #
 # **Exercise** (●○○, 5 minutes). Write it. The record holds what the pass predicted at every state and which cell was
