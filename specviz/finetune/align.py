@@ -18,9 +18,11 @@ from torch.nn.functional import cross_entropy
 from specviz.errors import ModelError, PromptError
 from specviz.finetune import training
 from specviz.finetune.answers import Answers
+from specviz.finetune.target_states import speaks_by_its_last_state, states_of_answers, twin
 from specviz.finetune.training import CHAIN, Pair, Trained, print_line
 from specviz.models import load
 from specviz.models.bergamot.trimmed import TrimmedBergamot
+from specviz.models.model import Model
 from specviz.models.trimmed import TrimmedModel
 
 if TYPE_CHECKING:
@@ -137,7 +139,11 @@ def _align(
     if not isinstance(prompts, Answers) and len(prompts) < 2:
         raise PromptError("alignment needs two prompts or more: one is held out for measuring")
     teacher, learner = _pair(target, draft, device)
-    last = teacher.layers if kind.soft and teacher.kind == "causal" else 0  # whose states its words are of
+    net = None  # of a target whose last states say what it would write
+    if kind.soft and isinstance(teacher, Model) and not getattr(teacher, "prefix", None):
+        net = twin(teacher.net)
+        net = net if speaks_by_its_last_state(teacher, net) else None
+    last = teacher.layers if net is not None else 0
     epochs, rate, batch = settings.epochs, settings.rate, settings.batch
     mark = [*kind, epochs, rate, batch, settings.tokens, settings.seed, teacher.name, learner.name]
     partial, answers = training.gather(
@@ -152,7 +158,11 @@ def _align(
     learnt = training.some(learnt, settings.tokens, settings.seed)
 
     student = Student(learner)
-    judge = Judge(teacher, student.tokens, answers.states((last,)) if last else None) if kind.soft else None
+    judge = None
+    if kind.soft:
+        judge = Judge(teacher, student.tokens, None)
+        if net is not None:
+            judge.kept = states_of_answers(net, answers, [*learnt, *held], (last,), partial, settings)
 
     def loss(pairs: list[Pair]) -> tuple[torch.Tensor, torch.Tensor]:
         scores, wanted = student(pairs)
@@ -236,7 +246,7 @@ class Judge:
         self, target: TorchModel, tokens: torch.Tensor | None, kept: Callable[[int], torch.Tensor] | None
     ) -> None:
         self.target, self.tokens = target, tokens
-        self.kept = None if getattr(target, "prefix", None) else kept
+        self.kept = kept
         head = target.net.get_output_embeddings().weight.detach()
         self.head = (head if tokens is None else head[tokens]).float()
 

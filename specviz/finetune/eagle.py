@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from transformers import LlamaConfig
 from specviz.errors import ModelError, ParameterError, PromptError
 from specviz.finetune import eagle_loss, training
 from specviz.finetune.answers import Answers
-from specviz.finetune.target_states import compute_states
+from specviz.finetune.target_states import speaks_by_its_last_state, states_of_answers, twin
 from specviz.finetune.training import Pair, Trained, print_line
 from specviz.models import load
 from specviz.models.additions import EagleHead, load_addition
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
 
 TEXTS = 8  # answers that the first scores' size is chosen by
 STEPS = 4  # that agreement is told of
-STATES = "states"  # the file in OUT.partial
 OTHERS = 0.3  # rate of all but matrices, as a share of theirs: as in the bundled drafters' recipes
 
 
@@ -154,8 +152,12 @@ def train_eagle(
         raise PromptError("a drafter needs two prompts or more: one is held out for measuring")
     teacher = load(target, device, "float32", invariant=False)
     _refuse(teacher)
-    net = _twin(teacher.net)
-    _check(teacher, net)
+    net = twin(teacher.net)
+    if not speaks_by_its_last_state(teacher, net):
+        raise ModelError(
+            f"{teacher.name} ({net.config.model_type}) does not compute its tokens from its head and last "
+            f"state alone: an EAGLE drafter cannot learn from it"
+        )
     begun = None if start is None else _begun(start, teacher, generation)
     if begun is not None and (layers is not None or draft_vocabulary is not None or not own_head):
         raise ParameterError(f"{start} keeps its layers and head: drop layers, draft_vocabulary, own_head")
@@ -176,7 +178,7 @@ def train_eagle(
 
     shape = Shape(generation, states, draft_vocabulary, own_head)
     model = begun.net if begun is not None else _fresh(teacher, net, shape, learnt, seed)
-    kept = answers.states(read) or _kept(net, [*learnt, *held], read, partial / STATES, settings)
+    kept = states_of_answers(net, answers, [*learnt, *held], read, partial, settings)
     loss = KeptLoss(eagle_loss.EagleLoss(net, states, steps), kept)
     if generation == 3 and begun is None:
         _temper(model, loss, learnt[:TEXTS])
@@ -211,17 +213,6 @@ def _begun(start: str | Path, teacher: Model, generation: int) -> EagleHead:
         raise ModelError(f"{start} has embeddings of its own, which are not trained here")
     net.to(teacher.device).requires_grad_(True)
     return head
-
-
-def _kept(
-    net: PreTrainedModel, pairs: Sequence[Pair], layers: Sequence[int], file: Path,
-    settings: training.Settings,
-) -> Callable[[int], torch.Tensor] | None:  # fmt: skip
-    """The target's states by row of the answers, computed into a file."""
-    texts = [[*pair.prompt, *pair.answer] for pair in pairs]
-    of = compute_states(net, texts, layers, file, settings.say, settings.every)
-    place = {pair.row: number for number, pair in enumerate(pairs)}
-    return of and (lambda row: of(place[row]))
 
 
 class Shape(NamedTuple):
@@ -356,30 +347,6 @@ def _refuse(model: Model) -> None:
                          "a folder in transformers' format")  # fmt: skip
     if model.kind != "causal":
         raise ModelError(f"{model.name} is of kind {model.kind}: an EAGLE drafter needs a causal model")
-
-
-def _twin(net: PreTrainedModel) -> PreTrainedModel:
-    """The same weights in other modules: transformers leaves hooks on those that it was asked states of."""
-    memo: dict[int, torch.Tensor] = {id(b): b for b in net.buffers()}
-    memo |= {id(p): torch.nn.Parameter(p.detach(), False) for p in net.parameters()}
-    return copy.deepcopy(net, memo).eval()
-
-
-def _check(model: Model, net: PreTrainedModel) -> None:
-    """Refuse a target whose words do not follow from its last states and its head."""
-    head, table = net.get_output_embeddings(), embeddings(net)
-    ids = torch.arange(min(8, len(table)), device=model.device)[None]
-    with torch.inference_mode():
-        logits = net(input_ids=ids, use_cache=False).logits.float()
-        states = net.get_decoder()(input_ids=ids, use_cache=False, output_hidden_states=True).hidden_states
-        widths = {state.shape[-1] for state in states}
-        alike = widths == {table.shape[1]} and len(head.weight) == len(table)
-        alike = alike and len(states) == model.layers + 1
-        if not alike or not torch.allclose(head(states[-1]).float(), logits, atol=1e-2, rtol=1e-2):
-            raise ModelError(
-                f"{model.name} ({net.config.model_type}) does not compute its tokens from its head and last "
-                f"state alone: an EAGLE drafter cannot learn from it"
-            )
 
 
 def _layers(model: Model, generation: int, layers: Sequence[int] | None) -> tuple[int, ...]:

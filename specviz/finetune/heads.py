@@ -21,6 +21,7 @@ from torch import Tensor
 from specviz.errors import ModelError, ParameterError, PromptError
 from specviz.finetune import training
 from specviz.finetune.answers import Answers
+from specviz.finetune.target_states import states_of_answers, twin
 from specviz.finetune.training import Pair, Trained, print_line
 from specviz.models import load
 from specviz.models.heads import TYPE, BlockwiseHeads
@@ -113,19 +114,16 @@ def train_heads(
     last = teacher.layers
     mark = ["heads", heads, inner, draft_vocabulary, epochs, rate, batch, tokens, seed, teacher.name]
     partial, answers = training.gather(teacher, (), prompts, path, mark, force, settings, (last,))
-    kept = answers.states((last,))
-    if kept is None:
-        raise PromptError(
-            f"{answers.path} holds no states of layer {last}: make answers with --layers {last}, or give "
-            f"prompts"
-        )
     learnt, held = training.parted(training.pairs_of(answers))
     learnt = training.some(learnt, tokens, seed)
+    kept = states_of_answers(twin(teacher.net), answers, [*learnt, *held], (last,), partial, settings)
+    if kept is None:
+        raise PromptError(f"{answers.path}: its states do not fit on the disk; lower tokens")
     kept_tokens = None
     if draft_vocabulary is not None:
         counts = Counter(chain.from_iterable(pair.answer for pair in learnt))
         kept_tokens = torch.tensor(sorted(token for token, _ in counts.most_common(draft_vocabulary)))
-    width = answers.header["width"]
+    width = teacher.config.hidden_size
     with torch.random.fork_rng([]):
         torch.manual_seed(seed)
         net = BlockwiseHeads(heads, width, inner, kept_tokens)

@@ -6,6 +6,7 @@ drafted.
 
 from __future__ import annotations
 
+import copy
 import shutil
 import time
 from collections.abc import Callable, Sequence
@@ -18,13 +19,19 @@ import torch
 from torch import Tensor
 
 from specviz.models.devices import has_bfloat16
+from specviz.models.layers import embeddings
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
+    from specviz.finetune.answers import Answers
+    from specviz.finetune.training import Pair, Settings
+    from specviz.models import Model
+
 BYTES = 2  # of a number in bfloat16
 ROWS = 16  # texts that share a pass
 SHARE = 4  # of the free space, one part may be filled
+FILE = "states"  # in OUT.partial
 
 Texts = Sequence[Sequence[int]]
 
@@ -53,6 +60,41 @@ def states_in(
         return part.view(torch.bfloat16).float()
 
     return of
+
+
+def states_of_answers(
+    net: PreTrainedModel, answers: Answers, pairs: Sequence[Pair], layers: Sequence[int], partial: Path,
+    settings: Settings,
+) -> Callable[[int], Tensor] | None:  # fmt: skip
+    """States by row of the answers: those kept beside them, or computed now; None for lack of room."""
+    if (kept := answers.states(layers)) is not None:
+        return kept
+    texts = [[*pair.prompt, *pair.answer] for pair in pairs]
+    of = compute_states(net, texts, layers, partial / FILE, settings.say, settings.every)
+    place = {pair.row: number for number, pair in enumerate(pairs)}
+    return of and (lambda row: of(place[row]))
+
+
+def twin(net: PreTrainedModel) -> PreTrainedModel:
+    """The same weights in other modules: transformers leaves hooks on those that it was asked states of."""
+    memo: dict[int, Tensor] = {id(b): b for b in net.buffers()}
+    memo |= {id(p): torch.nn.Parameter(p.detach(), False) for p in net.parameters()}
+    return copy.deepcopy(net, memo).eval()
+
+
+@torch.inference_mode()
+def speaks_by_its_last_state(model: Model, net: PreTrainedModel) -> bool:
+    """Whether a target's scores are its head's of its last state: some families scale or cap them after.
+
+    `net` is its `twin`.
+    """
+    head, table = net.get_output_embeddings(), embeddings(net)
+    ids = torch.arange(min(8, len(table)), device=model.device)[None]
+    logits = net(input_ids=ids, use_cache=False).logits.float()
+    states = net.get_decoder()(input_ids=ids, use_cache=False, output_hidden_states=True).hidden_states
+    alike = {state.shape[-1] for state in states} == {table.shape[1]} and len(head.weight) == len(table)
+    alike = alike and len(states) == model.layers + 1
+    return alike and torch.allclose(head(states[-1]).float(), logits, atol=1e-2, rtol=1e-2)
 
 
 def compute_states(

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
+from tiny import llama
 
 import specviz
 from specviz.cli import run
@@ -16,6 +17,7 @@ from specviz.errors import ModelError, ParameterError, PromptError
 from specviz.finetune import align as module
 from specviz.finetune import answers, training
 from specviz.finetune.align import align
+from specviz.models import Model
 
 WORDS = [f"w{i}" for i in range(30)]
 PROMPTS = [f"w{i} w{(3 * i) % 30} w{(7 * i + 2) % 30}" for i in range(20)]
@@ -100,6 +102,35 @@ def test_a_draft_learns_what_its_target_says(pair, tmp_path: Path) -> None:
     from specviz.metrics import acceptance_rate
 
     assert acceptance_rate(trace) > 0.9
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+@pytest.mark.parametrize("stored", [False, True])
+def test_what_is_distilled_is_the_targets_own_law(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scaled: bool, stored: bool
+) -> None:
+    """By its kept last states where they say it; a family that scales its scores is run."""
+    from transformers import CohereConfig, CohereForCausalLM
+
+    torch.manual_seed(0)
+    config = CohereConfig(vocab_size=48, hidden_size=32, num_hidden_layers=2, num_attention_heads=4,
+                          num_key_value_heads=2, intermediate_size=48, logit_scale=0.1, eos_token_id=1,
+                          initializer_range=0.5, pad_token_id=0, bos_token_id=0)  # fmt: skip
+    target = Model(CohereForCausalLM(config).eval(), name="scaled") if scaled else llama(3, 4, eos=(47,))
+    prompts: Any = [[3 + i, 5 + i % 7, 9] for i in range(12)]
+    if stored:  # without their states
+        prompts = answers.answer(target, prompts, tmp_path / "a", answers.AnswerOptions(6), say=_quiet)
+    real, compared = module.Judge.__call__, []
+
+    def judged(self: Any, pairs: Any) -> torch.Tensor:
+        law, (scores, _) = real(self, pairs), module._scores(target.net, pairs, None)
+        compared.append(float((law - scores.softmax(-1)).abs().max()))
+        assert (self.kept is None) == scaled
+        return law
+
+    monkeypatch.setattr(module.Judge, "__call__", judged)
+    align(target, llama(4, 4), prompts, tmp_path / "new", soft=True, epochs=1, max_new_tokens=6, say=_quiet)
+    assert compared and max(compared) < 0.02  # states are kept in bfloat16
 
 
 def test_only_answers_are_learnt(pair) -> None:

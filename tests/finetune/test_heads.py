@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from tiny import llama
 
 import specviz
 from specviz.errors import ModelError, ParameterError, PromptError
+from specviz.finetune import target_states
 from specviz.finetune.answers import AnswerOptions, answer
 from specviz.finetune.heads import train_heads
 from specviz.models import Model
@@ -43,13 +45,23 @@ def test_heads_learn_what_the_target_says_further_on(target: Model, tmp_path: Pa
     assert len(trace.cycles) < 0.7 * len(own.cycles)
 
 
+def test_answers_without_states_do(target: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = answer(target, LEARNT, tmp_path / "answers", AnswerOptions(8), say=FAST["say"])
+    made = train_heads(target, answers, tmp_path / "new", **FAST)
+    beside = train_heads(target, LEARNT, tmp_path / "beside", **FAST)
+    assert made.after == pytest.approx(beside.after, abs=0.05)
+    usage = shutil.disk_usage(tmp_path)._replace(free=1000)
+    monkeypatch.setattr(target_states.shutil, "disk_usage", lambda path: usage)
+    with pytest.raises(PromptError, match="do not fit on the disk"):
+        train_heads(target, answers, tmp_path / "full", **FAST)
+
+
 def test_what_is_refused(target: Model, tmp_path: Path) -> None:
     out = tmp_path / "new"
     quiet = {"say": FAST["say"]}
     answers = answer(target, PROMPTS, tmp_path / "answers", AnswerOptions(4), **quiet)
     other = llama(seed=4, layers=4, name="other", eos=(47,))
     for error, words, model, prompts, given in (
-        (PromptError, "holds no states of layer 4", target, answers, {}),
         (ModelError, "answers of tiny", other, answers, {}),
         (PromptError, "two prompts", target, PROMPTS[:1], {}),
         (ParameterError, "heads must be positive", target, PROMPTS, {"heads": 0}),
