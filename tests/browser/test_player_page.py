@@ -119,6 +119,17 @@ def test_a_node_says_why(opened, name, said):
     assert page.evaluate("document.activeElement.dataset.i") is not None
 
 
+def test_a_finger_is_told_why_too(opened):
+    phone = {"has_touch": True, "is_mobile": True, "viewport": {"width": 390, "height": 844}}
+    page = opened(build("speculative", tokens=30, hostile=False), **phone)
+    said = set()
+    for node in (0, 1):
+        page.locator(f"g.node[data-i='{node}']").tap()
+        expect(page.locator(f"g.node[data-i='{node}']")).to_have_class(re.compile(r"\blit\b"))
+        said.add(page.locator(".why").inner_text())
+    assert len(said) == 2
+
+
 def test_sampling_says_u_and_the_ratio(opened):
     page = opened(build("speculative", temperature=1.0, tokens=30))
     page.locator("g.node[data-i='0']").hover()
