@@ -13,6 +13,7 @@ BENCHES = {
     "whatif": "what-ifs against reruns, cycle for cycle (bars: exact ones equal, bounded ones contain)",
     "player": "what the player sends, and its time to open and to step, in Chromium (no model is loaded)",
     "live": "what it costs to show a decode while it runs (bars: 5 percent, 100 ms until a token is seen)",
+    "app": "how soon the app shows a saved trace, in Chromium (bar: 1.5 s)",
     "stores": "building a tree and updating its store (bars: 10 percent of a cycle, 1 ms at 150 k words)",
     "retranslation": "re-translation, SSBD, continuous decoding: quality, erasure, speed (bar: 1.3 times)",
     "bild": "BiLD on the encoder-decoders: sweep, ablations, exits, CALM (bars: 1.3 and 1.5 times greedy)",
