@@ -40,6 +40,11 @@ def one_line(error: BaseException | str, most: int = 160) -> str:
     return shorten(str(error), most, placeholder=" …") or type(error).__name__
 
 
+def plural(number: int, word: str) -> str:
+    """A number with its noun: ``1 thread``, ``2 threads``, ``1,000 threads``."""
+    return f"{number:,} {word}{'s' * (number != 1)}"
+
+
 # Of the extra `run`, and what comes with it.
 RUNNING = ("torch", "transformers", "tokenizers", "safetensors", "huggingface_hub")
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"

@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass, field
 
 import numpy as np
 
+from specviz.errors import plural
+
 from .result import Plain, finite
 
 OWN, NOISE, OTHER, UNSURE = "the target's own", "within the noise", "not the target's", "cannot tell"
@@ -255,7 +257,7 @@ class AnswersResult:
         """One line."""
         counts = ", ".join(f"{self.count(v)} {v}" for v in VERDICTS if self.count(v))
         tokens = sum(text.tokens for text in self.texts)
-        many = f"{len(self.texts)} answer{'s' * (len(self.texts) != 1)}"
+        many = plural(len(self.texts), "answer")
         return f"{many}, {tokens:,} tokens, against {self.against['model']}: {counts}"
 
     def __str__(self) -> str:

@@ -10,6 +10,8 @@ from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
+from specviz.errors import plural
+
 from .reference import Bound
 
 CHANCE = 1e-4  # a chi-square test fails by chance this often
@@ -344,7 +346,7 @@ class AuditResult:
                 sizes.append(f"{max(some)} {word}{'s' * (max(some) != 1)}")
         kernels = f", {self.kernels} kernels" if self.kernels else ""
         kernels += ", compared bit for bit" * self.invariant
-        machine = f"{self.device}, {self.threads} thread{'s' * (self.threads != 1)}"
+        machine = f"{self.device}, {plural(self.threads, 'thread')}"
         words = {"tie": "ties", "noise": "kernel noise", "reference_noise": "reference noise", "bug": "bugs"}
         numbers = [f"{sum(getattr(row, name) for row in self.rows)} {word}" for name, word in words.items()]
         failed = "; ".join(map(str, self.failed)) or "nothing ran"

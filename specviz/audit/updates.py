@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from .. import methods as catalogue
-from ..errors import ParameterError
+from ..errors import ParameterError, plural
 from ..loop.cycle import Cycle
 from ..loop.drafters import Loadable
 from ..loop.machine import number_format
@@ -58,7 +58,7 @@ class Updates(Subject):
         self.places = [(i, j) for i, updates in enumerate(given) for j in range(len(updates))]
         prompts = [template(given[i][j].text) for i, j in self.places]
         super().__init__(target, None, make, decoding, prompts)
-        self.row.draft = f"{len(given)} stream{'s' * (len(given) != 1)}"
+        self.row.draft = plural(len(given), "stream")
         self.row.streams = True
 
     def decode(self, number: int) -> list[Cycle]:

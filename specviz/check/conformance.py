@@ -15,7 +15,7 @@ import numpy as np
 
 from specviz import schema
 from specviz.check.result import STYLE
-from specviz.errors import ParameterError, SpecvizError, one_line
+from specviz.errors import ParameterError, SpecvizError, one_line, plural
 from specviz.trace import Trace
 
 if TYPE_CHECKING:
@@ -310,7 +310,7 @@ def _trace(case: Case) -> str:
     missing = [s.name for s in case.method.signals if not _given(case.trace, s)]
     if missing:
         raise Broken(f"the method declares the signal {missing[0]!r} but never sets it")
-    words = f"; {len(signals)} signal{'s' * (len(signals) != 1)}" if len(signals) else ""
+    words = f"; {plural(len(signals), 'signal')}" if len(signals) else ""
     if plain := signals.loc[signals["meaning"] == "", "signal"].tolist():
         words += f", not declared: {', '.join(plain)}"
     return f"{rows} cycles survive Parquet{words}"

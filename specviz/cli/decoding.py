@@ -39,7 +39,7 @@ from specviz.cli.options import (
     option,
 )
 from specviz.cli.terminal import progress, screen, show_trace
-from specviz.errors import ModelError, ParameterError, PromptError, TraceError, loading
+from specviz.errors import ModelError, ParameterError, PromptError, TraceError, loading, plural
 from specviz.models.downloads import DOWNLOADS, local_path
 from specviz.models.zoo import bundled
 
@@ -339,7 +339,7 @@ def _report(
     size = trace.run["calibration"]
     calibrated = f", {size['parameter']} {size['value']} by calibration" if size else ""
     dtype = str(run.model.dtype).removeprefix("torch.")
-    print(f"\non {run.model.device}, {threads} thread{'s' * (threads != 1)}, {dtype}{calibrated}")
+    print(f"\non {run.model.device}, {plural(threads, 'thread')}, {dtype}{calibrated}")
     if file is not None:
         page = trace.to_html(file.with_suffix(".html"), force=force)
         print(f"trace: {file}\npage: {page}")

@@ -13,7 +13,7 @@ import typer
 from specviz.cli.arguments import entries_of, hint, on_threads, writable
 from specviz.cli.options import Device, Force, Model, NewTokens, Threads, argument, option
 from specviz.cli.terminal import progress, screen
-from specviz.errors import ParameterError, TraceError, loading
+from specviz.errors import ParameterError, TraceError, loading, plural
 from specviz.files import checked, parsed, read_json
 
 if TYPE_CHECKING:
@@ -438,7 +438,7 @@ def datastore(
 
     target = load(model)
     built = Datastore.build(text, target)
-    size = f"{len(built):,} token{'s' * (len(built) != 1)} of {target.name}"
+    size = f"{plural(len(built), 'token')} of {target.name}"
     print(f"datastore: {built.save(out, target)} ({size})")
     print(hint("generate", "spectra", "--model", model, "--set", f"datastore={out}", "--prompt", "..."))
 

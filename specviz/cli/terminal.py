@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from specviz.cli.arguments import hint
+from specviz.errors import plural
 from specviz.escape import visible
 from specviz.models import ranks
 
@@ -33,7 +34,7 @@ def show_trace(trace: Trace, path: Path | None) -> None:
     print(view.text(trace, colour=colour, most=most, rest=False))
     count = max(run.cycles["prompt"].nunique() for run in runs)
     if count > most:
-        more = f"{count - most} more text{'s' * (count - most != 1)}"
+        more = plural(count - most, "more text")
         how = hint("show", path, "--prompt", most + 1) if path else "--out DIR keeps them"
         print(f"\n{more}: {how}")
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from specviz.errors import plural
 from specviz.escape import visible
 from specviz.metrics import Estimate
 
@@ -26,11 +27,6 @@ Tick = Callable[[int, int, str], None]  # progress: done, of, what
 
 SCHEMA = 1
 FOLD = ("decoder", "exactness")  # columns of several words
-
-
-def plural(number: int, word: str) -> str:
-    """A number with its noun: ``1 thread``, ``2 threads``."""
-    return f"{number} {word}{'s' * (number != 1)}"
 
 
 @dataclass(frozen=True)

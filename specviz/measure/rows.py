@@ -306,7 +306,7 @@ class Results:
 
     def places(self) -> list[str]:
         """Where it was measured, a line for each environment."""
-        from specviz.measure.report import plural
+        from specviz.errors import plural
 
         return [
             f"{e['device']} ({e['processor']}), {plural(e['threads'], 'thread')}, {e['dtype']}; times by "

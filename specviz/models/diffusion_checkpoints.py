@@ -35,7 +35,7 @@ from transformers import (
 )
 from transformers.utils import logging
 
-from specviz.errors import ModelError, one_line
+from specviz.errors import ModelError, one_line, plural
 from specviz.models.diffusion import Diffusion
 from specviz.models.llama import ROPES
 from specviz.models.torch_model import no_room
@@ -421,7 +421,7 @@ def _check(wanted: Settings, stored: dict[str, Stored], tied: set[str], name: st
     lacking = [key for key in wanted if key not in stored]
     beyond = [key for key in sorted(stored) if key not in wanted and key not in tied]
     faults = [
-        f"{verb} {len(keys)} tensor{'s' * (len(keys) > 1)} ({', '.join(keys[:3])}{', ...' * (len(keys) > 3)})"
+        f"{verb} {plural(len(keys), 'tensor')} ({', '.join(keys[:3])}{', ...' * (len(keys) > 3)})"
         for verb, keys in (("lacks", lacking), ("has in addition", beyond))
         if keys
     ]

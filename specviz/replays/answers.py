@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from specviz.measure.report import plural
+from specviz.errors import plural
 from specviz.replays.cells import FAILS, HOLDS, OPEN, PAYS, Verdict
 from specviz.replays.replays import Replay
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Self
 
+from specviz.errors import plural
 from specviz.measure.report import Row, Values
 
 HOLDS, FAILS, OPEN = "holds here", "fails here", "cannot be judged here"
@@ -66,7 +67,7 @@ class Provenance(Plain):
         """Device, threads, format and kernels in words."""
         where = self.device
         if where.startswith("cpu") and self.processor:
-            where += f" ({self.processor}), {self.threads} thread{'s' * (self.threads != 1)}"
+            where += f" ({self.processor}), {plural(self.threads, 'thread')}"
         return ", ".join(filter(None, [where, self.dtype, self.kernels and f"{self.kernels} kernels"]))
 
 

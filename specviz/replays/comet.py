@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from specviz.errors import TraceError
+from specviz.errors import TraceError, plural
 from specviz.files import checked, parsed, write_text
 from specviz.measure.claims import ratio, resampled
-from specviz.measure.report import Row, Values, plural
+from specviz.measure.report import Row, Values
 from specviz.replays.cells import Cell
 from specviz.replays.published import claims
 

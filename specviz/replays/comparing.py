@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from specviz.arguments import check_int
-from specviz.errors import ParameterError, SpecvizError, TraceError
+from specviz.errors import ParameterError, SpecvizError, TraceError, plural
 from specviz.measure.claims import resampled
-from specviz.measure.report import Column, Settings, Tick, Values, plural, print_table
+from specviz.measure.report import Column, Settings, Tick, Values, print_table
 from specviz.measure.rows import Results, fast, paired, seconds, words
 from specviz.paths import folder
 from specviz.replays.judging import LEVEL, chance, holm

@@ -10,8 +10,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from specviz.errors import ParameterError
-from specviz.measure.report import plural
+from specviz.errors import ParameterError, plural
 from specviz.replays.setups import BYTES, NEVER_RUN, Chosen
 from specviz.replays.tasks import tasks_of
 from specviz.suites.catalogue import CATALOGUE

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from specviz.measure.report import Row, Values, plural
+from specviz.errors import plural
+from specviz.measure.report import Row, Values
 from specviz.replays.cells import (
     ABILITY,
     CONTROL,

@@ -16,9 +16,9 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import specviz
-from specviz.errors import ParameterError, TraceError, one_line
+from specviz.errors import ParameterError, TraceError, one_line, plural
 from specviz.files import write_text
-from specviz.measure.report import Row, Settings, plural
+from specviz.measure.report import Row, Settings
 from specviz.paths import folder
 from specviz.replays.cells import Cell
 from specviz.replays.dry_run import Plan, gguf_lines, gigabytes

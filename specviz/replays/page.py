@@ -14,10 +14,10 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from specviz.errors import TraceError
+from specviz.errors import TraceError, plural
 from specviz.escape import html as text
 from specviz.files import write_text
-from specviz.measure.report import Row, Values, plural
+from specviz.measure.report import Row, Values
 from specviz.measure.rows import CELL_COLUMNS, ROW_COLUMNS, Results, key_of
 from specviz.replays.answers import PART, Answer, answers, reasons
 from specviz.replays.cells import FAILS, HOLDS, OPEN, Verdict

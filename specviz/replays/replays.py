@@ -16,9 +16,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from specviz.errors import TraceError
+from specviz.errors import TraceError, plural
 from specviz.files import checked, read_json
-from specviz.measure.report import Row, Settings, Values, plural
+from specviz.measure.report import Row, Settings, Values
 from specviz.measure.rows import Results, write_json
 from specviz.replays.cells import (
     FAILS,

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.text import Text
 
+from specviz.errors import plural
 from specviz.escape import visible
-from specviz.measure.report import Column, plural, print_table
+from specviz.measure.report import Column, print_table
 from specviz.measure.rows import Results
 from specviz.replays.answers import answers
 from specviz.replays.layout import ARROW, BADGES, ORDER, OVERVIEW, TIMES, grid, overview, shown, verdict_lines

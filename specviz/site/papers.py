@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
+from specviz.errors import plural
 from specviz.files import write_text
-from specviz.measure.report import plural
 from specviz.replays.answers import answer
 from specviz.replays.published import claims, list_published, published, title
 from specviz.replays.recipes import CURVES, FIGURES, PAPERS, RECIPES, SETTINGS, Where

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, TypeAlias, overload
 
-from specviz.errors import ParameterError, PromptError
+from specviz.errors import ParameterError, PromptError, plural
 from specviz.streams import Stream, fixed_lag, simulate_partials
 
 from .files import Prompt
@@ -68,7 +68,7 @@ class Suite(Sequence[Prompt]):
         return iter(self.prompts)
 
     def __repr__(self) -> str:
-        parts = [f"{len(self):,} prompt{'s' * (len(self) != 1)}"]
+        parts = [plural(len(self), "prompt")]
         for word, values in (("kind", self.kinds), ("language", self.languages)):
             if values:
                 parts.append(f"{len(values)} {word}s" if len(values) > 1 else f"{word} {values[0]}")

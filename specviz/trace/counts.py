@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from specviz.errors import TraceError
+from specviz.errors import TraceError, plural
 from specviz.trace.files import Record
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ class Counts:
         whose = f"all requests of {n} engine" if self.pooled else f"{n} request"
         return (
             f"<Counts of {whose}{'s' * (n != 1)} from {self.origin}, {self.where}: {words}"
-            + f"; {out} line{'s' * (out != 1)} skipped" * bool(out)
+            + f"; {plural(out, 'line')} skipped" * bool(out)
             + ">"
         )
 

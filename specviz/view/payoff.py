@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from specviz.errors import TraceError
+from specviz.errors import TraceError, plural
 from specviz.escape import visible
 from specviz.metrics.payoff import PLAIN, break_even
 from specviz.trace import Trace
@@ -149,8 +149,3 @@ def heading(table: pd.DataFrame, outside: int) -> str:
     count = plural(int(table["prompts"].iloc[0]), "prompt")
     text = f"{count}; times measured in separate runs, without the prefill"
     return text + (f"; {plural(outside, 'dot')} outside" if outside else "")
-
-
-def plural(number: int, word: str) -> str:
-    """A number with its noun."""
-    return f"{number} {word}{'s' * (number != 1)}"

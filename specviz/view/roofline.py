@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from specviz import metrics
+from specviz.errors import plural
 from specviz.escape import visible
 from specviz.metrics import Ceilings
 from specviz.trace import Trace
@@ -243,7 +244,7 @@ def roofline_words(traces: Traces, ceilings: Ceilings) -> str:
 
 def _machine(ceilings: Ceilings) -> str:
     """Where ceilings were measured."""
-    threads = f", {ceilings.threads} thread{'s' * (ceilings.threads != 1)}" if ceilings.threads else ""
+    threads = f", {plural(ceilings.threads, 'thread')}" if ceilings.threads else ""
     return f"{ceilings.device}{threads}, {ceilings.dtype}"
 
 

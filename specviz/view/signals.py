@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from specviz import metrics
-from specviz.errors import ParameterError
+from specviz.errors import ParameterError, plural
 from specviz.escape import visible
 from specviz.metrics.signals import SIGNALS, signal_names
 from specviz.schema import Signal
@@ -154,7 +154,7 @@ def _title(name: str) -> str:
 
 def _counted(table: pd.DataFrame) -> str:
     n, texts = len(table), len(table[["run", "prompt"]].drop_duplicates())
-    return f"{n:,} judged tokens of {texts} text{'s' * (texts != 1)}, {table['accepted'].mean():.0%} accepted"
+    return f"{n:,} judged tokens of {plural(texts, 'text')}, {table['accepted'].mean():.0%} accepted"
 
 
 def auroc(

@@ -13,6 +13,7 @@ from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from specviz.errors import plural
 from specviz.escape import content_policy, html, spaced, visible
 from specviz.files import write_text
 from specviz.trace import Trace
@@ -273,7 +274,7 @@ def section(shown: Picture, alone: bool = False) -> str:
 
 def more_texts(count: int) -> str:
     """So many texts of a run are not shown."""
-    return f"{count} more text{'s' * (count != 1)}: trace.select(prompt=…) shows each."
+    return f"{plural(count, 'more text')}: trace.select(prompt=…) shows each."
 
 
 def _run(trace: Trace, shown: list[Picture], anchor: str = "") -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from specviz.errors import plural
 from specviz.escape import spaced, visible
 from specviz.view.lattices import rows
 from specviz.view.picture import KINDS, Numbers, Picture
@@ -56,7 +57,7 @@ def block(picture: Picture, colour: bool = False) -> str:
     if whole := sum(picture.phases.values()):
         many = len(picture.cycles)
         shares = ", ".join(f"{name} {seconds / whole:.0%}" for name, seconds in picture.phases.items())
-        lines.append(f"time: {whole * 1e3:.1f} ms in {many} cycle{'s' * (many != 1)}: {shares}")
+        lines.append(f"time: {whole * 1e3:.1f} ms in {plural(many, 'cycle')}: {shares}")
     return "\n".join(lines)
 
 

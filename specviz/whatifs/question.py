@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from specviz.errors import ParameterError, TraceError
+from specviz.errors import ParameterError, TraceError, plural
 from specviz.rules import bild, gap, ngrams, retranslation, speculative, store
 from specviz.rules import cells as cell_rules
 from specviz.rules.parameters import Parameter
@@ -169,7 +169,7 @@ class WhatIf:
         count = len(self._streams if own == "retranslate" else self._written or self.texts)
         method = "ssd" if self._written else own
         parameters = METHODS.get(method, {})
-        lines = [f"What if, of run {self._run['run']} ({count} text{'s' * (count != 1)}):"]
+        lines = [f"What if, of run {self._run['run']} ({plural(count, 'text')}):"]
         for name in parameters:
             badge, why = self.can_answer(name, method)
             lines.append(f"  {name}: {badge}; {why}")

@@ -10,10 +10,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from specviz.errors import ParameterError, install
+from specviz.errors import ParameterError, install, plural
 from specviz.escape import html, visible
 from specviz.files import write_text
-from specviz.measure.report import Part, Row, Settings, plain_data, plural
+from specviz.measure.report import Part, Row, Settings, plain_data
 from specviz.metrics import Estimate
 from specviz.metrics.interval import LEAST
 from specviz.metrics.speedups import Drafter, PassTimes

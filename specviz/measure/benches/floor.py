@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 
-from specviz.errors import ParameterError
+from specviz.errors import ParameterError, plural
 from specviz.measure.benches.ceilings import measure as ceilings
 from specviz.measure.benches.passes import measure_together
 from specviz.measure.report import Part, Row
@@ -58,7 +58,7 @@ def measure(model: AnyModel, context: int, rounds: int) -> Part:
     rate = rates[torch.get_num_threads()]
     rows: list[Row] = []
     for number, each in rates.items():
-        words = f"the memory's read rate, {number} thread{'s' * (number > 1)}"
+        words = f"the memory's read rate, {plural(number, 'thread')}"
         rows.append({"part": words, "mb": whole / 1e6, "median": 1e3 * whole / each, "rate": each / 1e9})
     spent = measure_together({"": model}, SIZES, context, rounds)[""]
     for g in SIZES:

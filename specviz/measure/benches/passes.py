@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from specviz.draft import Draft
-from specviz.errors import ModelError, ParameterError
+from specviz.errors import ModelError, ParameterError, plural
 from specviz.measure.report import Bar, Estimate, Report, Row, Tick
 from specviz.measure.timing import K, quiet_clock, seconds_of, setting, settled, synchroniser
 from specviz.methods import find
@@ -260,7 +260,7 @@ def _cost(model: Model, rows: list[Row]) -> list[Bar]:
         for layout in times if ordinary else ():
             if not layout.endswith(INVARIANT):
                 continue
-            words = f"an invariant pass over {g} token{'s' * (g > 1)} relative to the fastest other one"
+            words = f"an invariant pass over {plural(g, 'token')} relative to the fastest other one"
             bars.append(Bar(words, times[layout] / min(ordinary), limit, "at most"))
     return bars
 

@@ -13,7 +13,7 @@ from typing import Annotated
 import numpy as np
 
 from specviz import audit, streams
-from specviz.errors import ParameterError, PromptError
+from specviz.errors import ParameterError, PromptError, plural
 from specviz.measure.claims import ratio
 from specviz.measure.report import Bar, Report, Row, Tick
 from specviz.measure.retranslation import METHOD, RT, Decoded, Setting, measure
@@ -137,7 +137,7 @@ def bench(
     about = setting(model, [], texts=number, words=words, rounds=rounds, max_new_tokens=max_new_tokens)
     about["source"] = str(text.name) if text else "the package's thirty sentences"
     notes = [*NOTES, f"Audit of β = 0: {result.summary}"]
-    title = f"Re-translation, {words} word{'s' * (words != 1)} an update, {number} texts, greedy"
+    title = f"Re-translation, {plural(words, 'word')} an update, {number} texts, greedy"
     kept = bars(decoded, base, quality.bleu, result.rows[0].bug)
     return Report("streams", title, about, COLUMNS, rows, kept, notes, SPARE)
 

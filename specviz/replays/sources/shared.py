@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 import numpy as np
 
 from specviz import calibration
-from specviz.errors import SpecvizError
+from specviz.errors import SpecvizError, plural
 from specviz.loop.machine import content
 from specviz.measure.claims import BootstrapEstimate, resampled
-from specviz.measure.report import Entry, Estimate, Settings, Tick, Values, plural
+from specviz.measure.report import Entry, Estimate, Settings, Tick, Values
 from specviz.measure.rows import words
 from specviz.measure.timing import counter
 from specviz.methods import Method
@@ -161,7 +161,7 @@ class RunOptions:
             f"{method}: g* = {calibrated.fits[first].g} by {FITS[first]}, "
             + ", ".join(f"{calibrated.fits[name].g} by {FITS[name]}" for name in others)
             + f", of {len(sizes)} sizes from {sizes[0]} to {sizes[-1]}{ends} on "
-            f"{plural(calibrated.how['prompts'], 'other prompt')}"
+            + plural(calibrated.how["prompts"], "other prompt")
         )
 
     def sized(self, row: Row) -> Settings:
