@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from specviz.errors import SpecvizError, TraceError
+from specviz.errors import SpecvizError, TraceError, plural
 from specviz.files import write_text
 from specviz.paths import home
 
@@ -174,9 +174,7 @@ class Calibration:
     def device(self) -> str:
         """Name of the device and, of a processor, how many threads."""
         threads = self.setting["threads"]
-        return self.setting["device"] + (
-            "" if threads is None else f", {threads} thread" + "s" * (threads != 1)
-        )
+        return self.setting["device"] + ("" if threads is None else f", {plural(threads, 'thread')}")
 
     @property
     def summary(self) -> str:

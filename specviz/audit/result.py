@@ -343,7 +343,7 @@ class AuditResult:
         sizes = []
         for word, streams in (("prompt", False), ("update", True)):
             if some := [row.prompts for row in self.rows if row.streams == streams]:
-                sizes.append(f"{max(some)} {word}{'s' * (max(some) != 1)}")
+                sizes.append(plural(max(some), word))
         kernels = f", {self.kernels} kernels" if self.kernels else ""
         kernels += ", compared bit for bit" * self.invariant
         machine = f"{self.device}, {plural(self.threads, 'thread')}"

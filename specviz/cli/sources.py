@@ -31,7 +31,7 @@ def simulate(
     made = [simulate_partials(source, seed + i, language=language) for i, source in enumerate(sources)]
     save_partials(made, out, force=force)
     updates = sum(len(list(stream)) for stream in made)
-    print(f"partials: {out} ({plural(len(made), 'utterance')}, {updates} updates)")
+    print(f"partials: {out} ({plural(len(made), 'utterance')}, {updates:,} updates)")
     model = ("--model", "town-translator") if language == "en" else ()  # it reads English alone
     print(hint("generate", "retranslate", *model, "--stream", out))
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, linear
 
 from specviz.errors import ModelError, PromptError
 from specviz.finetune import training
@@ -78,7 +78,8 @@ def align(
 ) -> Aligned:
     """Fine-tune `draft` on `target`'s greedy answers to `prompts` and write it as a new model.
 
-    What is under way lies in ``OUT.partial``: the answers, then a checkpoint. The same call goes on from it.
+    What is under way lies in ``OUT.partial``: the answers, perhaps the target's states of them, then a
+    checkpoint. The same call goes on from it.
 
     Parameters
     ----------
@@ -162,7 +163,7 @@ def _align(
     if kind.soft:
         judge = Judge(teacher, student.tokens, None)
         if net is not None:
-            judge.kept = states_of_answers(net, answers, [*learnt, *held], (last,), partial, settings)
+            judge.kept = states_of_answers(net, answers, learnt, (last,), partial, settings)
 
     def loss(pairs: list[Pair]) -> tuple[torch.Tensor, torch.Tensor]:
         scores, wanted = student(pairs)
@@ -247,8 +248,10 @@ class Judge:
     ) -> None:
         self.target, self.tokens = target, tokens
         self.kept = kept
-        head = target.net.get_output_embeddings().weight.detach()
-        self.head = (head if tokens is None else head[tokens]).float()
+        head, rows = target.net.get_output_embeddings(), slice(None) if tokens is None else tokens
+        bias = getattr(head, "bias", None)
+        self.head = head.weight.detach()[rows].float()
+        self.bias = None if bias is None else bias.detach()[rows].float()
 
     @torch.no_grad()
     def __call__(self, pairs: Sequence[Pair]) -> torch.Tensor:
@@ -257,7 +260,7 @@ class Judge:
             scores, _ = _scores(self.target.net, pairs, getattr(self.target, "prefix", None))
             return (scores if self.tokens is None else scores[:, self.tokens]).softmax(-1)
         states = [self.kept(pair.row)[len(pair.prompt) - 1 :, 0] for pair in pairs]
-        return (torch.cat(states).to(self.head.device) @ self.head.T).float().softmax(-1)
+        return linear(torch.cat(states).to(self.head.device), self.head, self.bias).float().softmax(-1)
 
 
 def _pair(target: Spec, draft: Spec, device: str) -> tuple[Target, Target]:

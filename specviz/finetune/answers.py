@@ -7,6 +7,7 @@ hidden states, as they were computed on the way: bfloat16 [tokens - 1, layers, w
 
 from __future__ import annotations
 
+import hashlib
 import json
 import random
 import time
@@ -78,6 +79,14 @@ class Answers:
     def tokens(self) -> int:
         """Of all answers together."""
         return sum(len(row["answer"]) for row in self.rows)
+
+    @property
+    def digest(self) -> str:
+        """A hash of prompts and answers."""
+        made = hashlib.blake2b(digest_size=8)
+        for row in self.rows:
+            made.update(json.dumps([row["prompt"], row["answer"]]).encode())
+        return made.hexdigest()
 
     def check(self, target: Target) -> None:
         """Refuse another model's answers.

@@ -16,7 +16,7 @@ from transformers import LlamaConfig
 from specviz.errors import ModelError, ParameterError, PromptError
 from specviz.finetune import eagle_loss, training
 from specviz.finetune.answers import Answers
-from specviz.finetune.target_states import speaks_by_its_last_state, states_of_answers, twin
+from specviz.finetune.target_states import digest, speaks_by_its_last_state, states_of_answers, twin
 from specviz.finetune.training import Pair, Trained, print_line
 from specviz.models import load
 from specviz.models.additions import EagleHead, load_addition
@@ -166,7 +166,7 @@ def train_eagle(
     if draft_vocabulary is not None and not 0 < draft_vocabulary <= words:
         raise ParameterError(f"draft_vocabulary must lie in 1 .. {words:,}, got {draft_vocabulary}")
     mark = ["eagle", generation, states, draft_vocabulary, own_head, steps, epochs, rate, batch, tokens,
-            seed, teacher.name, None if start is None else str(start)]  # fmt: skip
+            seed, teacher.name, None if begun is None else digest(begun.net)]  # fmt: skip
     read = (*(states if generation == 3 else ()), teacher.layers)
     partial, answers = training.gather(teacher, (), prompts, path, mark, force, settings, read)
     # Of the first two tokens nothing is drafted.
@@ -209,8 +209,13 @@ def _begun(start: str | Path, teacher: Model, generation: int) -> EagleHead:
     net = head.net
     if net.generation != generation:
         raise ParameterError(f"{start} is of generation {net.generation}, not {generation}")
-    if net.embed_tokens is not None:
-        raise ModelError(f"{start} has embeddings of its own, which are not trained here")
+    why = [
+        "has embeddings of its own" * (net.embed_tokens is not None),
+        "goes on from normed states" * net.variant.norm_output,
+        "has a head of its own in generation 1" * (net.generation == 1 and net.lm_head is not None),
+    ]
+    if any(why):
+        raise ModelError(f"{start} {next(filter(None, why))}, which is not trained here")
     net.to(teacher.device).requires_grad_(True)
     return head
 

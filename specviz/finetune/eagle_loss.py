@@ -37,6 +37,9 @@ def config(model: Eagle, target: dict[str, str], states: Sequence[int]) -> Setti
         fields |= {"draft_vocab_size": count, LAYERS: list(states)}
         if model.lm_head is None:
             fields[HEAD] = "target"
+        # No tensor says this: a drafter that is trained further keeps it.
+        if model.variant.norm_before_residual:
+            fields["norm_before_residual"] = True
     return fields
 
 
@@ -278,8 +281,12 @@ class EagleLoss:
     @torch.no_grad()
     def _target(self, model: Eagle, states: Tensor) -> Tensor:
         """The target's distributions after its states [n, width], over the words that the drafter has."""
-        few = words(model) is not None
-        return (F.linear(states, self._head(model)) if few else self._scores(states)).float().softmax(-1)
+        tokens = words(model)
+        if tokens is None:
+            return self._scores(states).float().softmax(-1)
+        bias = getattr(self.target.get_output_embeddings(), "bias", None)
+        bias = None if bias is None else bias[tokens].to(states.dtype)
+        return F.linear(states, self._head(model), bias).float().softmax(-1)
 
 
 def words(model: Eagle) -> Tensor | None:

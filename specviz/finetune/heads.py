@@ -1,7 +1,7 @@
 """Blockwise heads for a user's own model: from one state of the target each says a token further ahead.
 
 They learn the target's own distributions in its answers, so they need its last states alone, which are
-computed once (`specviz.finetune.answers`).
+computed once (`specviz.finetune.target_states`).
 """
 
 from __future__ import annotations
@@ -117,8 +117,6 @@ def train_heads(
     learnt, held = training.parted(training.pairs_of(answers))
     learnt = training.some(learnt, tokens, seed)
     kept = states_of_answers(twin(teacher.net), answers, [*learnt, *held], (last,), partial, settings)
-    if kept is None:
-        raise PromptError(f"{answers.path}: its states do not fit on the disk; lower tokens")
     kept_tokens = None
     if draft_vocabulary is not None:
         counts = Counter(chain.from_iterable(pair.answer for pair in learnt))
@@ -126,7 +124,7 @@ def train_heads(
     width = teacher.config.hidden_size
     with torch.random.fork_rng([]):
         torch.manual_seed(seed)
-        net = BlockwiseHeads(heads, width, inner, kept_tokens)
+        net = BlockwiseHeads(heads, width, inner, kept_tokens).to(teacher.device)
     loss = HeadsLoss(teacher, net, kept)
     before = agreement(loss, held)
     curve = training.learn(net, 0.3, loss, learnt, partial, settings)

@@ -7,6 +7,7 @@ drafted.
 from __future__ import annotations
 
 import copy
+import hashlib
 import shutil
 import time
 from collections.abc import Callable, Sequence
@@ -18,7 +19,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specviz.models.devices import has_bfloat16
 from specviz.models.layers import embeddings
 
 if TYPE_CHECKING:
@@ -29,8 +29,7 @@ if TYPE_CHECKING:
     from specviz.models import Model
 
 BYTES = 2  # of a number in bfloat16
-ROWS = 16  # texts that share a pass
-SHARE = 4  # of the free space, one part may be filled
+SHARE = 4  # at most 1 / SHARE of the free space is filled
 FILE = "states"  # in OUT.partial
 
 Texts = Sequence[Sequence[int]]
@@ -65,14 +64,22 @@ def states_in(
 def states_of_answers(
     net: PreTrainedModel, answers: Answers, pairs: Sequence[Pair], layers: Sequence[int], partial: Path,
     settings: Settings,
-) -> Callable[[int], Tensor] | None:  # fmt: skip
-    """States by row of the answers: those kept beside them, or computed now; None for lack of room."""
+) -> Callable[[int], Tensor]:  # fmt: skip
+    """States by row of the answers: those kept beside them, or else computed (`compute_states`)."""
     if (kept := answers.states(layers)) is not None:
         return kept
     texts = [[*pair.prompt, *pair.answer] for pair in pairs]
-    of = compute_states(net, texts, layers, partial / FILE, settings.say, settings.every)
     place = {pair.row: number for number, pair in enumerate(pairs)}
-    return of and (lambda row: of(place[row]))
+    of = compute_states(net, texts, layers, partial / FILE, settings)
+    return lambda row: of(place[row])
+
+
+def digest(net: torch.nn.Module) -> str:
+    """A hash of a net's weights."""
+    made = hashlib.blake2b(digest_size=8)
+    for name, value in sorted(net.state_dict().items()):
+        made.update(name.encode() + value.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return made.hexdigest()
 
 
 def twin(net: PreTrainedModel) -> PreTrainedModel:
@@ -84,7 +91,7 @@ def twin(net: PreTrainedModel) -> PreTrainedModel:
 
 @torch.inference_mode()
 def speaks_by_its_last_state(model: Model, net: PreTrainedModel) -> bool:
-    """Whether a target's scores are its head's of its last state: some families scale or cap them after.
+    """Whether a target's scores are what its head makes of its last state: some families scale or cap them.
 
     `net` is its `twin`.
     """
@@ -98,14 +105,13 @@ def speaks_by_its_last_state(model: Model, net: PreTrainedModel) -> bool:
 
 
 def compute_states(
-    net: PreTrainedModel, texts: Texts, layers: Sequence[int], file: Path,
-    say: Callable[[str], None], every: float = 60.0,
-) -> Callable[[int], Tensor] | None:  # fmt: skip
-    """States of some layers by text, as `states_in` gives them, computed into a file; None for lack of room.
+    net: PreTrainedModel, texts: Texts, layers: Sequence[int], file: Path, settings: Settings
+) -> Callable[[int], Tensor]:
+    """States of some layers by text, as `states_in` gives them, computed into a file.
 
-    A file that was cut off is gone on with after its last whole text. The shortest texts come first: those
-    that share a pass are then of like length. Products are in bfloat16 where the device has instructions for
-    it, as in training.
+    Where the disk has little room, each call runs the target. A file that was cut off is gone on with after
+    its last whole text. The longest texts come first: those that share a pass are of like length, and what
+    needs most memory fails at once.
 
     Parameters
     ----------
@@ -115,18 +121,21 @@ def compute_states(
         Token ids.
     layers : sequence of int
         0 is the embedding; the last layer's states are taken after the final norm.
-    every : float
-        Seconds between lines of progress.
+    settings : Settings
+        Its `batch` texts share a pass; its `every` and `say` are of the lines of progress.
     """
-    order = sorted(range(len(texts)), key=lambda text: len(texts[text]))
+    order = sorted(range(len(texts)), key=lambda text: -len(texts[text]))
     place = {text: at for at, text in enumerate(order)}
     lengths, width = [len(texts[text]) for text in order], net.config.hidden_size
     size = len(layers) * width * BYTES  # of a token
     held = file.stat().st_size if file.exists() else 0
     missing = (sum(lengths) - len(lengths)) * size - held
-    if missing > shutil.disk_usage(file.parent).free / SHARE:
-        say(f"{missing / 1e9:.1f} GB of states would fill the disk: the target reads every epoch's texts")
-        return None
+    if missing > (free := shutil.disk_usage(file.parent).free) / SHARE:
+        settings.say(
+            f"{missing / 1e9:.1f} GB of states are more than a quarter of the free {free / 1e9:.1f} GB: the "
+            "target reads the texts in every epoch"
+        )
+        return lambda text: _read(net, [texts[text]], layers)[0].float()
     ends = list(accumulate((length - 1) * size for length in lengths))
     done = next((number for number, end in enumerate(ends) if end > held), len(ends))
     spoken = began = time.monotonic()
@@ -134,15 +143,16 @@ def compute_states(
     with file.open("ab") as out:
         out.truncate(ends[done - 1] if done else 0)
         while done < len(texts):
-            for values in _read(net, [texts[text] for text in order[done : done + ROWS]], layers):
+            for values in _read(net, [texts[text] for text in order[done : done + settings.batch]], layers):
                 values.view(torch.int16).numpy().tofile(out)
             out.flush()
-            done, now = min(done + ROWS, len(texts)), time.monotonic()
-            if now - spoken > every:
+            done, now = min(done + settings.batch, len(texts)), time.monotonic()
+            if now - spoken > settings.every:
                 spoken, left = now, (now - began) / (done - first) * (len(texts) - done) / 60
-                say(f"the target reads {done:,} of {len(texts):,} texts  {left:.1f} min left")
+                settings.say(f"the target reads {done:,} of {len(texts):,} texts  {left:.1f} min left")
     there = states_in(file, lengths, layers, width, layers)
-    return there and (lambda text: there(place[text]))
+    assert there is not None, "the file is whole"
+    return lambda text: there(place[text])
 
 
 @torch.no_grad()
@@ -151,8 +161,7 @@ def _read(net: PreTrainedModel, texts: Texts, layers: Sequence[int]) -> list[Ten
     ids = torch.zeros(len(texts), max(map(len, texts)), dtype=torch.long)
     for row, text in enumerate(texts):
         ids[row, : len(text)] = torch.tensor(text)
-    with torch.autocast(net.device.type, torch.bfloat16, enabled=has_bfloat16(net.device)):
-        ids = ids.to(net.device)
-        hidden = net.get_decoder()(input_ids=ids, use_cache=False, output_hidden_states=True).hidden_states
+    ids = ids.to(net.device)
+    hidden = net.get_decoder()(input_ids=ids, use_cache=False, output_hidden_states=True).hidden_states
     kept = torch.stack([hidden[layer] for layer in layers], 2).to("cpu", torch.bfloat16)
     return [kept[row, : len(text) - 1].contiguous() for row, text in enumerate(texts)]

@@ -1,6 +1,7 @@
 """Training on a user's own models: the target answers the prompts, and what is under way lies in a folder.
 
-``OUT.partial`` holds a mark of the settings, the answers, then a checkpoint; the same call goes on from it.
+``OUT.partial`` holds a mark of the settings, the answers, perhaps the target's states of them, then a
+checkpoint; the same call goes on from it.
 The folder itself appears whole, at the end.
 """
 
@@ -243,7 +244,7 @@ def gather(
     """
     if isinstance(prompts, Answers):
         prompts.check(target)
-        return begun(path, [*mark, prompts.header, len(prompts.rows), prompts.tokens], force), prompts
+        return begun(path, [*mark, prompts.header, prompts.digest], force), prompts
     ids = encoded(target, prompts)
     most = length((target, *others), ids, settings.max_new_tokens)
     partial = begun(path, [*mark, most, ids], force)

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from specviz.errors import ParameterError, SpecvizError, TraceError
+from specviz.errors import ParameterError, SpecvizError, TraceError, plural
 from specviz.escape import line
 from specviz.files import checked, parsed, read_json, write_text
 from specviz.measure.claims import resampled
@@ -306,8 +306,6 @@ class Results:
 
     def places(self) -> list[str]:
         """Where it was measured, a line for each environment."""
-        from specviz.errors import plural
-
         return [
             f"{e['device']} ({e['processor']}), {plural(e['threads'], 'thread')}, {e['dtype']}; times by "
             f"{e['clock']}"

@@ -303,7 +303,9 @@ class Judge:
         names = {(cell.source.contender, cell.source.task) for cell in cells if cell.source is not None}
         those = [c for c in self.checks if c.kind == IDLE and (c.contender, c.task) in names]
         count, of = sum(check.count for check in those), sum(check.of for check in those)
-        return f"in {count} of {plural(of, 'text')} the large model never ran" if 2 * count >= of > 0 else ""
+        return (
+            f"in {count:,} of {plural(of, 'text')} the large model never ran" if 2 * count >= of > 0 else ""
+        )
 
     def ordered(self, claim: Values, cells: list[Cell]) -> tuple[str, str, str]:
         """Whether one contender is ahead of the others, or figures rise or fall along a column."""
@@ -407,7 +409,7 @@ class Judge:
         count, of = sum(check.count for check in those), sum(check.of for check in those)
         if not of:
             return OPEN, "", "no texts were compared (sampling writes different ones each time)"
-        numbers = f"{count} of {plural(of, 'text')} are the reference's"
+        numbers = f"{count:,} of {plural(of, 'text')} are the reference's"
         if count < of:
             return FAILS, numbers, "specviz audit shows where they diverge and whether it is a tie"
         return HOLDS, numbers, "compared token for token"
@@ -464,12 +466,12 @@ def remarks(checks: Sequence[Check]) -> list[str]:
         elif each.kind == ABILITY:
             lines.append(each.text)
         elif each.kind == IDLE and each.count:
-            lines.append(f"{each.contender}, {each.task}: in {each.count} of {plural(each.of, 'text')} the "
+            lines.append(f"{each.contender}, {each.task}: in {each.count:,} of {plural(each.of, 'text')} the "
                 f"large model never ran: the small model wrote them alone")  # fmt: skip
     same = [each for each in checks if each.kind == SAME]
     whole = [each for each in same if each.count == each.of]
     lines += [
-        f"{each.contender}, {each.task}: {each.count} of {plural(each.of, 'text')} are the reference's"
+        f"{each.contender}, {each.task}: {each.count:,} of {plural(each.of, 'text')} are the reference's"
         for each in same if each.count < each.of
     ]  # fmt: skip
     if whole:

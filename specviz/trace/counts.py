@@ -139,9 +139,9 @@ class Counts:
         n, sums = len(self.requests), {name: self.total(name) for name in WHOLE[1:]}
         words = ", ".join(f"{value:,.0f} {name}" for name, value in sums.items() if value == value)
         out = len(self.left_out)
-        whose = f"all requests of {n} engine" if self.pooled else f"{n} request"
+        whose = f"all requests of {plural(n, 'engine')}" if self.pooled else plural(n, "request")
         return (
-            f"<Counts of {whose}{'s' * (n != 1)} from {self.origin}, {self.where}: {words}"
+            f"<Counts of {whose} from {self.origin}, {self.where}: {words}"
             + f"; {plural(out, 'line')} skipped" * bool(out)
             + ">"
         )

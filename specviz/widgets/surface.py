@@ -16,7 +16,7 @@ import plotly.graph_objects as go
 from IPython.display import display
 from traitlets import Bunch
 
-from specviz.errors import SpecvizError
+from specviz.errors import SpecvizError, plural
 from specviz.escape import html, plotly
 from specviz.metrics.speedups import Drafter, PassTimes, cycle_cost, written
 from specviz.trace import Trace
@@ -112,8 +112,9 @@ class SpeedupSurface(ipywidgets.VBox, Generic[Key]):
         pays = RATES[(self.speedup(sent[None], RATES[:, None]) > 1).any(1)]
         where = f"pays from an acceptance of {pays[0]:.2f} on" if len(pays) else "never pays"
         return (
-            f"At an acceptance of {self.rate.value:.2f} the best draft has {LENGTHS[best]} "
-            f"token{'s' * (best > 0)}: {at[best]:.2f} times the plain speed (modelled); drafting {where}."
+            f"At an acceptance of {self.rate.value:.2f} the best draft has "
+            f"{plural(int(LENGTHS[best]), 'token')}: {at[best]:.2f} times the plain speed (modelled); "
+            f"drafting {where}."
         )
 
     def show_trace(self, points: Sequence[int]) -> None:

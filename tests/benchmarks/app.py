@@ -36,24 +36,31 @@ PATIENCE = 120.0  # seconds, for the app to begin
 @contextmanager
 def served(folder: Path) -> Iterator[str]:
     """An app on a folder of traces; its address, with its token."""
-    log = folder.with_name("log")
+    log, own = folder.with_name("log"), folder.with_name("own")
+    own.mkdir()
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     command = [sys.executable, "-m", "specviz", "app", str(folder), "--model", "town", "--no-browser"]
     with log.open("wb") as out:
         process = subprocess.Popen(
-            [*command, "--port", str(port)], stdout=out, stderr=subprocess.STDOUT, start_new_session=True
-        )
+            [*command, "--port", str(port)], stdout=out, stderr=subprocess.STDOUT, start_new_session=True,
+            env=os.environ | {"TMPDIR": str(own), "JUPYTER_CONFIG_DIR": str(own / "c")},
+            # A shell's background jobs ignore Ctrl-C, and so would what they start.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        )  # fmt: skip
     begun = time.monotonic()
     try:
-        while not (address := re.search(r"http\S+", log.read_text())):
+        while not (address := re.search(r"http://127\S+token=\S+", log.read_text())):
             if process.poll() is not None or time.monotonic() - begun > PATIENCE:
                 raise SpecvizError(f"the app does not begin: {log.read_text()[-200:]}")
             time.sleep(0.1)
         yield address[0]
     finally:
-        if process.poll() is None:
+        process.send_signal(signal.SIGINT)
+        try:
+            process.wait(20)
+        except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
 

@@ -139,7 +139,7 @@ def chromium() -> str:
     path = next((found for name in named if name and (found := shutil.which(name))), None)
     if path is None:
         raise SpecvizError(
-            "the player is measured in Chromium, and none is on the PATH: install one "
+            "views are measured in Chromium, and none is on the PATH: install one "
             "(apt-get install chromium-headless-shell), or name it in TEST_BROWSER"
         )
     return path

@@ -104,19 +104,25 @@ def test_a_draft_learns_what_its_target_says(pair, tmp_path: Path) -> None:
     assert acceptance_rate(trace) > 0.9
 
 
-@pytest.mark.parametrize("scaled", [False, True])
+@pytest.mark.parametrize("family", ["llama", "cohere", "phi"])
 @pytest.mark.parametrize("stored", [False, True])
 def test_what_is_distilled_is_the_targets_own_law(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scaled: bool, stored: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, family: str, stored: bool
 ) -> None:
-    """By its kept last states where they say it; a family that scales its scores is run."""
-    from transformers import CohereConfig, CohereForCausalLM
+    """It is computed from kept last states where the head alone gives it; else the target is run."""
+    from transformers import CohereConfig, CohereForCausalLM, PhiConfig, PhiForCausalLM
 
     torch.manual_seed(0)
-    config = CohereConfig(vocab_size=48, hidden_size=32, num_hidden_layers=2, num_attention_heads=4,
-                          num_key_value_heads=2, intermediate_size=48, logit_scale=0.1, eos_token_id=1,
-                          initializer_range=0.5, pad_token_id=0, bos_token_id=0)  # fmt: skip
-    target = Model(CohereForCausalLM(config).eval(), name="scaled") if scaled else llama(3, 4, eos=(47,))
+    shape = {"vocab_size": 48, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
+             "num_key_value_heads": 2, "intermediate_size": 48, "initializer_range": 0.5, "pad_token_id": 0,
+             "bos_token_id": 0, "eos_token_id": 1}  # fmt: skip
+    target = llama(3, 4, eos=(47,))
+    if family == "cohere":  # scales its scores
+        target = Model(CohereForCausalLM(CohereConfig(**shape, logit_scale=0.1)).eval(), name=family)
+    if family == "phi":  # its head has a bias
+        net = PhiForCausalLM(PhiConfig(**shape)).eval()
+        torch.nn.init.normal_(net.lm_head.bias)
+        target = Model(net, name=family)
     prompts: Any = [[3 + i, 5 + i % 7, 9] for i in range(12)]
     if stored:  # without their states
         prompts = answers.answer(target, prompts, tmp_path / "a", answers.AnswerOptions(6), say=_quiet)
@@ -125,7 +131,7 @@ def test_what_is_distilled_is_the_targets_own_law(
     def judged(self: Any, pairs: Any) -> torch.Tensor:
         law, (scores, _) = real(self, pairs), module._scores(target.net, pairs, None)
         compared.append(float((law - scores.softmax(-1)).abs().max()))
-        assert (self.kept is None) == scaled
+        assert (self.kept is None) == (family == "cohere")
         return law
 
     monkeypatch.setattr(module.Judge, "__call__", judged)

@@ -22,10 +22,10 @@ import specviz
 from specviz.cli import run
 from specviz.errors import ModelError, ParameterError, PromptError
 from specviz.finetune import answers, eagle_loss, target_states, training
-from specviz.finetune.eagle import KeptLoss, measure, train_eagle
+from specviz.finetune.eagle import KeptLoss, measure, save, train_eagle
 from specviz.models import Model
 from specviz.models.additions import EagleHead
-from specviz.models.eagle import LAYERS, Eagle
+from specviz.models.eagle import LAYERS, Eagle, Variant
 from town.corpus import tasks
 from town.training import eagle_cards, evaluate, recipes, shards
 
@@ -196,11 +196,12 @@ def test_answers_without_states_are_read_by_the_target_once(
         return real(net, some, layers)
 
     monkeypatch.setattr(target_states, "_read", reading)
-    given = (target.net, texts, (1, 4), file, FAST["say"])
+    settings = training.Settings(1, 0.01, 16, 8, 0, 60.0, FAST["say"])
+    given = (target.net, texts, (1, 4), file, settings)
     with pytest.raises(KeyboardInterrupt):
         target_states.compute_states(*given)
     states = target_states.compute_states(*given)
-    assert counted == [16, 16, 16, 8] and states is not None
+    assert counted == [16, 16, 16, 8]
     for number, text in enumerate(texts):
         with torch.no_grad():
             hidden = target.net.get_decoder()(torch.tensor([text]), output_hidden_states=True).hidden_states
@@ -217,7 +218,7 @@ def test_answers_without_states_are_read_by_the_target_once(
         lines: list[str] = []
         given = {**FAST, "epochs": 3, "say": lines.append, "every": 0.0}
         runs[name] = train_eagle(target, made, tmp_path / name, **given)
-        assert any("fill the disk" in line for line in lines) == (name == "full disk")
+        assert any("GB of states are more than" in line for line in lines) == (name == "full disk")
     assert runs["kept"].after == pytest.approx(runs["full disk"].after, abs=0.05)
 
 
@@ -232,6 +233,8 @@ def test_a_drafter_is_trained_further(target: Model, tmp_path: Path) -> None:
     assert "| trained further from | `first` |" in (second.path / "README.md").read_text(encoding="utf-8")
     for error, words, wrong in (
         (ParameterError, "keeps its layers and head: drop", {"layers": (1, 2, 4)}),
+        (ParameterError, "keeps its layers and head: drop", {"draft_vocabulary": 20}),
+        (ParameterError, "keeps its layers and head: drop", {"own_head": False}),
         (ParameterError, "is of generation 3, not 1", {"generation": 1}),
         (ModelError, "town is no EAGLE drafter", {"start": "town"}),
         (ModelError, "nowhere", {"start": str(tmp_path / "nowhere")}),
@@ -241,6 +244,22 @@ def test_a_drafter_is_trained_further(target: Model, tmp_path: Path) -> None:
             train_eagle(target, LEARNT, tmp_path / "third",
                         **{**given, "layers": None, "start": first.path, **wrong})  # fmt: skip
     assert sorted(p.name for p in tmp_path.iterdir()) == ["first", "second"]
+
+
+def test_what_a_drafter_computes_otherwise_is_kept_or_refused(target: Model, tmp_path: Path) -> None:
+    config = target.config.__class__(**{**target.config.to_dict(), "num_hidden_layers": 1})
+    given = {**FAST, "layers": None, "epochs": 1}
+    for name in ("norm_before_residual", "norm_output"):
+        torch.manual_seed(1)
+        net, folder = Eagle(config, 3, variant=Variant(**{name: True})), tmp_path / name
+        folder.mkdir()
+        save(net, target.identity, (1, 2, 4), torch.float32, folder)
+        stated = json.loads((folder / "config.json").read_text(encoding="utf-8")) | {name: True}
+        (folder / "config.json").write_text(json.dumps(stated), encoding="utf-8")
+    train_eagle(target, PROMPTS, tmp_path / "new", **given, start=tmp_path / "norm_before_residual")
+    assert specviz.load(tmp_path / "new").net.variant.norm_before_residual
+    with pytest.raises(ModelError, match="norm_output goes on from normed states, which is not trained here"):
+        train_eagle(target, PROMPTS, tmp_path / "other", **given, start=tmp_path / "norm_output")
 
 
 def test_other_families_teach_through_their_own_modules(tmp_path: Path) -> None:

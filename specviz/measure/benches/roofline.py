@@ -8,7 +8,7 @@ from typing import Annotated
 import numpy as np
 import torch
 
-from specviz.errors import ParameterError
+from specviz.errors import ParameterError, plural
 from specviz.measure.benches import ceilings as measuring
 from specviz.measure.benches.passes import measure_together
 from specviz.measure.report import Part, Report, Row, Tick
@@ -91,7 +91,7 @@ def passes(model: Model, shape: Shape, top: Ceilings, rounds: int) -> list[Row]:
             q25, median, q75 = np.quantile(times, (0.25, 0.5, 0.75)).tolist()
             best = 1e3 * top.seconds(flops, moved, size)
             computing = flops / top.compute >= moved / top.bandwidth(size)
-            row: Row = {"pass": f"prefill {PREFILL}" if name < 0 else f"{name} token" + "s" * (name > 1)}
+            row: Row = {"pass": f"prefill {PREFILL}" if name < 0 else plural(name, "token")}
             row |= {"rows": batch, "mflops": flops / 1e6, "mb": moved / 1e6, "intensity": flops / moved}
             row |= {"bound": "computing" if computing else "moving", "roofline": best}
             row |= {"median": median, "q25": q25, "q75": q75, "ratio": median / best}
