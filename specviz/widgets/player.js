@@ -409,7 +409,7 @@ class WhyLane {
 				node.append(row);
 			}
 			row.classList.toggle("own", id === token);
-			row.classList.toggle("far", k >= list.length);
+			row.classList.toggle("beyond", k >= list.length);
 			const [a, b, c, d] = row.children;
 			a.textContent = place;
 			b.textContent = this.record.text(id) === "" ? "∅" : shownToken(this.record.text(id));
@@ -588,7 +588,7 @@ function render({ model, el }) {
 	const grid = h("div.grid", tree.node, h("div.side", whys.node, code.node)), pair = h("div.pair", time.node, cache.node);
 	root.append(
 		h("div.head", h("strong", run.method), h("span.soft", run.model + (run.draft ? ` ← ${run.draft}` : "")),
-			exactness(run.exactness, { title: "whether the text is the target's own" }),
+			exactness(run.exactness),
 			header.prompts.length > 1 ? h("label.chooser", h("span.soft", "prompt "), chooser) : "",
 			h("label.chooser", h("span.soft", "update "), updates),
 			h("details.prompt", promptLine, promptText), legend,

@@ -32,7 +32,12 @@ function press(sign, title, act, more = {}) {
 	return node;
 }
 // A badge that says how sure a text is the target's own.
-const exactness = (word, more = {}) => h("span", { class: `badge ${{ exact: "yes", "exact up to ties": "ties" }[word] ?? "lossy"}`, ...more }, word || "not stated");
+const SURE = {
+	exact: "the text is the target's own (when sampling: it has the target's law)",
+	"exact up to ties": "the text is the target's own, but two top tokens whose scores differ only by rounding may swap",
+	lossy: "the text may differ from the target's own",
+};
+const exactness = (word, more = {}) => h("span", { title: SURE[word] ?? "whether the text is the target's own", class: `badge ${{ exact: "yes", "exact up to ties": "ties" }[word] ?? "lossy"}`, ...more }, word || "not stated");
 // Sets what Python is to know: {trait: value}.
 function share(model, values) {
 	for (const name in values) model.set(name, values[name]);

@@ -188,7 +188,7 @@ def test_probabilities_say_what_bent_them(opened):
         expect(headings).to_have_text([f"the {who}'s candidates{before}" for who in ("drafter", "target")])
         sentence = page.locator("p.why")
         expect(sentence).to_contain_text(f"at {words}" if words else "The target's own choice is")
-        number = page.locator(".top.own.far .number")
+        number = page.locator(".top.own.beyond .number")
         expect(number).to_have_text("" if words else re.compile("[0-9]"))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from importlib.resources import files
 
 import pytest
@@ -49,3 +50,10 @@ def test_what_looks_like_a_comment_and_is_none():
     assert assets.UNSENT.sub("", "\n".join(kept)).split("\n") == kept
     gone = "\t\t// all of it\n\tf(x); // why it is\n"
     assert assets.UNSENT.sub("", gone) == "\nf(x);\n"
+
+
+@pytest.mark.parametrize("name", names())
+def test_no_class_is_one_of_jupyters_icon_font(name):
+    """Font Awesome's names set a font of icons wherever JupyterLab or Voila shows a view."""
+    icons = r"(fa|fas|far|fab|fal|fad)"
+    assert not re.search(rf"""\.{icons}\b|["']{icons}["']""", source(name))
