@@ -333,6 +333,10 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert f"eagle: {out} (agreement with the target on 1 held-out answers: " in told
     assert f"--draft {out}" in told
     assert specviz.load(out).on(specviz.load("town")).layers == (2, 5, 8)
+    further = [*given[:-5], str(tmp_path / "more"), *given[-4:], "--epochs", "1", "--start", out]
+    assert run(further) == 0
+    assert "| trained further from | `new` |" in (tmp_path / "more" / "README.md").read_text(encoding="utf-8")
+    capsys.readouterr()
     for wrong in ([], ["--force", "--layers", "two"]):
         assert run([*given, *wrong]) == 2
         assert capsys.readouterr().err.count("\n") == 1
