@@ -230,16 +230,14 @@ class Shape(NamedTuple):
 
 
 class KeptLoss(NamedTuple):
-    """A loss, and the target's states by row of the answers, where they were kept."""
+    """A loss, and the target's states by row of the answers."""
 
     loss: eagle_loss.EagleLoss
-    kept: Callable[[int], torch.Tensor] | None
+    kept: Callable[[int], torch.Tensor]
 
-    def given(self, pairs: Sequence[Pair]) -> tuple[np.ndarray, np.ndarray, torch.Tensor | None]:
+    def given(self, pairs: Sequence[Pair]) -> tuple[np.ndarray, np.ndarray, torch.Tensor]:
         """Tokens and marks of answers, as `padded`, and the states beside them [rows, n, layers, width]."""
         tokens, answer = padded(pairs)
-        if self.kept is None:
-            return tokens, answer, None
         rows = [self.kept(pair.row) for pair in pairs]
         states = rows[0].new_zeros(*tokens.shape, *rows[0].shape[1:])
         for row, values in enumerate(rows):

@@ -346,9 +346,12 @@ def test_the_cards_tau_is_that_of_a_run(target: Model, tmp_path: Path) -> None:
     made = train_eagle(target, LEARNT, tmp_path / "new", **FAST, epochs=60, rate=0.02)
     told = (made.path / "README.md").read_text(encoding="utf-8")
     drafter = specviz.load(made.path).on(target)
-    learnt = answers.answer(target, PROMPTS, tmp_path / "a", answers.AnswerOptions(8), say=FAST["say"])
-    pairs = training.pairs_of(learnt)
-    loss = KeptLoss(eagle_loss.EagleLoss(target.net, drafter.layers, 4), None)
+    read = (*drafter.layers, target.layers)
+    options = answers.AnswerOptions(8, layers=read)
+    learnt = answers.answer(target, PROMPTS, tmp_path / "a", options, say=FAST["say"])
+    pairs, kept = training.pairs_of(learnt), learnt.states(read)
+    assert kept is not None
+    loss = KeptLoss(eagle_loss.EagleLoss(target.net, drafter.layers, 4), kept)
     _, runs = measure(drafter.addition.net, loss, pairs)
     trace = specviz.generate(
         target, [pair.prompt for pair in pairs], "eagle", draft=drafter, draft_size=4, depth=4, branches=1,
