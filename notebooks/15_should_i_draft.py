@@ -247,10 +247,10 @@ print(why.selection)
 #
 # ## Another device
 #
-# The texts and the acceptance stay; only the costs change. `as_device` takes them from a roofline: a pass takes as long as moving
-# its bytes or computing its FLOPs, whichever is longer, and a launch for each layer. A device is a name or three numbers: bytes per
-# second, FLOPs per second, seconds per launch. Reading the weights costs the same for any number of tokens, so a wider pass is
-# nearly free until its arithmetic takes longer than the reading.
+# The texts and the acceptance stay; only the costs change. `quotes.on(device)` decodes nothing. It takes the costs from a roofline:
+# a pass takes as long as moving its bytes or computing its FLOPs, whichever is longer, and a launch for each layer. A device is a
+# name or three numbers: bytes per second, FLOPs per second, seconds per launch. Reading the weights costs the same for any number
+# of tokens, so a wider pass is nearly free until its arithmetic takes longer than the reading.
 #
 # **Predict.** An H100 reads memory a hundred times faster than this machine. Does drafting gain more there, or less? With one
 # text at a time, and with 64 or 512? And if somebody captures a pass as one graph, so that launches cost nothing?
@@ -259,7 +259,7 @@ print(why.selection)
 DEVICES = {"H100": "h100", "H100, no launches": "3.35e12,989e12,0", "L4, no launches": "300e9,121e12,0"}
 rows = [("here", 1, quotes.best.candidate.label, quotes.best.speedup)]
 for name, device in DEVICES.items():
-    there = sv.advise(model, DRAFTS, quoting, as_device=device, batch=[64, 512], **quiet)
+    there = quotes.on(device, batch=[64, 512])
     rows += [(name, change["batch"], change["best"], change["speedup"]) for change in there.changes]
 pd.DataFrame(rows, columns=["device", "batch", "best", "speedup"]).round(2)
 

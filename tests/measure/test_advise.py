@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import shlex
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -579,6 +580,23 @@ class TestDevices:
         lookup_made = next(each for each in made.predictions if each.candidate.method == LOOKUP)
         assert lookup_made.speedup == pytest.approx(lookup_made.tau)
         assert any(each.startswith("modelled: ") for each in made.notes)
+
+    def test_an_advice_is_priced_elsewhere_without_decoding(self, models, tmp_path, quick, monkeypatch):
+        device = {"batch": [8], "context": [64]}
+        asked = ask(models, tmp_path, as_device="1e9,1e12,1e-5", **device)
+        made = ask(models, tmp_path, confirm=True)
+        for name in ("write_text", "read"):
+            monkeypatch.setattr(readings, name, lambda *_: pytest.fail("it decodes again"))
+        there = made.on("1e9,1e12,1e-5", **device)
+        assert there.table.equals(asked.table) and there.changes == asked.changes and there.changes
+        assert there.setting["as_device"] == asked.setting["as_device"] and not there.confirmed
+        assert made.on("h100").best.speedup != there.best.speedup
+        with pytest.raises(ParameterError, match="a device is one of"):
+            made.on("h200x")
+        with pytest.raises(ParameterError, match="do not fit into"):
+            made.on("h100", context=[1 << 20])
+        with pytest.raises(ParameterError, match="advise again"):
+            replace(made, elsewhere=None).on("h100")
 
     def test_presets_say_where_their_rates_are_from(self):
         for name, device in devices.PRESETS.items():

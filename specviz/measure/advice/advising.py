@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -133,8 +134,7 @@ def advise(
     """
     most = check_int("max_new_tokens", max_new_tokens, 2)
     sampling = Sampling(temperature, top_k, top_p)
-    batches = sorted({1, *(check_int("batch", each, 1, 1024) for each in batch)})
-    contexts = sorted({check_int("context", each, 1) for each in context})
+    batches, contexts = _sizes(batch, context)
     if confirm is not False and not sampling.greedy:
         raise ParameterError("--confirm decodes greedily: leave temperature at 0, or drop confirm")
     if confirm is not False and as_device is not None:
@@ -152,10 +152,7 @@ def advise(
     drafters = _drafters(target, draft, device, dtype)
     chosen, others = _prompts(target, suite, answers, number, confirm)
     texts = reading.read_answers(Path(answers), target)[:number] if answers is not None else []
-    if batches[-1] > 1:
-        check_rows(target, *(each for each in drafters.values() if each.kind not in ADDED))
-    for each in contexts:
-        _check_context(target, drafters, each)
+    _check_sizes(target, drafters, batches, contexts)
     ids = [reading.first_turn(target, entry) for entry in chosen] if answers is None else []
     _check_room(target, ids + [reading.first_turn(target, entry) for entry in others])
     job = Job(
@@ -285,6 +282,21 @@ def _check_room(model: Model, texts: Sequence[list[int]]) -> None:
             )
 
 
+def _sizes(batch: Sequence[int], context: Sequence[int]) -> tuple[list[int], list[int]]:
+    """Batch sizes, one always among them, and contexts: checked and rising."""
+    batches = sorted({1, *(check_int("batch", each, 1, 1024) for each in batch)})
+    return batches, sorted({check_int("context", each, 1) for each in context})
+
+
+def _check_sizes(
+    model: Model, drafters: dict[str, Model], batches: Sequence[int], contexts: Sequence[int]
+) -> None:
+    if batches[-1] > 1:
+        check_rows(model, *(each for each in drafters.values() if each.kind not in ADDED))
+    for each in contexts:
+        _check_context(model, drafters, each)
+
+
 def _check_context(model: Model, drafters: dict[str, Model], context: int) -> None:
     for each in (model, *drafters.values()):
         if context + LONGEST + 1 > each.max_length:
@@ -403,7 +415,11 @@ class Work:
     def __call__(self) -> Advice:
         with self._kept():
             texts = self._texts()
-            readings = self._readings(texts)
+            return self.of(texts, self._readings(texts))
+
+    def of(self, texts: list[Text], readings: list[Reading]) -> Advice:
+        """The advice for texts that were read."""
+        with self._kept():
             measured = self._prices(texts)
             wide = str(self.job.model.dtype).endswith("float64")
             simulation = Simulation(readings, self.listed, self.job.sampling.greedy, self._grown(texts), wide)
@@ -416,10 +432,21 @@ class Work:
             self._setting(texts, measured), predictions,
             ranking.oracle() if self.job.sampling.greedy else None, ranking.elsewhere(),
             flags_of(best, best.draft or "DRAFT"), self._warnings(readings) + more, confirmed,
-            ranking.passes(), ranking.drafters(), self._decode,
+            ranking.passes(), ranking.drafters(), self._decode, partial(self._elsewhere, texts, readings),
         )  # fmt: skip
         self.state.done()
         return advice
+
+    def _elsewhere(
+        self, texts: list[Text], readings: list[Reading], device: str, batch: Sequence[int],
+        context: Sequence[int],
+    ) -> Advice:  # fmt: skip
+        """The advice for the same texts on another device."""
+        batches, contexts = _sizes(batch, context)
+        _check_sizes(self.job.model, self.job.drafters, batches, contexts)
+        job = replace(self.job, elsewhere=device_of(device), batches=batches, contexts=contexts, others=[])
+        state = State(self.state.path, self.state.content | {"prices": None})
+        return Work(job, state, lambda *_: None).of(texts, readings)
 
     @contextmanager
     def _kept(self) -> Iterator[None]:

@@ -98,6 +98,8 @@ class Advice(Page):
         For `surface`.
     decode : callable, optional
         Gives the trace of the first prompt by a setting.
+    elsewhere : callable, optional
+        For `on`.
     """
 
     setting: Settings
@@ -110,6 +112,7 @@ class Advice(Page):
     passes: PassTimes | None = None
     drafters: Sequence[Drafter] = ()
     decode: Callable[[Candidate], Trace] | None = None
+    elsewhere: Callable[[str, Sequence[int], Sequence[int]], Advice] | None = None
 
     @property
     def best(self) -> Prediction:
@@ -272,6 +275,29 @@ class Advice(Page):
 
     def _repr_html_(self) -> str:
         return f"<div>{self._body()}</div>"
+
+    def on(self, device: str, batch: Sequence[int] = (), context: Sequence[int] = ()) -> Advice:
+        """The advice for the same texts on another device, from a roofline of its passes.
+
+        Nothing is decoded: the texts and what is accepted of each draft stay, only the costs change.
+
+        Parameters
+        ----------
+        device : str
+            As `as_device` of `specviz.advise`.
+        batch, context : sequence of int
+            Batch sizes and context lengths to price as well.
+
+        Raises
+        ------
+        ParameterError
+            If the device is unknown, or this advice is kept without its texts.
+        """
+        if self.elsewhere is None:
+            raise ParameterError(
+                "this advice was kept without its texts, so it has no price elsewhere: advise again"
+            )
+        return self.elsewhere(device, batch, context)
 
     def surface(self) -> SpeedupSurface:
         """Sliders for context, batch, cost and acceptance over a surface of speedups; a click decodes.
