@@ -419,7 +419,7 @@ for name in ("unaligned", "aligned"):
 import re
 
 asked = {
-    "smollm2": list(sv.suite("sums", limit=12)),
+    "smollm2": list(sv.suite("sums", limit=8)),
     "town": list(sv.suite("town", kind="arithmetic"))[:8],
 }[pair]
 small_ones = {"unaligned": drafter, "aligned": sv.load(f"{pair}-draft-aligned")}

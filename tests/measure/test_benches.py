@@ -8,6 +8,7 @@ import io
 import json
 import math
 import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -514,6 +515,18 @@ def test_a_demo_calibrates_once(pair, tmp_path, monkeypatch):
     for name in set(demo.UNTRAINED) - {"autoregressive"}:
         trace = specviz.open(tmp_path / "b" / "traces" / f"{name}.parquet")
         assert trace.run["parameters"][methods.find(name).size] == size  # the other methods draft as many
+
+
+def test_a_demo_shows_each_method_with_one_drafter():
+    pairs = [
+        ("autoregressive", None), ("bild", "m-draft"), ("bild", "m-draft-aligned"), ("eagle", "m-eagle3"),
+        ("speculative", "m-draft"), ("speculative", "m-draft-aligned"),
+    ]  # fmt: skip
+    listed = [timing.Entrant(method, draft and SimpleNamespace(name=draft)) for method, draft in pairs]
+    shown = [pair for pair in pairs if pair not in (("bild", "m-draft"), ("speculative", "m-draft-aligned"))]
+    assert demo.once_each(listed) == [listed[pairs.index(pair)] for pair in shown]
+    # Without one that is aligned, BiLD takes what there is.
+    assert demo.once_each(listed[:2]) == listed[:2]
 
 
 def test_a_demo_that_cannot_calibrate_says_so(pair, tmp_path):
