@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 COMMANDS = {
     "run": "a run of your own: models x methods x parameters x suites (see bench run --help)",
     "report": "show the result of a run or a replay as text, Markdown, CSV or a page",
+    "history": "what moved beyond noise between the last two results of each bench",
 }
 
 
@@ -335,6 +336,28 @@ def bench_report(
         print(texts.csv(result), end="")
     else:
         terminal.show(result, screen())
+
+
+@bench_app.command("history")
+def bench_history(
+    results: Annotated[list[Path], argument("Files that bench NAME --json wrote, or folders of them.")],
+    json: Json = None,
+    force: Force = False,
+) -> None:
+    """Compare the last two results of each bench, and list the figures that moved beyond noise.
+
+    Results are compared if they are of the same bench, model, device, processor, threads and number format.
+    A figure has moved if its 95 % intervals do not overlap. Exit status 1 if one has.
+    """
+    from specviz.measure.history import history
+
+    if json is not None:
+        writable(json, force)
+    report = history(results)
+    report.show(screen())
+    if json is not None:
+        report.write(json, force)
+    raise typer.Exit(1 if report.rows else 0)
 
 
 def _method(text: str) -> Values:

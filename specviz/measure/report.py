@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -163,14 +164,14 @@ class Report:
     def as_dict(self) -> dict[str, Any]:
         """Everything as plain data, ready for JSON: NaN becomes null."""
         content = {
-            "schema": SCHEMA, "bench": self.name, "title": self.title, "setting": self.setting,
-            "rows": _rows(self.rows),
+            "schema": SCHEMA, "bench": self.name, "date": datetime.now(UTC).isoformat(timespec="seconds"),
+            "title": self.title, "setting": self.setting, "rows": _rows(self.rows),
             "parts": [{"title": part.title, "rows": _rows(part.rows)} for part in self.parts],
             "bars": [asdict(bar) | {"held": bool(bar.held)} for bar in self.bars],
             "notes": self.notes, "held": bool(self.held), "summary": self.summary,
         }  # fmt: skip
         if self.measurements:
-            content["measurements"] = self.measurements
+            content["measurements"] = _rows(self.measurements)
         return plain_data(content)
 
     def write(self, path: Path, force: bool = False) -> Path:
