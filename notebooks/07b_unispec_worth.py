@@ -101,7 +101,7 @@ pd.DataFrame(rows, columns=columns).set_index("").round(2)
 # - the **path's** score: with what probability is this node kept at all, its ancestors included?
 # - the **last step's** probability, score over the parent's score: with what probability is it kept *once its parent was*?
 #
-# A calibrated drafter would lie on the diagonal in both. But the store's probability is from another place.
+# A drafter whose probabilities were right would lie on the diagonal in both. But the store's probability is from another place.
 #
 # **Predict.** Will the curves lie above the diagonal (underconfident) or below it (overconfident)? Which of the two is
 # further off?
@@ -267,8 +267,8 @@ answer.table[["draft_size", "tau", "badge"]].assign(rerun=[metrics.tau(cold[g]) 
 #
 # ## Ablation (Table 2)
 #
-# Take away one part at a time. *Without scores*: rank in the row stands for the probability ($2^{-\text{rank}}$) and
-# there is no threshold. *Without expansion*: no cache $C$ at the first level (`neighbours=False`), no threshold. *Without
+# Take away one part at a time. *Without scores*: the rank in the row, 1 for the first, stands for the probability
+# ($2^{-\text{rank}}$, multiplied along the path as before), and there is no threshold. *Without expansion*: no cache $C$ at the first level (`neighbours=False`), no threshold. *Without
 # calibration*: a fixed large size.
 #
 # **Predict.** In the paper's Table 2, two of the three removals *raise* τ. Which?

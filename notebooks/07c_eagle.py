@@ -59,14 +59,18 @@ trace
 #
 # $$ (f_i,\ e_{i+1}) \ \longmapsto\ \hat f_{i+1}, \qquad q(x_{i+2}) = \mathrm{softmax}\big(\mathrm{head}(\hat f_{i+1})\big), $$
 #
-# and beyond the target's last state it uses its own $\hat f$ for $f$: it continues feature by feature. Why the token
+# and beyond the target's last state it uses its own $\hat f$ for $f$: it continues state by state (the papers say *feature*). Why the token
 # too? $f_i$ says everything that *could* come next. Only $e_{i+1}$ says what did.
 #
 # | | the drafter computes | trained towards | its tree |
 # |---|---|---|---|
-# | **EAGLE‑1** | $\hat f_{i+1} = \mathrm{layer}\big(W\,[e_{i+1}; f_i]\big)$, the target's head | $\hat f \approx f$, and the target's $p$ | static: a template |
+# | **EAGLE‑1** | $\hat f_{i+1} = \mathrm{layer}\big(W\,[e_{i+1}; f_i]\big)$, the target's head | $\hat f \approx f$, and the target's $p$ | static: one shape in every cycle |
 # | **EAGLE‑2** | the same weights | | dynamic: $\mathrm{score}(u) = \prod_{v\ \text{on the path to}\ u} q(v)$, the best $g$ |
 # | **EAGLE‑3** | $a_{i+1} = \mathrm{layer}\big([e_{i+1};\ W_g[\mathit{low}_i; \mathit{mid}_i; \mathit{high}_i]]\big)$, a head of its own | $p$ alone, several steps on its own $a$ | dynamic |
+#
+# Two words: the whole drafter is often called a *head*, and in the formula head is the output layer, which gives every token its score.
+# EAGLE-3 reads three of the target's layers, *low*, *mid* and *high*; $W_g$ makes one vector of them. Its own state is called $a$, because
+# nothing asks it to resemble $f$.
 #
 # Look at EAGLE-2's row: a product along the path, and the $g$ best are sent. That is *the method of
 # [07a](07a_unispec.ipynb)*. The difference is what predicts the next token: a row of a table, or a network that has
@@ -298,13 +302,15 @@ print(f"largest τ: {paid['tau'].idxmax()}; fastest: {paid['speedup'].idxmax()}"
 paid[["tau", "cost", "forward", "draft_cost", "rest", "speedup"]].round(2)
 
 # %% [markdown]
-# A method pays above the black line, where a cycle writes more tokens than it costs plain passes. A larger tree moves a
+# A method pays above the black line, where a cycle writes more tokens than it costs plain passes. `cost` is that number of passes;
+# `forward`, `draft_cost` and `rest` are the target's pass, drafting and everything else in it. A larger tree moves a
 # point up and to the right, on a processor mostly to the right. The times are those of single runs, one after another.
 #
 # ## In sampling, a node must not be chosen by its own token
 #
 # Greedy verification asks whether a node *is* the target's token, so the choice of nodes affects only the time. In
-# sampling each child $x$ was **drawn** from $q$, and the rule (accept if $u < p(x)/q(x)$, else go on with
+# sampling UniSpec still takes the likeliest nodes, so the target draws, and a node is accepted if it is what was drawn
+# ([07a](07a_unispec.ipynb)). EAGLE's child $x$ was itself **drawn** from $q$, and the rule (draw $u$ evenly from 0 to 1; accept if $u < p(x)/q(x)$, else go on with
 # $\max(0, p - q)$, normalised, and with $q$ without $x$) is exact only if what is judged really has the law $q$.
 #
 # EAGLE-2 draws the tree's children and then sends those with the highest score, *the node's own token included*. Below, two

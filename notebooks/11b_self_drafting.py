@@ -188,8 +188,8 @@ plt.show()
 # ## Why a chain ends
 #
 # Where a chain ends, something other than the next draft was filled. We count three causes. Another *token* came into that cell, or
-# another cell came first (the *order*). Or the chain had crossed a block's *border*: its drafts came from a pass in which the next
-# block was not yet the current one, whatever failed about them.
+# another cell came first (the *order*). Or the chain had crossed a block's *border*: its drafts for the next block came from a pass
+# in which that block was not yet the current one. Such an end counts as the border's, whatever came in their place.
 #
 # **Predict.** The paper finds "out-of-order generation ... the most common failure". Is it here?
 
@@ -267,8 +267,9 @@ plt.show()
 # None of the table's settings was run. A verified canvas is one that stepwise decoding reads, too, so its record holds all predictions
 # that decide how far a chain gets. Hence the badge `exact`.
 #
-# The paper concludes that 2.5 to 3.1 points fewer passes do not pay for 50 to 67 % more canvases. That depends on what a canvas costs:
-# nothing where a pass is bound by memory, its full share where it is bound by computing.
+# The paper concludes that 2.5 to 3.1 points fewer passes than with a chain do not pay for the tree's 50 to 67 % more canvases. That depends on what a canvas costs:
+# nothing while a pass spends its time reading the weights (*bound by memory*), its full share where it spends it multiplying (*bound by
+# computing*).
 #
 # ## Fresh and stale
 #

@@ -90,12 +90,12 @@ print(
 )
 
 # %% [markdown]
-# Near 1 the numbers of float32 lie $2^{-24}$ apart, so whatever is within half of that is 1: log-odds above
-# $25 \ln 2 = 17.3$. bfloat16 saturates at $9 \ln 2 = 6.2$, and there many cells are "equally" sure. `argmax` and the
+# Near 1 the numbers of float32 lie $2^{-24}$ apart, so whatever is within half of that is 1: $1 - p \approx
+# e^{-\text{odds}} < 2^{-25}$, log-odds above $25 \ln 2 = 17.3$. bfloat16 saturates at $9 \ln 2 = 6.2$, and there many cells are "equally" sure. `argmax` and the
 # shape of the pass then decide which comes first. Two decoders that decide it differently write two texts, and both are
 # stepwise decoding.
 #
-# We compare log-odds, computed from the logits: $z_{(1)} - \log \sum_{y \ne (1)} e^{z_y}$ does not saturate. They are
+# We compare log-odds, computed from the logits: $z_{(1)} - \log \sum_{y \ne (1)} e^{z_y}$, with (1) the likeliest token, does not saturate. They are
 # rounded to a grid of $2^{-12}$, so that a pass over five canvases seldom orders cells differently from a pass over
 # one.
 #
@@ -340,11 +340,12 @@ axes[0].legend(frameon=False, fontsize=8, loc="lower right")
 plt.show()
 
 # %% [markdown]
-# The second candidate brings more than the next three together, as in the paper. The dotted line is $N/(N+1)$.
+# The second candidate brings more than the next three together, as in the paper. The dotted line is $N/(N+1)$: a pass places at most
+# $N + 1$ tokens, so at least one of $N + 1$ passes is left.
 #
 # At $k = 1$ the paper's $N = 5$ dips below $N = 4$. The reason is that rounds are fixed, even if their first pass was a
 # bad drafter. A run makes a new draft after every failure, so it may exceed that "limit", and with mix-order ours does.
-# The dashed line ends a round at the first token that its draft lacks: a tree with every candidate in every order would
+# The dashed line ends a round at the first token that its draft lacks: a tree with each cell's $k$ candidates in every order would
 # save that much.
 #
 # ## What a pass costs
