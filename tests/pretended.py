@@ -97,6 +97,9 @@ class Decoder:
     def methods(self, model):
         return ["speculative", "bild", "autoregressive"]
 
+    def idea(self, method):
+        return f"What {method} does."
+
     def parameters(self, method):
         return () if method == "autoregressive" else self.own
 

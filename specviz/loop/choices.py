@@ -109,6 +109,10 @@ class Choices:
             return self._draft
         return bundled_draft(kind, model)
 
+    def idea(self, method: str) -> str:
+        """What a method does, in a sentence."""
+        return methods.find(method).idea()
+
     def parameters(self, method: str) -> tuple[Parameter, ...]:
         """A method's declared parameters."""
         return methods.find(method).parameters

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import inspect
 import re
 from collections.abc import Callable, Collection, Generator, Sequence
 from dataclasses import dataclass, field
@@ -205,6 +206,11 @@ class Method(Hooks):
         settings = ", ".join(f"{name}={value!r}" for name, value in self._displayed().items())
         memory = "" if self.memory is None else f"; memory {self.memory['state']}"
         return f"<{self.name}: {settings or 'no parameters'}{memory}>"
+
+    @classmethod
+    def idea(cls) -> str:
+        """What the method does, in a sentence: the first paragraph of its docstring."""
+        return " ".join(inspect.cleandoc(cls.__doc__ or "").partition("\n\n")[0].split())
 
     @property
     def values(self) -> dict[str, Value]:

@@ -2,6 +2,7 @@
 // table of results. All reckoning is Python's; this draws what the traits and messages say. Built on tokens.js.
 
 const BASELINE = "autoregressive";
+const SIGNS = ["tau", "A/D", "A/O"]; // columns whose headings are no words
 const number = (v) => (Number.isInteger(v) ? String(v) : String(+v.toPrecision(4)));
 
 // A symbol with its subscript: α_FB.
@@ -122,21 +123,23 @@ function render({ model, el }) {
 	const legend = h("span.hues");
 	const all = h("input", { type: "checkbox", checked: "" });
 	hear(all, "change", () => root.classList.toggle("nodrafts", !all.checked));
+	const idea = h("p.soft.idea"), meanings = h("p.soft");
 	const error = h("p.error", { role: "alert" }), saved = h("p.soft.kept", { role: "status" });
 	const announcer = new Announcer();
 	const table = h("div.scroll");
 	root.append(
-		h("div.head", h("strong", "Explorer"), target.node, method.node, examples.node), prompt.box,
+		h("div.head", h("strong", "Explorer"), target.node, method.node, examples.node), idea, prompt.box,
 		h("div.buttons", run, stop, base, live, race), error, saved,
 		h("div.figures", rate, state, bar), text.node,
 		h("div.legend", legend, h("label.show", all, " show dropped drafts")),
-		table, answerLine, controls, h("div.line", code, copy, copied), announcer.node);
+		table, meanings, answerLine, controls, h("div.line", code, copy, copied), announcer.node);
 	el.append(root);
 
 	function drawValues() {
 		const values = model.get("values");
 		for (const [name, entry] of fields) if (name in values) entry.put(values[name]);
 	}
+	function drawIdea() { idea.textContent = model.get("idea"); }
 	function drawCode() { code.textContent = model.get("code"); }
 	const busy = () => ["waiting", "loading", "running"].includes(model.get("state"));
 	function drawState() {
@@ -187,6 +190,7 @@ function render({ model, el }) {
 	function drawTable() {
 		const rows = model.get("rows");
 		race.disabled = rows.length < 2;
+		meanings.textContent = "";
 		if (!rows.length) { table.replaceChildren(); return; }
 		const names = parameters.map((p) => p.name);
 		const columns = model.get("columns").filter(([key]) => rows.some((row) => row[key] !== null && row[key] !== undefined));
@@ -206,6 +210,7 @@ function render({ model, el }) {
 				...columns.map(([key, , form]) => h("td.n", row[key] === null || row[key] === undefined ? "–" : shape(row[key], form))),
 				h("td.is", exactness(row.exactness), same, row.complete ? "" : h("small", " cut off")));
 		});
+		meanings.textContent = columns.filter(([key]) => SIGNS.includes(key)).map(([, sign, , words]) => `${sign}: ${words}`).join("; ");
 		table.replaceChildren(h("table", h("thead", h("tr", ...head.map((word) => h("th", { scope: "col", title: titles.get(word) ?? "" }, word)))), h("tbody", ...body)));
 	}
 
@@ -235,6 +240,7 @@ function render({ model, el }) {
 		if (event.key === "Escape" && busy()) ask("stop");
 	});
 	drawFields();
+	drawIdea();
 	drawCode();
 	drawShown();
 	drawState();
@@ -243,7 +249,7 @@ function render({ model, el }) {
 	const deaf = listen(root, model, [
 		["change:model", target.put], ["change:models", target.put], ["change:method", () => { method.put(); drawState(); drawTable(); }], ["change:methods", () => { method.put(); drawState(); drawTable(); }],
 		["change:examples", examples.put], ["change:prompt", prompt.put], ["change:parameters", drawFields],
-		["change:values", drawValues], ["change:code", drawCode], ["change:shown", drawShown], ["change:error", drawError], ["change:note", drawNote],
+		["change:values", drawValues], ["change:code", drawCode], ["change:idea", drawIdea], ["change:shown", drawShown], ["change:error", drawError], ["change:note", drawNote],
 		["change:state", () => { drawState(); drawAnswer(); }], ["change:rows", drawTable], ["change:chosen", drawTable], ["change:answer", () => drawAnswer()], ["change:badges", () => drawAnswer()], ["change:lookup", drawDragged],
 		["msg:custom", receive],
 	]);

@@ -150,6 +150,7 @@ class Panel(DecodingPanel):
     _css = style("explore")
     models: t.List[str] = t.List().tag(sync=True)
     method = t.Unicode().tag(sync=True)
+    idea = t.Unicode().tag(sync=True)
     examples: t.List[tuple[str, str]] = t.List().tag(sync=True)
     parameters: t.List[Json] = t.List().tag(sync=True)
     columns = t.List(default_value=COLUMNS).tag(sync=True)
@@ -240,6 +241,7 @@ class Explorer(Decoding):
         self._parameters = {p.name: p for p in declared}
         start = {p.name: p.default for p in declared} | dict(values or {})
         with self.panel.hold_sync():
+            self.panel.idea = self._decoder.idea(self.method)
             self.panel.parameters = [slider(p) for p in declared]
             self.panel.lookup, self.panel.answer = {}, {}
             self.panel.values = self._checked(start)

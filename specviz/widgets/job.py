@@ -114,6 +114,9 @@ class Decoder(Protocol):
     def methods(self, model: str) -> list[str]:
         """The methods that can be chosen with a model; once it is loaded, those that it serves."""
 
+    def idea(self, method: str) -> str:
+        """What a method does, in a sentence."""
+
     def parameters(self, method: str) -> Sequence[Parameter]:
         """A method's declared parameters."""
 

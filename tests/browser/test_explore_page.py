@@ -76,6 +76,8 @@ def test_a_decode_is_seen_stepped_questioned_and_saved(open_page, shoot, axe, tm
     names = page.locator(".growing .t").evaluate_all("(all) => all.map((n) => n.classList[1])")
     assert names == [{"correction": "rollback"}.get(name, name) for name in origins]
     assert "tokens/s" in page.locator(".rate").inner_text()
+    assert page.locator(".idea").inner_text().startswith("A small model writes until it is uncertain")
+    assert page.get_by_text("A/O: share of the text that came from drafts").is_visible()
     with page.expect_download() as download:
         page.get_by_role("button", name="save run 1").click()
         bridge.until(lambda: bridge.messages[-1]["do"] == "file")
