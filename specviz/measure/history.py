@@ -6,18 +6,18 @@ where these intervals do not overlap; figures without an interval are not judged
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, TypeAlias
 
 from pydantic import Field
 from typing_extensions import TypedDict
 
 from specviz.errors import TraceError, plural
 from specviz.files import read_json
-from specviz.measure.report import Report, Row
-from specviz.measure.schema import Fields, ModelName, Text
+from specviz.measure.report import Report, Row, Values
+from specviz.measure.schema import Fields, ModelName, Plain, Text
 from specviz.metrics import Estimate
 
 REMEDY = "it is not the result of a bench: name files that specviz bench NAME --json wrote"
@@ -172,7 +172,7 @@ def history(paths: Sequence[Path]) -> History:
 
 def _place(result: BenchFile) -> tuple[str, ...]:
     """Of what and where a result is: only those that share it are compared."""
-    setting: Mapping[str, Any] = result["setting"]
+    setting: Values = result["setting"]
     return result["bench"], str(setting["model"].get("name")), *(str(setting[key]) for key in PLACE)
 
 
@@ -185,7 +185,7 @@ def _files(paths: Sequence[Path]) -> list[Path]:
     return list(dict.fromkeys(file.resolve() for file in files))
 
 
-def _estimate(value: object) -> Estimate | None:
+def _estimate(value: Plain) -> Estimate | None:
     """A figure with its interval; None for all else, and for what is 1 by definition."""
     if not isinstance(value, dict) or set(value) != {"median", "low", "high", "pairs"}:
         return None
@@ -194,7 +194,7 @@ def _estimate(value: object) -> Estimate | None:
     return Estimate(**value)
 
 
-Identity: TypeAlias = tuple[tuple[str, object], ...]  # of a row: what it is a row of
+Identity: TypeAlias = tuple[tuple[str, Plain], ...]  # of a row: what it is a row of
 
 
 def _identity(row: Fields, kinds: tuple[type, ...]) -> Identity:
@@ -224,7 +224,7 @@ def _by_identity(rows: Sequence[Fields], kinds: tuple[type, ...]) -> dict[Identi
     return {key: each[0] for key, each in made.items() if len(each) == 1}
 
 
-def _changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+def _changes(before: Values, after: Values) -> list[str]:
     """What differs between two settings, in words."""
     lines = []
     for key in {**before, **after}:
@@ -236,5 +236,5 @@ def _changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def _words(value: object) -> str:
+def _words(value: Plain) -> str:
     return "none" if value is None else str(value) if isinstance(value, str | int | float) else "others"
