@@ -205,9 +205,11 @@ class Runs(ipywidgets.VBox):
         if not shared:
             raise TraceError("the two traces share no prompt: a difference needs two decodes of one prompt")
         place = ipywidgets.HTML(diff(a, b, prompt=shared[0])._repr_html_())
+        kinds = a.prompts.drop_duplicates("prompt").set_index("prompt")["kind"].fillna("").to_dict()
         choice = ipywidgets.Dropdown(
-            options=[(f"prompt {p + 1}", p) for p in shared], description="Prompt", layout={"width": "16em"}
-        )
+            options=[(": ".join(filter(None, [f"prompt {p + 1}", kinds.get(p)])), p) for p in shared],
+            description="Prompt", layout={"width": "20em"},
+        )  # fmt: skip
 
         def show(change: t.Bunch) -> None:
             try:

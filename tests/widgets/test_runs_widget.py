@@ -83,7 +83,10 @@ def test_the_prompt_of_a_difference_can_be_chosen(tmp_path):
     choice, place = shown.children[1:]
     before = place.value
     choice.value = 1
-    assert place.value != before and [label for label, _ in choice.options] == ["prompt 1", "prompt 2"]
+    assert place.value != before and [label for label, _ in choice.options] == [
+        "prompt 1: translation",
+        "prompt 2: translation",
+    ]
 
 
 def send(shown, data, name="x.parquet", size=1000):
