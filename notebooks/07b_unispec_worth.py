@@ -101,7 +101,7 @@ pd.DataFrame(rows, columns=columns).set_index("").round(2)
 # - the **path's** score: with what probability is this node kept at all, its ancestors included?
 # - the **last step's** probability, score over the parent's score: with what probability is it kept *once its parent was*?
 #
-# A drafter whose probabilities were right would lie on the diagonal in both. But the store's probability is from another place.
+# A *calibrated* drafter, of whose nodes with score 0.3 just 30 % are kept, would lie on the diagonal in both. But the store's probability is from another place.
 #
 # **Predict.** Will the curves lie above the diagonal (underconfident) or below it (overconfident)? Which of the two is
 # further off?

@@ -68,7 +68,7 @@ trace
 # | **EAGLE‑2** | the same weights | | dynamic: $\mathrm{score}(u) = \prod_{v\ \text{on the path to}\ u} q(v)$, the best $g$ |
 # | **EAGLE‑3** | $a_{i+1} = \mathrm{layer}\big([e_{i+1};\ W_g[\mathit{low}_i; \mathit{mid}_i; \mathit{high}_i]]\big)$, a head of its own | $p$ alone, several steps on its own $a$ | dynamic |
 #
-# Two words: the whole drafter is often called a *head*, and in the formula head is the output layer, which gives every token its score.
+# *Head* has two meanings here: often the whole drafter, in the formula the output layer, which gives every token its score.
 # EAGLE-3 reads three of the target's layers, *low*, *mid* and *high*; $W_g$ makes one vector of them. Its own state is called $a$, because
 # nothing asks it to resemble $f$.
 #
@@ -310,7 +310,7 @@ paid[["tau", "cost", "forward", "draft_cost", "rest", "speedup"]].round(2)
 #
 # Greedy verification asks whether a node *is* the target's token, so the choice of nodes affects only the time. In
 # sampling UniSpec still takes the likeliest nodes, so the target draws, and a node is accepted if it is what was drawn
-# ([07a](07a_unispec.ipynb)). EAGLE's child $x$ was itself **drawn** from $q$, and the rule (draw $u$ evenly from 0 to 1; accept if $u < p(x)/q(x)$, else go on with
+# ([07a](07a_unispec.ipynb)). EAGLE's child $x$ was itself **drawn** from $q$, and the rule (draw $u$ uniformly from $[0, 1)$; accept if $u < p(x)/q(x)$, else go on with
 # $\max(0, p - q)$, normalised, and with $q$ without $x$) is exact only if what is judged really has the law $q$.
 #
 # EAGLE-2 draws the tree's children and then sends those with the highest score, *the node's own token included*. Below, two

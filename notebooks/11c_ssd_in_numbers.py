@@ -90,8 +90,8 @@ print(
 )
 
 # %% [markdown]
-# Near 1 the numbers of float32 lie $2^{-24}$ apart, so whatever is within half of that is 1: $1 - p \approx
-# e^{-\text{odds}} < 2^{-25}$, log-odds above $25 \ln 2 = 17.3$. bfloat16 saturates at $9 \ln 2 = 6.2$, and there many cells are "equally" sure. `argmax` and the
+# Near 1 the numbers of float32 lie $2^{-24}$ apart, so whatever is within half of that is 1: with
+# $\ell$ the log-odds, $1 - p \approx e^{-\ell} < 2^{-25}$, so $\ell > 25 \ln 2 = 17.3$. bfloat16 saturates at $9 \ln 2 = 6.2$, and there many cells are "equally" sure. `argmax` and the
 # shape of the pass then decide which comes first. Two decoders that decide it differently write two texts, and both are
 # stepwise decoding.
 #

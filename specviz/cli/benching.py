@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 COMMANDS = {
     "run": "a run of your own: models x methods x parameters x suites (see bench run --help)",
     "report": "show the result of a run or a replay as text, Markdown, CSV or a page",
-    "history": "what moved beyond noise between the last two results of each bench",
+    "history": "what moved in the last result of each bench, beyond the noise between runs",
 }
 
 
@@ -344,10 +344,11 @@ def bench_history(
     json: Json = None,
     force: Force = False,
 ) -> None:
-    """Compare the last two results of each bench, and list the figures that moved beyond noise.
+    """Compare the last result of each bench with the earlier ones, and list the figures that moved.
 
-    Results are compared if they are of the same bench, model, device, processor, threads and number format.
-    A figure has moved if its 95 % intervals do not overlap. Exit status 1 if one has.
+    Results are compared if they are of the same bench, models, prompts, tokens, device, processor, threads
+    and number format. At least two earlier ones are needed: their spread is the noise. Exit status 1 if a
+    figure moved.
     """
     from specviz.measure.history import history
 

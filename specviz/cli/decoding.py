@@ -78,8 +78,9 @@ def demo(
 ) -> None:
     """Decode a few prompts of each kind of task by several methods: a table, traces, an offline page.
 
-    SmolLM2 (specviz models get smollm2) runs the methods that need no trained drafter, in under three minutes
-    on two cores. --model town runs every method on a toy model that comes with the package.
+    SmolLM2 (specviz models get smollm2) runs the methods that need no training, and others with the drafters
+    in this package, in three to four minutes on two cores. --model town runs every method on a toy model that
+    comes with the package.
     """
     if out is None:
         out = Path("specviz-demo")

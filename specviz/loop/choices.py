@@ -111,7 +111,8 @@ class Choices:
 
     def idea(self, method: str) -> str:
         """What a method does, in a sentence."""
-        return methods.find(method).idea()
+        kind = methods.find(method)
+        return kind.idea() or kind.title
 
     def parameters(self, method: str) -> tuple[Parameter, ...]:
         """A method's declared parameters."""

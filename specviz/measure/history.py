@@ -1,41 +1,59 @@
-"""What moved between two results of the same bench, beyond noise.
+"""What moved in the last result of a bench, beyond the noise between its earlier ones.
 
-A bench's ``--json`` file holds its figures with their 95 % intervals. Two figures of the same row have moved
-where these intervals do not overlap; figures without an interval are not judged.
+A bench's ``--json`` file holds its figures, medians of paired measurements. Their intervals say how much
+texts or rounds differ within one run, not how much two runs differ, so at least two earlier results are
+needed: their spread is the noise. It is pooled over all figures of a bench, as a share of each. The last
+result's figure has moved if it is farther from the earlier ones' mean than chance would take any of the
+figures in one of twenty comparisons.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import NormalDist
 from typing import Annotated, TypeAlias
 
+import numpy as np
 from pydantic import Field
 from typing_extensions import TypedDict
 
 from specviz.errors import TraceError, plural
 from specviz.files import read_json
 from specviz.measure.report import Report, Row, Values
-from specviz.measure.schema import Fields, ModelName, Plain, Text
-from specviz.metrics import Estimate
+from specviz.measure.schema import Fields, ModelName, Text
 
-REMEDY = "it is not the result of a bench: name files that specviz bench NAME --json wrote"
-PLACE = ("device", "processor", "threads", "dtype")  # of a setting: where it was measured
+CHANCE = 0.05  # that a comparison in which nothing changed lists any figure
+EARLIER = 2  # results before the last one, at least
+LARGEST = 1e300  # of a figure
+REMEDY = "name files that this version's specviz bench NAME --json wrote"
+WHERE = ("device", "processor", "threads", "dtype", "prompts", "texts", "max_new_tokens")
+# What else may explain that a figure moved; other fields of a setting differ from run to run.
+TOLD = ("system", "versions", "kernels", "rounds", "clock")
+# Columns that say what a row is of. A contender's name says it all.
+CONTENDER = "contender"
+KEYS = (
+    "model", "layout", "format", "decoder", "peer", "method", "draft", "way", "pass", "part", "kernel",
+    "unit", "what", "group", "setting", "label", "task", "language", "signal", "trace", "book", "question",
+    "policy", "g", "size", "batch", "rows", "cells", "canvases", "block", "nodes", "cycles", "id",
+    "temperature",
+)  # fmt: skip
 COLUMNS = [
-    ("bench", "bench", ""), ("row", "row", ""), ("figure", "figure", ""), ("before", "before", ""),
-    ("after", "after", ""), ("change", "change", "{:+.1%}"),
+    ("bench", "bench", ""), ("row", "row", ""), ("figure", "figure", ""), ("before", "before", "{:.3f}"),
+    ("after", "after", "{:.3f}"), ("change", "change", "{:+.1%}"), ("noise", "noise", "±{:.1%}"),
 ]  # fmt: skip
-NOTES = [
-    "A figure has moved if its two 95 % intervals do not overlap. If nothing changed, about one figure in "
-    "two hundred does so by chance.",
-]
+
+Key: TypeAlias = tuple[str, str, str]  # of a figure: its table's title, its row, its column
+Figures: TypeAlias = dict[Key, float]
 
 
-class Place(TypedDict):
-    """Of a result's setting, where and of what it was measured."""
+class PlaceFile(TypedDict):
+    """Of a result's setting, where it was measured."""
 
     model: ModelName
+    drafts: list[ModelName]
     device: Text
     processor: Text
     threads: int
@@ -61,53 +79,10 @@ class BenchFile(TypedDict):
 
     bench: Text
     date: Annotated[Text, Field(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00$")]
-    setting: Place
+    setting: PlaceFile
     rows: list[Fields]
     parts: list[PartFile]
     bars: list[BarFile]
-
-
-@dataclass(frozen=True)
-class Pair:
-    """Two results of one bench at one place, the older one first."""
-
-    before: BenchFile
-    after: BenchFile
-
-    def rows(self) -> list[Row]:
-        """The figures that both have, with ``moved``."""
-        bench, figures = self.before["bench"], []
-        for title, one, other in self._tables():
-            for label, old, new in _matched(one, other):
-                for key in old:
-                    a, b = _estimate(old[key]), _estimate(new.get(key))
-                    if a is None or b is None:
-                        continue
-                    figures.append({
-                        "bench": bench, "part": title, "row": label, "figure": key, "before": a, "after": b,
-                        "change": b.median / a.median - 1 if a.median else None,
-                        "moved": a.high < b.low or b.high < a.low,
-                    })  # fmt: skip
-        return figures
-
-    def _tables(self) -> list[tuple[str, list[Fields], list[Fields]]]:
-        tables = [("", self.before["rows"], self.after["rows"])]
-        later = {part["title"]: part["rows"] for part in self.after["parts"]}
-        return tables + [(p["title"], p["rows"], later.get(p["title"], [])) for p in self.before["parts"]]
-
-    def remarks(self) -> list[str]:
-        """Bars that are newly missed or met, and what differs between the two settings."""
-        bench, lines = self.before["bench"], []
-        held = {bar["name"]: bar["held"] for bar in self.before["bars"]}
-        for bar in self.after["bars"]:
-            if held.get(bar["name"], bar["held"]) != bar["held"]:
-                lines.append(
-                    f"{bench}: the limit on {bar['name']} is {'met' if bar['held'] else 'missed'} now"
-                )
-        changed = _changes(self.before["setting"], self.after["setting"])
-        if changed:
-            lines.append(f"{bench}: not only the code may have changed: {'; '.join(changed)}")
-        return lines
 
 
 class History(Report):
@@ -116,17 +91,70 @@ class History(Report):
     @property
     def summary(self) -> str:
         """The one line at the end."""
-        return f"history: {len(self.rows)} of {plural(len(self.measurements), 'figure')} moved ({self.where})"
+        return f"history: {len(self.rows)} of {plural(len(self.measurements), 'figure')} moved"
+
+
+@dataclass(frozen=True)
+class Series:
+    """Results of one bench at one place, the oldest first."""
+
+    results: list[BenchFile]
+
+    @property
+    def words(self) -> str:
+        """The bench, the model and the dates."""
+        first, last = self.results[0], self.results[-1]
+        model = last["setting"]["model"].get("name")
+        return f"{last['bench']} of {model}, {first['date'][:10]} to {last['date'][:10]}"
+
+    def rows(self) -> list[Row]:
+        """Every figure that all results have, with ``moved``."""
+        each = [figures(result) for result in self.results]
+        shared = [key for key in each[-1] if all(key in one for one in each)]
+        if not shared:
+            return []
+        logs = np.log([[one[key] for key in shared] for one in each])
+        earlier, last = logs[:-1], logs[-1]
+        count = len(earlier)
+        spread = float(np.sqrt(earlier.var(axis=0, ddof=1).mean()))
+        limit = NormalDist().inv_cdf(1 - CHANCE / 2 / len(shared)) * spread * math.sqrt(1 + 1 / count)
+        center = earlier.mean(axis=0)
+        return [
+            {
+                "bench": self.words, "row": " · ".join(filter(None, key[:2])), "figure": key[2],
+                "before": float(np.exp(a)), "after": each[-1][key], "change": float(np.expm1(b - a)),
+                "noise": math.expm1(limit), "moved": bool(abs(b - a) > limit),
+            }
+            for key, a, b in zip(shared, center, last)
+        ]  # fmt: skip
+
+    def remarks(self) -> list[str]:
+        """Figures that were not compared, limits that are newly missed or met, what else changed."""
+        before, after = self.results[-2:]
+        lines = []
+        if left := sorted(
+            {" · ".join(filter(None, key)) for key in set(figures(before)) ^ set(figures(after))}
+        ):
+            lines.append(f"{self.words}: {plural(len(left), 'figure')} only before or after: {left[0]} ...")
+        held = {bar["name"]: bar["held"] for bar in before["bars"]}
+        for bar in after["bars"]:
+            if held.get(bar["name"], bar["held"]) != bar["held"]:
+                lines.append(
+                    f"{self.words}: the limit on {bar['name']} is {'met' if bar['held'] else 'missed'} now"
+                )
+        if changed := _changes(before["setting"], after["setting"]):
+            lines.append(f"{self.words}: not only this package changed: {'; '.join(changed)}")
+        return lines
 
 
 def history(paths: Sequence[Path]) -> History:
-    """What moved between the last two results of each bench at each place.
+    """What moved in the last result of each bench at each place, beyond the noise between the earlier ones.
 
     Parameters
     ----------
     paths : sequence of Path
-        Results of benches, or folders of them; a place is a device, processor, number of threads and number
-        format, with the model.
+        Results of benches, or folders of them. A place is a device, processor, number of threads and number
+        format, with the models, prompts and tokens.
 
     Returns
     -------
@@ -136,44 +164,66 @@ def history(paths: Sequence[Path]) -> History:
     Raises
     ------
     TraceError
-        If a file is not the result of a bench, or no bench has two results at one place.
+        If a file is not the result of a bench, or no bench has three results at one place.
     """
-    results = sorted(
-        (read_json(file, BenchFile, REMEDY) for file in _files(paths)), key=lambda each: each["date"]
-    )
+    from specviz.measure import BENCHES
+
+    files = _files(paths)
+    results = [read_json(file, BenchFile, REMEDY) for file in files]
     places: dict[tuple[str, ...], list[BenchFile]] = {}
-    for each in results:
-        places.setdefault(_place(each), []).append(each)
-    pairs = [Pair(*listed[-2:]) for listed in places.values() if len(listed) > 1]
-    if not pairs:
+    for each in sorted(results, key=lambda result: result["date"]):
+        if each["bench"] in BENCHES:
+            places.setdefault(_place(each), []).append(each)
+    series = [Series(listed) for listed in places.values() if len(listed) > EARLIER]
+    rows = [row for each in series for row in each.rows()]
+    if not rows:
         raise TraceError(
-            f"{plural(len(results), 'result')}, but no two of the same bench, model, device, threads and "
-            "number format: measure again with --json and another file name"
+            f"{plural(len(results), 'result')}, but no three of one bench with the same models, prompts, "
+            "tokens, device, processor, threads and number format: two before a change say how much runs "
+            "differ, one after it is judged"
         )
-    rows = [row for pair in pairs for row in pair.rows()]
     moved = [row for row in rows if row["moved"]]
-    spans = ", ".join(
-        f"{pair.before['bench']} ({pair.before['date'][:10]} to {pair.after['date'][:10]})" for pair in pairs
-    )
-    title = f"{len(moved)} of {plural(len(rows), 'figure')} moved beyond noise: {spans}"
-    remarks = [line for pair in pairs for line in pair.remarks()]
-    for row in moved:
-        row["row"] = " · ".join(filter(None, (row["part"], row["row"])))
+    title = f"{len(moved)} of {plural(len(rows), 'figure')} moved beyond noise"
+    notes = [
+        "noise: how far a figure may be from the earlier results' mean before it counts as moved. It follows "
+        "from the spread of the earlier results, pooled over a bench's figures. If nothing changed, one "
+        f"comparison in {1 / CHANCE:.0f} lists a figure.",
+        *(f"compared: {plural(len(each.results), 'result')} of {each.words}" for each in series),
+        *(line for each in series for line in each.remarks()),
+    ]
     return History(
         "history",
         title,
-        dict(pairs[-1].after["setting"]),
+        dict(series[-1].results[-1]["setting"]),
         COLUMNS,
         moved,
-        notes=NOTES + remarks,
+        notes=notes,
         measurements=rows,
     )
 
 
-def _place(result: BenchFile) -> tuple[str, ...]:
-    """Of what and where a result is: only those that share it are compared."""
-    setting: Values = result["setting"]
-    return result["bench"], str(setting["model"].get("name")), *(str(setting[key]) for key in PLACE)
+def figures(result: BenchFile) -> Figures:
+    """A result's figures above zero: each once, and none of rows that share their keys."""
+    made: Figures = {}
+    for title, rows in [("", result["rows"]), *((part["title"], part["rows"]) for part in result["parts"])]:
+        names = [_name(row) for row in rows]
+        for name, row in zip(names, rows):
+            if names.count(name) > 1:
+                continue
+            for column, value in row.items():
+                if not isinstance(value, dict) or set(value) != {"median", "low", "high", "pairs"}:
+                    continue
+                median = value["median"]
+                new = not any(key[1:] == (name, column) for key in made)
+                if new and isinstance(median, int | float) and 0 < median < LARGEST:
+                    made[title, name, column] = float(median)
+    return made
+
+
+def _name(row: Fields) -> str:
+    if CONTENDER in row:
+        return str(row[CONTENDER])
+    return " ".join(str(row[key]) for key in KEYS if isinstance(row.get(key), str | int | float))
 
 
 def _files(paths: Sequence[Path]) -> list[Path]:
@@ -181,60 +231,30 @@ def _files(paths: Sequence[Path]) -> list[Path]:
     for path in paths:
         if not path.exists():
             raise TraceError(f"{path} does not exist")
-        files += sorted(path.glob("*.json")) if path.is_dir() else [path]
+        inside = sorted(path.glob("*.json")) if path.is_dir() else [path]
+        if not inside:
+            raise TraceError(
+                f"{path} holds no .json file: name a folder of results that bench NAME --json wrote"
+            )
+        files += inside
     return list(dict.fromkeys(file.resolve() for file in files))
 
 
-def _estimate(value: Plain) -> Estimate | None:
-    """A figure with its interval; None for all else, and for what is 1 by definition."""
-    if not isinstance(value, dict) or set(value) != {"median", "low", "high", "pairs"}:
-        return None
-    if not all(isinstance(each, int | float) for each in value.values()) or value["low"] == value["high"]:
-        return None
-    return Estimate(**value)
-
-
-Identity: TypeAlias = tuple[tuple[str, Plain], ...]  # of a row: what it is a row of
-
-
-def _identity(row: Fields, kinds: tuple[type, ...]) -> Identity:
-    return tuple((key, value) for key, value in row.items() if isinstance(value, kinds))
-
-
-def _matched(one: Sequence[Fields], other: Sequence[Fields]) -> list[tuple[str, Fields, Fields]]:
-    """Rows of two tables that are of the same thing: by their words and whole numbers, or by words alone."""
-    pairs: list[tuple[str, Fields, Fields]] = []
-    left, right = list(one), list(other)
-    for kinds in ((str, int), (str,)):
-        old, new = _by_identity(left, kinds), _by_identity(right, kinds)
-        for key, row in old.items():
-            if key in new:
-                words = " ".join(str(value) for _, value in key if not isinstance(value, bool))
-                pairs.append((words, row, new[key]))
-        used = {id(row) for _, *both in pairs for row in both}
-        left, right = ([row for row in rows if id(row) not in used] for rows in (left, right))
-    return pairs
-
-
-def _by_identity(rows: Sequence[Fields], kinds: tuple[type, ...]) -> dict[Identity, Fields]:
-    """Rows by what they are of; those that share it with another are left out."""
-    made: dict[Identity, list[Fields]] = {}
-    for row in rows:
-        made.setdefault(_identity(row, kinds), []).append(row)
-    return {key: each[0] for key, each in made.items() if len(each) == 1}
+def _place(result: BenchFile) -> tuple[str, ...]:
+    """Of what and where a result is: only those that share it are compared."""
+    setting: Values = result["setting"]
+    models = (setting["model"], *setting["drafts"])
+    return result["bench"], *(str(each.get("name")) for each in models), *(str(setting.get(k)) for k in WHERE)
 
 
 def _changes(before: Values, after: Values) -> list[str]:
-    """What differs between two settings, in words."""
+    """What differs between two settings that may move a figure, in words."""
     lines = []
-    for key in {**before, **after}:
+    for key in TOLD:
         a, b = before.get(key), after.get(key)
         if isinstance(a, dict) and isinstance(b, dict):
-            lines += [f"{key} {line}" for line in _changes(a, b)]
+            names = [name for name in {**a, **b} if a.get(name) != b.get(name) and name != "specviz"]
+            lines += [f"{name} {a.get(name)}, now {b.get(name)}" for name in names]
         elif a != b:
-            lines.append(f"{key} {_words(a)}, now {_words(b)}")
+            lines.append(f"{key} {a}, now {b}")
     return lines
-
-
-def _words(value: Plain) -> str:
-    return "none" if value is None else str(value) if isinstance(value, str | int | float) else "others"

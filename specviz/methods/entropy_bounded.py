@@ -16,7 +16,7 @@ from .unmasking import CellReading, Unmasked, Unmasking, placed
 
 
 class EntropyBounded(Unmasking):
-    """The most confident cells of the current block, as long as their joint error stays below a bound."""
+    """Fills the surest cells of the current block as long as their joint error stays below a bound."""
 
     name = "entropy_bounded"
     title = "Entropy-bounded sampler"

@@ -18,8 +18,7 @@ from .unmasking import CellReading, Unmasked, Unmasking, placed
 
 
 class FastDLLM(Unmasking):
-    """All cells of the current block whose most likely token is above a threshold, and always the most
-    confident one."""
+    """Fills the current block's cells whose token is likelier than a threshold, and always the surest one."""
 
     name = "fast_dllm"
     title = "Confidence-threshold parallel decoding"

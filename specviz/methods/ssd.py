@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 class SSD(Unmasking):
-    """The last pass' guesses for the most confident cells, one canvas each, verified in one pass."""
+    """Drafts the last pass's guesses for the most confident cells, one canvas each, verified in one pass."""
 
     name = "ssd"
     title = "Self speculative decoding"

@@ -22,7 +22,7 @@ from .tree import judge
 
 
 class UniSpec(Remembering):
-    """The most likely continuations, as the target itself scored them when it last read these tokens."""
+    """Drafts likely continuations, as the target itself scored them when it last read these tokens."""
 
     name = "unispec"
     trees = True

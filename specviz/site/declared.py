@@ -18,7 +18,8 @@ def pages() -> dict[str, str]:
     """By its name on the site, each method's page, and the list of all."""
     kinds = {name: methods.find(name) for name in methods.names()}
     rows = "\n".join(
-        f"| [`{name}`]({name}.md) | {_cell(kind.idea())} | {_cell(kind.paper)} | {_exactness(kind, 0.0)} |"
+        f"| [`{name}`]({name}.md) | {_cell(kind.idea() or kind.title)} | {_cell(kind.paper)} | "
+        f"{_exactness(kind, 0.0)} |"
         for name, kind in kinds.items()
     )
     listing = (

@@ -205,9 +205,10 @@ class Runs(ipywidgets.VBox):
         if not shared:
             raise TraceError("the two traces share no prompt: a difference needs two decodes of one prompt")
         place = ipywidgets.HTML(diff(a, b, prompt=shared[0])._repr_html_())
-        kinds = a.prompts.drop_duplicates("prompt").set_index("prompt")["kind"].fillna("").to_dict()
+        given = a.prompts.drop_duplicates("prompt").set_index("prompt")["kind"].dropna()
+        kinds = {p: kind if isinstance(kind, str) else f"{kind:g}" for p, kind in given.items()}
         choice = ipywidgets.Dropdown(
-            options=[(": ".join(filter(None, [f"prompt {p + 1}", kinds.get(p)])), p) for p in shared],
+            options=[(f"prompt {p + 1}" + (f": {kinds[p]}" if p in kinds else ""), p) for p in shared],
             description="Prompt", layout={"width": "20em"},
         )  # fmt: skip
 

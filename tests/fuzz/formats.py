@@ -241,6 +241,34 @@ class ReplayResults(Folder):
         shown(opened_result(self.folder))
 
 
+class History(Folder):
+    """Results of a bench, of which the last is judged."""
+
+    def made(self) -> dict[str, Any]:
+        figure = {"median": 1.5, "low": 1.2, "high": 1.8, "pairs": 9}
+        rows = [{"contender": "a", "ratio": figure, "same": "9/9"}, {"method": "b", "g": 2, "ratio": figure}]
+        return {
+            f"{day}.json": {
+                "schema": 1, "bench": "speed", "date": f"2026-01-0{day}T10:00:00+00:00", "title": "t",
+                "setting": ENVIRONMENT | {"drafts": [{"name": "d", "parameters": 1}]}, "rows": rows,
+                "parts": [{"title": "by size", "rows": rows}], "notes": ["n"], "held": True, "summary": "s",
+                "bars": [{"name": "x", "value": 1.0, "limit": 0.5, "kind": "at least", "held": True}],
+            }
+            for day in (1, 2, 3)
+        }  # fmt: skip
+
+    def read(self) -> None:
+        import io
+
+        from rich.console import Console
+
+        from specviz.measure.history import history
+
+        report = history([self.folder])
+        report.show(Console(file=io.StringIO(), width=100))
+        json.dumps(report.as_dict(), allow_nan=False)
+
+
 class Returned(ReplayResults):
     """A replay that came back from somebody with a kit."""
 
@@ -543,6 +571,6 @@ class Card:
 FORMATS: dict[str, Form] = {
     "trace": TraceFile, "partial": Partial, "run": RunResults, "replay": ReplayResults, "plan": Plan,
     "returned": Returned, "scores": Scores, "suite": Suite, "partials": Partials, "imports": Imports,
-    "answers": Answers,
+    "answers": Answers, "history": History,
     "model": ModelFolder, "card": Card,
 }  # fmt: skip

@@ -585,14 +585,17 @@ class TestDevices:
         device = {"batch": [8], "context": [64]}
         asked = ask(models, tmp_path, as_device="1e9,1e12,1e-5", **device)
         made = ask(models, tmp_path, confirm=True)
-        for name in ("write_text", "read"):
-            monkeypatch.setattr(readings, name, lambda *_: pytest.fail("it decodes again"))
+        for room, name in ((readings, "write_text"), (readings, "read"), (prices, "measure")):
+            monkeypatch.setattr(room, name, lambda *_: pytest.fail("it decodes or measures again"))
         there = made.on("1e9,1e12,1e-5", **device)
         assert there.table.equals(asked.table) and there.changes == asked.changes and there.changes
         assert there.setting["as_device"] == asked.setting["as_device"] and not there.confirmed
         assert made.on("h100").best.speedup != there.best.speedup
+        assert made.on("1e9,1e12,1e-5", 8, 64).changes == there.changes
         with pytest.raises(ParameterError, match="a device is one of"):
             made.on("h200x")
+        with pytest.raises(ParameterError, match="a device is one of"):
+            made.on(None)
         with pytest.raises(ParameterError, match="do not fit into"):
             made.on("h100", context=[1 << 20])
         with pytest.raises(ParameterError, match="advise again"):

@@ -184,6 +184,7 @@ def check(found, bars):
     assert set(data) == {
         "schema",
         "bench",
+        "date",
         "title",
         "setting",
         "rows",
@@ -527,6 +528,18 @@ def test_a_demo_shows_each_method_with_one_drafter():
     assert demo.once_each(listed) == [listed[pairs.index(pair)] for pair in shown]
     # Without one that is aligned, BiLD takes what there is.
     assert demo.once_each(listed[:2]) == listed[:2]
+
+
+def test_a_demo_of_named_methods_runs_each_once(pair, tmp_path):
+    target, draft = pair
+    other = copy.copy(draft)
+    other.name = f"{draft.name}-aligned"
+    names = ["autoregressive", "speculative", "bild"]
+    made, _ = demo.run(target, [draft, other], ENTRIES, tmp_path, each=1, max_new_tokens=4, names=names)
+    rows = made.rows + [row for part in made.parts for row in part.rows]
+    assert {(row["method"], row["draft"]) for row in rows} == {
+        ("autoregressive", None), ("speculative", draft.name), ("bild", other.name),
+    }  # fmt: skip
 
 
 def test_a_demo_that_cannot_calibrate_says_so(pair, tmp_path):

@@ -1,102 +1,159 @@
-"""Results of benches over time: what moved beyond noise, and what is no result."""
+"""Results of benches over time: what moved beyond the noise between runs, and what is no result."""
 
 from __future__ import annotations
 
 import json
-from copy import deepcopy
 
+import numpy as np
 import pytest
 
 from specviz import cli
 from specviz.errors import TraceError
-from specviz.measure.history import history
+from specviz.measure.history import CHANCE, Series, figures, history
 from specviz.measure.report import Bar, Estimate, Part, Report
 
 SETTING = {
-    "model": {"name": "m", "parameters": 1}, "device": "cpu", "processor": "p", "threads": 1,
-    "dtype": "float32", "versions": {"torch": "2.6"},
+    "model": {"name": "m", "parameters": 1}, "drafts": [], "device": "cpu", "processor": "p", "threads": 1,
+    "dtype": "float32", "versions": {"torch": "2.6", "specviz": "1"}, "wall": [1.0],
 }  # fmt: skip
+STEADY = (1.0, 2.0, 3.0), (1.02, 1.97, 3.03)
 
 
-def figure(median, width=0.1):
-    return Estimate(median, median - width, median + width, 9)
+def figure(median):
+    return Estimate(median, median - 0.4, median + 0.4, 9)
 
 
-def result(path, date, medians=(1.0, 2.0, 3.0), value=1.0, **setting):
-    rows = [{"method": "a", "g": g, "ms": 7.0, "ratio": figure(m)} for g, m in zip((1, 2), medians)]
-    # A count that a run decides, and a figure that is 1 by definition.
-    part = Part("by kind", [], [
-        {"kind": "code", "same": f"{len(date)}/24", "tokens": hash(date), "ratio": figure(medians[2])},
-        {"kind": "one", "ratio": Estimate(1.0, 1.0, 1.0, 9)},
-    ])  # fmt: skip
-    report = Report("speed", "t", SETTING | setting, [], rows, [Bar("x", value, 0.5)], parts=[part])
-    content = report.as_dict() | {"date": f"{date}T10:00:00+00:00"}
-    path.write_text(json.dumps(content), encoding="utf8")
+def content(date, medians=STEADY[0], value=1.0, bench="speed", **setting):
+    """A result whose strings and counts differ from run to run, as real ones do."""
+    rows = [{"contender": "plain", "shown": str(date), "ratio": Estimate(1.0, 1.0, 1.0, 9)}]
+    rows += [
+        {"contender": name, "same": f"{day}/24", "tokens": day, "speed": 7.0, "ratio": figure(m)}
+        for day, name, m in zip((int(date[-2:]),) * 2, ("a", "b"), medians)
+    ]
+    part = Part("by size", [], [{"layout": "x", "g": 1, "ms": figure(medians[2])}])
+    again = Part("again", [], [{"contender": "a", "ratio": figure(medians[0])}])
+    report = Report(bench, "t", SETTING | setting, [], rows, [Bar("x", value, 0.5)], parts=[part, again])
+    return report.as_dict() | {"date": f"{date}T10:00:00+00:00"}
+
+
+def result(path, *given, **more):
+    path.write_text(json.dumps(content(*given, **more)), encoding="utf8")
     return path
 
 
-def test_disjoint_intervals_have_moved(tmp_path):
-    result(tmp_path / "z.json", "2026-01-01", medians=(9.0, 9.0, 9.0))
-    result(tmp_path / "y.json", "2026-02-01")
-    result(tmp_path / "a.json", "2026-03-01", medians=(1.15, 1.7, 3.0))
+def three(folder, last=STEADY[0], **more):
+    result(folder / "z.json", "2026-01-01", STEADY[0])
+    result(folder / "y.json", "2026-01-02", STEADY[1])
+    return result(folder / "a.json", "2026-01-03", last, **more)
+
+
+def test_what_is_beyond_the_noise_between_runs_has_moved(tmp_path):
+    three(tmp_path, last=(1.01, 2.6, 3.0))
     made = history([tmp_path])
-    (row,) = made.rows  # the last two by date, not by name; 1.15 is within the noise
-    assert (row["row"], row["figure"], row["before"].median, row["after"].median) == (
-        "a 2",
-        "ratio",
-        2.0,
-        1.7,
-    )
-    assert row["change"] == pytest.approx(-0.15)
-    assert len(made.measurements) == 3, "figures without an interval, or 1 by definition, are not judged"
-    assert made.title.startswith("1 of 3 figures moved beyond noise: speed (2026-02-01 to 2026-03-01)")
+    (row,) = made.rows
+    assert (row["row"], row["figure"]) == ("b", "ratio") and row["before"] == pytest.approx(np.sqrt(2 * 1.97))
+    assert row["after"] == 2.6 and row["change"] == pytest.approx(2.6 / row["before"] - 1)
+    # What stands in two tables counts once; the baseline's own ratio never moves.
+    assert len(made.measurements) == 4 and made.title == "1 of 4 figures moved beyond noise"
 
 
-def test_rows_are_matched_where_a_count_differs(tmp_path):
-    result(tmp_path / "a.json", "2026-02-01")
-    result(tmp_path / "b.json", "2026-03-01", medians=(1.0, 2.0, 5.0))
-    (row,) = history([tmp_path]).rows
-    assert row["row"].startswith("by kind · code")
+def test_the_order_is_that_of_the_dates(tmp_path):
+    three(tmp_path)
+    result(tmp_path / "b.json", "2025-12-31", (1.0, 2.6, 3.0))  # the oldest, so its figure is noise
+    assert not history([tmp_path]).rows
+
+
+def test_without_a_change_one_comparison_in_twenty_lists_a_figure():
+    draw = np.random.default_rng(0)
+
+    def listed(shift=0.0):
+        noise = np.exp(draw.normal(0, 0.03, (5, 40)))
+        noise[-1, 0] *= 1 + shift
+        names = [f"c{i}" for i in range(40)]
+        rows = [
+            [{"contender": n, "ratio": vars(figure(float(m)))} for n, m in zip(names, run)] for run in noise
+        ]
+        series = Series([{**content("2026-01-01"), "rows": each, "parts": []} for each in rows])
+        return any(row["moved"] for row in series.rows())
+
+    share = np.mean([listed() for _ in range(400)])
+    assert CHANCE / 3 < share < 2 * CHANCE
+    assert np.mean([listed(0.2) for _ in range(100)]) > 0.9
 
 
 def test_limits_and_settings_that_changed_are_named(tmp_path):
-    one = result(tmp_path / "a.json", "2026-02-01")
-    other = result(tmp_path / "b.json", "2026-03-01", value=0.1, versions={"torch": "2.13"})
-    made = history([other, one])
+    three(tmp_path, value=0.1, versions={"torch": "2.13", "specviz": "2"}, wall=[2.0])
+    made = history([tmp_path])
     assert not made.rows
-    assert "speed: the limit on x is missed now" in made.notes
-    assert "speed: not only the code may have changed: versions torch 2.6, now 2.13" in made.notes
+    said = "speed of m, 2026-01-01 to 2026-01-03: "
+    assert f"{said}the limit on x is missed now" in made.notes
+    assert f"{said}not only this package changed: torch 2.6, now 2.13" in made.notes
 
 
-@pytest.mark.parametrize("name", ["device", "processor", "threads", "dtype", "model"])
+def test_figures_that_came_or_went_are_named(tmp_path):
+    last = three(tmp_path)
+    data = json.loads(last.read_text(encoding="utf8"))
+    data["parts"] = []
+    last.write_text(json.dumps(data), encoding="utf8")
+    made = history([tmp_path])
+    assert len(made.measurements) == 3
+    assert any("1 figure only before or after: by size · x 1 · ms" in note for note in made.notes)
+
+
+def test_rows_that_cannot_be_told_apart_are_not_compared():
+    data = content("2026-01-01")
+    data["rows"] += [data["rows"][1]]
+    data["rows"] += [
+        {"contender": "c", "ratio": vars(figure(1.0)) | {"median": m}} for m in (10**400, None, "x")
+    ]
+    data["rows"] += [{"contender": "d", "ratio": vars(figure(1.0)) | {"median": 10**400}}]
+    assert not [key for key in figures(data) if key[1] in "cd"]
+    assert ("", "a", "ratio") not in figures(data) and ("", "b", "ratio") in figures(data)
+
+
+@pytest.mark.parametrize("name", ["device", "processor", "threads", "dtype", "model", "drafts", "prompts"])
 def test_other_places_are_not_compared(tmp_path, name):
-    result(tmp_path / "a.json", "2026-02-01")
-    changed = {"model": {"name": "n"}, "threads": 2}.get(name, "other")
-    result(tmp_path / "b.json", "2026-03-01", medians=(9.0, 9.0, 9.0), **{name: changed})
-    with pytest.raises(TraceError, match="2 results, but no two of the same bench, model, device"):
+    changed = {"model": {"name": "n"}, "threads": 2, "drafts": [{"name": "d"}]}.get(name, "other")
+    three(tmp_path, last=(9.0, 9.0, 9.0), **{name: changed})
+    with pytest.raises(TraceError, match="3 results, but no three of one bench"):
         history([tmp_path])
 
 
-def test_what_is_no_result_is_refused(tmp_path):
-    good = result(tmp_path / "a.json", "2026-02-01")
-    content = json.loads(good.read_text(encoding="utf8"))
-    bad = tmp_path / "bad"
-    for change in ({"date": "yesterday"}, {"rows": 3}, {"bars": [{"name": "x"}]}, {"bench": None}):
-        bad.write_text(json.dumps(deepcopy(content) | change), encoding="utf8")
-        with pytest.raises(TraceError, match="it is not the result of a bench"):
-            history([bad])
+def test_its_own_results_are_not_a_bench(tmp_path):
+    for day in (1, 2, 3):
+        result(tmp_path / f"{day}.json", f"2026-01-0{day}", bench="history")
+    with pytest.raises(TraceError, match="no three of one bench"):
+        history([tmp_path])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"date": "yesterday"}, {"rows": 3}, {"bars": [{"name": "x"}]}, {"bench": None}, {"setting": {}},
+        {"rows": [3]}, {"parts": [{"title": "x", "rows": [{"a": "\ud800"}]}]},
+    ],
+)  # fmt: skip
+def test_what_is_no_result_is_one_line(tmp_path, capsys, change):
+    bad = tmp_path / "bad.json"
+    bad.write_text(json.dumps(content("2026-01-01") | change), encoding="utf8")
+    assert cli.run(["bench", "history", str(bad)]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_nothing_to_read(tmp_path):
     with pytest.raises(TraceError, match="does not exist"):
         history([tmp_path / "none"])
+    with pytest.raises(TraceError, match=r"holds no \.json file"):
+        history([tmp_path])
 
 
 def test_command(tmp_path, capsys):
-    result(tmp_path / "a.json", "2026-02-01")
-    result(tmp_path / "b.json", "2026-03-01")
+    three(tmp_path)
     assert cli.run(["bench", "history", str(tmp_path)]) == 0
-    assert "0 of 3 figures moved" in capsys.readouterr().out
-    result(tmp_path / "c.json", "2026-04-01", medians=(3.0, 2.0, 3.0))
+    assert "0 of 4 figures moved" in capsys.readouterr().out
+    result(tmp_path / "c.json", "2026-02-01", (3.0, 2.0, 3.0))
     out = tmp_path / "out" / "moved.json"
     out.parent.mkdir()
     assert cli.run(["bench", "history", str(tmp_path), "--json", str(out)]) == 1
     (row,) = json.loads(out.read_text(encoding="utf8"))["rows"]
-    assert row["row"] == "a 1" and row["after"]["median"] == 3.0
+    assert row["row"] == "a" and row["after"] == 3.0

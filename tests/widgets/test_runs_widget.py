@@ -89,6 +89,15 @@ def test_the_prompt_of_a_difference_can_be_chosen(tmp_path):
     ]
 
 
+def test_a_prompt_whose_kind_is_no_text_has_a_name(tmp_path):
+    prompts = [{"prompt": "The cook saw.", "kind": 3}, {"prompt": "A man came."}]
+    for method in ("autoregressive", "prompt_lookup"):
+        sv.generate("town", prompts, method, max_new_tokens=6).save(tmp_path / f"{method}.parquet")
+    shown = sv.runs(tmp_path)
+    shown.diff(0, 1)
+    assert [label for label, _ in shown.children[1].options] == ["prompt 1: 3", "prompt 2"]
+
+
 def send(shown, data, name="x.parquet", size=1000):
     """As the page sends a dropped file."""
     parts = [data[i : i + size] for i in range(0, len(data), size)] or [b""]

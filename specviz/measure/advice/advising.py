@@ -64,8 +64,8 @@ def advise(
     *,
     answers: str | Path | None = None,
     number: int | None = None,
-    batch: Sequence[int] = (),
-    context: Sequence[int] = (),
+    batch: int | Sequence[int] = (),
+    context: int | Sequence[int] = (),
     temperature: float = 0.0,
     top_k: int = 0,
     top_p: float = 1.0,
@@ -99,7 +99,7 @@ def advise(
         JSON lines with finished texts, used instead of decoding, as for `specviz.audit.answers`.
     number : int, optional
         How many prompts. Default: 24, or half of the available ones if the advice is confirmed.
-    batch, context : sequence of int
+    batch, context : int or sequence of int
         More batch sizes and context lengths at which to time passes, to say what would change the answer.
     temperature, top_k, top_p, seed : float, int, float, int
         Sampling of the texts; temperature 0 is greedy.
@@ -282,8 +282,9 @@ def _check_room(model: Model, texts: Sequence[list[int]]) -> None:
             )
 
 
-def _sizes(batch: Sequence[int], context: Sequence[int]) -> tuple[list[int], list[int]]:
+def _sizes(batch: int | Sequence[int], context: int | Sequence[int]) -> tuple[list[int], list[int]]:
     """Batch sizes, one always among them, and contexts: checked and rising."""
+    batch, context = ([each] if isinstance(each, int) else each for each in (batch, context))
     batches = sorted({1, *(check_int("batch", each, 1, 1024) for each in batch)})
     return batches, sorted({check_int("context", each, 1) for each in context})
 
@@ -438,8 +439,8 @@ class Work:
         return advice
 
     def _elsewhere(
-        self, texts: list[Text], readings: list[Reading], device: str, batch: Sequence[int],
-        context: Sequence[int],
+        self, texts: list[Text], readings: list[Reading], device: str, batch: int | Sequence[int],
+        context: int | Sequence[int],
     ) -> Advice:  # fmt: skip
         """The advice for the same texts on another device."""
         batches, contexts = _sizes(batch, context)

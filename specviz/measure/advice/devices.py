@@ -71,6 +71,8 @@ def device_of(given: str) -> Device:
     ------
     ParameterError
     """
+    if not isinstance(given, str):
+        raise ParameterError(f"a device is one of {', '.join(PRESETS)}, or BYTES,FLOPS,LAUNCH; got {given!r}")
     if given.lower() in PRESETS:
         return PRESETS[given.lower()]
     parts = given.split(",")

@@ -112,7 +112,7 @@ class Advice(Page):
     passes: PassTimes | None = None
     drafters: Sequence[Drafter] = ()
     decode: Callable[[Candidate], Trace] | None = None
-    elsewhere: Callable[[str, Sequence[int], Sequence[int]], Advice] | None = None
+    elsewhere: Callable[[str, int | Sequence[int], int | Sequence[int]], Advice] | None = None
 
     @property
     def best(self) -> Prediction:
@@ -276,7 +276,9 @@ class Advice(Page):
     def _repr_html_(self) -> str:
         return f"<div>{self._body()}</div>"
 
-    def on(self, device: str, batch: Sequence[int] = (), context: Sequence[int] = ()) -> Advice:
+    def on(
+        self, device: str, batch: int | Sequence[int] = (), context: int | Sequence[int] = ()
+    ) -> Advice:  # fmt: skip
         """The advice for the same texts on another device, from a roofline of its passes.
 
         Nothing is decoded: the texts and what is accepted of each draft stay, only the costs change.
@@ -285,7 +287,7 @@ class Advice(Page):
         ----------
         device : str
             As `as_device` of `specviz.advise`.
-        batch, context : sequence of int
+        batch, context : int or sequence of int
             Batch sizes and context lengths to price as well.
 
         Raises
