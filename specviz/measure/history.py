@@ -2,9 +2,9 @@
 
 A bench's ``--json`` file holds its figures, medians of paired measurements. Their intervals say how much
 texts or rounds differ within one run, not how much two runs differ, so at least two earlier results are
-needed: their spread is the noise. It is pooled over all figures of a bench, as a share of each. The last
-result's figure has moved if it is farther from the earlier ones' mean than chance would take any of the
-figures in one of twenty comparisons.
+needed: their spread is the noise, as a share of the figure and of all figures of the bench together. The
+last result's figure has moved if it is farther from the earlier ones' mean than normal noise, the same in all
+figures, would take any of them in one of twenty comparisons.
 """
 
 from __future__ import annotations
@@ -116,6 +116,7 @@ class Series:
         logs = np.log([[one[key] for key in shared] for one in each])
         earlier, last = logs[:-1], logs[-1]
         count = len(earlier)
+        # A few results say little of one figure's noise, so it is taken from all of them.
         spread = float(np.sqrt(earlier.var(axis=0, ddof=1).mean()))
         limit = NormalDist().inv_cdf(1 - CHANCE / 2 / len(shared)) * spread * math.sqrt(1 + 1 / count)
         center = earlier.mean(axis=0)
@@ -186,8 +187,8 @@ def history(paths: Sequence[Path]) -> History:
     title = f"{len(moved)} of {plural(len(rows), 'figure')} moved beyond noise"
     notes = [
         "noise: how far a figure may be from the earlier results' mean before it counts as moved. It follows "
-        "from the spread of the earlier results, pooled over a bench's figures. If nothing changed, one "
-        f"comparison in {1 / CHANCE:.0f} lists a figure.",
+        "from the spread of the earlier results. If nothing changed and all figures were equally noisy, one "
+        f"comparison in {1 / CHANCE:.0f} would list a figure; where some are noisier, more do: measure again.",
         *(f"compared: {plural(len(each.results), 'result')} of {each.words}" for each in series),
         *(line for each in series for line in each.remarks()),
     ]
