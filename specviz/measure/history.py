@@ -188,7 +188,7 @@ def history(paths: Sequence[Path]) -> History:
     notes = [
         "noise: how far a figure may be from the earlier results' mean before it counts as moved. It follows "
         "from the spread of the earlier results. If nothing changed and all figures were equally noisy, one "
-        f"comparison in {1 / CHANCE:.0f} would list a figure; where some are noisier, more do: measure again.",
+        f"comparison in {1 / CHANCE:.0f} would list a figure. Measure again what it lists.",
         *(f"compared: {plural(len(each.results), 'result')} of {each.words}" for each in series),
         *(line for each in series for line in each.remarks()),
     ]
