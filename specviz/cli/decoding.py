@@ -79,7 +79,7 @@ def demo(
     """Decode a few prompts of each kind of task by several methods: a table, traces, an offline page.
 
     SmolLM2 (specviz models get smollm2) runs the methods that need no training, and others with the drafters
-    in this package, in three to four minutes on two cores. --model town runs every method on a toy model that
+    in this package, in about three minutes on two cores. --model town runs every method on a toy model that
     comes with the package.
     """
     if out is None:
