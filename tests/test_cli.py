@@ -524,7 +524,7 @@ def test_a_demo_of_smollm2(here, say, monkeypatch):
     assert re.match(r"[\w. -]+ writes [0-9.]+ tokens/s, [0-9.]+ times our own plain decoding", first)
     assert "prefill" in second
     assert about.startswith("smollm2 (4-bit, dequantised), 134.5 M parameters: 7 texts, up to 2 tokens")
-    assert len(files(here / "specviz-demo")) == 1 + 6 + 6  # two drafts by two methods, and two more
+    assert len(files(here / "specviz-demo")) == 1 + 6 + 4  # a drafter for each of four methods
 
 
 def test_bench_status_and_json(here, say, folders, monkeypatch):
