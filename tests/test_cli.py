@@ -510,7 +510,7 @@ def test_a_demo_of_a_translator_names_its_bench(here, say):
 def test_a_demo_says_what_it_takes(say):
     status, out, _ = say("demo", "--help")
     assert status == 0
-    assert "under three minutes on two cores" in " ".join(re.sub("[│╭╮╰╯─]", " ", out).split())
+    assert "about three minutes on two cores" in " ".join(re.sub("[│╭╮╰╯─]", " ", out).split())
 
 
 def test_a_demo_of_smollm2(here, say, monkeypatch):

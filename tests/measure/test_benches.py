@@ -616,12 +616,13 @@ def test_threads_are_put_back():
 
 
 def test_a_block_within_another_leaves_it_settled():
+    # A frozen object that nothing refers to any more is freed all the same, so the count may fall a little.
     with timing.settled():
         frozen = gc.get_freeze_count()
         with timing.settled():
-            assert gc.get_freeze_count() == frozen > 0
-        assert gc.get_freeze_count() == frozen
+            assert 0 < gc.get_freeze_count() <= frozen
+        assert 0 < gc.get_freeze_count() <= frozen
         with pytest.raises(ZeroDivisionError), timing.settled():
             _ = 1 / 0
-        assert gc.get_freeze_count() == frozen
+        assert 0 < gc.get_freeze_count() <= frozen
     assert gc.get_freeze_count() == 0
