@@ -52,7 +52,7 @@ SMALLER: dict[str, Settings] = {
 WARM_UP = 8  # tokens that each method writes before the clock runs
 TOKENS = 36  # of each text, where nobody asked for a number
 FEWEST = 16  # of them on a slow machine
-SECONDS = 150  # that decoding should take there, by all contenders together
+SECONDS = 110  # that decoding should take there, by all contenders together
 COLUMNS = [
     ("method", "method", ""), ("draft", "draft", ""), ("exactness", "exactness", ""),
     ("tau", "τ", "{:.2f}"), ("A/D", "A/D", "{:.2f}"), ("A/O", "A/O", "{:.2f}"),
