@@ -232,6 +232,21 @@ class TestPrices:
         assert 0 < pilot.two.sum() < len(pilot.two)
         assert not pilot.two[firsts].any()
 
+    def test_passes_are_timed_between_the_short_runs(self):
+        """A machine that slows down on the way would otherwise put its drift into the rest of a cycle."""
+        target = tiny.llama()
+        done: list[str] = []
+        texts = [[1, 2, 3], [4, 1], [2, 2]]
+        made = prices.measure(
+            target, {}, [PLAIN], texts, (8, 16), [1], [], {"max_new_tokens": 4}, done.append
+        )
+        order = [len(list(same)) if what.startswith("passes") else 0 for what, same in
+                 itertools.groupby(done, key=lambda what: what.split()[0])]  # fmt: skip
+        assert order[1::2] == [0] * len(texts)
+        assert min(order[::2]) > 0 and len(order[::2]) == len(texts) + 1
+        assert made.passes["", 1].ms.shape == (len(prices.pass_sizes([PLAIN])), 2, prices.ROUNDS)
+        assert made.passes["", 1].contexts == [8, 16]
+
     def test_elsewhere_and_in_batches(self):
         made = flat(slope=0.3, batches=(4,))
         cycles = simulation.plain(5)

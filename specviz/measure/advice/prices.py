@@ -1,13 +1,14 @@
 """What passes and cycles cost on this device: timed passes, and cycles of short runs beside them.
 
 A cycle costs the target's pass over its draft, the drafter's passes, and the rest: choosing, judging,
-committing. The passes are timed alone, in turns. The rest is what cycles of real runs take longer than their
-passes, as a constant and a part for each drafted token.
+committing. The passes are timed alone, between the texts of short runs. The rest is what the cycles of these
+runs take longer than their passes, as a constant and a part for each drafted token.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -15,7 +16,7 @@ import numpy as np
 
 from specviz.loop import Run
 from specviz.loop.cycle import Cycle
-from specviz.measure.benches.passes import measure_together
+from specviz.measure.benches.passes import Rounds
 from specviz.measure.report import Settings
 from specviz.measure.timing import Texts, clock_of, settled, synchroniser
 from specviz.methods import find
@@ -245,7 +246,7 @@ def _line(pilot: Pilot, left: np.ndarray, draw: np.random.Generator | None) -> t
     return float(constant), float(slope)
 
 
-class Timing(Texts):
+class TimedRun(Texts):
     """A run that says how long each of its cycles took."""
 
     def __init__(self, run: Run, clock: Callable[[], float]) -> None:
@@ -293,9 +294,12 @@ def pilots_of(
 
 def run_pilots(
     model: Model, drafters: Mapping[str, Model], candidates: Sequence[Candidate], texts: Sequence[list[int]],
-    options: Settings, done: Timed,
+    options: Settings, done: Timed, between: Callable[[], None] = lambda: None,
 ) -> dict[Family, Pilot]:  # fmt: skip
-    """Short runs of every family, in turns: who begins differs from text to text."""
+    """Short runs of every family, in turns: who begins differs from text to text.
+
+    `between` is called before every text and after the last one.
+    """
     clock = clock_of(model)[0]
     families = list(dict.fromkeys(each.family for each in candidates))
     most = {name: int(getattr(each, "most", 0)) for name, each in drafters.items()}
@@ -305,14 +309,16 @@ def run_pilots(
         run = Run(
             model, prompts, find(family[0])(**values), draft=drafters.get(family[1]), record=None, **options
         )
-        runs.append((family, Timing(run, clock)))
+        runs.append((family, TimedRun(run, clock)))
     try:
         with settled():
             for number in range(len(texts)):
+                between()
                 first = number % len(runs)
                 for family, timing in runs[first:] + runs[:first]:
                     timing(number)
                     done(f"short runs of {family[0]}")
+            between()
     finally:
         for _, timing in runs:
             timing.run.close()
@@ -362,21 +368,57 @@ class Stopwatch:
         """Tokens of a model's passes."""
         return list(self.sizes) if name == TARGET else [1, 2]
 
+    def open(self, stack: ExitStack, contexts: Sequence[int], rows: int = 1) -> list[Timing]:
+        """Passes of every model after each context, to be timed round by round until `stack` is closed."""
+        return [
+            Timing(
+                name, stack.enter_context(Rounds({"": model}, self.sizes_of(name), context, rows)), self.done
+            )
+            for name, model in self.models.items()
+            for context in contexts
+        ]
+
     def __call__(self, contexts: Sequence[int], rows: int = 1) -> dict[str, Passes]:
-        """Passes of every model after each context."""
-        made = {}
-        for name, model in self.models.items():
-            sizes = self.sizes_of(name)
-            spent = [self._after(model, sizes, context, rows) for context in contexts]
-            ms = np.stack([[each[g] for g in sizes] for each in spent], 1)
-            made[name] = Passes(sizes, list(contexts), ms)
-        return made
+        """Passes of every model after each context, all rounds at once."""
+        with ExitStack() as stack, settled():
+            opened = self.open(stack, contexts, rows)
+            for each in opened:
+                each(ROUNDS)
+            return passes_of(opened)
 
-    def _after(self, model: Model, sizes: list[int], context: int, rows: int) -> dict[int, np.ndarray]:
-        def tick(_: int, __: int, ___: str) -> None:
-            self.done(f"passes after {context} tokens" + (f", {rows} rows" if rows > 1 else ""))
 
-        return measure_together({"": model}, sizes, context, ROUNDS, tick, rows)[""]
+@dataclass(eq=False)
+class Timing:
+    """Passes of one model after one context, open.
+
+    Parameters
+    ----------
+    name : str
+        Of the model.
+    rounds : Rounds
+    done : callable
+    """
+
+    name: str
+    rounds: Rounds[str]
+    done: Timed
+
+    def __call__(self, count: int) -> None:
+        """Time so many rounds."""
+        rows = self.rounds.rows
+        for _ in range(count):
+            self.rounds()
+            self.done(f"passes after {self.rounds.context} tokens" + (f", {rows} rows" if rows > 1 else ""))
+
+
+def passes_of(opened: Sequence[Timing]) -> dict[str, Passes]:
+    """What was timed of every model, its contexts together."""
+    made = {}
+    for name in dict.fromkeys(each.name for each in opened):
+        mine = [each.rounds for each in opened if each.name == name]
+        ms = np.stack([np.stack(list(each.spent()[""].values())) for each in mine], 1)
+        made[name] = Passes(mine[0].sizes, [each.context for each in mine], ms)
+    return made
 
 
 def measure(
@@ -385,6 +427,9 @@ def measure(
     done: Timed,
 ) -> Prices:  # fmt: skip
     """Time passes and short runs.
+
+    A machine drifts by more than the rest of a cycle is worth. So the passes that the short runs are compared
+    with are timed between the texts of these, not before them.
 
     Parameters
     ----------
@@ -405,11 +450,21 @@ def measure(
     chains = {draft for method, draft in families if method == CHAIN}
     models = {TARGET: model} | {name: drafters[name] for name in drafters if name in chains}
     timed = Stopwatch(models, pass_sizes(candidates), done)
-    made = {(name, 1): each for name, each in timed(sorted(set(between))).items()}
+    with ExitStack() as stack:
+        opened = timed.open(stack, sorted(set(between)))
+        counts = np.diff(np.linspace(0, ROUNDS, len(texts) + 2).round().astype(int)).tolist()
+        turns = iter(counts)
+
+        def time_passes() -> None:
+            count = next(turns)
+            for each in opened:
+                each(count)
+
+        pilots = run_pilots(model, drafters, candidates, texts, options, done, time_passes)
+        made = {(name, 1): each for name, each in passes_of(opened).items()}
     for rows in (rows for rows in batches if rows > 1):
         made |= {(name, rows): each for name, each in timed([sum(between) // 2], rows).items()}
     elsewhere: dict[tuple[str, int], Passes] = {}
     for context in contexts:
         elsewhere |= {(name, context): each for name, each in timed([context]).items()}
-    pilots = run_pilots(model, drafters, candidates, texts, options, done)
     return Prices(made, elsewhere, pilots, clock_of(model)[1])

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, Generic, Self
 
 import numpy as np
 import torch
@@ -17,7 +17,7 @@ from specviz.measure.report import Bar, Estimate, Report, Row, Tick
 from specviz.measure.timing import K, quiet_clock, seconds_of, setting, settled, synchroniser
 from specviz.methods import find
 from specviz.models import kernels
-from specviz.models.protocols import Model
+from specviz.models.protocols import Context, Model
 
 SIZES = (1, 2, 4, 5, 8, 9, 16, 17, 32)
 FORMATS = (torch.float32, torch.bfloat16)
@@ -86,47 +86,95 @@ def measure_together(
     dict of label to dict of size to array [rounds]
         Milliseconds; under -1 those of the prefill of so many tokens, if one is asked for.
     """
-    sizes = sorted({1, *sizes})
-    if sizes[0] < 1 or context < 1:
-        raise ParameterError("a pass holds at least one token, and so does its context")
-    spent = {label: {g: list[float]() for g in sizes + [-1] * bool(prefill)} for label in models}
-    opened = {}
-    try:
-        for label, model in models.items():
-            if context + sizes[-1] > model.max_length:
-                raise ParameterError(
-                    f"{context} tokens of context and {sizes[-1]} in a pass do not fit into {model.name}'s "
-                    f"{model.max_length}"
-                )
-            ids = np.random.default_rng(0).integers(0, model.vocabulary, (rows, context + sizes[-1]))
-            begun = model.open(ids[:, :context].tolist(), sizes[-1])
-            short = ids[:, : prefill + 1].tolist()
-            passes = {
-                g: partial(begun.forward, [Draft.chain(row[context : context + g - 1]) for row in ids])
-                for g in sizes
-            }
-            timed = partial(seconds_of, wait=synchroniser(model.device), clock=quiet_clock(model.device)[0])
-            opened[label] = begun, passes, timed, short
-            begun.prefill()
-            for g in sizes * 3:
-                passes[g]()  # the first also computes the context's last token
-        with settled():
-            for turn in range(rounds):
-                first = turn % len(sizes)
-                for g in sizes[first:] + sizes[:first]:
-                    for label, (_, passes, timed, _) in opened.items():
-                        spent[label][g].append(1e3 * timed(passes[g]))
-                for label, (_, _, timed, short) in opened.items() if prefill else ():
-                    new = models[label].open(short, 1)
-                    try:
-                        spent[label][-1].append(1e3 * timed(new.prefill))
-                    finally:
-                        new.close()
-                tick(turn + 1, rounds, "rounds")
-    finally:
-        for begun, *_ in opened.values():
+    with Rounds(models, sizes, context, rows, prefill) as again, settled():
+        for turn in range(rounds):
+            again()
+            tick(turn + 1, rounds, "rounds")
+        return again.spent()
+
+
+class Rounds(Generic[K]):
+    """Passes of models after one context, which stays open: rounds can be timed with other work between them.
+
+    Parameters
+    ----------
+    models, sizes, context, rows, prefill
+        As for `measure_together`.
+
+    Raises
+    ------
+    ParameterError
+        If a model's context is too short.
+    """
+
+    def __init__(
+        self, models: Mapping[K, Model], sizes: Sequence[int], context: int, rows: int = 1, prefill: int = 0
+    ) -> None:
+        self.sizes = sorted({1, *sizes})
+        if self.sizes[0] < 1 or context < 1:
+            raise ParameterError("a pass holds at least one token, and so does its context")
+        self.models, self.context, self.rows, self.prefill = models, context, rows, prefill
+        self.ms = {label: {g: list[float]() for g in self.sizes + [-1] * bool(prefill)} for label in models}
+        self.turn = 0
+        self.open: dict[K, tuple[Context, dict[int, Callable[[], object]]]] = {}
+
+    def __enter__(self) -> Self:
+        try:
+            for label, model in self.models.items():
+                self._open(label, model)
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def _open(self, label: K, model: Model) -> None:
+        context, longest = self.context, self.sizes[-1]
+        if context + longest > model.max_length:
+            raise ParameterError(
+                f"{context} tokens of context and {longest} in a pass do not fit into {model.name}'s "
+                f"{model.max_length}"
+            )
+        ids = self._ids(model)
+        begun = model.open(ids[:, :context].tolist(), longest)
+        passes: dict[int, Callable[[], object]] = {
+            g: partial(begun.forward, [Draft.chain(row[context : context + g - 1]) for row in ids])
+            for g in self.sizes
+        }
+        self.open[label] = begun, passes
+        begun.prefill()
+        for g in self.sizes * 3:
+            passes[g]()  # the first also computes the context's last token
+
+    def _ids(self, model: Model) -> np.ndarray:
+        shape = self.rows, self.context + self.sizes[-1]
+        return np.random.default_rng(0).integers(0, model.vocabulary, shape)
+
+    def __exit__(self, *_: object) -> None:
+        for begun, _passes in self.open.values():
             begun.close()
-    return {label: {g: np.array(each) for g, each in by.items()} for label, by in spent.items()}
+
+    def __call__(self) -> None:
+        """Time one round: every size once, of all models in turn; which size begins rotates."""
+        first = self.turn % len(self.sizes)
+        for g in self.sizes[first:] + self.sizes[:first]:
+            for label, (_, passes) in self.open.items():
+                self._time(label, g, passes[g])
+        for label, model in self.models.items() if self.prefill else ():
+            new = model.open(self._ids(model)[:, : self.prefill + 1].tolist(), 1)
+            try:
+                self._time(label, -1, new.prefill)
+            finally:
+                new.close()
+        self.turn += 1
+
+    def _time(self, label: K, g: int, call: Callable[[], object]) -> None:
+        device = self.models[label].device
+        seconds = seconds_of(call, synchroniser(device), quiet_clock(device)[0])
+        self.ms[label][g].append(1e3 * seconds)
+
+    def spent(self) -> dict[K, dict[int, np.ndarray]]:
+        """Milliseconds of each round, as `measure_together` returns them."""
+        return {label: {g: np.array(each) for g, each in by.items()} for label, by in self.ms.items()}
 
 
 def rows_of(spent: dict[int, np.ndarray], reference: dict[int, np.ndarray] | None = None) -> list[Row]:
