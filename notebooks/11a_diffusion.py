@@ -28,7 +28,7 @@
 # 3. see how filling two cells at once goes wrong: by hand, then in a real text.
 #
 # [11b](11b_self_drafting.ipynb) drafts with the predictions that were not kept, and [11c](11c_ssd_in_numbers.ipynb) is an appendix for
-# specialists. The model is `town-diffusion`: 2.3 M parameters, eight layers, Dream's form.
+# specialists. The model is `town-diffusion`: 2.3 M parameters, eight layers, in the form of Dream, a published diffusion model.
 
 # %%
 import matplotlib.pyplot as plt
@@ -56,7 +56,7 @@ trace
 # %% [markdown]
 # ## How it writes
 #
-# The prompt is followed by $L$ masks (equation 1 of Gao et al. 2025). A pass gives a distribution for every masked
+# The prompt is followed by $L$ masks (equation 1 of Gao et al. 2025, the paper of 11b). A pass gives a distribution for every masked
 # place $i$ (equation 2). All of them come from the same canvas: the prompt and all tokens so far, to the left *and* to
 # the right:
 #
@@ -65,7 +65,7 @@ trace
 # Cells are grouped into blocks of $B = 8$ (equation 3), which are written one after the other. In the current block,
 # the cell with the most *confident* prediction gets its likeliest token. All other cells stay masked, and the next pass
 # starts from there. That is one token a pass: **stepwise** decoding. Cells that are almost certain ($p$ above 0.99995) count as
-# equally confident, and of equals the leftmost is next ([11c](11c_ssd_in_numbers.ipynb) explains why).
+# equally confident, because their order is rounding, and of equals the leftmost is next ([11c](11c_ssd_in_numbers.ipynb) has the details).
 #
 # **Predict.** In a block, is the most confident cell usually the leftmost masked one? In a random order of eight cells the leftmost
 # would be next in $\frac18 (1 + \frac12 + \dots + \frac18)$ of the steps: 34 %.
@@ -107,9 +107,10 @@ print(f"leftmost of its block: {np.mean(left):.0%} of {len(left)} steps; your gu
 #
 # The $\frac1t$ matters. A given set of $k$ out of $L$ cells, and no other cell, is masked with probability $\int_0^1 t^k (1-t)^{L-k} dt$.
 # With the $\frac1t$ inside, its weight is $\int_0^1 t^{k-1} (1-t)^{L-k} dt = \frac1k \binom Lk^{-1}$. That is the
-# probability that, in a *random order*, these $k$ cells are the last ones and a given one of them is next. So
-# $\mathcal L$ is the chain rule's loss averaged over all $L!$ orders, and by Jensen's inequality an upper bound on
-# $-\log p$ of the text.
+# probability that, in a *random order*, these $k$ cells are the last ones (one of $\binom Lk$ sets, all equally likely) and a given
+# one of them is next (one of $k$). So $\mathcal L$ is the chain rule's loss averaged over all $L!$ orders. It is also an upper bound:
+# if the order is drawn at random the text's probability is the mean over orders, and $-\log$ of a mean is at most the mean of the
+# $-\log$s (Jensen's inequality).
 #
 # **Predict.** If that is right, two different estimates must agree: masks drawn with $t$ and weighted by $\frac1t$; and
 # random orders, with the loss summed cell by cell. Which one has the larger variance?
@@ -198,11 +199,11 @@ print(
 # text, though not the likeliest: stepwise decoding is greedy.
 #
 # How wrong can it be? The divergence of the product from the joint is $\sum_i H_i - H(\text{joint})$. Since
-# $H(\text{joint}) \ge \max_i H_i$ it is at most $\sum_i H_i - \max_i H_i$. The *entropy-bounded* sampler (Ben-Hamu et al. 2025) fills the
+# $H(\text{joint}) \ge \max_i H_i$ (all cells together are at least as uncertain as one of them) it is at most $\sum_i H_i - \max_i H_i$. The *entropy-bounded* sampler (Ben-Hamu et al. 2025) fills the
 # most confident cells while this bound stays below $\gamma$. *Fast-dLLM* (Wu et al. 2025) fills each cell whose likeliest token has a
 # probability above a threshold $\tau$; if there is none, the most confident cell alone.
 #
-# If the predictions are the marginals of one joint distribution, the favourites of $n$ such cells have a joint probability of at least
+# If the predictions are the marginals of one joint distribution, the favourites of $n$ cells above the threshold have a joint probability of at least
 # $1 - n(1-\tau)$ (the union bound): for τ = 0.9 and up to four cells more than one half. So they are the likeliest *combination*. Yet
 # stepwise decoding may write another text: it fills one cell and asks again, and what it fills between can change its mind.
 #
@@ -259,14 +260,15 @@ print(
 )
 
 # %% [markdown]
-# A real San York. When the pass was computed, that token was the cell's favourite, and confident enough for the rule.
+# A real San York: two tokens that fit the canvas singly and not together. When the pass was computed, that token was the cell's favourite, and confident enough for the rule.
 # By the time stepwise decoding reaches the cell, its neighbours are filled and the prediction has changed. A threshold
 # asks what each cell would hold *if it were filled next*, and then fills several next.
 #
 # ## What parallel unmasking cannot do
 #
 # - It cannot know that two predictions depend on each other: both come from the same pass.
-# - A stricter threshold makes it rarer and never impossible; only `threshold=1` is stepwise decoding.
+# - A stricter threshold makes it rarer and never impossible. Only `threshold=1` is stepwise decoding: no probability is above 1, so the
+#   most confident cell is filled alone.
 # - It cannot detect that it went wrong. That needs another pass, and [11b](11b_self_drafting.ipynb) makes it.
 #
 # ## Five questions

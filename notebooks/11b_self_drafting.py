@@ -114,6 +114,9 @@ print(f"k = 4: token {token[4] / count[4]:.0%}, your guess {right_guess:.0%}; "
 #
 # Verification starts at the root. A canvas names its most confident cell and that cell's token. If they are its child's, the child is
 # accepted and names the next. The last canvas that is reached fills one cell itself, so a pass places up to $N + 1$ tokens.
+#
+# A run that places $m$ tokens a pass saves $1 - 1/m$ of stepwise decoding's passes, at most $N/(N+1)$. If its passes cost $c$ passes
+# over one canvas, it is $m/c$ times as fast.
 
 # %%
 cycles = trace.cycles.iloc[:-1]

@@ -382,7 +382,8 @@ rates = pd.Series(rates).unstack()
 
 # %% [markdown]
 # Without a cache a pass also computes the masks that are not needed: twice the cells, 1.6 times the work (the prompt
-# does not grow). With a cache a pass has eight or nine positions, however long the canvas, and an occasional refresh.
+# does not grow). With a cache a pass has eight positions or nine (the block, and the cell before it, at which Dream's form predicts
+# the block's first), however long the canvas, and an occasional refresh.
 # In both cases SSD multiplies the positions and divides the passes.
 #
 # The second table is Figure 1 in small: valid tokens a second (up to the end token) over those of batch 1, timed once.
@@ -440,8 +441,8 @@ claims = {
     "and a 77.4 % reduction in decoding steps": f"on MBPP; the mean is {np.mean([66.4, 61.4, 65.3, 77.4]):.1f} %",
     "consistently 2.0x to 3.46x": f"Dream-Base on HumanEval, N = 4: {19.28 / 12.62:.2f}x; LLaDA-Base on MBPP: {10.31 / 5.74:.2f}x",
     "LLaDA-Instruct, HumanEval, N = 5: 2.11x": f"54.14 / 26.13 = {54.14 / 26.13:.2f}x",
-    "mix-order: 2N − 1 nodes in total": f"Table 3: 6, 8, 10 for N = 3, 4, 5, that is {[2 * n for n in (3, 4, 5)]}",
-    "5.1: a tree of 2^(N+1) − 1 pushes into the memory-bound regime": "5.2: out of it, and that is right: more work for each weight that is read",
+    "mix-order: 2N − 1 nodes in total": f"Table 3: 6, 8, 10 for N = 3, 4, 5, that is {[2 * n for n in (3, 4, 5)]} with the root",
+    "5.1: a full binary tree, 2^(N+1) − 1 canvases, pushes into the memory-bound regime": "5.2: pushes out of it, and that is right: more work for each weight that is read",
     "an upper bound of N / (N + 1)": f"with R = B = 8 it is {1 - 2 / 8:.0%}, if chains are cut where lossless needs it",
 }
 for says, table in claims.items():
