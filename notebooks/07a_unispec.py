@@ -293,8 +293,10 @@ plt.show()
 # ancestors and itself: an ordinary causal mask would show it the branches that stand before it in the list, and its prediction would
 # belong to no text. In greedy decoding, go from the root to the child that is the target's own choice, as long as there is one, and
 # add the target's choice after the last. So the text is the one that the target writes alone, up to ties (two tokens so near that rounding decides). Keys and values of the kept
-# path stay in the cache; the others are dropped. In sampling the target *draws* its choice from its $p$, so a level is accepted with
-# the sum of its nodes' probabilities, and the law is the target's.
+# path stay in the cache; the others are dropped. In sampling the target *draws* its choice from its $p$. If one of the nodes
+# is that token, the path goes on there; if none is, the drawn token is written and the cycle ends. So a level is accepted with the sum
+# of its nodes' probabilities under $p$, and every token has the target's own distribution. No $q$ is needed, because the store's nodes
+# are not drawn ([07c](07c_eagle.ipynb) has a drafter that draws its nodes).
 #
 # Here is this cycle in the player. Each `→` grows one level; then come the cut at the threshold $r$, the cut to $g$ nodes, and the verdict. Point at
 # a node for its source and its score.

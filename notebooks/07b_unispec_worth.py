@@ -350,7 +350,8 @@ plt.show()
 #
 # - Differences of a few hundredths mean nothing: another `learnt` would shift them all.
 # - τ is not the speed. UniSpec never pays where a pass over $g + 1$ tokens costs more than τ passes over one; measure
-#   that first ([08](08_calibrate.ipynb)).
+#   that first ([08](08_calibrate.ipynb)). A cycle writes at most $g + 1$ tokens, so where the cost grows in proportion to the tokens no
+#   drafter pays.
 # - These are single runs on few short prompts. `specviz replay unispec/table2 --quick` measures the paper's tables with
 #   intervals.
 #
