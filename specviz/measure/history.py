@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import NormalDist
-from typing import Annotated, TypeAlias
+from typing import Annotated, NotRequired, TypeAlias
 
 import numpy as np
 from pydantic import Field
@@ -78,6 +78,7 @@ class BenchFile(TypedDict):
     """The result of a bench, as `Report.write` writes it."""
 
     bench: Text
+    commit: NotRequired[Text | None]  # results of before 26 November 2026 say none
     date: Annotated[Text, Field(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00$")]
     setting: PlaceFile
     rows: list[Fields]
@@ -133,6 +134,9 @@ class Series:
         """Figures that were not compared, limits that are newly missed or met, what else changed."""
         before, after = self.results[-2:]
         lines = []
+        commits = [str(each.get("commit") or "an unknown commit") for each in (before, after)]
+        if commits[0] != commits[1]:
+            lines.append(f"{self.words}: measured at {commits[1]}, before at {commits[0]}")
         if left := sorted(
             {" · ".join(filter(None, key)) for key in set(figures(before)) ^ set(figures(after))}
         ):

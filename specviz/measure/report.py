@@ -14,6 +14,7 @@ import numpy as np
 
 from specviz.errors import plural
 from specviz.escape import visible
+from specviz.measure.checkout import commit
 from specviz.metrics import Estimate
 
 if TYPE_CHECKING:
@@ -165,6 +166,7 @@ class Report:
         """Everything as plain data, ready for JSON: NaN becomes null."""
         content = {
             "schema": SCHEMA, "bench": self.name, "date": datetime.now(UTC).isoformat(timespec="seconds"),
+            "commit": commit(),
             "title": self.title, "setting": self.setting, "rows": _rows(self.rows),
             "parts": [{"title": part.title, "rows": _rows(part.rows)} for part in self.parts],
             "bars": [asdict(bar) | {"held": bool(bar.held)} for bar in self.bars],

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import subprocess
 
 import numpy as np
 import pytest
 
 from specviz import cli
 from specviz.errors import TraceError
+from specviz.measure import checkout
 from specviz.measure.history import CHANCE, Series, figures, history
 from specviz.measure.report import Bar, Estimate, Part, Report
 
@@ -88,6 +90,37 @@ def test_limits_and_settings_that_changed_are_named(tmp_path):
     said = "speed of m, 2026-01-01 to 2026-01-03: "
     assert f"{said}the limit on x is missed now" in made.notes
     assert f"{said}not only this package changed: torch 2.6, now 2.13" in made.notes
+
+
+def test_the_commits_are_named(tmp_path):
+    three(tmp_path)
+    for file, commit in (("y.json", "aaa"), ("a.json", "bbb+")):
+        kept = json.loads((tmp_path / file).read_text("utf8"))
+        (tmp_path / file).write_text(json.dumps(kept | {"commit": commit}), "utf8")
+    assert any("measured at bbb+, before at aaa" in note for note in history([tmp_path]).notes)
+
+
+def test_a_result_names_the_commit_of_its_checkout(tmp_path):
+    def git(*words):
+        about = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false"]
+        return subprocess.run(["git", *about, *words], cwd=tmp_path, check=True, capture_output=True).stdout
+
+    file = tmp_path / "a.py"
+    file.write_text("1", "utf8")
+    git("init")
+    assert checkout.commit.__wrapped__(file) is None  # in a repository that does not track it
+    git("add", ".")
+    git("commit", "-m", "a")
+    head = git("rev-parse", "--short=12", "HEAD").decode().strip()
+    assert checkout.commit.__wrapped__(file) == head
+    file.write_text("2", "utf8")
+    assert checkout.commit.__wrapped__(file) == head + "+"
+    assert content("2026-01-01")["commit"] == checkout.commit()
+
+
+def test_without_git_it_names_none(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert checkout.commit.__wrapped__() is None
 
 
 def test_figures_that_came_or_went_are_named(tmp_path):
