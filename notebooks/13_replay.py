@@ -201,7 +201,9 @@ for verdict in replayed.verdicts:
 # How many claims hold, fail or cannot be judged here, in the tables of each of the five papers:
 
 # %%
-claims = every.frame().set_index("table")[["holds", "fails", "open", "measured", "cells"]].dropna().astype(int)
+claims = (
+    every.frame().set_index("table")[["holds", "fails", "open", "measured", "cells"]].dropna().astype(int)
+)
 claims.groupby(lambda table: table.partition("/")[0], sort=False).sum()
 
 # %% [markdown]

@@ -16,7 +16,7 @@ from specviz.suites import spread, suite
 
 # The least that each can be given.
 LEAST = {"number": 1, "max_new_tokens": 2, "rounds": 1, "context": 4, "largest": 2,
-         "exact_number": 1, "exact_tokens": 2}  # fmt: skip
+         "exact_number": 1, "exact_tokens": 2, "sums": 1}  # fmt: skip
 CANVASES = {"model": "town-diffusion", "cells": 16}
 OWN_OPTIONS = {
     "answers": ("--number", 2, "--sampled", 2),
