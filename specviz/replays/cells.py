@@ -11,6 +11,7 @@ from typing import Any, Self
 from specviz.errors import plural
 from specviz.measure.report import Row, Values
 
+AGAIN = "again"  # after the name of a method that a run decodes a second time, as its control
 HOLDS, FAILS, OPEN = "holds here", "fails here", "cannot be judged here"
 ORDER, PAYS, SIZE, LOSSLESS = "order", "pays", "size", "lossless"  # what a claim is about
 CONTROL, ABILITY, SAME, IDLE = "control", "ability", "same texts", "idle target"  # kinds of checks

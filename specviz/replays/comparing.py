@@ -18,6 +18,7 @@ from specviz.measure.claims import resampled
 from specviz.measure.report import Column, Settings, Tick, Values, print_table
 from specviz.measure.rows import Results, fast, paired, seconds, words
 from specviz.paths import folder
+from specviz.replays.cells import AGAIN
 from specviz.replays.judging import LEVEL, chance, holm
 from specviz.replays.recorded import SUFFIX, Recorded, digest
 from specviz.rules.parameters import Value
@@ -298,7 +299,7 @@ def compared(ours: Results, theirs: Results, name: str) -> Comparison:
     noise = max(control(ours), control(theirs))
     rows: list[Row] = []
     for each in theirs.cells:
-        if each["cell"] == each["against"] or each["method"].endswith("_again"):
+        if each["cell"] == each["against"] or each["method"].endswith(f"_{AGAIN}"):
             continue
         columns = totals(mine, base, sides["theirs"][each["cell"]], sides["theirs"][each["against"]])
         if not len(columns[0]):
@@ -388,7 +389,7 @@ def totals(*sides: list[Row]) -> list[np.ndarray]:
 def control(results: Results) -> float:
     """How far apart one decoder's speeds under two names are: the logarithm of the ratio's farther end."""
     cells = by_cell(results)
-    twin = next((cell for cell in results.cells if cell["method"].endswith("_again")), None)
+    twin = next((cell for cell in results.cells if cell["method"].endswith(f"_{AGAIN}")), None)
     if twin is None:
         return math.inf
     columns = totals(cells[twin["cell"]], cells[twin["against"]])

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from specviz.measure.report import Row, Values
 from specviz.measure.rows import Results, fast, key_of, speed, words
-from specviz.replays.cells import Provenance
+from specviz.replays.cells import AGAIN, Provenance
 
 
 def marked(
@@ -15,12 +15,13 @@ def marked(
 ) -> tuple[Row, dict[str, tuple[Row, str]]] | None:
     """The fastest contender that left traces, and its best, median and worst prompt with their figure.
 
+    The control, one decoder under a second name, is none.
     `contenders` (method, parameters, drafter) are those to choose of; without any all are.
     """
     good = [row for row in results.records() if row["error"] is None]
     cells = [
         cell for cell in results.cells
-        if cell["cell"] != cell["against"]
+        if cell["cell"] != cell["against"] and not cell["method"].endswith(f"_{AGAIN}")
         and (not contenders or (cell["method"], cell["parameters"], cell["draft"]) in contenders)
     ]  # fmt: skip
     ranked = [(cell, *ranked_rows(results, cell, good)) for cell in cells]

@@ -1,5 +1,3 @@
-const dark = matchMedia("(prefers-color-scheme: dark)");
-const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 const themed = (layout) => {
 	const line = { gridcolor: colour("--line"), zerolinecolor: colour("--line"), linecolor: colour("--line") };
 	const axes = ["xaxis", "yaxis"].map((name) => [name, { automargin: true, ...layout[name], ...line }]);
@@ -19,14 +17,14 @@ const tinted = (trace) => {
 const drawn = new Set();
 const draw = (place) => {
 	const { data, layout } = figures[Number(place.dataset.figure)];
-	place.style.minHeight = ""; // the room that was kept for it
 	Plotly.react(place, data.map(tinted), themed(layout), CONFIG);
 	if (!drawn.has(place)) openTraces(place);
 	drawn.add(place);
 };
 const places = document.querySelectorAll("[data-figure]");
-// Room for each plot before it is drawn: nothing moves under a reader's finger.
-for (const place of places) place.style.minHeight = `calc(${figures[Number(place.dataset.figure)].layout.height}px + .6em + 2px)`;
+// Room for each plot before it is drawn, so that nothing moves under a reader's finger. It stays: plotly fills it when the window
+// changes its size.
+for (const place of places) place.style.height = `calc(${figures[Number(place.dataset.figure)].layout.height}px + .6em + 2px)`;
 if (figures.length) {
 	await startPlotly();
 	const seen = new IntersectionObserver((entries) => {

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from functools import partial
 from importlib.resources import files
 from pathlib import Path
@@ -43,6 +44,7 @@ WIDE = 5  # columns of numbers of a table whose ratios stand below them
 KINDS = ("agrees", "unclear", "against")
 TITLES = {FAILS: "Fails here", HOLDS: "Holds here", OPEN: "Cannot be judged here"}
 VERDICT_KINDS = {HOLDS: "agrees", FAILS: "against", OPEN: "unclear"}
+MANY = {HOLDS: "hold here", FAILS: "fail here"}  # of several claims
 WAYS = ("clearly as in the paper", "unclear", "clearly the other way")
 
 
@@ -115,12 +117,12 @@ class Page:
             return
         names = ("device", "processor", "system", "cores", "threads", "processes", "dtype", "clock")
         lines: Row = {name: place[name] for name in names if place.get(name) is not None}
-        drafters = (("drafter", each) for each in (place.get("drafts") or {}).values())
+        drafters = [("drafter", each) for each in (place.get("drafts") or {}).values()]
         for name, each in (("model", place.get("model") or {}), *drafters):
             if isinstance(each, Mapping) and each.get("name"):
                 size = f", {each['parameters']:,} parameters" if each.get("parameters") else ""
-                mark = f", weights {each['weights']}" if each.get("weights") else ""
-                lines.setdefault(name, f"{each['name']}{size}{mark}")
+                mark = f", sampled weights {each['weights']}" if each.get("weights") else ""
+                lines[name] = "; ".join(filter(None, (lines.get(name), f"{each['name']}{size}{mark}")))
         lines["versions"] = ", ".join(f"{name} {v}" for name, v in (place.get("versions") or {}).items())
         items = "".join(f"<dt>{text(name)}</dt><dd>{text(value)}</dd>" for name, value in lines.items())
         self.add(f"<h2>Environment</h2><dl>{items}</dl>")
@@ -184,7 +186,7 @@ class Page:
 
     def run(self, results: Results) -> None:
         """A run's page."""
-        self.heading(f"specviz bench run: {results.path.name}", f"Begun {results.created}")
+        self.heading(f"specviz bench run: {results.path.name}", f"Begun {at(results.created)}")
         done, of = len(results.done), len(results.wanted)
         self.add(f"<p>{done} of {of} rows, {len(results.failures())} failed.</p>")
         for each in results.environments.values():
@@ -345,7 +347,7 @@ class Page:
 
     def replay(self, made: Replay) -> None:
         """The page of one table."""
-        self.heading(f"{made.table}, measured here", f"{made.device} · {made.created}")
+        self.heading(f"{made.table}, measured here", f"{made.device} · {at(made.created)}")
         self.one(made)
         self.environment(made.environment)
 
@@ -437,14 +439,23 @@ def recording(made: Replay, each: Mapping[str, str]) -> Path:
     return made.path / "traces" / Path(each["file"]).name
 
 
+def at(time: str) -> str:
+    """A time as ISO 8601 has it, to the minute; other text as it is."""
+    try:
+        return f"{datetime.fromisoformat(time).astimezone(UTC):%d %B %Y, %H:%M} UTC"
+    except ValueError:
+        return time
+
+
 def claims(n: Mapping[str, int], words: bool = False) -> str:
     """How many claims hold here, fail here, cannot be judged here."""
     counts = [n["holds"], n["fails"], n["open"]]
     if not sum(counts):
         return "–"
+    said = [MANY.get(word, word) if c != 1 else word for word, c in zip(VERDICTS, counts)]
     parts = (
-        f"<span class='{VERDICT_KINDS[word]}'>{BADGES[word]} {c}{' ' + word if words else ''}</span>"
-        for word, c in zip(VERDICTS, counts)
+        f"<span class='{VERDICT_KINDS[word]}'>{BADGES[word]} {c}{' ' + shown if words else ''}</span>"
+        for word, shown, c in zip(VERDICTS, said, counts)
     )
     return f"<span class='counts'>{' '.join(parts)}</span>"
 

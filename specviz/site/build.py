@@ -43,6 +43,13 @@ CONTENTS = """
 ```
 """
 
+# Of the API reference: pdoc's own, with a link to the documentation.
+MODULE_PAGE = """{% extends "default/module.html.jinja2" %}
+{% block nav_title %}
+<p><a href="{{ "../" * module.modulename.count(".") }}../index.html">← documentation</a></p>
+{% endblock %}
+"""
+
 
 def build(
     out: Path,
@@ -213,6 +220,7 @@ def _sphinx(sources: Path, made: Path, say: Callable[[str], None]) -> None:
         "myst_enable_extensions": ["dollarmath"], "myst_heading_anchors": 4,
         "html_static_path": [str(static)], "html_css_files": ["site.css"], "html_copy_source": False,
         "html_use_index": False, "html_show_search_summary": False, "html_show_copyright": False,
+        "smartquotes": False,  # they make a dash of a command's --option
         "exclude_patterns": ["_static"], "language": "en", "suppress_warnings": ["myst.header"],
     }  # fmt: skip
     warnings = io.StringIO()
@@ -237,8 +245,17 @@ def _accessible(page: str) -> str:
 
 
 def _reference(made: Path) -> None:
-    """The API reference, by pdoc in a process of its own."""
+    """The API reference, by pdoc in a process of its own, light or dark as the other pages."""
+    from pygments.formatters import HtmlFormatter
+
     command = [sys.executable, "-m", "pdoc", "specviz", "-o", str(made / "api"), "--docformat", "numpy"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    style = Path(__file__).with_name("reference.css").read_text(encoding="utf8")
+    dark = HtmlFormatter(style="github-dark").get_style_defs(".pdoc-code")
+    with tempfile.TemporaryDirectory() as folder:
+        templates = Path(folder)
+        code = f"{style}@media (prefers-color-scheme:dark){{{dark}}}\n"
+        (templates / "custom.css").write_text(code, encoding="utf8")
+        (templates / "module.html.jinja2").write_text(MODULE_PAGE, encoding="utf8")
+        done = subprocess.run([*command, "-t", folder], capture_output=True, text=True, check=False)
     if done.returncode:
         raise SpecvizError(f"pdoc cannot build the reference: {done.stderr.strip().splitlines()[-1]}")

@@ -61,7 +61,9 @@ def page(name: str, kind: type[Method]) -> str:
 
 def _parameter(p: Parameter) -> str:
     """A parameter's row."""
-    legal = f"{p.range.removeprefix('be ').removeprefix('lie in ')} {p.unit}"
+    switch = isinstance(p.default, bool)
+    legal = "true or false" if switch else p.range.removeprefix("be ").removeprefix("lie in ")
+    legal = f"{legal} {p.unit}".strip()
     symbol = f" Paper: {_cell(p.symbol)}." if p.symbol else ""
     return f"| `{p.name}` | {_code(p.default)} | {legal} | {_cell(p.meaning)}{symbol} |"
 

@@ -72,6 +72,7 @@ class Side:
             "seconds": sum(sum(c.times) for c in some),
             "drafted": sum(c.drafted for c in some),
             "accepted": sum(c.accepted for c in some),
+            "unreviewed": sum(fates.count("unreviewed") for *_, fates in self.drafts[slice(*group)]),
         }
 
     def words(self, group: Group) -> str:
@@ -82,7 +83,9 @@ class Side:
             return f"{self.name} had ended"
         if not cost["drafted"]:
             return f"{self.name} drafted nothing{count}"
-        return f"{self.name} drafted {cost['drafted']:.0f}, of which {cost['accepted']:.0f} accepted{count}"
+        alone = f", {cost['unreviewed']:.0f} written unreviewed" if cost["unreviewed"] else ""
+        accepted = f"of which {cost['accepted']:.0f} accepted{alone}"
+        return f"{self.name} drafted {cost['drafted']:.0f}, {accepted}{count}"
 
 
 @dataclass(frozen=True)

@@ -45,6 +45,7 @@ SIGNS = {
 }
 MARKS = {"o": "circle", "s": "square", "^": "triangle-up", "D": "diamond", "v": "triangle-down", "P": "cross"}
 CONFIG = {"displaylogo": False, "responsive": True, "showSendToCloud": False}  # as in plots.js
+WHOLE = 12  # fewer cycles get a tick each
 CLICK = "<b>click: its trace</b>"  # in what a point says
 OPENS = "A click on a point opens its trace; so does its line in the list of points."
 NO_PAGES = (
@@ -189,7 +190,7 @@ def control_loop(trace: Trace, prompt: int | None = None, most: int = 4 * MOST) 
     figure.update_yaxes(title_text=shown.certainty, range=[0, 1.05], row=1, col=1)
     figure.update_yaxes(title_text="draft tokens", row=2, col=1)
     figure.update_yaxes(title_text=f"{shown.allowed[0]}, nats", title_font={"size": 11}, row=3, col=1)
-    figure.update_xaxes(range=[0.4, len(cycles) + 0.6])
+    figure.update_xaxes(range=[0.4, len(cycles) + 0.6], **({"dtick": 1} if len(cycles) < WHOLE else {}))
     figure.update_xaxes(title_text="cycle", row=3, col=1)
     return Interactive(figure, "Control loop", ONE_TRACE)
 
@@ -356,7 +357,7 @@ def why_it_pays(traces: Traces, pages: str | Path | None = None, force: bool = F
     figure = go.Figure()
     for speedup in (1.0, *payoff.SPEEDUPS):
         if (part := payoff.line(speedup, x, y)) is not None:
-            _add_speedup(figure, speedup, *part)
+            _add_speedup(figure, speedup, *part, above=part[1][-1] > 0.999 * y[1])
     for number, (row, page) in enumerate(zip(table.to_dict("records"), names)):
         base = row["method"] == payoff.PLAIN
         hue, mark = ("#000000", "x-thin-open") if base else look(number - 1)
@@ -377,7 +378,7 @@ def why_it_pays(traces: Traces, pages: str | Path | None = None, force: bool = F
             hovertemplate="%{text}<extra></extra>",
         )  # fmt: skip
     figure.update_layout(
-        template="plotly_white", height=520, margin={"t": 40, "b": 50, "l": 60, "r": 10}, hovermode="closest",
+        template="plotly_white", height=520, margin={"t": 60, "b": 50, "l": 60, "r": 40}, hovermode="closest",
         title={"text": plotly(payoff.heading(table, outside)), "font": {"size": 13}},
         legend={"orientation": "h", "yanchor": "top", "y": -0.15},
         xaxis={"title": payoff.X_NAME, "range": x}, yaxis={"title": payoff.Y_NAME, "range": y},
@@ -470,13 +471,14 @@ def _curve(calibration: Calibration, pages: Sequence[str | None]) -> Figure:
     return figure
 
 
-def _add_speedup(figure: Figure, speedup: float, x: Sequence[float], y: Sequence[float]) -> None:
-    """The line τ = speedup · cost, its number at the upper end."""
+def _add_speedup(figure: Figure, speedup: float, x: Sequence[float], y: Sequence[float], above: bool) -> None:
+    """The line τ = speedup · cost; its number stands beyond its end, above the plot or on the right."""
     even = speedup == 1
     figure.add_scatter(
         x=x, y=y, mode="lines+text", hoverinfo="skip", showlegend=even, name=payoff.EVEN,
         line={"color": "#000000" if even else "#888888", "dash": "solid" if even else "dot", "width": 1.5},
-        text=["", "" if even else f"{speedup:g}×"], textposition="bottom left",
+        text=["", "" if even else f"{speedup:g}×"], cliponaxis=False,
+        textposition="top center" if above else "middle right",
         textfont={"color": "#888888", "size": 10},
     )  # fmt: skip
 

@@ -15,6 +15,10 @@ const allowStyles = () => {
 	};
 };
 
+// Of the page's theme.
+const dark = matchMedia("(prefers-color-scheme: dark)");
+const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+
 const startPlotly = async () => {
 	allowStyles();
 	const script = document.createElement("script");

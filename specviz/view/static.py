@@ -37,6 +37,7 @@ DOTS = {
     "unsent": "○",
     "below_budget": "△",
 }
+WORD = re.compile(r"[^\w]*(?!nan\b|inf\b)[^\W\d_]{2}")  # how a cell of words begins
 SIGNS = re.compile("⟨(?:0x[0-9A-F]{2}|U\\+[0-9A-F]{4,6})⟩|[⇥⍽␣]")
 
 
@@ -320,11 +321,15 @@ def contents(entries: Iterable[tuple[str, str, list[tuple[str, str, str]]]]) -> 
 
 
 def table(frame: pd.DataFrame) -> str:
-    """A data frame as a plain HTML table, every cell escaped."""
-    names = "".join(f"<th>{html(c)}</th>" for c in frame.columns)
+    """A data frame as a plain HTML table, every cell escaped; columns of words start on the left."""
+    cells = [["" if v is None or v != v else str(v) for v in row] for row in frame.itertuples(index=False)]
+    sides = [
+        ' class="words"' if any(WORD.match(row[i]) for row in cells) else "" for i in range(frame.shape[1])
+    ]
+    names = "".join(f"<th{side}>{html(c)}</th>" for side, c in zip(sides, frame.columns))
     rows = "".join(
-        "<tr>" + "".join(f"<td>{html('' if v is None or v != v else v)}</td>" for v in row) + "</tr>"
-        for row in frame.itertuples(index=False)
+        "<tr>" + "".join(f"<td{side}>{html(v)}</td>" for side, v in zip(sides, row)) + "</tr>"
+        for row in cells
     )
     # a wide one scrolls, by the keyboard, too
     place = '<div class="table" tabindex="0" role="group" aria-label="table">'

@@ -34,7 +34,7 @@ FIGURES = {
     "bleu": "BLEU of the final outputs",
     "chrf": "chrF of the final outputs",
     "ne": "NE, tokens erased per final token",
-    "ad": "A/D, accepted over drafted",
+    "ad": "A/D, accepted over sent",
     "ao": "A/O, kept over written",
     "tps": "output tokens/s",
     "speedup": "speedup over RT",

@@ -58,7 +58,7 @@ KINDS_SENT = [
 SHORT = {name: name for name in FATES} | {
     "unjudged": "not judged",
     "unsent": "not sent",
-    "below_budget": "below the budget",
+    "below_budget": "over the budget",
     "cut": "after the end of the text",
     "unreviewed": "written, not sent",
 }

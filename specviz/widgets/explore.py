@@ -52,7 +52,7 @@ COLUMNS = [
     ["tokens_per_second", "tokens/s", [0, ""], "tokens per second of decoding, without the prefill"],
     ["speedup", "speedup", [2, "×"], "relative to the first complete autoregressive result"],
     ["tau", "τ", [2, ""], "emitted tokens per cycle, including the bonus token"],
-    ["A/D", "A/D", [2, ""], "accepted over drafted tokens"],
+    ["A/D", "A/D", [2, ""], "accepted over sent tokens"],
     ["A/O", "A/O", [2, ""], "share of the text that came from drafts"],
     ["target_passes", "target passes", [0, ""], "forward passes of the target"],
     ["draft_passes", "draft passes", [0, ""], "forward passes of the drafter"],

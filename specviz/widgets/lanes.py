@@ -32,7 +32,7 @@ CLOCKS = (
 
 # The race's keys, as its list shows them.
 KEYS = (
-    ("← →", "the previous or next pass that emitted tokens"),
+    ("← →", "the previous or next cycle that emitted tokens"),
     ("Shift ← →", "a hundredth of the race"),
     ("space", "play or pause"),
     ("Home End", "the start or finish"),
@@ -117,6 +117,8 @@ class Field:
         What a viewer has to know before believing the picture.
     filled : bool
         Whether canvases were filled: then columns are the order of placing.
+    number : int
+        The prompt's in its trace, from 1.
     """
 
     prompt: str
@@ -125,6 +127,7 @@ class Field:
     comparable: bool
     notes: list[str]
     filled: bool = False
+    number: int = 1
 
     def speedup(self, lane: int, prefill: bool = False) -> float:
         """Its `Lane.speed` over the baseline's, as `specviz.metrics.compare`; NaN where the clocks differ."""
@@ -181,7 +184,7 @@ def fields(traces: Sequence[Trace] | Mapping[str, Trace] | Trace) -> list[Field]
             for lane in lanes
             if not lane.end
         ]
-        raced.append(Field(first[k][3], lanes, base, comparable, notes + more, filled))
+        raced.append(Field(first[k][3], lanes, base, comparable, notes + more, filled, first[k][0] + 1))
     return raced
 
 
@@ -399,6 +402,7 @@ def flat(fields: Sequence[Field]) -> tuple[Json, dict[str, np.ndarray]]:
         listing.append(
             {
                 "prompt": visible(field.prompt),
+                "number": field.number,
                 **{name: getattr(field, name) for name in ("baseline", "comparable", "notes")},
                 **({"across": "order of placing"} if field.filled else {}),
                 "lanes": lanes,

@@ -46,7 +46,7 @@ function render({ model, el }) {
 			const done = finishes[i], { text } = lane, speed = done?.speed ?? text.speed;
 			lane.clock.textContent = text.prefill === null ? "" : ms(done?.seconds ?? text.seconds);
 			lane.figures.replaceChildren(...[
-				count(text.tokens, "token"), speed ? ` · ${perSecond(speed)} tokens/s` : "", done?.speedup ? ` · ${done.speedup.toFixed(2)}×` : "",
+				count(text.tokens, "token"), speed ? ` · ${perSecond(speed)} tokens/s` : "", done?.speedup ? ` · ${done.speedup.toFixed(2)}× without the prefill` : "",
 				done ? exactness(done.exactness) : ""].filter(Boolean));
 			lane.place.textContent = done?.ended ? `${PLACES[order.indexOf(i)]} ` : done ? "✂ " : "";
 		});
@@ -66,7 +66,7 @@ function render({ model, el }) {
 		if (now === "stopped") return "Stopped; the texts so far are below.";
 		if (now === "done" && finishes.length) {
 			const [first, ...rest] = finishes.map((row, i) => i).sort((a, b) => finishes[a].seconds - finishes[b].seconds);
-			const times = (i) => `${lanes[i].name} after ${ms(finishes[i].seconds)}, ${(finishes[i].seconds / finishes[first].seconds).toFixed(2)} times as long`;
+			const times = (i) => `${lanes[i].name} after ${ms(finishes[i].seconds)}, ${(finishes[i].seconds / finishes[first].seconds).toFixed(2)} times as long (prefill included)`;
 			return `${lanes[first].name} finished first, after ${ms(finishes[first].seconds)}; ${rest.map(times).join("; ")}.`;
 		}
 		if (now !== "running") return "";

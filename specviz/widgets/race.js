@@ -92,7 +92,7 @@ function leaderSentence(field, lanes, t) {
 		return `${first.name} finished first, after ${ms(first.finish)}; ${rest.join(", ")}${warn}.`;
 	}
 	const lead = first.standing(t) - second.standing(t);
-	if (!first.standing(t)) return `All are reading the prompt (prefill) or in their first pass${warn}.`;
+	if (!first.standing(t)) return `All are reading the prompt (prefill) or in their first cycle${warn}.`;
 	if (!lead) {
 		const level = lanes.filter((lane) => lane.standing(t) === first.standing(t)).map((lane) => lane.name);
 		return `${level.join(" and ")} are tied at ${count(first.standing(t), "token")}${warn}.`;
@@ -218,7 +218,7 @@ class Strip {
 			row.head.firstChild.style.width = `${100 * Math.min(1, share)}%`;
 			row.head.lastChild.textContent = phase === "finished" ? `⚑ ${ms(lane.finish)}` : phase;
 			if (row.part) row.part.hidden = stands <= lane.parts;
-			row.now.textContent = `${count(stands, "token")} · ${count(done, "pass").replace("passs", "passes")}`;
+			row.now.textContent = `${count(stands, "token")} · ${count(done, "cycle")}`;
 		}
 	}
 	follow(t) { // keep the leader's head in sight, unless the reader scrolled away
@@ -278,7 +278,7 @@ class Chart {
 				parts.push(s("path", { class: `wait l${i % 6}`, d: `M${x(lane.begin[k])} ${level}H${x(lane.end_time[k])}` }, s("title", `${lane.name}: longest wait ${rank + 1}, ${ms(lane.end_time[k] - lane.begin[k])}`)));
 				parts.push(s("text", { class: `rank l${i % 6}`, x: (x(lane.begin[k]) + x(lane.end_time[k])) / 2, y: level - 6, "text-anchor": "middle" }, RANKS[rank]));
 			});
-			if (lane.end) parts.push(s("text", { class: `flag l${i % 6}`, x: x(lane.finish), y: y(lane.output) + em * 0.3, "text-anchor": "middle" }, lane.glyph));
+			if (lane.end) parts.push(s("text", { class: `flag l${i % 6}`, x: x(lane.finish), y: y(lane.stands.at(-1) ?? 0) + em * 0.3, "text-anchor": "middle" }, lane.glyph));
 		});
 		parts.push(s("text", { x: left, y: low + strips + em * 0.1, class: "small", dx: 4 + (x(Math.max(...this.lanes.map((l) => l.prefill))) - left) }, "prefill"));
 		this.cursor = s("path.cursor", { d: `M0 ${top}V${low + strips}` });
@@ -312,7 +312,7 @@ function ticks(most, wanted) {
 // ---- the board: who finished when, and why
 
 function board(field, lanes, kinds, phases, seek) {
-	const head = ["", "method", "speedup, decoding", "with prefill", "finish", "text is", "tokens", "passes", "tokens per pass"];
+	const head = ["", "method", "speedup, decoding", "with prefill", "finish", "text is", "tokens", "cycles", "tokens per cycle"];
 	const body = lanes.map((lane) => {
 		const ratio = (x) => (x === null ? "–" : times(x));
 		const base = lane.index === field.baseline;
@@ -324,7 +324,7 @@ function board(field, lanes, kinds, phases, seek) {
 			h("td.n", base && field.comparable ? "1 (base)" : ratio(lane.speedup_with_prefill)),
 			h("td.n", lane.end ? ms(lane.finish) : `cut off at ${ms(lane.finish)}`),
 			h("td", exactness(lane.exactness), lane.parts >= 0 ? h("small", ` ≠ from token ${lane.parts}`) : ""),
-			h("td.n", String(lane.output)),
+			h("td.n", String(lane.output), lane.output < (lane.stands.at(-1) ?? 0) ? h("small", ` (${lane.stands.at(-1)} cells)`) : ""),
 			h("td.n", String(lane.passes)),
 			h("td.n", lane.passes ? (lane.output / lane.passes).toFixed(2) : "–"),
 		);
@@ -370,7 +370,7 @@ function render({ model, el }) {
 
 	const title = h("strong", "Race");
 	const models = h("span.soft");
-	const chooser = h("select", { "aria-label": "prompt" }, ...header.fields.map((f, i) => h("option", { value: i }, `prompt ${i + 1}`)));
+	const chooser = h("select", { "aria-label": "prompt" }, ...header.fields.map((f, i) => h("option", { value: i }, `prompt ${f.number}`)));
 	const promptText = h("pre", { dir: "auto" });
 	const notes = h("div.notes");
 	const leader = h("p.leader");
@@ -383,15 +383,15 @@ function render({ model, el }) {
 	const paces = h("select", { "aria-label": "how long the race takes on screen" }, ...PACES.map((p) => h("option", { value: p }, `${p} s`)));
 	hear(paces, "change", () => { pace = +paces.value; tellPace(); share(model, { pace }); });
 	const controls = h("div.controls", {},
-		press("⇤", "start (Home)", () => seek(0)), press("←", "previous pass (←)", () => step(-1)), play,
-		press("→", "next pass (→)", () => step(1)), press("⇥", "finish (End)", () => seek(last)),
+		press("⇤", "start (Home)", () => seek(0)), press("←", "previous cycle (←)", () => step(-1)), play,
+		press("→", "next cycle (→)", () => step(1)), press("⇥", "finish (End)", () => seek(last)),
 		scrubber, clock, h("label", "played in ", paces), slowed,
 		press("⤢", "projector (P)", () => projector()), press("?", "keys (?)", () => help.toggle()));
 	const strip = new Strip(kinds, phases, (x) => seek(x));
 	const chart = new Chart((x) => seek(x));
 	let table = { node: h("div"), draw() {} };
 	const help = overlay(root, "Keys of the race", header.keys);
-	const legend = h("div.legend", ...phases.map((p) => h("span", h("i", { class: p }), p)), h("span", "a box is one pass of the target and all the tokens that it produced; ①②③ mark a lane's longest waits"));
+	const legend = h("div.legend", ...phases.map((p) => h("span", h("i", { class: p }), p)), h("span", "a box is one cycle and all the tokens that it produced; ①②③ mark a lane's longest waits"));
 	root.append(h("div.head", title, models, header.fields.length > 1 ? chooser : ""),
 		h("details.prompt", h("summary", "Prompt"), promptText),
 		notes, leader, controls, strip.node, legend, chart.node, table.node, live);

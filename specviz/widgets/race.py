@@ -57,7 +57,7 @@ class Race(Stateful):
 
     @property
     def table(self) -> pd.DataFrame:
-        """One row per prompt and lane: finish in seconds, tokens, passes, speedup (NaN if clocks differ)."""
+        """One row per prompt and lane: finish in seconds, tokens, cycles, speedup (NaN if clocks differ)."""
         import pandas as pd
 
         rows = []
@@ -68,7 +68,7 @@ class Race(Stateful):
                     "tokens": lane.output,
                     "prefill": lane.prefill,
                     "finish": lane.finish,
-                    "passes": len(lane.blocks["end"]),
+                    "cycles": len(lane.blocks["end"]),
                 }
                 row |= {"speedup": field.speedup(i), "speedup_with_prefill": field.speedup(i, prefill=True)}
                 rows.append(row | {"ended": lane.end, "parts": lane.parts})

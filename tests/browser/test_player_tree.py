@@ -185,7 +185,7 @@ def test_a_node_says_where_it_comes_from(traces, opened):
     sent = own[~own["status"].isin(["below_budget", "unsent"])]
     assert float(least) == pytest.approx(sent["score"].min(), rel=0.05) and float(own_score) <= float(least)
     legend = page.locator(".tree .legend")
-    for word in ("below the budget", "n-gram pool", "store"):
+    for word in ("over the budget", "n-gram pool", "store"):
         expect(legend).to_contain_text(word)
 
 

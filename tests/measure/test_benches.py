@@ -185,6 +185,7 @@ def check(found, bars):
         "schema",
         "bench",
         "date",
+        "commit",
         "title",
         "setting",
         "rows",

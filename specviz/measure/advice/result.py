@@ -38,7 +38,7 @@ SCHEMA = 1
 COMPARED = ("predicted", "measured")
 TOP = 6  # of the fastest settings that are shown, beside the best of each method and drafter
 COLUMNS = [
-    ("rank", "", ""), ("method", "method", ""), ("draft", "drafter", ""), ("setting", "setting", ""),
+    ("rank", "rank", ""), ("method", "method", ""), ("draft", "drafter", ""), ("setting", "setting", ""),
     ("tau", "τ", ""), ("badge", "τ is", ""), ("speedup", "speedup [95%]", ""),
     ("speed", "tokens/s [95%]", ""), ("memory", "memory", ""),
 ]  # fmt: skip
@@ -49,7 +49,7 @@ PARTS = [
 ]  # fmt: skip
 CHANGES = [
     ("where", "at", ""), ("best", "best", ""), ("speedup", "speedup", "{:.2f}"),
-    ("speed", "tokens/s", "{:,.0f}"), ("badge", "", ""),
+    ("speed", "tokens/s", "{:,.0f}"), ("badge", "basis", ""),
 ]  # fmt: skip
 FLAGS = [("engine", "engine", ""), ("flags", "flags", ""), ("note", "note", "")]
 CONFIRMED = [
@@ -134,7 +134,7 @@ class Advice(Page):
         why = (
             f"it writes {best.tau:.2f} tokens per cycle, and a cycle costs {best.cycle:.2f} plain cycles: "
             f"{best.forward:.2f} the target's pass, {best.drafting:.2f} drafting, {best.rest:.2f} the rest"
-        )
+        ).replace("-0.", "−0.")
         gain = f"{best.speedup:.2f}" + (f" [{best.low:.2f}, {best.high:.2f}]" if best.low == best.low else "")
         label = best.candidate.label
         if self.answer == NOT:
@@ -175,7 +175,7 @@ class Advice(Page):
     def parts(self) -> list[Part]:
         """The tables."""
         made = [
-            Part("Predictions, fastest first", COLUMNS, self._ranked(), ("memory", "speed")),
+            Part(self._ranked_title(), COLUMNS, self._ranked(), ("memory", "speed")),
             Part("Cost of a cycle in units of a plain cycle", PARTS, self._split(), ("accepted",)),
         ]
         if self.changes:
@@ -185,6 +185,13 @@ class Advice(Page):
             made.append(Part(f"Confirmed on {self.setting['confirmed_on']} other prompts", CONFIRMED,
                              self._confirmed()))  # fmt: skip
         return made
+
+    def _ranked_title(self) -> str:
+        left = len(self.predictions) - len(self.shown)
+        more = (
+            f", of {len(self.predictions)} settings, and the best of each method and drafter" if left else ""
+        )
+        return f"Predictions: the fastest{more}"
 
     def _ranked(self) -> list[Row]:
         rows, count = [], self.setting["texts"]
@@ -371,7 +378,8 @@ class Advice(Page):
             ]
             frame = pd.DataFrame(rows, columns=["engine", "flags", "note", "source"])
             parts.append(
-                f"<h2>{html(self.best.candidate.label)} in other engines' options</h2>{html_table(frame)}"
+                f"<h2>{html(self.best.candidate.label)} in other engines' options</h2>"
+                f'<div class="flags">{html_table(frame)}</div>'
             )
         parts.append("".join(f"<p>{html(each)}</p>" for each in self.notes))
         return "".join(parts)

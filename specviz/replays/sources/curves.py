@@ -13,10 +13,11 @@ from specviz.loop import generate
 from specviz.measure.benches import batches as batch_bench
 from specviz.measure.benches import passes
 from specviz.replays import canvases as canvases_of
+from specviz.replays.cells import AGAIN
 from specviz.replays.recipes import Recipe
 from specviz.replays.sources.canvases import refuse
 from specviz.replays.sources.prompts import Entries, divided, prompts_of
-from specviz.replays.sources.shared import AGAIN, FITS, Measurement, RunOptions, exact
+from specviz.replays.sources.shared import FITS, Measurement, RunOptions, exact
 from specviz.replays.sources.thresholds import (
     ROLES,
     bundled,

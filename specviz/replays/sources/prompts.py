@@ -17,10 +17,9 @@ from specviz.measure.rows import Results, fast, key_of, matched_rows, paired, pe
 from specviz.measure.timing import BASELINE
 from specviz.methods.autoregressive import Autoregressive
 from specviz.models.protocols import Model
-from specviz.replays.cells import ABILITY
+from specviz.replays.cells import ABILITY, AGAIN
 from specviz.replays.recipes import Best, Recipe, Row
 from specviz.replays.sources.shared import (
-    AGAIN,
     Measurement,
     RunOptions,
     Where,

@@ -23,7 +23,7 @@ from specviz.measure.timing import counter
 from specviz.methods import Method
 from specviz.metrics.interval import RESAMPLES
 from specviz.models.protocols import Model
-from specviz.replays.cells import ABILITY, CONTROL, SAME, Check, Provenance
+from specviz.replays.cells import ABILITY, AGAIN, CONTROL, SAME, Check, Provenance
 from specviz.replays.recipes import Best, Recipe, Row
 from specviz.replays.tasks import PLAIN, own_prompts, single, tasks_of, wanted
 from specviz.suites import Suite
@@ -369,9 +369,6 @@ def squeezed(text: str) -> str:
 def again(method: type[Method]) -> type[Method]:
     """A method under another name: the control, whose speed must be its own."""
     return type(method.__name__, (method,), {"name": f"{method.name}_{AGAIN}"})
-
-
-AGAIN = "again"
 
 
 def exact(value: float = 1.0) -> Estimate:

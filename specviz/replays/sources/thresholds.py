@@ -12,9 +12,9 @@ from specviz.measure.report import Entry, Settings, Values
 from specviz.measure.sweep import Measured, Point, sweep
 from specviz.measure.timing import BASELINE
 from specviz.replays import contenders
-from specviz.replays.cells import CONTROL, IDLE, Check
+from specviz.replays.cells import AGAIN, CONTROL, IDLE, Check
 from specviz.replays.recipes import ALIGNED, REJECTION, UNALIGNED, Recipe, Row
-from specviz.replays.sources.shared import AGAIN, Measurement, RunOptions
+from specviz.replays.sources.shared import Measurement, RunOptions
 from specviz.replays.tasks import PLAIN, own_prompts, single
 from specviz.suites import suite
 
