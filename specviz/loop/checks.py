@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
+import numpy as np
+
 from .. import methods
 from ..errors import ModelError, ParameterError, PromptError
 from ..methods.base import Method
@@ -44,7 +46,7 @@ def check_prompts(given: Prompts) -> list[Record]:
         isinstance(given, str | Mapping)
         or not isinstance(given, Sequence)
         or (len(given) > 0 and isinstance(given[0], Mapping) and "role" in given[0])
-        or (len(given) > 0 and hasattr(given[0], "__index__"))
+        or (len(given) > 0 and hasattr(given[0], "__index__") and not getattr(given[0], "ndim", 0))
     )
     entries = [given] if single else list(given)
     if any(isinstance(entry, Stream) for entry in entries):
@@ -73,7 +75,28 @@ def _check_prompt(entry: Prompts, where: str) -> Record:
         )
     elif len(prompt) == 0 or (isinstance(prompt, str) and not prompt.strip()):
         raise PromptError(f"the prompt is empty{where}; give at least one token")
-    return dict(entry)
+    checked = {name: _check_field(name, entry[name], where) for name in PROMPT_FIELDS if name in entry}
+    blank = [name for name, value in checked.items() if value is None]
+    return {name: value for name, value in {**entry, **checked}.items() if name not in blank}
+
+
+def _check_field(name: str, value: object, where: str) -> object:
+    """What a prompt says of itself, as the record can hold it; None where a table has a blank."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    if value is None or value != value:
+        return None
+    if name == "segmented":
+        if isinstance(value, bool):
+            return value
+        raise PromptError(f"'segmented' must be true or false, got {value!r:.60}{where}")
+    if name == "reference" and isinstance(value, list | tuple):
+        if all(isinstance(each, str) for each in value):
+            return list(value)
+    elif isinstance(value, str) or (name != "reference" and type(value) is int):
+        return value
+    kinds = "a text or a list of texts" if name == "reference" else "a text or a whole number"
+    raise PromptError(f"{name!r} of a prompt must be {kinds}, got {value!r:.60}{where}")
 
 
 def check_streams(given: Prompts, method: Method) -> list[Record]:
@@ -107,7 +130,7 @@ def check_batchable(method: Method, entries: list[Record]) -> None:
         raise ParameterError(f"{method.name} decodes streams one after another: drop batch")
     if method.exit_rule is not None:
         raise ParameterError(f"{method.name} exits each token's pass at a different layer: drop batch")
-    if method.memory is not None and method.memory["keep"] == "run" and len(entries) > 1:
+    if method.memory is not None and method.memory["keep"] == "run":
         raise ParameterError(
             f"{method.name} learns from prompt to prompt (keep='run'), but a batch decodes its prompts "
             f"together: pass keep='prompt' or drop batch"

@@ -201,12 +201,17 @@ class Text(ABC):
     def draft(self) -> Draft | Drafting:
         """Begin a cycle: what the method proposes."""
         self.session.cycle += 1
+        self.session.control = {}  # a cycle's signals are its own
         proposal = self.method.draft(self.left)
         check_proposal(proposal, self.method, self.left)
         return proposal
 
     def goes_on(self, verdict: Verdict) -> bool:
         """Take the tokens of a verdict; whether decoding goes on after them."""
+        if not verdict.path and verdict.token is None and not self.method.streams:
+            raise ParameterError(
+                f"{self.method.name}.verify emitted no token: accept a drafted one or give the target's own"
+            )
         self.tokens = [verdict.tokens[node] for node in verdict.path]
         self.origins = [origin_of(verdict.status[node]) for node in verdict.path]
         if verdict.token is not None:
@@ -337,8 +342,12 @@ def drafted_by(proposal: Draft | Drafting) -> Draft:
         try:
             context, read = pass_request(proposal.send(result))
         except StopIteration as done:
-            draft: Draft = done.value
-            return draft
+            if not isinstance(done.value, Draft):
+                raise ParameterError(
+                    f"a drafting generator must return a Draft at its end, got {type(done.value).__name__}: "
+                    "return sv.Draft.empty() to draft nothing"
+                ) from None
+            return done.value
         result = context.forward(read)
 
 

@@ -27,7 +27,7 @@ from ..models.protocols import Model, Pass
 from ..trace import Trace, is_trace
 from ..trace.dense import attach
 from ..trace.files import Record
-from .drafters import Loadable, load_if_needed
+from .drafters import Loadable, load_drafter, load_if_needed
 from .predictions import TOP
 
 BLOCK = 64  # tokens of a pass: what is held of a text's logits at once
@@ -74,16 +74,24 @@ def densify(trace: Trace, model: Loadable, draft: Loadable | None = None, tail: 
     run = is_trace(trace).run
     tail = check_int("tail", tail, 0)
     model = load_if_needed(model, None, None)
-    draft = None if draft is None else load_if_needed(draft, None, None)
+    draft = None if draft is None else load_drafter(model, draft, None, None)
     if (run["sampling"] or {}).get("temperature"):
         raise ParameterError("a sampled text cannot be replayed: densify a greedy run (temperature 0)")
+    if run["canvas"] is not None or trace.cycles["source"].notna().any():
+        kind = "a stream" if run["canvas"] is None else "a canvas"
+        raise ParameterError(
+            f"{run['method']} decoded {kind}, whose record holds what a what-if needs: densify a run that "
+            "decoded prompts from left to right"
+        )
     if run["model"] and run["model"].get("name") != model.name:
         raise ModelError(f"the trace was made by {run['model'].get('name')}, not by {model.name}")
     if draft is not None:
         model.check_vocabulary(draft)
     outputs = trace.outputs
     outputs = outputs[outputs["kept"]]
-    top_k = min([TOP, model.vocabulary, *([draft.vocabulary] if draft is not None else [])])
+    recorded = trace.cycles["top_k"].max()  # lists that the run has already are as long
+    top_k = min([TOP if recorded != recorded else int(recorded), model.vocabulary,
+                 *([draft.vocabulary] if draft is not None else [])])  # fmt: skip
     ends, most = frozenset(run["eos"] or ()), (run["sampling"] or {}).get("max_new_tokens")
     texts = []
     for number in sorted(outputs["prompt"].unique().tolist()):

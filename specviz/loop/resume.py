@@ -42,7 +42,7 @@ class SavedRun:
     finished: list[int] = field(default_factory=list)
     prompts: list[Record] = field(default_factory=list)
 
-    def check(self, metadata: Record, records: list[list[Record]]) -> None:
+    def check(self, metadata: Record, records: list[list[Record]], sources: list[list[str] | None]) -> None:
         """Find the finished texts, and refuse a file of another run.
 
         Parameters
@@ -51,6 +51,8 @@ class SavedRun:
             Of the run that is to go on here.
         records : list of lists of dict
             Of each prompt what the record will say of its texts, with the tokens of the first.
+        sources : list of lists of str
+            Of each stream its updates; None for prompts, and for streams that come live.
 
         Raises
         ------
@@ -69,6 +71,9 @@ class SavedRun:
                 if old != new:
                     raise ParameterError(f"prompt {prompt} is not the one that {self.path} holds{_OTHERWISE}")
             numbers = range(number, number + len(texts))
+            listed = sources[prompt]
+            if listed is not None and (arrived := self._sources(number)) != listed[: len(arrived)]:
+                raise ParameterError(f"stream {prompt} is not the one that {self.path} holds{_OTHERWISE}")
             if ended.issuperset(numbers):
                 self.finished += numbers
             number = numbers.stop
@@ -106,6 +111,12 @@ class SavedRun:
         if cycles["source"].notna().any() and not self.run["complete"]:
             ended.discard(int(cycles["prompt"].max()))
         return ended
+
+    def _sources(self, prompt: int) -> list[str]:
+        """The source after each update of a stream, as far as it was decoded."""
+        assert self.table is not None
+        cycles = self.table.select(["prompt", "update", "source"]).to_pandas().query("prompt == @prompt")
+        return list(cycles.dropna(subset="source").sort_values("update")["source"])
 
     def _keep_finished(self) -> None:
         import pyarrow as pa

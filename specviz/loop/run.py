@@ -207,8 +207,10 @@ class Run:
         if options.resume:
             saved = load_saved(path) if path is not None else saved
             self.ranks.from_leader(
-                lambda: saved.check(metadata | {"record": options.record}, self._records())
+                lambda: saved.check(metadata | {"record": options.record}, self._records(), self._sources())
             )
+            if (saved.run.get("memory") or {}).get("start", {}).get("keep") == "run" and saved.finished:
+                metadata["memory"] = saved.run["memory"]  # nothing is left to decode, so nothing to learn
             saved.prompts = self.ranks.from_leader(lambda: saved.prompts)
             saved.finished = self.ranks.from_leader(lambda: saved.finished)
             metadata |= {"prompts": saved.prompts} | saved.identity
@@ -228,6 +230,11 @@ class Run:
             records.append([_described(entry, turn) for turn in turns])
             records[-1][0]["tokens"] = ids
         return records
+
+    def _sources(self) -> list[list[str] | None]:
+        """The updates of each stream that is a list."""
+        updates = [getattr(entry.get("stream"), "updates", None) for entry in self.prompts]
+        return [[u.text for u in each] if isinstance(each, list | tuple) else None for each in updates]
 
     # -- the run -----------------------------------------------------------------------------------
 
@@ -368,7 +375,7 @@ class Run:
         if stopped is not None:
             self.reducer.interrupt()
         self.reducer.flush()
-        if self.method.memory is not None:
+        if self.method.memory is not None and "end" not in self.recorder.run["memory"]:
             self.recorder.run["memory"]["end"] = self.method.memory
         self.recorder.run["peak_memory"] = machine.peak_memory(self.model.device)
         trace = self.recorder.close(complete=stopped is None, stopped=stopped)
@@ -439,7 +446,7 @@ class Run:
         gives each row the same bits in any pass.
         """
         label = self.method.exactness(self.sampling, dtype)
-        if getattr(self.model, "invariant", False):
+        if getattr(self.model, "invariant", False) and not self.method.takes_ties:
             return "exact" if label == "exact up to ties" else label
         return "exact up to ties" if label == "exact" and self.options.batch > 1 else label
 

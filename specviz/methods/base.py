@@ -179,6 +179,7 @@ class Method(Hooks):
     # `specviz.check.method` names labels that nothing lights.
     pseudocode: ClassVar[tuple[tuple[str, str], ...]] = ()
     only_greedy: ClassVar[bool] = False  # whether it has no rule for sampling
+    takes_ties: ClassVar[bool] = False  # whether a token that is as likely as the argmax may stand for it
 
     def __init_subclass__(cls, **options: object) -> None:
         """A class that gives itself no name is called as its class is: ``LastWords`` is ``last_words``."""

@@ -63,6 +63,7 @@ class CMASD(DraftModelMethod):
     )
     exact = {"tau_base": 0.0, "gamma": 0.0, "top_beta": 1}  # noqa: RUF012
     only_greedy = True
+    takes_ties = True
     block_length_param = "k_max"
     k_max: int
     k_min: int

@@ -42,6 +42,7 @@ class SpecDec(SizedMethod, DraftModelMethod):
     )
     exact = {"top_beta": 1}  # noqa: RUF012
     only_greedy = True
+    takes_ties = True
     block_length_param = size = "draft_length"
     draft_length: int
     top_beta: int

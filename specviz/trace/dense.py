@@ -67,7 +67,8 @@ def attach(
     table = _with(table, "top_k", pc.fill_null(table.column("top_k"), pa.scalar(top_k, pa.int32())))
     pieces = trace.pieces
     pieces |= {token: piece(token) for token in new if token not in pieces}
-    run |= {"dense": about, "record": "dense", "pieces": encode_pieces(pieces)}
+    record = run["record"] if run["record"] == "all" else "dense"
+    run |= {"dense": about, "record": record, "pieces": encode_pieces(pieces)}
     made = Trace([Store(plain_run(run), table=table)])
     return made.select(prompt=trace.cycles["prompt"].unique().tolist())
 

@@ -101,6 +101,11 @@ CLOSE = (
 )
 CANVAS = "this run of {} wrote a canvas, but {} does not write one"
 UNTIMED = "prices per token do not cover a pass over several canvases: rerun it"
+OTHER_DRAFTER = (
+    "the dense record is of {}, and the run drafted with {}: densify it with the run's own drafter"
+)
+LEFT_OUT = "the store learnt from prompts that are not in this trace: ask about the whole run"
+BATCHED = "passes were shared by the rows of a batch, so their times are no single text's: time a run alone"
 WARM = "the store was warm when the run began, and its content is not in the record"
 NOT_DENSE = "the trace has no dense record of a draft model: sv.densify(trace, model, draft) adds it"
 
@@ -236,6 +241,9 @@ class WhatIf:
         if method in GAPS:
             if own not in GAPS:
                 return f"it writes its own text, but this is a run of {own}"
+            dense, draft = self._run["dense"] or {}, self._run["draft"] or {}
+            if dense and dense.get("name") != draft.get("name"):
+                return OTHER_DRAFTER.format(dense.get("name"), draft.get("name"))
             return "" if self._size else SIZE
         if method == "unispec":
             return self._store_problem
@@ -264,6 +272,9 @@ class WhatIf:
             return f"the content of its store is not in a run of {run['method']}"
         if ((run["memory"] or {}).get("start") or {}).get("state") != "cold":
             return WARM
+        prompts = [record.prompt for record in self.texts]
+        if (run["memory"] or {})["start"].get("keep") == "run" and prompts != list(range(len(prompts))):
+            return LEFT_OUT
         return "" if run["record"] == "all" else NOT_ALL
 
     @cached_property
@@ -496,6 +507,8 @@ class WhatIf:
         """
         if self._written:
             raise TraceError(UNTIMED)
+        if costs is None and (self.trace.passes["rows"] > 1).any():
+            raise TraceError(BATCHED)
         prices = costs or self.costs
         seconds = np.array([prices.seconds(walks, answer.drafter) for walks in answer.walks])
         table = answer.table.drop(columns="badge")
