@@ -32,7 +32,7 @@ def main(arguments, scores=score):
     source, target, *rest = arguments
     model = rest[0] if rest else MODEL
     lines = [
-        json.loads(line) for line in Path(source).read_text(encoding="utf8").splitlines() if line.strip()
+        json.loads(line) for line in Path(source).read_text(encoding="utf8").split("\n") if line.strip()
     ]
     texts = list(unique(lines).values())
     with open(target, "w", encoding="utf8") as file:

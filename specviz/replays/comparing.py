@@ -160,8 +160,12 @@ def compare(
         model = load(spec.pop("model"), **spec | kernels)
     refuse_elsewhere(theirs, model)
     if number is not None:
-        check_int("number", number, 1)
-        ours["suites"] = {key: list(entries)[:number] for key, entries in ours["suites"].items()}
+        measured = ours["number"]
+        ours["number"] = min(check_int("number", number, 1), measured)
+        # What methods remember is warmed up with the recorded texts, however few prompts follow.
+        ours["suites"] = {
+            key: [*entries[: ours["number"]], *entries[measured:]] for key, entries in ours["suites"].items()
+        }
     reference = next(cell for cell in theirs.cells if cell["cell"] == cell["against"])
     twin = {"method": again(methods.find(reference["method"])), **reference["parameters"]}
     mine = {"method": method if isinstance(method, type) else name, **values}
@@ -169,6 +173,8 @@ def compare(
         "models": [model], "methods": [mine | ({"draft": draft} if draft else {}), twin],
         "seeds": theirs.plan["seeds"][: 1 + max(row["round"] for row in theirs.records())],
         "max_new_tokens": theirs.plan["max_new_tokens"], "threads": theirs.plan["threads"],
+        "temperature": theirs.cells[0]["temperature"],
+        **{name: theirs.plan[name] for name in ("top_k", "top_p") if name in theirs.plan},
     }  # fmt: skip
     with ExitStack() as stack:
         folder = (
@@ -228,6 +234,10 @@ def fitting(run: Recorded, kind: type[Method]) -> Recorded:
     wanted = reference_of(kind.name, {})[0]
     if wanted != reference:
         raise ParameterError(f"{run.path.name} compares with {reference}, and {kind.name} with {wanted}")
+    if kind.name == reference:
+        raise ParameterError(f"{kind.name} is what {run.path.name} compares with: name another method")
+    if len({cell["temperature"] for cell in run.cells}) > 1:
+        raise ParameterError(f"{run.path.name} has several temperatures: record one run for each")
     if len(run.plan["models"]) > 1 or len(run.plan["suites"]) > 1:
         raise ParameterError(f"{run.path.name} has several models or suites: record one run for each")
     return run

@@ -164,7 +164,9 @@ class Judge:
 
     def __post_init__(self) -> None:
         self.noise = noise_of(self.checks)
-        self.unable = {check.task for check in self.checks if check.kind == ABILITY and not check.count}
+        ability = [check for check in self.checks if check.kind == ABILITY]
+        self.tested = {check.task for check in ability}
+        self.unable = {check.task for check in ability if not check.count}
         self.pairs: dict[Pair, Difference] = {}
         self.firsts: dict[Pair, int] = {}  # the figure that the other one was taken from
         self.ones: dict[int, Difference] = {}  # speedups less 1
@@ -187,8 +189,11 @@ class Judge:
             each.corrected = p
 
     def able(self, number: int) -> bool:
-        """Whether the model can do the task of a figure, as far as anybody knows."""
-        return self.figures[number].source.task not in self.unable
+        """Whether the model can do the task of a figure, as far as anybody knows; of a mean, all tasks."""
+        figure = self.figures[number]
+        if figure.derived and figure.source.task not in self.tested:
+            return not self.unable
+        return figure.source.task not in self.unable
 
     def _columns(self) -> list[list[int]]:
         """Numbers of the cells of each column that were printed and measured."""
@@ -289,7 +294,7 @@ class Judge:
         """What a claim of order compares: two cells, and 1 where the first is to be the larger, else -1."""
         over, looked = claim["over"], list[tuple[Cell, Cell, int]]()
         sign = -1 if claim.get("by") == "min" or claim["check"] == "falling" else 1
-        for group in grouped(cells, (over, *claim.get("ignore", ())), over, claim.get("members")):
+        for group in groups_of(claim, cells):
             if claim["check"] == "best":
                 leader = [cell for cell in group if str(cell.column(over)) == str(claim["is"])]
                 looked += [(leader[0], other, sign) for other in group if leader and other is not leader[0]]
@@ -330,8 +335,10 @@ class Judge:
             return OPEN, "", why
         wrong = [each for each in outcomes if each[0] < 0 and each[1].clear]
         right = [each for each in outcomes if each[0] > 0 and each[1].clear]
-        # Of figures that rise, neighbours may be level; the last must clearly be above the first.
-        steady = claim["check"] != "best" and len(outcomes) > 1 and outcomes[-1] in right
+        # Of figures that rise, neighbours may be level; each group's last must clearly be above its first.
+        sure = {frozenset((each[3].figure, each[4].figure)) for each in right}
+        ends = [frozenset((g[-1].figure, g[0].figure)) for g in groups_of(claim, cells)]
+        steady = claim["check"] != "best" and len(outcomes) > 1 and sure.issuperset(ends)
         shown = min(wrong or outcomes, key=lambda each: each[0])
         numbers = f"{shown[2]}: {number(shown[3])} and {number(shown[4])} ({shown[1].turned(shown[5])})"
         counts = f"{len(right)} of {len(outcomes)} clearly so, {len(wrong)} clearly not"
@@ -375,24 +382,33 @@ class Judge:
         return ""
 
     def sized(self, claim: Values, cells: list[Cell]) -> tuple[str, str, str]:
-        """Whether a figure is as large as printed: its interval meets the range of the printed numbers."""
-        printed = [cell.value for cell in cells if cell.value is not None]
-        low, high = min(printed), max(printed)
-        seen = self.once(cells)
-        inside, outside, shown = 0, 0, []
-        for cell in seen.values():
+        """Whether each figure is as large as printed, up to the rounding of what was printed.
+
+        One that stands beside several printed values may be anywhere between them.
+        """
+        seen, printed = self.once(cells), [cell.value for cell in cells if cell.value is not None]
+        meets, gaps, shown = 0, [], []
+        for first, cell in seen.items():
             shown.append(f"{self.name(cell)}: {number(cell)}")
-            if cell.low is None or cell.high is None:
-                continue
-            meets = cell.low <= high and low <= cell.high
-            inside, outside = inside + meets, outside + (not meets)
-        span = f"{low:g}" if low == high else f"{low:g} to {high:g}"
+            low, high = printed_range(
+                [c.value for c in cells if c.figure is not None and self.original[c.figure] == first]
+            )
+            assert cell.measured is not None
+            if cell.low is not None and cell.high is not None and cell.low <= high and low <= cell.high:
+                meets += 1
+            else:
+                nearest = min(max(cell.measured, low), high)
+                gaps.append(difference(self.figures[first], nearest, self.noise))
+        for gap, p in zip(gaps, holm([gap.p for gap in gaps])):
+            gap.corrected = p
+        outside = sum(gap.clear for gap in gaps)
+        span = f"{min(printed):g}" if len(set(printed)) == 1 else f"{min(printed):g} to {max(printed):g}"
         numbers = f"printed {span}; {'; '.join(shown[:3])}"
         if outside:
-            return FAILS, numbers, f"{outside} of {len(seen)} lie outside the printed range"
-        if inside == len(seen):
+            return FAILS, numbers, f"{outside} of {len(seen)} are clearly not what was printed for them"
+        if meets == len(seen):
             return HOLDS, numbers, "the intervals include the printed values"
-        return OPEN, numbers, "too few texts for an interval"
+        return OPEN, numbers, self.doubt(gaps)
 
     def once(self, cells: list[Cell]) -> dict[int, Cell]:
         """The cells by the measurement that they show, the first of several."""
@@ -437,6 +453,18 @@ def number(cell: Cell) -> str:
     """A measured figure with its interval."""
     ends = "" if cell.low is None or cell.high is None else f" [{cell.low:.3g}, {cell.high:.3g}]"
     return f"{cell.measured:.3g}{ends}"
+
+
+def printed_range(values: Iterable[float | None]) -> tuple[float, float]:
+    """What printed values stand for: half a unit of the last digit of each belongs to it."""
+    halves = [(v, 0.5 * 10.0 ** -len(f"{v:.10g}".partition(".")[2])) for v in values if v is not None]
+    return min(v - half for v, half in halves), max(v + half for v, half in halves)
+
+
+def groups_of(claim: Values, cells: Sequence[Cell]) -> list[list[Cell]]:
+    """The cells among which a claim of order compares."""
+    over = claim["over"]
+    return grouped(cells, (over, *claim.get("ignore", ())), over, claim.get("members"))
 
 
 def grouped(

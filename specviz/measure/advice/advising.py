@@ -52,6 +52,7 @@ from .stores import decoded
 from .stores import settings as settings_of_stores
 
 NUMBER = 24
+NOISE = 0.05  # of a plain cycle, by which its rest may be below zero
 CONFIRMED, ROUNDS = 3, 2  # settings that are confirmed, and rounds over the confirming prompts
 SCHEMA = 1
 Packed: TypeAlias = list[list[Any]]  # rows of plain data
@@ -248,7 +249,10 @@ def _prompts(
         return [], list(_entries(confirm))[: number or NUMBER] if other else []
     if suite is None:
         suite = "town" if target.name == "town" else "everyday"
-    entries = spread(_entries(suite), 1 << 30)
+    unique: dict[str, Entry] = {}
+    for entry in spread(_entries(suite), 1 << 30):
+        unique.setdefault(_key(entry), entry)
+    entries = list(unique.values())
     if other:
         first = {_key(entry) for entry in entries}
         left = [entry for entry in spread(_entries(confirm), 1 << 30) if _key(entry) not in first]
@@ -432,7 +436,8 @@ class Work:
         advice = Advice(
             self._setting(texts, measured), predictions,
             ranking.oracle() if self.job.sampling.greedy else None, ranking.elsewhere(),
-            flags_of(best, best.draft or "DRAFT"), self._warnings(readings) + more, confirmed,
+            flags_of(best, best.draft or "DRAFT", without_threshold(predictions, best)),
+            self._warnings(readings) + noisy(predictions) + more, confirmed,
             ranking.passes(), ranking.drafters(), self._decode, partial(self._elsewhere, texts, readings),
         )  # fmt: skip
         self.state.done()
@@ -621,6 +626,25 @@ class Work:
         return lines
 
 
+def without_threshold(predictions: Sequence[Prediction], best: Candidate) -> tuple[Candidate, float] | None:
+    """The fastest setting of the same method and drafter that has no threshold, and its speedup."""
+    for each in predictions:
+        if each.candidate.family == best.family and "stop" not in dict(each.candidate.values):
+            return each.candidate, each.speedup
+    return None
+
+
+def noisy(predictions: Sequence[Prediction]) -> list[str]:
+    """A warning where a cycle seems to have taken less time than its passes alone."""
+    worst = min(predictions, key=lambda each: each.rest)
+    if worst.rest >= -NOISE:
+        return []
+    return [
+        f"the timings are noisy: a cycle of {worst.candidate.label} seems to take less time than its passes "
+        f"do alone (by {-worst.rest:.2f} of a plain cycle). Repeat it while the machine does nothing else"
+    ]
+
+
 def memory_of(drafter: Model, tokens: int) -> int | None:
     """Bytes of a drafter's weights, and of its cache for so many tokens; None where they are not known."""
     bits = getattr(drafter.dtype, "itemsize", None)
@@ -678,7 +702,8 @@ def confirm_on(
             "label": name, "tau": each.tau, "tau_measured": results.tau(name),
             "predicted": [each.speedup, each.low, each.high],
             "measured": [ratio.median, ratio.low, ratio.high],
-            "off": ratio.median / each.speedup - 1, "covered": bool(each.low <= ratio.median <= each.high),
+            "off": ratio.median / each.speedup - 1,
+            "covered": bool(each.low <= ratio.median <= each.high) if each.low == each.low else None,
         })  # fmt: skip
     warning = kinds_differ(advised_kinds, [str(entry.get("kind") or "") for entry in entries])
     return rows, [warning] if warning else []

@@ -45,7 +45,9 @@ class Flags:
         return f"{SOURCES[self.engine]}; read {READ}"
 
 
-def flags_of(candidate: Candidate, draft: str = "DRAFT") -> list[Flags]:
+def flags_of(
+    candidate: Candidate, draft: str = "DRAFT", fixed: tuple[Candidate, float] | None = None
+) -> list[Flags]:
     """A setting's flags for every engine.
 
     Parameters
@@ -53,6 +55,8 @@ def flags_of(candidate: Candidate, draft: str = "DRAFT") -> list[Flags]:
     candidate : Candidate
     draft : str
         How the engine is to find the draft model.
+    fixed : (Candidate, float), optional
+        The best setting of the same drafter without a threshold, and its speedup: for engines that have none.
     """
     values = dict(candidate.values)
     if candidate.method == BASELINE:
@@ -60,7 +64,7 @@ def flags_of(candidate: Candidate, draft: str = "DRAFT") -> list[Flags]:
     if candidate.method == LOOKUP:
         return _lookup(int(values["draft_length"]), int(values["ngram_max"]), int(values["ngram_min"]))
     if candidate.method == CHAIN:
-        return _chain(int(values["draft_length"]), float(values.get("stop", 0.0)), draft)
+        return _chain(int(values["draft_length"]), float(values.get("stop", 0.0)), draft, fixed)
     why = f"does not support the kind of drafter that {candidate.method} uses here"
     return [Flags(engine, "", why) for engine in SOURCES]
 
@@ -94,17 +98,20 @@ def _lookup(length: int, longest: int, shortest: int) -> list[Flags]:
     ]
 
 
-def _chain(length: int, stop: float, draft: str) -> list[Flags]:
-    config = {"method": "draft_model", "model": draft, "num_speculative_tokens": length}
+def _chain(length: int, stop: float, draft: str, fixed: tuple[Candidate, float] | None) -> list[Flags]:
+    whole, no_stop = length, f"it has no threshold like stop={stop:g}" if stop else ""
+    if stop and fixed is not None:
+        whole = int(dict(fixed[0].values)["draft_length"])
+        no_stop += f": the best length without one, predicted {fixed[1]:.2f} times the plain speed"
+    config = {"method": "draft_model", "model": draft, "num_speculative_tokens": whole}
     name = shlex.quote(draft)
-    no_stop = f"it has no threshold like stop={stop:g}" if stop else ""
     return [
         Flags("vLLM", f"--speculative-config {shlex.quote(json.dumps(config))}", no_stop),
         Flags(
             "SGLang",
             f"--speculative-algorithm STANDALONE --speculative-draft-model-path {name} "
-            f"--speculative-num-steps {length} --speculative-eagle-topk 1 "
-            f"--speculative-num-draft-tokens {length + 1}",
+            f"--speculative-num-steps {whole} --speculative-eagle-topk 1 "
+            f"--speculative-num-draft-tokens {whole + 1}",
             no_stop,
         ),
         Flags(
@@ -119,5 +126,5 @@ def _chain(length: int, stop: float, draft: str) -> list[Flags]:
             f'{length}, .num_assistant_tokens_schedule="constant", .assistant_confidence_threshold={stop:g}',
             "one prompt at a time",
         ),
-        Flags("mlx-lm", f"mlx_lm.generate --draft-model {name} --num-draft-tokens {length}", no_stop),
+        Flags("mlx-lm", f"mlx_lm.generate --draft-model {name} --num-draft-tokens {whole}", no_stop),
     ]

@@ -67,6 +67,11 @@ def memory_words(size: int | None) -> str:
     return "none" if not size else f"+{size / 1e6:,.1f} MB"
 
 
+def gain_words(value: float, low: float, high: float) -> str:
+    """A speedup with its interval, where it has one."""
+    return f"{value:.2f}" + (f" [{low:.2f}, {high:.2f}]" if low == low else "")
+
+
 def rate_words(value: float, low: float, high: float) -> str:
     """A number of tokens per second with its interval, in whole ones from ten on."""
     form = "{:,.0f}" if value >= 10 else "{:.2f}"
@@ -121,21 +126,33 @@ class Advice(Page):
 
     @property
     def answer(self) -> str:
-        """``draft``, ``do not draft``, or ``undecided``: it may gain here and lose on other texts."""
-        best = self.best
-        if best.speedup < WORTH:
+        """``draft``, ``do not draft``, or ``undecided``: it may gain here and lose on other texts.
+
+        What was measured on other prompts decides, where the advice was confirmed.
+        """
+        speedup, low = self.best.speedup, self.best.low
+        if self.confirmed:
+            speedup, low, _ = self.fastest["measured"]
+        if speedup < WORTH:
             return NOT
-        return UNDECIDED if best.low < 1 or best.low != best.low else USE
+        return UNDECIDED if low < 1 or low != low else USE
+
+    @property
+    def fastest(self) -> Row:
+        """Of the confirmed settings the one that was measured as the fastest."""
+        return max(self.confirmed, key=lambda row: row["measured"][0])
 
     @property
     def sentence(self) -> str:
         """What to do, and why."""
+        if self.confirmed:
+            return self._measured_sentence()
         best = self.best
         why = (
             f"it writes {best.tau:.2f} tokens per cycle, and a cycle costs {best.cycle:.2f} plain cycles: "
             f"{best.forward:.2f} the target's pass, {best.drafting:.2f} drafting, {best.rest:.2f} the rest"
         ).replace("-0.", "−0.")
-        gain = f"{best.speedup:.2f}" + (f" [{best.low:.2f}, {best.high:.2f}]" if best.low == best.low else "")
+        gain = gain_words(best.speedup, best.low, best.high)
         label = best.candidate.label
         if self.answer == NOT:
             return (
@@ -148,6 +165,21 @@ class Advice(Page):
         if best.low == best.low:
             rest = f"it may be slower on other texts like these; {rest}"
         return f"Undecided. {label} is predicted to reach {gain} times the plain speed, for {why}; {rest}."
+
+    def _measured_sentence(self) -> str:
+        row, count = self.fastest, plural(self.setting["confirmed_on"], "other prompt")
+        gain, predicted = gain_words(*row["measured"]), gain_words(*row["predicted"])
+        label = row["label"]
+        if self.answer == NOT:
+            several = f"the fastest of {len(self.confirmed)} settings, " if len(self.confirmed) > 1 else ""
+            return (
+                f"Do not draft. On {count} {several}{label}, ran at {gain} times the plain speed; "
+                f"{predicted} was predicted."
+            )
+        measured = f"{gain} times the plain speed, measured on {count}; {predicted} was predicted"
+        if self.answer == USE:
+            return f"Draft with {label}: {measured}."
+        return f"Undecided. {label} ran at {measured}. It may be slower on others: measure it on more texts."
 
     @property
     def shown(self) -> list[Prediction]:
@@ -227,7 +259,7 @@ class Advice(Page):
         return [
             row
             | {name: Estimate(row[name][0], row[name][1], row[name][2], 0) for name in COMPARED}
-            | {"covered": "yes" if row["covered"] else "no"}
+            | {"covered": {True: "yes", False: "no"}.get(row["covered"])}
             for row in self.confirmed
         ]  # fmt: skip
 
@@ -357,7 +389,7 @@ class Advice(Page):
         line(self.sentence)
         for each in self.warnings:
             line(f"warning: {each}")
-        if self.flags:
+        if self.flags and self.answer != NOT:
             line()
             line(f"{self.best.candidate.label} in other engines' options (read {READ}):")
             for each in self.flag_lines():
@@ -372,7 +404,7 @@ class Advice(Page):
         for part in self.parts:
             frame = pd.DataFrame(part.cells(), columns=[heading for _, heading, _ in part.columns])
             parts.append(f"<h2>{html(part.title)}</h2>{html_table(frame)}")
-        if self.flags:
+        if self.flags and self.answer != NOT:
             rows = [
                 [each.engine, each.flags or "not supported", each.note, each.source] for each in self.flags
             ]
