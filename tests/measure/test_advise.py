@@ -21,7 +21,7 @@ from specviz.measure.advice import advising, devices, engines, grown, prices, re
 from specviz.measure.advice.prices import Passes, Pilot, Prices
 from specviz.measure.advice.ranking import NOT, Ranking
 from specviz.measure.advice.readings import Reading, Text
-from specviz.measure.advice.result import UNDECIDED, USE, kinds_differ
+from specviz.measure.advice.result import UNDECIDED, USE, Advice, kinds_differ
 from specviz.measure.advice.simulation import BASELINE, CHAIN, LOOKUP, Candidate, Simulation
 from specviz.measure.benches.advise import _State, _wide, counted, ten
 from specviz.methods import find
@@ -335,6 +335,43 @@ class TestRanking:
         good.show(console)
         assert good.sentence in console.export_text()
         assert good.table["label"].iloc[0] == good.best.candidate.label
+
+    def test_what_was_measured_decides(self, made):
+        predictions = Ranking(made, flat(slope=0.0, draft=0.5, rest=0.1, per_token=0.0)).predictions()
+        setting = {"confirmed_on": 5}
+
+        def advice(*measured):
+            rows = [
+                {"label": f"s{i}", "measured": list(each), "predicted": [1.7, 1.2, 2.2]}
+                for i, each in enumerate(measured)
+            ]
+            return Advice(setting, predictions, None, [], [], confirmed=rows)
+
+        assert Advice(setting, predictions, None, [], []).answer == USE
+        slow = advice((0.56, 0.5, 0.6), (0.65, 0.6, 0.7))
+        assert slow.answer == NOT
+        assert slow.sentence == (
+            "Do not draft. On 5 other prompts the fastest of 2 settings, s1, ran at 0.65 [0.60, 0.70] times "
+            "the plain speed; 1.70 [1.20, 2.20] was predicted."
+        )
+        unsure = advice((1.25, 0.98, 1.4))
+        assert unsure.answer == UNDECIDED and "--confirm" not in unsure.sentence
+        good = advice((1.25, 1.1, 1.4), (1.3, 1.2, 1.4))
+        assert good.answer == USE and good.sentence.startswith("Draft with s1: 1.30 [1.20, 1.40] times")
+
+    def test_noise_and_thresholds_are_named(self, made):
+        calm = Ranking(made, flat(rest=0.1)).predictions()
+        assert advising.noisy(calm) == []
+        wild = [replace(each, rest=-0.26) for each in calm]
+        assert "seems to take less time than its passes" in advising.noisy(wild)[0]
+        sure, fixed = chain(16, 0.6), chain(4)
+        listed = [replace(calm[0], candidate=sure), replace(calm[0], candidate=fixed, speedup=1.34)]
+        found = advising.without_threshold(listed, sure)
+        assert found == (fixed, 1.34)
+        by_engine = {each.engine: each for each in engines.flags_of(sure, "small", found)}
+        assert '"num_speculative_tokens": 4' in by_engine["vLLM"].flags
+        assert "predicted 1.34 times" in by_engine["vLLM"].note
+        assert "--spec-draft-n-max 16" in by_engine["llama.cpp"].flags
 
 
 def total(choice, ends, costs, n):

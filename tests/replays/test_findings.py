@@ -15,7 +15,18 @@ from specviz.measure.claims import ratio, resampled
 from specviz.measure.pairs import Score
 from specviz.metrics.rouge import Rouge
 from specviz.replays import judging, markdown, page, recipes, replays, running, tasks, terminal
-from specviz.replays.cells import CONTROL, FAILS, HOLDS, IDLE, OPEN, SAME, Check, Provenance
+from specviz.replays.cells import (
+    ABILITY,
+    CONTROL,
+    FAILS,
+    HOLDS,
+    IDLE,
+    OPEN,
+    SAME,
+    Cell,
+    Check,
+    Provenance,
+)
 from specviz.replays.published import claims
 from specviz.replays.recipes import RECIPES
 from specviz.replays.sources import canvases, shared
@@ -175,6 +186,75 @@ def test_a_model_that_cannot_do_the_task_gets_no_verdict():
     made = replay("unispec/table3", speeds(2.0), (QUIET, *unable))
     assert not made.comparisons and {each.verdict for each in made.verdicts} == {OPEN}
     assert all("cannot do this task" in each.reason for each in made.verdicts if each.question != "lossless")
+
+
+def judged(rows, claim, checks=(QUIET,), compare=("method",)):
+    """The verdict on a claim; a row has keys, metric, printed value, values of texts, task, and the rest."""
+    cells, figures = [], []
+    for number, (keys, metric, printed, values, task, more) in enumerate(rows):
+        made, name = mean(values), " ".join(str(v) for k, v in keys.items() if k in compare)
+        source = Provenance(model="m", method=name, task=task, texts=len(values), date="2026")
+        figures.append(shared.Figure(keys, metric, made.median, made.low, made.high, len(values), made.values,
+                                     source, **more))  # fmt: skip
+        cells.append(Cell(keys, metric, float(printed), printed, "x", "d", "M", made.median, made.low,
+                          made.high, "", number, source))  # fmt: skip
+    (verdict,) = judging.Judge(cells, figures, compare, list(checks), [claim]).verdicts()
+    return verdict
+
+
+def test_a_mean_of_tasks_that_the_model_cannot_do_gets_none_either():
+    rng = np.random.default_rng(0)
+    rows = []
+    for method, level in (("PLD", 1.1), ("UNI", 1.6)):
+        parts = {task: level + 0.05 * rng.standard_normal(30) for task in "AB"}
+        rows += [({"method": method, "task": t}, "speedup", "1.5", v, t, {}) for t, v in parts.items()]
+        whole = np.mean(list(parts.values()), 0)
+        rows.append(({"method": method, "task": "AVG"}, "speedup", "1.5", whole, "AVG", {"derived": True}))
+    claim = {"question": "order", "of": {"metric": "speedup", "task": "AVG"}, "check": "best",
+             "over": "method", "is": "UNI", "text": ""}  # fmt: skip
+    assert judged(rows, claim).verdict == HOLDS
+    able, unable = (
+        Check(ABILITY, "m", task, n, 30, 0.9, 0.05, None, "no") for task, n in (("A", 1), ("B", 0))
+    )
+    assert judged(rows, claim, (QUIET, able, unable)).verdict == OPEN
+
+
+def test_what_rises_rises_in_every_group_whatever_their_order():
+    rng = np.random.default_rng(1)
+    groups = {}
+    for language, slope in (("de", -0.002), ("zh", -0.002), ("ja", 0.5)):
+        base = 1 + 0.2 * rng.standard_normal(30)
+        groups[language] = [
+            ({"language": language, "beta": str(b)}, "a_d", f"{50 + b}",
+             base + slope * b + 0.02 * rng.standard_normal(30), language, {})
+            for b in range(4)
+        ]  # fmt: skip
+    claim = {"question": "order", "of": {"metric": "a_d"}, "check": "rising", "over": "beta", "text": ""}
+    said = [
+        judged([row for name in order for row in groups[name]], claim, compare=("beta",)).verdict
+        for order in (("de", "zh", "ja"), ("ja", "de", "zh"))
+    ]
+    assert said == [OPEN, OPEN]
+    assert judged(groups["ja"], claim, compare=("beta",)).verdict == HOLDS
+
+
+def test_a_size_is_that_of_its_own_cell_up_to_rounding_and_the_control():
+    rng = np.random.default_rng(2)
+    claim = {"question": "size", "of": {"metric": "speedup"}, "text": ""}
+
+    def rows(*pairs, spread=0.03):
+        return [
+            ({"method": "M", "task": str(i)}, "speedup", printed,
+             value + spread * rng.standard_normal(30), str(i), {})
+            for i, (printed, value) in enumerate(pairs)
+        ]  # fmt: skip
+
+    assert judged(rows(("3.0", 1.2), ("1.2", 3.0)), claim).verdict == FAILS, "each within the other's range"
+    assert judged(rows(("1.5", 1.53)), claim).verdict == HOLDS, "1.5 stands for 1.45 to 1.55"
+    assert judged(rows(("1.51", 1.53), spread=0.005), claim).verdict == OPEN, "the control is 2 % off"
+    assert judged(rows(("1.51", 1.63), spread=0.005), claim).verdict == FAILS
+    right = [judged(rows(*[("2", 2.0)] * 6, spread=0.4), claim).verdict for _ in range(40)]
+    assert right.count(FAILS) <= 2
 
 
 # ---------------------------------------------------------------- 3: order, pays and size
