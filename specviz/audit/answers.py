@@ -130,7 +130,17 @@ def run(
         compared = None
         if other is not None:
             compared = _compared(target, other, lines, texts, readings, tick)
-    return AnswersResult(_against(target), envelopes, texts, drawn, compared)
+    against = _against(target)
+    chat = getattr(target.text.tokenizer, "chat_template", None) is not None
+    foreign = [text for text in texts if text.verdict == OTHER]
+    if chat and foreign and len(foreign) == len(texts) and all(
+        text.place == 0 and not line.chat for text, line in zip(texts, lines)
+    ):  # fmt: skip
+        against["hint"] = (
+            "every answer parts at its first token, and each 'prompt' was read without the template: if the "
+            "prompts were sent as chat messages, give them as 'messages'"
+        )
+    return AnswersResult(against, envelopes, texts, drawn, compared)
 
 
 @dataclass

@@ -104,8 +104,12 @@ def replay(
     if dry_run or kit is not None:
         _plan(table, setup, part, device, dtype, number, max_new_tokens, kit)
         return
-    if table is None and setup is not None:
-        raise ParameterError("--setup needs one table: name it")
+    if table is None:
+        for option, value in (("--setup", setup), ("--part", part)):
+            if value is not None:
+                raise ParameterError(f"{option} needs one table: name it")
+        if (score or "").startswith("comet="):
+            raise ParameterError("--score comet=FILE needs one table: name it")
     score, scores = _scores(score)
     given: Values = {
         "model": model, "draft": _drafters(draft), "suite": _suites(suite), "quick": quick, "number": number,

@@ -6,7 +6,9 @@ Everything comes out as the dicts that `specviz.generate` takes: ``prompt`` (a t
 
 from __future__ import annotations
 
+import csv
 import gzip
+import io
 import json
 import zlib
 from contextlib import suppress
@@ -18,6 +20,7 @@ from specviz.files import checked
 
 Prompt: TypeAlias = dict[str, Any]  # with what `specviz.generate` reads of it; Entry is its checked form
 LIMIT = 64 << 20  # bytes of a prompt file
+TABLES = {".csv": ",", ".tsv": "\t"}
 KEPT = ("id", "kind", "language", "reference", "source", "from")
 # Spec-Bench's words for kinds of work, in the bundled suite's. It reports MT-bench's categories as one.
 KINDS = dict.fromkeys(
@@ -41,6 +44,8 @@ def read(path: str | Path) -> list[Prompt]:
     """
     path = Path(path)
     content = load(path)
+    if Path(path.name.removesuffix(".gz")).suffix in TABLES:
+        return _table(path, content)
     lines = []
     for number, raw in enumerate(content.removeprefix(b"\xef\xbb\xbf").split(b"\n"), 1):
         try:
@@ -63,6 +68,31 @@ def read(path: str | Path) -> list[Prompt]:
             raise PromptError(f"{path}, line {number}: not a JSON object ({why}); {first}") from None
         prompts.append(entry(content, f"{path}, line {number}"))
     return prompts
+
+
+def _table(path: Path, content: bytes) -> list[Prompt]:
+    """The rows of a table whose first line names its columns; one of them is ``prompt``."""
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise PromptError(f"{path} is not UTF-8 text") from None
+    mark = TABLES[Path(path.name.removesuffix(".gz")).suffix]
+    try:
+        rows = list(csv.DictReader(io.StringIO(text, newline=""), delimiter=mark))
+    except csv.Error as error:
+        raise PromptError(f"{path} is not a table: {error}") from None
+    columns = list(rows[0]) if rows else []
+    if "prompt" not in columns:
+        named = ", ".join(f"{each!r:.40}" for each in columns[:6]) or "no row"
+        raise PromptError(
+            f"{path} needs a column named prompt in its first line, it has {named}; plain lines go into a "
+            ".txt file"
+        )
+    names = [name for name in ("prompt", *KEPT) if name in columns]
+    return [
+        entry({name: row[name] for name in names if row[name]}, f"{path}, row {number}")
+        for number, row in enumerate(rows, 1)
+    ]
 
 
 def _json(path: Path, lines: list[tuple[int, str]]) -> str | None:

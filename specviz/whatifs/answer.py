@@ -38,7 +38,7 @@ class Answer:
         by `specviz.metrics`, ``cycles``, ``drafted``, ``sent``, ``accepted``, ``emitted``, ``tau``,
         ``A/D``, ``A/O``, ``target_passes`` and ``draft_passes``, and the row's ``badge``. If a value is only
         bounded, ``<column>_lo`` and ``<column>_hi`` give the bounds, and the column is their mean. A row that
-        needs a rerun counts the cycles up to where the replay had to stop.
+        needs a rerun counts the cycles up to where the replay had to stop, and has no ratios.
     places : DataFrame
         Where and why replays stopped or continued as a model: the parameters, ``prompt``, ``cycle``,
         ``position``, ``token`` (the token that would be there, -1 if the record does not say), ``text`` (that
@@ -155,6 +155,9 @@ def _row(walks: list[Walk], drafter: bool) -> Row:
     row["A/O"] = _ratio(total["accepted"], total["emitted"])
     row["target_passes"] = sum(not step.unreviewed for step in steps)
     row = {name: row[name] for name in ("texts", *COUNTS)} | {"badge": badge(walks)}
+    if row["badge"] == RERUN:  # where a replay stopped says something of the record, not of the setting
+        row |= dict.fromkeys(("tau", "A/D", "A/O"), np.nan)
+        low["A/D"] = high["A/D"] = np.nan
     for name in BOUNDS:
         row[f"{name}_lo"], row[f"{name}_hi"] = low[name], high[name]
     return row
