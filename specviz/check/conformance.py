@@ -26,10 +26,11 @@ if TYPE_CHECKING:
     from specviz.methods import Method
     from specviz.models.protocols import Model, Prompt
 
-PASS, FAIL, NOT_CLAIMED = "pass", "fail", "not claimed"
-SIGNS = {PASS: "✓", FAIL: "✗", NOT_CLAIMED: "–"}
-CLASSES = {PASS: "right", FAIL: "wrong", NOT_CLAIMED: "todo"}  # of `STYLE`
+PASS, FAIL, NOT_CLAIMED, NOT_TRIED = "pass", "fail", "not claimed", "not tried"
+SIGNS = {PASS: "✓", FAIL: "✗", NOT_CLAIMED: "–", NOT_TRIED: "–"}
+CLASSES = {PASS: "right", FAIL: "wrong", NOT_CLAIMED: "todo", NOT_TRIED: "todo"}  # of `STYLE`
 PROMPTS, TOKENS = 4, 24
+REPEATING = "The cook visited a doctor. The cook visited a"  # any lookup drafts well on it
 LIMITS = (1, 2, 5)  # tokens: shorter than most drafts
 DRAFTED = ["prompt", "cycle", "node", "token"]  # columns that say what was drafted
 # How an audit's sentence begins that is about the record, not the text.
@@ -41,7 +42,7 @@ ROWS = """
 
 
 class Row(NamedTuple):
-    """One claim: its name, ``pass``, ``fail`` or ``not claimed``, and a line of detail."""
+    """One claim: its name, ``pass``, ``fail``, ``not claimed`` or ``not tried``, and a line of detail."""
 
     check: str
     state: str
@@ -78,7 +79,9 @@ class Conformance:
         """How many checks hold, in words."""
         failed = [row.check for row in self.rows if row.state == FAIL]
         held = sum(row.state == PASS for row in self.rows)
+        idle = [row.check for row in self.rows if row.state == NOT_TRIED]
         words = f"fails {', '.join(failed)}" if failed else f"all {held} claims hold"
+        words += f"; not tried: {', '.join(idle)}" if idle else ""
         return f"{self.method} on {self.model}: {words}"
 
     def __repr__(self) -> str:
@@ -104,6 +107,10 @@ class Conformance:
 
 class Unclaimed(Exception):
     """A check does not apply to the method; its words say why."""
+
+
+class Untried(Exception):
+    """The prompts leave open whether a claim holds; its words say why."""
 
 
 class Broken(Exception):
@@ -191,6 +198,7 @@ def check(
     if prompts is None:
         prompts = [entry["turns"][0] if "turns" in entry else entry["prompt"]
                    for entry in suites.spread(list(suites.suite("town")), PROMPTS)]  # fmt: skip
+        prompts.append(REPEATING)
     target = load_if_needed(model, None, None)
     case = Case(make, target, draft, [prompts] if isinstance(prompts, str) else list(prompts))
     rows = []
@@ -199,6 +207,8 @@ def check(
             rows.append(Row(name, PASS, run(case)))
         except Unclaimed as reason:
             rows.append(Row(name, NOT_CLAIMED, str(reason)))
+        except Untried as reason:
+            rows.append(Row(name, NOT_TRIED, str(reason)))
         except Broken as reason:
             rows.append(Row(name, FAIL, str(reason)))
         except Exception as error:  # whatever a stranger's method raises
@@ -240,6 +250,12 @@ def _text(case: Case) -> str:
         raise Unclaimed("the method declares itself lossy")
     if bugs := case.bugs(False):
         raise Broken(one_line(bugs[0], 240))
+    cycles = case.trace.cycles
+    if cycles["drafted"].sum() and not cycles["accepted"].sum():
+        raise Untried(
+            "no drafted token was accepted, so what follows an accepted one was not checked: give prompts "
+            "on which the method drafts well (prompts=)"
+        )
     tokens = sum(row.tokens for row in case.audit.rows)
     setting = "" if case.claims(case.make, 0.0) else f" with {case.method.exact}"
     return f"{tokens} tokens, greedy and sampled, are the target's own{setting}"

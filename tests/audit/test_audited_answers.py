@@ -105,6 +105,14 @@ def test_a_replaced_token_is_named_and_its_margin_measured(town, honest):
         assert wide.verdict == NOISE and wide.largest == text.largest
 
 
+def test_messages_that_were_taken_for_prompts_are_hinted_at(town, honest):
+    plain = [{"prompt": each["messages"][0]["content"], "answer": each["answer"]} for each in honest]
+    found = audit(plain, town)
+    assert found.count(OTHER) == len(plain) and "give them as 'messages'" in found.against["hint"]
+    assert "hint" not in audit(honest, town).against
+    assert "hint" not in audit([*plain, honest[0]], town).against
+
+
 def test_an_end_that_was_moved_is_not_the_targets(town, honest):
     whole = next(line for line in honest if line["finish_reason"] == "stop" and len(line["token_ids"]) > 6)
     ids = whole["token_ids"]

@@ -130,6 +130,34 @@ def report(method: type[sv.Method]) -> Any:
     return sv.check.method(method, prompts=PROMPTS)
 
 
+class Corrupting(LastWords):
+    """Right until a drafted token is accepted."""
+
+    name = "corrupting"
+
+    def verify(self, draft, scores):
+        verdict = super().verify(draft, scores)
+        if verdict.path:
+            verdict.token = 5
+        return verdict
+
+
+class Hopeless(sv.Method):
+    """Drafts what the target never says."""
+
+    name = "hopeless"
+
+    def draft(self, left):
+        return sv.Draft.chain([3071]) if left > 1 else sv.Draft.empty()
+
+
+def test_what_follows_an_accepted_token_is_checked_or_said_not_to_be():
+    assert "text" in sv.check.method(Corrupting).headline
+    result = sv.check.method(Hopeless)
+    assert result["text"].state == "not tried" and "prompts=" in result["text"].detail
+    assert result and result.headline.endswith("claims hold; not tried: text")
+
+
 def test_a_sound_method_passes():
     result = report(LastWords)
     states = {row.check: row.state for row in result.rows}

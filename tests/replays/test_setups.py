@@ -172,10 +172,11 @@ def test_a_dry_run_of_a_table_lists_every_part(monkeypatch, capsys):
     assert "part llama31-eagle" in out
     assert "Meta Llama 3 Community License, accept its licence on the hub first" in out
     for wrong in (["replay", "unispec/table9", "--dry-run"], ["replay", "--dry-run", "--setup", "paper"],
-                  ["replay", "--all", "--setup", "paper"]):  # fmt: skip
+                  ["replay", "--all", "--setup", "paper"], ["replay", "--all", "--part", "a"],
+                  ["replay", "--all", "--score", "comet=a"]):  # fmt: skip
         assert cli.run(wrong) == 2
     err = capsys.readouterr().err
-    assert err.count("\n") == 3
+    assert err.count("\n") == 5
 
 
 def test_the_rate_is_measured():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 
 import pytest
@@ -106,3 +107,27 @@ def test_picking_is_even_over_kinds():
     assert [e["prompt"] for e in pick(entries, 2)] == ["0", "1", "4", "5"]
     assert [e["prompt"] for e in spread(entries, 5)] == ["0", "4", "1", "5", "2"]
     assert len(spread(entries, 99)) == 7
+
+
+@pytest.mark.parametrize(("ending", "mark"), [(".csv", ","), (".tsv", "\t"), (".csv.gz", ",")])
+def test_a_table_has_a_column_of_prompts(tmp_path, ending, mark):
+    path = tmp_path / f"a{ending}"
+    rows = [["id", "prompt", "kind"], ["0", '"Name one, two"', "qa"], ["1", '"Two\nlines"', ""]]
+    content = "\ufeff" + "\n".join(mark.join(row) for row in rows) + "\n"
+    write = gzip.open if ending.endswith(".gz") else open
+    with write(path, "wb") as file:
+        file.write(content.encode("utf8"))
+    assert read(path) == [
+        {"prompt": "Name one, two", "id": "0", "kind": "qa"}, {"prompt": "Two\nlines", "id": "1"},
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [("a,b\n1,2\n", "a column named prompt"), ("prompt,id\n", "no row"), ("prompt,id\n,3\n", "row 1")],
+)
+def test_a_table_without_prompts_is_one_line(tmp_path, content, says):
+    path = tmp_path / "a.csv"
+    path.write_text(content, "utf8")
+    with pytest.raises(PromptError, match=says):
+        read(path)
