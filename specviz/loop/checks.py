@@ -80,7 +80,7 @@ def _check_prompt(entry: Prompts, where: str) -> Record:
     return {name: value for name, value in {**entry, **checked}.items() if name not in blank}
 
 
-def _check_field(name: str, value: object, where: str) -> object:
+def _check_field(name: str, value: Prompts, where: str) -> str | int | list[str] | None:
     """What a prompt says of itself, as the record can hold it; None where a table has a blank."""
     if isinstance(value, np.generic):
         value = value.item()

@@ -9,7 +9,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import torch
 
@@ -30,6 +30,7 @@ from specviz.trace import Trace
 
 BASELINE = "autoregressive"
 K = TypeVar("K", bound=Hashable)  # a contender's name among others
+Call: TypeAlias = Callable[[], object]  # what is timed
 
 
 @dataclass(frozen=True)
@@ -202,7 +203,7 @@ def paired(
     return times
 
 
-def seconds_of(call: Callable[[], object], wait: Callable[[], None], clock: Callable[[], float]) -> float:
+def seconds_of(call: Call, wait: Callable[[], None], clock: Callable[[], float]) -> float:
     """Seconds of a call, until the device has finished it."""
     wait()
     begin = clock()

@@ -174,8 +174,8 @@ def compare(
         "seeds": theirs.plan["seeds"][: 1 + max(row["round"] for row in theirs.records())],
         "max_new_tokens": theirs.plan["max_new_tokens"], "threads": theirs.plan["threads"],
         "temperature": theirs.cells[0]["temperature"],
-        **{name: theirs.plan[name] for name in ("top_k", "top_p") if name in theirs.plan},
     }  # fmt: skip
+    plan |= {name: theirs.plan[name] for name in ("top_k", "top_p") if name in theirs.plan}
     with ExitStack() as stack:
         folder = (
             Path(out) if out is not None else Path(stack.enter_context(tempfile.TemporaryDirectory())) / "run"

@@ -452,10 +452,10 @@ def claims(n: Mapping[str, int], words: bool = False) -> str:
     counts = [n["holds"], n["fails"], n["open"]]
     if not sum(counts):
         return "–"
-    said = [MANY.get(word, word) if c != 1 else word for word, c in zip(VERDICTS, counts)]
+    counted = [MANY.get(word, word) if c != 1 else word for word, c in zip(VERDICTS, counts)]
     parts = (
         f"<span class='{VERDICT_KINDS[word]}'>{BADGES[word]} {c}{' ' + shown if words else ''}</span>"
-        for word, shown, c in zip(VERDICTS, said, counts)
+        for word, shown, c in zip(VERDICTS, counted, counts)
     )
     return f"<span class='counts'>{' '.join(parts)}</span>"
 

@@ -4,7 +4,7 @@ place.style.height = `${layout.height}px`; // nothing moves when it is drawn
 // A figure is made for a white page: its axes, letters and grey lines take the page's colours.
 const axis = /^[xy]axis\d*$/;
 const shades = { "#000000": "--fg", "#333333": "--fg", "#888888": "--soft" };
-const tinted = (part) => (Object.hasOwn(shades, part?.color) ? { ...part, color: colour(shades[part.color]) } : part);
+const tinted = (part) => (Object.hasOwn(shades, part.color) ? { ...part, color: colour(shades[part.color]) } : part);
 const themed = () => {
 	const line = { gridcolor: colour("--line"), zerolinecolor: colour("--line"), linecolor: colour("--line") };
 	const axes = Object.entries(layout).filter(([name]) => axis.test(name)).map(([name, own]) => [name, { ...own, ...line }]);
@@ -12,7 +12,8 @@ const themed = () => {
 	const notes = (layout.annotations ?? []).map((note) => ({ ...note, font: { ...note.font, ...words } }));
 	return { ...layout, ...Object.fromEntries(axes), annotations: notes, font: { ...layout.font, ...words }, paper_bgcolor: clear, plot_bgcolor: clear };
 };
-const coloured = () => data.map((trace) => ({ ...trace, line: tinted(trace.line), marker: tinted(trace.marker), textfont: tinted(trace.textfont) }));
+const parts = ["line", "marker", "textfont"];
+const coloured = () => data.map((trace) => ({ ...trace, ...Object.fromEntries(parts.filter((name) => trace[name]).map((name) => [name, tinted(trace[name])])) }));
 await startPlotly();
 await Plotly.newPlot(place, coloured(), themed(), CONFIG);
 openTraces(place);

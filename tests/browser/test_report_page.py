@@ -87,7 +87,7 @@ def test_a_report_opens_offline(open_page, report, shoot, dark):
     for link in there.locator("nav a, .links a").all():  # each leads to somewhere
         assert there.locator(link.get_attribute("href")).count() == 1
     verdicts = " ".join(there.locator(".verdict").all_text_contents())
-    for words in ("clearly as in the paper", "hold", "fails here", "cannot be judged here"):
+    for words in ("clearly as in the paper", "hold", "fail here", "cannot be judged here"):
         assert words in verdicts, "in words, not in colours alone"
     shown = there.locator(".claims li").count()
     assert shown == 2 * len(claims("unispec/table3")), "on the first screen, and with the table"

@@ -8,7 +8,7 @@ runs take longer than their passes, as a constant and a part for each drafted to
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -370,13 +370,12 @@ class Stopwatch:
 
     def open(self, stack: ExitStack, contexts: Sequence[int], rows: int = 1) -> list[Timing]:
         """Passes of every model after each context, to be timed round by round until `stack` is closed."""
-        return [
-            Timing(
-                name, stack.enter_context(Rounds({"": model}, self.sizes_of(name), context, rows)), self.done
-            )
-            for name, model in self.models.items()
-            for context in contexts
-        ]
+        opened = []
+        for name, model in self.models.items():
+            for context in contexts:
+                rounds = Rounds({"": model}, self.sizes_of(name), context, rows)
+                opened.append(Timing(name, stack.enter_context(closing(rounds)), self.done))
+        return opened
 
     def __call__(self, contexts: Sequence[int], rows: int = 1) -> dict[str, Passes]:
         """Passes of every model after each context, all rounds at once."""

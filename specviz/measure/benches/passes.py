@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
+from contextlib import closing, suppress
 from functools import partial
-from typing import Annotated, Any, Generic, Self
+from typing import Annotated, Any, Generic
 
 import numpy as np
 import torch
@@ -14,7 +14,7 @@ import torch
 from specviz.draft import Draft
 from specviz.errors import ModelError, ParameterError, plural
 from specviz.measure.report import Bar, Estimate, Report, Row, Tick
-from specviz.measure.timing import K, quiet_clock, seconds_of, setting, settled, synchroniser
+from specviz.measure.timing import Call, K, quiet_clock, seconds_of, setting, settled, synchroniser
 from specviz.methods import find
 from specviz.models import kernels
 from specviz.models.protocols import Context, Model
@@ -86,7 +86,7 @@ def measure_together(
     dict of label to dict of size to array [rounds]
         Milliseconds; under -1 those of the prefill of so many tokens, if one is asked for.
     """
-    with Rounds(models, sizes, context, rows, prefill) as again, settled():
+    with closing(Rounds(models, sizes, context, rows, prefill)) as again, settled():
         for turn in range(rounds):
             again()
             tick(turn + 1, rounds, "rounds")
@@ -116,16 +116,13 @@ class Rounds(Generic[K]):
         self.models, self.context, self.rows, self.prefill = models, context, rows, prefill
         self.ms = {label: {g: list[float]() for g in self.sizes + [-1] * bool(prefill)} for label in models}
         self.turn = 0
-        self.open: dict[K, tuple[Context, dict[int, Callable[[], object]]]] = {}
-
-    def __enter__(self) -> Self:
+        self.open: dict[K, tuple[Context, dict[int, Call]]] = {}
         try:
-            for label, model in self.models.items():
+            for label, model in models.items():
                 self._open(label, model)
         except BaseException:
-            self.__exit__()
+            self.close()
             raise
-        return self
 
     def _open(self, label: K, model: Model) -> None:
         context, longest = self.context, self.sizes[-1]
@@ -136,7 +133,7 @@ class Rounds(Generic[K]):
             )
         ids = self._ids(model)
         begun = model.open(ids[:, :context].tolist(), longest)
-        passes: dict[int, Callable[[], object]] = {
+        passes: dict[int, Call] = {
             g: partial(begun.forward, [Draft.chain(row[context : context + g - 1]) for row in ids])
             for g in self.sizes
         }
@@ -149,7 +146,8 @@ class Rounds(Generic[K]):
         shape = self.rows, self.context + self.sizes[-1]
         return np.random.default_rng(0).integers(0, model.vocabulary, shape)
 
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
+        """Close the contexts."""
         for begun, _passes in self.open.values():
             begun.close()
 
@@ -167,7 +165,7 @@ class Rounds(Generic[K]):
                 new.close()
         self.turn += 1
 
-    def _time(self, label: K, g: int, call: Callable[[], object]) -> None:
+    def _time(self, label: K, g: int, call: Call) -> None:
         device = self.models[label].device
         seconds = seconds_of(call, synchroniser(device), quiet_clock(device)[0])
         self.ms[label][g].append(1e3 * seconds)
