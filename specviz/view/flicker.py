@@ -143,7 +143,7 @@ def overview(one: Ribbon, width: int) -> str:
             else:
                 thick = tall * (0.3 if fate == "kept" else 0.8)
                 place = f'x1="{a:.2f}%" x2="{b:.2f}%" y1="{y:.1f}" y2="{y:.1f}"'
-                drawn.append(f'<line class="m-{fate}" {place} style="stroke-width:{thick:.1f}"/>')
+                drawn.append(f'<line class="m-{fate}" {place} stroke-width="{thick:.1f}"/>')
             x += n
         if row.erased:
             a, b = 100 * row.kept / width, 100 * (row.kept + len(row.erased)) / width
