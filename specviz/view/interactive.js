@@ -3,7 +3,7 @@ delete layout.title; // it stands above, where a narrow page can break it
 place.style.height = `${layout.height}px`; // nothing moves when it is drawn
 // A figure is made for a white page: its axes, letters and grey lines take the page's colours.
 const axis = /^[xy]axis\d*$/;
-const shades = { "#000000": "--fg", "#333333": "--fg", "#888888": "--soft" };
+const shades = { "#ffffff": "--bg", "#000000": "--fg", "#333333": "--fg", "#888888": "--soft" };
 const tinted = (part) => (Object.hasOwn(shades, part.color) ? { ...part, color: colour(shades[part.color]) } : part);
 const themed = () => {
 	const line = { gridcolor: colour("--line"), zerolinecolor: colour("--line"), linecolor: colour("--line") };
