@@ -111,7 +111,7 @@ def curve_figures(replay: Replay, links: Mapping[int, str]) -> tuple[list[Labell
     for metric in metrics[:PLOTS]:
         lines: dict[str, list[tuple[Any, Any, str]]] = {}
         for cell in replay.cells:
-            if cell.metric == metric:
+            if cell.metric == metric and cell.measured is not None and cell.column(along) is not None:
                 name = ", ".join(str(cell.column(key)) for key in replay.compare[:-1]) or "measured here"
                 lines.setdefault(name, []).append((cell.column(along), cell.measured, ""))
         axis = axis_of(metric, UNITS.get(metric, ""))
@@ -128,6 +128,8 @@ def trade_off(replay: Replay, dataset: str) -> Labelled:
     quality = next(name for values in settings.values() for name in values if name != "speedup")
     lines: dict[str, list[tuple[Any, Any, str]]] = {}
     for (curve, setting), values in settings.items():
+        if None in (values["speedup"], values[quality]):  # a model lacked what it needs
+            continue
         lines.setdefault(curve, []).append((values["speedup"], values[quality], setting))
     axes = axis_of("speedup", "x"), f"{axis_of(quality, '')}, {dataset}"
     return f"{replay.table}: {axes[1]} by {axes[0]}", chart(*axes, lines, "markers")

@@ -167,6 +167,9 @@ def _consistent(replay: ReplayFile) -> ReplayFile:
         interval = [cell["low"] is not None, cell["high"] is not None]
         if any(interval) and not all([*interval, cell["measured"] is not None]):
             raise ValueError(f"has cells[{number}] with half an interval")
+    for number, check in enumerate(replay["checks"]):
+        if (check["low"] is None) != (check["high"] is None):
+            raise ValueError(f"has checks[{number}] with half an interval")
     if missing := set(replay["compare"]) - columns:
         raise ValueError(f"compares by {min(missing)[:40]!r}, which no cell has")
     for each in replay["comparisons"]:
