@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 import specviz
-from specviz.errors import ParameterError
+from specviz.errors import ParameterError, TraceError
 from specviz.measure.claims import ratio, resampled
 from specviz.measure.pairs import Score
 from specviz.metrics.rouge import Rouge
-from specviz.replays import judging, markdown, page, recipes, replays, running, tasks, terminal
+from specviz.replays import judging, markdown, page, plots, recipes, replays, running, tasks, terminal
 from specviz.replays.cells import (
     ABILITY,
     CONTROL,
@@ -402,6 +402,24 @@ def test_a_stored_replay_is_shown_without_today_s_recipes(tmp_path, monkeypatch)
     assert markdown.markdown(again) == before.replace("unispec/table3", "unispec/table99")
     pytest.importorskip("plotly")
     assert "unispec/table99" in page.write(again).read_text("utf8")
+
+
+def test_a_control_with_half_an_interval_is_refused_in_one_line(tmp_path):
+    made = replace(replay("unispec/table3", speeds(1.0)), path=tmp_path)
+    made.save()
+    content = json.loads((tmp_path / "replay.json").read_text("utf8"))
+    content["checks"][0]["high"] = None
+    (tmp_path / "replay.json").write_text(json.dumps(content))
+    with pytest.raises(TraceError, match="half an interval"):
+        replays.opened(tmp_path)
+
+
+def test_a_curve_leaves_out_what_was_not_measured():
+    cells = [SimpleNamespace(metric="tau", measured=value, column=lambda name, at=at: at)
+             for at, value in (("1", 1.2), ("2", None), ("3", 1.5))]  # fmt: skip
+    made = SimpleNamespace(cells=cells, compare=("draft_size",), table="unispec/figure6")
+    (figure,), _ = plots.curve_figures(made, {})
+    assert figure[1]["data"][0]["y"] == [1.2, 1.5] and figure[1]["data"][0]["x"] == ["1", "3"]
 
 
 def test_the_first_lines_of_a_page_are_its_verdicts(tmp_path):
