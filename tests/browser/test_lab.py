@@ -90,7 +90,7 @@ def test_walkthrough_04(run_notebook, open_page, lab, shoot):
     page.keyboard.press("Home")
     expect(clock).not_to_have_text(done)
     for _ in range(5):  # three prompts are read, then tokens come
-        race.get_by_role("button", name="next pass (→)").click()
+        race.get_by_role("button", name="next cycle (→)").click()
     expect(race.locator(".cell")).not_to_have_count(0)
 
     # The widgets' keys are no shortcuts of the notebook: `m` there makes a cell Markdown, `x` cuts it.
