@@ -161,7 +161,7 @@ def bench(
             name: Estimate(row[name][0], row[name][1], row[name][2], number)
             for name in ("predicted", "measured")
         }
-        | {"covered": "yes" if row["covered"] else "no"}
+        | {"covered": {True: "yes", False: "no"}.get(row["covered"])}
         for row in rows
     ]
     return Report("advise", title, about, COLUMNS, shown, _bars(rows, counted), notes, (), [part],
@@ -346,7 +346,7 @@ def counted(
 
 def _bars(rows: list[Row], counts: list[Row]) -> list[Bar]:
     near = np.mean([abs(row["off"]) <= NEAR for row in rows])
-    covered = np.mean([row["covered"] for row in rows])
+    covered = np.mean([bool(row["covered"]) for row in rows])
     named = max(rows, key=lambda row: row["predicted"][0])
     fastest = max(row["measured"][0] for row in rows)
     exact = [row for row in counts if row["badge"] == "exact"]
