@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
-import numpy as np
-
 from .. import methods
 from ..errors import ModelError, ParameterError, PromptError
 from ..methods.base import Method
@@ -82,8 +80,8 @@ def _check_prompt(entry: Prompts, where: str) -> Record:
 
 def _check_field(name: str, value: Prompts, where: str) -> str | int | list[str] | None:
     """What a prompt says of itself, as the record can hold it; None where a table has a blank."""
-    if isinstance(value, np.generic):
-        value = value.item()
+    if hasattr(value, "tolist"):  # of numpy: a number, or several texts
+        value = value.tolist()
     if value is None or value != value:
         return None
     if name == "segmented":

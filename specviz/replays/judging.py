@@ -390,9 +390,9 @@ class Judge:
         meets, gaps, shown = 0, [], []
         for first, cell in seen.items():
             shown.append(f"{self.name(cell)}: {number(cell)}")
-            low, high = printed_range(
-                [c.value for c in cells if c.figure is not None and self.original[c.figure] == first]
-            )
+            own = [c.value for c in cells if c.figure is not None and self.original[c.figure] == first]
+            own = [value for value in own if value is not None]
+            low, high = printed_range(own or printed)  # a cell that prints none is judged by the others
             assert cell.measured is not None
             if cell.low is not None and cell.high is not None and cell.low <= high and low <= cell.high:
                 meets += 1
@@ -455,9 +455,9 @@ def number(cell: Cell) -> str:
     return f"{cell.measured:.3g}{ends}"
 
 
-def printed_range(values: Iterable[float | None]) -> tuple[float, float]:
+def printed_range(values: Iterable[float]) -> tuple[float, float]:
     """What printed values stand for: half a unit of the last digit of each belongs to it."""
-    halves = [(v, 0.5 * 10.0 ** -len(f"{v:.10g}".partition(".")[2])) for v in values if v is not None]
+    halves = [(v, 0.5 * 10.0 ** -len(f"{v:.10g}".partition(".")[2])) for v in values]
     return min(v - half for v, half in halves), max(v + half for v, half in halves)
 
 

@@ -354,6 +354,7 @@ class TestRanking:
             "Do not draft. On 5 other prompts the fastest of 2 settings, s1, ran at 0.65 [0.60, 0.70] times "
             "the plain speed; 1.70 [1.20, 2.20] was predicted."
         )
+        assert advice((0.65, 0.6, 0.7)).sentence.startswith("Do not draft. On 5 other prompts s0 ran at 0.65")
         unsure = advice((1.25, 0.98, 1.4))
         assert unsure.answer == UNDECIDED and "--confirm" not in unsure.sentence
         good = advice((1.25, 1.1, 1.4), (1.3, 1.2, 1.4))

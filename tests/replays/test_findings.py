@@ -196,7 +196,8 @@ def judged(rows, claim, checks=(QUIET,), compare=("method",)):
         source = Provenance(model="m", method=name, task=task, texts=len(values), date="2026")
         figures.append(shared.Figure(keys, metric, made.median, made.low, made.high, len(values), made.values,
                                      source, **more))  # fmt: skip
-        cells.append(Cell(keys, metric, float(printed), printed, "x", "d", "M", made.median, made.low,
+        value = None if printed == "nan" else float(printed)
+        cells.append(Cell(keys, metric, value, printed, "x", "d", "M", made.median, made.low,
                           made.high, "", number, source))  # fmt: skip
     (verdict,) = judging.Judge(cells, figures, compare, list(checks), [claim]).verdicts()
     return verdict
@@ -253,6 +254,7 @@ def test_a_size_is_that_of_its_own_cell_up_to_rounding_and_the_control():
     assert judged(rows(("1.5", 1.53)), claim).verdict == HOLDS, "1.5 stands for 1.45 to 1.55"
     assert judged(rows(("1.51", 1.53), spread=0.005), claim).verdict == OPEN, "the control is 2 % off"
     assert judged(rows(("1.51", 1.63), spread=0.005), claim).verdict == FAILS
+    assert judged(rows(("1.5", 1.5), ("nan", 1.5)), claim).verdict == HOLDS, "one cell prints nothing"
     right = [judged(rows(*[("2", 2.0)] * 6, spread=0.4), claim).verdict for _ in range(40)]
     assert right.count(FAILS) <= 2
 

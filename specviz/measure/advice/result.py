@@ -171,9 +171,10 @@ class Advice(Page):
         gain, predicted = gain_words(*row["measured"]), gain_words(*row["predicted"])
         label = row["label"]
         if self.answer == NOT:
-            several = f"the fastest of {len(self.confirmed)} settings, " if len(self.confirmed) > 1 else ""
+            several = len(self.confirmed) > 1
+            setting = f"the fastest of {len(self.confirmed)} settings, {label}," if several else label
             return (
-                f"Do not draft. On {count} {several}{label}, ran at {gain} times the plain speed; "
+                f"Do not draft. On {count} {setting} ran at {gain} times the plain speed; "
                 f"{predicted} was predicted."
             )
         measured = f"{gain} times the plain speed, measured on {count}; {predicted} was predicted"
