@@ -390,8 +390,8 @@ class Judge:
         meets, gaps, shown = 0, [], []
         for first, cell in seen.items():
             shown.append(f"{self.name(cell)}: {number(cell)}")
-            own = [c.value for c in cells if c.figure is not None and self.original[c.figure] == first]
-            own = [value for value in own if value is not None]
+            those = [c for c in cells if c.figure is not None and self.original[c.figure] == first]
+            own = [c.value for c in those if c.value is not None]
             low, high = printed_range(own or printed)  # a cell that prints none is judged by the others
             assert cell.measured is not None
             if cell.low is not None and cell.high is not None and cell.low <= high and low <= cell.high:
