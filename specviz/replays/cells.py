@@ -190,8 +190,9 @@ class Check(Plain):
     Attributes
     ----------
     kind : str
-        ``control``: a contender under two names, `value` is the ratio of their speeds. ``ability``: whether
-        the model can do the task, `value` is the p of its own references fitting no better than others'.
+        ``control``: a contender under two names, `value` is the ratio of their speeds, `low` and `high` its
+        interval. ``ability``: whether the model can do the task, `value` is the p of its own references
+        fitting no better than others'.
         ``same texts``: `count` of `of` texts are the reference's. ``idle target``: in `count` of `of` texts
         the large model did not run after the prompt.
     """

@@ -168,7 +168,7 @@ def _consistent(replay: ReplayFile) -> ReplayFile:
         if any(interval) and not all([*interval, cell["measured"] is not None]):
             raise ValueError(f"has cells[{number}] with half an interval")
     for number, check in enumerate(replay["checks"]):
-        if (check["low"] is None) != (check["high"] is None):
+        if check["kind"] == "control" and (check["low"] is None) != (check["high"] is None):
             raise ValueError(f"has checks[{number}] with half an interval")
     if missing := set(replay["compare"]) - columns:
         raise ValueError(f"compares by {min(missing)[:40]!r}, which no cell has")

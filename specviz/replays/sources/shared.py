@@ -342,7 +342,7 @@ def ability(
     sentence = (f"{front}{model}'s texts are {100 * own:.0f} % similar to their own references, "
             f"{100 * float(others.mean()):.0f} % like others (p {p:.2g})")  # fmt: skip
     sentence += "" if able else ": it cannot do this task, so its results are not compared"
-    return Check(ABILITY, model, task, int(able), len(pairs), p, own, None, sentence)
+    return Check(ABILITY, model, task, int(able), len(pairs), p, text=sentence)
 
 
 UNLIKE = 0.1  # a text that shares less with its reference is none of the task
