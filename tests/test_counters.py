@@ -126,7 +126,7 @@ def test_sums_tell_the_pooled_definitions_by_hand(tmp_path):
     assert table["badge"]["tau, whole steps"] == table["badge"]["nothing accepted"] == "as counted"
     means = table[table["average"] != "pooled"]
     assert len(means) == 6 and means["value"].isna().all()
-    assert set(means["why"]) == {"the page holds sums over all requests"}
+    assert set(means["why"]) == {"the file holds sums over all requests"}
     places = metrics.by_position(found)
     assert places["accepted"].tolist() == [80, 50, 40]
     assert places["rate"].tolist() == [0.8, 0.5, 0.4]
@@ -317,7 +317,7 @@ def test_the_command_line_reads_a_page_and_two(tmp_path, capsys):
     assert "Counts of all requests of 1 engine from vllm-metrics" in out and "60 drafts" in out
     assert "share of all drafts accepted at each position: 0.667 0.500 0.333\n" in out and "2.500" in out
     assert "\nsteps: those with a draft;" in out
-    assert "speedups: unknown: the page holds sums over all requests" in out
-    assert "unknown: AIPerf (draft acceptance rate): the page holds sums over all requests" in out
+    assert "speedups: unknown: the file holds sums over all requests" in out
+    assert "unknown: AIPerf (draft acceptance rate): the file holds sums over all requests" in out
     assert cli.run([*after, "--baseline", str(tmp_path / "a.txt")]) == 2
     assert "speedups compare requests" in capsys.readouterr()[1]

@@ -10,6 +10,7 @@ from typing import Annotated, TypeAlias
 from pydantic import AfterValidator, Field
 from typing_extensions import TypedDict
 
+from ..chats import chat
 from ..errors import PromptError
 from ..files import checked, parsed, whole_text
 from ..models.protocols import Model, Prompt
@@ -140,7 +141,7 @@ def _answer(where: str, entry: Record) -> Answer:
     name = line.get("id")
     return Answer(
         where if name is None else f"{where} ({str(name)[:60]})",
-        prompt or [{"role": each["role"], "content": each["content"]} for each in messages or ()],
+        prompt or chat(messages or (), f" ({where})"),
         messages is not None,
         text or "",
         ids,

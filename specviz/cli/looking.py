@@ -126,7 +126,8 @@ def import_counts(
         str,
         option(
             "vllm (responses of a server with --per-request-spec-decode-metrics), vllm-metrics (what "
-            "curl HOST:8000/metrics printed: sums over all requests), aiperf (profile_export.jsonl), "
+            "curl HOST:8000/metrics printed: sums over all requests), vllm-log (what it prints), "
+            "aiperf (profile_export.jsonl), "
             "spec-bench (an answer file), llama.cpp (responses of llama-server), llama.cpp-log (what it "
             "prints), sglang (responses with meta_info), lm-studio (responses of /api/v0) or mlx-lm (one "
             "response per line).",
@@ -146,6 +147,7 @@ def import_counts(
         writable(aiperf, force)
     from specviz.metrics import by_position
     from specviz.trace import read_counts
+    from specviz.trace.foreign import COUNTERS
 
     counts = read_counts(path, origin, since=since)
     base = None if baseline is None else read_counts(baseline, origin, plain=True)
@@ -153,7 +155,7 @@ def import_counts(
     if counts.pooled:
         rates = " ".join(f"{rate:.3f}" for rate in by_position(counts)["rate"])
         print(f"share of all drafts accepted at each position: {rates}")
-        if counts.total("steps") == counts.total("drafts"):
+        if counts.origin == COUNTERS and counts.total("steps") == counts.total("drafts"):
             print("steps: those with a draft; they and the prefills account for all generated tokens")
     _print_definitions(counts, base)
     for side in filter(None, (counts, base)):
@@ -185,6 +187,6 @@ def _print_definitions(counts: Trace | Counts, baseline: Trace | Counts | None) 
             print(visible(f"unknown: {row['who']}: {row['why']}"))
     screen().print(f"\n{LEGEND}", markup=False)
     if getattr(counts, "pooled", False):
-        print("\nspeedups: unknown: the page holds sums over all requests")
+        print("\nspeedups: unknown: the file holds sums over all requests")
     elif baseline is None:
         print("\nspeedups: pass the same prompts decoded without speculation with --baseline")

@@ -15,6 +15,7 @@ from specviz.explanations.explanation import Explanation
 from specviz.metrics import Estimate
 from specviz.trace import Counts, Trace, read_counts
 from specviz.trace.engines import origin_of
+from specviz.trace.vllm_log import VLLM_LOG
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -148,6 +149,8 @@ def _of_counts(counts: Counts, base: Counts | None) -> Explanation:
     ]
     if counts.pooled:
         missing.append("single requests: the file holds sums over all of them")
+    if counts.origin == VLLM_LOG:
+        missing.append("exact counts: the log rounds its rates to three decimals")
     if counts.column("drafted").sum() != counts.column("drafted").sum():
         missing.append("how many tokens were drafted")
     missing += [f"line {line} is skipped: {why}" for line, why in counts.left_out.to_numpy()[:3].tolist()]

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from .. import methods
+from ..chats import chat
 from ..errors import ModelError, ParameterError, PromptError
 from ..methods.base import Method
 from ..methods.hooks import ADDED
@@ -60,8 +61,10 @@ def _check_prompt(entry: Prompts, where: str) -> Record:
     """One prompt as a dict; `where` ends the message if it is none."""
     if not isinstance(entry, Mapping):
         entry = {"prompt": entry.tolist() if hasattr(entry, "tolist") else entry}
-    if ("prompt" in entry) == ("turns" in entry):
-        raise PromptError(f"a prompt needs either 'prompt' or 'turns'{where}")
+    if sum(name in entry for name in ("prompt", "turns", "messages")) != 1:
+        raise PromptError(f"a prompt needs one of 'prompt', 'turns' and 'messages'{where}")
+    if "messages" in entry:
+        entry = {"prompt" if name == "messages" else name: value for name, value in entry.items()}
     if "turns" in entry:
         turns = entry["turns"]
         several = isinstance(turns, Sequence) and not isinstance(turns, str) and len(turns) > 0
@@ -73,6 +76,8 @@ def _check_prompt(entry: Prompts, where: str) -> Record:
         )
     elif len(prompt) == 0 or (isinstance(prompt, str) and not prompt.strip()):
         raise PromptError(f"the prompt is empty{where}; give at least one token")
+    elif not isinstance(prompt, str) and isinstance(prompt[0], Mapping):
+        entry = {**entry, "prompt": chat(prompt, where)}
     checked = {name: _check_field(name, entry[name], where) for name in PROMPT_FIELDS if name in entry}
     blank = [name for name, value in checked.items() if value is None]
     return {name: value for name, value in {**entry, **checked}.items() if name not in blank}

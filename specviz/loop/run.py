@@ -480,8 +480,9 @@ def generate(
     model : str, path, transformers model or specviz model
         A bundled name, a folder, ``hf:<id>``, or a loaded model.
     prompt : str, list of chat messages, list of token ids, dict, or a list of these
-        A dict holds ``prompt`` or ``turns`` (texts, decoded one after another as a conversation) and may hold
-        ``id``, ``kind``, ``language`` and ``reference``, which the trace keeps.
+        A dict holds ``prompt``, ``messages`` (a chat that ends with the user's turn) or ``turns`` (texts,
+        decoded one after another as a conversation) and may hold ``id``, ``kind``, ``language`` and
+        ``reference``, which the trace keeps.
     method : str, Method or class of one
         See `specviz.list_methods`.
     draft : like `model`, optional

@@ -222,7 +222,7 @@ def _values(definition: Definition, own: Counts, base: Counts | None) -> tuple[f
 def _why(definition: Definition, own: Counts, base: Counts | None) -> str:
     """What a definition lacks."""
     if own.pooled and definition.average == MEAN:
-        return f"the page holds {SUMS}"
+        return f"the file holds {SUMS}"
     sides = [("", own)] + ([("the baseline's ", base)] if base is not None and definition.compares else [])
     for whose, side in sides:
         for name in definition.needs:

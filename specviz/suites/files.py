@@ -15,8 +15,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from specviz.chats import chat
 from specviz.errors import PromptError
-from specviz.files import checked
+from specviz.files import checked, parsed
 
 Prompt: TypeAlias = dict[str, Any]  # with what `specviz.generate` reads of it; Entry is its checked form
 LIMIT = 64 << 20  # bytes of a prompt file
@@ -32,7 +33,10 @@ def read(path: str | Path) -> list[Prompt]:
     """Prompts of a file, one per line; blank lines are skipped.
 
     In JSON lines each is an object with ``prompt`` (a text), ``turns`` (texts of one conversation) or
-    ``messages`` (a chat that ends with the user's turn); of several, turns go before messages before prompt.
+    ``messages`` (a chat; an assistant's turn at its end becomes the reference); of several, turns go before
+    messages before prompt. Lines of OpenAI's batch files and ShareGPT's conversations, whose human turns are
+    put one after another, are read as well. A ``.json`` file may hold one list of such objects.
+
     A file is JSON lines if its name ends in ``.jsonl`` or ``.json``, if every line begins with ``{``, or if
     one is a JSON object and the name does not end in ``.txt``. Otherwise a line is a prompt. A ``.gz`` after
     the name is unpacked.
@@ -46,6 +50,11 @@ def read(path: str | Path) -> list[Prompt]:
     content = load(path)
     if Path(path.name.removesuffix(".gz")).suffix in TABLES:
         return _table(path, content)
+    if Path(path.name.removesuffix(".gz")).suffix == ".json" and content.lstrip()[:1] == b"[":
+        listed = parsed(content, str(path), error=PromptError)
+        if not listed:
+            raise PromptError(f"{path} holds no prompts")
+        return [entry(each, f"{path}, entry {number}") for number, each in enumerate(listed, 1)]
     lines = []
     for number, raw in enumerate(content.removeprefix(b"\xef\xbb\xbf").split(b"\n"), 1):
         try:
@@ -141,13 +150,25 @@ def entry(line: object, where: str) -> Prompt:
     from specviz.suites.schema import Entry
 
     fields: Prompt = {**checked(Entry, line, where, error=PromptError)}
+    if fields.get("body") is not None:  # OpenAI's batch file
+        fields |= fields["body"]
+    if fields.get("conversations") is not None:  # ShareGPT's
+        spoken = [turn["value"] for turn in fields["conversations"] if turn["from"] in ("human", "user")]
+        fields["turns"] = [text for text in spoken if text.strip()] or None
     form = next((name for name in ("turns", "messages", "prompt") if fields.get(name) is not None), None)
     if form is None:
         has = ", ".join(repr(name[:20]) for name in list(fields)[:6]) or "nothing"
         raise PromptError(f"{where}: needs 'prompt', 'turns' or 'messages'; it has {has}")
+    if form == "messages":
+        messages = fields["messages"]
+        if len(messages) > 1 and messages[-1]["role"] == "assistant":  # a data set's answer
+            messages, answer = messages[:-1], messages[-1]["content"]
+            fields.setdefault("reference", answer if isinstance(answer, str) else None)
+        fields["messages"] = chat(messages, f" ({where})")
     entry: Prompt = {"turns" if form == "turns" else "prompt": fields[form]}
-    other = {"id": "question_id", "kind": "category", "reference": "references"}
+    other = {"kind": "category", "reference": "references"}
     fields = {name: fields.get(theirs) for name, theirs in other.items()} | fields
+    fields.setdefault("id", fields.get("question_id", fields.get("custom_id")))
     if "category" in fields:  # Spec-Bench's form, in which every turn has its reference
         fields["kind"] = KINDS.get(fields["kind"], fields["kind"])
         if len(entry.get("turns", ())) > 1 and isinstance(fields["reference"], list):

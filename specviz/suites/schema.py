@@ -22,11 +22,29 @@ Name = Text | int | None
 Answers = Text | list[Any] | None
 
 
+class Part(TypedDict, total=False):
+    """A part of a message's content."""
+
+    type: Text
+    text: Text
+
+
 class Message(TypedDict):
     """A turn of a chat."""
 
     role: Text
-    content: Text
+    content: Text | list[Part]
+
+
+class Body(TypedDict, total=False):
+    """The request that a line of an OpenAI batch file holds."""
+
+    messages: Annotated[list[Message], Field(min_length=1)] | None
+    prompt: Words | None
+
+
+# A turn as ShareGPT's files have it.
+Turn = TypedDict("Turn", {"from": Text, "value": Text})
 
 
 Entry = TypedDict(
@@ -35,7 +53,10 @@ Entry = TypedDict(
         "prompt": Words | None,
         "turns": Annotated[list[Words], Field(min_length=1)] | None,
         "messages": Annotated[list[Message], Field(min_length=1)] | None,
+        "conversations": Annotated[list[Turn], Field(min_length=1)] | None,
+        "body": Body | None,
         "id": Name,
+        "custom_id": Name,
         "question_id": Name,
         "kind": Name,
         "category": Name,

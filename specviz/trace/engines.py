@@ -37,6 +37,7 @@ from specviz.errors import TraceError
 from specviz.files import parsed
 from specviz.trace.files import Record
 from specviz.trace.foreign import COUNTERS, STEP_LIMIT, Line, Request, lines_of, text_of
+from specviz.trace.vllm_log import SIGN, VLLM_LOG
 
 if TYPE_CHECKING:
     from specviz.trace.foreign_schema import Token
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
 CUT = ("length", "limit", "maxPredictedTokensReached", "contextLengthReached")
 ENDED = ("stop", "eos", "eosFound")
 SPECULATED = "used speculation, so it cannot be the baseline"
-NO_DRAFTS = "nothing was drafted"
+NO_DRAFTS = "it reports no drafts"
 
 
 # ---------------------------------------------------------------- a request of counts alone
@@ -436,7 +437,8 @@ FILES: dict[str, Callable[[Path, bool], Iterator[tuple[Line, Request | str]]]] =
 
 SUPPORTED = (
     "traces (.parquet), responses of vLLM, SGLang, llama-server and LM Studio as JSON lines, vLLM's /metrics "
-    "page, llama-server's log, mlx-lm's responses, AIPerf's profile_export.jsonl and Spec-Bench's answers"
+    "page and log, llama-server's log, mlx-lm's responses, AIPerf's profile_export.jsonl and "
+    "Spec-Bench's answers"
 )
 
 
@@ -463,6 +465,14 @@ def origin_of(path: Path) -> str:
             _unsupported(path, f"a /metrics page of {name}, whose gauges do not count steps")
     if any(EVAL.search(line[:LONGEST]) for line in lines):
         return "llama.cpp-log"
+    if any(SIGN in line[:LONGEST] for line in lines):
+        return VLLM_LOG
+    if any(" accept len: " in line[:LONGEST] for line in lines):
+        _unsupported(
+            path,
+            "SGLang's log, whose 'accept len' is a mean over steps that it does not count (a response of "
+            "/generate, or of a chat with return_meta_info, counts them)",
+        )
     _unsupported(path, "in an unknown format")
 
 

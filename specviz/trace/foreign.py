@@ -46,7 +46,7 @@ def read_counts(
     path : str or Path
         One JSON object per line (for vLLM also one response, or a list of them); for ``vllm-metrics`` a page.
     origin : {"vllm", "vllm-metrics", "aiperf", "spec-bench", "llama.cpp", "llama.cpp-log", "sglang", \
-"lm-studio", "mlx-lm"}
+"lm-studio", "mlx-lm", "vllm-log"}
         ``vllm``: responses of a server with ``--per-request-spec-decode-metrics``, which have
         ``metrics.speculative_decoding`` (``detailed``: step by step; ``summary``: a histogram), or only that
         object; for a streamed response the last chunk with ``usage``. Times:
@@ -57,6 +57,8 @@ def read_counts(
         speedups cannot. Each row of `Counts.requests` is an engine. If drafts and prefills account for all
         generated tokens, every verify step is assumed to have had a draft; tokens cut off at the ends of
         texts can hide a few steps that had none.
+        ``vllm-log``: what the server printed, its lines ``SpecDecoding metrics``; such sums, too: see
+        `specviz.trace.vllm_log`.
         ``aiperf``: ``profile_export.jsonl``, written with ``--export-level records``, or only its acceptance
         records. Source: aiperf 0.13.0, common/models/{record_models,spec_decode_models}.py.
         ``spec-bench``: an answer file; the first choice of each question, as its ``speed.py`` reads it.
@@ -75,8 +77,9 @@ def read_counts(
         If the file cannot be read or a line is invalid; the message names its number.
     """
     from specviz.trace import engines
+    from specviz.trace.vllm_log import VLLM_LOG, read_vllm_log
 
-    if origin not in (names := [*READERS, *engines.LINES, *engines.FILES, COUNTERS]):
+    if origin not in (names := [*READERS, *engines.LINES, *engines.FILES, COUNTERS, VLLM_LOG]):
         raise ParameterError(f"no origin {origin!r}: choose one of {', '.join(names)}")
     path = Path(path)
     if origin == COUNTERS:
@@ -85,6 +88,8 @@ def read_counts(
         return read_counters(path, None if since is None else Path(since), plain)
     if since is not None:
         raise ParameterError(f"since works only for a server's counters ({COUNTERS}), not for {origin}")
+    if origin == VLLM_LOG:
+        return read_vllm_log(path, plain)
     requests: list[Record] = []
     columns = ("request", "drafted", "depth", "accepted", "emitted")
     steps: dict[str, list[int | None]] = {name: [] for name in columns}

@@ -442,9 +442,10 @@ class Imports:
     def __init__(self, folder: Path) -> None:
         from test_engines import ENGINES, LOG, tokens
         from test_foreign import GOOD
+        from test_vllm_log import OLDER
 
         self.folder, self.good = folder, copy.deepcopy(GOOD | ENGINES)
-        self.log, self.tokens = LOG.encode(), tokens()
+        self.log, self.tokens, self.vllm_log = LOG.encode(), tokens(), OLDER.encode()
         names = ("drafts", "draft_tokens", "accepted_tokens")
         lines = [f'vllm:spec_decode_num_{n}_total{{engine="0"}} {v}' for n, v in zip(names, (10, 30, 12))]
         at = 'vllm:spec_decode_num_accepted_tokens_per_pos_total{{engine="0",position="{}"}} {}'
@@ -457,10 +458,12 @@ class Imports:
         from specviz.explanations import explain
         from specviz.trace import read_counts
 
-        origin = random.choice([*self.good, "vllm-metrics", "llama.cpp-log", "mlx-lm"])
+        origin = random.choice([*self.good, "vllm-metrics", "vllm-log", "llama.cpp-log", "mlx-lm"])
         path = self.folder / "import.jsonl"
         if origin == "vllm-metrics":
             path.write_bytes(spoiled(self.page, random))
+        elif origin == "vllm-log":
+            path.write_bytes(spoiled(self.vllm_log, random))
         elif origin == "llama.cpp-log":
             path.write_bytes(spoiled(self.log, random))
         elif origin == "mlx-lm":
@@ -471,7 +474,7 @@ class Imports:
             path.write_bytes(b"\n".join(lines if random.random() < 0.5 else [sound, *lines]))
         if random.random() < 0.3:
             explain(path).text()
-        counts = read_counts(path, origin, plain=random.random() < 0.1 and origin != "vllm-metrics")
+        counts = read_counts(path, origin, plain=random.random() < 0.1 and origin[:5] != "vllm-")
         repr(counts)
         if not counts.plain:
             metrics.rosetta(counts)

@@ -14,9 +14,9 @@ import torch
 pytest.importorskip("gguf", reason="gguf is not installed")
 pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed")  # which writes the K-quants
 
+import gguf
 from gguf_files import file, random_model, scores, served
 
-import gguf
 import specviz
 from specviz.errors import ModelError
 from specviz.models.gguf.header import read_header

@@ -15,12 +15,12 @@ import pytest
 pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed")
 pytest.importorskip("gguf", reason="gguf is not installed")
 
+import gguf
+from gguf import TokenType
 from sample_texts import ROOT, sample_texts
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
-import gguf
 import specviz as sv
-from gguf import TokenType
 from specviz.errors import ModelError, PromptError
 from specviz.models import load
 from specviz.models.gguf.header import read_header

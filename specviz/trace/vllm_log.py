@@ -1,0 +1,147 @@
+"""What a vLLM server prints of speculation, read as `Counts`: sums over all requests.
+
+Every few seconds vLLM prints a line ``SpecDecoding metrics``: the tokens drafted and accepted since the last
+one, the mean acceptance length (two decimals) and the share of drafts accepted at each position (three). How
+many drafts there were is not printed. It is what fits these numbers: drafted tokens / positions, if that does
+(drafts of full length); else the count that is nearest to the rates. Up to about a thousand drafts a line the
+counts are exact; above that each rate stays within its last decimal. Every verify step is assumed to have had
+a draft.
+
+Source: vllm, v1/spec_decode/metrics.py (SpecDecodingLogging), 0.9 to 0.26; the order of the fields differs.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from pathlib import Path
+
+import numpy as np
+
+from specviz.errors import ParameterError, TraceError
+from specviz.trace.counts import STEP, SUMS, Counts, left_out_table, request_table, step_table
+from specviz.trace.files import Record
+from specviz.trace.foreign import Line, text_of
+
+VLLM_LOG = "vllm-log"
+SIGN = "SpecDecoding metrics:"
+NUMBER = r"([0-9]+(?:\.[0-9]+)?)"
+MEAN = re.compile(rf"Mean acceptance length: {NUMBER}")
+ACCEPTED, DRAFTED = (re.compile(rf"\b{name}: ([0-9]{{1,9}}) tokens") for name in ("Accepted", "Drafted"))
+RATES = re.compile(r"Per-position acceptance rate: ([0-9.]+(?:, [0-9.]+)*)")
+VERSION = re.compile(r"vLLM API server version ([\w.+-]{1,40})")
+LONGEST = 4096  # characters of a line that are looked at
+WIDEST = 5000  # numbers of drafts below and above the likely one that are tried
+HALF_RATE, HALF_MEAN = 5.01e-4, 5.01e-3  # of the last decimal that is printed
+
+
+def read_vllm_log(path: Path, plain: bool = False) -> Counts:
+    """Sums of all lines of the log `path`, as one row.
+
+    Arguments and errors are those of `specviz.trace.read_counts`.
+    """
+    if plain:
+        raise ParameterError(f"speedups compare requests, but a server's log has {SUMS}: drop the baseline")
+    total = dict.fromkeys(("drafts", "drafted", "accepted"), 0)
+    at: list[int] = []
+    left_out: list[Record] = []
+    version, full = None, True
+    for number, text in enumerate(text_of(path).split("\n"), 1):
+        text, line = text[:LONGEST], Line(path, number, {})
+        if match := VERSION.search(text):
+            version = f"vLLM {match[1]}"
+        if SIGN not in text:
+            continue
+        counted = _interval(line, text)
+        if isinstance(counted, str):
+            left_out.append({"line": number, "why": counted})
+            continue
+        drafts, drafted, accepted = counted
+        if at and len(at) != len(accepted):
+            line.fail(
+                f"has {len(accepted)} positions, but earlier lines {len(at)}: use the log of one server start"
+            )
+        at = [a + b for a, b in zip(at or [0] * len(accepted), accepted)]
+        full = full and drafted == drafts * len(accepted)
+        for name, count in zip(total, (drafts, drafted, sum(accepted))):
+            total[name] += count
+    if not at:
+        why = f": {left_out[0]['why']}" if left_out else f": it has no line '{SIGN}'"
+        raise TraceError(f"{path} counts no drafts{why}")
+    n, accepted_tokens = total["drafts"], total["accepted"]
+    row = {"id": "all requests", **total, "steps": n, "emitted": n + accepted_tokens}
+    depth = len(at) if full else None
+    steps = [
+        (0, depth, depth, a, a + 1, 0, times)
+        for a, times in enumerate(b - c for b, c in zip([n, *at], [*at, 0]))
+    ]
+    return Counts(
+        origin=VLLM_LOG,
+        where=str(path),
+        requests=request_table([row]),
+        steps=step_table(dict(zip(STEP, zip(*steps)))),
+        most=len(at),
+        left_out=left_out_table(left_out),
+        pooled=True,
+        version=version,
+    )
+
+
+def _interval(line: Line, text: str) -> tuple[int, int, list[int]] | str:
+    """Drafts, drafted tokens and tokens accepted at each position of one line; or why it does not tell."""
+    fields = [pattern.search(text) for pattern in (ACCEPTED, DRAFTED, MEAN, RATES)]
+    if fields[0] is None or fields[1] is None:
+        line.fail(f"is not a line '{SIGN}' as vLLM prints it: it lacks the accepted and the drafted tokens")
+    accepted, drafted = int(fields[0][1]), int(fields[1][1])
+    if accepted > drafted:
+        line.fail(f"accepted {accepted} of {drafted} drafted tokens")
+    if not drafted:
+        return "nothing was drafted"
+    if fields[2] is None or fields[3] is None:
+        return "this version of vLLM does not print the acceptance by position"
+    try:
+        mean, rates = float(fields[2][1]), np.array([float(part) for part in fields[3][1].split(", ")])
+    except ValueError:
+        line.fail(f"has rates that are no numbers: {fields[3][1][:40]}")
+    if (np.diff(rates) > 0).any() or rates[0] > 1:
+        line.fail("has rates per position that rise or exceed 1")
+    for drafts in _candidates(rates, drafted, accepted):
+        at = _at_positions(rates, drafts, accepted)
+        if at is not None and abs(1 + accepted / drafts - mean) <= HALF_MEAN:
+            return drafts, drafted, at
+    if not accepted:
+        return "nothing was accepted of drafts of several lengths, so their number is unknown"
+    line.fail(
+        f"has a mean length of {mean}, {accepted} accepted and {drafted} drafted tokens and rates per "
+        f"position that no number of drafts has"
+    )
+
+
+def _candidates(rates: np.ndarray, drafted: int, accepted: int) -> list[int]:
+    """Numbers of drafts that the sum of the rates allows: first that of full ones, then by their distance."""
+    most, share = len(rates), float(rates.sum())
+    full = [drafted // most] if drafted % most == 0 else []
+    if not accepted:
+        return full
+    least = accepted / (share + most * HALF_RATE)
+    largest = accepted / (share - most * HALF_RATE) if share > most * HALF_RATE else drafted
+    likely = min(max(accepted / share if share else drafted / most, least), largest)
+    first, last = max(math.floor(least), -(-drafted // most)), min(math.ceil(largest), drafted)
+    near = range(max(first, int(likely) - WIDEST), min(last, int(likely) + WIDEST) + 1)
+    return full + sorted(near, key=lambda n: abs(n - likely))
+
+
+def _at_positions(rates: np.ndarray, drafts: int, accepted: int) -> list[int] | None:
+    """Falling counts at each position that add up to `accepted` and print as `rates`; None if none do."""
+    low = np.ceil((rates - HALF_RATE) * drafts).clip(0).astype(int)
+    high = np.floor((rates + HALF_RATE) * drafts).clip(0, drafts).astype(int)
+    at = np.rint(rates * drafts).astype(int).clip(low, high)
+    if (low > high).any():
+        return None
+    rest = accepted - int(at.sum())
+    room = high - at if rest > 0 else at - low
+    before = np.concatenate([[0], np.cumsum(room)[:-1]])
+    at = at + np.sign(rest) * (abs(rest) - before).clip(0, room)
+    if int(at.sum()) != accepted or (np.diff(at) > 0).any():
+        return None
+    return [int(count) for count in at]

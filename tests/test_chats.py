@@ -1,0 +1,83 @@
+"""Chats and prompt files in the forms that other tools write."""
+
+import json
+
+import pytest
+
+import specviz
+from specviz.chats import chat
+from specviz.errors import PromptError
+from specviz.suites.files import read
+
+USER = {"role": "user", "content": "Count to three."}
+PARTS = {
+    "role": "user",
+    "content": [{"type": "text", "text": "Count"}, {"type": "text", "text": "to three."}],
+}
+ANSWER = {"role": "assistant", "content": "one two three"}
+
+
+def write(path, *lines):
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+def test_parts_of_text_become_one_text():
+    assert chat([PARTS])[0]["content"] == "Count\nto three."
+    assert chat([USER | {"name": "Ana"}]) == [USER | {"name": "Ana"}]
+
+
+BAD = [
+    ([USER, ANSWER], "the chat ends with the assistant's turn"),
+    ([{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}], "part of type 'image_url'"),
+    ([{"role": "user", "content": [3]}], "part of type 'int'"),
+    ([{"role": "user", "content": None}], "message 0 needs a role and a content"),
+    ([{"content": "a"}], "message 0 needs a role and a content"),
+    ([USER, "text"], "message 1 needs a role and a content"),
+]
+
+
+@pytest.mark.parametrize(("messages", "words"), BAD)
+def test_what_no_template_takes_is_refused(messages, words):
+    with pytest.raises(PromptError) as error:
+        chat(messages)
+    assert words in str(error.value)
+
+
+def test_generate_takes_messages_as_prompt_files_have_them():
+    target = specviz.load("town")
+    plain = specviz.generate(target, [USER], method="autoregressive", max_new_tokens=4)
+    named = specviz.generate(
+        target, [{"messages": [USER], "id": "a"}], method="autoregressive", max_new_tokens=4
+    )
+    assert plain.texts == named.texts
+    with pytest.raises(PromptError, match="one of 'prompt', 'turns' and 'messages'"):
+        specviz.generate(target, {"messages": [USER], "prompt": "a"}, method="autoregressive")
+    with pytest.raises(PromptError, match="ends with the assistant's turn"):
+        specviz.generate(target, [USER, ANSWER], method="autoregressive")
+
+
+def test_batch_files_of_openai_are_prompts(tmp_path):
+    line = {"custom_id": "q1", "method": "POST", "url": "/v1/chat/completions", "body": {"messages": [PARTS]}}
+    assert read(write(tmp_path / "b.jsonl", line)) == [
+        {"prompt": [{"role": "user", "content": "Count\nto three."}], "id": "q1"}
+    ]
+
+
+def test_conversations_of_sharegpt_are_turns(tmp_path):
+    turns = [("human", "Hello"), ("gpt", "Hi!"), ("human", "Count to three.")]
+    entry = {"id": "c", "conversations": [{"from": who, "value": text} for who, text in turns]}
+    file = tmp_path / "s.json"
+    file.write_text(json.dumps([entry, entry], indent=2))
+    assert read(file) == [{"turns": ["Hello", "Count to three."], "id": "c"}] * 2
+    file.write_text(json.dumps([entry, {"conversations": [{"from": "gpt", "value": "Hi!"}]}]))
+    with pytest.raises(PromptError, match="entry 2: needs 'prompt', 'turns' or 'messages'"):
+        read(file)
+    file.write_text("[]")
+    with pytest.raises(PromptError, match="holds no prompts"):
+        read(file)
+
+
+def test_an_answer_in_the_data_is_the_reference(tmp_path):
+    file = write(tmp_path / "m.jsonl", {"messages": [USER, ANSWER]})
+    assert read(file) == [{"prompt": [USER], "reference": "one two three"}]
