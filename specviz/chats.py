@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, TypeAlias
 
 from specviz.errors import PromptError
 
+if TYPE_CHECKING:
+    from specviz.suites.schema import Part
 
-def chat(messages: Sequence[Mapping[str, Any]], where: str = "") -> list[dict[str, Any]]:
+Message: TypeAlias = "Mapping[str, str | Sequence[Part]]"
+
+
+def chat(messages: Sequence[Message], where: str = "") -> list[dict[str, str]]:
     """The messages, each with a role and a content that is one text.
 
     A content of several parts, as OpenAI's interface has it, becomes its texts, a line break between them.
@@ -16,7 +21,7 @@ def chat(messages: Sequence[Mapping[str, Any]], where: str = "") -> list[dict[st
     Parameters
     ----------
     messages : sequence of dict
-        ``role``, ``content`` and whatever else the template reads.
+        ``role``, ``content`` and other texts that the template reads.
     where : str
         Ends the message of an error.
 
@@ -32,7 +37,8 @@ def chat(messages: Sequence[Mapping[str, Any]], where: str = "") -> list[dict[st
             content = "\n".join(_part(part, number, where) for part in content)
         if not isinstance(content, str) or not isinstance(message.get("role"), str):
             raise PromptError(f"message {number} needs a role and a content, both strings{where}")
-        plain.append({**message, "content": content})
+        texts = {name: value for name, value in message.items() if isinstance(value, str)}
+        plain.append(texts | {"content": content})
     if plain and plain[-1]["role"] == "assistant":
         raise PromptError(
             f"the chat ends with the assistant's turn: end it with the user's, which is answered{where}"
@@ -40,7 +46,7 @@ def chat(messages: Sequence[Mapping[str, Any]], where: str = "") -> list[dict[st
     return plain
 
 
-def _part(part: object, number: int, where: str) -> str:
+def _part(part: Part, number: int, where: str) -> str:
     """The text of a content's part."""
     text = part.get("text") if isinstance(part, Mapping) else None
     if not isinstance(text, str):

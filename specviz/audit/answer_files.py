@@ -127,8 +127,9 @@ def _answer(where: str, entry: Record) -> Answer:
         raise PromptError(
             f"{where} {lacks} 'prompt', 'turns' or 'messages': exactly one of them must give the prompt"
         )
+    chats = [{"role": each["role"], "content": each["content"]} for each in messages or ()]
     if turns:
-        messages = [{"role": "user", "content": turns[0]}]
+        chats = [{"role": "user", "content": turns[0]}]
     text, ids = line.get("answer"), line.get("token_ids")
     if text is None and ids is None:
         raise PromptError(f"{where} lacks 'answer' (a string) or 'token_ids'")
@@ -141,8 +142,8 @@ def _answer(where: str, entry: Record) -> Answer:
     name = line.get("id")
     return Answer(
         where if name is None else f"{where} ({str(name)[:60]})",
-        prompt or chat(messages or (), f" ({where})"),
-        messages is not None,
+        prompt or chat(chats, f" ({where})"),
+        bool(chats),
         text or "",
         ids,
         end,
