@@ -208,7 +208,7 @@ from specviz.models import kernels
 print(f"{model.name} runs in the layout {model.kernels!r} by default here")
 layouts = {
     layout: sv.load(model.net, tokenizer=model.tokenizer, kernels=layout)  # shares the weights
-    for layout in kernels.candidates(model.device, model.dtype)
+    for layout in model.layouts
 }
 written = [
     sv.generate(each, prompt, "autoregressive", max_new_tokens=16, record=None).text
@@ -238,7 +238,7 @@ print(
 # **Predict.** For each layout: is the best draft 0, 2, 4, 8 or 16 tokens?
 
 # %%
-best_guess = {"plain": 0, "transposed": 4, "onednn": 4, "onednn-unpadded": 4}
+best_guess = {"plain": 0, "transposed": 4, "onednn": 4, "onednn-unpadded": 4, "fp16": 4}
 
 # %%
 texts = {
@@ -252,7 +252,7 @@ for draft in drafts[1:]:
     tau.append(cycles["emitted"].sum() / len(cycles))
 tau = np.array(tau)
 
-COLORS = {"plain": "#d55e00", "transposed": "#e69f00", "onednn": "#0072b2", "onednn-unpadded": "#56b4e9"}
+COLORS = {"plain": "#d55e00", "transposed": "#e69f00", "onednn": "#0072b2", "onednn-unpadded": "#56b4e9", "fp16": "#009e73"}
 figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3.4), layout="constrained")
 print("τ(g): " + ", ".join(f"{g}: {t:.2f}" for g, t in zip(drafts, tau)))
 for layout, each in cost.items():

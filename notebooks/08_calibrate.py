@@ -253,7 +253,7 @@ plt.show()
 # and what is that number? And which g is best in each layout?
 
 # %%
-five_guess, g_guess = 1.1, {"plain": 1, "transposed": 2, "onednn": 4, "onednn-unpadded": 4}
+five_guess, g_guess = 1.1, {"plain": 1, "transposed": 2, "onednn": 4, "onednn-unpadded": 4, "fp16": 4}
 
 # %%
 from specviz.measure.benches.passes import measure_together
@@ -261,7 +261,7 @@ from specviz.models import kernels
 
 layouts = {
     layout: sv.load(model.net, tokenizer=model.tokenizer, kernels=layout)  # shares the weights
-    for layout in kernels.candidates(model.device, model.dtype)
+    for layout in model.layouts
 }
 tokens = (1, 2, 3, 5, 9, 17, 25) if target == "smollm2" else (1, 2, 3, 5, 9, 17, 33, 65, 129)
 
@@ -295,7 +295,7 @@ within = g + 1 <= tokens[-1]
 alone = {layout: each[0] for layout, each in ms.items()}
 rest = np.clip(1e3 * s - pass_ms(model.kernels), 0, None)  # drafting, judging, committing
 
-COLORS = {"plain": "#d55e00", "transposed": "#e69f00", "onednn": "#0072b2", "onednn-unpadded": "#56b4e9"}
+COLORS = {"plain": "#d55e00", "transposed": "#e69f00", "onednn": "#0072b2", "onednn-unpadded": "#56b4e9", "fp16": "#009e73"}
 figure, (left, right) = plt.subplots(1, 2, figsize=(11, 3.6), layout="constrained")
 for layout, each in ms.items():
     gain = tau * alone[layout] / (rest + pass_ms(layout))

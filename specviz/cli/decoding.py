@@ -340,7 +340,9 @@ def _report(
     size = trace.run["calibration"]
     calibrated = f", {size['parameter']} {size['value']} by calibration" if size else ""
     dtype = str(run.model.dtype).removeprefix("torch.")
-    print(f"\non {run.model.device}, {plural(threads, 'thread')}, {dtype}{calibrated}")
+    layout = getattr(run.model, "kernels", None)  # llama.cpp has its own
+    kernels = f", {layout} kernels" if layout else ""
+    print(f"\non {run.model.device}, {plural(threads, 'thread')}, {dtype}{kernels}{calibrated}")
     if file is not None:
         page = trace.to_html(file.with_suffix(".html"), force=force)
         print(f"trace: {file}\npage: {page}")

@@ -137,9 +137,10 @@ class Report:
 
     @property
     def where(self) -> str:
-        """Device, threads and number format in words."""
+        """Device, threads, number format and kernels in words."""
         s = self.setting
-        return f"{s['device']}, {plural(s['threads'], 'thread')}, {s['dtype']}"
+        kernels = f", {s['kernels']} kernels" if s.get("kernels") else ""
+        return f"{s['device']}, {plural(s['threads'], 'thread')}, {s['dtype']}{kernels}"
 
     @property
     def summary(self) -> str:

@@ -307,8 +307,9 @@ class Results:
     def places(self) -> list[str]:
         """Where it was measured, a line for each environment."""
         return [
-            f"{e['device']} ({e['processor']}), {plural(e['threads'], 'thread')}, {e['dtype']}; times by "
-            f"{e['clock']}"
+            f"{e['device']} ({e['processor']}), {plural(e['threads'], 'thread')}, {e['dtype']}"
+            + (f", {e['kernels']} kernels" if e.get("kernels") else "")
+            + f"; times by {e['clock']}"
             for e in self.environments.values()
         ]
 

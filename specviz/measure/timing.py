@@ -298,6 +298,7 @@ def setting(model: Model, drafts: list[Model], **more: Any) -> Settings:
         "model": {"name": model.name, "parameters": model.parameters},
         "drafts": [{"name": d.name, "parameters": d.parameters} for d in drafts],
         "dtype": str(model.dtype).removeprefix("torch."),
+        "kernels": getattr(model, "kernels", None),
         "threads": torch.get_num_threads(),
         **machine(model.device),
         "versions": versions(),

@@ -10,7 +10,7 @@ import os
 import time
 from collections.abc import Sequence
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import torch
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from specviz.models.torch_model import TorchModel
 
 COST = 1.10  # of an invariant pass over another one, above which a model is not made invariant unasked
+FLOAT32, BFLOAT16, HALVES = "float32", "bfloat16", "float16 weights"  # formats of a large model
 NODES = (0, 8)  # of the drafts that the cost is measured with: one row, and nine
 LENGTH = 128  # tokens before them
 ROUNDS = 9  # timed turns, after one of warm-up
@@ -68,13 +69,13 @@ class Format(kernels.Measured):
 
     Attributes
     ----------
-    invariant : bool
-        Whether a pass in bfloat16 can be.
+    invariant : dict of bool
+        Of each format besides float32, whether a pass in it can be.
     """
 
     milliseconds: dict[str, float]
-    invariant: bool
-    fastest: str
+    invariant: dict[str, bool]
+    fastest: Literal["float32", "bfloat16", "float16 weights"]
 
 
 class Cost(kernels.Measured):
@@ -116,38 +117,83 @@ def _tried(model: TorchModel, others: Sequence[str]) -> Way:
     return Way(fault=", ".join(faults))
 
 
-def convert(net: PreTrainedModel) -> PreTrainedModel:
+def convert(net: PreTrainedModel, layout_name: str | None = None) -> PreTrainedModel:
     """A network in float32, converted to the format in which it is fastest and can be invariant.
 
-    That is bfloat16 where the processor computes in it, the model is large and of the Llama family, and its
-    products take less time so; else float32.
+    That is bfloat16 where the processor computes in it; float32 with weights rounded to what float16 holds
+    where torch multiplies by such weights (`specviz.models.kernels.FP16`); or float32 as it is. Only a large
+    model of the Llama family is converted.
+
+    Parameters
+    ----------
+    layout_name : str, optional
+        The kernels that were asked for. Weights are rounded only for those that gain by it.
     """
     plain = describes(net) or gemma2.describes(net)
-    if plain and large(net) and has_bfloat16(net.device) and _format(net) != net.dtype:
+    if not plain or not large(net):
+        return net
+    pinned = kernels.check(layout_name) or kernels.check(os.environ.get(kernels.VARIABLE), kernels.VARIABLE)
+    formats = [FLOAT32]
+    if has_bfloat16(net.device):
+        formats.append(BFLOAT16)
+    if pinned in (None, kernels.FP16) and kernels.takes_halves(net) and _in_reach(net):
+        formats.append(HALVES)
+    taken = _format(net, formats) if len(formats) > 1 else FLOAT32
+    if taken == BFLOAT16:
         weights: torch.nn.Module = net  # transformers' own `to` has no types
         weights.to(torch.bfloat16)
+    elif taken == HALVES:
+        with torch.no_grad():
+            for weight in _matrices(net):
+                weight.copy_(weight.half())
     return net
 
 
-def _format(net: PreTrainedModel) -> torch.dtype:
-    formats = (torch.float32, torch.bfloat16)
+def _matrices(net: PreTrainedModel) -> list[torch.Tensor]:
+    """The weights of all products, a tied one once."""
+    layers = [part for group in (*groups(net), (net.lm_head,)) for part in group]
+    return list({id(part.weight): part.weight for part in layers}.values())
+
+
+def _in_reach(net: PreTrainedModel) -> bool:
+    """Whether no weight is too large for float16."""
+    return all(bool(weight.abs().amax() <= torch.finfo(torch.float16).max) for weight in _matrices(net))
+
+
+def _format(net: PreTrainedModel, formats: Sequence[str]) -> str:
     # In either format more than a cache holds.
     sample = kernels.sample(([part.weight for part in group] for group in groups(net)), 2 * kernels.SAMPLE)
 
     def measured() -> tuple[Format, bool]:
-        least, calm = {}, True
-        for dtype in formats:
-            matrices = [[weight.to(dtype) for weight in group] for group in sample]
-            times = kernels.measure(matrices, kernels.candidates(net.device, dtype))
-            least[str(dtype)] = min(sum(min(each) for each in by.values()) for by in times.values())
+        least, calm, settled = {}, True, {}
+        for form in formats:
+            matrices = [[rounded(weight, form) for weight in group] for group in sample]
+            layouts = _layouts(net, form)
+            times = kernels.measure(matrices, layouts)
+            least[form] = min(sum(min(each) for each in by.values()) for by in times.values())
             calm = calm and kernels.calm(times)
-        settled = _settles(net, torch.bfloat16)
-        fastest = min(least, key=least.__getitem__) if settled else str(formats[0])
-        return Format(milliseconds=least, invariant=settled, fastest=fastest), calm
+            if form != FLOAT32:
+                settled[form] = _settles(net, form, layouts)
+        able = [form for form in formats if settled.get(form, True)]
+        fastest = min(able, key=least.__getitem__)
+        return Format.model_validate({"milliseconds": least, "invariant": settled, "fastest": fastest}), calm
 
-    where = {"choice": "format", "check": ordered.CHECK, **kernels.about(net)}
-    kept = kernels.remembered(Format, where, measured)
-    return next((dtype for dtype in formats if str(dtype) == kept.fastest), net.dtype)
+    where = {"choice": "format", "check": ordered.CHECK, "formats": list(formats), **kernels.about(net)}
+    return kernels.remembered(Format, where, measured).fastest
+
+
+def rounded(weight: torch.Tensor, form: str) -> torch.Tensor:
+    """A matrix in a format."""
+    if form == HALVES:
+        return weight.half().float()
+    return weight.to(torch.bfloat16) if form == BFLOAT16 else weight
+
+
+def _layouts(net: PreTrainedModel, form: str) -> tuple[str, ...]:
+    """The kernels that a format is measured with."""
+    if form == HALVES:
+        return (kernels.FP16,)
+    return kernels.candidates(net.device, torch.bfloat16 if form == BFLOAT16 else torch.float32)
 
 
 def unasked(model: Model, chosen: bool, variable: str | None) -> bool:
@@ -231,17 +277,17 @@ def large(net: torch.nn.Module) -> bool:
     return sum(p.numel() * p.element_size() for p in on_cpu) > kernels.SAMPLE
 
 
-def _settles(net: PreTrainedModel, dtype: torch.dtype) -> bool:
+def _settles(net: PreTrainedModel, form: str, layouts: Sequence[str]) -> bool:
     """Whether one layer's products, and the head's, can keep their order in a format."""
     some = [*islice(groups(net), 4), (net.lm_head,)]
 
     def converted(part: torch.nn.Linear) -> torch.nn.Linear:
         copy = torch.nn.Linear(1, 1, bias=False, device="meta")
-        copy.weight = torch.nn.Parameter(part.weight.detach().to(dtype), requires_grad=False)
+        copy.weight = torch.nn.Parameter(rounded(part.weight.detach(), form), requires_grad=False)
         return copy
 
     copies = [[converted(part) for part in group] for group in some]
     return any(
         not ordered.settle(Lines(*group, layout=layout, invariant=True) for group in copies)
-        for layout in kernels.candidates(net.device, dtype)
+        for layout in layouts
     )

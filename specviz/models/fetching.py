@@ -117,7 +117,7 @@ def fetch(
         raise no_room(name, target, sum(p.numel() * p.element_size() for p in net.parameters())) from None
     with _as_model_error(source, name):
         net = net.eval().requires_grad_(False)
-        return _model(net if device_map else _chosen(net, dtype), words, name, kernels)
+        return _model(net if device_map else _chosen(net, dtype, kernels), words, name, kernels)
 
 
 @contextmanager
@@ -368,9 +368,9 @@ def _dtype(dtype: str | torch.dtype) -> torch.dtype | str:
     return DTYPES[dtype]
 
 
-def _chosen(net: PreTrainedModel, dtype: str | torch.dtype) -> PreTrainedModel:
+def _chosen(net: PreTrainedModel, dtype: str | torch.dtype, kernels: str | None) -> PreTrainedModel:
     """The network, in the format that is fastest where none was named."""
-    return choices.convert(net) if dtype == AUTO else net
+    return choices.convert(net, kernels) if dtype == AUTO else net
 
 
 def _device(device: str | torch.device) -> torch.device:

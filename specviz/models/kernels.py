@@ -2,11 +2,13 @@
 
 What a pass over several tokens costs beside a pass over one is the kernel's doing. On a CPU torch's default
 product is slow between 2 and 64 rows; oneDNN's product over a matrix that was laid out for it once reads nine
-rows for little more than one. A small model whose matrices fit into the cache is faster with its matrices
-transposed. So a layout is measured for each model, never assumed.
+rows for little more than one. Weights that float16 holds exactly can lie in it, half as many bytes to read,
+while the product is still computed in float32: FBGEMM does this on x86. A small model whose matrices fit into
+the cache is faster with its matrices transposed. So a layout is measured for each model, never assumed.
 
 The operators that lay a matrix out for oneDNN are the ones that torch's own compiler calls. They are private:
-where they are missing, or do not compute what a product computes, the plain product serves.
+where they are missing, or do not compute what a product computes, the plain product serves. So it is with
+FBGEMM's.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, TypeVar
 
 import torch
+import torch.nn.functional as F
 from pydantic import BaseModel, ConfigDict
 from torch.utils.weak import WeakIdKeyDictionary
 
@@ -36,6 +39,7 @@ if TYPE_CHECKING:
 
 PLAIN, TRANSPOSED, ONEDNN, UNPADDED = "plain", "transposed", "onednn", "onednn-unpadded"
 LAYOUTS = (PLAIN, TRANSPOSED, ONEDNN, UNPADDED)  # of the same numbers
+FP16 = "fp16"  # of the same numbers, where float16 holds them
 INT8, INT4 = "int8", "int4"
 WHOLE_NUMBERS = (INT8, INT4)  # which change the model, so that they are taken by name alone
 W8A8 = "w8a8"  # weights and inputs in eight bits: it changes the model, too, and drafters have it unasked
@@ -45,6 +49,7 @@ TINY = torch.finfo(torch.float32).tiny
 AUTO = "auto"
 VARIABLE = "SPECVIZ_KERNELS"
 FORMATS = (torch.float32, torch.bfloat16, torch.float16)  # that are laid out anew
+PADDED = 160  # rows up to which a product with float16 weights is padded
 LEAST = 4  # rows of a padded oneDNN product: on some processors fewer cost more than four do
 ROWS = (1, 5, 9)  # of the passes that a choice is measured by: plain decoding, a short and a longer draft
 SAMPLE = (
@@ -65,7 +70,7 @@ class Fastest(Measured):
     """The least times of passes by layout and number of rows, and the layout that is fastest."""
 
     milliseconds: dict[str, dict[int, float]]
-    fastest: Literal["plain", "transposed", "onednn", "onednn-unpadded"]
+    fastest: Literal["plain", "transposed", "onednn", "onednn-unpadded", "fp16"]
 
 
 Kept = TypeVar("Kept", bound=Measured)
@@ -133,6 +138,55 @@ class OneDNN(Unpadded):
 
     def add(self, x: torch.Tensor, to: torch.Tensor) -> torch.Tensor:
         return super().add(x, to) if len(x) >= LEAST else self(x).add_(to)
+
+
+class HalfWeights:
+    """The matrices as one, in float16; what they read and the product are float32.
+
+    FBGEMM computes a few rows at a time, and one or two alone in another order than more. So a pass is padded
+    to a number of rows of which each is computed alike.
+    """
+
+    def __init__(self, weights: Sequence[torch.Tensor]) -> None:
+        whole = weights[0] if len(weights) == 1 else torch.cat(list(weights))
+        self.packed = torch.ops.quantized.linear_prepack_fp16(whole.float().contiguous(), None)
+        self.product = torch.ops.quantized.linear_dynamic_fp16.default
+        self.rows = rows_alike()
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        rows = len(x)
+        padded = self.rows[rows] if rows < len(self.rows) else rows
+        if padded == rows:
+            return self.product(x.contiguous(), self.packed)
+        return self.product(F.pad(x, (0, 0, 0, padded - rows)), self.packed)[:rows]
+
+    def add(self, x: torch.Tensor, to: torch.Tensor) -> torch.Tensor:
+        return self(x).add_(to)
+
+
+@cache
+def rows_alike() -> tuple[int, ...]:
+    """For each number of rows up to `PADDED`, the least from there on at which FBGEMM computes each row alike.
+
+    Found by trying: a row's bits are those that most numbers of rows give it. The processor's instructions
+    decide how rows are grouped, so no table holds everywhere.
+    """
+    numbers = torch.Generator().manual_seed(0)
+    weight, x = torch.randn(16, 96, generator=numbers), torch.randn(PADDED, 96, generator=numbers)
+    packed = torch.ops.quantized.linear_prepack_fp16(weight, None)
+    with torch.inference_mode():
+        made = [torch.ops.quantized.linear_dynamic_fp16(x[:n], packed) for n in range(1, PADDED + 1)]
+    usual = []
+    for row in range(PADDED):
+        each = torch.stack([y[row] for y in made[row:]])
+        kinds, counts = each.unique(dim=0, return_counts=True)
+        usual.append(kinds[counts.argmax()])
+    alike = [torch.equal(y, torch.stack(usual[: len(y)])) for y in made]
+    least, rows = PADDED, [PADDED]
+    for n in range(PADDED - 1, 0, -1):
+        least = n if alike[n - 1] else least
+        rows.append(least)
+    return (0, *reversed(rows))
 
 
 class Int8:
@@ -245,6 +299,7 @@ KINDS: dict[str, Callable[[Sequence[torch.Tensor]], Product]] = {
     TRANSPOSED: Transposed,
     ONEDNN: OneDNN,
     UNPADDED: Unpadded,
+    FP16: HalfWeights,
     INT8: Int8,
     INT4: four_or_eight,
     W8A8: W8A8Product,
@@ -306,9 +361,9 @@ def choose(layout_name: str | None, net: PreTrainedModel, groups: Iterable[Seque
     Parameters
     ----------
     layout_name : str or None
-        One of `LAYOUTS` or `WHOLE_NUMBERS`, or `W8A8`; ``auto`` and None leave it to the variable
-        ``SPECVIZ_KERNELS``, then to a measurement. Where the variable says ``int4``, weights that did not
-        come so lie in eight bits.
+        One of `LAYOUTS` or `WHOLE_NUMBERS`, or `FP16` or `W8A8`; ``auto`` and None leave it to the variable
+        ``SPECVIZ_KERNELS``, then to a measurement, which takes ``fp16`` only where it changes no weight. Where
+        the variable says ``int4``, weights that did not come so lie in eight bits.
     net : transformers model
         On its device, in its format.
     groups : iterable of sequences of linear layers
@@ -326,6 +381,11 @@ def choose(layout_name: str | None, net: PreTrainedModel, groups: Iterable[Seque
         return _whole_numbers(layout_name, pinned, net, groups)
     if (layout_name or pinned) == W8A8 and len(possible) > 1 and multiplies_eight_bits():
         return W8A8
+    layers = [list(group) for group in groups]
+    if FP16 in (layout_name, pinned):
+        possible = (*possible, FP16) if takes_halves(net) else possible
+    else:
+        possible = keeping(net, layers)
     if pinned:
         return pinned if pinned in possible else PLAIN  # it holds for every model, this one's format or not
     if layout_name:
@@ -339,7 +399,7 @@ def choose(layout_name: str | None, net: PreTrainedModel, groups: Iterable[Seque
         return PLAIN
     where = net.device, net.dtype
     if _chosen.get(net, (None,))[0] != where:
-        _chosen[net] = where, _fastest(net, groups, possible)
+        _chosen[net] = where, _fastest(net, layers, possible)
     return _chosen[net][1]
 
 
@@ -352,7 +412,7 @@ def check(layout_name: str | None, name: str = "kernels") -> str | None:
     """
     if layout_name in (None, "", AUTO):
         return None
-    names = AUTO, *LAYOUTS, *WHOLE_NUMBERS, W8A8
+    names = AUTO, *LAYOUTS, FP16, *WHOLE_NUMBERS, W8A8
     if layout_name not in names:
         raise ModelError(f"{name} is {', '.join(names)}; got {layout_name!r}")
     return layout_name
@@ -396,6 +456,42 @@ def _multiplies_whole_numbers() -> bool:
         return False
     finally:
         torch.random.set_rng_state(torch_state)
+
+
+def keeping(net: PreTrainedModel, groups: Iterable[Sequence[torch.nn.Linear]]) -> tuple[str, ...]:
+    """The layouts that work for a model here and change none of its weights."""
+    possible = candidates(net.device, net.dtype)
+    layers = [*sum(map(list, groups), []), net.get_output_embeddings()]
+    return (*possible, FP16) if takes_halves(net) and all(map(in_halves, layers)) else possible
+
+
+def takes_halves(net: torch.nn.Module) -> bool:
+    """Whether a model computes in float32 on a CPU that multiplies by weights in float16."""
+    first = next(net.parameters())
+    return first.device.type == "cpu" and first.dtype == torch.float32 and multiplies_halves()
+
+
+def in_halves(layer: torch.nn.Linear) -> bool:
+    """Whether float16 holds a layer's weights exactly."""
+    weight = layer.weight.detach()
+    # Most that it does not hold show it at once.
+    return all(torch.equal(part.half().float(), part) for part in (weight[:16], weight))
+
+
+@cache
+def multiplies_halves() -> bool:
+    """Whether torch's product with weights in float16 is there and computes a product."""
+    numbers = torch.Generator().manual_seed(0)
+    try:
+        x, weight = (torch.randn(*shape, generator=numbers) for shape in ((5, 64), (32, 64)))
+        weight = weight.half().float()
+        want = x.double() @ weight.double().t()
+        with torch.inference_mode():
+            made = HalfWeights([weight])
+            results = made(x), made(x[:1]), made.add(x, torch.zeros(5, 32))
+        return all(bool((got.double() - want[: len(got)]).abs().max() <= 1e-4) for got in results)
+    except (AttributeError, RuntimeError, NotImplementedError, TypeError):
+        return False
 
 
 @cache

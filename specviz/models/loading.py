@@ -114,10 +114,12 @@ def load(
     backend : {"torch", "llama.cpp"}, optional
         What runs a GGUF file. Default: llama.cpp for ``gguf:``, torch for a downloaded name. On torch the
         weights of a Llama-family file are dequantised, and the model's name says so.
-    kernels : {"auto", "plain", "transposed", "onednn", "onednn-unpadded", "int8", "int4", "w8a8"}, optional
+    kernels : {"auto", "plain", "transposed", "onednn", "onednn-unpadded", "fp16", "int8", "int4", \
+"w8a8"}, optional
         Layout of the matrices in memory on torch (`specviz.models.kernels`). It changes the speed and the
         last digits. Default: the environment variable SPECVIZ_KERNELS, else the fastest here, measured once.
-        ``int8`` rounds the weights to eight bits; ``int4`` keeps weights stored in four bits and rounds the
+        ``fp16`` rounds the weights to float16 and computes in float32 (on x86); where no dtype is named, a large
+        model's weights are so rounded if that is fastest. ``int8`` rounds the weights to eight bits; ``int4`` keeps weights stored in four bits and rounds the
         others to eight. Both compute in bfloat16 on a CPU. ``w8a8`` rounds weights and what they multiply to
         eight bits, on a processor with instructions for it. EAGLE heads and drafts cut from a large model
         have it unless SPECVIZ_KERNELS is set: it changes no text of an exact method.

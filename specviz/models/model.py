@@ -147,6 +147,11 @@ class Model(TorchModel):
         self.kernels = layouts.choose(self._kernels, self.net, groups(self.net))
         return self.function(self.kernels)
 
+    @property
+    def layouts(self) -> tuple[str, ...]:
+        """How its matrices can lie here without a change of any weight."""
+        return layouts.keeping(self.net, groups(self.net)) if self.plain else (layouts.PLAIN,)
+
     def function(self, layout: str, invariant: bool = False) -> Llama:
         """As `TorchModel.function`."""
         assert self._family is not None

@@ -272,6 +272,8 @@ def test_passes(pair):
     cpu = torch.device("cpu")  # one without AVX-512 packs no bfloat16
     ordinary = {(layout, kind) for layout, kind in forms if not layout.endswith(passes.INVARIANT)}
     layouts = {(layout, kind) for kind in kinds for layout in kernels.candidates(cpu, kinds[kind])}
+    if kernels.multiplies_halves():
+        layouts.add(("packed", "fp16"))
     if kernels._multiplies_whole_numbers():
         layouts.add(("packed", "int8"))  # its weights never were in four bits
     assert ordinary == layouts

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from checkpoints import checkpoint
 
 import specviz as sv
 from specviz.models import choices, kernels
@@ -92,7 +93,8 @@ def faster(monkeypatch, dtype):
 
 @pytest.mark.parametrize("asked", [None, "auto"])
 def test_the_faster_format_is_taken_and_made_exact(asked, monkeypatch):
-    if not choices._settles(sv.load("town", dtype="float32", invariant=False).net, torch.bfloat16):
+    net = sv.load("town", dtype="float32", invariant=False).net
+    if not choices._settles(net, choices.BFLOAT16, choices._layouts(net, choices.BFLOAT16)):
         pytest.skip("no product in bfloat16 of this machine keeps its order")
     faster(monkeypatch, torch.bfloat16)
     cost(monkeypatch, 3.0)  # in bfloat16 texts would part without, so the cost does not count
@@ -120,3 +122,57 @@ def test_float32_stays_where_it_is_faster_or_the_processor_has_nothing_else(monk
     monkeypatch.setattr(choices, "has_bfloat16", lambda device: False)
     assert sv.load("town", invariant=False).dtype == torch.float32
     assert sv.load("town-t5").dtype == torch.float32
+
+
+@pytest.fixture
+def halves(monkeypatch):
+    """Products by float16 weights take the least time, where torch has them."""
+    if not kernels.multiplies_halves():
+        pytest.skip("torch has no product with weights in float16 here")
+
+    def measure(matrices, layouts, rows=kernels.ROWS):
+        return {each: {n: [2.0 - (each == kernels.FP16)] * 2 for n in rows} for each in layouts}
+
+    monkeypatch.setattr(kernels, "measure", measure)
+    monkeypatch.delenv(kernels.VARIABLE)
+
+
+def matrices(model):
+    return [part.weight for group in choices.groups(model.net) for part in group]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A checkpoint whose weights float16 does not hold."""
+    checkpoint(tmp_path / "model")
+    return str(tmp_path / "model")
+
+
+def test_weights_are_rounded_to_float16_where_that_is_fastest(halves, folder, monkeypatch):
+    cost(monkeypatch, 1.0)
+    given, model = sv.load(folder, dtype="float32"), sv.load(folder)
+    assert given.kernels != kernels.FP16
+    assert (model.kernels, model.dtype, model.invariant) == (kernels.FP16, torch.float32, True)
+    for own, rounded in zip(matrices(given), matrices(model)):
+        assert torch.equal(own.half().float(), rounded) and not torch.equal(own, rounded)
+    text = [3, 1, 4, 1, 5, 9, 2, 3, 1, 4]
+    trace = sv.generate(model, text, method="prompt_lookup", max_new_tokens=24)
+    own = sv.generate(model, text, method="autoregressive", max_new_tokens=24)
+    assert trace.outputs["token"].tolist() == own.outputs["token"].tolist()
+    assert trace.run["exactness"] == "exact"
+
+
+def test_weights_stay_where_rounding_gains_nothing(halves, folder, monkeypatch):
+    def untouched(**options):
+        exact = matrices(sv.load(folder, dtype="float32", invariant=False))
+        return all(map(torch.equal, exact, matrices(sv.load(folder, invariant=False, **options))))
+
+    assert untouched(kernels="transposed")
+    monkeypatch.setenv(kernels.VARIABLE, "transposed")
+    assert untouched()
+    monkeypatch.delenv(kernels.VARIABLE)
+    monkeypatch.setattr(choices, "_in_reach", lambda net: False)
+    assert untouched()
+    monkeypatch.undo()
+    monkeypatch.setattr(choices, "_settles", lambda *given: False)
+    assert untouched()

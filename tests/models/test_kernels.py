@@ -20,13 +20,15 @@ from specviz import cli
 from specviz.draft import Draft
 from specviz.errors import ModelError, ParameterError
 from specviz.loop.machine import drafter_identity
-from specviz.models import choices, kernels
+from specviz.models import choices, kernels, ordered
 from specviz.models.additions import EagleHead
+from specviz.models.layers import Lines
 from specviz.models.model import Model
 
 torch.set_num_threads(1)
 SHAPES = ((96, 64), (64, 64), (31, 17), (200, 40))
 ROWS = (1, 2, 3, 4, 5, 8, 9, 17)
+ALL = (*kernels.LAYOUTS, *([kernels.FP16] if kernels.multiplies_halves() else []))
 TREE = Draft(np.array([3, 4, 5, 6]), np.array([-1, -1, 0, 2]))
 PROMPTS = [[3, 1, 4, 1, 5, 9, 2, 3, 1, 4], [7, 3]]
 
@@ -40,13 +42,15 @@ def unpinned(monkeypatch, tmp_path) -> Path:
 
 
 @pytest.mark.parametrize("dtype", kernels.FORMATS)
-@pytest.mark.parametrize("layout", kernels.LAYOUTS)
+@pytest.mark.parametrize("layout", ALL)
 def test_a_layout_computes_the_product(layout: str, dtype: torch.dtype) -> None:
-    if layout not in kernels.candidates(torch.device("cpu"), dtype):
+    halves = layout == kernels.FP16 and dtype == torch.float32
+    if not halves and layout not in kernels.candidates(torch.device("cpu"), dtype):
         pytest.skip(f"{layout} does not serve {dtype} on this processor")
     torch.manual_seed(0)
     for width, inputs in SHAPES:
         parts = [torch.randn(width, inputs).to(dtype), torch.randn(5, inputs).to(dtype)]
+        parts = [part.half().float() if halves else part for part in parts]
         both, one = kernels.lay(parts, layout), kernels.lay(parts[:1], layout)
         for rows in ROWS:
             x, to = torch.randn(rows, inputs).to(dtype), torch.randn(rows, width).to(dtype)
@@ -204,6 +208,57 @@ def test_the_variable_may_say_whole_numbers(monkeypatch, capsys) -> None:
     assert len(capsys.readouterr().err.splitlines()) == 1
 
 
+halves_here = pytest.mark.skipif(
+    not kernels.multiplies_halves(), reason="torch has no product with weights in float16 here"
+)
+
+
+def in_float16(net) -> None:
+    """Round a model's weights to what float16 holds."""
+    with torch.no_grad():
+        for weight in net.parameters():
+            weight.copy_(weight.half())
+
+
+@halves_here
+def test_a_row_by_float16_weights_has_the_bits_that_it_has_alone() -> None:
+    torch.manual_seed(0)
+    for width, inputs in SHAPES:
+        product = kernels.lay([torch.randn(width, inputs)], kernels.FP16)
+        x = torch.randn(kernels.PADDED, inputs)
+        alone = torch.cat([product(x[i : i + 1]) for i in range(len(x))])
+        for rows in range(1, kernels.PADDED):
+            first = int(torch.randint(len(x) - rows, ()))
+            assert torch.equal(product(x[first : first + rows]), alone[first : first + rows]), rows
+
+
+@halves_here
+def test_a_product_by_float16_weights_that_is_not_padded_is_noticed(monkeypatch) -> None:
+    if all(n == padded for n, padded in enumerate(kernels.rows_alike())):
+        pytest.skip("every number of rows is computed alike here")
+    layer = torch.nn.Linear(96, 64, bias=False)
+    assert ordered.keeps(Lines(layer, layout=kernels.FP16, invariant=True))
+    monkeypatch.setattr(kernels, "rows_alike", lambda: tuple(range(kernels.PADDED)))
+    monkeypatch.setattr(ordered, "_tried_products", {})
+    layer = torch.nn.Linear(96, 64, bias=False)
+    assert not ordered.keeps(Lines(layer, layout=kernels.FP16, invariant=True))
+
+
+@halves_here
+def test_float16_weights_are_taken_unasked_only_where_they_are_the_models(unpinned, monkeypatch) -> None:
+    def timed(matrices, layouts, rows=kernels.ROWS):
+        return {each: {n: [1.0 + (each != kernels.FP16)] * 3 for n in rows} for each in layouts}
+
+    monkeypatch.setattr(kernels, "measure", timed)
+    net, others = make("llama"), make("llama")
+    assert Model(others).kernels != kernels.FP16
+    assert Model(others, kernels=kernels.FP16).kernels == kernels.FP16  # by name it rounds
+    in_float16(net)
+    assert Model(net).kernels == kernels.FP16
+    with pytest.raises(ModelError, match="kernels='fp16' does not support torch.float64"):
+        Model(make("llama").double(), kernels=kernels.FP16)
+
+
 def test_few_rows_are_those_of_a_padded_pass() -> None:
     torch.manual_seed(0)
     product = kernels.lay([torch.randn(96, 64)], "onednn")
@@ -212,10 +267,12 @@ def test_few_rows_are_those_of_a_padded_pass() -> None:
     assert torch.equal(product(x[:1]), product(padded)[:1])
 
 
-@pytest.mark.parametrize("layout", kernels.LAYOUTS)
+@pytest.mark.parametrize("layout", ALL)
 @pytest.mark.parametrize("name", PLAIN)
 def test_trees_say_what_transformers_says(name: str, layout: str) -> None:
     net = make(name)
+    if layout == kernels.FP16:
+        in_float16(net)
     found = Model(net, kernels=layout).open([[1, 2, 3], [4]], 8).forward([TREE, Draft.empty()])
     paths = ([], [3], [4], [3, 5], [3, 5, 6])
     want = torch.stack([scores(net, [1, 2, 3, *path]) for path in paths])
@@ -223,7 +280,7 @@ def test_trees_say_what_transformers_says(name: str, layout: str) -> None:
     torch.testing.assert_close(found.logits[1][0], scores(net, [4]), atol=2e-3, rtol=1e-3)
 
 
-@pytest.mark.parametrize("layout", kernels.LAYOUTS)
+@pytest.mark.parametrize("layout", ALL)
 def test_methods_run_on_every_layout(layout: str, tmp_path: Path) -> None:
     """Drafts, trees, early exit, CALM, batches: the text of autoregressive decoding in the same layout."""
     net = make("llama", num_hidden_layers=4, layer_types=None)
@@ -246,7 +303,7 @@ def test_methods_run_on_every_layout(layout: str, tmp_path: Path) -> None:
     assert len(specviz.generate(model, PROMPTS, "calm", threshold=0.01, **options).outputs)
 
 
-@pytest.mark.parametrize("layout", kernels.LAYOUTS)
+@pytest.mark.parametrize("layout", ALL)
 def test_an_eagle_drafter_shares_its_targets_layout_and_head(layout: str, tmp_path: Path) -> None:
     model = target(dtype=torch.float32)
     model = Model(model.net, kernels=layout)
@@ -337,7 +394,7 @@ def test_a_layout_is_pinned_by_argument_and_by_environment(unpinned: Path, monke
     monkeypatch.setenv(kernels.VARIABLE, "fast")
     with pytest.raises(
         ModelError,
-        match=r"SPECVIZ_KERNELS is auto, plain, transposed, onednn, onednn-unpadded, int8, int4, w8a8; got "
+        match=r"SPECVIZ_KERNELS is auto, plain, transposed, onednn, onednn-unpadded, fp16, int8, int4, w8a8; got "
         "'fast'",
     ):
         Model(make("llama"))

@@ -319,7 +319,7 @@ def _report(
     loads = [each["others"] for each in state["rounds"]]
     circumstances = timing.setting(
         model, list(drafts.values()), prompts=len(texts), max_new_tokens=most, rounds=len(state["rounds"]),
-        clock=timing.clock_of(model)[1], kernels=getattr(model, "kernels", None), others=loads,
+        clock=timing.clock_of(model)[1], others=loads,
         quiet=speed.quietness(loads), wall=[each["wall"] for each in state["rounds"]],
         calibration=state["calibration"], sums=state["sums"], **about,
         questions=[{"id": entry.get("id"), "kind": entry.get("kind")} for entry in selection.timed],

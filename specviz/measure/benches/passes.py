@@ -205,8 +205,8 @@ def variants(model: Model) -> dict[tuple[str, str], Any]:
         for layout in kernels.candidates(net.device, dtype):
             label = layout, str(dtype).removeprefix("torch.")
             made[label] = model if label == own else Causal(net, model.tokenizer, model.name, kernels=layout)
-        for layout in kernels.WHOLE_NUMBERS:
-            with suppress(ModelError):  # in bfloat16 alone, and int4 where the weights came so
+        for layout in (kernels.FP16, *kernels.WHOLE_NUMBERS):
+            with suppress(ModelError):  # in one format alone, and int4 where the weights came so
                 whole = Causal(net, model.tokenizer, model.name, kernels=layout)
                 made.setdefault(_label(whole), whole)
         again = Causal(net, model.tokenizer, model.name, kernels=None)
@@ -249,7 +249,7 @@ def formats(model: Model) -> dict[str, Model]:
 def _label(model: Any) -> tuple[str, str]:
     """A model's layout, and the number format of its weights."""
     layout, number = getattr(model, "kernels", "–"), str(model.dtype).removeprefix("torch.")
-    if layout in kernels.WHOLE_NUMBERS:
+    if layout in (kernels.FP16, *kernels.WHOLE_NUMBERS):
         layout, number = "packed", layout
     return layout + INVARIANT * getattr(model, "invariant", False), number
 
@@ -283,7 +283,9 @@ def bench(
         rows += [labels | row for row in measure(each, sizes, context, rounds)]
     runs = f"{model.name} runs {used[0]}, {used[1]}"
     title = f"One pass over g tokens after {context}, median of {rounds}; {runs}"
-    about = setting(model, drafts, context=context, rounds=rounds, clock=quiet_clock(model.device)[1])
+    about = setting(
+        model, drafts, context=context, rounds=rounds, clock=quiet_clock(model.device)[1], kernels=None
+    )
     bars = _bars(model, rows) + _cost(model, rows)
     parts, notes = [], NOTES
     if floor:

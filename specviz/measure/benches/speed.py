@@ -777,7 +777,7 @@ def _report(
     circumstances = timing.setting(
         model, [], prompts=len(selection.timed), max_new_tokens=most, rounds=len(state["rounds"]),
         clock=timing.clock_of(model)[1], backend=getattr(model, "backend", None),
-        kernels=getattr(model, "kernels", None), others=loads, quiet=quietness(loads),
+        others=loads, quiet=quietness(loads),
         wall=[each["wall"] for each in state["rounds"]],
         calibration=state["calibration"], left_out=lacking,
         questions={
