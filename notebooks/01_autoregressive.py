@@ -190,7 +190,8 @@ plt.show()
 # - `plain`: the matrix as it was loaded, row by row of outputs, and torch's own product,
 # - `transposed`: the same numbers, row by row of inputs, and torch's own product,
 # - `onednn`: the same numbers in small blocks, as oneDNN's product over several rows expects them. A pass over fewer than
-#   four tokens is padded to four, which takes less time on some processors; `onednn-unpadded` does not pad.
+#   four tokens is padded to four, which takes less time on some processors; `onednn-unpadded` does not pad,
+# - `fp16`, where float16 holds the weights exactly: half as many bytes to read, and products in float32.
 #
 # The weights are the same in all of them, and so is the text, up to ties. `sv.load` times them on the model's own
 # matrices and takes the fastest.
@@ -203,7 +204,6 @@ cheapest_guess, dearest_guess = 1.2, 3.0
 
 # %%
 from specviz.measure.benches.passes import measure_together
-from specviz.models import kernels
 
 print(f"{model.name} runs in the layout {model.kernels!r} by default here")
 layouts = {

@@ -244,10 +244,10 @@ plt.show()
 # ## Another kernel, another size
 #
 # Most of a cycle is the target's pass, and its cost depends on the kernel that multiplies by a weight matrix. The same
-# matrix can lie in memory in several layouts (01 introduces them): `plain`, as it was loaded; `transposed`; and `onednn`,
-# blocks for oneDNN's product, padded or not. `sv.load` takes the fastest. Here the target runs in each, with the same
-# weights. In the cycle that was measured above, the pass is replaced by each layout's own; τ(g) stays, because the layout
-# changes no token.
+# matrix can lie in memory in several layouts (01 introduces them): `plain`, as it was loaded; `transposed`; `onednn`,
+# blocks for oneDNN's product, padded or not; and `fp16`, half as many bytes. `sv.load` takes the fastest. Here the
+# target runs in each, with the same weights. In the cycle that was measured above, the pass is replaced by each
+# layout's own; τ(g) stays, because the layout changes no token.
 #
 # **Predict.** In which layout is a pass over five tokens (a draft of four) cheapest in units of its own pass over one,
 # and what is that number? And which g is best in each layout?
@@ -257,7 +257,6 @@ five_guess, g_guess = 1.1, {"plain": 1, "transposed": 2, "onednn": 4, "onednn-un
 
 # %%
 from specviz.measure.benches.passes import measure_together
-from specviz.models import kernels
 
 layouts = {
     layout: sv.load(model.net, tokenizer=model.tokenizer, kernels=layout)  # shares the weights
@@ -323,8 +322,9 @@ plt.show()
 # %% [markdown]
 # One model, one machine, one drafter, the same accepted tokens; the order of the weights in memory alone decides which size
 # is best and what it brings. That is why a calibration holds for one setting, and why "no draft pays on this machine" is
-# not a law about the machine. Which layout wins is measured for each model, never assumed: where this was written it was oneDNN's for
-# SmolLM2, whose matrices come from memory, and the transposed one for `town`, whose matrices stay in the cache.
+# not a law about the machine. Which layout wins is measured for each model, never assumed: for SmolLM2, whose matrices
+# come from memory, it was oneDNN's on two machines and `fp16` on a third; for `town`, whose matrices stay in the cache,
+# the transposed one.
 #
 # The speedups are over plain decoding *in the same layout*, and a slow baseline inflates a speedup. Between layouts,
 # compare tokens a second.

@@ -253,8 +253,9 @@ def test_float16_weights_are_taken_unasked_only_where_they_are_the_models(unpinn
     net, others = make("llama"), make("llama")
     assert Model(others).kernels != kernels.FP16
     assert Model(others, kernels=kernels.FP16).kernels == kernels.FP16  # by name it rounds
+    assert kernels.FP16 not in Model(others).layouts
     in_float16(net)
-    assert Model(net).kernels == kernels.FP16
+    assert Model(net).kernels == kernels.FP16 and kernels.FP16 in Model(net).layouts
     with pytest.raises(ModelError, match="kernels='fp16' does not support torch.float64"):
         Model(make("llama").double(), kernels=kernels.FP16)
 
