@@ -62,8 +62,9 @@ def _pin_layout(context: typer.Context, value: str | None) -> str | None:
 Kernels = Annotated[
     str | None,
     option(
-        "Layout of the matrices on a CPU: plain, transposed, onednn, onednn-unpadded, fp16 (weights rounded to "
-        "float16), or quantized int8, int4 or w8a8. Default: SPECVIZ_KERNELS, or the fastest here, measured once.",
+        "Layout of the matrices on a CPU: plain, transposed, onednn, onednn-unpadded, fp16 (weights rounded "
+        "to float16), or quantized int8, int4 or w8a8. Default: SPECVIZ_KERNELS, or the fastest here, "
+        "measured once.",
         callback=_pin_layout,
     ),
 ]

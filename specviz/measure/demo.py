@@ -52,6 +52,7 @@ SMALLER: dict[str, Settings] = {
 WARM_UP = 8  # tokens that each method writes before the clock runs
 TOKENS = 36  # of each text, where nobody asked for a number
 FEWEST = 16  # of them on a slow machine
+MINIMUM = 5  # of the prompts there
 SECONDS = 110  # that decoding should take there, by all contenders together
 COLUMNS = [
     ("method", "method", ""), ("draft", "draft", ""), ("exactness", "exactness", ""),
@@ -178,12 +179,14 @@ def run(
         parameters, remarks = sizes(model, practice, tick) if few else ({}, [])
         engines, missing = other_engines(path)
         if max_new_tokens is None:
-            max_new_tokens = affordable(model, chosen, len(entrants) + len(engines))
+            max_new_tokens, number = affordable(model, chosen, len(entrants) + len(engines))
             if max_new_tokens < TOKENS:
+                fewer = f", and {number} texts, not {len(chosen)}" if number < len(chosen) else ""
                 remarks.append(
-                    f"At most {max_new_tokens} tokens per text, not {TOKENS}, because this machine is slow: "
-                    "-n sets another number."
+                    f"At most {max_new_tokens} tokens per text, not {TOKENS}{fewer}, because this machine is "
+                    "slow: -n sets another number of tokens, for all texts."
                 )
+            chosen = [chosen[i] for i in np.linspace(0, len(chosen) - 1, number).round().astype(int)]
         runs: dict[str, Run] = {}
         stack.enter_context(timing.closing(runs))
         for entrant, file in zip(entrants, files[1:]):
@@ -221,8 +224,12 @@ def once_each(entrants: Sequence[Entrant]) -> list[Entrant]:
     return list(chosen.values())
 
 
-def affordable(model: Model, entries: Sequence[Entry], contenders: int) -> int:
-    """Tokens a text that all contenders can decode in `SECONDS`, if each is as fast as plain decoding."""
+def affordable(model: Model, entries: Sequence[Entry], contenders: int) -> tuple[int, int]:
+    """Tokens a text, and how many prompts, all contenders can decode in `SECONDS`.
+
+    Each is assumed to be as fast as plain decoding. There are fewer than all prompts only where `FEWEST`
+    tokens of each take longer, and at least `MINIMUM`.
+    """
     lengths = [sum(map(len, entry.get("turns") or [str(entry.get("prompt"))])) for entry in entries]
     longest = entries[int(np.argmax(lengths))]
     first, second = (Run(model, longest, BASELINE, max_new_tokens=WARM_UP, record=None) for _ in range(2))
@@ -233,7 +240,11 @@ def affordable(model: Model, entries: Sequence[Entry], contenders: int) -> int:
     each = (time.perf_counter() - begin - prefill) / max(tokens, 1)
     texts = sum(len(entry.get("turns", [0])) for entry in entries)
     reading = prefill * sum(lengths) / max(lengths)  # as the longest text takes, by its characters
-    return int(np.clip((SECONDS / contenders - reading) / (each * texts), FEWEST, TOKENS))
+    mine = SECONDS / contenders
+    affordable_tokens = (mine - reading) / (each * texts)
+    share = min(1.0, mine / (reading + FEWEST * each * texts))
+    number = min(len(entries), max(MINIMUM, int(share * len(entries))))
+    return int(np.clip(affordable_tokens, FEWEST, TOKENS)), number
 
 
 def sizes(model: Model, practice: Sequence[Entry], tick: Tick) -> tuple[dict[str, Settings], list[str]]:

@@ -166,7 +166,7 @@ class HalfWeights:
 
 @cache
 def rows_alike() -> tuple[int, ...]:
-    """For each number of rows up to `PADDED`, the least from there on at which FBGEMM computes each row alike.
+    """For each number of rows up to `PADDED`, the next at which FBGEMM computes each row alike.
 
     Found by trying: a row's bits are those that most numbers of rows give it. The processor's instructions
     decide how rows are grouped, so no table holds everywhere.
@@ -362,8 +362,8 @@ def choose(layout_name: str | None, net: PreTrainedModel, groups: Iterable[Seque
     ----------
     layout_name : str or None
         One of `LAYOUTS` or `WHOLE_NUMBERS`, or `FP16` or `W8A8`; ``auto`` and None leave it to the variable
-        ``SPECVIZ_KERNELS``, then to a measurement, which takes ``fp16`` only where it changes no weight. Where
-        the variable says ``int4``, weights that did not come so lie in eight bits.
+        ``SPECVIZ_KERNELS``, then to a measurement, which takes ``fp16`` only where it changes no weight.
+        Where the variable says ``int4``, weights that did not come so lie in eight bits.
     net : transformers model
         On its device, in its format.
     groups : iterable of sequences of linear layers
@@ -461,7 +461,7 @@ def _multiplies_whole_numbers() -> bool:
 def keeping(net: PreTrainedModel, groups: Iterable[Sequence[torch.nn.Linear]]) -> tuple[str, ...]:
     """The layouts that work for a model here and change none of its weights."""
     possible = candidates(net.device, net.dtype)
-    layers = [*sum(map(list, groups), []), net.get_output_embeddings()]
+    layers = [*(layer for group in groups for layer in group), net.get_output_embeddings()]
     return (*possible, FP16) if takes_halves(net) and all(map(in_halves, layers)) else possible
 
 

@@ -118,11 +118,12 @@ def load(
 "w8a8"}, optional
         Layout of the matrices in memory on torch (`specviz.models.kernels`). It changes the speed and the
         last digits. Default: the environment variable SPECVIZ_KERNELS, else the fastest here, measured once.
-        ``fp16`` rounds the weights to float16 and computes in float32 (on x86); where no dtype is named, a large
-        model's weights are so rounded if that is fastest. ``int8`` rounds the weights to eight bits; ``int4`` keeps weights stored in four bits and rounds the
-        others to eight. Both compute in bfloat16 on a CPU. ``w8a8`` rounds weights and what they multiply to
-        eight bits, on a processor with instructions for it. EAGLE heads and drafts cut from a large model
-        have it unless SPECVIZ_KERNELS is set: it changes no text of an exact method.
+        ``fp16`` rounds the weights to float16 and computes in float32 (on x86); where no dtype is named, a
+        large model's weights are rounded so if that is fastest. ``int8`` rounds the weights to eight bits;
+        ``int4`` keeps weights stored in four bits and rounds the others to eight. Both compute in bfloat16 on
+        a CPU. ``w8a8`` rounds weights and what they multiply to eight bits, on a processor with instructions
+        for it. EAGLE heads and drafts cut from a large model have it unless SPECVIZ_KERNELS is set: it
+        changes no text of an exact method.
     invariant : bool, optional
         Compute each row of a pass bit for bit as if it were alone (`specviz.models.ordered`): verification in
         one pass then gives the same result as decoding token by token. On a CPU, for the Llama family,

@@ -499,6 +499,15 @@ def test_a_toy_is_called_one_first(tmp_path):
     assert "times our own plain decoding" in first
 
 
+@pytest.mark.parametrize(("seconds", "expected"), [(1e6, (demo.TOKENS, 2)), (1e-6, (demo.FEWEST, 1))])
+def test_a_slow_machine_decodes_fewer_tokens_then_fewer_texts(seconds, expected, monkeypatch):
+    monkeypatch.setattr(demo, "SECONDS", seconds)
+    monkeypatch.setattr(demo, "MINIMUM", 1)
+    assert demo.affordable(load("town"), ENTRIES[:2], 3) == expected
+    monkeypatch.setattr(demo, "MINIMUM", 5)
+    assert demo.affordable(load("town"), ENTRIES[:2], 3)[1] == 2  # no more than there are
+
+
 def test_a_demo_calibrates_once(pair, tmp_path, monkeypatch):
     monkeypatch.setenv("SPECVIZ_CALIBRATIONS", str(tmp_path / "kept"))
     measure, calls = demo.calibrate, []

@@ -256,7 +256,7 @@ def test_float16_weights_are_taken_unasked_only_where_they_are_the_models(unpinn
     assert kernels.FP16 not in Model(others).layouts
     in_float16(net)
     assert Model(net).kernels == kernels.FP16 and kernels.FP16 in Model(net).layouts
-    with pytest.raises(ModelError, match="kernels='fp16' does not support torch.float64"):
+    with pytest.raises(ModelError, match=r"kernels='fp16' does not support torch\.float64"):
         Model(make("llama").double(), kernels=kernels.FP16)
 
 
@@ -395,7 +395,8 @@ def test_a_layout_is_pinned_by_argument_and_by_environment(unpinned: Path, monke
     monkeypatch.setenv(kernels.VARIABLE, "fast")
     with pytest.raises(
         ModelError,
-        match=r"SPECVIZ_KERNELS is auto, plain, transposed, onednn, onednn-unpadded, fp16, int8, int4, w8a8; got "
+        match=r"SPECVIZ_KERNELS is auto, plain, transposed, onednn, onednn-unpadded, fp16, int8, int4, w8a8; "
+        "got "
         "'fast'",
     ):
         Model(make("llama"))

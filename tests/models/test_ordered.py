@@ -106,10 +106,11 @@ def parted(target: Model, texts: list[list[int]], drafts: list[Draft], sampled: 
     return wrong
 
 
-LAYOUTS = kernels.candidates(torch.device("cpu"), torch.float32)
+LAYOUTS = [*kernels.candidates(torch.device("cpu"), torch.float32)]
+LAYOUTS += [kernels.FP16] if kernels.multiplies_halves() else []
 
 
-@pytest.mark.parametrize("layout", (*LAYOUTS, *([kernels.FP16] if kernels.multiplies_halves() else [])))
+@pytest.mark.parametrize("layout", LAYOUTS)
 @settings(max_examples=25, deadline=None)
 @given(length=st.integers(1, LONGEST), nodes=st.integers(0, 40), seed=NUMBERS)
 def test_every_row_of_a_tree_is_the_row_of_its_own_path(layout, length, nodes, seed):
