@@ -25,8 +25,8 @@ class Plain:
 
     @classmethod
     def read(cls, row: Values) -> Self:
-        """From a dict that has every field, and perhaps others."""
-        return cls(**{each.name: row[each.name] for each in fields(cls)})  # type: ignore[arg-type]
+        """From a dict that has every field without a default, and perhaps others."""
+        return cls(**{each.name: row[each.name] for each in fields(cls) if each.name in row})  # type: ignore[arg-type]
 
     def as_dict(self) -> Row:
         """As a dict."""
@@ -57,6 +57,7 @@ class Provenance(Plain):
     kernels: str = ""
     clock: str = ""
     date: str = ""
+    tried: int = 1  # settings, of which this is the one that did best on these texts
 
     @property
     def contender(self) -> str:

@@ -134,7 +134,9 @@ def difference(a: Figure, b: Figure | float, noise: float) -> Difference:
     ratio = a.value / other if other else math.inf
     timed = a.metric in TIMES
     beyond = not timed or (ratio > 0 and abs(math.log(ratio)) > noise)
-    return Difference(value, low, high, chance(value, draws, texts), beyond)
+    # The best of several settings is the best by chance, too: Bonferroni's correction.
+    tried = max(a.source.tried, 1 if isinstance(b, float) else b.source.tried)
+    return Difference(value, low, high, min(1.0, tried * chance(value, draws, texts)), beyond)
 
 
 def noise_of(checks: Iterable[Check]) -> float:

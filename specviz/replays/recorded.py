@@ -247,7 +247,7 @@ def _replays(table: pa.Table, about: Settings, path: Path) -> Replays:
     """Recorded replays, each checked as its ``replay.json`` would be."""
     checked(RecordedReplays, about, str(path), REMEDY)
     columns = {"table", "keys", "source", *(f"here_{name}" for name in PROVENANCE)}
-    if missing := columns - {"source"} - set(table.column_names):
+    if missing := columns - {"source", "here_tried"} - set(table.column_names):  # older ones lack it
         raise TraceError(f"{path} lacks the column {min(missing)}: {REMEDY}")
     rows: dict[str, list[Row]] = {}
     for row in table.to_pylist():
@@ -257,7 +257,7 @@ def _replays(table: pa.Table, about: Settings, path: Path) -> Replays:
         sources: list[Row] = []
         cells = []
         for row in rows.get(content.get("table"), []):
-            here = {name: row[f"here_{name}"] for name in PROVENANCE}
+            here = {name: row[f"here_{name}"] for name in PROVENANCE if f"here_{name}" in row}
             number = None
             if here["date"] is not None:
                 sources += [here] * (here not in sources)

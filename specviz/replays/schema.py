@@ -70,6 +70,7 @@ class Source(TypedDict):
     kernels: Name
     clock: Name
     date: Name
+    tried: NotRequired[Annotated[int, Field(ge=1)]]
 
 
 class Compared(TypedDict):

@@ -71,6 +71,8 @@ def one_dataset(
             made.absent.append((where, why))
             continue
         of(made, mine)
+        if mine is not base:
+            made.on(tried=tried(row, every))
         if metric is not None:
             made.add(where, metric, mine.quality)
         if mine is base:
@@ -142,6 +144,7 @@ def no_drafter(options: RunOptions, role: str) -> str:
 def of(made: Measurement, mine: Measured) -> None:
     """The contender of the figures that follow."""
     point = mine.point
+    made.on(tried=1)
     made.by(str(point.method), {**point.values, **point.options}, point.draft)
 
 
@@ -199,6 +202,13 @@ def picked(row: Row, every: Sweep, base: Measured) -> Measured | None:
     if not able:
         return max(those, key=lambda each: each.quality.median)
     return max(able, key=lambda each: each.over(base).median)
+
+
+def tried(row: Row, every: Sweep) -> int:
+    """Of how many settings a row's is the best by a rule; one that its label names was not picked."""
+    if row.values["pick"] == "number":
+        return 1
+    return sum(each.point.group == row.values["curve"] for each in every.values())
 
 
 def measured(curve: str, task: str, entries: list[Entry], options: RunOptions) -> Sweep:
