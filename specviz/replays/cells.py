@@ -65,6 +65,11 @@ class Provenance(Plain):
         return " ".join(filter(None, [self.method, self.settings, self.drafter]))
 
     @property
+    def by(self) -> str:
+        """Model and format in words."""
+        return " ".join(filter(None, [self.model, self.dtype]))
+
+    @property
     def place(self) -> str:
         """Device, threads, format and kernels in words."""
         where = self.device
@@ -207,6 +212,7 @@ class Check(Plain):
     low: float | None = None
     high: float | None = None
     text: str = ""
+    by: str = ""  # the model, and its format, as `Provenance.by` names them; empty: of all
 
 
 @dataclass(frozen=True)

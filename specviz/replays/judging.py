@@ -422,8 +422,8 @@ class Judge:
 
     def same(self, claim: Values, cells: list[Cell]) -> tuple[str, str, str]:
         """Whether the texts are the reference's."""
-        names = {cell.source.contender for cell in cells if cell.source is not None}
-        those = [check for check in self.checks if check.kind == SAME and check.contender in names]
+        names = {(each.contender, by) for cell in cells if (each := cell.source) for by in ("", each.by)}
+        those = [each for each in self.checks if each.kind == SAME and (each.contender, each.by) in names]
         count, of = sum(check.count for check in those), sum(check.of for check in those)
         if not of:
             return OPEN, "", "no texts were compared (sampling writes different ones each time)"

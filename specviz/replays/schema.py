@@ -110,6 +110,7 @@ class Check(TypedDict):
     low: Figure | None
     high: Figure | None
     text: Text
+    by: NotRequired[Text]
 
 
 class TraceFile(TypedDict):

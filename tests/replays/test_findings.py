@@ -324,8 +324,11 @@ def test_few_texts_and_many_comparisons_are_paid_for():
     level = 0
     for _ in range(100):  # nothing differs: of ten comparisons none may be clear in 95 of 100 tables
         values = rng.normal(size=(10, 12))
-        found = [SimpleNamespace(value=v.mean(), texts=12, metric="tau", low=None, high=None,
-                                 source=shared.NOWHERE, draws=mean(v + 5).values - 5) for v in values]  # fmt: skip
+        found = [
+            SimpleNamespace(value=v.mean(), texts=12, metric="tau", low=None, high=None,
+                            source=shared.NOWHERE, draws=mean(v + 5).values - 5)
+            for v in values
+        ]  # fmt: skip
         ps = judging.holm([judging.difference(each, 0.0, 0.0).p for each in found])
         level += min(ps) <= 0.05
     assert level <= 12
@@ -383,6 +386,10 @@ def test_lossless_is_a_matter_of_texts():
     said = verdict_of(replay("unispec/table3", rows, checks), claim)
     assert said.verdict == FAILS and said.numbers == "23 of 24 texts are the reference's"
     assert verdict_of(replay("unispec/table3", rows, []), claim).verdict == OPEN
+    # What another format wrote is not this one's.
+    checks[1] = replace(checks[1], by="another bfloat16")
+    said = verdict_of(replay("unispec/table3", rows, checks), claim)
+    assert said.verdict == HOLDS and said.numbers == "16 of 16 texts are the reference's"
 
 
 # ---------------------------------------------------------------- 6, 13: what a result knows

@@ -253,7 +253,7 @@ class Measurement:
     def same_texts(self, task: str, mine: Sequence[Written], reference: Sequence[Written]) -> None:
         """Note how many texts of the present contender are the reference's."""
         count = sum(a == b for a, b in zip(mine, reference))
-        self.checks.append(Check(SAME, self.source.contender, task, count, len(mine)))
+        self.checks.append(Check(SAME, self.source.contender, task, count, len(mine), by=self.source.by))
 
     def ability(
         self, task: str, texts: Sequence[str], right: Sequence[Text | None], originals: Sequence[str] = ()
