@@ -61,7 +61,7 @@ def advise(
     max_new_tokens: NewTokens = 128,
     threads: Threads = None,
     device: Device = "cpu",
-    dtype: Dtype = "float32",
+    dtype: Dtype = "auto",
     kernels: Kernels = None,
     invariant: Invariant = None,
     revision: Revision = None,
