@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, cast
 
 from specviz.errors import PromptError
 
@@ -21,7 +21,7 @@ def chat(messages: Sequence[Message], where: str = "") -> list[dict[str, str]]:
     Parameters
     ----------
     messages : sequence of dict
-        ``role``, ``content`` and other texts that the template reads.
+        ``role``, ``content`` and whatever else the template reads, which is kept.
     where : str
         Ends the message of an error.
 
@@ -37,8 +37,7 @@ def chat(messages: Sequence[Message], where: str = "") -> list[dict[str, str]]:
             content = "\n".join(_part(part, number, where) for part in content)
         if not isinstance(content, str) or not isinstance(message.get("role"), str):
             raise PromptError(f"message {number} needs a role and a content, both strings{where}")
-        texts = {name: value for name, value in message.items() if isinstance(value, str)}
-        plain.append(texts | {"content": content})
+        plain.append(cast("dict[str, str]", {**message, "content": content}))
     if plain and plain[-1]["role"] == "assistant":
         raise PromptError(
             f"the chat ends with the assistant's turn: end it with the user's, which is answered{where}"

@@ -24,7 +24,8 @@ def write(path, *lines):
 
 def test_parts_of_text_become_one_text():
     assert chat([PARTS])[0]["content"] == "Count\nto three."
-    assert chat([USER | {"name": "Ana"}]) == [USER | {"name": "Ana"}]
+    called = USER | {"name": "Ana", "tool_calls": [{"id": 1}]}
+    assert chat([called, USER]) == [called, USER]
 
 
 BAD = [
@@ -71,8 +72,10 @@ def test_conversations_of_sharegpt_are_turns(tmp_path):
     file.write_text(json.dumps([entry, entry], indent=2))
     assert read(file) == [{"turns": ["Hello", "Count to three."], "id": "c"}] * 2
     file.write_text(json.dumps([entry, {"conversations": [{"from": "gpt", "value": "Hi!"}]}]))
-    with pytest.raises(PromptError, match="entry 2: needs 'prompt', 'turns' or 'messages'"):
+    with pytest.raises(PromptError, match="entry 2: its conversation has no human turn"):
         read(file)
+    file.write_bytes(b"\xef\xbb\xbf" + json.dumps([entry]).encode())
+    assert len(read(file)) == 1
     file.write_text("[]")
     with pytest.raises(PromptError, match="holds no prompts"):
         read(file)
@@ -81,3 +84,30 @@ def test_conversations_of_sharegpt_are_turns(tmp_path):
 def test_an_answer_in_the_data_is_the_reference(tmp_path):
     file = write(tmp_path / "m.jsonl", {"messages": [USER, ANSWER]})
     assert read(file) == [{"prompt": [USER], "reference": "one two three"}]
+    file = write(
+        tmp_path / "p.jsonl", {"messages": [USER, ANSWER | {"content": PARTS["content"]}], "reference": None}
+    )
+    assert read(file) == [{"prompt": [USER], "reference": "Count\nto three."}]
+
+
+def test_fields_of_other_tools_are_looked_at_only_where_there_is_no_prompt(tmp_path):
+    lines = [
+        {"prompt": "a", "body": "the issue's text"},
+        {"prompt": "a", "conversations": [{"role": "user"}]},
+        {"turns": ["a"], "conversations": [{"from": "gpt", "value": "b"}]},
+    ]
+    file = write(tmp_path / "o.jsonl", *lines)
+    assert read(file) == [{"prompt": "a"}, {"prompt": "a"}, {"turns": ["a"]}]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        {"body": {"conversations": [1]}}, {"body": {"turns": 5}}, {"body": 3}, {"conversations": "a"},
+        {"conversations": [{"from": "human"}]}, {"body": {"prompt": "", "kind": ["x"]}},
+    ],
+)  # fmt: skip
+def test_a_bad_line_of_another_tool_is_one_clear_line(line, tmp_path):
+    with pytest.raises(PromptError) as error:
+        read(write(tmp_path / "bad.jsonl", line))
+    assert "line 1" in str(error.value) and "\n" not in str(error.value)

@@ -50,6 +50,34 @@ def test_counts_are_those_that_were_printed(file):
     assert counts.version == "vLLM 0.19.1" and counts.pooled
 
 
+@pytest.mark.parametrize(("least", "most"), [(900, 3000), (3000, 30_000)])
+def test_positions_with_nearly_the_same_rate_are_counted(file, least, most):
+    rng = np.random.default_rng(0)
+    for _ in range(60):
+        n = int(rng.integers(least, most))
+        first = int(rng.integers(n // 2, n))
+        at = [first - int(step) for step in np.cumsum(rng.integers(0, 4, 4))]
+        file.write_text(printed(n, at, 4 * n))
+        counts = read_counts(file, "vllm-log")
+        assert counts.total("drafts") == n and counts.total("accepted") == sum(at)
+
+
+def test_lines_without_an_accepted_token_are_counted_where_drafts_are_full(file):
+    nothing = LINE.format(m=1, a=0, d=30, r="0.000, 0.000, 0.000", share=0)
+    uneven = LINE.format(m=1, a=0, d=7, r="0.000, 0.000, 0.000", share=0)
+    file.write_text(printed(10, [5, 2, 1], 30) + nothing + uneven * 2)
+    counts = read_counts(file, "vllm-log")
+    assert counts.total("drafts") == 20
+    (left,) = counts.left_out["why"]
+    assert "2 lines from here on with 14 drafted tokens" in left
+
+
+def test_a_log_of_a_long_time_is_explained_in_little_memory(file):
+    n = 300_000_000
+    file.write_text(printed(n, [n // 2, n // 4], 2 * n))
+    assert explain(file).costs.tau == pytest.approx(1.75)
+
+
 def test_very_many_drafts_stay_within_the_last_decimal(file):
     n, at = 123_457, [98_431, 70_222, 51_003]
     file.write_text(printed(n, at, 3 * n))
@@ -85,7 +113,7 @@ BROKEN = [
     (OLDER + printed(10, [5, 2], 20), "line 2 has 2 positions, but earlier lines 5"),
     ("SpecDecoding metrics: Draft acceptance rate: 100.0%, Accepted: 66 tokens, Drafted: 66 tokens\n",
      "does not print the acceptance by position"),
-    (LINE.format(m=1, a=0, d=7, r="0.000, 0.000", share=0), "so their number is unknown"),
+    (LINE.format(m=1, a=0, d=7, r="0.000, 0.000", share=0), "7 drafted tokens, none accepted, do not"),
     (START, "it has no line 'SpecDecoding metrics:'"),
 ]  # fmt: skip
 

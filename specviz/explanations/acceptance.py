@@ -150,13 +150,15 @@ def by_length(trace: Trace) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["k", "first", "tau"])
 
 
-def even_rate(depths: np.ndarray, cost: float) -> float:
+def even_rate(depths: np.ndarray, cost: float, times: np.ndarray | None = None) -> float:
     """The acceptance of each token with which drafts of these lengths would write `cost` tokens per step.
 
     As if each token were accepted with one chance, whatever came before (Leviathan et al. 2023, section 3.1):
-    a draft of d tokens gives 1 + α + ... + α^d. NaN where even α = 1 does not reach it.
+    a draft of d tokens gives 1 + α + ... + α^d. NaN where even α = 1 does not reach it. There were `times` of
+    each of the drafts, or one.
     """
-    lengths, times = np.unique(np.asarray(depths, np.int64), return_counts=True)
+    lengths, place = np.unique(np.asarray(depths, np.int64), return_inverse=True)
+    times = np.bincount(place, times, len(lengths))
     if not len(lengths) or cost <= 1:
         return 0.0 if len(lengths) else float("nan")
     powers = np.arange(int(lengths.max()) + 1)

@@ -159,7 +159,7 @@ def _of_counts(counts: Counts, base: Counts | None) -> Explanation:
     all_depths = len(depths) > 0 and not np.isnan(depths).any()
     return _explained(
         counts.origin, counts.origin, counts.version, own, plain, missing, positions=positions,
-        depths=np.repeat(depths, times.astype(np.int64)) if all_depths else None,
+        depths=depths if all_depths else None, times=times,
     )  # fmt: skip
 
 
@@ -167,7 +167,7 @@ def _explained(
     name: str, origin: str, version: str | None, own: Costs, plain: Plain | None, missing: list[str],
     positions: pd.DataFrame | None, contexts: pd.DataFrame | None = None, starts: pd.DataFrame | None = None,
     lengths: pd.DataFrame | None = None, places: float = float("nan"), worst: pd.DataFrame | None = None,
-    depths: np.ndarray | None = None, player: str = "",
+    depths: np.ndarray | None = None, player: str = "", times: np.ndarray | None = None,
 ) -> Explanation:  # fmt: skip
     nan = float("nan")
     timed = plain is not None and not np.isnan(own.cycle)
@@ -175,9 +175,9 @@ def _explained(
     factors = _factors(own, plain if timed else None)
     even = rate = nan
     if depths is not None:
-        rate = acceptance.even_rate(depths, own.tau)
+        rate = acceptance.even_rate(depths, own.tau, times)
         if timed and plain is not None:
-            even = acceptance.even_rate(depths, own.cycle / plain.cycle)
+            even = acceptance.even_rate(depths, own.cycle / plain.cycle, times)
     return Explanation(
         name, origin, version, own, plain, speedup, factors, positions, contexts, starts, lengths, places,
         worst, even, rate, missing, player,

@@ -12,6 +12,7 @@ from ..errors import ModelError, ParameterError
 from ..methods.base import Method
 from ..methods.hooks import ADDED, ADDITIONS
 from ..models.downloads import DOWNLOADS
+from ..models.kernels import FP16
 from ..models.protocols import Model, Unbound
 from ..models.zoo import bundled
 from .machine import number_format
@@ -83,7 +84,8 @@ def load_drafter(
     """
     own = number_format(model)
     if dtype is None and hasattr(torch, own) and not str(draft).startswith("gguf:"):
-        dtype = own  # that of a quantized file is its own
+        # That of a quantized file is its own; a target whose weights were rounded for speed says nothing.
+        dtype = "auto" if getattr(model, "kernels", None) == FP16 else own
     loaded = getattr(draft, "kind", None) in ADDED  # which have no device before they are on a target
     drafter = draft if loaded else load_if_needed(draft, device or str(model.device), dtype, kernels)
     if drafter.kind in ADDED:

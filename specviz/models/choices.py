@@ -10,7 +10,7 @@ import os
 import time
 from collections.abc import Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -65,17 +65,16 @@ class Way(kernels.Measured):
 
 
 class Format(kernels.Measured):
-    """The least times of passes over 1, 5 and 9 tokens together by format, and which is taken.
+    """The least times of passes over 1, 5 and 9 tokens together by format.
 
     Attributes
     ----------
     invariant : dict of bool
-        Of each format besides float32, whether a pass in it can be.
+        Whether a pass in it can be; float32 need not.
     """
 
     milliseconds: dict[str, float]
     invariant: dict[str, bool]
-    fastest: Literal["float32", "bfloat16", "float16 weights"]
 
 
 class Cost(kernels.Measured):
@@ -117,50 +116,48 @@ def _tried(model: TorchModel, others: Sequence[str]) -> Way:
     return Way(fault=", ".join(faults))
 
 
-def convert(net: PreTrainedModel, layout_name: str | None = None) -> PreTrainedModel:
-    """A network in float32, converted to the format in which it is fastest and can be invariant.
+def convert(net: PreTrainedModel, layout_name: str | None = None, auto: bool = True) -> PreTrainedModel:
+    """A network, converted to the format in which it is fastest and can be invariant.
 
     That is bfloat16 where the processor computes in it; float32 with weights rounded to what float16 holds
     where torch multiplies by such weights (`specviz.models.kernels.FP16`); or float32 as it is. Only a large
-    model of the Llama family is converted.
+    model of the Llama family in float32 is converted unasked.
 
     Parameters
     ----------
     layout_name : str, optional
-        The kernels that were asked for. Weights are rounded only for those that gain by it.
+        The kernels that were asked for. Weights are rounded for ``fp16`` alone.
+    auto : bool
+        Whether the format may be chosen. Otherwise weights are rounded only where ``fp16`` was asked for.
+
+    Raises
+    ------
+    ModelError
+        If ``fp16`` was asked for and a weight is too large for it.
     """
-    plain = describes(net) or gemma2.describes(net)
-    if not plain or not large(net):
-        return net
     pinned = kernels.check(layout_name) or kernels.check(os.environ.get(kernels.VARIABLE), kernels.VARIABLE)
-    formats = [FLOAT32]
-    if has_bfloat16(net.device):
-        formats.append(BFLOAT16)
-    if pinned in (None, kernels.FP16) and kernels.takes_halves(net) and _in_reach(net):
-        formats.append(HALVES)
-    taken = _format(net, formats) if len(formats) > 1 else FLOAT32
+    if pinned == kernels.FP16 and kernels.takes_halves(net):
+        kernels.round_to_halves(net)
+        return net
+    plain = describes(net) or gemma2.describes(net)
+    if not auto or not plain or not large(net):
+        return net
+    taken = _format(net, (FLOAT32, BFLOAT16) if pinned else (FLOAT32, BFLOAT16, HALVES))
     if taken == BFLOAT16:
         weights: torch.nn.Module = net  # transformers' own `to` has no types
         weights.to(torch.bfloat16)
     elif taken == HALVES:
-        with torch.no_grad():
-            for weight in _matrices(net):
-                weight.copy_(weight.half())
+        kernels.round_to_halves(net)
     return net
 
 
-def _matrices(net: PreTrainedModel) -> list[torch.Tensor]:
-    """The weights of all products, a tied one once."""
-    layers = [part for group in (*groups(net), (net.lm_head,)) for part in group]
-    return list({id(part.weight): part.weight for part in layers}.values())
-
-
-def _in_reach(net: PreTrainedModel) -> bool:
-    """Whether no weight is too large for float16."""
-    return all(bool(weight.abs().amax() <= torch.finfo(torch.float16).max) for weight in _matrices(net))
-
-
-def _format(net: PreTrainedModel, formats: Sequence[str]) -> str:
+def _format(net: PreTrainedModel, allowed: Sequence[str]) -> str:
+    """The fastest of the formats that are allowed and can be invariant; all are measured, once."""
+    formats = [FLOAT32] + [BFLOAT16] * has_bfloat16(net.device)
+    if kernels.takes_halves(net) and kernels.fits(net) and kernels.in_reach(net):
+        formats.append(HALVES)
+    if len(formats) == 1:
+        return FLOAT32
     # In either format more than a cache holds.
     sample = kernels.sample(([part.weight for part in group] for group in groups(net)), 2 * kernels.SAMPLE)
 
@@ -172,14 +169,13 @@ def _format(net: PreTrainedModel, formats: Sequence[str]) -> str:
             times = kernels.measure(matrices, layouts)
             least[form] = min(sum(min(each) for each in by.values()) for by in times.values())
             calm = calm and kernels.calm(times)
-            if form != FLOAT32:
-                settled[form] = _settles(net, form, layouts)
-        able = [form for form in formats if settled.get(form, True)]
-        fastest = min(able, key=least.__getitem__)
-        return Format.model_validate({"milliseconds": least, "invariant": settled, "fastest": fastest}), calm
+            settled[form] = form == FLOAT32 or _settles(net, form, layouts)
+        return Format(milliseconds=least, invariant=settled), calm
 
-    where = {"choice": "format", "check": ordered.CHECK, "formats": list(formats), **kernels.about(net)}
-    return kernels.remembered(Format, where, measured).fastest
+    where = {"choice": "format", "check": ordered.CHECK, "formats": formats, **kernels.about(net)}
+    kept = kernels.remembered(Format, where, measured)
+    able = [form for form in formats if form in allowed and kept.invariant[form]]
+    return min(able, key=kept.milliseconds.__getitem__)
 
 
 def rounded(weight: torch.Tensor, form: str) -> torch.Tensor:

@@ -369,8 +369,8 @@ def _dtype(dtype: str | torch.dtype) -> torch.dtype | str:
 
 
 def _chosen(net: PreTrainedModel, dtype: str | torch.dtype, kernels: str | None) -> PreTrainedModel:
-    """The network, in the format that is fastest where none was named."""
-    return choices.convert(net, kernels) if dtype == AUTO else net
+    """The network, in the format that is fastest where none was named, or that its kernels need."""
+    return choices.convert(net, kernels, auto=dtype == AUTO)
 
 
 def _device(device: str | torch.device) -> torch.device:

@@ -381,25 +381,23 @@ def choose(layout_name: str | None, net: PreTrainedModel, groups: Iterable[Seque
         return _whole_numbers(layout_name, pinned, net, groups)
     if (layout_name or pinned) == W8A8 and len(possible) > 1 and multiplies_eight_bits():
         return W8A8
-    layers = [list(group) for group in groups]
-    if FP16 in (layout_name, pinned):
-        possible = (*possible, FP16) if takes_halves(net) else possible
-    else:
-        possible = keeping(net, layers)
+    possible = keeping(net)
     if pinned:
         return pinned if pinned in possible else PLAIN  # it holds for every model, this one's format or not
     if layout_name:
         if layout_name not in possible:
+            if layout_name == FP16 and takes_halves(net):
+                raise ModelError(f"kernels={FP16!r} needs weights that float16 holds exactly: drop it")
             raise ModelError(
                 f"kernels={layout_name!r} does not support {net.dtype} on {net.device} here: use "
                 f"{' or '.join(map(repr, possible))}, or drop it"
             )
         return layout_name
-    if len(possible) == 1 or not _fits(net):
+    if len(possible) == 1 or not fits(net):
         return PLAIN
-    where = net.device, net.dtype
+    where = net.device, net.dtype, possible
     if _chosen.get(net, (None,))[0] != where:
-        _chosen[net] = where, _fastest(net, layers, possible)
+        _chosen[net] = where, _fastest(net, groups, possible)
     return _chosen[net][1]
 
 
@@ -458,11 +456,40 @@ def _multiplies_whole_numbers() -> bool:
         torch.random.set_rng_state(torch_state)
 
 
-def keeping(net: PreTrainedModel, groups: Iterable[Sequence[torch.nn.Linear]]) -> tuple[str, ...]:
+def keeping(net: torch.nn.Module) -> tuple[str, ...]:
     """The layouts that work for a model here and change none of its weights."""
-    possible = candidates(net.device, net.dtype)
-    layers = [*(layer for group in groups for layer in group), net.get_output_embeddings()]
-    return (*possible, FP16) if takes_halves(net) and all(map(in_halves, layers)) else possible
+    first = next(net.parameters())
+    possible = candidates(first.device, first.dtype)
+    return (*possible, FP16) if takes_halves(net) and all(map(in_halves, matrices(net))) else possible
+
+
+def matrices(net: torch.nn.Module) -> list[torch.Tensor]:
+    """The weights of all products, a tied one once."""
+    layers = [layer for layer in net.modules() if isinstance(layer, torch.nn.Linear)]
+    return list({id(layer.weight): layer.weight.detach() for layer in layers}.values())
+
+
+def round_to_halves(net: torch.nn.Module) -> None:
+    """Round the weights of all products to what float16 holds, and lay them so from now on.
+
+    Raises
+    ------
+    ModelError
+        If one is too large.
+    """
+    if not in_reach(net):
+        raise ModelError(f"kernels={FP16!r} cannot hold this model: a weight is too large for float16")
+    for weight in matrices(net):
+        if not in_halves(weight):  # one that is shared stays as it is
+            weight.copy_(weight.half())
+    first = next(net.parameters())
+    _chosen[net] = (first.device, first.dtype, keeping(net)), FP16
+
+
+def in_reach(net: torch.nn.Module) -> bool:
+    """Whether no weight is too large for float16."""
+    most = torch.finfo(torch.float16).max
+    return all(bool(max(-low, high) <= most) for low, high in map(torch.aminmax, matrices(net)))
 
 
 def takes_halves(net: torch.nn.Module) -> bool:
@@ -471,9 +498,8 @@ def takes_halves(net: torch.nn.Module) -> bool:
     return first.device.type == "cpu" and first.dtype == torch.float32 and multiplies_halves()
 
 
-def in_halves(layer: torch.nn.Linear) -> bool:
-    """Whether float16 holds a layer's weights exactly."""
-    weight = layer.weight.detach()
+def in_halves(weight: torch.Tensor) -> bool:
+    """Whether float16 holds a matrix exactly."""
     # Most that it does not hold show it at once.
     return all(torch.equal(part.half().float(), part) for part in (weight[:16], weight))
 
@@ -541,7 +567,7 @@ def _packs(dtype: torch.dtype) -> bool:
         torch.random.set_rng_state(torch_state)
 
 
-def _fits(net: PreTrainedModel) -> bool:
+def fits(net: torch.nn.Module) -> bool:
     """Whether a second copy of the matrices fits into the memory that is free."""
     size = sum(p.numel() * p.element_size() for p in net.parameters())
     free = 1 << 33  # where the system does not say
@@ -556,7 +582,8 @@ def _fastest(
     """The layout whose passes over `ROWS` rows take the least time, as measured now or at an earlier load."""
 
     def measured() -> tuple[Fastest, bool]:
-        times = measure(sample(([part.weight for part in group] for group in groups), SAMPLE), possible)
+        size = 2 * SAMPLE if FP16 in possible else SAMPLE  # in either format more than a cache holds
+        times = measure(sample(([part.weight for part in group] for group in groups), size), possible)
         # Other work on the machine only ever adds time, so the least is what a layout needs.
         least = {layout: {n: min(each) for n, each in by.items()} for layout, by in times.items()}
         best = min(least, key=lambda layout: sum(least[layout].values()))

@@ -150,7 +150,7 @@ class Model(TorchModel):
     @property
     def layouts(self) -> tuple[str, ...]:
         """How its matrices can lie here without a change of any weight."""
-        return layouts.keeping(self.net, groups(self.net)) if self.plain else (layouts.PLAIN,)
+        return layouts.keeping(self.net) if self.plain else (layouts.PLAIN,)
 
     def function(self, layout: str, invariant: bool = False) -> Llama:
         """As `TorchModel.function`."""

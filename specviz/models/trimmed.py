@@ -21,7 +21,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from specviz.errors import ModelError
 from specviz.models.choices import of_drafter
 from specviz.models.eight_bits import unpack
-from specviz.models.kernels import W8A8
+from specviz.models.kernels import FP16, W8A8, round_to_halves
 from specviz.models.layers import embeddings, head_rows
 from specviz.models.model import Model
 
@@ -86,6 +86,8 @@ class TrimmedModel(Model):
     def __init__(self, weights: TrimmedNet, target: Model, name: str) -> None:
         self.drafts_for = target.identity
         net = weights.on(target.net).requires_grad_(False)
+        if target.kernels == FP16:  # its rounding changes no text of an exact method
+            round_to_halves(net)
         super().__init__(net, target.tokenizer, name, kernels=target._kernels)
         self._targets = target._kernels
         if of_drafter(target) == W8A8:

@@ -50,8 +50,9 @@ def read(path: str | Path) -> list[Prompt]:
     content = load(path)
     if Path(path.name.removesuffix(".gz")).suffix in TABLES:
         return _table(path, content)
-    if Path(path.name.removesuffix(".gz")).suffix == ".json" and content.lstrip()[:1] == b"[":
-        listed = parsed(content, str(path), error=PromptError)
+    listing = content.removeprefix(b"\xef\xbb\xbf").lstrip()
+    if Path(path.name.removesuffix(".gz")).suffix == ".json" and listing[:1] == b"[":
+        listed = parsed(listing, str(path), error=PromptError)
         if not listed:
             raise PromptError(f"{path} holds no prompts")
         return [entry(each, f"{path}, entry {number}") for number, each in enumerate(listed, 1)]
@@ -139,6 +140,11 @@ def load(path: Path) -> bytes:
     return content
 
 
+def _form(fields: Prompt) -> str | None:
+    """Which of the forms a prompt has."""
+    return next((name for name in ("turns", "messages", "prompt") if fields.get(name) is not None), None)
+
+
 def entry(line: object, where: str) -> Prompt:
     """One object of a JSON lines file as a prompt.
 
@@ -147,23 +153,31 @@ def entry(line: object, where: str) -> Prompt:
     PromptError
         If it is none; it names `where` it stands.
     """
-    from specviz.suites.schema import Entry
+    from specviz.suites.schema import Body, Entry, Turns
 
     fields: Prompt = {**checked(Entry, line, where, error=PromptError)}
-    if fields.get("body") is not None:  # OpenAI's batch file
-        fields |= fields["body"]
-    if fields.get("conversations") is not None:  # ShareGPT's
-        spoken = [turn["value"] for turn in fields["conversations"] if turn["from"] in ("human", "user")]
+    form = _form(fields)
+    if form is None and "body" in fields:  # a line of OpenAI's batch file
+        body: Prompt = {**checked(Body, fields["body"], f"{where}: 'body'", error=PromptError)}
+        fields |= {name: body[name] for name in ("messages", "prompt") if body.get(name) is not None}
+        form = _form(fields)
+    if form is None and "conversations" in fields:  # ShareGPT's
+        turns = checked(Turns, fields["conversations"], f"{where}: 'conversations'", error=PromptError)
+        spoken = [turn["value"] for turn in turns if turn["from"] in ("human", "user")]
         fields["turns"] = [text for text in spoken if text.strip()] or None
-    form = next((name for name in ("turns", "messages", "prompt") if fields.get(name) is not None), None)
+        if not fields["turns"]:
+            raise PromptError(f"{where}: its conversation has no human turn to answer: remove it")
+        form = _form(fields)
     if form is None:
         has = ", ".join(repr(name[:20]) for name in list(fields)[:6]) or "nothing"
         raise PromptError(f"{where}: needs 'prompt', 'turns' or 'messages'; it has {has}")
     if form == "messages":
         messages = fields["messages"]
         if len(messages) > 1 and messages[-1]["role"] == "assistant":  # a data set's answer
-            messages, answer = messages[:-1], messages[-1]["content"]
-            fields.setdefault("reference", answer if isinstance(answer, str) else None)
+            answer = chat([{**messages[-1], "role": "user"}], f" ({where})")[0]["content"]
+            messages = messages[:-1]
+            if fields.get("reference") is None:
+                fields["reference"] = answer
         fields["messages"] = chat(messages, f" ({where})")
     entry: Prompt = {"turns" if form == "turns" else "prompt": fields[form]}
     other = {"kind": "category", "reference": "references"}

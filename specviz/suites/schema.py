@@ -45,6 +45,7 @@ class Body(TypedDict, total=False):
 
 # A turn as ShareGPT's files have it.
 Turn = TypedDict("Turn", {"from": Text, "value": Text})
+Turns = Annotated[list[Turn], Field(min_length=1)]
 
 
 Entry = TypedDict(
@@ -53,8 +54,6 @@ Entry = TypedDict(
         "prompt": Words | None,
         "turns": Annotated[list[Words], Field(min_length=1)] | None,
         "messages": Annotated[list[Message], Field(min_length=1)] | None,
-        "conversations": Annotated[list[Turn], Field(min_length=1)] | None,
-        "body": Body | None,
         "id": Name,
         "custom_id": Name,
         "question_id": Name,

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from specviz.errors import ParameterError, TraceError
+from specviz.errors import ParameterError, TraceError, plural
 from specviz.trace.counts import STEP, SUMS, Counts, left_out_table, request_table, step_table
 from specviz.trace.files import Record
 from specviz.trace.foreign import Line, text_of
@@ -45,6 +45,7 @@ def read_vllm_log(path: Path, plain: bool = False) -> Counts:
     total = dict.fromkeys(("drafts", "drafted", "accepted"), 0)
     at: list[int] = []
     left_out: list[Record] = []
+    unknown: list[tuple[int, int]] = []  # lines whose number of drafts is unknown, and their drafted tokens
     version, full = None, True
     for number, text in enumerate(text_of(path).split("\n"), 1):
         text, line = text[:LONGEST], Line(path, number, {})
@@ -56,6 +57,9 @@ def read_vllm_log(path: Path, plain: bool = False) -> Counts:
         if isinstance(counted, str):
             left_out.append({"line": number, "why": counted})
             continue
+        if isinstance(counted, int):
+            unknown.append((number, counted))
+            continue
         drafts, drafted, accepted = counted
         if at and len(at) != len(accepted):
             line.fail(
@@ -65,6 +69,13 @@ def read_vllm_log(path: Path, plain: bool = False) -> Counts:
         full = full and drafted == drafts * len(accepted)
         for name, count in zip(total, (drafts, drafted, sum(accepted))):
             total[name] += count
+    if unknown:
+        tokens = sum(drafted for _, drafted in unknown)
+        why = (
+            f"{plural(len(unknown), 'line')} from here on with {tokens:,} drafted tokens, none accepted, do "
+            "not show how many drafts these were; without them tokens per step are too high"
+        )
+        left_out.append({"line": unknown[0][0], "why": why})
     if not at:
         why = f": {left_out[0]['why']}" if left_out else f": it has no line '{SIGN}'"
         raise TraceError(f"{path} counts no drafts{why}")
@@ -87,8 +98,12 @@ def read_vllm_log(path: Path, plain: bool = False) -> Counts:
     )
 
 
-def _interval(line: Line, text: str) -> tuple[int, int, list[int]] | str:
-    """Drafts, drafted tokens and tokens accepted at each position of one line; or why it does not tell."""
+def _interval(line: Line, text: str) -> tuple[int, int, list[int]] | int | str:
+    """Drafts, drafted tokens and tokens accepted at each position of one line.
+
+    Only the drafted tokens where none was accepted and their drafts cannot be counted; or why it says
+    nothing.
+    """
     fields = [pattern.search(text) for pattern in (ACCEPTED, DRAFTED, MEAN, RATES)]
     if fields[0] is None or fields[1] is None:
         line.fail(f"is not a line '{SIGN}' as vLLM prints it: it lacks the accepted and the drafted tokens")
@@ -110,7 +125,7 @@ def _interval(line: Line, text: str) -> tuple[int, int, list[int]] | str:
         if at is not None and abs(1 + accepted / drafts - mean) <= HALF_MEAN:
             return drafts, drafted, at
     if not accepted:
-        return "nothing was accepted of drafts of several lengths, so their number is unknown"
+        return drafted
     line.fail(
         f"has a mean length of {mean}, {accepted} accepted and {drafted} drafted tokens and rates per "
         f"position that no number of drafts has"
@@ -139,9 +154,11 @@ def _at_positions(rates: np.ndarray, drafts: int, accepted: int) -> list[int] | 
     if (low > high).any():
         return None
     rest = accepted - int(at.sum())
-    room = high - at if rest > 0 else at - low
+    # What is missing is added to the first positions, what is too much taken from the last: they still fall.
+    room = high - at if rest > 0 else (at - low)[::-1]
     before = np.concatenate([[0], np.cumsum(room)[:-1]])
-    at = at + np.sign(rest) * (abs(rest) - before).clip(0, room)
+    change = (abs(rest) - before).clip(0, room)
+    at = at + change if rest > 0 else at - change[::-1]
     if int(at.sum()) != accepted or (np.diff(at) > 0).any():
         return None
     return [int(count) for count in at]

@@ -171,8 +171,29 @@ def test_weights_stay_where_rounding_gains_nothing(halves, folder, monkeypatch):
     monkeypatch.setenv(kernels.VARIABLE, "transposed")
     assert untouched()
     monkeypatch.delenv(kernels.VARIABLE)
-    monkeypatch.setattr(choices, "_in_reach", lambda net: False)
-    assert untouched()
-    monkeypatch.undo()
+    with monkeypatch.context() as patch:
+        patch.setattr(kernels, "in_reach", lambda net: False)
+        assert untouched()
+    with monkeypatch.context() as patch:
+        patch.setattr(kernels, "fits", lambda net: False)
+        assert untouched()
     monkeypatch.setattr(choices, "_settles", lambda *given: False)
+    monkeypatch.setattr(kernels, "remembered", lambda kind, where, measure: measure()[0])
     assert untouched()
+
+
+@pytest.mark.parametrize("bfloat16", [False, True])
+def test_fp16_by_name_rounds_whatever_is_fastest(bfloat16, halves, folder, monkeypatch):
+    monkeypatch.setattr(choices, "has_bfloat16", lambda device: bfloat16)
+    for options in ({}, {"dtype": "float32"}):
+        model = sv.load(folder, kernels="fp16", invariant=False, **options)
+        assert (model.kernels, model.dtype) == (kernels.FP16, torch.float32)
+        assert all(map(kernels.in_halves, matrices(model)))
+    monkeypatch.setenv(kernels.VARIABLE, "fp16")
+    assert sv.load(folder, invariant=False).kernels == kernels.FP16
+
+
+def test_weights_too_large_for_float16_are_refused_by_name(halves, folder, monkeypatch):
+    monkeypatch.setattr(kernels, "in_reach", lambda net: False)
+    with pytest.raises(sv.errors.ModelError, match="a weight is too large for float16"):
+        sv.load(folder, kernels="fp16")

@@ -252,10 +252,17 @@ def test_float16_weights_are_taken_unasked_only_where_they_are_the_models(unpinn
     monkeypatch.setattr(kernels, "measure", timed)
     net, others = make("llama"), make("llama")
     assert Model(others).kernels != kernels.FP16
-    assert Model(others, kernels=kernels.FP16).kernels == kernels.FP16  # by name it rounds
+    with pytest.raises(ModelError, match="needs weights that float16 holds exactly"):
+        Model(others, kernels=kernels.FP16)
+    monkeypatch.setenv(kernels.VARIABLE, kernels.FP16)
+    assert Model(others).kernels == kernels.PLAIN
+    monkeypatch.delenv(kernels.VARIABLE)
     assert kernels.FP16 not in Model(others).layouts
     in_float16(net)
     assert Model(net).kernels == kernels.FP16 and kernels.FP16 in Model(net).layouts
+    with torch.no_grad():
+        net.lm_head.weight.add_(1e-4)  # trained further, float16 no longer holds it
+    assert Model(net).kernels != kernels.FP16
     with pytest.raises(ModelError, match=r"kernels='fp16' does not support torch\.float64"):
         Model(make("llama").double(), kernels=kernels.FP16)
 
@@ -284,8 +291,11 @@ def test_trees_say_what_transformers_says(name: str, layout: str) -> None:
 @pytest.mark.parametrize("layout", ALL)
 def test_methods_run_on_every_layout(layout: str, tmp_path: Path) -> None:
     """Drafts, trees, early exit, CALM, batches: the text of autoregressive decoding in the same layout."""
-    net = make("llama", num_hidden_layers=4, layer_types=None)
-    model, small = Model(net, name="big", kernels=layout), Model(make("llama", seed=1), kernels=layout)
+    net, other = make("llama", num_hidden_layers=4, layer_types=None), make("llama", seed=1)
+    if layout == kernels.FP16:
+        in_float16(net)
+        in_float16(other)
+    model, small = Model(net, name="big", kernels=layout), Model(other, kernels=layout)
     small.name = "small"
     options = {"max_new_tokens": 16}
     plain = specviz.generate(model, PROMPTS, "autoregressive", **options)
@@ -306,8 +316,10 @@ def test_methods_run_on_every_layout(layout: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("layout", ALL)
 def test_an_eagle_drafter_shares_its_targets_layout_and_head(layout: str, tmp_path: Path) -> None:
-    model = target(dtype=torch.float32)
-    model = Model(model.net, kernels=layout)
+    net = target(dtype=torch.float32).net
+    if layout == kernels.FP16:
+        in_float16(net)
+    model = Model(net, kernels=layout)
     folder = tmp_path / "head"
     published("authors, EAGLE-3").write(folder)
     drafter = specviz.load(str(folder)).on(model)

@@ -205,8 +205,12 @@ def variants(model: Model) -> dict[tuple[str, str], Any]:
         for layout in kernels.candidates(net.device, dtype):
             label = layout, str(dtype).removeprefix("torch.")
             made[label] = model if label == own else Causal(net, model.tokenizer, model.name, kernels=layout)
-        for layout in (kernels.FP16, *kernels.WHOLE_NUMBERS):
-            with suppress(ModelError):  # in one format alone, and int4 where the weights came so
+        if kernels.takes_halves(net) and kernels.in_reach(net):
+            halves = copy.deepcopy(net)
+            kernels.round_to_halves(halves)
+            made["packed", kernels.FP16] = Causal(halves, model.tokenizer, model.name, kernels=kernels.FP16)
+        for layout in kernels.WHOLE_NUMBERS:
+            with suppress(ModelError):  # in bfloat16 alone, and int4 where the weights came so
                 whole = Causal(net, model.tokenizer, model.name, kernels=layout)
                 made.setdefault(_label(whole), whole)
         again = Causal(net, model.tokenizer, model.name, kernels=None)

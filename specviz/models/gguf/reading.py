@@ -131,7 +131,7 @@ def load_gguf(
         raise ModelError(f"{name} is not supported: its vocabulary names no end token, so no text would end")
     net.generation_config = GenerationConfig(eos_token_id=end)
     net = net.eval().requires_grad_(False)
-    model = Model(choices.convert(net, kernels) if fastest else net, words, name, kernels=kernels)
+    model = Model(choices.convert(net, kernels, auto=fastest), words, name, kernels=kernels)
     model.path = path
     digest.update(words.backend_tokenizer.to_str().encode("utf8", "surrogatepass"))
     model.source = f"GGUF, {kind}" + (
