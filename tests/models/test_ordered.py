@@ -40,7 +40,10 @@ def net(heads: int = 3, groups: int = 1, dtype: torch.dtype = torch.float32, wid
 
 @lru_cache
 def model(layout: str = kernels.PLAIN, dtype: torch.dtype = torch.float32, groups: int = 1) -> Model:
-    return allowed(Model(net(groups=groups, dtype=dtype), kernels=layout, name=f"random-{layout}"))
+    random = net(groups=groups, dtype=dtype)
+    if layout == kernels.FP16:
+        kernels.round_to_halves(random)
+    return allowed(Model(random, kernels=layout, name=f"random-{layout}"))
 
 
 @lru_cache
