@@ -252,7 +252,13 @@ for draft in drafts[1:]:
     tau.append(cycles["emitted"].sum() / len(cycles))
 tau = np.array(tau)
 
-COLORS = {"plain": "#d55e00", "transposed": "#e69f00", "onednn": "#0072b2", "onednn-unpadded": "#56b4e9", "fp16": "#009e73"}
+COLORS = {
+    "plain": "#d55e00",
+    "transposed": "#e69f00",
+    "onednn": "#0072b2",
+    "onednn-unpadded": "#56b4e9",
+    "fp16": "#009e73",
+}
 figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3.4), layout="constrained")
 print("τ(g): " + ", ".join(f"{g}: {t:.2f}" for g, t in zip(drafts, tau)))
 for layout, each in cost.items():

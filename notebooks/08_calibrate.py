@@ -294,7 +294,13 @@ within = g + 1 <= tokens[-1]
 alone = {layout: each[0] for layout, each in ms.items()}
 rest = np.clip(1e3 * s - pass_ms(model.kernels), 0, None)  # drafting, judging, committing
 
-COLORS = {"plain": "#d55e00", "transposed": "#e69f00", "onednn": "#0072b2", "onednn-unpadded": "#56b4e9", "fp16": "#009e73"}
+COLORS = {
+    "plain": "#d55e00",
+    "transposed": "#e69f00",
+    "onednn": "#0072b2",
+    "onednn-unpadded": "#56b4e9",
+    "fp16": "#009e73",
+}
 figure, (left, right) = plt.subplots(1, 2, figsize=(11, 3.6), layout="constrained")
 for layout, each in ms.items():
     gain = tau * alone[layout] / (rest + pass_ms(layout))
