@@ -507,6 +507,16 @@ def test_a_demo_of_a_translator_names_its_bench(here, say):
     assert not list(here.iterdir())
 
 
+def test_advise_refuses_wrong_prompts_before_it_loads_the_model(say, monkeypatch):
+    def loaded(*given, **named):
+        raise AssertionError("the model was loaded first")
+
+    monkeypatch.setattr("specviz.models.load", loaded)
+    for option in ("--prompts", "--confirm-prompts"):
+        status, out, err = say("advise", "smollm2", option, "missing.jsonl")
+        assert (status, out) == (2, "") and "no prompts 'missing.jsonl'" in one_line(err)
+
+
 def test_a_demo_says_what_it_takes(say):
     status, out, _ = say("demo", "--help")
     assert status == 0

@@ -79,6 +79,10 @@ def advise(
     batches, contexts = listed("--batch", batch, int) or (), listed("--context", context, int) or ()
     if answers is not None and not answers.is_file():
         raise PromptError(f"cannot read {answers}: it is not a file")
+    from specviz.suites import suite
+
+    for texts in filter(None, (prompts, confirm_prompts)):
+        suite(texts)  # a file that is wrong is refused before the model is loaded
     with loading():
         from specviz.measure.advice.advising import advise as made
         from specviz.models import load
