@@ -306,6 +306,12 @@ KINDS: dict[str, Callable[[Sequence[torch.Tensor]], Product]] = {
 }
 
 
+def width(layout: str, dtype: torch.dtype) -> float:
+    """Bytes of a weight in a layout, its group's scales included."""
+    narrow = {FP16: 2, INT8: 1, W8A8: 1, INT4: 0.5 + 2 * dtype.itemsize / GROUP}
+    return narrow.get(layout, dtype.itemsize)
+
+
 class Pieces:
     """A product over parts of the input, added in turn: for a kernel that splits long sums by the rows."""
 

@@ -145,6 +145,8 @@ class Model(TorchModel):
             self.kernels = layouts.PLAIN
             return None
         self.kernels = layouts.choose(self._kernels, self.net, groups(self.net))
+        if self.geometry is not None and self.kernels == layouts.FP16:
+            self.geometry = {**self.geometry, "weight_bytes": 2}
         return self.function(self.kernels)
 
     @property

@@ -15,6 +15,7 @@ from specviz.measure.report import Part, Row
 from specviz.measure.timing import quiet_clock, seconds_of, settled, synchroniser, threads
 from specviz.models import ordered
 from specviz.models.attention import attend
+from specviz.models.kernels import width
 from specviz.models.layers import Lines
 from specviz.models.model import Model
 from specviz.models.protocols import Model as AnyModel
@@ -77,7 +78,7 @@ def measure(model: AnyModel, context: int, rounds: int) -> Part:
 
 
 def _bytes(lines: Sequence[Lines]) -> int:
-    return sum(weight.numel() * weight.element_size() for line in lines for weight in line.weights)
+    return round(sum(w.numel() * width(line.layout, w.dtype) for line in lines for w in line.weights))
 
 
 def _row(g: int, part: str, moved: int, time: float, rate: float) -> Row:
