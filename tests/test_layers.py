@@ -20,6 +20,7 @@ ROOMS: dict[str, tuple[str, float]] = {
     "files": (GROUND, 0.5),
     "paths": (GROUND, 0.5),
     "arguments": (GROUND, 0.5),
+    "chats": (GROUND, 0.5),
     "calibration": (GROUND, 1),
     "draft": (GROUND, 1),
     "rules": (GROUND, 1.5),
