@@ -145,8 +145,9 @@ class Model(TorchModel):
             self.kernels = layouts.PLAIN
             return None
         self.kernels = layouts.choose(self._kernels, self.net, groups(self.net))
-        if self.geometry is not None and self.kernels == layouts.FP16:
-            self.geometry = {**self.geometry, "weight_bytes": 2}
+        if self.geometry is not None:
+            size = 2 if self.kernels == layouts.FP16 else self.dtype.itemsize
+            self.geometry = {**self.geometry, "weight_bytes": size}
         return self.function(self.kernels)
 
     @property

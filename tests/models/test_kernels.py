@@ -259,10 +259,14 @@ def test_float16_weights_are_taken_unasked_only_where_they_are_the_models(unpinn
     monkeypatch.delenv(kernels.VARIABLE)
     assert kernels.FP16 not in Model(others).layouts
     in_float16(net)
-    assert Model(net).kernels == kernels.FP16 and kernels.FP16 in Model(net).layouts
+    model = Model(net)
+    assert model.kernels == kernels.FP16 and kernels.FP16 in model.layouts
+    assert model.geometry["weight_bytes"] == 2
     with torch.no_grad():
         net.lm_head.weight.add_(1e-4)  # trained further, float16 no longer holds it
-    assert Model(net).kernels != kernels.FP16
+    model.open([[1, 2]], 1)
+    assert model.kernels != kernels.FP16
+    assert model.geometry["weight_bytes"] == 4
     with pytest.raises(ModelError, match=r"kernels='fp16' does not support torch\.float64"):
         Model(make("llama").double(), kernels=kernels.FP16)
 
