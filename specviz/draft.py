@@ -52,7 +52,8 @@ class Draft:
     ValueError
         If the arrays' lengths differ or a parent does not precede its child.
     ParameterError
-        If a signal has the name of another column or a wrong number of values.
+        If the tokens are no ids, the source or the reason to stop is no string, or a signal has the name of
+        another column or a wrong number of values.
     """
 
     tokens: Any
@@ -67,11 +68,16 @@ class Draft:
     read: bool = True
 
     def __post_init__(self) -> None:
-        if isinstance(self.tokens, list):
+        if isinstance(self.tokens, list | tuple | range):
             tokens = np.asarray(self.tokens)
-            if len(tokens) and tokens.dtype.kind not in "iu":
+            if len(tokens) and (tokens.dtype.kind not in "iu" or tokens.ndim != 1):
                 raise ParameterError(f"a draft's tokens are ids, whole numbers, got {self.tokens[:3]!r}")
             object.__setattr__(self, "tokens", tokens.astype(np.int64))
+        elif not self._holds_ids():
+            raise ParameterError(
+                f"a draft's tokens are ids (a list, or an array or tensor of one dimension), got "
+                f"{self.tokens!r:.60}"
+            )
         parents = np.asarray(self.parents, np.int64).reshape(-1)
         object.__setattr__(self, "parents", parents)
         if len(self.tokens) != len(parents):
@@ -82,12 +88,30 @@ class Draft:
             value = getattr(self, name)
             if value is not None and len(value) != len(parents):
                 raise ValueError(f"{name} has {len(value)} entries for {len(parents)} nodes")
+        if not isinstance(self.source, str) and (
+            not hasattr(self.source, "__len__") or len(self.source) != len(parents)
+        ):
+            raise ParameterError("a draft's source is a string, or one string for each node")
+        if not isinstance(self.stop, str):
+            raise ParameterError(f"a draft's stop is a word: why drafting ended, got {self.stop!r:.40}")
         if self.signals:
             schema.check_signals(self.signals, len(parents))
+
+    def _holds_ids(self) -> bool:
+        """Whether the tokens are whole numbers in an array or a tensor of one dimension; nothing is read."""
+        tokens = self.tokens
+        if isinstance(tokens, np.ndarray):
+            return tokens.ndim == 1 and tokens.dtype.kind in "iu"
+        return hasattr(tokens, "is_floating_point") and tokens.ndim == 1 and not tokens.is_floating_point()
 
     @classmethod
     def chain(cls, tokens: Any, **rest: Any) -> Draft:
         """A draft in which every token follows the one before it; `tokens` as in the class."""
+        if not hasattr(tokens, "__len__"):
+            raise ParameterError(
+                f"a draft's tokens are ids (a list, or an array or tensor of one dimension), got "
+                f"{tokens!r:.60}"
+            )
         return cls(tokens, np.arange(-1, len(tokens) - 1), **rest)
 
     @classmethod

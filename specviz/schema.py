@@ -109,6 +109,8 @@ def check_signals(signals: dict[str, Any], nodes: int) -> None:
     for name, values in signals.items():
         if not is_signal(name):
             raise ParameterError(f"a node signal cannot be called {name!r}: choose another name")
+        if not hasattr(values, "__len__"):
+            raise ParameterError(f"the signal {name!r} is {values!r:.40}: give one value for each node")
         if len(values) != nodes:
             raise ParameterError(f"the signal {name!r} has {len(values)} values for {nodes} nodes")
 

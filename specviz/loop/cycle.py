@@ -208,6 +208,11 @@ class Text(ABC):
 
     def goes_on(self, verdict: Verdict) -> bool:
         """Take the tokens of a verdict; whether decoding goes on after them."""
+        if not isinstance(verdict, Verdict):
+            raise ParameterError(
+                f"{self.method.name}.verify must return a Verdict, got {type(verdict).__name__}: return "
+                "specviz.methods.Verdict(...), or what the inherited verify returns"
+            )
         if not verdict.path and verdict.token is None and not self.method.streams:
             raise ParameterError(
                 f"{self.method.name}.verify emitted no token: accept a drafted one or give the target's own"
@@ -352,8 +357,20 @@ def drafted_by(proposal: Draft | Drafting) -> Draft:
 
 
 def pass_request(request: Request) -> tuple[Context, Draft]:
-    """What a drafter yielded: a context, and the draft that its pass reads after the pending tokens."""
-    return request if isinstance(request, tuple) else (request, NOTHING)
+    """What a drafter yielded: a context, and the draft that its pass reads after the pending tokens.
+
+    Raises
+    ------
+    ParameterError
+        If it is neither a context nor a context with a draft.
+    """
+    context, draft = request if isinstance(request, tuple) and len(request) == 2 else (request, NOTHING)
+    if not (hasattr(context, "extend") and isinstance(draft, Draft)):
+        raise ParameterError(
+            f"a drafting generator yields a context that session.open gave, or (context, draft), got "
+            f"{request!r:.60}"
+        )
+    return context, draft
 
 
 def origin_of(status: str) -> str:

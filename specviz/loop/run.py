@@ -83,9 +83,14 @@ class RunOptions:
         return Sampling(self.temperature, self.top_k, self.top_p)
 
     @classmethod
+    def names(cls) -> set[str]:
+        """The options' names."""
+        return {field.name for field in fields(cls)}
+
+    @classmethod
     def split(cls, keywords: Record) -> tuple[RunOptions, Record]:
         """The options among these keywords, checked; the others are parameters of the method."""
-        names = {field.name for field in fields(cls)}
+        names = cls.names()
         options = cls(**{name: value for name, value in keywords.items() if name in names})
         return options, {name: value for name, value in keywords.items() if name not in names}
 
@@ -124,6 +129,10 @@ class Run:
         if isinstance(method, Method) and parameters:
             raise ParameterError(f"the method already has its parameters; drop {', '.join(parameters)}")
         kind = methods.find(type(method) if isinstance(method, Method) else method)
+        if hidden := {p.name for p in kind.parameters} & self.options.names():
+            raise ParameterError(
+                f"{kind.name} has a parameter {min(hidden)!r}, which is an option of every run: rename it"
+            )
         self.method = method if isinstance(method, Method) else kind(**parameters)
         self.sampling = self.options.sampling
         if self.method.only_greedy and not self.sampling.greedy:

@@ -15,7 +15,7 @@ from ..errors import ParameterError
 from ..models.protocols import Context, Pass
 from ..rules.parameters import Parameter as Parameter
 from ..rules.parameters import Value
-from ..schema import Signal, check_signals
+from ..schema import EXACTNESS, Signal, check_signals
 from .hooks import Hooks
 
 if TYPE_CHECKING:
@@ -182,7 +182,14 @@ class Method(Hooks):
     takes_ties: ClassVar[bool] = False  # whether a token that is as likely as the argmax may stand for it
 
     def __init_subclass__(cls, **options: object) -> None:
-        """A class that gives itself no name is called as its class is: ``LastWords`` is ``last_words``."""
+        """A class that gives itself no name is called as its class is: ``LastWords`` is ``last_words``.
+
+        Raises
+        ------
+        TypeError
+            If a command could not give its name, or its parameters or signals are no tuple, have a name
+            twice, or would hide one of the class' own methods.
+        """
         super().__init_subclass__(**options)
         if "name" not in cls.__dict__:
             cls.name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", cls.__name__).lower()
@@ -191,6 +198,11 @@ class Method(Hooks):
                 f"{cls.__name__} defines exactness, which follows from only_greedy and guarantee: rename it "
                 "guarantee"
             )
+        if not (isinstance(cls.name, str) and re.fullmatch(r"\w[\w.-]*", cls.name)):
+            raise TypeError(f"{cls.__name__} cannot be called {cls.name!r}: take letters, digits, - and _")
+        for declared, kind in (("parameters", Parameter), ("signals", Signal)):
+            if declared in cls.__dict__:
+                _check_declared(cls.__name__, declared, cls.__dict__[declared], kind)
 
     def __init__(self, **values: Value) -> None:
         declared = {p.name: p for p in self.parameters}
@@ -237,7 +249,12 @@ class Method(Hooks):
         """
         if self.only_greedy and not sampling.greedy:
             return "lossy"
-        return self.guarantee(sampling, dtype)
+        given = self.guarantee(sampling, dtype)
+        if given not in EXACTNESS:
+            raise ParameterError(
+                f"{self.name}.guarantee must return one of {', '.join(EXACTNESS)}, got {given!r:.40}"
+            )
+        return given
 
     def guarantee(self, sampling: Sampling, dtype: str) -> str:
         """What `exactness` returns, for the sampling that the method has a rule for.
@@ -292,3 +309,20 @@ def near(name: str, names: Collection[str], otherwise: str) -> str:
     if close:
         return "; did you mean " + " or ".join(close) + "?"
     return "; there is " + ", ".join(sorted(names)) if names else "; " + otherwise
+
+
+def _check_declared(
+    owner: str, attribute: str, declared: Sequence[Parameter | Signal], kind: type[Parameter] | type[Signal]
+) -> None:
+    """Refuse a class attribute that is no tuple of `kind`, or whose names would hide the class' methods."""
+    if not isinstance(declared, tuple | list) or not all(isinstance(one, kind) for one in declared):
+        raise TypeError(
+            f"{owner}.{attribute} is a tuple of {kind.__name__}, got {declared!r:.60}: a tuple of one ends "
+            f"in a comma, as in ({kind.__name__}(...),)"
+        )
+    names = [one.name for one in declared]
+    for name in names:
+        if names.count(name) > 1:
+            raise TypeError(f"{owner}.{attribute} has {name!r} twice: give each its own name")
+        if kind is Parameter and hasattr(Method, name):
+            raise TypeError(f"{owner}: a parameter {name!r} would hide Method.{name}: choose another name")

@@ -34,6 +34,11 @@ class Parameter:
         One sentence.
     symbol : str
         The paper's symbol.
+
+    Raises
+    ------
+    ParameterError
+        If the name is no identifier, or the default is none of the legal values.
     """
 
     name: str
@@ -44,6 +49,15 @@ class Parameter:
     meaning: str = ""
     symbol: str = ""
     choices: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not (isinstance(self.name, str) and self.name.isidentifier()):
+            raise ParameterError(f"a parameter cannot be called {self.name!r}: take an identifier")
+        if not isinstance(self.default, bool | int | float | str):
+            raise ParameterError(
+                f"{self.name}: a default is True, False, a number or a string, got {self.default!r:.60}"
+            )
+        self.check(self.default)
 
     def check(self, value: Value) -> Value:
         """The value in the parameter's type.
