@@ -68,8 +68,10 @@ def test_what_a_file_holds_counts_not_how_it_is_called(say, tmp_path):
     (tmp_path / "words.jsonl").write_text("\n".join(map(json.dumps, heard)))
     (tmp_path / "partials.json").write_text('{"text": "Tom"}\n{"text": "Tom reads", "final": true}\n')
     (tmp_path / "whisper.json").write_text(json.dumps({"text": "Tom reads", "segments": [{"words": heard}]}))
-    for name in ("words.jsonl", "partials.json", "whisper.json"):
-        status, out, err = say(*RUN, "--stream", name, "--lag", 1)
+    status, _, err = say(*RUN, "--stream", "partials.json", "--lag", 1)
+    assert status == 2 and "partials.json holds partial results" in err and "drop --lag" in err
+    for name, lag in (("words.jsonl", ("--lag", 1)), ("partials.json", ()), ("whisper.json", ("--lag", 1))):
+        status, out, err = say(*RUN, "--stream", name, *lag)
         assert status == 0 and not err and "   0  Tom\n" in out and "   1  Tom reads\n" in out, name
 
 
@@ -86,6 +88,8 @@ def test_what_a_file_holds_counts_not_how_it_is_called(say, tmp_path):
         ((*RUN, "--text", "t.txt", "--stream", "x"), "for retranslate --text or --stream"),
         (RUN, "for retranslate --text or --stream"),
         ((*RUN, "--text", "t.txt", "--lag", 0), "--lag must be at least 1, got 0"),
+        (("generate", "unispec", "-p", "x", "--lag", 2), "--lag is for --text and --stream"),
+        (("generate", "unispec", "-p", "x", "--language", "ja"), "--language is for --text and --stream"),
         ((*RUN, "--text", "none.txt"), "cannot read none.txt"),
         ((*RUN, "--text", "t.txt", "--set", "beta=2"), "[0, 1]"),
         (("streams", "simulate", "none.txt", "--out", "p"), "cannot read none.txt"),

@@ -51,6 +51,8 @@ if TYPE_CHECKING:
     from specviz.suites.files import Prompt
     from specviz.trace import Trace
 
+LAG = 3  # words that an update of a text or a transcript adds
+
 
 def demo(
     out: Annotated[Path | None, option("Output folder; default: a new folder specviz-demo.")] = None,
@@ -165,8 +167,9 @@ def generate(
         ),
     ] = None,
     lag: Annotated[
-        int, option("Words that each update of a text or a transcript adds; for WebVTT and SRT: cues.")
-    ] = 3,
+        int | None,
+        option("Words that each update of a text or a transcript adds (3); for WebVTT and SRT: cues."),
+    ] = None,
     language: Annotated[
         str | None,
         option("Language of the source, such as en or ja; it defines the words that --lag counts."),
@@ -210,6 +213,9 @@ def generate(
     streamed = source in ("--text", "--stream")
     if number is not None and source != "--prompts":
         raise ParameterError(f"--number counts --prompts: drop it with {source}")
+    for name, value in {} if streamed else {"--lag": lag, "--language": language}.items():
+        if value is not None:
+            raise ParameterError(f"{name} is for --text and --stream: drop it with {source}")
     if record not in ("judged", "all", "dense", "none"):
         raise ParameterError(f"--record must be judged, all, dense or none, not {record!r}")
     file = _output(out, method, force, resume)
@@ -348,15 +354,16 @@ def _report(
         print(f"trace: {file}\npage: {page}")
 
 
-def _streams(text: Path | None, stream: Path | None, lag: int, language: str | None) -> list[Stream]:
+def _streams(text: Path | None, stream: Path | None, lag: int | None, language: str | None) -> list[Stream]:
     """The streams of a text file, of partial results or of a transcript: first line and ending tell."""
     from specviz import streams
     from specviz.streams.lag import read
 
-    if lag < 1:
+    words = LAG if lag is None else lag
+    if words < 1:
         raise ParameterError(f"--lag must be at least 1, got {lag}")
     if text is not None:
-        return streams.from_file(text, lag, language)
+        return streams.from_file(text, words, language)
     assert stream is not None
     first = next((line for line in read(stream).splitlines() if line.strip()), "")
     try:
@@ -365,7 +372,11 @@ def _streams(text: Path | None, stream: Path | None, lag: int, language: str | N
         keys = set()
     timed = stream.suffix.lower() in (".json", ".vtt", ".srt")
     if "word" in keys or (timed and not (keys and keys <= {"text", "time", "final"})):
-        return [streams.word_timed(stream, lag, language=language)]
+        return [streams.word_timed(stream, words, language=language)]
+    if lag is not None or language is not None:
+        raise ParameterError(
+            f"{stream} holds partial results, which are updates already: drop --lag and --language"
+        )
     return streams.from_partials(stream)
 
 

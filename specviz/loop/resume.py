@@ -96,11 +96,9 @@ class SavedRun:
             old, here = self.run[name], new[name]
             if name not in SAME:
                 old, here = ({key: (each or {}).get(key) for key in WEIGHTS} for each in (old, here))
-            if isinstance(old, dict) and isinstance(here, dict):
-                names = [key for key in {**old, **here} if old.get(key) != here.get(key)]
-                old, here = ({key: each.get(key) for key in names} for each in (old, here))
-            if old != here:
-                raise ParameterError(f"{self.path} differs in {name}: {old}, not {here}{_OTHERWISE}")
+            there, now = _different(name, old, here)
+            if there:
+                raise ParameterError(f"{self.path} was decoded with {there}, this run has {now}{_OTHERWISE}")
 
     def _ended(self) -> set[int]:
         """The texts that ended by themselves; of a stream, whose updates all end, those before the last."""
@@ -159,3 +157,18 @@ def load_saved(path: Path) -> SavedRun:
     trace = Trace.open(file)
     table = trace.arrow([column.name for column in schema.COLUMNS]).cast(arrow_schema())
     return SavedRun(file, trace.run, table)
+
+
+def _different(name: str, old: Record | str, new: Record | str) -> tuple[str, str]:
+    """What differs between two values of the metadata, in words: the first's and the second's."""
+    if old == new:
+        return "", ""
+    if not (isinstance(old, dict) and isinstance(new, dict)):
+        return f"{name} {old}", f"{name} {new}"
+    keys = [key for key in {**old, **new} if old.get(key) != new.get(key)]
+    if name in ("model", "draft"):  # of weights whose name and size are the same, only their digest differs
+        keys, name = keys[:1], {"model": "the model's ", "draft": "the draft model's "}[name]
+    else:
+        name = ""
+    first, second = (", ".join(f"{name}{key} {each.get(key)}" for key in keys) for each in (old, new))
+    return first, second
