@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+from specviz.calibration import FOLDER
 from specviz.cli.arguments import on_threads, parameters_of, writable
 from specviz.cli.options import (
     Device,
@@ -72,6 +74,7 @@ def calibrate(
         raise ParameterError(f"--prompts takes a suite or a file; for a count, use --number {prompts}")
     with loading():
         from specviz import methods
+        from specviz.loop.machine import calibrate_options
         from specviz.measure.calibrate import calibrate as measure
         from specviz.models import load
 
@@ -99,6 +102,13 @@ def calibrate(
     if not ranks.leads():
         return
     _show_calibration(result, begun)
+    if ranks.size() > 1:  # of a model that only a plan can split
+        print(f'to use it: {result.size} = "calibrated" in a plan of specviz bench run, on as many ranks')
+    else:
+        place = "" if folder is None else f"{FOLDER}={shlex.quote(str(folder))} "
+        given = ["generate", method, "--model", model, *(["--draft", draft] if draft else [])]
+        options = calibrate_options(target, kind(**values))
+        print(f"to use it: {place}specviz {shlex.join(given)}{options} --set {result.size}=calibrated ...")
     if png is not None:
         from specviz import view
 
@@ -156,8 +166,3 @@ def _show_calibration(result: Calibration, new: bool) -> None:
     if result.at_end:
         print("g* is the largest measured size: try larger ones with --sizes")
     print(result.summary)
-    if ranks.size() > 1:  # of a model that only a plan can split
-        print(f'to use it: {result.size} = "calibrated" in a plan of specviz bench run, on as many ranks')
-        return
-    command = f"specviz generate {result.setting['method']} --set {result.size}=calibrated"
-    print(f"to use it: {command} ...")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import shlex
 
 import numpy as np
 import pytest
@@ -191,7 +192,7 @@ def test_the_range_ends_where_it_gets_slow(model, monkeypatch):
     monkeypatch.setattr(room.Turns, "text", cost)
     found = specviz.calibrate(model, "unispec", TEXTS, warm_up=0, rounds=1)
     assert found.points[-1].g == 32
-    assert "at g = 32 throughput fell below 60%" in found.ended
+    assert "in a first look g = 32 wrote under 60% of the best size's tokens/s" in found.ended
     assert not found.at_end
     flat = specviz.calibrate(model, "unispec", TEXTS, sizes=[1, 2, 3, 64], warm_up=0, rounds=1)
     assert [p.g for p in flat.points] == [1, 2, 3, 64]  # what was asked for is measured
@@ -268,7 +269,7 @@ def test_the_command(folders, tmp_path, capsys):
     out = capsys.readouterr().out
     assert "monotone  g* = " in out
     assert "(taken)" in out
-    assert "--set draft_size=calibrated" in out
+    (line,) = [line for line in out.splitlines() if line.startswith("to use it: specviz ")]
     assert (tmp_path / "x.png").read_bytes()[:4] == b"\x89PNG"
     if importlib.util.find_spec("plotly"):
         assert cli.run([*order, "--pages", str(tmp_path / "pages")]) == 0
@@ -279,9 +280,10 @@ def test_the_command(folders, tmp_path, capsys):
         capsys.readouterr()
     assert cli.run(order) == 0
     assert "--force measures again" in capsys.readouterr().out
-    said = ["generate", "unispec", *rest, "--prompt", "One", "-n", "4", "--set"]
-    assert cli.run([*said, "draft_size=calibrated"]) == 0
+    told = shlex.split(line.removesuffix("...").partition("specviz ")[2])
+    assert cli.run([*told, "--prompt", "One", "-n", "4"]) == 0, "what it says to run, runs"
     assert " by calibration\n" in capsys.readouterr().out
+    said = ["generate", "unispec", *rest, "--prompt", "One", "-n", "4", "--set"]
     assert cli.run([*said, "draft_size=calibrated", "--set", "depth=2"]) == 2
     assert "run: specviz calibrate" in capsys.readouterr().err
     assert cli.run(["calibrate", "--number", "9999"]) == 2
