@@ -146,6 +146,42 @@ def test_tables_for_scripts_are_unrounded_and_alone(here, say, folders):
         assert "drop --" in one_line(err)
 
 
+def test_methods_in_one_folder_are_not_pooled(here, say, folders):
+    for method in ("autoregressive", "prompt_lookup", "unispec"):
+        say("generate", method, "-m", folders.target, "-p", "Hello", "--out", "o", "-n", 6)
+    say("generate", "unispec", "-m", folders.target, "-p", "Hello", "--out", "o/b.parquet", "-n", 6,
+        "--set", "draft_size=3")  # fmt: skip
+    status, out, err = say("metrics", "o")
+    assert status == 0 and not err and "speedups: pass" not in out
+    names = [line.strip("= ") for line in out.splitlines() if line.startswith("== ")]
+    assert sorted(names) == ["prompt_lookup", "unispec (draft_size 24)", "unispec (draft_size 3)"]
+    table = pd.read_csv(StringIO(say("metrics", "o", "--csv")[1]))
+    alone = pd.read_csv(
+        StringIO(say("metrics", "o/b.parquet", "--baseline", "o/autoregressive.parquet", "--csv")[1])
+    )
+    part = table[table["contender"] == "unispec (draft_size 3)"].drop(columns="contender")
+    assert part.reset_index(drop=True).equals(alone)
+    status, _, err = say("metrics", "o", "--aiperf", "x")
+    assert status == 2 and "holds 4 contenders, and --aiperf takes one" in one_line(err)
+    with pytest.raises(specviz.errors.TraceError, match="holds 4 contenders"):
+        specviz.metrics.rosetta(specviz.open("o"))
+    say(
+        "generate",
+        "autoregressive",
+        "-m",
+        folders.target,
+        "-p",
+        "Others",
+        "--out",
+        "o/b.parquet",
+        "-n",
+        6,
+        "-f",
+    )
+    status, out, _ = say("metrics", "o")
+    assert status == 0 and "== autoregressive ==" in out and "speedups: pass" in out, "no baseline of these"
+
+
 def test_show_needs_no_torch(here, say, folders):
     say("generate", "autoregressive", "-m", folders.target, "-p", "Hello", "--out", "o", "-n", 6)
     code = (

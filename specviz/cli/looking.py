@@ -14,6 +14,10 @@ from specviz.escape import visible
 from specviz.files import write_bytes, write_text
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import pandas as pd
+
     from specviz.trace import Counts, Trace
 
 
@@ -75,17 +79,51 @@ def metrics(
         raise ParameterError("--csv prints only a table: drop --aiperf")
     if aiperf is not None:
         writable(aiperf, force)
-    from specviz.metrics import counts, rosetta
+    from specviz.metrics import contenders, counts, rosetta
     from specviz.trace import Trace
 
-    trace = Trace.open(path)
+    parts = contenders(Trace.open(path))
     base = None if baseline is None else Trace.open(baseline)
+    several = len(parts) > 1
+    if aiperf is not None and several:
+        raise ParameterError(f"{path} holds {len(parts)} contenders, and --aiperf takes one: give its file")
+    if several and base is None:
+        base = _baseline_among(parts)
     if csv:
-        print(escape.csv(rosetta(trace, base)), end="")
+        tables = {name: rosetta(part, base) for name, part in parts.items()}
+        print(escape.csv(_joined(tables) if several else tables.popitem()[1]), end="")
     else:
-        _print_definitions(trace, base)
+        for name, part in parts.items():
+            if several:
+                print(f"\n== {visible(name)} ==")
+            _print_definitions(part, base)
     if aiperf is not None:
-        print(f"AIPerf's records: {counts(trace).to_aiperf(aiperf, force=force)}")
+        (part,) = parts.values()
+        print(f"AIPerf's records: {counts(part).to_aiperf(aiperf, force=force)}")
+
+
+def _baseline_among(parts: dict[str, Trace]) -> Trace | None:
+    """The autoregressive contender, taken out, if it is one of all the others: same prompts, same model."""
+    from specviz.metrics import counts, rosetta
+
+    plain = [name for name, part in parts.items() if counts(part).plain]
+    if len(plain) != 1:
+        return None
+    base = parts.pop(plain[0])
+    try:
+        for part in parts.values():
+            rosetta(part, base)
+    except TraceError:
+        parts[plain[0]] = base
+        return None
+    return base
+
+
+def _joined(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+    """Tables of several contenders as one, whose first column names them."""
+    import pandas as pd
+
+    return pd.concat(tables, names=["contender"]).reset_index("contender")
 
 
 def explain(

@@ -65,7 +65,7 @@ from specviz.metrics.definitions import DEFINITIONS, Definition
 from specviz.metrics.interval import Estimate, pooled
 from specviz.metrics.payoff import break_even, tau_difference
 from specviz.metrics.quality import comet, quality, relative_bleu
-from specviz.metrics.rosetta import by_position, counts, rosetta
+from specviz.metrics.rosetta import by_position, contenders, counts, rosetta
 from specviz.metrics.rouge import rouge
 from specviz.metrics.signals import area_under_roc, auroc, calibration_curve, signal_summary, signals
 from specviz.metrics.sweeps import front, over_seeds, sweep
@@ -87,7 +87,8 @@ __all__ = [
     "acceptance_rate", "accepted", "accepted_share", "area_under_roc", "auroc", "average_lagging",
     "break_even", "by_canvas", "by_depth", "by_layer", "by_position", "by_prompt", "by_score", "by_source",
     "by_stream", "calibration_curve", "comet", "compare",
-    "compare_canvases", "cost_summary", "counts", "cycle_costs",
+    "compare_canvases",
+    "contenders", "cost_summary", "counts", "cycle_costs",
     "draft_passes", "draft_time", "drafted", "emitted", "erasure", "exactness", "failures", "fallback_share",
     "front", "lagging", "latency", "learnt", "mean_accepted", "mean_drafted", "mean_layers", "mean_sent",
     "normalized_erasure", "on_text", "output", "over_seeds", "pass_costs", "peak_memory", "pooled", "quality",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Hashable, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
@@ -17,6 +18,8 @@ from specviz.trace.counts import SUMS, Counts, request_table, step_table
 if TYPE_CHECKING:
     import pandas as pd
 
+    from specviz.trace.files import Record
+
 
 def counts(trace: Trace) -> Counts:
     """What of a trace other tools would have written down: how many tokens, of each request and step.
@@ -27,11 +30,16 @@ def counts(trace: Trace) -> Counts:
     Raises
     ------
     TraceError
-        If the trace holds streams or canvases, in which a step is another thing.
+        If the trace holds several contenders; or streams or canvases, in which a step is another thing.
     """
     import pandas as pd
 
     runs = trace.split()
+    if len(parts := contenders(trace)) > 1:
+        raise TraceError(
+            f"the trace holds {len(parts)} contenders ({', '.join(parts)}), whose acceptance together means "
+            f"nothing: select one"
+        )
     for part in runs:
         if part.run["canvas"] is not None:
             raise TraceError(
@@ -60,6 +68,39 @@ def counts(trace: Trace) -> Counts:
         wall=seconds(trace),
         plain={part.run["method"] for part in runs} == {"autoregressive"},
     )
+
+
+def contenders(trace: Trace) -> dict[str, Trace]:
+    """The runs of a trace by method, parameters and models, under names that say what differs."""
+    groups: dict[str, list[Record]] = {}
+    for part in trace.split():
+        run = part.run
+        key = json.dumps([run["method"], _setting(run)], sort_keys=True, default=str)
+        groups.setdefault(key, []).append(run)
+    first = [group[0] for group in groups.values()]
+    return {
+        _name(run, [other for other in first if other is not run]): trace.select(
+            run=[r["run"] for r in group]
+        )
+        for run, group in zip(first, groups.values())
+    }
+
+
+def _name(run: Record, others: Sequence[Record]) -> str:
+    """A run's method, with what tells it from others of the same method."""
+    own, *rest = (_setting(each) for each in (run, *others) if each["method"] == run["method"])
+    differs = {key: value for key, value in own.items() if any(o.get(key) != value for o in rest)}
+    inside = ", ".join(f"{key} {value}" for key, value in differs.items())
+    return str(run["method"]) + (f" ({inside})" if inside else "")
+
+
+def _setting(run: Record) -> Record:
+    """What makes a run another contender than one of the same method."""
+    models = {
+        role: run[role] and f"{run[role]['name']} {run[role].get('content') or ''}".strip()
+        for role in ("model", "draft")
+    }
+    return {**(run["parameters"] or {}), **models, "number format": run["dtype"]}
 
 
 def _steps_of(trace: Trace) -> pd.DataFrame:
