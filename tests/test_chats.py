@@ -65,14 +65,18 @@ def test_batch_files_of_openai_are_prompts(tmp_path):
     ]
 
 
-def test_conversations_of_sharegpt_are_turns(tmp_path):
+def test_conversations_of_sharegpt_are_turns(tmp_path, capsys):
     turns = [("human", "Hello"), ("gpt", "Hi!"), ("human", "Count to three.")]
     entry = {"id": "c", "conversations": [{"from": who, "value": text} for who, text in turns]}
     file = tmp_path / "s.json"
     file.write_text(json.dumps([entry, entry], indent=2))
     assert read(file) == [{"turns": ["Hello", "Count to three."], "id": "c"}] * 2
-    file.write_text(json.dumps([entry, {"conversations": [{"from": "gpt", "value": "Hi!"}]}]))
-    with pytest.raises(PromptError, match="entry 2: its conversation has no human turn"):
+    mute = {"conversations": [{"from": "gpt", "value": "Hi!"}]}
+    file.write_text(json.dumps([mute, entry, mute]))
+    assert read(file) == [{"turns": ["Hello", "Count to three."], "id": "c"}]
+    assert "2 conversations without a human turn left out (entry 1, 3)" in capsys.readouterr().err
+    file.write_text(json.dumps([mute]))
+    with pytest.raises(PromptError, match="its conversations have no human turn to answer"):
         read(file)
     file.write_bytes(b"\xef\xbb\xbf" + json.dumps([entry]).encode())
     assert len(read(file)) == 1

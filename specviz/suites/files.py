@@ -10,13 +10,14 @@ import csv
 import gzip
 import io
 import json
+import sys
 import zlib
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from specviz.chats import chat
-from specviz.errors import PromptError
+from specviz.errors import PromptError, plural
 from specviz.files import checked, parsed
 
 Prompt: TypeAlias = dict[str, Any]  # with what `specviz.generate` reads of it; Entry is its checked form
@@ -35,7 +36,8 @@ def read(path: str | Path) -> list[Prompt]:
     In JSON lines each is an object with ``prompt`` (a text), ``turns`` (texts of one conversation) or
     ``messages`` (a chat; an assistant's turn at its end becomes the reference); of several, turns go before
     messages before prompt. Lines of OpenAI's batch files and ShareGPT's conversations, whose human turns are
-    put one after another, are read as well. A ``.json`` file may hold one list of such objects.
+    put one after another, are read as well; a conversation without one is left out, and said to be. A
+    ``.json`` file may hold one list of such objects.
 
     A file is JSON lines if its name ends in ``.jsonl`` or ``.json``, if every line begins with ``{``, or if
     one is a JSON object and the name does not end in ``.txt``. Otherwise a line is a prompt. A ``.gz`` after
@@ -55,7 +57,8 @@ def read(path: str | Path) -> list[Prompt]:
         listed = parsed(listing, str(path), error=PromptError)
         if not listed:
             raise PromptError(f"{path} holds no prompts")
-        return [entry(each, f"{path}, entry {number}") for number, each in enumerate(listed, 1)]
+        entries = [entry(each, f"{path}, entry {number}") for number, each in enumerate(listed, 1)]
+        return _asking(path, "entry", dict(enumerate(entries, 1)))
     lines = []
     for number, raw in enumerate(content.removeprefix(b"\xef\xbb\xbf").split(b"\n"), 1):
         try:
@@ -69,15 +72,27 @@ def read(path: str | Path) -> list[Prompt]:
     first = _json(path, lines)
     if first is None:
         return [{"prompt": text} for _, text in lines]
-    prompts = []
+    prompts = {}
     for number, text in lines:
         try:
             content = json.loads(text)
         except (ValueError, RecursionError) as error:
             why = error.msg if isinstance(error, json.JSONDecodeError) else "it is nested too deep"
             raise PromptError(f"{path}, line {number}: not a JSON object ({why}); {first}") from None
-        prompts.append(entry(content, f"{path}, line {number}"))
-    return prompts
+        prompts[number] = entry(content, f"{path}, line {number}")
+    return _asking(path, "line", prompts)
+
+
+def _asking(path: Path, place: str, prompts: dict[int, Prompt]) -> list[Prompt]:
+    """The numbered prompts without conversations nobody asks in; `place` is what the numbers count."""
+    silent = [number for number, prompt in prompts.items() if prompt.get("turns") == []]
+    if len(silent) == len(prompts):
+        raise PromptError(f"{path} holds no prompts: its conversations have no human turn to answer")
+    if silent:
+        count, more = plural(len(silent), "conversation"), ", ..." if len(silent) > 3 else ""
+        at = ", ".join(map(str, silent[:3])) + more
+        print(f"specviz: {path}: {count} without a human turn left out ({place} {at})", file=sys.stderr)
+    return [prompt for prompt in prompts.values() if prompt.get("turns") != []]
 
 
 def _table(path: Path, content: bytes) -> list[Prompt]:
@@ -146,7 +161,7 @@ def _form(fields: Prompt) -> str | None:
 
 
 def entry(line: object, where: str) -> Prompt:
-    """One object of a JSON lines file as a prompt.
+    """One object of a JSON lines file as a prompt; of a conversation nobody asks in, without any turn.
 
     Raises
     ------
@@ -164,10 +179,8 @@ def entry(line: object, where: str) -> Prompt:
     if form is None and "conversations" in fields:  # ShareGPT's
         turns = checked(Turns, fields["conversations"], f"{where}: 'conversations'", error=PromptError)
         spoken = [turn["value"] for turn in turns if turn["from"] in ("human", "user")]
-        fields["turns"] = [text for text in spoken if text.strip()] or None
-        if not fields["turns"]:
-            raise PromptError(f"{where}: its conversation has no human turn to answer: remove it")
-        form = _form(fields)
+        fields["turns"] = [text for text in spoken if text.strip()]
+        form = "turns"
     if form is None:
         has = ", ".join(repr(name[:20]) for name in list(fields)[:6]) or "nothing"
         raise PromptError(f"{where}: needs 'prompt', 'turns' or 'messages'; it has {has}")
