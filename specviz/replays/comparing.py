@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from specviz.models import Model
     from specviz.suites import Suite
 
+SPEEDUP = "speedup"
 BUNDLED = Path("data/runs")  # the recorded runs of the package, wherever it is installed
-PLACE = ("processor", "device", "threads", "dtype", "kernels")  # what must be the same
-COLUMNS = ("contender", "τ", "speedup", "this method relative to it", "p", "difference")
+MACHINE = ("processor", "device", "threads", "kernels")  # where one differs, times are not compared
 
 
 @dataclass
@@ -43,10 +43,13 @@ class Comparison:
 
     Attributes
     ----------
+    by : {"speedup", "τ"}
+        What is compared. On another machine than the recording's it is τ, tokens per cycle: speedups are
+        given, each as measured on its own machine, and not compared.
     rows : list of dict
         One a recorded contender: ``contender``, ``tau``, ``speedup`` (over its own reference, recorded);
-        ``ratio``, the method's speedup over the contender's, with ``low`` and ``high`` (95 %, paired by
-        prompt); ``p``, corrected for all contenders (Holm); ``clear``, whether p is at most 0.05 and the
+        ``ratio``, the method's speedup (or τ) over the contender's, with ``low`` and ``high`` (95 %, paired
+        by prompt); ``p``, corrected for all contenders (Holm); ``clear``, whether p is at most 0.05 and the
         ratio is beyond the controls'.
     method : dict
         The method's own row: ``contender``, ``tau``, ``speedup``, ``same`` of ``of`` texts the reference's.
@@ -54,6 +57,7 @@ class Comparison:
     ours, theirs : Results
     """
 
+    by: str
     rows: list[Row]
     method: Row
     notes: list[str]
@@ -83,10 +87,12 @@ class Comparison:
         ]
         for row in self.rows:
             ends = "" if row["low"] is None else f" [{row['low']:.2f}, {row['high']:.2f}]"
-            word = ("faster" if row["ratio"] > 1 else "slower") if row["clear"] else "not clear"
+            more, less = ("faster", "slower") if self.by == SPEEDUP else ("more", "fewer")
+            word = (more if row["ratio"] > 1 else less) if row["clear"] else "not clear"
             lines.append([row["contender"], f"{row['tau']:.2f}", f"{row['speedup']:.2f}",
                           f"{row['ratio']:.2f}{ends}", f"{row['p']:.2g}", word])  # fmt: skip
-        print_table(console, [Column(name, right=i > 0) for i, name in enumerate(COLUMNS)], lines)
+        columns = ("contender", "τ", "speedup", f"this method's {self.by} over its", "p", "difference")
+        print_table(console, [Column(name, right=i > 0) for i, name in enumerate(columns)], lines)
         for note in self.notes:
             console.print(note, soft_wrap=not console.is_terminal, markup=False)
 
@@ -107,7 +113,8 @@ def compare(
     """Decode a recorded run's prompts with a method and compare it with the recording, prompt by prompt.
 
     The reference is decoded again alongside, and once more under a second name (the control), so speedups
-    over it are compared. The notes say how its speed differs from the recorded one.
+    over it are compared. The notes say how its speed differs from the recorded one. On another machine than
+    the recording's, or with other kernels for the same numbers, tokens per cycle are compared instead.
 
     Parameters
     ----------
@@ -137,14 +144,17 @@ def compare(
     Raises
     ------
     ParameterError, TraceError, ModelError, PromptError, SpecvizError
-        If there is no such run; or the processor, the device, the threads, the number format, the kernels,
-        the weights or the prompts differ from the recording. Nothing is decoded then.
+        If there is no such run; or the number format, the weights, kernels that round them or the prompts
+        differ from the recording. Nothing is decoded then.
 
     Examples
     --------
     >>> specviz.compare("prompt_lookup", draft_length=3, number=7).frame()  # doctest: +SKIP
     """
+    import torch
+
     from specviz import methods
+    from specviz.loop.machine import machine
     from specviz.measure.running import run as run_plan
     from specviz.models import load
     from specviz.replays.sources.shared import again
@@ -156,9 +166,10 @@ def compare(
     spec = dict(theirs.plan["models"][0])
     place = next(iter(theirs.environments.values()))
     if model is None:
-        kernels = {"kernels": place["kernels"]} if place.get("kernels") else {}
+        here = machine(torch.device("cpu"))["processor"] == place.get("processor")
+        kernels = {"kernels": place["kernels"]} if here or rounding(place.get("kernels")) else {}
         model = load(spec.pop("model"), **spec | kernels)
-    refuse_elsewhere(theirs, model)
+    elsewhere = differing(theirs, model)
     if number is not None:
         measured = ours["number"]
         ours["number"] = min(check_int("number", number, 1), measured)
@@ -181,7 +192,7 @@ def compare(
             Path(out) if out is not None else Path(stack.enter_context(tempfile.TemporaryDirectory())) / "run"
         )
         results = run_plan(plan, out=folder, tick=tick)
-        return compared(results, theirs, name)
+        return compared(results, theirs, name, elsewhere)
 
 
 # ---------------------------------------------------------------- what can be compared
@@ -263,30 +274,42 @@ def prompts_of(run: Recorded, suite: Suite | None) -> Settings:
     return keys | {"number": len(made.entries), "suites": {name: made.entries + made.warm}}
 
 
-def refuse_elsewhere(run: Recorded, model: Model) -> None:
-    """Refuse another machine, number format, layout of matrices or other weights.
+def rounding(kernels: str | None) -> str | None:
+    """The kernels, if they round weights or inputs; None if they are a layout of the same numbers."""
+    from specviz.models.kernels import LAYOUTS
+
+    return None if kernels in LAYOUTS else kernels
+
+
+def differing(run: Recorded, model: Model) -> list[str]:
+    """What of the machine differs from the recording, in words; times are not compared then.
 
     Raises
     ------
     ParameterError
-        With one line: what differs, and what to do.
+        If what decides the texts differs: the number format, the weights, or kernels that round them.
     """
     from specviz.loop.machine import identity, machine_of, number_format
 
     here = {
         **machine_of(model), "threads": run.plan["threads"], "dtype": number_format(model),
-        "kernels": getattr(model, "kernels", None),
+        "kernels": getattr(model, "kernels", None), "weights": identity(model).get("weights"),
     }  # fmt: skip
+    differences: dict[str, str] = {}
     for place in run.environments.values():
-        pairs = [(key, place.get(key), here[key]) for key in PLACE]
-        pairs += [("weights", (place.get("model") or {}).get("weights"), identity(model).get("weights"))]
-        wrong = [f"{key} {now}, recorded {then}" for key, then, now in pairs if now != then]
-        if wrong:
+        then = place | {"weights": (place.get("model") or {}).get("weights")}
+        changed = {
+            key: f"{key} {here[key]}, recorded {then.get(key)}" for key in here if here[key] != then.get(key)
+        }
+        same = rounding(here["kernels"]) == rounding(place.get("kernels"))
+        texts = ("dtype", "weights", *([] if same else ["kernels"]))
+        if wrong := [changed[key] for key in texts if key in changed]:
             raise ParameterError(
-                f"{run.path.name} cannot be compared with this machine and model ({'; '.join(wrong)}): "
-                f"record "
+                f"{run.path.name} cannot be compared with this model ({'; '.join(wrong)}): record "
                 f"it here, specviz.replays.recordings.record({run.name!r}, FOLDER), and compare with FOLDER"
             )
+        differences |= {key: changed[key] for key in MACHINE if key in changed}
+    return list(differences.values())
 
 
 # ---------------------------------------------------------------- how they compare
@@ -301,12 +324,17 @@ def gains(
     return ours / ((theirs / their_taken) / (their_base / their_base_taken))
 
 
-def compared(ours: Results, theirs: Results, name: str) -> Comparison:
-    """The method's rows beside those of every recorded contender."""
+def longer(mine: np.ndarray, steps: np.ndarray, theirs: np.ndarray, their_steps: np.ndarray) -> np.ndarray:
+    """Tokens per cycle over another's."""
+    return (mine / steps) / (theirs / their_steps)
+
+
+def compared(ours: Results, theirs: Results, name: str, elsewhere: Sequence[str]) -> Comparison:
+    """The method's rows beside those of every recorded contender; by τ if it ran `elsewhere`."""
     sides = {side: by_cell(each) for side, each in (("ours", ours), ("theirs", theirs))}
     cell = next(each for each in ours.cells if each["cell"] != each["against"] and each["method"] == name)
     mine, base = sides["ours"][cell["cell"]], sides["ours"][cell["against"]]
-    noise = max(control(ours), control(theirs))
+    noise = 0.0 if elsewhere else max(control(ours), control(theirs))
     rows: list[Row] = []
     for each in theirs.cells:
         if each["cell"] == each["against"] or each["method"].endswith(f"_{AGAIN}"):
@@ -314,7 +342,8 @@ def compared(ours: Results, theirs: Results, name: str) -> Comparison:
         columns = totals(mine, base, sides["theirs"][each["cell"]], sides["theirs"][each["against"]])
         if not len(columns[0]):
             continue
-        ratio = resampled(gains, *columns)
+        cycles = totals(mine, sides["theirs"][each["cell"]], value=steps_of)
+        ratio = resampled(longer, *cycles) if elsewhere else resampled(gains, *columns)
         logs = None if ratio.values is None else np.log(ratio.values)
         p = chance(math.log(ratio.median), logs, len(columns[0]))
         tokens, taken, its_base, its_base_taken = (column.sum() for column in columns[4:])
@@ -331,8 +360,10 @@ def compared(ours: Results, theirs: Results, name: str) -> Comparison:
         )
     for row, p in zip(rows, holm([row["p"] for row in rows])):
         row |= {"p": p, "clear": p <= LEVEL and abs(math.log(row["ratio"])) > noise}
-    rows.sort(key=lambda row: -row["speedup"])
-    return Comparison(rows, own_row(cell, mine, base, theirs), notes(ours, theirs, base, noise), ours, theirs)
+    rows.sort(key=lambda row: -row["tau" if elsewhere else "speedup"])
+    lines = notes(ours, theirs, base, noise, elsewhere)
+    own = own_row(cell, mine, base, theirs)
+    return Comparison("τ" if elsewhere else SPEEDUP, rows, own, lines, ours, theirs)
 
 
 def own_row(cell: Values, mine: list[Row], base: list[Row], theirs: Results) -> Row:
@@ -364,6 +395,10 @@ def tokens_of(row: Values) -> float:
     return float(row["tokens"])
 
 
+def steps_of(row: Values) -> float:
+    return float(row["steps"])
+
+
 def by_cell(results: Results) -> dict[int, list[Row]]:
     """The rows of each cell."""
     made: dict[int, list[Row]] = {cell["cell"]: [] for cell in results.cells}
@@ -380,18 +415,19 @@ def tau(rows: Sequence[Row], like: Sequence[Row]) -> float:
     return sum(row["tokens"] for row in good) / steps if steps else float("nan")
 
 
-def totals(*sides: list[Row]) -> list[np.ndarray]:
-    """Tokens and seconds of each side, float [prompts], summed over the rounds that all sides have."""
+def totals(*sides: list[Row], value: Callable[[Values], float] = seconds) -> list[np.ndarray]:
+    """Tokens and seconds (or another value) of each side, float [prompts], summed over the rounds that all
+    sides have."""
     good = [{at(row): row for row in side if row["error"] is None and fast(row)} for side in sides]
     shared = sorted(set.intersection(*(set(each) for each in good)), key=lambda place: place[::-1])
     prompts = sorted({prompt for _, prompt in shared})
     place = {prompt: i for i, prompt in enumerate(prompts)}
     columns = []
     for rows in good:
-        for value in (tokens_of, seconds):
+        for each in (tokens_of, value):
             sums = np.zeros(len(prompts))
             for key in shared:
-                sums[place[key[1]]] += value(rows[key])
+                sums[place[key[1]]] += each(rows[key])
             columns.append(sums)
     return columns
 
@@ -410,7 +446,9 @@ def control(results: Results) -> float:
     return max((abs(math.log(end)) for end in ends), default=math.inf)
 
 
-def notes(ours: Results, theirs: Results, base: list[Row], noise: float) -> list[str]:
+def notes(
+    ours: Results, theirs: Results, base: list[Row], noise: float, elsewhere: Sequence[str]
+) -> list[str]:
     """What a reader must know."""
     recorded = next(cell for cell in theirs.cells if cell["cell"] == cell["against"])
     columns = totals(base, by_cell(theirs)[recorded["cell"]])
@@ -418,7 +456,9 @@ def notes(ours: Results, theirs: Results, base: list[Row], noise: float) -> list
     lines = [
         f"{plural(len(columns[0]), 'prompt')} of {theirs.path.name}, recorded {theirs.created[:10]}; "
         f"{recorded['method']} is {drift:.2f} times as fast here as when recorded",
-        "no difference is clear: there are too few prompts for a control" if noise == math.inf
+        f"tokens per cycle are compared, and no times ({'; '.join(elsewhere)}): each speedup is that of its "
+        f"own machine" if elsewhere
+        else "no difference is clear: there are too few prompts for a control" if noise == math.inf
         else f"the controls differ by up to {math.expm1(noise):.1%}: what is less is not clear",
     ]  # fmt: skip
     then, now = (next(iter(each.environments.values())).get("versions") or {} for each in (theirs, ours))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import subprocess
 import sys
@@ -9,6 +10,7 @@ import sys
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from rich.console import Console
 
 import specviz as sv
 from specviz.errors import ParameterError, SpecvizError, TraceError
@@ -112,23 +114,51 @@ def test_the_recorded_method_itself_is_not_clearly_other(run, suite):
     assert row["tau"] == pytest.approx(made.method["tau"]) and not row["clear"]
 
 
-def test_other_hardware_formats_kernels_weights_and_prompts_are_refused(run, suite, tmp_path):
+def elsewhere(file, run, **changes):
+    """The recorded run as another machine would have written it."""
     table = pq.read_table(run[1])
     about = json.loads(table.schema.metadata[b"specviz"])
-    (key,) = about["environments"]
-    changes = {
-        "processor": "Abacus", "dtype": "bfloat16", "threads": 7, "device": "cuda:0",
-        "model": {"name": "town", "weights": "0" * 16},
-    }  # fmt: skip
-    for name, value in changes.items():
-        place = about["environments"][key] | {name: value}
-        file = tmp_path / f"{name}.parquet"
-        kept = json.dumps(about | {"environments": {key: place}}).encode()
-        pq.write_table(table.replace_schema_metadata({b"specviz": kept}), file)
-        with pytest.raises(ParameterError, match="record it here") as error:
-            comparing.compare("prompt_lookup", file, suite=suite)
-        word = "weights" if name == "model" else name
-        assert f"({word} " in str(error.value) and "\n" not in str(error.value)
+    ((key, place),) = about["environments"].items()
+    kept = json.dumps(about | {"environments": {key: place | changes}}).encode()
+    pq.write_table(table.replace_schema_metadata({b"specviz": kept}), file)
+    return file
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("dtype", "bfloat16"), ("model", {"name": "town", "weights": "0" * 16}), ("kernels", "fp16"),
+        ("kernels", "int8"),
+    ],
+)  # fmt: skip
+def test_what_writes_other_texts_is_refused(run, suite, tmp_path, name, value):
+    file = elsewhere(tmp_path / "x.parquet", run, **{name: value})
+    with pytest.raises(ParameterError, match="record it here") as error:
+        comparing.compare("prompt_lookup", file, suite=suite, model=sv.load("town", kernels="plain"))
+    assert f"({'weights' if name == 'model' else name} " in str(error.value) and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("processor", "Abacus"), ("threads", 7), ("device", "cuda:0"), ("kernels", "onednn-unpadded")],
+)
+def test_another_machine_is_compared_by_tokens_per_cycle(run, suite, tmp_path, name, value):
+    file = elsewhere(tmp_path / "x.parquet", run, **{name: value})
+    model = sv.load("town", kernels="plain")
+    made = sv.compare("prompt_lookup", file, suite=suite, model=model)
+    (row,) = made.rows
+    assert made.by == "τ" and made.method["same"] == made.method["of"] == len(suite)
+    assert (row["ratio"], row["low"], row["high"], row["clear"]) == (1, 1, 1, False), "the same drafts"
+    assert any(f"tokens per cycle are compared, and no times ({name} " in note for note in made.notes)
+    fewer = sv.compare("prompt_lookup", file, suite=suite, model=model, draft_length=1)
+    (less,) = fewer.rows
+    assert less["ratio"] == pytest.approx(fewer.method["tau"] / row["tau"]) and less["ratio"] < 1
+    console = Console(width=120, file=io.StringIO())
+    made.show(console)
+    assert "this method's τ over its" in console.file.getvalue()
+
+
+def test_other_prompts_and_methods_that_cannot_be_compared_are_refused(run, suite, tmp_path):
     with pytest.raises(ParameterError, match="differ from those"):
         comparing.compare("prompt_lookup", run[1], suite=sv.suite("demo"))
     with pytest.raises(ParameterError, match="compares with autoregressive"):
