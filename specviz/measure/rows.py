@@ -330,9 +330,14 @@ class Results:
                 f"up to {lost} prompts of a cell have no pair (the reference failed, or the run was "
                 "interrupted between the two): speedups exclude them"
             )
+        failures: dict[tuple[str, str, int, str], list[str]] = {}
         for _, row in self.failures().iterrows():
-            where = f"{row['method']} on {row['model']}, {row['suite']} prompt {row['prompt']}"
-            notes.append(f"failed: {where}: {row['error']}")
+            key = (row["model"], row["suite"], row["prompt"], row["error"])
+            failures.setdefault(key, []).append(row["method"])
+        for (model, suite, prompt, error), methods in failures.items():
+            names = list(dict.fromkeys(methods))
+            who = names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
+            notes.append(f"failed: {who} on {model}, {suite} prompt {prompt}: {error}")
         return notes[:40]
 
 

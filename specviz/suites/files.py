@@ -198,6 +198,15 @@ def entry(line: object, where: str) -> Prompt:
     fields.setdefault("id", fields.get("question_id", fields.get("custom_id")))
     if "category" in fields:  # Spec-Bench's form, in which every turn has its reference
         fields["kind"] = KINDS.get(fields["kind"], fields["kind"])
-        if len(entry.get("turns", ())) > 1 and isinstance(fields["reference"], list):
-            fields["reference"] = [text for text in fields["reference"][-1:] if text] or None
+        answers = fields["reference"]
+        nested = isinstance(answers, list) and any(isinstance(each, list) for each in answers)
+        if isinstance(answers, list) and (nested or len(entry.get("turns", ())) > 1):
+            last = answers[-1]  # a text, or all texts that count as right
+            fields["reference"] = [text for text in (last if nested else [last]) if text] or None
+    if isinstance(fields["reference"], list) and not all(
+        isinstance(each, str) for each in fields["reference"]
+    ):
+        raise PromptError(
+            f"{where}: reference should be a text or a list of texts, not {fields['reference']!r:.60}"
+        )
     return entry | {name: fields[name] for name in KEPT if fields.get(name) is not None}

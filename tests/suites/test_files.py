@@ -58,10 +58,14 @@ def test_spec_bench_form(tmp_path):
         tmp_path,
         json.dumps({"question_id": 81, "category": "writing", "turns": ["a", "b"]}),
         json.dumps({"question_id": 321, "category": "qa", "turns": ["a"], "reference": ["b"]}),
+        json.dumps({"question_id": 401, "category": "rag", "turns": ["a"], "reference": [["b", "c"]]}),
+        json.dumps({"question_id": 82, "category": "math", "turns": ["a", "b"], "reference": ["c", ""]}),
     )
     assert read(path) == [
         {"turns": ["a", "b"], "id": 81, "kind": "conversation"},
         {"turns": ["a"], "id": 321, "kind": "qa", "reference": ["b"]},
+        {"turns": ["a"], "id": 401, "kind": "rag", "reference": ["b", "c"]},
+        {"turns": ["a", "b"], "id": 82, "kind": "conversation"},
     ]
 
 
@@ -81,6 +85,10 @@ GOOD = json.dumps({"prompt": "a"})
         ('{"turns": ["a", " "]}', "turns"),
         ('{"turns": "ab"}', "turns"),
         ('{"messages": [{"role": "user"}]}', "messages"),
+        (
+            '{"prompt": "a", "reference": [["b"]]}',
+            "reference should be a text or a list of texts, not [['b']]",
+        ),
         ('{"prompt": "a", "id": [1]}', "id should be a string, not a list"),
         (r'{"prompt": "a \ud83d"}', "prompt holds half a character"),
         (r'{"prompt": "a", "language": "\ud83d"}', "language holds half a character"),

@@ -18,6 +18,7 @@ from huggingface_hub import snapshot_download
 
 import specviz as sv
 from specviz.errors import ParameterError, PromptError
+from specviz.loop.checks import check_prompts
 from specviz.suites import catalogue, fetching
 
 SNAPSHOT = snapshot_download
@@ -243,6 +244,7 @@ def test_a_local_file_is_read(name, tmp_path, capsys, monkeypatch):
     found = sv.suite(name, write(tmp_path))
     assert {key: found[0][key] for key in wanted} == wanted
     assert ("prompt" in found[0]) != ("turns" in found[0])
+    assert len(check_prompts(list(found))) == len(found), "a run takes each of them"
     told = capsys.readouterr().err
     assert found.licence in told and told.count("\n") == 1 and found.licence
     sv.suite(name, write(tmp_path))

@@ -13,6 +13,7 @@ import pytest
 import specviz as sv
 from specviz import cli
 from specviz.errors import ParameterError, PromptError
+from specviz.loop.checks import check_prompts
 from specviz.paths import folder
 from specviz.suites import Suite
 from town.corpus import tasks
@@ -234,4 +235,6 @@ def test_the_real_spec_bench():
     assert {len(e["turns"]) for e in found.select("conversation")} == {2}
     assert {len(e["turns"]) for e in found.select(kinds[1:])} == {1}
     assert sum("reference" in e for e in found) == 352
-    assert all(len(e["reference"]) == 1 for e in found if "reference" in e)
+    assert all(len(e["reference"]) == 1 for e in found if "reference" in e and e["kind"] != "rag")
+    assert max(len(e["reference"]) for e in found.select("rag")) > 1, "all answers that count as right"
+    assert len(check_prompts(list(found))) == 480, "a run takes each of them"
