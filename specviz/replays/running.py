@@ -180,6 +180,7 @@ def replay(
     }  # fmt: skip
     finished = opened_same(path, settings)
     if finished is not None:
+        refuse_older(path, [str(each) for each in (model, *drafts.values()) if isinstance(each, str | Path)])
         return finished
     options = RunOptions(
         model, drafts, chosen, numbers["prompts"], numbers["max_new_tokens"], threads, numbers, path,
@@ -366,6 +367,24 @@ def opened_same(path: Path, settings: Values) -> Replay | None:
             "folder"
         )
     return finished
+
+
+def refuse_older(path: Path, models: Sequence[str]) -> None:
+    """Refuse a finished replay of models in folders whose files have changed since.
+
+    Raises
+    ------
+    SpecvizError
+    """
+    made = (path / FILE).stat().st_mtime
+    for name in filter(None, models):
+        place = Path(name)
+        files = [each for each in place.iterdir() if each.is_file()] if place.is_dir() else [place]
+        if any(each.stat().st_mtime > made for each in files if each.exists()):
+            raise OtherSettings(
+                f"{name} was written after {path} was measured: give another folder, or delete this one to "
+                "measure again"
+            )
 
 
 def refuse_others(path: Path, other: str) -> None:

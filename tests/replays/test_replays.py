@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
@@ -284,6 +285,17 @@ def done(once, tmp_path):
     """A copy of it."""
     shutil.copytree(once, tmp_path / "replay")
     return replays.opened(tmp_path / "replay")
+
+
+def test_a_finished_replay_of_weights_that_were_written_later_is_not_given(run, folders, tmp_path):
+    shutil.copytree(folders.target, tmp_path / "model")
+    weights = tmp_path / "model" / "model.safetensors"
+    first = run(model=str(tmp_path / "model"))
+    again = run(model=str(tmp_path / "model"))
+    assert again.created == first.created
+    os.utime(weights, (time.time() + 60, time.time() + 60))
+    with pytest.raises(SpecvizError, match=r"model was written after .*replay was measured: give another"):
+        run(model=str(tmp_path / "model"))
 
 
 def test_a_replay_is_what_its_run_says(done, tmp_path):
@@ -642,6 +654,7 @@ def test_a_recorded_result_is_shown_without_torch_and_names_its_device(tmp_path)
     replace(found, path=tmp_path).save()
     code = f"""
 import sys
+import time
 sys.modules["torch"] = None
 from rich.console import Console
 from specviz.replays import markdown, replays, terminal
