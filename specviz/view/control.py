@@ -22,7 +22,7 @@ from specviz.view.axes import (
     placed,
     whole_numbers,
 )
-from specviz.view.picture import FATES, first_run, name_of
+from specviz.view.picture import FATE_WORDS, FATES, first_run, name_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -125,7 +125,7 @@ def loop(trace: Trace, prompt: int | None = None, most: int = MOST) -> Loop:
         "confidence C_t" if scored else value,
         allowed,
         float(least) if isinstance(least, int | float) else float("nan"),
-        visible(f"{facts['method']}: {models}, prompt {index}"),
+        visible(f"{facts['method']}: {models}, text {index + 1}"),
         f"{left} more cycles are in the trace" if left > 0 else "",
     )
 
@@ -184,7 +184,7 @@ def _certainty(shown: Loop, ax: Axes) -> None:
     for fate, look in FATE_LOOKS.items():
         rows = nodes[nodes["status"] == fate]
         if len(rows):
-            ax.scatter(rows["x"], rows["value"], clip_on=False, zorder=3, label=fate, **look)
+            ax.scatter(rows["x"], rows["value"], clip_on=False, zorder=3, label=FATE_WORDS[fate], **look)
     if np.isfinite(shown.least):
         ax.axhline(shown.least, ls="--", lw=1, color="#444444", label=f"fallback threshold {shown.least:g}")
     ax.set(ylim=(0, 1.03), ylabel=shown.certainty, yticks=(0, 0.5, 1))
@@ -200,7 +200,7 @@ def _window(shown: Loop, ax: Axes) -> None:
     for fate, look in BARS.items():
         count = cycles[fate].to_numpy(float)
         if count.any():
-            ax.bar(cycles["cycle"], count, bottom=base, width=0.7, lw=0.8, label=fate, **look)
+            ax.bar(cycles["cycle"], count, bottom=base, width=0.7, lw=0.8, label=FATE_WORDS[fate], **look)
         base += count
     if cycles["window"].notna().any():
         x, y = cycles["cycle"].to_numpy(float), cycles["window"].to_numpy(float)
@@ -228,7 +228,8 @@ def _gaps(shown: Loop, ax: Axes) -> None:
         rows = judged[judged["status"] == fate]
         inside, beyond = rows[rows["gap"] <= top], rows[rows["gap"] > top]
         if len(inside):
-            ax.scatter(inside["x"], inside["gap"], clip_on=False, zorder=3, label=fate, **FATE_LOOKS[fate])
+            look = {"label": FATE_WORDS[fate], **FATE_LOOKS[fate]}
+            ax.scatter(inside["x"], inside["gap"], clip_on=False, zorder=3, **look)
         if len(beyond):
             look = FATE_LOOKS[fate] | {"marker": "^", "s": 22}
             ax.scatter(beyond["x"], np.full(len(beyond), top), zorder=3, clip_on=False, **look)

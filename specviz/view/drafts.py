@@ -12,7 +12,7 @@ from specviz.escape import visible
 from specviz.trace import Trace
 from specviz.view.axes import Look, axes, bare, drawable, fonts
 from specviz.view.lattices import FRAME, INK, short
-from specviz.view.picture import FATES
+from specviz.view.picture import FATE_WORDS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -198,8 +198,7 @@ def _dress(ax: Axes, shown: Tree, deep: int, rows: float) -> None:
     bare(ax)
     ax.set_title(drawable(shown.sentence), loc="left", size=9, parse_math=False)
     there = [name for name in SIGNS if any(node.status == name for node in shown.nodes)]
-    words = {name: FATES[name].split(":")[0] for name in there} | {"unjudged": "not judged"}
-    keys = "   ".join(f"{SIGNS[name][0]} {words[name]}" for name in there)
+    keys = "   ".join(f"{SIGNS[name][0]} {FATE_WORDS[name]}" for name in there)
     ax.set_xlabel(f"{keys}   number: {shown.rated}", loc="left", size=7.5)
 
 

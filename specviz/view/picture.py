@@ -70,6 +70,8 @@ FATES = {
     "below_budget": "drafted, not sent: the tree's budget went to better scores",
 }
 
+FATE_WORDS = {fate: words.partition(":")[0] for fate, words in FATES.items()} | {"unjudged": "not judged"}
+
 MOST_TRIED = 4  # of a tree's rejected tokens that are written out
 # What a drafter says of the tokens it drafts, the first that it gives being shown: what that is, and the
 # method's parameter that is a threshold of it.

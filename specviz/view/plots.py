@@ -23,6 +23,7 @@ from specviz.view.axes import (
     whole_numbers,
 )
 from specviz.view.picture import (
+    FATE_WORDS,
     FATES,
     KINDS,
     PHASE_HUES,
@@ -301,7 +302,7 @@ def _confidence(shown: Picture, ax: Axes) -> Axes:
     for status in FATES:
         dots = [(b.position, b.value) for b in shown.beliefs if b.status == status]
         if dots:
-            ax.scatter(*zip(*dots), label=status, clip_on=False, **FATE_LOOKS[status])
+            ax.scatter(*zip(*dots), label=FATE_WORDS[status], clip_on=False, **FATE_LOOKS[status])
     if shown.threshold is not None:
         ax.axhline(shown.threshold, ls="--", lw=1, color="#444444", label=f"threshold {shown.threshold:g}")
     if shown.why_no_beliefs:

@@ -29,7 +29,7 @@ from specviz.view.axes import (
     placed,
 )
 from specviz.view.control import MOST
-from specviz.view.picture import first_run
+from specviz.view.picture import FATE_WORDS, first_run
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -269,7 +269,7 @@ def _lane(signal: Signal, nodes: pd.DataFrame, cycles: pd.DataFrame, ax: Axes) -
         for fate, look in FATE_LOOKS.items():
             rows = nodes[(nodes["status"] == fate) & nodes[column].notna()]
             if len(rows):
-                ax.scatter(rows["x"], rows[column], label=fate, **look)
+                ax.scatter(rows["x"], rows[column], label=FATE_WORDS[fate], **look)
     else:
         ax.step(range(1, len(cycles) + 1), cycles[column], where="mid", color="black", lw=1.2)
     ax.set_title(visible(signal.meaning), size=8, loc="left", pad=2, parse_math=False)

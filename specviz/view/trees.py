@@ -16,13 +16,13 @@ from specviz.trace import Trace
 from specviz.view.axes import axes, bare, fonts
 from specviz.view.canvas import STATES, WHY, Canvas, Node, Pass, canvas
 from specviz.view.lattices import FRAME, GRID, INK, OUTLINED, short
+from specviz.view.picture import FATE_WORDS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.patches import Rectangle
 
 STEP, GAP = 0.55, 1.1  # of a level of the tree, in cells; between the tree and the cells
-WORDS = {"unjudged": "not judged", "accepted": "accepted", "rejected": "rejected", "cut": "cut"}
 INKS = {"drafted": "#2a7fae"}  # its hue is too light for letters
 LETTERS = 9  # of a token in a cell
 
@@ -169,7 +169,7 @@ def canvases_words(trace: Trace, cycle: int | None = None, prompt: int | None = 
             name = "skip" if _skips(one, node) else "node"
             lines.append(
                 f"{name} {node.index} after {parent}: {_cell(node.cell, node.text, node.odds)}: "
-                f"{WORDS.get(node.status, node.status)}{after}."
+                f"{FATE_WORDS.get(node.status, node.status)}{after}."
             )
     lines.append(f"{one.sentence}.")
     return "\n".join(lines)
@@ -230,7 +230,7 @@ def _filled(shown: Canvas, one: Pass, node: Node | None) -> dict[int, tuple[str,
 
 
 def _note(node: Node) -> str:
-    return f"log-odds {node.odds:+.2f}  p {node.p:.2f}  {WORDS.get(node.status, node.status)}"
+    return f"log-odds {node.odds:+.2f}  p {node.p:.2f}  {FATE_WORDS.get(node.status, node.status)}"
 
 
 def _cell(cell: int, text: str, odds: float) -> str:
