@@ -199,7 +199,18 @@ class Text(ABC):
         return self.limit - (self.length - self.prompt_length)
 
     def draft(self) -> Draft | Drafting:
-        """Begin a cycle: what the method proposes."""
+        """Begin a cycle: what the method proposes.
+
+        Raises
+        ------
+        ParameterError
+            If the method has begun another text, whose state it holds now; or proposes what is no draft.
+        """
+        if getattr(self.method, "session", self.session) is not self.session:
+            raise ParameterError(
+                f"this {self.method.name} has begun another text: give each unfinished run a method "
+                "of its own, by name or as method.again()"
+            )
         self.session.cycle += 1
         self.session.control = {}  # a cycle's signals are its own
         proposal = self.method.draft(self.left)

@@ -112,3 +112,14 @@ def test_a_guarantee_is_one_of_three_words():
     kind = method(draft=lambda self, left: sv.Draft.empty(), guarantee=lambda self, sampling, dtype: "sure")
     with pytest.raises(ParameterError, match="must return one of exact, exact up to ties, lossy, got 'sure'"):
         decode(kind)
+
+
+def test_one_instance_does_not_decode_two_texts_in_turns():
+    one = sv.method("unispec", draft_size=4)
+    first, second = (sv.stream("town", text, one, max_new_tokens=8) for text in ("The cook", "A dog"))
+    next(first), next(first), next(second)
+    with pytest.raises(ParameterError, match="this unispec has begun another text: give each unfinished run"):
+        next(first)
+    assert second.finish().text == sv.generate("town", "A dog", "autoregressive", max_new_tokens=8).text
+    own = sv.stream("town", "The cook", one.again(), max_new_tokens=8)
+    assert own.finish().text == sv.generate("town", "The cook", "autoregressive", max_new_tokens=8).text
