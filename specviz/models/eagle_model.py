@@ -59,7 +59,7 @@ class EagleModel:
 
     def __init__(self, addition: EagleHead, target: Model) -> None:
         self.addition, self.target, self.name = addition, target, addition.name
-        self.net = bound(addition.net, target)
+        self.net, self.bound_to = bound(addition.net, target), stamp(target.net)
         self.geometry = geometry.eagle(self.net, target.net)
         self.parameters = sum(p.numel() for p in self.net.parameters())
         self.generation = self.net.generation
@@ -104,8 +104,9 @@ class EagleModel:
             If the storage does not fit into memory.
         """
         (prompt,) = prompts
-        if self.arithmetic is None or stamp(self.target.net) != self.arithmetic.read:
-            self.net = bound(self.addition.net, self.target)  # the target may have been trained or moved
+        if (now := stamp(self.target.net)) != self.bound_to:  # the target may have been trained or moved
+            self.net, self.bound_to, self.arithmetic = bound(self.addition.net, self.target), now, None
+        if self.arithmetic is None:
             self.arithmetic = Arithmetic(self.net, self.target)
         return EagleContext(self, len(prompt) + room)
 
@@ -151,7 +152,6 @@ class Arithmetic:
     def __init__(self, net: Eagle, target: Model) -> None:
         layer, own = net.layer, target.net
         attention, mlp = layer.self_attn, layer.mlp
-        self.read = stamp(own)
         layout = of_drafter(target)
         self.net, self.config, self.generation = net, net.config, net.generation
         # Of a target in shards each rank gathers a copy: the drafter lies whole on all of them.
