@@ -77,7 +77,9 @@ print(f"ratio {fill['duration'] / single:.1f}, your guess {guess:.1f}")
 # batches they are little beside the weights.
 
 # %%
-size = next(model.net.parameters()).element_size()
+from specviz.models.kernels import width
+
+size = width(model.kernels, model.dtype)  # bytes of a weight, as it lies in memory
 n, b = model.parameters, size
 for g in (1, 4, 16):
     print(
@@ -269,13 +271,13 @@ for layout, each in cost.items():
     right.plot(gain.argmax(), gain.max(), "o", ms=12, mfc="none", color=COLORS[layout])
     rate = 1e3 * tau / passes
     print(
-        f"{layout:10} best draft size {drafts[gain.argmax()]:2d} (your guess {best_guess[layout]}), "
+        f"{layout:15} best draft size {drafts[gain.argmax()]:2d} (your guess {best_guess[layout]}), "
         f"τ/s {gain.max():.2f}; with four draft tokens {gain[drafts.index(4)]:.2f}; "
         f"tokens/s {rate[0]:.0f} without drafts, {rate.max():.0f} at best"
     )
 left.set(xlabel="tokens in the pass", ylabel="in units of the layout's pass over one", ylim=(0, None))
 left.set_xticks(sizes, sizes)
-left.legend(frameon=False)
+left.legend(frameon=False, fontsize=8)
 right.axhline(1, ls="--", color="#888888")
 right.set(xlabel="draft size g", ylabel="τ(g) / s(g + 1)", title="ring: the best size")
 right.set_xticks(range(len(drafts)), drafts)
@@ -293,11 +295,12 @@ plt.show()
 # decodes fastest with them. `specviz bench passes` prints the same table with intervals, in bfloat16 too;
 # `sv.load(..., kernels="plain")` and the variable `SPECVIZ_KERNELS` pin a layout.
 #
-# ## The same model in four formats
+# ## The same model in several formats
 #
-# A pass over one token reads every weight once, so fewer bytes a weight make it faster. Four formats of one model:
+# A pass over one token reads every weight once, so fewer bytes a weight make it faster. Formats of one model:
 #
 # - `float32`, four bytes a weight, and `bfloat16`, two;
+# - `fp16`, two, if it was chosen above: float16 weights that float32 inputs are multiplied with;
 # - `int8`, one: whole numbers from −127 to 127, with a scale for each output;
 # - `int4`, half a byte: whole numbers from 0 to 15, with a scale and a least value for each 32. Only weights that came
 #   in four bits are accepted: rounding others so coarsely needs a method of its own.
@@ -309,7 +312,8 @@ plt.show()
 # without any draft?
 
 # %%
-best_guess, fastest_guess = {"float32": 4, "bfloat16": 4, "int8": 2, "int4": 0}, "int4"
+best_guess = {"float32": 4, "fp16": 4, "bfloat16": 4, "int8": 2, "int4": 0}
+fastest_guess = "int4"
 
 # %%
 from specviz.measure.benches.passes import formats
@@ -321,7 +325,13 @@ print(f"{'tokens in the pass':20}" + "".join(f"{g:14}" for g in sizes))
 for name, each in cost.items():
     print(f"{name:20}" + "".join(f"{t:7.2f} ({t / each[0]:4.2f})" for t in each) + "   ms and s(g)")
 
-COLORS = {"float32": "#0072b2", "bfloat16": "#009e73", "int8": "#e69f00", "int4": "#d55e00"}
+COLORS = {
+    "float32": "#0072b2",
+    "fp16": "#cc79a7",
+    "bfloat16": "#009e73",
+    "int8": "#e69f00",
+    "int4": "#d55e00",
+}
 figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3.4), layout="constrained")
 for name, each in cost.items():
     passes = np.interp(np.array(drafts) + 1, sizes, each)

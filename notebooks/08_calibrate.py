@@ -343,7 +343,7 @@ plt.show()
 # **Predict.** Which g is best in each format? Zero is an answer.
 
 # %%
-g_guess = {"float32": 4, "bfloat16": 4, "int8": 2, "int4": 0}
+g_guess = {"float32": 4, "fp16": 4, "bfloat16": 4, "int8": 2, "int4": 0}
 
 # %%
 from specviz.measure.benches.passes import formats
@@ -351,7 +351,13 @@ from specviz.measure.benches.passes import formats
 in_formats = formats(model)
 by_format = times_of(in_formats)
 
-COLORS = {"float32": "#0072b2", "bfloat16": "#009e73", "int8": "#e69f00", "int4": "#d55e00"}
+COLORS = {
+    "float32": "#0072b2",
+    "fp16": "#cc79a7",
+    "bfloat16": "#009e73",
+    "int8": "#e69f00",
+    "int4": "#d55e00",
+}
 figure, axes = plt.subplots(figsize=(7, 3.6), layout="constrained")
 for name, each in by_format.items():
     rate = 1e3 * tau[within] / (rest[within] + np.interp(g[within] + 1, tokens, each))

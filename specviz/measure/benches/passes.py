@@ -223,8 +223,9 @@ def variants(model: Model) -> dict[tuple[str, str], Any]:
 def formats(model: Model) -> dict[str, Model]:
     """A causal model on the CPU in each number format that serves it here, by its name.
 
-    float32 and bfloat16 in their fastest layouts, then weights in whole numbers, where torch multiplies them
-    and, for ``int4``, where they came so.
+    float32 and bfloat16 in their fastest layouts; a float32 model that lies in float16 (``fp16``) so, and in
+    four bytes a weight; then weights in whole numbers, where torch multiplies them and, for ``int4``, where
+    they came so.
 
     Raises
     ------
@@ -243,7 +244,11 @@ def formats(model: Model) -> dict[str, Model]:
         net = copy.deepcopy(net)
         weights: torch.nn.Module = net  # transformers' own `to` has no types
         weights.to(dtype)
-        made[str(dtype).removeprefix("torch.")] = Causal(net, model.tokenizer, model.name)
+        name, laid = str(dtype).removeprefix("torch."), Causal(net, model.tokenizer, model.name)
+        if laid.kernels == kernels.FP16:
+            made[name] = Causal(net, model.tokenizer, model.name, kernels=kernels.ONEDNN)
+            name = kernels.FP16
+        made[name] = laid
     for layout in kernels.WHOLE_NUMBERS:
         with suppress(ModelError):
             made[layout] = Causal(net, model.tokenizer, model.name, kernels=layout)
