@@ -71,7 +71,7 @@ def counts(trace: Trace) -> Counts:
 
 
 def contenders(trace: Trace) -> dict[str, Trace]:
-    """The runs of a trace by method, parameters and models, under names that say what differs."""
+    """The runs of a trace by method, parameters, sampling and models, under names that say what differs."""
     groups: dict[str, list[Record]] = {}
     for part in trace.split():
         run = part.run
@@ -100,7 +100,8 @@ def _setting(run: Record) -> Record:
         role: run[role] and f"{run[role]['name']} {run[role].get('content') or ''}".strip()
         for role in ("model", "draft")
     }
-    return {**(run["parameters"] or {}), **models, "number format": run["dtype"]}
+    law = {key: value for key, value in (run["sampling"] or {}).items() if key != "seed"}
+    return {**(run["parameters"] or {}), **law, **models, "number format": run["dtype"]}
 
 
 def _steps_of(trace: Trace) -> pd.DataFrame:
