@@ -171,6 +171,8 @@ def tokenised(answer: Answer, model: Model) -> tuple[list[int], list[int], str]:
             if REPLACED in words:
                 return prompt, [], "some bytes are lost (U+FFFD), so its tokens are unknown"
             ids = text.plain(words)
+            if text.special & set(ids):
+                return prompt, [], "it holds characters that the tokenizer does not know"
     except PromptError as error:
         return [], [], str(error)
     if len(prompt) + len(ids) >= model.max_length:

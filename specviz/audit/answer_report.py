@@ -235,8 +235,11 @@ class AnswersResult:
 
     @property
     def holds(self) -> bool:
-        """Whether nothing speaks against the answers: no text, no set, no sibling that they look like."""
-        return not (
+        """Whether some answer could be judged, and nothing speaks against them: no text, no set, no sibling
+        that they look like."""
+        verdicts = [each.verdict for each in self.texts] + [each.verdict for each in self.drawn]
+        judged = any(verdict != UNSURE for verdict in verdicts)
+        return judged and not (
             any(text.verdict == OTHER for text in self.texts)
             or any(each.verdict == OTHER for each in self.drawn)
             or (self.sibling is not None and self.sibling.like == self.sibling.name)

@@ -259,25 +259,49 @@ class _Judge:
     # -- spellings ---------------------------------------------------------------------------------
 
     @cached_property
-    def spelled(self) -> dict[bytes, int]:
-        """The tokens of one byte, by it."""
-        pieces = ((self.target.piece(i), i) for i in range(self.target.vocabulary))
-        return {piece: i for piece, i in pieces if len(piece) == 1 and i not in self.target.text.special}
+    def pieces(self) -> dict[bytes, int]:
+        """The tokens that are no special ones, by what they spell."""
+        special = self.target.text.special
+        return {self.target.piece(i): i for i in range(self.target.vocabulary) if i not in special}
+
+    @cached_property
+    def puts_blank(self) -> bool:
+        """Whether the tokenizer puts a blank in front of a text, as SentencePiece does."""
+        return b"".join(map(self.target.piece, self.target.text.plain("a"))) == b" a"
+
+    def continued(self, text: str) -> list[int] | None:
+        """Tokens of a text that goes on, without the blank that its tokenizer puts in front; None where it
+        has none."""
+        ids = self.target.text.plain(text)
+        if self.target.text.special & set(ids):
+            return None
+        if b"".join(map(self.target.piece, ids)) != b" " + text.encode():
+            return ids
+        first = self.target.piece(ids[0]).removeprefix(b" ")
+        if not first:
+            return ids[1:]
+        if first in self.pieces:
+            return [self.pieces[first], *ids[1:]]
+        alone = [self.pieces.get(first[i : i + 1]) for i in range(len(first))]
+        return None if None in alone else [*[each for each in alone if each is not None], *ids[1:]]
 
     def tokens(self, rest: bytes) -> list[int] | None:
         """Tokens of some bytes as the tokenizer cuts them; those of half a character in front one by one."""
         ids: list[int] = []
         while rest:
             try:
-                return [*ids, *self.target.text.plain(rest.decode())]
+                more = self.continued(rest.decode())
+                return None if more is None else [*ids, *more]
             except UnicodeDecodeError as error:
                 if error.start > 0:
-                    head = self.target.text.plain(rest[: error.start].decode())
+                    head = self.continued(rest[: error.start].decode())
+                    if head is None:
+                        return None
                     ids, rest = [*ids, *head], rest[error.start :]
                     continue
-                if rest[:1] not in self.spelled:
+                if rest[:1] not in self.pieces:
                     return None
-                ids, rest = [*ids, self.spelled[rest[:1]]], rest[1:]
+                ids, rest = [*ids, self.pieces[rest[:1]]], rest[1:]
             except PromptError:
                 return None
         return ids
@@ -292,8 +316,11 @@ class _Judge:
         result = []
         for place in range(min(last, len(ids)), -1, -1):
             rest = b"".join(self.target.piece(token) for token in ids[place:])
+            own = ids[place] if place < len(ids) else None
+            if place == 0 and self.puts_blank and rest[:1] == b" ":
+                rest, own = rest[1:], None  # the blank may be the tokenizer's, and not the answer's
             for token, gap in zip(places.near[place].tolist(), places.gap[place].tolist()):
-                if gap > envelope or (place < len(ids) and token == ids[place]):
+                if gap > envelope or token == own:
                     continue
                 if token in self.target.text.special:
                     continue

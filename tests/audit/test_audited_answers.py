@@ -6,6 +6,7 @@ import json
 
 import numpy as np
 import pytest
+import tiny
 import torch
 
 import specviz as sv
@@ -52,6 +53,45 @@ def verdicts(lines, model, **rest):
 
 def words_alone(line):
     return {key: value for key, value in line.items() if key != "token_ids"}
+
+
+def spaced(seed):
+    """A random model whose tokenizer puts a blank in front of every text, as SentencePiece does."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    letters = [chr(ord("a") + i) for i in range(20)]
+    merges = [("\u2581", "a"), ("\u2581", "b"), ("c", "d"), ("e", "f"), ("\u2581a", "b")]
+    pieces = ["<s>", "</s>", "<unk>", "\u2581", *letters, *map("".join, merges)]
+    made = Tokenizer(models.BPE({piece: i for i, piece in enumerate(pieces)}, merges, unk_token="<unk>"))
+    made.pre_tokenizer, made.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=made, bos_token="<s>", eos_token="</s>", unk_token="<unk>"
+    )
+    return sv.load(tiny.llama(seed, vocabulary=len(pieces)).net, tokenizer=tokenizer)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_tokenizer_that_puts_a_blank_in_front_of_texts(seed):
+    model, lines = spaced(seed), []
+    for prompt in ("ab c", "cd", "e f", "a", "b", "cd ab", "g h", "ab ab", "k", "s t"):
+        ids = sv.generate(model, prompt, "autoregressive", max_new_tokens=8).outputs["token"].tolist()
+        if min(ids) > 2:
+            text = "".join(model.piece(token).decode() for token in ids)
+            lines.append({"prompt": prompt, "answer": text, "finish_reason": "length", "max_tokens": 8})
+    stripped = [line | {"answer": line["answer"].lstrip()} for line in lines if line["answer"].strip()]
+    made = verdicts([*lines, *stripped], model)
+    assert set(made) <= {OWN, UNSURE} and made.count(OWN) > len(made) / 2 and stripped
+    changed = [line | {"answer": line["answer"][:3] + "s" + line["answer"][3:]} for line in stripped]
+    assert OWN not in verdicts(changed, model)
+    (unknown,) = audit([lines[0] | {"answer": "a\u3042<unk>b"}], model).texts
+    assert unknown.verdict == UNSURE and "characters that the tokenizer does not know" in unknown.reason
+
+
+def test_nothing_holds_where_nothing_could_be_judged(town):
+    lost = {"prompt": "Hello", "answer": "a\ufffdb", "finish_reason": "length", "max_tokens": 3}
+    result = audit([lost], town)
+    assert [text.verdict for text in result.texts] == [UNSURE] and not result.holds
 
 
 def test_the_targets_own_answers_are_its_own_with_ids_and_without(town, honest):
