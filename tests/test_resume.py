@@ -104,6 +104,20 @@ def test_a_run_that_was_killed_goes_on_from_its_partial(pair, monkeypatch, tmp_p
     assert os.listdir(tmp_path) == ["a.parquet"]
 
 
+def test_a_run_that_was_cut_off_before_its_first_cycle_is_none(pair, tmp_path):
+    whole, path = decode(pair), tmp_path / "a.parquet"
+    partial_of(path).touch()
+    with pytest.raises(TraceError, match="holds nothing yet"):
+        specviz.open(partial_of(path))
+    with pytest.raises(TraceError, match="holds no traces"):
+        specviz.open(tmp_path)
+    equal(decode(pair, out=path, resume=True), whole)
+    path.unlink()
+    partial_of(path).touch()
+    equal(decode(pair, out=path), whole)
+    assert os.listdir(tmp_path) == ["a.parquet"]
+
+
 def test_more_prompts_are_added_to_a_finished_run(pair, tmp_path):
     path = tmp_path / "a.parquet"
     decode(pair, PROMPTS[:2], out=path)

@@ -11,7 +11,7 @@ from .. import schema
 from ..errors import ParameterError
 from ..trace import Trace
 from ..trace.files import Record, arrow_schema, dump, partial_of
-from ..trace.recorder import lock, unlock
+from ..trace.recorder import begun, lock, unlock
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -150,8 +150,9 @@ def load_saved(path: Path) -> SavedRun:
     TraceError
         If it is not a trace, or another run writes it.
     """
-    file = next((each for each in (partial_of(path), path) if each.exists()), None)
-    if file is None:
+    partial = partial_of(path)
+    file = partial if begun(partial) else path
+    if not file.exists():
         return SavedRun()
     unlock(lock(path))
     trace = Trace.open(file)

@@ -179,6 +179,8 @@ def open_partial(path: Path) -> Store:
         size = path.stat().st_size
         if size > DATA_LIMIT:
             raise TraceError(f"{path} is larger than {DATA_LIMIT >> 30} GiB")
+        if not size:
+            raise TraceError(f"{path} holds nothing yet: its run had not finished a cycle")
         content = pa.py_buffer(path.read_bytes())
         with contextlib.suppress(pa.ArrowInvalid, OSError), pa.BufferReader(content) as file:
             for message in pa.ipc.MessageReader.open_stream(file):  # ends where the file was cut off

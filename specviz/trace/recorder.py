@@ -382,11 +382,17 @@ def check_absent(path: Path, force: bool) -> None:
         return
     if path.exists():
         raise TraceError(f"{path} exists: choose another path, or overwrite it with --force (force=True)")
-    if (partial := partial_of(path)).exists():
+    partial = partial_of(path)
+    if begun(partial):
         raise TraceError(
             f"{partial} exists from an interrupted run: look at it (specviz show), continue it (--resume, "
             f"resume=True), or move it away"
         )
+
+
+def begun(partial: Path) -> bool:
+    """Whether a run that was cut off has saved something; one that was cut off before leaves no byte."""
+    return partial.exists() and partial.stat().st_size > 0
 
 
 def lock(path: Path) -> FileLock | None:

@@ -720,7 +720,8 @@ SLOT = "{source}"  # where a template of streams has its source
 
 def _traces(folder: Path) -> list[Path]:
     """The runs in a folder, also those that were cut off; not what is hidden."""
-    return sorted([*folder.glob("[!._]*.parquet"), *folder.glob(f"[!.]*.parquet{PARTIAL}")])
+    partial = [path for path in folder.glob(f"[!.]*.parquet{PARTIAL}") if path.stat().st_size]
+    return sorted([*folder.glob("[!._]*.parquet"), *partial])
 
 
 def _redact(store: Store, table: pa.Table) -> Record:
