@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import re
+import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
@@ -288,7 +289,11 @@ def calibrations(place: str | Path | None = None) -> Iterator[Calibration]:
 
 
 def stored(
-    setting: Mapping[str, Any], place: str | Path | None = None, options: str = "", program: str = "specviz"
+    setting: Mapping[str, Any],
+    place: str | Path | None = None,
+    options: str = "",
+    program: str = "specviz",
+    model_as: str = "",
 ) -> Calibration:
     """The calibration of exactly this setting.
 
@@ -301,6 +306,8 @@ def stored(
         Of the command that makes it, beside the method and the model.
     program : str
         What that command begins with.
+    model_as : str
+        How the command names the model; default: by its name.
 
     Raises
     ------
@@ -311,7 +318,7 @@ def stored(
     """
     path = file(setting, place)
     model = setting["model"]["name"]
-    command = f"{program} calibrate {setting['method']} --model {model}{options}"
+    command = f"{program} calibrate {setting['method']} --model {shlex.quote(model_as or model)}{options}"
     if path.exists():
         calibration = Calibration.open(path)
         wrong = differences(calibration.setting, setting)

@@ -276,10 +276,10 @@ def test_refusals(pair, prompts, monkeypatch):
         assert "\n" not in str(caught.value)
 
     refused(ParameterError, "batch must be a whole number of at least 1, got 0", batch=0)
-    refused(PromptError, r"the prompt is empty \(prompt 1\)", given=[[3], [], [4]])
-    refused(PromptError, r"prompt 1 has 80 tokens and leaves no room", given=[[3], [4] * 80])
+    refused(PromptError, r"the prompt is empty \(prompt 2 of 3\)", given=[[3], [], [4]])
+    refused(PromptError, r"prompt 2 of 2 has 80 tokens and leaves no room", given=[[3], [4] * 80])
     refused(ParameterError, "unispec learns from prompt to prompt .* keep='prompt'", method="unispec")
-    refused(PromptError, "prompt 1 is a conversation", given=["a", {"turns": ["a", "b"]}])
+    refused(PromptError, "prompt 2 is a conversation", given=["a", {"turns": ["a", "b"]}])
     source = specviz.streams.fixed_lag("a b c")
     refused(ParameterError, "retranslate decodes streams", given=source, method="retranslate")
 

@@ -53,7 +53,8 @@ def check_prompts(given: Prompts) -> list[Record]:
     if not entries:
         raise PromptError("the prompt is empty; give a text, chat messages, token ids, or a list of prompts")
     return [
-        _check_prompt(entry, "" if single else f" (prompt {number})") for number, entry in enumerate(entries)
+        _check_prompt(entry, "" if single else f" (prompt {number} of {len(entries)})")
+        for number, entry in enumerate(entries, 1)
     ]
 
 
@@ -141,8 +142,8 @@ def check_batchable(method: Method, entries: list[Record]) -> None:
     for i, entry in enumerate(entries):
         if len(entry.get("turns", ())) > 1:
             raise PromptError(
-                f"prompt {i} is a conversation, whose turns follow one another: drop batch, or give it one "
-                f"turn"
+                f"prompt {i + 1} is a conversation, whose turns follow one another: drop batch, or give it "
+                f"one turn"
             )
 
 

@@ -9,6 +9,7 @@ import sys
 from contextlib import suppress
 from functools import cache
 from importlib import metadata
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -19,6 +20,7 @@ from ..models.choices import large
 from ..models.protocols import Model
 from ..models.ranks import holding, whole
 from ..models.torch_model import TorchModel
+from ..models.zoo import bundled
 from ..trace.files import Record
 
 if TYPE_CHECKING:
@@ -157,6 +159,12 @@ def calibration_setting(model: Model, method: Method, drafter: Model | None = No
         }
         | getattr(model, "versions", {}),
     }
+
+
+def given_as(model: Model) -> str:
+    """What a command takes to load a model: the folder that it came from, unless it is bundled; its name."""
+    folder = str(getattr(getattr(model, "net", None), "name_or_path", ""))
+    return folder if Path(folder).is_dir() and folder and model.name not in bundled() else model.name
 
 
 def calibrate_options(model: Model, method: Method, drafter: Model | None = None) -> str:

@@ -182,7 +182,11 @@ class Run:
             program = COMMAND.format(self.ranks.size) if self.ranks.size > 1 else "specviz"
             self.calibration = calibration.Calibration.of(
                 self.ranks.from_leader(
-                    lambda: asdict(calibration.stored(setting, options=options, program=program))
+                    lambda: asdict(
+                        calibration.stored(
+                            setting, options=options, program=program, model_as=machine.given_as(self.model)
+                        )
+                    )
                 )
             )
             method.resize(self.calibration.g)
@@ -194,11 +198,18 @@ class Run:
             self.template = Template(self.model, *self.method.wording())
             self.ids = [self.template("") for _ in self.prompts]
             return
+        for i, entry in enumerate(self.prompts):
+            text = getattr(self.model, "text", None)
+            if len(entry.get("turns", ())) > 1 and text is not None and not (text.chats or text.source):
+                raise PromptError(
+                    f"prompt {i + 1} is a conversation, and {self.model.name} has no chat template: give it "
+                    "prompts of one turn"
+                )
         self.ids = [
             self._ids(
                 entry["turns"][:1] if "turns" in entry else entry["prompt"],
                 "turns" in entry,
-                f"prompt {i}" if len(self.prompts) > 1 else "the prompt",
+                f"prompt {i + 1} of {len(self.prompts)}" if len(self.prompts) > 1 else "the prompt",
             )
             for i, entry in enumerate(self.prompts)
         ]

@@ -274,18 +274,22 @@ def _texts(
     else:
         chosen = _prompts(suite)
         chosen = chosen if number is None else spread(chosen, count)
+    given = town if _number(warm_up) else _prompts(warm_up)
     texts, warm = (
         [model.encode(e["turns"][0] if "turns" in e else e["prompt"]) for e in entries]
-        for entries in (chosen, town if _number(warm_up) else _prompts(warm_up))
+        for entries in (chosen, given)
     )
-    for ids in texts + warm:
-        for each in filter(None, (model, drafter)):
-            if each.left(len(ids)) < 2:
+    models = [each for each in (model, drafter) if each is not None]
+    for entries, several in ((chosen, texts), (given, [] if _number(warm_up) else warm)):
+        for number, (entry, ids) in enumerate(zip(entries, several), 1):
+            full = next((each for each in models if each.left(len(ids)) < 2), None)
+            if full is not None:
                 raise PromptError(
-                    f"a prompt has {len(ids)} tokens and leaves no room in {each.name}'s context of "
-                    f"{each.max_length}: shorten it"
+                    f"prompt {entry.get('id', number)} has {len(ids)} tokens and leaves no room in "
+                    f"{full.name}'s context of {full.max_length}: shorten or remove it"
                 )
-    return texts, warm
+    # Of the bundled texts, which nobody chose, those that fit.
+    return texts, [ids for ids in warm if all(each.left(len(ids)) >= 2 for each in models)]
 
 
 def _prompts(given: Any) -> list[Entry]:

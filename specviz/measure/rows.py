@@ -337,7 +337,7 @@ class Results:
         for (model, suite, prompt, error), methods in failures.items():
             names = list(dict.fromkeys(methods))
             who = names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
-            notes.append(f"failed: {who} on {model}, {suite} prompt {prompt}: {error}")
+            notes.append(f"failed: {who} on {model}, {suite} prompt {prompt + 1}: {error}")
         return notes[:40]
 
 

@@ -52,7 +52,8 @@ class Text:
         prompt : str, list of int, or list of {"role": ..., "content": ...}
             A text is put to a model that has a chat template as the user's turn; to any other as it stands,
             with the begin token that the tokenizer adds. Ids are taken as they are. An encoder reads a text
-            with its end token, and of messages the user's last one alone.
+            with its end token, and of messages the user's last one alone. A single message of the user is a
+            text to a model without a chat template.
         raw : bool
             Leave the chat template out for a text.
 
@@ -71,7 +72,7 @@ class Text:
             raise PromptError(f"{model} has no tokenizer: pass token ids, or load it with tokenizer=")
         if not prompt:
             raise PromptError("the prompt is empty; give at least one character")
-        if getattr(self.tokenizer, "chat_template", None) and not raw and not self.source:
+        if self.chats and not raw and not self.source:
             if not prompt.strip():
                 raise PromptError("the prompt has no tokens; give at least one visible character")
             return self._chat([{"role": "user", "content": prompt}], model)
@@ -186,6 +187,8 @@ class Text:
             if not turns or not isinstance(turns[-1], str):
                 raise PromptError(f"{model} reads the user's last message, but no user message has text")
             return self.encode(turns[-1], model)
+        if not self.chats and len(messages) == 1 and messages[0].get("role") == "user":
+            return self.encode(messages[0]["content"], model)
         # The template writes the begin-of-text token itself.
         text = self._rendered(messages, model)
         names = [f"message {i}" for i in range(len(messages))] if len(messages) > 1 else ["the prompt"]
@@ -208,6 +211,11 @@ class Text:
             at = match.end()
         return self._ids(ids + self._tokens(text[at:].replace(mark, ""), False, True, parts), model)
 
+    @property
+    def chats(self) -> bool:
+        """Whether it has a chat template."""
+        return bool(getattr(self.tokenizer, "chat_template", None))
+
     @cached_property
     def _controls(self) -> re.Pattern:
         """Matches the special tokens' names."""
@@ -215,8 +223,10 @@ class Text:
 
     def _rendered(self, messages: list[dict], model: str) -> str:
         """The chat as the model's template writes it, the answer's beginning last."""
-        if not getattr(self.tokenizer, "chat_template", None):
-            raise PromptError(f"{model} has no chat template: pass the prompt as plain text")
+        if not self.chats:
+            raise PromptError(
+                f"{model} has no chat template and takes single texts, not {len(messages)} messages"
+            )
         for number, message in enumerate(messages):
             if not isinstance(message.get("role"), str) or not isinstance(message.get("content"), str):
                 raise PromptError(f"message {number} needs a role and a content, both strings")

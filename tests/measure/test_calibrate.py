@@ -285,7 +285,7 @@ def test_the_command(folders, tmp_path, capsys):
     assert " by calibration\n" in capsys.readouterr().out
     said = ["generate", "unispec", *rest, "--prompt", "One", "-n", "4", "--set"]
     assert cli.run([*said, "draft_size=calibrated", "--set", "depth=2"]) == 2
-    assert "run: specviz calibrate" in capsys.readouterr().err
+    assert f"run: specviz calibrate unispec --model {folders.target} " in capsys.readouterr().err
     assert cli.run(["calibrate", "--number", "9999"]) == 2
     assert "70 prompts, and 9999 + 20 are needed" in capsys.readouterr().err
     assert cli.run(["calibrate", "--sizes", "1,two"]) == 2

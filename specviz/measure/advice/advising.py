@@ -155,7 +155,8 @@ def advise(
     texts = reading.read_answers(Path(answers), target)[:number] if answers is not None else []
     _check_sizes(target, drafters, batches, contexts)
     ids = [reading.first_turn(target, entry) for entry in chosen] if answers is None else []
-    _check_room(target, ids + [reading.first_turn(target, entry) for entry in others])
+    _check_room(target, chosen if ids else [], ids)
+    _check_room(target, others, [reading.first_turn(target, entry) for entry in others])
     job = Job(
         target,
         drafters,
@@ -277,12 +278,12 @@ def _entries(given: Prompts) -> list[Entry]:
     return list(load_suite(given)) if isinstance(given, str | Path) else entries_of(given)
 
 
-def _check_room(model: Model, texts: Sequence[list[int]]) -> None:
-    for ids in texts:
+def _check_room(model: Model, entries: Sequence[Entry], texts: Sequence[list[int]]) -> None:
+    for number, (entry, ids) in enumerate(zip(entries, texts, strict=True), 1):
         if model.left(len(ids)) < 2:
             raise PromptError(
-                f"a prompt has {len(ids)} tokens and leaves no room in {model.name}'s context of "
-                f"{model.max_length}: shorten or remove it"
+                f"prompt {entry.get('id', number)} has {len(ids)} tokens and leaves no room in "
+                f"{model.name}'s context of {model.max_length}: shorten or remove it"
             )
 
 
