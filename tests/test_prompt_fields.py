@@ -99,3 +99,17 @@ def test_what_passes_with_the_argmax_is_exact_up_to_ties():
     for method, values in (("specdec", {"top_beta": 1}), ("cm_asd", {"top_beta": 1}), ("speculative", {})):
         run = sv.generate(target, [5, 6], method, draft=drafter, max_new_tokens=4, **values).run
         assert run["exactness"] == ("exact" if method == "speculative" else "exact up to ties")
+
+
+def test_a_model_without_a_chat_template_takes_prompts_of_one_turn(folders):
+    model = sv.load(folders.target)
+    model.text.tokenizer.chat_template = None
+    options = {"method": "autoregressive", "max_new_tokens": 4}
+    plain = sv.generate(model, "Hello", **options)
+    for prompt in ({"turns": ["Hello"]}, {"messages": [{"role": "user", "content": "Hello"}]}):
+        assert sv.generate(model, prompt, **options).texts == plain.texts
+    with pytest.raises(PromptError, match=r"prompt 2 is a conversation, and .* has no chat template"):
+        sv.generate(model, ["Hello", {"turns": ["Hello", "Why?"]}], **options)
+    chat = [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Hello"}]
+    with pytest.raises(PromptError, match="no chat template and takes single texts, not 2 messages"):
+        sv.generate(model, chat, **options)
