@@ -53,7 +53,12 @@ STREAM_COLUMNS = (
 
 def _print_table(trace: Trace) -> None:
     """One line per run; runs of streams have a table of their own."""
-    rows = [(part, part.summary().iloc[0]) for part in trace.split()]
+    from specviz.metrics import contenders
+
+    rows = [(part, part.summary().iloc[0].copy()) for part in trace.split()]
+    titles = {each.run["run"]: name for name, part in contenders(trace).items() for each in part.split()}
+    for part, row in rows:
+        row["method"] = titles[part.run["run"]]  # with what tells it from others of the same method
     streams = [(part, row) for part, row in rows if len(part.updates)]
     prompts = [(part, row) for part, row in rows if not len(part.updates)]
     if streams:

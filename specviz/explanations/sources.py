@@ -12,7 +12,7 @@ from specviz.errors import ParameterError, TraceError
 from specviz.explanations import acceptance, costs
 from specviz.explanations.costs import PARTS, PLAIN, Costs, Plain
 from specviz.explanations.explanation import Explanation
-from specviz.metrics import Estimate
+from specviz.metrics import Estimate, contenders
 from specviz.trace import Counts, Trace, read_counts
 from specviz.trace.engines import origin_of
 from specviz.trace.vllm_log import VLLM_LOG
@@ -80,8 +80,11 @@ def explain(
         raise TraceError("this run drafts nothing: use it as plain, to compare other runs with")
     settings = {(part.run["method"], str(part.run["parameters"]), _draft(part)) for part in rest}
     if len(settings) > 1:
-        names = ", ".join(f"{part.run['run']} ({part.run['method']})" for part in rest[:6])
-        raise TraceError(f"the trace holds {len(settings)} settings: select one by its run: {names}")
+        named = {name: part.split()[0].run["run"] for name, part in contenders(given).items()}
+        names = "; ".join(f"{run} is {name}" for name, run in list(named.items())[:6])
+        raise TraceError(
+            f"the trace holds {len(settings)} settings: give one run's file, or select(run=...): {names}"
+        )
     if base is None and own:
         base = given.select(run=[part.run["run"] for part in own])
     if own:

@@ -90,16 +90,19 @@ def _name(run: Record, others: Sequence[Record]) -> str:
     """A run's method, with what tells it from others of the same method."""
     own, *rest = (_setting(each) for each in (run, *others) if each["method"] == run["method"])
     differs = {key: value for key, value in own.items() if any(o.get(key) != value for o in rest)}
+    for role in ("model", "draft"):
+        if f"{role}'s weights" in differs and role in differs:  # the name tells
+            del differs[f"{role}'s weights"]
     inside = ", ".join(f"{key} {value}" for key, value in differs.items())
     return str(run["method"]) + (f" ({inside})" if inside else "")
 
 
 def _setting(run: Record) -> Record:
     """What makes a run another contender than one of the same method."""
-    models = {
-        role: run[role] and f"{run[role]['name']} {run[role].get('content') or ''}".strip()
-        for role in ("model", "draft")
-    }
+    models: Record = {}
+    for role in ("model", "draft"):
+        models[role] = (run[role] or {}).get("name")
+        models[f"{role}'s weights"] = ((run[role] or {}).get("content") or "")[:8]
     law = {key: value for key, value in (run["sampling"] or {}).items() if key != "seed"}
     return {**(run["parameters"] or {}), **law, **models, "number format": run["dtype"]}
 
