@@ -44,6 +44,7 @@ TIMINGS = (
 )  # fmt: skip
 CELL_COLUMNS = ("model", "method", "draft", "parameters", "suite", "temperature")
 ROW_COLUMNS = ("kind", "language", "seed", "round", "id")  # what a table may be broken down by
+MODELS = ("model", "drafts", "places")  # keys of an environment that say what ran, not where
 
 
 def key_of(cell: int, number: int, prompt: int) -> str:
@@ -306,19 +307,21 @@ class Results:
 
     def places(self) -> list[str]:
         """Where it was measured, a line for each environment."""
-        return [
+        lines = [
             f"{e['device']} ({e['processor']}), {plural(e['threads'], 'thread')}, {e['dtype']}"
             + (f", {e['kernels']} kernels" if e.get("kernels") else "")
             + f"; times by {e['clock']}"
             for e in self.environments.values()
         ]
+        return list(dict.fromkeys(lines))
 
     def notes(self) -> list[str]:
         """Sentences that a reader of the table must know."""
         table, notes = self.table(), []
         if not self.plan["timed"]:
             notes.append("untimed: workers may have shared cores, so there are no speeds")
-        if len(self.environments) > 1 and self.plan["timed"]:
+        machines = [{k: v for k, v in e.items() if k not in MODELS} for e in self.environments.values()]
+        if any(each != machines[0] for each in machines) and self.plan["timed"]:
             notes.append("rows come from several environments: pooled numbers mix them, paired ones do not")
         if self.missing:
             notes.append(f"{len(self.missing)} rows are still missing")

@@ -87,11 +87,13 @@ def distinguishing(replay: Replay) -> list[str]:
 
 
 def shown(replay: Replay) -> list[int]:
-    """Numbers of the cells that are shown: of a large table its means."""
+    """Numbers of the cells that are shown: of a large table its means, or if none was, what was measured."""
     if len(replay.cells) <= MANY or not replay.total:
         return list(range(len(replay.cells)))
     column, total = replay.total
-    return [i for i, cell in enumerate(replay.cells) if cell.column(column) == total]
+    means = [i for i, cell in enumerate(replay.cells) if cell.column(column) == total]
+    measured = [i for i, cell in enumerate(replay.cells) if cell.measured is not None]
+    return means if not measured or set(means) & set(measured) else measured
 
 
 def overview(replay: Replay) -> list[str]:

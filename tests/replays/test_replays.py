@@ -233,6 +233,17 @@ def test_what_is_clear_is_so_on_the_same_texts():
     assert not clear(1.0, 2.0), "without an interval nobody knows"
 
 
+def test_of_a_large_table_without_measured_means_what_was_measured_is_shown():
+    tasks = ["mean", *["QA"] * layout.MANY]
+    cells = [SimpleNamespace(measured=None, column=lambda _, task=task: task) for task in tasks]
+    large = SimpleNamespace(cells=cells, total=("task", "mean"))
+    assert layout.shown(large) == [0]
+    cells[3].measured = 1.0
+    assert layout.shown(large) == [3]
+    cells[0].measured = 1.0
+    assert layout.shown(large) == [0]
+
+
 # ---------------------------------------------------------------- running
 
 
