@@ -201,8 +201,10 @@ def entry(line: object, where: str) -> Prompt:
         answers = fields["reference"]
         nested = isinstance(answers, list) and any(isinstance(each, list) for each in answers)
         if isinstance(answers, list) and (nested or len(entry.get("turns", ())) > 1):
-            last = answers[-1]  # a text, or all texts that count as right
-            fields["reference"] = [text for text in (last if nested else [last]) if text] or None
+            last = answers[-1] if answers else None  # a text, or all texts that count as right
+            fields["reference"] = [
+                each for each in (last if isinstance(last, list) else [last]) if each
+            ] or None
     if isinstance(fields["reference"], list) and not all(
         isinstance(each, str) for each in fields["reference"]
     ):

@@ -60,12 +60,14 @@ def test_spec_bench_form(tmp_path):
         json.dumps({"question_id": 321, "category": "qa", "turns": ["a"], "reference": ["b"]}),
         json.dumps({"question_id": 401, "category": "rag", "turns": ["a"], "reference": [["b", "c"]]}),
         json.dumps({"question_id": 82, "category": "math", "turns": ["a", "b"], "reference": ["c", ""]}),
+        json.dumps({"question_id": 83, "category": "math", "turns": ["a", "b"], "reference": []}),
     )
     assert read(path) == [
         {"turns": ["a", "b"], "id": 81, "kind": "conversation"},
         {"turns": ["a"], "id": 321, "kind": "qa", "reference": ["b"]},
         {"turns": ["a"], "id": 401, "kind": "rag", "reference": ["b", "c"]},
         {"turns": ["a", "b"], "id": 82, "kind": "conversation"},
+        {"turns": ["a", "b"], "id": 83, "kind": "conversation"},
     ]
 
 
