@@ -180,6 +180,7 @@ def test_methods_in_one_folder_are_not_pooled(here, say, folders):
     )
     status, out, _ = say("metrics", "o")
     assert status == 0 and "== autoregressive ==" in out and "speedups: pass" in out, "no baseline of these"
+    assert out.count("2 runs of the same settings, counted together") == 1
 
 
 def test_show_needs_no_torch(here, say, folders):

@@ -96,6 +96,8 @@ def metrics(
         for name, part in parts.items():
             if several:
                 print(f"\n== {visible(name)} ==")
+            if (runs := len(part.split())) > 1:
+                print(f"\n{runs} runs of the same settings, counted together")
             _print_definitions(part, base)
     if aiperf is not None:
         (part,) = parts.values()
