@@ -272,7 +272,7 @@ for layout, each in cost.items():
     rate = 1e3 * tau / passes
     print(
         f"{layout:15} best draft size {drafts[gain.argmax()]:2d} (your guess {best_guess[layout]}), "
-        f"τ/s {gain.max():.2f}; with four draft tokens {gain[drafts.index(4)]:.2f}; "
+        f"τ/s {gain.max():.2f}, with four {gain[drafts.index(4)]:.2f}; "
         f"tokens/s {rate[0]:.0f} without drafts, {rate.max():.0f} at best"
     )
 left.set(xlabel="tokens in the pass", ylabel="in units of the layout's pass over one", ylim=(0, None))
