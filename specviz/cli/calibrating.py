@@ -25,7 +25,7 @@ from specviz.cli.options import (
     option,
 )
 from specviz.cli.terminal import progress, screen
-from specviz.errors import ParameterError, loading
+from specviz.errors import ParameterError, loading, plural
 from specviz.files import write_bytes
 from specviz.models import ranks
 
@@ -153,7 +153,8 @@ def _show_calibration(result: Calibration, new: bool) -> None:
     how = result.how
     console = screen()
     print(
-        f"{how['prompts']} texts after {how['warm_up']} others, {how['rounds']} rounds, {how['clock']}, "
+        f"{plural(how['prompts'], 'text')} after {how['warm_up']} others, {plural(how['rounds'], 'round')}, "
+        f"{how['clock']}, "
         f"{result.spent:.0f} s" + ("" if new else f"; measured {result.created}, --force measures again")
     )
     print_table(console, columns, rows)

@@ -62,7 +62,8 @@ def suites(
         return
     prompts = suite(name, path)
     counts = prompts.counts
-    print(f"{visible(prompts.name)}: {len(prompts):,} prompts, licence: {prompts.licence or 'not stated'}")
+    count = plural(len(prompts), "prompt")
+    print(f"{visible(prompts.name)}: {count}, licence: {prompts.licence or 'not stated'}")
     headings = [Column("kind"), *(Column(visible(str(code)), True) for code in counts.columns)]
     cells = [[visible(str(kind)), *map(str, values)] for kind, values in zip(counts.index, counts.values)]
     print_table(screen(), headings, cells)

@@ -207,7 +207,7 @@ def test_the_command_lists_and_shows(tmp_path, capsys):
     path = write(tmp_path / "question.jsonl", hostile)
     assert cli.run(["suites", "spec-bench", str(path)]) == 0
     out, err = capsys.readouterr()
-    assert "spec-bench: 1 prompts, licence: Apache-2.0" in out and "\x1b" not in out
+    assert "spec-bench: 1 prompt, licence: Apache-2.0" in out and "\x1b" not in out
     assert out.rstrip().endswith("…")
     assert cli.run(["suites", "spec-bnch"]) == 2
     out, err = capsys.readouterr()
