@@ -187,8 +187,9 @@ class Text:
             if not turns or not isinstance(turns[-1], str):
                 raise PromptError(f"{model} reads the user's last message, but no user message has text")
             return self.encode(turns[-1], model)
-        if not self.chats and len(messages) == 1 and messages[0].get("role") == "user":
-            return self.encode(messages[0]["content"], model)
+        text, alone = messages[0].get("content"), len(messages) == 1 and messages[0].get("role") == "user"
+        if alone and not self.chats and isinstance(text, str):
+            return self.encode(text, model)
         # The template writes the begin-of-text token itself.
         text = self._rendered(messages, model)
         names = [f"message {i}" for i in range(len(messages))] if len(messages) > 1 else ["the prompt"]

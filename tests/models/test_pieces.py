@@ -110,8 +110,13 @@ def test_chat_messages_go_through_the_template() -> None:
         words.encode("  ")
     with pytest.raises(PromptError, match="message 0 needs a role and a content"):
         words.encode([{"role": "user"}])
-    with pytest.raises(PromptError, match="no chat template: pass the prompt as plain text"):
-        Text(ENGINES["bytes"], 400).encode([{"role": "user", "content": "x"}])
+    bare, message = Text(ENGINES["bytes"], 400), {"role": "user", "content": "x"}
+    assert bare.encode([message]) == bare.encode("x")
+    for messages in ([message, message], [{"role": "system", "content": "x"}], [{"role": "user"}]):
+        with pytest.raises(
+            PromptError, match=f"no chat template and takes single texts, not {len(messages)} m"
+        ):
+            bare.encode(messages)
 
 
 @pytest.mark.parametrize(
