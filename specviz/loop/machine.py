@@ -17,6 +17,8 @@ import torch
 
 from ..methods.base import Method
 from ..models.choices import large
+from ..models.downloads import DOWNLOADS, local_path
+from ..models.kernels import FP16
 from ..models.protocols import Model
 from ..models.ranks import holding, whole
 from ..models.torch_model import TorchModel
@@ -162,7 +164,10 @@ def calibration_setting(model: Model, method: Method, drafter: Model | None = No
 
 
 def given_as(model: Model) -> str:
-    """What a command takes to load a model: the folder that it came from, unless it is bundled; its name."""
+    """What a command takes to load a model: a download's name, the folder that it came from, or its name."""
+    download = model.name.partition(" (")[0]  # a name says how the weights came, too
+    if download in DOWNLOADS and getattr(model, "path", None) == local_path(download):
+        return download
     folder = str(getattr(getattr(model, "net", None), "name_or_path", ""))
     return folder if Path(folder).is_dir() and folder and model.name not in bundled() else model.name
 
@@ -178,6 +183,8 @@ def calibrate_options(model: Model, method: Method, drafter: Model | None = None
     if device == "cpu":
         options += ["--threads", str(thread_count(model))]
     chosen = isinstance(model, TorchModel) and large(model.net)  # where none is named
+    if getattr(model, "kernels", None) == FP16:
+        dtype = "auto"  # which chose it; float32 by name has another layout
     options += ["--dtype", dtype] if chosen or dtype != "float32" else []
     for p in method.parameters:
         if p.name != method.size and method.values[p.name] != p.default:
