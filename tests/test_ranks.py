@@ -211,7 +211,7 @@ def test_texts_are_those_of_one_process(decoded, folders):
     assert [any(folders.root.glob(f"traces-{rank}/*")) for rank in range(2)] == [True, False]
 
 
-def test_what_cannot_be_split_is_refused_on_every_rank(decoded):
+def test_what_cannot_be_split_is_refused_on_every_rank(decoded, folders):
     said = {
         "parted": ("SpecvizError", "rank 1 has a different text than rank 0, so the ranks are out of step"),
         "alone": ("ModelError", "alone has 1 key-value head(s), which 2 ranks cannot share: load it with"),
@@ -223,7 +223,8 @@ def test_what_cannot_be_split_is_refused_on_every_rank(decoded):
         "missing": ("ModelError", "rank 1: no model 'nowhere'"),
         "uncalibrated": (
             "SpecvizError",
-            "run: torchrun --nproc-per-node 2 -m specviz calibrate unispec --model target --tp-plan auto",
+            "run: torchrun --nproc-per-node 2 -m specviz calibrate unispec "
+            f"--model {folders.root / 'target'} --tp-plan auto",
         ),
         "leaves": ("ModelError", "cannot exit early"),
         "live": ("PromptError", "a live stream reaches each rank at a different time"),

@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
     from specviz.models.protocols import Drafter
 
+T = TypeVar("T")
 # Longest wait for another rank: the slowest one's reading of its weights is inside. torchrun notices one that
 # has died in a moment.
-T = TypeVar("T")
 LIMIT = timedelta(minutes=30)
 VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # which torchrun sets
 COMMAND = "torchrun --nproc-per-node {} -m specviz"
