@@ -19,7 +19,7 @@ from specviz.replays import setups
 from specviz.replays.published import published
 from specviz.replays.recipes import CURVES, FIGURES, RECIPES, SETTINGS, Recipe
 from specviz.replays.replays import ALL, FILE, Replay, Replays, compared, opened
-from specviz.replays.tasks import PLAIN, Given, check_suites, read_suites, tasks_of
+from specviz.replays.tasks import PLAIN, Given, check_suites, fitting, read_suites, tasks_of
 from specviz.rules.store import SCORES
 
 if TYPE_CHECKING:
@@ -279,8 +279,11 @@ def measure(recipe: Recipe, settings: Settings, options: RunOptions, tick: Tick 
     shown = bar() if tick is None else nullcontext(tick)
     model = loaded(settings, options)
     with threads(options.threads), chatting(model, options.chat), shown as progress:
-        options = replace(options, model=model, tick=progress)
+        suites, left_out = fitting(options.suites, model, options.max_new_tokens)
+        check_suites(recipe, suites)
+        options = replace(options, model=model, suites=suites, tick=progress)
         made = sources.find(recipe.source)(recipe, options)
+        made.notes += left_out
     replayed = compared(settings["table"], recipe, made, settings)
     replayed = replace(replayed, seconds=perf_counter() - begin, path=options.path)
     if SIDE_BY_SIDE in options.memory:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from specviz.errors import ParameterError
+from specviz.errors import ParameterError, PromptError, plural
 from specviz.measure.pairs import TASKS
 from specviz.measure.report import Entry, Values
+from specviz.models.protocols import Model
 from specviz.replays.recipes import Recipe
 from specviz.suites import Suite, suite
 
@@ -95,6 +96,39 @@ def own_prompts(suites: Mapping[str, Suite], task: str, part: Values) -> tuple[l
            for word, values in (("kind", given.kinds), ("language", given.languages)) if values]  # fmt: skip
     words = ", ".join(f"{key} {value}" for key, value in labels.items())
     return [], f"{given.name} has no prompt of {words} ({'; '.join(has) or 'its prompts say no kind'})"
+
+
+def fitting(suites: Mapping[str, Suite], model: Model, tokens: int) -> tuple[dict[str, Suite], list[str]]:
+    """The prompts that a model can read and write so many tokens after, and which it cannot, in words.
+
+    Raises
+    ------
+    PromptError
+        If a suite has none that fits, or a prompt cannot be encoded; the line names it.
+    """
+    kept, left_out = {}, []
+    for task, given in suites.items():
+        some, long = [], {}
+        for prompt in given:
+            try:
+                length = len(model.encode(single(prompt)["prompt"]))
+            except PromptError as error:
+                raise PromptError(f"{given.name}, prompt {prompt['id']}: {error}") from None
+            if model.left(length) >= tokens:
+                some.append(prompt)
+            else:
+                long[prompt["id"]] = length
+        if long:
+            first = next(iter(long))
+            why = (
+                f"{given.name}: {plural(len(long), 'prompt')} of {len(given)} left out, for {model.name} has no "
+                f"room for {tokens} new tokens after them (prompt {first} has {long[first]} tokens)"
+            )
+            if not some:
+                raise PromptError(f"{why}: give shorter prompts, or a lower max_new_tokens")
+            left_out.append(why)
+        kept[task] = Suite(some, given.name, given.licence)
+    return kept, left_out
 
 
 def single(entry: Entry) -> Entry:

@@ -23,7 +23,7 @@ import pytest
 import specviz
 import specviz.measure
 from specviz import cli, escape
-from specviz.errors import ModelError, ParameterError, SpecvizError, TraceError
+from specviz.errors import ModelError, ParameterError, PromptError, SpecvizError, TraceError
 from specviz.measure import work
 from specviz.measure.claims import ratio, resampled
 from specviz.measure.report import Estimate
@@ -369,6 +369,21 @@ def test_contexts_become_longer(run):
     assert frame["measured"].notna().all() and len(found.runs) == 2
     rouge = frame[frame["metric"] == "rouge_1"]["measured"]
     assert ((rouge >= 0) & (rouge <= 100)).all()
+
+
+def test_a_prompt_without_room_is_left_out_and_named(run, tiny):
+    texts = list(prompts(16))
+    texts[3] = {**texts[3], "id": "the long one", "prompt": " ".join(WORDS) * tiny.max_length}
+    found = run(suite=Suite(texts, "mixed"))
+    assert found.counts()["measured"]
+    (note,) = [note for note in found.notes if "left out" in note]
+    assert note.startswith("mixed: 1 prompt of 16 left out") and "prompt the long one has" in note
+    with pytest.raises(PromptError, match=r"1 prompt of 1 left out.*give shorter prompts") as told:
+        run(suite=Suite([texts[3]], "long"), out=found.path / "other")
+    assert "\n" not in str(told.value) and not (found.path / "other").exists()
+    wrong = [{**texts[0], "prompt": [1, tiny.vocabulary]}, *texts[1:3]]
+    with pytest.raises(PromptError, match=f"wrong, prompt {texts[0]['id']}: token id"):
+        run(suite=Suite(wrong, "wrong"), out=found.path / "other")
 
 
 @pytest.mark.parametrize("name", ["unispec/figure2", "unispec/figure3", "cm_asd/figure2", "bild/figure5"])
