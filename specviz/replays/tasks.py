@@ -121,8 +121,8 @@ def fitting(suites: Mapping[str, Suite], model: Model, tokens: int) -> tuple[dic
         if long:
             first = next(iter(long))
             why = (
-                f"{given.name}: {plural(len(long), 'prompt')} of {len(given)} left out, for {model.name} has no "
-                f"room for {tokens} new tokens after them (prompt {first} has {long[first]} tokens)"
+                f"{given.name}: {plural(len(long), 'prompt')} of {len(given)} left out, for {model.name} has "
+                f"no room for {tokens} new tokens after them (prompt {first} has {long[first]} tokens)"
             )
             if not some:
                 raise PromptError(f"{why}: give shorter prompts, or a lower max_new_tokens")
