@@ -351,6 +351,18 @@ def test_ctrl_c_while_a_module_is_imported(module, arguments, tmp_path):
         assert "Traceback" not in done.stderr
 
 
+def test_only_the_text_that_was_cut_off_says_so(pair, monkeypatch):
+    from specviz.view.picture import picture
+
+    everything = decode(pair)
+    done = (everything.cycles["prompt"] == 0).sum()
+    cut_off(monkeypatch, int(done) + 1)
+    trace = decode(pair)
+    assert trace.run["stopped"] == "interrupted"
+    notes = [picture(trace, k).note for k in (0, 1)]
+    assert notes == ["", "The run did not finish by itself: interrupted."]
+
+
 def test_an_error_that_an_interruption_became_is_an_interruption(monkeypatch, capsys):
     def broken(*_):
         os.kill(os.getpid(), signal.SIGINT)

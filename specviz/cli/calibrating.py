@@ -76,10 +76,13 @@ def calibrate(
         from specviz import methods
         from specviz.loop.machine import calibrate_options
         from specviz.measure.calibrate import calibrate as measure
+        from specviz.measure.calibrate import check_sizes
         from specviz.models import load
 
         kind = methods.find(method)
         values = parameters_of(kind, set_ or [])
+        if kind.size:
+            check_sizes(kind, draft_sizes)
         target = load(model, None if tp_plan else device, dtype, revision=revision, tp_plan=tp_plan)
     with on_threads(threads):
         begun = False

@@ -123,7 +123,7 @@ def calibrate(
     method, parameters = methods.settings_of(method, parameters)
     kind = _sized(method, parameters)
     built = kind(**parameters)
-    draft_sizes = _sizes(kind, sizes)
+    draft_sizes = check_sizes(kind, sizes)
     check_int("rounds", rounds, 1)
     check_int("max_new_tokens", max_new_tokens, 2)
     given = {"device": device, "dtype": dtype}
@@ -243,7 +243,14 @@ def bar() -> Iterator[Tick]:
         bar.total = bar.n
 
 
-def _sizes(kind: type[Method], sizes: Sequence[int] | None) -> list[int]:
+def check_sizes(kind: type[Method], sizes: Sequence[int] | None) -> list[int]:
+    """The draft sizes to measure, in order.
+
+    Raises
+    ------
+    ParameterError
+        If there are too few to fit curves, or the method does not take one.
+    """
     parameter = next(p for p in kind.parameters if p.name == kind.size)
     if sizes is None:
         return [g for g in SIZES if (parameter.low or 1) <= g <= (parameter.high or SIZES[-1])]

@@ -93,7 +93,7 @@ class Retranslate(StreamMethod):
         if self.template not in TEMPLATES and self.template.count("{source}") != 1:
             raise ParameterError(
                 f"template must be one of {', '.join(TEMPLATES)}, or a text with {{source}} in it once, "
-                f"where the source goes; got {self.template[:60]!r}"
+                f"where the source goes, such as 'Translate: {{source}}'; got {self.template[:60]!r}"
             )
         for slot in ("source_language", "target_language"):
             if not getattr(self, slot).strip():

@@ -383,10 +383,8 @@ def picture(trace: Trace, prompt: int) -> Picture:
     belief, beliefs = _beliefs(one, parameters.get("rollback") if rollback else None, filled)
     prompt_row = one.prompts.iloc[0].to_dict() if len(one.prompts) else {}
     threshold = parameters.get(BELIEFS[belief][1])
-    note = ""
-    if not run.get("complete", True):
-        note = f"The run did not finish by itself: {run.get('stopped') or 'cut off'}."
-    elif (cycles["end"] == "context").any():
+    note = cut_off(one)
+    if not note and (cycles["end"] == "context").any():
         note = "The text is cut off where the model's context was full."
     return Picture(
         method=str(run["method"]),
@@ -426,6 +424,16 @@ def _spans(one: Trace, kept: pd.DataFrame, prompt: int, rollback: bool) -> tuple
         spans.append(Span(text, kind, number, int(position), tuple(ids), _number(p), number != seen))
         seen = number
     return tuple(spans)
+
+
+def cut_off(one: Trace) -> str:
+    """What to say of a text that its run did not finish; empty for one that has its end."""
+    if one.run.get("complete", True):
+        return ""
+    last = one.cycles.groupby("prompt")[["end", "source"]].tail(1)  # a stream may have more to come
+    if len(last) and last["source"].isna().all() and not last["end"].isin([None, "interrupted"]).any():
+        return ""
+    return f"The run did not finish by itself: {one.run.get('stopped') or 'cut off'}."
 
 
 def _beliefs(one: Trace, rollback: float | None, filled: bool) -> tuple[str, tuple[Belief, ...]]:

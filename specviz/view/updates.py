@@ -21,7 +21,7 @@ from specviz.rules.speculative import common_prefix
 from specviz.schema import Metadata
 from specviz.trace import Trace, is_trace, listed, whole_characters
 from specviz.trace.text import begun_text
-from specviz.view.picture import Numbers, name_of, prompts, token_bytes
+from specviz.view.picture import Numbers, cut_off, name_of, prompts, token_bytes
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -270,11 +270,7 @@ def ribbon(trace: Trace, prompt: int | None = None, k: int | None = None) -> Rib
     run, rows = one.run, _rows(one, k)
     prompt_row = one.prompts.iloc[0].to_dict() if len(one.prompts) else {}
     facts = [prompt_row[n] for n in ("id", "language") if isinstance(prompt_row.get(n), str)]
-    stopped = (
-        ""
-        if run.get("complete", True)
-        else f"The run did not finish by itself: {run.get('stopped') or 'cut off'}."
-    )
+    stopped = cut_off(one)
     parameters = run["parameters"] or {}
     return Ribbon(
         name(run),

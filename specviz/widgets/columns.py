@@ -23,7 +23,7 @@ from specviz.escape import visible
 from specviz.trace import Trace, whole_characters
 from specviz.trace.checks import list_sizes
 from specviz.view import updates
-from specviz.view.picture import FATES, KINDS, PHASES, letters, name_of, phase_times, token_bytes
+from specviz.view.picture import FATES, KINDS, PHASES, cut_off, letters, name_of, phase_times, token_bytes
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -200,7 +200,7 @@ def _header(one: Trace, words: dict[str, list[str]], ids: list[int], weighed: bo
         "loop": run.get("pseudocode") or LOOP,
         "at": f" at {bent}" if bent else "",
         "before": f", before {bent}" if bent else "",
-        "notes": _notes(run),
+        "notes": _notes(one),
         "words": words,
         "kinds": KINDS_SENT,
         # the score of a canvas is a log-odds, its confidence the same as a probability
@@ -428,11 +428,10 @@ def _piece(pieces: Mapping[int, bytes], token: int) -> str:
     return text if text.isascii() and text.isprintable() else visible(text)
 
 
-def _notes(run: Json) -> list[str]:
+def _notes(one: Trace) -> list[str]:
     """What must be said before the trace is believed."""
-    notes = []
-    if run.get("complete") is False:
-        notes.append(f"The run did not finish by itself: {run.get('stopped') or 'cut off'}.")
+    run, unfinished = one.run, cut_off(one)
+    notes = [unfinished] if unfinished else []
     if run.get("record") is None:
         notes.append(
             "Only the text was recorded: this trace has no drafts, times or passes (record='judged' keeps "

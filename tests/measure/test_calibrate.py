@@ -289,4 +289,6 @@ def test_the_command(folders, tmp_path, capsys):
     assert cli.run(["calibrate", "--number", "9999"]) == 2
     assert "70 prompts, and 9999 + 20 are needed" in capsys.readouterr().err
     assert cli.run(["calibrate", "--sizes", "1,two"]) == 2
+    assert cli.run(["calibrate", "--sizes", "1,4", "--model", "nowhere"]) == 2
+    assert "at least 4 sizes are needed" in capsys.readouterr().err, "before the model is loaded"
     assert calibration.folder() == tmp_path / "kept"
