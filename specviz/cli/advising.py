@@ -36,7 +36,8 @@ def advise(
         option("Use finished texts instead of decoding: JSON lines with a prompt and its answer."),
     ] = None,
     number: Annotated[
-        int | None, option("How many prompts; default: 24, or half of them with --confirm.", min=1)
+        int | None,
+        option("How many prompts; default: 24, with --confirm at most half of all.", min=1),
     ] = None,
     batch: Annotated[str | None, option("More batch sizes to consider, such as 4,8.")] = None,
     context: Annotated[
@@ -44,7 +45,7 @@ def advise(
     ] = None,
     temperature: Annotated[float, option("Temperature of the texts; 0 is greedy.")] = 0.0,
     confirm: Annotated[
-        bool, option("Run the best three settings on the remaining prompts.", "--confirm")
+        bool, option("Run the best three settings on as many other prompts.", "--confirm")
     ] = False,
     confirm_prompts: Annotated[
         str | None,

@@ -124,8 +124,11 @@ class Results:
         }
 
     def __repr__(self) -> str:
-        failed = f", {len(self.failures())} failed" if len(self.failures()) else ""
-        return f"<Results {self.path}: {len(self.done)} of {len(self.wanted)} rows{failed}>"
+        return f"<Results {self.path}: {self._count()}>"
+
+    def _count(self) -> str:
+        failed = len(self.failures())
+        return f"{len(self.done)} of {len(self.wanted)} rows" + f", {failed} failed" * bool(failed)
 
     def _repr_html_(self) -> str:
         page = self.shown().to_html(index=False, border=0, max_rows=100)
@@ -303,7 +306,7 @@ class Results:
         print_table(console, columns, table.to_numpy().tolist())
         for text in (*self.places(), *self.notes()):
             write(text)
-        write(f"{self.path}: {len(self.done)} of {len(self.wanted)} rows")
+        write(f"{self.path}: {self._count()}")
 
     def places(self) -> list[str]:
         """Where it was measured, a line for each environment."""

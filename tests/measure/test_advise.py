@@ -485,6 +485,9 @@ class TestAdvise:
         assert not list(tmp_path.iterdir())
         assert all(done <= of for done, of in ticks)
         assert len(made.confirmed) == 3 and made.setting["confirmed_on"] == 2
+        by_label = {each.candidate.label: each for each in made.predictions}
+        confirmed = [by_label[row["label"]] for row in made.confirmed]
+        assert len({(e.candidate.family, e.tau, e.accepted) for e in confirmed}) == 3, "no draft twice"
         assert {row["label"] for row in made.confirmed} <= {each.candidate.label for each in made.predictions}
         kinds = {each.candidate.family for each in made.shown}
         assert kinds == {(BASELINE, ""), (LOOKUP, ""), (CHAIN, "tiny-small")}

@@ -825,6 +825,18 @@ def test_a_table_breaks_no_word(tmp_path, width):
     assert ("left out" in text) == (width < 120)
 
 
+def test_the_last_line_counts_what_failed(tmp_path):
+    from rich.console import Console
+
+    found = write(tmp_path / "r", [(c, i, 10, 1.0, "x") for c in range(2) for i in range(2)],
+                  ("autoregressive", "prompt_lookup"))  # fmt: skip
+    file = sorted((tmp_path / "r" / "rows").glob("*.json"))[-1]
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"error": "out of memory"}))
+    console = Console(width=200, record=True, file=io.StringIO())
+    found.show(console)
+    assert re.search(r": 4 of \d+ rows, 1 failed$", " ".join(console.export_text().split()))
+
+
 def test_a_run_that_goes_on_keeps_its_kernels(plan, tmp_path, monkeypatch):
     """Another layout rounds differently, and a text may part from its reference."""
     monkeypatch.setenv("SPECVIZ_KERNELS", "plain")

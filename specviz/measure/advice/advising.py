@@ -44,7 +44,7 @@ from .devices import Device, device_of, prices_of
 from .engines import flags_of
 from .grown import grow, settings
 from .prices import Passes, Pilot, Prices
-from .ranking import Prediction, Ranking
+from .ranking import Prediction, Ranking, distinct
 from .readings import Reading, Text
 from .result import Advice, kinds_differ
 from .simulation import BASELINE, LONGEST, Candidate, Cycles, Simulation, candidates
@@ -99,7 +99,7 @@ def advise(
     answers : path, optional
         JSON lines with finished texts, used instead of decoding, as for `specviz.audit.answers`.
     number : int, optional
-        How many prompts. Default: 24, or half of the available ones if the advice is confirmed.
+        How many prompts. Default: 24; if the advice is confirmed, at most half of the available ones.
     batch, context : int or sequence of int
         More batch sizes and context lengths at which to time passes, to say what would change the answer.
     temperature, top_k, top_p, seed : float, int, float, int
@@ -571,7 +571,7 @@ class Work:
 
     def _confirmed(self, predictions: list[Prediction]) -> tuple[list[Row], list[str]]:
         """The best settings on other prompts, beside what was predicted of them."""
-        chosen = [each for each in predictions if each.drafts][:CONFIRMED]
+        chosen = distinct(predictions)[:CONFIRMED]
         return confirm_on(
             self.job.model, self.served, chosen, self.job.others, self.job.most, ROUNDS,
             self.state.content["rounds"], self.state.keep, self.done,

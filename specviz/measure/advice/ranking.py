@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 
 import numpy as np
@@ -74,6 +75,15 @@ class Prediction:
         made = asdict(self) | {"label": self.candidate.label, "nodes": self.candidate.nodes}
         made["candidate"]["values"] = dict(self.candidate.values)
         return made
+
+
+def distinct(predictions: Iterable[Prediction]) -> list[Prediction]:
+    """The settings that draft, each draft once: of a method's that write and send the same, the first."""
+    kept: dict[tuple[object, ...], Prediction] = {}
+    for each in predictions:
+        if each.drafts:
+            kept.setdefault((each.candidate.family, each.tau, each.accepted), each)
+    return list(kept.values())
 
 
 class Ranking:
