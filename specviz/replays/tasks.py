@@ -99,7 +99,9 @@ def own_prompts(suites: Mapping[str, Suite], task: str, part: Values) -> tuple[l
 
 
 def fitting(suites: Mapping[str, Suite], model: Model, tokens: int) -> tuple[dict[str, Suite], list[str]]:
-    """The prompts that a model can read and write so many tokens after, and which it cannot, in words.
+    """The prompts that a model has room to answer, and those that it has not, in words.
+
+    A canvas takes all of its tokens at once; any other answer may end where the context is full.
 
     Raises
     ------
@@ -107,6 +109,7 @@ def fitting(suites: Mapping[str, Suite], model: Model, tokens: int) -> tuple[dic
         If a suite has none that fits, or a prompt cannot be encoded; the line names it.
     """
     kept, left_out = {}, []
+    needed = tokens if model.kind == "diffusion" else 1
     for task, given in suites.items():
         some, long = [], {}
         for prompt in given:
@@ -114,18 +117,19 @@ def fitting(suites: Mapping[str, Suite], model: Model, tokens: int) -> tuple[dic
                 length = len(model.encode(single(prompt)["prompt"]))
             except PromptError as error:
                 raise PromptError(f"{given.name}, prompt {prompt['id']}: {error}") from None
-            if model.left(length) >= tokens:
+            if model.left(length) >= needed:
                 some.append(prompt)
             else:
                 long[prompt["id"]] = length
         if long:
-            first = next(iter(long))
+            first, room = next(iter(long)), plural(needed, "new token")
             why = (
                 f"{given.name}: {plural(len(long), 'prompt')} of {len(given)} left out, for {model.name} has "
-                f"no room for {tokens} new tokens after them (prompt {first} has {long[first]} tokens)"
+                f"no room for {room} after them (prompt {first} has {long[first]} tokens)"
             )
             if not some:
-                raise PromptError(f"{why}: give shorter prompts, or a lower max_new_tokens")
+                lower = ", or a lower max_new_tokens" * (needed > 1)
+                raise PromptError(f"{why}: give shorter prompts{lower}")
             left_out.append(why)
         kept[task] = Suite(some, given.name, given.licence)
     return kept, left_out

@@ -23,7 +23,7 @@ import pytest
 import specviz
 import specviz.measure
 from specviz import cli, escape
-from specviz.errors import ModelError, ParameterError, PromptError, SpecvizError, TraceError
+from specviz.errors import ModelError, ParameterError, PromptError, SpecvizError, TraceError, plural
 from specviz.measure import work
 from specviz.measure.claims import ratio, resampled
 from specviz.measure.report import Estimate
@@ -37,6 +37,7 @@ from specviz.replays import (
     replays,
     running,
     sources,
+    tasks,
     terminal,
 )
 from specviz.replays.cells import Check
@@ -384,6 +385,14 @@ def test_a_prompt_without_room_is_left_out_and_named(run, tiny):
     wrong = [{**texts[0], "prompt": [1, tiny.vocabulary]}, *texts[1:3]]
     with pytest.raises(PromptError, match=f"wrong, prompt {texts[0]['id']}: token id"):
         run(suite=Suite(wrong, "wrong"), out=found.path / "other")
+
+
+@pytest.mark.parametrize(("kind", "kept"), [("causal", 3), ("diffusion", 2)])
+def test_a_canvas_needs_room_for_all_of_its_tokens(kind, kept):
+    model = SimpleNamespace(kind=kind, name="ten", encode=list, left=lambda length: 10 - length)
+    suite = Suite([{"prompt": "x" * length} for length in (1, 6, 9, 10)], "four")
+    suites, left_out = tasks.fitting({"": suite}, model, 4)
+    assert len(suites[""]) == kept and f"four: {plural(4 - kept, 'prompt')} of 4 left out" in left_out[0]
 
 
 @pytest.mark.parametrize("name", ["unispec/figure2", "unispec/figure3", "cm_asd/figure2", "bild/figure5"])

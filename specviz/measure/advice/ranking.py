@@ -12,7 +12,7 @@ from specviz.metrics.interval import LEAST
 from specviz.metrics.speedups import Drafter, PassTimes, Setting
 
 from .prices import TARGET, Prices
-from .simulation import BASELINE, CHAIN, Candidate, Simulation
+from .simulation import BASELINE, CHAIN, Candidate, Family, Simulation
 
 DRAWS = 400
 SURE = (0.025, 0.975)
@@ -79,7 +79,7 @@ class Prediction:
 
 def distinct(predictions: Iterable[Prediction]) -> list[Prediction]:
     """The settings that draft, each draft once: of a method's that write and send the same, the first."""
-    kept: dict[tuple[object, ...], Prediction] = {}
+    kept: dict[tuple[Family, float, float], Prediction] = {}
     for each in predictions:
         if each.drafts:
             kept.setdefault((each.candidate.family, each.tau, each.accepted), each)
