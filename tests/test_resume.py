@@ -11,6 +11,7 @@ import sys
 import time
 
 import numpy as np
+import pandas as pd
 import pytest
 from tiny import TableModel, llama
 
@@ -361,6 +362,19 @@ def test_only_the_text_that_was_cut_off_says_so(pair, monkeypatch):
     assert trace.run["stopped"] == "interrupted"
     notes = [picture(trace, k).note for k in (0, 1)]
     assert notes == ["", "The run did not finish by itself: interrupted."]
+
+
+@pytest.mark.parametrize("missing", [None, float("nan")])
+def test_a_text_without_a_recorded_end_was_cut_off(missing):
+    from types import SimpleNamespace
+
+    from specviz.view.picture import cut_off as cut_off_words
+
+    cycles = pd.DataFrame({"prompt": [0], "end": pd.Series([missing], dtype=object), "source": [None]})
+    one = SimpleNamespace(run={"complete": False, "stopped": None}, cycles=cycles)
+    assert cut_off_words(one) == "The run did not finish by itself: cut off."
+    cycles["end"] = "length"
+    assert cut_off_words(one) == ""
 
 
 def test_an_error_that_an_interruption_became_is_an_interruption(monkeypatch, capsys):

@@ -431,7 +431,8 @@ def cut_off(one: Trace) -> str:
     if one.run.get("complete", True):
         return ""
     last = one.cycles.groupby("prompt")[["end", "source"]].tail(1)  # a stream may have more to come
-    if len(last) and last["source"].isna().all() and not last["end"].isin([None, "interrupted"]).any():
+    ended = last["end"].notna() & (last["end"] != "interrupted")
+    if len(last) and last["source"].isna().all() and ended.all():
         return ""
     return f"The run did not finish by itself: {one.run.get('stopped') or 'cut off'}."
 
