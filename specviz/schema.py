@@ -27,7 +27,7 @@ ORIGINS = ("draft", "unreviewed", "bonus", "correction", "resampled", "fallback"
 UNKNOWN = 2**31 - 1  # in a replay: a token that was drafted for certain and that nobody wrote down
 ENDS = ("eos", "length", "context", "interrupted")
 ROLLBACK = ("bild", "early_exit")  # methods with BiLD's policies: they fall back, and roll back by -ln p
-EXACTNESS = ("exact", "exact up to ties", "lossy")
+EXACTNESS = ("exact", "exact up to ties", "exact in law", "lossy")  # from the strictest to the loosest
 
 
 @dataclass(frozen=True)
@@ -245,7 +245,7 @@ RUN_FIELDS: dict[str, str] = {
     "method": "Method name.",
     "parameters": "Every parameter of the method with its value.",
     "sampling": "temperature, top_k, top_p, seed, max_new_tokens.",
-    "exactness": "exact, exact up to ties, or lossy: of method, parameters and number format.",
+    "exactness": "exact, exact up to ties, exact in law, or lossy: of method, parameters, sampling and number format.",
     "signals": "What the method declares of its signals, a list of {name, unit, meaning, level: node or cycle}; null where it declares none.",
     "pseudocode": "The method's own loop as [[when, line], ...]; see Method.pseudocode.",
     "model": "The target: {name, parameters, max_length, kind: causal, encoder-decoder or diffusion, shape, content, source}; shape has the counts and widths that its costs follow from (SHAPE_FIELDS), null where they are not known; content is the SHA-256 of its weights and tokenizer; source says of weights that were read from another format which it was, and how.",

@@ -243,7 +243,7 @@ class Method(Hooks):
 
     @final
     def exactness(self, sampling: Sampling, dtype: str) -> str:
-        """``exact``, ``exact up to ties`` or ``lossy``, for these parameters and this number format.
+        """One of `schema.EXACTNESS`, for these parameters, this sampling and this number format.
 
         A method that is `only_greedy` guarantees nothing for sampling.
         """
@@ -265,9 +265,9 @@ class Method(Hooks):
         if type(self).verify is not Method.verify:
             raise ParameterError(
                 f"{self.name} has its own verification rule: write guarantee(sampling, dtype), which returns "
-                "'exact', 'exact up to ties' or 'lossy'"
+                "'exact', 'exact up to ties', 'exact in law' or 'lossy'"
             )
-        return "exact up to ties" if sampling.greedy else "exact"
+        return "exact up to ties" if sampling.greedy else "exact in law"
 
     def start(self, session: Session) -> None:
         """A prompt begins: open contexts and reset the state of the last prompt."""

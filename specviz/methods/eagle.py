@@ -125,7 +125,7 @@ class Eagle(SampledTreeMethod):
         self.reads = self.branches * (self.depth - 1) if self.tree == "dynamic" else len(self.paths)
 
     def guarantee(self, sampling: Sampling, dtype: str) -> str:
-        return "exact up to ties" if sampling.greedy else "exact"
+        return "exact up to ties" if sampling.greedy else "exact in law"
 
     def hidden_layers(self, drafter: Model | None) -> tuple[int, ...]:
         return tuple(cast("EagleModel", drafter).layers)

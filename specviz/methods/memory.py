@@ -57,7 +57,7 @@ class Remembering(SizedMethod):
     keep: str
 
     def guarantee(self, sampling: Sampling, dtype: str) -> str:
-        return "exact up to ties" if sampling.greedy else "exact"  # its drafts are judged by `tree.py`
+        return "exact up to ties" if sampling.greedy else "exact in law"  # its drafts are judged by `tree.py`
 
     def fresh(self, vocabulary: int) -> Any:
         """An empty memory."""

@@ -55,7 +55,7 @@ class PromptLookup(SizedMethod):
             raise ParameterError(words)
 
     def guarantee(self, sampling: Sampling, dtype: str) -> str:
-        return "exact up to ties" if sampling.greedy else "exact"  # as in speculative decoding
+        return "exact up to ties" if sampling.greedy else "exact in law"  # as in speculative decoding
 
     def start(self, session: Session) -> None:
         self.session = session

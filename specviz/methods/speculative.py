@@ -57,7 +57,7 @@ class Speculative(SizedMethod, DraftModelMethod):
     def guarantee(self, sampling: Sampling, dtype: str) -> str:
         # Greedy compares argmaxes of a block pass: it can flip where two logits nearly tie. In sampling the
         # law of the output is the target's (Leviathan, theorem in appendix A.1), whatever a draw rounds to.
-        return "exact up to ties" if sampling.greedy else "exact"
+        return "exact up to ties" if sampling.greedy else "exact in law"
 
     def draft(self, left: int) -> Drafting:
         # The target adds a token to every draft, so one token of what is left is its own.

@@ -668,7 +668,7 @@ def peak_memory(trace: Trace) -> float:
 
 
 def exactness(trace: Trace) -> str:
-    """The weakest label of the runs: lossy, exact up to ties, exact; empty if a run has none."""
+    """The weakest label of the runs in `schema.EXACTNESS`; empty if a run has none."""
     labels = {part.run["exactness"] for part in trace.split()}
     return max(labels, key=EXACTNESS.index) if labels <= set(EXACTNESS) else ""
 

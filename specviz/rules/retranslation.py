@@ -26,12 +26,12 @@ RETRANSLATE = (
 
 
 def exactness(mode: str, beta: float, greedy: bool) -> str:
-    """``exact``, ``exact up to ties`` or ``lossy``."""
+    """One of `schema.EXACTNESS`."""
     if mode == "rt":
         return "exact"
     if mode == "cd" or beta > 0:
         return "lossy"
-    return "exact up to ties" if greedy else "exact"
+    return "exact up to ties" if greedy else "exact in law"
 
 
 def without_end(output: list[int], eos: Collection[int]) -> list[int]:

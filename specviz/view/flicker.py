@@ -16,7 +16,7 @@ from specviz.escape import html, spaced, visible
 from specviz.trace import Trace
 from specviz.view import updates
 from specviz.view.axes import Look, axes, fonts, new_figure, png, whole_numbers
-from specviz.view.picture import prompts
+from specviz.view.picture import badge, prompts
 from specviz.view.static import Page, chips, document, style
 from specviz.view.updates import (
     FATES,
@@ -195,11 +195,10 @@ def figure(ribbons: Sequence[Ribbon]) -> str:
     """
     first = ribbons[0]
     width, most, same_source = updates.widest(ribbons), updates.slowest(ribbons), updates.same_cache(ribbons)
-    badge = {"exact": "yes", "exact up to ties": "ties"}
     shared = tuple(n for n in first.numbers if all(n in one.numbers for one in ribbons))
     heads = "".join(
         f'<th scope="col"><strong>{html(one.name)}</strong> '
-        f'<span class="badge {badge.get(one.exactness, "lossy")}">{html(one.exactness)}</span>'
+        f'<span class="badge {badge(one.exactness)}">{html(one.exactness)}</span>'
         f"{chips(tuple(n for n in one.numbers if len(ribbons) == 1 or n not in shared))}</th>"
         for one in ribbons
     )

@@ -188,6 +188,11 @@ class Picture:
         return f"{name} threshold" if name != "threshold" else name
 
 
+def badge(exactness: str) -> str:
+    """The style class of a label in `schema.EXACTNESS`."""
+    return {"exact": "yes", "exact up to ties": "ties", "exact in law": "ties"}.get(exactness, "lossy")
+
+
 def _number(value: float | None) -> float:
     return float("nan") if value is None else float(value)
 

@@ -18,7 +18,18 @@ from specviz.escape import content_policy, html, spaced, visible
 from specviz.files import write_text
 from specviz.trace import Trace
 from specviz.view.lattices import figure
-from specviz.view.picture import FATES, KINDS, PHASES, Numbers, Picture, Span, headline, pictures, prompts
+from specviz.view.picture import (
+    FATES,
+    KINDS,
+    PHASES,
+    Numbers,
+    Picture,
+    Span,
+    badge,
+    headline,
+    pictures,
+    prompts,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -231,13 +242,12 @@ def chips(numbers: Numbers, whose: str = "") -> str:
 
 def head(shown: Picture) -> str:
     """Method, models and exactness."""
-    badge = {"exact": "yes", "exact up to ties": "ties", "lossy": "lossy"}.get(shown.exactness, "lossy")
     models = html(shown.model)
     models += f" ← {html(shown.draft)}" if shown.draft else ""
     return (
         f'<div class="head"><strong>{html(shown.method)}</strong> '
         f'<span class="models">{models}</span> '
-        f'<span class="badge {badge}" title="Whether the text is the target\'s own">'
+        f'<span class="badge {badge(shown.exactness)}" title="Whether the text is the target\'s own">'
         f"{html(shown.exactness)}</span></div>"
     )
 

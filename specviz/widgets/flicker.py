@@ -17,6 +17,7 @@ from specviz.escape import spaced, visible
 from specviz.trace import Trace
 from specviz.view import updates
 from specviz.view.flicker import block, figure, marks
+from specviz.view.picture import badge
 from specviz.view.updates import FATES, Ribbon, Row, Traces, alike, distinct, name, named, ribbon
 from specviz.whatifs import whatif
 from specviz.widgets.assets import script, style
@@ -194,7 +195,7 @@ def _run(column: Column, run: Trace, one: Ribbon, same_source: bool, most: float
     left_out = ("updates", "erased a word", "cache reused")
     return {
         "exactness": one.exactness,
-        "kind": {"exact": "yes", "exact up to ties": "ties"}.get(one.exactness, "lossy"),
+        "kind": badge(one.exactness),
         "numbers": [f"{v} {n}" for n, v, _ in one.numbers if n not in left_out],
         "rows": [_row(row, same_source, most) for row in one.rows],
         "cuts": {k: _cuts(one if k == column.k else ribbon(run, one.index, k)) for k in column.ks},

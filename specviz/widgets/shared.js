@@ -33,11 +33,12 @@ function press(sign, title, act, more = {}) {
 }
 // A badge that says how sure a text is the target's own.
 const SURE = {
-	exact: "the text is the target's own (when sampling: it has the target's law)",
+	exact: "the text is the target's own",
 	"exact up to ties": "the text is the target's own, but two top tokens whose scores differ only by rounding may swap",
+	"exact in law": "sampled from the target's own distribution, though it is not the text that plain decoding draws",
 	lossy: "the text may differ from the target's own",
 };
-const exactness = (word, more = {}) => h("span", { title: SURE[word] ?? "whether the text is the target's own", class: `badge ${{ exact: "yes", "exact up to ties": "ties" }[word] ?? "lossy"}`, ...more }, word || "not stated");
+const exactness = (word, more = {}) => h("span", { title: SURE[word] ?? "whether the text is the target's own", class: `badge ${{ exact: "yes", "exact up to ties": "ties", "exact in law": "ties" }[word] ?? "lossy"}`, ...more }, word || "not stated");
 // Sets what Python is to know: {trait: value}.
 function share(model, values) {
 	for (const name in values) model.set(name, values[name]);

@@ -67,7 +67,7 @@ class Biased(LastWords):
     """Draws its last token with uniforms that are not uniform: its law is not the target's."""
 
     def guarantee(self, sampling: Any, dtype: str) -> str:
-        return "exact up to ties" if sampling.greedy else "exact"
+        return "exact up to ties" if sampling.greedy else "exact in law"
 
     def verify(self, draft: sv.Draft, scores: Any) -> sv.Verdict:
         session = self.session

@@ -116,7 +116,7 @@ def test_the_law_of_sampling_is_the_targets():
 
 def test_labels_and_ranges():
     assert PromptLookup().exactness(Sampling(), "float32") == "exact up to ties"
-    assert PromptLookup().exactness(Sampling(1.0), "float32") == "exact"
+    assert PromptLookup().exactness(Sampling(1.0), "float32") == "exact in law"
     assert not PromptLookup.needs_draft
     with pytest.raises(ParameterError, match="ngram_min must be at most ngram_max, got 3 and 2"):
         PromptLookup(ngram_min=3, ngram_max=2)

@@ -342,5 +342,5 @@ def test_the_law_of_sampling_holds_when_it_stops(stop):
 
 def test_labels():
     assert Speculative().exactness(Sampling(), "float32") == "exact up to ties"
-    assert Speculative().exactness(Sampling(0.7), "float32") == "exact"
+    assert Speculative().exactness(Sampling(0.7), "float32") == "exact in law"
     assert find("autoregressive")().exactness(Sampling(), "bfloat16") == "exact"
