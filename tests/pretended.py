@@ -17,7 +17,7 @@ PARAMETERS = (
     Parameter("review", False, meaning="Whether it looks twice."),
     Parameter("order", "best", choices=("best", "first"), meaning="Which comes first."),
 )
-WORDS = {0: b"", 2: b" two", 3: b" three", 4: b"\xe2\x82", 5: b"\xac", 6: b"<img src=x onerror=alert(1)>"}
+WORDS = {0: b"", 2: b" two", 3: b" three", 4: b"\xe2\x82", 5: b"\xac", 6: b"<img src=x onerror=alert(1)>\n"}
 
 
 @dataclass

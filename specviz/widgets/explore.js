@@ -14,9 +14,25 @@ function symbol(text) {
 // A number as a column wants it: its digits, and what stands behind it.
 const shape = (v, [digits, unit]) => v.toFixed(digits) + unit;
 
+const OPENS = 8000; // ms within which something that was asked for appears
+const LAID_OUT = 400; // ms until it has its height
+// Scrolls to what Python opens below this view, once it is there.
+function scrollToNext(el) {
+	const stack = el.parentElement, before = stack.lastElementChild;
+	const watch = new MutationObserver(() => {
+		if ([el, before].includes(stack.lastElementChild)) return;
+		watch.disconnect();
+		// Jupyter puts a place holder first, so what stands last is asked for anew.
+		setTimeout(() => stack.lastElementChild.scrollIntoView({ block: "start", behavior: still() ? "auto" : "smooth" }), LAID_OUT);
+	});
+	watch.observe(stack, { childList: true });
+	setTimeout(() => watch.disconnect(), OPENS);
+}
+
 function render({ model, el }) {
 	const root = h("div.sv.explore", { role: "group", "aria-label": "explorer" });
 	const ask = (what, more) => model.send({ do: what, ...more });
+	const openBelow = (what, more) => { scrollToNext(el); ask(what, more); };
 	const decode = (what = "run") => ask(what, { prompt: prompt.box.value });
 	let parameters = model.get("parameters");
 
@@ -115,8 +131,8 @@ function render({ model, el }) {
 	const run = button("▶ Decode", "decode with these settings (Ctrl Enter)", () => decode(), { class: "main" });
 	const base = button("▶ Decode without drafts", `${BASELINE}: with the target alone, for comparison`, () => decode("baseline"));
 	const stop = button("■ Stop", "stop after the current cycle (Escape); the text so far is kept", () => ask("stop"));
-	const live = button("▶ Race against the target alone", "decode with the target alone and with this method at the same time, side by side", () => ask("live"));
-	const race = button("Replay all results", "the results of this prompt as a race, at true relative speed", () => ask("race"));
+	const live = button("▶ Race against the target alone", "decode with the target alone and with this method at the same time, side by side", () => openBelow("live"));
+	const race = button("Replay all results", "the results of this prompt as a race, at true relative speed", () => openBelow("race"));
 	const text = new Growing(model.get("kinds"), "the decoded text");
 	const bar = h("progress", { max: 1, value: 0, "aria-label": "tokens so far" });
 	const rate = h("b.rate"), state = h("span.soft.state");
@@ -198,7 +214,7 @@ function render({ model, el }) {
 		const titles = new Map(columns.map((c) => [c[1], c[3]]));
 		const shown = (v) => (v === undefined || v === null ? "–" : typeof v === "number" ? number(v) : String(v));
 		const body = rows.map((row) => {
-			const open = button("Player", `step through run ${row.run}`, () => ask("play", { run: row.run }));
+			const open = button("Player", `step through run ${row.run}`, () => openBelow("play", { run: row.run }));
 			open.setAttribute("aria-label", `open run ${row.run} in the player`);
 			const save = button("Save", `save run ${row.run} as a trace: a .parquet file for specviz.open`, () => ask("save", { run: row.run }));
 			save.setAttribute("aria-label", `save run ${row.run}`);

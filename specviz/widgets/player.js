@@ -343,15 +343,9 @@ class TextLane {
 		const text = this.record.outText(row);
 		const word = text.replace(/^ /, ""), space = word === text ? "" : " ";
 		const node = h("span", { class: `t ${kind.name}${text === "" ? " part" : ""}`, title: `${kind.word}: ${kind.meaning}; cycle ${a.cycle[this.born[row]]}${a.out_p ? `, p = ${prob(a.out_p[row])}` : ""}` });
-		node.append(space, kind.mark && text !== "" ? h("sup", kind.mark) : "", ...spaced(word));
+		node.append(space, kind.mark && text !== "" ? h("sup", kind.mark) : "", ...withSigns(word));
 		return node;
 	}
-}
-
-// Text with line breaks and lost spaces made visible.
-function spaced(text) {
-	return text.split(/(\n|^ +$| {2,})/).filter(Boolean).map((part) =>
-		part === "\n" ? [h("i.sign", "⏎"), "\n"] : /^ +$/.test(part) ? h("i.sign", "␣".repeat(part.length)) : part).flat();
 }
 
 // ---- why, and what else there was

@@ -39,6 +39,9 @@ const SURE = {
 	lossy: "the text may differ from the target's own",
 };
 const exactness = (word, more = {}) => h("span", { title: SURE[word] ?? "whether the text is the target's own", class: `badge ${{ exact: "yes", "exact up to ties": "ties", "exact in law": "ties" }[word] ?? "lossy"}`, ...more }, word || "not stated");
+// Text with line breaks and lost spaces made visible. Dropped text (`breaks` false) does not break the line that stays.
+const withSigns = (text, breaks = true) => text.split(/(\n|^ +$| {2,})/).filter(Boolean).flatMap((part) =>
+	part === "\n" ? [h("i.sign", "⏎"), breaks ? "\n" : ""] : /^ +$/.test(part) ? h("i.sign", "␣".repeat(part.length)) : part);
 // Sets what Python is to know: {trait: value}.
 function share(model, values) {
 	for (const name in values) model.set(name, values[name]);

@@ -4,10 +4,6 @@
 const SAY = 1000; // ms between two announcements to a screen reader
 const perSecond = (n) => (n >= 100 ? n.toFixed(0) : n.toFixed(1));
 
-// Text with line breaks and lost spaces made visible.
-const withSigns = (text) => text.split(/(\n|^ +$| {2,})/).filter(Boolean).flatMap((part) =>
-	part === "\n" ? [h("i.sign", "⏎"), "\n"] : /^ +$/.test(part) ? h("i.sign", "␣".repeat(part.length)) : part);
-
 class Growing {
 	constructor(kinds, label) {
 		this.kinds = kinds;
@@ -68,11 +64,11 @@ class Growing {
 	}
 	drop(text, cycle) {
 		this.dropped++;
-		this.body.append(h("del", { title: `drafted in cycle ${cycle} and not accepted` }, ...withSigns(text)));
+		this.body.append(h("del", { title: `drafted in cycle ${cycle} and not accepted` }, ...withSigns(text, false)));
 	}
 	strike(node, cycle) { // a later cycle took it back
 		this.dropped++;
-		node.replaceWith(h("del", { title: `erased in cycle ${cycle}` }, node.textContent));
+		node.replaceWith(h("del", { title: `erased in cycle ${cycle}` }, node.textContent.replace(/\n/g, "")));
 	}
 	legend() {
 		const kinds = [...this.used].sort((a, b) => a - b).map((k) => this.kinds[k]);

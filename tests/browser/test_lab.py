@@ -161,6 +161,7 @@ def test_the_explorer_decodes(run_notebook, explorer, shoot, axe):
     expect(panel.locator(".growing .t").first).to_be_visible()
     assert "draft_length=3" in panel.locator("code.code").inner_text()
     panel.locator("tbody tr").last.get_by_role("button", name="Player").click()
+    expect(page.locator(".sv.player")).to_be_in_viewport(ratio=0.3)
     step_player(page, page.locator(".sv.player"))
     panel.get_by_role("button", name="Decode without drafts").click()
     expect(panel.locator("tbody tr")).to_have_count(4)

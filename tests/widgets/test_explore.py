@@ -73,7 +73,7 @@ def test_a_decode_is_followed_and_becomes_a_row():
     cycles = [cycle for message in sent for cycle in message["cycles"]]
     assert cycles == one.panel.shown and [c["cycle"] for c in cycles] == list(range(7))
     assert {"keep": 2, "tokens": [(" two", 1), (" three", 4)]}.items() <= cycles[2].items()
-    assert cycles[1]["dropped"] == "<img src=x onerror=alert(1)>"
+    assert cycles[1]["dropped"] == "<img src=x onerror=alert(1)>\n"
     (row,) = one.panel.rows
     assert row["length"] == 5 and row["run"] == 1 and row["complete"] and row["speedup"] is None
     trace = build("speculative")
