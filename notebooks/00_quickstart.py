@@ -92,7 +92,7 @@ one.nodes[["cycle", "node", "text", "p", "rank", "status"]].query("cycle <= 2")
 # accepted. After a rejection nothing is judged. The record holds enough to check each of those decisions again:
 
 # %%
-from specviz import metrics
+from specviz import metrics, view
 
 again = metrics.recheck(trace)
 print(f"{len(again)} decisions, {int(again['agrees'].sum())} come out as recorded")
@@ -141,7 +141,7 @@ table[["name", "exactness", "tau", "A/D", "A/O", "tokens_per_second", "speedup"]
 # %%
 import matplotlib.pyplot as plt
 
-_, axes = plt.subplots(3, 1, figsize=(10, 4.6), layout="constrained")
+_, axes = view.subplots(3, 1, figsize=(10, 4.6))
 for ax, (name, run) in zip(axes, runs.items()):
     view.timeline(run, prompt=0, ax=ax).set_title(name, loc="left", size=9)
 for ax in axes:  # one scale, so that lengths compare; the counts above the cycles have no room on it

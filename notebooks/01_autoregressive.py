@@ -35,6 +35,7 @@ import numpy as np
 import torch
 
 import specviz as sv
+from specviz import view
 
 torch.set_num_threads(1)
 target = "smollm2" if "smollm2" in sv.list_models() else "town"
@@ -139,7 +140,7 @@ for row, ratio in zip(rows, s):
     )
 
 # %%
-figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3.4), layout="constrained")
+figure, (left, right) = view.subplots(1, 2, figsize=(10, 3.4))
 left.plot(g, s, "o-", color="#0072b2", label="measured s(g)")
 left.plot(g, g, "--", color="#888888", label="s = g: nothing gained")
 left.set(xscale="log", yscale="log", xlabel="tokens in the pass, g", ylabel="cost of the pass, s(g)")
@@ -168,16 +169,16 @@ plt.show()
 # %%
 c = 1 / 6
 lengths = np.arange(1, 33)
+figure, ax = view.subplots(figsize=(6.4, 3.8))
 for accept in (1.0, 0.8, 0.6):
     # Each token is accepted with probability `accept`, independently of the others.
     tau = lengths + 1 if accept == 1 else (1 - accept ** (lengths + 1)) / (1 - accept)
     speed = tau / (lengths * c + np.interp(lengths + 1, g, s))
-    plt.plot(lengths, speed, label=f"each token accepted with {accept:.0%}")
+    ax.plot(lengths, speed, label=f"each token accepted with {accept:.0%}")
     print(f"acceptance {accept:.0%}: best draft length {lengths[speed.argmax()]}, speedup {speed.max():.2f}")
-plt.axhline(1, ls="--", color="#888888")
-plt.xlabel("draft length γ")
-plt.ylabel("speedup (modelled)")
-plt.legend(frameon=False)
+ax.axhline(1, ls="--", color="#888888")
+ax.set(xlabel="draft length γ", ylabel="speedup (modelled)")
+ax.legend(frameon=False)
 plt.show()
 
 # %% [markdown]
@@ -261,7 +262,7 @@ COLORS = {
     "onednn-unpadded": "#56b4e9",
     "fp16": "#009e73",
 }
-figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3.4), layout="constrained")
+figure, (left, right) = view.subplots(1, 2, figsize=(10, 3.4))
 print("τ(g): " + ", ".join(f"{g}: {t:.2f}" for g, t in zip(drafts, tau)))
 for layout, each in cost.items():
     passes = np.interp(np.array(drafts) + 1, sizes, each)
@@ -332,7 +333,7 @@ COLORS = {
     "int8": "#e69f00",
     "int4": "#d55e00",
 }
-figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3.4), layout="constrained")
+figure, (left, right) = view.subplots(1, 2, figsize=(10, 3.4))
 for name, each in cost.items():
     passes = np.interp(np.array(drafts) + 1, sizes, each)
     rate = 1e3 * tau / passes

@@ -36,6 +36,7 @@ import numpy as np
 import torch
 
 import specviz as sv
+from specviz import view
 from specviz.widgets.acceptance import Acceptance
 
 torch.set_num_threads(1)
@@ -94,7 +95,7 @@ for length in lengths:
     ]
     rows.append((length, runs[0]["tau"], runs[0]["A/D"], np.median([r["tokens_per_second"] for r in runs])))
 rows = np.array(rows)
-figure, axes = plt.subplots(1, 3, figsize=(10, 2.8), layout="constrained")
+figure, axes = view.subplots(1, 3, figsize=(10, 2.8))
 for ax, column, name in zip(axes, (1, 2, 3), ("τ", "A/D", "tokens/s")):
     ax.plot(rows[:, 0], rows[:, column], "o-", color="#0072b2")
     ax.set(xlabel="draft length γ", title=name)
@@ -321,7 +322,7 @@ grid, costs = np.meshgrid(np.linspace(0.01, 0.99, 99), np.linspace(0, 0.6, 61))
 
 def plane(γ):
     speed = (1 - grid ** (γ + 1)) / ((1 - grid) * (γ * costs + 1))
-    figure, axes = plt.subplots(figsize=(6.4, 3.6), layout="constrained")
+    figure, axes = view.subplots(figsize=(6.4, 3.6))
     levels = [0.25, 0.33, 0.5, 0.75, 1, 1.33, 2, 3, 4]
     shades = axes.contourf(grid, costs, speed, levels, cmap="RdBu", norm="log", extend="both")
     axes.contour(grid, costs, speed, levels=[1], colors="black", linewidths=2)

@@ -182,7 +182,7 @@ for name, (share, score) in engaged.items():
     print(f"{name:12s} engaged {share:6.1%}   BLEU {score:.1f}")
 print(f"large alone  engaged 100.0%   BLEU {bleu(plain):.1f}; your guess {engagement_guess:.0%}")
 
-figure, ax = plt.subplots(figsize=(6.2, 3.4), layout="constrained")
+figure, ax = view.subplots(figsize=(6.2, 3.4))
 ax.plot(*zip(*engaged.values()), "o-", color="#0072b2", label="oracle")
 ax.axhline(bleu(plain), ls="--", color="#888888", lw=1, label="large model alone")
 ax.axvline(0.2, ls=":", color="#888888", lw=1, label="the paper's 20 %")
@@ -252,7 +252,7 @@ swept = table(measured)
 swept.drop(columns=["group", "base", "fallback", "rollback", "cap"]).round(3)
 
 # %%
-figure, axes = plt.subplots(1, 2, figsize=(11, 4.4), sharey=True, sharex=True, layout="constrained")
+figure, axes = view.subplots(1, 2, figsize=(11, 4.4), sharey=True, sharex=True)
 both = swept["base"] | swept["group"].isin(["unaligned", "aligned"])
 ablated = swept["base"] | swept["group"].isin(["aligned", "no rollback", "no fallback"])
 view.sweep(swept[both], curve="rollback", ax=axes[0])
@@ -358,7 +358,7 @@ leaving = table(sweep(points, texts, **options))
 leaving[["quality", "lost", "lost from", "lost to", "speed"]].round(2)
 
 # %%
-figure, ax = plt.subplots(figsize=(6.2, 3.6), layout="constrained")
+figure, ax = view.subplots(figsize=(6.2, 3.6))
 for (group, rows), hue, mark in zip(
     leaving[~leaving["base"]].groupby("group"), ("#d55e00", "#e69f00", "#0072b2"), "s^o"
 ):

@@ -145,7 +145,7 @@ import matplotlib.pyplot as plt
 from specviz import view
 
 grid = ask.prompt_lookup(draft_length=range(1, 11), ngram_max=[1, 2, 3, 4])
-_, axes = plt.subplots(2, 1, figsize=(10, 5.6), layout="constrained")
+_, axes = view.subplots(2, 1, figsize=(10, 5.6))
 view.heat_map(grid, "draft_length", "ngram_max", ax=axes[0])
 view.heat_map(ask.clock(grid), "draft_length", "ngram_max", "tokens_per_second", ax=axes[1])
 plt.show()

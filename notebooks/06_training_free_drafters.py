@@ -44,7 +44,7 @@ import pandas as pd
 import torch
 
 import specviz as sv
-from specviz import Draft, metrics
+from specviz import Draft, metrics, view
 from specviz.suites import spread, suite
 
 torch.set_num_threads(1)
@@ -166,7 +166,7 @@ def best_tree(rates, n):
 
 
 sizes = np.arange(1, 41)
-figure, axes = plt.subplots(1, 2, figsize=(10, 3.2), layout="constrained")
+figure, axes = view.subplots(1, 2, figsize=(10, 3.2))
 for ax, rates in zip(axes, ((0.5, 0.2, 0.1, 0.05), (0.9, 0.05, 0.02, 0.01))):
     chain = np.cumsum(rates[0] ** sizes)
     tree = np.cumsum([p for _, p in best_tree(rates, 40)])
@@ -219,7 +219,7 @@ tree = Draft(
 )
 names = [f"{i}: {word(t)}" for i, t in enumerate(tree.tokens)]
 
-figure, ax = plt.subplots(figsize=(4.6, 3.8), layout="constrained")
+figure, ax = view.subplots(figsize=(4.6, 3.8))
 ax.imshow(tree.mask, cmap="Blues", vmin=0, vmax=1.4)
 ax.set_xticks(range(6), names, rotation=40, ha="right", parse_math=False)
 ax.set_yticks(range(6), [f"{name}  (position +{d})" for name, d in zip(names, tree.depths)], parse_math=False)
@@ -514,7 +514,7 @@ cases = {
     "(b) at last from p": law_of(p, [1, 3, 0], rest=False),
     "(c) not taken out": law_of(p, [1, 1, 3], remove=False),
 }
-figure, axes = plt.subplots(1, 4, figsize=(11, 2.6), sharey=True, layout="constrained")
+figure, axes = view.subplots(1, 4, figsize=(11, 2.6), sharey=True)
 for ax, (name, found) in zip(axes, cases.items()):
     ax.bar(np.arange(5) - 0.2, p, 0.4, label="p", color="#0072b2")
     ax.bar(np.arange(5) + 0.2, found, 0.4, label="came out", color="#e69f00")
@@ -573,7 +573,7 @@ for name in names:
             **more.get(name, {}),
         )
 
-figure, ax = plt.subplots(figsize=(7.5, 3.6), layout="constrained")
+figure, ax = view.subplots(figsize=(7.5, 3.6))
 for name in names:
     ax.plot(
         draft_sizes, [metrics.tau(warm[name, g]) for g in draft_sizes], "o-", color=hues[name], label=name

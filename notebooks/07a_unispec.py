@@ -90,7 +90,7 @@ steps = [
     ("pass and verdict  (32-37)", "keep the path that the target\nwrites, and one token more"),
     ("learn  (39-47)", "each row that was read goes\ninto S; a new C"),
 ]
-figure, ax = plt.subplots(figsize=(10, 3.2), layout="constrained")
+figure, ax = view.subplots(figsize=(10, 3.2))
 places = [(0, 1), (1, 1), (2, 1), (3, 1), (3, 0), (2, 0), (1, 0)]
 WIDE, TALL = 0.42, 0.27  # half of a box
 for n, ((x, y), (title, words)) in enumerate(zip(places, steps)):
@@ -239,7 +239,7 @@ def algorithm_1(r=R, product=True, drop_root=True):
 
 
 candidates, figures = algorithm_1()
-columns = ["level", "candidates", "best score", "below r", "expanded"]
+columns = ["level", "candidates", "best score", f"below r, of the best {K}", "expanded"]
 pd.DataFrame(figures, columns=columns).set_index("level").round(3)
 
 # %% [markdown]
@@ -272,7 +272,7 @@ for g in (G, large):
 
 scores = np.array([candidates[path] for path in best])
 level = np.array([len(path) for path in best])
-figure, ax = plt.subplots(figsize=(9, 3), layout="constrained")
+figure, ax = view.subplots(figsize=(9, 3))
 dots = ax.scatter(np.arange(1, len(best) + 1), scores, c=level, s=14, cmap="viridis_r", vmin=1, vmax=DEPTH)
 ax.axhline(R, ls="--", color="#d55e00", lw=1, label=f"r = {R}: nothing grows from below")
 ax.axvline(G + 0.5, ls="-", color="#888888", lw=1, label=f"g = {G}: sent, to the left")
@@ -298,10 +298,10 @@ plt.show()
 # of its nodes' probabilities under $p$, and every token has the target's own distribution. No $q$ is needed, because the store's nodes
 # are not drawn ([07c](07c_eagle.ipynb) has a drafter that draws its nodes).
 #
-# Here is this cycle in the player. Each `→` grows one level; then come the cut at the threshold $r$, the cut to $g$ nodes, and the verdict. Point at
-# a node for its source and its score.
+# Here is this cycle in the player. Each `→` grows one level; then come the cut to $g$ nodes and the verdict. Point at a node for its source and its
+# score. The kept path is drawn on top.
 #
-# **Predict.** Before the verdict: which path survives?
+# **Predict.** Before the verdict: how many tokens of the path on top are kept, and why not more?
 
 # %%
 sv.player(trace, cycle=number, phase="draft", substeps=True, growth=True)
@@ -314,6 +314,7 @@ sv.player(trace, cycle=number, phase="draft", substeps=True, growth=True)
 # %%
 nodes = trace.nodes
 here = nodes[nodes["cycle"] == number].set_index("node")
+sent_nodes = here[here["status"] != "below_budget"]
 kept = here[here["status"] == "accepted"]
 shown = pd.DataFrame(
     {
@@ -321,7 +322,7 @@ shown = pd.DataFrame(
         "from": kept["source"],
         "score": kept["score"],
         "target's p": kept["p"],
-        "siblings": [int(((here["parent"] == p) & here["p"].notna()).sum()) - 1 for p in kept["parent"]],
+        "siblings": [int((sent_nodes["parent"] == p).sum()) - 1 for p in kept["parent"]],
     }
 )
 fates = here["status"].value_counts().loc[lambda n: n > 0]
@@ -365,7 +366,7 @@ pd.DataFrame.from_dict(table, orient="index", columns=columns).rename_axis("word
 
 # %%
 filling = sv.generate(model, studied + sample, "unispec", max_new_tokens=new_tokens)
-figure, axes = plt.subplots(1, 2, figsize=(10, 3.6), layout="constrained")
+figure, axes = view.subplots(1, 2, figsize=(10, 3.6))
 view.store_growth(filling, ax=axes[0])
 view.warm_up(filling, ax=axes[1])
 plt.show()

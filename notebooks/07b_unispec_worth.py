@@ -116,7 +116,7 @@ tested = nodes[
 ]  # neither held back nor after the end
 judged = tested[tested["status"] != "unjudged"]
 edges = np.linspace(0, 1, 11)
-figure, axes = plt.subplots(1, 2, figsize=(10, 3.6), sharey=True, layout="constrained")
+figure, axes = view.subplots(1, 2, figsize=(10, 3.6), sharey=True)
 for ax, part, column, name in (
     (axes[0], tested, "score", "score of the path, against being kept"),
     (axes[1], judged, "step", "last step, against being kept once the parent was"),
@@ -146,7 +146,7 @@ plt.show()
 # it is with intervals, by the source of a node, and beside it how often nodes of each level are right.
 
 # %%
-figure, axes = plt.subplots(1, 2, figsize=(10, 3.6), layout="constrained")
+figure, axes = view.subplots(1, 2, figsize=(10, 3.6))
 view.acceptance_by_score(base, ax=axes[0])
 view.right_by(base, ax=axes[1])
 plt.show()
@@ -212,7 +212,7 @@ def speed(run):
 pass_ms = {
     row["g"] - 1: row["median"] for row in measure(model, [1, *(g + 1 for g in sizes)], context=96, rounds=15)
 }
-figure, axes = plt.subplots(1, 2, figsize=(10, 3.8), layout="constrained")
+figure, axes = view.subplots(1, 2, figsize=(10, 3.8))
 for by_size, style, hue, name in (
     (warm, "o-", "#0072b2", "warm: has learnt from other texts"),
     (cold, "s--", "#e69f00", "cold: empty at every prompt"),
@@ -247,7 +247,7 @@ pd.DataFrame(rows, columns=columns).set_index(["g", "store"]).round(2)
 # to be measured again when one of them changes. For an A100 the paper finds 110 (Table 13). Measured points scatter, so
 # [08](08_calibrate.ipynb) fits curves through them and looks for the best $g$ on these, within the sizes that were measured: nothing is
 # known beyond. The equation assumes that every tree is full and that drafting is free. A cold store's trees are small and their passes
-# cheaper than $s(g)$, so there it underestimates the speed.
+# cheaper than $s(g)$, so there it can underestimate the speed.
 #
 # The paper starts with an empty store and does not say whether it is kept from prompt to prompt. With texts this short
 # that matters a lot.
@@ -269,16 +269,16 @@ answer.table[["draft_size", "tau", "badge"]].assign(rerun=[metrics.tau(cold[g]) 
 #
 # Take away one part at a time. *Without scores*: the rank in the row, 1 for the first, stands for the probability
 # ($2^{-\text{rank}}$, multiplied along the path as before), and there is no threshold. *Without expansion*: no cache $C$ at the first level (`neighbours=False`), no threshold. *Without
-# calibration*: a fixed large size.
+# calibration*: a fixed large size. (The paper's UniSpec has a calibrated size, ours 24 nodes.)
 #
 # **Predict.** In the paper's Table 2, two of the three removals *raise* τ. Which?
 
 # %%
 parts = {
-    "UniSpec": (base, 2.58, 1.96),
+    "UniSpec (g = 24)": (base, 2.58, 1.96),
     f"without calibration (g = {large})": (warm[large], 2.76, 1.61),
     "without scores": (decode(scores=False), 2.62, 1.48),
-    "without neighbours, threshold": (decode(neighbours=False, threshold=0), 2.20, 1.66),
+    "without expansion": (decode(neighbours=False, threshold=0), 2.20, 1.66),
 }
 rows = []
 for name, (run, theirs, fast) in parts.items():
@@ -319,8 +319,8 @@ frame["gain"] = frame["τ warm"] / frame["τ cold"]
 frame.sort_values("gain", ascending=False).round(2)
 
 # %% [markdown]
-# Compare the column `gain`, and the length of the texts. Text that follows a pattern repeats its own words, and a short answer ends
-# before it can.
+# Compare the column `gain` and, where the texts ended by themselves, their lengths. Text that follows a pattern repeats its own
+# words, and a short answer ends before it can.
 #
 # **Predict.** What share of a cycle's time goes into growing the tree and learning? The paper's equation 2 assumes
 # none.
@@ -334,7 +334,7 @@ print(
     f"drafting {spent['draft_time'] / spent['duration']:.1%}, verdict {spent['verify_time'] / spent['duration']:.1%}, "
     f"commit and learning {spent['commit_time'] / spent['duration']:.1%}, together {own / spent['duration']:.1%} of a cycle"
 )
-figure, axes = plt.subplots(2, 1, figsize=(9, 2.8), sharex=True, layout="constrained")
+figure, axes = view.subplots(2, 1, figsize=(9, 2.8), sharex=True)
 for ax, run in zip(axes, (base, alone)):
     view.phases(run, ax=ax)
     ax.legend().remove() if run is alone else ax.set_xlabel("")
@@ -374,7 +374,7 @@ plt.show()
 #
 # <details><summary>4. How do a warm and a cold store differ, and which does a larger tree help more?</summary>
 #
-# A warm store has learnt from other texts. A larger tree helps the warm one more: a cold store has few candidates to fill it.
+# A warm store has learnt from other texts. A larger tree helps a cold store only as far as it has candidates to fill the tree.
 # </details>
 #
 # <details><summary>5. In Table 2 removing a part raises τ and lowers the speed. How?</summary>

@@ -87,7 +87,7 @@ heads = {
     "into English": trace,
     "into German": sv.generate(town, ask["into German"], "eagle", draft="town-eagle-en", max_new_tokens=48),
 }
-figure, axes = plt.subplots(2, 1, figsize=(10, 9), layout="constrained")
+figure, axes = view.subplots(2, 1, figsize=(10, 9))
 for ax, (name, run) in zip(axes, heads.items()):
     view.draft_tree(run, cycle=1, ax=ax)
     print(f"{name}: τ {metrics.tau(run):.2f}  {run.texts[0]!r}")
@@ -175,7 +175,7 @@ pd.DataFrame.from_dict(rows, orient="index").round(2)
 # **Predict.** Where in the tree does the English head fail in German: from the first level on, or deeper down?
 
 # %%
-figure, axes = plt.subplots(1, 3, figsize=(11, 3.2), sharey=True, layout="constrained")
+figure, axes = view.subplots(1, 3, figsize=(11, 3.2), sharey=True)
 looks = {"en": ("o-", "#0072b2"), "de": ("s--", "#d55e00"), "ja": ("^:", "#009e73")}
 for ax, name in zip(axes, ("unispec", "town-eagle-en", "town-eagle")):
     for language, (style, hue) in looks.items():
@@ -221,7 +221,7 @@ pd.DataFrame(
 # **Predict.** Cut every answer into quarters. How does UniSpec's τ change from the first to the last? The head's?
 
 # %%
-figure, axes = plt.subplots(1, 2, figsize=(10, 3.2), sharey=True, layout="constrained")
+figure, axes = view.subplots(1, 2, figsize=(10, 3.2), sharey=True)
 for ax, language in zip(axes, ("de", "ja")):
     long = texts(f"long-{language}")
     more = {"batch": len(long), "max_new_tokens": 128}

@@ -16,7 +16,7 @@
 # %% [markdown]
 # # 08 · Calibrate this machine: why the best draft size is a property of kernel and device
 #
-# ![Tokens per cycle, time per cycle and their quotient by draft size](stills/08.png)
+# ![Time per cycle and tokens per cycle, each rising with the draft size](stills/08.png)
 #
 # *30 minutes, two and a half of them computing (one and a half on `town`). Needs `torch`, `scipy` and `scikit-learn`
 # (`pip install -e ".[run,calibrate]"`).*
@@ -66,8 +66,8 @@ trace
 #
 # one more node must bring as many per cent of tokens as it costs per cent of time.
 #
-# **Predict.** Which $g$ is best for this model on this machine, among 1 to 64? The paper found 111 for an 8 B model on an
-# A100. And by how much does $g = 24$ lose?
+# **Predict.** Which $g$ is best for this model on this machine, among 1 to 24 (`town`: 1 to 64)? The paper found 110 (Table 13;
+# 111 in Tables 15 and 16) for an 8 B model on an A100. And by how much does $g = 24$ lose?
 
 # %%
 size_guess, loss_guess = 12, 0.10
@@ -100,7 +100,7 @@ found.table.round({"tau": 2, "ms": 2, "ms_q25": 2, "ms_q75": 2, "tokens_per_seco
 # method, device, number format, threads and versions are the same. A calibration with other settings replaces it.
 
 # %%
-figure, axes = plt.subplots(1, 2, figsize=(11, 3.6), layout="constrained")
+figure, axes = view.subplots(1, 2, figsize=(11, 3.6))
 view.curve(found, "s", fits=("monotone",), ax=axes[0])
 view.curve(found, "tau", fits=("monotone",), ax=axes[1])
 plt.show()
@@ -121,7 +121,7 @@ loss = 1 - speed[24] / speed.max() if 24 in speed else float("nan")
 ax.axvline(size_guess, color="#d55e00", ls=":", label=f"your guess, {size_guess}")
 ax.legend(frameon=False, fontsize=8)
 plt.show()
-print(f"g*: your guess {size_guess}, measured {found.g}")
+print(f"g*: your guess {size_guess}, by the fit {found.g}; the fastest row above: {speed.idxmax()}")
 print(f"g = 24 loses: your guess {loss_guess:.0%}, measured {loss:.0%}")
 
 # %% [markdown]
@@ -146,7 +146,7 @@ print(f"g = 24 loses: your guess {loss_guess:.0%}, measured {loss:.0%}")
 # the spline be wrong, and would you notice from its residuals?
 
 # %%
-figure, axes = plt.subplots(1, 2, figsize=(11, 3.8), layout="constrained")
+figure, axes = view.subplots(1, 2, figsize=(11, 3.8))
 view.curve(found, "s", ax=axes[0])
 view.curve(found, "speed", ax=axes[1])
 plt.show()
@@ -164,8 +164,8 @@ for name, fit in found.fits.items():
 # The diamond need not lie on a peak of the drawn curve: where $s$ passes zero between two sizes, $\tau/s$ has no bound,
 # and g* is the better whole size beside that place. The curve is drawn at whole sizes, which step over it.
 #
-# With points at even steps the spline behaves. The cubic for τ must still bend through a curve that rises steeply and
-# then stays flat:
+# With points at even steps the spline behaves. The cubic for τ must still bend through a curve that rises
+# steeply at first and then ever more slowly:
 
 # %%
 import tempfile
@@ -173,7 +173,7 @@ import tempfile
 aside = tempfile.mkdtemp()  # the calibration that is kept stays the one above
 town = model if target == "town" else sv.load("town")  # a question about curves: the quick model answers it
 even = sv.calibrate(town, "unispec", sizes=range(1, 50, 4), warm_up=8, rounds=2, folder=aside)
-figure, axes = plt.subplots(1, 2, figsize=(11, 3.8), layout="constrained")
+figure, axes = view.subplots(1, 2, figsize=(11, 3.8))
 view.curve(even, "tau", ax=axes[0])
 view.curve(even, "speed", ax=axes[1])
 plt.show()
@@ -237,8 +237,8 @@ view.by_prompts(by)
 plt.show()
 
 # %% [markdown]
-# A curve of one short text has a few dozen cycles: one accepted token more or less moves τ by several per cent, enough
-# to move a flat peak. `specviz bench calibrate` repeats this with up to twenty prompts and compares every choice with
+# A curve of one short text has a few dozen cycles: one accepted token more or less moves τ by several per cent, which
+# can move a flat peak. `specviz bench calibrate` repeats this with up to twenty prompts and compares every choice with
 # *all* sizes, on texts that no calibration saw.
 #
 # ## Another kernel, another size
@@ -269,9 +269,10 @@ def times_of(models):
     """Milliseconds of passes over `tokens` tokens by each model, in turns."""
     spent = measure_together(models, tokens, context=128, rounds={"smollm2": 5, "town": 31}[target])
     ms = {name: np.array([np.median(times[n]) for n in tokens]) for name, times in spent.items()}
+    print("milliseconds of a pass (and how many passes over one token that is)")
     print(f"{'tokens in the pass':19}" + "".join(f"{n:15}" for n in tokens))
     for name, each in ms.items():
-        print(f"{name:19}" + "".join(f"{x:8.2f} ({x / each[0]:4.2f})" for x in each) + "  ms, s")
+        print(f"{name:19}" + "".join(f"{x:8.2f} ({x / each[0]:4.2f})" for x in each))
     return ms
 
 
@@ -301,7 +302,7 @@ COLORS = {
     "onednn-unpadded": "#56b4e9",
     "fp16": "#009e73",
 }
-figure, (left, right) = plt.subplots(1, 2, figsize=(11, 3.6), layout="constrained")
+figure, (left, right) = view.subplots(1, 2, figsize=(11, 3.6))
 for layout, each in ms.items():
     gain = tau * alone[layout] / (rest + pass_ms(layout))
     left.plot(tokens, each, "o-", color=COLORS[layout], label=layout)
@@ -310,13 +311,13 @@ for layout, each in ms.items():
     right.plot(g[best], gain[best], "o", ms=12, mfc="none", color=COLORS[layout])
     print(
         f"{layout:10} best g {g[best]:3d} (your guess {g_guess[layout]}), {gain[best]:.2f} times plain decoding "
-        f"in this layout{'' if gain[best] > 1 else ', so no draft is better'}; "
+        f"in this layout{'' if gain[best] > 1 else '; not drafting is better'}; "
         f"{1e3 * (tau / (rest + pass_ms(layout)))[best]:.0f} tokens/s, plain decoding {1e3 / alone[layout]:.0f}"
     )
 left.set(xscale="log", xlabel="tokens in the pass", ylabel="ms", ylim=(0, None))
 left.set_xticks(tokens, tokens)
 left.minorticks_off()
-left.legend(frameon=False)
+figure.legend(frameon=False, loc="outside right upper")
 right.axhline(1, ls="--", color="#888888")
 right.set(
     xscale="log", xlabel="draft size g", ylabel="speedup in its own layout", title="ring: the best size"
@@ -353,12 +354,12 @@ by_format = times_of(in_formats)
 
 COLORS = {
     "float32": "#0072b2",
-    "fp16": "#cc79a7",
-    "bfloat16": "#009e73",
+    "fp16": "#009e73",
+    "bfloat16": "#cc79a7",
     "int8": "#e69f00",
     "int4": "#d55e00",
 }
-figure, axes = plt.subplots(figsize=(7, 3.6), layout="constrained")
+figure, axes = view.subplots(figsize=(7, 3.6))
 for name, each in by_format.items():
     rate = 1e3 * tau[within] / (rest[within] + np.interp(g[within] + 1, tokens, each))
     plain = 1e3 / each[0]
@@ -379,18 +380,20 @@ axes.set(
 )
 axes.set_xticks(g[within], g[within])
 axes.minorticks_off()
-axes.legend(frameon=False)
+figure.legend(frameon=False, loc="outside right upper")
 plt.show()
 
 # %% [markdown]
 # A format whose dashed line lies above its curve decodes fastest without drafts. Integer formats save what drafting
-# saves, the reading of weights, and leave little of it to save again. Calibrate for the format that will run.
+# saves, the reading of weights. How much of it they leave to save again is how far a curve rises above its dashed line. Calibrate for
+# the format that will run.
 #
 # ## Another device, another size
 #
 # A processor soon pays for every further node, in any layout. A large GPU reads the weights once, for a hundred nodes
 # almost at the price of one: its $s(g)$ stays flat for long, and $g^*$ moves to where τ saturates (the paper's Figure
-# 5). Below, the same points with another machine's $s$, invented: flat up to 32 nodes.
+# 5). Below, the same points with another machine's $s$, invented: flat up to 32 nodes. Where the sizes above end before 32,
+# its best one is the largest of them.
 
 # %%
 import copy
@@ -459,7 +462,7 @@ print(
 #
 # <details><summary>4. You calibrate on float32 and then decode in int8. What is wrong?</summary>
 #
-# s(g) belongs to a kernel and a format. Another format has another best size, often none.
+# s(g) belongs to a kernel and a format. Another format has another best size, which may be none.
 # </details>
 #
 # <details><summary>5. Why is a small miss of the best size cheap?</summary>

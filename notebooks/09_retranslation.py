@@ -47,7 +47,7 @@ import torch
 from IPython.display import display
 
 import specviz as sv
-from specviz import metrics
+from specviz import metrics, view
 from specviz.replays.translations import streams, texts
 
 torch.set_num_threads(1)
@@ -145,7 +145,7 @@ for beta in (None, 0.0, 0.1, 0.2, 0.3, 0.5):
     base = base or (run, last)
     kept = sacrebleu.corpus_bleu(last, [base[1]]).score
     points.append((beta, metrics.normalized_erasure(run), metrics.speedup(run, base[0]).median, kept))
-figure, ax = plt.subplots(figsize=(6.4, 3.6), layout="constrained")
+figure, ax = view.subplots(figsize=(6.4, 3.6))
 dots = ax.scatter(
     [p[2] for p in points], [p[1] for p in points], s=90, c=[p[3] for p in points], vmin=0, vmax=100
 )
@@ -300,7 +300,7 @@ print(f"the run with β = 0 kept {now['accepted']}")
 print(f"from β = 0.5 on everything is kept; your guess {beta_guess}")
 
 # The inequality, and where this update's tokens lie.
-figure, ax = plt.subplots(figsize=(6.4, 3.4), layout="constrained")
+figure, ax = view.subplots(figsize=(6.4, 3.4))
 beta = np.linspace(0, 1, 201)[:-1]
 ax.plot(beta, np.minimum(beta / (1 - beta), 1.15), color="#0072b2", label="β / (1 − β)")
 ax.axhline(1, color="#888888", lw=1, ls="--")
@@ -380,7 +380,7 @@ swept.join(paper).astype(float).round(2)
 
 # %%
 names = [f"β = {beta:g}" for beta in betas]
-figure, axes = plt.subplots(1, 3, figsize=(10.5, 3.2), layout="constrained")
+figure, axes = view.subplots(1, 3, figsize=(10.5, 3.2))
 for ax, column, hue in zip(axes, ("BLEU", "NE", "speedup"), ("#009e73", "#d55e00", "#0072b2")):
     ax.plot(betas, swept.loc[names, column], "o-", color=hue)
     ax.axhline(swept.loc["RT", column], color="#888888", lw=1, ls="--", label="RT")
@@ -519,7 +519,7 @@ for name, pair in by_language.items():
     print(f"{name}\n   " + "\n   ".join(stream["text"].head(4)))
 
 # %%
-figure, axes = plt.subplots(1, 2, figsize=(9.5, 3.2), layout="constrained")
+figure, axes = view.subplots(1, 2, figsize=(9.5, 3.2))
 for i, pair in enumerate(by_language.values()):
     for mode, hue, shift in (("rt", "#888888", -0.18), ("ssbd", "#0072b2", 0.18)):
         by = metrics.by_stream(pair[mode])
@@ -588,7 +588,7 @@ asked = ssbd["drafted"] > 0
 rare = ssbd["accepted"][asked] == 0
 print(f"slower at {(cost > 1).mean():.0%} of {len(cost)} updates")
 print(f"{(~asked).sum()} had no draft yet; of the other {asked.sum()} drafts {rare.sum()} were refused whole")
-figure, ax = plt.subplots(figsize=(6.4, 3.2), layout="constrained")
+figure, ax = view.subplots(figsize=(6.4, 3.2))
 ax.plot(share, cost, "o", color="#0072b2", alpha=0.6)
 ax.axhline(1, color="#888888", lw=1, ls="--")
 ax.set(

@@ -143,7 +143,7 @@ best_guess, lead_guess = "ensemble", 0.02
 # %%
 fixed = decode("specdec", of=texts)
 judged = metrics.signals(fixed)
-figure, axes = plt.subplots(2, 2, figsize=(14, 7), layout="constrained", height_ratios=(1, 2))
+figure, axes = view.subplots(2, 2, figsize=(14, 7), height_ratios=(1, 2))
 for column, outcome in zip(axes.T, ("accepted", "first")):
     view.auroc(fixed, ax=column[0], outcome=outcome)
     view.reliability(fixed, ax=column[1], outcome=outcome)

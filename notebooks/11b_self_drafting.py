@@ -88,7 +88,7 @@ for each in written(stepwise):
             tokens[k] += all_right
             chain[k] += in_order
 steps = np.arange(1, reach + 1)
-figure, ax = plt.subplots(figsize=(6.6, 3.2), layout="constrained")
+figure, ax = view.subplots(figsize=(6.6, 3.2))
 for counts, label, style in (
     (token, "the k-th cell's token is right", "o-"),
     (tokens, "the first k tokens are all right", "s-"),
@@ -190,7 +190,7 @@ plt.show()
 # %% [markdown]
 # ## Why a chain ends
 #
-# Where a chain ends, something other than the next draft was filled. We count three causes. Another *token* came into that cell, or
+# A chain ends because every draft was accepted, or because something other than the next draft was filled. There are three causes. Another *token* came into that cell, or
 # another cell came first (the *order*). Or the chain had crossed a block's *border*: its drafts for the next block came from a pass
 # in which that block was not yet the current one. Such an end counts as the border's, whatever came in their place.
 #
@@ -198,8 +198,8 @@ plt.show()
 
 # %%
 why = metrics.failures(ssd)
-figure, ax = plt.subplots(figsize=(6.6, 2.4), layout="constrained")
-ends = why[why["chains"] > 0]
+figure, ax = view.subplots(figsize=(6.6, 2.4))
+ends = why[why["chains"] > 0].replace({"cause": {"none": "every draft accepted"}})
 ax.barh(ends["cause"], ends["share"], color="#0072b2")
 ax.errorbar(ends["share"], ends["cause"], xerr=(ends["share"] - ends["share_lo"], ends["share_hi"] - ends["share"]),
             fmt="none", color="black", capsize=3)  # fmt: skip
@@ -241,7 +241,7 @@ for (n, tree), answer in replayed.items():
         "badge": run["badge"],
     }
 print("stepwise decoding:", len(stepwise.outputs), "passes")
-pd.DataFrame(rows).T.rename_axis(["N", "tree"])
+pd.DataFrame(rows).T.rename_axis(["N", "tree"]).style.format(precision=2)
 
 # %%
 by_text = {
@@ -250,7 +250,7 @@ by_text = {
 }
 more = by_text["mix"] - by_text["chain"]
 for less, count in more.value_counts().sort_index().items():
-    print(f"{count:2d} texts take mix-order {less:+d} passes")
+    print(f"{less:+d} passes by mix-order: {count} of {len(more)} texts")
 best = int(more.idxmin())
 mix = write("ssd", of=texts[best], tree="mix")
 print(f"rerun of text {best}: {len(mix.cycles) - 1} passes, predicted {by_text['mix'][best]}")
@@ -267,7 +267,7 @@ plt.show()
 # on its siblings. A skip counts only where the chain has failed, and gains one token. (3) Yes, in principle: with one token more the
 # next drafts come from another state, and may be worse there.
 #
-# None of the table's settings was run. A verified canvas is one that stepwise decoding reads, too, so its record holds all predictions
+# The table needed no run of its settings. A verified canvas is one that stepwise decoding reads, too, so its record holds all predictions
 # that decide how far a chain gets. Hence the badge `exact`.
 #
 # The paper concludes that 2.5 to 3.1 points fewer passes than with a chain do not pay for the tree's 50 to 67 % more canvases. That depends on what a canvas costs:
@@ -293,7 +293,7 @@ for block, refreshed in zip(passes["block"].astype(int), passes["refreshed"]):
     age = np.zeros(cells) if refreshed else age + 1
     age[8 * block : 8 * block + 8] = 0  # the block in work is computed in every pass
     ages.append(age.copy())
-figure, ax = plt.subplots(figsize=(8, 3.4), layout="constrained")
+figure, ax = view.subplots(figsize=(8, 3.4))
 shades = ax.imshow(np.array(ages), aspect="auto", cmap="YlOrRd", interpolation="none")
 ax.set(
     xlabel="cell of the canvas", ylabel="pass", title="passes since a cell's keys and values were computed"
@@ -317,7 +317,7 @@ pd.concat(
         metrics.compare_canvases({"stepwise with a cache, against one without": reference}, stepwise),
         metrics.compare_canvases({"SSD with a cache, against stepwise with the same": cached_ssd}, reference),
     ]
-).round(3)
+).drop(columns="exactness").round(3)
 
 # %% [markdown]
 # ## A model of 135 million parameters
@@ -350,7 +350,7 @@ for name, side in (("town-diffusion", model), ("smollm2-diffusion", large)):
         "same text": fast.texts == slow.texts,
         "passes saved": f"{1 - len(fast.passes) / len(slow.passes):.0%}",
         "ms a pass of one canvas": round(1e3 * per_pass[0], 1),
-        "of one to five": round(1e3 * per_pass[1], 1),
+        "ms a pass of one to five": round(1e3 * per_pass[1], 1),
     }
 pd.DataFrame(sides)
 

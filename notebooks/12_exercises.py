@@ -40,6 +40,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 import specviz as sv
+from specviz import view
 
 trace = sv.open(sv.example("prompt_lookup")).select(prompt=0)
 trace
@@ -129,7 +130,7 @@ guess = 0.5
 p = np.array([0.50, 0.25, 0.15, 0.10, 0.00])
 q = np.array([0.20, 0.45, 0.05, 0.10, 0.20])
 accepted = np.minimum(p, q)
-figure, ax = plt.subplots(figsize=(7, 2.6), layout="constrained")
+figure, ax = view.subplots(figsize=(7, 2.6))
 ax.bar(range(5), accepted, color="#0072b2", label="accepted: min(p, q)")
 ax.bar(range(5), p - accepted, bottom=accepted, color="#e69f00", hatch="//", label="missing: max(0, p - q)")
 ax.step(np.arange(-0.5, 5.5), np.append(q, q[-1]), where="post", color="black", linewidth=1, label="q")

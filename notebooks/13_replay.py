@@ -38,9 +38,10 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
+from IPython.display import display
 
 import specviz as sv
-from specviz import metrics
+from specviz import metrics, view
 from specviz.replays.recorded import list_recorded
 
 trace = sv.open(sv.example("unispec")).select(prompt=0)
@@ -89,8 +90,7 @@ agree_guess, above_guess = 12, 5
 # %%
 own = False  # True: measure it on this machine, which takes a minute and needs torch
 out = Path(tempfile.mkdtemp())
-every = sv.results(recorded["replays"])
-replayed = {each.table: each for each in every.tables}["unispec/table3"]
+replayed = next(x for x in sv.results(recorded["replays-toys"]).tables if x.table == "unispec/table3")
 if own:
     replayed = sv.replay("unispec/table3", quick=True, out=out / "table3")
 frame = replayed.frame()
@@ -169,7 +169,7 @@ pairs.pivot(index=["metric", "language"], columns="pair", values="cell").loc[ord
 # %%
 names = list(wide.index)
 colours = dict(zip(names, ("#0072b2", "#d55e00", "#009e73")))
-figure, axes = plt.subplots(1, 2, figsize=(11, 3.8), layout="constrained")
+figure, axes = view.subplots(1, 2, figsize=(11, 3.8))
 for ax, metric in zip(axes, ("tau", "speedup")):
     for i, name in enumerate(names):
         rows = frame[(frame["metric"] == metric) & (frame["method"] == name)].set_index("language")
@@ -201,9 +201,12 @@ for verdict in replayed.verdicts:
 # How many claims hold, fail or cannot be judged here, in the tables of each of the five papers:
 
 # %%
-claims = (
-    every.frame().set_index("table")[["holds", "fails", "open", "measured", "cells"]].dropna().astype(int)
-)
+shown = {
+    "holds": "hold here", "fails": "fail here", "open": "cannot be judged here",
+    "measured": "printed figures measured here", "cells": "printed figures",
+}  # fmt: skip
+every = sv.results(recorded["replays"]).frame().set_index("table")
+claims = every[list(shown)].dropna().astype(int).rename(columns=shown).rename_axis("paper")
 claims.groupby(lambda table: table.partition("/")[0], sort=False).sum()
 
 # %% [markdown]
@@ -265,7 +268,7 @@ need = pd.DataFrame(
     {
         "τ needed to break even here": mean["here"],
         "best τ printed": wide["tau"].max(axis=1),
-        "its speedup with your c": wide["tau"].max(axis=1) / mean["here"],
+        "its speedup with the c here": wide["tau"].max(axis=1) / mean["here"],
         "τ needed in the paper": mean["paper"],
     }
 )
@@ -281,8 +284,8 @@ need.round(2)
 #
 # $$ \text{pooled: } \frac{\sum_i E_i}{\sum_i S_i} \qquad\qquad \text{per request: } \frac1n \sum_i \frac{E_i}{S_i} $$
 #
-# EAGLE, Spec-Bench, vLLM and SpecForge pool. SGLang averages over requests, and AIPerf prints both. The pooled figure
-# is itself a weighted mean of the requests' figures, $\sum_i w_i E_i / S_i$ with $w_i = S_i / \sum_j S_j$. Each text is
+# EAGLE and Spec-Bench pool, and so do the logs of vLLM and SGLang. What vLLM and SGLang return with each request is that
+# request's own figure, which a client averages. AIPerf prints both. The pooled figure is itself a weighted mean of the requests' figures, $\sum_i w_i E_i / S_i$ with $w_i = S_i / \sum_j S_j$. Each text is
 # weighted by its *cycles*, so texts on which the drafter does badly count most. Per request every text has weight
 # $1/n$.
 #
@@ -383,20 +386,20 @@ print(f"eights: your guess {eights_guess:.0%}, measured {eights:.0%}")
 # $S_i$ is small. (For equal $E_i$ the pooled figure is the harmonic mean of the requests', which never exceeds the
 # arithmetic mean.) Pooling favours a steady drafter.
 #
-# ## Three drafters, each the best
+# ## Three drafters, two winners
 #
 # The same words also *count* different things. An acceptance rate may divide by drafted tokens, by the budget, by
 # judged tokens, or by the answer. A cycle without a draft may count or not.
 #
 # **Predict.** Prompt lookup drafts a few tokens, and only where the text repeats itself. EAGLE and UniSpec send trees
-# of 24. By which definitions is prompt lookup the best of the three? By which is UniSpec?
+# of 24. By which definitions is prompt lookup the best of the three? By which is UniSpec? (Each name in the figure is defined below it.)
 
 # %%
 values = values.drop(index=["nothing accepted"])  # small is good there
 relative = values.div(values.max(axis=1), axis=0)
 looks = dict(zip(traces, (("^", "#cc79a7"), ("s", "#009e73"), ("o", "#0072b2"))))
 groups = about.loc[values.index, "quantity"]
-figure, axes = plt.subplots(1, 3, figsize=(12, 4.6), layout="constrained")
+figure, axes = view.subplots(1, 3, figsize=(12, 4.6))
 for ax, (quantity, part) in zip(axes, relative.groupby(groups, sort=False)):
     for y, (_, row) in enumerate(part.iterrows()):
         ax.plot([row.min(), 1], [y, y], color="#dddddd", lw=1, zorder=0)
@@ -410,10 +413,17 @@ for method, (marker, hue) in looks.items():
     axes[0].plot([], [], marker, color=hue, ms=7, label=method)
 figure.legend(loc="outside upper left", ncols=3, frameon=False)
 plt.show()
-values.idxmax(axis=1).groupby(groups, sort=False).value_counts().unstack(fill_value=0)
+best = values.idxmax(axis=1).groupby(groups, sort=False).value_counts().unstack(fill_value=0)
+best = best.reindex(columns=list(traces), fill_value=0).rename_axis(
+    columns="definitions by which it is the best"
+)
+display(best)
+defined = about.loc[values.index[groups != "acceptance length"], ["quantity", "formula", "counts"]]
+to_read(defined, defined.columns)
 
 # %% [markdown]
-# All three wrote the same texts, token for token. Rates over *drafted* tokens measure how little a drafter wastes, and
+# All three wrote the same texts, token for token. UniSpec is never the best: EAGLE writes more tokens per cycle, and
+# prompt lookup wastes fewer drafts. Rates over *drafted* tokens measure how little a drafter wastes, and
 # a tree wastes by design: only one path of its 24 nodes can be accepted. The lengths "1 + accepted a draft" leave out
 # the cycles in which prompt lookup drafted nothing; τ counts them. And no acceptance figure includes the cost of a
 # cycle, as the right panel shows. (That panel is the least certain: it uses wall-clock times.)
@@ -452,7 +462,7 @@ print(f"cycles without a draft: {1 - n.drafts / n.steps:.0%}")
 # - Anything about rows that cannot run here. `replayed.missing()` lists them with the reason.
 #
 # A replay can show which claims survive a change of everything else. Here one does: a drafter that was trained on one
-# language loses its drafts in another.
+# language loses its drafts in another. The interval of EAGLE's τ in English lies above those in German and Japanese.
 #
 # `specviz replay --all --quick --out DIR` replays all tables of the five papers. `sv.compare(MyMethod)` decodes the
 # prompts of a recorded run with a method of yours.
@@ -469,7 +479,7 @@ print(f"cycles without a draft: {1 - n.drafts / n.steps:.0%}")
 # τ, for the same model, drafter and kind of text. c belongs to the machine: measure it, and divide τ by it.
 # </details>
 #
-# <details><summary>3. A tool reports an acceptance rate of 0.9 and an acceptance length of 1.1 for the same run. How can both be true?</summary>
+# <details><summary>3. A tool reports an acceptance rate of 0.9 (accepted of drafted) and a τ of 1.1 for the same run. How can both be true?</summary>
 #
 # Few cycles had a draft, and nine in ten of the few drafted tokens were accepted.
 # </details>

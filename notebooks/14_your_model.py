@@ -43,7 +43,7 @@ import pandas as pd
 import torch
 
 import specviz as sv
-from specviz import metrics
+from specviz import metrics, view
 
 torch.set_num_threads(1)
 YOURS = "smollm2" if "smollm2" in sv.list_models() else "town"  # or a folder, "hf:<id>", "gguf:<file>"
@@ -282,7 +282,7 @@ print(f"with the whole interval {(table['paired_speedup_low'] > 1).sum()}")
 # %%
 MARKERS, HUES = "^sDov", ("#cc79a7", "#009e73", "#e69f00", "#0072b2", "#d55e00")
 looks = {name: {"fmt": m, "color": hue} for name, m, hue in zip(table.index, MARKERS, HUES)}
-figure, ax = plt.subplots(figsize=(8, 4.2), layout="constrained")
+figure, ax = view.subplots(figsize=(8, 4.2))
 for name, row in table.iterrows():
     speed, τ = row["paired_speedup"], row["tau"]
     ax.errorbar(
@@ -440,7 +440,7 @@ modelled.style.format(precision=2).highlight_max(
 
 # %%
 by = named(run.table(by=group))
-figure, axes = plt.subplots(1, 2, figsize=(11, 3.6), layout="constrained")
+figure, axes = view.subplots(1, 2, figsize=(11, 3.6))
 order = list(dict.fromkeys(by[group]))
 for ax, column, label in (
     (axes[0], "tau", "τ, tokens a cycle"),

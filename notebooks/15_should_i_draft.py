@@ -45,10 +45,13 @@ SUITE, DRAFTS, NUMBER = {
     "smollm2": ("everyday", ["smollm2-draft", "smollm2-heads"], 6),
     "town": ("town", ["town-draft", "town-draft-aligned"], 8),
 }[YOURS]
-LENGTH = 48
+LENGTH = 40
 model = sv.load(YOURS)
-quoting = sv.suite(SUITE, kind=["summarization", "rag", "code"])
+quoting = list(sv.suite(SUITE, kind=["summarization", "rag", "code"]))
 prose = sv.suite(SUITE, kind=["conversation", "qa", "arithmetic"])
+if YOURS == "smollm2":
+    quoting += sv.suite("passages")[:3]  # six to advise on, six to confirm on: fewer give no interval
+pd.set_option("display.max_colwidth", None)
 trace = sv.generate(model, [quoting[0]], "prompt_lookup", max_new_tokens=LENGTH)
 trace
 
@@ -90,7 +93,7 @@ my_method, my_length, my_speedup = "prompt_lookup", 4, 1.5
 
 quiet = {"number": NUMBER, "max_new_tokens": LENGTH}
 quotes = sv.advise(model, DRAFTS, quoting, confirm=True, **quiet)
-print(quotes.sentence)
+print(quotes.sentence, *quotes.warnings, sep="\n")
 print(f"you said: {my_method}, {my_length} tokens, {my_speedup} times")
 
 # %%
@@ -108,7 +111,7 @@ best_of_each(quotes)[COLUMNS].round(2)
 # %% [markdown]
 # A row is the best setting of a method and its drafter (`draft`); `cycle` is the divisor above, and `quotes.table` has every
 # setting. In 19 runs out of 20 on as many *other* texts like these, the speedup lies between `low` and `high`. A few texts vary a
-# lot, so the intervals are wide. An interval that contains 1 means: undecided. Where the best speedup is not above 1, the sentence says
+# lot, so the intervals are wide. An interval that contains 1 means *undecided*; so does a measurement on fewer than six texts. Where the best speedup is not above 1, the sentence says
 # *do not draft*: plain decoding is then the fastest. In a setting, `stop=0.8` ends a draft before the first token to
 # which the drafter gives a probability below 0.8.
 #
@@ -116,11 +119,11 @@ best_of_each(quotes)[COLUMNS].round(2)
 
 # %%
 free_advice = sv.advise(model, DRAFTS, prose, **quiet)
-print(free_advice.sentence)
+print(free_advice.sentence, *free_advice.warnings, sep="\n")
 best_of_each(free_advice)[COLUMNS].round(2)
 
 # %%
-figure, axes = plt.subplots(1, 2, figsize=(10, 3.8), sharey=True, layout="constrained")
+figure, axes = view.subplots(1, 2, figsize=(10, 3.8), sharey=True)
 for ax, advice, title in zip(axes, (quotes, free_advice), ("something to quote", "nothing to quote")):
     view.advice(advice.table, advice.confirmed, ax)
     ax.set_title(title)
@@ -171,7 +174,7 @@ print(f"within the bounds: {inside}")
 # %%
 rows = best_of_each(quotes)
 names = [f"{m}\n{d}" if d else m for m, d in zip(rows["method"], rows["draft"])]
-figure, ax = plt.subplots(figsize=(8, 3.2), layout="constrained")
+figure, ax = view.subplots(figsize=(8, 3.2))
 start = 0 * rows["forward"]
 for part, hue, hatch in (
     ("forward", "#0072b2", ""),
@@ -179,8 +182,10 @@ for part, hue, hatch in (
     ("rest", "#bbbbbb", ".."),
 ):
     words = {"forward": "the target's pass", "drafting": "drafting", "rest": "the rest"}[part]
-    ax.barh(names, rows[part], left=start, color=hue, hatch=hatch, edgecolor="white", label=words)
-    start = start + rows[part]
+    wide = rows[part].clip(lower=0)
+    ax.barh(names, wide, left=start, color=hue, hatch=hatch, edgecolor="white", label=words)
+    start = start + wide
+ax.plot(rows["cycle"], names, "|", color="black", ms=18, mew=2, label="a whole cycle")
 ax.plot(rows["tau"], names, "kD", label="τ, tokens a cycle")
 ax.axvline(1, color="#888888", ls=":")
 ax.set(xlabel="times a cycle without drafts")
@@ -189,7 +194,9 @@ figure.legend(loc="outside right upper", frameon=False)
 plt.show()
 
 # %% [markdown]
-# Drafting pays where the diamond lies to the right of its bar. Their quotient is the speedup.
+# Drafting pays where the diamond lies to the right of the line that marks a whole cycle. Their quotient is the speedup. Passes are
+# timed by themselves, and the rest is what a cycle takes beside them. Where the bar goes beyond the line, the passes took longer
+# then than within the cycles: other work ran, or the rest is too small to be seen.
 #
 # ## After: confirm
 #
@@ -211,7 +218,7 @@ shown
 # %% [markdown]
 # The table separates the causes of a miss. If the measured τ is off as well, the other prompts are easier or harder to draft:
 # more texts help. If only the speed is off, so is the time of a cycle: another program ran, or these contexts are longer. And one
-# miss in twenty is chance.
+# miss in twenty is chance. (NaN: an interval needs at least six texts.)
 #
 # ## Why: explain
 #
@@ -222,19 +229,19 @@ shown
 plain = sv.generate(model, advised, "autoregressive", max_new_tokens=LENGTH)
 why = sv.explain(run, plain)  # two runs one after the other: other load may have slowed one of them
 print(why.sentence)
-why.figure()
 
 # %% [markdown]
-# From left to right: plain decoding is 1. With τ tokens a cycle decoding would be τ times as fast if a cycle cost as
+# The next figure begins with plain decoding, which is 1. With τ tokens a cycle decoding would be τ times as fast if a cycle cost as
 # much as a plain one. Then each part of a cycle takes some of that away, and the speedup is left.
 # These two runs came one after the other, so load on the machine may have slowed one of them: where the cost of a cycle is far from
 # the advice's, trust the confirmed figures, which were measured in turns.
 #
-# **Predict.** At what share of the first positions of a draft was the token accepted? And at what share of all positions that
-# were judged, that is, up to the first wrong token of each draft? Which is higher?
+# **Predict.** The figure's right part counts the positions of a draft. At what share of the first positions was the token accepted?
+# And at what share of all positions that were judged, that is, up to the first wrong token of each draft? Which is higher?
 
 # %%
 print(why.selection)
+why.figure()
 
 # %% [markdown]
 # Hard places come in stretches. After a wrong token the target corrects it and a new cycle begins, often still within a hard

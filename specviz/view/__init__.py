@@ -10,6 +10,7 @@ from pathlib import Path
 from specviz.trace import Trace
 from specviz.view import flicker, interactive, picture, plots, static, terminal, updates
 from specviz.view.advised import advice
+from specviz.view.axes import subplots
 from specviz.view.batches import latency_throughput
 from specviz.view.calibrated import by_device, by_prompts, calibration_png, curve, deviation
 from specviz.view.control import control_loop
@@ -35,8 +36,8 @@ __all__ = [
     "costs_figure", "costs_words", "curve", "deviation", "draft_tree", "draft_tree_words", "examples",
     "exit_layers", "gif", "heat_map", "html", "interactive", "latency_throughput", "lattice", "lattice_words",
     "masks", "page", "pass_times", "phases", "png", "reliability", "ribbon", "right_by", "roofline",
-    "roofline_words", "signal_lanes", "store", "store_growth", "sweep", "text", "threshold_readings",
-    "timeline", "token_strip", "trade_offs", "update_costs", "warm_up", "why_it_pays",
+    "roofline_words", "signal_lanes", "store", "store_growth", "subplots", "sweep", "text",
+    "threshold_readings", "timeline", "token_strip", "trade_offs", "update_costs", "warm_up", "why_it_pays",
 ]  # fmt: skip
 
 

@@ -47,11 +47,11 @@ def advice(table: pd.DataFrame, confirmed: Sequence[Row] = (), ax: Axes | None =
     if drafting.empty:
         raise ParameterError("nothing to draw: no setting uses drafts")
     ax = axes(ax, (6.4, 3.6))
-    ax.axhline(1, color=GREY, lw=0.8)
-    ax.annotate("without drafts", (0.995, 1), (0, 2), xycoords=("axes fraction", "data"),
-                textcoords="offset points", ha="right", fontsize=7, color=GREY)  # fmt: skip
+    ax.axhline(1, color=GREY, lw=0.8, ls="--", label="without drafts")
     measured = {str(row["label"]): row["measured"] for row in confirmed}
-    families = dict.fromkeys(zip(drafting["method"], drafting["draft"]))
+    families = sorted(
+        set(zip(drafting["method"], drafting["draft"]))
+    )  # in any order of speed the same colours
     for number, (method, draft) in enumerate(families):
         group = drafting[(drafting["method"] == method) & (drafting["draft"] == draft)]
         best = group.loc[group.groupby("nodes")["speedup"].idxmax()].sort_values("nodes")

@@ -60,6 +60,38 @@ def axes(ax: Axes | None, size: tuple[float, float], boxed: bool = False) -> Axe
     return ax
 
 
+def subplots(
+    rows: int = 1, columns: int = 1, *, figsize: tuple[float, float], sharex: bool = False,
+    sharey: bool = False, height_ratios: Sequence[float] | None = None,
+) -> tuple[Figure, Axes | np.ndarray]:  # fmt: skip
+    """Matplotlib's `subplots`, for a figure that follows a notebook's light or dark as the views do.
+
+    Parameters
+    ----------
+    rows, columns : int
+    figsize : tuple of float
+        Width and height in inches.
+    sharex, sharey : bool
+        Whether the axes share an axis.
+    height_ratios : sequence of float, optional
+        How tall the rows are, relative to one another.
+
+    Returns
+    -------
+    (Figure, Axes or ndarray of Axes)
+        As matplotlib returns them: one Axes, or an array of them.
+    """
+    import matplotlib.pyplot as plt
+
+    figure, made = plt.subplots(
+        rows, columns, figsize=figsize, sharex=sharex, sharey=sharey, height_ratios=height_ratios,
+        layout="constrained",
+    )  # fmt: skip
+    for ax in np.ravel(made):
+        axes(ax, figsize)
+    return figure, made
+
+
 def over_cycles(ax: Axes | None, cycles: int, height: float) -> Axes:
     """Axes without a frame, as wide as so many cycles want, for panels over one axis of cycles."""
     ax = axes(ax, (min(14.0, max(6.5, 2.2 + 0.32 * cycles)), height))

@@ -181,7 +181,7 @@ def by_prompts(calibrations: Mapping[int, Calibration], ax: Axes | None = None) 
     for colour, (number, c) in zip(colours, sorted(calibrations.items())):
         fit = c.fits["monotone"]
         speed = np.array(fit.tau) / np.array(fit.s)
-        label = f"{plural(number, 'prompt')}: g* = {fit.g}, {c.spent:.0f} s"
+        label = f"{plural(number, 'prompt')}: g* = {fit.g}, took {c.spent:.0f} s"
         ax.plot(c.sizes, speed / speed.max(), color=colour, lw=1.6, label=label)
         ax.plot([fit.g], [1], "D", color=colour, ms=7, mec="white", zorder=4)
     ax.set(xscale="log", xlabel="draft size g", ylabel="τ/s over its best")

@@ -72,7 +72,7 @@ WHY = {
               "the guess for the next cell was right, but the draft had another cell there"),
     "token": ("wrong token", "the guess for the next cell was another token"),
     "border": ("block border",
-               "the next cell is in another block than the one the drafts' pass worked on"),
+               "the next cell belongs to another block than the one that the drafting pass was writing"),
     "none": ("", "one token per pass"),
     "parallel": ("parallel", "every cell that passed its rule was placed"),
 }  # fmt: skip

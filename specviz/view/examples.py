@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from specviz.errors import TraceError
 from specviz.escape import html, spaced, visible
 from specviz.trace import Trace
-from specviz.view.picture import KINDS, name_of, picture, prompts
-from specviz.view.static import Page, document, excerpt, style
+from specviz.view.picture import KINDS, excerpt, name_of, picture, prompts
+from specviz.view.static import Page, document, style
 
 DRAFTED = ("draft", "unreviewed")
 PROMPT = 160  # characters of a prompt

@@ -27,7 +27,7 @@ SHADES = 5  # of a probability
 FAINTEST = 0.34  # of a cell that is placed
 VAIN = 0.28  # most of one that was drafted in vain
 DARKEST = 0.42  # of one that stays masked, whatever the pass' probability
-MASKED = "masked and read: darker means more confident"
+MASKED = "masked and read: darker means more confident (blank: masked, not read)"
 OUTLINED = ("rejected", "drafted", "cut")
 INK, GRID, FRAME, THREAD = "#1b1b1b", "#e3e3e3", "#555555", "#9db7c8"
 

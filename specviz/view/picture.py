@@ -188,6 +188,21 @@ class Picture:
         return f"{name} threshold" if name != "threshold" else name
 
 
+# How chat templates begin the user's turn, and what ends it.
+USER = re.compile(
+    r"<\|?(?:im_start|start_of_turn|start_header_id)\|?>user(?:<\|end_header_id\|>)?|<\|user\|>|\[INST\]"
+)
+ENDED = re.compile(r"<\|?(?:im_end|end_of_turn|eot_id|end|assistant)\|?>|\[/INST\]|</s>")
+
+
+def excerpt(prompt: str, most: int = 90) -> str:
+    """The beginning of a prompt in one line: of a chat, the beginning of the user's last turn."""
+    *_, last = USER.split(prompt)
+    asked = ENDED.split(last)[0].strip() if last != prompt else ""
+    line = " ".join(visible(asked or prompt).split())
+    return line if len(line) <= most else line[:most] + "…"
+
+
 def badge(exactness: str) -> str:
     """The style class of a label in `schema.EXACTNESS`."""
     return {"exact": "yes", "exact up to ties": "ties", "exact in law": "ties"}.get(exactness, "lossy")

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from specviz.errors import plural
-from specviz.escape import content_policy, html, spaced, visible
+from specviz.escape import content_policy, html, spaced
 from specviz.files import write_text
 from specviz.trace import Trace
 from specviz.view.lattices import figure
@@ -26,6 +26,7 @@ from specviz.view.picture import (
     Picture,
     Span,
     badge,
+    excerpt,
     headline,
     pictures,
     prompts,
@@ -181,7 +182,7 @@ def cycle_lane(shown: Picture) -> str:
         caption += f" (the first {MOST_CYCLES} are drawn)"
     if shown.prefill and sum(shown.prefill.times) > 0:
         caption += f", after a prefill of {milliseconds(sum(shown.prefill.times))}"
-    caption += "." + (" Above each: draft tokens accepted/sent." if shown.drafts else "")
+    caption += "." + (" Above each, where there is room: draft tokens accepted/sent." if shown.drafts else "")
     caption += " –: nothing was sent." if shown.drafts and not all(c.sent for c in cycles) else ""
     return _figure(caption, keys, 57, f"{base}{''.join(bars)}{ticks}")
 
@@ -250,12 +251,6 @@ def head(shown: Picture) -> str:
         f'<span class="badge {badge(shown.exactness)}" title="Whether the text is the target\'s own">'
         f"{html(shown.exactness)}</span></div>"
     )
-
-
-def excerpt(text: str, most: int = 90) -> str:
-    """The beginning of a text, in one line."""
-    line = " ".join(visible(text).split())
-    return line if len(line) <= most else line[:most] + "…"
 
 
 def section(shown: Picture, alone: bool = False) -> str:

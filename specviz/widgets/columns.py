@@ -23,7 +23,17 @@ from specviz.escape import visible
 from specviz.trace import Trace, whole_characters
 from specviz.trace.checks import list_sizes
 from specviz.view import updates
-from specviz.view.picture import FATES, KINDS, PHASES, cut_off, letters, name_of, phase_times, token_bytes
+from specviz.view.picture import (
+    FATES,
+    KINDS,
+    PHASES,
+    cut_off,
+    excerpt,
+    letters,
+    name_of,
+    phase_times,
+    token_bytes,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -473,6 +483,7 @@ def _prompts(trace: Trace) -> list[Json]:
         rows.append(
             {"prompt": int(index[first]), "first": first, "last": last}
             | {name: visible(word) for name, word in facts.items()}
+            | {"excerpt": excerpt(facts["text"])}
             | {"updates": _updates(trace.cycles.iloc[first:last], first)}
             | {"opens": _teaching_row(trace.cycles.iloc[first:last])}
         )

@@ -603,7 +603,7 @@ function render({ model, el }) {
 	function open(index) {
 		prompt = header.prompts[index];
 		chooser.value = index;
-		promptLine.textContent = `Prompt${header.prompts.length > 1 ? ` ${prompt.prompt + 1}` : ""}: ${prompt.text ? prompt.text.replace(/\s+/g, " ").slice(0, 90) + (prompt.text.length > 90 ? "…" : "") : "not in the trace"}`;
+		promptLine.textContent = `Prompt${header.prompts.length > 1 ? ` ${prompt.prompt + 1}` : ""}: ${prompt.excerpt || "not in the trace"}`;
 		promptText.textContent = prompt.text || "not in the trace";
 		tree.first = prompt.first;
 		overview.open(prompt.first, prompt.last, prompt.updates);

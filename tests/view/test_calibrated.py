@@ -83,7 +83,7 @@ def test_devices_and_prompts(found):
         view.by_device([])
     ax = view.by_prompts({5: other, 1: found})
     assert [t.get_text() for t in ax.get_legend().get_texts()] == [
-        "1 prompt: g* = 4, 3 s", "5 prompts: g* = 8, 3 s",
+        "1 prompt: g* = 4, took 3 s", "5 prompts: g* = 8, took 3 s",
     ]  # fmt: skip
     ax = view.deviation(found)
     assert any("within 3 %" in t.get_text() for t in ax.get_legend().get_texts())

@@ -14,7 +14,7 @@ from specviz import metrics, schema, view
 from specviz.errors import TraceError
 from specviz.escape import spaced, visible
 from specviz.view import plots, static
-from specviz.view.picture import FATE_WORDS, FATES, KINDS, PHASES, Span, picture, pictures
+from specviz.view.picture import FATE_WORDS, FATES, KINDS, PHASES, Span, excerpt, picture, pictures
 
 METHODS = ("autoregressive", "speculative", "bild")
 
@@ -390,3 +390,19 @@ def test_a_figure_shows_itself_where_the_backend_is_a_notebooks(monkeypatch):
     figure, (left, _) = plt.subplots(1, 2)
     view.phases(trace, ax=left)
     assert figure._repr_html_().count("<img") == 1
+
+
+@pytest.mark.parametrize(
+    ("prompt", "line"),
+    [
+        ("<|im_start|>system\nBe kind.<|im_end|>\n<|im_start|>user\nWhy\nblue?<|im_end|>\n<|im_start|>assistant\n", "Why blue?"),
+        ("<s>[INST] One [/INST] A </s>[INST] Two [/INST]", "Two"),
+        ("<|start_header_id|>user<|end_header_id|>\n\nWho?<|eot_id|>", "Who?"),
+        ("<|user|>\nWho?<|end|>\n<|assistant|>", "Who?"),
+        ("<|im_start|>user\n<|im_end|>", "<|im_start|>user <|im_end|>"),
+        ("no chat,\n  the user said", "no chat, the user said"),
+    ],
+)  # fmt: skip
+def test_a_prompt_in_one_line_is_what_the_user_asked(prompt, line):
+    assert excerpt(prompt) == line
+    assert excerpt(prompt, 2) == line[:2] + "…"

@@ -180,7 +180,8 @@ class Advice(Page):
         measured = f"{gain} times the plain speed, measured on {count}; {predicted} was predicted"
         if self.answer == USE:
             return f"Draft with {label}: {measured}."
-        return f"Undecided. {label} ran at {measured}. It may be slower on others: measure it on more texts."
+        why = "It may be slower on others" if row["measured"][1] < 1 else "These are too few for an interval"
+        return f"Undecided. {label} ran at {measured}. {why}: measure it on more texts."
 
     @property
     def shown(self) -> list[Prediction]:
