@@ -51,7 +51,7 @@ def write(method="stepwise", of=texts, **options):
 
 
 trace = write(of=texts[0])
-print(trace.text)
+trace
 
 # %% [markdown]
 # ## How it writes
@@ -67,7 +67,8 @@ print(trace.text)
 # starts from there. That is one token a pass: **stepwise** decoding. Cells that are almost certain ($p$ above 0.99995) count as
 # equally confident, because their order is rounding, and of equals the leftmost is next ([11c](11c_ssd_in_numbers.ipynb) has the details).
 #
-# **Predict.** In a block, is the most confident cell usually the leftmost masked one? In a random order of eight cells the leftmost
+# **Predict.** The picture above shows one text. Over all sixteen: in how many steps is the most confident cell of a block the
+# leftmost masked one? In a random order of eight cells the leftmost
 # would be next in $\frac18 (1 + \frac12 + \dots + \frac18)$ of the steps: 34 %.
 
 # %%

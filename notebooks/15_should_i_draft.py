@@ -47,10 +47,14 @@ SUITE, DRAFTS, NUMBER = {
 }[YOURS]
 LENGTH = 40
 model = sv.load(YOURS)
-quoting = list(sv.suite(SUITE, kind=["summarization", "rag", "code"]))
+KINDS = ["summarization", "rag", "code"]
+quoting = list(sv.suite(SUITE, kind=KINDS))
 prose = sv.suite(SUITE, kind=["conversation", "qa", "arithmetic"])
 if YOURS == "smollm2":
-    quoting += sv.suite("passages")[:3]  # six to advise on, six to confirm on: fewer give no interval
+    more = list(sv.suite("demo", kind=KINDS))[
+        :3
+    ]  # six to advise on, six to confirm on: fewer give no interval
+    quoting += [entry | {"id": f"demo-{entry['id']}"} for entry in more]
 pd.set_option("display.max_colwidth", None)
 trace = sv.generate(model, [quoting[0]], "prompt_lookup", max_new_tokens=LENGTH)
 trace
@@ -93,7 +97,7 @@ my_method, my_length, my_speedup = "prompt_lookup", 4, 1.5
 
 quiet = {"number": NUMBER, "max_new_tokens": LENGTH}
 quotes = sv.advise(model, DRAFTS, quoting, confirm=True, **quiet)
-print(quotes.sentence, *quotes.warnings, sep="\n")
+print(quotes.sentence, *quotes.warnings, sep="\nwarning: ")
 print(f"you said: {my_method}, {my_length} tokens, {my_speedup} times")
 
 # %%
@@ -119,7 +123,7 @@ best_of_each(quotes)[COLUMNS].round(2)
 
 # %%
 free_advice = sv.advise(model, DRAFTS, prose, **quiet)
-print(free_advice.sentence, *free_advice.warnings, sep="\n")
+print(free_advice.sentence, *free_advice.warnings, sep="\nwarning: ")
 best_of_each(free_advice)[COLUMNS].round(2)
 
 # %%
@@ -195,8 +199,8 @@ plt.show()
 
 # %% [markdown]
 # Drafting pays where the diamond lies to the right of the line that marks a whole cycle. Their quotient is the speedup. Passes are
-# timed by themselves, and the rest is what a cycle takes beside them. Where the bar goes beyond the line, the passes took longer
-# then than within the cycles: other work ran, or the rest is too small to be seen.
+# timed apart; the rest is what a cycle takes beside them. Where the bar goes beyond the line, they took longer then than within
+# the cycles: other work ran.
 #
 # ## After: confirm
 #
@@ -218,7 +222,7 @@ shown
 # %% [markdown]
 # The table separates the causes of a miss. If the measured τ is off as well, the other prompts are easier or harder to draft:
 # more texts help. If only the speed is off, so is the time of a cycle: another program ran, or these contexts are longer. And one
-# miss in twenty is chance. (NaN: an interval needs at least six texts.)
+# miss in twenty is chance.
 #
 # ## Why: explain
 #
@@ -231,7 +235,7 @@ why = sv.explain(run, plain)  # two runs one after the other: other load may hav
 print(why.sentence)
 
 # %% [markdown]
-# The next figure begins with plain decoding, which is 1. With τ tokens a cycle decoding would be τ times as fast if a cycle cost as
+# The figure begins with plain decoding, which is 1. With τ tokens a cycle decoding would be τ times as fast if a cycle cost as
 # much as a plain one. Then each part of a cycle takes some of that away, and the speedup is left.
 # These two runs came one after the other, so load on the machine may have slowed one of them: where the cost of a cycle is far from
 # the advice's, trust the confirmed figures, which were measured in turns.
