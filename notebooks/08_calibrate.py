@@ -18,7 +18,7 @@
 #
 # ![Time per cycle and tokens per cycle, each rising with the draft size](stills/08.png)
 #
-# *30 minutes, two and a half of them computing (one and a half on `town`). Needs `torch`, `scipy` and `scikit-learn`
+# *30 minutes, three to six of them computing (one and a half on `town`). Needs `torch`, `scipy` and `scikit-learn`
 # (`pip install -e ".[run,calibrate]"`).*
 #
 # How many tokens should a drafter send? When more are sent, more are accepted, and checking them costs more. You will

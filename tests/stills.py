@@ -19,7 +19,7 @@ WIDE, MOST = 880, 60_000  # pixels, bytes
 # Which picture of a walkthrough says what it is about, counted from 0; the first, unless one is named.
 CHOSEN = {
     "00": 2, "01": 1, "02": 3, "05": 2, "06": 2, "07a": 1, "07b": 1, "07c": 1, "08": 1, "10": 1, "11a": 1,
-    "11b": 5, "11c": 2, "13": 1, "15": 2,
+    "11b": 5, "11c": 1, "13": 1, "15": 2,
 }  # fmt: skip
 
 
