@@ -57,9 +57,9 @@ class Explanation:
     places : float
         Share of all judged places at which the draft was right.
     worst : DataFrame
-        The cycles that lost the most time: ``run``, ``prompt``, ``cycle``, ``sent``, ``accepted``,
-        ``emitted``,
-        ``seconds``, ``lost`` (seconds over what its tokens cost plainly), ``draft``, ``forward``.
+        The cycles that lost the most time, or without `plain` took longest per token: ``run``,
+        ``prompt``, ``cycle``, ``sent``, ``accepted``, ``emitted``, ``seconds``, ``lost`` (seconds over what
+        its tokens cost plainly), ``draft``, ``forward``.
     even : float
         The acceptance of each drafted token with which the run would break even; NaN if not known.
     rate : float
@@ -181,7 +181,11 @@ class Explanation:
         if self.selection:
             lines += ["", self.selection]
         if self.worst is not None and len(self.worst):
-            lines += ["", "cycles that lost the most time:"]
+            loss = self.worst["lost"].notna().any()
+            lines += [
+                "",
+                "cycles that lost the most time:" if loss else "cycles that took longest per token:",
+            ]
             for row in self.worst.to_dict("records"):
                 spent = f"{row['seconds'] * 1e3:.2f} ms"
                 spent += f", {row['lost'] * 1e3:.2f} lost" if row["lost"] == row["lost"] else ""

@@ -103,6 +103,8 @@ def test_the_worst_cycles_are_those_that_lost_most(plain):
     assert why.worst["lost"].iloc[0] == pytest.approx(lost.max())
     worst = cycles.loc[lost.idxmax()]
     assert tuple(why.worst.iloc[0][["prompt", "cycle"]]) == (worst["prompt"], worst["cycle"])
+    assert "cycles that lost the most time:" in why.text()
+    assert "cycles that took longest per token:" in sv.explain(trace).text()
 
 
 def test_what_cannot_be_compared_is_refused_or_marked(plain, tmp_path):

@@ -395,7 +395,7 @@ def test_a_figure_shows_itself_where_the_backend_is_a_notebooks(monkeypatch):
 @pytest.mark.parametrize(
     ("prompt", "line"),
     [
-        ("<|im_start|>system\nBe kind.<|im_end|>\n<|im_start|>user\nWhy\nblue?<|im_end|>\n<|im_start|>assistant\n", "Why blue?"),
+        ("<|im_start|>system\nBe kind.<|im_end|>\n<|im_start|>user\nWhy\nblue?<|im_end|>\n", "Why blue?"),
         ("<s>[INST] One [/INST] A </s>[INST] Two [/INST]", "Two"),
         ("<|start_header_id|>user<|end_header_id|>\n\nWho?<|eot_id|>", "Who?"),
         ("<|user|>\nWho?<|end|>\n<|assistant|>", "Who?"),
