@@ -198,8 +198,8 @@ ENDED = re.compile(r"<\|?(?:im_end|end_of_turn|eot_id|end|assistant)\|?>|\[/INST
 def excerpt(prompt: str, most: int = 90) -> str:
     """The beginning of a prompt in one line: of a chat, the beginning of the user's last turn."""
     *_, last = USER.split(prompt)
-    asked = ENDED.split(last)[0].strip() if last != prompt else ""
-    line = " ".join(visible(asked or prompt).split())
+    turn = ENDED.split(last)[0].strip() if last != prompt else ""
+    line = " ".join(visible(turn or prompt).split())
     return line if len(line) <= most else line[:most] + "…"
 
 
