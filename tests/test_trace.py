@@ -881,3 +881,8 @@ def test_the_schema_has_one_meaning_a_column():
     assert len(names) == len(set(names)) == len(arrow_schema())
     assert set(schema.FLAT) <= set(names)
     assert set(metadata.Run.__annotations__) == set(schema.RUN_FIELDS)
+
+
+def test_select_takes_an_iterator():
+    trace = traces.build("speculative")
+    assert trace.select(prompt=iter([0])).texts == trace.select(prompt=[0]).texts

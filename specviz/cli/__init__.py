@@ -79,8 +79,10 @@ for name, group in (
 
 
 def run(arguments: list[str] | None = None) -> int:
-    """Run the command line and return its exit status; an error that the user can fix never ends in a "
-    "traceback."""
+    """Run the command line and return its exit status.
+
+    An error that the user can fix never ends in a traceback.
+    """
     interrupted: list[int] = []
     with _noting(interrupted):
         try:

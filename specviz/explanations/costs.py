@@ -185,7 +185,8 @@ def of_plain_run(trace: Trace, plain: Trace) -> Plain:
     if np.isnan(costs.cycle):
         raise TraceError("the plain run has no cycle times")
     differing = [name for name in ("threads", "machine", "backend") if _ran(trace, name) != _ran(plain, name)]
-    same = _prompts(trace) == _prompts(plain)
+    decoded, plainly = _prompts(trace), _prompts(plain)
+    same = sorted(decoded) == sorted(plainly)
     source = "an autoregressive run of the same prompts"
     if not same:
         source = "an autoregressive run of other prompts"
@@ -194,7 +195,9 @@ def of_plain_run(trace: Trace, plain: Trace) -> Plain:
     badge = "exact" if same and not differing else "modelled"
     cycle, rest = costs.cycle + 0.0, costs.cycle - costs.forward
     # A plain step of a method that drafts nothing still has a time of drafting: some microseconds.
-    return Plain(cycle, costs.forward, rest, badge, source, by_text=costs.by_text if same else None)
+    return Plain(
+        cycle, costs.forward, rest, badge, source, by_text=costs.by_text if decoded == plainly else None
+    )
 
 
 def of_plain_counts(counts: Counts, plain: Counts) -> Plain:
@@ -250,10 +253,10 @@ def _ran(trace: Trace, name: str) -> set[str]:
 
 
 def _prompts(trace: Trace) -> list[str]:
-    """The prompts that were decoded, as token ids."""
+    """The prompts that were decoded, as token ids, in their order."""
     prompts = []
     for part in trace.split():
         decoded = set(part.cycles["prompt"].unique().tolist())
         every = enumerate(part.run["prompts"] or [])
         prompts += [str(prompt.get("tokens")) for i, prompt in every if i in decoded]
-    return sorted(prompts)
+    return prompts

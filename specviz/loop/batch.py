@@ -22,7 +22,7 @@ from ..models.context import Pass, nested
 from ..models.devices import send
 from ..models.protocols import Model, Path, Tokens
 from .clock import Clock, Mark, Watched
-from .cycle import Cycle, Settings, Target, Text, pass_request
+from .cycle import Cycle, Settings, Target, Text, finished, pass_request
 
 WASTE = 1.5  # rows are prefilled together if that computes at most so many times what they hold
 
@@ -177,7 +177,7 @@ class Batch:
                     assert isinstance(part, Part)
                     requests.setdefault(part.shared, {})[place] = draft
                 except StopIteration as done:
-                    drafts[place] = done.value
+                    drafts[place] = finished(done.value)
             generators, drafting = {place: generator for place, generator, _ in drafting}, []
             for shared, rows in requests.items():
                 passes = shared.forward([self.texts[place] for place in rows], list(rows.values()))

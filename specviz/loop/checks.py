@@ -24,10 +24,10 @@ PROMPT_FIELDS = ("id", "kind", "language", "reference", "segmented")  # of a pro
 # would need another one at each node. Beside each the value that switches it off.
 PREFIX_PROCESSORS = {
     "repetition_penalty": 1.0, "encoder_repetition_penalty": 1.0, "guidance_scale": 1.0,
-    "no_repeat_ngram_size": 0, "encoder_no_repeat_ngram_size": 0,
+    "no_repeat_ngram_size": 0, "encoder_no_repeat_ngram_size": 0, "min_length": 0,
 } | dict.fromkeys(
     ("bad_words_ids", "sequence_bias", "exponential_decay_length_penalty", "watermarking_config",
-     "constraints", "force_words_ids"),
+     "constraints", "force_words_ids", "min_new_tokens", "suppress_tokens", "begin_suppress_tokens"),
 )  # fmt: skip
 
 # -- prompts ---------------------------------------------------------------------------------------
@@ -247,7 +247,7 @@ def check_processors(model: Model) -> None:
     """
     config = getattr(getattr(model, "net", None), "generation_config", None)
     values = {name: getattr(config, name, None) for name in PREFIX_PROCESSORS}
-    active = [f"{name}={v!r}" for name, v in values.items() if v not in (None, PREFIX_PROCESSORS[name])]
+    active = [f"{name}={v!r}" for name, v in values.items() if v not in (None, [], PREFIX_PROCESSORS[name])]
     if active:
         raise ModelError(
             f"{model.name}'s generation config sets {', '.join(active)}, which depends on the whole text so "

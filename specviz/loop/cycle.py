@@ -358,13 +358,24 @@ def drafted_by(proposal: Draft | Drafting) -> Draft:
         try:
             context, read = pass_request(proposal.send(result))
         except StopIteration as done:
-            if not isinstance(done.value, Draft):
-                raise ParameterError(
-                    f"a drafting generator must return a Draft at its end, got {type(done.value).__name__}: "
-                    "return sv.Draft.empty() to draft nothing"
-                ) from None
-            return done.value
+            return finished(done.value)
         result = context.forward(read)
+
+
+def finished(value: Draft | None) -> Draft:
+    """What a drafting generator returned at its end.
+
+    Raises
+    ------
+    ParameterError
+        If it is no draft.
+    """
+    if not isinstance(value, Draft):
+        raise ParameterError(
+            f"a drafting generator must return a Draft at its end, got {type(value).__name__}: "
+            "return sv.Draft.empty() to draft nothing"
+        )
+    return value
 
 
 def pass_request(request: Request) -> tuple[Context, Draft]:

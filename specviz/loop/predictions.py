@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..methods import signals
 from ..methods.signals import top
 from ..models.devices import send
 
@@ -124,7 +125,9 @@ def reduced(
     lead = (best[:, 0] - best[:, 1]).cpu().numpy() if best.shape[1] > 1 else np.full(len(ranks), np.nan)
     own_p = p[at, words].cpu().numpy()
     variance = np.full(len(lead), np.nan, np.float32)
-    if spread:  # as `signals.variance`, without new memory: the probabilities are not needed any more
+    if spread and bool((logits[0] == -torch.inf).any()):  # of a head over a part of the vocabulary
+        variance = signals.variance(logits).cpu().numpy()
+    elif spread:  # as `signals.variance`, without new memory: the probabilities are not needed any more
         away = torch.sub(logits, logits.mean(-1, keepdim=True), out=room)
         variance = (torch.linalg.vecdot(away, away) / logits.shape[-1]).cpu().numpy()
     return Reduced(entropy, places.cpu().numpy(), top_p.cpu().numpy(), own_p, ranks, lead, variance)

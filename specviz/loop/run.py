@@ -394,7 +394,11 @@ class Run:
     def _end(self, stopped: str | None) -> None:
         if stopped is not None:
             self.reducer.interrupt()
-        self.reducer.flush()
+        try:
+            self.reducer.flush()
+        except BaseException as error:  # the file must not stay open and locked
+            self.recorder.close(complete=False, stopped=stopped or f"{type(error).__name__}: {error}"[:500])
+            raise
         if self.method.memory is not None and "end" not in self.recorder.run["memory"]:
             self.recorder.run["memory"]["end"] = self.method.memory
         self.recorder.run["peak_memory"] = machine.peak_memory(self.model.device)

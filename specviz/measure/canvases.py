@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from specviz.loop.clock import Clock
 from specviz.loop.cycle import Cycle
 from specviz.loop.unmasking import decode_canvases
@@ -103,16 +105,21 @@ class Measured:
     """A way's texts of a paired run, over all rounds, and the seconds of each."""
 
     way: Way
+    count: int  # texts of a round
     seconds: list[float] = field(default_factory=list)
     texts: list[Written] = field(default_factory=list)
 
     def over(self, other: Measured) -> Estimate:
         """How many times as fast as `other`: the median over texts of the ratio of their seconds."""
-        return Estimate.of([b / a for a, b in zip(self.seconds, other.seconds)])
+        return self._by_text([b / a for a, b in zip(self.seconds, other.seconds)])
 
     def speed(self, ends: Iterable[int]) -> Estimate:
         """Valid tokens per second: the median over texts."""
-        return Estimate.of([len(text.text(ends)) / s for text, s in zip(self.texts, self.seconds)])
+        return self._by_text([len(text.text(ends)) / s for text, s in zip(self.texts, self.seconds)])
+
+    def _by_text(self, values: list[float]) -> Estimate:
+        """Of one value per text and round: a text that was decoded again is no other text."""
+        return Estimate.of(np.median(np.reshape(values, (-1, self.count)), axis=0).tolist())
 
     @property
     def passes(self) -> int:
@@ -128,7 +135,7 @@ def timed(
     tick: Callable[[], None],
 ) -> list[Measured]:
     """Let all ways write text 0, then text 1 ..., in an order that rotates; each has written one before."""
-    results = [Measured(way) for way in ways]
+    results = [Measured(way, len(ids)) for way in ways]
     clock, ticks = phase_clock(model.device), quiet_clock(model.device)[0]
 
     def decoder(measured: Measured) -> Callable[[int], list[int]]:

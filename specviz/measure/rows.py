@@ -11,6 +11,7 @@ ratio of that prompt's two speeds. The prefill is inside in all three; *decode* 
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections import defaultdict
@@ -53,8 +54,9 @@ def key_of(cell: int, number: int, prompt: int) -> str:
 
 
 def file_of(suite: str) -> str:
-    """A suite's name as that of a file."""
-    return re.sub(r"[^\w.-]+", "_", suite)
+    """A suite's name as a file's; one that has to be changed gets a mark, so that no two are the same."""
+    name = re.sub(r"[^\w.-]+", "_", suite)
+    return name if name == suite else f"{name}-{hashlib.sha256(suite.encode()).hexdigest()[:8]}"
 
 
 def write_json(path: Path, content: Any) -> None:

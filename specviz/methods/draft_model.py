@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from ..draft import Draft
@@ -135,7 +136,12 @@ class DraftModel:
         The pass is asked for by yielding the context: the loop runs it, for all rows of a batch at once.
         """
         result = yield self.context
-        return result.logits[0][0]
+        return self.as_target(result.logits[0][0])
+
+    def as_target(self, rows: Tensor) -> Tensor:
+        """The drafter's logits over the target's head: heads of one tokenizer may be padded differently."""
+        missing = self.session.target.vocabulary - rows.shape[-1]
+        return F.pad(rows, (0, missing), value=-torch.inf) if missing else rows
 
     @property
     def device(self) -> Any:
@@ -186,7 +192,7 @@ class SlotDraft(DraftModel):
         """What n slots after the committed text predict, [n, vocabulary]."""
         result = yield self.context, Draft.chain(self.session.drafter.slots[:n])
         # Row 0 stands at the last written token: it was not taught to say anything.
-        return result.logits[0][1:]
+        return self.as_target(result.logits[0][1:])
 
 
 def pair(sure: Tensor, token: Tensor) -> tuple[float, int]:

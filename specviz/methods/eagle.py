@@ -367,9 +367,9 @@ class Growth:
         most = max(each.tokens.shape[1] for each in levels)
         at = send(row, device)
         tokens = torch.cat([F.pad(each.tokens, (0, most - each.tokens.shape[1])) for each in levels])[at]
-        elder = send(np.where(np.arange(most) < rank[:, None], 0.0, np.inf), device)
         q = torch.cat([each.q for each in levels if each.q is not None])[at]
-        q.scatter_reduce_(1, tokens, elder.to(q.dtype), "amin")
+        elder = send(np.where(np.arange(most) < rank[:, None], 0.0, np.inf), device, q.dtype)
+        q.scatter_reduce_(1, tokens, elder, "amin")
         return q / q.sum(-1, keepdim=True)
 
 

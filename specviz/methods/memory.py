@@ -91,9 +91,10 @@ class Remembering(SizedMethod):
                 array[...] = self.loaded[name]
 
     def like(self, other: Self) -> None:
-        """Take over a copy of what another one remembers."""
-        self.store, self.vocabulary = copy.deepcopy(other.store), other.vocabulary
-        self.loaded = other.loaded  # never written to
+        """Take over a copy of what another one remembers; where a prompt begins anew, what it begins with."""
+        self.vocabulary, self.loaded = other.vocabulary, other.loaded  # that is never written to
+        if self.keep != "prompt":
+            self.store = copy.deepcopy(other.store)
 
     @property
     def memory(self) -> dict[str, Value]:

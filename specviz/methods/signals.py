@@ -101,9 +101,15 @@ def logit_margin_sigmoid(logits: Tensor, scale: float = 1.0) -> Tensor:
 
 
 def variance(logits: Tensor) -> Tensor:
-    """Variance of the logits over the vocabulary, at least 0; shape [...] from [..., vocabulary]."""
-    away = logits - logits.mean(-1, keepdim=True)  # torch's own `var` takes thirty times as long on a CPU
-    return torch.linalg.vecdot(away, away) / logits.shape[-1]
+    """Variance of the logits over the tokens that it can say, at least 0; [...] from [..., vocabulary]."""
+    size = sayable(logits)
+    if isinstance(size, int) and size == logits.shape[-1]:
+        away = logits - logits.mean(-1, keepdim=True)  # torch's own `var` takes thirty times as long on a CPU
+    else:
+        finite = logits > -torch.inf
+        mean = torch.where(finite, logits, 0).sum(-1, keepdim=True) / size
+        away = torch.where(finite, logits - mean, 0)
+    return torch.linalg.vecdot(away, away) / size
 
 
 def variance_share(logits: Tensor) -> Tensor:
@@ -111,7 +117,8 @@ def variance_share(logits: Tensor) -> Tensor:
 
     The scale is ours, see `specviz.rules.gap.variance_share`.
     """
-    return rules.variance_share(variance(logits), logits.shape[-1])
+    size, value = sayable(logits), variance(logits)
+    return rules.variance_share(value, size) if isinstance(size, int) else value / (value + 2 * size.log())
 
 
 def ensemble(

@@ -66,7 +66,10 @@ class SSD(Unmasking):
 
     @property
     def nodes(self) -> int:
-        most = self.draft_length if self.cache == "none" else min(self.draft_length, self.refresh - 1)
+        refreshed = (
+            self.cache != "none" and self.cache_rule == "predictor"
+        )  # by the other rule a block's cells
+        most = min(self.draft_length, self.refresh - 1) if refreshed else self.draft_length
         return max(2 * most - 1, 0) if self.tree == "mix" else most
 
     def guarantee(self, sampling: Sampling, dtype: str) -> str:

@@ -6,8 +6,10 @@ import json
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
+import numpy as np
+
 from specviz.errors import ParameterError, TraceError
-from specviz.metrics.interval import RESAMPLES, Estimate
+from specviz.metrics.interval import LEAST, RESAMPLES, Estimate
 from specviz.metrics.tokens import ABSENT, tokenizer
 from specviz.trace import Trace
 
@@ -98,18 +100,19 @@ def _scored(
         from sacrebleu.metrics import BLEU, CHRF
     except ImportError:
         raise ParameterError(ABSENT) from None
-    # sacrebleu takes as many lists as a text has references at most; what is missing is empty.
+    # sacrebleu takes as many lists as a text has references at most; an empty one would be the shortest.
     most = max(map(len, references))
-    columns = [[each[i] if i < len(each) else "" for each in references] for i in range(most)]
+    columns: list[Any] = [[each[i] if i < len(each) else None for each in references] for i in range(most)]
     results: Scores = {"texts": len(texts), "signature": {}}
     metrics = {"bleu": BLEU(tokenize=name), "chrf": CHRF()}
     for key in scores:
         metric = metrics[key]
-        score = metric.corpus_score(texts, columns, n_bootstrap=resamples if len(texts) > 2 else 1)
+        score = metric.corpus_score(texts, columns, n_bootstrap=resamples if len(texts) >= LEAST else 1)
         signature = metric.get_signature().format()
         report = json.loads(score.format(width=6, signature=signature, is_json=True))
         middle, half = (report.get(f"confidence_{part}", float("nan")) for part in ("mean", "var"))
-        results[key] = Estimate(float(score.score), middle - half, middle + half, len(texts))
+        low, high = np.clip((middle - half, middle + half), 0, 100).tolist()  # percent
+        results[key] = Estimate(float(score.score), low, high, len(texts))
         results["signature"][key] = signature
     return results
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from specviz.errors import ParameterError
 from specviz.metrics.cycles import _rates
-from specviz.metrics.interval import RESAMPLES, Estimate
+from specviz.metrics.interval import LEAST, RESAMPLES, Estimate
 from specviz.trace import KEYS, Trace
 
 if TYPE_CHECKING:
@@ -383,7 +383,7 @@ def _area(
     up, down = np.bincount(whose, minlength=groups), np.diff(edges)
     present = int((np.bincount(group, minlength=groups) > 0).sum())
     value = wins.sum() / (up.sum() * down.sum()) if up.sum() and down.sum() else float("nan")
-    if present < 3 or not np.isfinite(value):
+    if present < LEAST or not np.isfinite(value):
         return Estimate(float(value), float("nan"), float("nan"), present), np.full(resamples, np.nan)
     times = np.random.default_rng(0).multinomial(groups, np.full(groups, 1 / groups), resamples).astype(float)
     pairs = (times @ up) * (times @ down)

@@ -45,7 +45,7 @@ def attend(
     """
     rows, heads, queries, dim = query.shape
     groups = key.shape[1]
-    if cap is not None:
+    if cap is not None or (window is not None and mask is None):
         return _capped(query, key, value, mask, dim**-0.5 if scale is None else scale, cap, window)
     if mask is None and queries > 1:
         return F.scaled_dot_product_attention(
@@ -62,15 +62,16 @@ def attend(
 
 def _capped(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | bool | None,
-    scale: float, cap: float, window: int | None,
+    scale: float, cap: float | None, window: int | None,
 ) -> torch.Tensor:  # fmt: skip
-    """`attend` with soft-capped scores, which no fused kernel computes on every device."""
+    """`attend` with soft-capped scores or a window, which no fused kernel computes on every device."""
     (rows, heads, queries, dim), groups, slots = query.shape, key.shape[1], key.shape[2]
     folded = query.view(rows, groups, heads // groups, queries, dim)
     parts, step = [], max(1, MOST_SCORES // (rows * heads * slots))
     for first in range(0, queries, step):
         some = folded[:, :, :, first : first + step]
-        scores = torch.matmul(some.flatten(2, 3), key.transpose(2, 3)).mul_(scale / cap).tanh_().mul_(cap)
+        scores = torch.matmul(some.flatten(2, 3), key.transpose(2, 3))
+        scores = scores.mul_(scale) if cap is None else scores.mul_(scale / cap).tanh_().mul_(cap)
         scores = scores.view(*some.shape[:-1], slots)
         if isinstance(mask, torch.Tensor):
             scores += mask.view(len(mask), 1, -1, queries, slots)[:, :, :, first : first + step]

@@ -122,6 +122,8 @@ def turning(rows: Sequence[Values]) -> str:
                 f"{small['way']}: {grows}; past {small['fed']:.0f} positions per cycle, arithmetic is "
                 f"the limit."
             )
+    if len(rows) == 1:
+        return f"{rows[0]['way']}: only one batch size was measured, so nothing is said of larger ones."
     return (
         f"{rows[0]['way']}: throughput grows at least 1.5 times with each doubling up to {rows[-1]['batch']}."
     )

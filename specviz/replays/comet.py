@@ -137,7 +137,8 @@ def _judged(replay: Replay, texts: Sequence[Row], by_id: dict[str, float]) -> Re
     judge = Judge(alone, figures, replay.compare, replay.checks, claims(replay.table))
     others = [c for c in replay.comparisons if replay.cells[c.first].metric != METRIC]
     of_comet = {claim["text"] for claim in judge.claims if METRIC in claim["of"].get("metric", ())}
-    verdicts = [new if new.claim in of_comet else old for old, new in zip(replay.verdicts, judge.verdicts())]
+    judged = {new.claim: new for new in judge.verdicts() if new.claim in of_comet}
+    verdicts = [judged.get(old.claim, old) for old in replay.verdicts]
     return replace(replay, cells=cells, comparisons=[*others, *judge.comparisons()], verdicts=verdicts)
 
 

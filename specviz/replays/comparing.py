@@ -345,7 +345,7 @@ def compared(ours: Results, theirs: Results, name: str, elsewhere: Sequence[str]
         cycles = totals(mine, sides["theirs"][each["cell"]], value=steps_of)
         ratio = resampled(longer, *cycles) if elsewhere else resampled(gains, *columns)
         logs = None if ratio.values is None else np.log(ratio.values)
-        p = chance(math.log(ratio.median), logs, len(columns[0]))
+        p = chance(math.log(ratio.median), logs, len((cycles if elsewhere else columns)[0]))
         tokens, taken, its_base, its_base_taken = (column.sum() for column in columns[4:])
         low, high = (None if end != end else end for end in (ratio.low, ratio.high))
         rows.append({

@@ -140,12 +140,17 @@ def difference(a: Figure, b: Figure | float, noise: float) -> Difference:
 
 
 def noise_of(checks: Iterable[Check]) -> float:
-    """How far apart, as the logarithm of a ratio, the control puts what is one contender."""
+    """How far apart, as the logarithm of a ratio, the controls put what is one contender.
+
+    A control of too few texts for an interval says nothing beside one that has an interval.
+    """
     ends = [
-        abs(math.log(end)) if end is not None and end > 0 else NO_CONTROL
-        for check in checks if check.kind == CONTROL for end in (check.low, check.high)
-    ]  # fmt: skip
-    return max(ends, default=NO_CONTROL)
+        (check.low, check.high)
+        for check in checks
+        if check.kind == CONTROL and check.low is not None and check.high is not None
+    ]
+    logs = [abs(math.log(end)) if end > 0 else NO_CONTROL for both in ends for end in both]
+    return max(logs, default=NO_CONTROL)
 
 
 # ---------------------------------------------------------------- a table
@@ -388,13 +393,14 @@ class Judge:
 
         One that stands beside several printed values may be anywhere between them.
         """
-        seen, printed = self.once(cells), [cell.value for cell in cells if cell.value is not None]
+        seen, given = self.once(cells), [cell for cell in cells if cell.value is not None]
+        printed = [cell.value for cell in given if cell.value is not None]
         meets, gaps, shown = 0, [], []
         for first, cell in seen.items():
             shown.append(f"{self.name(cell)}: {number(cell)}")
             those = [c for c in cells if c.figure is not None and self.original[c.figure] == first]
-            own = [c.value for c in those if c.value is not None]
-            low, high = printed_range(own or printed)  # a cell that prints none is judged by the others
+            own = [c for c in those if c.value is not None]
+            low, high = printed_range(own or given)  # a cell that prints none is judged by the others
             assert cell.measured is not None
             if cell.low is not None and cell.high is not None and cell.low <= high and low <= cell.high:
                 meets += 1
@@ -445,7 +451,7 @@ class Judge:
         if all(each.low is None for each in unsure):
             return "too few texts for an interval"
         if self.noise == NO_CONTROL and any(not each.beyond for each in unsure):
-            return "times without a control"
+            return "times without a control, or with one of too few texts"
         if any(not each.beyond for each in unsure):
             return f"times within {math.expm1(self.noise):.1%}, the control's"
         return "the difference is too small for so few texts"
@@ -457,10 +463,14 @@ def number(cell: Cell) -> str:
     return f"{cell.measured:.3g}{ends}"
 
 
-def printed_range(values: Iterable[float]) -> tuple[float, float]:
-    """What printed values stand for: half a unit of the last digit of each belongs to it."""
-    halves = [(v, 0.5 * 10.0 ** -len(f"{v:.10g}".partition(".")[2])) for v in values]
-    return min(v - half for v, half in halves), max(v + half for v, half in halves)
+def printed_range(cells: Iterable[Cell]) -> tuple[float, float]:
+    """What printed values stand for: half a unit of the last digit of each belongs to it, a printed 0 too."""
+    ends = []
+    for cell in cells:
+        if cell.value is not None:
+            half = 0.5 * 10.0 ** -len((cell.printed or f"{cell.value:.10g}").partition(".")[2])
+            ends += [cell.value - half, cell.value + half]
+    return min(ends), max(ends)
 
 
 def groups_of(claim: Values, cells: Sequence[Cell]) -> list[list[Cell]]:

@@ -14,6 +14,7 @@ from functools import partial
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from specviz.errors import TraceError, plural
 from specviz.escape import html as text
@@ -231,7 +232,7 @@ class Page:
             page.write(
                 trace() if callable(trace) else trace, self.path.parent / PAGES / f"{name}.html", force=True
             )
-        return f"{PAGES}/{name}.html"
+        return f"{PAGES}/{quote(name)}.html"
 
     def median(self, results: Results, cell: Values, language: str = "", front: str = "") -> str:
         """The link of a contender's median prompt; empty where no trace of it was kept."""
@@ -440,7 +441,7 @@ def recording(made: Replay, each: Mapping[str, str]) -> Path:
 
 
 def at(time: str) -> str:
-    """A time as ISO 8601 has it, to the minute; other text as it is."""
+    """A time in ISO 8601 as a reader wants it, to the minute; other text as it is."""
     try:
         return f"{datetime.fromisoformat(time).astimezone(UTC):%d %B %Y, %H:%M} UTC"
     except ValueError:

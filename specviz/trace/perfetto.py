@@ -35,7 +35,7 @@ def perfetto(trace: Trace) -> str:
     """
     events = [event for number, run in enumerate(trace.split(), 1) for event in _run(run, number)]
     if not any(event["ph"] == "X" for event in events):
-        raise TraceError("the trace has no times: record it with record='judged' or 'full'")
+        raise TraceError("the trace has no times: record it with record='judged' or 'all'")
     whole = {"traceEvents": events, "displayTimeUnit": "ms", "otherData": {"writer": "specviz"}}
     return json.dumps(whole, ensure_ascii=False, allow_nan=False)
 

@@ -173,14 +173,16 @@ class Trace:
             named = {getattr(each, "name", each) for each in several}
             stores = [s for s in stores if s.run["method"] in named]
         if run is not None:
-            stores = [s for s in stores if s.run["run"] in some(run)]
+            runs = some(run)
+            stores = [s for s in stores if s.run["run"] in runs]
         if not stores:
             raise TraceError(f"no such run; available: {', '.join(self._ids[:8])}")
         prompts = self._prompts
         if prompt is not None:
-            if wrong := [p for p in some(prompt) if not isinstance(p, int | np.integer)]:
+            numbers = some(prompt)
+            if wrong := [p for p in numbers if not isinstance(p, int | np.integer)]:
                 raise TraceError(f"prompts are numbered from 0, got {wrong[0]!r:.80}")
-            chosen = frozenset(int(p) for p in some(prompt))
+            chosen = frozenset(map(int, numbers))
             count = max(len(s.run["prompts"] or []) for s in stores)
             if count and not any(0 <= p < count for p in chosen):
                 there = f"there are {count} (0 to {count - 1})" if count > 1 else "there is one (0)"

@@ -353,7 +353,10 @@ def plain(one: Ribbon, colour: bool = False, most: int = 40) -> str:
         code = paint.get(fate)
         return gap + (f"\x1b[{code}m{word}\x1b[0m" if colour and code else word)
 
-    lines = [f"{visible(one.name)}  [{one.exactness}]  " + "  ".join(f"{n} {v}" for n, v, _ in one.numbers)]
+    lines = [
+        f"{visible(one.name)}  [{visible(one.exactness)}]  "
+        + "  ".join(f"{n} {v}" for n, v, _ in one.numbers)
+    ]
     for row in one.rows[:most]:
         parts = []
         marks = [(run.fate, run.text) for run in row.runs]

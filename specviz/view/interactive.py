@@ -12,6 +12,7 @@ from html import unescape
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 import numpy as np
 
@@ -555,7 +556,7 @@ def _with_pages(made: Interactive, folder: str | Path | None, force: bool) -> In
 
     def prefix(part: BaseTraceType) -> None:
         if part.customdata is not None:
-            part.customdata = [name and f"{pages.as_posix()}/{name}" for name in part.customdata]
+            part.customdata = [name and quote(f"{pages.as_posix()}/{name}") for name in part.customdata]
 
     made.to_html(pages / "index.html", force=force)
     made.figure.for_each_trace(prefix)

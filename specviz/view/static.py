@@ -208,7 +208,7 @@ def confidence_lane(shown: Picture) -> str:
             size, kind = {"accepted": (3.5, "ok"), "unsent": (3, "unsent")}.get(b.status, (2, b.status))
             shape = f'<circle cx="{x}" cy="{y:.1f}" r="{size}" class="{kind}"/>'
         caption = f"position {b.position}: {shown.belief} {b.value:.3f}, {b.status}"
-        more = f"; {b.more}" if b.more else ""
+        more = f"; {html(b.more)}" if b.more else ""
         dots.append(f"<g><title>{caption}{more}</title>{shape}</g>")
     line = ""
     if shown.threshold is not None:

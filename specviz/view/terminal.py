@@ -11,7 +11,9 @@ from specviz.view.picture import KINDS, Numbers, Picture
 def head(picture: Picture, totals: Numbers = (), texts: int = 1, colour: bool = False) -> str:
     """A run's method, models and exactness, and the numbers of all its texts if there are several."""
     names = " ← ".join(filter(None, (picture.model, picture.draft)))
-    first = f"{_paint(visible(picture.method), '1', colour)}  {visible(names)}  [{picture.exactness}]"
+    first = (
+        f"{_paint(visible(picture.method), '1', colour)}  {visible(names)}  [{visible(picture.exactness)}]"
+    )
     return first + (f"\nall {texts} texts:  {_line(totals)}" if texts > 1 else "")
 
 

@@ -11,8 +11,11 @@ async function draw() {
 	// Written by what wrote this page, every text in it escaped; the page's policy lets nothing in it run.
 	picture.replaceChildren(...new DOMParser().parseFromString(new TextDecoder().decode(packed), "text/html").body.childNodes);
 }
+let turn = 0; // of the latest choice: an earlier one that is drawn later is not shown
 async function choose() {
+	const mine = ++turn;
 	const [model, render] = await drawn(lead + +run.value, { prompt: +prompt.value, cycle: undefined }, place); // undefined: the view chooses
+	if (mine !== turn) return;
 	leave();
 	leave = render();
 	globalThis.specviz = current = model;

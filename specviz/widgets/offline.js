@@ -21,8 +21,8 @@ class Model {
 }
 const modules = {};
 async function module(name) {
-	const url = URL.createObjectURL(new Blob([text(`module-${name}`)], { type: "text/javascript" }));
-	return (modules[name] ??= await import(url)).default;
+	const source = () => URL.createObjectURL(new Blob([text(`module-${name}`)], { type: "text/javascript" }));
+	return (await (modules[name] ??= import(source()))).default;
 }
 // A view drawn into a place, with these of its traits set otherwise: its model, and what takes it away again.
 async function drawn(i, told, place) {

@@ -24,6 +24,7 @@ let leave = () => {};
 async function show(i, told = {}) {
 	shown = i;
 	const [model, render] = await drawn(i, told, place), { state } = model;
+	if (shown !== i) return; // another one was chosen meanwhile
 	leave();
 	leave = render();
 	globalThis.specviz = model;

@@ -502,6 +502,11 @@ function render({ model, el }) {
 		root.classList.toggle("projector", on);
 		resize();
 	}
+	function takePace() {
+		pace = model.get("pace");
+		if (![...paces.options].some((each) => +each.value === pace)) paces.prepend(h("option", { value: pace }, `${pace} s`));
+		paces.value = pace;
+	}
 	function resize() { strip.size(); strip.window(); strip.follow(t); strip.draw(t); chart.size(); }
 	keys(root, help, ({ shiftKey }) => ({
 		ArrowRight: () => (shiftKey ? seek(t + last / 100) : step(1)), ArrowLeft: () => (shiftKey ? seek(t - last / 100) : step(-1)),
@@ -514,13 +519,11 @@ function render({ model, el }) {
 		["change:playing", () => { if (model.get("playing") !== playing) toggle(); }],
 		["change:prompt", () => { if (model.get("prompt") !== +chooser.value) { stop(); chooser.value = model.get("prompt"); open(model.get("prompt")); } }],
 		["change:projector", enlarge],
-		["change:pace", () => { pace = model.get("pace"); tellPace(); }],
+		["change:pace", () => { takePace(); tellPace(); }],
 	]);
 	const observer = new ResizeObserver(() => resize());
 	observer.observe(el);
-	pace = model.get("pace");
-	if (!PACES.includes(pace)) paces.prepend(h("option", { value: pace }, `${pace} s`));
-	paces.value = pace;
+	takePace();
 	chooser.value = model.get("prompt");
 	open(model.get("prompt"));
 	enlarge();

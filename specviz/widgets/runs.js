@@ -11,7 +11,7 @@ function render({ model, el }) {
 	const error = h("p.error", { role: "alert", hidden: "" });
 	const note = h("p.soft");
 	const head = h("tr"), body = h("tbody");
-	const file = h("input", { type: "file", accept: ".parquet,.partial", class: "unseen", tabindex: "-1", "aria-hidden": "true" });
+	const file = h("input", { type: "file", multiple: "", accept: ".parquet,.partial", class: "unseen", tabindex: "-1", "aria-hidden": "true" });
 	const choose = button("Open a file…", "choose a trace on this computer", () => file.click());
 	const progress = h("progress", { max: "1", value: "0", "aria-label": "The file is being read", hidden: "" });
 	const drop = h("div.drop", h("span", "Drop a trace here (*.parquet), or "), choose, file, progress,
@@ -112,15 +112,17 @@ function render({ model, el }) {
 		progress.value = 0;
 		file.value = "";
 	}
+	let last = Promise.resolve();
+	const uploadAll = (files) => { for (const one of files) last = last.then(() => upload(one)); }; // one after the other
 	hear(search, "input", draw);
 	hear(methods, "change", draw);
-	hear(file, "change", () => upload(file.files[0]));
+	hear(file, "change", () => uploadAll([...file.files]));
 	hear(root, "dragover", (event) => { event.preventDefault(); drop.classList.add("over"); });
 	hear(root, "dragleave", (event) => { if (!root.contains(event.relatedTarget)) drop.classList.remove("over"); });
 	hear(root, "drop", (event) => {
 		event.preventDefault();
 		drop.classList.remove("over");
-		upload(event.dataTransfer.files[0]);
+		uploadAll([...event.dataTransfer.files]);
 	});
 	hear(root, "keydown", (event) => event.stopPropagation()); // the notebook has shortcuts of its own
 	const deaf = listen(root, model, [

@@ -8,6 +8,7 @@ import tempfile
 import threading
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -141,6 +142,7 @@ class Runs(ipywidgets.VBox):
         self._scratch: tempfile.TemporaryDirectory[str] | None = None
         self._upload: Upload | None = None
         self._reading: threading.Thread | None = None
+        self._uploads = count()
         super().__init__([self.panel])
         self.refresh()
 
@@ -168,13 +170,17 @@ class Runs(ipywidgets.VBox):
                 return
             self.panel.rows = [*self.panel.rows[:start], *rows, *self.panel.rows[start + AT_ONCE :]]
 
+    def _wait(self) -> None:
+        """Until the folder's rows are read."""
+        if self._reading is not None:
+            self._reading.join()
+
     @property
     def table(self) -> pd.DataFrame:
         """One row per file: names, numbers, and in ``problem`` why it is not a trace, where it is none."""
         import pandas as pd
 
-        if self._reading is not None:
-            self._reading.join()
+        self._wait()
         names = [*(key for key, *_ in COLUMNS), "problem"]
         return pd.DataFrame(self.panel.rows, columns=names)
 
@@ -296,8 +302,10 @@ class Runs(ipywidgets.VBox):
             )
         if self._scratch is None:
             self._scratch = tempfile.TemporaryDirectory(prefix="specviz-")
+        self._wait()  # or its row would not be the last one
         number = len(self._files)
-        path = Path(self._scratch.name, f"{number}.parquet{PARTIAL if name.endswith(PARTIAL) else ''}")
+        end = PARTIAL if name.endswith(PARTIAL) else ""
+        path = Path(self._scratch.name, f"{next(self._uploads)}.parquet{end}")
         path.write_bytes(data)
         each = Listed(name, path, uploaded=True)
         row = each.row()
@@ -318,6 +326,7 @@ class Runs(ipywidgets.VBox):
             If the folder has a file of that name, or cannot be written.
         """
         trace = self.trace(number)
+        self._wait()
         stem = re.sub(r"[^A-Za-z0-9_-]", "_", self._files[number].name.split(".parquet")[0])[:80].lstrip("_")
         path = trace.save(self.folder / f"{stem or 'trace'}.parquet")
         self._files[number] = Listed(path.name, path)

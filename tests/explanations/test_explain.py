@@ -16,6 +16,8 @@ from specviz import cli
 from specviz.errors import ParameterError, TraceError
 from specviz.explanations import acceptance, costs
 
+PAIR = ["Translate into German: The doctor bought a red bicycle.", "Translate into German: The cat sleeps."]
+
 
 @pytest.fixture(scope="module")
 def plain():
@@ -183,3 +185,14 @@ def test_rows_that_ran_together_share_their_time(plain):
     own = costs.of_trace(trace)
     assert own.cycle * own.steps == pytest.approx(sv.metrics.seconds(trace, prefill=False))
     assert own.forward + own.draft + own.rest == pytest.approx(own.cycle)
+
+
+def test_texts_are_paired_only_in_one_order(plain):
+    """A plain run of the same prompts in another order has the same cost per step, and no pairs."""
+    trace = sv.generate("town", PAIR, "prompt_lookup", max_new_tokens=8)
+    same, turned = (
+        sv.explain(trace, sv.generate("town", prompts, "autoregressive", max_new_tokens=8))
+        for prompts in (PAIR, PAIR[::-1])
+    )
+    assert same.plain.badge == turned.plain.badge == "exact"
+    assert same.plain.by_text is not None and turned.plain.by_text is None

@@ -867,3 +867,8 @@ def test_each_drafter_keeps_its_layout_under_each_target():
     layouts = running.layouts_of(results)
     assert layouts.model == {"large": "plain"}
     assert layouts.drafters == {"large": {"small": "w8a8"}, "gguf:large": {"small": "transposed"}}
+
+
+def test_no_two_suites_share_a_file():
+    assert files.file_of("spec-bench") == "spec-bench"
+    assert len({files.file_of(name) for name in ("a b", "a_b", "a/b", "a  b")}) == 4

@@ -133,3 +133,18 @@ def test_what_ifs_ask_for_the_other_rule() -> None:
     trace = specviz.generate(tiny(0, 1), [[9, 2, 11]], "stepwise", max_new_tokens=8, block=4, **RULE)
     with pytest.raises(TraceError, match="cache_rule='predictor'"):
         specviz.whatif(trace).ssd(draft_length=[2])
+
+
+@pytest.mark.parametrize("tree", ["chain", "mix"])
+def test_by_the_other_rule_a_refresh_limits_no_draft(tree):
+    """`refresh` has a meaning under `predictor` alone."""
+    text = "Translate into German: The doctor bought a red bicycle."
+    options = {
+        "cache": "dual",
+        "cache_rule": "fast_dllm",
+        "draft_length": 4,
+        "tree": tree,
+        "max_new_tokens": 16,
+    }
+    runs = [specviz.generate("town-diffusion", text, "ssd", refresh=n, **options) for n in (2, 8)]
+    assert runs[0].texts == runs[1].texts and len(runs[0].cycles) == len(runs[1].cycles)

@@ -141,5 +141,6 @@ def test_a_head_over_a_part_of_the_vocabulary_is_rated_by_that_part():
     assert signals.sayable(whole) == 40 and signals.sayable(few) == 40
     assert torch.allclose(signals.entropy_share(whole), signals.entropy_share(few))
     assert torch.allclose(signals.softmax_margin(whole), signals.softmax_margin(few))
-    weights = (1 / 3, 1 / 3, 1 / 3, 0.0)
+    assert torch.allclose(signals.variance(whole), signals.variance(few))
+    weights = (0.25, 0.25, 0.25, 0.25)
     assert torch.allclose(signals.ensemble(whole, weights), signals.ensemble(few, weights))

@@ -344,3 +344,16 @@ def test_labels():
     assert Speculative().exactness(Sampling(), "float32") == "exact up to ties"
     assert Speculative().exactness(Sampling(0.7), "float32") == "exact in law"
     assert find("autoregressive")().exactness(Sampling(), "bfloat16") == "exact"
+
+
+@pytest.mark.parametrize("more", [-16, 16])
+@pytest.mark.parametrize("options", [{}, {"temperature": 1.0}])
+def test_heads_of_one_tokenizer_may_be_padded_differently(more, options):
+    words = specviz.load("town").tokenizer
+    target = specviz.load(llama(seed=0, vocabulary=len(words) + 32, eos=()).net, tokenizer=words)
+    drafter = specviz.load(llama(seed=1, vocabulary=len(words) + 32 + more, eos=()).net, tokenizer=words)
+    given = {"max_new_tokens": 12, "draft": drafter, **options}
+    run = specviz.generate(target, [5, 6, 7], "speculative", **given)
+    assert len(run.outputs) == 12 and run.run["dense"] is None
+    if not options:
+        assert run.texts == specviz.generate(target, [5, 6, 7], "autoregressive", max_new_tokens=12).texts

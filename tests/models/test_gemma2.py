@@ -231,3 +231,21 @@ def test_an_odd_activation_is_left_to_transformers():
     assert not gemma2.describes(net)
     with pytest.raises(ModelError, match="not a plain member"):
         Model(net, plain=True)
+
+
+@pytest.mark.parametrize("cap", [50.0, None])
+def test_without_soft_capping_the_window_holds_too(cap):
+    made = [
+        make(
+            "gemma2", num_hidden_layers=4, layer_types=None, sliding_window=WINDOW, attn_logit_softcapping=cap
+        )
+        for _ in range(2)
+    ]
+    text = np.random.default_rng(0).integers(0, VOCABULARY, LENGTH).tolist()
+    context = Model(made[0], name="gemma2").open([text], 8)
+    context.prefill()
+    rows = context.forward(Draft.empty()).logits[0][0]
+    made[1].config._attn_implementation = "eager"
+    with torch.no_grad():
+        want = made[1](torch.tensor([text])).logits[0, -1].float()
+    torch.testing.assert_close(rows, want, atol=1e-4, rtol=1e-4)

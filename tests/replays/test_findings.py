@@ -740,3 +740,17 @@ def test_the_largest_model_decides_whether_a_paper_pays():
         assert each.words == "pays here, on real" and len(each.claims) == 2 * len(small.verdicts)
     (each,) = answers([small, small])
     assert each.words == "does not pay here"
+
+
+@pytest.mark.parametrize(("printed", "verdict"), [("5.0", "fails here"), ("5", "holds here")])
+def test_a_printed_zero_is_a_digit(printed, verdict):
+    """5.0 stands for 4.95 to 5.05, and 5 for 4.5 to 5.5."""
+    values = 4.6 + 0.02 * np.random.default_rng(0).standard_normal(30)
+    claim = {"question": "size", "of": {"metric": "tau"}, "check": "size", "text": ""}
+    assert judged([({"method": "A"}, "tau", printed, values, "T", {})], claim).verdict == verdict
+
+
+def test_a_control_of_too_few_texts_silences_no_other():
+    noise = judging.noise_of([QUIET])
+    few = replace(QUIET, low=None, high=None)
+    assert judging.noise_of([QUIET, few]) == noise < judging.noise_of([few])

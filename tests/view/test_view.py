@@ -7,6 +7,7 @@ import subprocess
 import sys
 from html.parser import HTMLParser
 
+import numpy as np
 import pytest
 
 import traces
@@ -406,3 +407,21 @@ def test_a_figure_shows_itself_where_the_backend_is_a_notebooks(monkeypatch):
 def test_a_prompt_in_one_line_is_what_the_user_asked(prompt, line):
     assert excerpt(prompt) == line
     assert excerpt(prompt, 2) == line[:2] + "…"
+
+
+def test_what_a_trace_s_author_wrote_is_no_markup_and_no_command():
+    """The unit of a signal of one's own, and the label of a run, come from the file."""
+    from specviz.trace import Recorder
+
+    unit = "</title></g></svg><img src=x onerror=alert(1)>"
+    signals = schema.as_metadata((schema.Signal("age", unit, "m"),))
+    label = "\x1b]0;owned\x07\x1b[2J"
+    run = traces.metadata("tree", prompts=1) | {"signals": signals, "exactness": label}
+    recorder = Recorder(run, None, piece=traces.piece)
+    for cycle in traces.cycles("tree", prompts=1, hostile=False):
+        nodes = len(cycle.get("node_token", ()))
+        own = {"signal:age": np.arange(nodes) - 2.0, "node_confidence": np.full(nodes, 0.5, np.float32)}
+        recorder.add(cycle | own if nodes else cycle)
+    trace = recorder.close()
+    assert unit not in trace._repr_html_() and "onerror" in trace._repr_html_()
+    assert "\x1b" not in view.text(trace)

@@ -46,7 +46,7 @@ from .grown import grow, settings
 from .prices import Passes, Pilot, Prices
 from .ranking import Prediction, Ranking, distinct
 from .readings import Reading, Text
-from .result import Advice, kinds_differ
+from .result import Advice, fastest_of, kinds_differ
 from .simulation import BASELINE, LONGEST, Candidate, Cycles, Simulation, candidates
 from .stores import decoded
 from .stores import settings as settings_of_stores
@@ -433,7 +433,8 @@ class Work:
             predictions = [self._with_memory(each, texts) for each in ranking.predictions()]
             confirmed, more = self._confirmed(predictions) if self.job.others else ([], [])
         drafting = next(each for each in predictions if each.drafts)
-        best = drafting.candidate
+        label = fastest_of(confirmed)["label"] if confirmed else drafting.candidate.label
+        best = next(each.candidate for each in predictions if each.candidate.label == label)
         advice = Advice(
             self._setting(texts, measured), predictions,
             ranking.oracle() if self.job.sampling.greedy else None, ranking.elsewhere(),

@@ -79,6 +79,11 @@ def rate_words(value: float, low: float, high: float) -> str:
     return form.format(value) + bounds
 
 
+def fastest_of(confirmed: Sequence[Row]) -> Row:
+    """Of confirmed settings the one that was measured as the fastest."""
+    return max(confirmed, key=lambda row: row["measured"][0])
+
+
 @dataclass(eq=False)
 class Advice(Page):
     """What to do with a model on these texts and this device.
@@ -94,7 +99,7 @@ class Advice(Page):
     changes : list of dict
         The best setting at other contexts and batches.
     flags : list of Flags
-        Of the best setting that drafts, for other engines.
+        Of the setting `advised`, for other engines.
     warnings : list of str
     confirmed : list of dict
         Predicted beside measured, on other prompts.
@@ -140,7 +145,13 @@ class Advice(Page):
     @property
     def fastest(self) -> Row:
         """Of the confirmed settings the one that was measured as the fastest."""
-        return max(self.confirmed, key=lambda row: row["measured"][0])
+        return fastest_of(self.confirmed)
+
+    @property
+    def advised(self) -> str:
+        """The setting that the sentence is about and the flags are of: the measured fastest, where one was
+        measured."""
+        return str(self.fastest["label"]) if self.confirmed else self.best.candidate.label
 
     @property
     def sentence(self) -> str:
@@ -393,7 +404,7 @@ class Advice(Page):
             line(f"warning: {each}")
         if self.flags and self.answer != NOT:
             line()
-            line(f"{self.best.candidate.label} in other engines' options (read {READ}):")
+            line(f"{self.advised} in other engines' options (read {READ}):")
             for each in self.flag_lines():
                 line(f"  {each}")
 
@@ -412,7 +423,7 @@ class Advice(Page):
             ]
             frame = pd.DataFrame(rows, columns=["engine", "flags", "note", "source"])
             parts.append(
-                f"<h2>{html(self.best.candidate.label)} in other engines' options</h2>"
+                f"<h2>{html(self.advised)} in other engines' options</h2>"
                 f'<div class="flags">{html_table(frame)}</div>'
             )
         parts.append("".join(f"<p>{html(each)}</p>" for each in self.notes))

@@ -106,7 +106,8 @@ def bench(
     sizes = {"rounds": rounds, "max_new_tokens": max_new_tokens, "draft_length": length}
     about = timing.setting(model, drafts, prompts=len(ids) // rounds, **sizes)
     version = about["versions"].get("transformers", "")
-    title = f"Against transformers {version}: {model.name}, {len(ids)} texts, {length} draft tokens, greedy"
+    about_texts = f"{model.name}, {len(ids) // rounds} texts"
+    title = f"Against transformers {version}: {about_texts}, {length} draft tokens, greedy"
     return Report("peers", title, about, COLUMNS, rows, bars, [*NOTES, *map(spent, traces.values())], SPARE)
 
 

@@ -35,6 +35,7 @@ from specviz.measure.calibrate import calibrate
 from specviz.measure.report import Bar, Entry, Part, Report, Row, Settings, Tick
 from specviz.measure.timing import BASELINE, Phased
 from specviz.methods import Method
+from specviz.methods.sampling import Sampling
 from specviz.metrics import Estimate
 from specviz.metrics.interval import pooled
 from specviz.metrics.loops import LOOP, TIMES, cut_loop
@@ -900,15 +901,20 @@ def _bars(results: Results, contenders: list[Contender], by_kind: list[Row]) -> 
     return bars, unjudged
 
 
+def _lossy(method: str) -> bool:
+    return methods.find(method)().exactness(Sampling(), "float32") == "lossy"
+
+
 def _remarks(results: Results, contenders: list[Contender], circumstances: Settings) -> Iterator[str]:
     """Sentences on this measurement."""
-    ours = [contender.label for contender in contenders if contender.method]
-    best = max(ours, key=lambda name: results.speed(name, prefill=False))
+    sure = [each for each in contenders if each.method and not _lossy(each.method)]
+    exact = [each.label for each in sure]
+    best = max(exact, key=lambda name: results.speed(name, prefill=False))
     for engine in (LLAMA, GENERATE):
         if engine in results.names:
             ratio = results.ratio(best, engine).median
             yield f"best exact method relative to the plain decoding of {engine}: {best}, {ratio:.2f}"
-    if drafting := best_over_plain(results, ours[1:]):
+    if drafting := best_over_plain(results, exact[1:]):
         yield drafting.line
     questions = circumstances["questions"]
     memories = {contender.memory for contender in contenders} - {""}

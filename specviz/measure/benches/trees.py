@@ -47,9 +47,9 @@ NOTES = [
     "draft nodes, without the root. tokens/s: over all texts, including prefill and recording. speedup: "
     "median over texts of "
     "tokens/s over autoregressive decoding's on the same text, with its 95 % bootstrap interval.",
-    f"cold: each text starts with an empty memory. warm: the method has first decoded {WARM} prompts, which "
-    "share no clause with the bundled suite, and keeps its memory from text to text. A method without a "
-    f"memory has one row, as if cold.",
+    f"cold: each text starts with an empty memory. warm: the method has first decoded up to {WARM} prompts, "
+    "which share no clause with the bundled suite, and keeps its memory from text to text. A method without "
+    "a memory has one row, as if cold.",
     "between: time outside cycles, mostly recording.",
 ]
 
@@ -175,7 +175,7 @@ def bench(
         "trees",
         f"Training-free methods on {model.name}, {len(texts)} texts, up to {max_new_tokens} tokens, greedy",
         timing.setting(model, [], prompts=len(texts), max_new_tokens=max_new_tokens, size=equal, own=own,
-                warm=f"{WARM} warm-up prompts"),
+                warm=f"{len(before)} warm-up prompts"),
         COLUMNS, list(rows.values()), _bars(rows, times, equal), list(NOTES), SPARE,
     )  # fmt: skip
     report.setting["clock"] = name_of_clock

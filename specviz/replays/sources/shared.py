@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -80,11 +81,17 @@ class RunOptions:
         """Progress by single steps: called with what was done."""
         return counter(self.tick, of)
 
+    @property
+    def target(self) -> tuple[str, str, str, int]:
+        """What the target's measurements belong to: its name, number format, device and threads."""
+        return self.model.name, str(self.model.dtype), str(self.model.device), self.threads
+
     def once(self, key: tuple[str, ...], make: Callable[[], T]) -> T:
-        """What `make` gives; a process makes it once for all tables with the same models and numbers."""
-        numbers = self.number, self.max_new_tokens
+        """What `make` gives; a process makes it once for all tables with the same models and settings."""
+        numbers = self.number, self.max_new_tokens, self.quick, self.template
         suites = ((task, each.digest) for task, each in self.suites.items())
-        key_of_all = (*key, self.model.name, *self.drafts.items(), *suites, *numbers)
+        more = (json.dumps(each, sort_keys=True, default=str) for each in (self.extra, self.chat))
+        key_of_all = (*key, *self.target, *self.drafts.items(), *suites, *numbers, *more)
         if key_of_all not in self.memory:
             self.memory[key_of_all] = make()
         result: T = self.memory[key_of_all]
@@ -135,7 +142,8 @@ class RunOptions:
 
         with suppress(SpecvizError):
             return calibration.stored(calibration_setting(self.model, find(method)()))
-        key = ("g*", self.model.name, method, str(self.model.dtype), len(self.practice))
+        practice = json.dumps(list(map(single, self.practice)), sort_keys=True, default=str)
+        key = ("g*", method, *self.target, self.quick, practice)
         if key not in self.memory:
             (n, before), how = (HASTE, IN_HASTE) if self.quick else (CALM, IN_CALM)
             some, n = list(map(single, self.practice)), min(n, max(1, len(self.practice) // 2))

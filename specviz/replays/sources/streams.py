@@ -36,7 +36,7 @@ def streams(recipe: Recipe, options: RunOptions) -> Measurement:
         chosen.setdefault(label(row), retranslation.Setting(label(row), row.values))
     chosen[TWICE] = retranslation.Setting(TWICE, {"mode": "rt"})
     every = sources(recipe, options, made, partials)
-    step = options.counter(sum(len(each.streams) for each in every.values()) * len(chosen))
+    step = options.counter(sum(len(each.streams) for each in every.values()) * len(chosen) * options.rounds)
     twice: list[np.ndarray] = []
     to_score: list[Entry] = []
     for language, given in every.items():

@@ -234,7 +234,7 @@ def drafter(options: RunOptions, role: str) -> Any:
     name = options.drafts.get(role)
     if not name:
         return None
-    key = ("draft", name, options.model.name)
+    key = ("draft", name, *options.target)
     if key not in options.memory:
         options.memory[key] = load_drafter(options.model, name, None, None)
     return options.memory[key]
@@ -289,7 +289,7 @@ def model_of(options: RunOptions, name: str) -> Any:
     """Another model of the table, loaded once."""
     from specviz.models import load
 
-    key = ("model", name)
+    key = ("model", name, str(options.model.device))
     if key not in options.memory:
         options.memory[key] = load(name, str(options.model.device))
     return options.memory[key]
