@@ -102,12 +102,13 @@ def _scored(
         raise ParameterError(ABSENT) from None
     # sacrebleu takes as many lists as a text has references at most; an empty one would be the shortest.
     most = max(map(len, references))
-    columns: list[Any] = [[each[i] if i < len(each) else None for each in references] for i in range(most)]
+    columns = [[each[i] if i < len(each) else None for each in references] for i in range(most)]
     results: Scores = {"texts": len(texts), "signature": {}}
     metrics = {"bleu": BLEU(tokenize=name), "chrf": CHRF()}
     for key in scores:
         metric = metrics[key]
-        score = metric.corpus_score(texts, columns, n_bootstrap=resamples if len(texts) >= LEAST else 1)
+        drawn = resamples if len(texts) >= LEAST else 1
+        score = metric.corpus_score(texts, columns, n_bootstrap=drawn)  # type: ignore[arg-type]
         signature = metric.get_signature().format()
         report = json.loads(score.format(width=6, signature=signature, is_json=True))
         middle, half = (report.get(f"confidence_{part}", float("nan")) for part in ("mean", "var"))

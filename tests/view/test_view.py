@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from html import unescape
 from html.parser import HTMLParser
 
 import numpy as np
@@ -126,12 +127,12 @@ def test_beliefs_stand_where_their_tokens_went():
 def test_a_node_says_how_near_the_verdict_was():
     trace = traces.build("cm_asd", tokens=60, seed=2)
     shown, nodes = picture(trace, 0), trace.nodes
-    html = static.confidence_lane(shown)
+    lane = unescape(static.confidence_lane(shown))
     for belief, node in zip(shown.beliefs, nodes.to_dict("records")):
         if node["status"] in ("accepted", "rejected"):
             sign = "≤" if node["status"] == "accepted" else ">"
             assert f"gap {node['gap']:.3f} {sign} τ {node['threshold']:.3f}" in belief.more
-        assert belief.value == pytest.approx(node["score"]) and belief.more in html
+        assert belief.value == pytest.approx(node["score"]) and belief.more in lane
         assert f"largest probability {node['confidence']:.3f}" in belief.more
     judged = [b for b in picture(traces.build("bild", tokens=60), 0).beliefs if b.status == "rejected"]
     assert judged and all("> α_RB 2.000" in b.more for b in judged)
