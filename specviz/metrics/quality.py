@@ -104,11 +104,11 @@ def _scored(
     most = max(map(len, references))
     columns = [[each[i] if i < len(each) else None for each in references] for i in range(most)]
     results: Scores = {"texts": len(texts), "signature": {}}
-    metrics = {"bleu": BLEU(tokenize=name), "chrf": CHRF()}
+    metrics: Scores = {"bleu": BLEU(tokenize=name), "chrf": CHRF()}
     for key in scores:
         metric = metrics[key]
         drawn = resamples if len(texts) >= LEAST else 1
-        score = metric.corpus_score(texts, columns, n_bootstrap=drawn)  # type: ignore[arg-type]
+        score = metric.corpus_score(texts, columns, n_bootstrap=drawn)
         signature = metric.get_signature().format()
         report = json.loads(score.format(width=6, signature=signature, is_json=True))
         middle, half = (report.get(f"confidence_{part}", float("nan")) for part in ("mean", "var"))

@@ -82,7 +82,7 @@ class Answer:
             )
         fits = np.ones(len(self.table), bool)
         for name, value in setting.items():
-            if isinstance(value, str) or self.table[name].dtype == object:
+            if isinstance(value, str) or self.table[name].dtype.kind not in "biuf":
                 fits &= (self.table[name] == value).to_numpy()
             else:
                 fits &= np.isclose(self.table[name].to_numpy(np.float64), float(value), rtol=0, atol=1e-12)
