@@ -113,7 +113,8 @@ function render({ model, el }) {
 		file.value = "";
 	}
 	let last = Promise.resolve();
-	const uploadAll = (files) => { for (const one of files) last = last.then(() => upload(one)); }; // one after the other
+	const refuse = (reason) => { error.textContent = String(reason); error.hidden = false; progress.hidden = true; };
+	const uploadAll = (files) => { for (const one of files) last = last.then(() => upload(one)).catch(refuse); }; // in turns
 	hear(search, "input", draw);
 	hear(methods, "change", draw);
 	hear(file, "change", () => uploadAll([...file.files]));
