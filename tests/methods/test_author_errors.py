@@ -108,9 +108,11 @@ def test_verify_returns_a_verdict(batch: int):
         sv.generate("town", ["The cook", "A dog"], kind, max_new_tokens=4, batch=batch)
 
 
-def test_a_guarantee_is_one_of_three_words():
+def test_a_guarantee_is_one_of_four_words():
     kind = method(draft=lambda self, left: sv.Draft.empty(), guarantee=lambda self, sampling, dtype: "sure")
-    with pytest.raises(ParameterError, match="must return one of exact, exact up to ties, lossy, got 'sure'"):
+    with pytest.raises(
+        ParameterError, match="must return one of exact, exact up to ties, exact in law, lossy, got 'sure'"
+    ):
         decode(kind)
 
 
