@@ -314,17 +314,18 @@ def test_words():
 def test_quality_is_sacrebleus():
     from sacrebleu import corpus_bleu, corpus_chrf
 
-    streams = [
-        {"reference": r, "updates": GROWS["updates"]} for r in ("a b d e", "a b d c", "a d e", "b d e a")
-    ]
+    references = ["a b d e", "a b d c", "a d e", "b d e a", "a b", "a c d e"]
+    streams = [{"reference": reference, "updates": GROWS["updates"]} for reference in references]
     found = metrics.quality(trace(*streams, TURNS))  # the last one has none
-    said, references = ["a b d e"] * 4, [["a b d e", "a b d c", "a d e", "b d e a"]]
-    assert found["texts"] == 4
+    said, references = ["a b d e"] * 6, [references]
+    assert found["texts"] == 6
     assert found["bleu"].median == corpus_bleu(said, references).score
     assert found["chrf"].median == corpus_chrf(said, references).score
     assert found["chrf"].low < found["chrf"].median < found["chrf"].high
     assert "tok:13a" in found["signature"]["bleu"]
     assert np.isnan(metrics.quality(trace(*streams), resamples=1)["chrf"].low)
+    few = metrics.quality(trace(*streams[:5]))["bleu"]  # too few texts for an interval
+    assert (few.pairs, np.isnan(few.low), np.isnan(few.median)) == (5, True, False)
     several = trace({"reference": ["x", "a b d e"], "updates": GROWS["updates"]})
     assert metrics.quality(several)["chrf"].median == 100
     with pytest.raises(TraceError, match="no text of the trace has a reference"):
