@@ -199,7 +199,7 @@ def test_a_text_that_fills_the_context_says_so(here, say, folders):
     ask = ("generate", "autoregressive", "-m", folders.target, "-p", "x" * 120)
     status, out, err = say(*ask, "-n", 128)
     assert status == 0, err
-    assert "The text is cut off where the model's context was full." in out
+    assert "The text is cut off where the model's context, or its sliding window, was full." in out
     status, out, err = say(*ask, "-n", 1)
     assert "context" not in out and "ms in 1 cycle: " in out
 

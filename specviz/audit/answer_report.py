@@ -15,6 +15,7 @@ from .result import Plain, finite
 OWN, NOISE, OTHER, UNSURE = "the target's own", "within the noise", "not the target's", "cannot tell"
 VERDICTS = (OWN, NOISE, OTHER, UNSURE)
 CHANCE = 1e-4  # a test on the set is wrong this often
+DOUBTFUL = 0.01  # below this a set that passes is not called likely
 LEAST_TOKENS = 100  # of a set, for a likelihood test
 FLIPS = 20_000  # of a sign-flip test
 
@@ -141,7 +142,12 @@ class Likelihood:
             return f"{head}{UNSURE}: testing the set needs {LEAST_TOKENS} tokens"
         words = f"mean log probability {self.mean:.3f}, {self.expected:.3f} expected, z = {self.z:+.1f}"
         if self.verdict == OWN:
-            return f"{head}as likely as the target's own ({words}, p = {self.p:.2g})"
+            if self.p >= DOUBTFUL:
+                return f"{head}as likely as the target's own ({words}, p = {self.p:.2g})"
+            return (
+                f"{head}unusual for the target's own, but not ruled out ({words}, p = {self.p:.2g}; below "
+                f"{CHANCE:g} they would be called another's): test more answers"
+            )
         how = (
             "more likely than this sampling gives: a lower temperature, or greedy"
             if self.z > 0

@@ -43,7 +43,10 @@ def advise(
     context: Annotated[
         str | None, option("More context lengths to consider, in tokens, such as 512,2048.")
     ] = None,
-    temperature: Annotated[float, option("Temperature of the texts; 0 is greedy.")] = 0.0,
+    temperature: Annotated[
+        float | None,
+        option("Temperature of the texts; 0 is greedy. Default: that of the answers' lines, or 0."),
+    ] = None,
     confirm: Annotated[
         bool, option("Run the best three settings on as many other prompts.", "--confirm")
     ] = False,

@@ -77,7 +77,7 @@ def loaded(
     model: str, draft: list[str] | None, device: str, dtype: str, revision: str | None
 ) -> tuple[Model, list[Model]]:
     """A target and its drafters, loaded and checked against each other."""
-    from specviz.loop.drafters import ADDED, default_drafts, load_drafter
+    from specviz.loop.drafters import ADDED, default_drafts, load_drafter, load_fitting
     from specviz.models import load
     from specviz.models.loading import find
 
@@ -88,7 +88,10 @@ def loaded(
     target = load(model, device, dtype, revision=revision)
     if target.kind in ADDED:
         target.alone()
-    drafts = [load_drafter(target, name, device, dtype) for name in dict.fromkeys(names)]
+    if draft:
+        drafts = [load_drafter(target, name, device, dtype) for name in dict.fromkeys(names)]
+    else:
+        drafts = load_fitting(target, names, device, dtype)
     for each in drafts:
         target.check_vocabulary(each)
     if len({each.name for each in drafts}) < len(drafts):

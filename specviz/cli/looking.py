@@ -188,6 +188,7 @@ def import_counts(
     from specviz.metrics import by_position
     from specviz.trace import read_counts
     from specviz.trace.foreign import COUNTERS
+    from specviz.trace.vllm_log import DRAFTING_ONLY, VLLM_LOG
 
     counts = read_counts(path, origin, since=since)
     base = None if baseline is None else read_counts(baseline, origin, plain=True)
@@ -197,6 +198,8 @@ def import_counts(
         print(f"share of all drafts accepted at each position: {rates}")
         if counts.origin == COUNTERS and counts.total("steps") == counts.total("drafts"):
             print("steps: those with a draft; they and the prefills account for all generated tokens")
+        if counts.origin == VLLM_LOG:
+            print(f"not counted: {DRAFTING_ONLY}")
     _print_definitions(counts, base)
     for side in filter(None, (counts, base)):
         for line, why in side.left_out.to_numpy():
@@ -210,6 +213,8 @@ def _print_definitions(counts: Trace | Counts, baseline: Trace | Counts | None) 
     from specviz.measure.report import Column, print_table
     from specviz.metrics import rosetta
     from specviz.metrics.definitions import LEGEND
+    from specviz.metrics.rosetta import differing_settings
+    from specviz.trace import Trace
 
     table = rosetta(counts, baseline)
     columns = [Column("who", folds=32), Column("value", True), Column("average")]
@@ -228,5 +233,8 @@ def _print_definitions(counts: Trace | Counts, baseline: Trace | Counts | None) 
     screen().print(f"\n{LEGEND}", markup=False)
     if getattr(counts, "pooled", False):
         print("\nspeedups: unknown: the file holds sums over all requests")
+    elif isinstance(counts, Trace) and isinstance(baseline, Trace):
+        if differing := differing_settings(counts, baseline):
+            print(f"\nspeedups: besides its method, the baseline differs in {', '.join(differing)}")
     elif baseline is None:
         print("\nspeedups: pass the same prompts decoded without speculation with --baseline")

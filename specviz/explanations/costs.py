@@ -11,6 +11,7 @@ from specviz.errors import TraceError
 from specviz.metrics import Estimate, interval, output
 from specviz.metrics import seconds as seconds_of
 from specviz.metrics.payoff import gains, intervals
+from specviz.metrics.rosetta import differing_settings
 from specviz.trace import Counts, Trace
 
 if TYPE_CHECKING:
@@ -184,7 +185,7 @@ def of_plain_run(trace: Trace, plain: Trace) -> Plain:
     costs = of_trace(plain)
     if np.isnan(costs.cycle):
         raise TraceError("the plain run has no cycle times")
-    differing = [name for name in ("threads", "machine", "backend") if _ran(trace, name) != _ran(plain, name)]
+    differing = differing_settings(trace, plain)
     decoded, plainly = _prompts(trace), _prompts(plain)
     same = sorted(decoded) == sorted(plainly)
     source = "an autoregressive run of the same prompts"
@@ -246,10 +247,6 @@ SUMS = ("steps", "tokens", "seconds")
 def _model(trace: Trace) -> str:
     parts = {f"{(part.run['model'] or {}).get('name')} ({part.run['dtype']})" for part in trace.split()}
     return ", ".join(sorted(parts))
-
-
-def _ran(trace: Trace, name: str) -> set[str]:
-    return {str(part.run[name]) for part in trace.split()}
 
 
 def _prompts(trace: Trace) -> list[str]:

@@ -15,7 +15,7 @@ from specviz.explanations.explanation import Explanation
 from specviz.metrics import Estimate, contenders
 from specviz.trace import Counts, Trace, read_counts
 from specviz.trace.engines import origin_of
-from specviz.trace.vllm_log import VLLM_LOG
+from specviz.trace.vllm_log import DRAFTING_ONLY, VLLM_LOG
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -26,6 +26,7 @@ NO_PLAIN = (
     "the cost of a plain step: decode the same prompts with method 'autoregressive' and pass that trace as "
     "plain (--plain)"
 )
+NO_PLAIN_SUMS = "the cost of a plain step: sums over all requests have no times"
 NO_PLAIN_LOG = (
     "the cost of a plain step: pass a file of the same format, with the same requests without speculation, "
     "as plain (--plain)"
@@ -143,7 +144,7 @@ def _of_counts(counts: Counts, base: Counts | None) -> Explanation:
     if np.isnan(own.draft):
         missing.append("how long drafting took, and so how the cost of a step splits")
     if plain is None:
-        missing.append(NO_PLAIN_LOG)
+        missing.append(NO_PLAIN_SUMS if counts.pooled else NO_PLAIN_LOG)
     positions = acceptance.positions(counts)
     if positions is None:
         missing.append("how many tokens each step accepted, and so acceptance by position")
@@ -154,6 +155,7 @@ def _of_counts(counts: Counts, base: Counts | None) -> Explanation:
         missing.append("single requests: the file holds sums over all of them")
     if counts.origin == VLLM_LOG:
         missing.append("exact counts: the log rounds its rates to three decimals")
+        missing.append(DRAFTING_ONLY)
     if counts.column("drafted").sum() != counts.column("drafted").sum():
         missing.append("how many tokens were drafted")
     missing += [f"line {line} is skipped: {why}" for line, why in counts.left_out.to_numpy()[:3].tolist()]

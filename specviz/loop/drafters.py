@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, TypeAlias, cast
 
@@ -96,6 +97,22 @@ def load_drafter(
             f"{drafter.kind}"
         )
     return drafter
+
+
+def load_fitting(
+    model: Model, names: Iterable[str], device: str | None, dtype: str | None
+) -> list[Model]:
+    """Those of a package's drafters that fit a target; a line on stderr says why another is left out.
+
+    What reads hidden states, for one, does not fit a GGUF file on llama.cpp.
+    """
+    drafters = []
+    for name in dict.fromkeys(names):
+        try:
+            drafters.append(load_drafter(model, name, device, dtype))
+        except ModelError as error:
+            print(f"specviz: without {name}: {error}", file=sys.stderr)
+    return drafters
 
 
 def choose_drafter(

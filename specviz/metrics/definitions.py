@@ -333,7 +333,7 @@ DEFINITIONS: tuple[Definition, ...] = (
     ),
     Definition(
         "nothing accepted", RATE, POOLED, WHOLE, "Σ[a = 0] / ΣS", ("accepted", "steps"),
-        lambda t: _ratio(t.w * (t.a == 0), t.S),
+        lambda t: _ratio(t.w * (t.a == 0), t.S) if t.w.sum() == t.S.sum() else float("nan"),
         ("gpt-fast (the first of Acceptance probs)",),
         "share of steps that gave only the target's own token",
         GPT_FAST,

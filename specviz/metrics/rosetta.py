@@ -333,6 +333,27 @@ def _comparable(trace: Trace | Counts, own: Counts, baseline: Trace | Counts, ba
         )
 
 
+SETTINGS = ("threads", "machine", "backend")
+DRAWN = ("temperature", "top_k", "top_p")
+
+
+def differing_settings(trace: Trace, baseline: Trace) -> list[str]:
+    """What a baseline was run with that differs, apart from its method: a speedup compares that, too."""
+    one, other = (_settings(each) for each in (trace, baseline))
+    return [name for name, values in one.items() if values != other[name]]
+
+
+def _settings(trace: Trace) -> dict[str, set[str]]:
+    """The values that the runs of a trace have of each setting."""
+    runs = [part.run for part in trace.split()]
+    values = {name: {str(run[name]) for run in runs} for name in SETTINGS}
+    values |= {name: {str((run["sampling"] or {}).get(name)) for run in runs} for name in DRAWN}
+    # Rows that decode together share the beginning of their cycles; how many may fall as texts end.
+    begun = trace.cycles["start"].notna()
+    sharing = trace.cycles[begun].groupby(["run", "start"], observed=True).size()
+    return values | {"batch": {str(sharing.max() if len(sharing) else 1)}}
+
+
 def _model(part: Trace) -> tuple[str, str]:
     """Name and number format of a run's target."""
     return str((part.run["model"] or {}).get("name")), str(part.run["dtype"])

@@ -181,6 +181,16 @@ def entry(line: object, where: str) -> Prompt:
         spoken = [turn["value"] for turn in turns if turn["from"] in ("human", "user")]
         fields["turns"] = [text for text in spoken if text.strip()]
         form = "turns"
+        systems = [turn["value"] for turn in turns if turn["from"] == "system" and turn["value"].strip()]
+        if systems and len(fields["turns"]) > 1:
+            raise PromptError(
+                f"{where}: has a system turn and {len(fields['turns'])} human ones, which cannot be kept "
+                "together: keep one human turn, or remove the system turn"
+            )
+        if systems and fields["turns"]:
+            roles = [("system", text) for text in systems] + [("user", fields["turns"][0])]
+            fields["messages"] = [{"role": role, "content": text} for role, text in roles]
+            form = "messages"
     if form is None:
         has = ", ".join(repr(name[:20]) for name in list(fields)[:6]) or "nothing"
         raise PromptError(f"{where}: needs 'prompt', 'turns' or 'messages'; it has {has}")

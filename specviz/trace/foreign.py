@@ -367,15 +367,15 @@ def _word(value: Any) -> str | None:
 
 
 def _plain(line: Line, request: Record, name: str, span: tuple[float, float] | None = None) -> Request | str:
-    """A request without speculation: every token had a step of its own."""
+    """A request without speculation: every token but the first, the prefill's, had a step of its own."""
     output = request.get("output")
     if output is None:
         return f"no {name}"
     if output > STEP_LIMIT:
         line.fail(f"has more than {STEP_LIMIT:,} steps")
-    request |= dict.fromkeys(("steps", "emitted"), output)
-    request |= dict.fromkeys(("drafts", "drafted", "accepted"), 0)
-    return Request(request, [0] * output, [0] * output, True, 0, span)
+    n = max(output - 1, 0)
+    request |= dict.fromkeys(("drafts", "drafted", "accepted"), 0) | dict.fromkeys(("steps", "emitted"), n)
+    return Request(request, [0] * n, [0] * n, True, 0, span)
 
 
 def _acceptance(

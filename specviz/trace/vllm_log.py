@@ -24,6 +24,7 @@ from specviz.trace.files import Record
 from specviz.trace.foreign import Line, text_of
 
 VLLM_LOG = "vllm-log"
+DRAFTING_ONLY = "steps without a draft, which the log does not count: with them tokens per step are fewer"
 SIGN = "SpecDecoding metrics:"
 NUMBER = r"([0-9]+(?:\.[0-9]+)?)"
 MEAN = re.compile(rf"Mean acceptance length: {NUMBER}")

@@ -232,8 +232,8 @@ def _example(methods: Mapping[str, Trace], alone: Mapping[str, Trace], index: in
     for name, run in methods.items():
         shown = picture(run, index)
         spans = [s for s in shown.spans if s.text != "■"]
-        own = sum(len(s.tokens) for s in shown.spans if s.kind not in DRAFTED)
-        whole = sum(len(s.tokens) for s in shown.spans)
+        own = sum(count for kind, count in shown.counts if kind not in DRAFTED)
+        whole = sum(count for _, count in shown.counts)
         note = f"{own} of {whole} tokens from the large model"
         pieces = tuple(Piece(s.text, "" if s.kind in DRAFTED else s.kind) for s in spans)
         rows.append(Row(visible(name), pieces, note))

@@ -141,6 +141,7 @@ class Picture:
     kind: str  # of work, and language, where the prompt had them
     prompt: str
     spans: tuple[Span, ...]
+    counts: tuple[tuple[str, int], ...]  # tokens of each kind; a span of several may have several kinds
     prefill: Cycle | None
     cycles: tuple[Cycle, ...]
     beliefs: tuple[Belief, ...]
@@ -405,7 +406,7 @@ def picture(trace: Trace, prompt: int) -> Picture:
     threshold = parameters.get(BELIEFS[belief][1])
     note = cut_off(one)
     if not note and (cycles["end"] == "context").any():
-        note = "The text is cut off where the model's context was full."
+        note = "The text is cut off where the model's context, or its sliding window, was full."
     return Picture(
         method=str(run["method"]),
         exactness=str(run["exactness"]),
@@ -416,6 +417,7 @@ def picture(trace: Trace, prompt: int) -> Picture:
         kind=", ".join(prompt_row[n] for n in ("kind", "language") if isinstance(prompt_row.get(n), str)),
         prompt=str(prompt_row.get("text") or ""),
         spans=_spans(one, kept, prompt, rollback),
+        counts=_counts(kept, rollback),
         prefill=next((c for c in lanes if c.number == 0), None),
         cycles=tuple(c for c in lanes if c.number > 0),
         beliefs=beliefs,
@@ -439,11 +441,21 @@ def _spans(one: Trace, kept: pd.DataFrame, prompt: int, rollback: bool) -> tuple
         origin, cycle, position, p = rows[place]
         position = position if position == position else place  # a file may lack a cycle's context length
         place += len(ids)
-        kind = "rollback" if rollback and origin == "correction" else origin if origin in KINDS else "plain"
-        number = int(cycle)
+        kind, number = _kind(origin, rollback), int(cycle)
         spans.append(Span(text, kind, number, int(position), tuple(ids), _number(p), number != seen))
         seen = number
     return tuple(spans)
+
+
+def _kind(origin: str, rollback: bool) -> str:
+    """How a token is drawn, by where it came from."""
+    return "rollback" if rollback and origin == "correction" else origin if origin in KINDS else "plain"
+
+
+def _counts(kept: pd.DataFrame, rollback: bool) -> tuple[tuple[str, int], ...]:
+    """How many tokens are of each kind, in the order of the legends."""
+    kinds = [_kind(origin, rollback) for origin in kept["origin"].tolist()]
+    return tuple((kind, kinds.count(kind)) for kind in KINDS if kind in kinds)
 
 
 def cut_off(one: Trace) -> str:

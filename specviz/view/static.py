@@ -108,17 +108,14 @@ def text_lane(shown: Picture) -> str:
 
 def legend(shown: Picture) -> str:
     """The kinds that occur, in words, with how many tokens each has."""
-    counts: dict[str, int] = {}
-    for span in shown.spans:
-        counts[span.kind] = counts.get(span.kind, 0) + len(span.tokens)
     items = []
-    for name, kind in KINDS.items():
-        if name in counts:
-            mark = f"<b>{kind.mark}</b> " if kind.mark else ""
-            title = html(kind.meaning)
-            items.append(
-                f'<span><span class="t {name}" title="{title}">{mark}{kind.word}</span> {counts[name]}</span>'
-            )
+    for name, count in shown.counts:
+        kind = KINDS[name]
+        mark = f"<b>{kind.mark}</b> " if kind.mark else ""
+        title = html(kind.meaning)
+        items.append(
+            f'<span><span class="t {name}" title="{title}">{mark}{kind.word}</span> {count}</span>'
+        )
     if not items:
         return '<p class="note">No token was written.</p>'
     show = ""

@@ -42,11 +42,10 @@ def block(picture: Picture, colour: bool = False) -> str:
         shown = space + kind.mark + spaced(word if space else span.text)
         body.append(bar + _paint(shown.replace("\n", "⏎\n"), kind.code, colour))
     lines += ["", "".join(body), ""]
-    used = [k for k in KINDS if any(s.kind == k for s in picture.spans)]
-    counts = {k: sum(len(s.tokens) for s in picture.spans if s.kind == k) for k in used}
-    if used:
+    if picture.counts:
         words = (
-            _paint(f"{KINDS[k].mark}{KINDS[k].word}", KINDS[k].code, colour) + f" {counts[k]}" for k in used
+            _paint(f"{KINDS[k].mark}{KINDS[k].word}", KINDS[k].code, colour) + f" {count}"
+            for k, count in picture.counts
         )
         lines.append("tokens: " + "  ".join(words))
     if picture.canvas is not None:

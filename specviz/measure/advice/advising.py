@@ -20,7 +20,7 @@ from specviz.loop import generate
 from specviz.loop.batch import check_rows
 from specviz.loop.checks import Prompts, check_processors
 from specviz.loop.checks import check_prompts as entries_of
-from specviz.loop.drafters import Loadable, default_drafts, load_drafter, load_if_needed
+from specviz.loop.drafters import Loadable, default_drafts, load_drafter, load_fitting, load_if_needed
 from specviz.loop.machine import identity
 from specviz.measure import timing
 from specviz.measure.benches import speed
@@ -67,7 +67,7 @@ def advise(
     number: int | None = None,
     batch: int | Sequence[int] = (),
     context: int | Sequence[int] = (),
-    temperature: float = 0.0,
+    temperature: float | None = None,
     top_k: int = 0,
     top_p: float = 1.0,
     max_new_tokens: int = 128,
@@ -103,7 +103,7 @@ def advise(
     batch, context : int or sequence of int
         More batch sizes and context lengths at which to time passes, to say what would change the answer.
     temperature, top_k, top_p, seed : float, int, float, int
-        Sampling of the texts; temperature 0 is greedy.
+        Sampling of the texts; temperature 0 is greedy. Default: what the answers' lines say, or greedy.
     max_new_tokens : int
         Maximum number of tokens per text.
     confirm : bool, or prompts as `suite`
@@ -134,7 +134,9 @@ def advise(
         Progress is kept; repeat the call to continue.
     """
     most = check_int("max_new_tokens", max_new_tokens, 2)
-    sampling = Sampling(temperature, top_k, top_p)
+    sampling = Sampling(temperature or 0.0, top_k, top_p)
+    if answers is not None and temperature is None:
+        sampling = reading.sampling_of(Path(answers))
     batches, contexts = _sizes(batch, context)
     if confirm is not False and not sampling.greedy:
         raise ParameterError("--confirm decodes greedily: leave temperature at 0, or drop confirm")
@@ -223,9 +225,10 @@ def _drafters(
         models = [name for name in own if name.endswith("-draft")] or [f"{target.name}-draft"]
         aligned = [name for name in bundled() if any(name.startswith(f"{each}-") for each in models)]
         given = [name for name in (*own, *aligned) if name in bundled()]
+        loaded = load_fitting(target, given, device, dtype)
     else:
         given = list(draft) if isinstance(draft, list | tuple) else [draft]
-    loaded = [load_drafter(target, each, device, dtype) for each in given]
+        loaded = [load_drafter(target, each, device, dtype) for each in given]
     for each in loaded:
         target.check_vocabulary(each)
     if len({each.name for each in loaded}) < len(loaded):
@@ -605,7 +608,7 @@ class Work:
 
     def _warnings(self, readings: list[Reading]) -> list[str]:
         lines = []
-        foreign = [each for each in readings if not each.own.all()]
+        foreign = [each for each in readings if self.job.answers and not each.own.all()]
         if foreign:
             wrong = sum(int((~each.own).sum()) for each in foreign)
             lines.append(

@@ -70,6 +70,7 @@ def flags_of(
 
 
 def _lookup(length: int, longest: int, shortest: int) -> list[Flags]:
+    # SGLang counts the token that is verified before the drafts as one of them.
     config = {
         "method": "ngram", "num_speculative_tokens": length,
         "prompt_lookup_max": longest, "prompt_lookup_min": shortest,
@@ -78,7 +79,7 @@ def _lookup(length: int, longest: int, shortest: int) -> list[Flags]:
         Flags("vLLM", f"--speculative-config {shlex.quote(json.dumps(config))}", ""),
         Flags(
             "SGLang",
-            f"--speculative-algorithm NGRAM --speculative-num-draft-tokens {length} "
+            f"--speculative-algorithm NGRAM --speculative-num-draft-tokens {length + 1} "
             f"--speculative-ngram-min-match-window-size {shortest} "
             f"--speculative-ngram-max-match-window-size {longest} --speculative-ngram-max-bfs-breadth 1",
             "CUDA only; it drafts from a cache of generated tokens, which other requests also fill",

@@ -167,12 +167,15 @@ class Advice(Page):
         label = best.candidate.label
         if self.answer == NOT:
             return (
-                f"Do not draft. The best setting, {label}, reaches {gain} times the plain speed: {why}. It "
-                f"would pay above {best.cycle:.2f} tokens per cycle."
+                f"Do not draft. The best setting, {label}, reaches {gain} times the plain speed, and less "
+                f"than {WORTH:g} counts as no gain: {why}. It breaks even at {best.cycle:.2f} tokens per cycle."
             )
         if self.answer == USE:
             return f"Draft with {label}: {gain} times the plain speed, because {why}."
-        rest = "measure it on more texts, or with --confirm"
+        s = self.setting
+        rest = "measure it on more texts"
+        if not (s.get("as_device") or s["answers"] or s["temperature"]):
+            rest += ", or with --confirm"
         if best.low == best.low:
             rest = f"it may be slower on other texts like these; {rest}"
         return f"Undecided. {label} is predicted to reach {gain} times the plain speed, for {why}; {rest}."
@@ -280,13 +283,15 @@ class Advice(Page):
     def notes(self) -> list[str]:
         """Sentences below the tables."""
         s = self.setting
+        timed = not s.get("as_device")
         lines = [
             f"{plural(s['texts'], 'text')} of {s['tokens'] / s['texts']:.0f} tokens on average, after "
             f"{s['between'][0]} to {s['between'][1]} tokens; computed on {s['device']}, "
-            f"{plural(s['threads'], 'thread')}, {s['dtype']}; times by {s['clock']}",
-            "speedup, tokens/s: without the prefill; modelled from the record of the texts and timed passes. "
-            "The interval is for the same number of other texts like these: it covers the choice of texts "
-            "and the clock, not other kinds of text.",
+            f"{plural(s['threads'], 'thread')}, {s['dtype']}" + (f"; times by {s['clock']}" if timed else ""),
+            f"speedup, tokens/s: without the prefill; modelled from the record of the texts and "
+            f"{'timed' if timed else 'modelled'} passes. The interval is for the same number of other texts "
+            f"like these: it covers the choice of texts{' and the clock' if timed else ''}, not other kinds "
+            "of text.",
         ]
         if s.get("as_device"):
             lines.append(
@@ -306,7 +311,8 @@ class Advice(Page):
                 f"oracle: the best drafter and length at every cycle would reach "
                 f"{self.oracle['speedup']:.2f} "
                 f"(τ {self.oracle['tau']:.2f}); no controller can gain more with these drafters. Its cycles "
-                f"are exact and its times use the measured costs; it does not use trees or stores."
+                f"are exact and its times use the {'measured' if timed else 'modelled'} costs; it does not "
+                "use trees or stores."
             )
         if s["texts"] < LEAST:
             lines.append(f"intervals need {LEAST} texts or more")
@@ -442,7 +448,7 @@ class Advice(Page):
         """Everything as plain data, ready for JSON: NaN becomes null."""
         plain: Row = plain_data({
             "schema": SCHEMA, "answer": self.answer, "sentence": self.sentence, "setting": self.setting,
-            "best": self.best.as_dict(), "predictions": [each.as_dict() for each in self.predictions],
+            "advised": self.advised, "best": self.best.as_dict(), "predictions": [each.as_dict() for each in self.predictions],
             "oracle": self.oracle, "changes": self.changes,
             "flags": [asdict(each) | {"source": each.source} for each in self.flags],
             "warnings": self.warnings, "confirmed": self.confirmed, "notes": self.notes,
