@@ -85,6 +85,16 @@ def test_conversations_of_sharegpt_are_turns(tmp_path, capsys):
         read(file)
 
 
+def test_a_system_turn_of_sharegpt_is_kept(tmp_path):
+    turns = [("system", "Be brief."), ("human", "Hello"), ("gpt", "Hi!")]
+    entry = {"conversations": [{"from": who, "value": text} for who, text in turns]}
+    roles = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hello"}]
+    assert read(write(tmp_path / "s.jsonl", entry)) == [{"prompt": roles}]
+    entry["conversations"].append({"from": "human", "value": "And now?"})
+    with pytest.raises(PromptError, match="line 1: has a system turn and 2 human ones"):
+        read(write(tmp_path / "t.jsonl", entry))
+
+
 def test_an_answer_in_the_data_is_the_reference(tmp_path):
     file = write(tmp_path / "m.jsonl", {"messages": [USER, ANSWER]})
     assert read(file) == [{"prompt": [USER], "reference": "one two three"}]

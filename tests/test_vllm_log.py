@@ -75,7 +75,10 @@ def test_lines_without_an_accepted_token_are_counted_where_drafts_are_full(file)
 def test_a_log_of_a_long_time_is_explained_in_little_memory(file):
     n = 300_000_000
     file.write_text(printed(n, [n // 2, n // 4], 2 * n))
-    assert explain(file).costs.tau == pytest.approx(1.75)
+    why = explain(file)
+    assert why.costs.tau == pytest.approx(1.75)
+    assert any("steps without a draft" in each for each in why.missing)
+    assert not any("--plain" in each for each in why.missing)  # it would be refused
 
 
 def test_very_many_drafts_stay_within_the_last_decimal(file):

@@ -14,7 +14,6 @@ from specviz.cli.options import (
     Invariant,
     Json,
     Kernels,
-    NewTokens,
     Revision,
     Threads,
     argument,
@@ -62,7 +61,9 @@ def advise(
         str | None,
         option("Model another device: h100, a100, l4, rtx4090, or BYTES,FLOPS,LAUNCH.", "--as"),
     ] = None,
-    max_new_tokens: NewTokens = 128,
+    max_new_tokens: Annotated[
+        int, option("Maximum number of tokens per prompt.", "--max-new-tokens", "-n", min=2)
+    ] = 128,
     threads: Threads = None,
     device: Device = "cpu",
     dtype: Dtype = "auto",

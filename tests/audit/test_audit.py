@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from contextlib import nullcontext
 from functools import partial
+from types import SimpleNamespace
 from unittest.mock import patch
 
 import numpy as np
@@ -15,6 +16,7 @@ from planted import SmallTree
 from tiny import llama
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+from transformers import MixtralConfig, MixtralForCausalLM
 
 from specviz import audit
 from specviz.audit.law import ChiSquare, LawResult
@@ -323,6 +325,23 @@ def test_float64_is_float64_throughout(pair):
     with patch.object(audit.reference, "Wide", nullcontext), Narrow() as narrow:
         reference.double(text[:1], text[1:])
     assert narrow.seen  # the norms, for one, would have rounded
+
+
+def test_a_model_of_experts_has_a_reference():
+    """Grouped products, by which transformers runs experts, have no float64."""
+    config = MixtralConfig(
+        vocab_size=48, hidden_size=32, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2,
+        num_key_value_heads=2, num_local_experts=4, max_position_embeddings=64,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    net = MixtralForCausalLM(config).eval()
+    reference = Reference(SimpleNamespace(net=net, layers=1, name="experts"))
+    before = net.config._experts_implementation
+    text = list(range(2, 20))
+    exact = reference.double(text[:1], text[1:])
+    assert exact.dtype == torch.float64
+    assert 1e-9 < (reference.rows(text[:1], text[1:]).double() - exact).abs().max() < 1e-4
+    assert net.config._experts_implementation == before  # only the copy is changed
 
 
 def test_the_bound_has_limits(pair):

@@ -187,6 +187,38 @@ def test_rows_that_ran_together_share_their_time(plain):
     assert own.forward + own.draft + own.rest == pytest.approx(own.cycle)
 
 
+def test_a_plain_run_of_another_batch_or_temperature_is_no_exact_comparison():
+    trace = sv.generate("town", PAIR, "prompt_lookup", max_new_tokens=8, batch=2)
+    plain = {
+        "": sv.generate("town", PAIR, "autoregressive", max_new_tokens=8, batch=2),
+        "batch": sv.generate("town", PAIR, "autoregressive", max_new_tokens=8),
+        "temperature": sv.generate(
+            "town", PAIR, "autoregressive", max_new_tokens=8, batch=2, temperature=0.5
+        ),
+    }
+    for name, each in plain.items():
+        why = sv.explain(trace, each)
+        assert (why.plain.badge, f"(other {name})" in why.plain.source) == (
+            ("modelled", True) if name else ("exact", False)
+        )
+
+
+def test_a_plain_requests_first_token_is_the_prefills(tmp_path):
+    """20 steps of 20 ms after a prefill of 100 ms."""
+    metrics = {"time_to_first_token_ms": 100.0, "generation_time_ms": 400.0}
+    usage = {"prompt_tokens": 5, "completion_tokens": 21}
+    plain = {"choices": [{"finish_reason": "length"}], "usage": usage, "metrics": metrics}
+    spec = {
+        "num_spec_steps": 10, "num_spec_tokens": 1, "num_draft_tokens": 10, "num_accepted_draft_tokens": 10,
+        "acceptance_histogram": [0, 10],
+    }  # fmt: skip
+    drafted = plain | {"metrics": metrics | {"generation_time_ms": 200.0, "speculative_decoding": spec}}
+    files = [write(tmp_path / f"{name}.jsonl", each) for name, each in (("s", drafted), ("p", plain))]
+    why = sv.explain(*files, origin="vllm")
+    assert (why.plain.cycle, why.costs.cycle) == pytest.approx((0.02, 0.02))
+    assert why.speedup.median == pytest.approx(2.0)
+
+
 def test_texts_are_paired_only_in_one_order(plain):
     """A plain run of the same prompts in another order has the same cost per step, and no pairs."""
     trace = sv.generate("town", PAIR, "prompt_lookup", max_new_tokens=8)

@@ -318,7 +318,7 @@ class TestRanking:
         assert good.answer == USE and good.sentence.startswith("Draft with speculative (small)")
         bad = advice(slope=1.0, draft=5.0)
         assert bad.answer == NOT and bad.sentence.startswith("Do not draft.")
-        assert f"above {bad.best.cycle:.2f} tokens per cycle" in bad.sentence
+        assert f"It breaks even at {bad.best.cycle:.2f} tokens per cycle" in bad.sentence
         loads = advice(slope=0.0, draft=0.5, batches=(4,))
         assert [row["where"] for row in loads.changes] == ["batch 1", "batch 4"]
         drawn = view.advice(good.table)
@@ -522,6 +522,19 @@ class TestAdvise:
         assert any("differ from what town writes" in each for each in made.warnings)
         assert {each.badge for each in made.predictions} == {"modelled"}
 
+    def test_answers_say_how_they_were_sampled(self, tmp_path):
+        file = tmp_path / "answers.jsonl"
+
+        def of(*settings):
+            lines = ({"prompt": "a", "answer": "b", **each} for each in settings)
+            file.write_text("".join(json.dumps(each) + "\n" for each in lines), "utf8")
+            return readings.sampling_of(file)
+
+        assert of({}, {"temperature": 0}) == GREEDY
+        assert of({"temperature": 0.7, "top_p": 0.9}) == Sampling(0.7, 0, 0.9)
+        with pytest.raises(PromptError, match="answers of 2 kinds of sampling"):
+            of({"temperature": 0.7}, {})
+
     @pytest.mark.parametrize(
         ("line", "words"),
         [
@@ -592,6 +605,7 @@ def test_flags_say_the_setting():
     assert config == {
         "method": "ngram", "num_speculative_tokens": 7, "prompt_lookup_max": 3, "prompt_lookup_min": 2,
     }  # fmt: skip
+    assert "--speculative-num-draft-tokens 8 " in made["SGLang"].flags  # the verified token is one of them
     assert not made["mlx-lm"].flags and "no prompt lookup" in made["mlx-lm"].note
     made = {each.engine: each for each in engines.flags_of(chain(4, 0.4), "my draft")}
     config = json.loads(shlex.split(made["vLLM"].flags)[1])

@@ -110,6 +110,8 @@ def test_a_picture_says_what_the_record_says(method):
             del origin[: len(span.tokens) - 1]  # a character's tokens share a span; its first token names it
             assert span.kind == words.get(first, first)
         assert not origin
+        kinds = [words.get(each, each) for each in kept["origin"].astype(str)]
+        assert dict(shown.counts) == {kind: kinds.count(kind) for kind in set(kinds)}
         assert sum(c.accepted for c in shown.cycles) == (one.nodes["status"] == "accepted").sum()
         assert len(shown.beliefs) == len(one.nodes)
 

@@ -135,11 +135,9 @@ def advise(
     """
     most = check_int("max_new_tokens", max_new_tokens, 2)
     sampling = Sampling(temperature or 0.0, top_k, top_p)
-    if answers is not None and temperature is None:
-        sampling = reading.sampling_of(Path(answers))
     batches, contexts = _sizes(batch, context)
-    if confirm is not False and not sampling.greedy:
-        raise ParameterError("--confirm decodes greedily: leave temperature at 0, or drop confirm")
+    if answers is not None and suite is not None:
+        raise ParameterError("texts come either from answers or from a suite: drop one of them")
     if confirm is not False and as_device is not None:
         raise ParameterError("advice can be confirmed only on this device: drop confirm or --as")
     elsewhere = None if as_device is None else device_of(as_device)
@@ -147,8 +145,10 @@ def advise(
         raise ParameterError(
             "stores decode greedily: drop answers and leave temperature at 0, or drop stores"
         )
-    if answers is not None and suite is not None:
-        raise ParameterError("texts come either from answers or from a suite: drop one of them")
+    if answers is not None and temperature is None:
+        sampling = reading.sampling_of(Path(answers))
+    if confirm is not False and not sampling.greedy:
+        raise ParameterError("--confirm decodes greedily: leave temperature at 0, or drop confirm")
     target = load_if_needed(model, device, dtype)
     reading.check_served(target)
     check_processors(target)
