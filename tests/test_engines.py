@@ -59,6 +59,12 @@ eval time = 5100.00 ms / 256 tokens
 """
 
 
+def test_a_share_of_steps_that_nobody_counted_is_not_zero(tmp_path):
+    row = metrics.rosetta(read_counts(write(tmp_path / "x.jsonl", ENGINES["llama.cpp"]), "llama.cpp")).loc["nothing accepted"]
+    assert row["value"] != row["value"]
+    assert row["why"] == "llama.cpp does not say how many tokens each step accepted"
+
+
 def tokens(drafts=(False, True, True, False, True, False)):
     """mlx-lm's responses of a text, one per line."""
     return [

@@ -8,7 +8,7 @@ import torch
 
 import specviz
 from specviz.draft import Draft
-from specviz.loop.drafters import default_drafts
+from specviz.loop.drafters import default_drafts, load_fitting
 from specviz.models.zoo import bundled
 
 torch.set_num_threads(1)
@@ -55,6 +55,16 @@ def test_its_drafters_are_known_by_each_of_its_names(smollm2) -> None:
     for name in ("smollm2", "gguf:smollm2", "SmolLM2-135M-Instruct.Q4_1"):
         assert default_drafts(name) == named
     assert default_drafts("smollm") == {}
+
+
+def test_what_does_not_fit_a_target_is_left_out_with_a_line(smollm2, capsys) -> None:
+    """llama.cpp gives no hidden states, which EAGLE and heads read."""
+    there = specviz.load("gguf:smollm2", threads=1)
+    drafts = load_fitting(there, ["smollm2-eagle3", "smollm2-draft", "smollm2-heads"], None, None)
+    assert [each.name for each in drafts] == ["smollm2-draft"]
+    lines = capsys.readouterr().err.splitlines()
+    without = [line.split(": ")[1] for line in lines if line.startswith("specviz: without")]
+    assert without == ["without smollm2-eagle3", "without smollm2-heads"]
 
 
 @pytest.mark.parametrize(
