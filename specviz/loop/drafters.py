@@ -99,9 +99,7 @@ def load_drafter(
     return drafter
 
 
-def load_fitting(
-    model: Model, names: Iterable[str], device: str | None, dtype: str | None
-) -> list[Model]:
+def load_fitting(model: Model, names: Iterable[str], device: str | None, dtype: str | None) -> list[Model]:
     """Those of a package's drafters that fit a target; a line on stderr says why another is left out.
 
     What reads hidden states, for one, does not fit a GGUF file on llama.cpp.

@@ -113,9 +113,7 @@ def legend(shown: Picture) -> str:
         kind = KINDS[name]
         mark = f"<b>{kind.mark}</b> " if kind.mark else ""
         title = html(kind.meaning)
-        items.append(
-            f'<span><span class="t {name}" title="{title}">{mark}{kind.word}</span> {count}</span>'
-        )
+        items.append(f'<span><span class="t {name}" title="{title}">{mark}{kind.word}</span> {count}</span>')
     if not items:
         return '<p class="note">No token was written.</p>'
     show = ""
