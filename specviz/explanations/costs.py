@@ -215,7 +215,10 @@ def of_plain_counts(counts: Counts, plain: Counts) -> Plain:
         raise TraceError(f"{counts.where} is from {counts.origin}, but {plain.where} is from {plain.origin}")
     costs = of_counts(plain)
     if np.isnan(costs.cycle):
-        raise TraceError(f"{plain.where} does not say how long decoding took")
+        why = "does not say how long decoding took"
+        if not np.isnan(plain.column("seconds")).any():
+            why = "says how long requests took with their prefills, and not how long decoding alone took"
+        raise TraceError(f"{plain.where} {why}: drop it, or compare whole requests (metrics, --baseline)")
     same = sorted(map(str, counts.requests["id"])) == sorted(map(str, plain.requests["id"]))
     same &= sorted(counts.column("prompt_tokens").tolist()) == sorted(plain.column("prompt_tokens").tolist())
     source = f"{plain.where}, {'the same requests' if same else 'other requests'} without speculation"

@@ -26,7 +26,7 @@ NO_PLAIN = (
     "the cost of a plain step: decode the same prompts with method 'autoregressive' and pass that trace as "
     "plain (--plain)"
 )
-NO_PLAIN_SUMS = "the cost of a plain step: sums over all requests have no times"
+NO_TIMES = "the cost of a plain step: to compare it, the time of decoding alone must be known"
 NO_PLAIN_LOG = (
     "the cost of a plain step: pass a file of the same format, with the same requests without speculation, "
     "as plain (--plain)"
@@ -144,10 +144,11 @@ def _of_counts(counts: Counts, base: Counts | None) -> Explanation:
     if np.isnan(own.draft):
         missing.append("how long drafting took, and so how the cost of a step splits")
     if plain is None:
-        missing.append(NO_PLAIN_SUMS if counts.pooled else NO_PLAIN_LOG)
+        missing.append(NO_TIMES if np.isnan(own.cycle) else NO_PLAIN_LOG)
     positions = acceptance.positions(counts)
     if positions is None:
-        missing.append("how many tokens each step accepted, and so acceptance by position")
+        unknown = "which steps had a draft" if len(counts.steps) else "how many tokens each step accepted"
+        missing.append(f"{unknown}, and so acceptance by position")
     missing += [
         "which tokens were drafted, in which context, and which steps were worst: only a trace has these"
     ]

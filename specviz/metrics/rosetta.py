@@ -281,7 +281,7 @@ def _why(definition: Definition, own: Counts, base: Counts | None) -> str:
                 lacks = bool(np.isnan(side.column(name)).any())
             if lacks:
                 return f"{side.origin} does not say {whose}{NAMES[name]}"
-    if not own.steps["times"].sum() == own.total("steps"):
+    if own.steps["times"].sum() != own.total("steps"):
         return f"{own.origin} does not say how many tokens each step accepted"
     return "nothing to divide by"
 

@@ -168,7 +168,8 @@ class Advice(Page):
         if self.answer == NOT:
             return (
                 f"Do not draft. The best setting, {label}, reaches {gain} times the plain speed, and less "
-                f"than {WORTH:g} counts as no gain: {why}. It breaks even at {best.cycle:.2f} tokens per cycle."
+                f"than {WORTH:g} counts as no gain: {why}. It breaks even at {best.cycle:.2f} tokens per "
+                "cycle."
             )
         if self.answer == USE:
             return f"Draft with {label}: {gain} times the plain speed, because {why}."
@@ -448,7 +449,8 @@ class Advice(Page):
         """Everything as plain data, ready for JSON: NaN becomes null."""
         plain: Row = plain_data({
             "schema": SCHEMA, "answer": self.answer, "sentence": self.sentence, "setting": self.setting,
-            "advised": self.advised, "best": self.best.as_dict(), "predictions": [each.as_dict() for each in self.predictions],
+            "advised": self.advised, "best": self.best.as_dict(),
+            "predictions": [each.as_dict() for each in self.predictions],
             "oracle": self.oracle, "changes": self.changes,
             "flags": [asdict(each) | {"source": each.source} for each in self.flags],
             "warnings": self.warnings, "confirmed": self.confirmed, "notes": self.notes,
