@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 
-KINDS = {"full_attention", "sliding_attention", "attention"}  # layers that keep keys and values alone
 # What a config asks for, by its field, that is not computed here.
 UNKNOWN = {
     "attn_logit_softcapping": "attention soft-capping",

@@ -51,7 +51,6 @@ CHANGES = [
     ("where", "at", ""), ("best", "best", ""), ("speedup", "speedup", "{:.2f}"),
     ("speed", "tokens/s", "{:,.0f}"), ("badge", "basis", ""),
 ]  # fmt: skip
-FLAGS = [("engine", "engine", ""), ("flags", "flags", ""), ("note", "note", "")]
 CONFIRMED = [
     ("label", "setting", ""), ("tau", "τ predicted", "{:.2f}"), ("tau_measured", "measured", "{:.2f}"),
     ("predicted", "speedup predicted [95%]", ""), ("measured", "measured [95%]", ""),

@@ -20,7 +20,6 @@ from specviz.models.llamacpp.native import Native, rounded
 from specviz.models.llamacpp.text import GgufText, Tokenizer
 from specviz.models.text import Text, TokenizedModel
 
-PREFIX = "gguf:"
 CONTEXT = 4096  # tokens of a context, where the model knows as many positions and the caller does not say
 LAYERS = 512  # LLAMA_MAX_LAYERS
 THREADS = 512  # GGML_MAX_N_THREADS
