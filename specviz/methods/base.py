@@ -238,6 +238,7 @@ class Method(Hooks):
         """A new instance with the same parameters and a copy of the memory; each row of a batch has its
         own."""
         other = type(self)(**self.values)
+        other.chosen = self.chosen
         other.like(self)
         return other
 

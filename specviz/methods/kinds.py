@@ -5,6 +5,8 @@ Methods that write canvases are `specviz.methods.unmasking.Unmasking`.
 
 from __future__ import annotations
 
+from typing import Self
+
 from ..errors import ParameterError
 from ..rules.parameters import Value
 from .base import Method
@@ -32,11 +34,16 @@ class SizedMethod(Method):
     def _displayed(self) -> dict[str, Value]:
         return super()._displayed() | ({self.size: CALIBRATED} if self.unsized else {})
 
+    def again(self) -> Self:
+        other = super().again()
+        other.calibrated, other.unsized = self.calibrated, self.unsized
+        return other
+
     def resize(self, nodes: int) -> None:
         """Take another draft size, and all that follows from it; the memory stays."""
-        calibrated = self.calibrated
+        calibrated, chosen = self.calibrated, self.chosen
         type(self).__init__(self, **(self.values | {self.size: nodes}))
-        self.calibrated = calibrated
+        self.calibrated, self.chosen = calibrated, chosen
 
 
 class SampledTreeMethod(SizedMethod):

@@ -131,3 +131,16 @@ def test_a_kind_of_method_says_which_hook_is_missing():
         ParameterError, match=r"streamed-without-wording is a StreamMethod: write wording\(\)"
     ):
         Streamed().wording()
+
+
+def test_another_instance_keeps_what_was_left_open():
+    """A calibrated size, and a template that follows the model, are not the values they have for now."""
+    sized = methods.find("unispec")(draft_size="calibrated")
+    open_ = methods.find("retranslate")(beta=0.2)
+    for _ in range(2):
+        assert (sized.again().calibrated, sized.again().unsized) == (True, sized.unsized)
+        assert methods.settings_of(sized, {}) == ("unispec", {"draft_size": "calibrated"})
+        assert sized.again().chosen == sized.chosen == frozenset()
+        sized.resize(7)  # as a run does that finds a calibration
+    assert sized.again().draft_size == 7
+    assert open_.again().chosen == {"beta"} and open_.again().values == open_.values
