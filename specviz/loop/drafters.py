@@ -56,6 +56,9 @@ def load_if_needed(
     if hasattr(model, "open") and hasattr(model, "encode") and not isinstance(model, Path | str):
         if device is not None and _device(device).type != torch.device(model.device).type:
             raise ModelError(f"{model.name} is on {model.device}; load it on {device}, or drop device=")
+        own = number_format(model)
+        if dtype not in (None, "auto", "stored") and str(dtype).removeprefix("torch.") != own:
+            raise ModelError(f"{model.name} is loaded in {own}: load it in {dtype}, or drop dtype=")
         if kernels not in (None, "auto", getattr(model, "kernels", None)):
             raise ModelError(f"{model.name} is already loaded: pass kernels={kernels!r} to load")
         return model
@@ -83,10 +86,12 @@ def load_drafter(
     ModelError
         If it is of another kind than the target, or was trained on top of another one.
     """
-    own = number_format(model)
+    own, chosen = number_format(model), dtype
     if dtype is None and hasattr(torch, own) and not str(draft).startswith("gguf:"):
         # That of a quantized file is its own; a target whose weights were rounded for speed says nothing.
         dtype = "auto" if getattr(model, "kernels", None) == FP16 else own
+    if hasattr(draft, "open") and hasattr(draft, "encode"):
+        dtype = chosen  # a loaded one has its own format
     loaded = getattr(draft, "kind", None) in ADDED  # which have no device before they are on a target
     drafter = draft if loaded else load_if_needed(draft, device or str(model.device), dtype, kernels)
     if drafter.kind in ADDED:
