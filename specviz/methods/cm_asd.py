@@ -89,9 +89,8 @@ class CMASD(DraftModelMethod):
             raise ParameterError(words)
 
     def guarantee(self, sampling: Sampling, dtype: str) -> str:
-        # Rank 0 and a gap of 0 are the same, as likely as the likeliest: one of the limits is enough.
-        no_gap = self.tau_base == 0 and (self.gamma == 0 or not self.adaptive_verification)
-        return "exact up to ties" if no_gap or self.top_beta == 1 else "lossy"
+        strict = rules.lossless(self.top_beta, self.tau_base, self.gamma, self.adaptive_verification)
+        return "exact up to ties" if strict else "lossy"
 
     def draft(self, left: int) -> Drafting:
         """Algorithm 1, lines 3-12."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from ..draft import Draft
-from ..rules.gap import SPECDEC
+from ..rules.gap import SPECDEC, lossless
 from .base import Drafting, Verdict
 from .draft_model import DraftModelMethod
 from .gap import verify_gap
@@ -49,8 +49,7 @@ class SpecDec(SizedMethod, DraftModelMethod):
     tau_base: float
 
     def guarantee(self, sampling: Sampling, dtype: str) -> str:
-        strict = self.top_beta == 1 or self.tau_base == 0  # only what is as likely as the likeliest passes
-        return "exact up to ties" if strict else "lossy"
+        return "exact up to ties" if lossless(self.top_beta, self.tau_base) else "lossy"
 
     def draft(self, left: int) -> Drafting:
         n, stop = self.drafter.reach(self.draft_length, left - 1)

@@ -70,6 +70,13 @@ WEIGHTS = ("w_entropy", "w_margin", "w_softmax", "w_variance")
 ROUNDING = 1e-5  # three thirds in five digits sum to less than 1
 
 
+def lossless(
+    top_beta: float, tau_base: float, gamma: float = 0.0, adaptive_verification: bool = False
+) -> bool:
+    """Whether only the likeliest token, or one as likely, is accepted: rank 0 and a gap of 0 are the same."""
+    return top_beta == 1 or (tau_base == 0 and (gamma == 0 or not adaptive_verification))
+
+
 def problem(values: Settings) -> str:
     """Why values of CM-ASD's parameters do not fit together; empty if they do."""
     weights = {name: values[name] for name in WEIGHTS}

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+from specviz.rules.gap import lossless
 from specviz.rules.speculative import chain_status, next_origin
 from specviz.schema import UNKNOWN
 from specviz.trace import Recorder, Trace
@@ -15,6 +16,7 @@ from specviz.whatifs.texts import Candidates, Rounding, Row, Setting, TextRecord
 from specviz.whatifs.walk import PromptLookupReplay, Step, Walk
 
 UNSENT = ("below_budget", "unsent")
+LIMITS = ("top_beta", "tau_base", "gamma", "adaptive_verification")  # that say whether a gap is accepted
 PIECE = "⟨?⟩"  # how a token is shown that was drafted but not recorded
 
 
@@ -37,8 +39,10 @@ def build(
     """
     run = replayed_run(trace)
     if method != run["method"]:
-        lossy = method in ("specdec", "cm_asd")
-        run |= {"exactness": "lossy" if lossy else "exact up to ties", "pseudocode": None}
+        run |= {"exactness": "exact up to ties", "pseudocode": None}
+    if method in ("specdec", "cm_asd"):
+        limits = {name: parameters[name] for name in LIMITS if name in parameters}
+        run["exactness"] = "exact up to ties" if lossless(**limits) else "lossy"
     drafter = None if method in ("prompt_lookup", "unispec") else run["dense"] or run["draft"]
     cell = Cell(method, parameters, frozenset(run["eos"] or ()))
     cycles = []

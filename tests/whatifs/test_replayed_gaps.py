@@ -9,7 +9,9 @@ from test_replay import PROMPTS, agree, rerun
 from tiny import TableModel
 
 import specviz
+from specviz import methods
 from specviz.errors import ParameterError
+from specviz.methods.sampling import Sampling
 from specviz.schema import SHAPE_FIELDS
 from specviz.trace import validate
 from specviz.whatifs import gap, whatif
@@ -23,6 +25,7 @@ class Sized(TableModel):
         return dict.fromkeys(SHAPE_FIELDS, 1) | {"vocabulary": self.vocabulary}
 
 
+GREEDY = Sampling()
 TARGET = Sized(vocabulary=6, seed=1, name="target")
 GOOD = Sized(6, 3, near=TARGET, mix=0.75, name="good")
 SHORT = Sized(6, 3, near=TARGET, mix=0.8, name="short", max_length=14)
@@ -118,6 +121,21 @@ def test_a_stricter_threshold_is_told_to_where_the_text_parts(run):
     assert answer.table["badge"].tolist()[0] == "exact"
     assert answer.places["why"].str.contains("would be accepted here").any()
     validate(answer.trace(tau_base=0.1, gamma=0.0))
+
+
+def test_a_replay_has_the_label_of_its_own_setting(run):
+    strict = specviz.generate(TARGET, [[1, 2], [3]], "cm_asd", draft=GOOD, max_new_tokens=30, top_beta=1)
+    labels = set()
+    for record in (run, strict):
+        answer = whatif(record).cm_asd(top_beta=[1, 3], tau_base=[0.0, 0.1], gamma=[0.0, 0.9])
+        for row, setting in enumerate(answer.table[list(answer.parameters)].to_dict("records")):
+            if not any(walk.place for walk in answer.walks[row]):  # only these have a whole trace
+                label = answer.trace(row).run["exactness"]
+                assert label == methods.find("cm_asd")(**setting).exactness(GREEDY, "float32")
+                labels.add(label)
+    replayed = whatif(strict).specdec(top_beta=1, tau_base=1.0)
+    assert replayed.trace(0).run["exactness"] == "exact up to ties"  # the gap allowed is never reached
+    assert labels == {"lossy", "exact up to ties"}
 
 
 def test_a_shorter_draft_leaves_bounds():
