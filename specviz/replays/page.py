@@ -31,6 +31,7 @@ from specviz.trace import Trace
 from specviz.view import plotlyjs
 
 PAGE, PAGES = "report.html", "pages"
+TAG = re.compile(r"<[^>]*>")
 SHARE = re.compile(r" share-(\d+)'")  # a class of a bar's part: how many it stands for
 NO_TRACES = (
     "No traces were kept, so there is no player to open: run with traces = true (--traces) to keep them."
@@ -140,8 +141,9 @@ class Page:
             f"<th scope='col'{self._side(i, names, words)}>{h}</th>" for i, h in enumerate(headings)
         )
         body = "".join(f"<tr>{row}</tr>" for row in self._rows([list(row) for row in rows], names, words))
+        what = ", ".join(TAG.sub("", heading) for heading in headings[:3])
         self.add(
-            f"<div class='scroll' tabindex='0' role='region' aria-label='table'><table{wide}>"
+            f"<div class='scroll' tabindex='0' role='region' aria-label='Table of {what}'><table{wide}>"
             f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
         )
 
@@ -419,13 +421,14 @@ class Page:
     def recorded(self, made: Replay) -> None:
         """The traces of a replay without a run, as far as they are there."""
         files = [(each, recording(made, each)) for each in made.traces]
-        there = [
-            (f"{anchor(made.table)}-{file.stem}", Trace.open(file), f"{each['name']}: {each['figure']}", "")
-            for each, file in files
-            if file.is_file()
-        ]
-        if there:
-            self.played(made.traces[0]["of"], there)
+        played: dict[str, list[tuple[str, Trace, str, str]]] = {}
+        for each, file in files:
+            if file.is_file():
+                name = f"{anchor(made.table)}-{file.stem}"
+                one = name, Trace.open(file), f"{each['name']}: {each['figure']}", ""
+                played.setdefault(each["of"], []).append(one)
+        for of, there in played.items():
+            self.played(of, there)
 
     def folded(self, name: str, headings: list[str], rows: list[list[str]], names: int) -> None:
         """A table that a reader opens."""

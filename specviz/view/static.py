@@ -332,7 +332,8 @@ def table(frame: pd.DataFrame) -> str:
         for row in cells
     )
     # a wide one scrolls, by the keyboard, too
-    place = '<div class="table" tabindex="0" role="group" aria-label="table">'
+    words = html("Table of " + ", ".join(map(str, frame.columns[:3])))
+    place = f'<div class="table" tabindex="0" role="group" aria-label="{words}">'
     return f"{place}<table><thead><tr>{names}</tr></thead><tbody>{rows}</tbody></table></div>"
 
 

@@ -123,7 +123,7 @@ def bench(
     chosen, others = ordered[:number], ordered[number:]
     candidates = ten(first.name if first else "", heads.name if heads else "")
     state = _State(rounds_file, {
-        "model": model.name, "number": number, "max_new_tokens": max_new_tokens,
+        "setting": timing.setting(model, list(drafts)), "number": number, "max_new_tokens": max_new_tokens,
         "settings": [each.label for each in candidates],
         "prompts": [str(entry.get("id")) for entry in ordered],
     })  # fmt: skip
@@ -197,7 +197,9 @@ class _State:
             except (OSError, ValueError, KeyError, TypeError):
                 raise ParameterError(f"{path} holds no readable rounds: delete it") from None
             if not same:
-                raise ParameterError(f"{path} holds rounds of another measurement: delete it")
+                raise ParameterError(
+                    f"{path} holds rounds of another measurement, machine or version: delete it"
+                )
             self.content = stored
 
     def keep(self) -> None:
