@@ -361,6 +361,9 @@ def test_refusals(table, tmp_path):
     refused(PromptError, "64 tokens and leaves no room in target's context of 64", prompt=[1] * 64)
     refused(PromptError, "leaves no room in small", draft=TableModel(6, max_length=2, name="small"))
     assert target.opened == drafter.opened == 0
+    assert specviz.load(target, "cpu", "float64") is target
+    with pytest.raises(ModelError, match="target is already loaded: drop tokenizer='x'"):
+        specviz.load(target, tokenizer="x")
     (tmp_path / "there.parquet").write_bytes(b"")
     with pytest.raises(TraceError, match="exists"):
         specviz.generate(target, [1], draft=drafter, out=tmp_path / "there.parquet")

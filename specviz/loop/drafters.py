@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any, TypeAlias, cast
 
 import torch
@@ -53,25 +52,9 @@ def load_if_needed(
     """A model that can open contexts: loaded if it is a name, a path or a transformers model."""
     if model is None:
         raise ModelError("no model was given")
-    if hasattr(model, "open") and hasattr(model, "encode") and not isinstance(model, Path | str):
-        if device is not None and _device(device).type != torch.device(model.device).type:
-            raise ModelError(f"{model.name} is on {model.device}; load it on {device}, or drop device=")
-        own = number_format(model)
-        if dtype not in (None, "auto", "stored") and str(dtype).removeprefix("torch.") != own:
-            raise ModelError(f"{model.name} is loaded in {own}: load it in {dtype}, or drop dtype=")
-        if kernels not in (None, "auto", getattr(model, "kernels", None)):
-            raise ModelError(f"{model.name} is already loaded: pass kernels={kernels!r} to load")
-        return model
     from ..models import load
 
     return load(model, device, dtype, kernels=kernels)
-
-
-def _device(name: str) -> torch.device:
-    try:
-        return torch.device(name)
-    except RuntimeError:
-        raise ModelError(f"device must be cpu, cuda, cuda:1 or mps, got {name!r}") from None
 
 
 def load_drafter(

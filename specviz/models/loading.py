@@ -84,7 +84,8 @@ def load(
         format or in that of LLaDA and Dream, ``hf:<id>`` of such a folder, ``gguf:`` and a GGUF file
         (a path, or the name of a bundled or downloaded model) that llama.cpp runs, ``bergamot:`` and a folder
         with a Marian binary and its tokenizer (or a downloaded pair of languages, ``bergamot:en-pt``), or a
-        model in memory (which keeps its device and dtype unless they are given).
+        model in memory: one of transformers is changed to the device and dtype that are given, one that was
+        loaded here stays as it is and is refused if they differ.
     device : str, default ``cpu``
         ``cpu``, ``cuda``, ``cuda:1`` or ``mps``. For a GGUF file it sets ``gpu_layers``: none for ``cpu``,
         otherwise all.
@@ -146,6 +147,12 @@ def load(
     _check_spread(spec, device, device_map, tp_plan)
     if hasattr(spec, "open") and hasattr(spec, "encode") and not isinstance(spec, Path):
         model: Any = spec
+        _check_loaded(model, device, dtype, kernels)
+        _drop(
+            f"{model.name} is already loaded: drop {{0}}={{1!r}}, or load its files with it",
+            tokenizer=tokenizer, revision=revision, threads=threads, gpu_layers=gpu_layers, context=context,
+            backend=backend,
+        )  # fmt: skip
     elif isinstance(spec, str) and _is_gguf(spec):
         _drop("a GGUF file brings its own {0}: drop {0}={1!r}", tokenizer=tokenizer, revision=revision)
         model = _gguf(spec, backend, device, dtype, threads, gpu_layers, context, kernels)
@@ -213,6 +220,19 @@ def _bergamot(spec: str) -> Path:
         if name in DOWNLOADS and not DOWNLOADS[name].is_gguf:
             return require(name)
     return Path(text).expanduser()
+
+
+def _check_loaded(
+    model: Any, device: str | torch.device | None, dtype: str | torch.dtype | None, kernels: str | None
+) -> None:
+    """Refuse what a model that is loaded is not: it stays as it is."""
+    place, number = str(model.device), str(model.dtype).removeprefix("torch.")
+    if device is not None and str(device).partition(":")[0] != place.partition(":")[0]:
+        raise ModelError(f"{model.name} is on {place}; load it on {device}, or drop device=")
+    if dtype not in (None, "auto", "stored") and str(dtype).removeprefix("torch.") != number:
+        raise ModelError(f"{model.name} is loaded in {number}: load it in {dtype}, or drop dtype=")
+    if kernels not in (None, "auto", getattr(model, "kernels", None)):
+        raise ModelError(f"{model.name} is already loaded: pass kernels={kernels!r} to load")
 
 
 def _drop(message: str, **options: object) -> None:
