@@ -95,7 +95,7 @@ def advise(
         target = load(model, device, dtype, revision=revision)
     with on_threads(threads):
         try:
-            with progress(lines=True) as tick:
+            with progress() as tick:
                 advice = made(
                     target, draft, prompts, answers=answers, number=number, batch=batches, context=contexts,
                     temperature=temperature, max_new_tokens=max_new_tokens, as_device=as_device,

@@ -203,9 +203,8 @@ def _measured(
                 print("specviz: no --draft, so methods that need a draft model are skipped", file=sys.stderr)
         else:
             target = load(model, device, dtype)
-    resumable = "rounds_file" in taken  # it lasts, so a log gets lines
     given = {name: value for name, value in given.items() if name in taken}
-    with on_threads(threads), _kept(), progress(lines=resumable) as tick:
+    with on_threads(threads), _kept(), progress() as tick:
         return measure(target, tick=tick, **given)
 
 

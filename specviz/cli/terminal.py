@@ -105,13 +105,13 @@ def screen(stderr: bool = False) -> Console:
 
 
 @contextmanager
-def progress(lines: bool = False) -> Iterator[Callable[[int, int, str], None]]:
+def progress() -> Iterator[Callable[[int, int, str], None]]:
     """A progress bar on standard error that is told (done, of, what).
 
-    With `lines`, where standard error is not a terminal, a line is printed there once a minute.
+    Where standard error is not a terminal, a line is printed there once a minute.
     """
-    if lines and not sys.stderr.isatty():
-        yield Lines()
+    if not sys.stderr.isatty():
+        yield Lines() if ranks.leads() else lambda done, of, what: None
         return
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -119,25 +119,25 @@ def progress(lines: bool = False) -> Iterator[Callable[[int, int, str], None]]:
     # Two redraws a second: the bar's thread must not take time from what is measured.
     with Progress(
         BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), text, console=screen(True), transient=True,
-        refresh_per_second=2, disable=not sys.stderr.isatty() or not ranks.leads(),
+        refresh_per_second=2, disable=not ranks.leads(),
     ) as bar:  # fmt: skip
         task = bar.add_task("", total=None)
         yield lambda done, of, what: bar.update(task, completed=done, total=of, description=what)
 
 
 class Lines:
-    """Progress for a log: at most one line a minute, with the time left."""
+    """Progress for a log: at most one line a minute, with the time left; none of what takes less."""
 
     def __init__(self, every: float = 60.0, clock: Callable[[], float] = time.monotonic) -> None:
         self.every, self.clock = every, clock
-        self.of = self.done = 0
+        self.of, self.done, self.shown = 0, 0, clock()
 
     def __call__(self, done: int, of: int, what: str) -> None:
         now = self.clock()
         another_stage = of != self.of or done < self.done
         self.done = done
         if another_stage:
-            self.of, self.begin, self.first, self.shown = of, now, done, float("-inf")
+            self.of, self.begin, self.first = of, now, done
         if now - self.shown < self.every:
             return
         self.shown = now

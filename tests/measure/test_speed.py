@@ -493,6 +493,6 @@ def test_a_log_gets_a_line_a_minute(capsys):
     tell(3, 9, "y")
     tell(0, 9, "z")  # another stage of as many steps
     assert capsys.readouterr().err.splitlines() == [
-        "specviz: 0 of 5 (x)", "specviz: 2 of 5, 2 min left (x)", "specviz: 4 of 5, 0 min left (x)",
-        "specviz: 0 of 9 (y)", "specviz: 0 of 9 (z)",
+        "specviz: 2 of 5, 2 min left (x)", "specviz: 4 of 5, 0 min left (x)",
+        "specviz: 3 of 9, 1 min left (y)",
     ]  # fmt: skip
