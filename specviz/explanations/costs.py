@@ -218,7 +218,9 @@ def of_plain_counts(counts: Counts, plain: Counts) -> Plain:
         why = "does not say how long decoding took"
         if not np.isnan(plain.column("seconds")).any():
             why = "says how long requests took with their prefills, and not how long decoding alone took"
-        raise TraceError(f"{plain.where} {why}: drop it, or compare whole requests (metrics, --baseline)")
+        raise TraceError(
+            f"{plain.where} {why}: drop it, or compare whole requests (specviz import, --baseline)"
+        )
     same = sorted(map(str, counts.requests["id"])) == sorted(map(str, plain.requests["id"]))
     same &= sorted(counts.column("prompt_tokens").tolist()) == sorted(plain.column("prompt_tokens").tolist())
     source = f"{plain.where}, {'the same requests' if same else 'other requests'} without speculation"

@@ -345,15 +345,15 @@ def differing_settings(trace: Trace, baseline: Trace) -> list[str]:
     return [name for name, values in one.items() if values != other[name]]
 
 
-def _settings(trace: Trace) -> dict[str, set[str]]:
+def _settings(trace: Trace) -> dict[str, set[str | float | None]]:
     """The values that the runs of a trace have of each setting."""
     runs = [part.run for part in trace.split()]
-    values = {name: {str(run[name]) for run in runs} for name in SETTINGS}
-    values |= {name: {str((run["sampling"] or {}).get(name)) for run in runs} for name in DRAWN}
+    values: dict[str, set[str | float | None]] = {name: {str(run[name]) for run in runs} for name in SETTINGS}
+    values |= {name: {(run["sampling"] or {}).get(name) for run in runs} for name in DRAWN}
     # Rows that decode together share the beginning of their cycles; how many may fall as texts end.
     begun = trace.cycles["start"].notna()
     sharing = trace.cycles[begun].groupby(["run", "start"], observed=True).size()
-    return values | {"batch": {str(sharing.max() if len(sharing) else 1)}}
+    return values | {"batch": {int(sharing.max()) if len(sharing) else 1}}
 
 
 def _model(part: Trace) -> tuple[str, str]:

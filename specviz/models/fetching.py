@@ -41,7 +41,10 @@ if TYPE_CHECKING:
     from specviz.models.bergamot.model import Bergamot
     from specviz.models.protocols import AnyTokenizer, Net, Settings, Spec
 
-VOCABULARIES = ("tokenizer.json", "tokenizer.model", "spiece.model", "vocab.json", "vocab.txt", "source.spm")
+VOCABULARIES = (
+    "tokenizer.json", "tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "source.spm",
+    "vocab.json", "vocab.txt", "tekken.json",
+)  # fmt: skip
 TESTED = (
     "llama",
     "mistral",
@@ -318,7 +321,7 @@ def _why(source: str, name: str, local: bool, revision: str | None, error: Excep
     words = " ".join(str(error).split())
     if "trust_remote_code" in words or "custom code" in words:
         return f"{name} comes with its own code, which is never run; use a model that transformers supports"
-    if local and not any((Path(source) / file).is_file() for file in VOCABULARIES):
+    if local and "okenizer" in words and not any((Path(source) / file).is_file() for file in VOCABULARIES):
         return f"{source} has no tokenizer: put the model's tokenizer.json there, or pass tokenizer="
     if find_spec("sentencepiece") is None and ("sentencepiece" in words or "build an AutoTokenizer" in words):
         return f"the tokenizer of {name} needs sentencepiece: pip install sentencepiece"

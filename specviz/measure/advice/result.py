@@ -165,10 +165,10 @@ class Advice(Page):
         gain = gain_words(best.speedup, best.low, best.high)
         label = best.candidate.label
         if self.answer == NOT:
+            little = f", and less than {WORTH:g} counts as no gain" if best.speedup >= 1 else ""
             return (
-                f"Do not draft. The best setting, {label}, reaches {gain} times the plain speed, and less "
-                f"than {WORTH:g} counts as no gain: {why}. It breaks even at {best.cycle:.2f} tokens per "
-                "cycle."
+                f"Do not draft. The best setting, {label}, reaches {gain} times the plain speed{little}: "
+                f"{why}. It breaks even at {best.cycle:.2f} tokens per cycle."
             )
         if self.answer == USE:
             return f"Draft with {label}: {gain} times the plain speed, because {why}."
