@@ -117,6 +117,12 @@ def test_bad_folders(home: Path, tmp_path: Path) -> None:
     (bare / "model.safetensors").rename(bare / "pytorch_model.bin")
     with pytest.raises(ModelError, match="no safetensors weights"):
         load(bare)
+    mute = tmp_path / "mute"
+    shutil.copytree(home, mute)
+    for file in mute.glob("token*"):
+        file.unlink()
+    with pytest.raises(ModelError, match=r"has no tokenizer: put the model's tokenizer\.json there"):
+        load(mute)
     broken = tmp_path / "broken"
     shutil.copytree(home, broken)
     (broken / "model.safetensors").write_bytes(b"\x08\x00\x00\x00\x00\x00\x00\x00not json")
