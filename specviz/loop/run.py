@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 import uuid
 from collections.abc import Generator, Iterator
 from contextlib import suppress
@@ -18,7 +19,7 @@ from specviz import calibration, schema
 
 from .. import methods
 from ..arguments import SEED, Range, check_fields
-from ..errors import ParameterError, PromptError
+from ..errors import ParameterError, PromptError, plural
 from ..methods.base import Method
 from ..methods.hooks import ADDED
 from ..methods.kinds import SizedMethod, StreamMethod
@@ -213,6 +214,19 @@ class Run:
             )
             for i, entry in enumerate(self.prompts)
         ]
+        self._warn_of_unknown()
+
+    def _warn_of_unknown(self) -> None:
+        """Print which prompts the tokenizer cannot write as they are."""
+        unknown = getattr(getattr(self.model, "text", None), "unknown", None)
+        lossy = [i for i, ids in enumerate(self.ids, 1) if unknown is not None and unknown in ids]
+        if lossy and self.ranks.leads:
+            which = ", ".join(map(str, lossy[:3])) + ", ..." * (len(lossy) > 3)
+            print(
+                f"specviz: {plural(len(lossy), 'prompt')} ({which}) with characters that {self.model.name}'s "
+                "tokenizer does not know: the model cannot read these",
+                file=sys.stderr,
+            )
 
     def _open(self) -> None:
         """Open the record: a new one, or one that goes on with what a run that was cut off had saved."""

@@ -44,6 +44,12 @@ class Text:
         self._pieces: dict[int, bytes] = {}
         self.chat: Settings = {}  # variables of the chat template, besides the messages
 
+    @cached_property
+    def unknown(self) -> int | None:
+        """The id of whatever the tokenizer does not know; None where it writes every text."""
+        own, *others = (getattr(self.tokenizer, f"{n}_token_id", None) for n in ("unk", "bos", "eos", "pad"))
+        return None if own in others else own
+
     def encode(self, prompt: Prompt, model: str = "the model", *, raw: bool = False) -> list[int]:
         """Token ids of a text, of chat messages, or of ids.
 

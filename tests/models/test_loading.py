@@ -12,6 +12,9 @@ import torch
 import transformers
 from families import make, scores
 from test_pieces import byte_level
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Whitespace
 from transformers import (
     BertConfig,
     Gemma2Config,
@@ -20,8 +23,10 @@ from transformers import (
     MistralConfig,
     PegasusConfig,
     PhiConfig,
+    PreTrainedTokenizerFast,
 )
 
+import specviz
 from specviz import paths
 from specviz.draft import Draft
 from specviz.errors import ModelError, SpecvizError
@@ -212,6 +217,20 @@ def test_a_family_not_tested_here_is_probed() -> None:
     model = load(transformers.PhiForCausalLM(config).eval())
     found = model.open([[1, 2, 3]], 4).forward(Draft.empty()).logits[0][0]
     torch.testing.assert_close(found, scores(model.net, [1, 2, 3]), atol=1e-4, rtol=0)
+
+
+def test_what_a_tokenizer_does_not_know_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
+    words = Tokenizer(WordLevel({"<unk>": 0, "<s>": 1, "a": 2, "b": 3}, unk_token="<unk>"))
+    words.pre_tokenizer = Whitespace()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, unk_token="<unk>", bos_token="<s>")
+    net = make("llama", vocab_size=4)
+    model = load(net, tokenizer=tokenizer)
+    specviz.generate(model, ["a b", "a z", "b", "z z"], "autoregressive", max_new_tokens=2)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("specviz: 2 prompts (2, 4) with characters that ")
+    tokenizer.bos_token = "<unk>"  # as GPT-2's: it stands for a beginning, too
+    specviz.generate(load(net, tokenizer=tokenizer), "a", "autoregressive", max_new_tokens=2)
+    assert not capsys.readouterr().err
 
 
 def test_a_sliding_window_bounds_the_context() -> None:
