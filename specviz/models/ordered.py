@@ -431,7 +431,7 @@ def fixed_order(dim: int, threads: int, biased: bool = False, cap: float | None 
     soft-capped by `cap`.
     """
     state = torch.random.get_rng_state()
-    torch.manual_seed(dim)
+    torch.default_generator.manual_seed(dim)  # the CPU's alone: other devices keep their streams
     try:
         with torch.inference_mode():
             every = (each for each in SUMS if all(_tried(dim, n, each, biased, cap) for n in LENGTHS))
