@@ -356,13 +356,13 @@ def test_refusals(table, tmp_path):
     refused(ParameterError, "record", record="everything")
     refused(ParameterError, "pass draft=", draft=None)
     refused(ModelError, "no model", model=None)
-    refused(ModelError, "is loaded in float64: load it in bfloat16, or drop dtype=", dtype="bfloat16")
+    refused(ModelError, "is in float64, not in bfloat16: load it so, or drop dtype=", dtype="bfloat16")
     refused(ModelError, "vocabularies differ", draft=TableModel(5))
     refused(PromptError, "64 tokens and leaves no room in target's context of 64", prompt=[1] * 64)
     refused(PromptError, "leaves no room in small", draft=TableModel(6, max_length=2, name="small"))
     assert target.opened == drafter.opened == 0
     assert specviz.load(target, "cpu", "float64") is target
-    with pytest.raises(ModelError, match="target is already loaded: drop tokenizer='x'"):
+    with pytest.raises(ModelError, match="target is already loaded: drop tokenizer="):
         specviz.load(target, tokenizer="x")
     (tmp_path / "there.parquet").write_bytes(b"")
     with pytest.raises(TraceError, match="exists"):

@@ -146,7 +146,7 @@ class Likelihood:
                 return f"{head}as likely as the target's own ({words}, p = {self.p:.2g})"
             return (
                 f"{head}unusual for the target's own, but not ruled out ({words}, p = {self.p:.2g}; below "
-                f"{CHANCE:g} they would be called another's): test more answers"
+                f"{CHANCE:g} they would count as not the target's): test more answers"
             )
         how = (
             "more likely than this sampling gives: a lower temperature, or greedy"

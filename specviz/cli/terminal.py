@@ -126,7 +126,7 @@ def progress() -> Iterator[Callable[[int, int, str], None]]:
 
 
 class Lines:
-    """Progress for a log: at most one line a minute, with the time left; none of what takes less."""
+    """Progress for a log: at most one line a minute, with the time left; nothing for work that takes less."""
 
     def __init__(self, every: float = 60.0, clock: Callable[[], float] = time.monotonic) -> None:
         self.every, self.clock = every, clock

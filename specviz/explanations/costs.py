@@ -133,6 +133,10 @@ def of_counts(counts: Counts) -> Costs:
         If it does not tell how many steps there were.
     """
     steps, tokens = counts.total("steps"), counts.total("emitted")
+    if steps == 0 and counts.plain:
+        raise TraceError(
+            f"{counts.where}: its answers have one token each, the prefill's, so no step is timed"
+        )
     if not steps > 0:
         raise TraceError(f"{counts.where}: {counts.origin} does not say how many verify steps there were")
     table = counts.requests

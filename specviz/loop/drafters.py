@@ -69,14 +69,26 @@ def load_drafter(
     ModelError
         If it is of another kind than the target, or was trained on top of another one.
     """
-    own, chosen = number_format(model), dtype
+    return _fitted(model, _loaded(model, draft, device, dtype, kernels))
+
+
+def _loaded(
+    model: Model, draft: Loadable, device: str | None, dtype: str | None, kernels: str | None = None
+) -> Model:
+    """A drafter in a target's place and format, whether or not it fits it."""
+    own = number_format(model)
     if dtype is None and hasattr(torch, own) and not str(draft).startswith("gguf:"):
         # That of a quantized file is its own; a target whose weights were rounded for speed says nothing.
         dtype = "auto" if getattr(model, "kernels", None) == FP16 else own
     if hasattr(draft, "open") and hasattr(draft, "encode"):
-        dtype = chosen  # a loaded one has its own format
-    loaded = getattr(draft, "kind", None) in ADDED  # which have no device before they are on a target
-    drafter = draft if loaded else load_if_needed(draft, device or str(model.device), dtype, kernels)
+        dtype = None  # a loaded one has its own format
+    if getattr(draft, "kind", None) in ADDED:  # which have no device before they are on a target
+        return cast("Model", draft)
+    return load_if_needed(draft, device or str(model.device), dtype, kernels)
+
+
+def _fitted(model: Model, drafter: Model) -> Model:
+    """A drafter on its target, if it fits it."""
     if drafter.kind in ADDED:
         return cast("Unbound", drafter).on(model)
     if drafter.kind != model.kind:
@@ -91,13 +103,22 @@ def load_fitting(model: Model, names: Iterable[str], device: str | None, dtype: 
     """Those of a package's drafters that fit a target; a line on stderr says why another is left out.
 
     What reads hidden states, for one, does not fit a GGUF file on llama.cpp.
+
+    Raises
+    ------
+    ModelError
+        If one cannot be loaded.
     """
     drafters = []
     for name in dict.fromkeys(names):
+        loaded = _loaded(model, name, device, dtype)
         try:
-            drafters.append(load_drafter(model, name, device, dtype))
+            drafter = _fitted(model, loaded)
+            model.check_vocabulary(drafter)
         except ModelError as error:
             print(f"specviz: without {name}: {error}", file=sys.stderr)
+        else:
+            drafters.append(drafter)
     return drafters
 
 

@@ -217,14 +217,19 @@ class Run:
         self._warn_of_unknown()
 
     def _warn_of_unknown(self) -> None:
-        """Print which prompts the tokenizer cannot write as they are."""
-        unknown = getattr(getattr(self.model, "text", None), "unknown", None)
-        lossy = [i for i, ids in enumerate(self.ids, 1) if unknown is not None and unknown in ids]
-        if lossy and self.ranks.leads:
-            which = ", ".join(map(str, lossy[:3])) + ", ..." * (len(lossy) > 3)
+        """Print which prompts the tokenizer cannot write as they are, once for all runs of a model."""
+        text = getattr(self.model, "text", None)
+        unknown = getattr(text, "unknown", None)
+        lossy = {i: tuple(ids) for i, ids in enumerate(self.ids, 1) if unknown in ids}
+        if text is None or text.reported.issuperset(lossy.values()):
+            return
+        text.reported.update(lossy.values())
+        if self.ranks.leads:
+            which = ", ".join(map(str, list(lossy)[:3])) + ", ..." * (len(lossy) > 3)
+            verb = "contains" if len(lossy) == 1 else "contain"
             print(
-                f"specviz: {plural(len(lossy), 'prompt')} ({which}) with characters that {self.model.name}'s "
-                "tokenizer does not know: the model cannot read these",
+                f"specviz: {plural(len(lossy), 'prompt')} ({which}) {verb} characters that "
+                f"{self.model.name}'s tokenizer does not know: the model cannot read them",
                 file=sys.stderr,
             )
 

@@ -19,7 +19,6 @@ from typing import Any, TypeAlias
 from ..errors import ModelError, ParameterError, SpecvizError, loading
 from ..schema import Signal
 from .base import Method, Parameter, Session, Unsent, Verdict, near
-from .kinds import CALIBRATED, SizedMethod
 
 __all__ = [
     "GROUP", "Given", "Make", "Method", "Parameter", "Session", "Signal", "Unsent", "Verdict", "as_list",
@@ -101,10 +100,7 @@ def settings_of(
     if parameters:
         raise ParameterError(f"the method already has its parameters; drop {', '.join(parameters)}")
     own = {p.name: p.default for p in given.parameters}
-    values = given.values
-    if isinstance(given, SizedMethod) and given.calibrated:
-        values[given.size] = CALIBRATED
-    return name_of(type(given)), {name: v for name, v in values.items() if v != own[name]}
+    return name_of(type(given)), {name: v for name, v in given.values.items() if v != own[name]}
 
 
 def factory(given: Given) -> Make:

@@ -281,7 +281,8 @@ def _why(definition: Definition, own: Counts, base: Counts | None) -> str:
                 lacks = bool(np.isnan(side.column(name)).any())
             if lacks:
                 return f"{side.origin} does not say {whose}{NAMES[name]}"
-    if own.steps["times"].sum() != own.total("steps"):
+    steps = own.total("steps")
+    if "steps" in definition.needs and steps == steps and own.steps["times"].sum() != steps:
         return f"{own.origin} does not say how many tokens each step accepted"
     return "nothing to divide by"
 
@@ -336,20 +337,23 @@ def _comparable(trace: Trace | Counts, own: Counts, baseline: Trace | Counts, ba
 
 
 SETTINGS = ("threads", "machine", "backend")
-DRAWN = ("temperature", "top_k", "top_p")
+DRAWN = ("top_k", "top_p")  # that tell only what is drawn
 
 
 def differing_settings(trace: Trace, baseline: Trace) -> list[str]:
     """What a baseline was run with that differs, apart from its method: a speedup compares that, too."""
     one, other = (_settings(each) for each in (trace, baseline))
-    return [name for name, values in one.items() if values != other[name]]
+    differing = [name for name, values in one.items() if values != other[name]]
+    return [name for name in differing if name not in DRAWN or "temperature" not in differing]
 
 
 def _settings(trace: Trace) -> dict[str, set[str | float | None]]:
     """The values that the runs of a trace have of each setting."""
     runs = [part.run for part in trace.split()]
     values: dict[str, set[str | float | None]] = {name: {str(run[name]) for run in runs} for name in SETTINGS}
-    values |= {name: {(run["sampling"] or {}).get(name) for run in runs} for name in DRAWN}
+    sampled = [run["sampling"] or {} for run in runs]
+    values["temperature"] = {each.get("temperature") for each in sampled}
+    values |= {name: {each.get(name) for each in sampled if each.get("temperature")} for name in DRAWN}
     # Rows that decode together share the beginning of their cycles; how many may fall as texts end.
     begun = trace.cycles["start"].notna()
     sharing = trace.cycles[begun].groupby(["run", "start"], observed=True).size()

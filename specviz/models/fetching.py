@@ -109,8 +109,7 @@ def fetch(
             if diffusion_checkpoints.family(config):
                 return diffusion_checkpoints.load_checkpoint(folder, name, target, number, given, kernels)
     spread = {} if device_map is None else {"device_map": device_map}
-    net, words = _fetch(source, name, local, revision, number, spread)
-    words = words if given is None else given
+    net, words = _fetch(source, name, local, revision, number, spread, given)
     try:
         if device_map is None:
             weights: torch.nn.Module = net  # transformers' own `to` has no types
@@ -175,9 +174,9 @@ def fetch_split(text: str, dtype: str | torch.dtype, tokenizer: Words, revision:
 
     def read() -> tuple[PreTrainedModel, AnyTokenizer]:
         spread = {"distributed_config": _split()}
-        net, words = _fetch(source, name, local, revision, _dtype(dtype), spread)
         given = _tokenizer(tokenizer)
-        return net.eval().requires_grad_(False), words if given is None else given
+        net, words = _fetch(source, name, local, revision, _dtype(dtype), spread, given)
+        return net.eval().requires_grad_(False), words
 
     # First what each must find: one that ends here would be waited for while shards are made.
     source, name, local = group.tried(place)
@@ -226,9 +225,10 @@ def _probed(model: Model) -> Model:
 
 
 def _fetch(
-    source: str, name: str, local: bool, revision: str | None, dtype: torch.dtype | str, spread: Settings
-) -> tuple[PreTrainedModel, AnyTokenizer]:
-    """Weights and tokenizer: from the disk or the hub's cache, else from the network.
+    source: str, name: str, local: bool, revision: str | None, dtype: torch.dtype | str, spread: Settings,
+    given: AnyTokenizer | None = None,
+) -> tuple[PreTrainedModel, AnyTokenizer]:  # fmt: skip
+    """Weights and tokenizer, unless one is given: from the disk or the hub's cache, else from the network.
 
     `spread` says to transformers where the weights go, if not to the CPU.
     """
@@ -247,7 +247,9 @@ def _fetch(
                     raise unserved(name, config.model_type, SERVED)
                 if "distributed_config" in spread:
                     ranks.check_plan(config, name)
-                words = AutoTokenizer.from_pretrained(source, local_files_only=only, **options)
+                words = given
+                if words is None:
+                    words = AutoTokenizer.from_pretrained(source, local_files_only=only, **options)
                 kind = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
                 loaded: Net = kind.from_pretrained(
                     source, config=config, dtype=dtype, use_safetensors=True, local_files_only=only,

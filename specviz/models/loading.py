@@ -148,11 +148,14 @@ def load(
     if hasattr(spec, "open") and hasattr(spec, "encode") and not isinstance(spec, Path):
         model: Any = spec
         _check_loaded(model, device, dtype, kernels)
-        _drop(
-            f"{model.name} is already loaded: drop {{0}}={{1!r}}, or load its files with it",
-            tokenizer=tokenizer, revision=revision, threads=threads, gpu_layers=gpu_layers, context=context,
-            backend=backend,
-        )  # fmt: skip
+        options = {
+            "tokenizer": tokenizer, "revision": revision, "threads": threads, "gpu_layers": gpu_layers,
+            "context": context, "backend": backend, "device_map": device_map, "tp_plan": tp_plan,
+        }  # fmt: skip
+        if ignored := [name for name, value in options.items() if value is not None]:
+            raise ModelError(f"{model.name} is already loaded: drop {ignored[0]}=, or load its files with it")
+        if invariant is False and getattr(model, "invariant", False):
+            raise ModelError(f"{model.name} is invariant already: load its files with invariant=False")
     elif isinstance(spec, str) and _is_gguf(spec):
         _drop("a GGUF file brings its own {0}: drop {0}={1!r}", tokenizer=tokenizer, revision=revision)
         model = _gguf(spec, backend, device, dtype, threads, gpu_layers, context, kernels)
@@ -226,11 +229,12 @@ def _check_loaded(
     model: Any, device: str | torch.device | None, dtype: str | torch.dtype | None, kernels: str | None
 ) -> None:
     """Refuse what a model that is loaded is not: it stays as it is."""
-    place, number = str(model.device), str(model.dtype).removeprefix("torch.")
-    if device is not None and str(device).partition(":")[0] != place.partition(":")[0]:
-        raise ModelError(f"{model.name} is on {place}; load it on {device}, or drop device=")
-    if dtype not in (None, "auto", "stored") and str(dtype).removeprefix("torch.") != number:
-        raise ModelError(f"{model.name} is loaded in {number}: load it in {dtype}, or drop dtype=")
+    # What was trained on top of a target has neither a device nor a format before it is on one.
+    place, number = (str(getattr(model, name, "")).removeprefix("torch.") for name in ("device", "dtype"))
+    if device is not None and place and str(device) not in (place, place.partition(":")[0]):
+        raise ModelError(f"{model.name} is on {place}, not on {device}: load it there, or drop device=")
+    if dtype not in (None, "auto", "stored") and number and str(dtype).removeprefix("torch.") != number:
+        raise ModelError(f"{model.name} is in {number}, not in {dtype}: load it so, or drop dtype=")
     if kernels not in (None, "auto", getattr(model, "kernels", None)):
         raise ModelError(f"{model.name} is already loaded: pass kernels={kernels!r} to load")
 

@@ -42,12 +42,13 @@ class Text:
         added = getattr(tokenizer, "added_tokens_decoder", None) or {}
         self.added = {i: str(token) for i, token in added.items()}
         self._pieces: dict[int, bytes] = {}
+        self.reported: set[tuple[int, ...]] = set()  # prompts with `unknown` that a line has named
         self.chat: Settings = {}  # variables of the chat template, besides the messages
 
     @cached_property
     def unknown(self) -> int | None:
         """The id of whatever the tokenizer does not know; None where it writes every text."""
-        own, *others = (getattr(self.tokenizer, f"{n}_token_id", None) for n in ("unk", "bos", "eos", "pad"))
+        own, *others = (getattr(self.tokenizer, f"{name}_token_id", None) for name in ("unk", "bos", "eos"))
         return None if own in others else own
 
     def encode(self, prompt: Prompt, model: str = "the model", *, raw: bool = False) -> list[int]:

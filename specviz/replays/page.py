@@ -141,7 +141,7 @@ class Page:
             f"<th scope='col'{self._side(i, names, words)}>{h}</th>" for i, h in enumerate(headings)
         )
         body = "".join(f"<tr>{row}</tr>" for row in self._rows([list(row) for row in rows], names, words))
-        what = ", ".join(TAG.sub("", heading) for heading in headings[:3])
+        what = ", ".join(list(filter(None, (TAG.sub("", heading) for heading in headings)))[:3])
         self.add(
             f"<div class='scroll' tabindex='0' role='region' aria-label='Table of {what}'><table{wide}>"
             f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"

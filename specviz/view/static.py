@@ -332,7 +332,7 @@ def table(frame: pd.DataFrame) -> str:
         for row in cells
     )
     # a wide one scrolls, by the keyboard, too
-    words = html("Table of " + ", ".join(map(str, frame.columns[:3])))
+    words = html("Table of " + ", ".join(list(filter(None, map(str, frame.columns)))[:3]))
     place = f'<div class="table" tabindex="0" role="group" aria-label="{words}">'
     return f"{place}<table><thead><tr>{names}</tr></thead><tbody>{rows}</tbody></table></div>"
 

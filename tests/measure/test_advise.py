@@ -530,7 +530,7 @@ class TestAdvise:
             file.write_text("".join(json.dumps(each) + "\n" for each in lines), "utf8")
             return readings.sampling_of(file)
 
-        assert of({}, {"temperature": 0}) == GREEDY
+        assert of({}, {"temperature": 0}, {"temperature": 0, "top_p": 0.9}) == GREEDY
         assert of({"temperature": 0.7, "top_p": 0.9}) == Sampling(0.7, 0, 0.9)
         with pytest.raises(PromptError, match="answers of 2 kinds of sampling"):
             of({"temperature": 0.7}, {})

@@ -139,7 +139,6 @@ def test_another_instance_keeps_what_was_left_open():
     open_ = methods.find("retranslate")(beta=0.2)
     for _ in range(2):
         assert (sized.again().calibrated, sized.again().unsized) == (True, sized.unsized)
-        assert methods.settings_of(sized, {}) == ("unispec", {"draft_size": "calibrated"})
         assert sized.again().chosen == sized.chosen == frozenset()
         sized.resize(7)  # as a run does that finds a calibration
     assert sized.again().draft_size == 7

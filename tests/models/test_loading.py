@@ -128,6 +128,7 @@ def test_bad_folders(home: Path, tmp_path: Path) -> None:
         file.unlink()
     with pytest.raises(ModelError, match=r"has no tokenizer: put the model's tokenizer\.json there"):
         load(mute)
+    assert load(mute, tokenizer=str(home)).encode("Who") == load(home).encode("Who")
     broken = tmp_path / "broken"
     shutil.copytree(home, broken)
     (broken / "model.safetensors").write_bytes(b"\x08\x00\x00\x00\x00\x00\x00\x00not json")
@@ -225,9 +226,10 @@ def test_what_a_tokenizer_does_not_know_is_said_once(capsys: pytest.CaptureFixtu
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, unk_token="<unk>", bos_token="<s>")
     net = make("llama", vocab_size=4)
     model = load(net, tokenizer=tokenizer)
-    specviz.generate(model, ["a b", "a z", "b", "z z"], "autoregressive", max_new_tokens=2)
+    for _ in range(2):
+        specviz.generate(model, ["a b", "a z", "b", "z z"], "autoregressive", max_new_tokens=2)
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("specviz: 2 prompts (2, 4) with characters that ")
+    assert line.startswith("specviz: 2 prompts (2, 4) contain characters that ")
     tokenizer.bos_token = "<unk>"  # as GPT-2's: it stands for a beginning, too
     specviz.generate(load(net, tokenizer=tokenizer), "a", "autoregressive", max_new_tokens=2)
     assert not capsys.readouterr().err

@@ -135,6 +135,9 @@ def test_a_replay_has_the_label_of_its_own_setting(run):
                 labels.add(label)
     replayed = whatif(strict).specdec(top_beta=1, tau_base=1.0)
     assert replayed.trace(0).run["exactness"] == "exact up to ties"  # the gap allowed is never reached
+    # Nothing adapts, so that a gap of 0 is all that is allowed, whatever γ is.
+    still = whatif(strict).cm_asd(top_beta=3, tau_base=0.0, gamma=0.9, adaptive_verification=False)
+    assert still.trace(0).run["exactness"] == "exact up to ties"
     assert labels == {"lossy", "exact up to ties"}
 
 

@@ -103,7 +103,8 @@ def advise(
     batch, context : int or sequence of int
         More batch sizes and context lengths at which to time passes, to say what would change the answer.
     temperature, top_k, top_p, seed : float, int, float, int
-        Sampling of the texts; temperature 0 is greedy. Default: what the answers' lines say, or greedy.
+        Sampling of the texts; temperature 0 is greedy. If none is given: as the answers' lines say, or
+        greedy.
     max_new_tokens : int
         Maximum number of tokens per text.
     confirm : bool, or prompts as `suite`
@@ -145,8 +146,8 @@ def advise(
         raise ParameterError(
             "stores decode greedily: drop answers and leave temperature at 0, or drop stores"
         )
-    if answers is not None and temperature is None:
-        sampling = reading.sampling_of(Path(answers))
+    if answers is not None and temperature is None and (top_k, top_p) == (0, 1.0):
+        sampling = reading.sampling_of(Path(answers), number)
     if confirm is not False and not sampling.greedy:
         raise ParameterError("--confirm decodes greedily: leave temperature at 0, or drop confirm")
     target = load_if_needed(model, device, dtype)

@@ -121,20 +121,23 @@ def read_answers(path: Path, model: Model) -> list[Text]:
     return [_text(answer, model, number) for number, answer in enumerate(answer_files.read(path))]
 
 
-def sampling_of(path: Path) -> Sampling:
-    """How finished texts were sampled, as their lines say; greedily where they say nothing.
+def sampling_of(path: Path, number: int | None = None) -> Sampling:
+    """How the first finished texts were sampled, as their lines say; greedily where they say nothing.
 
     Raises
     ------
     PromptError
         If the file cannot be read, or its lines differ in it.
     """
-    settings = sorted({(each.temperature, each.top_k, each.top_p) for each in answer_files.read(path)})
+    settings = sorted({
+        (each.temperature, each.top_k, each.top_p) if each.temperature else (0.0, 0, 1.0)
+        for each in answer_files.read(path)[:number]
+    })  # fmt: skip
     if len(settings) > 1:
         ways = "; ".join(f"temperature {t:g}, top_k {k}, top_p {p:g}" for t, k, p in settings[:3])
         raise PromptError(
-            f"{path} holds answers of {len(settings)} kinds of sampling ({ways}): keep one kind in the file, "
-            "or pass the temperature to take for all"
+            f"{path} holds answers of {len(settings)} kinds of sampling ({ways}): keep answers of one kind "
+            "in the file, or pass a temperature, which is then taken for all"
         )
     return Sampling(*settings[0])
 
