@@ -133,6 +133,14 @@ def test_a_kind_of_method_says_which_hook_is_missing():
         Streamed().wording()
 
 
+def test_what_is_no_model_by_itself_is_refused_loaded_or_by_name():
+    head = specviz.load("town-eagle")
+    assert specviz.load(head) is head
+    for given in (head, "town-eagle"):
+        with pytest.raises(SpecvizError, match="is not a model by itself but an EAGLE drafter"):
+            specviz.generate(given, "Who", "autoregressive")
+
+
 def test_another_instance_keeps_what_was_left_open():
     """A calibrated size, and a template that follows the model, are not the values they have for now."""
     sized = methods.find("unispec")(draft_size="calibrated")
