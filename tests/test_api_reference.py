@@ -7,6 +7,7 @@ import re
 import shlex
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
@@ -41,8 +42,10 @@ def test_every_public_name_is_on_the_first_page(tmp_path):
     assert not missing
 
 
-@pytest.mark.slow
-def test_the_whole_reference_is_built(tmp_path):
-    build(tmp_path)
-    for name in ("loop", "audit", "methods/speculative", "widgets/player"):
-        assert (tmp_path / "specviz" / f"{name}.html").exists()
+def test_what_methods_are_written_against_has_pages():
+    pytest.importorskip("sphinx", reason="needs the site extra")
+    from specviz.site.build import API, REFERENCE
+
+    modules = {import_module(name).__name__ for name in REFERENCE}
+    linked = {page.replace("/", ".") for page in re.findall(r'href="api/([\w/]+)\.html"', API)}
+    assert linked <= modules and "specviz.methods.base" in linked

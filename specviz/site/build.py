@@ -30,8 +30,11 @@ REPAIRS = {
 API = """# API reference
 
 ```{raw} html
-<p><a href="api/specviz.html">Every public name, its parameters and its source</a>, made from docstrings by
-<code>python -m pdoc specviz -o site --docformat numpy</code>.</p>
+<p><a href="api/specviz.html">Every public name, its parameters and its source</a>. A method of one's own is written
+against <a href="api/specviz/methods/base.html">methods.base</a>,
+<a href="api/specviz/methods/hooks.html">methods.hooks</a> and
+<a href="api/specviz/models/protocols.html">models.protocols</a>; a record is described in
+<a href="api/specviz/schema.html">schema</a> and read by <a href="api/specviz/trace.html">trace</a>.</p>
 ```
 """
 CONTENTS = """
@@ -43,6 +46,11 @@ CONTENTS = """
 ```
 """
 
+# pdoc shows what is in a package's `__all__`; the others are what methods and models are written against.
+REFERENCE = ("specviz", *(f"specviz.{name}" for name in (
+    "calibration", "draft", "loop", "methods", "methods.base", "methods.hooks", "methods.kinds",
+    "methods.sampling", "models.protocols", "schema", "suites", "trace", "whatifs",
+)))  # fmt: skip
 # Of the API reference: pdoc's own, with a link to the documentation.
 MODULE_PAGE = """{% extends "default/module.html.jinja2" %}
 {% block nav_title %}
@@ -248,7 +256,7 @@ def _reference(made: Path) -> None:
     """The API reference, by pdoc in a process of its own, light or dark as the other pages."""
     from pygments.formatters import HtmlFormatter
 
-    command = [sys.executable, "-m", "pdoc", "specviz", "-o", str(made / "api"), "--docformat", "numpy"]
+    command = [sys.executable, "-m", "pdoc", *REFERENCE, "-o", str(made / "api"), "--docformat", "numpy"]
     style = Path(__file__).with_name("reference.css").read_text(encoding="utf8")
     dark = HtmlFormatter(style="github-dark").get_style_defs(".pdoc-code")
     with tempfile.TemporaryDirectory() as folder:

@@ -25,8 +25,10 @@ def site(tmp_path_factory):
     lines: list[str] = []
 
     def reference(made):  # pdoc takes half a minute, and has a test of its own
-        (made / "api").mkdir()
-        (made / "api" / "specviz.html").write_text("<h1>specviz</h1>")
+        for name in build.REFERENCE:
+            page = made / "api" / f"{name.replace('.', '/')}.html"
+            page.parent.mkdir(parents=True, exist_ok=True)
+            page.write_text(f"<h1>{name}</h1>")
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(build, "_reference", reference)
