@@ -30,8 +30,8 @@ REPAIRS = {
 API = """# API reference
 
 ```{raw} html
-<p><a href="api/specviz.html">Every public name, its parameters and its source</a>. A method of one's own is written
-against <a href="api/specviz/methods/base.html">methods.base</a>,
+<p><a href="api/specviz.html">Every public name, its parameters and its source</a>. A method of one's own is
+written against <a href="api/specviz/methods/base.html">methods.base</a>,
 <a href="api/specviz/methods/hooks.html">methods.hooks</a> and
 <a href="api/specviz/models/protocols.html">models.protocols</a>; a record is described in
 <a href="api/specviz/schema.html">schema</a> and read by <a href="api/specviz/trace.html">trace</a>.</p>
