@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from specviz.models.llamacpp.model import LlamaCpp
     from specviz.models.model import Model
-    from specviz.models.protocols import Spec
+    from specviz.models.protocols import Drafter, Spec
 
 GGUF = "gguf:"
 BERGAMOT = "bergamot:"
@@ -226,7 +226,7 @@ def _bergamot(spec: str) -> Path:
 
 
 def _check_loaded(
-    model: Any, device: str | torch.device | None, dtype: str | torch.dtype | None, kernels: str | None
+    model: Drafter, device: str | torch.device | None, dtype: str | torch.dtype | None, kernels: str | None
 ) -> None:
     """Refuse what a model that is loaded is not: it stays as it is."""
     # What was trained on top of a target has neither a device nor a format before it is on one.
