@@ -83,7 +83,8 @@ def _loaded(
     if hasattr(draft, "open") and hasattr(draft, "encode"):
         dtype = None  # a loaded one has its own format
     if getattr(draft, "kind", None) in ADDED:  # which have no device before they are on a target
-        return cast("Model", draft)
+        unbound: Model = draft
+        return unbound
     return load_if_needed(draft, device or str(model.device), dtype, kernels)
 
 
