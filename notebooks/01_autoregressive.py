@@ -200,7 +200,7 @@ plt.show()
 # matrices and takes the fastest.
 #
 # **Predict.** In which layout is a pass over one token fastest? A draft of four tokens makes a pass of five. In units
-# of the same layout's pass over one, what are its lowest and its highest cost among them: 1.0, 1.5, 2.5, 5?
+# of the same layout's pass over one, what does it cost in the best layout, and in the worst: 1.0, 1.5, 2.5, 5?
 
 # %%
 cheapest_guess, dearest_guess = 1.2, 3.0
@@ -230,15 +230,15 @@ print(
 )
 
 # %% [markdown]
-# The picture has one curve for each layout. A layout with a flat beginning makes short drafts nearly free; the layout with
+# The next picture has one curve for each layout. A layout with a flat beginning makes short drafts nearly free; the layout with
 # the fastest single pass need not be that one.
 #
 # Which draft size is best in each layout? That takes **τ(g)**, the tokens that a cycle with g draft tokens emits. τ
-# depends on the model, the drafter and the text, not on the layout. So measure it once, with a drafter that always
-# sends as many tokens as it may (UniSpec, the subject of [07a](07a_unispec.ipynb)), and divide by each layout's s(g +
+# depends on the model, the drafter and the text, not on the layout. So measure it once, with a drafter that sends
+# up to g tokens, after its first cycles nearly always g (UniSpec, the subject of [07a](07a_unispec.ipynb)), and divide by each layout's s(g +
 # 1).
 #
-# **Predict.** For each layout: is the best draft 0, 2, 4, 8 or 16 tokens?
+# **Predict.** For each layout: is the best draft 0, 1, 2, 4, 8 or 16 tokens?
 
 # %%
 best_guess = {"plain": 0, "transposed": 4, "onednn": 4, "onednn-unpadded": 4, "fp16": 4}
@@ -285,7 +285,7 @@ right.set_xticks(range(len(drafts)), drafts)
 plt.show()
 
 # %% [markdown]
-# Only the order of the weights in memory changed: no weight, no draft, no token. Yet the best draft size, and whether
+# Only how the weights lie in memory changed (their order, and in `fp16` their width): no weight, no draft, no token. Yet the best draft size, and whether
 # drafting pays at all, may change with it. "Drafting does not pay on this machine" is therefore never a statement about
 # the machine alone, but about a model, a kernel, a number format, a device and a batch.
 #
@@ -306,10 +306,10 @@ plt.show()
 # - `int4`, half a byte: whole numbers from 0 to 15, with a scale and a least value for each 32. Only weights that came
 #   in four bits are accepted: rounding others so coarsely needs a method of its own.
 #
-# The whole numbers are read from memory as they are and multiplied in bfloat16. Each format is another model, with another
+# The whole numbers are read from memory as they are and multiplied in bfloat16. Each of these is another model, with another
 # text. But is it one for which drafting pays?
 #
-# **Predict.** For each format: is the best draft 0, 2, 4, 8 or 16 tokens? And which format writes most tokens a second
+# **Predict.** For each format: is the best draft 0, 1, 2, 4, 8 or 16 tokens? And which format writes most tokens a second
 # without any draft?
 
 # %%

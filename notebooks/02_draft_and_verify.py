@@ -102,8 +102,8 @@ for ax, column, name in zip(axes, (1, 2, 3), ("τ", "A/D", "tokens/s")):
 plt.show()
 
 # %% [markdown]
-# τ rises, because a longer draft can only add accepted tokens. A/D usually falls: a later token counts only if all
-# earlier ones were accepted. Speed has a maximum in between, where one more draft token no longer pays for itself. One prompt on one
+# τ never falls, because a longer draft can only add accepted tokens. A/D usually falls: a later token counts only if all
+# earlier ones were accepted. Speed usually has a maximum, where one more draft token no longer pays for itself. One prompt on one
 # machine is an anecdote; `specviz bench` measures many.
 #
 # τ and A/D did not need those runs. The text is the target's own whatever is drafted, so one record can answer for other lengths
@@ -398,8 +398,8 @@ above = drafting.index[drafting["speedup"] > 1]
 print(f"fastest: {drafting['speedup'].idxmax()}; above the line here: {', '.join(above) or 'none'}")
 
 # %% [markdown]
-# A method with the larger τ can be the slower one, and lie on either side of the line on two machines: the cost of a pass over several
-# tokens ([01](01_autoregressive.ipynb)) differs. In `specviz bench drafters` the methods take turns.
+# A method with a larger τ can be slower, and lie above the line on one machine and below it on another: the cost of a pass over
+# several tokens ([01](01_autoregressive.ipynb)) differs. In `specviz bench drafters` the methods take turns.
 #
 # ## What this method cannot do
 #

@@ -482,7 +482,7 @@ print(", ".join(f"{way} {speed:.2f}" for way, speed in paid.items()), f"; fastes
 #
 # <details><summary>2. What is the text with a fallback threshold of 1? With a rollback threshold that nothing reaches?</summary>
 #
-# The large model's own text; then every token that the small model was confident of stays.
+# The large model's own text; and every token that the small model was confident of.
 # </details>
 #
 # <details><summary>3. What does alignment train, and on what?</summary>

@@ -148,7 +148,7 @@ by_kind(copied).sort_values(ascending=False).round(2).to_frame("τ")
 # nodes form a tree.
 #
 # **Predict.** On every level the best guess is right with probability 0.5, the second with 0.2, the third with 0.1, the
-# fourth with 0.05. You have 8 nodes. How much further than a chain does the best tree get: 5 %, 25 %, 60 %? And with
+# fourth with 0.05. You have 8 nodes. How much further than a chain does the best tree get: 0 %, 25 %, 45 %? And with
 # 0.9, 0.05, 0.02, 0.01?
 
 
@@ -447,7 +447,8 @@ run.close()
 #
 # In greedy decoding a child is kept if it *is* the target's token. What if the target samples from $p$? The candidates
 # $x_1, \dots, x_m$ below a node come from a memory and were not drawn, so there is no $q$. The rule (SpecInfer, Miao et
-# al. 2024; Algorithm 4 of Do et al.) tries them one after another, each against **what the rejected ones left**,
+# al. 2024; Algorithm 4 of Do et al.) tries them one after another, of equal ones only the first, each against **what the
+# rejected ones left**,
 #
 # $$ R_i = 1 - \sum_{j<i} p(x_j), \qquad \text{accept } x_i \text{ with probability } \frac{p(x_i)}{R_i}, $$
 #
@@ -626,7 +627,7 @@ pd.DataFrame.from_dict(rows, orient="index").round(2)
 # - It knows earlier texts, not what this prompt means. It has no new name, no sum, no rare word.
 # - A key of one word forgets the sentence, and a longer key is seldom found.
 # - *Other people's* prompts filled a warm memory. If they are private, so is it.
-# - More nodes are accepted a little further, at the cost of a longer pass. The best number depends on machine and
+# - A larger tree is accepted a little deeper, and its pass takes longer. The best number depends on machine and
 #   kernel ([08](08_calibrate.ipynb)).
 
 # %% [markdown]

@@ -293,15 +293,15 @@ plt.show()
 # ancestors and itself: an ordinary causal mask would show it the branches that stand before it in the list, and its prediction would
 # belong to no text. In greedy decoding, go from the root to the child that is the target's own choice, as long as there is one, and
 # add the target's choice after the last. So the text is the one that the target writes alone, up to ties (two tokens so near that rounding decides). Keys and values of the kept
-# path stay in the cache; the others are dropped. In sampling the target *draws* its choice from its $p$. If one of the nodes
-# is that token, the path goes on there; if none is, the drawn token is written and the cycle ends. So a level is accepted with the sum
-# of its nodes' probabilities under $p$, and every token has the target's own distribution. No $q$ is needed, because the store's nodes
-# are not drawn ([07c](07c_eagle.ipynb) has a drafter that draws its nodes).
+# path stay in the cache; the others are dropped. In sampling the children of the node that was reached are tried one after another by
+# the rule of [06](06_training_free_drafters.ipynb), Algorithm 4. If one is accepted, the path goes on there; if none is, a token is
+# drawn from what they left of $p$, and the cycle ends. So one of them is accepted with the sum of their probabilities under $p$, and
+# every token has the target's own distribution. No $q$ is needed, because the store's nodes are not drawn ([07c](07c_eagle.ipynb) has a drafter that draws its nodes).
 #
 # Here is this cycle in the player. Each `→` grows one level; then come the cut to $g$ nodes and the verdict. Point at a node for its source and its
 # score. The kept path is drawn on top.
 #
-# **Predict.** Before the verdict: how many tokens of the path on top are kept, and why not more?
+# **Predict.** Before the verdict: how many tokens of the path on top are kept? What stops it there?
 
 # %%
 sv.player(trace, cycle=number, phase="draft", substeps=True, growth=True)
@@ -372,7 +372,7 @@ view.warm_up(filling, ax=axes[1])
 plt.show()
 
 # %% [markdown]
-# Common tokens are learnt in the first texts, rare ones seldom. The course of τ also depends on the texts: each kind of
+# It fills fast at first and then ever more slowly: common tokens are learnt in the first texts, and new ones become rare. The course of τ also depends on the texts: each kind of
 # work has its own τ, so the comparisons in [07b](07b_unispec_worth.ipynb) decode the same texts from the same store.
 #
 # ## Two open readings

@@ -79,7 +79,7 @@ trace
 # and the ensemble $C = \lambda_1 \tilde C^{ent} + \lambda_2 \tilde C^{margin} + \lambda_3 \tilde C^{soft}$ with weights that sum to 1.
 #
 # **Predict** each signal for a drafter that (a) finds all tokens equally likely; (b) is torn between two words and
-# rules out all others; (c) has no doubt at all. Which of the nine numbers does not belong in an average of
+# rules out all others; (c) has no doubt at all. Which of the three signals does not belong in an average of
 # *confidences*?
 
 # %%
@@ -161,8 +161,8 @@ written = metrics.auroc(metrics.signals(fixed, entropy="as_written")).set_index(
 print(f"as written: entropy {written['entropy']:.3f}, the ensemble with it {written['ensemble']:.3f}")
 
 # %% [markdown]
-# The four certainties are functions of the same few numbers, so averaging them adds little: compare the printed lead
-# with the difference between any two bars. The plain largest probability, which the paper does not use, is one of them.
+# The ensemble averages signals of one distribution: compare the printed lead with the difference between any two bars.
+# The plain largest probability, which the paper does not use, stands outside it.
 # (The paper reports a gain for the ensemble, without an interval.)
 #
 # The best signal may depend on the outcome. A *lenient* rule often accepts either of two good words (row (b) above),
@@ -211,8 +211,8 @@ print(f"the look-ahead window sends {saved:.0%} fewer tokens a cycle than the fi
 counts.round(2)
 
 # %% [markdown]
-# The fixed window accepts *more* a cycle, or as many, and needs no more cycles: a token that is not sent cannot be
-# accepted. The adaptive window saves tokens sent. That helps where a pass over 10 tokens costs more than one over 7, as
+# From the same text, a cycle with the fixed window accepts at least as many: a token that is not sent cannot be accepted.
+# (A lossy run may write another text.) The adaptive window saves tokens sent. That helps where a pass over 10 tokens costs more than one over 7, as
 # in a large batch, and not where the pass is memory-bound. With an autoregressive drafter only early stopping saves
 # drafter passes.
 #
@@ -457,7 +457,7 @@ paper
 #
 # <details><summary>3. Does an adaptive window raise the tokens accepted per cycle?</summary>
 #
-# No: a token that is not sent cannot be accepted. It saves tokens sent, or drafter passes with early stopping.
+# No: from the same text, a token that is not sent cannot be accepted. It saves tokens sent, or drafter passes with early stopping.
 # </details>
 #
 # <details><summary>4. What are the two readings of the gap?</summary>
