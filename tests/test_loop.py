@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 from tiny import TableModel, llama
 
 import specviz
@@ -15,6 +16,7 @@ from specviz import metrics
 from specviz.errors import ModelError, ParameterError, PromptError, SpecvizError, TraceError
 from specviz.loop import decode
 from specviz.loop.cycle import ending
+from specviz.loop.drafters import load_drafter
 from specviz.loop.machine import calibration_setting, identity, machine_of
 from specviz.methods import find
 
@@ -367,6 +369,25 @@ def test_refusals(table, tmp_path):
     (tmp_path / "there.parquet").write_bytes(b"")
     with pytest.raises(TraceError, match="exists"):
         specviz.generate(target, [1], draft=drafter, out=tmp_path / "there.parquet")
+
+
+def test_a_loaded_drafter_may_be_on_another_device_of_the_same_kind():
+    def on(place, dtype):
+        what = {
+            "device": place,
+            "dtype": dtype,
+            "kind": "causal",
+            "name": place,
+            "open": None,
+            "encode": None,
+        }
+        return SimpleNamespace(**what)
+
+    target, other = on("cuda:0", torch.float32), on("cuda:1", torch.bfloat16)
+    assert load_drafter(target, other, None, None) is other
+    assert load_drafter(target, other, "cuda:0", "float32") is other
+    with pytest.raises(ModelError, match="cpu is on cpu, not on cuda"):
+        load_drafter(target, on("cpu", torch.float32), None, None)
 
 
 def test_an_output_folder_gets_a_new_file(table, tmp_path):

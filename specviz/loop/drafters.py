@@ -80,12 +80,14 @@ def _loaded(
     if dtype is None and hasattr(torch, own) and not str(draft).startswith("gguf:"):
         # That of a quantized file is its own; a target whose weights were rounded for speed says nothing.
         dtype = "auto" if getattr(model, "kernels", None) == FP16 else own
+    device = device or str(model.device)
     if hasattr(draft, "open") and hasattr(draft, "encode"):
-        dtype = None  # a loaded one has its own format
+        # A loaded one has its own format, and may be on another device of the same kind.
+        device, dtype = device.partition(":")[0], None
     if getattr(draft, "kind", None) in ADDED:  # which have no device before they are on a target
         unbound: Model = draft
         return unbound
-    return load_if_needed(draft, device or str(model.device), dtype, kernels)
+    return load_if_needed(draft, device, dtype, kernels)
 
 
 def _fitted(model: Model, drafter: Model) -> Model:
