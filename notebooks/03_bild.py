@@ -72,17 +72,20 @@ trace
 # the first $y_m$ with $d > \alpha_{RB}$ and everything after it are thrown away, and the large model's token replaces
 # $y_m$ (↶).
 #
-# The dashed line in the confidence lane is $\alpha_{FB}$. **Predict.** Can a token that was sent to the large model lie
-# below it?
+# The dashed line in the confidence lane is $\alpha_{FB}$. **Predict.** How many of the small model's tokens lie below it?
+# Of those, how many does the large model write all the same?
 
 # %%
-nodes = trace.nodes
-below = nodes[nodes["confidence"] <= 0.5]
-print("below the threshold:", below["status"].value_counts().to_dict(), "of", len(nodes), "nodes")
+nodes, outputs = trace.nodes, trace.outputs
+below = nodes[nodes["confidence"] <= 0.5].set_index("cycle")
+instead = outputs[outputs["origin"] == "fallback"].set_index("cycle")["token"]
+needless = (below["token"] == instead.reindex(below.index)).sum()
+print(f"below the threshold: {len(below)} of {len(nodes)} tokens, {below['status'].value_counts().to_dict()}")
+print(f"the large model wrote the same token {needless} times")
 
 # %% [markdown]
-# No: a candidate below the line is recorded as *unsent*, and the large model writes the token instead. Each rollback
-# can be checked from the record, which keeps the large model's probability of every token that it judged.
+# A token below the line is recorded as *unsent*, and the large model writes one instead. Each rollback can be checked
+# from the record, which keeps the large model's probability of every token that it judged.
 
 # %%
 distance = -np.log(nodes["p"].clip(lower=1e-30))
@@ -231,19 +234,19 @@ measured = sweep(points, texts, **options)
 
 
 def table(measured):
-    """A row a setting: what it scored, lost and gained, and how often each policy spoke."""
+    """A row a setting: what it scored, lost and gained, and how often each policy acted."""
     rows = []
     for name, each in measured.items():
         base = measured[each.point.base]
         lost, speed = each.lost(base), each.over(base)
-        said = {
+        policies = {
             "fallbacks": each.share("fallbacks", "tokens").median,
             "rollbacks": each.share("rollbacks", "tokens").median,
         }
         rows.append(
             {"setting": name, "group": each.point.group, **each.point.values, "quality": each.quality.median,
              "lost": lost.median, "lost from": lost.low, "lost to": lost.high, "speed": speed.median,
-             "base": each is base, **said}
+             "base": each is base, **policies}
         )  # fmt: skip
     return pd.DataFrame(rows).set_index("setting")
 
@@ -281,8 +284,7 @@ plt.show()
 view.examples({"BiLD": bild}, large=plain, small=alone, most=3)
 
 # %% [markdown]
-# Underlined is what the large model wrote: solid after a fallback, dashed after a rollback. Some underlined words are
-# the small model's own choice too: it doubted needlessly.
+# Underlined is what the large model wrote: solid after a fallback, dashed after a rollback.
 #
 # Algorithm 1 (line 2) stops as soon as the text ends, so the large model never reviews an end that the *small* model
 # wrote. With `review_end=True` it does. **Predict.** Does the unreviewed end cost quality?
@@ -305,12 +307,13 @@ for name, run in (("as printed", bild), ("end reviewed", reviewed)):
 # The small model may be the large one's own beginning. After the first decoder layer the head already gives a
 # distribution; while it is confident, the token is written without the other seven layers. At a fallback the *whole*
 # model reads the block, and so computes the true keys and values of every layer. The model must be tuned for this:
-# `town-t5-exit` was, on $\mathcal L = \tfrac12(\mathcal L_1 + \mathcal L_L)$.
+# `town-t5-exit` was, on $\mathcal L = \tfrac12(\mathcal L_1 + \mathcal L_L)$, where $\mathcal L_i$ is the loss of the head
+# after layer $i$ of $L$.
 #
-# **CALM** (Schuster et al. 2022; Figure 7) stops after *any* layer $i$ at which it is confident: either the hidden
-# state has stopped changing, $\cos(d_i, d_{i-1}) > \lambda$, or the softmax has a clear winner. Later tokens that go
-# deeper still need keys and values of the skipped layers, so CALM computes them from $d_i$, the state at the exit.
-# `town-t5-calm` was tuned on $\mathcal L = \sum_i w_i \mathcal L_i$ with $w_i = i / \sum_j j$.
+# **CALM** (Schuster et al. 2022; Figure 7) stops after *any* layer $i$ that makes it confident: either the hidden state $h$
+# has stopped changing, or the softmax has a clear winner. So $\cos(h_i, h_{i-1})$ or $p^{(1)} - p^{(2)}$ must exceed
+# $0.9\lambda + 0.1$. Later tokens that go deeper need keys and values of the skipped layers, so CALM computes them from
+# $h_i$, the state at the exit. `town-t5-calm` was tuned on $\mathcal L = \sum_i w_i \mathcal L_i$ with $w_i = i / \sum_j j$.
 
 # %%
 exits, calm = sv.load("town-t5-exit"), sv.load("town-t5-calm")
@@ -377,10 +380,10 @@ print(f"and was {leaving.loc['CALM, state 0.9', 'speed']:.2f} times as fast; you
 
 # %% [markdown]
 # (1) No. A test follows each layer that runs, skipped layers still need keys and values, and embedding, head and loop
-# cost the same. The softmax measure pays for a head after every layer and gains least.
+# cost the same. The softmax measure pays for a head after every layer.
 #
-# (2) CALM. Near 1.6 times, early exit loses a point or two and CALM about ten. The paper gives two reasons: early exit
-# takes wrong tokens back, and it keeps no key or value computed from an early state. (Neither curve is tuned.)
+# (2) CALM. Where this was written, near 1.6 times, early exit lost a point or two and CALM about ten. The paper gives two
+# reasons: early exit takes wrong tokens back, and it keeps no key or value computed from an early state.
 #
 # ## What it costs (appendix 7.5.1, Figure 8)
 #
@@ -401,8 +404,8 @@ for name in ("unaligned", "aligned"):
 # Bytes fall, the other three rise. FLOPs rise a little: rejected tokens were computed for nothing, and the small
 # model's passes come on top. Bytes fall to about a third, because a pass over ten tokens reads the weights once. (The
 # paper: to a fifth, at 1.85 times the speed.) Speed gains less than bytes lose: these weights fit into the processor's
-# cache, and much of a pass is overhead. The picture's speed is one timing of each run; the printed speeds are the
-# sweep's, where the settings took turns.
+# cache, and much of a pass is overhead. The picture times each run once; the printed speeds are the
+# sweep's.
 #
 # ## On a language model: what is lost, and what is gained
 #
@@ -418,24 +421,24 @@ for name in ("unaligned", "aligned"):
 # %%
 import re
 
-asked = {
+sums = {
     "smollm2": list(sv.suite("sums", limit=8)),
     "town": list(sv.suite("town", kind="arithmetic"))[:8],
 }[pair]
 small_ones = {"unaligned": drafter, "aligned": sv.load(f"{pair}-draft-aligned")}
 settings = {"max_new_tokens": 48}
-greedy = sv.generate(language_model, asked, "autoregressive", **settings)
-ways = {"speculative": sv.generate(language_model, asked, draft=drafter, draft_length=2, **settings)}
+greedy = sv.generate(language_model, sums, "autoregressive", **settings)
+ways = {"speculative": sv.generate(language_model, sums, draft=drafter, draft_length=2, **settings)}
 for group, each in small_ones.items():
     ways[f"bild, {group}"] = sv.generate(
-        language_model, asked, "bild", draft=each, fallback=0.5, rollback=2.0, **settings
+        language_model, sums, "bild", draft=each, fallback=0.5, rollback=2.0, **settings
     )
 
 
 def right(run):
     """Which sums come out right: by the last number that was written, which is the result of a right answer, too."""
     last = lambda text: (re.findall(r"\d+", text) or [""])[-1]
-    return np.array([last(text) in map(last, each["reference"]) for text, each in zip(run.texts, asked)])
+    return np.array([last(text) in map(last, each["reference"]) for text, each in zip(run.texts, sums)])
 
 
 rows = {}
@@ -446,7 +449,7 @@ for way, run in {"autoregressive": greedy, **ways}.items():
         "fallbacks a token": metrics.fallback_share(run) if "bild" in way else None,
         "rollbacks a token": metrics.rollback_share(run) if "bild" in way else None,
         "not the first choice": (kept["rank"] > 0).sum() / metrics.output(run),
-        "sums right": f"{right(run).sum()} of {len(asked)}",
+        "sums right": f"{right(run).sum()} of {len(sums)}",
         "lost of greedy's": int((right(greedy) & ~right(run)).sum()),
     }
 pd.DataFrame.from_dict(rows, orient="index").round(3)
@@ -462,7 +465,7 @@ print(", ".join(f"{way} {speed:.2f}" for way, speed in paid.items()), f"; fastes
 # But its small model drafts one more token at each doubt, which is then thrown away. The picture shows which counts
 # more on this machine. The intervals over so few sums are wide; `specviz bench drafters` counts forty.
 #
-# An aligned small model should be rolled back less. Check that in the table.
+# An aligned small model should be rolled back less: check the table.
 #
 # ## What BiLD cannot do
 #

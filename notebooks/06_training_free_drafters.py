@@ -98,8 +98,8 @@ for cycle, out in trace.outputs.groupby("cycle"):
     n, place, copied = lookup(text)
     ran = drafted.get(cycle, [])
     same.append(ran == copied[: len(ran)])
-    found = ("", "") if place is None else (words(text[-n:]), str(place))
-    rows.append((cycle, *found, words(ran), counted.loc[cycle, "accepted"], words(out["token"])))
+    match = ("", "") if place is None else (words(text[-n:]), str(place))
+    rows.append((cycle, *match, words(ran), counted.loc[cycle, "accepted"], words(out["token"])))
     text += out["token"].tolist()
 print("the run drafted what this search finds:", all(same))
 columns = ["cycle", "last tokens", "found at", "copied", "accepted", "written"]
@@ -155,14 +155,14 @@ by_kind(copied).sort_values(ascending=False).round(2).to_frame("τ")
 # %%
 def best_tree(rates, n):
     """The n rank paths of largest probability, best first: (0, 1) is the second child of the first node."""
-    front, found = [(-r, (i,)) for i, r in enumerate(rates)], []
+    front, chosen = [(-r, (i,)) for i, r in enumerate(rates)], []
     heapq.heapify(front)
-    while len(found) < n:
+    while len(chosen) < n:
         p, path = heapq.heappop(front)
-        found.append((path, -p))
+        chosen.append((path, -p))
         for i, r in enumerate(rates):
             heapq.heappush(front, (p * r, (*path, i)))
-    return found
+    return chosen
 
 
 sizes = np.arange(1, 41)
@@ -236,7 +236,7 @@ plt.show()
 alone = [context.forward(Draft.chain(tree.tokens[tree.path(i)])).logits[0][-1] for i in range(6)]
 right = context.forward(tree).logits[0][1:]
 wrong = context.forward(Draft.chain(tree.tokens)).logits[0][1:]  # the same nodes, taken for a text
-off = lambda found: [f"{float((found[i] - alone[i]).abs().max()):.1e}" for i in range(6)]
+off = lambda predicted: [f"{float((predicted[i] - alone[i]).abs().max()):.1e}" for i in range(6)]
 pd.DataFrame(
     {
         "path": [words(tree.tokens[tree.path(i)]) for i in range(6)],
@@ -282,7 +282,7 @@ def show(memory, tokens):
         print(f"{word(t):>10}  ", " · ".join(map(str, memory(t))))
 
 
-def taught(name, **options):
+def prepared(name, **options):
     """The method as it was after studying; it starts every prompt from there."""
     method = sv.method(name, keep="prompt", **options)
     method.load(folder / name, model)
@@ -290,7 +290,7 @@ def taught(name, **options):
 
 
 answers = study("token_recycling", draft_size=small)
-recycler = taught("token_recycling", draft_size=small)
+recycler = prepared("token_recycling", draft_size=small)
 run = sv.stream(model, prompt, recycler, max_new_tokens=new_tokens)
 for cycle in run:  # into the answer, up to a word that the matrix knows
     if cycle.number and (recycler.store.tokens[recycler.root] >= 0).sum() > 1:
@@ -328,7 +328,7 @@ texts = [t.outputs["token"].tolist() for t in (copied.select(prompt=i) for i in 
 matrix = students["token_recycling"].store.tokens
 pairs = np.array([(a, b) for t in texts for a, b in itertools.pairwise(t)])
 rates = (matrix[pairs[:, 0]] == pairs[:, 1:]).mean(0)
-ran = sv.generate(model, sample, taught("token_recycling", draft_size=small), max_new_tokens=new_tokens)
+ran = sv.generate(model, sample, prepared("token_recycling", draft_size=small), max_new_tokens=new_tokens)
 print("right by rank:", " ".join(f"{r:.3f}" for r in rates), f"  none of them: {1 - rates.sum():.2f}")
 template = sum(np.prod([rates[i] for i in path]) for path in recycler.paths)
 chain = (rates[0] ** np.arange(1, small + 1)).sum()
@@ -371,7 +371,7 @@ for step in range(14):
 
 # %%
 study("lookahead", draft_size=large)
-looker = taught("lookahead", draft_size=large)
+looker = prepared("lookahead", draft_size=large)
 looked = sv.generate(model, prompt, looker, max_new_tokens=new_tokens)
 sent = looked.nodes[~looked.nodes["status"].isin(["below_budget", "unsent"])]
 print(
@@ -401,7 +401,7 @@ sv.player(looked, cycle=int(best))
 book = folder / "book.txt"
 book.write_text("\n".join(answers), encoding="utf8")
 study("spectra", draft_size=large, datastore=str(book))
-reader = taught("spectra", draft_size=large, datastore=str(book))
+reader = prepared("spectra", draft_size=large, datastore=str(book))
 quoted = sv.generate(model, sample, reader, max_new_tokens=new_tokens)
 nodes = quoted.nodes[~quoted.nodes["status"].isin(["below_budget", "unsent", "cut"])]
 of = nodes.groupby("source", observed=True)["status"]
@@ -435,10 +435,10 @@ length, first, end = reader.external.match(written, 8)
 print(f"the text ends in {words(written[-8:])!r}")
 print("pool, after the last word:      ", [words(g) for g in reader.store.get(int(written[-1]))[:3]])
 print("chain, from the last two:       ", repr(words(reader.store.chain.follow(written[-2:].tolist(), 8))))
-found = reader.external.continuations(written, 8, 6, 12)[:3]
+hits = reader.external.continuations(written, 8, 6, 12)[:3]
 print(
     f"datastore, {words(written[len(written) - length :])!r} {end - first} times:",
-    [words(t[t >= 0]) for t in found],
+    [words(t[t >= 0]) for t in hits],
 )
 run.close()
 
@@ -516,10 +516,10 @@ cases = {
     "(c) not taken out": law_of(p, [1, 1, 3], remove=False),
 }
 figure, axes = view.subplots(1, 4, figsize=(11, 2.6), sharey=True)
-for ax, (name, found) in zip(axes, cases.items()):
+for ax, (name, shares) in zip(axes, cases.items()):
     ax.bar(np.arange(5) - 0.2, p, 0.4, label="p", color="#0072b2")
-    ax.bar(np.arange(5) + 0.2, found, 0.4, label="came out", color="#e69f00")
-    ax.set_title(f"{name}\ntotal variation {np.abs(found - p).sum() / 2:.3f}", size=9)
+    ax.bar(np.arange(5) + 0.2, shares, 0.4, label="came out", color="#e69f00")
+    ax.set_title(f"{name}\ntotal variation {np.abs(shares - p).sum() / 2:.3f}", size=9)
 axes[0].legend(frameon=False)
 plt.show()
 
@@ -531,7 +531,7 @@ plt.show()
 drawn = sv.generate(
     model,
     sample[:4],
-    taught("token_recycling", draft_size=small),
+    prepared("token_recycling", draft_size=small),
     temperature=1.0,
     seed=1,
     max_new_tokens=new_tokens,
@@ -561,7 +561,7 @@ for name in names:
         if name == "prompt_lookup":
             warm[name, g] = sv.generate(model, sample, name, draft_length=g, max_new_tokens=new_tokens)
         else:
-            method = taught(name, draft_size=g, **more.get(name, {}))
+            method = prepared(name, draft_size=g, **more.get(name, {}))
             warm[name, g] = sv.generate(model, sample, method, max_new_tokens=new_tokens)
     if name != "prompt_lookup":
         cold[name] = sv.generate(

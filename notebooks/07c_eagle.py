@@ -140,14 +140,14 @@ def texts(group):
 
 
 # Two of every kind of work, with answers in one language; what is translated is in another.
-asked = {language: texts(f"kinds-{language}") for language in LANGUAGES}
+by_language = {language: texts(f"kinds-{language}") for language in LANGUAGES}
 table_3 = {}
-for language, found in asked.items():
-    table_3["unispec", language] = sv.generate(town, found, "unispec", max_new_tokens=96)
+for language, entries in by_language.items():
+    table_3["unispec", language] = sv.generate(town, entries, "unispec", max_new_tokens=96)
     for head in ("town-eagle-en", "town-eagle"):
         # Rows of one batch: the tokens are those of single runs, the times are not; only τ is read here.
         table_3[head, language] = sv.generate(
-            town, found, "eagle", draft=head, batch=len(found), max_new_tokens=96
+            town, entries, "eagle", draft=head, batch=len(entries), max_new_tokens=96
         )
 
 rows = {
@@ -190,10 +190,10 @@ plt.show()
 
 # Which prompts are of a kind is the same in each language.
 of = {
-    kind: [i for i, p in enumerate(asked["en"]) if p["kind"] == kind]
+    kind: [i for i, p in enumerate(by_language["en"]) if p["kind"] == kind]
     for kind in sv.suite("walkthroughs").kinds
 }
-words = [i for i, p in enumerate(asked["en"]) if p["kind"] not in ("arithmetic", "code")]
+words = [i for i, p in enumerate(by_language["en"]) if p["kind"] not in ("arithmetic", "code")]
 for language in LANGUAGES:
     one, other = (table_3[name, language].select(prompt=words) for name in ("town-eagle-en", "unispec"))
     print(
@@ -233,10 +233,10 @@ for ax, language in zip(axes, ("de", "ja")):
         written = body.groupby("prompt")["emitted"]
         quarter = ((written.cumsum() - 1) * 4 // written.transform("sum")).rename("quarter")
         part = body.groupby(quarter)["emitted"].agg(["sum", "size"])
-        found = part["sum"] / part["size"]
-        ax.plot(found.index + 1, found, style, color=hue, label=name)
+        rate = part["sum"] / part["size"]
+        ax.plot(rate.index + 1, rate, style, color=hue, label=name)
         print(
-            f"{LANGUAGES[language]:9s} {name:28s} τ by quarter {found.round(2).tolist()}, {part['size'].sum()} cycles"
+            f"{LANGUAGES[language]:9s} {name:28s} τ by quarter {rate.round(2).tolist()}, {part['size'].sum()} cycles"
         )
     ax.set(title=LANGUAGES[language], xlabel="quarter of the answer", xticks=[1, 2, 3, 4], ylim=(0.9, None))
 axes[0].set_ylabel("τ, tokens a cycle")

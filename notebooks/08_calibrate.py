@@ -78,15 +78,17 @@ from specviz.suites import spread, suite
 if target == "smollm2":  # short, to end soon
     entries = spread(suite("everyday"), 21)
     few = {"sizes": (1, 2, 4, 6, 8, 16, 24), "max_new_tokens": 32, "rounds": 2}
-    found = sv.calibrate(model, "unispec", entries[:2], warm_up=entries[2:6], **few)
+    calibration = sv.calibrate(model, "unispec", entries[:2], warm_up=entries[2:6], **few)
 else:
     entries = spread(suite("town"), 49)
-    found = sv.calibrate(model, "unispec")
-print(found.summary)
-print("{prompts} texts, {rounds} rounds, memory filled by {warm_up} others, {clock}".format(**found.how))
-if found.ended:
-    print(f"no larger sizes: {found.ended}")
-found.table.round({"tau": 2, "ms": 2, "ms_q25": 2, "ms_q75": 2, "tokens_per_second": 0}).rename(
+    calibration = sv.calibrate(model, "unispec")
+print(calibration.summary)
+print(
+    "{prompts} texts, {rounds} rounds, memory filled by {warm_up} others, {clock}".format(**calibration.how)
+)
+if calibration.ended:
+    print(f"no larger sizes: {calibration.ended}")
+calibration.table.round({"tau": 2, "ms": 2, "ms_q25": 2, "ms_q75": 2, "tokens_per_second": 0}).rename(
     columns={"ms_q25": "ms, first quartile", "ms_q75": "ms, third quartile", "tokens_per_second": "tokens/s"}
 ).set_index("g")
 
@@ -101,8 +103,8 @@ found.table.round({"tau": 2, "ms": 2, "ms_q25": 2, "ms_q75": 2, "tokens_per_seco
 
 # %%
 figure, axes = view.subplots(1, 2, figsize=(11, 3.6))
-view.curve(found, "s", fits=("monotone",), ax=axes[0])
-view.curve(found, "tau", fits=("monotone",), ax=axes[1])
+view.curve(calibration, "s", fits=("monotone",), ax=axes[0])
+view.curve(calibration, "tau", fits=("monotone",), ax=axes[1])
 plt.show()
 
 # %% [markdown]
@@ -115,13 +117,13 @@ plt.show()
 # **Predict.** Divide the two. Is there a sharp peak?
 
 # %%
-ax = view.deviation(found)
-speed = found.table.set_index("g")["tokens_per_second"]
+ax = view.deviation(calibration)
+speed = calibration.table.set_index("g")["tokens_per_second"]
 loss = 1 - speed[24] / speed.max() if 24 in speed else float("nan")
 ax.axvline(size_guess, color="#d55e00", ls=":", label=f"your guess, {size_guess}")
 ax.legend(frameon=False, fontsize=8)
 plt.show()
-print(f"g*: your guess {size_guess}, by the fit {found.g}; the fastest row above: {speed.idxmax()}")
+print(f"g*: your guess {size_guess}, by the fit {calibration.g}; the fastest row above: {speed.idxmax()}")
 print(f"g = 24 loses: your guess {loss_guess:.0%}, measured {loss:.0%}")
 
 # %% [markdown]
@@ -147,12 +149,12 @@ print(f"g = 24 loses: your guess {loss_guess:.0%}, measured {loss:.0%}")
 
 # %%
 figure, axes = view.subplots(1, 2, figsize=(11, 3.8))
-view.curve(found, "s", ax=axes[0])
-view.curve(found, "speed", ax=axes[1])
+view.curve(calibration, "s", ax=axes[0])
+view.curve(calibration, "speed", ax=axes[1])
 plt.show()
-for name, fit in found.fits.items():
-    at = found.table["g"].to_numpy() - found.points[0].g
-    error = np.abs(np.array(fit.s)[at] / found.measured()[2] - 1).max()
+for name, fit in calibration.fits.items():
+    at = calibration.table["g"].to_numpy() - calibration.points[0].g
+    error = np.abs(np.array(fit.s)[at] / calibration.measured()[2] - 1).max()
     print(f"{name:9} g* = {fit.g:3d}, largest error of s at a measured point {error:.1%}")
 
 # %% [markdown]
@@ -196,9 +198,9 @@ from specviz.measure.timing import Texts, paired, quiet_clock
 from specviz.methods import find
 
 learnt, new_tokens = {"smollm2": (6, 32), "town": (25, 128)}[target]
-before = [e["turns"][0] for e in entries[found.how["prompts"] : learnt]]
+before = [e["turns"][0] for e in entries[calibration.how["prompts"] : learnt]]
 others = [e["turns"][0] for e in entries[learnt : learnt + 3 if target == "smollm2" else None]]
-sizes = sorted({found.g, 16} if target == "smollm2" else {found.g, 8, 24})
+sizes = sorted({calibration.g, 16} if target == "smollm2" else {calibration.g, 8, 24})
 runs = {}
 for g in sizes:
     method = find("unispec")(draft_size=g)
@@ -207,9 +209,9 @@ for g in sizes:
 
 clock, name = quiet_clock(model.device)
 times = paired(runs, len(others), clock=clock)
-fit = found.fits[found.chosen]
+fit = calibration.fits[calibration.chosen]
 for g in sizes:
-    if g <= found.points[-1].g:
+    if g <= calibration.points[-1].g:
         expected = fit.tau[g - 1] / fit.s[g - 1]
         real = times[g].speed
         print(
@@ -288,8 +290,8 @@ def pass_ms(layout):
     return np.interp(g + 1, tokens, ms[layout])
 
 
-g, _, s, _, _ = found.measured()
-fitted = np.array(found.fits[found.chosen].tau)  # smoother than what so few texts give
+g, _, s, _, _ = calibration.measured()
+fitted = np.array(calibration.fits[calibration.chosen].tau)  # smoother than what so few texts give
 tau = fitted[g - g[0]]
 within = g + 1 <= tokens[-1]
 alone = {layout: each[0] for layout, each in ms.items()}
@@ -400,7 +402,7 @@ import copy
 
 from specviz.measure.fits import fit as fit_all
 
-invented = copy.deepcopy(found)
+invented = copy.deepcopy(calibration)
 invented.setting |= {"device": "an invented device, flat up to 32", "threads": None}
 flat = s[0] * np.maximum(1, (g + 32) / 64)
 for point, old, new in zip(invented.points, s, flat):
@@ -412,7 +414,7 @@ invented.fits = fit_all(g, flat, tau)
 # `sv.Calibration.open("file.json")` here, no torch needed.
 
 # %%
-view.by_device([found, invented])
+view.by_device([calibration, invented])
 plt.show()
 
 # %% [markdown]

@@ -584,10 +584,12 @@ pd.DataFrame(rows).T.rename(columns={"NE": "NE, SSBD"}).round(2)
 ssbd, scratch = runs["β = 0.2"].updates, rt.updates
 cost = ssbd["duration"] / scratch["duration"]
 share = (ssbd["accepted"] / ssbd["drafted"].where(ssbd["drafted"] > 0)).fillna(-0.1)
-asked = ssbd["drafted"] > 0
-rare = ssbd["accepted"][asked] == 0
+verified = ssbd["drafted"] > 0
+rare = ssbd["accepted"][verified] == 0
 print(f"slower at {(cost > 1).mean():.0%} of {len(cost)} updates")
-print(f"{(~asked).sum()} had no draft yet; of the other {asked.sum()} drafts {rare.sum()} were refused whole")
+print(
+    f"{(~verified).sum()} had no draft yet; of the other {verified.sum()} drafts {rare.sum()} were refused whole"
+)
 figure, ax = view.subplots(figsize=(6.4, 3.2))
 ax.plot(share, cost, "o", color="#0072b2", alpha=0.6)
 ax.axhline(1, color="#888888", lw=1, ls="--")

@@ -69,14 +69,15 @@ trace
 # %% [markdown]
 # ## Three signals
 #
-# Let $p$ be the drafter's distribution at one place, $z$ its logits, and (1), (2) its two likeliest tokens. Section
+# Let $q$ be the drafter's distribution at one place, $z$ its logits, and (1), (2) its two likeliest tokens. Section
 # III.B (1) defines
 #
-# $$ \tilde C^{ent} = \frac{H(p)}{\log |V|}, \qquad
+# $$ \tilde C^{ent} = \frac{H(q)}{\log |V|}, \qquad
 #    \tilde C^{margin} = \sigma\bigl(\beta\,(z^{(1)} - z^{(2)})\bigr), \qquad
-#    \tilde C^{soft} = \frac{p^{(1)} - p^{(2)}}{1 - 1/|V|}, $$
+#    \tilde C^{soft} = \frac{q^{(1)} - q^{(2)}}{1 - 1/|V|}, $$
 #
 # and the ensemble $C = \lambda_1 \tilde C^{ent} + \lambda_2 \tilde C^{margin} + \lambda_3 \tilde C^{soft}$ with weights that sum to 1.
+# (β is 1 here. Below, the paper's β is also a number of ranks, our `top_beta`.)
 #
 # **Predict** each signal for a drafter that (a) finds all tokens equally likely; (b) is torn between two words and
 # rules out all others; (c) has no doubt at all. Which of the three signals does not belong in an average of
@@ -91,9 +92,9 @@ cases[2, 0] = 100
 
 def by_hand(z):
     """The three formulas, as they are printed (β = 1)."""
-    p, (first, second) = z.softmax(-1), z.topk(2).values
-    entropy = -torch.xlogy(p, p).sum()
-    return entropy / np.log(V), torch.sigmoid(first - second), (p.max() - p.topk(2).values[1]) / (1 - 1 / V)
+    q, (first, second) = z.softmax(-1), z.topk(2).values
+    entropy = -torch.xlogy(q, q).sum()
+    return entropy / np.log(V), torch.sigmoid(first - second), (q.max() - q.topk(2).values[1]) / (1 - 1 / V)
 
 
 table = pd.DataFrame(
@@ -111,7 +112,7 @@ table.round(4)
 #   formula is `entropy="as_written"`.
 # - **The logit margin starts at one half.** $z^{(1)} \ge z^{(2)}$, so the sigmoid of a drafter without any idea is
 #   $\sigma(0) = \tfrac12$, not 0.
-# - **The softmax margin can exceed 1.** A sure drafter has $p^{(1)} - p^{(2)} = 1$, and dividing by $1 - 1/|V|$ gives
+# - **The softmax margin can exceed 1.** A sure drafter has $q^{(1)} - q^{(2)} = 1$, and dividing by $1 - 1/|V|$ gives
 #   $|V|/(|V|-1)$. We clip it at 1.
 #
 # Row (b) shows how the signals differ. A coin toss between two words has an entropy of $\log 2$, a small part of
@@ -162,12 +163,10 @@ print(f"as written: entropy {written['entropy']:.3f}, the ensemble with it {writ
 
 # %% [markdown]
 # The ensemble averages signals of one distribution: compare the printed lead with the difference between any two bars.
-# The plain largest probability, which the paper does not use, stands outside it.
-# (The paper reports a gain for the ensemble, without an interval.)
+# The plain largest probability stands outside it. (The paper reports a gain for the ensemble, without an interval.)
 #
 # The best signal may depend on the outcome. A *lenient* rule often accepts either of two good words (row (b) above),
-# and entropy does not penalise that doubt. As the target's first choice each of them is right half the time. Compare
-# entropy's place in the two pictures.
+# and entropy does not penalise that doubt. As the target's first choice each of them is right half the time.
 #
 # The *variance* of the logits is no certainty: where its AUROC is below one half, a larger variance goes with
 # rejection. Entropy as written has an AUROC of one minus its complement's; in the ensemble the two margins outvote it.
@@ -177,7 +176,7 @@ print(f"as written: entropy {written['entropy']:.3f}, the ensemble with it {writ
 #
 # ## The window
 #
-# Section III.B (b) maps the mean confidence of the next tokens to a length:
+# Section III.B (b) maps the mean confidence of the tokens after the $j$ written ones to a length, scaled by α:
 #
 # $$ k_j = \min\bigl(k_{max}, \max(k_{min}, \lfloor \alpha\, \bar C\, k_{max} \rfloor)\bigr), \qquad \bar C = \frac1{k_{max}} \sum_{i=1}^{k_{max}} C_{j+i}. $$
 #
@@ -212,7 +211,7 @@ counts.round(2)
 
 # %% [markdown]
 # From the same text, a cycle with the fixed window accepts at least as many: a token that is not sent cannot be accepted.
-# (A lossy run may write another text.) The adaptive window saves tokens sent. That helps where a pass over 10 tokens costs more than one over 7, as
+# The adaptive window saves tokens sent. That helps where a pass over 10 tokens costs more than one over 7, as
 # in a large batch, and not where the pass is memory-bound. With an autoregressive drafter only early stopping saves
 # drafter passes.
 #
@@ -238,12 +237,12 @@ cycles = shown.cycles[shown.cycles["cycle"] > 0].set_index(["prompt", "cycle"])
 lost = shown.nodes[shown.nodes["status"] == "rejected"].set_index(["prompt", "cycle"])
 cycles["rejected"] = cycles.index.isin(lost.index)
 middle = cycles["control_window"].median()
-for said, rows in (
+for lengths, rows in (
     (f"below {middle:.0f}", cycles["control_window"] < middle),
     (f"{middle:.0f} or more", cycles["control_window"] >= middle),
 ):
     ended = f"{cycles['rejected'][rows].mean():.0%} end in a rejection" if rows.any() else "there is none"
-    print(f"windows of {said} tokens: {rows.sum():3d}, of which {ended}")
+    print(f"windows of {lengths} tokens: {rows.sum():3d}, of which {ended}")
 print(
     f"the longest: {cycles['control_window'].max():.0f}, the shortest: {cycles['control_window'].min():.0f}"
 )
@@ -257,7 +256,9 @@ print(
 #
 # A drafted token $y$ is accepted (section III.B (c)) if it is among the target's β likeliest and
 #
-# $$ \log p_{AR}(y^{(1)}) - \log p_{AR}(y) \;\le\; \tau_t, \qquad \tau_t = \tau_{base} + \gamma\,(1 - C_t). $$
+# $$ \log p_{AR}(y^{(1)}) - \log p_{AR}(y) \;\le\; \tau_t, \qquad \tau_t = \tau_{base} + \gamma\,(1 - C_t), $$
+#
+# with $p_{AR}$ the target's distribution. This $\tau_t$ is a threshold; τ alone counts tokens a cycle, as elsewhere.
 #
 # The paper's text says: "The less confident the drafter is at time t, the stricter the verification criterion becomes."
 # But $\tau_t$ is the largest gap that passes, so a *smaller* one is *stricter*, and the formula is lenient exactly
@@ -326,8 +327,7 @@ pd.DataFrame({name: compared(decode(**setting)) for name, setting in settings.it
 #
 # ## What if?
 #
-# A recorded run answers for another setting as long as its text would be the same ([05](05_what_if.ipynb)). `sv.whatif`
-# follows the other setting cycle by cycle and stops where another token would be written.
+# A recorded run answers for another setting as long as its text would be the same ([05](05_what_if.ipynb)).
 #
 # **Predict.** Which is more likely to need a rerun: a $\tau_{base}$ slightly larger than the run's 0.1, or a much
 # larger one?
@@ -392,19 +392,21 @@ view.sweep(points, curve="group", size="tau_base")
 plt.show()
 for name, each in measured.items():
     if each is not base:
-        found, lost = each.over(base), each.lost(base)
+        speed, lost = each.over(base), each.lost(base)
+        drafted = each.sums.get("drafted", np.zeros(1)).sum()
+        changed = sum(a != b for a, b in zip(each.texts, base.texts))
         print(
-            f"{name:32s} {found.median:.2f}x [{found.low:.2f}, {found.high:.2f}], BLEU lost {lost.median:5.1f}"
+            f"{name:32s} {speed.median:.2f}x [{speed.low:.2f}, {speed.high:.2f}], BLEU lost {lost.median:5.1f}, "
+            f"{drafted:4.0f} tokens drafted, {changed:2} of {len(each.texts)} texts changed"
         )
 
 # %% [markdown]
-# A wider gap moves a point to the right, and at first barely down: most texts change, but with several right answers a
+# A wider gap moves a point to the right, and at first barely down: texts change, but with several right answers a
 # changed text need not be worse. At 16 nats almost anything passes. The quality is then near the drafter's own, and the
 # drafter alone is much faster.
 #
-# Early stopping saves a quarter of the drafter's passes and is no faster here: it must read each confidence before it
-# drafts the next token, whereas the look-ahead controller reads once a cycle. With 16 texts, overlapping intervals
-# settle no order.
+# Early stopping drafts fewer tokens, each a pass of the drafter. It was no faster where this was written: it must read each
+# confidence before it drafts the next token; looking ahead reads once a cycle.
 #
 # ## What the paper's tables say
 #

@@ -58,10 +58,10 @@ trace
 # %%
 recorded = list_recorded()
 for name, file in recorded.items():
-    found = sv.results(file)
+    results = sv.results(file)
     print(
         f"{name}: {file.stat().st_size // 1024} kB",
-        *(found.places() if hasattr(found, "places") else [f"{len(found.tables)} tables replayed"]),
+        *(results.places() if hasattr(results, "places") else [f"{len(results.tables)} tables replayed"]),
     )
 
 # %% [markdown]
@@ -352,9 +352,9 @@ for average, guess in (("pooled", pooled_winner), ("per request", request_winner
 rosetta = {name: metrics.rosetta(each, plain) for name, each in traces.items()}
 values = pd.DataFrame({name: each["value"] for name, each in rosetta.items()})
 about = rosetta["eagle"]
-told = about[about["quantity"] == "acceptance length"][["who", "average", "formula", "counts"]]
-told["formula"] = told["formula"].str.replace(" ", "\N{NO-BREAK SPACE}")
-to_read(told.join(values), told.columns)
+lengths = about[about["quantity"] == "acceptance length"][["who", "average", "formula", "counts"]]
+lengths["formula"] = lengths["formula"].str.replace(" ", "\N{NO-BREAK SPACE}")
+to_read(lengths.join(values), lengths.columns)
 
 # %% [markdown]
 # (Per request: $S$ cycles, $N$ of them with a draft, $D$ drafted tokens, $A$ accepted, $E$ emitted, $O$ tokens of the

@@ -132,13 +132,13 @@ attempts = {
     "a drafter of another model": lambda: sv.generate("town-draft", prompt, "eagle", draft="town-eagle"),
     "a draft of another kind": lambda: sv.generate(model, prompt, "speculative", draft="town-t5-small"),
 }
-told = []
+answers = []
 for what, attempt in attempts.items():
     try:
         attempt()
-        told.append((what, "(it works here)"))
+        answers.append((what, "(it works here)"))
     except sv.SpecvizError as error:
-        told.append((what, str(error).replace(str(scratch), "…")))
+        answers.append((what, str(error).replace(str(scratch), "…")))
 
 
 def to_read(frame):
@@ -147,7 +147,7 @@ def to_read(frame):
     return frame.style.set_table_styles(dict.fromkeys(frame.columns, left)).format(escape="html")
 
 
-to_read(pd.DataFrame(told, columns=["tried", "told"])).hide()
+to_read(pd.DataFrame(answers, columns=["tried", "answer"])).hide()
 
 # %% [markdown]
 # One line each. Three refusals are by design: a pickle can run code when it is opened, code that comes with a model is
@@ -202,18 +202,18 @@ if torch.backends.mps.is_available():
 from specviz.methods import find
 from specviz.methods.sampling import Sampling
 
-told = {}
+accounts = {}
 for name in sv.list_methods():
     kind = find(name)
     if kind.canvas or kind.streams or name == "autoregressive":
         continue  # of diffusion models, and of texts that arrive in updates
     needs = {"model": "a draft model", "heads": "trained heads", "eagle": "a trained layer"}[kind.drafts_with]
-    told[name] = {
+    accounts[name] = {
         "needs": needs if kind.needs_draft else "nothing",
         "its greedy text is": kind().exactness(Sampling(0), "float32"),
         "samples": "no" if kind.only_greedy else "yes",
     }
-to_read(pd.DataFrame(told).T)
+to_read(pd.DataFrame(accounts).T)
 
 # %% [markdown]
 # Say your task is to answer greedily, with the target's own text. With `town` you answer in English, German and Japanese, and
@@ -294,8 +294,8 @@ right, top = table["tau_high"].max() + 0.2, max(1.6, table["paired_speedup_high"
 for c in (1, 2, 4, 8):  # a name at each line's end, outside of the frame
     end = min(right, top * c)
     ax.plot([1, end], [1 / c, end / c], color="#cccccc", lw=1, zorder=0)
-    beside = {"xytext": (4, 0), "va": "center"} if end == right else {"xytext": (0, 3), "ha": "center"}
-    ax.annotate(f"c = {c}", (end, end / c), textcoords="offset points", color="#666666", size=9, **beside)
+    placement = {"xytext": (4, 0), "va": "center"} if end == right else {"xytext": (0, 3), "ha": "center"}
+    ax.annotate(f"c = {c}", (end, end / c), textcoords="offset points", color="#666666", size=9, **placement)
 ax.axhline(1, color="#888888", ls=":")
 ax.set(xlabel="τ, tokens a cycle", ylabel="speedup, paired", xlim=(0.9, right), ylim=(0, top))
 figure.legend(loc="outside right upper", frameon=False)
