@@ -81,7 +81,7 @@ answer.trace(draft_length=3).select(prompt=0)
 #
 # ## How long a match?
 #
-# Prompt lookup looks for the longest run of last tokens that stood there before, up to `ngram_max` of them.
+# Prompt lookup looks for the longest run of final tokens, up to `ngram_max` of them, that also occurs earlier in the text.
 #
 # **Predict.** Will it help to look for longer runs? A longer match is rarer, but a copy after it is safer.
 

@@ -20,8 +20,7 @@
 #
 # *40 minutes, two and a half of them computing (half a minute on `town`). Needs `torch`.*
 #
-# A draft model costs training, memory and passes. But the next words may already be known from elsewhere: from the text
-# itself, from what the target once predicted and did not write, from a book. You will
+# A draft model costs training, memory and passes. But the next words may already be known: from the text itself, from what the target once predicted and did not write, from a book. You will
 #
 # 1. look into the memory of four such drafters, entry by entry,
 # 2. see why several guesses are better than one: trees, their arithmetic, and how one pass reads them,
@@ -201,7 +200,7 @@ print(
 #
 # The nodes are laid out one after another, as if they were a text. Two things make them a tree. A node **attends** to
 # the text, its ancestors and itself only: that is the attention mask. And its **position** is its depth, not its index.
-# Here is a small tree of the target's own likely words.
+# Here is a small tree of the target's own likely tokens.
 
 # %%
 question = {
@@ -242,25 +241,25 @@ pd.DataFrame(
         "path": [words(tree.tokens[tree.path(i)]) for i in range(6)],
         "off by, with the mask": off(right),
         "off by, without": off(wrong),
-        "next word": [word(a.argmax()) for a in alone],
-        "next word without the mask": [word(w.argmax()) for w in wrong],
+        "next token": [word(a.argmax()) for a in alone],
+        "next token without the mask": [word(w.argmax()) for w in wrong],
     },
     index=names,
 )
 
 # %% [markdown]
 # "Off by" is the largest difference of a logit from a pass over that path alone. With the mask only rounding is left.
-# Without it only node 0 is right: all others attend to a word that is not on their path. A sibling that leaks in turns
+# Without it only node 0 is right: all others attend to a token that is not on their path. A sibling that leaks in turns
 # *"A or B"* into the text *"A B"*.
 #
 # ## What the target said before: Token Recycling's matrix
 #
-# Luo et al. (2025). A pass predicts, after every word it reads, which words might follow. One of them is written, and
+# Luo et al. (2025). A pass predicts, after every token it reads, which tokens might follow. One of them is written, and
 # the others are usually thrown away. Token Recycling keeps the best $k$ in a matrix $M$ of shape $[V, k]$: row $t$
 # holds the predictions from the last time the target read $t$. A draft is a fixed **template** of rank paths, like
-# those above, filled from the matrix: the child of rank $r$ below the word $u$ is $M[u, r]$.
+# those above, filled from the matrix: the child of rank $r$ below the token $u$ is $M[u, r]$.
 #
-# **Predict.** A pass over $n$ nodes reads $n + 1$ words. Does it change 1 row of the matrix, as many as were accepted, or up
+# **Predict.** A pass over $n$ nodes reads $n + 1$ tokens. Does it change 1 row of the matrix, as many as were accepted, or up
 # to $n + 1$?
 
 # %%
@@ -292,7 +291,7 @@ def prepared(name, **options):
 answers = study("token_recycling", draft_size=small)
 recycler = prepared("token_recycling", draft_size=small)
 run = sv.stream(model, prompt, recycler, max_new_tokens=new_tokens)
-for cycle in run:  # into the answer, up to a word that the matrix knows
+for cycle in run:  # into the answer, up to a token that the matrix holds
     if cycle.number and (recycler.store.tokens[recycler.root] >= 0).sum() > 1:
         break
 before, root = recycler.store.tokens.copy(), recycler.root
@@ -301,7 +300,7 @@ run.close()
 read = [root, *map(int, cycle.draft.tokens)]
 changed = np.flatnonzero((before != recycler.store.tokens).any(1))
 print(
-    f"{len(read)} words read, {len({*read})} different ones, {len(changed)} rows changed, {len(cycle.tokens)} tokens written"
+    f"{len(read)} tokens read, {len({*read})} different ones, {len(changed)} rows changed, {len(cycle.tokens)} tokens written"
 )
 matrix = recycler.store.tokens
 show(lambda t: [word(x) for x in matrix[t] if x >= 0], list(dict.fromkeys(read))[:8])
@@ -337,11 +336,11 @@ print(f"1 + sum over the template of {small}: {1 + template:.2f}")
 print(f"measured τ of the template:      {metrics.tau(ran):.2f}")
 
 # %% [markdown]
-# The two need not agree: the matrix learns this text's words during decoding, and rates differ from level to level.
+# The two need not agree: the matrix learns this text's tokens during decoding, and rates differ from level to level.
 #
 # ## The target's own guesses: Lookahead
 #
-# Fu et al. (2024) let the target guess far ahead **in parallel**. Write $W$ arbitrary tokens after the text. Let one
+# Fu et al. (2024) let the target guess far ahead **in parallel**. Write $W$ arbitrary tokens after the text (12 here). Let one
 # pass replace each by the target's prediction after the ones before it, and repeat: a *Jacobi iteration* on the
 # equations $y_i = \arg\max p(\cdot \mid x, y_{<i})$.
 #
@@ -362,9 +361,9 @@ for step in range(14):
 
 # %% [markdown]
 # Token 1 depends on the text alone, so one pass makes it right; then token 2, and so on. At the latest after 12 passes
-# all are right, no better than one by one. So the iteration alone gains little. But the rows contain *runs of words*
-# that fit, only in the wrong place. Lookahead keeps the $N$-grams of this iteration in a **pool**, by their first word,
-# and tries those that begin with the text's last word. One pass does both: it advances the window (nodes that are read
+# all are right, no better than one by one. So the iteration alone gains little. But the rows contain *runs of tokens*
+# that fit, only in the wrong place. Lookahead keeps runs of $N$ tokens, $N$-grams, in a **pool**, at most $G$ by each first
+# token, and tries those that begin with the text's last one. One pass does both: it advances the window (nodes that are read
 # and **not judged**) and verifies n-grams of the pool.
 #
 # **Predict.** What share of the nodes sent belongs to the window, and so cannot be accepted in this cycle?
@@ -381,7 +380,7 @@ begins = [t for t in dict.fromkeys(looked.outputs["token"].tolist()) if len(look
 show(lambda t: [words(g) for g in looker.store.get(t)[:4]], begins)
 
 # %% [markdown]
-# Each row shows what followed that word, the latest first. In one cycle:
+# Each row shows what followed that token, the latest first. In one cycle:
 
 # %%
 best = looked.cycles.loc[looked.cycles["accepted"].idxmax(), "cycle"]
@@ -391,9 +390,9 @@ sv.player(looked, cycle=int(best))
 # ## A book: SPECTRA's datastore
 #
 # Le et al. (2025) add an outside text to the target's own n-grams. SPECTRA remembers three things: a pool by the first
-# word (**one to many**, as Lookahead's), a table from the last two words to the next (**many to one**, followed
-# repeatedly into a chain), and a **datastore** that is searched for the longest run of last words. Our book is the
-# target's own answers to the studied prompts; a real one has millions of words.
+# token (**one to many**, as Lookahead's), a table from the last two tokens to the next (**many to one**, followed
+# repeatedly into a chain), and a **datastore** that is searched for the longest run of last tokens. Our book is the
+# target's own answers to the studied prompts; a real one has millions of tokens.
 #
 # **Predict.** Which of the three is accepted most often, per node sent?
 
@@ -427,13 +426,13 @@ sv.player(quoted, prompts=[int(best["prompt"])], cycle=int(best["cycle"]))
 run = sv.stream(
     model, next(p for p in sample if p["kind"] == "arithmetic"), reader, max_new_tokens=new_tokens
 )
-for cycle in run:  # into the middle of an answer, up to a word that the pool knows
+for cycle in run:  # into the middle of an answer, up to a token that the pool holds
     if cycle.number >= 8 and len(reader.store.get(int(reader.text[reader.length - 1]))):
         break
 written = reader.text[: reader.length]
 length, first, end = reader.external.match(written, 8)
 print(f"the text ends in {words(written[-8:])!r}")
-print("pool, after the last word:      ", [words(g) for g in reader.store.get(int(written[-1]))[:3]])
+print("pool, after the last token:     ", [words(g) for g in reader.store.get(int(written[-1]))[:3]])
 print("chain, from the last two:       ", repr(words(reader.store.chain.follow(written[-2:].tolist(), 8))))
 hits = reader.external.continuations(written, 8, 6, 12)[:3]
 print(
@@ -625,7 +624,7 @@ pd.DataFrame.from_dict(rows, orient="index").round(2)
 # ## What a memory cannot do
 #
 # - It knows earlier texts, not what this prompt means. It has no new name, no sum, no rare word.
-# - A key of one word forgets the sentence, and a longer key is seldom found.
+# - A key of one token forgets the sentence, and a longer key is seldom found.
 # - *Other people's* prompts filled a warm memory. If they are private, so is it.
 # - A larger tree is accepted a little deeper, and its pass takes longer. The best number depends on machine and
 #   kernel ([08](08_calibrate.ipynb)).
@@ -635,7 +634,7 @@ pd.DataFrame.from_dict(rows, orient="index").round(2)
 #
 # <details><summary>1. Name the memory of each: prompt lookup, Token Recycling, Lookahead, SPECTRA.</summary>
 #
-# The text itself; a matrix of each word's likely successors; a pool of n-grams from the target's guesses; n-grams, a table and a datastore.
+# The text itself; a matrix of each token's likely successors; a pool of n-grams from the target's guesses; n-grams, a table and a datastore.
 # </details>
 #
 # <details><summary>2. When does a tree beat a chain of the same size?</summary>

@@ -85,7 +85,7 @@ steps = [
     ("store  (lines 1-2)", "S: each token's k likeliest\nsuccessors with their p"),
     ("root and cache  (19)", "x: the text's last token\nC: the k likeliest at its place"),
     ("first level  (20)", "S[x] and C; a token in\nboth: its better score"),
-    ("next levels  (22-29)", "expand k nodes, score ≥ r\nscore = parent's ⊕ p"),
+    ("next levels  (22-29)", "expand k nodes, score ≥ r (0.05)\nscore = parent's ⊕ p"),
     ("cut  (30)", "send the g nodes\nof highest score"),
     ("pass and verdict  (32-37)", "keep the path that the target\nwrites, and one token more"),
     ("learn  (39-47)", "each row that was read goes\ninto S; a new C"),
@@ -138,8 +138,8 @@ print(
 )
 
 for t in list(dict.fromkeys(trace.outputs["token"].tolist()))[:8]:
-    row = zip(store.tokens[t][:6], store.p[t])
-    print(f"{word(t):>10}  ", " · ".join(f"{word(s)} {p:.2f}" for s, p in row if s >= 0 and p >= 0.005))
+    successors = zip(store.tokens[t][:6], store.p[t])
+    print(f"{word(t):>10}  ", " · ".join(f"{word(s)} {p:.2f}" for s, p in successors if s >= 0 and p >= 0.005))
 
 # %% [markdown]
 # A row comes from *another* place. Its probability says how sure the target was there, not here.
@@ -169,7 +169,7 @@ print(f"before cycle {number}: {model.decode(text)!r}, root {word(root)!r}")
 #
 # A first-level node that is wrong takes its whole subtree with it, so UniSpec widens this level. Candidates are
 #
-# - the store's row of the root, $S[x_t]$: what followed this word the last time, and
+# - the store's row of the root, $S[x_t]$: what followed this token the last time, and
 # - the cache $C$: the $k$ likeliest tokens **at the root's own place**: the prediction, made in the last pass, that the root was taken
 #   from.
 #
@@ -197,10 +197,10 @@ first.style.format({"p in S": "{:.1g}", "p in C": "{:.1g}"}, escape="html")
 #
 # ## The next levels (lines 22 to 29)
 #
-# Each level expands at most $k$ nodes of the one above, and none whose score is below the threshold $r$. The score of a
-# node is the **product** of the probabilities along its path ($\oplus$ read as a product),
+# Each level expands at most $k$ nodes of the one above, and none whose score is below the threshold $r$. A node of the first
+# level has its probability in $S[x_t]$ or $C$, the better of the two, as its score. Below it, with $\oplus$ read as a product,
 #
-# $$ \mathrm{score}(u) = \prod_{v\ \text{on the path to}\ u} p(v \mid \text{its parent's word}). $$
+# $$ \mathrm{score}(u) = \mathrm{score}(\text{parent of } u) \cdot p(u), \qquad p(u) \text{ from the parent's row of } S. $$
 #
 # The loop as the paper writes it, slow and plain:
 
@@ -307,7 +307,8 @@ plt.show()
 sv.player(trace, cycle=number, phase="draft", substeps=True, growth=True)
 
 # %% [markdown]
-# The same as a table: the path that was kept, and beside each kept node how many siblings were sent with it. A node is *rejected*
+# The same as a table. The path ends where the target's choice is none of the children sent, or where the tree ends. Beside each
+# kept node stands how many siblings were sent with it. A node is *rejected*
 # where the target chose one of its siblings, or a token that was not drafted; what lies below a rejected node is *unjudged*. Of the
 # candidates that were not sent, the record keeps the best few (`below_budget`).
 
@@ -318,7 +319,7 @@ sent_nodes = here[here["status"] != "below_budget"]
 kept = here[here["status"] == "accepted"]
 shown = pd.DataFrame(
     {
-        "word": [word(t) for t in kept["token"]],
+        "token": [word(t) for t in kept["token"]],
         "from": kept["source"],
         "score": kept["score"],
         "target's p": kept["p"],
@@ -355,7 +356,7 @@ print(f"new root {word(drafter.root)!r}; first in the new C: {word(drafter.near[
 
 table = {word(t): [row(old[t]), row(store.tokens[t]), words.count(t)] for t in changed[:8]}
 columns = ["likeliest before", "likeliest after", "times read"]
-pd.DataFrame.from_dict(table, orient="index", columns=columns).rename_axis("word")
+pd.DataFrame.from_dict(table, orient="index", columns=columns).rename_axis("token")
 
 # %% [markdown]
 # Where a token occurs at several nodes, each has its own prediction, and the row can hold only one: the last is kept

@@ -310,11 +310,12 @@ paid[["tau", "cost", "forward", "draft_cost", "rest", "speedup"]].round(2)
 #
 # Greedy verification asks whether a node *is* the target's token, so the choice of nodes affects only the time. In
 # sampling UniSpec still takes the likeliest nodes, so the target draws, and a node is accepted if it is what was drawn
-# ([07a](07a_unispec.ipynb)). EAGLE's child $x$ was itself **drawn** from $q$, and the rule (draw $u$ uniformly from $[0, 1)$; accept if $u < p(x)/q(x)$, else go on with
+# ([07a](07a_unispec.ipynb)). EAGLE-1's child $x$ was itself **drawn** from $q$, and the rule (draw $u$ uniformly from $[0, 1)$; accept if $u < p(x)/q(x)$, else go on with
 # $\max(0, p - q)$, normalised, and with $q$ without $x$) is exact only if what is judged really has the law $q$.
 #
-# EAGLE-2 draws the tree's children and then sends those with the highest score, *the node's own token included*. Below, two
-# children are drawn without replacement, and one or both of them are sent.
+# EAGLE-2's published code draws no child: it takes the $k$ likeliest and accepts each with its $p(x)$, which is exact, as UniSpec
+# is. specviz draws, for all three. Could it then send the children of highest score, *the node's own token included*? Below,
+# two children are drawn without replacement, and one or both of them are sent.
 #
 # **Predict.** Which of the four choices keep the target's law $p$?
 

@@ -57,7 +57,7 @@ trace
 #
 # $$ \text{throughput} = \frac{N\,\tau(g)}{N\,s(g)} = \frac{\tau(g)}{s(g)}, \qquad g^* = \arg\max_g \frac{\tau(g)}{s(g)} $$
 #
-# (equations 2 and 4). τ depends on the model, the text and what the drafter has learnt, and hardly on the machine. $s$
+# (equations 2 and 4; their $s$ is the verifying pass alone, as drafting is taken to be free, and ours the whole cycle). τ depends on the model, the text and what the drafter has learnt, and hardly on the machine. $s$
 # depends on the machine.
 #
 # At the best size the two curves rise in the same proportion. Where both are smooth,
@@ -129,7 +129,7 @@ print(f"g = 24 loses: your guess {loss_guess:.0%}, measured {loss:.0%}")
 # %% [markdown]
 # Where both curves are smooth, a peak between the ends is flat: near it τ and $s$ rise in nearly the same proportion,
 # so missing it by a little costs little. That helps calibration, and makes the exact number unimportant. There are two
-# exceptions. If the best size is 1 or 2, there is no peak but a slope: every node costs more than it brings. And where
+# exceptions. If the best size is the smallest measured, there is no peak but a slope: every further node costs more than it brings. And where
 # a kernel has steps, the best size is the last one before a step. (The paper's Table 13 has a steep peak instead, with
 # 8 % lost fifteen nodes away; there τ is larger at 95 nodes than at 110, and the speedup lower, which equation 2 does
 # not allow if $s$ rises.)
@@ -329,7 +329,7 @@ right.minorticks_off()
 plt.show()
 
 # %% [markdown]
-# One model, one machine, one drafter, the same accepted tokens; the order of the weights in memory alone decides which size
+# One model, one machine, one drafter, the same accepted tokens; how the weights lie in memory (their order, and in `fp16` their width) decides which size
 # is best and what it brings. That is why a calibration holds for one setting, and why "no draft pays on this machine" is
 # not a law about the machine. Which layout wins is measured for each model, never assumed: for SmolLM2, whose matrices
 # come from memory, it was oneDNN's on two machines and `fp16` on a third; for `town`, whose matrices stay in the cache,
@@ -387,13 +387,13 @@ plt.show()
 
 # %% [markdown]
 # A format whose dashed line lies above its curve decodes fastest without drafts. Integer formats save what drafting
-# saves, the reading of weights. How much of it they leave to save again is how far a curve rises above its dashed line. Calibrate for
-# the format that will run.
+# saves, the reading of weights. How much of it they leave to save again is how far a curve rises above its dashed line. And a format
+# whose kernel is slow with several rows leaves nothing to gain, however few bytes it reads. Calibrate for the format that will run.
 #
 # ## Another device, another size
 #
-# A processor soon pays for every further node, in any layout. A large GPU reads the weights once, for a hundred nodes
-# almost at the price of one: its $s(g)$ stays flat for long, and $g^*$ moves to where τ saturates (the paper's Figure
+# A processor soon pays for every further node, in any layout. On a large GPU $s(g)$ stays flat for longer: on the
+# paper's A100 a cycle of 110 nodes takes about 1.4 plain steps ($2.91/2.10$, Table 13), and $g^*$ moves to where τ saturates (the paper's Figure
 # 5). Below, the same points with another machine's $s$, invented: flat up to 32 nodes. Where the sizes above end before 32,
 # its best one is the largest of them.
 

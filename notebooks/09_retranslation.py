@@ -76,8 +76,9 @@ trace
 # %% [markdown]
 # ## Word by word
 #
-# Somebody says: *After the long dry summer the tired farmers finally sold their two oldest cows to a rich man from the
-# city.* English puts adjectives before the noun. Portuguese puts most of them after it, and they agree with it.
+# Somebody speaks. To the downloaded translator: *After the long dry summer the tired farmers finally sold their two oldest
+# cows to a rich man from the city.* English puts adjectives before the noun. Portuguese puts most of them after it, and they
+# agree with it. (The bundled one translates another sentence into German, which moves its verbs.)
 #
 # **Predict.** At which words will the reader see something taken back?
 
@@ -100,8 +101,7 @@ pd.DataFrame(rows).T
 
 # %% [markdown]
 # Without a bias the text is the same at every update, in a fraction of the passes. With one, this sentence is calmer,
-# and its last text may differ. That is not guaranteed: a bias can also delay a correction, which then takes back more,
-# as in the second sentence below. How much bias is best, and how many of the last tokens should be hidden? Move the
+# and its last text may differ. That is not guaranteed: a bias can also delay a correction, which then takes back more. How much bias is best, and how many of the last tokens should be hidden? Move the
 # sliders. The record of the run with β = 0 answers as long as the text stays the same; otherwise the sentence is
 # decoded again.
 
@@ -650,5 +650,5 @@ sv.live(real, into, beta=0.2, k=3, source=" ".join(sentences[0].split()[:7]))
 #
 # <details><summary>5. Mask-k on the draft or on the display: which costs speed?</summary>
 #
-# On the draft: cut tokens must be written again. Hiding them from the reader costs nothing.
+# On the draft: cut tokens must be written again. Hiding them from the reader costs no speed, only delay.
 # </details>

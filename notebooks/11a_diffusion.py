@@ -94,8 +94,8 @@ print(
 print(f"leftmost of its block: {np.mean(left):.0%} of {len(left)} steps; your guess {leftmost_guess:.0%}")
 
 # %% [markdown]
-# A row is a pass, a column is a cell, and a thick frame marks the current block. The model goes from left to right more
-# often than chance, but far from always. Pieces of one word tend to follow each other (the diagonals), a new word may
+# A row is a pass, a column is a cell, and a thick frame marks the current block. The text grows from left to right more
+# often than chance, but far from always. (Part of this is the rule for ties, and the end tokens, which it fills from left to right.) Pieces of one word tend to follow each other (the diagonals), a new word may
 # begin anywhere, and an article may wait for its noun. After the answer the model writes its end token (■) to the end
 # of the block.
 #
@@ -202,7 +202,7 @@ print(
 # How wrong can it be? The divergence of the product from the joint is $\sum_i H_i - H(\text{joint})$. Since
 # $H(\text{joint}) \ge \max_i H_i$ (all cells together are at least as uncertain as one of them) it is at most $\sum_i H_i - \max_i H_i$. The *entropy-bounded* sampler (Ben-Hamu et al. 2025) fills the
 # most confident cells while this bound stays below $\gamma$. *Fast-dLLM* (Wu et al. 2025) fills each cell whose likeliest token has a
-# probability above a threshold $\tau$; if there is none, the most confident cell alone.
+# probability above a threshold $\tau$ (not the τ of the header, tokens a pass); if there is none, the most confident cell alone.
 #
 # If the predictions are the marginals of one joint distribution, the favourites of $n$ cells above the threshold have a joint probability of at least
 # $1 - n(1-\tau)$ (the union bound): for τ = 0.9 and up to four cells more than one half. So they are the likeliest *combination*. Yet

@@ -59,8 +59,8 @@ trace
 # %% [markdown]
 # ## A free draft
 #
-# The predictions of the other cells are guesses. They need no second model and no pass: equation 4 takes them, with
-# their confidence, from the pass that is run anyway. SSD orders them as it expects them to be filled: the current block
+# The predictions of the other cells are guesses. They need no second model. Equation 4 takes them, with their confidence,
+# from a pass after each verification. The verifying pass already holds them, so we run no other. SSD orders them as it expects them to be filled: the current block
 # first, then the next one, each by confidence (section 3.2.2).
 #
 # **Predict.** How often is a pass's guess right for the cell that is filled $k = 4$ steps later? How often are its next
@@ -212,9 +212,8 @@ print(
 )
 
 # %% [markdown]
-# Not here: the token fails more often, though with sixteen texts not by a clear margin. A model of two million
-# parameters gets more words wrong than the paper's models of 7 and 8 billion. Order comes next, and in most of those
-# chains the right draft was there, only later.
+# Compare the two intervals: sixteen texts may not decide it, and the cached texts of [11c](11c_ssd_in_numbers.ipynb) need not agree. In
+# most of the chains that fail by order the right draft was there, only later.
 #
 # The *mix-order* tree (Figure 4b) helps where the right draft comes one step too late. The root and the nodes of the chain get a second child, the
 # draft *after* next, from which nothing grows. The last node of the chain has no draft after it; the one before it has one, already its child. These two
@@ -263,7 +262,7 @@ view.canvases(mix, cycle=int(kept["cycle"].iloc[0]) if len(kept) else None)
 plt.show()
 
 # %% [markdown]
-# (1) A root, $N$ of the chain, and a skip for each of these $N + 1$ but the last two: $2N$. Without the root it is the text's $2N - 1$. (2) No: the chain is part of the tree, and a canvas does not depend
+# (1) A root, $N$ of the chain, and a skip for each of these $N + 1$ but the last two: $2N$, as in Table 3. (The text's $2N - 1$ would leave the root out, though its $N + 1$ for the chain counts it.) (2) No: the chain is part of the tree, and a canvas does not depend
 # on its siblings. A skip counts only where the chain has failed, and gains one token. (3) Yes, in principle: with one token more the
 # next drafts come from another state, and may be worse there.
 #
@@ -355,8 +354,9 @@ for name, side in (("town-diffusion", model), ("smollm2-diffusion", large)):
 pd.DataFrame(sides)
 
 # %% [markdown]
-# The share of passes depends on the model: how often its own guesses hold, and how much of the canvas is left after the text and is
-# filled with end tokens. The cost of five canvases depends on the device. `specviz bench canvases -m smollm2-diffusion --prompts
+# Drafting pays if the time of a pass grows by less than $1/(1-s)$, where $s$ is the share of passes saved: compare the rows. The share
+# depends on how often the model's own guesses hold, and on how much of the canvas is left after the text and is filled with end tokens.
+# The cost of five canvases depends on model *and* device. `specviz bench canvases -m smollm2-diffusion --prompts
 # narrow` measures both. It also gives the speedup of a device on which five canvases would cost as much as one.
 
 # %% [markdown]

@@ -133,9 +133,10 @@ pd.DataFrame(rows).T.rename_axis(["written", "sure"]).round(2)
 # %% [markdown]
 # A tenth over answers, two in five over whole canvases, and no answer changes. An answer is followed by a run of end
 # tokens, each nearly certain. Their order by exact log-odds is arbitrary and differs from pass to pass, so the drafts
-# miss it. From left to right they match it, and no more chains are lost to order than in the answers themselves. The
-# papers compare probabilities, so they have such ties, above 6.2 or 17.3 nats, and their sorting routine decides. Figures for
-# whole canvases depend on that rule.
+# miss it. From left to right they match it, and no more chains are lost to order than in the answers themselves. LLaDA's and
+# Fast-dLLM's code compares probabilities in float64, which tie from 36.7 nats on; a decoder in float32 or bfloat16 has ties
+# from 17.3 or 6.2, and its sorting routine decides. The paper does not say which it used. Figures for whole canvases depend on
+# that rule.
 #
 # **Exercise** (●○○, 5 minutes). Write it. The record holds what the pass predicted at every state and which cell was
 # filled, so it can check your function.
@@ -460,7 +461,7 @@ for number, table in enumerate(tables, 1):
 # %% [markdown]
 # ## What these numbers cannot say
 #
-# - Shares of passes saved are those of a small model on short texts; its drafts and orders are worse than LLaDA's.
+# - Shares of passes saved are those of a small model on short texts.
 # - A step reduction over whole canvases counts padding, and depends on the tie rule.
 # - Seconds here are of a few cores. Where a pass is bound by reading weights, five canvases cost nearly what one does.
 #

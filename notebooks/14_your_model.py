@@ -30,8 +30,8 @@
 #
 # The model is SmolLM2 (135 M parameters, 4-bit weights, dequantised) if `specviz models get smollm2` has downloaded it,
 # and the bundled `town` (2 M parameters, a small world) if not. The model decides what can draft. `town` has trained
-# drafters: a small model and EAGLE layers. SmolLM2 has none here, so four methods that need no drafter compete. For a
-# model of your own replace `YOURS` by its name, `METHODS` by what can draft for it, and the suite by your prompts.
+# drafters: a small model and EAGLE layers. SmolLM2's drafters are in [07c](07c_eagle.ipynb) and [15](15_should_i_draft.ipynb);
+# here, four methods that need no training compete, as for a model that nobody has trained for. For a model of your own replace `YOURS` by its name, `METHODS` by what can draft for it, and the suite by your prompts.
 
 # %%
 import tempfile
@@ -150,8 +150,8 @@ def to_read(frame):
 to_read(pd.DataFrame(answers, columns=["tried", "answer"])).hide()
 
 # %% [markdown]
-# One line each. Three refusals are by design: a pickle can run code when it is opened, code that comes with a model is
-# never run, and a recurrent state cannot forget a rejected draft.
+# One line each. Two refusals are by design: a pickle can run code when it is opened, and a recurrent state cannot forget a
+# rejected draft. A third is not tried here: code that comes with a model is never run.
 #
 # ### GGUF, and Metal
 #
@@ -218,8 +218,8 @@ to_read(pd.DataFrame(accounts).T)
 # %% [markdown]
 # Say your task is to answer greedily, with the target's own text. With `town` you answer in English, German and Japanese, and
 # a draft model and EAGLE drafters have been trained: four methods of those that are left compete, EAGLE with two drafters, one
-# that saw English only and one that saw all seven languages. With SmolLM2 you answer in English, and nothing has been trained:
-# four methods compete that need no drafter. Some of the prompts hold a text to quote (a passage, a program), the others do
+# that saw English only and one that saw all seven languages. With SmolLM2 you answer in English, and train nothing:
+# four methods compete that need no training. Some of the prompts hold a text to quote (a passage, a program), the others do
 # not.
 #
 # ## Then a rule, before the numbers
@@ -227,8 +227,8 @@ to_read(pd.DataFrame(accounts).T)
 # Write the rule down first:
 #
 # > Take the method with the highest paired speedup. If the lower end of its 95 % interval is not above 1, take none: decode
-# > autoregressively. If a method that needs less (no training, less memory) has an interval that overlaps the best one's,
-# > take that one. If prompts fall into groups that are decoded apart (languages, kinds of work), apply the rule in each.
+# > autoregressively. Among the methods whose own lower end is above 1 and whose interval overlaps the best one's, take the
+# > one that needs least (no training, less memory), and of equals the fastest. If prompts fall into groups that are decoded apart (languages, kinds of work), apply the rule in each.
 #
 # **Predict.** Rank them by τ, and by speedup. How many speedups are above 1?
 
@@ -338,7 +338,7 @@ pd.DataFrame(
 ).rename_axis(None).round(2)
 
 # %% [markdown]
-# If it says *none*, that is a result: more prompts narrow the interval ($1/\sqrt n$).
+# *None* is a result, too. If the best interval only just contains 1, use more prompts: its width shrinks as $1/\sqrt n$.
 #
 # ## Why: where the time goes
 #
@@ -402,8 +402,8 @@ costs[["relative_flops", "relative_bytes"]].round(2)
 # describe its layer's matrices). A target whose weights come from memory is at best as fast as its *bytes* allow: the
 # second column's inverse is the most that a method can gain. A target in the processor's cache is bound by its
 # operations (the first column) and by the cost of starting each product. How near a pass comes to either bound depends
-# on the kernel: [01](01_autoregressive.ipynb) and [08](08_calibrate.ipynb) lay out the same weights in three ways and
-# get three different $c$. `town` has 9 MB of weights and fits into a cache; SmolLM2 has 538 MB in float32, and a model
+# on the kernel: [01](01_autoregressive.ipynb) and [08](08_calibrate.ipynb) lay out the same weights in several ways and
+# get a different $c$ for each. `town` has 9 MB of weights and fits into a cache; SmolLM2 has 538 MB in float32, and a model
 # of 8 B parameters 16 GB in bfloat16.
 #
 # **Predict.** Suppose the target's pass took ten times as long, and verifying a draft no longer than verifying one token,
@@ -473,8 +473,8 @@ for part in order:
 #
 # ## What this decision does not show
 #
-# - It is about these prompts, this machine, one thread, one text at a time. In a batch the passes are already full
-#   (`specviz bench batches`), and leave no room for drafts.
+# - It is about these prompts, this machine, one thread, one text at a time. A batch leaves less room for drafts, on a CPU
+#   often none (`specviz bench batches`; [15](15_should_i_draft.ipynb) says where some is left).
 # - It is greedy. At a temperature fewer drafts are accepted; run the same plan with `temperature=1.0`.
 # - So few prompts of a group are a sketch. `specviz bench run PLAN.toml` takes hundreds, keeps every row, and resumes
 #   where it was stopped; `specviz bench report RUN --html` shows it to others.

@@ -61,7 +61,7 @@ trace
 
 # %% [markdown]
 # This prompt holds a text to quote. Prompt lookup searches the text so far for its last one to three tokens and drafts what
-# followed them there: no drafter, no training. The next prompt holds nothing to quote.
+# followed them there: no draft model, no training. The next prompt holds nothing to quote.
 #
 # In a *cycle* the drafter guesses tokens, and one pass of the large model, the *target*, keeps the right ones and adds one of its own.
 # τ is the mean number of tokens that a cycle writes: 1 without drafts, never less.
@@ -264,7 +264,7 @@ why.figure()
 # of tokens, so a wider pass is nearly free until its arithmetic takes longer than the reading: with weights of 16 bits on an H100 from
 # about 300 tokens on (989e12 FLOPs over 3.35e12 bytes a second).
 #
-# **Predict.** An H100 reads memory a hundred times faster than this machine. Does drafting gain more there, or less? With one
+# **Predict.** An H100 reads 3.35 TB a second from its memory. Does drafting gain more there, or less? With one
 # text at a time, and with 64 or 512? And if a pass is captured as one graph (a CUDA graph), so that launches cost nothing?
 
 # %%
@@ -279,10 +279,9 @@ pd.DataFrame(rows, columns=["device", "batch", "best", "speedup"]).round(2)
 # All of it is *modelled*, and optimistic: real kernels reach neither rate, and a loop takes time beside its passes. It
 # shows a tendency.
 #
-# - **With launches**, a model this small spends its passes on launches, whatever they compute: a wider pass is nearly free,
-#   and a drafter of few layers is cheap. So drafting gains.
-# - **Without launches**, a large model gains less with every text in the batch: the texts share one reading of the weights,
-#   the arithmetic fills up, and a wider pass is no longer free. That is the usual case of a server.
+# - **At one text** a wider pass is nearly free, with launches or without. So drafting gains.
+# - **In a batch** it gains less with every text: the texts share one reading of the weights, the arithmetic fills up, and a wider pass is
+#   no longer free. That is the usual case of a server. A large model (not in the table) has less room for its caches, so its gain falls faster.
 # - **The exception is a small model or a long context.** Each text has a cache of its own, which a pass reads once for a whole
 #   draft. Where the caches are larger than the weights, as those of the toy `town` are at 64 texts, drafting still pays in a batch.
 #
@@ -320,7 +319,7 @@ quotes.surface()
 # The second, unless you can measure more texts: the first may be slower than no draft, and the second is faster in nearly all cases.
 # </details>
 #
-# <details><summary>3. Prompt lookup never needs a drafter. How can it be slower than decoding without drafts?</summary>
+# <details><summary>3. Prompt lookup needs no draft model. How can it be slower than decoding without drafts?</summary>
 #
 # Where it drafts wrongly the pass is wider than a plain one, and searching takes time too.
 # </details>

@@ -152,10 +152,11 @@ def readme(plans: Sequence[Plan]) -> str:
     return "\n".join([
         *lines,
         "## 3. Send back",
+        "What you measured, each part in a folder of its own:",
         "```",
-        f".venv/bin/python {CHECK} {plans[0].chosen.part.name}   # adds the setup and checksums",
+        *(f".venv/bin/python {CHECK} {plan.chosen.part.name}   # adds the setup and checksums" for plan in plans),
         "```",
-        "Send the folder back. The recipient runs `specviz replay --add FOLDER`.",
+        "Send the folders back. The recipient runs `specviz replay --add FOLDER` on each.",
         "",
     ])  # fmt: skip
 
