@@ -139,7 +139,9 @@ print(
 
 for t in list(dict.fromkeys(trace.outputs["token"].tolist()))[:8]:
     successors = zip(store.tokens[t][:6], store.p[t])
-    print(f"{word(t):>10}  ", " · ".join(f"{word(s)} {p:.2f}" for s, p in successors if s >= 0 and p >= 0.005))
+    print(
+        f"{word(t):>10}  ", " · ".join(f"{word(s)} {p:.2f}" for s, p in successors if s >= 0 and p >= 0.005)
+    )
 
 # %% [markdown]
 # A row comes from *another* place. Its probability says how sure the target was there, not here.

@@ -9,7 +9,7 @@ import specviz as sv
 from specviz import schema
 from specviz.trace import Trace
 from specviz.trace.files import encode_pieces
-from specviz.trace.reading import Store
+from specviz.trace.reading import StoredRun
 from traces import HOSTILE, WHOLE, WORDS
 
 VOCABULARY, MASK, EOS = 37, 5, 3
@@ -58,4 +58,4 @@ def build(
         pieces |= {token: HOSTILE[token // 2 % len(HOSTILE)] for token in range(0, VOCABULARY, 2)}
     pieces = {token: piece + b"%d" % token for token, piece in pieces.items()}  # no two are alike
     run = made._stores[0].run | {"pieces": encode_pieces(pieces)}
-    return Trace([Store(run, table=made.arrow([c.name for c in schema.COLUMNS]))])
+    return Trace([StoredRun(run, table=made.arrow([c.name for c in schema.COLUMNS]))])

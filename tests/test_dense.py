@@ -59,14 +59,14 @@ def test_it_is_what_the_models_say(method):
     limit=st.integers(1, 20),
     eos=st.sets(st.integers(0, 5), max_size=2),
     longest=st.sampled_from([12, 64]),
-    held=st.sampled_from([1, 200, dense.HELD]),
+    held=st.sampled_from([1, 200, dense.HELD_SLOTS]),
 )
 def test_tails_are_what_the_drafter_writes_on(prompts, tail, limit, eos, longest, held):
     target = TableModel(6, 1, eos=eos, name="target")
     drafter = TableModel(6, 3, near=target, name="drafter", max_length=longest)
     trace = specviz.generate(target, prompts, "speculative", draft=drafter, max_new_tokens=limit)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(dense, "HELD", held)
+        patch.setattr(dense, "HELD_SLOTS", held)
         made = densify(trace, target, drafter, tail)
     validate(made)
     rows = made.tails[["prompt", "position", "token", "p", "margin"]]
@@ -169,3 +169,28 @@ def test_what_is_refused():
     sampled = specviz.generate(TARGET, [[1]], draft=DRAFTER, max_new_tokens=5, temperature=1.0)
     with pytest.raises(ParameterError, match="sampled"):
         densify(sampled, TARGET)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
+def test_a_run_without_its_dense_record_is_whole(error, monkeypatch, tmp_path, capsys):
+    path = tmp_path / "run.parquet"
+    options = {"draft": DRAFTER, "max_new_tokens": 12, "record": "dense", "out": path}
+
+    def stop(*_):
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr("specviz.loop.run.densify", stop)
+        run = specviz.stream(TARGET, [[1, 2]], **options)
+        if error is KeyboardInterrupt:
+            run.finish()
+            assert "without its dense record" in capsys.readouterr().err
+        else:
+            with pytest.raises(error):
+                run.finish()
+        run.close()
+    for trace in (run.trace, Trace.open(path)):
+        assert trace.run["complete"] and trace.run["record"] == "judged" and trace.run["dense"] is None
+    made = specviz.generate(TARGET, [[1, 2]], resume=True, **options)
+    assert made.run["record"] == "dense" == Trace.open(path).run["record"]
+    assert made.texts == run.trace.texts

@@ -353,7 +353,7 @@ def test_in_a_greedy_run_what_is_accepted_stands_in_the_text(method):
     right, status = metrics.on_text(trace), trace.nodes["status"]
     assert (right[status == "accepted"] == 1).all()
     assert (right[status == "rejected"] != 1).all()
-    assert np.isnan(right[status == "cut"]).any() or not (status == "cut").any()
+    assert {"accepted", "rejected"} <= set(status)
 
 
 def test_acceptance_by_score_in_both_readings():

@@ -80,6 +80,19 @@ def test_runs_and_batch_rows_have_tracks_of_their_own(tmp_path):
     assert "\u202e" not in text and "\\u0000" not in text
 
 
+def test_rows_of_a_batch_are_counted_as_one(tmp_path):
+    entries = list(sv.suite("town"))[:3]
+    trace = sv.generate("town", entries, "prompt_lookup", batch=3, max_new_tokens=16)
+    events = events_of(trace, tmp_path)
+    check_format(events)
+    named = {e["args"]["name"] for e in events if e["name"] == "thread_name"}
+    assert any("batch row 1" in name for name in named)
+    counts = [e for e in events if e["name"] == "draft tokens"]
+    assert len({e["ts"] for e in counts}) == len(counts) < len(trace.cycles)
+    assert sum(e["args"]["accepted"] for e in counts) == trace.cycles["accepted"].sum()
+    assert sum(sum(e["args"].values()) for e in counts) == trace.cycles["sent"].sum()
+
+
 def test_what_has_no_times_is_refused(tmp_path):
     trace = build("bild", record=None)
     with pytest.raises(TraceError, match="no times"):

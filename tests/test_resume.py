@@ -140,6 +140,17 @@ def test_a_conversation_is_decoded_as_a_whole(pair, monkeypatch, tmp_path):
     equal(decode(pair, prompts, out=path, resume=True), whole)
 
 
+def test_a_batch_of_conversations_of_one_turn_goes_on(tmp_path):
+    model, path = specviz.load("town"), tmp_path / "a.parquet"
+    prompts = [{"turns": [entry["turns"][0]]} for entry in specviz.suite("town")[:3]]
+    options = {"max_new_tokens": 6, "out": path, "batch": 2}
+    first = specviz.generate(model, prompts[:2], "autoregressive", **options)
+    alone = specviz.generate(model, prompts[:2], "autoregressive", max_new_tokens=6)
+    assert first.run["prompts"] == alone.run["prompts"]
+    again = specviz.generate(model, prompts, "autoregressive", resume=True, **options)
+    assert again.texts[:2] == first.texts and len(again.texts) == 3
+
+
 def test_the_dense_record_goes_on_too(pair, monkeypatch, tmp_path):
     options = {"record": "dense", "temperature": 0.0, "draft": pair[1]}
     whole, path = decode(pair, **options), tmp_path / "a.parquet"

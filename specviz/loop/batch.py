@@ -294,6 +294,8 @@ class Shared:
 
     def rewind(self, row: int, length: int) -> None:
         """Forget what a row holds after its first `length` tokens."""
+        if length > self.length(row):
+            raise ModelError(f"rewind of row {row} to {length} tokens: it holds {self.length(row)}")
         new = self.unwritten.pop(row, None)
         held = self.context.length[row]
         if length < held or (new is None and length == held):

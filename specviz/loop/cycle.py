@@ -51,7 +51,7 @@ class Cycle:
     tokens : list of int
         What it emitted, and `origins` how each came about.
     end : str or None
-        What ended the decoding: eos, length, context.
+        What ended the decoding: eos, length, context, interrupted.
     draft, verdict, status
         What was proposed, what was decided, and the final status of each node. None in the prefill.
     scores : tensor [1 + n, vocabulary] or None
@@ -59,7 +59,7 @@ class Cycle:
     passes : list of (model, rows, tokens, mark, mark)
         Forward passes, in order: how many rows were in it, and this one's tokens.
     marks : list
-        Clock marks: begin, drafted, passed, verified, committed.
+        Clock marks: begin, drafted, passed, verified, committed; in the prefill, which drafts nothing, fewer.
     control : dict
         The controller's values.
     update : int

@@ -22,7 +22,7 @@ from ..arguments import check_int
 from ..draft import Draft
 from ..errors import ModelError, ParameterError
 from ..methods.sampling import exact_type
-from ..methods.signals import top
+from ..methods.signals import ranked
 from ..models.protocols import Model, Pass
 from ..trace import Trace, is_trace
 from ..trace.dense import attach
@@ -32,7 +32,7 @@ from .predictions import TOP
 
 BLOCK = 64  # tokens of a pass: what is held of a text's logits at once
 TAIL = 63  # tokens after a wrong one: a draft has 64 at most
-HELD = 1 << 15  # slots of a context whose rows are tails, about
+HELD_SLOTS = 1 << 15  # slots of a context whose rows are tails, about
 TIE = 1e-3  # a text's token may be this much less probable than the best one, for blocks round differently,
 ROUGH = 16  # or so many times the number format's epsilon
 TAILS = {"tail_position": np.int64, "tail_token": np.int64, "tail_p": np.float32, "tail_margin": np.float32}
@@ -197,10 +197,7 @@ def read_in_blocks(
 
 def best(rows: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
     """The k best tokens of each row of logits [rows, k], and every token's probability [rows, vocabulary]."""
-    tokens = top(rows, k)[1]
-    first = rows.argmax(-1, keepdim=True)  # of equals the first, as drafter and verifier have it
-    tokens = torch.cat([first, torch.where(tokens == first, tokens[:, :1], tokens)[:, 1:]], 1)
-    return tokens, rows.softmax(-1)
+    return ranked(rows, k), rows.softmax(-1)
 
 
 def tails(
@@ -229,7 +226,7 @@ def tails(
     if not places:
         return []
     most = max(room[at] for at in places)
-    some = max(1, HELD // (start + places[-1] + 1 + most))
+    some = max(1, HELD_SLOTS // (start + places[-1] + 1 + most))
     entries: list[Entry] = []
     for batch in (places[i : i + some] for i in range(0, len(places), some)):
         with closing(context.branch([start + at for at in batch], 1 + most)) as rows:

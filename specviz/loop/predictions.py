@@ -14,7 +14,7 @@ from ..methods.signals import top
 from ..models.devices import send
 
 TOP = 5  # candidates in each top list
-HELD = 1 << 22  # logits that are held at most, about
+HELD_LOGITS = 1 << 22  # logits that are held at most, about
 CHUNK = 1 << 19  # logits reduced at once on a CPU: more would fall out of its cache
 
 
@@ -52,7 +52,7 @@ class Predictions:
         """Queue rows [n, vocabulary], or a list of rows."""
         if not self.chunks:
             row = logits[0]
-            self.limit = CHUNK // len(row) if row.device.type == "cpu" else HELD
+            self.limit = CHUNK // len(row) if row.device.type == "cpu" else HELD_LOGITS
         if not self.chunks or self.rows[-1] + len(logits) > self.limit:
             self.chunks.append([])
             self.rows.append(0)

@@ -29,7 +29,7 @@ from ..trace.checks import index_within
 from ..trace.recorder import Columns, Recorder
 from .clock import Clock, Mark
 from .cycle import Cycle
-from .predictions import HELD, TOP, Predictions, Reduced
+from .predictions import HELD_LOGITS, TOP, Predictions, Reduced
 
 # Attributes of a cycle that are one value each, and the columns that they go to.
 SCALARS = {
@@ -71,7 +71,7 @@ class Reducer:
         """Take finished cycles that ran together."""
         for cycle in cycles:
             self._hold(cycle)
-        if self.rows * self.vocabulary > HELD or self.recorder.due(len(self.held) - len(cycles)):
+        if self.rows * self.vocabulary > HELD_LOGITS or self.recorder.due(len(self.held) - len(cycles)):
             first = self._first_held_back()
             back, self.held = self.held[first:], self.held[:first]
             self.flush()
@@ -79,7 +79,9 @@ class Reducer:
 
     def _hold(self, cycle: Cycle) -> None:
         draft, scores = cycle.draft, cycle.scores
-        if cycle.cells_read is not None and self.record is not None:
+        if self.record is None:  # the text is all that is kept
+            cycle = replace(cycle, draft=None, verdict=None, scores=None, status=[], passes=[])
+        elif cycle.cells_read is not None:
             cycle = kept_cells(cycle, self.record == "all")
         elif self.record == "judged" and draft is not None and scores is not None and not draft.is_chain:
             # Of a tree few rows are kept: only those are held, and many more cycles with them.

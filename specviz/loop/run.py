@@ -237,6 +237,7 @@ class Run:
         """Open the record: a new one, or one that goes on with what a run that was cut off had saved."""
         options = self.options
         self.clock = clock_for(self.model.device) if options.record else None
+        record = "judged" if options.record == "dense" else options.record  # `densify` adds the rest
         name = f"{self.method.name}-{uuid.uuid4().hex[:8]}"
         path = Path(options.out) if options.out is not None and self.ranks.leads else None
         if path is not None and path.suffix != ".parquet":
@@ -255,9 +256,9 @@ class Run:
             metadata |= {"prompts": saved.prompts} | saved.identity
         self._finished = set(saved.finished)
         self.recorder = Recorder(
-            metadata, path, options.record, piece=self.model.piece, force=options.force, saved=saved.table
+            metadata, path, record, piece=self.model.piece, force=options.force, saved=saved.table
         )
-        self.reducer = Reducer(self.recorder, options.record, self.clock, self.method.learned_top_k)
+        self.reducer = Reducer(self.recorder, record, self.clock, self.method.learned_top_k)
         if self.clock is not None and saved.table is not None:
             self.reducer.last = self.clock.mark(), saved.seconds
 
@@ -353,7 +354,8 @@ class Run:
             for cycle in cycles:
                 if cycle.number == 0:  # prompts begin in their order
                     for number in range(len(self.recorder.run["prompts"]), cycle.prompt + 1):
-                        self._begin(number, self.ids[number], self.prompts[number])
+                        entry = self.prompts[number]
+                        self._begin(number, self.ids[number], entry, 0 if "turns" in entry else None)
             self.reducer.add(*cycles)
             yield from cycles
 
@@ -421,14 +423,21 @@ class Run:
         if self.method.memory is not None and "end" not in self.recorder.run["memory"]:
             self.recorder.run["memory"]["end"] = self.method.memory
         self.recorder.run["peak_memory"] = machine.peak_memory(self.model.device)
-        trace = self.recorder.close(complete=stopped is None, stopped=stopped)
+        self.trace = self.recorder.close(complete=stopped is None, stopped=stopped)
         if stopped is None:
             self.ranks.check(self._digest.hexdigest(), "text")
-        if self.options.record == "dense" and stopped is None:
-            trace = densify(trace, self.model, self.drafter)
-            if self.recorder.path is not None:
-                trace.save(self.recorder.path, force=True)
-        self.trace = trace
+            if self.options.record == "dense":
+                self._densify(self.trace)
+
+    def _densify(self, trace: Trace) -> None:
+        """Add the dense record; until it is whole, the trace and its file are those of ``judged``."""
+        try:
+            self.trace = densify(trace, self.model, self.drafter)
+        except KeyboardInterrupt:
+            print("specviz: interrupted: the trace is whole, without its dense record", file=sys.stderr)
+            return
+        if self.recorder.path is not None:
+            self.trace.save(self.recorder.path, force=True)
 
     # -- prompts and metadata ----------------------------------------------------------------------
 
@@ -552,7 +561,7 @@ def generate(
         Continue a run that was interrupted or had fewer prompts: finished texts in the file `out` are kept,
         and the others are decoded. Method, models, sampling and prompts must be the same.
     device, dtype, kernels : str, optional
-        For models that are not loaded yet; see `specviz.load`.
+        For models that are not loaded yet; see `specviz.load`. `kernels` is the target's alone.
     **parameters
         The method's own parameters, by name.
 

@@ -37,6 +37,7 @@ from specviz.loop.checks import check_prompts as entries_of
 from specviz.loop.drafters import choose_drafter, load_if_needed
 from specviz.loop.machine import calibration_setting
 from specviz.measure import fits
+from specviz.measure.prompts import check_room, first_turns
 from specviz.measure.report import Entry, Settings, Tick, Values
 from specviz.measure.timing import clock_of, settled, synchroniser
 from specviz.methods import Method
@@ -282,19 +283,11 @@ def _texts(
         chosen = _prompts(suite)
         chosen = chosen if number is None else spread(chosen, count)
     given = town if _number(warm_up) else _prompts(warm_up)
-    texts, warm = (
-        [model.encode(e["turns"][0] if "turns" in e else e["prompt"]) for e in entries]
-        for entries in (chosen, given)
-    )
+    texts, warm = (first_turns(model, entries) for entries in (chosen, given))
     models = [each for each in (model, drafter) if each is not None]
-    for entries, several in ((chosen, texts), (given, [] if _number(warm_up) else warm)):
-        for number, (entry, ids) in enumerate(zip(entries, several), 1):
-            full = next((each for each in models if each.left(len(ids)) < 2), None)
-            if full is not None:
-                raise PromptError(
-                    f"prompt {entry.get('id', number)} has {len(ids)} tokens and leaves no room in "
-                    f"{full.name}'s context of {full.max_length}: shorten or remove it"
-                )
+    check_room(models, chosen, texts)
+    if not _number(warm_up):
+        check_room(models, given, warm)
     # Of the bundled texts, which nobody chose, those that fit.
     return texts, [ids for ids in warm if all(each.left(len(ids)) >= 2 for each in models)]
 

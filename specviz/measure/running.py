@@ -323,7 +323,7 @@ def lost(job: work.Job, error: Exception) -> Iterator[Row]:
     """The rows of a job that kills whoever takes it up."""
     for place, cell in enumerate(job.cells):
         if cell.cell in job.todo:
-            why = {"timed": job.timed, "clock": None, "environment": None, "error": work.one_line(error)}
+            why = {"timed": job.timed, "clock": None, "environment": None, "error": work.named_error(error)}
             yield work.about(job, cell, place) | why
 
 
@@ -385,7 +385,7 @@ def machines(executor: Executor, workers: int | None) -> list[tuple[int, int]]:
             continue
         if not isinstance(cores, int):
             raise SpecvizError(
-                f"the worker {address} cannot run specviz ({work.one_line(cores)}): install it there"
+                f"the worker {address} cannot run specviz ({work.named_error(cores)}): install it there"
             )
         if address in places:
             host = places[address]["host"]

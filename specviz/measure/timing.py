@@ -22,7 +22,7 @@ from specviz.loop.cycle import Cycle
 from specviz.loop.machine import calibration_setting as calibration_setting
 from specviz.loop.machine import machine, versions
 from specviz.loop.machine import thread_count as computing
-from specviz.measure.report import Entry, Estimate, Settings, Tick
+from specviz.measure.report import Estimate, Settings, Tick
 from specviz.models.protocols import Model
 from specviz.models.ranks import holding
 from specviz.suites.frozen import frozen, take
@@ -304,14 +304,6 @@ def setting(model: Model, drafts: list[Model], **more: Any) -> Settings:
         "versions": versions(),
         **more,
     }
-
-
-def first_turns(model: Model, entries: list[Entry]) -> list[list[int]]:
-    """Token ids of each prompt; of a conversation its first turn."""
-    return [
-        model.encode([{"role": "user", "content": e["turns"][0]}] if "turns" in e else e["prompt"])
-        for e in entries
-    ]
 
 
 def calibrated(model: Model, name: str) -> int | None:

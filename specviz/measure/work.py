@@ -171,7 +171,7 @@ class Bench:
             raise type(error)(f"{cell.label} on {cell.model}: {error}") from None
         except Exception as error:
             self.ranks.stop(error)
-            self.broken[cell.cell] = f"while warming up: {one_line(error)}"
+            self.broken[cell.cell] = f"while warming up: {named_error(error)}"
         self.methods[cell.cell] = method if job.warm else fresh(cell)
 
     def row(self, job: Job, cell: Cell) -> Row:
@@ -188,7 +188,7 @@ class Bench:
             decoded = self._decode(run, job.timed)
         except Exception as error:
             self.ranks.stop(error)
-            return row | {"error": one_line(error)}
+            return row | {"error": named_error(error)}
         texts = [self.model.decode([t for t in ids if t not in self.model.eos]) for ids in decoded["ids"]]
         more = {"text": texts, "memory": state, "exactness": run.recorder.run["exactness"]}
         if job.traces:
@@ -272,8 +272,8 @@ def complete(trace: Trace) -> None:
         raise KeyboardInterrupt
 
 
-def one_line(error: Exception) -> str:
-    """An error in one line."""
+def named_error(error: Exception) -> str:
+    """An error in one line, with its type."""
     return " ".join(f"{type(error).__name__}: {error}".split())[:500]
 
 

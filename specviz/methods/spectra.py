@@ -18,7 +18,7 @@ much is a reading:
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -97,6 +97,10 @@ class Spectra(Lookahead):
         if self.datastore and self.opened_for is not target:
             self.external, self.opened_for = Datastore.open(self.datastore, target), target
         super().prepare(target)
+
+    def like(self, other: Self) -> None:
+        super().like(other)
+        self.external, self.opened_for = other.external, other.opened_for  # never written to
 
     def guess(self, depth: int) -> tuple[np.ndarray, np.ndarray]:
         text = self.text[: self.length]

@@ -136,10 +136,11 @@ def convert(net: PreTrainedModel, layout_name: str | None = None, auto: bool = T
         If ``fp16`` was asked for and a weight is too large for it.
     """
     pinned = kernels.check(layout_name) or kernels.check(os.environ.get(kernels.VARIABLE), kernels.VARIABLE)
-    if pinned == kernels.FP16 and kernels.takes_halves(net):
+    plain = describes(net) or gemma2.describes(net)
+    laid = plain or net.config.is_encoder_decoder  # others run through transformers' modules
+    if pinned == kernels.FP16 and laid and kernels.takes_halves(net):
         kernels.round_to_halves(net)
         return net
-    plain = describes(net) or gemma2.describes(net)
     if not auto or not plain or not large(net):
         return net
     taken = _format(net, (FLOAT32, BFLOAT16) if pinned else (FLOAT32, BFLOAT16, HALVES))

@@ -557,8 +557,9 @@ class Context:
             As `Model.open` does.
         """
         longest([prompt])
-        if len(prompt) + room > self.slots:
-            self._grow(len(prompt) + room)
+        if (wanted := len(prompt) + room) > self.slots:
+            # By a quarter at least: prompts of rising length would copy all keys and values each time.
+            self._grow(max(wanted, min(self.slots + self.slots // 4, self.model.max_length)))
         self.filled[row] = self.cached[row] = 0
         check_fits(self, row, self.filled[row], len(prompt), len(prompt))
         self.ids[row, : len(prompt)] = to_device(prompt, self.model)

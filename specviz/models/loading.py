@@ -181,6 +181,8 @@ def load(
         from specviz.models import fetching
 
         if tp_plan is not None:
+            layout = None if kernels in ("auto", "plain") else kernels
+            _drop("a model split by tp_plan keeps transformers' layout: drop {0}={1!r}", kernels=layout)
             model = fetching.fetch_split(str(spec), dtype or "auto", tokenizer, revision)
         elif isinstance(spec, (str, Path)):
             given = device or "cpu", _format(dtype, kernels), tokenizer, revision, device_map, kernels

@@ -141,6 +141,11 @@ class Model(TorchModel):
     def _laid(self) -> Llama | None:
         """The plain function, its matrices laid out; None where transformers' modules run."""
         if not self.plain:
+            if self._kernels not in (None, layouts.PLAIN):
+                raise ModelError(
+                    f"{self.name} runs through transformers' modules, which keep their layout: drop "
+                    f"kernels={self._kernels!r}"
+                )
             self.kernels = layouts.PLAIN
             return None
         self.kernels = layouts.choose(self._kernels, self.net, groups(self.net))

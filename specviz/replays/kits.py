@@ -154,7 +154,7 @@ def readme(plans: Sequence[Plan]) -> str:
         "## 3. Send back",
         "What you measured, each part in a folder of its own:",
         "```",
-        *(f".venv/bin/python {CHECK} {plan.chosen.part.name}   # adds the setup and checksums" for plan in plans),
+        *(f".venv/bin/python {CHECK} {plan.chosen.part.name}   # adds setup and checksums" for plan in plans),
         "```",
         "Send the folders back. The recipient runs `specviz replay --add FOLDER` on each.",
         "",

@@ -10,7 +10,7 @@ import numpy as np
 from specviz import schema
 from specviz.trace.checks import list_sizes, plain_run
 from specviz.trace.files import TOKEN_COLUMNS, Record, arrow_schema, arrow_type, encode_pieces
-from specviz.trace.reading import Store
+from specviz.trace.reading import StoredRun
 from specviz.trace.trace import Trace
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def attach(
     pieces |= {token: piece(token) for token in new if token not in pieces}
     record = run["record"] if run["record"] == "all" else "dense"
     run |= {"dense": about, "record": record, "pieces": encode_pieces(pieces)}
-    made = Trace([Store(plain_run(run), table=table)])
+    made = Trace([StoredRun(plain_run(run), table=table)])
     return made.select(prompt=trace.cycles["prompt"].unique().tolist())
 
 

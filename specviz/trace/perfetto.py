@@ -85,9 +85,13 @@ def _passes(passes: pd.DataFrame, pid: int, tid: int) -> Iterator[Record]:
 
 
 def _counters(cycles: pd.DataFrame, pid: int) -> Iterator[Record]:
-    """What each cycle accepted of what it sent: a step at the cycle's start, zero after the last one."""
+    """What each cycle accepted of what it sent: a step at the cycle's start, zero after the last one.
+
+    Rows of a batch begin their cycles at the same time: their counts are summed.
+    """
     begins = _ns(cycles["start"].to_numpy(float))
-    for at, sent, accepted in zip(begins, cycles["sent"], cycles["accepted"]):
+    counts_at = cycles[["sent", "accepted"]].groupby(begins).sum()
+    for at, sent, accepted in counts_at.itertuples():
         counts = {"accepted": int(accepted), "not accepted": int(sent - accepted)}
         yield _event("C", "draft tokens", pid, 0, at, args=counts)
         yield _event(

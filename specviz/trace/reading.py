@@ -41,7 +41,7 @@ def _coded(field: pa.Field) -> pa.Field:
     return pa.field(field.name, words if kind == pa.string() else kind)
 
 
-class Store:
+class StoredRun:
     """One run's metadata and columns; columns are read when first asked for."""
 
     def __init__(self, run: Record, *, table: pa.Table | None = None, path: Path | None = None) -> None:
@@ -161,15 +161,15 @@ def _parquet(path: Path, words: bool = False) -> Iterator[pq.ParquetFile]:
             yield file
 
 
-def open_file(path: Path) -> Store:
+def open_file(path: Path) -> StoredRun:
     with _parquet(path) as file:
         run = load_metadata(file.metadata.metadata, str(path))
         check_schema(file.schema_arrow, str(path))
         check_size(file, path)
-    return Store(run, path=path)
+    return StoredRun(run, path=path)
 
 
-def open_partial(path: Path) -> Store:
+def open_partial(path: Path) -> StoredRun:
     """A run that was cut off, to its last whole batch."""
     import pyarrow as pa
 
@@ -215,4 +215,4 @@ def open_partial(path: Path) -> Store:
     if run["complete"] is None:
         run |= {"complete": False, "stopped": "cut off"}
     run = check_run(run | {"pieces": pieces, "prompts": prompts}, str(path))
-    return Store(run, table=table, path=path)
+    return StoredRun(run, table=table, path=path)

@@ -26,7 +26,7 @@ from specviz.trace.files import (
     reason,
     write_parquet,
 )
-from specviz.trace.reading import Store
+from specviz.trace.reading import StoredRun
 from specviz.trace.signals import pack
 from specviz.trace.trace import Trace
 
@@ -357,7 +357,7 @@ class Recorder:
         self.run |= {"complete": complete, "stopped": stopped, "pieces": encode_pieces(self._pieces)}
         if self.path is None:
             table = pa.Table.from_batches(self._batches, self._schema)
-            return Trace([Store(plain_run(self.run), table=table)])
+            return Trace([StoredRun(plain_run(self.run), table=table)])
         try:
             with pa.OSFile(str(self.partial)) as file, pa.ipc.open_stream(file) as stream:
                 write_parquet(self.path, self.run, stream)

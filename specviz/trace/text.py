@@ -5,7 +5,7 @@ from __future__ import annotations
 import codecs
 from collections.abc import Iterable, Mapping
 
-from specviz.trace.reading import Store
+from specviz.trace.reading import StoredRun
 
 
 def whole_characters(pieces: Iterable[tuple[int, bytes]]) -> list[tuple[str, list[int]]]:
@@ -36,12 +36,12 @@ def whole_characters(pieces: Iterable[tuple[int, bytes]]) -> list[tuple[str, lis
     return result
 
 
-def bytes_of(store: Store, token: int) -> bytes:
+def bytes_of(store: StoredRun, token: int) -> bytes:
     piece = store.pieces.get(token)
     return f"<{token}>".encode() if piece is None else piece
 
 
-def text_of(store: Store, ids: list[int]) -> str:
+def text_of(store: StoredRun, ids: list[int]) -> str:
     ends = set(store.run["eos"] or [])
     return b"".join(bytes_of(store, token) for token in ids if token not in ends).decode("utf8", "replace")
 

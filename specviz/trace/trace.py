@@ -30,7 +30,7 @@ from specviz.trace.files import (
     write_parquet,
 )
 from specviz.trace.perfetto import perfetto
-from specviz.trace.reading import Store, as_trace_error, open_file, open_partial
+from specviz.trace.reading import StoredRun, as_trace_error, open_file, open_partial
 from specviz.trace.signals import unpack
 from specviz.trace.text import begun_text, bytes_of, text_of, whole_characters
 
@@ -46,7 +46,7 @@ class Trace:
     it shows itself as a static picture.
     """
 
-    def __init__(self, stores: Sequence[Store], prompts: frozenset[int] | None = None) -> None:
+    def __init__(self, stores: Sequence[StoredRun], prompts: frozenset[int] | None = None) -> None:
         self._stores = list(stores)
         self._prompts = prompts
 
@@ -74,7 +74,7 @@ class Trace:
         else:
             raise TraceError(f"{path} does not exist")
         stores = [open_partial(p) if p.name.endswith(PARTIAL) else open_file(p) for p in files]
-        seen: dict[str, Store] = {}
+        seen: dict[str, StoredRun] = {}
         for store in stores:
             if (other := seen.setdefault(store.run["run"], store)) is not store:
                 raise TraceError(f"{other.path} and {store.path} hold the same run: move one of them away")
@@ -125,7 +125,7 @@ class Trace:
             at, source = table.schema.get_field_index("source"), table.column("source").cast(pa.string())
             hidden = pc.if_else(pc.is_null(source), source, "")  # that there was an update stays
             table = table.set_column(at, "source", hidden)
-            stores.append(Store(_redact(store, table), table=table))
+            stores.append(StoredRun(_redact(store, table), table=table))
         return Trace(stores)
 
     # ------------------------------------------------------------ parts
@@ -481,7 +481,7 @@ class Trace:
     # ------------------------------------------------------------ text
 
     @cached_property
-    def _survivors(self) -> list[tuple[Store, int, np.ndarray]]:
+    def _survivors(self) -> list[tuple[StoredRun, int, np.ndarray]]:
         """For each run and prompt, which rows of the long output table make up its text."""
         result = []
         base = 0
@@ -506,7 +506,7 @@ class Trace:
             base += int(size.sum())
         return result
 
-    def _in_order(self, store: Store, index: np.ndarray) -> np.ndarray:
+    def _in_order(self, store: StoredRun, index: np.ndarray) -> np.ndarray:
         """A canvas' tokens from left to right, up to its first end token; padding after that is not a
         text."""
         index = index[np.argsort(self._cells[index, 0], kind="stable")]
@@ -726,7 +726,7 @@ def _traces(folder: Path) -> list[Path]:
     return sorted([*folder.glob("[!._]*.parquet"), *partial])
 
 
-def _redact(store: Store, table: pa.Table) -> Record:
+def _redact(store: StoredRun, table: pa.Table) -> Record:
     """The run's metadata without what names a person, a machine or a prompt."""
     import pyarrow.compute as pc
 

@@ -13,8 +13,9 @@ import torch
 
 from specviz import methods
 from specviz.loop import Run, generate
+from specviz.measure.prompts import first_turns
 from specviz.measure.report import Bar, Report
-from specviz.measure.timing import first_turns, practice, quiet_clock, setting, settled, synchroniser
+from specviz.measure.timing import practice, quiet_clock, setting, settled, synchroniser
 from specviz.methods import Session
 from specviz.methods.sampling import Sampling
 from specviz.suites import spread

@@ -24,7 +24,7 @@ def test_a_suite_starts_where_it_is_told_to(task):
     made = suite(task, 6)
     assert made == suite(task, 9)[:6] and made[2:] == suite(task, 4, start=2)
     for entry in made:
-        assert entry["kind"], entry["language"] == TASKS[task][::2]
+        assert (entry["kind"], entry["language"]) == TASKS[task][::2]
         assert entry["reference"] and len(set(entry["reference"])) == len(entry["reference"]) <= 8
 
 

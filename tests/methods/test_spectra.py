@@ -123,6 +123,17 @@ def test_sampling_has_the_targets_law():
         assert result.holds, result
 
 
+def test_a_datastore_is_opened_once_for_all_rows(tmp_path, monkeypatch):
+    model = llama(seed=0)
+    file = Datastore(list(range(3, 9)) * 5).save(tmp_path / "x.datastore", model)
+    opened, real = [], Datastore.open
+    monkeypatch.setattr(Datastore, "open", lambda *given: opened.append(given) or real(*given))
+    options = {"datastore": str(file), "keep": "prompt", "max_new_tokens": 12}
+    together = specviz.generate(model, [[3, 4], [5], [6, 7, 8]], "spectra", batch=2, **options)
+    assert len(opened) == 1
+    assert together.texts == specviz.generate(model, [[3, 4], [5], [6, 7, 8]], "spectra", **options).texts
+
+
 def test_the_audit_leaves_a_datastore_out_on_its_toy_vocabulary(tmp_path):
     path = Datastore([0, 1, 2]).save(tmp_path / "x", TableModel(vocabulary=5))
     results = audit.text._enumerated(lambda: Spectra(datastore=str(path)))

@@ -21,7 +21,6 @@ from specviz.draft import Draft
 from specviz.errors import ModelError, ParameterError
 from specviz.loop.machine import drafter_identity
 from specviz.models import choices, kernels, ordered
-from specviz.models.additions import EagleHead
 from specviz.models.layers import Lines
 from specviz.models.model import Model
 
@@ -314,8 +313,9 @@ def test_methods_run_on_every_layout(layout: str, tmp_path: Path) -> None:
     ):
         trace = specviz.generate(model, PROMPTS, method, **options, **more)
         assert [trace_tokens(trace, i) for i in range(len(PROMPTS))] == texts, method
-    assert len(specviz.generate(model, PROMPTS, "early_exit", **options).outputs)
-    assert len(specviz.generate(model, PROMPTS, "calm", threshold=0.01, **options).outputs)
+    left = specviz.generate(model, PROMPTS, "calm", threshold=0.01, **options)
+    assert (left.cycles["control_layers"].dropna() < model.layers).any(), "no pass ended early"
+    assert "accepted" in set(specviz.generate(model, PROMPTS, "early_exit", **options).nodes["status"])
 
 
 @pytest.mark.parametrize("layout", ALL)
@@ -330,7 +330,6 @@ def test_an_eagle_drafter_shares_its_targets_layout_and_head(layout: str, tmp_pa
     text = [3, 1, 4, 1, 5]
     found = specviz.generate(model, [text], "eagle", draft=drafter, max_new_tokens=12)
     want = specviz.generate(model, [text], "autoregressive", max_new_tokens=12)
-    assert isinstance(drafter, EagleHead) or drafter.kind == "eagle"
     assert trace_tokens(found, 0) == trace_tokens(want, 0)
 
 

@@ -220,6 +220,22 @@ def test_a_family_not_tested_here_is_probed() -> None:
     torch.testing.assert_close(found, scores(model.net, [1, 2, 3]), atol=1e-4, rtol=0)
 
 
+@pytest.mark.parametrize("layout", ["onednn", "fp16", "int8"])
+def test_a_layout_is_refused_where_no_matrix_is_laid(
+    layout: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(0)
+    net = transformers.PhiForCausalLM(PhiConfig(**TINY, num_key_value_heads=2)).eval()
+    net.save_pretrained(tmp_path)
+    for given in (net, str(tmp_path)):
+        with pytest.raises(ModelError, match=f"transformers' modules, .*: drop kernels='{layout}'"):
+            load(given, kernels=layout)
+    before = load(str(tmp_path), "cpu", "float32").content
+    assert load(str(tmp_path), "cpu", "float32", kernels="plain").content == before
+    monkeypatch.setenv("SPECVIZ_KERNELS", "fp16")  # which holds for every model that can
+    assert load(str(tmp_path), "cpu", "float32").content == before
+
+
 def test_what_a_tokenizer_does_not_know_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
     words = Tokenizer(WordLevel({"<unk>": 0, "<s>": 1, "a": 2, "b": 3}, unk_token="<unk>"))
     words.pre_tokenizer = Whitespace()

@@ -25,6 +25,7 @@ from specviz.loop.machine import identity
 from specviz.measure import timing
 from specviz.measure.benches import speed
 from specviz.measure.calibrate import bar
+from specviz.measure.prompts import check_room, first_turn_key, first_turns
 from specviz.measure.report import Entry, Row, Settings, Tick
 from specviz.methods import find
 from specviz.methods.hooks import ADDED
@@ -157,9 +158,9 @@ def advise(
     chosen, others = _prompts(target, suite, answers, number, confirm)
     texts = reading.read_answers(Path(answers), target)[:number] if answers is not None else []
     _check_sizes(target, drafters, batches, contexts)
-    ids = [reading.first_turn(target, entry) for entry in chosen] if answers is None else []
-    _check_room(target, chosen if ids else [], ids)
-    _check_room(target, others, [reading.first_turn(target, entry) for entry in others])
+    ids = first_turns(target, chosen) if answers is None else []
+    check_room([target], chosen if ids else [], ids)
+    check_room([target], others, first_turns(target, others))
     job = Job(
         target,
         drafters,
@@ -206,8 +207,7 @@ class Job:
         """Of all that the work depends on."""
         parts = {
             "schema": SCHEMA, "model": identity(self.model), "kernels": getattr(self.model, "kernels", None),
-            "drafters": [identity(each) if hasattr(each, "net") and each.kind not in ("heads", "eagle")
-                         else [each.name, each.parameters] for each in self.drafters.values()],
+            "drafters": [identity(each) for each in self.drafters.values()],
             "ids": self.ids, "answers": [each.tokens for each in self.answers],
             "others": [str(sorted(entry.items(), key=str)) for entry in self.others],
             "options": [self.most, vars(self.sampling), self.seed, self.batches, self.contexts,
@@ -256,11 +256,11 @@ def _prompts(
         suite = "town" if target.name == "town" else "everyday"
     unique: dict[str, Entry] = {}
     for entry in spread(_entries(suite), 1 << 30):
-        unique.setdefault(_key(entry), entry)
+        unique.setdefault(first_turn_key(entry), entry)
     entries = list(unique.values())
     if other:
-        first = {_key(entry) for entry in entries}
-        left = [entry for entry in spread(_entries(confirm), 1 << 30) if _key(entry) not in first]
+        first = {first_turn_key(entry) for entry in entries}
+        left = [entry for entry in spread(_entries(confirm), 1 << 30) if first_turn_key(entry) not in first]
         if not left:
             raise PromptError("the prompts to confirm on are the same as those of the advice: name others")
         return entries[: number or NUMBER], left[: number or NUMBER]
@@ -274,21 +274,8 @@ def _prompts(
     return entries[:count], entries[count : 2 * count]
 
 
-def _key(entry: Entry) -> str:
-    return json.dumps(entry["turns"][0] if "turns" in entry else entry["prompt"])
-
-
 def _entries(given: Prompts) -> list[Entry]:
     return list(load_suite(given)) if isinstance(given, str | Path) else entries_of(given)
-
-
-def _check_room(model: Model, entries: Sequence[Entry], texts: Sequence[list[int]]) -> None:
-    for number, (entry, ids) in enumerate(zip(entries, texts, strict=True), 1):
-        if model.left(len(ids)) < 2:
-            raise PromptError(
-                f"prompt {entry.get('id', number)} has {len(ids)} tokens and leaves no room in "
-                f"{model.name}'s context of {model.max_length}: shorten or remove it"
-            )
 
 
 def _sizes(batch: int | Sequence[int], context: int | Sequence[int]) -> tuple[list[int], list[int]]:

@@ -163,12 +163,6 @@ def _text(answer: Answer, model: Model, number: int) -> Text:
     return Text(answer.name or str(number), answer.kind, ids, tokens, end, limit, frozenset(model.eos))
 
 
-def first_turn(model: Model, entry: Prompt) -> list[int]:
-    """Token ids of a prompt; of a conversation its first turn."""
-    prompt = [{"role": "user", "content": entry["turns"][0]}] if "turns" in entry else entry["prompt"]
-    return list(model.encode(prompt))
-
-
 def read(text: Text, model: Model, drafters: Sequence[Model], sampling: Sampling, width: Rounding) -> Reading:
     """Have the target and each drafter read a text once."""
     if not sampling.greedy:

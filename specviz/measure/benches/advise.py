@@ -28,6 +28,7 @@ from specviz.measure.advice.grown import grow, settings
 from specviz.measure.advice.ranking import Prediction
 from specviz.measure.advice.simulation import BLOCKS, CHAIN, LOOKUP, Candidate, Simulation
 from specviz.measure.benches import speed
+from specviz.measure.prompts import first_turns
 from specviz.measure.report import Bar, Entry, Estimate, Part, Report, Row, Settings, Tick
 from specviz.methods import find
 from specviz.methods.sampling import Sampling
@@ -245,7 +246,7 @@ def _all_counted(model: Model, drafts: Sequence[Model], number: int, most: int, 
         drafters = [load_drafter(target, name, None, None) for name in names if name in bundled()]
         suite = "town" if target.name == "town" else "everyday"
         entries = spread(list(load_suite(suite)), number)
-        ids = [reading.first_turn(target, entry) for entry in entries]
+        ids = first_turns(target, entries)
         for temperature in (0.0, TEMPERATURE):
             yield from counted(target, drafters, ids, most, Sampling(temperature), tick)
 

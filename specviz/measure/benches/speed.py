@@ -32,6 +32,7 @@ from specviz.measure import timing
 from specviz.measure.benches import llamacpp, peers
 from specviz.measure.benches.trees import draft_sizes, groups
 from specviz.measure.calibrate import calibrate
+from specviz.measure.prompts import first_turn_key, first_turns
 from specviz.measure.report import Bar, Entry, Part, Report, Row, Settings, Tick
 from specviz.measure.timing import BASELINE, Phased
 from specviz.methods import Method
@@ -139,17 +140,13 @@ class Selection:
                 raise PromptError(f"no prompt has the id {missing[0]}: name the file it is from")
             wanted = [by_id[name] for name in ids]
             timed = wanted if number >= len(wanted) else spread(wanted, number)
-        taken = {_first_turn(entry) for entry in timed}
+        taken = {first_turn_key(entry) for entry in timed}
         others: list[Entry] = []
         for entry in spread(entries, len(entries)):
-            if len(others) < WARM_UP + CALIBRATION and _first_turn(entry) not in taken and fits(entry):
-                taken.add(_first_turn(entry))
+            if len(others) < WARM_UP + CALIBRATION and first_turn_key(entry) not in taken and fits(entry):
+                taken.add(first_turn_key(entry))
                 others.append(entry)
         return cls(timed, others[:WARM_UP], others[WARM_UP:])
-
-
-def _first_turn(entry: Entry) -> str:
-    return json.dumps(entry["turns"][0] if "turns" in entry else entry["prompt"])
 
 
 def chosen_ids(path: Path, prompts: str) -> list[str]:
@@ -701,7 +698,7 @@ def _check_enough(selection: Selection, contenders: list[Contender], calibrating
 
 
 def encoded(model: Model, entries: list[Entry], most: int) -> list[list[int]]:
-    texts = timing.first_turns(model, entries)
+    texts = first_turns(model, entries)
     for entry, ids in zip(entries, texts):
         if model.left(len(ids)) < most:
             raise PromptError(

@@ -1,0 +1,33 @@
+"""The prompts that a measurement decodes: of a conversation its first turn."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from specviz.errors import PromptError
+from specviz.measure.report import Entry
+from specviz.models.protocols import Model
+
+
+def first_turns(model: Model, entries: Sequence[Entry]) -> list[list[int]]:
+    """Token ids of each prompt; of a conversation its first turn."""
+    return [
+        list(model.encode([{"role": "user", "content": e["turns"][0]}] if "turns" in e else e["prompt"]))
+        for e in entries
+    ]
+
+
+def first_turn_key(entry: Entry) -> str:
+    """What two entries with the same first turn have in common."""
+    return json.dumps(entry["turns"][0] if "turns" in entry else entry["prompt"])
+
+
+def check_room(models: Sequence[Model], entries: Sequence[Entry], texts: Sequence[Sequence[int]]) -> None:
+    """Refuse prompts (`PromptError`) whose `texts`, token ids, leave no room in the context of a model."""
+    for number, (entry, ids) in enumerate(zip(entries, texts, strict=True), 1):
+        if full := next((each for each in models if each.left(len(ids)) < 2), None):
+            raise PromptError(
+                f"prompt {entry.get('id', number)} has {len(ids)} tokens and leaves no room in "
+                f"{full.name}'s context of {full.max_length}: shorten or remove it"
+            )
