@@ -191,6 +191,7 @@ def test_a_run_without_its_dense_record_is_whole(error, monkeypatch, tmp_path, c
         run.close()
     for trace in (run.trace, Trace.open(path)):
         assert trace.run["complete"] and trace.run["record"] == "judged" and trace.run["dense"] is None
+    texts = run.trace.texts
     made = specviz.generate(TARGET, [[1, 2]], resume=True, **options)
     assert made.run["record"] == "dense" == Trace.open(path).run["record"]
-    assert made.texts == run.trace.texts
+    assert made.texts == texts

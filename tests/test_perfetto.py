@@ -81,7 +81,7 @@ def test_runs_and_batch_rows_have_tracks_of_their_own(tmp_path):
 
 
 def test_rows_of_a_batch_are_counted_as_one(tmp_path):
-    entries = list(sv.suite("town"))[:3]
+    entries = [entry["turns"][0] for entry in sv.suite("town")[:3]]
     trace = sv.generate("town", entries, "prompt_lookup", batch=3, max_new_tokens=16)
     events = events_of(trace, tmp_path)
     check_format(events)

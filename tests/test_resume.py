@@ -148,7 +148,11 @@ def test_a_batch_of_conversations_of_one_turn_goes_on(tmp_path):
     alone = specviz.generate(model, prompts[:2], "autoregressive", max_new_tokens=6)
     assert first.run["prompts"] == alone.run["prompts"]
     again = specviz.generate(model, prompts, "autoregressive", resume=True, **options)
-    assert again.texts[:2] == first.texts and len(again.texts) == 3
+    assert again.texts[:2] == alone.texts and len(again.texts) == 3
+    with pytest.raises(TraceError, match="was replaced since it was opened"):
+        print(first.texts)  # read only now, from a file that holds the longer run
+    again.save(path, force=True)
+    assert specviz.open(path).texts == again.texts  # the same run, written again
 
 
 def test_the_dense_record_goes_on_too(pair, monkeypatch, tmp_path):

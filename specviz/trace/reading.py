@@ -44,10 +44,14 @@ def _coded(field: pa.Field) -> pa.Field:
 class StoredRun:
     """One run's metadata and columns; columns are read when first asked for."""
 
-    def __init__(self, run: Record, *, table: pa.Table | None = None, path: Path | None = None) -> None:
+    def __init__(
+        self, run: Record, *, table: pa.Table | None = None, path: Path | None = None,
+        written: dict[bytes, bytes] | None = None,
+    ) -> None:  # fmt: skip
         self.run = run
         self.path = path
         self._table = table
+        self._written = written  # the file's own metadata: columns that are read later must be of this run
         self._read: dict[str, pa.ChunkedArray] = {}
 
     @cached_property
@@ -71,6 +75,8 @@ class StoredRun:
             if missing:
                 assert self.path is not None
                 with _parquet(self.path, words=True) as file:
+                    if self._written is not None and file.metadata.metadata != self._written:
+                        raise TraceError(f"{self.path} was replaced since it was opened: open it again")
                     # One group at a time: Arrow cannot join lists of dictionary codes across groups.
                     groups = [file.read_row_group(i, missing) for i in range(file.num_row_groups)]
                 new = pa.concat_tables(groups) if groups else arrow_schema().empty_table().select(missing)
@@ -163,10 +169,11 @@ def _parquet(path: Path, words: bool = False) -> Iterator[pq.ParquetFile]:
 
 def open_file(path: Path) -> StoredRun:
     with _parquet(path) as file:
-        run = load_metadata(file.metadata.metadata, str(path))
+        written = file.metadata.metadata
+        run = load_metadata(written, str(path))
         check_schema(file.schema_arrow, str(path))
         check_size(file, path)
-    return StoredRun(run, path=path)
+    return StoredRun(run, path=path, written=written)
 
 
 def open_partial(path: Path) -> StoredRun:
