@@ -194,7 +194,7 @@ def ranked(logits: Tensor, k: int) -> Tensor:
     # A top-k may order equals as it likes. A CPU can look whether there are any; others would have to wait.
     if logits.device.type == "cpu" and k > 1 and not bool((best[:, 0] == best[:, 1]).any()):
         return tokens
-    first = torch.where(best == best[:, :1], tokens, logits.shape[-1]).amin(-1, keepdim=True)
+    first = logits.argmax(-1, keepdim=True)  # of more than k equals it need not be among `tokens`
     return torch.cat([first, torch.where(tokens == first, tokens[:, :1], tokens)[:, 1:]], 1)
 
 

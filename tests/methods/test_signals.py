@@ -122,6 +122,18 @@ def test_the_first_of_equals_stands_first():
     assert reduced.rank.tolist() == [0, 6]
 
 
+@pytest.mark.parametrize("vocabulary", [40, 9001])
+@pytest.mark.parametrize("k", [1, 2, 5])
+def test_ranked_begins_with_argmax_where_more_than_k_are_equal(vocabulary, k):
+    logits = torch.zeros(3, vocabulary)
+    logits[0, 7::3] = 4.0  # many equals
+    logits[1, [30, 12]] = 4.0
+    logits[2, 5] = 4.0
+    tokens = signals.ranked(logits, k)
+    assert tokens[:, 0].tolist() == logits.argmax(-1).tolist() == [7, 12, 5]
+    assert all(len(set(row)) == k for row in tokens.tolist())
+
+
 @pytest.mark.parametrize("k", [5, 64])
 @pytest.mark.parametrize("vocabulary", [3, 100, 2100, 8192, 9001])
 def test_top(vocabulary, k):
