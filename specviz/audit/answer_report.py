@@ -12,6 +12,8 @@ from specviz.errors import plural
 
 from .result import Plain, finite
 
+FLOOR = 0.01  # an envelope is at least so many logits
+
 OWN, NOISE, OTHER, UNSURE = "the target's own", "within the noise", "not the target's", "cannot tell"
 VERDICTS = (OWN, NOISE, OTHER, UNSURE)
 CHANCE = 1e-4  # a test on the set is wrong this often
@@ -47,8 +49,8 @@ class Envelope:
         if self.largest is None:
             return f"{self.value:g} logits {whose}, not measured"
         return (
-            f"{self.value:.3g} logits {whose}: twice {self.largest:.3g}, the largest margin of {self.texts} "
-            f"honest answers with {self.tokens:,} tokens"
+            f"{self.value:.3g} logits {whose}: twice the largest margin ({self.largest:.3g}) of {self.texts} "
+            f"honest answers with {self.tokens:,} tokens, at least {FLOOR:g}"
         )
 
 

@@ -34,6 +34,7 @@ from ..models.text import Text
 from . import setup
 from .answer_files import Answer, Given, read, tokenised
 from .answer_report import (
+    FLOOR,
     NOISE,
     OTHER,
     OWN,
@@ -51,7 +52,6 @@ DEFAULT = 0.5  # logits, where no honest answers of the engine are given
 # margin of 0.518. Set after that one, and not tried on others.
 DEFAULTS = {"llama.cpp": 0.75}
 FACTOR = 2.0  # the envelope is this many times the largest margin of the honest answers ...
-FLOOR = 0.01  # ... and at least this
 FOREIGN = 2.0  # a margin in an honest answer from which on it is not honest
 HONEST = 8  # honest answers that an envelope wants
 TIE = 1e-6  # float64 margin below which two tokens tie

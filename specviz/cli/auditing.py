@@ -136,10 +136,12 @@ def audit(
     For a diffusion model: the same cells, tokens and order as stepwise decoding with the same cache policy.
     """
     if soak or ledger is not None or minutes is not None:
-        if any(given is not None for given in (method, batch, json, kernels)):
-            raise ParameterError(
-                "a soak chooses its own settings: drop --method, --batch, --kernels and --json"
-            )
+        chosen = {
+            "--method": method, "--batch": batch, "--json": json, "--kernels": kernels, "--answers": answers,
+            "--prompts": prompts, "--number": number,
+        }  # fmt: skip
+        if wrong := [name for name, value in chosen.items() if value is not None]:
+            raise ParameterError(f"a soak chooses its own settings: drop {', '.join(wrong)}")
         given = {"models": model and [model], "drafts": draft, "device": device, "dtype": dtype}
         _soak(ledger, soak, threads, given | {"minutes": minutes, "seed": seed})
         return
@@ -148,6 +150,10 @@ def audit(
     if answers is not None:
         if any(given is not None for given in (method, batch, prompts, draft, number)):
             raise ParameterError("--answers are read, not decoded: drop the methods, prompts and drafts")
+        if (max_new_tokens, sampled, streams, seed) != (64, 20, 10, 0):
+            raise ParameterError(
+                "--answers are read, not decoded: drop --max-new-tokens, --sampled, --streams and --seed"
+            )
         options = {"honest": honest, "envelope": envelope, "sibling": sibling, "device": device}
         _answers(answers, model, threads, json, options | {"dtype": None if dtype == "auto" else dtype})
         return

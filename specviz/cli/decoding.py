@@ -244,9 +244,15 @@ def generate(
     target, drafter = _models(kind, model, draft, device, dtype, revision)
     if store is not None:
         built.load(store, target)
-    for entry in entries if raw and not streamed else ():
-        if isinstance(entry, dict) and isinstance(entry.get("prompt"), str):
-            entry["prompt"] = target.encode(entry["prompt"], raw=True)
+    for number_of, entry in enumerate(entries if raw and not streamed else (), 1):
+        given = entry.get("turns") or [entry.get("prompt")] if isinstance(entry, dict) else []
+        if len(given) != 1 or not isinstance(given[0], str):
+            raise ParameterError(
+                f"--raw leaves the chat template out of plain texts, and prompt {number_of} is a conversation: "
+                "drop --raw"
+            )
+        entry.pop("turns", None)
+        entry["prompt"] = target.encode(given[0], raw=True)
     with on_threads(threads) as threads_used:
         run = Run(target, entries, built, draft=drafter, **options)
         _decode(run, streamed)

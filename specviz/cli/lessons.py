@@ -28,8 +28,8 @@ def lab(
     browser: Annotated[bool, option("Open a browser.")] = True,
     force: Force = False,
 ) -> None:
-    """Open JupyterLab on a copy of the walkthroughs; options that are not listed here are passed to "
-    "JupyterLab."""
+    """Open JupyterLab on a copy of the walkthroughs; options that are not listed here are passed to
+    JupyterLab."""
     from importlib.util import find_spec
 
     words = arguments or []

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
+from specviz.cli.arguments import writable
 from specviz.cli.options import Force, option
 
 
@@ -18,6 +19,8 @@ def site(
     """Build walkthroughs, players, methods, papers and reference as files for any static host."""
     from specviz.site.build import build
 
+    if archive:
+        writable(out.with_name(f"{out.name}.zip"), force)
     made = build(out, execute, jobs, force)
     print(f"site: {made / 'index.html'}")
     if archive:

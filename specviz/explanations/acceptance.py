@@ -60,7 +60,8 @@ def contexts(trace: Trace) -> pd.DataFrame:
     columns = ["low", "high", "cycles", "first", "accepted", "forward"]
     if len(steps) < BINS * LEAST:
         return pd.DataFrame(columns=columns)
-    times = steps_of(trace)[["run", "prompt", "cycle", "forward_time"]]
+    times = steps_of(trace)[["run", "prompt", "cycle", "forward_time", "share"]]
+    times["forward_time"] /= times["share"]  # of the whole pass, whoever shared it
     steps = steps.merge(times, how="left", on=["run", "prompt", "cycle"])
     edges = np.quantile(steps["context"], np.linspace(0, 1, BINS + 1)[1:-1])
     steps["bin"] = np.searchsorted(edges, steps["context"].to_numpy(), side="left")

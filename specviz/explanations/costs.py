@@ -154,10 +154,13 @@ def of_counts(counts: Counts) -> Costs:
 def within(trace: Trace) -> Plain | None:
     """What a plain step costs, from the run's own steps without a draft; None if they are too few.
 
-    Drafting that came to nothing is left out of them, for plain decoding does not draft.
+    Drafting that came to nothing is left out of them, for plain decoding does not draft. A batch has none:
+    where a row ran alone, it paid for a whole pass, which its other cycles shared.
     """
     steps = steps_of(trace)
-    empty = steps[(steps["sent"] == 0) & (steps["unreviewed"] == 0) & (steps["share"] == 1.0)]
+    if (steps["share"] < 1).any():
+        return None
+    empty = steps[(steps["sent"] == 0) & (steps["unreviewed"] == 0)]
     empty = empty[empty["duration"].notna() & empty["forward_time"].notna()]
     if len(empty) < LEAST_STEPS:
         return None
@@ -191,7 +194,7 @@ def of_plain_run(trace: Trace, plain: Trace) -> Plain:
         raise TraceError("the plain run has no cycle times")
     differing = differing_settings(trace, plain)
     decoded, plainly = _prompts(trace), _prompts(plain)
-    same = sorted(decoded) == sorted(plainly)
+    same = set(decoded) == set(plainly)  # one of them may have decoded each several times, with other seeds
     source = "an autoregressive run of the same prompts"
     if not same:
         source = "an autoregressive run of other prompts"

@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch.nn.functional import cross_entropy, linear
 
-from specviz.errors import ModelError, PromptError
+from specviz.errors import ModelError, ParameterError, PromptError
 from specviz.finetune import training
 from specviz.finetune.answers import Answers
 from specviz.finetune.target_states import speaks_by_its_last_state, states_of_answers, twin
 from specviz.finetune.training import CHAIN, Pair, Trained, print_line
 from specviz.models import load
+from specviz.models.bergamot.model import Bergamot
 from specviz.models.bergamot.trimmed import TrimmedBergamot
 from specviz.models.model import Model
 from specviz.models.trimmed import TrimmedModel
@@ -139,6 +140,10 @@ def _align(
 ) -> Aligned:  # fmt: skip
     if not isinstance(prompts, Answers) and len(prompts) < 2:
         raise PromptError("alignment needs two prompts or more: one is held out for measuring")
+    if not isinstance(prompts, Answers) and kind.drawn:
+        raise ParameterError(
+            "drawn answers must be given: make them with specviz models answers --temperatures, or drop --drawn"
+        )
     teacher, learner = _pair(target, draft, device)
     net = None  # of a target whose last states say what it would write
     if kind.soft and isinstance(teacher, Model) and not getattr(teacher, "prefix", None):
@@ -146,7 +151,17 @@ def _align(
         net = net if speaks_by_its_last_state(teacher, net) else None
     last = teacher.layers if net is not None else 0
     epochs, rate, batch = settings.epochs, settings.rate, settings.batch
-    mark = [*kind, epochs, rate, batch, settings.tokens, settings.seed, teacher.name, learner.name]
+    mark = [
+        *kind,
+        epochs,
+        rate,
+        batch,
+        settings.tokens,
+        settings.seed,
+        teacher.name,
+        learner.name,
+        learner.content,
+    ]
     partial, answers = training.gather(
         teacher, (learner,), prompts, path, mark, force, settings, (last,) if last else ()
     )
@@ -277,6 +292,11 @@ def _pair(target: Spec, draft: Spec, device: str) -> tuple[Target, Target]:
             raise ModelError(
                 f"{model.name} runs on llama.cpp: alignment needs a model in transformers' format"
             )
+    if isinstance(learner, Bergamot) and not isinstance(learner, TrimmedBergamot):
+        raise ModelError(
+            f"{learner.name} is a whole Bergamot translator, which cannot be written again: align a draft that "
+            "specviz models cut made of it"
+        )
     if learner.kind == "trimmed":
         learner = learner.on(teacher)
     if teacher.kind != learner.kind:

@@ -226,12 +226,12 @@ def _check_answers(target: Target, options: AnswerOptions) -> None:
         )
 
 
-def check_apart(prompts: Sequence[str], names: Sequence[str]) -> None:
+def check_apart(prompts: Sequence[Prompt], names: Sequence[str]) -> None:
     """Refuse prompts that are questions of suites: drafters would be measured by what they know by heart.
 
     Parameters
     ----------
-    prompts : sequence of str
+    prompts : sequence of str or of chats
     names : sequence of str
         Of suites, as `specviz.suite` takes them.
 
@@ -242,18 +242,22 @@ def check_apart(prompts: Sequence[str], names: Sequence[str]) -> None:
     """
     from specviz.suites import suite
 
-    numbers = {_alike(prompt): number for number, prompt in enumerate(prompts, 1)}
+    numbers = {_alike(text): number for number, each in enumerate(prompts, 1) for text in _texts_of(each)}
     for name in names:
         for entry in suite(name):
             for turn in entry.get("turns") or [entry["prompt"]]:
-                texts = (
-                    [turn] if isinstance(turn, str) else [m["content"] for m in turn if isinstance(m, dict)]
-                )
-                if number := next(filter(None, (numbers.get(_alike(text)) for text in texts)), 0):
+                if number := next(filter(None, (numbers.get(_alike(text)) for text in _texts_of(turn))), 0):
                     raise PromptError(
                         f"prompt {number} is a question of the suite {name}: remove it, or drafters will be "
                         f"measured on memorised answers"
                     )
+
+
+def _texts_of(prompt: Prompt) -> list[str]:
+    """A prompt, or the contents of a chat's messages; token ids are no text."""
+    if isinstance(prompt, str):
+        return [prompt]
+    return [each["content"] for each in prompt if isinstance(each, dict)]
 
 
 def _alike(text: str) -> str:
@@ -371,7 +375,9 @@ def _drawn(scores: torch.Tensor, texts: Sequence[_Text]) -> list[int]:
     """A token of each row of scores, by each text's own chance."""
     mass = scores.softmax(-1).cumsum(-1)
     chances = torch.tensor([[text.chance()] for text in texts], dtype=mass.dtype, device=mass.device)
-    return torch.searchsorted(mass, chances * mass[:, -1:], right=True)[:, 0].tolist()
+    # A chance just below 1 is 1 in float32: no token lies beyond the last.
+    last = scores.shape[-1] - 1
+    return torch.searchsorted(mass, chances * mass[:, -1:], right=True)[:, 0].clamp(max=last).tolist()
 
 
 def _saved(out: Path, header: Header) -> list[Row]:

@@ -217,8 +217,10 @@ def write_card(check: DraftCheck, drafter: str | Path, prompts: str) -> Path:
     path = folder / "README.md"
     if not path.is_file():
         raise ModelError(f"{folder} has no card (README.md) to write the depths into")
-    before = path.read_text(encoding="utf8").partition(CARD_BEGIN)[0].rstrip()
-    return write_text(path, f"{before}\n\n{check.card(prompts)}", force=True)
+    before, begin, section = path.read_text(encoding="utf8").partition(CARD_BEGIN)
+    after = section.strip().split("\n\n")[3:] if begin else []  # what is no part of it: line, table, reason
+    parts = [before.rstrip(), check.card(prompts).rstrip(), *after]
+    return write_text(path, "\n\n".join(parts) + "\n", force=True)
 
 
 def verdict(shares: dict[str, float]) -> str:

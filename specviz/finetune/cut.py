@@ -96,8 +96,7 @@ def cut(
         f"{len(tokens):,} of the {teacher.vocabulary:,} tokens, which cover {share:.1%} of the answers. Made "
         "by `specviz models cut`; embedding and head are the target's own.\n"
     )
-    partial = path.with_name(path.name + ".partial")
-    partial.mkdir(parents=True, exist_ok=True)
+    partial = training.begun(path, ["cut", teacher.content, layers, vocabulary], force)
     training.publish(partial, path, write, card)
     return path
 

@@ -81,11 +81,13 @@ def read_texts(path: str | Path) -> list[Text]:
     """
     path = Path(path).expanduser()
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8").split("\n")  # `splitlines` cuts within strings, too
     except (OSError, UnicodeDecodeError) as error:
         raise PromptError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from None
     texts = []
     for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
         try:
             texts.append(checked(Text, json.loads(line), f"{path}, line {number}", error=PromptError))
         except ValueError:
@@ -158,8 +160,18 @@ def adapt(
         raise PromptError(f"adapting needs at least two texts of at most {longest} tokens: one is held out")
     learnt, held = training.parted(pairs)
     learnt = training.some(learnt, tokens, seed)
-    sources = [len(texts), training.count(pairs), answers.header["content"] if answers else None]
-    mark = ["diffusion", rank, longest, epochs, rate, batch, tokens, seed, model.content, *sources]
+    mark = [
+        "diffusion",
+        rank,
+        longest,
+        epochs,
+        rate,
+        batch,
+        tokens,
+        seed,
+        model.content,
+        training.digest(pairs),
+    ]
     partial = training.begun(path, mark, force)
     with torch.random.fork_rng([]):
         torch.manual_seed(seed)
@@ -289,6 +301,7 @@ class AdaptedNet(nn.Module):
         self.head = net.get_output_embeddings().weight.detach().to(dtype)
         self.id = mask
         self.mask = nn.Parameter(net.get_input_embeddings().weight[mask].detach().clone())
+        self.to(model.device)
 
     def forward(self, ids: Tensor, masked: Tensor, learnt: Tensor) -> Tensor:
         """Scores [cells learnt, vocabulary] of ids [rows, length] whose `masked` cells are hidden."""
@@ -297,7 +310,7 @@ class AdaptedNet(nn.Module):
         state = self.net.model(inputs_embeds=x, use_cache=False).last_hidden_state
         place = learnt.flatten().nonzero()[:, 0] - adapters.SHIFT
         scores = state.flatten(0, 1).index_select(0, place).to(self.head.dtype) @ self.head.T
-        hidden = torch.zeros(scores.shape[-1], dtype=torch.bool)
+        hidden = torch.zeros(scores.shape[-1], dtype=torch.bool, device=scores.device)
         hidden[self.id] = True
         return scores.float().masked_fill(hidden, -torch.inf)
 
@@ -330,10 +343,17 @@ class MaskedLoss:
         rng = np.random.default_rng(int(torch.randint(1 << 62, ())))
         canvas, cells = canvases(pairs, self.end, rng)
         masks = draw_masks(canvas, cells, self.end, BLOCKWISE, rng)
-        ids, masked, learnt = map(torch.from_numpy, (canvas, masks.masked, masks.learnt))
-        scores = self.net(ids, masked, learnt)
-        each = cross_entropy(scores, ids[learnt], reduction="none")
-        total = each @ torch.from_numpy(masks.weights.astype(np.float32))
+        device, weights = self.net.head.device, np.zeros(masks.learnt.shape, np.float32)
+        weights[masks.learnt] = masks.weights
+        total = torch.zeros((), device=device)
+        rows = max(1, CELLS // canvas.shape[1])  # of a pass
+        for first in range(0, len(canvas), rows):
+            part = slice(first, first + rows)
+            arrays = canvas[part], masks.masked[part], masks.learnt[part], weights[part]
+            ids, masked, learnt, weight = (torch.from_numpy(each).to(device) for each in arrays)
+            if learnt.any():
+                each = cross_entropy(self.net(ids, masked, learnt), ids[learnt], reduction="none")
+                total = total + each @ weight[learnt]
         return total, total.detach()
 
 
@@ -343,7 +363,6 @@ def canvases(pairs: Sequence[Pair], end: int, rng: np.random.Generator) -> tuple
     width = max(len(pair.prompt) + len(pair.answer) for pair in pairs) + int(
         rng.integers(*PADDING[share][1:])
     )
-    pairs = pairs[: max(1, CELLS // width)]
     canvas = np.full((len(pairs), width), end, np.int64)
     for row, pair in zip(canvas, pairs):
         text = pair.prompt + pair.answer

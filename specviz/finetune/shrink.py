@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import shutil
+import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 
 from specviz.errors import ModelError
-from specviz.finetune.training import SCORES, vacant
+from specviz.finetune.training import SCORES, begun, publish, vacant
 from specviz.models.additions import load_addition
 from specviz.models.eight_bits import pack
 from specviz.models.loading import find
@@ -69,21 +69,20 @@ def shrink(drafter: str | Path, out: str | Path, *, force: bool = False) -> Shru
     packed = pack(tensors)
     if len(packed) == len(tensors):
         raise ModelError(f"{folder} has no float matrices: its weights are already in eight bits")
-    made = path.with_name(path.name + ".partial")
-    shutil.rmtree(made, ignore_errors=True)
-    made.mkdir(parents=True)
-    for name in KEPT:
-        if (folder / name).is_file():
-            shutil.copyfile(folder / name, made / name)
-    save_file(packed, made / WEIGHTS, metadata={"format": "pt"})
-    sizes = [(each / WEIGHTS).stat().st_size for each in (folder, made)]
-    if (made / "README.md").is_file():
-        with open(made / "README.md", "a", encoding="utf-8") as card:
-            card.write(
-                f"\nStored with its matrices in eight bits and one scale per row (`specviz models shrink`): "
-                f"{sizes[0] / 1e6:.1f} MB in {sizes[1] / 1e6:.1f} MB. The numbers above are from before.\n"
-            )
-    if path.exists():
-        shutil.rmtree(path)
-    made.rename(path)
+    kept = {name: (folder / name).read_bytes() for name in KEPT if (folder / name).is_file()}
+    weights = save(packed, metadata={"format": "pt"})
+    sizes = (folder / WEIGHTS).stat().st_size, len(weights)
+    stored = (
+        f"\nStored with its matrices in eight bits and one scale per row (`specviz models shrink`): "
+        f"{sizes[0] / 1e6:.1f} MB in {sizes[1] / 1e6:.1f} MB. The numbers above are from before.\n"
+    )
+
+    def write(made: Path) -> None:
+        for name, content in kept.items():
+            (made / name).write_bytes(content)
+        (made / WEIGHTS).write_bytes(weights)
+
+    card = kept.pop("README.md", b"").decode("utf-8")
+    partial = begun(path, ["shrink", hashlib.blake2b(weights).hexdigest()], force)
+    publish(partial, path, write, card + stored if card else "")
     return Shrunk(path, *sizes)

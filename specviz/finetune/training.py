@@ -263,11 +263,27 @@ def pairs_of(answers: Answers, drawn: bool | None = None) -> list[Pair]:
 
 
 def parted(pairs: Sequence[Pair]) -> tuple[list[Pair], list[Pair]]:
-    """What is learnt, and what is measured by: of every tenth prompt, and at least the last, 400 answers."""
-    last = max(pair.number for pair in pairs)
-    apart = {n for n in range(last + 1) if n % HELD_OUT == HELD_OUT - 1} or {last}
+    """What is learnt, and what is measured by: of every tenth prompt, and at least the last, 400 answers.
+
+    Raises
+    ------
+    PromptError
+        If all are answers to one prompt.
+    """
+    numbers = sorted({pair.number for pair in pairs})
+    if len(numbers) < 2:
+        raise PromptError(
+            "there are answers to one prompt alone: add another, which is held out for measuring"
+        )
+    apart = set(numbers[HELD_OUT - 1 :: HELD_OUT]) or {numbers[-1]}
     held = [pair for pair in pairs if pair.number in apart]
     return [pair for pair in pairs if pair.number not in apart], held[:MEASURED]
+
+
+def digest(pairs: Sequence[Pair]) -> str:
+    """What tells these prompts and answers from others."""
+    content = json.dumps([[list(pair.prompt), list(pair.answer)] for pair in pairs])
+    return hashlib.blake2b(content.encode(), digest_size=8).hexdigest()
 
 
 def count(pairs: Sequence[Pair]) -> int:
@@ -453,7 +469,8 @@ def publish(
     shutil.rmtree(made, ignore_errors=True)
     made.mkdir()
     write(made)
-    (made / "README.md").write_text(card, encoding="utf-8")
+    if card:
+        (made / "README.md").write_text(card, encoding="utf-8")
     if scores:
         (made / SCORES).write_text(json.dumps(scores) + "\n", encoding="utf-8")
     if path.exists():

@@ -19,7 +19,7 @@ from specviz.errors import ParameterError
 from specviz.loop import Run
 from specviz.measure.claims import BootstrapEstimate, Quality, ratio, resampled
 from specviz.measure.report import Settings, Values
-from specviz.measure.timing import closing, finish, paired, quiet_clock, synchroniser
+from specviz.measure.timing import clock_of, closing, finish, paired, synchroniser
 from specviz.models.protocols import Model
 from specviz.streams import Stream
 from specviz.trace import Trace
@@ -146,7 +146,7 @@ def measure(
     Of several rounds a text's median time counts. Without a template the model's own is taken.
     """
     given = sources.streams
-    clock, _ = quiet_clock(model.device)
+    clock, _ = clock_of(model)
     shared: Settings = {"target_language": sources.language, "max_new_tokens": max_new_tokens}
     shared |= {"record": None} | ({} if template is None else {"template": template})
     followed: list[dict[str, Follow]] = []

@@ -407,12 +407,12 @@ def figures(rows: list[Row], base: list[Row], cell: Values) -> Row:
         "prompts": len(tokens),
         "failures": len(rows) - len(good),
         "pairs": len({a["prompt"] for a, _ in pairs}),
-        "tokens": sum(row["tokens"] for row in good),
+        "tokens": sum(map(written, good)),
         **named("tau", tau),
         "request_tau": mean([t / s for t, s in zip(tokens, steps) if s]),
-        "pooled_throughput": over(sum(r["tokens"] for r in timed), sum(map(seconds, timed))),
+        "pooled_throughput": over(sum(map(written, timed)), sum(map(seconds, timed))),
         "request_throughput": mean(per_prompt(timed, speed)),
-        "decode_throughput": over(sum(r["tokens"] for r in timed), sum(r["decode_seconds"] for r in timed)),
+        "decode_throughput": over(sum(map(written, timed)), sum(r["decode_seconds"] for r in timed)),
         **speedups([] if itself else pairs, itself and bool(timed)),
         "prefill_share": over(sum(r["prefill_seconds"] for r in timed), sum(map(seconds, timed))),
         "same": None,
@@ -451,7 +451,7 @@ def compared(pairs: list[tuple[Row, Row]]) -> list[Estimate]:
     ours, theirs = [a for a, _ in pairs], [b for _, b in pairs]
 
     def columns(field: str) -> list[np.ndarray]:
-        return [sums(side, key) for side in (ours, theirs) for key in ("tokens", field)]
+        return [sums(side, key) for side in (ours, theirs) for key in ("written", field)]
 
     speeds = [np.array(per_prompt(side, speed)) for side in (ours, theirs)]
     ratios: dict[int, list[float]] = defaultdict(list)
@@ -480,7 +480,12 @@ def seconds(row: Values) -> float:
 
 def speed(row: Values) -> float:
     """Tokens per second, prefill included."""
-    return float(row["tokens"] / seconds(row))
+    return float(written(row) / seconds(row))
+
+
+def written(row: Values) -> int:
+    """Tokens of the texts; a canvas' padding is none."""
+    return int(row.get("written", row["tokens"]))
 
 
 def fast(row: Values) -> bool:
@@ -500,7 +505,8 @@ def sums(rows: Iterable[Values], field: str) -> np.ndarray:
     """A sum over rounds of each prompt, float [prompts]."""
     totals: dict[int, float] = defaultdict(float)
     for row in rows:
-        totals[row["prompt"]] += seconds(row) if field == "seconds" else row[field]
+        own = {"seconds": seconds, "written": written}.get(field)
+        totals[row["prompt"]] += row[field] if own is None else own(row)
     return np.array(list(totals.values()), float)
 
 

@@ -18,13 +18,14 @@ from specviz.loop import Run
 from specviz.measure.claims import BootstrapEstimate, ratio, resampled
 from specviz.measure.pairs import Score
 from specviz.measure.report import Entry, Settings, Values
-from specviz.measure.timing import BASELINE, closing, finish, paired, quiet_clock
+from specviz.measure.timing import BASELINE, clock_of, closing, finish, paired
 from specviz.methods import Method, find, settings_of
 from specviz.models.protocols import Model
 
 BEAM = "beam"  # in place of a method: transformers' own beam search, values {"beams": n}
 OWN = ("bonus", "correction", "resampled", "fallback", "plain")  # origins of tokens that the target wrote
 WARM = 8  # tokens of the text that each setting decodes first, outside what is timed
+HANDED_OVER = ("fallback", "length")  # why a draft ended: it was unsure, or as long as may be
 TAKEN_BACK = ("correction", "resampled")
 
 
@@ -64,7 +65,8 @@ class Advanced:
                 sums["drafted"][number] += len(cycle.status) + (len(unsent.tokens) if unsent else 0)
                 sums["accepted"][number] += cycle.status.count("accepted")
                 sums["own"][number] += sum(origin in OWN for origin in cycle.origins)
-                sums["fallbacks"][number] += "fallback" in cycle.origins
+                handed = cycle.draft.stop in HANDED_OVER and "unreviewed" not in cycle.status
+                sums["fallbacks"][number] += handed  # rolled back or not, as `metrics.fallback_share`
                 sums["rollbacks"][number] += any(origin in TAKEN_BACK for origin in cycle.origins)
             if cycle.end is not None:
                 sums["tokens"][number] = len(tokens)
@@ -98,7 +100,8 @@ class Stock:
 class Measured:
     """What a setting did with every text: arrays [texts] of counts, of seconds, and of what scores sum up.
 
-    ``fallbacks`` and ``rollbacks`` count cycles that ended so; ``own`` tokens that the target wrote;
+    ``fallbacks`` counts cycles that handed over to the target, ``rollbacks`` those that it corrected; ``own``
+    tokens that the target wrote;
     ``passes`` those of the target after the prompt's.
     """
 
@@ -159,7 +162,7 @@ def sweep(
         raise ParameterError("a sweep needs points (settings) and entries (texts), at least one of each")
     points = [_named(point) for point in points]
     device = points[0].model.device
-    clock, _ = quiet_clock(device)
+    clock, _ = clock_of(points[0].model)
     score = Score(entries)
     seconds: dict[str, list[list[float]]] = {point.label: [] for point in points}
     results: dict[str, Measured] = {}

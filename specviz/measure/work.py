@@ -14,7 +14,7 @@ import signal
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -200,7 +200,7 @@ class Bench:
         ids: list[list[int]] = []
         current: list[int] = []
         cells: list[int] = []
-        steps = sent = accepted = 0
+        steps = sent = accepted = placed = 0
         prefill = decode = 0.0  # seconds
         reset_peak(self.model.device)
         self.wait()
@@ -222,12 +222,13 @@ class Bench:
                 self.wait()
                 decode += (now := self.clock()) - mark
                 mark, end = now, cycle.end
-                ids.append([current[i] for i in np.argsort(cells)] if cells else list(current))
+                placed += len(current)
+                ids.append(text_of_cells(current, cells, self.model.eos) if cells else list(current))
         wall = time.perf_counter() - start
         complete(finish(run))
         seconds = {"prefill_seconds": prefill, "decode_seconds": decode, "wall_seconds": wall}
         return {
-            "ids": ids, "tokens": sum(map(len, ids)),
+            "ids": ids, "tokens": placed, "written": sum(map(len, ids)),
             "prompt_tokens": sum(len(prompt["tokens"]) for prompt in run.recorder.run["prompts"]),
             "steps": steps, "sent": sent, "accepted": accepted, "end": end,
             **(seconds if timed else dict.fromkeys(seconds)), **peak(self.model.device),
@@ -264,6 +265,13 @@ def forget() -> None:
 def fresh(cell: Cell) -> Method:
     """A cell's method, remembering nothing."""
     return methods.find(cell.method)(**cell.parameters)
+
+
+def text_of_cells(tokens: list[int], cells: list[int], eos: Iterable[int]) -> list[int]:
+    """A canvas' tokens from left to right, to its first end token: what follows is padding."""
+    text = [tokens[i] for i in np.argsort(cells)]
+    ends = frozenset(eos)
+    return text[: next((i + 1 for i, token in enumerate(text) if token in ends), len(text))]
 
 
 def complete(trace: Trace) -> None:

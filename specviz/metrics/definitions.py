@@ -391,8 +391,8 @@ DEFINITIONS: tuple[Definition, ...] = (
     Definition(
         "decode tokens/s", SPEED, POOLED, EMITTED, "(ΣO / Σ(T - P)) / (ΣO′ / Σ(T′ - P′))",
         ("output", "seconds", "prefill"), lambda t, b: _ratio(t.O, t.T - t.P) / _ratio(b.O, b.T - b.P),
-        ("llama.cpp (eval time)", "specviz (compare)"),
-        "without the prefill: what decoding alone gained",
+        ("llama.cpp (eval time)", "specviz (compare, one text at a time)"),
+        "without the prefill: what decoding alone gained; each row of a batch counts the whole time",
         "github.com/ggml-org/llama.cpp, eval time next to prompt eval time",
     ),
     Definition(

@@ -79,7 +79,8 @@ def break_even(traces: Mapping[str, Trace], baseline: str, per: str = "run") -> 
         }  # fmt: skip
         if per == "prompt":
             each = [_figures(sums[:, [i]], plain[:, [i]]) for i in range(sums.shape[1])]
-            rows += [about | {"prompt": i} | figures for i, figures in enumerate(each)]
+            numbers = sorted(set(trace.cycles["prompt"]))
+            rows += [about | {"prompt": number} | figures for number, figures in zip(numbers, each)]
         else:
             rows.append(about | {"prompts": sums.shape[1]} | _figures(sums, plain) | intervals(sums, plain))
     return pd.DataFrame(rows)

@@ -34,7 +34,7 @@ def quality(
     tokenize : str, optional
         BLEU's tokenizer; default as in `specviz.metrics.tokenizer`.
     resamples : int
-        Of the bootstrap; with 1 there is no interval, as with fewer than three texts.
+        Of the bootstrap; with 1 there is no interval, as with fewer than six texts.
     scores : sequence of {"bleu", "chrf"}
 
     Returns

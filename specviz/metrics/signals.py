@@ -357,7 +357,7 @@ def area_under_roc(
     Returns
     -------
     Estimate
-        In place of a median the area. NaN if all items have one outcome; no interval for fewer than three
+        In place of a median the area. NaN if all items have one outcome; no interval for fewer than six
         groups.
     """
     of = np.arange(len(score)) if group is None else np.asarray(group)

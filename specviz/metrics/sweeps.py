@@ -146,7 +146,9 @@ def _opened(name: str, given: Source) -> list[tuple[str, Trace, Path | None]]:
 
 
 def _prompts(run: Trace) -> list[list[int] | None]:
-    return [each.get("tokens") for each in run.run["prompts"] or []]
+    """Of the texts that are selected."""
+    prompts, chosen = run.run["prompts"] or [], sorted(run.cycles["prompt"].unique().tolist())
+    return [prompts[i].get("tokens") if i < len(prompts) else None for i in chosen]
 
 
 MEASURES: dict[str, Callable[[Trace], float]] = {

@@ -176,7 +176,8 @@ def replay(
         "table": table, "model": name_of(model, recipe.model), "drafts": drafts,
         "suite": {task: each.digest for task, each in chosen.items()} or recipe.suite, "device": device,
         "dtype": dtype, "threads": threads, "template": template, "chat": dict(chat or {}),
-        "baselines": baselines, "fit": fit, "score": score, **numbers,
+        "baselines": baselines, "fit": fit, "score": score, "quick": quick, "setup": setup, "part": part,
+        **numbers,
     }  # fmt: skip
     finished = opened_same(path, settings)
     if finished is not None:

@@ -95,7 +95,7 @@ def build(
         raise SpecvizError(f"{', '.join(missing)} is not installed, and the site needs it: {install('site')}")
     if workers < 1:
         raise ParameterError("workers must be at least 1")
-    out = Path(out)
+    out = Path(out).resolve()
     _free(out, force)
     with tempfile.TemporaryDirectory() as temporary:
         sources, made = Path(temporary) / "sources", Path(temporary) / "site"
@@ -108,9 +108,12 @@ def build(
         if faults := check.faults(made, own=("api/",)):
             raise SpecvizError(f"{len(faults)} faults in the pages: " + "; ".join(faults[:5]))
         write_text(made / MARK, repository() + "\n")
+        partial = out.with_name(out.name + ".partial")
+        shutil.rmtree(partial, ignore_errors=True)
+        shutil.copytree(made, partial)  # a full disk leaves the old site as it was
         if out.exists():
             shutil.rmtree(out)
-        shutil.copytree(made, out)
+        partial.rename(out)
     return out
 
 

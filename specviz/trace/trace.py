@@ -176,7 +176,10 @@ class Trace:
             runs = some(run)
             stores = [s for s in stores if s.run["run"] in runs]
         if not stores:
-            raise TraceError(f"no such run; available: {', '.join(self._ids[:8])}")
+            there = ", ".join(self._ids[:8])
+            if method is not None:
+                there += f"; methods: {', '.join(dict.fromkeys(s.run['method'] for s in self._stores))}"
+            raise TraceError(f"no such run; available: {there}")
         prompts = self._prompts
         if prompt is not None:
             numbers = some(prompt)

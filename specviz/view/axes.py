@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from specviz.escape import html
+from specviz.escape import html, visible
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -122,6 +122,11 @@ def bare(ax: Axes, above: bool = True) -> None:
         ax.xaxis.tick_top()
     ax.tick_params(length=0)
     ax.spines[:].set_visible(False)
+
+
+def label(text: str) -> str:
+    """A name from outside as matplotlib shows it: `visible`, its dollar signs no mathematics."""
+    return visible(text).replace("$", r"\$")
 
 
 def look(number: int) -> tuple[str, str]:

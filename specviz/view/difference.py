@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
-from specviz.errors import TraceError
+from specviz.errors import TraceError, plural
 from specviz.escape import html, visible
 from specviz.rules.speculative import common_prefix
 from specviz.trace import Trace, is_trace
@@ -358,9 +359,11 @@ def _bars(shown: Difference) -> str:
         label = f'<text x="0" y="{16 + 40 * k}">{html(side.name)}: {seconds} after the prefill</text>'
         lines.append(label + "".join(parts))
     label = "Each run's time, step by step"
+    counts = Counter(step.why for step in shown.steps[:MOST_STEPS])
+    reasons = html("; ".join(f"{why}: {plural(number, 'step')}" for why, number in counts.most_common()))
     return (
         f'<figure><figcaption>{label}.</figcaption><svg width="100%" height="82" role="img" '
-        f'aria-label="{label}">{"".join(lines)}</svg></figure>'
+        f'aria-label="{label}. {reasons}">{"".join(lines)}</svg></figure>'
     )
 
 
@@ -408,7 +411,8 @@ def _rows(shown: Difference) -> str:
 
 def _table(name: str, head: str, rows: str) -> str:
     whole = f"<thead><tr>{head}</tr></thead><tbody>{rows}</tbody>"
-    return f'<div class="table" tabindex="0"><table class="{name}">{whole}</table></div>'
+    place = f'<div class="table" tabindex="0" role="group" aria-label="Table of {name}">'
+    return f'{place}<table class="{name}">{whole}</table></div>'
 
 
 def _by_cycle(side: Side) -> dict[int, str]:

@@ -83,9 +83,11 @@ class Costs:
                 if not row.get("used", True):  # another layout or format than the model ran in
                     continue
                 prices.setdefault(str(row["model"]), {})[int(row["g"])] = float(row["median"]) / 1e3
+            if len(prices) > 2:
+                raise ValueError(f"it has passes of {', '.join(prices)}: measure a model with one drafter")
             target, *draft = prices.values()
-            device = str(content["setting"]["device"])
-            costs = cls(target, draft[0] if draft else {}, rest, f"passes measured on {device}")
+            where = f"passes of {' and '.join(prices)} measured on {content['setting']['device']}"
+            costs = cls(target, draft[0] if draft else {}, rest, where)
         if not all(seconds > 0 for seconds in (*costs.target.values(), *costs.draft.values())):
             where = "the report" if isinstance(report, Mapping) else report
             raise TraceError(f"{where}: a pass must take more than no time")

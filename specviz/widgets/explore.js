@@ -220,7 +220,7 @@ function render({ model, el }) {
 			save.setAttribute("aria-label", `save run ${row.run}`);
 			const use = model.get("methods").includes(row.method) && row.method !== BASELINE ? button("Use settings", `choose run ${row.run}'s method and settings`, () => ask("use", { run: row.run })) : "";
 			const same = row.same_text === true ? " = baseline's" : row.same_text === false ? " ≠ baseline's" : "";
-			return h("tr", { class: row.run === model.get("chosen") ? "chosen" : "" },
+			return h("tr", row.run === model.get("chosen") ? { class: "chosen", "aria-current": "true" } : {},
 				h("td.n", `${row.run}${row.complete ? "" : " ✂"}`), h("th", { scope: "row" }, row.method), h("td.acts", open, save, use),
 				...names.map((name) => h("td.n", shown(row[name]))),
 				...columns.map(([key, , form]) => h("td.n", row[key] === null || row[key] === undefined ? "–" : shape(row[key], form))),

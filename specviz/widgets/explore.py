@@ -11,6 +11,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -229,22 +230,21 @@ class Explorer(Decoding):
         self._changed()
 
     def _method_changed(self, change: Bunch) -> None:
-        self._last[change["old"]] = dict(self.panel.values)
-        try:
-            self._choose_method(self._last.get(self.method))
-        except SpecvizError as error:
-            self.panel.error = str(error)
+        old, self.panel.error = dict(self.panel.values), ""
+        with suppress(SpecvizError):  # what the old method would refuse is not kept
+            self._last[change["old"]] = self._checked(old)
+        self._choose_method(self._last.get(self.method))
 
     def _choose_method(self, values: Values | None = None) -> None:
         """The controls of the chosen method, at these values or else its defaults."""
         declared = self._decoder.parameters(self.method)
         self._parameters = {p.name: p for p in declared}
-        start = {p.name: p.default for p in declared} | dict(values or {})
+        start = self._checked({p.name: p.default for p in declared} | dict(values or {}))
         with self.panel.hold_sync():
             self.panel.idea = self._decoder.idea(self.method)
             self.panel.parameters = [slider(p) for p in declared]
             self.panel.lookup, self.panel.answer = {}, {}
-            self.panel.values = self._checked(start)
+            self.panel.values = start
         self._say_badges()
         self._changed()
 

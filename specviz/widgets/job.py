@@ -28,7 +28,7 @@ BASELINE = "autoregressive"
 STATES = ("idle", "waiting", "loading", "running", "done", "stopped", "error")
 
 # One decode at a time in this process: a second one would spoil the first one's times.
-_turn = threading.Lock()
+decoding = threading.Lock()
 
 
 class Job(threading.Thread):
@@ -48,13 +48,13 @@ class Job(threading.Thread):
 
     def run(self) -> None:
         """The thread."""
-        while not _turn.acquire(timeout=0.05):
+        while not decoding.acquire(timeout=0.05):
             if self.stopped.is_set():
                 return
         try:
             self._work(self.stopped)
         finally:
-            _turn.release()
+            decoding.release()
 
 
 class DecodingPanel(AnyWidget):

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import traitlets as t
@@ -20,6 +21,7 @@ from specviz.streams import Live, Shown, Stream, Update, follow
 from specviz.trace import Trace
 from specviz.widgets.assets import script, style
 from specviz.widgets.columns import Json
+from specviz.widgets.job import decoding
 from specviz.widgets.stateful import error_line, joined
 
 if TYPE_CHECKING:
@@ -154,10 +156,10 @@ class Interpreter(AnyWidget):
     # ------------------------------------------------------------ the thread
 
     def _work(self, live: Live, stop: threading.Event, settings: Json) -> None:
-        run = None
-        with self._turn:
+        run, updates = None, _until(live, stop)
+        with self._turn, closing(updates):
             try:
-                run = self._decode(Stream(_until(live, stop), live.id), **settings)
+                run = self._decode(Stream(updates, live.id), **settings)
                 over_all = Counter[str]()
                 for update in follow(run, self._show):
                     over_all.update(updates=1, erased=update.erased_tokens)
@@ -184,8 +186,9 @@ class Interpreter(AnyWidget):
         self.shown = {name: getattr(now, name) for name in ("kept", "new", "erased", "hidden", "source")}
 
 
-def _until(live: Live, stop: threading.Event) -> Iterator[Update]:
+def _until(live: Live, stop: threading.Event) -> Generator[Update, None, None]:
     for update in live:
         if stop.is_set():
             return
-        yield update
+        with decoding:  # until the next one is asked for: other decodes would spoil its times
+            yield update

@@ -69,6 +69,13 @@ class LiveRace(Decoding):
         super().__init__([self.panel])
         self.panel.on_msg(self._on_message)
 
+    def close(self) -> None:
+        """Close the race and what it shows."""
+        children = self.children
+        super().close()
+        for each in children:
+            each.close()
+
     def run(self) -> None:
         """Start the race in the background, as soon as no other decode runs."""
         if self.busy:
@@ -76,7 +83,9 @@ class LiveRace(Decoding):
             return
         self.panel.error, self.panel.over, self.panel.finishes = "", [], []
         self.panel.state = "waiting"
-        self.children = (self.panel,)
+        before, self.children = self.children[1:], (self.panel,)
+        for old in before:  # ipywidgets would hold it, its traces too, as long as the kernel runs
+            old.close()
         prompt, methods = self.panel.prompt, list(self.panel.entrants)
         self._job = Job(lambda stopped: self._work(stopped, prompt, methods))
         self._job.start()

@@ -17,8 +17,10 @@ function render({ model, el }) {
 	const drop = h("div.drop", h("span", "Drop a trace here (*.parquet), or "), choose, file, progress,
 		h("span.soft", ` At most ${Math.round(model.get("limit") / 2 ** 20)} MiB; it is checked, and kept only if you save it.`));
 	const send = (what, rows) => model.send({ do: what, rows });
-	const differ = button("Differences", "the two selected traces of one prompt, in step", () => send("diff", [...marked]));
-	const race = button("Race", "the selected traces of the same prompts, against each other", () => send("race", [...marked]));
+	const named = (row) => `${row.uploaded ? "uploaded" : "folder"} ${row.file}`; // rows move when the folder changes
+	const numbers = () => [...marked].map((name) => model.get("rows").findIndex((row) => named(row) === name));
+	const differ = button("Differences", "the two selected traces of one prompt, in step", () => send("diff", numbers()));
+	const race = button("Race", "the selected traces of the same prompts, against each other", () => send("race", numbers()));
 	const again = button("Read again", "read the folder again", () => send("refresh", []));
 	const marked = new Set();
 	let key = "file", down = false;
@@ -56,8 +58,8 @@ function render({ model, el }) {
 	}
 	function line(row) {
 		const mark = h("input", { type: "checkbox", "aria-label": `compare ${row.file}` });
-		mark.checked = marked.has(row.number);
-		hear(mark, "change", () => { if (mark.checked) marked.add(row.number); else marked.delete(row.number); enable(); });
+		mark.checked = marked.has(named(row));
+		hear(mark, "change", () => { if (mark.checked) marked.add(named(row)); else marked.delete(named(row)); enable(); });
 		const open = button(row.file, `open ${row.file} in the player`, () => send("open", [row.number]), { class: "open" });
 		const keep = row.uploaded ? button("Save", `save ${row.file} into ${model.get("folder")}`, () => send("save", [row.number])) : "";
 		if (row.problem) return h("tr.broken", h("td"), h("td", { colspan: String(columns.length) }, h("div.why", h("bdi", row.file), h("bdi.problem", row.problem))));
@@ -83,7 +85,8 @@ function render({ model, el }) {
 		const names = [...new Set(model.get("rows").map((row) => row.method).filter(Boolean))].sort(), before = methods.value;
 		methods.replaceChildren(h("option", { value: "" }, "every method"), ...names.map((name) => h("option", { value: name }, name)));
 		methods.value = names.includes(before) ? before : "";
-		for (const number of [...marked]) if (number >= model.get("rows").length || model.get("rows")[number].problem) marked.delete(number);
+		const sound = new Set(model.get("rows").filter((row) => !row.problem).map(named));
+		for (const name of [...marked]) if (!sound.has(name)) marked.delete(name);
 		draw();
 	}
 	function tell() {

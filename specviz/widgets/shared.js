@@ -151,7 +151,7 @@ function keys(root, help, acts) {
 // The list of keys, over the view. [[keys, what they do], ...]; toggle() and close().
 function overlay(root, title, keys) {
 	const shut = press("✕", "close", () => close());
-	const box = h("div.overlay", { role: "dialog", "aria-label": title, "aria-modal": "true", tabindex: "-1", hidden: "" },
+	const box = h("div.overlay", { role: "dialog", "aria-label": title, tabindex: "-1", hidden: "" },
 		h("div.head", h("strong", title), shut),
 		h("dl", ...keys.flatMap(([key, what]) => [h("dt", ...key.split(" ").map((k) => h("kbd", k))), h("dd", what)])));
 	root.append(box);

@@ -18,9 +18,11 @@ from specviz.loop.batch import decode_batch
 from specviz.loop.clock import Clock
 from specviz.loop.cycle import Cycle, decode
 from specviz.measure import timing
+from specviz.measure.prompts import first_turns
 from specviz.measure.report import Bar, Entry, Estimate, Report, Row, Settings, Tick
 from specviz.measure.timing import BASELINE, Entrant
 from specviz.methods.base import Method
+from specviz.metrics.interval import LEAST
 from specviz.models.protocols import Model
 
 SIZES = (1, 2, 4, 8, 16)
@@ -73,8 +75,8 @@ def bench(
     sizes = [int(size) for size in sizes]  # texts from the command line
     if not sizes or sizes[0] != 1:
         raise ParameterError(f"the first batch size must be 1, the reference for the others, got {sizes}")
-    ids = timing.first_turns(model, entries)
-    clock_name = timing.quiet_clock(model.device)[1]
+    ids = first_turns(model, entries)
+    clock_name = timing.clock_of(model)[1]
     runs = [(entrant, size) for entrant in timing.lineup(drafts, list(only)) for size in sizes]
     makes = {entrant: cold(entrant) for entrant, _ in runs}
     results: dict[tuple[Entrant, int], list[Once]] = {each: [] for each in runs}
@@ -93,7 +95,8 @@ def bench(
     own = [each for each in rows if each["method"] == BASELINE and each["batch"] == 8]
     bars = [Bar("autoregressive, batch 8 over batch 1", each["times"].median, WANTED) for each in own]
     notes = [
-        f"Medians of {rounds} interleaved rounds, 95 % bootstrap intervals; {clock_name}.",
+        f"Medians of {rounds} interleaved rounds; {clock_name}. 95 % bootstrap intervals: of latency over "
+        f"prompts, of the others over rounds; {LEAST} or more are needed.",
         "latency: from the start of a prompt's prefill to the end of its text, excluding the wait for a "
         "free row.",
     ]
@@ -119,7 +122,7 @@ def once(
     model: Model, entrant: Entrant, make: Callable[[], Method], ids: list[list[int]], size: int, limit: int
 ) -> Once:
     """Decode the prompts, `size` at a time; 1 is the plain loop."""
-    ticks, wait = timing.quiet_clock(model.device)[0], timing.synchroniser(model.device)
+    ticks, wait = timing.clock_of(model)[0], timing.synchroniser(model.device)
     clock = timing.phase_clock(model.device)
     options: Settings = {"drafter": entrant.draft, "max_new_tokens": limit, "clock": clock}
     cycles: list[list[Cycle]] = [[] for _ in ids]
@@ -156,8 +159,8 @@ def row(entrant: Entrant, size: int, made: list[Once], single: list[Once]) -> Ro
     """A line of the table."""
     speeds, alone = ([each.tokens / each.decoding for each in some] for some in (made, single))
     whole = [b.seconds / a.seconds for a, b in zip(made, single)]
-    latency = [seconds for each in made for seconds in each.latency]
-    tokens = [len(text) for each in made for text in each.texts]
+    latency = np.median([each.latency for each in made], axis=0).tolist()  # of each prompt
+    tokens = [len(text) for text in made[0].texts]
     same = sum(a == b for a, b in zip(made[0].texts, single[0].texts))
     return {
         "decoder": entrant.label, "method": entrant.method, "batch": size, "speed": Estimate.of(speeds),

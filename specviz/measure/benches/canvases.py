@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import closing
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
@@ -15,8 +16,9 @@ import numpy as np
 from specviz.draft import Draft
 from specviz.errors import ParameterError
 from specviz.measure.canvases import Measured, Way, ssd, stepwise, timed
+from specviz.measure.prompts import first_turns
 from specviz.measure.report import Bar, Entry, Estimate, Part, Report, Row, Settings, Tick, Values
-from specviz.measure.timing import counter, first_turns, quiet_clock, setting, settled
+from specviz.measure.timing import clock_of, counter, seconds_of, setting, settled, synchroniser
 
 if TYPE_CHECKING:
     from specviz.models.diffusion import Diffusion
@@ -126,19 +128,20 @@ def row(each: Measured, base: Measured, length: int, model: TextModel, entries: 
     same = sum(sorted(a.order) == sorted(b.order) for a, b in zip(each.texts[:n], base.texts[:n]))
     answers = [entry.get("reference") for entry in entries]
     texts = [model.decode(text.text(model.eos)).strip() for text in each.texts[:n]]
-    right = sum(text == answer.strip() for text, answer in zip(texts, answers) if isinstance(answer, str))
+    references = [[a] if isinstance(a, str) else list(a or ()) for a in answers]
+    right = sum(text in [a.strip() for a in some] for text, some in zip(texts, references))
     return {
         "cells": length, "way": each.way.label, "passes": each.passes,
         "saved": None if each is base else 1 - each.passes / base.passes, "speed": each.speed(model.eos),
         "over": None if each is base else each.over(base),
         "device": None if each is base else base.passes / each.passes, "same": f"{same} of {n}",
-        "right": f"{right} of {sum(isinstance(a, str) for a in answers)}",
+        "right": f"{right} of {sum(map(bool, references))}",
     }  # fmt: skip
 
 
 def pass_costs(model: Diffusion, prompt: list[int], length: int, policy: Values) -> list[Row]:
     """Milliseconds of a pass over the state and so many canvases of a chain, after a refresh."""
-    clock = quiet_clock(model.device)[0]
+    wait, clock = synchroniser(model.device), clock_of(model)[0]
     sizes = [n for n in range(6) if n < min(policy["refresh"], policy["block"], length)]
     kept = {name: policy[name] for name in ("block", "cache", "refresh")}
     times: dict[int, list[float]] = {n: [] for n in sizes}
@@ -149,10 +152,9 @@ def pass_costs(model: Diffusion, prompt: list[int], length: int, policy: Values)
         for turn in range(12):
             for n in sizes:
                 draft = Draft.chain([token] * n, positions=np.arange(n)) if n else Draft.empty()
-                begin = clock()
-                canvas.forward(draft)
+                seconds = seconds_of(partial(canvas.forward, draft), wait, clock)
                 if turn:  # the first one warms up
-                    times[n].append(clock() - begin)
+                    times[n].append(seconds)
                 canvas.commit([])
     one = float(np.median(times[0]))
     return [

@@ -74,7 +74,8 @@ TRIED = [
 ]  # fmt: skip
 NOTES = [
     "ratio: autoregressive decoding's time divided by the contender's, each summed over prompts and rounds, "
-    "without the prefill, its 95 % interval by bootstrap over prompts. same text: prompts whose output is "
+    "without the prefill, its 95 % interval by bootstrap over prompts; if a text's length differs from "
+    "autoregressive decoding's, the latter's time is scaled to it. same text: prompts whose output is "
     "autoregressive decoding's in every round.",
     "not argmax: output tokens that are not the target's greedy choice; nats lost: how much less likely "
     "they are than its top token, averaged over all tokens. For an exact method these may be near ties.",
@@ -181,6 +182,7 @@ def bench(
     lacking = speed.lacking_engines(model)
     engines = [Contender(name) for name in PLAIN if name not in lacking]
     plan = speed.plan_of(model, [*grid, *engines], texts, practice, max_new_tokens)
+    plan |= {"loss": loss, "grid": {name: GRIDS[name] for name in sorted(GRIDS)}}
     state = speed.resumed(rounds_file, plan)
     answers = state.setdefault("sums", {})
 

@@ -18,6 +18,7 @@ from specviz.loop.machine import thread_count
 from specviz.measure import timing
 from specviz.measure.benches import peers
 from specviz.measure.benches.peers import compared_row, spent
+from specviz.measure.prompts import first_turns
 from specviz.measure.report import Bar, Entry, Report, Row, Settings, Tick
 from specviz.measure.timing import BASELINE, Texts, Timed
 from specviz.methods import find
@@ -85,17 +86,17 @@ def bench(
         native = hasattr(model, "gives_hidden")
         given: Any = model if native else _written(model, Path(home) / f"{model.name}.gguf")
         wide = _written(_wide(), Path(home) / "wide.gguf")
-        ids = timing.first_turns(given, spread(entries, number)) * rounds
+        ids = first_turns(given, spread(entries, number))
         few = [i for i in ids[: max(1, len(ids) // 3)] if max(i) < wide.vocabulary]
-        step = timing.counter(tick, 5 * len(ids) + 3 * len(few))
+        step = timing.counter(tick, rounds * (5 * len(ids) + 3 * len(few)))
         sides = [
-            _decoded(given, given.name, ids, max_new_tokens, [BASELINE, LOOKUP], step),
-            _decoded(wide, "wide", few, max_new_tokens, [BASELINE], step),
+            _decoded(given, given.name, ids, rounds, max_new_tokens, [BASELINE, LOOKUP], step),
+            _decoded(wide, "wide", few, rounds, max_new_tokens, [BASELINE], step),
         ]
         around = [_around(side) for side in sides]
         about = timing.setting(
-            given, [], prompts=len(ids) // rounds, rounds=rounds, max_new_tokens=max_new_tokens,
-            clock=timing.quiet_clock("cpu")[1], backend=given.backend,
+            given, [], prompts=len(ids), rounds=rounds, max_new_tokens=max_new_tokens,
+            clock=timing.clock_of(given)[1], backend=given.backend,
         )  # fmt: skip
     rows: list[Row] = [
         {"file": side.name, "decoder": name}
@@ -133,9 +134,11 @@ def _wide() -> Any:
 
 
 def _decoded(
-    model: Model, name: str, ids: list[list[int]], most: int, methods: list[str], step: Callable[[Any], None]
-) -> Side:
+    model: Model, name: str, texts: list[list[int]], rounds: int, most: int, methods: list[str],
+    step: Callable[[Any], None],
+) -> Side:  # fmt: skip
     """Every text by our methods and by their peers, in turns."""
+    ids = texts * rounds
     values = find(LOOKUP)().values
     theirs = {GENERATE: Peer(model, most)}
     if LOOKUP in methods:
@@ -148,15 +151,16 @@ def _decoded(
         for method in methods:
             timing.finish(Run(model, [ids[longest]], method, max_new_tokens=most))
             runs[method] = Run(model, ids, method, max_new_tokens=most)
-        texts = {method: Texts(run) for method, run in runs.items()}
+        ours = {method: Texts(run) for method, run in runs.items()}
         decoders: dict[str, Callable[[int], list[int]]] = {
             THROUGH: lambda i: through(model, ids[i], most),
-            **texts,
+            **ours,
             **{name: partial(peer.text, ids) for name, peer in theirs.items()},
         }
-        times = timing.paired(decoders, len(ids), "cpu", step, timing.quiet_clock("cpu")[0])
-        traces = {method: text.finish() for method, text in texts.items()}
-    return Side(name, model, ids, times, traces)
+        times = timing.paired(decoders, len(ids), "cpu", step, timing.clock_of(model)[0])
+        traces = {method: each.finish() for method, each in ours.items()}
+    once = {name: timed.each_once(len(texts)) for name, timed in times.items()}
+    return Side(name, model, texts, once, traces)
 
 
 class Peer:
@@ -215,7 +219,7 @@ def through(model: Model, ids: list[int], most: int) -> list[int]:
 
 def _around(side: Side) -> str:
     """What a token costs outside llama_decode, ours and theirs, in a sentence."""
-    clock = timing.quiet_clock("cpu")[0]
+    clock = timing.clock_of(side.model)[0]
     ids = side.ids[:3]
     with _counted(Native, "decode", clock) as inside:
         run = Run(side.model, ids, BASELINE, max_new_tokens=32, record=None)

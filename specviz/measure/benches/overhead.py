@@ -46,7 +46,7 @@ def bench(
     """
     chosen = spread(entries, number)
     rows, bars = [], []
-    clock, name_of_clock = timing.quiet_clock(model.device)
+    clock, name_of_clock = timing.clock_of(model)
     entrants, refused = [], []
     for entrant in timing.lineup(drafts, list(only) if only else None):
         try:

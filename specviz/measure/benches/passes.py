@@ -14,7 +14,7 @@ import torch
 from specviz.draft import Draft
 from specviz.errors import ModelError, ParameterError, plural
 from specviz.measure.report import Bar, Estimate, Report, Row, Tick
-from specviz.measure.timing import Call, K, quiet_clock, seconds_of, setting, settled, synchroniser
+from specviz.measure.timing import Call, K, clock_of, seconds_of, setting, settled, synchroniser
 from specviz.methods import find
 from specviz.models import kernels
 from specviz.models.protocols import Context, Model
@@ -166,8 +166,8 @@ class Rounds(Generic[K]):
         self.turn += 1
 
     def _time(self, label: K, g: int, call: Call) -> None:
-        device = self.models[label].device
-        seconds = seconds_of(call, synchroniser(device), quiet_clock(device)[0])
+        model = self.models[label]
+        seconds = seconds_of(call, synchroniser(model.device), clock_of(model)[0])
         self.ms[label][g].append(1e3 * seconds)
 
     def spent(self) -> dict[K, dict[int, np.ndarray]]:
@@ -292,9 +292,7 @@ def bench(
         rows += [labels | row for row in measure(each, sizes, context, rounds)]
     runs = f"{model.name} runs {used[0]}, {used[1]}"
     title = f"One pass over g tokens after {context}, median of {rounds}; {runs}"
-    about = setting(
-        model, drafts, context=context, rounds=rounds, clock=quiet_clock(model.device)[1], kernels=None
-    )
+    about = setting(model, drafts, context=context, rounds=rounds, clock=clock_of(model)[1], kernels=None)
     bars = _bars(model, rows) + _cost(model, rows)
     parts, notes = [], NOTES
     if floor:

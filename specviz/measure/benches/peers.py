@@ -15,6 +15,7 @@ from specviz import metrics
 from specviz.errors import ModelError
 from specviz.loop import Run
 from specviz.measure import timing
+from specviz.measure.prompts import first_turns
 from specviz.measure.report import Bar, Entry, Estimate, Report, Row, Settings, Tick
 from specviz.measure.timing import BASELINE, Texts, Timed
 from specviz.methods import find
@@ -71,7 +72,9 @@ def bench(
     assisted generation at least 1.2 with each draft model;
     ``speculative`` and ``bild`` with their better draft model over our autoregressive more than 1.
     """
-    ids = timing.first_turns(model, spread(entries, number)) * rounds
+    ids = first_turns(model, spread(entries, number))
+    prompts = len(ids)
+    ids *= rounds
     # transformers assist with models, not with an EAGLE drafter
     drafts = [each for each in drafts if find("speculative").suited([each])]
     length = find("speculative")().values["draft_length"]
@@ -94,6 +97,7 @@ def bench(
         step = timing.counter(tick, len(ids) * (len(texts) + len(theirs)))
         times = timing.paired({**texts, **theirs}, len(ids), model.device, lambda side: step(side.label))
         traces = {side: text.finish() for side, text in texts.items()}
+    times = {side: timed.each_once(prompts) for side, timed in times.items()}
     peers = {Side(BASELINE): Side(GENERATE), Side(LOOKUP): Side(COPIED)}
     peers |= {Side("speculative", name): Side(ASSISTED, name) for name in named}
     base = times[Side(BASELINE)]
@@ -104,9 +108,9 @@ def bench(
     ]
     bars = _bars(rows, cuda, times)
     sizes = {"rounds": rounds, "max_new_tokens": max_new_tokens, "draft_length": length}
-    about = timing.setting(model, drafts, prompts=len(ids) // rounds, **sizes)
+    about = timing.setting(model, drafts, prompts=prompts, **sizes)
     version = about["versions"].get("transformers", "")
-    about_texts = f"{model.name}, {len(ids) // rounds} texts"
+    about_texts = f"{model.name}, {prompts} texts"
     title = f"Against transformers {version}: {about_texts}, {length} draft tokens, greedy"
     return Report("peers", title, about, COLUMNS, rows, bars, [*NOTES, *map(spent, traces.values())], SPARE)
 

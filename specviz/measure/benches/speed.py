@@ -617,10 +617,10 @@ def bench(
         entries,
         number,
         chosen_ids(ids, source) if ids is not None else None,
-        lambda entry: model.left(len(timing.first_turns(model, [entry])[0])) >= max_new_tokens,
+        lambda entry: model.left(len(first_turns(model, [entry])[0])) >= max_new_tokens,
     )
     contenders, _ = lineup(model, only, given, sizes)
-    texts, warm = encoded(model, selection.timed, max_new_tokens), timing.first_turns(model, selection.warm)
+    texts, warm = encoded(model, selection.timed, max_new_tokens), first_turns(model, selection.warm)
     wanted = [name for name in (LOOKUP, "unispec") if any(_open(c, name) for c in contenders)]
     _check_enough(selection, contenders, bool(wanted))
     plan = plan_of(model, contenders, texts, warm, max_new_tokens)
@@ -889,7 +889,8 @@ def _bars(results: Results, contenders: list[Contender], by_kind: list[Row]) -> 
             continue
         if any(np.isnan(row["ratio"].low) for row in rows):
             unjudged.append(
-                f"{name} by kind of task: not judged, because an interval needs six texts of a kind"
+                f"{name} by kind of task: not judged, because an interval needs six pairs of a text and a "
+                "round of each kind"
             )
             continue
         worst = min(rows, key=lambda row: row["ratio"].low)

@@ -16,6 +16,7 @@ from specviz import methods, metrics
 from specviz.errors import ParameterError
 from specviz.loop import Run
 from specviz.measure import timing
+from specviz.measure.prompts import first_turns
 from specviz.measure.report import Bar, Entry, Part, Report, Row, Settings, Tick
 from specviz.measure.timing import BASELINE, Texts, Timed
 from specviz.models.protocols import Model
@@ -154,7 +155,7 @@ def bench(
     chosen = spread(entries, number)
     texts = [
         {"prompt": ids} | {name: entry[name] for name in ("id", "kind", "language") if name in entry}
-        for ids, entry in zip(timing.first_turns(model, chosen), chosen)
+        for ids, entry in zip(first_turns(model, chosen), chosen)
     ]
     before = timing.practice(model, WARM)
     step = timing.counter(tick, len(lineup) * (len(texts) + 1))
@@ -167,7 +168,7 @@ def bench(
             runs[side] = Run(model, texts, method, max_new_tokens=max_new_tokens)
             step(side.label)
         decoders = {side: Texts(run) for side, run in runs.items()}
-        clock, name_of_clock = timing.quiet_clock(model.device)
+        clock, name_of_clock = timing.clock_of(model)
         times = timing.paired(decoders, len(texts), model.device, lambda side: step(side.label), clock)
         traces = {side: decoder.finish() for side, decoder in decoders.items()}
     rows = {side: _row(side, times, traces[side]) for side in lineup}

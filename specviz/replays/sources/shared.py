@@ -419,11 +419,11 @@ def totals(made: Measurement, recipe: Recipe) -> None:
 def about(model: Model) -> Settings:
     """Where something was measured that left no run's folder."""
     from specviz.loop.machine import identity
-    from specviz.measure.timing import quiet_clock, setting
+    from specviz.measure.timing import clock_of, setting
 
     place = setting(model, [])
     place["kernels"] = getattr(model, "kernels", None)
-    return place | {"model": identity(model), "clock": quiet_clock(model.device)[1]}
+    return place | {"model": identity(model), "clock": clock_of(model)[1]}
 
 
 def middle(value: Estimate | float) -> float:
