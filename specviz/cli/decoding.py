@@ -244,15 +244,9 @@ def generate(
     target, drafter = _models(kind, model, draft, device, dtype, revision)
     if store is not None:
         built.load(store, target)
-    for number_of, entry in enumerate(entries if raw and not streamed else (), 1):
-        given = entry.get("turns") or [entry.get("prompt")] if isinstance(entry, dict) else []
-        if len(given) != 1 or not isinstance(given[0], str):
-            raise ParameterError(
-                f"--raw leaves the chat template out of plain texts, and prompt {number_of} is a conversation: "
-                "drop --raw"
-            )
-        entry.pop("turns", None)
-        entry["prompt"] = target.encode(given[0], raw=True)
+    if raw and not streamed:
+        plain = [entry for entry in entries if isinstance(entry, dict)]
+        entries = [_raw(entry, place, target) for place, entry in enumerate(plain, 1)]
     with on_threads(threads) as threads_used:
         run = Run(target, entries, built, draft=drafter, **options)
         _decode(run, streamed)
@@ -265,6 +259,18 @@ def generate(
         if file is not None:
             print("to decode the rest, run the same command with --resume")
         raise KeyboardInterrupt
+
+
+def _raw(entry: Prompt, place: int, target: protocols.Model) -> Prompt:
+    """The prompt without the chat template."""
+    texts = entry.get("turns") or [entry.get("prompt")]
+    if len(texts) != 1 or not isinstance(texts[0], str):
+        raise ParameterError(
+            f"--raw leaves the chat template out of plain texts, and prompt {place} is a conversation: drop "
+            "--raw"
+        )
+    others = {name: value for name, value in entry.items() if name != "turns"}
+    return others | {"prompt": target.encode(texts[0], raw=True)}
 
 
 def _source(options: Values) -> str:

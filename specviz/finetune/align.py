@@ -142,7 +142,8 @@ def _align(
         raise PromptError("alignment needs two prompts or more: one is held out for measuring")
     if not isinstance(prompts, Answers) and kind.drawn:
         raise ParameterError(
-            "drawn answers must be given: make them with specviz models answers --temperatures, or drop --drawn"
+            "drawn answers must be given: make them with specviz models answers --temperatures, or drop "
+            "--drawn"
         )
     teacher, learner = _pair(target, draft, device)
     net = None  # of a target whose last states say what it would write
@@ -294,8 +295,8 @@ def _pair(target: Spec, draft: Spec, device: str) -> tuple[Target, Target]:
             )
     if isinstance(learner, Bergamot) and not isinstance(learner, TrimmedBergamot):
         raise ModelError(
-            f"{learner.name} is a whole Bergamot translator, which cannot be written again: align a draft that "
-            "specviz models cut made of it"
+            f"{learner.name} is a whole Bergamot translator, which cannot be written again: align a draft "
+            "that specviz models cut made of it"
         )
     if learner.kind == "trimmed":
         learner = learner.on(teacher)

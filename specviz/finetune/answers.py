@@ -29,6 +29,7 @@ from specviz.models.context import NOTHING, Context
 
 if TYPE_CHECKING:
     from specviz.models.additions import Target
+    from specviz.models.protocols import Prompt
 
 FORMAT = "specviz answers 1"
 ROWS = 64  # texts that are decoded together

@@ -124,7 +124,7 @@ def bare(ax: Axes, above: bool = True) -> None:
     ax.spines[:].set_visible(False)
 
 
-def label(text: str) -> str:
+def literal(text: str) -> str:
     """A name from outside as matplotlib shows it: `visible`, its dollar signs no mathematics."""
     return visible(text).replace("$", r"\$")
 

@@ -10,7 +10,7 @@ import numpy as np
 from specviz.errors import TraceError, plural
 from specviz.metrics.payoff import PLAIN, break_even
 from specviz.trace import Trace
-from specviz.view.axes import GREY, axes, label, look
+from specviz.view.axes import GREY, axes, literal, look
 from specviz.view.updates import Traces, named
 
 if TYPE_CHECKING:
@@ -129,9 +129,9 @@ def why_it_pays(traces: Traces, ax: Axes | None = None) -> Axes:
         ax.hlines(row["tau"], row["cost_lo"], row["cost_hi"], color=hue, lw=1.2)
         ax.vlines(row["cost"], row["tau_lo"], row["tau_hi"], color=hue, lw=1.2)
         ax.plot(row["cost"], row["tau"], ls="none", marker=mark, ms=8, color=hue, mew=1.6,
-                mfc="white" if lossy else hue, label=label(words(row)))  # fmt: skip
+                mfc="white" if lossy else hue, label=literal(words(row)))  # fmt: skip
     ax.set(xlim=x, ylim=y, xlabel=X_NAME, ylabel=Y_NAME)
-    ax.set_title(label(heading(table, outside)), fontsize=9, loc="left")
+    ax.set_title(literal(heading(table, outside)), fontsize=9, loc="left")
     ax.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0))
     return ax
 

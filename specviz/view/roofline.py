@@ -16,7 +16,7 @@ from specviz.errors import plural
 from specviz.escape import visible
 from specviz.metrics import Ceilings
 from specviz.trace import Trace
-from specviz.view.axes import GREY, Look, axes, bar_look, bar_places, label, legend, look
+from specviz.view.axes import GREY, Look, axes, bar_look, bar_places, legend, literal, look
 from specviz.view.picture import name_of
 from specviz.view.updates import Traces, named
 
@@ -183,7 +183,7 @@ def costs_figure(
     ax = axes(ax, (7.2, 3.4))
     for number, (_, row) in enumerate(rows.iterrows()):
         x, wide = bar_places(number, len(rows), len(FIGURES))
-        y, name = np.array([row[name] for name in FIGURES], float), label(str(row["name"]))
+        y, name = np.array([row[name] for name in FIGURES], float), literal(str(row["name"]))
         ax.bar(x, y - 1, bottom=1, width=0.92 * wide, label=name, **bar_look(number))
         for at, value in zip(x, y):
             shift, side = (2, "bottom") if value >= 1 else (-2, "top")
@@ -277,8 +277,8 @@ def _keys(ax: Axes, hues: Mapping[str, str], forms: Mapping[str, str], **place: 
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
-    handles: list[Artist] = [Patch(color=hue, label=label(model)) for model, hue in hues.items()]
+    handles: list[Artist] = [Patch(color=hue, label=literal(model)) for model, hue in hues.items()]
     for words, form in forms.items():
-        handles.append(Line2D([], [], ls="", marker=form, color=GREY, ms=6, label=label(words)))
+        handles.append(Line2D([], [], ls="", marker=form, color=GREY, ms=6, label=literal(words)))
     handles += [line for line in ax.lines if not str(line.get_label()).startswith("_")]
     ax.legend(handles=handles, frameon=False, fontsize=7, **place)

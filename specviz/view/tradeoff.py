@@ -18,7 +18,7 @@ from specviz.errors import TraceError
 from specviz.escape import visible
 from specviz.schema import Metadata
 from specviz.trace import Trace
-from specviz.view.axes import GREY, axes, bar_look, bar_places, label, legend, look, whole_numbers
+from specviz.view.axes import GREY, axes, bar_look, bar_places, legend, literal, look, whole_numbers
 from specviz.view.updates import Traces, name, named
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ def bias(results: pd.DataFrame, figure: str = "ne", ax: Axes | None = None) -> A
         line = rows[rows["method"].str.startswith(BETA)]
         line = line.assign(beta=line["method"].str.removeprefix(BETA).astype(float)).sort_values("beta")
         x, y = line["beta"].to_numpy(float), _values(line, figure)
-        ax.plot(x, y[0], color=hue, marker=mark, ms=5, lw=1.6, label=label(language))
+        ax.plot(x, y[0], color=hue, marker=mark, ms=5, lw=1.6, label=literal(language))
         ax.fill_between(x, y[1], y[2], color=hue, alpha=0.15, lw=0)
         for alone, at, form in ((RT, -APART, "<"), (CD, 1 + APART, ">")):
             there = _values(rows[rows["method"] == alone], figure)
@@ -237,7 +237,7 @@ def by_language(
         ax.bar(x, y[0], width=0.92 * wide, label=method, **bar_look(number))
         has_interval = np.isfinite(y[1])
         ax.vlines(x[has_interval], y[1][has_interval], y[2][has_interval], color="black", lw=1)
-    ax.set_xticks(range(len(languages)), [label(str(each)) for each in languages])
+    ax.set_xticks(range(len(languages)), [literal(str(each)) for each in languages])
     ax.set(ylabel=FIGURES.get(figure, figure))
     legend(ax)
     return ax
@@ -274,7 +274,7 @@ def update_costs(traces: Traces, ax: Axes | None = None, prefill: bool = True) -
         hue, mark = look(number)
         ax.plot(each.index, each, ls="none", marker=mark, ms=3, color=hue, alpha=0.4)
         smooth = each.rolling(WINDOW, center=True, min_periods=1).median()
-        ax.plot(smooth.index, smooth, color=hue, lw=1.8, label=label(given or name(run.run)))
+        ax.plot(smooth.index, smooth, color=hue, lw=1.8, label=literal(given or name(run.run)))
     inside = "including the prompt's time" if prefill else "without the prompt's time"
     ax.set(xlabel="update", ylabel="ms per update", ylim=(0, None))
     ax.set_title(f"Cost of an update, {inside}; lines: median of {WINDOW}", size=9, loc="left", pad=18)

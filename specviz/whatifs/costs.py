@@ -86,8 +86,8 @@ class Costs:
             if len(prices) > 2:
                 raise ValueError(f"it has passes of {', '.join(prices)}: measure a model with one drafter")
             target, *draft = prices.values()
-            where = f"passes of {' and '.join(prices)} measured on {content['setting']['device']}"
-            costs = cls(target, draft[0] if draft else {}, rest, where)
+            source = f"passes of {' and '.join(prices)} measured on {content['setting']['device']}"
+            costs = cls(target, draft[0] if draft else {}, rest, source)
         if not all(seconds > 0 for seconds in (*costs.target.values(), *costs.draft.values())):
             where = "the report" if isinstance(report, Mapping) else report
             raise TraceError(f"{where}: a pass must take more than no time")

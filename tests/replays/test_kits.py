@@ -91,7 +91,8 @@ def test_a_kit_says_what_to_run_and_names_no_folder_of_this_machine(kit):
     text = (kit / "README.md").read_text()
     for words in ("--part tower --device cuda --out tower", "--device mps", "llama.cpp on Metal",
                   "weights/checkpoints/Tower-Plus-2B", "never run on these published weights",
-                  "specviz replay --add FOLDER", "CC-BY-NC-SA-4.0", "check.py tower  ", "check.py qwen3-4b  "):  # fmt: skip
+                  "specviz replay --add FOLDER", "CC-BY-NC-SA-4.0",
+                  "check.py tower  ", "check.py qwen3-4b  "):  # fmt: skip
         assert words in text, words
     assert str(setups.home()) not in text
     assert str(kit.parent) not in text

@@ -18,7 +18,7 @@ from specviz.errors import ParameterError
 from specviz.measure.canvases import Measured, Way, ssd, stepwise, timed
 from specviz.measure.prompts import first_turns
 from specviz.measure.report import Bar, Entry, Estimate, Part, Report, Row, Settings, Tick, Values
-from specviz.measure.timing import clock_of, counter, seconds_of, setting, settled, synchroniser
+from specviz.measure.timing import counter, quiet_clock, seconds_of, setting, settled, synchroniser
 
 if TYPE_CHECKING:
     from specviz.models.diffusion import Diffusion
@@ -141,7 +141,7 @@ def row(each: Measured, base: Measured, length: int, model: TextModel, entries: 
 
 def pass_costs(model: Diffusion, prompt: list[int], length: int, policy: Values) -> list[Row]:
     """Milliseconds of a pass over the state and so many canvases of a chain, after a refresh."""
-    wait, clock = synchroniser(model.device), clock_of(model)[0]
+    wait, clock = synchroniser(model.device), quiet_clock(model.device)[0]
     sizes = [n for n in range(6) if n < min(policy["refresh"], policy["block"], length)]
     kept = {name: policy[name] for name in ("block", "cache", "refresh")}
     times: dict[int, list[float]] = {n: [] for n in sizes}
