@@ -140,3 +140,10 @@ def test_a_sweep_is_a_row_a_run(tmp_path, monkeypatch):
     (tmp_path / "empty").mkdir()
     with pytest.raises(TraceError, match="no traces"):
         metrics.sweep(tmp_path / "empty", base)
+
+
+def test_a_selection_is_not_compared_with_the_whole():
+    trace = traces.build("speculative", prompts=3)
+    with pytest.raises(TraceError, match="different prompts"):
+        metrics.sweep(trace.select(prompt=[0]), trace)
+    assert metrics.sweep(trace.select(prompt=[0]), trace.select(prompt=[0]))["speed"].iloc[1] == 1

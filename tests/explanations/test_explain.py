@@ -180,11 +180,17 @@ def test_the_command_prints_it_and_needs_no_torch(tmp_path, capsys):
     assert made.stdout.strip() == "True"
 
 
-def test_rows_that_ran_together_share_their_time(plain):
-    trace = traces.build("speculative", prompts=2)
-    own = costs.of_trace(trace)
-    assert own.cycle * own.steps == pytest.approx(sv.metrics.seconds(trace, prefill=False))
-    assert own.forward + own.draft + own.rest == pytest.approx(own.cycle)
+def test_rows_that_ran_together_share_their_time():
+    trace = sv.generate("town", PAIR, "prompt_lookup", max_new_tokens=24, batch=2)
+    steps = costs.steps_of(trace)
+    together = steps["share"] < 1
+    assert together.any()
+    own, once = costs.of_trace(trace), trace.cycles.query("cycle > 0").drop_duplicates("start")
+    assert own.cycle * own.steps == pytest.approx(once["duration"].sum())
+    assert own.forward * own.steps == pytest.approx(once["forward_time"].sum())
+    # A row that ran alone paid for a whole pass: no step of a batch says what a plain one costs.
+    assert costs.within(trace) is None
+    assert costs.within(sv.generate("town", PAIR, "prompt_lookup", max_new_tokens=48)) is not None
 
 
 def test_a_plain_run_of_another_batch_or_temperature_is_no_exact_comparison():

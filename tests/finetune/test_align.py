@@ -240,3 +240,33 @@ def test_the_command(pair, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert not Path(f"{out}.old").exists()
     assert run(["models", "align", "no-such", "-t", target, "--prompts", str(file), "-o", out]) == 2
     assert "no-such" in capsys.readouterr().err
+
+
+def test_some_prompt_is_learnt_and_some_is_held_out() -> None:
+    for numbers in ([3, 7], [0, 1, 2], list(range(0, 40, 3))):  # gaps are answers that were too long
+        pairs = [training.Pair([5], [6, 1], number) for number in numbers]
+        learnt, held = training.parted(pairs)
+        assert learnt and held and len(learnt) + len(held) == len(numbers)
+    with pytest.raises(PromptError, match="one prompt alone"):
+        training.parted([training.Pair([5], [6, 1], 4), training.Pair([5], [7, 1], 4)])
+
+
+def test_drawn_answers_must_be_given(pair, tmp_path: Path) -> None:
+    with pytest.raises(ParameterError, match="drawn answers must be given"):
+        align(*pair, PROMPTS, tmp_path / "new", drawn=True)
+
+
+def test_another_draft_of_the_same_name_does_not_go_on(tmp_path: Path) -> None:
+    class Cut(Exception):
+        pass
+
+    def stop(line: str) -> None:
+        if " of " in line and "updates" in line:
+            raise Cut
+
+    target = _save(tmp_path / "large", "causal", 0)
+    drafts = [_save(tmp_path / folder / "small", "causal", seed) for seed, folder in ((1, "a"), (2, "b"))]
+    with pytest.raises(Cut):
+        align(target, drafts[0], PROMPTS, tmp_path / "new", **FAST, every=0.0, say=stop)
+    with pytest.raises(ModelError, match="left of another run"):
+        align(target, drafts[1], PROMPTS, tmp_path / "new", **FAST)

@@ -193,3 +193,19 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     capsys.readouterr()
     assert run(train[:3] + train[5:]) == 2
     assert "--answers" in capsys.readouterr().err
+
+
+def test_a_chat_that_is_a_question_of_a_suite_is_refused() -> None:
+    question = specviz.suite("town")[0]["turns"][0]
+    chat = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": question.upper()}]
+    with pytest.raises(PromptError, match="prompt 2 is a question of the suite town"):
+        answers.check_apart([[3, 4, 5], chat], ["town"])
+
+
+def test_a_chance_of_one_draws_the_last_token() -> None:
+    class Sure:
+        def chance(self) -> float:
+            return 1 - 2.0**-40  # which float32 does not hold
+
+    scores = torch.zeros(2, 5)
+    assert answers._drawn(scores, [Sure(), Sure()]) == [4, 4]

@@ -131,6 +131,10 @@ def test_a_card_keeps_one_table_of_depths(tmp_path: Path) -> None:
     begin = "Acceptance by depth (`specviz models check`), on 3 greedy answers to prompts of `demo`"
     assert text.startswith(f"# a\n\nText.\n\n{begin}")
     assert "| 1 | 0.600 of 100 | 0.500 of 10 | 0.500 of 10 |" in text and "0.500 of 100" not in text
+    card.write_text(text + "\nStored in eight bits.\n\nAnd more.\n")
+    write_card(DraftCheck("a", "b", 3, _beside([(70, 100)], [(5, 10)], [(5, 10)])), tmp_path, "demo")
+    again = card.read_text()
+    assert again == text.replace("0.600", "0.700") + "\nStored in eight bits.\n\nAnd more.\n"
 
 
 def test_what_is_refused(target: Model, learnt: Path, tmp_path: Path) -> None:

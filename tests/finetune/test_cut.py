@@ -105,10 +105,6 @@ def test_it_learns_and_its_texts_stay_the_targets(
     assert rates[1] > 0.5 > rates[0]
     for method in ("bild", "cm_asd", "specdec"):
         specviz.generate(target, PROMPTS[:2], method, draft=draft, max_new_tokens=8)
-    drawn = specviz.generate(
-        target, PROMPTS[:3], "speculative", draft=draft, draft_length=2, max_new_tokens=8, temperature=1.0
-    )
-    assert len(drawn.outputs) > 3
     batch = specviz.generate(target, PROMPTS, "speculative", draft=draft, max_new_tokens=8, batch=4)
     assert batch.outputs["token"].tolist() == own
 

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 
 import specviz
 from specviz.errors import ModelError, ParameterError, PromptError
-from specviz.finetune import diffusion, masking
+from specviz.finetune import diffusion, masking, training
 from specviz.finetune.diffusion import AdaptedNet, LowRank, MaskedLoss, adapt, read_texts
 from specviz.models import Model, adapters
 
@@ -172,3 +172,50 @@ def test_held_out_answers_have_one_bound(target: Model) -> None:
     first, again, other = (diffusion.bound(loss, some, 4) for some in (pairs, pairs[::-1], pairs[:4]))
     assert first == pytest.approx(again, rel=0.2) and first != other
     assert diffusion.bound(loss, pairs, 4) == first
+
+
+def test_a_wide_batch_is_learnt_whole_in_several_passes(
+    target: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    net = diffusion.AdaptedNet(target, 2, diffusion.spare_token(target))
+    loss = diffusion.MaskedLoss(net, target.eos[0])
+    pairs = [training.Pair([5, 6, 7 + i], [9, 10 + i, 2], i) for i in range(6)]
+
+    def taken() -> tuple[float, int]:
+        rows = []
+        monkeypatch.setattr(net, "forward", lambda *given: rows.append(len(given[0])) or kind(net, *given))
+        torch.manual_seed(1)
+        with torch.no_grad():
+            value = float(loss(pairs)[0])
+        assert sum(rows) == len(pairs)
+        return value, len(rows)
+
+    kind = diffusion.AdaptedNet.forward
+    whole, passes = taken()
+    assert passes == 1
+    monkeypatch.setattr(diffusion, "CELLS", 40)
+    parts, passes = taken()
+    assert passes > 1 and parts == pytest.approx(whole, rel=1e-5)
+
+
+def test_other_texts_do_not_go_on(tmp_path: Path) -> None:
+    class Cut(Exception):
+        pass
+
+    def stop(line: str) -> None:
+        if line.startswith("3 of"):
+            raise Cut
+
+    with pytest.raises(Cut):
+        adapt("town", TEXTS, tmp_path / "cut", **FAST | {"every": 0.0, "say": stop})
+    others = [{**each, "prompt": each["prompt"][::-1]} for each in TEXTS]
+    with pytest.raises(ModelError, match="left of another run"):
+        adapt("town", others, tmp_path / "cut", **FAST | {"every": 0.0})
+
+
+def test_blank_lines_and_line_separators_in_a_text(tmp_path: Path) -> None:
+    file = tmp_path / "texts.jsonl"
+    odd = {"prompt": "a\u2028b", "answer": "c\x85d"}
+    lines = [json.dumps(odd, ensure_ascii=False), "", json.dumps(TEXTS[0]), ""]
+    file.write_text("\n".join(lines), encoding="utf-8")
+    assert [each["prompt"] for each in diffusion.read_texts(file)] == [odd["prompt"], TEXTS[0]["prompt"]]

@@ -79,11 +79,13 @@ def test_a_shrunk_drafter_drafts_and_the_text_is_the_targets(
     matrices = {name for name, value in before.items() if value.is_floating_point() and value.ndim > 1}
     assert matrices == {name.removesuffix(SCALE) for name in after if name.endswith(SCALE)} != set()
     plain = specviz.generate(target, PROMPTS[:3], "autoregressive", max_new_tokens=12)
+    taus = []
     for path in (drafters[method], made.path):
         draft = specviz.load(path)
         trace = specviz.generate(target, PROMPTS[:3], method, draft=draft, max_new_tokens=12, **block)
         assert trace.outputs["token"].tolist() == plain.outputs["token"].tolist()
-        assert len(trace.cycles) > 0
+        taus.append(specviz.metrics.tau(trace))
+    assert taus[1] == pytest.approx(taus[0], rel=0.25)
     assert "in eight bits" in (made.path / "README.md").read_text(encoding="utf-8")
     assert not list(tmp_path.glob("*.partial"))
     weights = [
@@ -114,3 +116,18 @@ def test_the_command_and_the_list_of_models(
     assert run(["models", "shrink", str(tmp_path / "none"), "--out", str(tmp_path / "x")]) == 2
     assert "none" in capsys.readouterr().err
     assert {"tokens", "tau"} == set(json.loads((out / "scores.json").read_text(encoding="utf-8")))
+
+
+def test_what_another_run_left_is_not_destroyed(
+    target: Model, learnt: Answers, drafters: dict[str, Path], tmp_path: Path
+) -> None:
+    for name, make in (
+        ("small", lambda out: shrink(drafters["eagle"], out)),
+        ("begun", lambda out: cut(target, learnt, out, layers=1, vocabulary=20)),
+    ):
+        left = tmp_path / f"{name}.partial"
+        left.mkdir()
+        (left / "checkpoint").write_bytes(b"hours")
+        with pytest.raises(ModelError, match="left of another run"):
+            make(tmp_path / name)
+        assert (left / "checkpoint").read_bytes() == b"hours" and not (tmp_path / name).exists()

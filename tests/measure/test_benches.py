@@ -348,7 +348,7 @@ def test_peers(pair):
     data = check(found, bars=5)
     assert [bar["limit"] for bar in data["bars"]] == [1.0, 1.0, 1.2, 1.0, 1.0]
     same = {(row["decoder"], row["draft"]): row["same"] for row in data["rows"]}
-    assert same.pop(("bild", "draft")) in ("0/3", "1/3", "2/3", "3/3")
+    del same["bild", "draft"]  # which is lossy
     assert set(same.values()) == {"3/3"}  # greedy texts of both sides agree, token for token
     assert len(same) == 6
     tokens = {row["decoder"]: row["tokens"] for row in data["rows"]}
@@ -639,3 +639,11 @@ def test_a_block_within_another_leaves_it_settled(monkeypatch):
             _ = 1 / 0
         assert calls == ["freeze"] and gc.get_freeze_count() > 0
     assert calls == ["freeze", "unfreeze"] and gc.get_freeze_count() == 0
+
+
+def test_rounds_are_no_texts():
+    from specviz.measure.timing import Timed
+
+    twice = Timed([1.0, 4.0, 3.0, 2.0], [[1], [2, 3], [1], [2, 3]])
+    once = twice.each_once(2)
+    assert once.seconds == [2.0, 3.0] and once.texts == [[1], [2, 3]] and once.tokens == 3

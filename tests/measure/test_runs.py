@@ -872,3 +872,10 @@ def test_each_drafter_keeps_its_layout_under_each_target():
 def test_no_two_suites_share_a_file():
     assert files.file_of("spec-bench") == "spec-bench"
     assert len({files.file_of(name) for name in ("a b", "a_b", "a/b", "a  b")}) == 4
+
+
+def test_a_canvas_text_ends_with_its_first_end_token():
+    from specviz.measure.work import text_of_cells
+
+    assert text_of_cells([7, 2, 5, 2], [1, 2, 0, 3], (2,)) == [5, 7, 2]
+    assert text_of_cells([7, 5], [1, 0], (2,)) == [5, 7]

@@ -164,3 +164,18 @@ def test_a_click_opens_the_method_s_trace(runs, tmp_path):
     with pytest.raises(TraceError, match="exists"):
         interactive.why_it_pays(given, pages=folder)
     assert "click" not in interactive.why_it_pays(runs).figure.data[-1].text[0]
+
+
+def test_dollars_in_a_name_are_no_mathematics(runs):
+    named = {"plain $_$": next(iter(runs.values())), "$5 to $6": list(runs.values())[1]}
+    ax = view.why_it_pays(named)
+    ax.figure.canvas.draw()
+    texts = [text.get_text() for text in ax.get_legend().get_texts()]
+    assert any(r"\$5 to \$6" in text for text in texts)
+
+
+def test_a_selection_keeps_its_prompts_numbers(runs):
+    chosen = {name: trace.select(prompt=[1, 2]) for name, trace in runs.items()}
+    base = next(name for name, trace in runs.items() if trace.run["method"] == "autoregressive")
+    table = metrics.break_even(chosen, base, per="prompt")
+    assert set(table["prompt"]) == {1, 2}

@@ -502,11 +502,9 @@ def test_the_clock(spec, lossy):
     assert timed.badges["seconds"] == "modelled"
     assert f"{found.error:.1%}" in timed.why
     assert "extrapolated" in timed.why
-    assert (timed.table["tokens_per_second"] == timed.table["emitted"] / timed.table["seconds"]).all()
     steps = [step for walk in answer.walks[1] for step in walk.steps]  # the run's own setting
     real = spec.cycles.query("cycle > 0")["duration"].sum()
     assert found.costs.each(steps, True).sum() == pytest.approx(real, rel=0.05)
-    assert 0 <= found.error < 10
     flat = Costs({1: 2.0, 64: 2.0}, {1: 0.5}, 0.25, "made up")
     row = answer.table.iloc[2]
     expected = row["target_passes"] * 2.0 + row["draft_passes"] * 0.5 + row["cycles"] * 0.25
@@ -533,7 +531,11 @@ def test_prices_of_another_device(tmp_path):
     costs = Costs.read(path, rest=0.001)
     assert costs.target == {1: 0.008, 2: 0.008}
     assert costs.draft == {1: 0.001, 2: 0.001}
-    assert "a GPU" in costs.source
+    assert costs.source == "passes of big and small measured on a GPU"
+    third = [*rows, {"model": "other", "g": 1, "median": 2.0}]
+    path.write_text(json.dumps(report | {"rows": third}))
+    with pytest.raises(TraceError, match="big, small, other: measure a model with one drafter"):
+        Costs.read(path)
     for broken in (report | {"bench": "peers"}, report | {"rows": []}, report | {"rows": [{"g": 1}]}, [1]):
         path.write_text(json.dumps(broken))
         with pytest.raises(

@@ -304,3 +304,19 @@ def test_a_result_opens_in_the_player_and_all_of_them_race():
     one._on_message(one.panel, {"do": "race"}, [])
     assert one.panel.error == "" and one.panel.chosen == 0
     assert [lane.method for lane in one.children[1].fields[0].lanes] == ["speculative", "autoregressive"]
+
+
+def test_a_bad_value_is_not_kept_with_its_method():
+    one = explorer()
+    first, other = one.method, next(name for name in one.panel.methods if name != one.method)
+    one.set(length=9)
+    one.panel.values = one.panel.values | {"length": 99}
+    assert one.panel.error
+    one.panel.method = other
+    assert one.panel.error == "" and set(one.panel.values) == {p["name"] for p in one.panel.parameters}
+    one.panel.method = first
+    assert one.panel.error == "" and one.panel.values["length"] == 4  # the default: 99 is none
+    one.set(length=9)
+    one.panel.method = other
+    one.panel.method = first
+    assert one.panel.values["length"] == 9
