@@ -181,10 +181,10 @@ def test_the_command_prints_it_and_needs_no_torch(tmp_path, capsys):
 
 
 def test_rows_that_ran_together_share_their_time():
-    trace = sv.generate("town", PAIR, "prompt_lookup", max_new_tokens=24, batch=2)
+    program = "Nhờ bạn giúp tôi: Viết hàm Python multiply_list trả về tích các số trong danh sách data."
+    trace = sv.generate("town", [PAIR[1], program], "prompt_lookup", max_new_tokens=80, batch=2)
     steps = costs.steps_of(trace)
-    together = steps["share"] < 1
-    assert together.any()
+    assert (steps["share"] < 1).any() and ((steps["share"] == 1) & (steps["sent"] == 0)).sum() > 5
     own, once = costs.of_trace(trace), trace.cycles.query("cycle > 0").drop_duplicates("start")
     assert own.cycle * own.steps == pytest.approx(once["duration"].sum())
     assert own.forward * own.steps == pytest.approx(once["forward_time"].sum())
