@@ -188,7 +188,8 @@ def train_eagle(
 
     result = OwnEagle(path, len(learnt), len(held), training.count(learnt), before, after)
     dtype = training.stored(target, teacher)
-    card = _card(result, model, teacher.name, states, epochs, rate, start)
+    which = "greedy and drawn" if any(pair.drawn for pair in learnt) else "greedy"
+    card = _card(result, model, teacher.name, states, epochs, rate, start, which)
     card += training.measured(held, runs, curve)
     scores = training.scores(held, runs, result.tokens)
 
@@ -399,13 +400,13 @@ def _fresh(teacher: Model, net: PreTrainedModel, shape: Shape, learnt: Sequence[
 
 def _card(
     result: OwnEagle, model: Eagle, target: str, states: Sequence[int], epochs: float, rate: float,
-    start: str | Path | None,
+    start: str | Path | None, which: str,
 ) -> str:  # fmt: skip
     shape, name = model.config, result.path.name
     lines = [
         f"# {name}", "",
-        f"An EAGLE drafter of generation {model.generation} for `{target}`, trained on its greedy answers by "
-        "`specviz models eagle`.", "", "| | |", "| --- | --- |",
+        f"An EAGLE drafter of generation {model.generation} for `{target}`, trained on its {which} answers "
+        "by `specviz models eagle`.", "", "| | |", "| --- | --- |",
         f"| shape | one layer × {shape.hidden_size}, {shape.num_attention_heads} heads "
         f"({shape.num_key_value_heads} for keys and values), feed-forward {shape.intermediate_size} |",
         f"| states read | layers {', '.join(map(str, states))} of the target |",

@@ -182,6 +182,7 @@ class EagleLoss:
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
         """The loss for the gradient, and the first step's cross-entropy of words, to be shown.
 
+        Only answers are judged: `prompt_weight`, which other losses of the recipes use, has no effect here.
         `kept` [rows, n, layers + 1, width] are the target's states of the layers that are read and of the
         last, where they were kept; else the target is run.
         """
