@@ -172,7 +172,9 @@ def test_the_command_line(tmp_path, folders, capsys):
         (["--soak"], "--ledger FILE"),
         (["--ledger", str(tmp_path / "none")], "cannot read the ledger"),
         (["--minutes", "1", "--ledger", str(path)], "add --soak"),
-        (["--soak", "--ledger", str(path), "--batch", "2"], "drop --method, --batch"),
+        (["--soak", "--ledger", str(path), "--batch", "2", "--number", "3"], "drop --batch, --number"),
+        (["--ledger", str(path), "--answers", "a.jsonl"], "drop --answers"),
+        (["--answers", "a.jsonl", "--max-new-tokens", "9"], "not decoded: drop --max-new-tokens"),
     ):
         assert cli.run(["audit", *wrong]) == 2
         assert reason in " ".join(capsys.readouterr().err.split())
