@@ -411,6 +411,19 @@ def test_a_long_prompt_leaves_the_complaint_to_us(here, say, folders, monkeypatc
     assert not heard
 
 
+def test_raw_prompts_of_a_file(here, say, folders):
+    say("generate", "autoregressive", "-m", folders.target, "-p", "Hi", "--out", "raw", "-n", 4, "--raw")
+    turns = [{"turns": ["Hi"]}, {"turns": ["Hi", "And you?"]}]
+    for number, entries in enumerate((turns[:1], turns)):
+        Path(f"{number}.jsonl").write_text("\n".join(map(json.dumps, entries)))
+    given = ("generate", "autoregressive", "-m", folders.target, "-n", 4, "--raw")
+    say(*given, "--prompts", "0.jsonl", "--out", "turns")
+    runs = [specviz.open(f"{name}/autoregressive.parquet").run for name in ("raw", "turns")]
+    assert runs[0]["prompts"][0]["tokens"] == runs[1]["prompts"][0]["tokens"]
+    status, _, err = say(*given, "--prompts", "1.jsonl", "--out", "none")
+    assert status == 2 and "prompt 2 is a conversation: drop --raw" in " ".join(err.split())
+
+
 def test_ctrl_c_while_the_bar_is_drawn_is_an_interruption_too(here, say, folders, monkeypatch):
     @contextmanager
     def interrupting():
