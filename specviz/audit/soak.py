@@ -22,7 +22,7 @@ import torch
 from typing_extensions import TypedDict
 
 from .. import methods as catalogue
-from ..errors import ParameterError, SpecvizError, TraceError
+from ..errors import ModelError, ParameterError, SpecvizError, TraceError
 from ..files import checked, parsed, write_text
 from ..loop.batch import check_rows
 from ..loop.checks import check_batchable
@@ -404,7 +404,12 @@ def _loaded(setting: Setting) -> tuple[Model, list[Model]]:
 @lru_cache(maxsize=4)
 def _model(name: str, device: str | None, dtype: str | None, layout: str | None) -> Model:
     given = layout if not name.startswith("gguf:") else None
-    return load(name, device, dtype, kernels=given)
+    try:
+        return load(name, device, dtype, kernels=given)
+    except ModelError:  # one that runs through transformers' modules has no other layout
+        if given is None:
+            raise
+        return load(name, device, dtype)
 
 
 @lru_cache(maxsize=4)

@@ -138,10 +138,15 @@ def audit(
     if soak or ledger is not None or minutes is not None:
         chosen = {
             "--method": method, "--batch": batch, "--json": json, "--kernels": kernels, "--answers": answers,
-            "--prompts": prompts, "--number": number,
+            "--prompts": prompts, "--number": number, "--honest": honest, "--envelope": envelope,
+            "--sibling": sibling,
         }  # fmt: skip
         if wrong := [name for name, value in chosen.items() if value is not None]:
             raise ParameterError(f"a soak chooses its own settings: drop {', '.join(wrong)}")
+        if (max_new_tokens, sampled, streams) != (64, 20, 10):
+            raise ParameterError(
+                "a soak chooses its own settings: drop --max-new-tokens, --sampled and --streams"
+            )
         given = {"models": model and [model], "drafts": draft, "device": device, "dtype": dtype}
         _soak(ledger, soak, threads, given | {"minutes": minutes, "seed": seed})
         return

@@ -19,6 +19,7 @@ def site(
     """Build walkthroughs, players, methods, papers and reference as files for any static host."""
     from specviz.site.build import build
 
+    out = out.resolve()
     if archive:
         writable(out.with_name(f"{out.name}.zip"), force)
     made = build(out, execute, jobs, force)

@@ -255,10 +255,10 @@ def check_apart(prompts: Sequence[Prompt], names: Sequence[str]) -> None:
 
 
 def _texts_of(prompt: Prompt) -> list[str]:
-    """A prompt, or the contents of a chat's messages; token ids are no text."""
+    """A prompt, or what the user says in a chat; token ids are no text."""
     if isinstance(prompt, str):
         return [prompt]
-    return [each["content"] for each in prompt if isinstance(each, dict)]
+    return [each["content"] for each in prompt if isinstance(each, dict) and each["role"] == "user"]
 
 
 def _alike(text: str) -> str:
@@ -376,9 +376,10 @@ def _drawn(scores: torch.Tensor, texts: Sequence[_Text]) -> list[int]:
     """A token of each row of scores, by each text's own chance."""
     mass = scores.softmax(-1).cumsum(-1)
     chances = torch.tensor([[text.chance()] for text in texts], dtype=mass.dtype, device=mass.device)
-    # A chance just below 1 is 1 in float32: no token lies beyond the last.
-    last = scores.shape[-1] - 1
-    return torch.searchsorted(mass, chances * mass[:, -1:], right=True)[:, 0].clamp(max=last).tolist()
+    # A chance just below 1 is 1 in float32: what it falls on must have mass all the same.
+    whole = mass[:, -1:]
+    drawn = torch.minimum(chances * whole, torch.nextafter(whole, torch.zeros_like(whole)))
+    return torch.searchsorted(mass, drawn, right=True)[:, 0].tolist()
 
 
 def _saved(out: Path, header: Header) -> list[Row]:

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
+from torch.utils.checkpoint import checkpoint
 from typing_extensions import TypedDict
 
 from specviz.errors import ModelError, ParameterError, PromptError
@@ -351,9 +352,13 @@ class MaskedLoss:
             part = slice(first, first + rows)
             arrays = canvas[part], masks.masked[part], masks.learnt[part], weights[part]
             ids, masked, learnt, weight = (torch.from_numpy(each).to(device) for each in arrays)
-            if learnt.any():
-                each = cross_entropy(self.net(ids, masked, learnt), ids[learnt], reduction="none")
-                total = total + each @ weight[learnt]
+            if not learnt.any():
+                continue
+            if rows < len(canvas):  # a pass alone is held: the others are computed again on the way back
+                scores = checkpoint(self.net, ids, masked, learnt, use_reentrant=False)
+            else:
+                scores = self.net(ids, masked, learnt)
+            total = total + cross_entropy(scores, ids[learnt], reduction="none") @ weight[learnt]
         return total, total.detach()
 
 

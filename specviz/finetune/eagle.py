@@ -188,7 +188,8 @@ def train_eagle(
 
     result = OwnEagle(path, len(learnt), len(held), training.count(learnt), before, after)
     dtype = training.stored(target, teacher)
-    which = "greedy and drawn" if any(pair.drawn for pair in learnt) else "greedy"
+    kinds = {"drawn" if pair.drawn else "greedy" for pair in learnt}
+    which = " and ".join(sorted(kinds, reverse=True))
     card = _card(result, model, teacher.name, states, epochs, rate, start, which)
     card += training.measured(held, runs, curve)
     scores = training.scores(held, runs, result.tokens)

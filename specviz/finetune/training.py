@@ -275,7 +275,9 @@ def parted(pairs: Sequence[Pair]) -> tuple[list[Pair], list[Pair]]:
         raise PromptError(
             "there are answers to one prompt alone: add another, which is held out for measuring"
         )
-    apart = set(numbers[HELD_OUT - 1 :: HELD_OUT]) or {numbers[-1]}
+    apart = {number for number in numbers if number % HELD_OUT == HELD_OUT - 1}
+    if len(apart) in (0, len(numbers)):
+        apart = {numbers[-1]}
     held = [pair for pair in pairs if pair.number in apart]
     return [pair for pair in pairs if pair.number not in apart], held[:MEASURED]
 

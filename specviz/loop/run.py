@@ -434,6 +434,7 @@ class Run:
         try:
             self.trace = densify(trace, self.model, self.drafter)
         except KeyboardInterrupt:
+            self.recorder.run["stopped"] = "interrupted"  # which a command ends with
             print("specviz: interrupted: the trace is whole, without its dense record", file=sys.stderr)
             return
         if self.recorder.path is not None:
@@ -568,7 +569,8 @@ def generate(
     Returns
     -------
     Trace
-        The trace of all prompts. After Ctrl-C the trace so far, with ``run["complete"]`` False.
+        The trace of all prompts. After Ctrl-C the trace so far, with ``run["complete"]`` False; if only the
+        dense record is missing, the complete trace, with ``run["record"]`` ``judged``.
 
     Raises
     ------

@@ -485,7 +485,7 @@ def speed(row: Values) -> float:
 
 def written(row: Values) -> int:
     """Tokens of the texts; a canvas' padding is none."""
-    return int(row.get("written", row["tokens"]))
+    return int(row["tokens"] if row.get("written") is None else row["written"])
 
 
 def fast(row: Values) -> bool:

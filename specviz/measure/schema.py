@@ -168,7 +168,7 @@ class DecodedRow(FailedRow):
     sitting: Word
     ids: list[list[int]]
     tokens: Count
-    written: NotRequired[Count]  # of the texts: without a canvas' padding, which `tokens` counts
+    written: NotRequired[Count | None]  # of the texts: without a canvas' padding, which `tokens` counts
     steps: Count
     peak_memory: Count | None
     device_memory: Count | None

@@ -189,7 +189,8 @@ class Bench:
         except Exception as error:
             self.ranks.stop(error)
             return row | {"error": named_error(error)}
-        texts = [self.model.decode([t for t in ids if t not in self.model.eos]) for ids in decoded["ids"]]
+        eos = self.model.eos
+        texts = [self.model.decode([t for t in text_of(ids, eos) if t not in eos]) for ids in decoded["ids"]]
         more = {"text": texts, "memory": state, "exactness": run.recorder.run["exactness"]}
         if job.traces:
             more["trace"] = parquet(finish(run))
@@ -200,7 +201,7 @@ class Bench:
         ids: list[list[int]] = []
         current: list[int] = []
         cells: list[int] = []
-        steps = sent = accepted = placed = 0
+        steps = sent = accepted = 0
         prefill = decode = 0.0  # seconds
         reset_peak(self.model.device)
         self.wait()
@@ -222,13 +223,13 @@ class Bench:
                 self.wait()
                 decode += (now := self.clock()) - mark
                 mark, end = now, cycle.end
-                placed += len(current)
-                ids.append(text_of_cells(current, cells, self.model.eos) if cells else list(current))
+                ids.append([current[i] for i in np.argsort(cells)] if cells else list(current))
         wall = time.perf_counter() - start
         complete(finish(run))
         seconds = {"prefill_seconds": prefill, "decode_seconds": decode, "wall_seconds": wall}
         return {
-            "ids": ids, "tokens": placed, "written": sum(map(len, ids)),
+            "ids": ids, "tokens": sum(map(len, ids)),
+            "written": sum(len(text_of(each, self.model.eos)) for each in ids),
             "prompt_tokens": sum(len(prompt["tokens"]) for prompt in run.recorder.run["prompts"]),
             "steps": steps, "sent": sent, "accepted": accepted, "end": end,
             **(seconds if timed else dict.fromkeys(seconds)), **peak(self.model.device),
@@ -267,11 +268,10 @@ def fresh(cell: Cell) -> Method:
     return methods.find(cell.method)(**cell.parameters)
 
 
-def text_of_cells(tokens: list[int], cells: list[int], eos: Iterable[int]) -> list[int]:
-    """A canvas' tokens from left to right, to its first end token: what follows is padding."""
-    text = [tokens[i] for i in np.argsort(cells)]
+def text_of(ids: list[int], eos: Iterable[int]) -> list[int]:
+    """What was written, to its first end token: what follows that on a canvas is padding."""
     ends = frozenset(eos)
-    return text[: next((i + 1 for i, token in enumerate(text) if token in ends), len(text))]
+    return ids[: next((i + 1 for i, token in enumerate(ids) if token in ends), len(ids))]
 
 
 def complete(trace: Trace) -> None:

@@ -16,7 +16,7 @@ from specviz.arguments import check_int
 from specviz.errors import ParameterError, SpecvizError, TraceError, plural
 from specviz.measure.claims import resampled
 from specviz.measure.report import Column, Settings, Tick, Values, print_table
-from specviz.measure.rows import Results, fast, paired, seconds, words
+from specviz.measure.rows import Results, fast, paired, seconds, words, written
 from specviz.paths import folder
 from specviz.replays.cells import AGAIN
 from specviz.replays.judging import LEVEL, chance, holm
@@ -369,7 +369,7 @@ def compared(ours: Results, theirs: Results, name: str, elsewhere: Sequence[str]
 def own_row(cell: Values, mine: list[Row], base: list[Row], theirs: Results) -> Row:
     """What the method itself did."""
     pairs = paired(mine, base)
-    times = [sum(map(value, side)) for side in zip(*pairs) for value in (tokens_of, seconds)]
+    times = [sum(map(value, side)) for side in zip(*pairs) for value in (written, seconds)]
     recorded = next(each for each in theirs.cells if each["cell"] == each["against"])
     right = {at(row): row["ids"] for row in theirs.records() if row["cell"] == recorded["cell"]}
     same = [marked(row["ids"]) == right.get(at(row)) for row in mine if row["error"] is None]
@@ -389,10 +389,6 @@ def marked(ids: list[list[int]]) -> list[list[int]]:
 def at(row: Values) -> tuple[int, int]:
     """Which text a row is."""
     return row["round"], row["prompt"]
-
-
-def tokens_of(row: Values) -> float:
-    return float(row["tokens"])
 
 
 def steps_of(row: Values) -> float:
@@ -424,7 +420,7 @@ def totals(*sides: list[Row], value: Callable[[Values], float] = seconds) -> lis
     place = {prompt: i for i, prompt in enumerate(prompts)}
     columns = []
     for rows in good:
-        for each in (tokens_of, value):
+        for each in (written, value):
             sums = np.zeros(len(prompts))
             for key in shared:
                 sums[place[key[1]]] += each(rows[key])

@@ -196,7 +196,9 @@ def write(results: Results, path: str | Path, name: str, force: bool = False) ->
         raise TraceError(f"{results.path} has no prompt that every contender finished")
     left_out = (*LEFT_OUT, "ids")
     kept = [
-        {k: v for k, v in row.items() if k not in left_out} | {"digest": digest(row.get("ids") or [])}
+        {"written": row.get("tokens")}  # where no padding was told apart
+        | {k: v for k, v in row.items() if k not in left_out}
+        | {"digest": digest(row.get("ids") or [])}
         for row in rows
     ]
     used = {row["environment"] for row in kept}

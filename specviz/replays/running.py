@@ -176,8 +176,8 @@ def replay(
         "table": table, "model": name_of(model, recipe.model), "drafts": drafts,
         "suite": {task: each.digest for task, each in chosen.items()} or recipe.suite, "device": device,
         "dtype": dtype, "threads": threads, "template": template, "chat": dict(chat or {}),
-        "baselines": baselines, "fit": fit, "score": score, "quick": quick, "setup": setup, "part": part,
-        **numbers,
+        "baselines": baselines, "fit": fit, "score": score, "quick": quick, "setup": setup,
+        "part": None if setup is None else chosen_part.part.name, **numbers,
     }  # fmt: skip
     finished = opened_same(path, settings)
     if finished is not None:
@@ -342,6 +342,9 @@ def name_of(model: str | Path | Model | None, default: str) -> str:
     return str(model) if isinstance(model, str | Path) else str(model.name)
 
 
+LATER = ("quick", "setup", "part")  # settings that were not always written down
+
+
 class OtherSettings(SpecvizError):
     """A folder holds a replay that was made in another way."""
 
@@ -362,7 +365,8 @@ def opened_same(path: Path, settings: Values) -> Replay | None:
     wrong = [
         f"its {key} is {finished.settings.get(key)}, here {now.get(key)}"
         for key in {**finished.settings, **now}
-        if finished.settings.get(key) != now.get(key)
+        # An older replay does not say in which haste or for which part it was made.
+        if finished.settings.get(key, now.get(key) if key in LATER else None) != now.get(key)
     ]
     if wrong:
         raise OtherSettings(

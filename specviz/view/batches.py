@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from specviz.errors import TraceError
 from specviz.metrics import Estimate
-from specviz.view.axes import axes
+from specviz.view.axes import axes, literal
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -52,7 +52,7 @@ def latency_throughput(rows: Sequence[Row], ax: Axes | None = None) -> Axes:
         middle = [point[0] for point in x], [point[0] for point in y]
         ax.errorbar(
             *middle, yerr=_bars(y), xerr=_bars(x), color=hue, marker=marker, ms=5, lw=1.4, elinewidth=0.7,
-            label=str(name),
+            label=literal(str(name)),
         )  # fmt: skip
         for row, at in zip(own, zip(*middle)):
             ax.annotate(str(row["batch"]), at, (4, 4), textcoords="offset points", fontsize=7, color=hue)

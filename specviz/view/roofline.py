@@ -78,7 +78,7 @@ def roofline(traces: Traces, ceilings: Ceilings, ax: Axes | None = None) -> Axes
     _ceilings(ax, ceilings, low, high)
     ax.set(xscale="log", yscale="log", xlim=(low, high))
     ax.set(xlabel="arithmetic intensity, FLOPs a byte", ylabel="GFLOP/s")
-    ax.set_title(f"Passes under the ceilings of {visible(_machine(ceilings))}", size=9, loc="left")
+    ax.set_title(f"Passes under the ceilings of {literal(_machine(ceilings))}", size=9, loc="left")
     _keys(ax, hues, forms, loc="upper left")
     return ax
 
@@ -196,7 +196,7 @@ def costs_figure(
     ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}×"))
     ax.margins(y=0.12)
     ax.set_xticks(range(len(FIGURES)), list(FIGURES.values()))
-    scope = f"{visible(baseline)}'s, prefill {'included' if prefill else 'excluded'}"
+    scope = f"{literal(baseline)}'s, prefill {'included' if prefill else 'excluded'}"
     ax.set_title(f"Costs per token relative to {scope}", size=9, loc="left", pad=18)
     legend(ax)
     return ax

@@ -186,7 +186,7 @@ def masks(
             order = np.argsort(k)
             k, y = k[order], np.hstack([unmasked, _values(line, figure)])[:, order]
             hue, mark = look(number if len(languages) > 1 else kind)
-            name = visible(f"{language}, {word}" if len(languages) > 1 else word)
+            name = literal(f"{language}, {word}" if len(languages) > 1 else word)
             ax.plot(k, y[0], color=hue, marker=mark, ms=5, lw=1.6, ls=style, label=name)
             ax.fill_between(k, y[1], y[2], color=hue, alpha=0.12, lw=0)
             drawn += 1
@@ -319,8 +319,7 @@ def sweep(
     ax = axes(ax, (6.2, 4.2))
     for x, y, marks, hue, mark, label, _ in curves(points, curve, size):
         ax.plot(x, y, color=hue, lw=1.2, alpha=0.8)
-        words = label.replace("$", r"\$")
-        ax.scatter(x, y, marks, color=hue, marker=mark, label=words, alpha=0.85, linewidths=0)
+        ax.scatter(x, y, marks, color=hue, marker=mark, label=literal(label), alpha=0.85, linewidths=0)
     best = on_front(points)
     ax.plot(best["speed"], best["quality"], color=GREY, lw=5, alpha=0.35, zorder=0, label="Pareto front")
     for base in based(points).to_dict("records"):
@@ -330,7 +329,7 @@ def sweep(
         edge = ax.get_yaxis_transform()
         ax.text(1, base["quality"] - 1, "1 below", transform=edge, size=7, ha="right", va="bottom")
     ax.set(xlabel="speed relative to the base", ylabel=quality)
-    legend_title = f"larger marks: larger {visible(size)}" if size else None
+    legend_title = f"larger marks: larger {literal(size)}" if size else None
     ax.legend(framealpha=0.85, edgecolor="none", fontsize=8, title=legend_title, title_fontsize=8)
     return ax
 

@@ -191,4 +191,6 @@ def _until(live: Live, stop: threading.Event) -> Generator[Update, None, None]:
         if stop.is_set():
             return
         with decoding:  # until the next one is asked for: other decodes would spoil its times
+            if stop.is_set():
+                return
             yield update

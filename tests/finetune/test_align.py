@@ -247,6 +247,8 @@ def test_some_prompt_is_learnt_and_some_is_held_out() -> None:
         pairs = [training.Pair([5], [6, 1], number) for number in numbers]
         learnt, held = training.parted(pairs)
         assert learnt and held and len(learnt) + len(held) == len(numbers)
+        # Whatever is left out, a prompt is held out by its own number.
+        assert {pair.number % 10 for pair in held} == {9} or {pair.number for pair in held} == {numbers[-1]}
     with pytest.raises(PromptError, match="one prompt alone"):
         training.parted([training.Pair([5], [6, 1], 4), training.Pair([5], [7, 1], 4)])
 

@@ -197,6 +197,8 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
 
 def test_a_chat_that_is_a_question_of_a_suite_is_refused() -> None:
     question = specviz.suite("town")[0]["turns"][0]
+    shared = {"role": "system", "content": question}  # what a system prompt says is no question
+    answers.check_apart([[shared, {"role": "user", "content": "Be brief."}]], ["town"])
     chat = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": question.upper()}]
     with pytest.raises(PromptError, match="prompt 2 is a question of the suite town"):
         answers.check_apart([[3, 4, 5], chat], ["town"])
@@ -208,4 +210,5 @@ def test_a_chance_of_one_draws_the_last_token() -> None:
             return 1 - 2.0**-40  # which float32 does not hold
 
     scores = torch.zeros(2, 5)
-    assert answers._drawn(scores, [Sure(), Sure()]) == [4, 4]
+    scores[1, 3:] = -torch.inf  # ids that the tokenizer does not know
+    assert answers._drawn(scores, [Sure(), Sure()]) == [4, 2]

@@ -875,7 +875,9 @@ def test_no_two_suites_share_a_file():
 
 
 def test_a_canvas_text_ends_with_its_first_end_token():
-    from specviz.measure.work import text_of_cells
+    from specviz.measure.rows import written
+    from specviz.measure.work import text_of
 
-    assert text_of_cells([7, 2, 5, 2], [1, 2, 0, 3], (2,)) == [5, 7, 2]
-    assert text_of_cells([7, 5], [1, 0], (2,)) == [5, 7]
+    assert text_of([5, 7, 2, 9, 2], (2,)) == [5, 7, 2] and text_of([5, 7], (2,)) == [5, 7]
+    rows = [{"tokens": 64, "written": 10}, {"tokens": 64, "written": None}, {"tokens": 64}]
+    assert list(map(written, rows)) == [10, 64, 64]

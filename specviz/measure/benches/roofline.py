@@ -12,7 +12,7 @@ from specviz.errors import ParameterError, plural
 from specviz.measure.benches import ceilings as measuring
 from specviz.measure.benches.passes import measure_together
 from specviz.measure.report import Part, Report, Row, Tick
-from specviz.measure.timing import quiet_clock, setting
+from specviz.measure.timing import clock_of, setting
 from specviz.methods import find
 from specviz.metrics import Ceilings
 from specviz.metrics.costs import Shape
@@ -72,7 +72,7 @@ def bench(
     for number, (each, shape) in enumerate(zip(models, shapes)):
         rows += [{"model": each.name, **row} for row in passes(each, shape, top, rounds)]
         tick(2 + number, total, each.name)
-    clock = quiet_clock(model.device)[1]
+    clock = clock_of(model)[1]
     about = setting(model, drafts, context=CONTEXT, rounds=rounds, clock=clock, ceilings=asdict(top))
     title = f"Passes after {CONTEXT} tokens against the roofline, median of {rounds}"
     parts = [Part("The machine's ceilings", measuring.COLUMNS, kernels)]
