@@ -12,6 +12,7 @@ pytest.importorskip("anywidget", reason="needs the lab extra")
 
 import specviz as sv
 from specviz.errors import ParameterError, PromptError
+from specviz.widgets.job import decoding
 from specviz.widgets.live import Interpreter
 
 SETTINGS = {"mode": "ssbd", "beta": 0.2, "k": 1, "target_language": "German"}
@@ -110,6 +111,23 @@ def test_typing_does_not_wait_and_the_newest_text_wins():
     assert runs[0].sources.count("a b c d") == 1, "a space is nothing new"
     one._on_message(one, {"do": "finish"}, [])
     assert one.wait(20) and runs[0].sources.count("a b c d") == 2, "once more as the last"
+
+
+def test_it_waits_for_another_decode_and_drops_what_was_left_meanwhile():
+    one, runs = interpreter()
+    with decoding:
+        one.source = "now"
+        until(lambda: runs)
+        one.close()
+        assert not runs[0].sources
+    until(lambda: not one._thread.is_alive())
+    assert not runs[0].sources, "it was left while it waited"
+    other, runs = interpreter()
+    other.source = "later"
+    until(lambda: runs and runs[0].sources == ["later"])
+    assert decoding.acquire(timeout=20), "between two updates other decodes may run"
+    decoding.release()
+    other.close()
 
 
 def test_a_setting_begins_anew_and_the_old_run_is_left():
