@@ -454,7 +454,7 @@ def test_replay_all_accounts_for_every_table(monkeypatch, tmp_path):
     assert seen == ["bild/table1"], "what is finished is kept, what failed is tried again"
     for file in tmp_path.rglob("replay.json"):  # as they were before these settings were written down
         content = json.loads(file.read_text())
-        assert {content["settings"].pop(key) for key in running.LATER} == {True, None}
+        assert {content["asked"].pop(key) for key in running.LATER} == {True, None}
         file.write_text(json.dumps(content))
     running.replay_all(tmp_path, quick=True)
     assert seen == ["bild/table1"] * 2
