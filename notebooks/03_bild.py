@@ -80,7 +80,7 @@ nodes, outputs = trace.nodes, trace.outputs
 below = nodes[nodes["confidence"] <= 0.5].set_index("cycle")
 instead = outputs[outputs["origin"] == "fallback"].set_index("cycle")["token"]
 needless = (below["token"] == instead.reindex(below.index)).sum()
-print(f"below the threshold: {len(below)} of {len(nodes)} tokens, {below['status'].value_counts().to_dict()}")
+print(f"below the threshold: {len(below)} of {len(nodes)} tokens, {' and '.join(below['status'].unique())}")
 print(f"the large model wrote the same token {needless} times")
 
 # %% [markdown]
