@@ -16,7 +16,7 @@ from specviz.escape import html, visible
 from specviz.rules.speculative import common_prefix
 from specviz.trace import Trace, is_trace
 from specviz.view import static
-from specviz.view.picture import KINDS, Cycle, Picture, letters, picture, prompts
+from specviz.view.picture import KINDS, Cycle, Picture, letters, picture, prompts, run_names
 from specviz.view.static import Page
 from specviz.view.updates import is_stream
 
@@ -189,7 +189,7 @@ def diff(a: Trace, b: Trace, prompt: int | None = None) -> Difference:
     """
     both = [_one(trace, prompt) for trace in (a, b)]
     notes = _check(both)
-    names = _names(both)
+    names = [visible(name) for name in run_names([one.run for one in both])]
     sides = (_side(names[0], both[0]), _side(names[1], both[1]))
     return Difference(sides, _steps(*sides), notes)
 
@@ -243,19 +243,6 @@ def _check(both: Sequence[Trace]) -> list[str]:
     if not all(np.isfinite(one.cycles["duration"]).all() for one in both):
         notes.append("One run recorded no times: its seconds are shown as 0.")
     return notes
-
-
-def _names(both: Sequence[Trace]) -> list[str]:
-    """The methods; where they are the same, with the parameters that differ."""
-    runs = [one.run for one in both]
-    names = [str(run["method"]) for run in runs]
-    if names[0] == names[1]:
-        own = [{"draft": (r["draft"] or {}).get("name"), **(r["parameters"] or {})} for r in runs]
-        keys = [key for key in own[0] | own[1] if own[0].get(key) != own[1].get(key)]
-        names = [
-            f"{n} ({', '.join(f'{k} {o.get(k)}' for k in keys)})" if keys else n for n, o in zip(names, own)
-        ]
-    return [visible(name) for name in names] if names[0] != names[1] else [f"{names[0]} {x}" for x in "ab"]
 
 
 def _side(name: str, one: Trace) -> Side:

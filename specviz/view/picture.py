@@ -7,7 +7,7 @@ cycles with their times, and what the drafter believed of each token. The three 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -216,6 +216,22 @@ def _number(value: float | None) -> float:
 def name_of(model: Metadata | str | None) -> str:
     """The name in a run's `model` or `draft`; empty where there is none."""
     return str(model.get("name", "")) if isinstance(model, Mapping) else str(model or "")
+
+
+def run_names(runs: Sequence[Metadata]) -> list[str]:
+    """Each run's method; where one stands twice, with the drafter and parameters that differ, or a number."""
+    settings = [{"draft": name_of(run["draft"]), **(run["parameters"] or {})} for run in runs]
+    names = []
+    for run, own in zip(runs, settings):
+        others = [each for other, each in zip(runs, settings) if other["method"] == run["method"]]
+        differing = [
+            f"{key} {value}" for key, value in own.items() if any(o.get(key) != value for o in others)
+        ]
+        names.append(run["method"] + (f" ({', '.join(differing)})" if differing else ""))
+    return [
+        name if names.count(name) == 1 else f"{name} #{names[: i + 1].count(name)}"
+        for i, name in enumerate(names)
+    ]
 
 
 def _nodes(trace: Trace) -> float:

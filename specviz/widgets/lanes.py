@@ -11,7 +11,7 @@ from specviz.errors import TraceError
 from specviz.escape import visible
 from specviz.rules.speculative import common_prefix
 from specviz.trace import Trace, is_trace, listed
-from specviz.view.picture import PHASES
+from specviz.view.picture import PHASES, run_names
 from specviz.view.updates import Traces, is_stream
 from specviz.widgets import columns
 from specviz.widgets.columns import Json
@@ -223,24 +223,10 @@ def _named(traces: Traces) -> list[tuple[str, Trace]]:
     else:
         given = listed(traces)
         runs = [run for trace in given for run in is_trace(trace).split()]
-        named = list(zip(_names([run.run for run in runs]), runs))
+        named = list(zip(run_names([run.run for run in runs]), runs))
     if len(named) < 2:
         raise TraceError("a race needs at least two runs of the same prompt")
     return named
-
-
-def _names(runs: list[Json]) -> list[str]:
-    names = []
-    for run in runs:
-        same = [other for other in runs if other["method"] == run["method"]]
-        own = {"draft": (run["draft"] or {}).get("name"), **(run["parameters"] or {})}
-        others = [{"draft": (o["draft"] or {}).get("name"), **(o["parameters"] or {})} for o in same]
-        differing = [f"{k} {v}" for k, v in own.items() if any(o.get(k) != v for o in others)]
-        names.append(run["method"] + (f" ({', '.join(differing)})" if differing else ""))
-    return [
-        name if names.count(name) == 1 else f"{name} #{names[: i + 1].count(name)}"
-        for i, name in enumerate(names)
-    ]
 
 
 def _sources(trace: Trace) -> list[tuple[int, list[int], int, str]]:
