@@ -138,6 +138,16 @@ def plain_message(metadata: bytes) -> bool:
 # ---------------------------------------------------------------- columns
 
 
+def flattened(column: pa.ChunkedArray, size: np.ndarray) -> pa.Array:
+    """A list column as one long Arrow array; rows that lack the list get as many nulls as `size` says."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    values = pc.list_flatten(column)
+    present = np.repeat(list_sizes(column) >= 0, size)
+    return values if present.all() else values.take(pa.array(np.cumsum(present) - 1, mask=~present))
+
+
 def list_sizes(column: pa.ChunkedArray) -> np.ndarray:
     """Length of each row's list, -1 for null."""
     import pyarrow.compute as pc

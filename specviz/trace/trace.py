@@ -17,7 +17,7 @@ from specviz import schema
 from specviz.draft import depths
 from specviz.errors import TraceError
 from specviz.files import write_text
-from specviz.trace.checks import check_lengths, check_values, index_within, list_sizes
+from specviz.trace.checks import check_lengths, check_values, flattened, index_within, list_sizes
 from specviz.trace.display import hook
 from specviz.trace.files import (
     KEYS,
@@ -702,17 +702,11 @@ def _numpy(column: pa.ChunkedArray, empty: float | None = None) -> Any:
 
 
 def _flat(column: pa.ChunkedArray, size: np.ndarray) -> Any:
-    """A list column as one long array; rows that lack the list get as many nulls as `size` says."""
+    """`flattened` as NumPy or, for words, as a pandas categorical."""
     import pyarrow as pa
-    import pyarrow.compute as pc
 
-    values = pc.list_flatten(column)
-    present = np.repeat(list_sizes(column) >= 0, size)
-    if not present.all():
-        values = values.take(pa.array(np.cumsum(present) - 1, mask=~present))
-    if values.type == pa.bool_():
-        return values.to_pandas().to_numpy()
-    return _numpy(values)
+    values = flattened(column, size)
+    return values.to_pandas().to_numpy() if values.type == pa.bool_() else _numpy(values)
 
 
 def _insert(frame: pd.DataFrame, after: str, name: str, values: Any) -> None:

@@ -21,7 +21,7 @@ from specviz import schema
 from specviz.errors import TraceError
 from specviz.escape import visible
 from specviz.trace import Trace, whole_characters
-from specviz.trace.checks import list_sizes
+from specviz.trace.checks import flattened, list_sizes
 from specviz.view import updates
 from specviz.view.picture import (
     FATES,
@@ -185,7 +185,7 @@ def columns(trace: Trace, prompts: Iterable[int] | None = None) -> tuple[Json, A
         arrays[name] = cycles[name].to_numpy(np.float32)
     arrays |= _group(table, "node", FIRST, np.diff(nodes), words)
     arrays |= _group(table, "out", ("token", "position", "p"), np.diff(outs), words)
-    origin = _flat(table.column("out_origin"), np.diff(outs)).to_pylist()
+    origin = flattened(table.column("out_origin"), np.diff(outs)).to_pylist()
     arrays["out_kind"] = _kinds(origin, run["method"])
     if run.get("canvas"):
         arrays |= {name: _small(cycles[name].astype(np.float64)) for name in ("block", "refreshed")}
@@ -194,7 +194,7 @@ def columns(trace: Trace, prompts: Iterable[int] | None = None) -> tuple[Json, A
     arrays["out_text"], words["text"] = _coded(shown)
     size = np.diff(passes)
     arrays |= _group(table, "pass", ("model", "tokens", "duration"), size, words)
-    began = _flat(table.column("pass_start"), size).to_numpy(zero_copy_only=False).astype(np.float64)
+    began = flattened(table.column("pass_start"), size).to_numpy(zero_copy_only=False).astype(np.float64)
     arrays["pass_start"] = (began - np.repeat(cycles["start"].to_numpy(np.float64), size)).astype(np.float32)
 
     ids = np.unique(np.concatenate([arrays["node_token"], arrays["out_token"]]).astype(np.int64))
@@ -324,15 +324,6 @@ def _at(table: pa.Table, name: str) -> np.ndarray:
     return np.concatenate([[0], np.cumsum(np.maximum(list_sizes(table.column(name)), 0))])
 
 
-def _flat(column: pa.ChunkedArray, size: np.ndarray) -> pa.Array:
-    """A list column as one long Arrow array; rows that lack the list get as many nulls as `size` says."""
-    values = pc.list_flatten(column)
-    present = np.repeat(list_sizes(column) >= 0, size)
-    if not present.all():
-        values = values.take(pa.array(np.cumsum(present) - 1, mask=~present))
-    return values
-
-
 def _group(
     table: pa.Table, group: str, names: Sequence[str], size: np.ndarray, words: dict[str, list[str]]
 ) -> Arrays:
@@ -342,7 +333,7 @@ def _group(
     """
     columns_of_group: Arrays = {}
     for name in names:
-        values = _flat(table.column(f"{group}_{name}"), size)
+        values = flattened(table.column(f"{group}_{name}"), size)
         if len(values) and values.null_count == len(values):
             continue
         if pa.types.is_dictionary(values.type) or pa.types.is_string(values.type):

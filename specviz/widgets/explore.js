@@ -184,7 +184,7 @@ function render({ model, el }) {
 	// What Python sends while it decodes.
 	function receive(message, buffers) {
 		if (message.do === "file") {
-			download(message.name, buffers[0]);
+			download(new Blob([buffers[0]]), message.name);
 			saved.textContent = `${message.name} is among the browser's downloads.`;
 			return;
 		}

@@ -101,11 +101,6 @@ function svgOf(root) {
 	root.classList.remove("saved");
 	return [new XMLSerializer().serializeToString(picture), Math.ceil(width), Math.ceil(height)];
 }
-function download(blob, name) {
-	const url = URL.createObjectURL(blob), link = h("a", { href: url, download: name });
-	link.click();
-	setTimeout(() => URL.revokeObjectURL(url), 60000);
-}
 function saveSvg(root, name) { download(new Blob([svgOf(root)[0]], { type: "image/svg+xml" }), `${name}.svg`); }
 async function savePng(root, name) {
 	const [text, width, height] = svgOf(root), picture = new Image(), sheet = document.createElement("canvas");

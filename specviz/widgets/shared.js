@@ -148,6 +148,15 @@ function keys(root, help, acts) {
 	});
 }
 
+// A file of the reader's.
+function download(blob, name) {
+	const url = URL.createObjectURL(blob), link = h("a", { href: url, download: name });
+	document.body.append(link);
+	link.click();
+	link.remove();
+	setTimeout(() => URL.revokeObjectURL(url), 60_000);
+}
+
 // The list of keys, over the view. [[keys, what they do], ...]; toggle() and close().
 function overlay(root, title, keys) {
 	const shut = press("✕", "close", () => close());

@@ -97,15 +97,6 @@ class Announcer {
 	stop() { clearInterval(this.timer); this.timer = 0; }
 }
 
-// Saves bytes that Python sent as a file of the reader's.
-function download(name, bytes) {
-	const link = h("a", { href: URL.createObjectURL(new Blob([bytes])), download: name });
-	document.body.append(link);
-	link.click();
-	link.remove();
-	setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
-}
-
 // The box for a prompt.
 function promptBox(model, go) {
 	const box = h("textarea", { rows: 2, dir: "auto", spellcheck: "false", "aria-label": "prompt", placeholder: "Type a prompt … (Ctrl Enter decodes it)" });
