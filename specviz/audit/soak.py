@@ -245,6 +245,8 @@ def draw(
     layouts = kernels.candidates(torch.device(setting["device"] or "cpu"), torch.float32)
     setting["kernels"] = random.choice(layouts) if setting["dtype"] in (None, "float32") else None
     target, drafters = _loaded(setting)
+    if not getattr(target, "plain", True):
+        setting["kernels"] = None  # it has the layout of transformers' modules, whatever was drawn
     setting["audit"] = _kind(random, target)
     bases = {
         "canvases": [name for name in CANVAS_METHODS if "dual" in name or random.random() < 0.5],

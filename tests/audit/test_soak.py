@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from itertools import islice
 from random import Random
 from unittest.mock import patch
@@ -12,7 +13,7 @@ from checkpoints import write
 
 from specviz import audit, cli
 from specviz.audit.soak import COUNTS, _audited, draw, read_ledger, repeat, sums
-from specviz.errors import ParameterError, TraceError
+from specviz.errors import ModelError, ParameterError, TraceError
 from specviz.methods.speculative import Speculative
 
 
@@ -178,3 +179,27 @@ def test_the_command_line(tmp_path, folders, capsys):
     ):
         assert cli.run(["audit", *wrong]) == 2
         assert reason in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_model_with_one_layout_is_loaded_in_it(monkeypatch):
+    """What runs through transformers' modules refuses every layout: the entry says that it has its own."""
+    soak = sys.modules[draw.__module__]
+    setting = draw(Random(3), ["town"], [], {"device": "cpu", "dtype": "float32"})
+    assert setting["kernels"] is not None
+    target = soak._model("town", "cpu", "float32", setting["kernels"])
+    given = []
+
+    def load(name, device, dtype, kernels=None):
+        given.append(kernels)
+        if kernels is not None:
+            raise ModelError("transformers' modules keep their layout")
+        return target
+
+    monkeypatch.setattr(soak, "load", load)
+    monkeypatch.setattr(target, "plain", False)
+    soak._model.cache_clear()
+    try:
+        again = draw(Random(3), ["town"], [], {"device": "cpu", "dtype": "float32"})
+    finally:
+        soak._model.cache_clear()
+    assert given == [setting["kernels"], None] and again["kernels"] is None
