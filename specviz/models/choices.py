@@ -46,21 +46,21 @@ class Way(kernels.Measured):
         How the matrices lie.
     sums : ordered.Sums
         How attention computes its own.
-    cuts : tuple of (int, int)
-        For each of `PlainFunction.lines`, what its `cut` takes.
+    cuts : tuple of ordered.Cut
+        For each of `PlainFunction.lines`, how it is computed.
     """
 
     fault: str
     layout: str = ""
     sums: ordered.Sums = ordered.SUMS[0]
-    cuts: tuple[tuple[int, int], ...] = ()
+    cuts: tuple[ordered.Cut, ...] = ()
 
     def laid(self, model: TorchModel) -> PlainFunction:
         """The plain function of a model."""
         function = model.function(self.layout, invariant=True)
         function.sums = self.sums
         for line, cut in zip(function.lines(), self.cuts):
-            line.cut(*cut)
+            line.divide(cut)
         return function
 
 
@@ -110,7 +110,7 @@ def _tried(model: TorchModel, others: Sequence[str]) -> Way:
             )
         lines = list(function.lines())
         if not (fault := ordered.settle(lines)):
-            cuts = tuple((line.pieces, line.least) for line in lines)
+            cuts = tuple(line.cut for line in lines)
             return Way(fault="", layout=layout, sums=sums, cuts=cuts)
         faults.append(f"with {layout} kernels {fault}")
     return Way(fault=", ".join(faults))

@@ -78,6 +78,14 @@ Kept = TypeVar("Kept", bound=Measured)
 Place: TypeAlias = dict[str, str | int | list[str] | list[tuple[int, ...]]]
 
 
+def padded(x: torch.Tensor, least: int) -> torch.Tensor:
+    """`x` with at least so many rows, whatever those hold that are added."""
+    rows = len(x)
+    if rows >= least:
+        return x
+    return x.expand(least, -1) if rows == 1 else F.pad(x, (0, 0, 0, least - rows))  # the former copies less
+
+
 class Plain:
     """torch's own product with each matrix as the model holds it; nothing is copied."""
 
@@ -126,15 +134,7 @@ class OneDNN(Unpadded):
     """The same, and passes over fewer than `LEAST` rows are padded, where four rows cost less than one."""
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        rows = len(x)
-        if rows >= LEAST:
-            return super().__call__(x)
-        if rows == 1:
-            padded = x.expand(LEAST, -1)  # one copy less than zeros
-        else:
-            padded = x.new_zeros(LEAST, x.shape[1])
-            padded[:rows] = x
-        return super().__call__(padded)[:rows]
+        return super().__call__(padded(x, LEAST))[: len(x)]
 
     def add(self, x: torch.Tensor, to: torch.Tensor) -> torch.Tensor:
         return super().add(x, to) if len(x) >= LEAST else self(x).add_(to)
@@ -155,10 +155,8 @@ class HalfWeights:
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         rows = len(x)
-        padded = self.rows[rows] if rows < len(self.rows) else rows
-        if padded == rows:
-            return self.product(x.contiguous(), self.packed)
-        return self.product(F.pad(x, (0, 0, 0, padded - rows)), self.packed)[:rows]
+        filled = padded(x, self.rows[rows] if rows < len(self.rows) else rows)
+        return self.product(filled.contiguous(), self.packed)[:rows]
 
     def add(self, x: torch.Tensor, to: torch.Tensor) -> torch.Tensor:
         return self(x).add_(to)

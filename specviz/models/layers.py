@@ -14,7 +14,7 @@ from transformers.activations import ACT2FN
 
 from specviz.models import ordered
 from specviz.models.attention import attend
-from specviz.models.kernels import PLAIN, Pieces, Product, lay
+from specviz.models.kernels import PLAIN, Pieces, Product, lay, padded
 from specviz.models.ranks import here, whole
 
 if TYPE_CHECKING:
@@ -34,7 +34,6 @@ ACTIVATIONS: dict[str, Function] = {
     "swish": F.silu,
 }
 RECORDS = "transformers.utils.output_capturing"
-MOST_ROWS = 128  # of one invariant product
 SMALL = 1 << 24  # elements of all projections that are copied side by side
 
 
@@ -54,11 +53,13 @@ class Lines:
     ----------
     weights : list of tensor [out, in]
         Each layer's own, as the model holds it.
+    cut : ordered.Cut
+        How an invariant product is computed.
     """
 
     def __init__(self, *parts: torch.nn.Linear, layout: str, invariant: bool = False) -> None:
         self.layout, self.invariant = layout, invariant
-        self.pieces, self.least = 1, 1
+        self.cut = ordered.WAYS[0]
         self.weights = [whole(part.weight.detach()) for part in parts]
         # A matrix that is laid out is shared by all who read the parameter; one in shards is only gathered.
         own = self.weights if layout == PLAIN else [part.weight for part in parts]
@@ -80,20 +81,17 @@ class Lines:
     def _in_order(self, x: torch.Tensor, to: torch.Tensor | None = None) -> torch.Tensor:
         """The product of at least and at most so many rows at once: other numbers may take other kernels."""
         rows = len(x)
-        if rows > MOST_ROWS:
-            y = torch.cat([self._in_order(part) for part in x.split(MOST_ROWS)])
+        if rows > self.cut.most:
+            y = torch.cat([self._in_order(part) for part in x.split(self.cut.most)])
             return y if to is None else y.add_(to)
-        if rows < self.least:
-            y = self.product(F.pad(x, (0, 0, 0, self.least - rows)))[:rows]
-        else:
-            y = self.product(x)
+        y = self.product(padded(x, self.cut.least))[:rows]
         return y if to is None else y.add_(to)
 
-    def cut(self, pieces: int, least: int) -> None:
-        """Compute an invariant product in pieces of the input, added in turn, of at least so many rows."""
-        if pieces != self.pieces:
-            self.product, self.pieces = Pieces(self.weights, self.layout, pieces), pieces
-        self.least = least
+    def divide(self, cut: ordered.Cut) -> None:
+        """Compute an invariant product as `cut` says."""
+        if cut.pieces != self.cut.pieces:
+            self.product = Pieces(self.weights, self.layout, cut.pieces)
+        self.cut = cut
 
 
 class Rest:

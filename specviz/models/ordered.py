@@ -35,16 +35,14 @@ if TYPE_CHECKING:
 BLOCK = 64  # positions whose values are added in one product
 LINES = 384  # of a long pass that are computed at once
 QUERIES = (2, 5, 9, 40, 66, 150, LINES)  # of the passes that attention is tried with
-# Pieces of the input and least rows that a product is tried with, cheapest first. Some pad by themselves.
-WAYS = ((1, 1), (1, 4), (1, 8), (2, 4), (3, 4), (4, 4), (1, 16), (2, 16), (4, 16))
-CHECK = 3  # of `keeps` and `fixed_order`: raised when they try more, so that kept verdicts are made anew
+CHECK = 4  # of `keeps` and `fixed_order`: raised when they try more, so that kept verdicts are made anew
 _tried_products: dict[tuple[object, ...], bool] = {}  # see `keeps`
 MOST_NODES = 128  # of a draft whose values are added in common: a longer product may change its order
 # Of texts after which attention is tried. Some end shortly after a block's end: the last product of a draft's
 # values is then short, and torch may leave a short one to another kernel.
 LENGTHS = (1, 40, BLOCK, BLOCK + 1, BLOCK + 2, BLOCK + 3, 150, 700, 5000)
 SINGLES = 8  # tokens of each of them that are tried alone
-WIDTHS = (2, 3, 4, 5, 8, 9, 13, 17, 33, 64, 129)  # rows at which products are compared
+WIDTHS = (2, 3, 4, 5, 8, 9, 13, 16, 17, 31, 32, 33, 64, 129)  # rows at which products are compared
 ROUNDED = 30_000  # sums of 16 bits that are compared at each of them
 LANES = 64  # numbers that a vector loop may take at once: what is left over is computed one by one
 SERIAL = 1 << 15  # elements up to which torch gives a loop to one thread
@@ -64,6 +62,35 @@ class Sums(NamedTuple):
 
     least: int
     fused: bool
+
+
+class Cut(NamedTuple):
+    """How a product is computed, so that each row keeps its bits.
+
+    Attributes
+    ----------
+    pieces : int
+        Parts of the input, whose products are added in turn.
+    least, most : int
+        Rows that are computed at once: fewer are padded, more are computed in parts.
+    """
+
+    pieces: int
+    least: int
+    most: int
+
+
+MOST_ROWS = 128
+FEW_ROWS = 32  # up to which one kernel serves on processors that multiply tiles of 16 rows
+# What a product is tried with, cheapest first in the short passes of decoding. Some pad by themselves.
+WAYS = tuple(
+    Cut(pieces, least, most)
+    for pieces, least, most in (
+        (1, 1, MOST_ROWS), (1, 1, FEW_ROWS), (1, 4, MOST_ROWS), (1, 4, FEW_ROWS), (1, 8, MOST_ROWS),
+        (1, 8, FEW_ROWS), (2, 4, MOST_ROWS), (3, 4, MOST_ROWS), (4, 4, MOST_ROWS), (1, 16, MOST_ROWS),
+        (2, 16, MOST_ROWS), (4, 16, MOST_ROWS),
+    )
+)  # fmt: skip
 
 
 LEAST = (8, 16, 32)
@@ -363,7 +390,7 @@ _tanh = steady(torch.tanh)
 
 
 def settle(lines: Iterable[Lines]) -> str:
-    """Make products keep their order, in pieces of the input where a whole one does not.
+    """Make products keep their order, in fewer rows or pieces of the input where a whole one does not.
 
     Returns
     -------
@@ -374,15 +401,15 @@ def settle(lines: Iterable[Lines]) -> str:
     for line in lines:
         alike.setdefault(tuple(weight.shape for weight in line.weights), []).append(line)
     for shapes, group in alike.items():
-        for pieces, least in WAYS:
-            group[0].cut(pieces, least)
+        for cut in WAYS:
+            group[0].divide(cut)
             if keeps(group[0]):
                 break
         else:
             shape = " x ".join(map(str, shapes[0]))
             return f"a product with {shape} weights changes with the number of rows"
         for line in group[1:]:
-            line.cut(pieces, least)
+            line.divide(cut)
     return ""
 
 
@@ -393,7 +420,7 @@ def keeps(product: Lines) -> bool:
     """
     first = product.weights[0]
     key = (
-        product.layout, product.pieces, product.least, first.dtype, product.bias is None,
+        product.layout, product.cut, first.dtype, product.bias is None,
         tuple(tuple(weight.shape) for weight in product.weights), torch.get_num_threads(),
     )  # fmt: skip
     if key not in _tried_products:

@@ -273,11 +273,28 @@ def test_a_broken_part_shows(broken, monkeypatch):
 def test_a_varying_product_is_noticed_and_computed_in_pieces(monkeypatch):
     original = ordered._keeps
     monkeypatch.setattr(ordered, "_tried_products", {})
-    monkeypatch.setattr(ordered, "_keeps", lambda line: line.pieces == 3 and original(line))
+    monkeypatch.setattr(ordered, "_keeps", lambda line: line.cut.pieces == 3 and original(line))
     target = allowed(Model(net(), kernels=kernels.PLAIN))
-    assert {line.pieces for line in target._llama.lines()} == {3}
+    assert {line.cut.pieces for line in target._llama.lines()} == {3}
     assert parted(target, [TEXT[:100]], [tree(np.random.default_rng(2), 20)]) == 0
     assert (row(target, TEXT[:100]) - row(model(), TEXT[:100])).abs().max() < 1e-4
+
+
+def test_a_product_that_varies_with_many_rows_is_computed_a_few_at_a_time(monkeypatch):
+    def varying(self, x):
+        rows = [torch.cat([row @ matrix for matrix in self.matrices]) for row in x]
+        return torch.stack(rows) * (1 + 1e-6 * (len(x) > ordered.FEW_ROWS))
+
+    monkeypatch.setattr(ordered, "_tried_products", {})
+    monkeypatch.setattr(kernels.Plain, "__call__", varying)
+    monkeypatch.setattr(kernels.Plain, "add", lambda self, x, to: self(x).add_(to))
+    target = allowed(Model(net(), kernels=kernels.PLAIN))
+    assert {line.cut for line in target._llama.lines()} == {ordered.Cut(1, 1, ordered.FEW_ROWS)}
+    draft = tree(np.random.default_rng(2), 50)
+    assert parted(target, [TEXT[:100]], [draft]) == 0
+    for line in target._llama.lines():
+        line.divide(ordered.WAYS[0])
+    assert parted(target, [TEXT[:100]], [draft]) > 0
 
 
 def test_products_are_compared_row_by_row():
