@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -103,3 +106,19 @@ def test_bfloat16_is_loaded_too(smollm2_file) -> None:
     half = specviz.load("smollm2", dtype="bfloat16", kernels="plain")
     assert half.dtype == torch.bfloat16
     assert "Paris" in specviz.generate(half, PROMPTS[0], "autoregressive", max_new_tokens=12).text
+
+
+def test_llama_cpps_own_classes_read_a_long_prompt(smollm2_file) -> None:
+    pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed")
+    # In a process of its own: kernels that a processor does not allow end it.
+    script = """
+import specviz
+from specviz.measure.benches.llamacpp import Peer
+model = specviz.load("gguf:smollm2", threads=1)
+ids = model.encode("The lighthouse keeper counted the boats that came home. " * 8)
+print(len(ids), len(Peer(model, 4)(ids)))
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-300:]
+    read, new = map(int, done.stdout.split())
+    assert read > 64 and 1 <= new <= 4

@@ -22,6 +22,7 @@ from specviz.audit.answers import HONEST
 from specviz.errors import PromptError
 from specviz.measure.report import Bar, Report
 from specviz.measure.timing import setting
+from specviz.models.llamacpp.library import ends_the_process, special_kernels
 
 TARGET = "smollm2"
 SUITES = ("everyday", "demo", "narrow", "sums")
@@ -155,7 +156,8 @@ def _stock(target: Any, messages: list[Line], limit: int, **sampling: Any) -> Li
 def _llama(path: Path) -> Any:
     from llama_cpp import Llama
 
-    return Llama(str(path), n_ctx=512, n_threads=torch.get_num_threads(), verbose=False)
+    with special_kernels(not ends_the_process(whole=False)):
+        return Llama(str(path), n_ctx=512, n_threads=torch.get_num_threads(), verbose=False)
 
 
 def _asked(llama: Any, messages: list[Line], limit: int) -> Line:

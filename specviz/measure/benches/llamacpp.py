@@ -25,6 +25,8 @@ from specviz.methods import find
 from specviz.methods.signals import likeliest
 from specviz.models import load
 from specviz.models.llamacpp import write_gguf
+from specviz.models.llamacpp.library import ends_the_process, special_kernels
+from specviz.models.llamacpp.model import WHOLE
 from specviz.models.llamacpp.native import Native
 from specviz.models.protocols import Model
 from specviz.suites import spread
@@ -180,11 +182,12 @@ class Peer:
         from llama_cpp.llama_speculative import LlamaPromptLookupDecoding
 
         count = thread_count(model)
-        self.llama = Llama(
-            str(model.path), n_ctx=model.max_length, n_threads=count, n_threads_batch=count, flash_attn=False,
-            n_gpu_layers=model.gpu_layers, verbose=False, logits_all=lookup is not None,
-            draft_model=LlamaPromptLookupDecoding(*lookup) if lookup else None,
-        )  # fmt: skip
+        with special_kernels(not ends_the_process(model.dtype in WHOLE)):
+            self.llama = Llama(
+                str(model.path), n_ctx=model.max_length, n_threads=count, n_threads_batch=count,
+                flash_attn=False, n_gpu_layers=model.gpu_layers, verbose=False, logits_all=lookup is not None,
+                draft_model=LlamaPromptLookupDecoding(*lookup) if lookup else None,
+            )  # fmt: skip
         self.ends, self.most = frozenset(model.eos), most
 
     def __call__(self, ids: list[int]) -> list[int]:

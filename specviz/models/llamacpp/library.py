@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ctypes
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from importlib import metadata
 from types import ModuleType
@@ -66,3 +67,34 @@ def versions() -> dict[str, str]:
 def system() -> str:
     """How the library was built and what it uses of this machine."""
     return library().llama_print_system_info().decode("utf8", "replace").strip(" |")
+
+
+def ends_the_process(whole: bool) -> bool:
+    """Whether the library's special kernels would end the process on a file's matrices, `whole` or quantized.
+
+    llama.cpp's AMX kernels for quantized matrices do, at passes of several tokens (seen with llama-cpp-python
+    0.3.36 on Intel Xeons, by its own generation too). Plain ones take their place.
+    """
+    return "AMX_INT8 = 1" in system() and not whole
+
+
+@contextmanager
+def special_kernels(allowed: bool) -> Iterator[None]:
+    """Within, whether a model that llama-cpp-python's own classes load gets kernels for special processors.
+
+    Those classes have no argument for it.
+    """
+    lib = library()
+    defaults = lib.llama_model_default_params
+
+    def changed() -> ctypes.Structure:
+        given = defaults()
+        given.use_extra_bufts = allowed
+        return given
+
+    if not allowed:
+        lib.llama_model_default_params = changed
+    try:
+        yield
+    finally:
+        lib.llama_model_default_params = defaults

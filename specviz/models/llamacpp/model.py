@@ -15,7 +15,7 @@ from specviz.arguments import check_threads
 from specviz.errors import ModelError
 from specviz.models import geometry
 from specviz.models.llamacpp.context import LlamaCppContext
-from specviz.models.llamacpp.library import last_message, library, system, versions
+from specviz.models.llamacpp.library import ends_the_process, last_message, library, system, versions
 from specviz.models.llamacpp.native import Native, rounded
 from specviz.models.llamacpp.text import GgufText, Tokenizer
 from specviz.models.text import Text, TokenizedModel
@@ -41,10 +41,8 @@ class Weights:
         if not words:
             vocabulary_only = Weights(path, 0, words=True)
             vocabulary_only.check(path)
-            if "AMX_INT8 = 1" in system():
-                # llama.cpp's AMX kernels for quantized matrices end the process at passes of several tokens
-                # (seen with llama-cpp-python 0.3.36, by its own generation too): plain ones take their place.
-                given.use_extra_bufts = vocabulary_only.type in WHOLE
+            if ends_the_process(vocabulary_only.type in WHOLE):
+                given.use_extra_bufts = False
         last_message()
         self.pointer = lib.llama_model_load_from_file(str(path).encode(), given)
         if not self.pointer:
