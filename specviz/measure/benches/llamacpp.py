@@ -26,7 +26,7 @@ from specviz.methods.signals import likeliest
 from specviz.models import load
 from specviz.models.llamacpp import write_gguf
 from specviz.models.llamacpp.library import ends_the_process, special_kernels
-from specviz.models.llamacpp.model import WHOLE
+from specviz.models.llamacpp.model import WHOLE, Weights
 from specviz.models.llamacpp.native import Native
 from specviz.models.protocols import Model
 from specviz.suites import spread
@@ -182,7 +182,8 @@ class Peer:
         from llama_cpp.llama_speculative import LlamaPromptLookupDecoding
 
         count = thread_count(model)
-        with special_kernels(not ends_the_process(model.dtype in WHOLE)):
+        whole = Weights(model.path, 0, words=True).type in WHOLE
+        with special_kernels(not ends_the_process(whole)):
             self.llama = Llama(
                 str(model.path), n_ctx=model.max_length, n_threads=count, n_threads_batch=count,
                 flash_attn=False, n_gpu_layers=model.gpu_layers, verbose=False, logits_all=lookup is not None,
