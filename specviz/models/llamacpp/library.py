@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from functools import cache
 from importlib import metadata
 from types import ModuleType
+from typing import Any
 
 from specviz.errors import ModelError, install
 
@@ -84,7 +85,7 @@ def special_kernels(allowed: bool) -> Iterator[None]:
 
     Those classes have no argument for it.
     """
-    lib = library()
+    lib: Any = library()
     defaults = lib.llama_model_default_params
 
     def changed() -> ctypes.Structure:
