@@ -210,6 +210,7 @@ def test_answers_without_states_are_read_by_the_target_once(
         assert torch.allclose(states(number), alone, atol=0.03, rtol=0.01)  # bfloat16
 
     monkeypatch.setattr(target_states, "_read", real)
+    monkeypatch.setattr(training, "has_bfloat16", lambda device: False)  # whose rounding is another answer
     runs = {}
     for name in ("kept", "full disk"):
         if name == "full disk":
