@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from functools import cache
 from importlib import metadata
 from types import ModuleType
-from typing import Any
 
 from specviz.errors import ModelError, install
 
@@ -85,8 +84,8 @@ def special_kernels(allowed: bool) -> Iterator[None]:
 
     Those classes have no argument for it.
     """
-    lib: Any = library()
-    defaults = lib.llama_model_default_params
+    names, name = vars(library()), "llama_model_default_params"
+    defaults = names[name]
 
     def changed() -> ctypes.Structure:
         given = defaults()
@@ -94,8 +93,8 @@ def special_kernels(allowed: bool) -> Iterator[None]:
         return given
 
     if not allowed:
-        lib.llama_model_default_params = changed
+        names[name] = changed
     try:
         yield
     finally:
-        lib.llama_model_default_params = defaults
+        names[name] = defaults
