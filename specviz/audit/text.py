@@ -371,8 +371,9 @@ class _Audit:
 
         Tie: in float64 both tokens lie within `TIE` of the top. Noise: float64 sides with what the method is
         compared with, and the row that the method read is off by no more than the bound, in the gap between
-        the two tokens and everywhere. Reference noise: float64 sides with the method, and it is the other
-        row that is shown to be off by no more than the bound; a class of its own, so that it is seen.
+        the two tokens and everywhere; or float64 sides with neither, and that row is off by no more than
+        the bound in the gap to float64's own token. Reference noise: float64 sides with the method, and it
+        is the other row that is shown to be off by no more than the bound; a class of its own, to be seen.
         """
         prefix, actual, read = text.tokens[:at], text.tokens[at], text.rows[at]
         exact = self.exact(text.prompt, prefix)
@@ -387,17 +388,19 @@ class _Audit:
         result = Difference(text.number, at, "bug", "", expected, actual, words[0], words[1], distance=off)
         result.gap, result.gap_alone, result.gap_double = gaps
         best, bound = int(exact.argmax()), self.reference.bound_at([*text.prompt, *prefix])
-        loser = {expected: read, actual: other}.get(best)
+        loser, lost = read, actual
+        if best == actual:
+            loser, lost = other, expected
         if failed:
             pass  # a bug, whatever the numbers say
         elif float(exact.max()) - float(min(exact[expected], exact[actual])) < TIE:
             result.verdict = "tie"
         elif (
             loser is not None
-            and abs(float(loser[expected] - loser[actual])) <= bound
+            and abs(float(loser[best] - loser[lost])) <= bound
             and distance(loser, exact) <= bound
         ):
-            result.verdict = "noise" if best == expected else "reference noise"
+            result.verdict = "reference noise" if best == actual else "noise"
         names = ("in its own pass", "alone", self.reference.exactly)
         numbers = [f"{name} {gap:+.2e}" for name, gap in zip(names, gaps) if gap is not None]
         result.reason = (

@@ -182,6 +182,24 @@ def test_reference_noise_counts_towards_the_one_percent():
     assert not holds(1, 3)
 
 
+@pytest.mark.parametrize(
+    ("near", "verdict"), [(1.9, "noise"), (1.0, "bug")], ids=["within the bound", "beyond it"]
+)
+def test_float64_may_side_with_neither(near, verdict):
+    """Three tokens nearly tie: the method takes one, what it is compared with another, float64 the third."""
+    read, other, exact = (torch.zeros(4) for _ in range(3))
+    read[:3] = torch.tensor([2.0, 1.95, near])
+    other[:3] = torch.tensor([1.95, 2.0, 1.9])
+    exact[:3] = torch.tensor([1.9, 1.9, 2.0])
+    reference = SimpleNamespace(bound_at=lambda ids: 0.2, exactly="in float64")
+    target = SimpleNamespace(piece=lambda token: str(token).encode())
+    judge = SimpleNamespace(
+        exact=lambda *_: exact, single=lambda ids: read, target=target, reference=reference
+    )
+    one = text.Text(0, [3], [0], [read])
+    assert text._Audit.place(judge, one, 0, 1, other, "the stock module").verdict == verdict
+
+
 # -- the law, drawn from the model -----------------------------------------------------------------------
 
 
