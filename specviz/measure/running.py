@@ -96,7 +96,7 @@ def run(
 
     Examples
     --------
-    >>> found = specviz.measure.run(methods=["prompt_lookup"], number=3, out="RUN")  # doctest: +SKIP
+    >>> found = specviz.run(methods=["prompt_lookup"], number=3, out="RUN")  # doctest: +SKIP
     >>> found.table()[["method", "tau", "pooled_speedup", "paired_speedup"]]  # doctest: +SKIP
     """
     all_ranks = ranks.everyone()

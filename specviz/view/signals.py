@@ -78,8 +78,8 @@ def reliability(
     trace : Trace
         All prompts and runs are pooled.
     signals : str or sequence of str, optional
-        Which of `specviz.metrics.SIGNALS` or of the method's own; default all that the trace has. One that
-        leaves [0, 1] is drawn over its range, which the legend gives.
+        Which of `specviz.metrics.signals.SIGNALS` or of the method's own; default all that the trace has. One
+        that leaves [0, 1] is drawn over its range, which the legend gives.
     ax : Axes, optional
     bins : int
     outcome : {"accepted", "first"}

@@ -313,7 +313,7 @@ def _steps(
 def tabulate_updates(
     trace: Trace, rows: list[tuple[Choice, list[StreamWalk]]], tokenize: str | None
 ) -> pd.DataFrame:
-    """One row a choice, over the updates that could be replayed; see `specviz.WhatIf.retranslate`."""
+    """One row a choice, over the updates that could be replayed; see `specviz.whatifs.WhatIf.retranslate`."""
     run, pieces = trace.run, trace.pieces
     ends = frozenset(run["eos"] or ())
     cut = None if tokenize == MODEL else tokenizer(run, tokenize)

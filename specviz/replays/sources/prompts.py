@@ -47,7 +47,7 @@ class Group:
 
 
 def run(recipe: Recipe, options: RunOptions) -> Measurement:
-    """Methods on prompts by `specviz.measure.run`: one run for each plan that the rows ask for.
+    """Methods on prompts by `specviz.run`: one run for each plan that the rows ask for.
 
     Tables with `RunOptions.peers` share their runs: each decodes for the others, too, and keeps no folder.
     """
