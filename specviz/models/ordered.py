@@ -80,7 +80,7 @@ class Cut(NamedTuple):
     most: int
 
 
-MOST_ROWS = 128
+MOST_ROWS = 128  # of one product
 FEW_ROWS = 32  # up to which one kernel serves on processors that multiply tiles of 16 rows
 # What a product is tried with, cheapest first in the short passes of decoding. Some pad by themselves.
 WAYS = tuple(
