@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 
 import pytest
@@ -13,7 +12,7 @@ from specviz import metrics, view
 from specviz.errors import TraceError
 from specviz.metrics.costs import Shape
 from specviz.trace import Recorder
-from specviz.view.roofline import FIGURES
+from specviz.view.costs import FIGURES
 from traces import SHAPE, build, metadata, piece
 
 TARGET = {"name": "town", "parameters": 1, "shape": SHAPE}
@@ -68,9 +67,6 @@ def test_rows_of_a_batch_share_the_weights():
     assert together["weights"].iloc[0] == shape.weights(1) + 6 * 16 * 4
     assert apart["weights"].sum() - together["weights"].sum() == shape.weights(1)
     assert together["computed"].tolist() == [shape.flops(6, 2 * 3 * 7, 6)]
-    cycles = metrics.cycle_costs(batch([1.0, 1.0]))
-    assert cycles["bytes"].sum() == together["bytes"].sum()
-    assert cycles["pass_time"].tolist() == [0.25, 0.25]
 
 
 def test_costs_relative_to_a_baseline(traces):
@@ -99,39 +95,11 @@ def test_a_record_without_shapes_says_so(tmp_path):
             build("autoregressive", path=tmp_path / f"{i}.parquet", model=TARGET | {"shape": wrong})
 
 
-def test_ceilings(traces):
+def test_ceilings():
     assert CEILINGS.bandwidth(20_000) == 50e9
     assert CEILINGS.bandwidth(5e6) == 20e9
     assert CEILINGS.seconds(1e9, 1e6, 5e6) == pytest.approx(0.01), "computing is slower"
     assert CEILINGS.seconds(1e6, 1e9, 5e6) == pytest.approx(0.05), "moving is slower"
-    found = metrics.roofline_times(traces["bild"], CEILINGS)
-    size = Shape(traces["bild"].run["model"]["shape"]).weights(1)
-    want = [CEILINGS.seconds(f, b, size) for f, b in zip(found["flops"], found["bytes"])]
-    assert found["roofline"].tolist() == pytest.approx(want)
-    assert (found["ratio"] * found["roofline"]).tolist() == pytest.approx(found["duration"].tolist())
-
-
-def test_ceilings_from_a_report(tmp_path):
-    path = tmp_path / "roofline.json"
-    known = {
-        "compute": 1e9,
-        "memory": 2e9,
-        "cache": {"5": 3e9},
-        "device": "cpu",
-        "dtype": "float32",
-        "threads": 1,
-    }
-    path.write_text(json.dumps({"setting": {"ceilings": known}}))
-    found = metrics.Ceilings.read(path)
-    assert (found.compute, found.cache) == (1e9, {5: 3e9})
-    for wrong in (
-        {},
-        {"setting": {"ceilings": known | {"compute": 0}}},
-        {"setting": {"ceilings": {"cache": 1}}},
-    ):
-        path.write_text(json.dumps(wrong))
-        with pytest.raises(TraceError, match=r"roofline\.json is not a report"):
-            metrics.Ceilings.read(path)
 
 
 def test_pictures_show_what_the_tables_hold(traces):
@@ -142,11 +110,3 @@ def test_pictures_show_what_the_tables_hold(traces):
     want = [table.loc[name, figure] for name in names[1:] for figure in FIGURES]
     assert tops == pytest.approx(want)
     assert f"bild: {table.loc['bild', 'relative_flops']:.2f} times its FLOPs" in view.costs_words(traces)
-    ax = view.roofline(traces, CEILINGS)
-    passes = {name: metrics.pass_costs(trace) for name, trace in traces.items()}
-    kinds = sum(len(p.groupby(["model", "prefill", "tokens"])) for p in passes.values())
-    assert len(ax.collections) == kinds
-    assert "a <machine>" in ax.get_title(loc="left")
-    ax = view.pass_times(traces, CEILINGS)
-    assert len(ax.patches) == 2 * (1 + 2 + 2), "roofline and measured, of each model"
-    assert "town-draft" in view.roofline_words(traces, CEILINGS)

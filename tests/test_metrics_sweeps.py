@@ -97,23 +97,6 @@ def test_relative_bleu_is_of_the_wording():
         metrics.relative_bleu(greedy, said("the cat"))
 
 
-def test_mean_and_deviation_over_seeds():
-    runs = [said("the cat", "the cat sat", seed=seed) for seed in range(3)]
-    table = metrics.over_seeds(
-        runs, {"seconds": metrics.seconds, "tau": metrics.tau, "none": lambda t: np.nan}
-    )
-    rows = table.set_index("metric")
-    seconds = [2 * (0.25 + 0.25 * (1 + seed)) for seed in range(3)]
-    assert rows.loc["seconds", "mean"] == pytest.approx(np.mean(seconds))
-    assert rows.loc["seconds", "deviation"] == pytest.approx(np.std(seconds, ddof=1))
-    assert rows.loc["tau", ["mean", "deviation", "runs"]].tolist() == [2.5, 0, 3]
-    assert "none" not in rows.index and rows.loc["tau", "seeds"] == [0, 1, 2]
-    apart = metrics.over_seeds([runs[0], said("the cat", "the cat sat", parameters={"k": 2})])
-    assert set(apart["runs"]) == {1} and apart["deviation"].isna().all() and apart["setting"].nunique() == 2
-    with pytest.raises(TraceError, match="one run per seed"):
-        metrics.over_seeds([runs[0], runs[0]])
-
-
 def test_a_sweep_is_a_row_a_run(tmp_path, monkeypatch):
     score = {"base": 30.0, "fast": 29.0, "slow": 28.0}
     from specviz.metrics import Estimate

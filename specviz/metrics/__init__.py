@@ -3,7 +3,7 @@
 `cycles` (what the draft-verify cycles did), `payoff` (their output against their cost), `costs` (FLOPs and
 bytes of their passes), `updates` (streams: erasure, kept drafts, lagging), `quality` and `rouge` (texts
 against references), `signals` (does confidence predict acceptance), `canvases` (masked diffusion: passes
-saved, the limit of self-drafting, why chains fail), `sweeps` (many runs as points, or over seeds), `tables`
+saved, the limit of self-drafting, why chains fail), `sweeps` (many runs as points), `tables`
 (several at once: `summary`, `compare`), `definitions` and `rosetta` (the same terms as other tools define
 them); below them `tokens` (texts as sacrebleu's tokens) and `interval` (bootstrap over texts).
 """
@@ -20,10 +20,8 @@ from specviz.metrics.canvases import (
 from specviz.metrics.costs import (
     Ceilings,
     cost_summary,
-    cycle_costs,
     pass_costs,
     relative_costs,
-    roofline_times,
 )
 from specviz.metrics.cycles import (
     READINGS,
@@ -68,7 +66,7 @@ from specviz.metrics.quality import comet, quality, relative_bleu
 from specviz.metrics.rosetta import by_position, contenders, counts, rosetta
 from specviz.metrics.rouge import rouge
 from specviz.metrics.signals import area_under_roc, auroc, calibration_curve, signal_summary, signals
-from specviz.metrics.sweeps import front, over_seeds, sweep
+from specviz.metrics.sweeps import front, sweep
 from specviz.metrics.tables import compare, summary
 from specviz.metrics.tokens import tokenizer
 from specviz.metrics.updates import (
@@ -88,11 +86,11 @@ __all__ = [
     "break_even", "by_canvas", "by_depth", "by_layer", "by_position", "by_prompt", "by_score", "by_source",
     "by_stream", "calibration_curve", "comet", "compare",
     "compare_canvases",
-    "contenders", "cost_summary", "counts", "cycle_costs",
+    "contenders", "cost_summary", "counts",
     "draft_passes", "draft_time", "drafted", "emitted", "erasure", "exactness", "failures", "fallback_share",
     "front", "lagging", "latency", "learnt", "mean_accepted", "mean_drafted", "mean_layers", "mean_sent",
-    "normalized_erasure", "on_text", "output", "over_seeds", "pass_costs", "peak_memory", "pooled", "quality",
-    "recheck", "relative_bleu", "relative_costs", "rollback_share", "roofline_times", "rosetta", "rouge",
+    "normalized_erasure", "on_text", "output", "pass_costs", "peak_memory", "pooled", "quality",
+    "recheck", "relative_bleu", "relative_costs", "rollback_share", "rosetta", "rouge",
     "seconds", "sent", "shared", "signal_summary", "signals", "speedup", "stable", "step_reduction", "steps",
     "summary", "sweep", "target_passes", "target_share", "tau", "tau_difference", "tokenizer",
     "tokens_per_second", "valid_tokens_per_second",

@@ -114,23 +114,6 @@ class Ceilings:
     dtype: str
     threads: int | None
 
-    @classmethod
-    def read(cls, report: Report) -> Ceilings:
-        """Of a report of ``specviz bench roofline --json``, made on this machine or another one.
-
-        Raises
-        ------
-        TraceError
-            If it is not such a report.
-        """
-        with reading_report(report, "roofline") as content:
-            own = dict(content["setting"]["ceilings"])
-            own["cache"] = {int(size): float(rate) for size, rate in own["cache"].items()}
-            ceilings = cls(**own)
-            if not all(rate > 0 for rate in (ceilings.compute, ceilings.memory, *ceilings.cache.values())):
-                raise ValueError("a rate is not above zero")
-        return ceilings
-
     def bandwidth(self, size: float) -> float:
         """Bytes per second from a block of `size` bytes: those of the measured block nearest in size."""
         if not self.cache:
@@ -304,74 +287,6 @@ def pass_costs(trace: Trace) -> pd.DataFrame:
     costs["bytes"] = costs[list(MEMORY)].sum(axis=1)
     costs["intensity"] = costs["flops"] / costs["bytes"]
     return costs[[*first[:8], *COUNTED, "bytes", "intensity", "start", "duration"]]
-
-
-def roofline_times(trace: Trace, ceilings: Ceilings) -> pd.DataFrame:
-    """`pass_costs` with the time that the machine's ceilings allow each pass.
-
-    Parameters
-    ----------
-    trace : Trace
-    ceilings : Ceilings
-        A model's bytes come at the rate of a block of the model's size, read again and again.
-
-    Returns
-    -------
-    DataFrame
-        ``roofline`` in seconds, the longer of computing and moving; ``bound`` (computing, moving) says which;
-        ``ratio``, the measured time over it.
-
-    Raises
-    ------
-    TraceError
-        As `pass_costs`, or if the passes have no times.
-    """
-    costs = pass_costs(trace)
-    if costs["duration"].isna().any():
-        raise TraceError("the trace holds no pass times")
-    sizes = {
-        (part.run["run"], model): float(shape_of(part.run, model).weights(1))
-        for part in trace.split()
-        for model in ("target", "draft")
-        if (costs.loc[costs["run"] == part.run["run"], "model"] == model).any()
-    }
-    rates = [ceilings.bandwidth(sizes[key]) for key in zip(costs["run"], costs["model"])]
-    computing, moving = costs["flops"] / ceilings.compute, costs["bytes"] / rates
-    costs["roofline"] = np.maximum(computing, moving)
-    costs["bound"] = np.where(computing >= moving, "computing", "moving")
-    costs["ratio"] = costs["duration"] / costs["roofline"]
-    return costs
-
-
-def cycle_costs(trace: Trace) -> pd.DataFrame:
-    """One row per cycle with passes: what they cost together, and what it emitted.
-
-    Of a pass that rows of a batch shared, each row's cycle has its own part, and of the weights and the time
-    an equal share.
-
-    Returns
-    -------
-    DataFrame
-        Keys of the cycle; ``flops``, ``flops_target``, ``flops_draft``, ``bytes``, ``bytes_target``,
-        ``bytes_draft``, ``intensity``, ``pass_time`` (seconds) and ``emitted`` tokens.
-
-    Raises
-    ------
-    TraceError
-        As `pass_costs`.
-    """
-    keys = list(KEYS)
-    table = _shared(trace)
-    table["bytes"] = table[list(MEMORY)].sum(axis=1)
-    whole = table.groupby(keys, observed=True, sort=False)[["flops", "bytes"]].sum()
-    for model in ("target", "draft"):
-        own = table[table["model"] == model].groupby(keys, observed=True)[["flops", "bytes"]].sum()
-        whole = whole.join(own.add_suffix(f"_{model}"))
-    whole = whole.fillna(0)
-    whole["intensity"] = whole["flops"] / whole["bytes"]
-    shared = table["duration"] / table["share"]
-    whole["pass_time"] = shared.groupby([table[key] for key in keys], observed=True).sum(min_count=1)
-    return whole.reset_index().merge(trace.cycles[[*keys, "emitted"]], how="left", on=keys)
 
 
 def cost_summary(trace: Trace) -> pd.DataFrame:

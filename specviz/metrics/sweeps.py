@@ -1,10 +1,8 @@
-"""Many runs as points: quality against speed over a sweep of settings, and the same setting over seeds."""
+"""Many runs as points: quality against speed over a sweep of settings."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Hashable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -48,6 +46,9 @@ def front(quality: ArrayLike, speed: ArrayLike) -> np.ndarray:
     beaten = (at_least & ~at_least.T).any(0)
     unbeaten: np.ndarray = ~beaten & np.isfinite(x) & np.isfinite(y)
     return unbeaten
+
+
+MEASURES = (cycles.tau, cycles.fallback_share, cycles.rollback_share, cycles.target_share)
 
 
 def sweep(
@@ -117,7 +118,7 @@ def _point(
         **SCORES[score](run, resamples).columns("quality"),
         "speed": cycles.seconds(start) / cycles.seconds(run),
         "speed_a_token": cycles.tokens_per_second(run) / cycles.tokens_per_second(start),
-        **{name: MEASURES[name](run) for name in ("tau", "fallback_share", "rollback_share", "target_share")},
+        **{measure.__name__: measure(run) for measure in MEASURES},
         **{f"parameter {k}": v for k, v in (run.run["parameters"] or {}).items()},
         "base": False,
         "trace": str(path) if path else "",
@@ -149,76 +150,3 @@ def _prompts(run: Trace) -> list[list[int] | None]:
     """Of the texts that are selected."""
     prompts, chosen = run.run["prompts"] or [], sorted(run.cycles["prompt"].unique().tolist())
     return [prompts[i].get("tokens") if i < len(prompts) else None for i in chosen]
-
-
-MEASURES: dict[str, Callable[[Trace], float]] = {
-    "tau": cycles.tau, "mean_accepted": cycles.mean_accepted, "mean_drafted": cycles.mean_drafted,
-    "mean_sent": cycles.mean_sent, "A/D": cycles.acceptance_rate, "draft_time": cycles.draft_time,
-    "tokens_per_second": cycles.tokens_per_second, "seconds": cycles.seconds,
-    "fallback_share": cycles.fallback_share, "rollback_share": cycles.rollback_share,
-    "target_share": cycles.target_share,
-    "BLEU": lambda trace: float(quality(trace, None, 1, ["bleu"])["bleu"].median),
-    "ROUGE-L": lambda trace: float(rouge(trace)["rougeL"].median),
-}  # fmt: skip
-
-
-def over_seeds(
-    traces: Trace | Sequence[Trace], measures: Mapping[str, Callable[[Trace], float]] = MEASURES
-) -> pd.DataFrame:
-    """Mean and standard deviation of each metric over runs that differ in their seed alone.
-
-    CM-ASD repeats every experiment with three seeds. The deviation is the sample's (n - 1 below the line). A
-    greedy run has the same text with every seed: what deviates then are times alone.
-
-    Parameters
-    ----------
-    traces : Trace or sequence of Trace
-        Any number of runs.
-    measures : mapping of name to function
-        Each from a trace of one run to a number. Default: `MEASURES`; those that a run has not (BLEU without
-        references) are left out.
-
-    Returns
-    -------
-    DataFrame
-        For each setting (method, parameters, sampling, models, prompts) and metric: ``method``, ``setting``
-        (its parameters as JSON), ``metric``, ``mean``, ``deviation`` (NaN of one run), ``runs``, ``seeds``.
-
-    Raises
-    ------
-    TraceError
-        If two runs of a setting have the same seed: they are one run counted twice, or timings apart.
-    """
-    import pandas as pd
-
-    given = [traces] if isinstance(traces, Trace) else list(traces)
-    groups: dict[str, list[Trace]] = {}
-    for run in (part for each in given for part in each.split()):
-        about = run.run
-        sampling = {k: v for k, v in (about["sampling"] or {}).items() if k != "seed"}
-        key = [about["method"], about["parameters"], sampling, about["model"], about["draft"], _prompts(run)]
-        groups.setdefault(json.dumps(key, sort_keys=True, default=str), []).append(run)
-    rows = []
-    for runs in groups.values():
-        about = runs[0].run
-        seeds = [(run.run["sampling"] or {}).get("seed") for run in runs]
-        if len(set(seeds)) < len(seeds):
-            raise TraceError(
-                f"{len(seeds)} runs of {about['method']} have the seeds {seeds}: give one run per seed and "
-                f"setting"
-            )
-        for name, measure in measures.items():
-            values = np.array([_value(measure, run) for run in runs])
-            if not np.isfinite(values).all():
-                continue
-            apart = float(values.std(ddof=1)) if len(values) > 1 else float("nan")
-            setting = json.dumps(about["parameters"] or {}, sort_keys=True)
-            row = {"method": about["method"], "setting": setting, "metric": name}
-            rows.append(row | {"mean": values.mean(), "deviation": apart, "runs": len(runs), "seeds": seeds})
-    return pd.DataFrame(rows)
-
-
-def _value(measure: Callable[[Trace], float], run: Trace) -> float:
-    with suppress(ParameterError, TraceError):  # no references, or the package is not installed
-        return float(measure(run))
-    return float("nan")

@@ -11,33 +11,31 @@ from specviz.trace import Trace
 from specviz.view import flicker, interactive, picture, plots, static, terminal, updates
 from specviz.view.advised import advice
 from specviz.view.axes import subplots
-from specviz.view.batches import latency_throughput
 from specviz.view.calibrated import by_device, by_prompts, calibration_png, curve, deviation
 from specviz.view.control import control_loop
-from specviz.view.drafts import draft_tree, draft_tree_words
+from specviz.view.costs import costs_figure, costs_words
+from specviz.view.drafts import draft_tree
 from specviz.view.examples import examples
 from specviz.view.flicker import drawn as ribbon
 from specviz.view.heat import heat_map
-from specviz.view.lattices import lattice, lattice_words
+from specviz.view.lattices import lattice
 from specviz.view.layers import exit_layers
 from specviz.view.moving import gif
 from specviz.view.payoff import why_it_pays
 from specviz.view.plots import confidence, phases, timeline, token_strip
-from specviz.view.roofline import costs_figure, costs_words, pass_times, roofline, roofline_words
 from specviz.view.signals import auroc, reliability, signal_lanes, threshold_readings
-from specviz.view.states import aligned, aligned_words
+from specviz.view.states import aligned
 from specviz.view.stores import acceptance_by_score, right_by, store, store_growth, warm_up
-from specviz.view.tradeoff import bias, by_language, masks, sweep, trade_offs, update_costs
+from specviz.view.tradeoff import sweep
 from specviz.view.trees import canvases, canvases_words
 
 __all__ = [
-    "acceptance_by_score", "advice", "aligned", "aligned_words", "auroc", "bias", "by_device", "by_language",
-    "by_prompts", "calibration_png", "canvases", "canvases_words", "confidence", "control_loop",
-    "costs_figure", "costs_words", "curve", "deviation", "draft_tree", "draft_tree_words", "examples",
-    "exit_layers", "gif", "heat_map", "html", "interactive", "latency_throughput", "lattice", "lattice_words",
-    "masks", "page", "pass_times", "phases", "png", "reliability", "ribbon", "right_by", "roofline",
-    "roofline_words", "signal_lanes", "store", "store_growth", "subplots", "sweep", "text",
-    "threshold_readings", "timeline", "token_strip", "trade_offs", "update_costs", "warm_up", "why_it_pays",
+    "acceptance_by_score", "advice", "aligned", "auroc", "by_device", "by_prompts", "calibration_png",
+    "canvases", "canvases_words", "confidence", "control_loop", "costs_figure", "costs_words", "curve",
+    "deviation", "draft_tree", "examples", "exit_layers", "gif", "heat_map", "html", "interactive",
+    "lattice", "page", "phases", "png", "reliability", "ribbon", "right_by", "signal_lanes", "store",
+    "store_growth", "subplots", "sweep", "text", "threshold_readings", "timeline", "token_strip", "warm_up",
+    "why_it_pays",
 ]  # fmt: skip
 
 

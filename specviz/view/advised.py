@@ -3,16 +3,17 @@ stops paying."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from specviz.errors import ParameterError
 from specviz.view.axes import GREY, axes, look, whole_numbers
-from specviz.view.batches import Row
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
+
+Row: TypeAlias = Mapping[str, Any]  # a line of a report
 
 WANTED = ("method", "draft", "nodes", "speedup", "low", "high", "label")
 

@@ -154,7 +154,6 @@ def draft_tree(
     Returns
     -------
     Axes
-        `draft_tree_words` says the same in lines.
 
     Raises
     ------
@@ -200,20 +199,3 @@ def _dress(ax: Axes, shown: Tree, deep: int, rows: float) -> None:
     there = [name for name in SIGNS if any(node.status == name for node in shown.nodes)]
     keys = "   ".join(f"{SIGNS[name][0]} {FATE_WORDS[name]}" for name in there)
     ax.set_xlabel(f"{keys}   number: {shown.rated}", loc="left", size=7.5)
-
-
-def draft_tree_words(
-    trace: Trace, cycle: int | None = None, prompt: int | None = None, held: bool = False
-) -> str:
-    """`draft_tree` in lines: a sentence, then one line per node, indented by its level."""
-    shown = _tree(trace, cycle, prompt, held)
-    below: dict[int, list[Node]] = {}
-    for node in shown.nodes:
-        below.setdefault(node.parent, []).append(node)
-    lines, stack = [shown.sentence + "."], list(reversed(below.get(-1, [])))
-    while stack:
-        node = stack.pop()
-        rating = "" if np.isnan(node.rating) else f" {node.rating:.2f}"
-        lines.append(f"{'  ' * node.depth}{SIGNS[node.status][0]} {short(node.text, 20)}{rating}")
-        stack += reversed(below.get(node.index, []))
-    return "\n".join(lines)

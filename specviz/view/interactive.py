@@ -1,4 +1,4 @@
-"""plotly views for pointing and zooming: the control loop, and points that open their traces.
+"""plotly views for pointing and zooming: points that open their traces.
 
 plotly is the lab extra. A figure that shows itself in a notebook brings plotly.js along (4.8 MB) and asks no
 one for it; an exported page does the same. Token texts pass through `specviz.escape.plotly`.
@@ -24,8 +24,6 @@ from specviz.view import payoff, plotlyjs
 from specviz.view.axes import FIGURE_STYLE, Look, look
 from specviz.view.calibrated import LOOKS, WHAT, roomy
 from specviz.view.canvas import Row
-from specviz.view.control import MOST, Loop, loop
-from specviz.view.picture import FATES
 from specviz.view.static import Page
 from specviz.view.tradeoff import based, columns_of, curves, on_front
 from specviz.view.updates import Traces
@@ -35,15 +33,6 @@ if TYPE_CHECKING:
     from plotly.basedatatypes import BaseTraceType
     from plotly.graph_objects import Figure
 
-SIGNS = {
-    "accepted": ("circle", "#0072b2"),
-    "rejected": ("x", "#d55e00"),
-    "unjudged": ("circle", "#bbbbbb"),
-    "unreviewed": ("diamond", "#56b4e9"),
-    "cut": ("line-ns-open", "#777777"),
-    "unsent": ("circle-open", "#777777"),
-    "below_budget": ("triangle-up-open", "#777777"),
-}
 MARKS = {"o": "circle", "s": "square", "^": "triangle-up", "D": "diamond", "v": "triangle-down", "P": "cross"}
 CONFIG = {"displaylogo": False, "responsive": True, "showSendToCloud": False}  # as in plots.js
 WHOLE = 12  # fewer cycles get a tick each
@@ -56,10 +45,6 @@ NO_PAGES = (
 NOT_DECODED = (
     "A calibration keeps times and no traces, so no point opens one here: traces={g: trace} and pages=FOLDER "
     "let the points of those sizes open theirs; specviz calibrate --pages FOLDER decodes a text at each."
-)
-ONE_TRACE = (
-    "All points are of one trace, so none opens another: specviz.player(trace) shows it, trace.to_html(PATH) "
-    "writes it."
 )
 
 
@@ -142,129 +127,6 @@ class Interactive(Page):
 def _plain(words: str) -> str:
     """A text of plotly's, in which it reads tags, as HTML without them."""
     return html(unescape(re.sub("</?b>", "", words.replace("<br>", ", "))))
-
-
-def control_loop(trace: Trace, prompt: int | None = None, most: int = 4 * MOST) -> Interactive:
-    """`specviz.view.control_loop` to point at and zoom into: each token with its signals and its gap.
-
-    Parameters
-    ----------
-    trace, prompt, most
-        As there.
-
-    Returns
-    -------
-    Interactive
-        Three panels over one axis of cycles.
-
-    Raises
-    ------
-    TraceError
-        If nothing was drafted.
-    ParameterError
-        If plotly is not installed.
-    """
-    go = _plotly()
-    from plotly.subplots import make_subplots
-
-    shown = loop(trace, prompt, most)
-    figure = make_subplots(
-        rows=3, cols=1, shared_xaxes=True, vertical_spacing=0.06, row_heights=[0.36, 0.28, 0.36]
-    )
-    nodes, cycles = shown.nodes, shown.cycles
-    line = go.Scatter(
-        x=cycles["cycle"],
-        y=cycles["mean"],
-        mode="lines",
-        name="mean",
-        line={"color": "#333333", "width": 1.2},
-    )
-    figure.add_trace(line, 1, 1)
-    for fate in FATES:
-        if (nodes["status"] == fate).any():
-            _add_fate(figure, shown, fate)
-    _add_limits(figure, shown)
-    figure.update_layout(
-        barmode="stack", template="plotly_white", height=640, margin={"t": 40, "b": 40, "l": 60, "r": 10},
-        title={"text": plotly(shown.title), "font": {"size": 14}}, legend={"groupclick": "togglegroup"},
-    )  # fmt: skip
-    figure.update_yaxes(title_text=shown.certainty, range=[0, 1.05], row=1, col=1)
-    figure.update_yaxes(title_text="draft tokens", row=2, col=1)
-    figure.update_yaxes(title_text=f"{shown.allowed[0]}, nats", title_font={"size": 11}, row=3, col=1)
-    figure.update_xaxes(range=[0.4, len(cycles) + 0.6], **({"dtick": 1} if len(cycles) < WHOLE else {}))
-    figure.update_xaxes(title_text="cycle", row=3, col=1)
-    return Interactive(figure, "Control loop", ONE_TRACE)
-
-
-def _add_limits(figure: Figure, shown: Loop) -> None:
-    """The window of each cycle, and the gap that was allowed at each token."""
-    go = _plotly()
-    nodes, cycles = shown.nodes, shown.cycles
-    if cycles["window"].notna().any():
-        figure.add_trace(
-            go.Scatter(
-                x=cycles["cycle"], y=cycles["window"], mode="markers", name="window k_j",
-                marker={"symbol": "line-ew-open", "color": "#000000", "size": 18, "line": {"width": 3}},
-                hovertemplate="cycle %{x}: window %{y}<extra></extra>",
-            ), 2, 1,
-        )  # fmt: skip
-    tested = nodes[nodes["threshold"].notna()]
-    if len(tested):
-        figure.add_trace(
-            go.Scatter(
-                x=tested["x"], y=tested["threshold"], mode="markers", name=f"allowed, {shown.allowed[1]}",
-                marker={"symbol": "line-ew-open", "color": "#000000", "size": 8, "line": {"width": 2}},
-                hovertemplate=f"{shown.allowed[1]} %{{y:.3f}}<extra></extra>",
-            ), 3, 1,
-        )  # fmt: skip
-        top = 2.2 * float(tested["threshold"].max())
-        figure.update_yaxes(range=[-0.03 * max(top, 0.25), max(top, 0.25)], row=3, col=1)
-
-
-def _add_fate(figure: Figure, shown: Loop, fate: str) -> None:
-    """The draft tokens of one fate: as points, in the bars of their cycles, and by their gaps."""
-    go = _plotly()
-    nodes, cycles = shown.nodes, shown.cycles
-    rows = nodes[nodes["status"] == fate]
-    sign, hue = SIGNS[fate]
-    words = [_hover(row, fate, shown.certainty, shown.allowed[1]) for row in rows.to_dict("records")]
-    common: Look = {
-        "mode": "markers",
-        "marker": {"symbol": sign, "color": hue, "size": 7},
-        "hovertemplate": "%{text}<extra></extra>",
-        "name": fate,
-        "legendgroup": fate,
-    }
-    figure.add_trace(go.Scatter(x=rows["x"], y=rows["value"], text=words, **common), 1, 1)
-    figure.add_trace(
-        go.Bar(
-            x=cycles["cycle"], y=cycles[fate], name=fate, legendgroup=fate, showlegend=False, width=0.7,
-            marker={"color": hue if fate not in ("unsent", "below_budget") else "#ffffff", "line": {"color":
-            hue, "width": 1},
-                    "pattern": {"shape": {"rejected": "/", "unreviewed": "."}.get(fate, "")}},
-            hovertemplate=f"cycle %{{x}}: %{{y}} {fate}<extra></extra>",
-        ), 2, 1,
-    )  # fmt: skip
-    gaps = rows["gap"].notna().to_numpy()
-    if gaps.any():
-        figure.add_trace(
-            go.Scatter(
-                x=rows["x"][gaps], y=rows["gap"][gaps],
-                text=[w for w, there in zip(words, gaps) if there], showlegend=False, **common,
-            ), 3, 1,
-        )  # fmt: skip
-
-
-def _hover(row: Row, fate: str, certainty: str, allowed: str) -> str:
-    parts = [f"‘{plotly(row['text'])}’", f"cycle {row['cycle']}, {fate}"]
-    if np.isfinite(row["value"]):
-        parts.append(f"{certainty} {row['value']:.3f}")
-    if np.isfinite(row["gap"]) and np.isfinite(row["threshold"]):
-        sign = "≤" if row["gap"] <= row["threshold"] else ">"
-        parts.append(f"gap {row['gap']:.3f} {sign} {allowed} {row['threshold']:.3f}")
-    elif np.isfinite(row["gap"]):
-        parts.append(f"gap {row['gap']:.3f}")
-    return "<br>".join(parts)
 
 
 def sweep(

@@ -61,7 +61,6 @@ def lattice(trace: Trace, prompt: int | None = None, ax: Axes | None = None, mos
     Returns
     -------
     Axes
-        `lattice_words` says the same in sentences.
 
     Raises
     ------
@@ -151,13 +150,6 @@ def _mark(ax: Axes, signs: Signs) -> None:
             vain, facecolors="none", edgecolors=STATES[state].hue, linestyles=[dashes], zorder=3
         )
         ax.add_collection(outlines)
-
-
-def lattice_words(trace: Trace, prompt: int | None = None) -> str:
-    """`lattice` in sentences: one for the whole, one per pass."""
-    shown = canvas(trace, prompt)
-    whole = f"{shown.name}. {_title(shown)}."
-    return "\n".join([whole, *(f"{one.sentence}." for one in shown.passes)])
 
 
 def _used(shown: Canvas) -> int:

@@ -7,12 +7,10 @@ that its draft went through.
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from specviz.errors import TraceError
-from specviz.escape import spaced
 from specviz.rules.speculative import common_prefix
 from specviz.schema import Metadata
 from specviz.trace import Trace
@@ -135,8 +133,7 @@ def aligned(
     Returns
     -------
     Axes
-        `aligned_words` says the same in sentences. Where the two part, the states from there on are left out
-        and the title says so.
+        Where the two part, the states from there on are left out and the title says so.
 
     Raises
     ------
@@ -213,18 +210,3 @@ def _dress(ax: Axes, both: Aligned, drawn: int) -> None:
     keys = "  ".join(f"{STATES[name].sign} {STATES[name].word}" for name in STATES if name in used)
     more = f"; {both.same - drawn} more states are in the traces" if both.same > drawn else ""
     ax.set_xlabel(f"{keys};  empty square: a saved pass; R: a refresh{more}", loc="left", size=8)
-
-
-def aligned_words(stepwise: Trace, ssd: Trace, prompt: int | None = None) -> str:
-    """`aligned` in sentences: the whole, why chains ended, and each pass that saved some."""
-    both = align(stepwise, ssd, prompt)
-    counts = Counter(one.why for one in both.passes)
-    whys = ", ".join(f"{WHY[why][0]} {counts[why]}" for why in CHAIN if counts[why])
-    lines = [f"{both.other.name}. {both.sentence}.", f"Why its passes stopped: {whys}."]
-    for one in both.passes:
-        end = min(one.ended, both.same)
-        words = ", ".join(f"‘{spaced(p.text)}’ in cell {p.cell}" for p in one.placed[: end - one.begun])
-        lines.append(
-            f"State {one.begun} to {end}, one pass for {end - one.begun}: {words}; {WHY[one.why][1]}."
-        )
-    return "\n".join(lines)

@@ -39,7 +39,7 @@ def calibrated() -> Calibration:
 
 
 def write_pages(folder: Path) -> Path:
-    """Every plot that points open a trace from, and the control loop."""
+    """Every plot that points open a trace from."""
     files = [str(traces.build("bild", tokens=20, seed=n).save(folder / f"{n}.parquet")) for n in (0, 1)]
     points = pd.DataFrame(
         {"group": EVIL, "quality": [30.0, 20.0, 25.0], "speed": [1.0, 2.0, 1.5], "fallback": [None, 0.3, 0.9],
@@ -48,8 +48,6 @@ def write_pages(folder: Path) -> Path:
     interactive.sweep(points, pages=folder / "pages")
     runs = [traces.build(name, prompts=2) for name in ("autoregressive", "speculative", "bild")]
     interactive.why_it_pays(runs, pages=folder / "pays")
-    looped = traces.build("cm_asd", prompts=2, tokens=60, seed=3)  # its tokens are hostile
-    interactive.control_loop(looped, 1).to_html(folder / "loop.html")
     texts = {g: traces.build("unispec", tokens=20, seed=g) for g in (2, 8)}
     interactive.curve(calibrated(), texts, folder / "sizes")
     interactive.curve(calibrated()).to_html(folder / "untraced.html")
@@ -83,18 +81,6 @@ def test_a_click_opens_the_point_s_trace(open_page, pages, shoot):
     there = opened.value
     there.wait_for_selector(".player")
     assert there.url == (pages / "pages/point-2.html").as_uri()
-
-
-def test_hostile_tokens_stay_text(open_page, pages, shoot):
-    page = open_page(offline=True)
-    page.goto((pages / "loop.html").as_uri())
-    page.wait_for_selector(".scatterlayer .point")
-    shoot(page, "control-loop")
-    points = page.locator(".scatterlayer .point")
-    for i in range(0, min(points.count(), 30)):
-        box = points.nth(i).bounding_box()
-        page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
-    assert page.locator("main img").count() == 0
 
 
 def test_a_click_opens_a_method_s_trace(open_page, pages, shoot):
@@ -145,11 +131,8 @@ def test_the_list_opens_the_same_without_a_mouse(open_page, pages):
     opened.value.wait_for_selector(".player")
 
 
-@pytest.mark.parametrize(
-    ("name", "words"), [("untraced", "keeps times and no traces"), ("loop", "of one trace")]
-)
-def test_a_plot_without_traces_says_so(open_page, pages, name, words):
+def test_a_plot_without_traces_says_so(open_page, pages):
     page = open_page(offline=True)
-    page.goto((pages / f"{name}.html").as_uri())
+    page.goto((pages / "untraced.html").as_uri())
     page.wait_for_selector(".scatterlayer .point")
-    assert words in page.locator("main > p").last.inner_text() and page.locator("a[href]").count() == 0
+    assert "keeps times and no traces" in page.locator("main > p").last.inner_text() and page.locator("a[href]").count() == 0

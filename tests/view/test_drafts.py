@@ -50,15 +50,6 @@ def test_the_accepted_path_is_the_first_row(trace):
     assert f"{body['accepted'].max()} accepted" in ax.get_title(loc="left")
 
 
-def test_the_words_name_every_node(trace):
-    cycle = int(trace.cycles.loc[trace.cycles["accepted"].idxmax(), "cycle"])
-    nodes = trace.nodes[trace.nodes["cycle"] == cycle]
-    lines = view.draft_tree_words(trace, held=True).splitlines()
-    assert lines[0].startswith(f"cycle {cycle}: ")
-    indents = sorted((len(line) - len(line.lstrip())) // 2 for line in lines[1:])
-    assert indents == sorted(nodes["depth"])
-
-
 def test_letters_that_no_font_has_are_boxes(monkeypatch, recwarn):
     from specviz.view import axes
 

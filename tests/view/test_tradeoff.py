@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from ribbons import FLICKERS, stream
-
 from specviz import view
 from specviz.errors import TraceError
-from specviz.view.tradeoff import APART, CD, RT, label
 from traces import build
 
 
@@ -24,95 +18,6 @@ def _no_figure_stays_open():
     yield
     if "matplotlib.pyplot" in sys.modules:
         sys.modules["matplotlib.pyplot"].close("all")
-
-
-def around(value):
-    return SimpleNamespace(median=value, low=value - 0.1, high=value + 0.1)
-
-
-NE = {
-    RT: 1.7,
-    "β = 0": 1.5,
-    "β = 1": 0.0,
-    "β = 0.2": 1.0,
-    CD: 0.0,
-    "mask-3": 0.5,
-    "mask-5": 0.3,
-    "display-3": 0.6,
-}
-
-
-@pytest.fixture
-def results():
-    rows = [{"method": m, "language": c, "ne": around(v + d), "ad": None if m == RT else 0.5}
-            for c, d in (("de", 0.0), ("ja", 1.0)) for m, v in NE.items()]  # fmt: skip
-    return pd.DataFrame(rows)
-
-
-def test_the_bias_by_beta(results):
-    ax = view.bias(results)
-    lines = {line.get_label(): line for line in ax.lines if not line.get_label().startswith("_")}
-    assert set(lines) == {"de", "ja"}
-    assert lines["ja"].get_xdata().tolist() == [0, 0.2, 1], "in order of β, whatever the table's"
-    assert np.allclose(lines["ja"].get_ydata(), [2.5, 2.0, 1.0])
-    alone = sorted(
-        (float(x), float(y))
-        for line in ax.lines
-        for x, y in [(line.get_xdata()[0], line.get_ydata()[0])]
-        if len(line.get_xdata()) == 1
-    )
-    assert np.allclose(alone, [(-APART, 1.7), (-APART, 2.7), (1 + APART, 0), (1 + APART, 1)])
-    with pytest.raises(TraceError, match="no setting in the table has a β"):
-        view.bias(results, "speedup")
-
-
-def test_the_masks_by_k(results):
-    ax = view.masks(results[results["language"] == "de"])
-    drawn = {line.get_label(): (line.get_xdata().tolist(), line.get_ydata().tolist()) for line in ax.lines}
-    assert drawn == {
-        "mask-k (draft and display)": ([0, 3, 5], [1.0, 0.5, 0.3]),
-        "display-only mask-k": ([0, 3], [1.0, 0.6]),
-    }
-    with pytest.raises(TraceError, match="mask"):
-        view.masks(results[results["method"] == RT])
-
-
-def test_by_language(results):
-    ax = view.by_language(results)
-    assert [t.get_text() for t in ax.get_xticklabels()] == ["de", "ja"]
-    assert np.allclose([bar.get_height() for bar in ax.patches], [1.7, 2.7, 1.0, 2.0, 0.0, 1.0])
-    assert view.by_language(results, ax=ax) is ax
-    with pytest.raises(TraceError, match="none of AR"):
-        view.by_language(results, methods=("AR",))
-
-
-def test_what_an_update_costs():
-    ax = view.update_costs({"mine": stream(FLICKERS)})
-    dots, line = ax.lines
-    assert np.allclose(dots.get_ydata(), [10 + 5 * 4, 10 + 5 * 4, 10 + 5, 10 + 5]), (
-        "milliseconds, prompt inside"
-    )
-    assert line.get_label() == "mine"
-    bare = view.update_costs(stream(FLICKERS), prefill=False)
-    assert np.allclose(bare.lines[0].get_ydata(), [20, 20, 5, 5])
-    with pytest.raises(TraceError, match="no updates"):
-        view.update_costs(build("bild", tokens=8))
-
-
-def test_settings_have_the_paper_s_names():
-    runs = [stream(FLICKERS, mode="rt"), stream(FLICKERS, mode="cd"), stream(FLICKERS, beta=0.5)]
-    runs += [stream(FLICKERS, k=3), stream(FLICKERS, k=3, mask="draft")]
-    assert [label(run.run) for run in runs] == [RT, CD, "β = 0.5", "display-3", "mask-3"]
-
-
-def test_a_table_of_traces():
-    pytest.importorskip("sacrebleu")
-    rt, ssbd = stream(FLICKERS, mode="rt"), stream(FLICKERS)
-    table = view.trade_offs([rt, ssbd]).set_index("method")
-    assert table.loc[RT, "ne"].median == table.loc["β = 0.2", "ne"].median == 2.0
-    assert table.loc[RT, "ad"] is None and table.loc["β = 0.2", "ad"].median == 5 / 9
-    assert table.loc["β = 0.2", "speedup"].median > 1 and table.loc[RT, "speedup"].median == 1
-    assert view.bias(view.trade_offs([rt, ssbd]), "ne").lines
 
 
 @pytest.fixture
@@ -154,15 +59,3 @@ def test_points_that_can_be_opened(points, tmp_path):
     with pytest.raises(TraceError, match="exists"):
         interactive.sweep(points, pages=tmp_path / "pages")
     assert "plotly_click" in made._repr_html_()
-
-
-def test_the_loop_to_point_at():
-    pytest.importorskip("plotly")
-    from specviz.view import interactive
-
-    trace = build("cm_asd", tokens=60, seed=2)
-    figure = interactive.control_loop(trace).figure
-    dots = [part for part in figure.data if part.type == "scatter" and part.text is not None]
-    assert sum(len(part.x) for part in dots if part.yaxis == "y") == len(trace.nodes)
-    said = " ".join(text for part in dots for text in part.text)
-    assert "≤ τ_t" in said and "> τ_t" in said and "<img" not in said and "&lt;/script" in said
