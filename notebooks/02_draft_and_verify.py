@@ -384,7 +384,7 @@ table[["exactness", "tau", "cost", "forward", "draft_cost", "rest", "speedup"]].
 # %%
 runs = [plain, *methods.values()]
 try:
-    shown = sv.view.interactive.why_it_pays(runs, pages="why-it-pays", force=True)
+    shown = sv.view.interactive.why_it_pays(runs, pages="pages/why-it-pays", force=True)
 except sv.errors.ParameterError as why:  # plotly is not installed: the same figure as an image
     print(why)
     shown = sv.view.why_it_pays(runs)

@@ -18,8 +18,8 @@
 #
 # ![Time per cycle and tokens per cycle, each rising with the draft size](stills/08.png)
 #
-# *30 minutes, three to six of them computing (one and a half on `town`). Needs `torch`, `scipy` and `scikit-learn`
-# (`pip install -e ".[run,calibrate]"`).*
+# *30 minutes, three to six of them computing (one and a half on `town`). Needs `torch`, `scipy`, `scikit-learn`
+# and plotly (`pip install -e ".[run,calibrate,lab]"`).*
 #
 # How many tokens should a drafter send? When more are sent, more are accepted, and checking them costs more. You will
 # measure both on your machine, guess where they balance, and see why the answer cannot be taken from a paper, not even
@@ -125,6 +125,16 @@ ax.legend(frameon=False, fontsize=8)
 plt.show()
 print(f"g*: your guess {size_guess}, by the fit {calibration.g}; the fastest row above: {speed.idxmax()}")
 print(f"g = 24 loses: your guess {loss_guess:.0%}, measured {loss:.0%}")
+
+# %% [markdown]
+# A click on one of three points opens a text decoded with that many nodes:
+
+# %%
+clicked = {
+    int(g): sv.generate(model, entries[0], "unispec", draft_size=int(g), max_new_tokens=40)
+    for g in (speed.index[0], speed.idxmax(), speed.index[-1])
+}
+view.interactive.curve(calibration, clicked, pages="pages/sizes", force=True)
 
 # %% [markdown]
 # Where both curves are smooth, a peak between the ends is flat: near it τ and $s$ rise in nearly the same proportion,

@@ -18,8 +18,8 @@
 #
 # ![A decode by CM-ASD: tokens, cycles, and the weighted confidence of each draft token](stills/10.png)
 #
-# *30 minutes, about four of them computing (two on the toys alone). Needs `torch` and sacrebleu
-# (`pip install -e ".[run,quality]"`).*
+# *30 minutes, about four of them computing (two on the toys alone). Needs `torch`, sacrebleu, plotly
+# (`pip install -e ".[run,quality,lab]"`).*
 #
 # A drafter knows something about its own drafts: it writes some tokens with a probability of 0.99 and others with 0.3.
 # Sen, Dasgupta and Waghela (2025), *Confidence-Modulated Speculative Decoding for Large Language Models* (CM-ASD), let
@@ -354,8 +354,8 @@ answer.places[["tau_base", "position", "text", "why"]]
 #
 # ## Speed against quality
 #
-# Here the pair is the translators. All settings and greedy decoding take turns on each text. Speed is greedy's time
-# over the setting's own. Quality is BLEU against up to eight right answers for each text.
+# The pair is the translators. All settings and greedy decoding take turns on each text. Speed is greedy's time
+# over the setting's own. Quality is BLEU against up to eight right answers. A click opens a point's first text.
 #
 # **Predict.** Towards which corner does a larger $\tau_{base}$ move a point? Which controller is faster? And where does
 # a curve end, if the gap is so wide that anything passes?
@@ -387,9 +387,13 @@ points = pd.DataFrame(
     }
     for each in measured.values()
 )
-points["front"] = metrics.front(points["quality"], points["speed"])
-view.sweep(points, curve="group", size="tau_base")
-plt.show()
+points["trace"] = [
+    sv.generate(p.model, translations[0], p.method, draft=p.draft, max_new_tokens=64, **p.values)
+    for p in plan
+]
+view.interactive.sweep(points, "pages/settings", curve="group", size="tau_base", force=True)
+
+# %%
 for name, each in measured.items():
     if each is not base:
         speed, lost = each.over(base), each.lost(base)
@@ -402,10 +406,10 @@ for name, each in measured.items():
 
 # %% [markdown]
 # A wider gap moves a point to the right, and at first barely down: texts change, but with several right answers a
-# changed text need not be worse. At 16 nats almost anything passes. The quality is then near the drafter's own, and the
+# changed text need not be worse. At 16 nats almost anything passes. Quality is then near the drafter's own, and the
 # drafter alone is much faster.
 #
-# Early stopping drafts fewer tokens, each a pass of the drafter. It was no faster where this was written: it must read each
+# Early stopping drafts fewer tokens, each a drafter pass. It was no faster where this was written: it must read each
 # confidence before it drafts the next token; looking ahead reads once a cycle.
 #
 # ## What the paper's tables say

@@ -18,8 +18,8 @@
 #
 # ![Tokens per cycle and speedups of three drafters in three languages, as printed and as measured here](stills/13.png)
 #
-# *30 minutes. Needs no torch: it reads the recorded results in `data/runs`. Measuring them on your machine needs it
-# (`pip install -e ".[run,calibrate]"`).*
+# *30 minutes. Needs plotly, and no torch: it reads the recorded results in `data/runs`. Measuring them on your machine
+# needs it (`pip install -e ".[run,calibrate,lab]"`).*
 #
 # "And on my laptop?" You will
 #
@@ -101,9 +101,8 @@ cells = frame.assign(
     cell=[f"{x.printed} → {x.measured:.2f} [{x.low:.2f}, {x.high:.2f}]" for x in frame.itertuples()]
 )
 print("printed → measured here [95 % interval]")
-cells.pivot(index=["metric", "language"], columns="method", values="cell").loc[order]
+display(cells.pivot(index=["metric", "language"], columns="method", values="cell").loc[order])
 
-# %%
 speedups = frame[frame["metric"] == "speedup"]
 counts = replayed.counts()
 judged = counts["agrees"] + counts["against"]
@@ -428,6 +427,13 @@ to_read(defined, defined.columns)
 # the cycles in which prompt lookup drafted nothing; τ counts them. And no acceptance figure includes the cost of a
 # cycle, as the right panel shows. (That panel is the least certain: it uses wall-clock times.)
 #
+# The longest text: τ against the cost of a cycle. Below the black line no draft is faster. A click opens the decode.
+
+# %%
+longest = [run.split()[rows["tokens"].argmax()] for run in (plain, *traces.values())]
+view.interactive.why_it_pays(longest, pages="pages/drafters", force=True)
+
+# %% [markdown]
 # By hand, for prompt lookup:
 
 # %%

@@ -131,7 +131,7 @@ def test_a_walkthrough_is_short_and_ends_with_questions(source):
 
 
 def execute(source: Path, tmp_path: Path, smaller: Iterable[tuple[str, str]] = (), **variables: str) -> str:
-    """Run a walkthrough from top to bottom and give what it printed; it must draw, and warn of nothing.
+    """Run a walkthrough from top to bottom and give what it showed as text; it must draw, and warn of nothing.
 
     `smaller` has settings of it, and what is run in the place of each.
     """
@@ -156,7 +156,7 @@ def execute(source: Path, tmp_path: Path, smaller: Iterable[tuple[str, str]] = (
     printed = "".join(o["text"] for o in shown if o.get("name") == "stdout")
     for statement in STATEMENTS.get(number(source), ()):
         assert re.search(statement, printed), f"{statement!r} is not printed"
-    return printed
+    return "".join([printed, *(o.get("data", {}).get("text/plain", "") for o in shown)])
 
 
 @pytest.mark.parametrize("source", SOURCES, ids=lambda p: p.stem)

@@ -17,7 +17,7 @@ from urllib.parse import quote
 import numpy as np
 
 from specviz.calibration import Calibration
-from specviz.errors import ParameterError, TraceError, install
+from specviz.errors import ParameterError, TraceError, install, plural
 from specviz.escape import html, plotly
 from specviz.trace import Trace
 from specviz.view import payoff, plotlyjs
@@ -142,7 +142,8 @@ def sweep(
     Parameters
     ----------
     points : DataFrame
-        As `specviz.metrics.sweep` makes it; where its column ``trace`` names a file, the point can be opened.
+        As `specviz.metrics.sweep` makes it; where its column ``trace`` holds a trace, or names its file, the
+        point can be opened.
     pages : path, optional
         A folder for the points' pages: each trace's player is written there, and so is ``index.html``, this
         figure, whose points open them. Without it a point only says which file its trace is in.
@@ -166,9 +167,10 @@ def sweep(
     go = _plotly()
     curve, size = columns_of(points, curve, size)
     points = points.reset_index(drop=True)
-    files = points["trace"] if "trace" in points else [None] * len(points)
-    opened = (Trace.open(file) if isinstance(file, str) and file else None for file in files)
-    names = _players(opened, pages, "point", force) if pages is not None else [None] * len(points)
+    given = points["trace"] if "trace" in points else [None] * len(points)
+    names = (
+        _players(map(_opened, given), pages, "point", force) if pages is not None else [None] * len(points)
+    )
     figure = go.Figure()
     best, base = on_front(points), based(points)
     figure.add_scatter(
@@ -368,7 +370,7 @@ def _method(row: Row, page: str | None) -> str:
         f"τ {figure('tau')}",
         f"cost {figure('cost')} plain passes: target's pass {row['forward']:.2f}, drafting "
         f"{row['draft_cost']:.2f}, rest {row['rest']:.2f}",
-        f"speedup {figure('speedup')}, over {row['prompts']} prompts",
+        f"speedup {figure('speedup')}, over {plural(row['prompts'], 'prompt')}",
     ]
     return "<br>".join([*parts, *([CLICK] if page is not None else [])])
 
@@ -425,6 +427,13 @@ def _with_pages(made: Interactive, folder: str | Path | None, force: bool) -> In
     return made
 
 
+def _opened(given: object) -> Trace | None:
+    """What a sweep's column ``trace`` holds for a point: a trace, the name of its file, or nothing."""
+    if isinstance(given, str):
+        return Trace.open(given) if given else None
+    return given if isinstance(given, Trace) else None
+
+
 HIDDEN = ("quality_lo", "quality_hi", "front", "base", "area", "trace")
 
 
@@ -436,6 +445,8 @@ def _point(row: Row, page: str | None) -> str:
             continue
         shown = f"{value:.4g}" if isinstance(value, float) else str(value)
         parts.append(f"{plotly(name)} {plotly(shown)}")
-    if isinstance(row.get("trace"), str) and row["trace"]:
-        parts.append(plotly(row["trace"]) if page is None else CLICK)
+    if page is not None:
+        parts.append(CLICK)
+    elif isinstance(row.get("trace"), str) and row["trace"]:
+        parts.append(plotly(row["trace"]))
     return "<br>".join(parts)

@@ -135,4 +135,7 @@ def test_a_plot_without_traces_says_so(open_page, pages):
     page = open_page(offline=True)
     page.goto((pages / "untraced.html").as_uri())
     page.wait_for_selector(".scatterlayer .point")
-    assert "keeps times and no traces" in page.locator("main > p").last.inner_text() and page.locator("a[href]").count() == 0
+    assert (
+        "keeps times and no traces" in page.locator("main > p").last.inner_text()
+        and page.locator("a[href]").count() == 0
+    )

@@ -48,14 +48,18 @@ def test_points_that_can_be_opened(points, tmp_path):
     from specviz.view import interactive
 
     file = build("bild", tokens=10).save(tmp_path / "one.parquet")
-    points["trace"] = ["", str(file), "", "", ""]
+    points["trace"] = ["", str(file), "", build("bild", tokens=10, seed=2), None]
     bare = interactive.sweep(points)
     said = [text for part in bare.figure.data if part.text is not None for text in part.text]
     assert len(said) == 5 and any(str(file) in text for text in said), "without pages it names the file"
     made = interactive.sweep(points, pages=tmp_path / "pages")
     links = {link for part in made.figure.data if part.customdata is not None for link in part.customdata}
-    assert links == {None, (tmp_path / "pages/point-1.html").as_posix()}
-    assert sorted(p.name for p in (tmp_path / "pages").iterdir()) == ["index.html", "point-1.html"]
+    assert links == {None, *((tmp_path / f"pages/point-{i}.html").as_posix() for i in (1, 3))}
+    assert sorted(p.name for p in (tmp_path / "pages").iterdir()) == [
+        "index.html",
+        "point-1.html",
+        "point-3.html",
+    ]
     with pytest.raises(TraceError, match="exists"):
         interactive.sweep(points, pages=tmp_path / "pages")
     assert "plotly_click" in made._repr_html_()
