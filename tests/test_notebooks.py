@@ -131,7 +131,7 @@ def test_a_walkthrough_is_short_and_ends_with_questions(source):
 
 
 def execute(source: Path, tmp_path: Path, smaller: Iterable[tuple[str, str]] = (), **variables: str) -> str:
-    """Run a walkthrough from top to bottom and give what it showed as text; it must draw, and warn of nothing.
+    """Run a walkthrough from top to bottom and give what it showed as text; it must draw and not warn.
 
     `smaller` has settings of it, and what is run in the place of each.
     """

@@ -139,13 +139,17 @@ def audit(
         chosen = {
             "--method": method, "--batch": batch, "--json": json, "--kernels": kernels, "--answers": answers,
             "--prompts": prompts, "--number": number, "--honest": honest, "--envelope": envelope,
-            "--sibling": sibling,
+            "--sibling": sibling, "--invariant": invariant,
         }  # fmt: skip
         if wrong := [name for name, value in chosen.items() if value is not None]:
             raise ParameterError(f"a soak chooses its own settings: drop {', '.join(wrong)}")
         if (max_new_tokens, sampled, streams) != (64, 20, 10):
             raise ParameterError(
                 "a soak chooses its own settings: drop --max-new-tokens, --sampled and --streams"
+            )
+        if not soak and (model is not None or draft is not None or seed != 0):
+            raise ParameterError(
+                "--ledger alone prints a soak's totals: add --soak, or drop --model, --draft and --seed"
             )
         given = {"models": model and [model], "drafts": draft, "device": device, "dtype": dtype}
         _soak(ledger, soak, threads, given | {"minutes": minutes, "seed": seed})
@@ -164,6 +168,10 @@ def audit(
         return
     if any(given is not None for given in (honest, envelope, sibling)):
         raise ParameterError("--honest, --envelope and --sibling need --answers: add that file")
+    if prompts is not None and seed != 0:
+        raise ParameterError("--seed chooses among the bundled prompts: drop it or --prompts")
+    if batch is not None and streams != 10:
+        raise ParameterError("--batch checks prompts, not streams: drop --streams")
     entries: Sequence[Entry] = (
         _bundled(number or 100, seed) if prompts is None else entries_of(None, prompts, number)
     )
@@ -172,6 +180,11 @@ def audit(
 
         still, moving = _streaming(method)  # a name that is none is told before a model is read
         target, drafts = loaded(model or "town", draft, device, dtype, None)
+    if target.kind == "diffusion" and (draft is not None or (sampled, streams) != (20, 10)):
+        raise ParameterError(
+            f"{target.name} is a diffusion model, whose canvases are compared cell by cell: drop --draft, "
+            "--sampled and --streams"
+        )
     # A plain model goes on from the user's words.
     if not getattr(target.text.tokenizer, "chat_template", None):
         entries = [e[-1]["content"] if isinstance(e, list) else e for e in entries]
@@ -241,7 +254,7 @@ def _soak(ledger: Path | None, soak: bool, threads: int, options: Values) -> Non
                     print(visible(_line(entry)), file=sys.stderr, flush=True)
     except KeyboardInterrupt:
         print(f"specviz: interrupted: run the same command again to continue {ledger}", file=sys.stderr)
-    entries = read_ledger(ledger)
+    entries = read_ledger(ledger) if ledger.exists() or not soak else []
     _print_rows(sums(entries))
     bugs = [(entry, bug) for entry in entries for bug in entry["bugs"]]
     for entry, bug in bugs[:MOST_DIFFERENCES]:

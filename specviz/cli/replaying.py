@@ -93,7 +93,18 @@ def replay(
 
     if workers is not None and not every:
         raise ParameterError("--workers needs --all: one table is measured in one process")
+    settings = {
+        "--model": model, "--draft": draft, "--suite": suite, "--quick": quick or None, "--kernels": kernels,
+        "--invariant": invariant, "--threads": None if threads == 1 else threads, "--template": template,
+        "--chat": chat, "--baselines": None if baselines == "authors" else baselines,
+        "--fit": None if fit == "paper" else fit, "--score": score,
+    }  # fmt: skip
     if add is not None:
+        others = {
+            "TABLE": table, "--all": every or None, "--setup": setup, "--part": part, "--number": number,
+            "--max-new-tokens": max_new_tokens, "--dtype": dtype, "--dry-run": dry_run or None, "--kit": kit,
+        }  # fmt: skip
+        _refuse(settings | others, "--add reads a finished replay")
         _add(add, out)
         return
     if table is None and not every and setup is None:
@@ -102,6 +113,7 @@ def replay(
     if table is not None and every:
         raise ParameterError("name a table or use --all, not both")
     if dry_run or kit is not None:
+        _refuse(settings | {"--out": out}, "--dry-run and --kit are of the paper's setup")
         _plan(table, setup, part, device, dtype, number, max_new_tokens, kit)
         return
     if table is None:
@@ -143,6 +155,12 @@ def replay(
         print(f"page: {page.write(result, force=True)}")
     else:
         print(f"page: {hint('bench', 'report', result.path, '--html')}")
+
+
+def _refuse(options: Values, why: str) -> None:
+    """Refuse options that would have no effect."""
+    if given := [name for name, value in options.items() if value is not None]:
+        raise ParameterError(f"{why}: drop {', '.join(given)}")
 
 
 def _scores(score: str | None) -> tuple[str | None, Path | None]:

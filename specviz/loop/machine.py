@@ -46,6 +46,12 @@ def identity(model: Model) -> Record:
     return about | {"weights": digest}
 
 
+def computed_by(model: Model) -> Record:
+    """How a model's passes are computed: its kernels, and whether rows are invariant. Times hold for that."""
+    invariant = {"invariant": True} if getattr(model, "invariant", False) else {}
+    return {"kernels": getattr(model, "kernels", None)} | invariant
+
+
 def drafter_identity(drafter: Model, target: Model) -> Record:
     """As `identity`, and how its matrices lie where that is otherwise than its target's: it may draft so."""
     layout = getattr(drafter, "kernels", None)
@@ -149,7 +155,7 @@ def calibration_setting(model: Model, method: Method, drafter: Model | None = No
     return {
         "method": method.name,
         "parameters": {name: value for name, value in method.values.items() if name != method.size},
-        "model": identity(model) | {"kernels": getattr(model, "kernels", None)},
+        "model": identity(model) | computed_by(model),
         "draft": None if drafter is None or not method.needs_draft else drafter_identity(drafter, model),
         "device": processor if cpu else where["device"],
         "dtype": number_format(model),

@@ -181,11 +181,12 @@ def _completed(
     tick: Tick | None,
 ) -> Calibration:  # fmt: skip
     """The calibration that was made in just this way, or a new one, measured and written down."""
-    partial = path.with_suffix(".partial")
+    # What a forced calibration has measured is kept apart: to continue one is to repeat it, with force.
+    partial = path.with_suffix(".forced.partial" if force else ".partial")
     ranks = holding(turns.model)  # where it is split over processes, the first one's files and times count
 
     def look() -> Settings:
-        for file in () if force else (path, partial):
+        for file in (partial,) if force else (path, partial):
             with suppress(TraceError):  # missing, or damaged: it is measured anew
                 stored = Calibration.open(file)
                 if (stored.setting, stored.how) == (empty.setting, empty.how):

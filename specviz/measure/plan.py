@@ -123,6 +123,8 @@ class Plan:
         for name in plan_keys:
             if name not in KEYS:
                 raise ParameterError(f"a plan has no key {name!r}" + near(name, KEYS, ""))
+        if "models" not in keys:
+            _refuse_two(plan_keys.get("models"), keys)
         plan_keys = KEYS | plan_keys
         checked(PlanKeys, plan_keys, "the plan", error=ParameterError)
         if plan_keys["methods"] is None:
@@ -256,6 +258,18 @@ def name_of(model: Model, what: str, objects: dict[str, Model]) -> str:
     return model.name  # type: ignore[no-any-return]
 
 
+def _refuse_two(models: Any, keys: Values) -> None:
+    """Refuse an argument that a model's own table in the file contradicts."""
+    for i, each in enumerate(models if isinstance(models, list | tuple) else ()):
+        own = each if isinstance(each, Mapping) else {}
+        for name in ("device", "dtype", "draft"):
+            if keys.get(name) is not None and own.get(name, keys[name]) != keys[name]:
+                raise ParameterError(
+                    f"models[{i}] of the plan has its own {name}, {own[name]!r}: change it there, or drop "
+                    f"{name}={keys[name]!r}"
+                )
+
+
 def read_models(plan_keys: Values, objects: dict[str, Model]) -> tuple[list[Settings], list[list[str]]]:
     """Each model as a plan keeps it, and the names of its draft models."""
     models, drafts = [], []
@@ -339,7 +353,7 @@ def read_suites(given: Any, count: int | None, warm_up: int) -> dict[str, Suite]
         if not entries:
             raise PromptError(f"the suite {name} holds no prompts")
         chosen = entries if count is None else spread(entries, count)
-        suites[name] = Suite(name, chosen, others(entries, chosen)[:warm_up] if warm_up else [])
+        suites[name] = Suite(name, chosen, others(entries, chosen, warm_up))
     return suites
 
 
@@ -404,8 +418,8 @@ def drafts_of(kind: type[methods.Method], model: str, drafts: list[str]) -> Sequ
     return [bundled]
 
 
-def others(entries: list[Entry], chosen: list[Entry]) -> list[Entry]:
-    """As many prompts again as are measured, if there are any: what methods remember warms up with them."""
+def others(entries: list[Entry], chosen: list[Entry], warm_up: int) -> list[Entry]:
+    """Some prompts that are not measured, if there are any: what methods remember warms up with them."""
     taken = {id(entry) for entry in chosen}
     rest = [entry for entry in entries if id(entry) not in taken]
-    return spread(rest, len(chosen)) if rest else []
+    return spread(rest, max(len(chosen), warm_up))[:warm_up] if rest else []

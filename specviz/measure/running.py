@@ -153,9 +153,21 @@ def run(
 
 
 def lacking_rows(results: Results, retry: bool) -> list[tuple[int, int, int]]:
-    """(cell, round, prompt) to decode: what is missing, and with `retry` what failed."""
+    """(cell, round, prompt) to decode: what is missing, and with `retry` what failed.
+
+    A speedup needs a row and its reference's decoded one right after the other. So where times count, a
+    failed row is decoded again with all that have the same reference.
+    """
     failed = [row for row in results.records() if row["error"] is not None] if retry else []
-    return sorted({*results.missing, *((row["cell"], row["round"], row["prompt"]) for row in failed)})
+    against = {cell["cell"]: cell["against"] for cell in results.cells}
+    timed = results.plan["timed"]
+    again = {
+        (cell, row["round"], row["prompt"])
+        for row in failed
+        for cell in against
+        if cell == row["cell"] or (timed and against[cell] == against[row["cell"]])
+    }
+    return sorted({*results.missing, *again})
 
 
 class Keeper:
@@ -200,6 +212,8 @@ class Keeper:
                     what = "weights"
                 elif same_target and theirs.get("kernels") != ours.get("kernels"):
                     what = "kernels"
+                elif same_target and other.get("invariant", False) != place.get("invariant", False):
+                    what = "invariance"
                 if what:
                     raise SpecvizError(
                         f"{ours['name']} has different {what} than when {self.results.path} was started: "

@@ -28,7 +28,7 @@ from specviz import methods
 from specviz.errors import ModelError, ParameterError, PromptError
 from specviz.loop import Run
 from specviz.loop.drafters import load_drafter
-from specviz.loop.machine import identity, machine_of, peak_memory, versions
+from specviz.loop.machine import computed_by, identity, machine_of, peak_memory, versions
 from specviz.measure.plan import Cell
 from specviz.measure.report import Entry, Row, Settings
 from specviz.measure.timing import clock_of, finish, settled, synchroniser, threads
@@ -136,7 +136,7 @@ class Bench:
         return {
             **machine_of(model), "cores": cores(), "threads": torch.get_num_threads(),
             "dtype": str(model.dtype).removeprefix("torch."), "clock": self.clock_name,
-            "kernels": getattr(model, "kernels", None), "model": identity(model),
+            **computed_by(model), "model": identity(model),
             "places": [[str(device), layers] for device, layers in getattr(model, "places", None) or ()],
             "drafts": {name: self._identity(draft) for name, draft in self.drafts.items()},
             "versions": versions() | getattr(model, "versions", {}),

@@ -408,7 +408,7 @@ def tau(rows: Sequence[Row], like: Sequence[Row]) -> float:
     texts = {at(row) for row in like if row["error"] is None}
     good = [row for row in rows if row["error"] is None and at(row) in texts]
     steps = sum(row["steps"] for row in good)
-    return sum(row["tokens"] for row in good) / steps if steps else float("nan")
+    return sum(written(row) for row in good) / steps if steps else float("nan")
 
 
 def totals(*sides: list[Row], value: Callable[[Values], float] = seconds) -> list[np.ndarray]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, wait
@@ -177,7 +178,10 @@ def replay(
         "suite": {task: each.digest for task, each in chosen.items()} or recipe.suite, "device": device,
         "dtype": dtype, "threads": threads, "template": template, "chat": dict(chat or {}),
         "baselines": baselines, "fit": fit, "score": score, "quick": quick, "setup": setup,
-        "part": None if setup is None else chosen_part.part.name, **numbers,
+        "part": None if setup is None else chosen_part.part.name,
+        "kernels": os.environ.get("SPECVIZ_KERNELS"), "invariant": os.environ.get("SPECVIZ_INVARIANT"),
+        "weights": None if model is None or isinstance(model, str | Path) else weights_of(model),
+        **numbers,
     }  # fmt: skip
     finished = opened_same(path, settings)
     if finished is not None:
@@ -342,7 +346,16 @@ def name_of(model: str | Path | Model | None, default: str) -> str:
     return str(model) if isinstance(model, str | Path) else str(model.name)
 
 
-LATER = ("quick", "setup", "part")  # settings that were not always written down
+def weights_of(model: Model) -> str | None:
+    """A digest of a loaded model's weights: one of the same name may have been trained since."""
+    from specviz.loop.machine import identity
+
+    weights: str | None = identity(model).get("weights")
+    return weights
+
+
+# Settings that were not always written down.
+LATER = ("quick", "setup", "part", "kernels", "invariant", "weights")
 
 
 class OtherSettings(SpecvizError):

@@ -105,6 +105,12 @@ def test_an_interrupted_soak_goes_on(folders, tmp_path):
     assert read_ledger(path) == []
 
 
+def test_a_soak_that_is_stopped_before_its_first_entry_ends_quietly(tmp_path, capsys):
+    with patch("specviz.audit.soak.soak", side_effect=KeyboardInterrupt):
+        assert cli.run(["audit", "--soak", "--ledger", str(tmp_path / "new.jsonl")]) == 0
+    assert "run the same command again" in capsys.readouterr().err
+
+
 def test_two_soaks_do_not_write_one_ledger(folders, tmp_path):
     path = tmp_path / "ledger.jsonl"
     with patch("specviz.audit.soak._audited", quick):

@@ -561,6 +561,8 @@ class TestAdvise:
             ({"batch": [0]}, ParameterError, "batch"),
             ({"answers": tmp_path / "x", "suite": "town"}, ParameterError, "drop one"),
             ({"max_new_tokens": 1}, ParameterError, "max_new_tokens"),
+            ({"answers": tmp_path / "x", "suite": None, "number": 0}, ParameterError, "number"),
+            ({"confirm": [[3, 4] * 60], "max_new_tokens": 500}, PromptError, "lower --max-new-tokens"),
         ):
             given = {"suite": PROMPTS, "folder": tmp_path, "tick": lambda *_: None} | more
             with pytest.raises(kind, match=words):

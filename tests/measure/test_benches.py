@@ -19,7 +19,7 @@ from specviz import methods
 from specviz.errors import ModelError, ParameterError, TraceError
 from specviz.loop import Run
 from specviz.measure import BENCHES, demo, find, report, timing
-from specviz.measure.benches import overhead, passes, peers
+from specviz.measure.benches import overhead, passes, peers, speed
 from specviz.models import kernels, load
 
 ENTRIES = [
@@ -355,6 +355,24 @@ def test_peers(pair):
     assert tokens["autoregressive"] == tokens["transformers generate"] == tokens["transformers assisted"]
     assert tokens["prompt_lookup"] == tokens["transformers prompt lookup"]
     assert sum("time of" in note for note in data["notes"]) == 4
+
+
+def test_of_an_encoder_decoder_the_new_tokens_are_what_counts():
+    model = specviz.load("town-t5")
+    text = "Translate English to German: The old doctor bought a red bicycle and a green lamp yesterday."
+    ids = model.encode(text)
+    ours = specviz.generate(model, [ids], "autoregressive", max_new_tokens=12)
+    assert len(ids) > 12
+    assert peers.Peer(model, 12).generate(ids) == ours.outputs["token"].tolist()
+
+
+def test_what_transformers_cannot_decode_is_named():
+    class Other:
+        name, net = "other", torch.nn.Linear(2, 2)
+
+    with pytest.raises(ModelError, match="other is not in transformers' format"):
+        peers.Peer(Other(), 4)
+    assert "transformers" in speed.lacking_engines(Other())
 
 
 def test_assisted_generation_drafts_as_many_tokens_as_ours(pair):

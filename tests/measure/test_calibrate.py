@@ -14,6 +14,7 @@ import specviz
 from specviz import calibration, cli
 from specviz.calibration import Calibration
 from specviz.errors import ParameterError, PromptError, SpecvizError
+from specviz.loop import machine
 from specviz.measure import calibrate as room
 from specviz.measure import fits
 from specviz.measure.benches import calibrate as calibrate_bench
@@ -163,6 +164,37 @@ def test_it_goes_on_after_an_interruption(model, tmp_path, monkeypatch):
     assert count - 100 == 1 + 3 * 5  # the memory, and the three text rounds that were left, at five sizes
     assert found.points[0].seconds[0][0] == before
     assert [p.suffix for p in (tmp_path / "kept").iterdir()] == [".json"]
+
+
+def test_a_forced_one_goes_on_where_it_was_interrupted(model, tmp_path, monkeypatch):
+    before = specviz.calibrate(model, "unispec", TEXTS, **SMALL)
+    real, count = room.Turns.text, 0
+
+    def stopped(self, method, ids):
+        nonlocal count
+        count += 1
+        if count == 20:
+            raise KeyboardInterrupt
+        return real(self, method, ids)
+
+    monkeypatch.setattr(room.Turns, "text", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        specviz.calibrate(model, "unispec", TEXTS, **SMALL, force=True)
+    assert specviz.calibrate(model, "unispec", TEXTS, **SMALL) == before, "the finished one is still there"
+    count = 100
+    found = specviz.calibrate(model, "unispec", TEXTS, **SMALL, force=True)
+    assert count - 100 == 1 + 3 * 5 and found != before
+    assert [p.suffix for p in (tmp_path / "kept").iterdir()] == [".json"]
+
+
+def test_invariant_passes_cost_otherwise():
+    """So a calibration, and rounds that are kept, hold for one way to compute alone."""
+    ordinary, invariant = (specviz.load("town", invariant=each) for each in (False, True))
+    method = UniSpec()
+    settings = [machine.calibration_setting(each, method) for each in (ordinary, invariant)]
+    assert settings[0]["model"].pop("kernels") and settings[1]["model"].pop("kernels")
+    assert settings[1]["model"].pop("invariant") is True
+    assert settings[0] == settings[1]
 
 
 @pytest.mark.parametrize("looks", [0, 14])

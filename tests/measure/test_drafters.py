@@ -121,6 +121,22 @@ def test_the_least_lossy_setting_is_chosen_where_none_may_be_lost(entries, monke
     assert points[row["setting"]] == min(points.values())
 
 
+def test_rounds_of_a_drafter_that_was_trained_since_are_refused(entries, tmp_path) -> None:
+    model, draft = specviz.load("town"), specviz.load("town-draft")
+    given = {
+        "rounds_file": tmp_path / "rounds.json",
+        "rounds": 1,
+        "number": 2,
+        "max_new_tokens": 4,
+        "sums": 0,
+    }
+    bench(model, [draft], entries, only=["speculative"], **given)
+    with torch.no_grad():
+        next(draft.net.parameters()).add_(1)
+    with pytest.raises(ParameterError, match="drafters"):
+        bench(model, [draft], entries, only=["speculative"], **given)
+
+
 def test_what_is_refused(entries, capsys) -> None:
     model, draft = specviz.load("town"), specviz.load("town-draft")
     with pytest.raises(ParameterError, match="no contender 'eagel'; did you mean eagle"):

@@ -443,6 +443,26 @@ def test_failures_are_rows(plan, tmp_path, monkeypatch):
     assert len(again.failures()) == 5
     again = specviz.measure.run(plan, out=tmp_path / "run", retry=True)
     assert again.table()["failures"].tolist() == [1, 1, 1, 1]
+    assert again.table()["pairs"].tolist() == [2, 2, 2, 2], "its reference was decoded again right before it"
+
+
+def test_as_many_prompts_warm_up_as_are_wanted():
+    given = {"models": "town", "methods": ["unispec"], "suites": {"words": entries(12)}}
+    for number, warm_up in ((2, 5), (4, 4), (8, 3)):
+        made = Plan.of(given, number=number, warm_up=warm_up).suites["words"]
+        assert (len(made.entries), len(made.warm)) == (number, warm_up)
+        assert not {each["id"] for each in made.entries} & {each["id"] for each in made.warm}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("device", "cuda"), ("dtype", "float64"), ("draft", "town-draft")]
+)
+def test_an_option_that_a_model_s_own_table_contradicts_is_refused(name, value):
+    own = {"device": "cpu", "dtype": "float32", "draft": "town-draft-aligned"}
+    plan = {"models": [{"model": "town"} | own], "methods": ["speculative"]}
+    assert Plan.of(plan, **{name: own[name]}).models[0]["model"] == "town"
+    with pytest.raises(ParameterError, match=rf"models\[0\] of the plan has its own {name}"):
+        Plan.of(plan, **{name: value})
 
 
 # ---------------------------------------------------------------- other processes
@@ -767,11 +787,10 @@ def test_plans_cross_their_lists():
     assert len(plan.cells) == 10 and plan.rows == 40
     assert {c.temperature for c in plan.cells} == {0.0, 0.7}
     assert [c.against for c in plan.cells] == [0] * 5 + [5] * 5
-    assert len(plan.suites["town"].warm) == 2  # others() gives as many as are measured
     measured, warm = (
         {entry["id"] for entry in each} for each in (plan.suites["town"].entries, plan.suites["town"].warm)
     )
-    assert len(measured) == len(warm) == 2 and not measured & warm
+    assert (len(measured), len(warm)) == (2, 5) and not measured & warm
     assert Plan.of(plan.settled and {"methods": ["unispec"]}).digest != plan.digest
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -180,7 +181,7 @@ class TestArithmetic:
 class Fake:
     """A model that every engine but llama.cpp can run."""
 
-    net = object()
+    net = SimpleNamespace(generate=None)
 
 
 class TestLoad:

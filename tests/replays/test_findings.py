@@ -8,11 +8,13 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 
 import specviz
 from specviz.errors import ParameterError, TraceError
 from specviz.measure.claims import ratio, resampled
 from specviz.measure.pairs import Score
+from specviz.measure.sweep import Point
 from specviz.metrics.rouge import Rouge
 from specviz.replays import judging, markdown, page, plots, recipes, replays, running, tasks, terminal
 from specviz.replays.cells import (
@@ -29,7 +31,7 @@ from specviz.replays.cells import (
 )
 from specviz.replays.published import claims
 from specviz.replays.recipes import RECIPES
-from specviz.replays.sources import canvases, shared
+from specviz.replays.sources import canvases, shared, thresholds
 from specviz.replays.sources.shared import Measurement, RunOptions, exact
 from specviz.rules.store import Grown, Growth
 from specviz.suites import Suite
@@ -105,6 +107,38 @@ def options(tmp_path, suites=None, number=3, **more):
     model = SimpleNamespace(name="m", kind="diffusion", device="cpu", dtype="float32", eos=(0,), encode=len)
     values = (model, {}, suites or {}, number, 8, 1, {}, tmp_path, tmp_path, {})
     return RunOptions(*values, **more)
+
+
+def test_the_target_of_figures_is_the_one_that_wrote_them():
+    small, large = (
+        SimpleNamespace(name=name, parameters=n, content=name * 20) for name, n in (("s", 1), ("l", 2))
+    )
+    made = Measurement()
+    for model in (large, small, large):
+        thresholds.of(made, SimpleNamespace(point=Point("p", "autoregressive", model=model)))
+        assert (made.source.model, made.source.parameters) == (model.name, model.parameters)
+        assert made.source.weights == model.content[:16]
+
+
+@pytest.mark.parametrize(("name", "value"), [("SPECVIZ_KERNELS", "int8"), ("SPECVIZ_INVARIANT", "1")])
+def test_a_replay_with_other_kernels_is_another_replay(tmp_path, monkeypatch, name, value):
+    monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(running, "measure", lambda recipe, settings, given, tick: settings)
+    settings = [running.replay("unispec/table3", out=tmp_path / "none")]
+    monkeypatch.setenv(name, value)
+    settings += [running.replay("unispec/table3", out=tmp_path / "none")]
+    differing = {key for key in settings[0] if settings[0][key] != settings[1][key]}
+    assert differing == {name.removeprefix("SPECVIZ_").lower()} <= {*running.LATER}
+
+
+def test_a_model_that_was_trained_since_is_another_one(tmp_path, monkeypatch):
+    monkeypatch.setattr(running, "measure", lambda recipe, settings, given, tick: settings)
+    model = specviz.load("town")
+    before = running.replay("unispec/table3", model=model, out=tmp_path / "none")
+    with torch.no_grad():
+        next(model.net.parameters()).add_(1)
+    after = running.replay("unispec/table3", model=model, out=tmp_path / "none")
+    assert before.pop("weights") != after.pop("weights") and before == after
 
 
 def test_two_tasks_never_share_prompts(tmp_path):
@@ -496,7 +530,10 @@ def test_the_paper_s_fit_decides_and_ours_is_printed_beside_it(tmp_path, monkeyp
         monkeypatch.setattr(RunOptions, "calibration", lambda self, method: found)
         assert given.best("unispec") == found.fits[fit].g
         words = given.calibrated_words("unispec")
-        assert f"{found.fits['paper'].g} by the paper's fit" in words and "4 other prompts" in words
+        assert f"{found.fits['paper'].g} by the paper's fit" in words
+        assert "4 prompts of your own calibration, which may be among those measured here" in words
+        given.memory["g*"] = found  # made here
+        assert "4 other prompts" in given.calibrated_words("unispec")
         assert f"{found.fits['monotone'].g} by ours" in words and "5 sizes from 4 to 64" in words
     ends = calibration([(g, 1.0, 1.0 / g) for g in (4, 8, 16, 32)])
     monkeypatch.setattr(RunOptions, "calibration", lambda self, method: ends)

@@ -129,6 +129,17 @@ def elsewhere(file, run, **changes):
     return file
 
 
+def test_padding_of_a_canvas_is_no_token():
+    """In a contender's τ as in what is compared, so that one is the quotient of the other."""
+    rows = [
+        {"round": 0, "prompt": i, "error": None, "steps": 4, "tokens": 64, "written": 20, "timed": True,
+         "prefill_seconds": 1.0, "decode_seconds": 1.0} for i in range(3)
+    ]  # fmt: skip
+    assert comparing.tau(rows, rows) == 5
+    written, steps = comparing.totals(rows, value=comparing.steps_of)
+    assert (written / steps).tolist() == [5, 5, 5]
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [

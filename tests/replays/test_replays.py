@@ -344,6 +344,8 @@ def test_a_cell_is_a_row_of_the_file_and_back(done):
 
 def test_what_is_finished_is_not_measured_again(done, run, monkeypatch, tmp_path):
     first = done
+    for name in ("SPECVIZ_KERNELS", "SPECVIZ_INVARIANT"):  # as where it was measured
+        monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(sources, "find", lambda name: pytest.fail("measured again"))
     assert run().created == first.created
     kept = (tmp_path / "replay" / "replay.json").read_bytes()
@@ -454,7 +456,9 @@ def test_replay_all_accounts_for_every_table(monkeypatch, tmp_path):
     assert seen == ["bild/table1"], "what is finished is kept, what failed is tried again"
     for file in tmp_path.rglob("replay.json"):  # as they were before these settings were written down
         content = json.loads(file.read_text())
-        assert {content["asked"].pop(key) for key in running.LATER} == {True, None}
+        assert content["asked"].pop("quick") is True
+        for key in running.LATER:
+            content["asked"].pop(key, None)
         file.write_text(json.dumps(content))
     running.replay_all(tmp_path, quick=True)
     assert seen == ["bild/table1"] * 2

@@ -164,6 +164,19 @@ def test_a_dry_run_says_what_it_would_take(monkeypatch, capsys):
     assert plan.memory > 7.32e9
 
 
+@pytest.mark.parametrize(
+    ("options", "dropped"),
+    [
+        (["--dry-run", "--quick"], "--quick"), (["--dry-run", "--model", "town"], "--model"),
+        (["--dry-run", "--threads", "2", "--fit", "ours"], "--threads, --fit"),
+        (["--add", "there", "--number", "3"], "TABLE, --setup, --number"),
+    ],
+)  # fmt: skip
+def test_options_without_effect_are_refused(options, dropped, capsys):
+    assert cli.run(["replay", "bild/table1", "--setup", "paper", *options]) == 2
+    assert capsys.readouterr().err.strip().endswith(f": drop {dropped}")
+
+
 def test_a_dry_run_of_a_table_lists_every_part(monkeypatch, capsys):
     monkeypatch.setattr(dry_run, "rate", lambda device, dtype: 10e9)
     assert cli.run(["replay", "unispec/table9", "--setup", "paper", "--dry-run"]) == 0

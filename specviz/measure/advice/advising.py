@@ -21,7 +21,7 @@ from specviz.loop.batch import check_rows
 from specviz.loop.checks import Prompts, check_processors
 from specviz.loop.checks import check_prompts as entries_of
 from specviz.loop.drafters import Loadable, default_drafts, load_drafter, load_fitting, load_if_needed
-from specviz.loop.machine import identity
+from specviz.loop.machine import computed_by, identity
 from specviz.measure import timing
 from specviz.measure.benches import speed
 from specviz.measure.calibrate import bar
@@ -138,6 +138,8 @@ def advise(
     most = check_int("max_new_tokens", max_new_tokens, 2)
     sampling = Sampling(temperature or 0.0, top_k, top_p)
     batches, contexts = _sizes(batch, context)
+    if number is not None:
+        check_int("number", number, 1)
     if answers is not None and suite is not None:
         raise ParameterError("texts come either from answers or from a suite: drop one of them")
     if confirm is not False and as_device is not None:
@@ -160,7 +162,7 @@ def advise(
     _check_sizes(target, drafters, batches, contexts)
     ids = first_turns(target, chosen) if answers is None else []
     check_room([target], chosen if ids else [], ids)
-    check_room([target], others, first_turns(target, others))
+    speed.encoded(target, others, most)
     job = Job(
         target,
         drafters,
@@ -206,7 +208,7 @@ class Job:
     def digest(self) -> str:
         """Of all that the work depends on."""
         parts = {
-            "schema": SCHEMA, "model": identity(self.model), "kernels": getattr(self.model, "kernels", None),
+            "schema": SCHEMA, "model": identity(self.model), **computed_by(self.model),
             "drafters": [identity(each) for each in self.drafters.values()],
             "ids": self.ids, "answers": [each.tokens for each in self.answers],
             "others": [str(sorted(entry.items(), key=str)) for entry in self.others],
@@ -243,8 +245,6 @@ def _prompts(
     target: Model, suite: Prompts | None, answers: str | Path | None, number: int | None, confirm: Prompts
 ) -> tuple[list[Entry], list[Entry]]:
     """The prompts to advise on, and those to confirm on; no prompt is in both."""
-    if number is not None:
-        check_int("number", number, 1)
     other = confirm not in (True, False, None)
     if answers is not None:
         if confirm is True:

@@ -24,6 +24,7 @@ from specviz.draft import Draft
 from specviz.errors import ParameterError, PromptError
 from specviz.files import write_text
 from specviz.loop import Run, generate
+from specviz.loop.machine import computed_by, identity
 from specviz.measure import timing
 from specviz.measure.benches import speed
 from specviz.measure.benches.speed import PLAIN, Contender, Results, Selection, Stage
@@ -183,6 +184,7 @@ def bench(
     engines = [Contender(name) for name in PLAIN if name not in lacking]
     plan = speed.plan_of(model, [*grid, *engines], texts, practice, max_new_tokens)
     plan |= {"loss": loss, "grid": {name: GRIDS[name] for name in sorted(GRIDS)}}
+    plan |= {"drafters": [identity(draft) | computed_by(draft) for draft in drafts]}
     state = speed.resumed(rounds_file, plan)
     answers = state.setdefault("sums", {})
 

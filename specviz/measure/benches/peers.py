@@ -175,6 +175,8 @@ class Peer:
     """transformers' own decoding of a model's weights, greedy, from token ids to token ids."""
 
     def __init__(self, model: Any, max_new_tokens: int) -> None:
+        if not can_generate(model):
+            raise ModelError(f"{model.name} is not in transformers' format: there is nothing to compare with")
         self.net = twin(model)
         self.options = {
             "max_new_tokens": max_new_tokens,
@@ -188,7 +190,9 @@ class Peer:
         """``generate``: the new tokens."""
         given = torch.tensor([ids], device=self.net.device)
         out = self.net.generate(given, attention_mask=torch.ones_like(given), **self.options, **more)
-        return out[0, len(ids) :].tolist()
+        # An encoder-decoder's output begins with its own start token, and does not hold the prompt.
+        start = 1 if self.net.config.is_encoder_decoder else len(ids)
+        return out[0, start:].tolist()
 
     def assisted(self, ids: list[int], assistant: Any, length: int) -> list[int]:
         """``generate(assistant_model=...)`` that drafts `length` tokens each time."""
@@ -203,6 +207,11 @@ def lookup_options() -> dict[str, int]:
     """What ``generate`` takes for a prompt lookup of as many tokens and as long n-grams as ours."""
     ours = find(LOOKUP)().values
     return {"prompt_lookup_num_tokens": ours["draft_length"], "max_matching_ngram_size": ours["ngram_max"]}
+
+
+def can_generate(model: Any) -> bool:
+    """Whether transformers itself decodes with this model's modules."""
+    return hasattr(getattr(model, "net", None), "generate")
 
 
 def twin(model: Any) -> Any:

@@ -27,7 +27,7 @@ from specviz import methods
 from specviz.errors import ParameterError, PromptError
 from specviz.files import write_text
 from specviz.loop import Run
-from specviz.loop.machine import identity, thread_count
+from specviz.loop.machine import computed_by, identity, thread_count
 from specviz.measure import timing
 from specviz.measure.benches import llamacpp, peers
 from specviz.measure.benches.trees import draft_sizes, groups
@@ -254,7 +254,7 @@ def lineup(
 def lacking_engines(model: Model) -> dict[str, str]:
     """Engines that cannot run this model, and why."""
     out: dict[str, str] = {}
-    if getattr(model, "net", None) is None:
+    if not peers.can_generate(model):
         out |= dict.fromkeys((GENERATE, GENERATE_LOOKUP), "the model is not in transformers' format")
     try:
         import llama_cpp  # noqa: F401
@@ -729,7 +729,7 @@ def plan_of(
     """What must be the same for rounds to belong together."""
     circumstances = timing.setting(model, [])
     return {
-        "model": identity(model) | {"kernels": getattr(model, "kernels", None)},
+        "model": identity(model) | computed_by(model),
         "contenders": [asdict(each) for each in contenders],
         "texts": hashlib.sha256(json.dumps([texts, warm]).encode()).hexdigest(),
         "max_new_tokens": most,

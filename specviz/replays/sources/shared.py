@@ -160,6 +160,7 @@ class RunOptions:
     def calibrated_words(self, method: str) -> str:
         """A method's g* by each reading, and what it was found on."""
         calibrated = self.calibration(method)
+        made = any(each is calibrated for each in self.memory.values())  # here, on prompts not measured
         sizes = [point.g for point in calibrated.points]
         first, *others = sorted(FITS, key=lambda name: name != self.fit)
         ends = f" ({calibrated.fits[first].g} is at the end of the range)" * (
@@ -169,7 +170,8 @@ class RunOptions:
             f"{method}: g* = {calibrated.fits[first].g} by {FITS[first]}, "
             + ", ".join(f"{calibrated.fits[name].g} by {FITS[name]}" for name in others)
             + f", of {len(sizes)} sizes from {sizes[0]} to {sizes[-1]}{ends} on "
-            + plural(calibrated.how["prompts"], "other prompt")
+            + plural(calibrated.how["prompts"], "other prompt" if made else "prompt")
+            + ("" if made else " of your own calibration, which may be among those measured here")
         )
 
     def sized(self, row: Row) -> Settings:
@@ -224,10 +226,14 @@ class Measurement:
         made = cls(environment=place)
         made.on(max_new_tokens=options.max_new_tokens, rounds=options.rounds, **placed(place))
         made.on(date=datetime.now(UTC).date().isoformat())
-        digest = content(options.model)
-        if digest:
-            made.on(weights=digest[:16])
+        made.target(options.model)
         return made
+
+    def target(self, model: Any) -> None:
+        """The target of the figures that are added next."""
+        self.on(model=model.name, parameters=model.parameters)
+        if digest := content(model):
+            self.on(weights=digest[:16])
 
     def on(self, **what: Any) -> None:
         """Change the provenance of the figures that are added next; settings become words."""

@@ -145,6 +145,7 @@ def of(made: Measurement, mine: Measured) -> None:
     """The contender of the figures that follow."""
     point = mine.point
     made.on(tried=1)
+    made.target(point.model)  # the early-exit curve has another one
     made.by(str(point.method), {**point.values, **point.options}, point.draft)
 
 
@@ -289,9 +290,10 @@ def model_of(options: RunOptions, name: str) -> Any:
     """Another model of the table, loaded once."""
     from specviz.models import load
 
-    key = ("model", name, str(options.model.device))
+    dtype = str(options.model.dtype).removeprefix("torch.")
+    key = ("model", name, str(options.model.device), dtype)
     if key not in options.memory:
-        options.memory[key] = load(name, str(options.model.device))
+        options.memory[key] = load(name, str(options.model.device), dtype)
     return options.memory[key]
 
 
