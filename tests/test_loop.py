@@ -398,8 +398,26 @@ def test_an_output_folder_gets_a_new_file(table, tmp_path):
     assert len(specviz.open(tmp_path / "runs").runs) == 2
 
 
+def test_a_file_that_exists_is_refused_before_anything_is_loaded(tmp_path):
+    file = tmp_path / "run.parquet"
+    file.write_bytes(b"")
+    with pytest.raises(TraceError, match="exists"):
+        specviz.generate("no-such-model", "Hello", out=file)
+
+
+def test_a_token_that_the_drafter_cannot_read_ends_its_drafts(monkeypatch):
+    """Heads of one tokenizer may be padded differently, and a sample may be a row of the padding."""
+    target, drafter = llama(seed=0, eos=()), llama(seed=1, eos=(), vocabulary=24)
+    monkeypatch.setattr(type(target), "check_vocabulary", lambda self, other: None)
+    wide = {"max_new_tokens": 30, "temperature": 50.0}
+    for batch in (1, 2):
+        trace = specviz.generate(target, [[3, 4], [5, 6]], draft=drafter, batch=batch, **wide)
+        assert [len(each) for _, each in trace.outputs.groupby("prompt")] == [30, 30]
+        assert trace.outputs["token"].max() >= 24, "else this shows nothing"
+
+
 @pytest.mark.parametrize(
-    ("name", "value"), [("repetition_penalty", 1.2), ("no_repeat_ngram_size", 3), ("bad_words_ids", [[4]])]
+    ("name", "value"), [("repetition_penalty", 1.2), ("no_repeat_ngram_size", 3), ("bad_words_ids", [[4, 5]])]
 )
 def test_processors_of_the_whole_prefix_are_refused_by_name(name, value):
     model = llama(seed=0)

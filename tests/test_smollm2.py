@@ -37,9 +37,14 @@ def test_its_name_says_what_it_is(smollm2) -> None:
     assert len(smollm2.content) == 64
 
 
-def test_exact_methods_write_the_text_of_autoregressive_decoding(smollm2) -> None:
+@pytest.fixture(scope="module")
+def plain(smollm2):
+    """Its own text, without drafts."""
+    return specviz.generate(smollm2, PROMPTS, "autoregressive", max_new_tokens=32)
+
+
+def test_exact_methods_write_the_text_of_autoregressive_decoding(smollm2, plain) -> None:
     options = {"max_new_tokens": 32}
-    plain = specviz.generate(smollm2, PROMPTS, "autoregressive", **options)
     assert "Paris" in plain.texts[0]
     assert plain.run["model"]["name"] == smollm2.name
     for method, more in (
@@ -73,15 +78,13 @@ def test_what_does_not_fit_a_target_is_left_out_with_a_line(smollm2, capsys) -> 
 @pytest.mark.parametrize(
     "draft", sorted(name for name in bundled() if name.startswith("smollm2-") and name != "smollm2-diffusion")
 )
-def test_its_drafters_draft_its_text(smollm2, draft) -> None:
+def test_its_drafters_draft_its_text(smollm2, plain, draft) -> None:
     method = next(
         name
         for name, what in (("eagle", "eagle"), ("blockwise", "heads"), ("speculative", "draft"))
         if what in draft
     )
-    options = {"max_new_tokens": 32}
-    plain = specviz.generate(smollm2, PROMPTS, "autoregressive", **options)
-    trace = specviz.generate(smollm2, PROMPTS, method, draft=draft, **options)
+    trace = specviz.generate(smollm2, PROMPTS, method, draft=draft, max_new_tokens=32)
     assert texts(trace) == texts(plain)
     assert trace.summary()["tau"][0] > 1.15  # 1.22 with the heads, 2.20 with EAGLE
 

@@ -44,7 +44,7 @@ def test_the_host_waits_once_a_cycle(name: str, given: dict[str, float], samplin
         target, draft = (Model(net) for net in nets)
         run = decode(
             target, PROMPT, method, drafter=draft if method.needs_draft else None, sampling=sampling,
-            max_new_tokens=40,
+            max_new_tokens=16,
         )  # fmt: skip
         next(run)  # the prefill
         with Waits("cuda") as waits, torch.inference_mode():
@@ -73,7 +73,7 @@ def test_what_looks_at_confidences_waits_for_them(name: str, given: dict[str, ob
     nets = [move(model.net) for model in (target, draft)]
     with Elsewhere():
         target, draft = (Model(net) for net in nets)
-        run = decode(target, PROMPT, methods.find(name)(**given), drafter=draft, max_new_tokens=40)
+        run = decode(target, PROMPT, methods.find(name)(**given), drafter=draft, max_new_tokens=16)
         next(run)
         with Waits("cuda") as waits, torch.inference_mode():
             cycles = list(run)

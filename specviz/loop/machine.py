@@ -19,6 +19,7 @@ from ..methods.base import Method
 from ..models.choices import large
 from ..models.downloads import DOWNLOADS, local_path
 from ..models.kernels import FP16
+from ..models.loading import HUB_ID
 from ..models.protocols import Model
 from ..models.ranks import holding, whole
 from ..models.torch_model import TorchModel
@@ -175,13 +176,17 @@ def given_as(model: Model) -> str:
     if download in DOWNLOADS and getattr(model, "path", None) == local_path(download):
         return download
     folder = str(getattr(getattr(model, "net", None), "name_or_path", ""))
-    return folder if Path(folder).is_dir() and folder and model.name not in bundled() else model.name
+    if model.name in bundled() or not folder:
+        return model.name
+    if Path(folder).is_dir():
+        return folder
+    return f"hf:{folder}" if HUB_ID.fullmatch(folder) else model.name
 
 
 def calibrate_options(model: Model, method: Method, drafter: Model | None = None) -> str:
     """The options of `specviz calibrate`, beside method and model, that measure in this setting."""
     device, dtype = torch.device(model.device).type, number_format(model)
-    options = [] if drafter is None else ["--draft", drafter.name]
+    options = [] if drafter is None else ["--draft", given_as(drafter)]
     if holding(model).size > 1:
         options += ["--tp-plan", "auto"]
     elif device != "cpu":

@@ -29,6 +29,7 @@ from ..models.ranks import COMMAND, holding
 from ..models.template import Template
 from ..trace import Recorder, Trace
 from ..trace.files import Record
+from ..trace.recorder import check_absent
 from . import checks, machine
 from .batch import check_rows, decode_batch
 from .checks import Prompts
@@ -142,6 +143,9 @@ class Run:
                 f"with a sample; leave temperature at 0 (speculative can sample)"
             )
         checks.check_record(self.options.record, self.sampling.greedy, self.method)
+        out = Path(self.options.out) if self.options.out is not None else None
+        if out is not None and out.suffix == ".parquet":
+            check_absent(out, self.options.force or self.options.resume)
         self.prompts = (
             checks.check_streams(prompt, self.method) if self.method.streams else checks.check_prompts(prompt)
         )

@@ -38,6 +38,7 @@ from specviz.measure.calibrate import bar
 from specviz.measure.plan import Plan, plain
 from specviz.measure.report import Row, Settings, Tick
 from specviz.measure.rows import Results, begin, key_of, locked, write_json
+from specviz.measure.timing import settled
 from specviz.models import ranks
 
 AHEAD = 3  # jobs an executor is handed for each worker, so that none waits
@@ -276,8 +277,9 @@ def decoded(
             yield from spread_out(jobs, pool, plan, workers, ours=True)
         return
     try:
-        for job in jobs:
-            yield from work.rows(job, plan.objects)
+        with settled():  # once; each job then collects only what is new
+            for job in jobs:
+                yield from work.rows(job, plan.objects)
     finally:
         work.forget()
 

@@ -150,6 +150,8 @@ class DraftModel:
     def follow(self, kept: int, token: int | None) -> None:
         """Keep the first `kept` drafted tokens, which it has computed; then the target's own token."""
         self.length += kept
+        if token is not None and token >= self.session.drafter.vocabulary:
+            self.full = self.length  # heads of one tokenizer may be padded differently: it cannot read this
         if self.length < self.full:  # else its context is full: it drafts no more
             self.context.rewind(self.length)
             if token is not None:

@@ -37,6 +37,8 @@ def verify_gap(draft: Draft, scores: Tensor, threshold: Tensor | float, top_beta
     on_host = scores.device.type == "cpu"  # see `signals.likeliest`
     best = torch.from_numpy(scores.numpy().argmax(-1)) if on_host else scores.argmax(-1)
     gap = gaps(scores, best, drafted)
+    if not isinstance(threshold, float | int):  # the drafter may be on another device
+        threshold = send(threshold, scores.device)
     passed = passes(gap, ranks(scores, drafted), threshold, top_beta)
     both = torch.cat([best, drafted, passed]).tolist()  # the synchronisation
     tokens = both[n + 1 : 2 * n + 1]

@@ -109,7 +109,7 @@ def verify_sampled(draft: Draft, p: Tensor, u: np.ndarray, last: float) -> Verdi
     n = len(draft)
     tokens = send(draft.tokens, p.device)
     blank = torch.zeros_like(p[:1])  # of the row after the draft
-    q = torch.cat([draft.q, blank]) if n else blank
+    q = torch.cat([send(draft.q, p.device, p.dtype), blank]) if n else blank
     p_node = p[:n].gather(1, tokens[:, None])[:, 0]
     q_node = q[:n].gather(1, tokens[:, None])[:, 0]
     passed = accepts(p_node, q_node, send(u, p.device, exact_type(p.device)))

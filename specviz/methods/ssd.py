@@ -77,7 +77,8 @@ class SSD(Unmasking):
         return "exact up to ties"
 
     def fits(self, length: int) -> None:
-        check_length(self, length, self.draft_length, "a draft_length")
+        if "draft_length" in self.chosen:  # else a short canvas is drafted as far as it goes
+            check_length(self, length, self.draft_length, "a draft_length")
 
     def start(self, session: Session) -> None:
         super().start(session)

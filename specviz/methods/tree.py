@@ -139,13 +139,14 @@ def judge_drawn(draft: Draft, scores: Tensor, sampling: Sampling, u: np.ndarray,
     rank = ((parents[:, None] == parents) & (order < order[:, None])).sum(1)
     by_rank = np.argsort(rank, kind="stable")
     row, word, turn = _send(device, parents + 1, np.asarray(draft.tokens), by_rank)
-    q_node = draft.q.gather(1, word[:, None])[:, 0]
+    q = send(draft.q, device, p.dtype)
+    q_node = q.gather(1, word[:, None])[:, 0]
     left, rest = torch.empty_like(q_node), p.clone()  # what each row's rejected children leave of p
     for nodes in turn.split(np.bincount(rank).tolist()):
         above = row[nodes]
         before = rest.index_select(0, above)
         left[nodes] = before.gather(1, word[nodes, None])[:, 0]
-        after = (before - draft.q[nodes]).clamp_(min=0)
+        after = (before - q[nodes]).clamp_(min=0)
         total = after.sum(1, keepdim=True)
         # Where nothing is left p was q, and the node was accepted.
         rest[above] = torch.where(total > 0, after / total, before)

@@ -102,3 +102,20 @@ def refusal(net: PreTrainedModel) -> str | None:
     if not getattr(net.config, "share_encoder_decoder_embeddings", True):
         return "its encoder and its decoder have separate vocabularies"
     return None
+
+
+def fold_bad_words(net: PreTrainedModel) -> None:
+    """Make bad words of one token part of the head's bias; Marian's models forbid their padding so.
+
+    Such a word has the score −inf in every place, whatever the text is, so a pass over a draft needs no
+    processor for it. An end token among them is left out, as by transformers.
+    """
+    config, bias = net.generation_config, getattr(net, "final_logits_bias", None)
+    if bias is None or not config.bad_words_ids:
+        return
+    ends = config.eos_token_id
+    ends = set(ends) if isinstance(ends, list) else {ends}
+    single = [word[0] for word in config.bad_words_ids if len(word) == 1 and word[0] not in ends]
+    with torch.no_grad():
+        bias[0, single] = -torch.inf
+    config.bad_words_ids = [word for word in config.bad_words_ids if len(word) > 1] or None

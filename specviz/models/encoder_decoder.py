@@ -36,7 +36,8 @@ class EncoderDecoder(TorchModel):
     Parameters
     ----------
     net : PreTrainedModel
-        On its device, in its number format. It is read, never changed.
+        On its device, in its number format. It is read, never changed, but for bad words of one token: their
+        entries in ``final_logits_bias`` become −inf, and the generation config no longer names them.
     tokenizer : transformers tokenizer, optional
         Without one the model takes and gives token ids only.
     name : str, optional
@@ -81,6 +82,7 @@ class EncoderDecoder(TorchModel):
         name = name or type(net).__name__
         self._family = _served(net, name)
         self.prefix = _prefix(net, name)
+        bart.fold_bad_words(net)
         super().__init__(net, tokenizer, name, kernels, encoder=True)
         self.encoder = encoder or Encoder(net)
         self.layers = layers or getattr(self.config, "num_decoder_layers", None) or self.config.decoder_layers

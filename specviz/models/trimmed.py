@@ -21,7 +21,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from specviz.errors import ModelError
 from specviz.models.choices import of_drafter
 from specviz.models.eight_bits import unpack
-from specviz.models.kernels import FP16, W8A8, round_to_halves
+from specviz.models.kernels import FP16, INT4, INT8, W8A8, round_to_halves
 from specviz.models.layers import embeddings, head_rows
 from specviz.models.model import Model
 
@@ -88,8 +88,9 @@ class TrimmedModel(Model):
         net = weights.on(target.net).requires_grad_(False)
         if target.kernels == FP16:  # its rounding changes no text of an exact method
             round_to_halves(net)
-        super().__init__(net, target.tokenizer, name, kernels=target._kernels)
-        self._targets = target._kernels
+        # What was trained here was never stored in four bits.
+        self._targets = INT8 if target._kernels == INT4 else target._kernels
+        super().__init__(net, target.tokenizer, name, kernels=self._targets)
         if of_drafter(target) == W8A8:
             self._round()
         self.tokens = weights.tokens.to(target.device)

@@ -646,6 +646,8 @@ def test_threads_are_put_back():
 
 
 def test_a_block_within_another_leaves_it_settled(monkeypatch):
+    monkeypatch.setattr(timing, "_blocks", [])
+    gc.unfreeze()
     calls = []  # not the count of frozen objects: one that nothing refers to any more is freed all the same
     for name in ("freeze", "unfreeze"):
         real = getattr(gc, name)

@@ -30,7 +30,9 @@ CONSTANTS = {
     "specviz.measure.benches.calibrate": {"NUMBERS": (5, 10)},
     "specviz.measure.advice.prices": {"ROUNDS": 2, "PILOTS": 1, "PILOT_TOKENS": 2},
     "specviz.measure.calibrate": {"SIZES": (1, 2, 3, 4)},
+    "specviz.measure.benches.ceilings": {"BLOCK": 1 << 22, "LEAST": 1e-4, "_largest_cache": lambda: 0},
     "specviz.measure.benches.trees": {"WARM": 1},
+    "benchmarks.answers": {"LENGTHS": (6, 8, 12)},
     "benchmarks.stores": {"WARM": 1, "LARGE": 2000},
 }
 

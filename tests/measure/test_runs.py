@@ -246,17 +246,18 @@ def test_peak_memory_is_of_its_own_decode(plan, tmp_path):
 
 
 def hungry_child(plan, out):
-    """A run in which prompt lookup takes 768 MiB a cycle and gives them back at once."""
+    """A run in which prompt lookup takes 384 MiB a cycle and gives them back at once."""
     from specviz.methods.prompt_lookup import PromptLookup
 
     verify = PromptLookup.verify
 
     def hungry(self, *args):
-        np.ones(96 << 20)
+        np.ones(48 << 20)
         return verify(self, *args)
 
     PromptLookup.verify = hungry
-    specviz.measure.run(plan, out=out, methods=["prompt_lookup"], tick=lambda *_: None)
+    small = {"number": 2, "warm_up": 1, "max_new_tokens": 3}
+    specviz.measure.run(plan, out=out, methods=["prompt_lookup"], tick=lambda *_: None, **small)
 
 
 def test_where_the_layers_lie_is_written_down(plan):

@@ -357,3 +357,13 @@ def test_heads_of_one_tokenizer_may_be_padded_differently(more, options):
     assert len(run.outputs) == 12 and run.run["dense"] is None
     if not options:
         assert run.texts == specviz.generate(target, [5, 6, 7], "autoregressive", max_new_tokens=12).texts
+
+
+def test_an_array_of_probabilities_is_judged_as_a_tensor():
+    generator = torch.Generator().manual_seed(0)
+    p, q = (torch.rand(n, 9, generator=generator).softmax(-1) for n in (4, 3))
+    u = np.array([0.1, 0.9, 0.4])
+    one, other = (
+        verify_sampled(Draft.chain(np.array([3, 5, 1]), q=each), p, u, 0.3) for each in (q, q.numpy())
+    )
+    assert (one.path, one.token, one.status) == (other.path, other.token, other.status)

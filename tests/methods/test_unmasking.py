@@ -197,6 +197,14 @@ def test_what_is_held_for_the_record_is_what_is_kept() -> None:
             assert len(kept.scores) == len(kept.cells_read.logits) == len(kept.cells_read.cell)
 
 
+@pytest.mark.parametrize("tail", ["stepwise", "shorter"])
+def test_a_short_canvas_is_drafted_as_far_as_it_goes(tail):
+    model = tiny(0)
+    for length in (1, 2, 3):
+        plain = specviz.generate(model, PROMPT, "stepwise", max_new_tokens=length)
+        assert specviz.generate(model, PROMPT, "ssd", tail=tail, max_new_tokens=length).texts == plain.texts
+
+
 def test_what_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     model = tiny(0)
     with pytest.raises(ParameterError, match="draft_length of 9 is more than the canvas' 8 cells"):

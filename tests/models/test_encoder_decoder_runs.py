@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from families import make as causal
-from seq2seq import CONFIGS, make, prefix
+from seq2seq import CONFIGS, VOCABULARY, make, prefix
 from tokenizers import Tokenizer, decoders, normalizers, pre_tokenizers, processors
 from tokenizers.models import Unigram
 from transformers import DynamicCache, EncoderDecoderCache, PreTrainedTokenizerFast
@@ -169,3 +169,20 @@ def test_a_saved_model_is_the_one_in_memory(name: str, home: Path, tmp_path: Pat
 def test_a_prompt_that_is_too_long(home: Path) -> None:
     with pytest.raises(PromptError, match=r"65 tokens and leaves no room in Bart.*'s context of 64"):
         specviz.generate(load(make("bart")), [3] * 65, "autoregressive")
+
+
+@torch.no_grad()
+def test_bad_words_of_one_token_are_never_written() -> None:
+    """Marian's models forbid their padding so, whose score would be the largest."""
+    net = make("marian")
+    words = [5, *(word for word in range(VOCABULARY) if word > 20)]
+    net.final_logits_bias[0, 5] = 100.0
+    net.generation_config.bad_words_ids = [[word] for word in words]
+    want = ended(net, 8)
+    model = EncoderDecoder(net)
+    for method in ("autoregressive", "prompt_lookup"):
+        assert tokens(specviz.generate(model, PROMPT, method, max_new_tokens=8)) == want
+    assert want and not {*want} & {*words}
+    net.generation_config.bad_words_ids = [[3, 4]]
+    with pytest.raises(ModelError, match="bad_words_ids"):
+        specviz.generate(EncoderDecoder(net), PROMPT, "autoregressive")

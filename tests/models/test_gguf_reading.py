@@ -233,3 +233,10 @@ def test_damaged_files_end_in_a_line(tmp_path: Path) -> None:
             lines.append(str(error))
     assert len(lines) >= 30  # at least those that were cut
     assert not any("\n" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("type", "number"), [("f16", torch.float16), ("f32", torch.float32), ("q8_0", torch.float32)]
+)
+def test_the_stored_format_is_the_file_s(type: str, number: torch.dtype) -> None:
+    assert specviz.load(f"gguf:{file(type)}", backend="torch", dtype="stored").dtype == number

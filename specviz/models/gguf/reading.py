@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 Config: TypeAlias = LlamaConfig | Qwen2Config | Qwen3Config
 TYPES = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q4_K", "Q6_K")  # of tensors that are read
 WHOLE = ("F32", "F16", "BF16")
+STORED = {"F16": torch.float16, "BF16": torch.bfloat16}  # others are dequantised to float32
 
 
 @dataclass(frozen=True)
@@ -108,7 +109,7 @@ def load_gguf(
     kind = type_of(header)
     name = f"{name} ({origin(kind)})"
     family, config = _config(header, name)
-    number = torch.float32 if dtype == "auto" else dtype
+    number = STORED.get(kind, torch.float32) if dtype == "auto" else dtype
     assert isinstance(number, torch.dtype)
     words = tokenizer(header.fields, name)
     try:

@@ -229,7 +229,7 @@ class Measurement:
         made.target(options.model)
         return made
 
-    def target(self, model: Any) -> None:
+    def target(self, model: Model) -> None:
         """The target of the figures that are added next."""
         self.on(model=model.name, parameters=model.parameters)
         if digest := content(model):
