@@ -170,7 +170,7 @@ def audit(
         raise ParameterError("--honest, --envelope and --sibling need --answers: add that file")
     if prompts is not None and seed != 0:
         raise ParameterError("--seed chooses among the bundled prompts: drop it or --prompts")
-    if batch is not None and streams != 10:
+    if batch is not None and streams not in (0, 10):
         raise ParameterError("--batch checks prompts, not streams: drop --streams")
     entries: Sequence[Entry] = (
         _bundled(number or 100, seed) if prompts is None else entries_of(None, prompts, number)
@@ -180,7 +180,7 @@ def audit(
 
         still, moving = _streaming(method)  # a name that is none is told before a model is read
         target, drafts = loaded(model or "town", draft, device, dtype, None)
-    if target.kind == "diffusion" and (draft is not None or (sampled, streams) != (20, 10)):
+    if target.kind == "diffusion" and (draft is not None or sampled not in (0, 20) or streams not in (0, 10)):
         raise ParameterError(
             f"{target.name} is a diffusion model, whose canvases are compared cell by cell: drop --draft, "
             "--sampled and --streams"
