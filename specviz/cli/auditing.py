@@ -180,17 +180,17 @@ def audit(
 
         still, moving = _streaming(method)  # a name that is none is told before a model is read
         target, drafts = loaded(model or "town", draft, device, dtype, None)
-    if target.kind == "diffusion" and (draft is not None or sampled not in (0, 20) or streams not in (0, 10)):
-        raise ParameterError(
-            f"{target.name} is a diffusion model, whose canvases are compared cell by cell: drop --draft, "
-            "--sampled and --streams"
-        )
     # A plain model goes on from the user's words.
     if not getattr(target.text.tokenizer, "chat_template", None):
         entries = [e[-1]["content"] if isinstance(e, list) else e for e in entries]
     left_out: dict[str, str] = {}
     if method is not None:
         auditing.served(target, method, named=True)
+    if target.kind == "diffusion" and (draft is not None or sampled not in (0, 20) or streams not in (0, 10)):
+        raise ParameterError(
+            f"{target.name} is a diffusion model, whose canvases are compared cell by cell: drop --draft, "
+            "--sampled and --streams"
+        )
     if batch is not None or target.kind == "diffusion":
         still, moving = method, []
     elif moving is None and streams:
