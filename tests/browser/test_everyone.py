@@ -31,7 +31,7 @@ from traces import build
 EVIL = "<img src=x onerror=alert(1)>"
 PAGES = {  # each view, and what must be there before one looks
     "sweep/pages/index": ".scatterlayer .point", "sweep/pays/index": ".scatterlayer .point",
-    "sweep/loop": ".scatterlayer .point", "sweep/sizes/index": ".scatterlayer .point",
+    "sweep/sizes/index": ".scatterlayer .point",
     "report/report": "main h2", "report/run": "main h2", "advice": "main h1", "diff": "main h1",
 }  # fmt: skip
 # What can be used, and is not only for the mouse: the parts of a group that arrows move through count once.
