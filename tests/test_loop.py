@@ -405,6 +405,16 @@ def test_a_file_that_exists_is_refused_before_anything_is_loaded(tmp_path):
         specviz.generate("no-such-model", "Hello", out=file)
 
 
+@pytest.mark.parametrize("batch", [1, 2])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_scores_that_are_no_numbers_are_refused(temperature, batch):
+    model = llama(seed=0)
+    with torch.no_grad():
+        model.net.model.norm.weight[0] = torch.nan
+    with pytest.raises(ModelError, match="not numbers"):
+        specviz.generate(model, [[3, 4], [5]], "autoregressive", temperature=temperature, batch=batch)
+
+
 def test_a_token_that_the_drafter_cannot_read_ends_its_drafts(monkeypatch):
     """Heads of one tokenizer may be padded differently, and a sample may be a row of the padding."""
     target, drafter = llama(seed=0, eos=()), llama(seed=1, eos=(), vocabulary=24)

@@ -22,7 +22,7 @@ from ..models.context import Pass, nested
 from ..models.devices import send
 from ..models.protocols import Model, Path, Tokens
 from .clock import Clock, Mark, Watched
-from .cycle import Cycle, Settings, Target, Text, finished, pass_request
+from .cycle import Cycle, Settings, Target, Text, check_scores, finished, pass_request
 
 WASTE = 1.5  # rows are prefilled together if that computes at most so many times what they hold
 
@@ -134,6 +134,7 @@ class Batch:
             context, layers = judged[0].target.shared, self.method.hidden_layers(judged[0].session.drafter)
             passes = context.forward(judged, [drafts[text.place] for text in judged], layers)
             for text, result in zip(judged, passes):
+                check_scores(result)
                 results[text.place] = result
         passed = self.mark()
         verdicts = [

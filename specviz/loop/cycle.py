@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from ..draft import Draft
-from ..errors import ParameterError
+from ..errors import ModelError, ParameterError
 from ..methods.base import Drafting, Method, Request, Session, Verdict
 from ..methods.kinds import SizedMethod, StreamMethod
 from ..methods.sampling import Sampling, Uniforms
@@ -316,6 +316,7 @@ class SingleText(Text):
         draft = drafted_by(self.draft())
         drafted = self.mark()
         result = context.forward(draft, self.hidden, **self.options) if draft.read else None
+        check_scores(result)
         passed = self.mark()
         verdict = method.verify(draft, None if result is None else result.logits[0])
         verified = self.mark()
@@ -326,6 +327,24 @@ class SingleText(Text):
                 context.extend([[verdict.token]])
             method.learn(draft, result, verdict)
         return self.cycle(draft, result, verdict, [begin, drafted, passed, verified, self.mark()])
+
+
+def check_scores(result: Pass | None) -> None:
+    """Refuse a pass whose scores are not numbers, as where float16 overflows; one of a row stands for all.
+
+    On a GPU nothing is checked: to look at a score would be to wait for the pass.
+
+    Raises
+    ------
+    ModelError
+        Saying what to do.
+    """
+    if result is None or result.logits[0].device.type != "cpu":
+        return
+    if bool(result.logits[0][:, 0].isnan().any()):
+        raise ModelError(
+            "the model's scores are not numbers (NaN): load it with dtype='float32' or check its weights"
+        )
 
 
 def check_proposal(proposal: object, method: Method, left: int) -> None:
