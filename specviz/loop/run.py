@@ -144,7 +144,7 @@ class Run:
             )
         checks.check_record(self.options.record, self.sampling.greedy, self.method)
         out = Path(self.options.out) if self.options.out is not None else None
-        if out is not None and out.suffix == ".parquet":
+        if out is not None and out.suffix == ".parquet" and out.exists():
             check_absent(out, self.options.force or self.options.resume)
         self.prompts = (
             checks.check_streams(prompt, self.method) if self.method.streams else checks.check_prompts(prompt)
