@@ -27,9 +27,11 @@ def model(folders):
 
 
 def test_what_is_measured_and_what_warms_up_are_different_prompts():
-    assert others(ENTRIES, ENTRIES[:3]) == ENTRIES[3:]
-    assert others(ENTRIES, ENTRIES[2:3]) == ENTRIES[:1]
-    assert others(ENTRIES, ENTRIES) == []
+    assert others(ENTRIES, ENTRIES[:3], 3) == ENTRIES[3:]
+    assert others(ENTRIES, ENTRIES[2:3], 1) == ENTRIES[:1]
+    more = others(ENTRIES, ENTRIES[2:3], 5)
+    assert len(more) == len(ENTRIES) - 1 and ENTRIES[2] not in more
+    assert others(ENTRIES, ENTRIES[:3], 0) == others(ENTRIES, ENTRIES, 5) == []
 
 
 def test_pooled_is_a_ratio_of_sums():

@@ -29,7 +29,9 @@ def on_real(recipe: Recipe) -> Recipe:
 
 
 def options(tmp_path, suites=None, number=3):
-    model = SimpleNamespace(name="m", kind="causal", device="cpu", dtype="float32", eos=(0,), encode=len)
+    model = SimpleNamespace(
+        name="m", kind="causal", device="cpu", dtype="float32", eos=(0,), encode=len, parameters=1
+    )
     return RunOptions(model, {}, suites or {}, number, 8, 1, {}, tmp_path, tmp_path, {})
 
 

@@ -21,7 +21,7 @@ from specviz.replays.sources import beams, canvases, prompts, shared, thresholds
 from specviz.replays.sources.shared import AGAIN, Measurement, RunOptions
 
 MODEL = SimpleNamespace(
-    name="m", device="cpu", eos=(0,), kind="diffusion", dtype="float32", decode=str, encode=len
+    parameters=1, name="m", device="cpu", eos=(0,), kind="diffusion", dtype="float32", decode=str, encode=len
 )
 
 

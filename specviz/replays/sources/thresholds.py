@@ -145,7 +145,8 @@ def of(made: Measurement, mine: Measured) -> None:
     """The contender of the figures that follow."""
     point = mine.point
     made.on(tried=1)
-    made.target(point.model)  # the early-exit curve has another one
+    if point.model is not None:  # the early-exit curve has another one
+        made.target(point.model)
     made.by(str(point.method), {**point.values, **point.options}, point.draft)
 
 
