@@ -139,17 +139,22 @@ def test_other_weights_are_another_model(model):
         specviz.generate(other, TEXTS[0], shared)
 
 
-def test_it_goes_on_after_an_interruption(model, tmp_path, monkeypatch):
-    real, count = room.Turns.text, 0
+def interrupted(monkeypatch):
+    """The text that is decoded as the twentieth is interrupted; how many there were, in a list that grows."""
+    real, seen = room.Turns.text, []
 
     def stopped(self, method, ids):
-        nonlocal count
-        count += 1
-        if count == 20:
+        seen.append(ids)
+        if len(seen) == 20:
             raise KeyboardInterrupt
         return real(self, method, ids)
 
     monkeypatch.setattr(room.Turns, "text", stopped)
+    return seen
+
+
+def test_it_goes_on_after_an_interruption(model, tmp_path, monkeypatch):
+    seen = interrupted(monkeypatch)
     with pytest.raises(KeyboardInterrupt):
         specviz.calibrate(model, "unispec", TEXTS, **SMALL)
     (partial,) = (tmp_path / "kept").iterdir()
@@ -159,31 +164,21 @@ def test_it_goes_on_after_an_interruption(model, tmp_path, monkeypatch):
     assert done == 1
     with pytest.raises(SpecvizError, match="not calibrated"):
         specviz.generate(model, TEXTS[0], "unispec", draft_size="calibrated")
-    before, count = kept.points[0].seconds[0][0], 100
+    before = kept.points[0].seconds[0][0]
     found = specviz.calibrate(model, "unispec", TEXTS, **SMALL)
-    assert count - 100 == 1 + 3 * 5  # the memory, and the three text rounds that were left, at five sizes
+    assert len(seen) - 20 == 1 + 3 * 5  # the memory, and the three text rounds that were left, at five sizes
     assert found.points[0].seconds[0][0] == before
     assert [p.suffix for p in (tmp_path / "kept").iterdir()] == [".json"]
 
 
 def test_a_forced_one_goes_on_where_it_was_interrupted(model, tmp_path, monkeypatch):
     before = specviz.calibrate(model, "unispec", TEXTS, **SMALL)
-    real, count = room.Turns.text, 0
-
-    def stopped(self, method, ids):
-        nonlocal count
-        count += 1
-        if count == 20:
-            raise KeyboardInterrupt
-        return real(self, method, ids)
-
-    monkeypatch.setattr(room.Turns, "text", stopped)
+    seen = interrupted(monkeypatch)
     with pytest.raises(KeyboardInterrupt):
         specviz.calibrate(model, "unispec", TEXTS, **SMALL, force=True)
     assert specviz.calibrate(model, "unispec", TEXTS, **SMALL) == before, "the finished one is still there"
-    count = 100
     found = specviz.calibrate(model, "unispec", TEXTS, **SMALL, force=True)
-    assert count - 100 == 1 + 3 * 5 and found != before
+    assert len(seen) - 20 == 1 + 3 * 5 and found != before
     assert [p.suffix for p in (tmp_path / "kept").iterdir()] == [".json"]
 
 
