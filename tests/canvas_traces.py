@@ -16,8 +16,8 @@ VOCABULARY, MASK, EOS = 37, 5, 3
 
 
 @cache
-def model(seed: int = 3, shift: int = 0) -> Any:
-    """A model of a few thousand weights that looks both ways."""
+def model(seed: int = 3, shift: int = 0, sharp: float = 1.0) -> Any:
+    """A model of a few thousand weights that looks both ways; the sharper, the surer it is."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -33,6 +33,7 @@ def model(seed: int = 3, shift: int = 0) -> Any:
     for name, weight in net.named_parameters():
         if weight.ndim > 1:
             weight.mul_(4 if "embed" in name else 10)
+    net.lm_head.weight.mul_(sharp)
     for layer in net.model.layers:
         layer.self_attn.is_causal = False
     made = Diffusion(net, name="tiny", mask=MASK, shift=shift)
@@ -47,11 +48,13 @@ def build(
     seed: int = 3,
     hostile: bool = True,
     first: int = 7,
+    shift: int = 0,
+    sharp: float = 1.0,
     **more: Any,
 ) -> Trace:
     """A run over short prompts, every token's bytes replaced by those of `traces`."""
     asked = [[first + i, 11, 9, 20 + i] for i in range(prompts)]
-    made = sv.generate(model(seed), asked, method, max_new_tokens=cells, whole=True, **more)
+    made = sv.generate(model(seed, shift, sharp), asked, method, max_new_tokens=cells, whole=True, **more)
     texts = [*WORDS, *WHOLE]
     pieces = {token: texts[token % len(texts)] for token in range(VOCABULARY)} | {EOS: b"<eos>"}
     if hostile:  # every other token

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -22,7 +23,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from scipy.stats import norm
 from torch import Tensor
 
 from ..errors import ParameterError, PromptError, SpecvizError
@@ -506,7 +506,7 @@ def _likelihoods(lines: Sequence[Answer], readings: Sequence[Reading | None]) ->
         count, total, expected, variance = np.sum(moments, axis=0).tolist()
         n = max(count, 1.0)
         z = (total - expected) / np.sqrt(variance) if variance > 0 else 0.0
-        p = float(2 * norm.sf(abs(z)))
+        p = math.erfc(abs(z) / math.sqrt(2))
         row = (len(moments), int(count), total / n, expected / n, float(z), p)
         result.append(Likelihood(temperature, top_p, top_k, *row))
     return result

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from specviz.models.devices import has_bfloat16
 from specviz.models.layers import embeddings
 
 if TYPE_CHECKING:
@@ -139,16 +140,18 @@ def compute_states(
     ends = list(accumulate((length - 1) * size for length in lengths))
     done = next((number for number, end in enumerate(ends) if end > held), len(ends))
     spoken = began = time.monotonic()
-    first = done
+    before = ends[done - 1] if done else 0
     with file.open("ab") as out:
-        out.truncate(ends[done - 1] if done else 0)
+        out.truncate(before)
         while done < len(texts):
             for values in _read(net, [texts[text] for text in order[done : done + settings.batch]], layers):
                 values.view(torch.int16).numpy().tofile(out)
             out.flush()
             done, now = min(done + settings.batch, len(texts)), time.monotonic()
             if now - spoken > settings.every:
-                spoken, left = now, (now - began) / (done - first) * (len(texts) - done) / 60
+                # By their tokens: the longest texts came first.
+                each = (now - began) / max(1, ends[done - 1] - before)
+                spoken, left = now, each * (ends[-1] - ends[done - 1]) / 60
                 settings.say(f"the target reads {done:,} of {len(texts):,} texts  {left:.1f} min left")
     there = states_in(file, lengths, layers, width, layers)
     assert there is not None, "the file is whole"
@@ -157,11 +160,16 @@ def compute_states(
 
 @torch.no_grad()
 def _read(net: PreTrainedModel, texts: Texts, layers: Sequence[int]) -> list[Tensor]:
-    """States of texts that are read side by side, bfloat16 [tokens - 1, layers, width] of each."""
+    """States of texts that are read side by side, bfloat16 [tokens - 1, layers, width] of each.
+
+    Products are computed in bfloat16 where the device has instructions for it: a fourth of the time on a
+    processor that multiplies tiles, and the states are kept in it anyway.
+    """
     ids = torch.zeros(len(texts), max(map(len, texts)), dtype=torch.long)
     for row, text in enumerate(texts):
         ids[row, : len(text)] = torch.tensor(text)
-    ids = ids.to(net.device)
-    hidden = net.get_decoder()(input_ids=ids, use_cache=False, output_hidden_states=True).hidden_states
+    ids, half = ids.to(net.device), has_bfloat16(net.device)
+    with torch.autocast(net.device.type, torch.bfloat16, enabled=half):
+        hidden = net.get_decoder()(input_ids=ids, use_cache=False, output_hidden_states=True).hidden_states
     kept = torch.stack([hidden[layer] for layer in layers], 2).to("cpu", torch.bfloat16)
     return [kept[row, : len(text) - 1].contiguous() for row, text in enumerate(texts)]

@@ -17,7 +17,7 @@ import torch
 
 from ..draft import Draft
 from ..errors import ModelError, ParameterError
-from ..rules.cells import COARSE, FINE
+from ..rules.cells import COARSE, FINE, starts_with_first
 from ..rules.parameters import Value
 from .base import Method, Parameter, Session, Verdict
 from .sampling import Sampling
@@ -231,7 +231,7 @@ class Unmasking(Method):
 
     def first(self, shift: int) -> bool:
         """Whether a block's first cell is placed before its others; `shift` is the model's."""
-        return bool(shift) and self.cache == "dual" and self.cache_rule == "fast_dllm"
+        return starts_with_first(self.policy() | {"shift": shift})
 
     def fits(self, length: int) -> None:
         """Check that a canvas of so many cells can be written (`ParameterError`)."""

@@ -6,8 +6,8 @@ and the what-ifs decide again by them from a record, where there is no model.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -127,3 +127,13 @@ def judge_cells(draft: Draft, place: Callable[[int], tuple[int, int] | None]) ->
             break
         path.append(int(children[right][0]))
     return path[1:], status
+
+
+def starts_with_first(canvas: Mapping[str, Any]) -> bool:
+    """Whether a block's first cell is placed before its others, however sure they are.
+
+    A shifted model predicts a block's first cell at the place before the block, which Fast-dLLM's dual cache
+    computes in a refresh alone. `canvas` is a run's, as the trace has it.
+    """
+    dual = canvas.get("cache") == "dual" and canvas.get("cache_rule") == "fast_dllm"
+    return dual and bool(canvas.get("shift"))

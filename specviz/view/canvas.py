@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from specviz.errors import TraceError
 from specviz.escape import visible
+from specviz.rules.cells import starts_with_first
 from specviz.schema import Metadata
 from specviz.trace import Trace
 from specviz.trace.checks import list_sizes
@@ -253,6 +254,8 @@ def canvas(trace: Trace, prompt: int | None = None) -> Canvas:
     if facts.get("record") is None:
         raise TraceError("only the text was recorded: use record='judged' to keep how a canvas was filled")
     length, block = int(facts["canvas"]["length"]), int(facts["canvas"]["block"])
+    sure = float((facts["parameters"] or {}).get("sure", np.inf))
+    starts = starts_with_first(facts["canvas"])
     texts = _texts(one)
     cycles = one.cycles
     outputs, drafts = (dict(iter(t.groupby("cycle"))) for t in (one.outputs, one.nodes))
@@ -264,7 +267,7 @@ def canvas(trace: Trace, prompt: int | None = None) -> Canvas:
         if not (number := int(row["cycle"])):
             continue
         read = predictions.get(number, [])
-        nexts = _nexts(read, block, texts)
+        nexts = _nexts(read, block, texts, sure, starts)
         placed = []
         for at in _records(outputs.get(number)):
             cell, token = int(at["position"]), int(at["token"])
@@ -356,14 +359,20 @@ def _work(order: np.ndarray, state: int, block: int) -> int:
 
 
 def _nexts(
-    read: list[Prediction], block: int, texts: Callable[[int], str]
+    read: list[Prediction], block: int, texts: Callable[[int], str], sure: float, starts: bool
 ) -> dict[int, tuple[int, str, float]]:
-    """What would be placed next in each canvas: the surest cell of its first block that has masked ones."""
+    """What would be placed next in each canvas: the surest cell of its first block that has masked ones.
+
+    From `sure` on cells are equally sure, and of equals the leftmost is next. Where a block `starts` with its
+    first cell, that one is next.
+    """
     nexts: dict[int, tuple[int, str, float]] = {}
-    for node, cell, odds, token in read:
+    for node, cell, odds, token in read:  # from left to right
         had = nexts.get(node)
-        if had is None or (cell // block == had[0] // block and odds > had[2]):
-            nexts[node] = (cell, texts(token), odds)
+        if had is not None and (cell // block != had[0] // block or (starts and had[0] % block == 0)):
+            continue
+        if had is None or min(odds, sure) > had[2]:
+            nexts[node] = (cell, texts(token), min(odds, sure))
     return nexts
 
 

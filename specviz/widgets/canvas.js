@@ -30,7 +30,8 @@ Record.prototype.details = function details(cycle) {
 	const found = plainDetails.call(this, cycle);
 	if (!found) return null;
 	const number = this.chunkOf(cycle.row), chunk = this.chunks.get(number), at = cycle.row - number * this.header.chunk;
-	const k = chunk.top_k[at], { block } = this.header.canvas;
+	const k = chunk.top_k[at], { block, first } = this.header.canvas;
+	const most = this.header.run.parameters?.sure ?? Infinity; // from there on cells are equally sure
 	let flat = 0;
 	for (let i = 0; i < at; i++) flat += chunk.top_k[i] * (chunk.pred_at[i + 1] - chunk.pred_at[i]);
 	found.read = (node) => {
@@ -42,7 +43,9 @@ Record.prototype.details = function details(cycle) {
 			list.push({ cell: chunk.pred_position[j], odds: chunk.pred_odds[j], tops });
 		}
 		const of = (one) => Math.floor(one.cell / block);
-		return list.sort((x, y) => of(x) - of(y) || y.odds - x.odds || x.cell - y.cell);
+		const late = (one) => first && one.cell % block > 0;
+		const sure = (one) => Math.min(one.odds, most);
+		return list.sort((x, y) => of(x) - of(y) || late(x) - late(y) || sure(y) - sure(x) || x.cell - y.cell);
 	};
 	return found;
 };

@@ -20,6 +20,7 @@ from numpy.typing import ArrayLike
 from specviz import schema
 from specviz.errors import TraceError
 from specviz.escape import visible
+from specviz.rules.cells import starts_with_first
 from specviz.trace import Trace, whole_characters
 from specviz.trace.checks import flattened, list_sizes
 from specviz.view import updates
@@ -222,7 +223,7 @@ def _header(one: Trace, words: dict[str, list[str]], ids: list[int], weighed: bo
         ]
         + list(own["node"].values()),
         "controls": list(own["cycle"].values()),
-        "canvas": filled,
+        "canvas": filled and filled | {"first": starts_with_first(filled)},
         "keys": KEYS,
         "fates": FATES,
         "short": SHORT,

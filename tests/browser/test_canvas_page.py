@@ -51,8 +51,13 @@ def test_cells_fill_out_of_order_and_masks_are_shown(opened):
     expect(page.locator(".where")).to_have_text(f"cycle 1 / {len(shown.passes)}")
 
 
-def test_each_node_has_its_cell_its_canvas_and_its_verdict(opened):
-    trace = build("ssd", tree="mix")
+SURE = {"sure": 0.1, "sharp": 6.0}  # most cells are equally sure: the leftmost comes first
+FIRST = {"cache": "dual", "refresh": 5, "cache_rule": "fast_dllm", "shift": 1, "block": 8}
+
+
+@pytest.mark.parametrize("more", [{}, SURE, FIRST], ids=["surest", "leftmost", "first of a block"])
+def test_each_node_has_its_cell_its_canvas_and_its_verdict(opened, more):
+    trace = build("ssd", tree="mix", **more)
     shown, page = canvas(trace), opened(trace)
     for one in shown.passes[:6]:
         if one.nodes:

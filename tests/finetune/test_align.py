@@ -15,7 +15,7 @@ import specviz
 from specviz.cli import run
 from specviz.errors import ModelError, ParameterError, PromptError
 from specviz.finetune import align as module
-from specviz.finetune import answers, training
+from specviz.finetune import answers, target_states, training
 from specviz.finetune.align import align
 from specviz.models import Model
 
@@ -135,7 +135,8 @@ def test_what_is_distilled_is_the_targets_own_law(
         return law
 
     monkeypatch.setattr(module.Judge, "__call__", judged)
-    monkeypatch.setattr(training, "has_bfloat16", lambda device: False)  # else the scores round, too
+    for part in (training, target_states):  # else scores and states round, too
+        monkeypatch.setattr(part, "has_bfloat16", lambda device: False)
     align(target, llama(4, 4), prompts, tmp_path / "new", soft=True, epochs=1, max_new_tokens=6, say=_quiet)
     assert compared and max(compared) < 0.02  # states are kept in bfloat16
 

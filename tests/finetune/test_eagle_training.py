@@ -178,6 +178,20 @@ def test_a_stopped_training_goes_on_as_if_nothing_had_been(
     assert all(torch.equal(one[name], other[name]) for name in one)
 
 
+def test_states_are_read_in_bfloat16_where_the_processor_computes_in_it(
+    target: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which of the two a run takes is asked of the device; either way a state is the same but for rounding."""
+    texts, read = [list(range(3, 20)), list(range(5, 12))], {}
+    for half in (False, True):
+        monkeypatch.setattr(target_states, "has_bfloat16", lambda device, half=half: half)
+        read[half] = target_states._read(target.net, texts, (1, 4))
+    for alone, coarse in zip(read[False], read[True]):
+        assert alone.shape == coarse.shape and alone.dtype == coarse.dtype == torch.bfloat16
+        off = (coarse.float() - alone.float()).norm(dim=-1) / alone.float().norm(dim=-1)
+        assert 0 < off.max() < 0.1 and off.median() < 0.02
+
+
 def test_answers_without_states_are_read_by_the_target_once(
     target: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -196,6 +210,7 @@ def test_answers_without_states_are_read_by_the_target_once(
         return real(net, some, layers)
 
     monkeypatch.setattr(target_states, "_read", reading)
+    monkeypatch.setattr(target_states, "has_bfloat16", lambda device: False)
     settings = training.Settings(1, 0.01, 16, 8, 0, 60.0, FAST["say"])
     given = (target.net, texts, (1, 4), file, settings)
     with pytest.raises(KeyboardInterrupt):
