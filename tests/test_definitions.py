@@ -78,6 +78,9 @@ def test_speedups_of_the_same_texts_flip_likewise():
     assert steady["throughput"] == pytest.approx(24 / 10)
     assert sprint["paired latency"] == pytest.approx((5.5 / 1.5 + 18.5 / 9.5) / 2)
     assert steady["paired latency"] == pytest.approx((5.5 / 3.5 + 18.5 / 6.5) / 2)
+    turned = [{"tokens": [7, 1]}, {"tokens": [7, 0]}]  # the baseline decoded the long text first
+    other = decode([[]] * 18, [[]] * 5, method="autoregressive", prompts=turned)
+    assert values(SPRINT, other) == pytest.approx(sprint, nan_ok=True)
     assert sprint["decode tokens/s"] == pytest.approx(2.3)
     assert steady["decode tokens/s"] == pytest.approx(23 / 9)
     # Behind the first step, at 1.5 s: 0 and 8 s for 4 and 17 tokens; 2 and 5 s; the baseline a second each.

@@ -311,6 +311,10 @@ def test_spec_bench_answers_as_its_own_script_reads_them(tmp_path):
     value = table["value"]
     assert value["tau, whole steps"] == np.mean([3, 1, 2, 3, 1, 4, 4])
     assert value["accepted a step"] == pytest.approx(value["tau, whole steps"] - 1)
+    # each request by its own, in whatever order the baseline's file has them
+    assert value["paired latency"] == pytest.approx((1.5 / 0.75 + 4 / 1) / 2)
+    turned = read_counts(write(tmp_path / "c.jsonl", *base[::-1]), "spec-bench", plain=True)
+    assert metrics.rosetta(found, turned)["value"].equals(value)
     # speeds 10/0.75 and 8/1, the baseline's 10/1.5 and 8/4
     assert value["mean tokens/s"] == pytest.approx((10 / 0.75 + 8) / (10 / 1.5 + 2))
     assert value["throughput"] == pytest.approx(5.5 / 1.75)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
@@ -197,7 +198,7 @@ def rosetta(trace: Trace | Counts, baseline: Trace | Counts | None = None) -> pd
     base = None
     if baseline is not None:
         base = baseline if isinstance(baseline, Counts) else counts(baseline)
-        _comparable(trace, own, baseline, base)
+        base = _paired(base, *_compared(trace, own, baseline, base))
     rows = []
     for definition in DEFINITIONS:
         if definition.compares and base is None:
@@ -304,8 +305,16 @@ NAMES = {
 }
 
 
-def _comparable(trace: Trace | Counts, own: Counts, baseline: Trace | Counts, base: Counts) -> None:
-    """Whether a baseline is one: autoregressive, of the same prompts, by the same model."""
+Keys: TypeAlias = Sequence[tuple[str | float, ...]]
+
+
+def _compared(
+    trace: Trace | Counts, own: Counts, baseline: Trace | Counts, base: Counts
+) -> tuple[Keys, Keys]:
+    """What tells the requests of a run, and those of its baseline, from one another.
+
+    It must be a baseline: autoregressive, of the same prompts, by the same model.
+    """
     if not base.plain:
         raise TraceError(
             f"the baseline ({base.where}) is not autoregressive: a speedup is relative to decoding without "
@@ -316,11 +325,11 @@ def _comparable(trace: Trace | Counts, own: Counts, baseline: Trace | Counts, ba
             f"{own.where} is from {own.origin}, but the baseline is from {base.origin}: use the same tool "
             f"for both"
         )
-    mine: Sequence[Hashable]
-    theirs: Sequence[Hashable]
+    mine: Keys
+    theirs: Keys
     if isinstance(trace, Counts) or isinstance(baseline, Counts):
         mine, theirs = (
-            sorted(zip(c.requests["id"], c.requests["prompt_tokens"].fillna(-1))) for c in (own, base)
+            list(zip(c.requests["id"], c.requests["prompt_tokens"].fillna(-1))) for c in (own, base)
         )
     else:
         one, other = ({_model(part) for part in t.split()} for t in (trace, baseline))
@@ -328,12 +337,22 @@ def _comparable(trace: Trace | Counts, own: Counts, baseline: Trace | Counts, ba
             raise TraceError(
                 f"the baseline ran {_words(other)}, not {_words(one)}: both must use the same model"
             )
-        mine, theirs = (_prompts(t) for t in (trace, baseline))
-    if mine != theirs:
+        mine, theirs = _prompts(trace, own), _prompts(baseline, base)
+    if sorted(mine) != sorted(theirs):
         raise TraceError(
             f"the baseline ({base.where}) decoded different prompts: {len(theirs)} against {len(mine)}, "
             f"{len(set(mine) & set(theirs))} in common"
         )
+    return mine, theirs
+
+
+def _paired(base: Counts, mine: Keys, theirs: Keys) -> Counts:
+    """A baseline whose requests stand in the order of the run's: what is compared request by request is."""
+    order = np.empty(len(mine), np.int64)
+    order[sorted(range(len(mine)), key=mine.__getitem__)] = sorted(range(len(theirs)), key=theirs.__getitem__)
+    at = np.argsort(order)[base.steps["request"].to_numpy(np.int64)]
+    requests = base.requests.iloc[order].reset_index(drop=True)
+    return replace(base, requests=requests, steps=base.steps.assign(request=at))
 
 
 SETTINGS = ("threads", "machine", "backend")
@@ -369,16 +388,15 @@ def _words(models: set[tuple[str, str]]) -> str:
     return ", ".join(f"{name} ({dtype})" for name, dtype in sorted(models))
 
 
-def _prompts(trace: Trace) -> list[tuple[int, ...]]:
-    prompts: list[tuple[int, ...]] = []
+def _prompts(trace: Trace, counted: Counts) -> list[tuple[int, ...]]:
+    """The tokens of each request's prompt."""
+    prompts: dict[str, tuple[int, ...]] = {}
     for part in trace.split():
-        chosen = set(part.cycles["prompt"].unique().tolist())
         for i, prompt in enumerate(part.run["prompts"] or []):
-            if i in chosen:
-                if not prompt.get("tokens"):
-                    raise TraceError(
-                        f"run {part.run['run']} holds no prompts (it was redacted), so they cannot be "
-                        f"compared"
-                    )
-                prompts.append(tuple(prompt["tokens"]))
-    return sorted(prompts)
+            prompts[f"{part.run['run']}/{i}"] = tuple(prompt.get("tokens") or ())
+    own = [prompts.get(name, ()) for name in counted.requests["id"]]
+    for name, tokens in zip(counted.requests["id"], own):
+        if not tokens:
+            run = name.rpartition("/")[0]
+            raise TraceError(f"run {run} holds no prompts (it was redacted), so they cannot be compared")
+    return own

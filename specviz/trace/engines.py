@@ -106,11 +106,6 @@ def _choice(line: Line) -> Record:
     return last if isinstance(last, dict) else {}
 
 
-def _name(line: Line) -> str:
-    name = line.entry.get("id")
-    return name[:256] if isinstance(name, str) and name else f"line {line.number}"
-
-
 def _llama_cpp(line: Line, plain: bool) -> Request | str:
     from specviz.trace.foreign_schema import Timings
 
@@ -121,7 +116,7 @@ def _llama_cpp(line: Line, plain: bool) -> Request | str:
             return "the request failed"
         line.fail("is not a response of llama-server: it has no timings")
     timings = line.checked(Timings, entry if own else entry["timings"], "" if own else "timings")
-    row: Record = {"id": _name(line)}
+    row: Record = {"id": f"line {line.number}"}  # a response's own id is new each time
     if (read := timings.get("prompt_n")) is not None:
         row["prompt_tokens"] = read + (timings.get("cache_n") or 0)
     prefill, decode = timings.get("prompt_ms"), timings.get("predicted_ms")
@@ -147,8 +142,7 @@ def _sglang(line: Line, plain: bool) -> Request | str:
     given = line.checked(MetaInfo, meta, place)
     if (output := given.get("completion_tokens")) is None:
         line.fail("has a meta_info without completion_tokens")
-    name = given.get("id")
-    row: Record = {"id": str(name)[:256] if name is not None else _name(line)}
+    row: Record = {"id": f"line {line.number}"}
     if (read := given.get("prompt_tokens")) is not None:
         row["prompt_tokens"] = read
     if (whole := given.get("e2e_latency")) is not None:
@@ -203,7 +197,7 @@ def _lm_studio(line: Line, plain: bool) -> Request | str:
     output = given.get("predicted_tokens_count") if output is None else output
     if output is None:
         line.fail("is not a response of LM Studio: neither usage nor stats says how many tokens it wrote")
-    row: Record = {"id": _name(line)}
+    row: Record = {"id": f"line {line.number}"}  # a response's own id is new each time
     read = given.get("prompt_tokens", given.get("prompt_tokens_count"))
     if read is not None:
         row["prompt_tokens"] = read

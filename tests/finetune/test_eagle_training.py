@@ -181,7 +181,7 @@ def test_a_stopped_training_goes_on_as_if_nothing_had_been(
 def test_states_are_read_in_bfloat16_where_the_processor_computes_in_it(
     target: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Which of the two a run takes is asked of the device; either way a state is the same but for rounding."""
+    """Either way a state is the same but for rounding."""
     texts, read = [list(range(3, 20)), list(range(5, 12))], {}
     for half in (False, True):
         monkeypatch.setattr(target_states, "has_bfloat16", lambda device, half=half: half)

@@ -25,7 +25,8 @@ matplotlib.use("agg")
 RUNS = {
     "stepwise": {}, "ssd": {}, "mix": {"tree": "mix"}, "dual": {"tree": "mix", "cache": "dual", "refresh": 5},
     "parallel": {"threshold": 0.02}, "equally sure": {"tree": "mix", "sure": 0.1, "sharp": 6.0},
-    "first": {"tree": "mix", "cache": "dual", "refresh": 5, "cache_rule": "fast_dllm", "shift": 1, "block": 8},
+    "first": {"tree": "mix", "cache": "dual", "refresh": 5, "cache_rule": "fast_dllm", "shift": 1,
+              "block": 8},
 }  # fmt: skip
 
 NOW = ("accepted", "bonus", "correction", "plain", "parallel")  # states of a cell that is placed in the pass
