@@ -826,3 +826,24 @@ def _decided(text: Written, state: int, cell: int, token: int, wide: bool) -> tu
     tokens = own > 0 and float(np.log(best / own)) <= GRID and len(top) > 1 and p[1] >= best * np.exp(-GRID)
     close = (cells and (first or tokens)) or (tokens and (surest or cells))
     return surest and first, margin, bool(close)
+
+
+def rows_together(trace: Trace) -> int:
+    """How many texts decoded together: rows of a batch share the beginning of their cycles."""
+    begun = trace.cycles["start"].notna()
+    sharing = trace.cycles[begun].groupby(["run", "start"], observed=True).size()
+    return int(sharing.max()) if len(sharing) else 1  # fewer towards the end, as texts end
+
+
+def conditions(run: Trace) -> dict[str, str]:
+    """What must agree before the seconds of two runs may be compared, by what a person calls it."""
+    facts = run.run
+    machine, backend = facts["machine"] or {}, facts["backend"] or {}
+    return {
+        "machines": f"{machine.get('processor')}, {machine.get('device')}",
+        "numbers of threads": str(facts["threads"]),
+        "number formats": str(facts["dtype"]),
+        "kernels": f"{backend.get('kernels')}, invariant {backend.get('invariant')}",
+        "batches": str(rows_together(run)),
+        "clocks": str(facts["timing"]),
+    }

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 
 from specviz.errors import TraceError
-from specviz.metrics.cycles import _silent, _steps, seconds
+from specviz.metrics.cycles import _silent, _steps, rows_together, seconds
 from specviz.metrics.definitions import DEFINITIONS, EMITTED, MEAN, WHOLE, Definition, tally
 from specviz.trace import Trace
 from specviz.trace.counts import SUMS, Counts, request_table, step_table
@@ -373,10 +373,7 @@ def _settings(trace: Trace) -> dict[str, set[str | float | None]]:
     sampled = [run["sampling"] or {} for run in runs]
     values["temperature"] = {each.get("temperature") for each in sampled}
     values |= {name: {each.get(name) for each in sampled if each.get("temperature")} for name in DRAWN}
-    # Rows that decode together share the beginning of their cycles; how many may fall as texts end.
-    begun = trace.cycles["start"].notna()
-    sharing = trace.cycles[begun].groupby(["run", "start"], observed=True).size()
-    return values | {"batch": {int(sharing.max()) if len(sharing) else 1}}
+    return values | {"batch": {rows_together(trace)}}
 
 
 def _model(part: Trace) -> tuple[str, str]:

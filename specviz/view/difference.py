@@ -13,6 +13,7 @@ import numpy as np
 
 from specviz.errors import TraceError, plural
 from specviz.escape import html, visible
+from specviz.metrics.cycles import conditions
 from specviz.rules.speculative import common_prefix
 from specviz.trace import Trace, is_trace
 from specviz.view import static
@@ -32,8 +33,6 @@ MEANINGS = {
 }
 MOST_STEPS = 300  # of a page; the table holds them all
 FOLDED = 3  # so many steps in a row that are the same stand in one line
-# What must agree before seconds of two runs may be compared, and how a person calls it.
-CLOCKS = {"threads": "numbers of threads", "dtype": "number formats", "timing": "clocks"}
 
 Group: TypeAlias = tuple[int, int]  # the first of some cycles, and the first that is none of them
 
@@ -188,7 +187,7 @@ def diff(a: Trace, b: Trace, prompt: int | None = None) -> Difference:
         If a trace holds several runs, or the traces have different prompts or tokenizers, or no plain text.
     """
     both = [_one(trace, prompt) for trace in (a, b)]
-    notes = _check(both)
+    notes = _check(both, [trace.split()[0] for trace in (a, b)])
     names = [visible(name) for name in run_names([one.run for one in both])]
     sides = (_side(names[0], both[0]), _side(names[1], both[1]))
     return Difference(sides, _steps(*sides), notes)
@@ -213,7 +212,7 @@ def _one(trace: Trace, prompt: int | None) -> Trace:
     return trace.select(prompt=indices[0] if prompt is None else prompt)
 
 
-def _check(both: Sequence[Trace]) -> list[str]:
+def _check(both: Sequence[Trace], whole: Sequence[Trace]) -> list[str]:
     """Refuse what does not compare; say what must be known of the rest."""
     records = [(one.run["prompts"] or [{}])[prompts(one)[0]] for one in both]
     ids = [record.get("tokens") or [] for record in records]
@@ -235,10 +234,8 @@ def _check(both: Sequence[Trace]) -> list[str]:
         if not len(one.cycles):
             raise TraceError(f"{one.run['run']} holds no cycles of this prompt")
     notes = [] if complete else ["One trace does not hold the prompt's tokens; only its length was compared."]
-    machines = [(one.run["machine"] or {}).get("processor") for one in both]
-    differ = [word for name, word in CLOCKS.items() if both[0].run[name] != both[1].run[name]]
-    differ = (["machines"] if machines[0] != machines[1] else []) + differ
-    if differ:
+    one, other = map(conditions, whole)
+    if differ := [word for word in one if one[word] != other[word]]:
         notes.append(f"The runs had different {' and '.join(differ)}: their seconds cannot be compared.")
     if not all(np.isfinite(one.cycles["duration"]).all() for one in both):
         notes.append("One run recorded no times: its seconds are shown as 0.")

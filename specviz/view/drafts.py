@@ -13,6 +13,7 @@ from specviz.trace import Trace
 from specviz.view.axes import Look, axes, bare, drawable, fonts
 from specviz.view.lattices import FRAME, INK, short
 from specviz.view.picture import FATE_WORDS
+from specviz.view.updates import check_one_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -73,8 +74,7 @@ class Tree:
 
 def _tree(trace: Trace, cycle: int | None, prompt: int | None, held: bool) -> Tree:
     run = trace.split()[0]
-    if run.run["canvas"] is not None:
-        raise TraceError("this run wrote a canvas: use view.canvases for its trees")
+    check_one_text(run, "view.canvases(trace) for its trees")
     prompt = int(run.cycles["prompt"].iloc[0]) if prompt is None else prompt
     one = run.select(prompt=prompt)
     cycles, nodes, outputs = one.cycles, one.nodes, one.outputs

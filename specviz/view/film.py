@@ -8,14 +8,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from specviz.errors import ParameterError, TraceError
+from specviz.errors import ParameterError
 from specviz.trace import Trace
 from specviz.view.axes import new_figure, note, png
 from specviz.view.drafts import draft_tree
 from specviz.view.moving import write_gif
 from specviz.view.picture import Picture, first_run, picture
 from specviz.view.plots import strip
-from specviz.view.updates import is_stream
+from specviz.view.updates import check_one_text
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -32,12 +32,7 @@ def write(
 ) -> Path:
     """Write `Trace.to_gif`'s file."""
     run, number = first_run(trace, prompt)
-    if run.run["canvas"] is not None:
-        raise TraceError(
-            "this run wrote a canvas: use view.lattice(trace), which draws all its passes in one picture"
-        )
-    if is_stream(run):
-        raise TraceError("this run decodes a stream: use specviz.flicker(trace) for its updates")
+    check_one_text(run)
     there = [int(cycle) for cycle in run.select(prompt=number).cycles["cycle"] if cycle > 0]
     chosen = there[:FIRST] if cycles is None else list(cycles)
     if missing := [cycle for cycle in chosen if cycle not in there]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -10,11 +11,12 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from specviz.errors import ParameterError
+from specviz.errors import ParameterError, TraceError
 from specviz.escape import visible
 from specviz.files import write_bytes
 from specviz.trace import Trace
 from specviz.view.picture import KINDS, Picture, picture
+from specviz.view.updates import check_one_text
 
 if TYPE_CHECKING:
     from PIL.Image import Image as ImageType
@@ -95,7 +97,8 @@ def gif(
     ParameterError
         If there is no trace, `slower` is not positive, or a trace has no cycle of that prompt.
     TraceError
-        If the file exists (unless `force`) or cannot be written.
+        If a trace wrote a canvas, decoded a stream or holds no times; if the file exists (unless `force`) or
+        cannot be written.
 
     Examples
     --------
@@ -104,11 +107,15 @@ def gif(
     """
     if not traces or not slower > 0:
         raise ParameterError("a moving picture needs at least one trace, and slower above 0")
+    for trace in traces:
+        check_one_text(trace.split()[0])
     pictures = [picture(trace, prompt) for trace in traces]
     if not all(p.cycles for p in pictures):
         raise ParameterError(
             f"not every trace holds prompt {prompt}: choose a prompt that all of them decoded"
         )
+    if not all(math.isfinite(c.start + sum(c.times)) for p in pictures for c in p.cycles):
+        raise TraceError("a moving picture needs times, which a what-if's trace has not: decode instead")
     font = _font(SIZE)
     columns = int((WIDTH - 2 * EDGE) // font.getlength("m"))
     lanes = [Lane(p.method, p, columns) for p in pictures]

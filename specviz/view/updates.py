@@ -189,6 +189,19 @@ def spell(seconds: float) -> str:
     return f"{seconds * 1e3:.{1 if seconds < 0.1 else 0}f} ms"
 
 
+def check_one_text(
+    run: Trace, instead: str = "view.lattice(trace), which draws all its passes in one picture"
+) -> None:
+    """Refuse (`TraceError`) a run that did not write one text from left to right.
+
+    `instead` says what draws a canvas.
+    """
+    if run.run["canvas"] is not None:
+        raise TraceError(f"this run wrote a canvas: use {instead}")
+    if is_stream(run):
+        raise TraceError("this run decodes a stream: use specviz.flicker(trace) for its updates")
+
+
 def is_stream(trace: Trace) -> bool:
     """Whether every text of the trace was decoded from a source that arrived in updates."""
     table = trace.arrow(["prompt", "source"])

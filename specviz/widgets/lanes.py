@@ -9,6 +9,7 @@ import numpy as np
 
 from specviz.errors import TraceError
 from specviz.escape import visible
+from specviz.metrics.cycles import conditions
 from specviz.rules.speculative import common_prefix
 from specviz.trace import Trace, is_trace, listed
 from specviz.view.picture import PHASES, run_names
@@ -21,15 +22,6 @@ LONGEST = 3  # how many of a lane's longest waits are named
 UNSENT = ("id", "cell", "kept")  # of a lane's tokens
 SENT = ("exactness", "end", "output", "texts", "waits", "parts")  # of a lane, as they are
 ENDED = ("eos", "length", "context")
-# What must agree before two clocks may be compared, and how a person calls it.
-CLOCKS = (
-    ("machine", "machines"),
-    ("threads", "numbers of threads"),
-    ("dtype", "number formats"),
-    ("model", "target models"),
-    ("timing", "clocks"),
-)
-
 # The race's keys, as its list shows them.
 KEYS = (
     ("← →", "the previous or next cycle that emitted tokens"),
@@ -243,16 +235,13 @@ def _notes(traces: list[Trace], seen: bool) -> tuple[list[str], bool]:
     """What must be said before anyone compares, and whether the clocks may be compared at all."""
     runs = [trace.run for trace in traces]
     notes = []
-    places = [[(run["machine"] or {}).get(name) for name in ("processor", "device")] for run in runs]
-    clocks = [
-        {name: run[name] for name, _ in CLOCKS} | {"machine": place} for run, place in zip(runs, places)
-    ]
-    differ = [word for name, word in CLOCKS if any(clock[name] != clocks[0][name] for clock in clocks)]
+    clocks = [conditions(trace) | {"target models": trace.run["model"]} for trace in traces]
+    differ = [word for word in clocks[0] if any(clock[word] != clocks[0][word] for clock in clocks)]
     comparable = not differ
     if differ:
         words = differ[0] if len(differ) == 1 else ", ".join(differ[:-1]) + " and " + differ[-1]
         notes.append(f"Not comparable: the runs had different {words}. No speedup is given.")
-    if not all(processor for processor, _ in places):
+    if not all((run["machine"] or {}).get("processor") for run in runs):
         notes.append("One trace does not say which machine it ran on: its times may not be comparable.")
     if any((run["versions"] or {}) != (runs[0]["versions"] or {}) for run in runs):
         notes.append("The runs used different library versions.")

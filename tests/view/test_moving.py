@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from canvas_traces import build
+from ribbons import stream
 
 import specviz as sv
 from specviz.errors import ParameterError, TraceError
@@ -56,3 +58,20 @@ def test_bad_input_is_one_line(runs, tmp_path):
     for traces, prompt, slower in (([], 0, 1.0), (runs, 99, 1.0), (runs, 0, 0.0)):
         with pytest.raises((ParameterError, TraceError)):
             sv.view.gif(traces, tmp_path / "b.gif", prompt, slower)
+
+
+def test_what_wrote_no_text_from_left_to_right_is_refused_alike(runs, tmp_path):
+    """A film, a moving picture and a draft's tree show one text that grows: not a canvas, not a stream."""
+    moving = stream([[3, 4, 1], [3, 5, 6, 1]])
+    with pytest.raises(TraceError, match=r"decodes a stream: use specviz\.flicker"):
+        sv.view.draft_tree(moving)  # cycle numbers begin anew in each update
+    with pytest.raises(TraceError, match=r"decodes a stream: use specviz\.flicker"):
+        moving.to_gif(tmp_path / "a.gif")
+    pytest.importorskip("torch", reason="needs the run extra")
+    canvas = build("stepwise")
+    for trace, why in ((moving, "decodes a stream"), (canvas, r"wrote a canvas: use view\.lattice")):
+        with pytest.raises(TraceError, match=why):
+            sv.view.gif([runs[0], trace], tmp_path / "a.gif")
+    with pytest.raises(TraceError, match="needs times"):
+        sv.view.gif([sv.whatif(runs[1]).prompt_lookup(draft_length=[2]).trace(0)], tmp_path / "a.gif")
+    assert not list(tmp_path.iterdir())

@@ -133,6 +133,7 @@ def test_where_the_texts_part():
         ({"threads": 7}, "threads"),
         ({"dtype": "bfloat16"}, "number formats"),
         ({"model": {"name": "other", "parameters": 5}}, "target models"),
+        ({"backend": {"name": "torch", "threads": 1, "kernels": "fp16", "invariant": True}}, "kernels"),
     ],
 )
 def test_clocks_that_differ_are_never_compared_silently(change, word):
@@ -140,6 +141,19 @@ def test_clocks_that_differ_are_never_compared_silently(change, word):
     assert not field.comparable
     assert np.isnan(field.speedup(1))
     assert any("Not comparable" in note and word in note for note in field.notes)
+
+
+def test_a_row_of_a_batch_does_not_race_a_text_alone():
+    """Its cycles took the time of all rows."""
+    rows = [dict(row) for row in cycles("speculative", 2)]
+    begun = [row["start"] for row in rows if row["prompt"] == 0]
+    for row, start in zip((row for row in rows if row["prompt"] == 1), begun):
+        row["start"] = start
+    together = made(metadata("speculative", prompts=2), rows)
+    for field in fields([build("autoregressive", 2), together]):
+        assert not field.comparable and "different batches" in field.notes[0]
+    notes = sv.diff(build("autoregressive", 2), together, prompt=0).notes
+    assert "different batches" in notes[0]
 
 
 def test_what_cannot_race_says_so():
