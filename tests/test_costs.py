@@ -110,3 +110,23 @@ def test_pictures_show_what_the_tables_hold(traces):
     want = [table.loc[name, figure] for name in names[1:] for figure in FIGURES]
     assert tops == pytest.approx(want)
     assert f"bild: {table.loc['bild', 'relative_flops']:.2f} times its FLOPs" in view.costs_words(traces)
+
+
+def test_a_run_cut_off_in_its_prefill_has_costs_and_none_per_token():
+    recorder = Recorder(metadata("speculative", model=TARGET), piece=piece)
+    recorder.add(
+        {
+            "cycle": 0,
+            "prompt": 0,
+            "start": 0.0,
+            "duration": 0.5,
+            "context": 9,
+            "pass_model": ["target"],
+            "pass_tokens": [8],
+            "pass_start": [0.0],
+            "pass_duration": [0.5],
+        }
+    )
+    cut = recorder.close()
+    table = metrics.cost_summary(cut)
+    assert (table["flops"] > 0).all() and table["flops_per_token"].isna().all()

@@ -309,7 +309,7 @@ def cost_summary(trace: Trace) -> pd.DataFrame:
 
     rows = []
     for part in trace.split():
-        table, tokens = pass_costs(part), len(_texts(part))
+        table, tokens = pass_costs(part), len(_texts(part)) or float("nan")
         for when, prefill in (("prefill", True), ("decode", False)):
             inside = table[table["prefill"] == prefill]
             models = [m for m in ("target", "draft") if (inside["model"] == m).any()]
@@ -368,7 +368,7 @@ def relative_costs(traces: Mapping[str, Trace], baseline: str, prefill: bool = F
                 f"{name} and {baseline} decoded different prompts, so their costs cannot be compared: run "
                 f"both on the same prompts"
             )
-        table, tokens = pass_costs(trace), len(_texts(trace))
+        table, tokens = pass_costs(trace), len(_texts(trace)) or float("nan")
         table = table if prefill else table[~table["prefill"]]
         flops, moved = float(table["flops"].sum()), float(table["bytes"].sum())
         row = {"name": name, "flops": flops / tokens, "bytes": moved / tokens, "intensity": flops / moved}
@@ -444,6 +444,8 @@ def _of_run(part: Trace) -> pd.DataFrame:
 
 def _recorded_passes(part: Trace) -> pd.DataFrame:
     """Each pass as it is recorded, with what it read: ``cached`` tokens before it, ``seen``, ``logits``."""
+    import pandas as pd
+
     keys = list(KEYS)
     passes = part.passes
     passes = passes[passes["tokens"] > 0].reset_index(drop=True)
@@ -487,8 +489,9 @@ def _recorded_passes(part: Trace) -> pd.DataFrame:
         raise TraceError(
             "the trace is damaged: a pass has fewer tokens than its draft, or more than its text"
         )
-    lengths = part.prompts.set_index("prompt")["tokens"]
-    table["source"] = table["prompt"].map(lengths).to_numpy(float)
+    # Of each update of a stream its own: an encoder reads each source anew.
+    begun = part.cycles[part.cycles["cycle"] == 0].set_index(["prompt", "update"])["context"]
+    table["source"] = begun.reindex(pd.MultiIndex.from_frame(table[["prompt", "update"]])).to_numpy(float)
     return table
 
 

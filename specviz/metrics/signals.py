@@ -192,7 +192,8 @@ def signal_summary(trace: Trace) -> pd.DataFrame:
                         | {"high": values.max(), "auroc": np.nan, "correlation": np.nan})  # fmt: skip
             if of_node and name in judged:
                 rated = judged[judged[name].notna()]
-                rows[-1]["auroc"] = area_under_roc(rated[name], rated["accepted"], resamples=1).median
+                whole = [0] * len(rated)  # one group: groups cost their square
+                rows[-1]["auroc"] = area_under_roc(rated[name], rated["accepted"], whole, 1).median
             elif not of_node:
                 both = pd.DataFrame({"value": values, "share": share}).dropna().rank()
                 rows[-1]["correlation"] = both["value"].corr(both["share"])

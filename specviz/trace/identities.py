@@ -27,6 +27,10 @@ def validate(trace: Trace) -> None:
         Naming the first run, prompt and cycle that does not fulfil one.
     """
     nodes, outputs, cycles = trace.nodes, trace.outputs, trace.cycles
+    canvases = [part.run["run"] for part in trace.split() if part.run.get("canvas") is not None]
+    if canvases:  # a cell's place is where it stands; its order is when it was placed
+        position = outputs["position"].mask(outputs["run"].isin(canvases), outputs["order"])
+        outputs = outputs.assign(position=position)
 
     def fail(rows: pd.DataFrame, what: str) -> None:
         if len(rows):

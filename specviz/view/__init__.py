@@ -5,8 +5,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from specviz.trace import Trace
 from specviz.view import flicker, interactive, picture, plots, static, terminal, updates
 from specviz.view.advised import advice
@@ -33,7 +31,7 @@ __all__ = [
     "acceptance_by_score", "advice", "aligned", "auroc", "by_device", "by_prompts", "calibration_png",
     "canvases", "canvases_words", "confidence", "control_loop", "costs_figure", "costs_words", "curve",
     "deviation", "draft_tree", "examples", "exit_layers", "gif", "heat_map", "html", "interactive",
-    "lattice", "page", "phases", "png", "reliability", "ribbon", "right_by", "signal_lanes", "store",
+    "lattice", "phases", "png", "reliability", "ribbon", "right_by", "signal_lanes", "store",
     "store_growth", "subplots", "sweep", "text", "threshold_readings", "timeline", "token_strip", "warm_up",
     "why_it_pays",
 ]  # fmt: skip
@@ -69,10 +67,11 @@ def png(trace: Trace) -> bytes:
 def text(trace: Trace, colour: bool = False, most: int = 2, rest: bool = True) -> str:
     """The trace as plain text with marks, optionally with ANSI colours.
 
-    `most` texts of each run are shown; `rest`: say how many are not.
+    `most` texts of each of the first runs are shown; `rest`: say how many are not.
     """
     parts = []
-    for run in trace.split():
+    runs = trace.split()
+    for run in runs[: static.MOST_RUNS]:
         count = len(picture.prompts(run))
         if updates.is_stream(run):
             parts += [flicker.plain(updates.ribbon(run, n), colour) for n in picture.prompts(run)[:most]]
@@ -82,15 +81,4 @@ def text(trace: Trace, colour: bool = False, most: int = 2, rest: bool = True) -
             parts += [terminal.block(one, colour) for one in shown]
         if rest and count > most:
             parts.append(static.more_texts(count - most))
-    return "\n\n".join(parts)
-
-
-def page(trace: Trace, path: Path, force: bool = False) -> Path:
-    """Write one offline HTML page with every run of the trace.
-
-    Raises
-    ------
-    specviz.errors.TraceError
-        If the file exists (unless `force`) or cannot be written.
-    """
-    return static.write(trace, Path(path), force)
+    return "\n\n".join([*parts, *static.more_runs(len(runs))])

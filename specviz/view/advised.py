@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from specviz.errors import ParameterError
-from specviz.view.axes import GREY, axes, look, whole_numbers
+from specviz.view.axes import GREY, axes, literal, look, whole_numbers
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -57,7 +57,7 @@ def advice(table: pd.DataFrame, confirmed: Sequence[Row] = (), ax: Axes | None =
         group = drafting[(drafting["method"] == method) & (drafting["draft"] == draft)]
         best = group.loc[group.groupby("nodes")["speedup"].idxmax()].sort_values("nodes")
         hue, marker = look(number)
-        name = f"{method}, {draft}" if draft else str(method)
+        name = literal(f"{method}, {draft}" if draft else str(method))
         ax.plot(best["nodes"], best["speedup"], color=hue, marker=marker, ms=4, lw=1.4, label=name)
         ax.fill_between(best["nodes"], best["low"], best["high"], color=hue, alpha=0.12, lw=0)
         for label, nodes in zip(group["label"], group["nodes"]):

@@ -17,7 +17,7 @@ from specviz.metrics.cycles import conditions
 from specviz.rules.speculative import common_prefix
 from specviz.trace import Trace, is_trace
 from specviz.view import static
-from specviz.view.picture import KINDS, Cycle, Picture, letters, picture, prompts, run_names
+from specviz.view.picture import KINDS, Cycle, Picture, letters, milliseconds, picture, prompts, run_names
 from specviz.view.static import Page
 from specviz.view.updates import is_stream
 
@@ -234,8 +234,8 @@ def _check(both: Sequence[Trace], whole: Sequence[Trace]) -> list[str]:
         if not len(one.cycles):
             raise TraceError(f"{one.run['run']} holds no cycles of this prompt")
     notes = [] if complete else ["One trace does not hold the prompt's tokens; only its length was compared."]
-    one, other = map(conditions, whole)
-    if differ := [word for word in one if one[word] != other[word]]:
+    first, second = map(conditions, whole)
+    if differ := [word for word in first if first[word] != second[word]]:
         notes.append(f"The runs had different {' and '.join(differ)}: their seconds cannot be compared.")
     if not all(np.isfinite(one.cycles["duration"]).all() for one in both):
         notes.append("One run recorded no times: its seconds are shown as 0.")
@@ -339,7 +339,7 @@ def _bars(shown: Difference) -> str:
                 f"<title>{html(title)}</title></rect>"
             )
             x += width
-        seconds = static.milliseconds(side.cost((0, len(side.cycles)))["seconds"])
+        seconds = milliseconds(side.cost((0, len(side.cycles)))["seconds"])
         label = f'<text x="0" y="{16 + 40 * k}">{html(side.name)}: {seconds} after the prefill</text>'
         lines.append(label + "".join(parts))
     label = "Each run's time, step by step"
@@ -355,7 +355,7 @@ def _reasons(shown: Difference) -> str:
     a, b = shown.sides
     rows = "".join(
         f'<tr><td><span class="why d-{why.split()[-1]}">{why}</span></td><td>{steps}</td>'
-        f"<td>{static.milliseconds(x)}</td><td>{static.milliseconds(y)}</td><td>{MEANINGS[why]}</td></tr>"
+        f"<td>{milliseconds(x)}</td><td>{milliseconds(y)}</td><td>{MEANINGS[why]}</td></tr>"
         for why, steps, x, y in shown.reasons.itertuples(index=False)
     )
     head = f"<th>reason</th><th>steps</th><th>{html(a.name)}</th><th>{html(b.name)}</th><th>meaning</th>"
@@ -374,7 +374,7 @@ def _rows(shown: Difference) -> str:
                 sum(s.cost(step.groups[k])["seconds"] for step in stretch) for k, s in enumerate(shown.sides)
             ]
             text = "".join(texts[0][i] for i in range(stretch[0].groups[0][0], stretch[-1].groups[0][1]))
-            times = " and ".join(map(static.milliseconds, costs))
+            times = " and ".join(map(milliseconds, costs))
             rows.append(
                 f'<tr class="same"><td>{stretch[0].start}–{stretch[-1].end}</td><td colspan="2">'
                 f'<span class="text">{text}</span></td><td>same: {len(stretch)} steps, {times}</td></tr>'
@@ -421,5 +421,5 @@ def _cell(side: Side, group: Group, texts: dict[int, str]) -> str:
         return "–"
     name = f"cycle {numbers[0]}" if len(numbers) == 1 else f"cycles {numbers[0]}–{numbers[-1]}"
     text = "│".join(texts[i] for i in range(*group))
-    cost = static.milliseconds(side.cost(group)["seconds"])
+    cost = milliseconds(side.cost(group)["seconds"])
     return f'<span class="text">{text}</span><span class="cost">{name}, {cost}</span>'

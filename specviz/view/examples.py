@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from specviz.errors import TraceError
 from specviz.escape import html, spaced, visible
@@ -201,8 +202,8 @@ def examples(
     there = prompts(first)
     chosen = [which] if isinstance(which, int) else list(which) if which is not None else None
     if chosen is None:
-        rated = [index for index in there if _mixed(first, index, alone.get("large"))]
-        chosen = (rated or there)[:most]
+        rated = (index for index in there if _mixed(first, index, alone.get("large")))
+        chosen = list(islice(rated, most)) or there[:most]
     for index in chosen:
         if index not in there:
             raise TraceError(f"no prompt {index}; the traces have {len(there)} ({there[0]} to {there[-1]})")

@@ -17,7 +17,7 @@ from specviz.trace import Trace
 from specviz.view import updates
 from specviz.view.axes import Look, axes, fonts, new_figure, png, whole_numbers
 from specviz.view.picture import badge, prompts
-from specviz.view.static import Page, chips, document, style
+from specviz.view.static import MOST_RUNS, Page, chips, document, more_runs, style
 from specviz.view.updates import (
     FATES,
     REUSES,
@@ -263,7 +263,7 @@ def notebook(runs: Sequence[Trace], most: int) -> str:
     """
     groups: list[list[tuple[Ribbon, Trace]]] = []
     left = 0
-    for run in runs:
+    for run in runs[:MOST_RUNS]:
         indices = prompts(run)
         left += len(indices) - len(indices[:most])
         for index in indices[:most]:
@@ -280,6 +280,7 @@ def notebook(runs: Sequence[Trace], most: int) -> str:
         names = distinct([one.name for one, _ in group], [run for _, run in group])
         figures.append(figure([replace(one, name=label) for (one, _), label in zip(group, names)]))
     more = f'<p class="note">{left} more streams: trace.select(prompt=…) shows each.</p>' if left else ""
+    more += "".join(f'<p class="note">{line}</p>' for line in more_runs(len(runs)))
     return block([*figures, more])
 
 

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from specviz.errors import ParameterError
-from specviz.view.axes import axes
+from specviz.view.axes import axes, literal
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.patches import Rectangle
 
+    from specviz.rules.parameters import Value
     from specviz.whatifs import Answer
 
 # What a cell's badge adds to its number, so that no map hides how sure it is.
@@ -70,14 +71,19 @@ def heat_map(
     columns, rows = sorted(table[x].unique()), sorted(table[y].unique())
     ax = axes(ax, (max(4.0, 1.4 + 0.62 * len(columns)), max(2.2, 1.2 + 0.42 * len(rows))), boxed=True)
     image = ax.imshow(grid, cmap="cividis", aspect="auto", origin="lower")
-    ax.set_xticks(range(len(columns)), [f"{v:g}" for v in columns])
-    ax.set_yticks(range(len(rows)), [f"{v:g}" for v in rows])
+    ax.set_xticks(range(len(columns)), list(map(_tick, columns)))
+    ax.set_yticks(range(len(rows)), list(map(_tick, rows)))
     ax.set_xlabel(x)
     ax.set_ylabel(y)
     ax.set_title(f"{NAMES.get(value, value)} [{answer.badges.get(value, answer.badge)}]", loc="left", size=10)
     ax.figure.colorbar(image, ax=ax)
     _numbers(ax, grid, badges, f"{value}_lo" in table)
     return ax
+
+
+def _tick(value: Value) -> str:
+    """A parameter's value: some are words, and some switches."""
+    return literal(str(value)) if isinstance(value, str | bool | np.bool_) else f"{value:g}"
 
 
 def _numbers(ax: Axes, grid: np.ndarray, badges: np.ndarray, has_interval: bool) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import isfinite
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -73,12 +74,12 @@ FATES = {
 FATE_WORDS = {fate: words.partition(":")[0] for fate, words in FATES.items()} | {"unjudged": "not judged"}
 
 MOST_TRIED = 4  # of a tree's rejected tokens that are written out
-# What a drafter says of the tokens it drafts, the first that it gives being shown: what that is, and the
-# method's parameter that is a threshold of it.
+# What a drafter says of the tokens it drafts, the first that it gives being shown: what that is, and which
+# parameters of methods are thresholds of it.
 BELIEFS = {
-    "confidence": ("The drafter's confidence in each draft token", "fallback"),
-    "score": ("The score of each drafted node", "threshold"),
-    "weighted confidence": ("The drafter's weighted confidence in each draft token", ""),
+    "confidence": ("The drafter's confidence in each draft token", ("fallback", "stop")),
+    "score": ("The score of each drafted node", ("threshold",)),
+    "weighted confidence": ("The drafter's weighted confidence in each draft token", ()),
 }
 
 
@@ -147,6 +148,7 @@ class Picture:
     beliefs: tuple[Belief, ...]
     belief: str  # what their values are: confidence, or the score of a tree's node
     threshold: float | None
+    limit: str  # the parameter that is the threshold; empty without one
     numbers: Numbers  # this text's
     silent: bool  # only the text was recorded
     canvas: Canvas | None  # of a run that fills a canvas: how
@@ -185,8 +187,7 @@ class Picture:
     @property
     def threshold_name(self) -> str:
         """What the threshold is, in words."""
-        name = BELIEFS[self.belief][1]
-        return f"{name} threshold" if name != "threshold" else name
+        return f"{self.limit} threshold" if self.limit != "threshold" else self.limit
 
 
 # How chat templates begin the user's turn, and what ends it.
@@ -194,6 +195,16 @@ USER = re.compile(
     r"<\|?(?:im_start|start_of_turn|start_header_id)\|?>user(?:<\|end_header_id\|>)?|<\|user\|>|\[INST\]"
 )
 ENDED = re.compile(r"<\|?(?:im_end|end_of_turn|eot_id|end|assistant)\|?>|\[/INST\]|</s>")
+
+
+def milliseconds(seconds: float) -> str:
+    """As the player says it."""
+    if not isfinite(seconds):
+        return "not recorded"
+    if seconds >= 1:
+        return f"{seconds:.2f} s"
+    digits = 2 if seconds < 0.01 else 1 if seconds < 0.1 else 0
+    return f"{seconds * 1e3:.{digits}f} ms"
 
 
 def excerpt(prompt: str, most: int = 90) -> str:
@@ -419,7 +430,8 @@ def picture(trace: Trace, prompt: int) -> Picture:
     parameters = run.get("parameters") or {}
     belief, beliefs = _beliefs(one, parameters.get("rollback") if rollback else None, filled)
     prompt_row = one.prompts.iloc[0].to_dict() if len(one.prompts) else {}
-    threshold = parameters.get(BELIEFS[belief][1])
+    numbers = {n: v for n in BELIEFS[belief][1] if isinstance(v := parameters.get(n), int | float) and v > 0}
+    limit, threshold = next(iter(numbers.items()), ("", None))
     note = cut_off(one)
     if not note and (cycles["end"] == "context").any():
         note = "The text is cut off where the model's context, or its sliding window, was full."
@@ -438,7 +450,8 @@ def picture(trace: Trace, prompt: int) -> Picture:
         cycles=tuple(c for c in lanes if c.number > 0),
         beliefs=beliefs,
         belief=belief,
-        threshold=float(threshold) if isinstance(threshold, int | float) else None,
+        threshold=None if threshold is None else float(threshold),
+        limit=limit,
         numbers=headline(one),
         silent=run.get("record") is None,
         canvas=_canvas(one, prompt) if filled and run.get("record") is not None else None,

@@ -7,7 +7,6 @@ else is written into the page but numbers and our own words.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from importlib.resources import files
 from math import isfinite
 from pathlib import Path
@@ -28,6 +27,7 @@ from specviz.view.picture import (
     badge,
     excerpt,
     headline,
+    milliseconds,
     pictures,
     prompts,
 )
@@ -56,16 +56,6 @@ SIGNS = re.compile("⟨(?:0x[0-9A-F]{2}|U\\+[0-9A-F]{4,6})⟩|[⇥⍽␣]")
 def style() -> str:
     """The style block's text."""
     return files("specviz.view").joinpath("style.css").read_text(encoding="utf8")
-
-
-def milliseconds(seconds: float) -> str:
-    """As the player says it."""
-    if not isfinite(seconds):
-        return "not recorded"
-    if seconds >= 1:
-        return f"{seconds:.2f} s"
-    digits = 2 if seconds < 0.01 else 1 if seconds < 0.1 else 0
-    return f"{seconds * 1e3:.{digits}f} ms"
 
 
 def shown_token(text: str) -> str:
@@ -292,32 +282,18 @@ def _run(trace: Trace, shown: list[Picture], anchor: str = "") -> str:
     return f'<div class="run"{at}>{head(shown[0])}{totals}{"".join(parts)}</div>'
 
 
+def more_runs(count: int) -> list[str]:
+    """The line that says how many of so many runs are not shown, if any are not."""
+    rest = count - MOST_RUNS
+    return [f"{rest} more runs: trace.select(run=…) shows each."] if rest > 0 else []
+
+
 def block(trace: Trace, most: int) -> str:
     """A trace as a fragment for a notebook's output: `most` texts of each of its first runs."""
     runs = trace.split()
-    rest = len(runs) - MOST_RUNS
-    more = f'<p class="note">{rest} more runs: trace.select(run=…) shows each.</p>' if rest > 0 else ""
+    more = "".join(f'<p class="note">{line}</p>' for line in more_runs(len(runs)))
     body = "".join(_run(run, pictures(run, most)) for run in runs[:MOST_RUNS])
     return f'<div class="specviz"><style>{style()}</style>{body}{more}</div>'
-
-
-def contents(entries: Iterable[tuple[str, str, list[tuple[str, str, str]]]]) -> str:
-    """A page's list of contents.
-
-    Parameters
-    ----------
-    entries : iterable of (anchor, name, inner)
-        The inner ones are (anchor, name, what it says on hover).
-
-    Returns
-    -------
-    str
-    """
-    lines = []
-    for anchor, name, inner in entries:
-        links = " ".join(f'<a href="#{a}" title="{html(why)}">{html(n)}</a>' for a, n, why in inner)
-        lines.append(f'<li><a href="#{anchor}">{html(name)}</a> {links}</li>')
-    return f'<nav id="contents" aria-label="Contents"><h2>Contents</h2><ul>{"".join(lines)}</ul></nav>'
 
 
 def table(frame: pd.DataFrame) -> str:
@@ -371,17 +347,3 @@ def fragment(shown: Picture, anchor: str = "") -> str:
     """One method's name and one text's picture, for a page that has the style already."""
     at = f' id="{anchor}"' if anchor else ""
     return f'<section class="run"{at}>{head(shown)}{section(shown)}</section>'
-
-
-def write(trace: Trace, path: Path, force: bool = False, most: int = 20) -> Path:
-    """Write a trace's page: contents, then each run with its first `most` texts."""
-    entries, parts = [], []
-    for number, run in enumerate(trace.split(), 1):
-        shown, anchor = pictures(run, most), f"run-{number}"
-        inner = [(f"{anchor}-{p.index + 1}", str(p.index + 1), excerpt(p.prompt)) for p in shown]
-        names = " ← ".join(filter(None, (shown[0].model, shown[0].draft)))
-        entries.append((anchor, f"{shown[0].method}: {names}", inner))
-        parts.append(_run(run, shown, anchor))
-    if sum(len(inner) for *_, inner in entries) > 1:
-        parts.insert(0, contents(entries))
-    return write_text(path, document("specviz trace", parts), force)

@@ -14,7 +14,7 @@ import numpy as np
 from specviz import metrics
 from specviz.errors import TraceError
 from specviz.trace import Trace
-from specviz.view.axes import GREY, LOOKS, Look, axes, legend, look, note, whole_numbers
+from specviz.view.axes import GREY, LOOKS, Look, axes, legend, literal, look, note, whole_numbers
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -59,7 +59,7 @@ def acceptance_by_score(
     for number, name in enumerate(sources):
         rows = table[(table["source"] == name) & (table["counted"] > 0)]
         middle = (rows["low"] + rows["high"]) / 2 + shift * (number - (len(sources) - 1) / 2)
-        _points(ax, middle, rows, number, f"right: {name}")
+        _points(ax, middle, rows, number, f"right: {literal(name)}")
     ax.set_title(f"Right by score: {READINGS[reading]}", size=9, loc="left", pad=18)
     legend(ax)
     return ax
@@ -113,7 +113,7 @@ def right_by(
             rows[by] + shift,
             rows,
             number,
-            f"{name} ({int(table.loc[table['source'] == name, 'sent'].sum()):,} nodes)",
+            f"{literal(name)} ({int(table.loc[table['source'] == name, 'sent'].sum()):,} nodes)",
         )
     ax.set_xlim(first - 0.5, max(table[by].max(), first + 1) + 0.5)
     whole_numbers(ax.xaxis)
@@ -145,7 +145,7 @@ def store_growth(trace: Trace, ax: Axes | None = None) -> Axes:
         about = part.run["memory"]["start"]
         state = "cold" if about["state"] == "cold" else f"warm: {about['known']:,} entries at the start"
         share = rows["root_known"].mean()
-        name = f"{part.run['method']} ({state}; root in the store in {share:.0%} of the cycles)"
+        name = f"{literal(part.run['method'])} ({state}; root in the store in {share:.0%} of the cycles)"
         ax.plot(rows.index + 1, rows["tokens"], color=colour, lw=1.6, label=name)
         begins = rows.index[~rows["prompt"].duplicated()]
         ax.plot(begins + 1, rows["tokens"][begins], ls="", marker="|", color=colour, ms=7)
@@ -178,7 +178,7 @@ def warm_up(trace: Trace, ax: Axes | None = None, window: int = 7) -> Axes:
         colour, marker = look(number)
         place = np.arange(1, len(rows) + 1)
         state = ((part.run["memory"] or {}).get("start") or {}).get("state")
-        name = part.run["method"] + (f" ({state})" if state else "")
+        name = literal(part.run["method"]) + (f" ({state})" if state else "")
         ax.plot(place, rows["tau"], ls="", marker=marker, ms=3.5, color=colour, alpha=0.45)
         sums = rows[["emitted", "steps"]].rolling(window, center=True, min_periods=1).sum()
         ax.plot(place, sums["emitted"] / sums["steps"], color=colour, lw=1.8, label=name)

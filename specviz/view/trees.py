@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from specviz.errors import ParameterError
+from specviz.errors import ParameterError, TraceError
 from specviz.escape import spaced
 from specviz.trace import Trace
 from specviz.view.axes import axes, bare, fonts
@@ -176,6 +176,8 @@ def canvases_words(trace: Trace, cycle: int | None = None, prompt: int | None = 
 
 
 def _chosen(shown: Canvas, cycle: int | None) -> Pass:
+    if not shown.passes:
+        raise TraceError("no pass was recorded: the run was cut off before its first")
     if cycle is None:
         return max(shown.passes, key=lambda one: one.accepted)
     drafting = next((one for one in shown.passes if one.number == cycle), None)

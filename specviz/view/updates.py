@@ -21,7 +21,7 @@ from specviz.rules.speculative import common_prefix
 from specviz.schema import Metadata
 from specviz.trace import Trace, is_trace, listed, whole_characters
 from specviz.trace.text import begun_text
-from specviz.view.picture import Numbers, cut_off, name_of, prompts, token_bytes
+from specviz.view.picture import Numbers, cut_off, milliseconds, name_of, prompts, token_bytes
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -153,7 +153,7 @@ class Row:
             notes.append(f"cache {c['reused']}/{c['prompt']}")
         took = self.prefill + self.seconds
         if took == took and took > 0:
-            notes.append(spell(took))
+            notes.append(milliseconds(took))
         return tuple(notes)
 
 
@@ -180,13 +180,6 @@ class Ribbon:
     rows: tuple[Row, ...]
     numbers: Numbers
     note: str
-
-
-def spell(seconds: float) -> str:
-    """A time with as many digits as it deserves."""
-    if seconds >= 1:
-        return f"{seconds:,.2f} s"
-    return f"{seconds * 1e3:.{1 if seconds < 0.1 else 0}f} ms"
 
 
 def check_one_text(
@@ -421,7 +414,7 @@ def _numbers(rows: Sequence[Row], updates: pd.DataFrame) -> Numbers:
         ("tokens/s", total["emitted"], seconds, "{:,.0f}",
          "output tokens per second, from the first output token on (without the prompt's time)"),
     )  # fmt: skip
-    whole = ("in all", spell(seconds + prefill), "the time of all updates, including their prompts")
+    whole = ("in all", milliseconds(seconds + prefill), "the time of all updates, including their prompts")
     return (
         ("updates", f"{len(rows)}", "how often the source grew or changed, including the first time"),
         *((name, form.format(above / below), why) for name, above, below, form, why in ratios if below),

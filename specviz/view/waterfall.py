@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from specviz.view.axes import GREY, axes, bar_look, drawable, new_figure, note, whole_numbers
+from specviz.view.axes import GREY, axes, bar_look, drawable, literal, new_figure, note, whole_numbers
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -39,7 +39,7 @@ def waterfall(
     panels = figure.subplots(1, 2, width_ratios=(3, 2)) if both else [figure.subplots()]
     steps(bars, axes(panels[0], (0, 0)))
     title = f"{name}: why it runs at this speed" + (f" [{badge}]" if badge else "")
-    panels[0].set_title(drawable(title), fontsize=10, loc="left")
+    panels[0].set_title(drawable(literal(title)), fontsize=10, loc="left")
     if both and positions is not None:
         by_position(positions, places, axes(panels[1], (0, 0)))
     return figure

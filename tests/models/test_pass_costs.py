@@ -130,6 +130,20 @@ EAGLES = [
 ]
 
 
+def test_each_update_of_a_stream_reads_its_own_source():
+    stream = specviz.streams.fixed_lag("Tom was tired and Anna read a book.")
+    run = specviz.generate("town-t5", stream, "retranslate", beta=0.2)
+    costs = metrics.pass_costs(run)
+    sources = run.updates["source"].tolist()
+    begun = costs[costs["prefill"]]
+    prompts = [[9] * n for n in run.updates["prompt_tokens"]]
+    alone = metrics.pass_costs(specviz.generate("town-t5", prompts, "autoregressive", max_new_tokens=4))
+    plain = alone[alone["prefill"]]
+    assert len(begun) == len(sources) == 3 and begun["tokens"].nunique() > 2
+    for name in ("tokens", "flops", "bytes"):
+        assert begun[name].tolist() == plain[name].tolist()
+
+
 def eagle(target, generation, **more):
     config = LlamaConfig(
         vocab_size=VOCABULARY, hidden_size=target.config.hidden_size, num_hidden_layers=1,

@@ -17,6 +17,7 @@ from canvas_traces import build
 
 from specviz import metrics, view
 from specviz.errors import ParameterError, TraceError
+from specviz.trace import Recorder, validate
 from specviz.view import lattices, states
 from specviz.view.canvas import STATES, WHY, canvas
 from specviz.view.picture import picture
@@ -212,3 +213,17 @@ def test_views_that_are_not_for_canvases_say_so():
         with pytest.raises(TraceError, match=said):
             draw()
     assert "canvas" not in view.html(build("ssd", record=None)).split("</style>", 1)[1]
+
+
+def test_a_run_cut_off_before_its_first_pass_says_so():
+    whole = build("ssd")
+    recorder = Recorder(dict(whole.run))
+    recorder.add({"cycle": 0, "prompt": 0, "start": 0.0, "duration": 0.5})
+    with pytest.raises(TraceError, match="no pass was recorded"):
+        view.canvases(recorder.close())
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_a_canvas_fulfils_what_every_trace_does(name):
+    validate(of(name))
+    validate(of(name, prompts=2))

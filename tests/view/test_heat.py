@@ -5,6 +5,7 @@ from __future__ import annotations
 import matplotlib
 import numpy as np
 import pytest
+from canvas_traces import build
 from town_runs import town_run
 
 import specviz
@@ -69,3 +70,13 @@ def test_what_is_refused(asked):
             "ngram_max",
             "ngram_min",
         )
+
+
+def test_parameters_may_be_words_or_switches():
+    import matplotlib.pyplot as plt
+
+    answer = specviz.whatif(build("stepwise")).ssd(draft_length=[2, 4], tree=["chain", "mix"])
+    ax = view.heat_map(answer, value="target_passes", ax=plt.subplots()[1])
+    ticks = {text.get_text() for text in (*ax.get_xticklabels(), *ax.get_yticklabels())}
+    assert ticks == {"2", "4", "chain", "mix"}
+    plt.close("all")

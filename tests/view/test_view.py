@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
 from html import unescape
@@ -11,6 +10,7 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 
+import specviz
 import traces
 from specviz import metrics, schema, view
 from specviz.errors import TraceError
@@ -61,21 +61,14 @@ def test_hostile_text_stays_text(method):
     assert "\u202e" not in html, "a token must not turn its neighbours around"
 
 
-def test_page_makes_no_request(tmp_path):
-    path = view.page(traces.build("bild", prompts=2, tokens=30), tmp_path / "page.html")
-    html = path.read_text(encoding="utf8")
-    assert "default-src 'none'" in html
-    assert not re.findall(r"(?:https?:)?//[\w.]+|url\(|@import", html)
-
-
 def test_a_page_is_not_overwritten_unasked(tmp_path):
     trace = traces.build("speculative", tokens=20)
     path = trace.to_html(tmp_path / "page.html")
     with pytest.raises(TraceError, match="exists"):
         trace.to_html(path)
-    assert view.page(trace, path, force=True) == path
+    assert trace.to_html(path, force=True) == path
     with pytest.raises(TraceError, match="cannot write"):
-        view.page(trace, path / "below" / "a" / "file.html")
+        trace.to_html(path / "below" / "a" / "file.html")
     assert [p.name for p in tmp_path.iterdir()] == ["page.html"]
 
 
@@ -227,22 +220,6 @@ def test_numbers_say_whose_they_are():
     assert "This text:" not in alone and "All 1" not in alone
     words = view.text(trace, most=2)
     assert words.count("all 3 texts:") == 1 and "text 2 of 3:" in words and "text 3 of 3:" not in words
-
-
-def test_a_page_lists_its_contents(tmp_path):
-    folder = tmp_path / "runs"
-    for method in METHODS:
-        traces.build(method, prompts=2, tokens=30, path=folder / f"{method}.parquet")
-    from specviz.trace import Trace
-
-    html = view.page(Trace.open(folder), tmp_path / "page.html").read_text(encoding="utf8")
-    page = Page(html)
-    ids, links = page.named("id"), page.named("href")
-    assert len(set(ids)) == len(ids)
-    assert len(links) == 3 + 6 and {link.removeprefix("#") for link in links} <= set(ids)
-    assert html.index('id="contents"') < html.index('id="run-1"')
-    one = view.page(traces.build("bild", tokens=30), tmp_path / "one.html").read_text(encoding="utf8")
-    assert "contents" not in Page(one).named("id")
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -428,3 +405,21 @@ def test_what_a_trace_s_author_wrote_is_no_markup_and_no_command():
     trace = recorder.close()
     assert unit not in trace._repr_html_() and "onerror" in trace._repr_html_()
     assert "\x1b" not in view.text(trace)
+
+
+def test_many_runs_are_not_all_drawn(tmp_path):
+    folder = tmp_path / "runs"
+    for seed in range(11):
+        traces.build("speculative", tokens=12, seed=seed, path=folder / f"{seed}.parquet")
+    trace = specviz.open(folder)
+    shown = repr(trace)
+    assert "3 more runs: trace.select(run=…) shows each." in shown
+    assert shown.count("speculative") < 10 and "3 more runs" in trace._repr_html_()
+
+
+def test_a_threshold_is_the_one_that_the_method_has():
+    for name, value, words in (("stop", 0.4, "stop threshold 0.4"), ("stop", 0.0, None)):
+        shown = picture(traces.build("speculative", parameters={"length": 4, name: value}), 0)
+        assert shown.threshold == (value or None)
+        html = view.html(traces.build("speculative", parameters={"length": 4, name: value}))
+        assert (words in html) if words else "threshold" not in html
