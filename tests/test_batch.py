@@ -335,13 +335,12 @@ def test_a_last_row_that_keeps_its_whole_draft_adds_nothing(pair, prompts):
 
 
 def test_a_batch_is_exact_up_to_ties(pair, prompts):
-    labels = [
-        specviz.generate(pair[0], prompts[:2], "autoregressive", max_new_tokens=2, batch=rows).run[
-            "exactness"
-        ]
-        for rows in (1, 2)
-    ]
-    assert labels == ["exact", "exact up to ties"]
+    def label(**options):
+        run = specviz.generate(pair[0], prompts[:2], "autoregressive", max_new_tokens=2, **options)
+        return run.run["exactness"]
+
+    assert [label(batch=rows) for rows in (1, 2)] == ["exact", "exact up to ties"]
+    assert [label(batch=rows, temperature=0.7) for rows in (1, 2)] == ["exact", "exact in law"]
     # One row of a few may be turned by rounding; a second one, or a bug, may not.
     few = audit.Row("autoregressive", "", "T=1, 8 rows", 1e-4, prompts=20, equal=19, noise=1, spared=1)
     assert few.holds

@@ -356,6 +356,9 @@ def test_refusals(table, tmp_path):
     refused(ParameterError, "seed", seed=-1)
     refused(ParameterError, "temperature", temperature=-0.1)
     refused(ParameterError, "top_p", top_p=0.0)
+    for limit in ({"top_p": 0.9}, {"top_k": 5}):
+        refused(ParameterError, "temperature 0 draws nothing: raise temperature, or drop them", **limit)
+    refused(ParameterError, r"no parameter 'max_tokens'; did you mean max_new_tokens\?", max_tokens=9)
     refused(ParameterError, "record", record="everything")
     refused(ParameterError, "pass draft=", draft=None)
     refused(ModelError, "no model", model=None)

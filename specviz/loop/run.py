@@ -20,10 +20,10 @@ from specviz import calibration, schema
 from .. import methods
 from ..arguments import SEED, Range, check_fields
 from ..errors import ParameterError, PromptError, plural
-from ..methods.base import Method
+from ..methods.base import Method, near
 from ..methods.hooks import ADDED
 from ..methods.kinds import SizedMethod, StreamMethod
-from ..methods.sampling import Sampling
+from ..methods.sampling import Sampling, check_drawing
 from ..methods.unmasking import Unmasking
 from ..models.ranks import COMMAND, holding
 from ..models.template import Template
@@ -135,8 +135,10 @@ class Run:
             raise ParameterError(
                 f"{kind.name} has a parameter {min(hidden)!r}, which is an option of every run: rename it"
             )
+        self._check_names(kind, parameters)
         self.method = method if isinstance(method, Method) else kind(**parameters)
         self.sampling = self.options.sampling
+        check_drawing(not self.sampling.greedy, self.sampling.top_k, self.sampling.top_p)
         if self.method.only_greedy and not self.sampling.greedy:
             raise ParameterError(
                 f"{self.method.name} decodes greedily: it compares a token with the target's top token, not "
@@ -151,6 +153,14 @@ class Run:
         )
         if self.options.batch > 1:
             checks.check_batchable(self.method, self.prompts)
+
+    def _check_names(self, kind: type[Method], parameters: Record) -> None:
+        """Refuse a name that is neither a parameter of the method nor an option of every run."""
+        own = {p.name for p in kind.parameters}
+        for name in parameters:
+            meant = near(name, own | self.options.names() | {"draft"}, "")
+            if name not in own and meant.startswith("; did you mean"):
+                raise ParameterError(f"{kind.name} has no parameter {name!r}{meant}")
 
     def _load(self, model: Loadable, draft: Loadable | None) -> None:
         """Load the target and the drafter; refuse those that do not fit each other or the method."""
@@ -499,13 +509,15 @@ class Run:
     def _exactness(self, dtype: str) -> str:
         """The method's; where rows depend on what shares their pass, ties may part a text from the target's.
 
-        In a batch passes have other shapes than alone, so it is exact up to ties at most. An invariant model
-        gives each row the same bits in any pass.
+        In a batch passes have other shapes than alone, so it is exact up to ties at most; where tokens are
+        drawn, in law. An invariant model gives each row the same bits in any pass.
         """
         label = self.method.exactness(self.sampling, dtype)
         if getattr(self.model, "invariant", False) and not self.method.takes_ties:
             return "exact" if label == "exact up to ties" else label
-        return "exact up to ties" if label == "exact" and self.options.batch > 1 else label
+        if label == "exact" and self.options.batch > 1:
+            return "exact up to ties" if self.sampling.greedy else "exact in law"
+        return label
 
     def _canvas(self) -> Record | None:
         if not isinstance(self.method, Unmasking):

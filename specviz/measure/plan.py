@@ -32,7 +32,7 @@ from specviz.measure.schema import ModelTable, PlanKeys
 from specviz.measure.timing import BASELINE
 from specviz.methods.base import near
 from specviz.methods.hooks import ADDITIONS
-from specviz.methods.sampling import Sampling
+from specviz.methods.sampling import Sampling, check_drawing
 from specviz.models.loading import find as find_model
 from specviz.models.protocols import Model
 from specviz.streams import Stream
@@ -140,6 +140,7 @@ class Plan:
         temperatures = several("temperature", plan_keys["temperature"])
         temperatures = [Sampling(value, **top).temperature for value in temperatures]
         once("temperature", temperatures)
+        check_drawing(any(temperatures), **top)
         suites = read_suites(plan_keys["suites"], number, warm_up)
         objects: dict[str, Model] = {}
         models, drafts = read_models(plan_keys, objects)

@@ -151,9 +151,12 @@ class Bench:
         """A run of one prompt. Each prompt of a round has random numbers of its own."""
         draws = int(np.random.SeedSequence([job.seed, number]).generate_state(1)[0])
         draft = self.drafts[cell.draft] if cell.draft else None
+        options = job.options
+        if not cell.temperature:  # a plan may hold other temperatures, whose draws these limit
+            options = {name: value for name, value in options.items() if name not in ("top_k", "top_p")}
         return Run(
             self.model, [entry.get("stream", entry)], method, draft=draft, record=record, seed=draws,
-            temperature=cell.temperature, **job.options,
+            temperature=cell.temperature, **options,
         )  # fmt: skip
 
     def _warm_up(self, job: Job, cell: Cell) -> None:

@@ -98,6 +98,15 @@ class Sampling:
         return scores.softmax(-1)
 
 
+def check_drawing(drawn: bool, top_k: int, top_p: float) -> None:
+    """Refuse (`ParameterError`) limits of what is drawn where nothing is."""
+    if not drawn and (top_k or top_p < 1):
+        raise ParameterError(
+            "top_k and top_p limit what is drawn, and temperature 0 draws nothing: raise temperature, or "
+            "drop them"
+        )
+
+
 def draw(p: Tensor, u: Tensor | np.ndarray | float) -> Tensor:
     """Token indices [...] drawn from `p` [..., vocabulary] by inverse CDF at `u` [...], on p's device.
 

@@ -678,6 +678,7 @@ def test_times_are_refused_where_cores_are_shared(plan, tmp_path, monkeypatch):
         ("methods = ['unispec']\nnumber = 0", "number must be a whole number of at least 1"),
         ("methods = ['unispec']\nseeds = [1, 1]", "seeds holds 1 twice"),
         ("methods = ['unispec']\ntemperature = -1", "temperature"),
+        ("methods = ['unispec']\ntop_p = 0.9", "temperature 0 draws nothing"),
         ("methods = ['cm_asd']\ntemperature = [0, 1]", "cm_asd decodes greedily"),
         ("methods = ['unispec']\ntimed = 1", "timed must be true or false"),
         ("methods = ['speculative']\nmodels = ['town-translator']", "draft model for town-translator"),
@@ -778,6 +779,16 @@ def test_models_in_memory(folders, tmp_path):
     found = specviz.measure.run(models=[model], out=tmp_path / "run", **options)
     assert found.complete and found.table()["model"].tolist() == [model.name] * 2
     assert not work._models and not work._benches
+
+
+def test_limits_of_draws_are_for_the_temperatures_that_draw(tmp_path):
+    method = {"method": "speculative", "draft": "town-draft"}
+    plan = {"models": ["town"], "methods": [method], "number": 1}
+    plan |= {"temperature": [0.0, 0.8], "top_p": 0.9, "max_new_tokens": 6, "warm_up": 0, "timed": False}
+    specviz.measure.run(plan | {"traces": True}, out=tmp_path / "run")
+    runs = specviz.open(tmp_path / "run" / "traces").split()
+    drawn = {(run.run["sampling"]["temperature"], run.run["sampling"]["top_p"]) for run in runs}
+    assert drawn == {(0.0, 1.0), (0.8, 0.9)}
 
 
 def test_plans_cross_their_lists():
