@@ -47,8 +47,8 @@ def test_a_run_on_a_device(name: str, temperature: float, plain: bool | None) ->
         target, draft = (Model(net, name=str(i), plain=plain) for i, net in enumerate(nets))
         given = {"draft": draft} if methods.find(name).needs_draft else {}
         return specviz.generate(
-            target, PROMPTS, name, max_new_tokens=8, temperature=temperature, top_p=0.9 if temperature else 1.0,
-            record="dense" if temperature == 0 else "all", **given,
+            target, PROMPTS, name, max_new_tokens=8, temperature=temperature,
+            top_p=0.9 if temperature else 1.0, record="dense" if temperature == 0 else "all", **given,
         )  # fmt: skip
 
     want = run([model.net for model in pair()])
