@@ -134,7 +134,7 @@ def _emitted_and_steps(trace: Trace) -> np.ndarray:
 def _check(name: str, trace: Trace, base: Trace) -> None:
     """Refuse a run whose cycles cannot be set against the baseline's."""
     if len(trace.split()) != 1:
-        raise TraceError(f"{name} holds several runs: pass each separately (trace.split())")
+        raise TraceError(f"{name} holds several runs: pass each separately (trace.split()), or trace.join()")
     run = trace.run
     if run["canvas"] is not None or len(trace.updates):
         raise TraceError(f"{name} decoded a canvas or a stream; the figure needs prompts")

@@ -197,6 +197,32 @@ class Trace:
         """One trace for each run."""
         return [Trace([store], self._prompts) for store in self._stores]
 
+    def join(self) -> Trace:
+        """Runs that differ in their texts alone as one run, prompt after prompt.
+
+        ``specviz bench run --traces`` leaves a file a text: joined, a method's texts are one run, as views
+        and metrics want them.
+
+        Returns
+        -------
+        Trace
+            One run per method, models, settings and machine, under a name of its own; its clock goes on from
+            text to text.
+
+        Raises
+        ------
+        TraceError
+            If such runs decoded a prompt more than once, as in several rounds.
+
+        Examples
+        --------
+        >>> trace = specviz.open("run/traces").join()  # doctest: +SKIP
+        >>> specviz.view.why_it_pays(trace)  # doctest: +SKIP
+        """
+        from specviz.trace.joining import contenders, join
+
+        return Trace([join(group) for group in contenders(self.split())])
+
     @property
     def pieces(self) -> dict[int, bytes]:
         """Bytes of each token id that occurs (one run)."""

@@ -35,7 +35,8 @@ def payoff(traces: Traces) -> tuple[pd.DataFrame, pd.DataFrame, list[Trace]]:
     pairs = named(traces)
     plain = [run for _, run in pairs if run.run["method"] == PLAIN]
     if len(plain) != 1:
-        raise TraceError(f"the figure needs one run of {PLAIN} decoding, but there are {len(plain)}")
+        several = "; if they are one method over several texts, pass trace.join()" if plain else ""
+        raise TraceError(f"the figure needs one run of {PLAIN} decoding, but there are {len(plain)}{several}")
     pairs.sort(key=lambda pair: pair[1] is not plain[0])
     runs = [run for _, run in pairs]
     names = _names([given or _title(run) for given, run in pairs], runs)

@@ -1,0 +1,87 @@
+"""Runs of one method over other texts as one run: what `specviz bench run --traces` leaves, a file a text."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from specviz import schema
+from specviz.errors import TraceError
+from specviz.trace.files import Record, encode_pieces
+from specviz.trace.reading import StoredRun
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from specviz.trace.trace import Trace
+
+# In what runs of one method, models, settings and machine may differ.
+OWN = ("run", "prompts", "pieces", "created", "memory", "peak_memory", "complete", "stopped")
+
+
+def contenders(runs: Sequence[Trace]) -> list[list[Trace]]:
+    """Runs in groups that differ in their texts alone."""
+    groups: dict[str, list[Trace]] = {}
+    for run in runs:
+        about = {name: run.run.get(name) for name in schema.RUN_FIELDS if name not in OWN}
+        about["sampling"] = {k: v for k, v in (about["sampling"] or {}).items() if k != "seed"}
+        groups.setdefault(json.dumps(about, sort_keys=True, default=str), []).append(run)
+    return list(groups.values())
+
+
+def join(runs: Sequence[Trace]) -> StoredRun:
+    """The texts of some runs that differ in nothing else as one run's, on one clock."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    first = runs[0].run
+    mark = hashlib.sha256("\n".join(run.run["run"] for run in runs).encode()).hexdigest()[:8]
+    name = f"{first['method']}-{mark}"
+    prompts: list[Record] = []
+    pieces: dict[int, bytes] = {}
+    tables, clock = [], 0.0
+    for run in runs:
+        own = sorted(set(run.cycles["prompt"].tolist()))
+        table = run.arrow([column.name for column in schema.COLUMNS])
+        numbers = np.searchsorted(own, table.column("prompt").to_numpy()) + len(prompts)
+        table = _set(table, "prompt", pa.array(numbers))
+        table = _set(table, "run", pa.array([name] * len(table)))
+        start, duration = (table.column(each).to_numpy() for each in ("start", "duration"))
+        passes = table.column("pass_start").combine_chunks()
+        begun = pa.ListArray.from_arrays(passes.offsets, pc.add(passes.values, clock), mask=passes.is_null())
+        tables.append(_set(_set(table, "start", pa.array(start + clock)), "pass_start", begun))
+        clock += max(0.0, float(np.nanmax(start + duration, initial=0.0)))
+        pieces |= run.pieces
+        prompts += [(run.run["prompts"] or [])[number] for number in own]
+    _check_once(prompts, first["method"])
+    about = dict(first) | {
+        "run": name, "prompts": prompts, "pieces": encode_pieces(pieces),
+        "complete": all(run.run["complete"] for run in runs), "peak_memory": None,
+    }  # fmt: skip
+    if first["memory"] is not None:
+        about["memory"] = {
+            "start": first["memory"]["start"],
+            "end": (runs[-1].run["memory"] or {}).get("end"),
+        }
+    return StoredRun(about, table=pa.concat_tables(tables).unify_dictionaries())
+
+
+def _set(table: pa.Table, name: str, values: pa.Array) -> pa.Table:
+    """The table with other values in a column, in its own type."""
+    at = table.schema.get_field_index(name)
+    field = table.schema.field(at)
+    return table.set_column(at, field, values.cast(field.type))
+
+
+def _check_once(prompts: Sequence[Record], method: str) -> None:
+    """Refuse a prompt that stands twice: a second round or seed is no further text."""
+    seen = [tuple(prompt["tokens"]) for prompt in prompts if prompt.get("tokens")]
+    if len(set(seen)) < len(seen):
+        raise TraceError(
+            f"{method} decoded {len(seen) - len(set(seen))} of {len(seen)} prompts more than once (another "
+            f"round or seed): take one run of each with select(run=[...]), then join"
+        )

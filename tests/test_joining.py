@@ -1,0 +1,87 @@
+"""A method's texts in a run each, joined: only the run's name, prompts' numbers and the clock are others."""
+
+from __future__ import annotations
+
+import matplotlib
+import numpy as np
+import pytest
+
+import specviz as sv
+import traces
+from specviz import metrics
+from specviz.errors import TraceError
+from specviz.metrics.cycles import rows_together
+from specviz.trace import Trace, validate
+
+matplotlib.use("agg")
+METHODS = ("autoregressive", "speculative", "bild")
+TEXTS = 7
+
+
+@pytest.fixture(scope="module")
+def apart(tmp_path_factory):
+    """A folder of runs of one text each; a seed is a text with a prompt of its own."""
+    folder = tmp_path_factory.mktemp("apart") / "traces"
+    for method in METHODS:
+        for seed in range(TEXTS):
+            traces.build(
+                method, tokens=30 + seed, seed=seed, cut=False, path=folder / f"{method}{seed}.parquet"
+            )
+    return Trace.open(folder)
+
+
+def test_each_method_is_one_run_of_all_texts(apart):
+    joined = apart.join()
+    assert [run.run["method"] for run in joined.split()] == sorted(METHODS)
+    for run in joined.split():
+        parts = apart.select(method=run.run["method"])
+        assert run.texts == [text for part in parts.split() for text in part.texts]
+        assert [p["tokens"] for p in run.run["prompts"]] == [
+            part.run["prompts"][0]["tokens"] for part in parts.split()
+        ]
+        assert sorted(set(run.cycles["prompt"])) == list(range(TEXTS))
+        for metric in (metrics.tau, metrics.acceptance_rate, metrics.seconds, metrics.output):
+            assert metric(run) == pytest.approx(metric(parts), nan_ok=True)
+        for name in ("token", "status", "p", "q"):
+            assert run.nodes[name].tolist() == pytest.approx(parts.nodes[name].tolist(), nan_ok=True)
+        validate(run)
+
+
+def test_a_clock_goes_on_from_text_to_text(apart):
+    for run in apart.join().split():
+        begun = run.cycles.groupby("prompt")["start"].min().to_numpy()
+        ended = (run.cycles["start"] + run.cycles["duration"]).groupby(run.cycles["prompt"]).max().to_numpy()
+        assert (begun[1:] - ended[:-1] > -1e-9).all() and rows_together(run) == 1
+        since = run.passes["start"] - run.passes.merge(run.cycles, on=["prompt", "cycle"])["start_y"]
+        assert np.nanmin(since) >= -1e-9
+
+
+def test_views_of_one_run_take_it(apart, tmp_path):
+    with pytest.raises(TraceError, match=r"there are 7; if .* pass trace\.join\(\)"):
+        sv.view.why_it_pays(apart)
+    joined = apart.join()
+    runs = {run.run["method"]: run for run in joined.split()}
+    table = metrics.break_even(runs, "autoregressive").set_index("name")
+    assert table["prompts"].tolist() == [TEXTS] * 3 and np.isfinite(table.loc["speculative", "speedup_lo"])
+    assert sv.view.why_it_pays(joined).get_title(loc="left")
+    assert len(sv.race(joined.select(prompt=3, method=["autoregressive", "speculative"])).fields) == 1
+    path = runs["bild"].save(tmp_path / "bild.parquet")
+    assert sv.open(path).texts == runs["bild"].texts and sv.open(path).join().texts == runs["bild"].texts
+
+
+def test_what_differs_in_more_than_its_texts_stays_apart(tmp_path):
+    for name, more in (("a", {}), ("b", {"threads": 2}), ("c", {"dtype": "bfloat16"})):
+        traces.build("speculative", path=tmp_path / f"{name}.parquet", run=name, **more)
+    traces.build("speculative", seed=1, path=tmp_path / "d.parquet")
+    assert [len(run.prompts) for run in Trace.open(tmp_path).join().split()] == [2, 1, 1]
+
+
+def test_another_round_is_no_further_text(tmp_path):
+    for name in ("first", "second"):
+        traces.build("speculative", path=tmp_path / f"{name}.parquet", run=name)
+    both = Trace.open(tmp_path)
+    with pytest.raises(
+        TraceError, match=r"speculative decoded 1 of 2 prompts more than once .* select\(run="
+    ):
+        both.join()
+    assert len(both.select(run="first").join().prompts) == 1
