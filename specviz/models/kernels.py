@@ -21,9 +21,9 @@ import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from functools import cache
+from functools import cache, wraps
 from statistics import median
-from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Literal, ParamSpec, TypeAlias, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -74,6 +74,7 @@ class Fastest(Measured):
 
 
 Kept = TypeVar("Kept", bound=Measured)
+P = ParamSpec("P")
 # What a measurement depends on.
 Place: TypeAlias = dict[str, str | int | list[str] | list[tuple[int, ...]]]
 
@@ -86,7 +87,18 @@ def padded(x: torch.Tensor, least: int) -> torch.Tensor:
     return x.expand(least, -1) if rows == 1 else F.pad(x, (0, 0, 0, least - rows))  # the former copies less
 
 
-class Plain:
+class Product:
+    """A product with weights that were laid out."""
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        raise NotImplementedError
+
+    def add(self, x: torch.Tensor, to: torch.Tensor) -> torch.Tensor:
+        """The product added to `to`."""
+        return self(x).add_(to)
+
+
+class Plain(Product):
     """torch's own product with each matrix as the model holds it; nothing is copied."""
 
     def __init__(self, weights: Sequence[torch.Tensor]) -> None:
@@ -101,7 +113,7 @@ class Plain:
         return torch.addmm(to, x, self.matrices[0])
 
 
-class Transposed:
+class Transposed(Product):
     """The matrices side by side in one buffer whose rows are the inputs: one product does for all."""
 
     def __init__(self, weights: Sequence[torch.Tensor]) -> None:
@@ -114,7 +126,7 @@ class Transposed:
         return torch.addmm(to, x, self.matrix)
 
 
-class Unpadded:
+class Unpadded(Product):
     """The matrices as one, in the blocked layout that oneDNN's product over several rows asks for."""
 
     def __init__(self, weights: Sequence[torch.Tensor]) -> None:
@@ -140,7 +152,7 @@ class OneDNN(Unpadded):
         return super().add(x, to) if len(x) >= LEAST else self(x).add_(to)
 
 
-class HalfWeights:
+class HalfWeights(Product):
     """The matrices as one, in float16; what they read and the product are float32.
 
     FBGEMM computes a few rows at a time, and one or two alone in another order than more. So a pass is padded
@@ -157,9 +169,6 @@ class HalfWeights:
         rows = len(x)
         filled = padded(x, self.rows[rows] if rows < len(self.rows) else rows)
         return self.product(filled.contiguous(), self.packed)[:rows]
-
-    def add(self, x: torch.Tensor, to: torch.Tensor) -> torch.Tensor:
-        return self(x).add_(to)
 
 
 @cache
@@ -187,7 +196,7 @@ def rows_alike() -> tuple[int, ...]:
     return (0, *reversed(rows))
 
 
-class Int8:
+class Int8(Product):
     """The matrices as one, in whole numbers of eight bits with a scale for each output."""
 
     def __init__(self, weights: Sequence[torch.Tensor]) -> None:
@@ -199,11 +208,8 @@ class Int8:
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         return torch.ops.aten._weight_int8pack_mm(x.contiguous(), self.matrix, self.scale)
 
-    def add(self, x: torch.Tensor, to: torch.Tensor) -> torch.Tensor:
-        return self(x).add_(to)
 
-
-class W8A8Product:
+class W8A8Product(Product):
     """The matrices as one, in whole numbers of eight bits with a scale for each output; inputs likewise.
 
     An input row has a scale of its own, and whole numbers are added exactly, so a row's product does not
@@ -228,11 +234,8 @@ class W8A8Product:
         )
         return y.mul_(scale).to(x.dtype)
 
-    def add(self, x: torch.Tensor, to: torch.Tensor) -> torch.Tensor:
-        return self(x).add_(to)
 
-
-class Int4:
+class Int4(Product):
     """The matrices as one, in the four-bit numbers that their file held: what `four_bits` made of each."""
 
     def __init__(self, bits: Sequence[Sequence[torch.Tensor]], dtype: torch.dtype) -> None:
@@ -244,9 +247,6 @@ class Int4:
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         return torch.ops.aten._weight_int4pack_mm_for_cpu(x.contiguous(), self.matrix, GROUP, self.scales)
-
-    def add(self, x: torch.Tensor, to: torch.Tensor) -> torch.Tensor:
-        return self(x).add_(to)
 
 
 def four_bits(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None:
@@ -284,14 +284,6 @@ def four_or_eight(weights: Sequence[torch.Tensor]) -> Int4 | Int8:
     return Int4(bits, weights[0].dtype) if len(bits) == len(weights) else Int8(weights)
 
 
-class Product(Protocol):
-    """A product with weights that were laid out."""
-
-    def __call__(self, x: torch.Tensor) -> torch.Tensor: ...
-
-    def add(self, x: torch.Tensor, to: torch.Tensor) -> torch.Tensor: ...
-
-
 KINDS: dict[str, Callable[[Sequence[torch.Tensor]], Product]] = {
     PLAIN: Plain,
     TRANSPOSED: Transposed,
@@ -310,7 +302,7 @@ def width(layout: str, dtype: torch.dtype) -> float:
     return narrow.get(layout, dtype.itemsize)
 
 
-class Pieces:
+class Pieces(Product):
     """A product over parts of the input, added in turn: for a kernel that splits long sums by the rows."""
 
     def __init__(self, weights: Sequence[torch.Tensor], layout: str, pieces: int) -> None:
@@ -441,23 +433,34 @@ def _whole_numbers(
     )
 
 
+def trial(tried: Callable[P, bool]) -> Callable[P, bool]:
+    """Whether what is tried is there and computes what it should; the caller's random numbers stay."""
+
+    @wraps(tried)
+    def works(*args: P.args, **kwargs: P.kwargs) -> bool:
+        with torch.random.fork_rng([]), torch.inference_mode():
+            try:
+                return tried(*args, **kwargs)
+            except (AttributeError, RuntimeError, NotImplementedError, TypeError):
+                return False
+
+    return works
+
+
+def near(made: Iterable[torch.Tensor], want: torch.Tensor, bound: float) -> bool:
+    """Whether products are right, each of the first rows of a pass."""
+    return all(bool((got.double() - want[: len(got)]).abs().max() <= bound) for got in made)
+
+
 @cache
+@trial
 def _multiplies_whole_numbers() -> bool:
     """Whether torch's products with weights in eight and four bits are there and compute a product."""
-    torch_state = torch.random.get_rng_state()
-    try:
-        x, whole = torch.randn(5, 64).bfloat16(), torch.randint(0, 16, (32, 2, 32)).bfloat16()
-        whole[..., 0], whole[..., 1] = 0, 15
-        weight = whole.flatten(1)
-        want = x.double() @ weight.double().t()
-        bound = 5e-2 * float(want.abs().max())
-        with torch.inference_mode():
-            results = (Int8([weight])(x), four_or_eight([weight])(x))
-        return all(bool((got.double() - want).abs().max() <= bound) for got in results)
-    except (AttributeError, RuntimeError, NotImplementedError, TypeError):
-        return False
-    finally:
-        torch.random.set_rng_state(torch_state)
+    x, whole = torch.randn(5, 64).bfloat16(), torch.randint(0, 16, (32, 2, 32)).bfloat16()
+    whole[..., 0], whole[..., 1] = 0, 15
+    weight = whole.flatten(1)
+    want = x.double() @ weight.double().t()
+    return near((Int8([weight])(x), four_or_eight([weight])(x)), want, 5e-2 * float(want.abs().max()))
 
 
 def keeping(net: torch.nn.Module) -> tuple[str, ...]:
@@ -509,38 +512,28 @@ def in_halves(weight: torch.Tensor) -> bool:
 
 
 @cache
+@trial
 def multiplies_halves() -> bool:
     """Whether torch's product with weights in float16 is there and computes a product."""
     numbers = torch.Generator().manual_seed(0)
-    try:
-        x, weight = (torch.randn(*shape, generator=numbers) for shape in ((5, 64), (32, 64)))
-        weight = weight.half().float()
-        want = x.double() @ weight.double().t()
-        with torch.inference_mode():
-            made = HalfWeights([weight])
-            results = made(x), made(x[:1]), made.add(x, torch.zeros(5, 32))
-        return all(bool((got.double() - want[: len(got)]).abs().max() <= 1e-4) for got in results)
-    except (AttributeError, RuntimeError, NotImplementedError, TypeError):
-        return False
+    x, weight = (torch.randn(*shape, generator=numbers) for shape in ((5, 64), (32, 64)))
+    weight = weight.half().float()
+    made = HalfWeights([weight])
+    results = made(x), made(x[:1]), made.add(x, torch.zeros(5, 32))
+    return near(results, x.double() @ weight.double().t(), 1e-4)
 
 
 @cache
+@trial
 def multiplies_eight_bits() -> bool:
     """Whether torch's product of two matrices in eight bits is there and adds exactly.
 
     A processor without instructions for it adds pairs of products in sixteen bits, and large ones overflow.
     """
-    torch_state = torch.random.get_rng_state()
-    try:
-        x, weight = torch.randint(-LEVELS, LEVELS + 1, (2, 5, 64)).float()
-        x[:, 0], weight[:, 0] = LEVELS, LEVELS  # so that the scales are 1
-        x[0], weight[0] = LEVELS, LEVELS
-        with torch.inference_mode():
-            return torch.equal(W8A8Product([weight])(x), x @ weight.t())
-    except (AttributeError, RuntimeError, NotImplementedError, TypeError):
-        return False
-    finally:
-        torch.random.set_rng_state(torch_state)
+    x, weight = torch.randint(-LEVELS, LEVELS + 1, (2, 5, 64)).float()
+    x[:, 0], weight[:, 0] = LEVELS, LEVELS  # so that the scales are 1
+    x[0], weight[0] = LEVELS, LEVELS
+    return torch.equal(W8A8Product([weight])(x), x @ weight.t())
 
 
 def candidates(device: torch.device, dtype: torch.dtype) -> tuple[str, ...]:
@@ -554,21 +547,14 @@ def candidates(device: torch.device, dtype: torch.dtype) -> tuple[str, ...]:
 
 
 @cache
+@trial
 def _packs(dtype: torch.dtype) -> bool:
     """Whether oneDNN's operators are there and compute a product in this format."""
-    torch_state = torch.random.get_rng_state()
-    try:
-        weight, x = torch.randn(96, 64).to(dtype), torch.randn(5, 64).to(dtype)
-        with torch.inference_mode():
-            packed = OneDNN([weight])
-            want = x.double() @ weight.double().t()
-            bound = (1e-4 if dtype == torch.float32 else 5e-2) * float(want.abs().max())
-            results = (packed(x), packed(x[:1]), packed.add(x, torch.zeros_like(packed(x))))
-            return all(bool((got.double() - want[: len(got)]).abs().max() <= bound) for got in results)
-    except (AttributeError, RuntimeError, NotImplementedError, TypeError):
-        return False
-    finally:
-        torch.random.set_rng_state(torch_state)
+    weight, x = torch.randn(96, 64).to(dtype), torch.randn(5, 64).to(dtype)
+    packed = OneDNN([weight])
+    want = x.double() @ weight.double().t()
+    bound = (1e-4 if dtype == torch.float32 else 5e-2) * float(want.abs().max())
+    return near((packed(x), packed(x[:1]), packed.add(x, torch.zeros_like(packed(x)))), want, bound)
 
 
 def fits(net: torch.nn.Module) -> bool:

@@ -457,14 +457,10 @@ def fixed_order(dim: int, threads: int, biased: bool = False, cap: float | None 
     are masked, and passes of many lengths; with numbers that are added to the scores if `biased`, or
     soft-capped by `cap`.
     """
-    state = torch.random.get_rng_state()
-    torch.default_generator.manual_seed(dim)  # the CPU's alone: other devices keep their streams
-    try:
-        with torch.inference_mode():
-            every = (each for each in SUMS if all(_tried(dim, n, each, biased, cap) for n in LENGTHS))
-            return next(every, None)
-    finally:
-        torch.random.set_rng_state(state)
+    with torch.random.fork_rng([]), torch.inference_mode():
+        torch.default_generator.manual_seed(dim)  # the CPU's alone: other devices keep their streams
+        every = (each for each in SUMS if all(_tried(dim, n, each, biased, cap) for n in LENGTHS))
+        return next(every, None)
 
 
 def _tried(dim: int, length: int, sums: Sums, biased: bool, cap: float | None) -> bool:
