@@ -16,11 +16,12 @@ import json
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from filelock import FileLock, Timeout
 
 from specviz.errors import ParameterError, SpecvizError, TraceError, plural
 from specviz.escape import line
@@ -610,20 +611,16 @@ def locked(path: Path) -> Iterator[None]:
     others = path.iterdir() if path.is_dir() else [path]
     if not begun and any(file.name not in OURS and file.suffix != ".part" for file in others):
         raise SpecvizError(f"{path} exists and is not the folder of a run: choose another one")
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-        file = open(path / "lock", "w")  # noqa: SIM115
-    except OSError as error:
-        raise TraceError(f"cannot write {path}: {error.strerror or error}") from None
-    with file:
+    with ExitStack() as held:
         try:
-            import fcntl
-
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+            path.mkdir(parents=True, exist_ok=True)
+            held.enter_context(FileLock(path / "lock", timeout=0))
+        except Timeout:
             raise SpecvizError(
                 f"another run is writing to {path}: wait for it, or choose another folder"
             ) from None
-        except (ImportError, OSError):  # Windows, or a file system without locks
+        except OSError as error:
+            raise TraceError(f"cannot write {path}: {error.strerror or error}") from None
+        except NotImplementedError:  # a file system without locks
             pass
         yield
