@@ -18,7 +18,7 @@ import torch
 from ..methods.base import Method
 from ..models.choices import large
 from ..models.downloads import DOWNLOADS, local_path
-from ..models.kernels import FP16
+from ..models.kernels import FP16, processor
 from ..models.loading import HUB_ID
 from ..models.protocols import Model
 from ..models.ranks import holding, whole
@@ -100,13 +100,8 @@ def thread_count(model: Model | Diffusion) -> int:
 
 def machine(device: torch.device) -> dict[str, str]:
     """Processor, device and system; no name of the machine or of a person."""
-    processor = platform.processor() or platform.machine()
-    with suppress(OSError), open("/proc/cpuinfo", encoding="utf8") as lines:
-        processor = next(
-            (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), processor
-        )
     name = torch.cuda.get_device_name(device) if torch.device(device).type == "cuda" else str(device)
-    return {"processor": processor, "device": name, "system": f"{platform.system()} {platform.release()}"}
+    return {"processor": processor(), "device": name, "system": f"{platform.system()} {platform.release()}"}
 
 
 def machine_of(model: Model) -> dict[str, str]:

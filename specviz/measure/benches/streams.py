@@ -18,7 +18,7 @@ from specviz.measure.claims import ratio
 from specviz.measure.report import Bar, Report, Row, Tick
 from specviz.measure.retranslation import METHOD, RT, Decoded, Setting, measure
 from specviz.measure.retranslation import Sources as Given
-from specviz.measure.timing import setting
+from specviz.measure.timing import counter, setting
 from specviz.methods import find
 from specviz.models.protocols import Model
 from specviz.paths import folder
@@ -99,13 +99,7 @@ def bench(
         raise PromptError(f"{text or SENTENCES} has {len(given)} texts, but {number} were requested")
     given = given[:number]
     chosen = settings(BETAS if betas is None else betas)
-    done, of = 0, rounds * number * len(chosen) + sum(len(list(stream)) for stream in given)
-
-    def count(name: str) -> None:
-        nonlocal done
-        done += 1
-        tick(done, of, name)
-
+    count = counter(tick, rounds * number * len(chosen) + sum(len(list(stream)) for stream in given))
     decoded, quality = measure(
         model, Given(language, given), chosen, rounds=rounds, max_new_tokens=max_new_tokens,
         template=template, tick=count,
