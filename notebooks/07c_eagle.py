@@ -302,7 +302,7 @@ print(f"largest τ: {paid['tau'].idxmax()}; fastest: {paid['speedup'].idxmax()}"
 paid[["tau", "cost", "forward", "draft_cost", "rest", "speedup"]].round(2)
 
 # %% [markdown]
-# A method pays above the black line, where a cycle writes more tokens than it costs plain passes. `cost` is that number of passes;
+# A method pays above the solid line, where a cycle writes more tokens than it costs plain passes. `cost` is that number of passes;
 # `forward`, `draft_cost` and `rest` are the target's pass, drafting and everything else in it. A larger tree moves a
 # point up and to the right, on a processor mostly to the right. The times are those of single runs, one after another.
 #

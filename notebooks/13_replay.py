@@ -427,7 +427,7 @@ to_read(defined, defined.columns)
 # the cycles in which prompt lookup drafted nothing; τ counts them. And no acceptance figure includes the cost of a
 # cycle, as the right panel shows. (That panel is the least certain: it uses wall-clock times.)
 #
-# The longest text: τ against the cost of a cycle. Below the black line no draft is faster. A click opens the decode.
+# The longest text: τ against the cost of a cycle. Below the solid line no draft is faster. A click opens the decode.
 
 # %%
 longest = [run.split()[rows["tokens"].argmax()] for run in (plain, *traces.values())]

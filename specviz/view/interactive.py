@@ -106,7 +106,7 @@ class Interactive(Page):
             div_id=name,
             config=CONFIG,
         )
-        return f"{fragment}<p>{html(self.caption)}</p>{self._list()}"
+        return f'<div class="specviz-figure">{fragment}</div><p>{html(self.caption)}</p>{self._list()}'
 
     def _page(self) -> str:
         """The whole page; its links are relative to it."""
@@ -118,7 +118,7 @@ class Interactive(Page):
         return plotlyjs.document(self.title, style, body, boot, figures, plotlyjs.script())
 
     def _repr_html_(self) -> str:
-        return f'{FIGURE_STYLE}<div class="specviz-figure">{self._html(f"specviz-{id(self):x}")}</div>'
+        return FIGURE_STYLE + self._html(f"specviz-{id(self):x}")
 
     def __repr__(self) -> str:
         return f"<Interactive: {self.title}>"
@@ -220,9 +220,8 @@ def why_it_pays(traces: Traces, pages: str | Path | None = None, force: bool = F
     names = _players(runs, pages, "method", force) if pages is not None else [None] * len(runs)
     x, y, outside = payoff.ranges(table, prompts)
     figure = go.Figure()
-    for speedup in (1.0, *payoff.SPEEDUPS):
-        if (part := payoff.line(speedup, x, y)) is not None:
-            _add_speedup(figure, speedup, *part, above=part[1][-1] > 0.999 * y[1])
+    for speedup, part in payoff.lines(x, y).items():
+        _add_speedup(figure, speedup, *part, above=part[1][-1] > 0.999 * y[1])
     for number, (row, page) in enumerate(zip(table.to_dict("records"), names)):
         base = row["method"] == payoff.PLAIN
         hue, mark = ("#000000", "x-thin-open") if base else look(number - 1)
@@ -244,7 +243,7 @@ def why_it_pays(traces: Traces, pages: str | Path | None = None, force: bool = F
         )  # fmt: skip
     figure.update_layout(
         template="plotly_white", height=520, margin={"t": 60, "b": 50, "l": 60, "r": 40}, hovermode="closest",
-        title={"text": plotly(payoff.heading(table, outside)), "font": {"size": 13}},
+        title={"text": plotly(payoff.heading(table, outside)).replace("; ", "<br>"), "font": {"size": 13}},
         legend={"orientation": "h", "yanchor": "top", "y": -0.15},
         xaxis={"title": payoff.X_NAME, "range": x}, yaxis={"title": payoff.Y_NAME, "range": y},
     )  # fmt: skip

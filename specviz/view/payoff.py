@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-SPEEDUPS = (0.5, 0.75, 1.25, 1.5, 2.0, 3.0, 4.0, 6.0)  # whose lines are drawn beside break-even
+# Whose lines are drawn, break-even first, where their numbers do not run into those of the ones before.
+SPEEDUPS = (1.0, 0.75, 0.5, 1.25, 1.5, 2.0, 3.0, 4.0, 6.0)
+APART = 0.06  # of the figure's width or height, between two numbers
 MARGIN = 0.12  # of the range, around the points
 MOST = (0.05, 0.95)  # of the prompts' dots lie within the limits at least
 EVEN = "break-even, τ = cost: above it drafting pays"
@@ -79,6 +81,22 @@ def ranges(
     return x, y, int((~inside).sum())
 
 
+Segment: TypeAlias = "tuple[tuple[float, float], tuple[float, float]]"
+
+
+def lines(x: tuple[float, float], y: tuple[float, float]) -> dict[float, Segment]:
+    """Lines of equal speedup by their speedup, each as `line` gives it."""
+    kept: dict[float, Segment] = {}
+    ends: list[tuple[float, float]] = []
+    for speedup in SPEEDUPS:
+        if (part := line(speedup, x, y)) is not None:
+            end = (part[0][1] - x[0]) / (x[1] - x[0]), (part[1][1] - y[0]) / (y[1] - y[0])
+            if all(max(abs(end[0] - h), abs(end[1] - v)) >= APART for h, v in ends):
+                kept[speedup] = part
+                ends.append(end)
+    return kept
+
+
 def line(
     speedup: float, x: tuple[float, float], y: tuple[float, float]
 ) -> tuple[tuple[float, float], tuple[float, float]] | None:
@@ -110,16 +128,14 @@ def why_it_pays(traces: Traces, ax: Axes | None = None) -> Axes:
     table, prompts, _ = payoff(traces)
     x, y, outside = ranges(table, prompts)
     ax = axes(ax, (8.6, 4.2))
-    if (even := line(1.0, x, y)) is not None:
+    shown = lines(x, y)
+    if (even := shown.pop(1.0, None)) is not None:
         ax.plot(*even, color="black", lw=1.2, label=EVEN)
         ax.fill_between([x[0], *even[0], x[1]], [max(y[0], x[0]), *even[1], min(y[1], x[1])], y[1],
                         color="#009e73", alpha=0.06, lw=0)  # fmt: skip
-    for speedup in SPEEDUPS:
-        if (part := line(speedup, x, y)) is not None:
-            ax.plot(*part, color=GREY, lw=0.8, ls=":")
-            ax.annotate(
-                f"{speedup:g}×", (part[0][1], part[1][1]), color=GREY, fontsize=7, ha="right", va="top"
-            )
+    for speedup, part in shown.items():
+        ax.plot(*part, color=GREY, lw=0.8, ls=":")
+        ax.annotate(f"{speedup:g}×", (part[0][1], part[1][1]), color=GREY, fontsize=7, ha="right", va="top")
     for number, row in enumerate(table.to_dict("records")):
         base = row["method"] == PLAIN
         hue, mark = ("black", "x") if base else look(number - 1)

@@ -179,3 +179,27 @@ def test_a_selection_keeps_its_prompts_numbers(runs):
     base = next(name for name, trace in runs.items() if trace.run["method"] == "autoregressive")
     table = metrics.break_even(chosen, base, per="prompt")
     assert set(table["prompt"]) == {1, 2}
+
+
+@pytest.mark.parametrize("limits", [((0.1, 9.5), (0.9, 2.0)), ((0.8, 1.6), (0.9, 2.5)), ((0.5, 2), (1, 9))])
+def test_numbers_of_lines_do_not_run_into_each_other(limits):
+    (left, right), (bottom, top) = limits
+    lines = payoff.lines(*limits)
+    ends = [((x[1] - left) / (right - left), (y[1] - bottom) / (top - bottom)) for x, y in lines.values()]
+    assert len(lines) > 2
+    for i, one in enumerate(ends):
+        assert all(max(abs(a - b) for a, b in zip(one, other)) >= payoff.APART for other in ends[:i])
+    for speedup, (x, y) in lines.items():
+        assert [b / a for a, b in zip(x, y)] == pytest.approx([speedup] * 2)
+
+
+def test_words_below_a_figure_take_the_notebook_s_colours(runs):
+    """A dark JupyterLab turns the colours of the figure round: not those of the words below it."""
+    pytest.importorskip("plotly")
+    from specviz.view import interactive
+
+    shown = interactive.why_it_pays(runs)._repr_html_()
+    figure = shown.index('<div class="specviz-figure">')
+    words = shown.index("<p>", figure)
+    inside = shown[figure:words]
+    assert inside.count("<div") == inside.count("</div>") and "<details>" in shown[words:]
