@@ -6,12 +6,13 @@ and the what-ifs decide again by them from a record, where there is no model.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 
 from ..draft import ROOT, Draft
+from ..schema import Metadata
 from .parameters import Parameter
 
 SSD = (
@@ -129,7 +130,7 @@ def judge_cells(draft: Draft, place: Callable[[int], tuple[int, int] | None]) ->
     return path[1:], status
 
 
-def starts_with_first(canvas: Mapping[str, Any]) -> bool:
+def starts_with_first(canvas: Metadata) -> bool:
     """Whether a block's first cell is placed before its others, however sure they are.
 
     A shifted model predicts a block's first cell at the place before the block, which Fast-dLLM's dual cache

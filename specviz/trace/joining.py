@@ -72,9 +72,11 @@ def join(runs: Sequence[Trace]) -> StoredRun:
 
 def _set(table: pa.Table, name: str, values: pa.Array) -> pa.Table:
     """The table with other values in a column, in its own type."""
+    import pyarrow.compute as pc
+
     at = table.schema.get_field_index(name)
     field = table.schema.field(at)
-    return table.set_column(at, field, values.cast(field.type))
+    return table.set_column(at, field, pc.cast(values, field.type))
 
 
 def _check_once(prompts: Sequence[Record], method: str) -> None:
