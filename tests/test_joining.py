@@ -11,7 +11,7 @@ import traces
 from specviz import metrics
 from specviz.errors import TraceError
 from specviz.metrics.cycles import rows_together
-from specviz.trace import Trace, validate
+from specviz.trace import Recorder, Trace, validate
 
 matplotlib.use("agg")
 METHODS = ("autoregressive", "speculative", "bild")
@@ -74,6 +74,18 @@ def test_what_differs_in_more_than_its_texts_stays_apart(tmp_path):
         traces.build("speculative", path=tmp_path / f"{name}.parquet", run=name, **more)
     traces.build("speculative", seed=1, path=tmp_path / "d.parquet")
     assert [len(run.prompts) for run in Trace.open(tmp_path).join().split()] == [2, 1, 1]
+
+
+def test_runs_without_prompts_or_times_are_joined_too(tmp_path):
+    for name, more in (("a", {"prompts": None}), ("b", {"prompts": [{}]})):
+        run = traces.metadata("speculative") | {"run": name, **more}
+        recorder = Recorder(run, tmp_path / f"{name}.parquet", record=None)
+        recorder.add(
+            {"cycle": 1, "prompt": 0, "out_token": [5], "out_position": [0], "out_origin": ["plain"]}
+        )
+        recorder.close()
+    (joined,) = Trace.open(tmp_path).join().split()
+    assert len(joined.texts) == 2 and joined.cycles["start"].isna().all()
 
 
 def test_another_round_is_no_further_text(tmp_path):

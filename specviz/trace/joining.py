@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from specviz.trace.trace import Trace
+
+Column: TypeAlias = "np.ndarray | list[str] | pa.Array"
 
 # In what runs of one method, models, settings and machine may differ.
 OWN = ("run", "prompts", "pieces", "created", "memory", "peak_memory", "complete", "stopped")
@@ -48,15 +50,16 @@ def join(runs: Sequence[Trace]) -> StoredRun:
         own = sorted(set(run.cycles["prompt"].tolist()))
         table = run.arrow([column.name for column in schema.COLUMNS])
         numbers = np.searchsorted(own, table.column("prompt").to_numpy()) + len(prompts)
-        table = _set(table, "prompt", pa.array(numbers))
-        table = _set(table, "run", pa.array([name] * len(table)))
+        table = _set(table, "prompt", numbers)
+        table = _set(table, "run", [name] * len(table))
         start, duration = (table.column(each).to_numpy() for each in ("start", "duration"))
         passes = table.column("pass_start").combine_chunks()
         begun = pa.ListArray.from_arrays(passes.offsets, pc.add(passes.values, clock), mask=passes.is_null())
-        tables.append(_set(_set(table, "start", pa.array(start + clock)), "pass_start", begun))
+        tables.append(_set(_set(table, "start", start + clock), "pass_start", begun))
         clock += max(0.0, float(np.nanmax(start + duration, initial=0.0)))
         pieces |= run.pieces
-        prompts += [(run.run["prompts"] or [])[number] for number in own]
+        every = run.run["prompts"] or [{}] * (1 + max(own, default=0))
+        prompts += [every[number] for number in own]
     _check_once(prompts, first["method"])
     about = dict(first) | {
         "run": name, "prompts": prompts, "pieces": encode_pieces(pieces),
@@ -70,13 +73,13 @@ def join(runs: Sequence[Trace]) -> StoredRun:
     return StoredRun(about, table=pa.concat_tables(tables).unify_dictionaries())
 
 
-def _set(table: pa.Table, name: str, values: pa.Array) -> pa.Table:
+def _set(table: pa.Table, name: str, values: Column) -> pa.Table:
     """The table with other values in a column, in its own type."""
-    import pyarrow.compute as pc
+    import pyarrow as pa
 
     at = table.schema.get_field_index(name)
     field = table.schema.field(at)
-    return table.set_column(at, field, pc.cast(values, field.type))
+    return table.set_column(at, field, pa.array(values, field.type, from_pandas=True))
 
 
 def _check_once(prompts: Sequence[Record], method: str) -> None:
