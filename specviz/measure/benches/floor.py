@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from contextlib import closing
 
 import numpy as np
 import torch
 
 from specviz.errors import ParameterError, plural
 from specviz.measure.benches.ceilings import measure as ceilings
-from specviz.measure.benches.passes import measure_together
+from specviz.measure.benches.passes import Rounds
 from specviz.measure.report import Part, Row
 from specviz.measure.timing import quiet_clock, seconds_of, settled, synchroniser, threads
 from specviz.models import ordered
@@ -61,19 +62,21 @@ def measure(model: AnyModel, context: int, rounds: int) -> Part:
     for number, each in rates.items():
         words = f"the memory's read rate, {plural(number, 'thread')}"
         rows.append({"part": words, "mb": whole / 1e6, "median": 1e3 * whole / each, "rate": each / 1e9})
-    spent = measure_together({"": model}, SIZES, context, rounds)[""]
-    for g in SIZES:
-        parts = {
+    parts: dict[int, dict[str, tuple[int, Callable[[], None]]]] = {
+        g: {
             "products of the layers": (size["layers"], _products(products, g)),
             "head": (size["head"], _products(head, g)),
             "attention": (0, _attention(model, context, g)),
         }
-        times = _milliseconds([call for _, call in parts.values()], model, rounds)
-        timed = {name: (moved, time) for (name, (moved, _)), time in zip(parts.items(), times)}
-        median = float(np.median(spent[g]))
-        rest = median - sum(time for _, time in timed.values())
-        timed = {"the whole pass": (whole, median), **timed, "norms, positions, Python": (0, rest)}
-        rows += [_row(g, name, moved, time, rate) for name, (moved, time) in timed.items()]
+        for g in SIZES
+    }
+    passes, times = _rounds(model, context, rounds, [call for g in SIZES for _, call in parts[g].values()])
+    for g, own in zip(SIZES, times.reshape(rounds, len(SIZES), -1).transpose(1, 0, 2)):
+        timed = {"the whole pass": (whole, passes[g])}
+        timed |= {name: (moved, own[:, i]) for i, (name, (moved, _)) in enumerate(parts[g].items())}
+        # Of each round: a machine whose speed varies would give the difference of two of its moments.
+        timed["norms, positions, Python"] = (0, passes[g] - own.sum(1))
+        rows += [_row(g, name, moved, float(np.median(ms)), rate) for name, (moved, ms) in timed.items()]
     return Part("The lower bound: reading the weights once", COLUMNS, rows)
 
 
@@ -122,11 +125,19 @@ def _whole_blocks(slots: int) -> int:
     return -(-slots // ordered.BLOCK) * ordered.BLOCK
 
 
-def _milliseconds(calls: Sequence[Callable[[], None]], model: Model, rounds: int) -> list[float]:
-    """The median time of each, called in turn as a pass does: one alone would find its weights cached."""
+def _rounds(
+    model: Model, context: int, rounds: int, calls: Sequence[Callable[[], None]]
+) -> tuple[dict[int, np.ndarray], np.ndarray]:
+    """Milliseconds of whole passes, by size, and of each call, [rounds, calls]; all take turns in each round.
+
+    One part alone would find its weights cached.
+    """
     wait, clock = synchroniser(model.device), quiet_clock(model.device)[0]
-    with settled(), torch.inference_mode():
+    times = []
+    with closing(Rounds({"": model}, SIZES, context)) as passes, settled(), torch.inference_mode():
         for call in calls:
             call()
-        turns = [[seconds_of(call, wait=wait, clock=clock) for call in calls] for _ in range(rounds)]
-    return [1e3 * float(each) for each in np.median(turns, axis=0)]
+        for _ in range(rounds):
+            passes()
+            times.append([1e3 * seconds_of(call, wait=wait, clock=clock) for call in calls])
+        return passes.spent()[""], np.array(times)
