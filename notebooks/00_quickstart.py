@@ -88,7 +88,7 @@ one.nodes[["cycle", "node", "text", "p", "rank", "status"]].query("cycle <= 2")
 
 # %% [markdown]
 # Times are in seconds. `p` is the probability of a drafted token under the target, `rank` its place in the target's
-# list (0 is the top). In greedy decoding a token is accepted exactly when its rank is 0 and everything before it was
+# list (0 is the top). In greedy decoding (the target always writes its likeliest token) a token is accepted exactly when its rank is 0 and everything before it was
 # accepted. After a rejection nothing is judged. The record holds enough to check each of those decisions again:
 
 # %%
@@ -104,7 +104,7 @@ print(f"{len(again)} decisions, {int(again['agrees'].sum())} come out as recorde
 metrics.by_depth(trace).round(3)
 
 # %% [markdown]
-# The table has two rates. `overall` counts all drafts that reach that place, so it can only fall. `given` counts those
+# Read the last two rates. `overall` counts all drafts, so it can only fall. `given` counts those
 # in which the place was judged, because everything before it was accepted. It rises: the first token is the hardest. A
 # copy that began well is likely to go on well.
 #
@@ -195,7 +195,7 @@ for name in ("prompt_lookup", "unispec"):
 # Everything after the first rejected token is dropped, so most drafts are kept only in part or not at all.
 # </details>
 #
-# <details><summary>4. τ nearly doubled the tokens per pass. Why was decoding only about 1.6 times as fast?</summary>
+# <details><summary>4. A pass yields nearly two tokens. Why was decoding only about 1.6 times as fast?</summary>
 #
 # A pass over eleven tokens takes longer than a pass over one.
 # </details>

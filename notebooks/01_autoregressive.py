@@ -48,8 +48,7 @@ trace = sv.generate(model, prompt, method="autoregressive", max_new_tokens=40)
 trace
 
 # %% [markdown]
-# Every bar is one forward pass, and every pass yields one token: τ = 1.00. The prefill, which read the whole prompt
-# in a single pass, is not drawn: it is cycle 0 of the record.
+# Every bar is one forward pass, and every pass yields one token: τ = 1.00. The prefill, which read all but the prompt's last token in one pass, is not drawn: it is cycle 0 of the record.
 #
 # **Predict.** The prompt has several tens of tokens. How many times longer than a single-token pass did its prefill
 # take: 1, 5, or as many as there are tokens?
@@ -183,7 +182,7 @@ plt.show()
 
 # %% [markdown]
 # These curves are **modelled**: they assume that acceptance is independent from token to token, which it is not in real
-# text, and they include nothing but the passes. [02](02_draft_and_verify.ipynb) measures real decodes.
+# text, and they include nothing but the passes. Where tokens can be rejected, τ levels off while the cost grows, so the longest draft does not win. [02](02_draft_and_verify.ipynb) measures real decodes.
 #
 # ## The same model in several layouts
 #
@@ -358,9 +357,9 @@ plt.show()
 # here, not measured. A format that is missing is not available for this model or machine.
 #
 # Fewer bytes make the first token of a pass cheaper and leave the arithmetic of the others as it was. Where SmolLM2 was measured
-# for this text, on a processor without AVX-512, the three narrow formats were the fastest alone and had the steepest s(g): no
+# for this text, on a processor without AVX-512, `bfloat16`, `int8` and `int4` were the fastest alone and had the steepest s(g): no
 # draft paid in them, and one of four tokens paid in float32. `town`, whose weights stay in the cache, has little to gain from
-# fewer bytes. Speculative decoding and whole numbers save the same thing, the time a pass spends on reading weights, and it can
+# fewer bytes. Speculative decoding and integer weights save the same thing, the time a pass spends on reading weights, and it can
 # be saved only once. Compare tokens a second, never speedups over baselines in different formats.
 #
 # ## What this cannot show
@@ -370,7 +369,7 @@ plt.show()
 #   cycles.
 # - s(g) depends on how much context the pass reads. With tens of thousands of tokens most of what is read is keys and
 #   values, not weights.
-# - Batches of many requests fill the machine on their own, and leave nothing for speculative decoding to exploit.
+# - Batches of many requests fill the machine on their own, and usually leave less for speculative decoding to exploit ([15](15_should_i_draft.ipynb)).
 
 # %% [markdown]
 # ## Five questions

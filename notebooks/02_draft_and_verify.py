@@ -18,7 +18,7 @@
 #
 # ![Speedup by acceptance and cost of a draft token, with the break-even line and this pair as a star](stills/02.png)
 #
-# *25 minutes, about three of them computing (half a minute on `town`). Needs `torch`, ipywidgets and plotly
+# *40 minutes, about three of them computing (half a minute on `town`). Needs `torch`, ipywidgets and plotly
 # (`pip install -e ".[run,lab]"` in a checkout).*
 #
 # You will run speculative decoding greedily and with sampling. You will derive the rule of Leviathan, Kalman and Matias (2023) and
@@ -66,7 +66,7 @@ print("the same text:", alone.text == trace.text, "- badge:", trace.run["exactne
 print("passes of the target:", len(alone.cycles) - 1, "alone,", len(trace.cycles) - 1, "with drafts")
 
 # %% [markdown]
-# Always: a draft token is kept only if it *is* the target's token. The badge is careful, *exact up to ties*: passes over five
+# Always: a draft token is kept only if it *is* the target's token. The badge is cautious: *exact up to ties*: passes over five
 # tokens and over one may round differently in the last digit. Where the target's two best tokens agree to that digit, either may win.
 # `specviz audit` finds every such place and says whether it was a tie, rounding, or a bug.
 #
@@ -102,7 +102,7 @@ for ax, column, name in zip(axes, (1, 2, 3), ("τ", "A/D", "tokens/s")):
 plt.show()
 
 # %% [markdown]
-# τ never falls, because a longer draft can only add accepted tokens. A/D usually falls: a later token counts only if all
+# τ never falls: a draft model's guess depends only on the text before it. A/D usually falls: a later token counts only if all
 # earlier ones were accepted. Speed usually has a maximum, where one more draft token no longer pays for itself. One prompt on one
 # machine is an anecdote; `specviz bench` measures many.
 #

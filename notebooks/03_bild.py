@@ -173,7 +173,7 @@ alone = sv.generate(small, texts, method="autoregressive", **options)
 
 
 def bleu(run):
-    """BLEU of sacrebleu, against all right answers."""
+    """BLEU by sacrebleu, 0 to 100: how many n-grams a text shares with the right answers."""
     return metrics.quality(run, resamples=1, scores=["bleu"])["bleu"].median
 
 
@@ -465,7 +465,7 @@ print(", ".join(f"{way} {speed:.2f}" for way, speed in paid.items()), f"; fastes
 # But its small model drafts one more token at each doubt, which is then thrown away. The picture shows which counts
 # more on this machine. The intervals over so few sums are wide; `specviz bench drafters` counts forty.
 #
-# An aligned small model should be rolled back less: check the table.
+# Check (1) and (3) in the table: alignment should mean fewer rollbacks.
 #
 # ## What BiLD cannot do
 #
@@ -485,7 +485,7 @@ print(", ".join(f"{way} {speed:.2f}" for way, speed in paid.items()), f"; fastes
 #
 # <details><summary>2. What is the text with a fallback threshold of 1? With a rollback threshold that nothing reaches?</summary>
 #
-# The large model's own text; and every token that the small model was confident of.
+# The large model's own text; the small model's confident tokens, the large model's elsewhere.
 # </details>
 #
 # <details><summary>3. What does alignment train, and on what?</summary>

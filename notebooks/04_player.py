@@ -46,8 +46,7 @@ sv.player(one)
 
 # %% [markdown]
 # Click into the player and use the keys: `→` and `←` step, `space` plays, `home` and `end` jump, `?` lists the rest.
-# From top to bottom you see the text so far, this cycle's draft, where the time went, and what happened to the KV
-# cache. Beside it is the method's own loop, with the current line highlighted. Point at a node: a sentence says why it
+# From top to bottom you see the text so far, this cycle's draft, where the time went, and what happened to the KV cache (the stored keys and values of earlier tokens). Beside it is the method's own loop, with the current line highlighted. Point at a node: a sentence says why it
 # was kept or dropped.
 #
 # **Predict.** Step to any cycle and stop at *draft*, before the verdict. Which nodes will survive? In a chain the

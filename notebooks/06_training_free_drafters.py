@@ -192,7 +192,7 @@ for _ in range(20_000):
         path = (*path, right[len(path)])
     walked.append(len(path))
 print(
-    f"by the formula {sum(p for _, p in best_tree(rates, 8)):.3f}, by {len(walked):,} throws {np.mean(walked):.3f}"
+    f"by the formula {sum(p for _, p in best_tree(rates, 8)):.3f}, by {len(walked):,} trials {np.mean(walked):.3f}"
 )
 
 # %% [markdown]
@@ -255,8 +255,7 @@ pd.DataFrame(
 # ## What the target said before: Token Recycling's matrix
 #
 # Luo et al. (2025). A pass predicts, after every token it reads, which tokens might follow. One of them is written, and
-# the others are usually thrown away. Token Recycling keeps the best $k$ in a matrix $M$ of shape $[V, k]$: row $t$
-# holds the predictions from the last time the target read $t$. A draft is a fixed **template** of rank paths, like
+# the others are usually thrown away. Token Recycling keeps the best $k$ in a matrix $M$ with $V$ rows (the vocabulary): row $t$ holds those from the last time the target read $t$. A draft is a fixed **template** of rank paths, like
 # those above, filled from the matrix: the child of rank $r$ below the token $u$ is $M[u, r]$.
 #
 # **Predict.** A pass over $n$ nodes reads $n + 1$ tokens. Does it change 1 row of the matrix, as many as were accepted, or up
@@ -413,7 +412,7 @@ pd.DataFrame(
 ).round(3)
 
 # %% [markdown]
-# The cycle that kept most, as a tree: point at a node to see its source.
+# Compare the shares. The cycle that kept most: point at a node for its source.
 
 # %%
 best = quoted.cycles.loc[quoted.cycles["accepted"].idxmax()]

@@ -381,7 +381,7 @@ plt.show()
 # ## Two open readings
 #
 # The paper leaves open what $\oplus$ is, and whether the root may follow itself. Both are options: `score="product"` or
-# `"least"` (the least probability on the path), `root_token="drop"` or `"keep"`.
+# `"least"` (the least probability on the path) or `"edge"` (the node's own), `root_token="drop"` or `"keep"`.
 #
 # **Predict.** With `"least"` scores, is the tree deeper or broader than with products? Why?
 

@@ -242,8 +242,7 @@ pd.DataFrame(rows, columns=columns).set_index(["g", "store"]).round(2)
 # Compare the two slopes: where this was written, τ grew from 8 to 48 nodes by 0.3 with either store. As long as two stores are the same, a larger tree contains the smaller one and is accepted at least as far, with diminishing
 # returns. A pass over one token mostly waits for the weights, and reads them once for any number of nodes; every node costs time
 # once arithmetic takes longer than that. From how many nodes on depends on kernel and device: one CPU thread is busy long before a
-# GPU is, and sooner in one layout of the weights than in another ([01](01_autoregressive.ipynb)). With $s(g)$ the time of a pass with
-# $g$ nodes over that of a plain one, the best $g$ has the largest $\tau(g)/s(g)$ (equation 2): a property of machine, kernel and texts,
+# GPU is, and sooner in one layout of the weights than in another ([01](01_autoregressive.ipynb)). With $s(g)$ (01's $s(g+1)$) the time of a pass with $g$ nodes over that of a plain one, the best $g$ has the largest $\tau(g)/s(g)$ (equation 2): a property of machine, kernel and texts,
 # to be measured again when one of them changes. For an A100 the paper finds 110 (Table 13). Measured points scatter, so
 # [08](08_calibrate.ipynb) fits curves through them and looks for the best $g$ on these, within the sizes that were measured: nothing is
 # known beyond. The equation assumes that every tree is full and that drafting is free. A cold store's trees are small and their passes

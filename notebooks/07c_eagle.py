@@ -313,8 +313,7 @@ paid[["tau", "cost", "forward", "draft_cost", "rest", "speedup"]].round(2)
 # ([07a](07a_unispec.ipynb)). EAGLE-1's child $x$ was itself **drawn** from $q$, and the rule (draw $u$ uniformly from $[0, 1)$; accept if $u < p(x)/q(x)$, else go on with
 # $\max(0, p - q)$, normalised, and with $q$ without $x$) is exact only if what is judged really has the law $q$.
 #
-# EAGLE-2's published code draws no child: it takes the $k$ likeliest and accepts each with its $p(x)$, which is exact, as UniSpec
-# is. specviz draws, for all three. Could it then send the children of highest score, *the node's own token included*? Below,
+# EAGLE-2's published code draws no child: it takes the $k$ likeliest and tries them by [06](06_training_free_drafters.ipynb)'s rule, which is exact, as UniSpec is. specviz draws, for all three. Could it then send the children of highest score, *the node's own token included*? Below,
 # two children are drawn without replacement, and one or both of them are sent.
 #
 # **Predict.** Which of the four choices keep the target's law $p$?

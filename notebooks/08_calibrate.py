@@ -57,7 +57,7 @@ trace
 #
 # $$ \text{throughput} = \frac{N\,\tau(g)}{N\,s(g)} = \frac{\tau(g)}{s(g)}, \qquad g^* = \arg\max_g \frac{\tau(g)}{s(g)} $$
 #
-# (equations 2 and 4; their $s$ is the verifying pass alone, as drafting is taken to be free, and ours the whole cycle). τ depends on the model, the text and what the drafter has learnt, and hardly on the machine. $s$
+# (equations 2 and 4; their $s$ is the verifying pass alone, 01's $s(g+1)$, as drafting is taken to be free, and ours the whole cycle). τ depends on the model, the text and what the drafter has learnt, and hardly on the machine. $s$
 # depends on the machine.
 #
 # At the best size the two curves rise in the same proportion. Where both are smooth,

@@ -130,7 +130,7 @@ controls = ipywidgets.interact(
 )
 
 # %% [markdown]
-# From β = 0.5 on nothing is ever taken back, and every first guess stays. A section below shows why exactly there.
+# From some β on nothing is ever taken back, and every first guess stays. Find it; a section below derives it.
 #
 # Here is what is saved against what is lost, over all three sentences. BLEU compares the last texts with those written
 # from scratch.

@@ -18,7 +18,7 @@
 #
 # ![A decode by CM-ASD: tokens, cycles, and the weighted confidence of each draft token](stills/10.png)
 #
-# *30 minutes, about four of them computing (two on the toys alone). Needs `torch`, sacrebleu, plotly
+# *30 minutes, about four of them computing (two without SmolLM2's download). Needs `torch`, sacrebleu, plotly
 # (`pip install -e ".[run,quality,lab]"`).*
 #
 # A drafter knows something about its own drafts: it writes some tokens with a probability of 0.99 and others with 0.3.

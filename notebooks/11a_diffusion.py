@@ -199,7 +199,7 @@ print(
 # (a) is a text that does not exist. Each marginal is right, but the product of marginals is not the joint distribution. (b) is a real
 # text, though not the likeliest: stepwise decoding is greedy.
 #
-# How wrong can it be? The divergence of the product from the joint is $\sum_i H_i - H(\text{joint})$. Since
+# How wrong can it be? The divergence of the joint from the product is $\sum_i H_i - H(\text{joint})$. Since
 # $H(\text{joint}) \ge \max_i H_i$ (all cells together are at least as uncertain as one of them) it is at most $\sum_i H_i - \max_i H_i$. The *entropy-bounded* sampler (Ben-Hamu et al. 2025) fills the
 # most confident cells while this bound stays below $\gamma$. *Fast-dLLM* (Wu et al. 2025) fills each cell whose likeliest token has a
 # probability above a threshold $\tau$ (not the τ of the header, tokens a pass); if there is none, the most confident cell alone.
@@ -218,8 +218,7 @@ lossy |= {f"entropy_bounded, γ = {value}": write("entropy_bounded", bound=value
 metrics.compare_canvases({"stepwise": stepwise} | lossy, stepwise).round(3)
 
 # %% [markdown]
-# `same_order` counts the texts whose cells got the same tokens in the same order, `same_text` those that read the same; `saved` is
-# the median share of passes saved. Below is the first cell that went wrong, with every prediction that stepwise decoding made for the same cell.
+# `same_order` counts the texts whose cells got the same tokens in the same order, `same_text` those that read the same; `saved` is the share of passes saved, pooled over texts. Below is the first cell that went wrong, with every prediction that stepwise decoding made for the same cell.
 
 
 # %%

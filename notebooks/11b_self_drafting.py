@@ -190,7 +190,7 @@ plt.show()
 # %% [markdown]
 # ## Why a chain ends
 #
-# A chain ends because every draft was accepted, or because something other than the next draft was filled. There are three causes. Another *token* came into that cell, or
+# A chain ends because every draft was accepted (`short`: fewer than $N$ were sent), or because something other than the next draft was filled. That has three causes. Another *token* came into that cell, or
 # another cell came first (the *order*). Or the chain had crossed a block's *border*: its drafts for the next block came from a pass
 # in which that block was not yet the current one. Such an end counts as the border's, whatever came in their place.
 #
@@ -349,12 +349,12 @@ for name, side in (("town-diffusion", model), ("smollm2-diffusion", large)):
         "same text": fast.texts == slow.texts,
         "passes saved": f"{1 - len(fast.passes) / len(slow.passes):.0%}",
         "ms a pass of one canvas": round(1e3 * per_pass[0], 1),
-        "ms a pass of one to five": round(1e3 * per_pass[1], 1),
+        "ms per pass, one to five canvases": round(1e3 * per_pass[1], 1),
     }
 pd.DataFrame(sides)
 
 # %% [markdown]
-# Drafting pays if the time of a pass grows by less than $1/(1-s)$, where $s$ is the share of passes saved: compare the rows. The share
+# Drafting pays if a pass takes less than $1/(1-s)$ times as long, where $s$ is the share of passes saved: compare the rows. The share
 # depends on how often the model's own guesses hold, and on how much of the canvas is left after the text and is filled with end tokens.
 # The cost of five canvases depends on model *and* device. `specviz bench canvases -m smollm2-diffusion --prompts
 # narrow` measures both. It also gives the speedup of a device on which five canvases would cost as much as one.

@@ -134,7 +134,7 @@ pd.DataFrame(rows).T.rename_axis(["written", "sure"]).round(2)
 # A tenth over answers, two in five over whole canvases, and no answer changes. An answer is followed by a run of end
 # tokens, each nearly certain. Their order by exact log-odds is arbitrary and differs from pass to pass, so the drafts
 # miss it. From left to right they match it, and no more chains are lost to order than in the answers themselves. LLaDA's and
-# Fast-dLLM's code compares probabilities in float64, which tie from 36.7 nats on; a decoder in float32 or bfloat16 has ties
+# Fast-dLLM's code compares probabilities in float64, which tie from about 37 nats on; a decoder in float32 or bfloat16 has ties
 # from 17.3 or 6.2, and its sorting routine decides. The paper does not say which it used. Figures for whole canvases depend on
 # that rule.
 #
@@ -352,8 +352,7 @@ plt.show()
 #
 # ## What a pass costs
 #
-# SSD trades passes for positions: $N + 1$ canvases instead of one. That pays while a pass over five canvases takes as
-# long as a pass over one, because it is bound by reading the weights and not by multiplying.
+# SSD trades passes for positions: $N + 1$ canvases instead of one. That pays most while a pass over five canvases takes as long as a pass over one, because it is bound by reading the weights and not by multiplying.
 #
 # **Predict**, without a cache and with it: how many positions are computed for each token of the text, stepwise and
 # by SSD with $N = 4$? What does a longer canvas (the paper's Figure 3) do to either?
@@ -412,7 +411,7 @@ for name, run in (("to the end of the answer", short), ("the whole canvas", full
     sums = metrics.by_canvas(run)[["placed", "valid", "passes"]].sum()
     rows[name] = {
         **sums,
-        "valid a placed one": sums["valid"] / sums["placed"],
+        "valid per placed token": sums["valid"] / sums["placed"],
         "passes saved": 1 - sums["passes"] / sums["placed"],
     }
     causes = metrics.failures(run).set_index("cause")["share"]
@@ -433,9 +432,7 @@ pd.DataFrame(rows).T.round(2)
 # 2. and a 77.4 % reduction in decoding steps
 # 3. consistently 2.0x to 3.46x
 # 4. LLaDA-Instruct, HumanEval, N = 5: 2.11x
-# 5. mix-order: 2N − 1 nodes in total
-# 6. a full binary tree of 2^(N+1) − 1 canvases pushes into the memory-bound regime (section 5.1)
-# 7. an upper bound of N / (N + 1)
+# 5. a full binary tree of 2^(N+1) − 1 canvases pushes into the memory-bound regime (section 5.1)
 
 # %%
 dream = {
@@ -451,9 +448,7 @@ tables = [
     f"on MBPP; the mean is {np.mean([66.4, 61.4, 65.3, 77.4]):.1f} %",
     f"Dream-Base on HumanEval, N = 4: {19.28 / 12.62:.2f}x; LLaDA-Base on MBPP: {10.31 / 5.74:.2f}x",
     f"54.14 / 26.13 = {54.14 / 26.13:.2f}x",
-    f"Table 3: 6, 8, 10 for N = 3, 4, 5, that is {[2 * n for n in (3, 4, 5)]} with the root",
     "section 5.2: it pushes out of it, and that is right: more work for each weight that is read",
-    f"with R = B = 8 it is {1 - 2 / 8:.0%}, if chains are cut where lossless needs it",
 ]
 for number, table in enumerate(tables, 1):
     print(f"{number}. {table}")

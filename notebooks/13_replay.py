@@ -225,7 +225,7 @@ setup = pd.DataFrame(replayed.setup)
 to_read(setup, setup.columns).hide()
 
 # %% [markdown]
-# One difference matters most. UniSpec's draft size is calibrated on this machine ([08](08_calibrate.ipynb)), and a
+# One difference matters most. UniSpec's draft size is calibrated here ([08](08_calibrate.ipynb)), and a
 # processor wants small drafts; EAGLE's is 24 nodes. So these $\tau$ do not compare drafters at equal draft size.
 #
 # ## What carries over
@@ -259,7 +259,7 @@ both
 # table is consistent with itself, and no machine was needed to check that. (Here $c$ varies more: the answers are
 # short, and the prefill counts in the seconds but not in $\tau$.)
 #
-# So $\tau$ and $c$ can come from different places. What speedup would the paper's $\tau$ give on *this* machine? And
+# So $\tau$ and $c$ can come from different places. What speedup would the paper's $\tau$ give *here*? And
 # which $\tau$ does a method need here? Drafting pays if $\tau > c$:
 
 # %%

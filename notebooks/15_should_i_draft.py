@@ -66,7 +66,7 @@ trace
 # In a *cycle* the drafter guesses tokens, and one pass of the large model, the *target*, keeps the right ones and adds one of its own.
 # τ is the mean number of tokens that a cycle writes: 1 without drafts, never less.
 #
-# **Predict.** What is prompt lookup's τ there? And does it cost speed to try?
+# **Predict.** What is prompt lookup's τ there?
 
 # %%
 free = sv.generate(model, [prose[0]], "prompt_lookup", max_new_tokens=LENGTH)

@@ -34,8 +34,8 @@ UNISPEC = (
     ),
     Parameter(
         "score", "product", choices=SCORES,
-        meaning="A node's score: the product of the path's probabilities (Algorithm 1), their minimum, or "
-            "its own probability (line 25 taken literally, which the paper's Table 12 agrees with).",
+        meaning="A node's score: the product of the path's probabilities, their minimum, or its own "
+            "probability (Algorithm 1 leaves its ⊕ open; the paper's Table 12 agrees with the last).",
     ),
     Parameter(
         "root_token", "drop", choices=("drop", "keep"),

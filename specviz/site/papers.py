@@ -195,8 +195,8 @@ def _models(paper: str) -> str:
     text = "A table is measured on one model; `--model` names another.\n\n"
     if any(real != "–" for _, real, _, _ in lines):
         text = (
-            "A table is measured on one model: on the real one where it is downloaded, else on the bundled "
-            "one, which `--model` asks for, too.\n\n"
+            "A table is measured on one model: the real one if it is downloaded, otherwise the bundled one; "
+            "`--model` can ask for the bundled one.\n\n"
         )
     text += _table(heads, [(_many(names), *line) for line, names in lines.items()]) + "\n"
     if apart:
