@@ -364,7 +364,10 @@ def _method(text: str) -> Values:
     """``NAME parameter=value ...`` as a plan has it; a parameter that stands there twice has two values."""
     from specviz import methods
 
-    name, *pairs = shlex.split(text) or [""]
+    try:
+        name, *pairs = shlex.split(text) or [""]
+    except ValueError:  # no closing quotation
+        raise ParameterError(f"--method {text!r}: close the quotation mark") from None
     kind = methods.find(name)
     entry: Values = {"method": name}
     for pair in pairs:

@@ -221,6 +221,8 @@ def generate(
     file = _output(out, method, force, resume)
     if save_store is not None:
         writable(save_store, force)
+    if streamed and raw:
+        raise ParameterError(f"--raw is for --prompt and --prompts: with {source} use --set template=plain")
     if streamed and batch > 1:
         raise ParameterError("streams are decoded one after another: drop --batch")
     entries: Sequence[Stream | Prompt] = (
@@ -244,7 +246,7 @@ def generate(
     target, drafter = _models(kind, model, draft, device, dtype, revision)
     if store is not None:
         built.load(store, target)
-    if raw and not streamed:
+    if raw:
         plain = [entry for entry in entries if isinstance(entry, dict)]
         entries = [_raw(entry, place, target) for place, entry in enumerate(plain, 1)]
     with on_threads(threads) as threads_used:
@@ -399,13 +401,12 @@ def _follow(run: Run, show: Callable[[list[int]], str]) -> None:
 
     colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
     marks = ("\033[1;4;32m", "\033[0m") if colour else ("{+", "+}")  # as `specviz show` has it
-    streams: list[list[Shown]] = []
+    streams: dict[str, list[Shown]] = {}  # a run that goes on decodes the later ones alone
     for u in follow(run, show):
-        if u.stream == len(streams):
-            streams.append([])
-            entry = run.prompts[u.stream]
-            print(f"{visible(entry['id'] or f'stream {u.stream + 1}')}")
-        streams[-1].append(u)
+        name = run.prompts[u.stream]["id"] or f"stream {u.stream + 1}"
+        if name not in streams:
+            print(visible(name))
+        streams.setdefault(name, []).append(u)
         new = f"{marks[0]}{visible(u.new)}{marks[1]}" if u.new else ""
         print(f"{u.update:4}  {visible(u.source)}\n      {visible(u.kept)}{new}")
         facts = [f"{u.erased_tokens} tokens erased"] if u.erased_tokens else []
@@ -416,16 +417,16 @@ def _follow(run: Run, show: Callable[[list[int]], str]) -> None:
         print("      (" + ", ".join(facts) + ")", flush=True)
     if streams:
         print()
-        _print_updates([run.prompts[number]["id"] for number in range(len(streams))], streams)
+        _print_updates(streams)
 
 
-def _print_updates(names: list[str | None], streams: list[list[Shown]]) -> None:
+def _print_updates(streams: dict[str, list[Shown]]) -> None:
     """A table with one line per stream."""
     from specviz.escape import visible
     from specviz.measure.report import Column, print_table
 
     rows = []
-    for number, (name, updates) in enumerate(zip(names, streams)):
+    for name, updates in streams.items():
         tokens, seconds = sum(u.tokens for u in updates), sum(u.seconds for u in updates)
         drafted, accepted = sum(u.drafted for u in updates), sum(u.accepted for u in updates)
         erased, prompt = sum(u.erased_tokens for u in updates), sum(u.prompt for u in updates)
@@ -434,6 +435,6 @@ def _print_updates(names: list[str | None], streams: list[list[Shown]]) -> None:
         cells.append(f"{sum(u.reused for u in updates) / prompt:.2f}")
         timed = seconds == seconds
         cells += [f"{1e3 * seconds / len(updates):.1f}", f"{tokens / seconds:,.0f}"] if timed else ["–"] * 2
-        rows.append([visible(name or f"stream {number + 1}"), *cells])
+        rows.append([visible(name), *cells])
     columns = ("updates", "tokens", "erased tokens", "A/D", "rows kept", "ms per update", "tokens/s")
     print_table(screen(), [Column("stream"), *(Column(name, True) for name in columns)], rows)

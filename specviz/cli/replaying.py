@@ -108,6 +108,14 @@ def replay(
         _add(add, out)
         return
     if table is None and not every and setup is None:
+        others = {
+            "--part": part,
+            "--number": number,
+            "--dry-run": dry_run or None,
+            "--kit": kit,
+            "--out": out,
+        }
+        _refuse(settings | others, "name a table, or use --all")
         terminal.show_recipes(screen())
         return
     if table is not None and every:

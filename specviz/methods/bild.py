@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..draft import Draft
 from ..models.devices import send
-from ..rules.bild import BILD, goes_on, rolls_back
+from ..rules.bild import BILD, goes_on, guarantee, rolls_back
 from ..rules.parameters import Parameter
 from ..rules.speculative import chain_status
 from .base import Drafting, Verdict
@@ -53,11 +53,7 @@ class BiLD(DraftModelMethod):
     review_end: bool
 
     def guarantee(self, sampling: Sampling, dtype: str) -> str:
-        if self.fallback == 1:  # no probability is above 1: every token is the large model's
-            return "exact"
-        if self.rollback == 0 and self.review_end and sampling.greedy:
-            return "exact up to ties"  # only a token of probability 1, the argmax, survives the review
-        return "lossy"
+        return guarantee(self.fallback, self.rollback, self.review_end and sampling.greedy)
 
     def draft(self, left: int) -> Drafting:
         """Algorithm 1, lines 3-6, until line 7 or the cap (appendix 7.1.2: 10 tokens)."""

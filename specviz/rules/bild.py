@@ -34,3 +34,11 @@ def goes_on(confidence: Number, fallback: float) -> Number:
 def rolls_back(distance: Number, rollback: float) -> Number:
     """Line 10, equation 3: a token is taken back where -log p_L of it is above α_RB; at equality it stays."""
     return distance > rollback
+
+
+def guarantee(fallback: float, rollback: float, review_end: bool) -> str:
+    """Whether the text is the large model's, of `schema.EXACTNESS`."""
+    if fallback == 1:  # no probability is above 1: every token is the large model's
+        return "exact"
+    # Without a rollback distance only a token of probability 1, the likeliest, survives the review.
+    return "exact up to ties" if rollback == 0 and review_end else "lossy"

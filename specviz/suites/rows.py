@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import html
+import io
 import json
 import re
 import tarfile
@@ -129,20 +130,23 @@ def _parquet(path: Path, columns: Sequence[str] | None) -> Iterator[Row]:
 
 
 def _table(path: Path, between: str, columns: Sequence[str] | None) -> Iterator[Row]:
-    text = _text(path, files.load(path))
+    text = io.StringIO(_text(path, files.load(path)), newline="")  # a quoted field may hold line breaks
     lines = csv.reader(
-        text.splitlines(), delimiter=between, quoting=csv.QUOTE_NONE if between == "\t" else csv.QUOTE_MINIMAL
+        text, delimiter=between, quoting=csv.QUOTE_NONE if between == "\t" else csv.QUOTE_MINIMAL
     )
-    names = list(columns) if columns is not None else next(lines, [])
-    for values in lines:
-        if not any(values):
-            continue
-        where = f"{path}, line {lines.line_num}"
-        if len(values) < len(names):
-            raise PromptError(
-                f"{where}: {len(names)} fields are needed ({', '.join(names)}), not {len(values)}"
-            )
-        yield Row(where, dict(zip(names, values)))
+    try:
+        names = list(columns) if columns is not None else next(lines, [])
+        for values in lines:
+            if not any(values):
+                continue
+            where = f"{path}, line {lines.line_num}"
+            if len(values) < len(names):
+                raise PromptError(
+                    f"{where}: {len(names)} fields are needed ({', '.join(names)}), not {len(values)}"
+                )
+            yield Row(where, dict(zip(names, values)))
+    except csv.Error as error:
+        raise PromptError(f"{path}, line {lines.line_num} is not a table's: {error}") from None
 
 
 def _json(path: Path) -> Iterator[Row]:

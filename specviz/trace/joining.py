@@ -65,11 +65,8 @@ def join(runs: Sequence[Trace]) -> StoredRun:
         "run": name, "prompts": prompts, "pieces": encode_pieces(pieces),
         "complete": all(run.run["complete"] for run in runs), "peak_memory": None,
     }  # fmt: skip
-    if first["memory"] is not None:
-        about["memory"] = {
-            "start": first["memory"]["start"],
-            "end": (runs[-1].run["memory"] or {}).get("end"),
-        }
+    if len(runs) > 1:
+        about["memory"] = None  # each had a memory of its own
     return StoredRun(about, table=pa.concat_tables(tables).unify_dictionaries())
 
 

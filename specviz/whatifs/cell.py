@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+from specviz.rules.bild import guarantee
 from specviz.rules.gap import lossless
 from specviz.rules.speculative import chain_status, next_origin
 from specviz.schema import UNKNOWN
@@ -43,6 +44,8 @@ def build(
     if method in ("specdec", "cm_asd"):
         limits = {name: parameters[name] for name in LIMITS if name in parameters}
         run["exactness"] = "exact up to ties" if lossless(**limits) else "lossy"
+    if method == "bild":
+        run["exactness"] = guarantee(parameters["fallback"], parameters["rollback"], parameters["review_end"])
     drafter = None if method in ("prompt_lookup", "unispec") else run["dense"] or run["draft"]
     cell = Cell(method, parameters, frozenset(run["eos"] or ()))
     cycles = []

@@ -223,6 +223,8 @@ class WhatIf:
         own, lossy = self._run["method"], self._run["exactness"] == "lossy"
         if method not in METHODS:
             return no_replay(method)
+        if not len(self.trace.cycles):
+            return "the trace holds no text: the run was cut off before its first"
         canvas = self._run["canvas"] is not None
         if method == "ssd" and canvas and lossy:
             return f"this run of {own} skipped states of stepwise decoding"
@@ -249,8 +251,10 @@ class WhatIf:
             return self._store_problem
         if lossy:
             return f"the text of this run of {own} need not be the target's own"
-        if method == "speculative" and not (self._run["dense"] or self._run["draft"]):
-            return NOT_DENSE
+        if method == "speculative" and not self._run["dense"]:
+            # What an EAGLE layer or heads guess depends on where the draft began.
+            kind = (self._run["draft"] or {"kind": "none"}).get("kind")
+            return "" if kind in (None, "causal", "encoder-decoder") else NOT_DENSE
         return ""
 
     @property

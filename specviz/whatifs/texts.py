@@ -18,8 +18,8 @@ from specviz.rules.speculative import common_prefix
 from specviz.trace import Trace
 
 WIDEN = 3.0  # a decision nearer than so many times the largest rounding that was seen is a tie ...
-EPSILON = {"bfloat16": 7.9e-3, "float16": 9.8e-4}
 SINGLE = 1.2e-7  # whatever the models compute in, probabilities are recorded in float32
+EPSILON = {"bfloat16": 7.9e-3, "float16": 9.8e-4, "float32": SINGLE, "float64": SINGLE}
 FLOOR = 16  # ... and never less than so many epsilons of the number format
 COLUMNS = (
     "prompt", "cycle", "context", "keep", "end", "top_k",
@@ -151,8 +151,13 @@ def read_texts(trace: Trace) -> tuple[list[TextRecord], Rounding]:
         for row in rows:
             _read_dense(record, row, row["keep"] or 0, errors)
         texts.append(record)
-    floor = FLOOR * EPSILON.get(run["dtype"] or "", SINGLE)
+    floor = FLOOR * spacing(run["dtype"])
     return texts, Rounding(*(max(floor, WIDEN * max(differences)) for differences in errors))
+
+
+def spacing(dtype: str | None) -> float:
+    """Relative spacing of a model's numbers; quantized files round what they multiply to eight bits."""
+    return EPSILON.get(dtype or "float32", 2.0**-8)
 
 
 def positive(value: Value | None) -> int | None:

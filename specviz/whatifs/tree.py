@@ -138,7 +138,8 @@ class TreeReplay(Replay):
         walk = super().walk()
         walk.nodes, walk.modelled = self.nodes, self.modelled
         self.teach_own(self.n)
-        self.run.modelled = self.modelled is not None
+        # What a text that was not replayed to its end would have taught, later ones lack.
+        self.run.modelled |= self.modelled is not None or walk.place is not None
         return walk
 
     def cycle(self, start: int, count: int) -> Step:

@@ -29,7 +29,7 @@ from specviz.trace import Trace
 from specviz.trace.text import begun_text
 from specviz.whatifs.answer import EXACT, RERUN
 from specviz.whatifs.cell import recorded, replayed_run
-from specviz.whatifs.texts import EPSILON, FLOOR, SINGLE, Candidates, Row, number, positive
+from specviz.whatifs.texts import FLOOR, Candidates, Row, number, positive, spacing
 from specviz.whatifs.walk import STOPPED, TIE, Halt, Place, Step, Walk
 
 PARTS = "the text diverges here"
@@ -139,6 +139,7 @@ def read_updates(trace: Trace) -> list[list[UpdateRecord]]:
         raise TraceError(
             "the trace does not say how long its model's context is (an older one): record it again"
         )
+    prefix = positive((run["model"] or {}).get("prefix"))  # of an encoder-decoder, in place of its source
     masked = (run["parameters"] or {}).get("k") or 0
     ends = frozenset(run["eos"] or ())
     streams: dict[int, list[UpdateRecord]] = {}
@@ -147,7 +148,7 @@ def read_updates(trace: Trace) -> list[list[UpdateRecord]]:
         if row["cycle"] == 0:
             if row["source"] is None:
                 raise TraceError("this needs runs whose source arrives in updates")
-            limit = min(most, longest - row["context"])
+            limit = min(most, longest - (row["context"] if prefix is None else prefix))
             stream.append(UpdateRecord(**{name: row[name] for name in HEAD}, limit=limit))
         record = stream[-1]
         _read_cycle(record, row)
@@ -181,7 +182,7 @@ def _read_cycle(record: UpdateRecord, row: Row) -> None:
 
 def tolerance(run: Row) -> float:
     """How near two probabilities must be for a pass of another shape to swap them."""
-    return FLOOR * EPSILON.get(run["dtype"] or "", SINGLE)
+    return FLOOR * spacing(run["dtype"])
 
 
 def replay(
