@@ -45,6 +45,18 @@ def test_a_text_update_by_update(say, tmp_path):
     assert "ms per update" in out and "page: " in out
 
 
+def test_a_run_of_streams_that_goes_on_shows_the_later_ones(say, tmp_path):
+    first, *_ = TEXT.splitlines()
+    (tmp_path / "t.txt").write_text(first + "\n")
+    assert say(*RUN, "--text", "t.txt", "--out", "o")[0] == 0
+    (tmp_path / "t.txt").write_text(TEXT)
+    status, out, err = say(*RUN, "--text", "t.txt", "--out", "o", "--resume")
+    assert status == 0, err
+    lines = out.splitlines()
+    assert "t:2" in lines and "t:1" not in lines and any(line.startswith("t:2 ") for line in lines)
+    assert len(Trace.open(tmp_path / "o" / "retranslate.parquet").prompts) == 2
+
+
 def test_partials_are_made_and_decoded(say, tmp_path):
     status, out, _ = say("streams", "simulate", "t.txt", "--out", "p.jsonl", "--seed", 3)
     assert status == 0 and "generate retranslate --model town-translator --stream p.jsonl" in out
@@ -91,6 +103,7 @@ def test_what_a_file_holds_counts_not_how_it_is_called(say, tmp_path):
         (("generate", "unispec", "-p", "x", "--lag", 2), "--lag is for --text and --stream"),
         (("generate", "unispec", "-p", "x", "--language", "ja"), "--language is for --text and --stream"),
         ((*RUN, "--text", "none.txt"), "cannot read none.txt"),
+        ((*RUN, "--text", "t.txt", "--raw"), "with --text use --set template=plain"),
         ((*RUN, "--text", "t.txt", "--set", "beta=2"), "[0, 1]"),
         (("streams", "simulate", "none.txt", "--out", "p"), "cannot read none.txt"),
     ],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import matplotlib
 import numpy as np
 import pytest
+from tiny import llama
 
 import specviz as sv
 import traces
@@ -86,6 +87,17 @@ def test_runs_without_prompts_or_times_are_joined_too(tmp_path):
         recorder.close()
     (joined,) = Trace.open(tmp_path).join().split()
     assert len(joined.texts) == 2 and joined.cycles["start"].isna().all()
+
+
+def test_stores_that_began_empty_each_are_no_store_of_all_texts(tmp_path):
+    """UniSpec's store of a joined run would have to be filled by the texts before; none was."""
+    target = llama(seed=1, vocabulary=24, eos=(), name="target")
+    for number, prompt in enumerate(([5, 6, 7, 8], [9, 10, 11])):
+        out = tmp_path / f"{number}.parquet"
+        sv.generate(target, [prompt], "unispec", max_new_tokens=12, record="all", out=out)
+    joined = sv.open(tmp_path).join()
+    assert joined.run["memory"] is None and len(joined.prompts) == 2
+    assert sv.whatif(joined).unispec().table["badge"].tolist() == ["needs a rerun"]
 
 
 def test_another_round_is_no_further_text(tmp_path):

@@ -822,6 +822,8 @@ def test_the_command(plan, tmp_path, capsys, monkeypatch):
     assert "pooled" in said and "draft_length=3" in said and "8 of 8 rows" in said
     assert cli.run([*order, "--seeds", "0,1"]) == 2
     assert "holds another run: its seeds is [0], here [0, 1]" in capsys.readouterr().err
+    assert cli.run(["bench", "run", "--method", "spectra datastore=Tom's.store"]) == 2
+    assert "close the quotation mark" in capsys.readouterr().err
     assert cli.run(["bench", "run", "--method", "prompt_lookup draft_lenth=2"]) == 2
     assert "did you mean draft_length" in capsys.readouterr().err
     assert cli.run(["bench", "run", "--workers", "2", "--dask", "tcp://x:1"]) == 2

@@ -179,6 +179,11 @@ def test_options_without_effect_are_refused(options, dropped, capsys):
 
 def test_a_dry_run_of_a_table_lists_every_part(monkeypatch, capsys):
     monkeypatch.setattr(dry_run, "rate", lambda device, dtype: 10e9)
+    for alone in (["--quick"], ["--dry-run"], ["--kit", "k"], ["--part", "a"], ["--model", "town"]):
+        assert cli.run(["replay", *alone]) == 2
+        assert f"name a table, or use --all: drop {alone[0]}" in capsys.readouterr().err
+    assert cli.run(["replay"]) == 0
+    capsys.readouterr()
     assert cli.run(["replay", "unispec/table9", "--setup", "paper", "--dry-run"]) == 0
     out = capsys.readouterr().out
     assert "part llama3-eagle" in out

@@ -19,7 +19,7 @@ from huggingface_hub import snapshot_download
 import specviz as sv
 from specviz.errors import ParameterError, PromptError
 from specviz.loop.checks import check_prompts
-from specviz.suites import catalogue, fetching
+from specviz.suites import catalogue, fetching, rows
 
 SNAPSHOT = snapshot_download
 
@@ -614,3 +614,13 @@ def test_multi_specbench_says_its_languages(tmp_path):
     for name in ("question_de.json", "de/question.jsonl", "specbench-de-00000-of-00001.jsonl"):
         lines(tmp_path / name.replace("/", "-") / name, {"question_id": 1, "category": "qa", "turns": ["a"]})
         assert len(sv.suite("multi-specbench:de", tmp_path / name.replace("/", "-"))) == 1
+
+
+def test_a_quoted_field_keeps_its_line_breaks(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_bytes(b'article,highlights\r\n"A.","One.\nTwo."\r\n')
+    (row,) = rows.rows(path)
+    assert row.values == {"article": "A.", "highlights": "One.\nTwo."}
+    path.write_text('article\n"' + "x" * 200_000 + '"\n')
+    with pytest.raises(PromptError, match=r"a\.csv, line 2 is not a table's: field larger"):
+        list(rows.rows(path))

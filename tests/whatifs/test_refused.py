@@ -8,6 +8,8 @@ from tiny import llama
 import specviz as sv
 from specviz.errors import ModelError, ParameterError, TraceError
 from specviz.loop import densify
+from specviz.trace import Recorder
+from specviz.whatifs.texts import spacing
 
 PROMPTS = [[5, 6, 7, 8], [9, 10, 11], [12, 13, 14, 15]]
 
@@ -39,6 +41,43 @@ def test_confidences_of_one_drafter_and_tokens_of_another(target, drafter):
     answer = sv.whatif(densify(run, target, target)).cm_asd()
     assert answer.table["badge"].tolist() == ["needs a rerun"]
     assert "the dense record is of target" in answer.why
+
+
+def test_guesses_that_depend_on_where_a_draft_began():
+    """An EAGLE layer goes on from the target's states, and then from its own: it is no draft model."""
+    prompt = "Translate into German: The doctor bought a red bicycle."
+    run = sv.generate("town", prompt, "eagle", draft="town-eagle3-en", branches=1, max_new_tokens=12)
+    answer = sv.whatif(run).speculative(draft_length=[1, 2])
+    assert (
+        set(answer.table["badge"]) == {"needs a rerun"} and "no dense record of a draft model" in answer.why
+    )
+
+
+def test_a_run_cut_off_before_its_first_text(target):
+    run = sv.generate(target, PROMPTS[:1], "unispec", max_new_tokens=4, record="all")
+    nothing = Recorder(run.run | {"prompts": []}).close()
+    for method in ("unispec", "prompt_lookup", "speculative"):
+        answer = getattr(sv.whatif(nothing), method)()
+        assert "the trace holds no text" in answer.why
+
+
+def test_roundings_of_formats_that_have_no_name_here():
+    assert spacing("float32") == spacing("float64") == spacing(None) == 1.2e-7
+    assert spacing("Q8_0") == spacing("Q4_K_M") == 2**-8 > spacing("float16")
+
+
+def test_another_setting_of_bild_has_another_guarantee(target, drafter):
+    options = {"draft": drafter, "max_new_tokens": 12, "record": "dense"}
+    strict = {"rollback": 0.0, "review_end": True}
+    run = sv.generate(target, PROMPTS, "bild", **strict, **options)
+    shown = set()
+    for values in ({}, {"review_end": False}, {"cap": 3}, {"cap": 3, "review_end": False}, {"fallback": 1.0}):
+        answer = sv.whatif(run).bild(**values)
+        if answer.table["badge"].tolist() == ["exact"]:
+            again = sv.generate(target, PROMPTS, "bild", **strict | values, **options)
+            assert answer.trace(0).run["exactness"] == again.run["exactness"], values
+            shown.add(again.run["exactness"])
+    assert shown == {"exact", "exact up to ties"}
 
 
 def test_times_of_passes_that_rows_share(target, drafter):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 from tiny import llama
 
@@ -95,6 +97,17 @@ def test_a_model_stays_one_while_the_store_does(model):
     assert all(place is not None and place.cycle == 1 for place in firsts[begun + 1 :])
     alone = [walk.modelled for walk in replay(record(model, draft_size=12, keep="prompt"), draft_size=3)]
     assert all(place is None or place.cycle > 1 for place in alone)
+
+
+def test_a_text_that_was_not_replayed_to_its_end_taught_less(model):
+    """What it would have taught, the later texts' store lacks: none of them is exact."""
+    trace = record(model, draft_size=12)
+    texts, rounding = read_texts(trace)
+    trees = Trees(texts, read_lessons(trace, texts, 6), 24, trace.run["parameters"] | {"draft_size": 3})
+    wide = dataclasses.replace(rounding, target=2.0)  # each place is a tie
+    halted = trees(texts[0], frozenset(), wide)
+    assert halted.place is not None and halted.modelled is None
+    assert trees(texts[1], frozenset(), rounding).modelled.cycle == 1
 
 
 def test_a_record_of_what_was_judged_is_not_enough(model):
