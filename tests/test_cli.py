@@ -300,6 +300,8 @@ ASK = ("--prompt", "Hello")
         (("bench", "trees", "--size", "many"), "--size takes a number"),
         (("audit", "--number", "0"), "--number"),
         (("audit", "--batch", "4", "--streams", "3"), "drop --streams"),
+        (("audit", "--method", "unispec", "--streams", "3"), "none of these does: drop it"),
+        (("audit", "--method", "retranslate", "--number", "3"), "drop --prompts and --number"),
         (("audit", "--prompts", "good.jsonl", "--seed", "3"), "drop it or --prompts"),
         (("audit", "--ledger", "l.jsonl", "--model", "town"), "add --soak"),
         (("audit", "--soak", "--ledger", "l.jsonl", "--invariant"), "drop --invariant"),

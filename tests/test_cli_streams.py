@@ -45,6 +45,13 @@ def test_a_text_update_by_update(say, tmp_path):
     assert "ms per update" in out and "page: " in out
 
 
+def test_partial_results_with_more_keys_are_no_transcript(say, tmp_path):
+    line = {"text": "Tom reads a book.", "final": True, "confidence": 0.9}
+    (tmp_path / "p.json").write_text(json.dumps(line) + "\n")
+    status, out, err = say(*RUN, "--stream", "p.json")
+    assert status == 0 and "Tom reads a book." in out, err
+
+
 def test_a_run_of_streams_that_goes_on_shows_the_later_ones(say, tmp_path):
     first, *_ = TEXT.splitlines()
     (tmp_path / "t.txt").write_text(first + "\n")

@@ -193,6 +193,12 @@ def audit(
         )
     if batch is not None or target.kind == "diffusion":
         still, moving = method, []
+    elif moving == [] and streams not in (0, 10):
+        raise ParameterError("--streams is for methods that decode streams, and none of these does: drop it")
+    elif still == [] and (prompts is not None or number is not None):
+        raise ParameterError(
+            "these methods decode streams, and --streams says how many: drop --prompts and --number"
+        )
     elif moving is None and streams:
         moving, left_out = auditing.served(target, auditing.stream_methods(target))
     given_streams = _test_streams(target, streams) if moving else []

@@ -385,7 +385,8 @@ def _streams(text: Path | None, stream: Path | None, lag: int | None, language: 
     except (ValueError, RecursionError, TypeError):
         keys = set()
     timed = stream.suffix.lower() in (".json", ".vtt", ".srt")
-    if "word" in keys or (timed and not (keys and keys <= {"text", "time", "final"})):
+    partial = "text" in keys and not keys & {"word", "words", "segments", "word_segments"}
+    if "word" in keys or (timed and not partial):
         return [streams.word_timed(stream, words, language=language)]
     if lag is not None or language is not None:
         raise ParameterError(

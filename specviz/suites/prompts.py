@@ -29,7 +29,7 @@ class Suite(Sequence[Prompt]):
     prompts : iterable of mapping
         Each with ``prompt`` or ``turns``, and where known ``kind``, ``language`` (of the answer),
         ``reference`` (right answers to the last turn) and ``source`` (the bare text to translate or to sum
-        up). One without an ``id`` is given its number, from 1.
+        up). One without an ``id`` is given its number, from 1, and a # where another one has that as its id.
     name : str
     licence : str
         Of the texts; empty for a file of one's own.
@@ -42,7 +42,10 @@ class Suite(Sequence[Prompt]):
 
     def __init__(self, prompts: Iterable[Prompt], name: str, licence: str = "") -> None:
         self.name, self.licence = name, licence
-        self.prompts = [{"id": i, **prompt} for i, prompt in enumerate(prompts, 1)]
+        given = [*prompts]
+        taken = {str(prompt["id"]) for prompt in given if "id" in prompt}
+        own = (str(i) if str(i) not in taken else f"#{i}" for i in range(1, len(given) + 1))
+        self.prompts = [{"id": name, **prompt} for name, prompt in zip(own, given)]
         if not self.prompts:
             raise PromptError(f"{name} holds no prompts")
         seen: set[str] = set()

@@ -135,7 +135,7 @@ class WhatIf:
     Raises
     ------
     TraceError
-        If the trace holds several runs, a sampled one, or one without prompts.
+        If the trace holds several runs, a sampled one, or one without a record.
     """
 
     def __init__(self, trace: Trace) -> None:

@@ -183,7 +183,9 @@ def test_a_path_of_no_suite(tmp_path):
 
 def test_two_prompts_of_one_id(tmp_path):
     with pytest.raises(PromptError, match="two prompts have the id '1'"):
-        sv.suite(write(tmp_path / "p.jsonl", {"prompt": "a"}, {"prompt": "b", "id": 1}))
+        sv.suite(write(tmp_path / "p.jsonl", {"prompt": "a", "id": "1"}, {"prompt": "b", "id": 1}))
+    mixed = sv.suite(write(tmp_path / "q.jsonl", {"prompt": "a"}, {"prompt": "b", "id": 1}, {"prompt": "c"}))
+    assert [prompt["id"] for prompt in mixed] == ["#1", "1", "3"]
 
 
 def test_a_broken_line_is_named(tmp_path):
