@@ -302,11 +302,21 @@ def _batch(case: Case) -> str:
         check_batchable(case.method, [{}] * len(case.prompts))
     except SpecvizError as reason:
         raise Unclaimed(str(reason)) from None
-    batched = case.generate(batch=2)
-    for prompt, (text, alone) in enumerate(zip(batched.texts, case.trace.texts)):
-        if text != alone:
-            raise Broken(f"prompt {prompt} has a different text in a batch of 2 than alone")
-    return f"{len(case.prompts)} prompts write the same text two at a time"
+    texts = zip(case.generate(batch=2).texts, case.trace.texts)
+    apart = [prompt for prompt, (text, alone) in enumerate(texts) if text != alone]
+    if not apart:
+        return f"{len(case.prompts)} prompts write the same text two at a time"
+    # Passes of other shapes round otherwise: the audit tells a near-tie from a mistake.
+    if case.model.kind == "causal":
+        from specviz import audit
+
+        result = audit.batches(
+            case.model, case.draft, case.prompts, [case.make], batch=2, max_new_tokens=TOKENS, sampled=0
+        )
+        if result.holds:
+            count = plural(len(apart), "prompt")
+            return f"two at a time, {count} of {len(case.prompts)} part from the text alone, by rounding"
+    raise Broken(f"prompt {apart[0]} has a different text in a batch of 2 than alone")
 
 
 def _trace(case: Case) -> str:

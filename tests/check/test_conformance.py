@@ -248,3 +248,23 @@ def test_what_is_no_method_for_prompts_is_refused():
         sv.check.method("retranslate")
     with pytest.raises(ParameterError, match="int is not a method"):
         sv.check.method(int)
+
+
+def test_a_row_that_parts_at_a_near_tie_is_no_fault(monkeypatch):
+    """Passes of two shapes round otherwise; whether that is all is the audit's to say."""
+    from specviz import audit
+
+    prompts = ["Translate into German: Tom reads.", "Translate into German: Anna sleeps."]
+    case = conformance.Case(LastWords, sv.load("town"), None, prompts)
+    assert conformance._batch(case) == "2 prompts write the same text two at a time"
+    real = conformance.Case.generate
+    turned = type("Turned", (), {"texts": [case.trace.texts[0], "something else"]})
+    monkeypatch.setattr(
+        conformance.Case, "generate", lambda self, **o: turned if "batch" in o else real(self, **o)
+    )
+    words = "two at a time, 1 prompt of 2 part from the text alone, by rounding"
+    assert conformance._batch(case) == words
+    bug = type("Bug", (), {"holds": False})
+    monkeypatch.setattr(audit, "batches", lambda *given, **more: bug)
+    with pytest.raises(Broken, match="prompt 1 has a different text in a batch of 2 than alone"):
+        conformance._batch(case)
