@@ -9,7 +9,7 @@ from tiny import llama
 
 import specviz as sv
 import traces
-from specviz import metrics
+from specviz import cli, metrics
 from specviz.errors import TraceError
 from specviz.metrics.cycles import rows_together
 from specviz.trace import Recorder, Trace, validate
@@ -75,6 +75,25 @@ def test_what_differs_in_more_than_its_texts_stays_apart(tmp_path):
         traces.build("speculative", path=tmp_path / f"{name}.parquet", run=name, **more)
     traces.build("speculative", seed=1, path=tmp_path / "d.parquet")
     assert [len(run.prompts) for run in Trace.open(tmp_path).join().split()] == [2, 1, 1]
+
+
+def test_a_run_folder_is_shown_by_method(apart, tmp_path, capsys):
+    folder = tmp_path / "traces"
+    for number, part in enumerate(apart.split()):
+        part.save(folder / f"{number}.parquet")
+    assert cli.run(["show", str(folder)]) == 0
+    out = capsys.readouterr().out
+    lines = [line.split()[0] for line in out.splitlines() if line.startswith(METHODS)]
+    assert lines[:3] == sorted(METHODS) and "6 more texts: " in out and "more run" not in out
+    assert cli.run(["show", str(folder), "--prompt", str(TEXTS)]) == 0
+    traces.build(
+        "speculative", path=folder / "again.parquet", run="again", cut=False, tokens=30
+    )  # another round
+    capsys.readouterr()
+    assert cli.run(["show", str(folder)]) == 0
+    assert (
+        f"{3 * TEXTS + 1 - 8} more runs: specviz show FILE shows one of the folder" in capsys.readouterr().out
+    )
 
 
 def test_runs_without_prompts_or_times_are_joined_too(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -43,6 +44,9 @@ def show(
     from specviz.trace import Trace
 
     trace = Trace.open(path)
+    if path.is_dir():
+        with suppress(TraceError):  # several rounds stay as they are
+            trace = trace.join()
     if prompt is not None:
         count = max(len(run.run["prompts"] or []) for run in trace.split())
         if prompt > count:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 def show_trace(trace: Trace, path: Path | None) -> None:
     """The metrics, if there are several runs, and the first prompts as text; how to see more of `path`."""
     from specviz import view
+    from specviz.view.static import MOST_RUNS
 
     runs = trace.split()
     if len(runs) > 1:
@@ -32,6 +33,10 @@ def show_trace(trace: Trace, path: Path | None) -> None:
     colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
     most = 1 if len(runs) > 1 else 2
     print(view.text(trace, colour=colour, most=most, rest=False))
+    if len(runs) > MOST_RUNS:
+        print(
+            f"\n{plural(len(runs) - MOST_RUNS, 'more run')}: {hint('show', 'FILE')} shows one of the folder"
+        )
     count = max(run.cycles["prompt"].nunique() for run in runs)
     if count > most:
         more = plural(count - most, "more text")

@@ -206,8 +206,8 @@ class Trace:
         Returns
         -------
         Trace
-            One run per method, models, settings and machine, under a name of its own; its clock goes on from
-            text to text.
+            One run per method, models, settings and machine; a joined one has a name of its own, and its
+            clock goes on from text to text.
 
         Raises
         ------
@@ -221,7 +221,9 @@ class Trace:
         """
         from specviz.trace.joining import contenders, join
 
-        return Trace([join(group) for group in contenders(self.split())])
+        groups = contenders(self.split())
+        alone = self._prompts is None  # a run of its own stays as it is
+        return Trace([g[0]._stores[0] if alone and len(g) == 1 else join(g) for g in groups])
 
     @property
     def pieces(self) -> dict[int, bytes]:

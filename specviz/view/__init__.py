@@ -67,7 +67,7 @@ def png(trace: Trace) -> bytes:
 def text(trace: Trace, colour: bool = False, most: int = 2, rest: bool = True) -> str:
     """The trace as plain text with marks, optionally with ANSI colours.
 
-    `most` texts of each of the first runs are shown; `rest`: say how many are not.
+    `most` texts of each of the first runs are shown; `rest`: say how many texts and runs are not.
     """
     parts = []
     runs = trace.split()
@@ -81,4 +81,4 @@ def text(trace: Trace, colour: bool = False, most: int = 2, rest: bool = True) -
             parts += [terminal.block(one, colour) for one in shown]
         if rest and count > most:
             parts.append(static.more_texts(count - most))
-    return "\n\n".join([*parts, *static.more_runs(len(runs))])
+    return "\n\n".join([*parts, *(static.more_runs(len(runs)) if rest else [])])
