@@ -34,9 +34,8 @@ def show_trace(trace: Trace, path: Path | None) -> None:
     most = 1 if len(runs) > 1 else 2
     print(view.text(trace, colour=colour, most=most, rest=False))
     if len(runs) > MOST_RUNS:
-        print(
-            f"\n{plural(len(runs) - MOST_RUNS, 'more run')}: {hint('show', 'FILE')} shows one of the folder"
-        )
+        more = plural(len(runs) - MOST_RUNS, "more run")
+        print(f"\n{more}: {hint('show', 'FILE')} shows one of the folder")
     count = max(run.cycles["prompt"].nunique() for run in runs)
     if count > most:
         more = plural(count - most, "more text")
