@@ -31,7 +31,16 @@ from specviz.whatifs.answer import (
 from specviz.whatifs.cell import build
 from specviz.whatifs.costs import Costs, timed
 from specviz.whatifs.gap import DraftRecord, GapReplay, read_drafts
-from specviz.whatifs.texts import Rounding, Setting, TextRecord, Value, Values, positive, read_texts
+from specviz.whatifs.texts import (
+    REDACTED,
+    Rounding,
+    Setting,
+    TextRecord,
+    Value,
+    Values,
+    positive,
+    read_texts,
+)
 from specviz.whatifs.tree import NOT_ALL, STALE, Lessons, Trees, read_lessons
 from specviz.whatifs.updates import (
     Choice,
@@ -135,7 +144,7 @@ class WhatIf:
     Raises
     ------
     TraceError
-        If the trace holds several runs, a sampled one, or one without a record.
+        If the trace holds several runs, a sampled one, or one without a record or prompts.
     """
 
     def __init__(self, trace: Trace) -> None:
@@ -146,6 +155,9 @@ class WhatIf:
             raise TraceError(
                 "the trace holds only the text (record=None): record it with 'judged' or 'dense'"
             )
+        texts = run["canvas"] is None and run["method"] != "retranslate"
+        if texts and not all(prompt.get("tokens") for prompt in run["prompts"] or []):
+            raise TraceError(REDACTED)
         self.trace = trace
         self._run = run
         self._eos = frozenset(run["eos"] or ())
