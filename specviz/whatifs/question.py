@@ -32,7 +32,6 @@ from specviz.whatifs.cell import build
 from specviz.whatifs.costs import Costs, timed
 from specviz.whatifs.gap import DraftRecord, GapReplay, read_drafts
 from specviz.whatifs.texts import (
-    REDACTED,
     Rounding,
     Setting,
     TextRecord,
@@ -157,7 +156,7 @@ class WhatIf:
             )
         texts = run["canvas"] is None and run["method"] != "retranslate"
         if texts and not all(prompt.get("tokens") for prompt in run["prompts"] or []):
-            raise TraceError(REDACTED)
+            raise TraceError("the trace holds no prompts (it was redacted): a what-if needs them")
         self.trace = trace
         self._run = run
         self._eos = frozenset(run["eos"] or ())

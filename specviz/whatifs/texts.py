@@ -18,7 +18,6 @@ from specviz.rules.speculative import common_prefix
 from specviz.trace import Trace
 
 WIDEN = 3.0  # a decision nearer than so many times the largest rounding that was seen is a tie ...
-REDACTED = "the trace holds no prompts (it was redacted): a what-if needs them"
 SINGLE = 1.2e-7  # whatever the models compute in, probabilities are recorded in float32
 EPSILON = {"bfloat16": 7.9e-3, "float16": 9.8e-4, "float32": SINGLE, "float64": SINGLE}
 FLOOR = 16  # ... and never less than so many epsilons of the number format
@@ -111,7 +110,7 @@ def read_texts(trace: Trace) -> tuple[list[TextRecord], Rounding]:
     Raises
     ------
     TraceError
-        If the trace holds several runs, no prompts, or does not say how long its models' contexts are.
+        If the trace holds several runs, or does not say how long its models' contexts are.
     """
     run = trace.run
     longest = positive((run["model"] or {}).get("max_length"))
@@ -132,8 +131,6 @@ def read_texts(trace: Trace) -> tuple[list[TextRecord], Rounding]:
     texts, errors = [], ([0.0], [0.0])
     for number_, rows in sorted(cycles.items()):
         prompt = run["prompts"][number_]
-        if not prompt.get("tokens"):
-            raise TraceError(REDACTED)
         ids = np.array(prompt["tokens"])
         text = np.array([t for row in rows for t in row["out_token"] or ()], np.int64)
         sizes = [len(row["out_token"] or ()) for row in rows]
