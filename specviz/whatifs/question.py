@@ -31,15 +31,7 @@ from specviz.whatifs.answer import (
 from specviz.whatifs.cell import build
 from specviz.whatifs.costs import Costs, timed
 from specviz.whatifs.gap import DraftRecord, GapReplay, read_drafts
-from specviz.whatifs.texts import (
-    Rounding,
-    Setting,
-    TextRecord,
-    Value,
-    Values,
-    positive,
-    read_texts,
-)
+from specviz.whatifs.texts import Rounding, Setting, TextRecord, Value, Values, positive, read_texts
 from specviz.whatifs.tree import NOT_ALL, STALE, Lessons, Trees, read_lessons
 from specviz.whatifs.updates import (
     Choice,
