@@ -637,8 +637,6 @@ def test_audit(here, say, folders):
         4,
         "--sampled",
         1,
-        "--streams",
-        1,
         *("--method", "speculative", "--method", "unispec"),
         "--json",
         "a.json",
