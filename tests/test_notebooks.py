@@ -50,19 +50,33 @@ FEWER_TEXTS = (
     "studied, sample = prompts[:7], prompts[49:56]",
 )
 SMALLER = {
-    "02": [('sv.suite("town")[:40]', 'sv.suite("town")[:8]'), ('"town": 6}[pair]', '"town": 2}[pair]')],
+    "01": [('"town": 31}[target]', '"town": 3}[target]')],
+    "02": [('sv.suite("town")[:40]', 'sv.suite("town")[:8]'), ('"town": 6}[pair]', '"town": 2}[pair]'), ('"max_new_tokens": 64, "record"', '"max_new_tokens": 16, "record"'),
+           ('"smollm2": 32, "town": 48}[pair]', '"smollm2": 32, "town": 16}[pair]')],
     "03": [('suite("de-en", 40)', 'suite("de-en", 4)')],
-    "06": [FEWER_TEXTS],
-    "07a": [FEWER_TEXTS],
-    "07b": [("prompts[:14], prompts[49:], 48, 96", "prompts[:7], prompts[49:56], 48, 96")],
+    "06": [FEWER_TEXTS, ("= 48, 24, 40, (8, 24, 64)", "= 24, 24, 24, (8, 24)")],
+    "07a": [FEWER_TEXTS, ("large = 48, 64, 96", "large = 24, 64, 48")],
+    "07b": [("prompts[:14], prompts[49:], 48, 96", "prompts[:7], prompts[49:56], 24, 48")],
+    "07c": [
+        ("prompts[:14], prompts[49:], 48", "prompts[:7], prompts[49:56], 24"),
+        ('"max_new_tokens": 128}', '"max_new_tokens": 48}'),
+    ],
     "08": [
         ('sv.calibrate(model, "unispec")', 'sv.calibrate(model, "unispec", number=2, rounds=2)'),
-        ('"town": (25, 128)', '"town": (25, 48)'),
+        ("sizes=range(1, 50, 4), warm_up=8,", "sizes=(1, 9, 24, 49), warm_up=2, number=2,"),
+        ('"town": (25, 128)', '"town": (41, 32)'),
         ("for n in (1, 2, 5)", "for n in (1, 2)"),
         ("few = (1, 2, 3, 4, 6, 8, 12, 16, 24)", "few = (1, 2, 4, 8, 16)"),
+        ('"town": 31}[target]', '"town": 3}[target]'),
     ],
-    "09": [("    :10\n", "    :4\n")],
-    "10": [('suite("de-en", 120)', 'suite("de-en", 24)')],
+    "09": [
+        ("    :10\n", "    :2\n"),
+        ("<= 24][:3]", "<= 24][:2]"),
+        ("(0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 1.0)", "(0.0, 0.2, 0.5, 1.0)"),
+    ],
+    "10": [('suite("de-en", 120)', 'suite("de-en", 16)'), ("translations[:16]", "translations[:4]")],
+    "11c": [('"ssd", of=texts[:4], cells=64', '"ssd", of=texts[:2], cells=48')],
+    "14": [('group, length = "language", 48', 'group, length = "language", 16')],
 }
 
 
