@@ -63,8 +63,8 @@ def _print_table(trace: Trace) -> None:
     titles = {each.run["run"]: name for name, part in contenders(trace).items() for each in part.split()}
     for part, row in rows:
         row["method"] = titles[part.run["run"]]  # with what tells it from others of the same method
-    streams = [(part, row) for part, row in rows if len(part.updates)]
-    prompts = [(part, row) for part, row in rows if not len(part.updates)]
+    streams = [(part, row) for part, row in rows if part.has_streams]
+    prompts = [(part, row) for part, row in rows if not part.has_streams]
     if streams:
         _print_runs([(_setting(part), row) for part, row in streams], "setting", STREAM_COLUMNS)
         names = visible(", ".join(dict.fromkeys(row["tokenizer"] for _, row in streams)))

@@ -101,7 +101,7 @@ def of_trace(trace: Trace) -> Costs:
         If it holds streams or canvases, or no step, or what was replayed.
     """
     for part in trace.split():
-        if part.run["canvas"] is not None or len(part.updates):
+        if part.run["canvas"] is not None or part.has_streams:
             raise TraceError(
                 f"run {part.run['run']} is a stream or a canvas: explain covers only drafts of prompts"
             )

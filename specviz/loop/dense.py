@@ -77,7 +77,7 @@ def densify(trace: Trace, model: Loadable, draft: Loadable | None = None, tail: 
     draft = None if draft is None else load_drafter(model, draft, None, None)
     if (run["sampling"] or {}).get("temperature"):
         raise ParameterError("a sampled text cannot be replayed: densify a greedy run (temperature 0)")
-    if run["canvas"] is not None or trace.cycles["source"].notna().any():
+    if run["canvas"] is not None or trace.has_streams:
         kind = "a stream" if run["canvas"] is None else "a canvas"
         raise ParameterError(
             f"{run['method']} decoded {kind}, whose record holds what a what-if needs: densify a run that "

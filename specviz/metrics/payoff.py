@@ -136,7 +136,7 @@ def _check(name: str, trace: Trace, base: Trace) -> None:
     if len(trace.split()) != 1:
         raise TraceError(f"{name} holds several runs: pass each separately (trace.split()), or trace.join()")
     run = trace.run
-    if run["canvas"] is not None or len(trace.updates):
+    if run["canvas"] is not None or trace.has_streams:
         raise TraceError(f"{name} decoded a canvas or a stream; the figure needs prompts")
     timed = _steps(trace)["duration"]
     if run["record"] is None or run["replayed"] or not len(timed) or not np.isfinite(timed).all():

@@ -46,7 +46,7 @@ def counts(trace: Trace) -> Counts:
             raise TraceError(
                 f"run {part.run['run']} writes canvases: acceptance is defined only for texts that grow"
             )
-        if len(part.updates):
+        if part.has_streams:
             raise TraceError(
                 f"run {part.run['run']} is a stream: its updates have their own metrics (by_stream)"
             )

@@ -38,7 +38,7 @@ NOT_OF_STREAMS = {
 
 def _measure(trace: Trace) -> dict[str, float | str]:
     """A trace's metrics: those of cycles, or of streams with what of the others says something there."""
-    streams = len(trace.updates) > 0
+    streams = trace.has_streams
     measures = {
         name: measure(trace)
         for name, measure in OF_CYCLES.items()

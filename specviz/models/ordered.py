@@ -434,18 +434,21 @@ def _keeps(product: Lines) -> bool:
     numbers = torch.Generator().manual_seed(size)
     # Sums that differ are mostly rounded to the same number of 16 bits, so many must be looked at there.
     least = ROUNDED // size if product.weights[0].dtype.itemsize == 2 else 0
+    x = torch.randn(max(least, WIDTHS[-1]), width, generator=numbers).to(product.weights[0])
 
     def added(rows: torch.Tensor) -> torch.Tensor:
         return product.add(rows, rows.new_ones(len(rows), size))
 
     for computed in (product, added)[: 1 + (len(product.weights) == 1)]:  # one matrix's output may be added
+        alone: dict[int, torch.Tensor] = {}  # each row is computed alone once, for all widths
         for n in WIDTHS:
-            looked_at = {0, n // 2, n - 1, *range(min(n, least))}
-            for _ in range(1 + least // n):
-                x = torch.randn(n, width, generator=numbers).to(product.weights[0])
-                several = computed(x)
-                if not all(torch.equal(several[row], computed(x[row : row + 1])[0]) for row in looked_at):
-                    return False
+            for first in range(0, len(x) - n + 1, n) if least else [0]:
+                several = computed(x[first : first + n].clone())
+                for row in range(n) if least else {0, n // 2, n - 1}:
+                    if (at := first + row) not in alone:
+                        alone[at] = computed(x[at : at + 1])[0]
+                    if not torch.equal(several[row], alone[at]):
+                        return False
     return True
 
 

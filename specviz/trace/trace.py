@@ -194,7 +194,9 @@ class Trace:
         return Trace(stores, prompts)
 
     def split(self) -> list[Trace]:
-        """One trace for each run."""
+        """One trace for each run; the trace itself, with the tables that it has made, where it is of one run."""
+        if len(self._stores) == 1:
+            return [self]
         return [Trace([store], self._prompts) for store in self._stores]
 
     def join(self) -> Trace:
@@ -360,6 +362,12 @@ class Trace:
             column[row[chosen]] = value[chosen]
             frame[f"control_{name}"] = column
         return frame
+
+    @cached_property
+    def has_streams(self) -> bool:
+        """Whether the source of a text arrived in updates."""
+        sources = self._table(["source"]).column("source")
+        return len(sources) > sources.null_count
 
     @cached_property
     def updates(self) -> pd.DataFrame:
