@@ -51,8 +51,12 @@ FEWER_TEXTS = (
 )
 SMALLER = {
     "01": [('"town": 31}[target]', '"town": 3}[target]')],
-    "02": [('sv.suite("town")[:40]', 'sv.suite("town")[:8]'), ('"town": 6}[pair]', '"town": 2}[pair]'), ('"max_new_tokens": 64, "record"', '"max_new_tokens": 16, "record"'),
-           ('"smollm2": 32, "town": 48}[pair]', '"smollm2": 32, "town": 16}[pair]')],
+    "02": [
+        ('sv.suite("town")[:40]', 'sv.suite("town")[:8]'),
+        ('"town": 6}[pair]', '"town": 2}[pair]'),
+        ('"max_new_tokens": 64, "record"', '"max_new_tokens": 16, "record"'),
+        ('"smollm2": 32, "town": 48}[pair]', '"smollm2": 32, "town": 16}[pair]'),
+    ],
     "03": [('suite("de-en", 40)', 'suite("de-en", 4)')],
     "06": [FEWER_TEXTS, ("= 48, 24, 40, (8, 24, 64)", "= 24, 24, 24, (8, 24)")],
     "07a": [FEWER_TEXTS, ("large = 48, 64, 96", "large = 24, 64, 48")],

@@ -194,7 +194,7 @@ class Trace:
         return Trace(stores, prompts)
 
     def split(self) -> list[Trace]:
-        """One trace for each run; the trace itself, with the tables that it has made, where it is of one run."""
+        """One trace for each run; the trace itself, with the tables that it has made, if it is of one."""
         if len(self._stores) == 1:
             return [self]
         return [Trace([store], self._prompts) for store in self._stores]
