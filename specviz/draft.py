@@ -197,18 +197,6 @@ class Draft:
             self.stop, logits, self.read,
         )  # fmt: skip
 
-    def best(self, scores: np.ndarray, n: int) -> Draft:
-        """The `n` nodes of highest path score as a tree; ties go to the earlier node.
-
-        A node's path score is the lowest score on its path, so the result is always a whole subtree.
-        """
-        scores = np.asarray(scores, np.float64).copy()
-        for level in range(2, self.depth + 1):
-            nodes = np.flatnonzero(self.depths == level)
-            scores[nodes] = np.minimum(scores[nodes], scores[self.parents[nodes]])
-        # A node's score is at most its parent's and its index larger, so a stable sort keeps parents first.
-        return self.take(np.argsort(-scores, kind="stable")[:n])
-
 
 def depths(parents: np.ndarray) -> np.ndarray:
     """Depth of every node of a forest given as parents (-1 has none), shape [n]; the first level is 1.

@@ -65,6 +65,19 @@ def test_batch_files_of_openai_are_prompts(tmp_path):
     ]
 
 
+def test_a_turn_that_leaves_no_room_ends_its_conversation_and_not_the_run(tmp_path, capsys):
+    long = {"turns": ["Hello", "Tell me about the harbour. " * 120, "And?"], "id": "a"}
+    short = {"turns": ["Hello", "Who sold the red bicycle?"], "id": "b"}
+    options = {"max_new_tokens": 6, "out": tmp_path / "x.parquet"}
+    whole = specviz.generate("town", [short], "autoregressive", max_new_tokens=6).texts
+    for resume in (False, True):
+        trace = specviz.generate("town", [long, short], "autoregressive", resume=resume, **options)
+        assert trace.run["complete"] and trace.texts[1:] == whole
+        assert sorted(set(trace.cycles["prompt"])) == [0, 3, 4]
+        line = capsys.readouterr().err.strip()
+        assert line.startswith("specviz: turn 1 of prompt a has ") and line.endswith("ends before it")
+
+
 def test_conversations_of_sharegpt_are_turns(tmp_path, capsys):
     turns = [("human", "Hello"), ("gpt", "Hi!"), ("human", "Count to three.")]
     entry = {"id": "c", "conversations": [{"from": who, "value": text} for who, text in turns]}

@@ -125,6 +125,9 @@ def test_lines_of_a_file_are_streams(tmp_path):
     first, second = from_file(file, 3)
     assert plain(first) == ["one two three", "one two three four"] and plain(second) == ["five six"]
     assert (first.id, second.id) == ("source:1", "source:3")
+    file.write_text("one\u2028two\x0cthree\nfour", encoding="utf8")  # a line ends where a file's lines end
+    assert [each.id for each in from_file(file, 3)] == ["source:1", "source:2"]
+    file.write_bytes("\ufeffone two three four\r\n\n  five six \n".encode())
     (whole,) = from_file(file, 4, lines=False)
     assert len(plain(whole)) == 2 and plain(whole)[-1].endswith("five six") and whole.id == "source"
 
@@ -243,6 +246,11 @@ def test_subtitles(tmp_path):
     for file in (vtt, srt):
         found = [(u.text, u.time) for u in word_timed(file, 1)]
         assert found == [("Good morning, all.", 2.5), ("Good morning, all. Bye.", 3604.0)]
+    for file in (vtt, srt):  # WebVTT alone writes & as an entity
+        file.write_text(
+            "WEBVTT\n\n00:00:01.000 --> 00:00:02.000\n<v Ann>Q&amp;A &gt;&gt;\n".replace(".000", ",000")
+        )
+        assert word_timed(file).updates[-1].text == ("Q&A >>" if file == vtt else "Q&amp;A &gt;&gt;")
     vtt.write_text("WEBVTT\n\nsoon --> later\nGood.\n")
     with pytest.raises(PromptError, match="cue 1 has no readable times"):
         word_timed(vtt)
@@ -552,3 +560,14 @@ def test_a_live_stream_is_decoded_while_it_is_pushed(town):
 def test_a_stream_of_no_updates_is_refused(given):
     with pytest.raises(PromptError, match=r"list of specviz.streams.Update\(text\).*fixed_lag"):
         Stream(given)
+
+
+def test_a_stream_without_updates_decodes_nothing_in_one_line(town):
+    with pytest.raises(PromptError, match="stream 1 has no updates"):
+        sv.generate(town, [Stream([Update("Tom")]), Stream([])], "retranslate")
+    once = Stream(iter([Update("Tom"), Update("Tom reads", last=True)]))
+    assert sv.generate(town, once, "retranslate", mode="rt", max_new_tokens=4).updates["source"].tolist()
+    with pytest.raises(
+        PromptError, match="stream 0 gave no update: a generator or a live source is read once"
+    ):
+        sv.generate(town, once, "retranslate", max_new_tokens=4)

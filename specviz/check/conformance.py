@@ -307,7 +307,7 @@ def _batch(case: Case) -> str:
     if not apart:
         return f"{len(case.prompts)} prompts write the same text two at a time"
     # Passes of other shapes round otherwise: the audit tells a near-tie from a mistake.
-    if case.model.kind == "causal":
+    if case.model.kind != "diffusion":
         from specviz import audit
 
         result = audit.batches(

@@ -118,6 +118,13 @@ def check_streams(given: Prompts, method: Method) -> list[Record]:
             f"{method.name} decodes a source that arrives in updates: pass a specviz.streams.Stream, for "
             "example specviz.streams.fixed_lag(text), or a list of streams"
         )
+    empty = [
+        number
+        for number, each in enumerate(several)
+        if isinstance(each.updates, list | tuple) and not each.updates
+    ]
+    if empty:
+        raise PromptError(f"stream {empty[0]} has no updates: give it one, or leave it out")
     fields = [name for name in PROMPT_FIELDS if name != "kind"]
     return [{"stream": s, "kind": "stream"} | {name: getattr(s, name) for name in fields} for s in several]
 

@@ -155,18 +155,25 @@ def choose_drafter(
 
 
 def _fit_block(method: Method, drafter: Model) -> None:
-    """Lower a method's default block to the longest one that the drafter predicts; refuse a chosen one."""
+    """Lower a method's default block to the longest one that the drafter predicts; refuse a chosen one.
+
+    What an earlier run's drafter lowered is raised again first.
+    """
     name = method.block_length_param
     longest = getattr(drafter, "most", None)
-    if not name or longest is None:
+    if not name:
         return
     if name in method.chosen:
-        if getattr(method, name) > longest:
+        if longest is not None and getattr(method, name) > longest:
             raise ParameterError(
                 f"{method.name} uses blocks of {getattr(method, name)} tokens, and {drafter.name} has "
                 f"{drafter.kind} for {longest}: set {name} to at most that"
             )
         return
-    default = next(p.default for p in method.parameters if p.name == name)
-    fitted = type(method)(**method.values | {name: min(default, longest)})  # checked with the others
-    setattr(method, name, getattr(fitted, name))
+    whole = length = getattr(method, name)
+    if method.lowered is not None and length == method.lowered[1]:
+        whole = method.lowered[0]
+    fitted = whole if longest is None else min(whole, longest)
+    method.lowered = (whole, fitted) if fitted < whole else None
+    if fitted != length:  # checked with the others
+        setattr(method, name, getattr(type(method)(**method.values | {name: fitted}), name))

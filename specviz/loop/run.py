@@ -340,7 +340,10 @@ class Run:
             self._end(None)
 
     def _texts(self, entry: Record, ids: list[int], texts: range) -> Iterator[Cycle]:
-        """The texts of one prompt: one for each turn, a turn's answer being part of the next one's prompt."""
+        """The texts of one prompt: one for each turn, a turn's answer being part of the next one's prompt.
+
+        A turn that leaves no room ends its conversation, with a warning, and not the run.
+        """
         if self.template is not None:
             yield from self._stream(entry, ids, texts[0])
             return
@@ -352,7 +355,18 @@ class Run:
             messages.append(entry["turns"][turn])
             answer: list[int] = []
             cells: list[int] = []
-            for cycle in self._text(self._ids(messages, True), entry, number, turn):
+            try:
+                tokens = (
+                    self._ids(messages, True, f"turn {turn} of prompt {entry.get('id', number)}")
+                    if turn
+                    else ids
+                )
+            except PromptError as full:
+                print(f"specviz: {full}; the conversation ends before it", file=sys.stderr)
+                for left in texts[turn:]:
+                    self._begin(left, [], entry, left - texts[0])
+                return
+            for cycle in self._text(tokens, entry, number, turn):
                 answer += cycle.tokens
                 cells += cycle.cells
                 yield cycle

@@ -45,11 +45,12 @@ def decode_stream(
     Raises
     ------
     PromptError
-        If an update leaves no room in the target's context. Everything before it was yielded.
+        If an update leaves no room in the target's context, or none comes. Everything before it was yielded.
     """
     context: Context | None = None
     before: list[int] = []  # the prompt of the update before
     output: list[int] = []
+    number = -1
     try:
         for number, update in enumerate(stream):
             tokens = template(update.text)
@@ -73,6 +74,11 @@ def decode_stream(
     finally:
         if context is not None:
             context.close()
+    if number < 0:
+        raise PromptError(
+            f"stream {prompt} gave no update: a generator or a live source is read once, so give each run one "
+            "of its own"
+        )
 
 
 def check_room(target: Model, number: int, tokens: list[int]) -> None:

@@ -19,6 +19,7 @@ from typing import Any, TypeAlias
 from ..errors import ModelError, ParameterError, SpecvizError, loading
 from ..schema import Signal
 from .base import Method, Parameter, Session, Unsent, Verdict, near
+from .kinds import CALIBRATED
 
 __all__ = [
     "GROUP", "Given", "Make", "Method", "Parameter", "Session", "Signal", "Unsent", "Verdict", "as_list",
@@ -128,7 +129,8 @@ def factory(given: Given) -> Make:
             if isinstance(default, bool):
                 values[key] = {"true": True, "1": True, "false": False, "0": False}[word.lower()]
             else:
-                values[key] = word if isinstance(default, str) else float(word)
+                free = isinstance(default, str) or (key == getattr(kind, "size", "") and word == CALIBRATED)
+                values[key] = word if free else float(word)
         except (KeyError, ValueError):
             raise ParameterError(f"{key} of {name} cannot be {word!r}") from None
     kind(**values)

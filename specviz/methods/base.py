@@ -90,7 +90,8 @@ class Verdict:
     signals : dict of str to array or tensor [n]
         Values computed to judge each node (``gap``), recorded unchanged.
     own_p : array [n], optional
-        The target's own probability of the nodes' tokens, if `p` is what rejected siblings left of it.
+        The target's own probability of the nodes' tokens, if `p` is another one: what rejected siblings left
+        of it, or a biased one.
     """
 
     path: list[int]
@@ -212,6 +213,7 @@ class Method(Hooks):
                     f"{self.name} has no parameter {name!r}" + near(name, declared, "it has none")
                 )
         self.chosen = frozenset(values)  # the others have their defaults
+        self.lowered: tuple[int, int] | None = None  # a default block, and what a drafter has it lowered to
         for p in self.parameters:
             setattr(self, p.name, p.check(values.get(p.name, p.default)))
 

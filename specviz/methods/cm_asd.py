@@ -38,7 +38,12 @@ class CMASD(DraftModelMethod):
     paper = "Sen et al. 2025"
     parameters = CM_ASD
     signals = (
-        Signal("window", "tokens", "Number of tokens that the controller sends, k_j.", "cycle"),
+        Signal(
+            "window",
+            "tokens",
+            "Number of tokens that the controller asks for, k_j; fewer are sent where no more were drafted.",
+            "cycle",
+        ),
         Signal("confidence", "", "Mean C_t of the drafted tokens, which determines the window.", "cycle"),
     )
     pseudocode = (

@@ -119,7 +119,7 @@ class Lookahead(Remembering):
         rows, source = self.guess(left - 1)
         tree = merge(until(rows, self.ends))
         sent = min(len(tree), self.draft_size - len(cells))
-        self.session.control |= {"columns": self.ahead.columns, "guesses": len(rows)}
+        self.session.control |= {"columns": self.ahead.columns, "guesses": int((source == "ngram").sum())}
         below = np.where(tree.parents == ROOT, ROOT, tree.parents + len(cells))
         origin = source[tree.row].tolist()
         few = slice(sent, sent + GHOSTS)

@@ -165,7 +165,8 @@ class Retranslate(StreamMethod):
         else:
             u, last = self.session.uniforms(ACCEPT, n), float(self.session.uniforms(FINAL, 1)[0])
             p = self.session.sampling.probabilities(scores)
-            node_p = biased(p[:n].gather(1, drafted[:, None])[:, 0], self.beta)
+            own_p = p[:n].gather(1, drafted[:, None])[:, 0]
+            node_p = biased(own_p, self.beta)
             kept = (send(u, p.device, exact_type(p.device)) < node_p).long().cumprod(0).sum()
             rest = p[kept.view(1)][0]
             if n:  # after a rejection the rejected token cannot be drawn; after the last token any can
@@ -182,6 +183,7 @@ class Retranslate(StreamMethod):
         if p is not None:
             verdict.u = np.where(np.arange(n) <= k, u, np.nan)
             verdict.token_u, verdict.p, verdict.token_p = last, node_p, p[k, t]
+            verdict.own_p = own_p.cpu().numpy()
         if self.second_pass and k < n:
             verdict.token, self.refused = None, tokens[k]
         return verdict

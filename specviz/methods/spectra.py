@@ -108,7 +108,8 @@ class Spectra(Lookahead):
         guesses = []
         if self.length >= self.run:
             chain = self.store.chain.follow(text[-self.run :].tolist(), min(self.chain, depth))
-            guesses.append((np.array([chain], np.int64), "chain", 0.0))
+            if chain:
+                guesses.append((np.array([chain], np.int64), "chain", 0.0))
         grams, _ = super().guess(depth)
         guesses.append((grams, "ngram", 1.0))
         if self.external is not None:

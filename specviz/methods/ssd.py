@@ -89,7 +89,7 @@ class SSD(Unmasking):
     def propose(self, canvas: Canvas, row: int) -> Draft:
         cells, parents, stop = pick_cells(
             canvas.open_cells(row), self.belief, self.block, canvas.room(row), self.draft_length, self.tree,
-            self.tail,
+            self.tail, self.first(canvas.model.shift),
         )  # fmt: skip
         if not len(cells):
             return Draft.empty(stop)

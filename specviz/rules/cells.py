@@ -53,8 +53,9 @@ class Cells(NamedTuple):
 
 
 def pick_cells(
-    masked: np.ndarray, belief: np.ndarray, block: int, room: int, draft_length: int, tree: str, tail: str
-) -> Cells:
+    masked: np.ndarray, belief: np.ndarray, block: int, room: int, draft_length: int, tree: str, tail: str,
+    first: bool = False,
+) -> Cells:  # fmt: skip
     """The masked cells of the surest drafts, those of the current block first.
 
     Parameters
@@ -68,6 +69,8 @@ def pick_cells(
         Tokens that may follow from the pass, the one that it places itself included.
     draft_length, tree, tail
         SSD's parameters.
+    first : bool
+        Whether a block's first cell is placed before its others; see `starts_with_first`.
     """
     none = np.zeros(0, np.int64)
     cells = np.flatnonzero(masked & (belief > -np.inf))
@@ -78,7 +81,8 @@ def pick_cells(
     ahead = cells // block - int(masked.argmax()) // block
     cells, ahead = cells[ahead <= 1], ahead[ahead <= 1]
     # Section 3.2.2: the current block first, then the next one, each by confidence; line 7.
-    order = cells[np.lexsort((-belief[cells], ahead))][:draft_length]
+    waits = (cells % block > 0) & first
+    order = cells[np.lexsort((-belief[cells], waits, ahead))][:draft_length]
     most = max(room - 1, 0)  # the pass itself places one more
     stop = "length"
     if most < len(order):

@@ -26,10 +26,8 @@ RETRANSLATE = (
 
 
 def exactness(mode: str, beta: float, greedy: bool) -> str:
-    """One of `schema.EXACTNESS`."""
-    if mode == "rt":
-        return "exact"
-    if mode == "cd" or beta > 0:
+    """One of `schema.EXACTNESS`; from scratch, too, a prompt's rows are computed in several passes."""
+    if mode == "cd" or (mode == "ssbd" and beta > 0):
         return "lossy"
     return "exact up to ties" if greedy else "exact in law"
 

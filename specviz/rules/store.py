@@ -27,7 +27,11 @@ UNISPEC = (
     Parameter(
         "threshold", 0.05, 0, 1, "probability", "Nodes below this score are not expanded; 0: off.", "r"
     ),
-    Parameter("scores", True, meaning="Score by the target's probabilities instead of by rank (Table 2)."),
+    Parameter(
+        "scores", True,
+        meaning="Score by the target's probabilities instead of by rank, to which no threshold applies "
+            "(Table 2).",
+    ),
     Parameter(
         "neighbours", True,
         meaning="Widen the first level with alternatives to the root token (line 19; Table 2).",

@@ -85,7 +85,7 @@ def from_file(
     """
     path = Path(path)
     text = read(path)
-    numbered = enumerate(text.splitlines(), 1) if lines else [(1, text.strip())]
+    numbered = enumerate(text.split("\n"), 1) if lines else [(1, text.strip())]
     updates = [
         fixed_lag(line.strip(), words, language, id=f"{path.stem}:{number}" if lines else path.stem)
         for number, line in numbered

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import math
 import re
@@ -103,7 +104,7 @@ def _entries(source: str | Path | Iterable[Entry]) -> tuple[str, list[Entry]]:
         raise PromptError(f"{path} is nested too deeply") from None
     except ValueError as whole_error:
         entries = []
-        for number, line in enumerate(text.splitlines(), 1):
+        for number, line in enumerate(text.split("\n"), 1):
             if line.strip():
                 try:
                     entries.append(json.loads(line))
@@ -137,6 +138,7 @@ def _words(document: Document) -> list[Entry]:
 
 def _cues(text: str, path: Path) -> list[Entry]:
     cues: list[Entry] = []
+    escaped = path.suffix.lower() == ".vtt"  # WebVTT writes & and < as entities, SubRip as they are
     for block in re.split(r"\n\s*\n", text.replace("\r\n", "\n")):
         lines = block.strip("\n").split("\n")
         at = next((i for i, line in enumerate(lines) if "-->" in line), None)
@@ -149,7 +151,8 @@ def _cues(text: str, path: Path) -> list[Entry]:
         start, end = (
             3600 * int(c[1] or 0) + 60 * int(c[2]) + int(c[3]) + int(c[4]) / 1e3 for c in clocks if c
         )
-        words = " ".join(MARKUP.sub("", line).strip() for line in lines[at + 1 :]).strip()
+        written = (MARKUP.sub("", line).strip() for line in lines[at + 1 :])
+        words = " ".join(html.unescape(line) if escaped else line for line in written).strip()
         if words:
             cues.append({"word": words, "start": start, "end": end})
     return cues

@@ -153,6 +153,13 @@ def test_a_batch_is_what_each_prompt_gives_alone(model, name, values) -> None:
         assert np.array_equal(np.sort(found.nodes["token"]), np.sort(alone.nodes["token"]))
 
 
+def test_a_lowered_block_is_whole_again_with_another_drafter(model) -> None:
+    method = specviz.methods.find("specdec")()
+    for draft, length in ((added.slots(model, seed=3), 7), (model, 10)):
+        trace = specviz.generate(model, PROMPTS[:1], method, draft=draft, max_new_tokens=4)
+        assert trace.run["parameters"]["draft_length"] == length
+
+
 def test_a_block_beyond_the_slots_is_refused(model) -> None:
     for name, values in (("specdec", {"draft_length": 8}), ("cm_asd", {"k_max": 8}), ("bild", {"cap": 8})):
         with pytest.raises(ParameterError, match=rf"slots for 7: set {next(iter(values))} to at most that"):

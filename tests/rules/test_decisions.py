@@ -255,6 +255,17 @@ def test_the_last_cells_are_placed_one_by_one_where_the_tail_says_so(tail):
     assert (found.stop == "tail") == (tail == "stepwise")
 
 
+def test_a_blocks_first_cell_is_drafted_first_where_it_is_placed_first():
+    masked, belief = np.ones(6, bool), np.array([1.0, 3.0, 2.0, 1.0, 4.0, 5.0])
+    picked = {
+        first: cells.pick_cells(masked, belief, 3, 6, 5, "chain", "shorter", first) for first in (False, True)
+    }
+    assert picked[False].cells.tolist() == [1, 2, 0, 5, 4]
+    assert picked[True].cells.tolist() == [0, 1, 2, 3, 5]
+    masked[0] = False  # the block has begun
+    assert cells.pick_cells(masked, belief, 3, 6, 3, "chain", "shorter", True).cells.tolist() == [1, 2, 3]
+
+
 def test_a_text_that_is_not_taken_is_answered_with_what_is():
     with pytest.raises(ParameterError, match="x must be one of a, b, got 'c'"):
         Parameter("x", "a", choices=("a", "b")).check("c")
