@@ -76,8 +76,8 @@ def decode_stream(
             context.close()
     if number < 0:
         raise PromptError(
-            f"stream {prompt} gave no update: a generator or a live source is read once, so give each run one "
-            "of its own"
+            f"stream {prompt} gave no update: a generator or a live source is read once, so give each run "
+            "one of its own"
         )
 
 
