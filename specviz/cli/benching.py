@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import logging
 import shlex
 import sys
@@ -205,7 +207,16 @@ def _measured(
             target = load(model, device, dtype)
     given = {name: value for name, value in given.items() if name in taken}
     with on_threads(threads), _kept(), progress() as tick:
-        return measure(target, tick=tick, **given)
+        report = measure(target, tick=tick, **given)
+    report.setting["options"] = {
+        name: str(given.get(name, parameter.default))
+        for name, parameter in taken.items()
+        if name not in (*FILLED, "rounds")
+    }
+    if "entries" in given:
+        words = json.dumps(given["entries"], sort_keys=True, default=str).encode()
+        report.setting["entries"] = hashlib.sha256(words).hexdigest()[:16]
+    return report
 
 
 def _rounds_file(json: Path) -> Path:

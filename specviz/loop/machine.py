@@ -48,9 +48,12 @@ def identity(model: Model) -> Record:
 
 
 def computed_by(model: Model) -> Record:
-    """How a model's passes are computed: its kernels, and whether rows are invariant. Times hold for that."""
-    invariant = {"invariant": True} if getattr(model, "invariant", False) else {}
-    return {"kernels": getattr(model, "kernels", None)} | invariant
+    """How a model's passes are computed: its kernels, whether rows are invariant, and layers on a GPU.
+
+    Times hold for that.
+    """
+    more = {name: getattr(model, name, None) for name in ("invariant", "gpu_layers")}
+    return {"kernels": getattr(model, "kernels", None)} | {name: each for name, each in more.items() if each}
 
 
 def drafter_identity(drafter: Model, target: Model) -> Record:
@@ -184,8 +187,8 @@ def calibrate_options(model: Model, method: Method, drafter: Model | None = None
     options = [] if drafter is None else ["--draft", given_as(drafter)]
     if holding(model).size > 1:
         options += ["--tp-plan", "auto"]
-    elif device != "cpu":
-        options += ["--device", device]
+    elif device != "cpu" or getattr(model, "gpu_layers", None):
+        options += ["--device", device if device != "cpu" else "cuda"]
     if device == "cpu":
         options += ["--threads", str(thread_count(model))]
     chosen = isinstance(model, TorchModel) and large(model.net)  # where none is named

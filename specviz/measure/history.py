@@ -29,7 +29,10 @@ CHANCE = 0.05  # that a comparison in which nothing changed lists any figure
 EARLIER = 2  # results before the last one, at least
 LARGEST = 1e300  # of a figure
 REMEDY = "name files that this version's specviz bench NAME --json wrote"
-WHERE = ("device", "processor", "threads", "dtype", "prompts", "texts", "max_new_tokens")
+WHERE = (
+    "device", "processor", "threads", "dtype", "prompts", "texts", "max_new_tokens", "invariant",
+    "gpu_layers", "options", "entries",
+)  # fmt: skip
 # What else may explain that a figure moved; other fields of a setting differ from run to run.
 TOLD = ("system", "versions", "kernels", "rounds", "clock")
 # Columns that say what a row is of. A contender's name says it all.

@@ -152,6 +152,13 @@ class Plan:
             plan_keys["traces"], objects,
         )  # fmt: skip
         for model, model_drafts in zip(models, drafts):
+            lacking = [methods.find(each["method"]) for each in contenders if not each["draft"]]
+            wanted = {kind.drafts_with for kind in lacking if kind.needs_draft}
+            if model_drafts and wanted and "model" not in wanted:  # it would run with a bundled one
+                raise ParameterError(
+                    f"no method here drafts with {model_drafts[0]}: drop it, or name heads and the like "
+                    "in the method that takes them, such as 'eagle draft=NAME'"
+                )
             for name, temperature in product(suites, temperatures):
                 plan._add(model["model"], name, float(temperature), contenders, model_drafts)
         return plan
@@ -176,6 +183,8 @@ class Plan:
             if kind.only_greedy and temperature:
                 raise ParameterError(f"{method} decodes greedily: leave temperature at 0 for it")
             check_kind(method, kind.streams, self.suites[suite])
+            if each["draft"] and not kind.needs_draft:
+                raise ParameterError(f"{method} takes no draft: drop draft={each['draft'][0]}")
             reference, shared = reference_of(method, parameters)
             own = method == reference and kind(**parameters).values == kind(**shared).values
             base = number(reference, None, shared, None)

@@ -323,11 +323,15 @@ class Results:
 
     def notes(self) -> list[str]:
         """Sentences that a reader of the table must know."""
-        table, notes = self.table(), []
+        table, notes, mixed = self.table(), [], False
         if not self.plan["timed"]:
             notes.append("untimed: workers may have shared cores, so there are no speeds")
-        machines = [{k: v for k, v in e.items() if k not in MODELS} for e in self.environments.values()]
-        if any(each != machines[0] for each in machines) and self.plan["timed"]:
+        of_model: dict[str, Settings] = {}  # a cell is of one model: formats of others mix with nothing
+        for each in self.environments.values():
+            name = json.dumps(each.get("model"), sort_keys=True)
+            place = {k: v for k, v in each.items() if k not in MODELS}
+            mixed = mixed or of_model.setdefault(name, place) != place
+        if mixed and self.plan["timed"]:
             notes.append("rows come from several environments: pooled numbers mix them, paired ones do not")
         if self.missing:
             notes.append(f"{len(self.missing)} rows are still missing")

@@ -459,7 +459,10 @@ def refuse_sharing(plan: Plan, places: list[tuple[int, int]]) -> None:
                 f"{workers} worker(s) of {threads} thread(s) on {cores} core(s) would not be timed "
                 f"correctly: use fewer, {instead}"
             )
-    devices = {str(model.get("device") or "cpu").partition(":")[0] for model in plan.models} - {"cpu"}
+    named = (
+        model.get("device") or ("device_map" if model.get("device_map") else "cpu") for model in plan.models
+    )
+    devices = {str(name).partition(":")[0] for name in named} - {"cpu"}
     most = max(workers for workers, _ in places)
     if most > 1 and devices:
         raise ParameterError(

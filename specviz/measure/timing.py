@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import itertools
 import time
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -16,7 +16,7 @@ import torch
 
 from specviz import calibration, methods
 from specviz.arguments import check_threads
-from specviz.errors import SpecvizError
+from specviz.errors import ParameterError, SpecvizError
 from specviz.loop import Run
 from specviz.loop.clock import Clock, clock_for
 from specviz.loop.cycle import Cycle
@@ -305,11 +305,19 @@ def setting(model: Model, drafts: list[Model], **more: Any) -> Settings:
         "drafts": [{"name": d.name, "parameters": d.parameters} for d in drafts],
         "dtype": str(model.dtype).removeprefix("torch."),
         "kernels": getattr(model, "kernels", None),
-        "threads": torch.get_num_threads(),
+        "threads": computing(model),
+        **({"gpu_layers": layers} if (layers := getattr(model, "gpu_layers", 0)) else {}),
         **machine(model.device),
         "versions": versions(),
         **more,
     }
+
+
+def counts(given: Sequence[int | str], what: str) -> list[int]:
+    """Whole numbers of at least 1, from texts of the command line (`ParameterError`)."""
+    if wrong := [each for each in given if not str(each).isdecimal() or int(each) < 1]:
+        raise ParameterError(f"{what} must be whole numbers of at least 1, got {wrong[0]!r:.40}")
+    return [int(each) for each in given]
 
 
 def calibrated(model: Model, name: str) -> int | None:

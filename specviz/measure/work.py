@@ -15,7 +15,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from specviz import methods
 from specviz.errors import ModelError, ParameterError, PromptError
 from specviz.loop import Run
 from specviz.loop.drafters import load_drafter
-from specviz.loop.machine import computed_by, identity, machine_of, peak_memory, versions
+from specviz.loop.machine import computed_by, identity, machine_of, peak_memory, thread_count, versions
 from specviz.measure.plan import Cell
 from specviz.measure.report import Entry, Row, Settings
 from specviz.measure.timing import clock_of, finish, settled, synchroniser, threads
@@ -134,7 +134,7 @@ class Bench:
         """What a reader must know to judge a measurement; no name of the machine or of a person."""
         model = self.model
         return {
-            **machine_of(model), "cores": cores(), "threads": torch.get_num_threads(),
+            **machine_of(model), "cores": cores(), "threads": thread_count(model),
             "dtype": str(model.dtype).removeprefix("torch."), "clock": self.clock_name,
             **computed_by(model), "model": identity(model),
             "places": [[str(device), layers] for device, layers in getattr(model, "places", None) or ()],
@@ -165,6 +165,7 @@ class Bench:
         Without such prompts the first one to be measured warms the clock alone, and memories stay empty.
         """
         method = fresh(cell)
+        job = replace(job, seed=0)  # whichever round begins: what is remembered is the same in all
         try:
             for number, entry in enumerate(job.warm or [job.entry]):
                 with contextlib.suppress(PromptError):  # one that is too long teaches nothing

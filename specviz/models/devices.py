@@ -21,6 +21,23 @@ def send(values: Any, device: torch.device, dtype: torch.dtype | None = None) ->
     return torch.as_tensor(values, dtype=dtype).to(device, non_blocking=device.type == "cuda")
 
 
+def cast(net: torch.nn.Module, dtype: torch.dtype, device: torch.device | None = None) -> None:
+    """Convert a network's numbers, but for the frequencies of its rotary positions.
+
+    Angles are computed in float32 whatever the format, as `from_pretrained` leaves them. Of 16 bits a
+    frequency is off by up to 0.4 %, which turns a position some hundreds of tokens away elsewhere.
+    """
+    kept = {
+        (module, name): buffer
+        for module in net.modules()
+        for name, buffer in module.named_buffers(recurse=False)
+        if name.endswith("inv_freq")
+    }
+    net.to(device=device, dtype=dtype)
+    for (module, name), buffer in kept.items():
+        setattr(module, name, buffer.to(device))
+
+
 @cache
 def has_bfloat16(device: torch.device) -> bool:
     """Whether a device has instructions for bfloat16."""

@@ -29,7 +29,7 @@ from specviz.models.encoder_decoder import SERVED, TYPES, EncoderDecoder
 from specviz.models.loading import CONVERT, find
 from specviz.models.model import Model
 from specviz.models.schema import FILES, check_files
-from specviz.models.torch_model import no_room, unserved
+from specviz.models.torch_model import move, unserved
 from specviz.models.zoo import bundled
 
 if TYPE_CHECKING:
@@ -75,14 +75,11 @@ def adopt(
             "a model must be a bundled name, a folder, gguf:PATH, hf:<id> or a transformers model; got "
             f"{type(spec).__name__}"
         )
-    if device is not None or dtype is not None:
-        weights: torch.nn.Module = spec  # transformers' own `to` has no types
-        number = _dtype(STORED if dtype in (None, AUTO) else dtype)
-        weights.to(
-            device=_device(device) if device is not None else spec.device,
-            dtype=number if isinstance(number, torch.dtype) else spec.dtype,
-        )
     name = Path(getattr(spec, "name_or_path", "") or type(spec).__name__).name
+    if device is not None or dtype is not None:
+        number = _dtype(STORED if dtype in (None, AUTO) else dtype)
+        number = number if isinstance(number, torch.dtype) else spec.dtype
+        move(spec, name, _device(device) if device is not None else spec.device, number)
     return _model(spec.eval(), _tokenizer(tokenizer), name, kernels)
 
 
@@ -101,23 +98,26 @@ def fetch(
     if folder is not None:
         check_files({file: folder / file for file in FILES if (folder / file).is_file()})
         with _as_model_error(source, name):
-            if addition := load_addition(folder, name):
-                return addition  # on the device and in the format of the target that it will draft for
+            addition = load_addition(folder, name)
             config = diffusion_checkpoints.read_config(folder)
-            if config.get("model_type") == adapters.TYPE:
+            adapter, diffuses = (
+                config.get("model_type") == adapters.TYPE,
+                diffusion_checkpoints.family(config),
+            )
+            if device_map is not None and (addition or adapter or diffuses):
+                raise ModelError(
+                    f"device_map spreads causal models alone, and {name} is none: drop device_map"
+                )
+            if addition:
+                return addition  # on the device and in the format of the target that it will draft for
+            if adapter:
                 return adapters.load_adapter(folder, name, config, target, number, kernels)
-            if diffusion_checkpoints.family(config):
+            if diffuses:
                 return diffusion_checkpoints.load_checkpoint(folder, name, target, number, given, kernels)
     spread = {} if device_map is None else {"device_map": device_map}
     net, words = _fetch(source, name, local, revision, number, spread, given)
-    try:
-        if device_map is None:
-            weights: torch.nn.Module = net  # transformers' own `to` has no types
-            weights.to(target)
-    except RuntimeError as error:
-        if "memory" not in str(error):
-            raise
-        raise no_room(name, target, sum(p.numel() * p.element_size() for p in net.parameters())) from None
+    if device_map is None:
+        move(net, name, target)
     with _as_model_error(source, name):
         net = net.eval().requires_grad_(False)
         return _model(net if device_map else _chosen(net, dtype, kernels), words, name, kernels)

@@ -163,6 +163,7 @@ def load(
         _drop(
             "a Bergamot translator brings its own {0}: drop {0}={1!r}",
             tokenizer=tokenizer, revision=revision, threads=threads, gpu_layers=gpu_layers, context=context,
+            backend=None if backend == "torch" else backend,
         )  # fmt: skip
         from specviz.models import fetching
 
@@ -302,6 +303,8 @@ def _check_spread(
         raise ModelError(
             f"{name} does not work with a GGUF file: drop it; on llama.cpp, gpu_layers puts layers on a GPU"
         )
+    if isinstance(spec, str) and _is_bergamot(spec):
+        raise ModelError(f"{name} does not work with a Bergamot translator, which is small: drop it")
     if device is not None or not isinstance(spec, (str, Path)):
         raise ModelError(f"{name} places the weights of a folder or hub model: drop device= and give a name")
     if tp_plan is not None:

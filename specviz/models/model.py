@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 
+ORIGINAL = "original_max_position_embeddings"  # of a config: up to where a model was trained at first
 # What a config asks for, by its field, that is not computed here.
 UNKNOWN = {
     "attn_logit_softcapping": "attention soft-capping",
@@ -109,6 +110,12 @@ class Model(TorchModel):
             raise ModelError(f"{self.name} ({config.model_type}) is not a plain member of the Llama family")
         if not (self.plain and self._family is gemma2.Gemma2):  # whose plain function goes beyond
             self.max_length = min(self.max_length, self.window or UNBOUNDED)
+        rope = getattr(config, "rope_parameters", None) or {}
+        if (
+            rope.get("rope_type") == "longrope"
+        ):  # beyond, a whole pass turns by other angles than cached keys did
+            short = rope.get(ORIGINAL) or getattr(config, ORIGINAL, None)
+            self.max_length = min(self.max_length, short or UNBOUNDED)
         self._llama = self._laid()
         self._shallow = _first(net, self.layers) if self.layers < config.num_hidden_layers else net
         self._count: torch.Tensor | None = None

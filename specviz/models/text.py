@@ -243,9 +243,8 @@ class Text:
                 messages, add_generation_prompt=True, tokenize=False, **self.chat
             )
         except Exception as error:  # a template is a program; it raises what it likes
-            raise PromptError(
-                f"{model}'s chat template rejects these messages: {str(error).splitlines()[0]}"
-            ) from None
+            why = next(iter(str(error).splitlines()), type(error).__name__)
+            raise PromptError(f"{model}'s chat template rejects these messages: {why}") from None
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of `ids`: their pieces joined, special tokens left out, broken characters replaced."""
@@ -285,7 +284,9 @@ class Text:
         if self.tokenizer is None:
             return f"<{token}>".encode()
         if token in self.added:
-            return self.added[token].encode()
+            name = self.added[token]  # Gemma's runs of spaces are among them
+            spaces = self.scheme == "sentencepiece" and token not in self.special
+            return (name.replace("▁", " ") if spaces else name).encode()
         name = self.name(token)
         if not name:
             return b""

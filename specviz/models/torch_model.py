@@ -13,6 +13,7 @@ from transformers import PreTrainedModel
 from specviz.errors import ModelError
 from specviz.models import choices
 from specviz.models import kernels as layouts
+from specviz.models.devices import cast
 from specviz.models.layers import PlainFunction, stamp
 from specviz.models.ranks import whole
 from specviz.models.text import Text, TokenizedModel
@@ -172,6 +173,18 @@ def eos(net: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None) -> tupl
 def unserved(name: str, kind: str, reason: str) -> ModelError:
     """That a model of this kind cannot be served, and why."""
     return ModelError(f"{name} ({kind}) is not supported: {reason}")
+
+
+def move(net: PreTrainedModel, name: str, device: torch.device, dtype: torch.dtype | None = None) -> None:
+    """Put a network onto a device, in another number format if one is given (`ModelError` without room)."""
+    weights: torch.nn.Module = net  # transformers' own `to` has no types
+    try:
+        cast(net, dtype, device) if dtype is not None else weights.to(device)
+    except RuntimeError as error:
+        if "memory" not in str(error):
+            raise
+        size = dtype.itemsize if dtype is not None else net.dtype.itemsize
+        raise no_room(name, device, sum(p.numel() for p in net.parameters()) * size) from None
 
 
 def no_room(name: str, device: torch.device, size: float) -> ModelError:

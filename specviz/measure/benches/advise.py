@@ -22,7 +22,7 @@ from specviz.errors import ParameterError, PromptError
 from specviz.files import write_text
 from specviz.loop.cycle import decode
 from specviz.loop.drafters import load_drafter
-from specviz.loop.machine import identity
+from specviz.loop.machine import computed_by, identity
 from specviz.measure import timing
 from specviz.measure.advice import readings as reading
 from specviz.measure.advice.advising import advise, confirm_on
@@ -128,7 +128,7 @@ def bench(
     state = _State(rounds_file, {
         "setting": timing.setting(model, list(drafts)), "number": number, "max_new_tokens": max_new_tokens,
         "settings": [each.label for each in candidates],
-        "models": [identity(each) for each in (model, *served, *eagle)],
+        "models": [identity(each) | computed_by(each) for each in (model, *served, *eagle)],
         "prompts": hashlib.sha256(json.dumps(first_turns(model, ordered)).encode()).hexdigest(),
     })  # fmt: skip
     predictions = state.predictions(candidates, lambda: _advice(model, served, chosen, max_new_tokens, tick))

@@ -72,7 +72,7 @@ def bench(
         ``token`` the same for each of its tokens, in ms; ``tau``; how many texts are the ``same`` as with
         batch 1.
     """
-    sizes = [int(size) for size in sizes]  # texts from the command line
+    sizes = timing.counts(sizes, "batch sizes")  # texts from the command line
     if not sizes or sizes[0] != 1:
         raise ParameterError(f"the first batch size must be 1, the reference for the others, got {sizes}")
     ids = first_turns(model, entries)

@@ -56,7 +56,7 @@ def bench(
     if len(rest) < need or not warm:
         raise PromptError(f"this bench takes {need} prompts and some to warm up; there are {len(mixed)}")
     method = methods.name_of(method)
-    drafter = drafts[0] if drafts and methods.find(method).needs_draft else None
+    drafter = next(iter(methods.find(method).suited(drafts)), None)
     sets = [(str(n), rest[:n]) for n in NUMBERS] + [("5 others", rest[n : n + 5]) for n in (5, 10)]
     common: Settings = {"warm_up": warm, "draft": drafter, "max_new_tokens": max_new_tokens}
     made = []
@@ -65,6 +65,7 @@ def bench(
             made.append((name, calibrate(model, method, some, folder=place, **common, tick=tick)))
         # The same measuring, of every size and without any fit, is the truth that they are held against.
         every_size = [g for g in EVERY if g <= max(c.points[-1].g for _, c in made)]
+        every_size = sorted({*every_size, *(fit.g for _, c in made for fit in c.fits.values())})
         truth = calibrate(
             model, method, rest[max(NUMBERS) :], every_size, folder=place, rounds=rounds, **common, tick=tick
         )
@@ -102,13 +103,13 @@ def judged(
     near = g[[shares[int(each)] >= SHARE for each in g]]
     fit = five.fits[five.chosen]
     expected = fit.tau[five.g - 1] / fit.s[five.g - 1]
+    real = f"{speed[g == five.g][0]:,.0f}" if five.g in g else "not there, for the sizes end before it"
     some = (f"{each}: {speed[g == each][0]:,.0f}" for each in (1, 2, 4, 8, 16, 32, 64) if each in g)
     return bars, [
         f"every g of 1 to {g[-1]} on {number} other texts: best g = {g[speed.argmax()]} "
         f"({speed.max():,.0f} tokens/s, without the prefill); within 3 % of it: {_ranges(near)}",
         f"tokens/s at {', '.join(some)}",
-        f"at g* = {five.g} the calibration predicted {expected:,.0f} tokens/s; the measured value was "
-        f"{speed[g == five.g][0]:,.0f}",
+        f"at g* = {five.g} the calibration predicted {expected:,.0f} tokens/s; the measured value was {real}",
         "of the best: the best is chosen in one half of the rounds and compared in the other, both ways; "
         f"cycles are timed by {five.how['clock']}, calibrations by the wall clock",
     ]

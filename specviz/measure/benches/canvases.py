@@ -18,7 +18,7 @@ from specviz.errors import ParameterError
 from specviz.measure.canvases import Measured, Way, ssd, stepwise, timed
 from specviz.measure.prompts import first_turns
 from specviz.measure.report import Bar, Entry, Estimate, Part, Report, Row, Settings, Tick, Values
-from specviz.measure.timing import counter, quiet_clock, seconds_of, setting, settled, synchroniser
+from specviz.measure.timing import counter, counts, quiet_clock, seconds_of, setting, settled, synchroniser
 
 if TYPE_CHECKING:
     from specviz.models.diffusion import Diffusion
@@ -92,7 +92,7 @@ def bench(
         )
     entries = entries[:number]
     ids = first_turns(model, entries)
-    lengths = [int(each) for each in cells]
+    lengths = counts(cells, "lengths of canvases")
     policy: Settings = {"block": block, "cache": cache, "refresh": refresh, "whole": not ended}
     ways = [
         stepwise(**policy),

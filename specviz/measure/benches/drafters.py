@@ -17,6 +17,7 @@ from itertools import product
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
+import numpy as np
 import torch
 
 from specviz import methods, metrics
@@ -171,9 +172,10 @@ def bench(
         raise ParameterError(f"sums must lie in 0 .. {len(questions)}, got {sums}")
     by_name = {draft.name: draft for draft in drafts}
     pairs = _pairs(drafts, only)
-    selection = Selection.of(entries, number, speed.chosen_ids(ids, source) if ids is not None else None)
+    chosen = speed.chosen_ids(ids, source) if ids is not None else None
+    selection = Selection.of(entries, number, chosen, speed.leaves_room(model, max_new_tokens))
     texts = speed.encoded(model, selection.timed, max_new_tokens)
-    others = selection.calibration or selection.warm
+    others = [*selection.calibration, *selection.warm]
     if not others:
         raise PromptError(
             "settings are chosen on prompts that are not timed, and none are left: lower --number"
@@ -266,23 +268,33 @@ def _tried(
     loss: float, tick: Tick,
 ) -> Settings:  # fmt: skip
     """Speed and loss of every setting of the grid; which is chosen."""
-    draft, points = drafts[contender.draft], list[Row]()
+    draft = drafts[contender.draft]
     grid = [values for values in GRIDS[contender.method] if _fits(values, draft)]
     clock = timing.clock_of(model)[0]
-    for number, values in enumerate(grid):
-        tick(number, len(grid), f"choosing {contender.name}")
-        method = methods.find(contender.method)(**values)
-        decode = speed.Ours(
-            Run(model, [{"prompt": ids} for ids in texts], method, draft=draft, record=None,
-                max_new_tokens=most), clock,
-        )  # fmt: skip
-        seconds, total = 0.0, Loss(0, 0, 0.0)
-        for text, ids in enumerate(texts):
-            begin = clock()
-            answer = decode(text)
-            seconds += clock() - begin - decode.phases[-1].prefill
-            total += Loss.of(model, ids, answer)
-        points.append({"values": values, "speed": total.tokens / seconds, "others": total.share})
+    prompts = [texts[0], *texts]  # the first time it warms up
+    decoders = [
+        speed.Ours(
+            Run(model, [{"prompt": ids} for ids in prompts], methods.find(contender.method)(**values),
+                draft=draft, record=None, max_new_tokens=most), clock,
+        )
+        for values in grid
+    ]  # fmt: skip
+    seconds, totals = np.zeros(len(grid)), [Loss(0, 0, 0.0)] * len(grid)
+    with timing.settled():
+        for text, ids in enumerate(prompts):
+            tick(text, len(prompts), f"choosing {contender.name}")
+            for number in np.roll(np.arange(len(grid)), -text).tolist():  # in turns
+                decode = decoders[number]
+                begin = clock()
+                answer = decode(text)
+                taken = clock() - begin - decode.phases[-1].prefill
+                if text:
+                    seconds[number] += taken
+                    totals[number] += Loss.of(model, ids, answer)
+    points: list[Row] = [
+        {"values": values, "speed": total.tokens / spent, "others": total.share}
+        for values, total, spent in zip(grid, totals, seconds.tolist())
+    ]
     good = [point for point in points if point["others"] <= loss or not _lossy(contender.method)]
     best = max(good or points, key=lambda point: point["speed"] if good else -point["others"])
     return {"values": best["values"], "points": points, "within": bool(good)}

@@ -54,13 +54,14 @@ def measure(model: AnyModel, context: int, rounds: int) -> Part:
     size = {name: _bytes(each) for name, each in (("layers", products), ("head", head))}
     whole = size["layers"] + size["head"]
     rates = {}
-    for number in sorted({1, min(2, os.cpu_count() or 1), torch.get_num_threads()}):
+    count, cpu = torch.get_num_threads(), model.device.type == "cpu"
+    for number in sorted({1, min(2, os.cpu_count() or 1), count} if cpu else {count}):
         with threads(number):
             rates[number] = ceilings(model.device, model.dtype, rounds=5)[0].memory
-    rate = rates[torch.get_num_threads()]
+    rate = rates[count]
     rows: list[Row] = []
     for number, each in rates.items():
-        words = f"the memory's read rate, {plural(number, 'thread')}"
+        words = "the memory's read rate" + (f", {plural(number, 'thread')}" if cpu else "")
         rows.append({"part": words, "mb": whole / 1e6, "median": 1e3 * whole / each, "rate": each / 1e9})
     parts: dict[int, dict[str, tuple[int, Callable[[], None]]]] = {
         g: {
@@ -104,9 +105,10 @@ def _products(lines: Sequence[Lines], g: int) -> Callable[[], None]:
 def _attention(model: Model, context: int, g: int) -> Callable[[], None]:
     """Every layer's attention of `g` queries, over keys and values of random numbers."""
     heads = model.heads * model.group
-    query = torch.randn(1, g, heads, model.dim, dtype=model.dtype)
+    query = torch.randn(1, g, heads, model.dim, dtype=model.dtype, device=model.device)
     shape = model.shape(1, context + g if not model.invariant else _whole_blocks(context + g))
-    pairs = torch.randn(shape.layers, 2, 1, shape.heads, shape.slots, shape.dim, dtype=shape.dtype)
+    sizes = shape.layers, 2, 1, shape.heads, shape.slots, shape.dim
+    pairs = torch.randn(sizes, dtype=shape.dtype, device=model.device)
 
     def call() -> None:
         for key, value in pairs:
@@ -117,7 +119,9 @@ def _attention(model: Model, context: int, g: int) -> Callable[[], None]:
         for key, value in pairs:
             ordered.attend(query, key, value, seen, model.dim**-0.5)
 
-    mask = torch.zeros(1, 1, g if model.invariant else model.group * g, shape.slots, dtype=shape.dtype)
+    mask = torch.zeros(
+        1, 1, g if model.invariant else model.group * g, shape.slots, dtype=shape.dtype, device=model.device
+    )
     return call_in_order if model.invariant else call
 
 

@@ -89,7 +89,7 @@ def bench(
         given: Any = model if native else _written(model, Path(home) / f"{model.name}.gguf")
         wide = _written(_wide(), Path(home) / "wide.gguf")
         ids = first_turns(given, spread(entries, number))
-        few = [i for i in ids[: max(1, len(ids) // 3)] if max(i) < wide.vocabulary]
+        few = first_turns(wide, spread(entries, max(1, len(ids) // 3)))  # its tokenizer is another one
         step = timing.counter(tick, rounds * (5 * len(ids) + 3 * len(few)))
         sides = [
             _decoded(given, given.name, ids, rounds, max_new_tokens, [BASELINE, LOOKUP], step),

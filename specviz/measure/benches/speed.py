@@ -149,6 +149,11 @@ class Selection:
         return cls(timed, others[:WARM_UP], others[WARM_UP:])
 
 
+def leaves_room(model: Model, most: int) -> Callable[[Entry], bool]:
+    """Whether a prompt leaves room for so many new tokens."""
+    return lambda entry: model.left(len(first_turns(model, [entry])[0])) >= most
+
+
 def chosen_ids(path: Path, prompts: str) -> list[str]:
     """Ids of the questions that a file lists: ``{"questions": [{"question_id": 86}, ...], "sha256": ...}``.
 
@@ -617,7 +622,7 @@ def bench(
         entries,
         number,
         chosen_ids(ids, source) if ids is not None else None,
-        lambda entry: model.left(len(first_turns(model, [entry])[0])) >= max_new_tokens,
+        leaves_room(model, max_new_tokens),
     )
     contenders, _ = lineup(model, only, given, sizes)
     texts, warm = encoded(model, selection.timed, max_new_tokens), first_turns(model, selection.warm)

@@ -195,7 +195,10 @@ def _config(header: Header, name: str) -> tuple[Family, Config]:
     for key, what in (("expert_count", "experts"), ("attention.sliding_window", "a sliding window")):
         if fields.get(f"{kind}.{key}"):
             raise refuse(what)
-    scaling = fields.get(f"{kind}.rope.scaling.type", "none")
+    # As llama.cpp has it: a factor without a type is linear, and files of 2023 name it otherwise.
+    factors = ("rope.scaling.factor", "rope.scale_linear")
+    factor = next((each for each in factors if fields.get(f"{kind}.{each}")), factors[0])
+    scaling = fields.get(f"{kind}.rope.scaling.type", "linear" if f"{kind}.{factor}" in fields else "none")
     if scaling not in ("none", "linear"):
         raise refuse(f"rope scaling of the type {str(scaling)[:40]!r}")
     hidden, heads = number("embedding_length"), number("attention.head_count")
@@ -211,7 +214,7 @@ def _config(header: Header, name: str) -> tuple[Family, Config]:
         raise ModelError(f"{path} is damaged: it has no embedding")
     rope = {"rope_type": "default", "rope_theta": float(number("rope.freq_base", 1e-9, 10000.0))}
     if scaling == "linear":
-        rope |= {"rope_type": "linear", "factor": float(number("rope.scaling.factor", 1e-9))}
+        rope |= {"rope_type": "linear", "factor": float(number(factor, 1e-9))}
     layers = number("block_count")
     if layers > len(header.tensors):
         raise ModelError(f"{path} is damaged: it has {len(header.tensors)} tensors for {layers} layers")
@@ -252,6 +255,11 @@ def _fill(
         wanted.pop("lm_head.weight", None)
     data = np.memmap(header.path, mode="r")
     stored = {_name(key, header.path): key for key in header.tensors if key != ROTARY}
+    if (parts := header.fields.get("split.count", 1)) != 1:
+        raise ModelError(
+            f"{header.path} is one of {parts} parts of a model: run it on llama.cpp, which reads the others, "
+            "or join them with llama-gguf-split --merge"
+        )
     if missing := sorted(wanted.keys() - stored.keys()):
         raise ModelError(f"{header.path} is damaged: it lacks {len(missing)} weights (first {missing[0]})")
     if extra := sorted(stored.keys() - wanted.keys()):

@@ -130,14 +130,28 @@ class Tokenizer:
             tokens[f"{name}_token"] = self.names[token] if token >= 0 else ""
         return tokens
 
-    def apply_chat_template(self, messages: list[dict[str, str]], **_: bool) -> str:
-        """The chat as text, by transformers' own sandboxed rendering, the answer's beginning last."""
+    def apply_chat_template(
+        self,
+        messages: list[dict[str, str]],
+        *,
+        add_generation_prompt: bool,
+        tokenize: bool,
+        **chat: bool | float | str,
+    ) -> str:
+        """The chat as text, by transformers' own sandboxed rendering; `chat` are the template's variables."""
         from transformers.utils.chat_template_utils import render_jinja_template
 
         # Its annotation says a string; it returns the texts and the spans of the answers in them.
         rendered = tuple(
             render_jinja_template(
-                [messages], None, None, self.chat_template, False, False, True, **self.special()
+                [messages],
+                None,
+                None,
+                self.chat_template,
+                False,
+                False,
+                add_generation_prompt,
+                **self.special() | chat,
             )
         )
         return rendered[0][0]
