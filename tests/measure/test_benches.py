@@ -20,7 +20,7 @@ from specviz.errors import ModelError, ParameterError, TraceError
 from specviz.loop import Run
 from specviz.measure import BENCHES, demo, find, report, timing
 from specviz.measure.benches import overhead, passes, peers, speed
-from specviz.models import kernels, load
+from specviz.models import kernels, load, trimmed
 
 ENTRIES = [
     {"turns": ["Hello there", "And now?"], "kind": "conversation"},
@@ -355,6 +355,18 @@ def test_peers(pair):
     assert tokens["autoregressive"] == tokens["transformers generate"] == tokens["transformers assisted"]
     assert tokens["prompt_lookup"] == tokens["transformers prompt lookup"]
     assert sum("time of" in note for note in data["notes"]) == 4
+
+
+def test_a_drafter_with_a_part_of_the_vocabulary_assists_nobody():
+    """transformers would take its rows' numbers for tokens."""
+    target = specviz.load("town", invariant=False)
+    half = trimmed.TrimmedNet(copy.deepcopy(target.net), torch.arange(0, target.vocabulary, 2))
+    draft = trimmed.TrimmedModel(half, target, "narrow")
+    found = peers.bench(target, [draft], ENTRIES, number=2, max_new_tokens=4)
+    decoders = [row["decoder"] for row in found.rows]
+    assert "speculative" in decoders and "transformers assisted" not in decoders
+    assert any("narrow predicts a part of the vocabulary" in note for note in found.notes)
+    assert not any("assisted" in bar.name for bar in found.bars)
 
 
 def test_of_an_encoder_decoder_the_new_tokens_are_what_counts():

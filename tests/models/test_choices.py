@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from checkpoints import checkpoint
+from transformers import Phi3Config, Phi3ForCausalLM
 
 import specviz as sv
 from specviz.models import choices, kernels
@@ -65,6 +68,35 @@ def test_the_variable_and_the_size_of_a_model_come_first(monkeypatch):
     assert not model.invariant
     assert model.dtype == torch.float32
     assert not sv.load("town-t5").invariant
+
+
+def test_rotary_frequencies_stay_in_float32(monkeypatch):
+    """They are rounded in no format: 0.4 % of a frequency turns a position far away elsewhere."""
+    before = sv.load("town", dtype="float32", invariant=False).net
+    wanted = before.model.rotary_emb.inv_freq.clone()
+    monkeypatch.setattr(choices, "_format", lambda *_: choices.BFLOAT16)
+    monkeypatch.setattr(choices, "large", lambda net: True)
+    nets = {
+        "chosen": choices.convert(copy.deepcopy(before), None, True),
+        "in memory": sv.load(copy.deepcopy(before), dtype="bfloat16").net,
+        "by name": sv.load("town", dtype="bfloat16", invariant=False).net,
+    }
+    for name, net in nets.items():
+        kept = net.model.rotary_emb
+        assert net.dtype == torch.bfloat16, name
+        for each in (kept.inv_freq, kept.original_inv_freq):
+            assert each.dtype == torch.float32 and torch.equal(each, wanted), name
+
+
+def test_angles_that_change_with_the_length_end_a_text():
+    """Phi-3's `longrope` turns a whole pass by other angles beyond the length of its first training."""
+    rope = {"rope_type": "longrope", "short_factor": [1.0] * 4, "long_factor": [4.0] * 4, "rope_theta": 1e4}
+    config = Phi3Config(
+        vocab_size=64, hidden_size=16, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2,
+        max_position_embeddings=128, original_max_position_embeddings=32, rope_parameters=rope,
+        pad_token_id=0, bos_token_id=1, eos_token_id=2,
+    )  # fmt: skip
+    assert sv.load(Phi3ForCausalLM(config)).max_length == 32
 
 
 def test_a_model_given_in_memory_stays_as_it_is(monkeypatch):

@@ -65,6 +65,8 @@ NAMES = {
     "llama_expert_count": "llama.expert_count",
     "llama_rope_scaling_type": "llama.rope.scaling.type",
     "llama_rope_scaling_factor": "llama.rope.scaling.factor",
+    "llama_rope_scale_linear": "llama.rope.scale_linear",
+    "split_count": "split.count",
     "llama_rope_dimension_count": "llama.rope.dimension_count",
     "llama_attention_head_count": "llama.attention.head_count",
     "llama_block_count": "llama.block_count",
@@ -152,6 +154,12 @@ def test_longer_contexts(tmp_path: Path) -> None:
     )
     want = before.net.model.rotary_emb.inv_freq / 2
     torch.testing.assert_close(on_torch(linear).net.model.rotary_emb.inv_freq, want)
+    for fields in (
+        {"llama_rope_scaling_factor": 2.0},
+        {"llama_rope_scale_linear": 2.0},
+    ):  # as llama.cpp reads them
+        untyped = rewritten(file("f32"), tmp_path / f"{next(iter(fields))}.gguf", **fields)
+        torch.testing.assert_close(on_torch(untyped).net.model.rotary_emb.inv_freq, want)
 
 
 @pytest.mark.parametrize(
@@ -166,6 +174,7 @@ def test_longer_contexts(tmp_path: Path) -> None:
         ({"llama_rope_dimension_count": 16}, r"rotary positions on only part of each head"),
         ({"llama_attention_head_count": 0}, r"is damaged: its llama.attention.head_count is 0"),
         ({"llama_block_count": 3}, r"is damaged: it lacks 9 weights"),
+        ({"split_count": 3}, r"x.gguf is one of 3 parts of a model: run it on llama.cpp"),
         ({"llama_block_count": 1 << 30}, r"is damaged: it has 20 tensors for 1073741824 layers"),
         ({"type": "Q5_1"}, r"has tensors of the type Q5_1, and torch supports only F32, F16, BF16,"),
         ({"drop": "blk.1.ffn_up.weight"}, r"lacks 1 weights .first model.layers.1.mlp.up_proj.weight"),

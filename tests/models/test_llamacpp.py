@@ -432,12 +432,28 @@ def test_what_looks_like_a_control_token_is_text() -> None:
     assert model.decode([0, *ids[2:5], 4]) == model.decode(ids[2:5])
 
 
+def test_a_template_has_its_variables(tmp_path: Path) -> None:
+    words = type(tokenizer()).from_pretrained(tokenizer().name_or_path)
+    words.chat_template = (
+        "{{ messages[0].content }}{% if thinking is defined and not thinking %} no{% endif %}"
+    )
+    write_gguf(Model(random_model(**SMALL).net, words, "x"), tmp_path / "x.gguf")
+    model = load(f"gguf:{tmp_path / 'x.gguf'}")
+    plain = model.encode("hi")
+    model.text.chat = {"thinking": False}
+    assert model.decode(plain) == "hi" and model.decode(model.encode("hi")) == "hi no"
+
+
 def test_templates_that_refuse(tmp_path: Path) -> None:
     words = type(tokenizer()).from_pretrained(tokenizer().name_or_path)
     words.chat_template = "{{ raise_exception('roles must alternate') }}"
     write_gguf(Model(random_model(**SMALL).net, words, "x"), tmp_path / "x.gguf")
     with pytest.raises(PromptError, match="chat template rejects these messages: roles must alternate"):
         load(f"gguf:{tmp_path / 'x.gguf'}").encode("hi")
+    words.chat_template = "{{ raise_exception('') }}"
+    write_gguf(Model(random_model(**SMALL).net, words, "x"), tmp_path / "z.gguf")
+    with pytest.raises(PromptError, match="chat template rejects these messages: TemplateError"):
+        load(f"gguf:{tmp_path / 'z.gguf'}").encode("hi")
     words.chat_template = "{{ ''.__class__.__mro__ }}"
     write_gguf(Model(random_model(**SMALL).net, words, "x"), tmp_path / "y.gguf")
     with pytest.raises(PromptError, match="rejects"):  # it is rendered in a sandbox

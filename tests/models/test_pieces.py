@@ -58,6 +58,16 @@ def sentencepiece() -> PreTrainedTokenizerFast:
     return wrap(tokenizer)
 
 
+def test_a_run_of_spaces_that_was_added_is_spaces():
+    """As Gemma's tokenizers have them."""
+    words = sentencepiece()
+    words.add_tokens("▁▁▁▁")
+    words.add_special_tokens({"additional_special_tokens": ["<▁>"]})
+    text = Text(words, len(words), ())
+    run, special = words.convert_tokens_to_ids(["▁▁▁▁", "<▁>"])
+    assert text.piece(run) == b"    " and text.piece(special) == "<▁>".encode()
+
+
 ENGINES = {"bytes": byte_level(), "sentencepiece": sentencepiece()}
 
 
