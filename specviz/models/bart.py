@@ -7,13 +7,12 @@ take them from slots: the siblings of a token tree stand at the same place.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
 
-from specviz.models.layers import Decoder, Function, Lines, Sees, activation
+from specviz.models.layers import Decoder, Lines, Sees, activation, layer_norm
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -45,7 +44,11 @@ class Bart(Decoder):
         heads = config.decoder_attention_heads
         crossed = [part for b in blocks for part in (b.encoder_attn.k_proj, b.encoder_attn.v_proj)]
         norms = [
-            (_norm(b.self_attn_layer_norm), _norm(b.encoder_attn_layer_norm), _norm(b.final_layer_norm))
+            (
+                layer_norm(b.self_attn_layer_norm),
+                layer_norm(b.encoder_attn_layer_norm),
+                layer_norm(b.final_layer_norm),
+            )
             for b in blocks
         ]
         super().__init__(net, layout, heads, config.d_model // heads, crossed, norms, groups(net), invariant)
@@ -55,7 +58,7 @@ class Bart(Decoder):
         # BART's embedding multiplies by itself, Marian's decoder does.
         self.grow = getattr(words, "embed_scale", getattr(stack, "embed_scale", 1.0))
         self.places = places.weight.detach()[getattr(places, "offset", 0) :]
-        self.start = _norm(stack.layernorm_embedding) if hasattr(stack, "layernorm_embedding") else None
+        self.start = layer_norm(stack.layernorm_embedding) if hasattr(stack, "layernorm_embedding") else None
         self.head = Lines(net.lm_head, layout=layout, invariant=invariant)
         self.final_bias: torch.Tensor = net.final_logits_bias
         self.act = activation(config.activation_function, invariant)
@@ -80,13 +83,6 @@ class Bart(Decoder):
         x = first(o.add(self.attend(i, qkv(x), rows, mask, store), x))
         x = second(c.add(self.attend_source(i, q(x), rows, mask, store), x))
         return third(down.add(self.act(wide(x)), x))
-
-
-def _norm(module: torch.nn.LayerNorm) -> Function:
-    weight, bias = module.weight.detach(), module.bias.detach()
-    return partial(
-        F.layer_norm, normalized_shape=module.normalized_shape, weight=weight, bias=bias, eps=module.eps
-    )
 
 
 def groups(net: Net) -> Iterator[tuple[torch.nn.Linear, ...]]:

@@ -525,7 +525,7 @@ class Canvas:
         mask: torch.Tensor | bool = False
         store, group = Passing(width), model.group
         if model.invariant:
-            store, group = Passing(width, _blocks(width)), 1
+            store, group = Passing(width, ordered.whole_blocks(width)), 1
             inside = np.arange(store.slots) < lengths[:, None]
         if not inside.all() or model.invariant:
             mask = send(
@@ -545,11 +545,6 @@ class Canvas:
         return list(scores.split([int(layout.read.sum()) for layout in layouts]))
 
 
-def _blocks(positions: int) -> int:
-    """The slots that an invariant model reads for so many positions."""
-    return -(-positions // ordered.BLOCK) * ordered.BLOCK
-
-
 def _windows_of(packings: list[Packing], width: int, model: Diffusion) -> Seen:
     """The canvases of rows that are fed `width` tokens each.
 
@@ -558,7 +553,7 @@ def _windows_of(packings: list[Packing], width: int, model: Diffusion) -> Seen:
     positions = max(packing.owner.shape[1] for packing in packings)
     counts = [len(packing.owner) for packing in packings]
     row = np.repeat(np.arange(len(packings)), counts)
-    lie = np.zeros((len(row), _blocks(positions)), np.int64)
+    lie = np.zeros((len(row), ordered.whole_blocks(positions)), np.int64)
     have = np.zeros(lie.shape, bool)
     fed = np.zeros((len(row), positions), bool)
     flat = np.zeros((len(row), positions), np.int64)  # which query each position that is fed is

@@ -345,7 +345,7 @@ class Context:
         """An empty storage and ids of so many slots a row; several rows have one more, for their padding."""
         model, width = self.model, slots + int(self.rows > 1)
         if model.invariant:  # whole blocks are read
-            width = -(-width // ordered.BLOCK) * ordered.BLOCK
+            width = ordered.whole_blocks(width)
         try:
             store = storage(model, self.rows, width)
             store.block = ordered.BLOCK if model.invariant else 1
@@ -711,10 +711,21 @@ class Context:
 
     @torch.inference_mode()
     def _head(self, count: int, hidden: tuple[int, ...]) -> dict[int, torch.Tensor]:
-        """Feed the first `count` slots of every row, without a mask; the states of the layers `hidden`."""
-        self.store.aim(0, count, count)
-        mask = self._chain(0, count)
-        return self._call(PassInput(self.ids[:, :count], slice(0, count), mask, 0, hidden))[1]
+        """Feed the first `count` slots of every row; the states of the layers `hidden`.
+
+        An invariant pass needs a mask, which grows with the square of its tokens, so it goes in parts: no bit
+        depends on that.
+        """
+        parts = []
+        most = ordered.LINES if self.model.invariant and self.model.kind == "causal" else count
+        for start in range(0, count, most):
+            end = min(start + most, count)
+            self.store.aim(start, end - start, end)
+            mask, columns = self._chain(start, end - start), slice(start, end)
+            parts.append(self._call(PassInput(self.ids[:, columns], columns, mask, 0, hidden))[1])
+        return (
+            parts[0] if len(parts) == 1 else {at: torch.cat([each[at] for each in parts], 1) for at in hidden}
+        )
 
     @torch.no_grad()
     def _run(

@@ -28,6 +28,7 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 from specviz.errors import ModelError
 from specviz.models.eagle import HEAD, LAYERS, Eagle, Variant
 from specviz.models.eight_bits import unpack
+from specviz.models.llama import ROPES
 
 if TYPE_CHECKING:
     from specviz.models.protocols import Settings
@@ -39,7 +40,6 @@ KEYS = (
 )  # fmt: skip
 NEEDED = "hidden_size", "intermediate_size", "num_attention_heads", "vocab_size"
 FOLLOWS = "t2d", "rotary_emb.inv_freq", "layers.0.self_attn.rotary_emb.inv_freq"  # from d2t, from the config
-ROPES = "default", "linear", "llama3", "yarn"  # others change with the length of the text
 FUSED = "norm.weight", "d2t", "layers.0.hidden_norm.weight"  # only generation 3 has them
 FLOATS = torch.float16, torch.bfloat16, torch.float32, torch.float64
 # A config's own word for what its layer computes otherwise: the value that changes nothing, what it means.

@@ -86,7 +86,7 @@ def joined(rows: list[Source], invariant: bool) -> Source:
     layers, two, _, heads, _, dim = first.crossed.shape
     dtype, slots = first.states.dtype, width
     if invariant:  # masks are in the format of attention
-        dtype, slots = torch.promote_types(dtype, torch.float32), -(-width // ordered.BLOCK) * ordered.BLOCK
+        dtype, slots = torch.promote_types(dtype, torch.float32), ordered.whole_blocks(width)
     states = first.states.new_zeros(len(rows), width, first.states.shape[-1])
     crossed = first.crossed.new_zeros(layers, two, len(rows), heads, slots, dim)
     mask = first.states.new_zeros(len(rows), 1, 1, slots, dtype=dtype)

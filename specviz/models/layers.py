@@ -194,6 +194,14 @@ class RMSNorm:
         return (x * square.rsqrt_().view(-1, 1)).mul_(weight)
 
 
+def layer_norm(module: torch.nn.LayerNorm) -> Function:
+    """A layer norm as a plain function."""
+    weight, bias = module.weight.detach(), module.bias.detach()
+    return partial(
+        F.layer_norm, normalized_shape=module.normalized_shape, weight=weight, bias=bias, eps=module.eps
+    )
+
+
 def activation(name: str, invariant: bool = False) -> Function:
     """A feed-forward layer's nonlinearity by transformers' name, in one kernel where torch has one."""
     function: Function = ACTIVATIONS.get(name) or ACT2FN[name]

@@ -314,6 +314,11 @@ def _arranged(columns: torch.Tensor, order: torch.Tensor) -> torch.Tensor:
     return columns.gather(-1, order)
 
 
+def whole_blocks(slots: int) -> int:
+    """The slots of the blocks that hold so many: what a pass in order reads."""
+    return -(-slots // BLOCK) * BLOCK
+
+
 def _blocks(weights: torch.Tensor, values: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     return zip(weights.split(BLOCK, 2), values.split(BLOCK, 1))
 

@@ -70,6 +70,9 @@ class TrimmedNet(nn.Module):
         net.model.embed_tokens.weight = nn.Parameter(table.detach().to(dtype), False)
         net.lm_head = head_rows(target, self.tokens).to(dtype)
         net.model.rotary_emb = type(net.model.rotary_emb)(self.config).to(table.device)
+        own, whole = net.model.rotary_emb, target.model.rotary_emb
+        if own.inv_freq.shape == whole.inv_freq.shape:  # a GGUF file's factors stand in no config
+            own.inv_freq, own.original_inv_freq = (whole.inv_freq.clone() for _ in range(2))
         return net.eval()
 
 

@@ -15,6 +15,7 @@ from specviz import audit
 from specviz.draft import Draft
 from specviz.errors import ModelError
 from specviz.models import kernels, ordered
+from specviz.models.context import Context
 from specviz.models.layers import RMSNorm
 from specviz.models.model import Model
 
@@ -412,3 +413,27 @@ def test_a_block_of_one_slot_adds_as_in_a_longer_one(lines):
     assert torch.equal(
         ordered._summed(iter([first, (weights, values)])), ordered._summed(iter([first, masked]))
     )
+
+
+def test_a_prefill_goes_in_parts_whose_bits_are_the_wholes(monkeypatch):
+    """Its mask grows with the square of its tokens."""
+    made = model()
+    text = np.random.default_rng(5).integers(2, VOCABULARY, 150).tolist()
+    asked = []
+    chain = Context._chain
+
+    def counted(self, start, count):
+        asked.append((start, count))
+        return chain(self, start, count)
+
+    monkeypatch.setattr(Context, "_chain", counted)
+    rows = []
+    for lines in (ordered.LINES, 40):
+        monkeypatch.setattr(ordered, "LINES", lines)
+        asked.clear()
+        context = made.open([text], 1)
+        context.prefill(hidden=(0, 1))
+        rows.append((context.forward(Draft.empty()).logits[0], *context.states[0].values()))
+        parts = [count for _, count in asked[:-1]]
+        assert parts == ([149] if lines > 149 else [40, 40, 40, 29])
+    assert all(torch.equal(one, other) for one, other in zip(*rows))

@@ -106,7 +106,7 @@ def _attention(model: Model, context: int, g: int) -> Callable[[], None]:
     """Every layer's attention of `g` queries, over keys and values of random numbers."""
     heads = model.heads * model.group
     query = torch.randn(1, g, heads, model.dim, dtype=model.dtype, device=model.device)
-    shape = model.shape(1, context + g if not model.invariant else _whole_blocks(context + g))
+    shape = model.shape(1, context + g if not model.invariant else ordered.whole_blocks(context + g))
     sizes = shape.layers, 2, 1, shape.heads, shape.slots, shape.dim
     pairs = torch.randn(sizes, dtype=shape.dtype, device=model.device)
 
@@ -123,10 +123,6 @@ def _attention(model: Model, context: int, g: int) -> Callable[[], None]:
         1, 1, g if model.invariant else model.group * g, shape.slots, dtype=shape.dtype, device=model.device
     )
     return call_in_order if model.invariant else call
-
-
-def _whole_blocks(slots: int) -> int:
-    return -(-slots // ordered.BLOCK) * ordered.BLOCK
 
 
 def _rounds(

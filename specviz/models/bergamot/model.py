@@ -8,7 +8,6 @@ tree would need a state for each branch, taken up where its parent's ended.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -21,7 +20,7 @@ from specviz.models.bergamot import net as modules
 from specviz.models.context import Exit, Pass, StorageShape, Store
 from specviz.models.encoder_decoder import EncoderDecoder
 from specviz.models.encoder_decoder_context import Encoder, EncoderDecoderContext
-from specviz.models.layers import Decoder, Function, Lines, PlainFunction, Sees
+from specviz.models.layers import Decoder, Function, Lines, PlainFunction, Sees, layer_norm
 from specviz.models.torch_model import TorchModel
 
 if TYPE_CHECKING:
@@ -56,7 +55,7 @@ class RecurrentDecoder(Decoder):
         each = groups(net)
         self.stack = [
             Layer(
-                (_norm(b.rnn_norm), _norm(b.encoder_norm), _norm(b.ffn.norm)),
+                (layer_norm(b.rnn_norm), layer_norm(b.encoder_norm), layer_norm(b.ffn.norm)),
                 *(Lines(*next(each), layout=layout, invariant=invariant) for _ in range(5)),
             )
             for b in blocks
@@ -235,10 +234,3 @@ def groups(net: Net) -> Iterator[tuple[torch.nn.Linear, ...]]:
         yield layer.rnn.forget, layer.rnn.candidate
         yield from ((layer.encoder_attn.q_proj,), (layer.encoder_attn.out_proj,))
         yield from ((layer.ffn.fc1,), (layer.ffn.fc2,))
-
-
-def _norm(module: torch.nn.LayerNorm) -> Function:
-    return partial(
-        F.layer_norm, normalized_shape=module.normalized_shape, weight=module.weight.detach(),
-        bias=module.bias.detach(), eps=module.eps,
-    )  # fmt: skip
