@@ -175,7 +175,8 @@ class Eagle(SampledTreeMethod):
             growth = Growth(*given, [(1, k), *[(k, k)] * (levels - 1)])
             growth.dynamic(self.draft_size)
         self.growth = growth
-        draft, self.unsent = growth.cut(self.draft_size)
+        shallow = left <= (len(self.ranks) if self.tree == "static" else self.depth)
+        draft, self.unsent = growth.cut(self.draft_size, "room" if shallow else "length")
         self.session.control |= {"candidates": growth.size}
         return draft
 
@@ -323,8 +324,11 @@ class Growth:
         self.levels.append(Level(tokens, score, path + self.over.take(tokens), self.parents, logits, q))
         self.size += tokens.numel()
 
-    def cut(self, g: int) -> tuple[Draft, Unsent]:
-        """The g nodes of highest score, and what else was read (EAGLE-2, section 4.2)."""
+    def cut(self, g: int, stop: str) -> tuple[Draft, Unsent]:
+        """The g nodes of highest score, and what else was read (EAGLE-2, section 4.2).
+
+        `stop` says why the tree goes no deeper.
+        """
         levels = self.levels
         token, score, parents = bring(
             torch.cat([each.tokens.flatten() for each in levels]),
@@ -351,7 +355,7 @@ class Growth:
             q=None if self.u is None else self._from(row[sent], sent - first[row[sent]]),
             logits=ChosenRows(logits, row[sent]),
             signals={"score": np.exp(score[sent])},
-            stop="budget" if len(sent) == g else "length",
+            stop="budget" if len(sent) == g else stop,
         )
         unsent = Unsent(
             token[more].tolist(),

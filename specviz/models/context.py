@@ -717,7 +717,7 @@ class Context:
         depends on that.
         """
         parts = []
-        most = ordered.LINES if self.model.invariant and self.model.kind == "causal" else count
+        most = ordered.LINES if self.model.invariant and not self.joint else count
         for start in range(0, count, most):
             end = min(start + most, count)
             self.store.aim(start, end - start, end)

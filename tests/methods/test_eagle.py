@@ -241,6 +241,14 @@ def test_the_law_of_what_is_sent_is_the_targets(draft_size, vocabulary, cells):
     assert results[0].cells > cells
 
 
+def test_a_tree_says_that_the_limit_kept_it_low():
+    options = {"draft": "town-eagle", "draft_size": 40, "depth": 3, "branches": 2}
+    trace = specviz.generate("town", "Tom", "eagle", max_new_tokens=12, **options)
+    drafts = trace.cycles[trace.cycles["sent"] > 0]
+    left = 12 - drafts["emitted"].cumsum().shift(fill_value=0) - 1  # the prefill's token comes first
+    assert ((drafts["stop"] == "room") == (left <= 3)).all() and (left <= 3).any()
+
+
 def test_what_is_chosen_by_its_own_token_has_another_law(monkeypatch):
     monkeypatch.setattr(law, "STEP", 1e-8)
     honest = eagle.without_replacement

@@ -56,6 +56,7 @@ NUMBER = 24
 NOISE = 0.05  # of a plain cycle, by which its rest may be below zero
 CONFIRMED, ROUNDS = 3, 2  # settings that are confirmed, and rounds over the confirming prompts
 SCHEMA = 1
+WRITING = 5  # steps that a text takes to be written, where reading it is one
 Packed: TypeAlias = list[list[Any]]  # rows of plain data
 
 
@@ -386,7 +387,7 @@ class Work:
         self.listed += [*self.grown, *self.stores]
         count = len(job.answers or job.ids)
         pilots = min(pricing.PILOTS, count)
-        self.total = 2 * count
+        self.total = (WRITING + 1) * count
         if job.elsewhere is None:
             self.total += pricing.steps(self.listed, pilots, job.batches, job.contexts)
         self.total += count * (len(self.grown) + len(self.stores))
@@ -459,7 +460,7 @@ class Work:
         """The target's own texts, or those that were given."""
         job, stored = self.job, self.state.content["texts"]
         if job.answers:
-            self.done("reading answers", len(job.answers))
+            self.done("reading answers", WRITING * len(job.answers))
             return job.answers
         texts = []
         for number, (entry, ids) in enumerate(zip(job.chosen, job.ids)):
@@ -477,7 +478,7 @@ class Work:
                 stored.append([text.tokens, text.end])
                 self.state.keep()
             texts.append(text)
-            self.done("writing the target's own texts")
+            self.done("writing the target's own texts", WRITING)
         return texts
 
     def _readings(self, texts: list[Text]) -> list[Reading]:
