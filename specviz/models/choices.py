@@ -18,7 +18,7 @@ import torch
 from specviz.draft import Draft
 from specviz.errors import ModelError
 from specviz.models import gemma2, kernels, ordered
-from specviz.models.devices import cast, has_bfloat16
+from specviz.models.devices import has_bfloat16, to_format
 from specviz.models.layers import Lines, PlainFunction
 from specviz.models.llama import describes, groups
 
@@ -145,7 +145,7 @@ def convert(net: PreTrainedModel, layout_name: str | None = None, auto: bool = T
         return net
     taken = _format(net, (FLOAT32, BFLOAT16) if pinned else (FLOAT32, BFLOAT16, HALVES))
     if taken == BFLOAT16:
-        cast(net, torch.bfloat16)
+        to_format(net, torch.bfloat16)
     elif taken == HALVES:
         kernels.round_to_halves(net)
     return net

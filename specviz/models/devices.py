@@ -21,7 +21,7 @@ def send(values: Any, device: torch.device, dtype: torch.dtype | None = None) ->
     return torch.as_tensor(values, dtype=dtype).to(device, non_blocking=device.type == "cuda")
 
 
-def cast(net: torch.nn.Module, dtype: torch.dtype, device: torch.device | None = None) -> None:
+def to_format(net: torch.nn.Module, dtype: torch.dtype, device: torch.device | None = None) -> None:
     """Convert a network's numbers, but for the frequencies of its rotary positions.
 
     Angles are computed in float32 whatever the format, as `from_pretrained` leaves them. Of 16 bits a

@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 from specviz.errors import ModelError
 from specviz.models import choices
 from specviz.models import kernels as layouts
-from specviz.models.devices import cast
+from specviz.models.devices import to_format
 from specviz.models.layers import PlainFunction, stamp
 from specviz.models.ranks import whole
 from specviz.models.text import Text, TokenizedModel
@@ -179,7 +179,7 @@ def move(net: PreTrainedModel, name: str, device: torch.device, dtype: torch.dty
     """Put a network onto a device, in another number format if one is given (`ModelError` without room)."""
     weights: torch.nn.Module = net  # transformers' own `to` has no types
     try:
-        cast(net, dtype, device) if dtype is not None else weights.to(device)
+        to_format(net, dtype, device) if dtype is not None else weights.to(device)
     except RuntimeError as error:
         if "memory" not in str(error):
             raise
