@@ -49,6 +49,19 @@ def test_how_many_is_a_number(capsys):
 # ---------------------------------------------------------------- what the benches of the project stand on
 
 
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (("batches", "--sizes", "1,x"), "batch sizes must be whole numbers of at least 1, got 'x'"),
+        (("batches", "--sizes", "1,0"), "batch sizes must be whole numbers of at least 1, got '0'"),
+        (("canvases", "--model", "town-diffusion", "--cells", "64,big"), "lengths of canvases must be whole"),
+    ],
+)
+def test_a_list_of_numbers_has_numbers(words, line, capsys):
+    assert cli.run(["bench", *words]) == 2
+    assert line in capsys.readouterr().err
+
+
 def test_printed_numbers_are_the_published_ones():
     frame = published("ssbd/table2")
     rows = frame[(frame["language"] == "English→German") & (frame["method"] == "SSBD")]

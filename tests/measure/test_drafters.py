@@ -153,3 +153,18 @@ def test_what_is_refused(entries, capsys) -> None:
         bench(model, [draft], entries, loss=2)
     assert run(["bench", "drafters", "--model", "town", "--draft", "town-t5-heads"]) == 2
     assert capsys.readouterr().err.count("\n") <= 2
+
+
+def test_settings_are_chosen_on_five_prompts_though_few_are_left(entries, monkeypatch) -> None:
+    """Ten of the others used to fill warm stores, which no drafter has."""
+    seen = []
+
+    def asked(model, drafts, contender, texts, *rest):
+        seen.append(len(texts))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(drafters, "_tried", asked)
+    model, draft = specviz.load("town"), specviz.load("town-draft")
+    with pytest.raises(KeyboardInterrupt):
+        bench(model, [draft], entries[:13], number=2, max_new_tokens=2)
+    assert seen == [5]

@@ -144,7 +144,13 @@ def test_rows_that_cannot_be_told_apart_are_not_compared():
     assert ("", "a", "ratio") not in figures(data) and ("", "b", "ratio") in figures(data)
 
 
-@pytest.mark.parametrize("name", ["device", "processor", "threads", "dtype", "model", "drafts", "prompts"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "device", "processor", "threads", "dtype", "model", "drafts", "prompts", "options", "entries",
+        "invariant", "gpu_layers",
+    ],
+)  # fmt: skip
 def test_other_places_are_not_compared(tmp_path, name):
     changed = {"model": {"name": "n"}, "threads": 2, "drafts": [{"name": "d"}]}.get(name, "other")
     three(tmp_path, last=(9.0, 9.0, 9.0), **{name: changed})

@@ -645,12 +645,46 @@ def test_times_are_refused_where_cores_are_shared(plan, tmp_path, monkeypatch):
     pool._max_workers = 2
     with pytest.raises(ParameterError, match="2 workers on one cuda device"):
         specviz.measure.run(plan, out=tmp_path / "run", executor=pool)
+    plan["models"][0].pop("device")
+    plan["models"][0]["device_map"] = "auto"
+    with pytest.raises(ParameterError, match="2 workers on one device_map device"):
+        specviz.measure.run(plan, out=tmp_path / "run", executor=pool)
     with pytest.raises(ParameterError, match="3 worker"):
         specviz.measure.run(plan, out=tmp_path / "run", workers=3)
     assert running.machines(ThreadPoolExecutor(5), None) == [(1, 2)]  # they decode one at a time
     assert running.machines(Executor(), 3) == [(3, 2)]
     with pytest.raises(ParameterError, match="pass workers="):
         running.machines(Executor(), None)
+
+
+def test_what_methods_remember_does_not_depend_on_the_round_that_came_first(plan, tmp_path, monkeypatch):
+    seeds = []
+    decode = work.Bench._run
+
+    def heard(self, job, cell, method, entry, number, record):
+        seeds.append((record is None and number < 2, job.seed))
+        return decode(self, job, cell, method, entry, number, record)
+
+    monkeypatch.setattr(work.Bench, "_run", heard)
+    plan |= {"seeds": [7], "temperature": 1.0, "number": 1, "warm_up": 1, "methods": ["unispec"]}
+    specviz.measure.run(plan, out=tmp_path / "run")
+    assert {seed for _, seed in seeds} == {0, 7}
+
+
+def test_a_draft_that_no_method_takes_is_refused(plan, folders):
+    plan |= {"methods": ["eagle"]}
+    with pytest.raises(ParameterError, match=r"no method here drafts with .*'eagle draft=NAME'"):
+        Plan.of(plan)
+    with pytest.raises(ParameterError, match="prompt_lookup takes no draft: drop draft=.*draft"):
+        Plan.of(plan | {"methods": [{"method": "prompt_lookup", "draft": folders.draft}]})
+
+
+def test_two_models_are_two_environments_that_mix_nothing(plan, folders, tmp_path):
+    plan["models"].append({"model": folders.draft, "dtype": "float64"})
+    plan |= {"methods": ["prompt_lookup"], "number": 1}
+    found = specviz.measure.run(plan, out=tmp_path / "run")
+    assert len({each["dtype"] for each in found.environments.values()}) == 2
+    assert not any("several environments" in note for note in found.notes())
 
 
 # ---------------------------------------------------------------- refused before any work
