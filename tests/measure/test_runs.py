@@ -675,7 +675,7 @@ def test_a_draft_that_no_method_takes_is_refused(plan, folders):
     plan |= {"methods": ["eagle"]}
     with pytest.raises(ParameterError, match=r"no method here drafts with .*'eagle draft=NAME'"):
         Plan.of(plan)
-    with pytest.raises(ParameterError, match="prompt_lookup takes no draft: drop draft=.*draft"):
+    with pytest.raises(ParameterError, match=r"prompt_lookup takes no draft: drop draft=.*draft"):
         Plan.of(plan | {"methods": [{"method": "prompt_lookup", "draft": folders.draft}]})
 
 
