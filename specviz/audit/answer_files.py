@@ -175,7 +175,7 @@ def tokenised(answer: Answer, model: Model) -> tuple[list[int], list[int], str]:
                 return prompt, [], "it holds characters that the tokenizer does not know"
     except PromptError as error:
         return [], [], str(error)
-    if len(prompt) + len(ids) >= model.max_length:
+    if len(ids) > model.left(len(prompt)):
         return prompt, ids, f"it exceeds the context of {model.max_length} tokens"
     return prompt, ids, ""
 

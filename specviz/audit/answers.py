@@ -231,7 +231,7 @@ class _Judge:
         count = total = expected = variance = 0.0
         start, impossible = 0, None
         for rows in self.blocks(self.reference.rows, prompt, ids):
-            logits = rows.double()
+            logits = rows.cpu().double()  # MPS has no float64
             p = sampling.probabilities(logits)
             log = p.clamp_min(1e-300).log()
             mean = (p * log).sum(-1)
@@ -239,7 +239,7 @@ class _Judge:
             own = ids[start : start + len(rows)]
             if start + len(rows) > len(ids) and ended and self.ends:  # the end is a token that was drawn
                 own = [*own, max(self.ends, key=lambda token: float(logits[-1, token]))]
-            at = torch.tensor(own, device=rows.device)[:, None]
+            at = torch.tensor(own)[:, None]
             n = len(own)
             least = (
                 logits[:n].masked_fill(p[:n] == 0, torch.inf).amin(-1)

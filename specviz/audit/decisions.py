@@ -31,7 +31,7 @@ class Records:
     sampling : Sampling
         As decoded; recorded probabilities of tested and drawn tokens are warped by it.
     bound : float
-        Of a logit's error. A probability then moves by no more than half as much, so it bounds that too.
+        Of a logit's error. A probability then moves by no more than half as much, over the temperature.
     most : int
         Texts whose recorded probabilities are compared with the stock module's.
 
@@ -68,7 +68,10 @@ class Records:
         rows = rows_of(prompt, text)
         plain = rows.softmax(-1).cpu().numpy()
         warped = plain if self.sampling.greedy else self.sampling.probabilities(rows).cpu().numpy()
-        if (worst := _compare(_tables(trace.select(prompt=place)), plain, warped, self.bound)) is not None:
+        # What logits over a temperature are softened or sharpened to moves by as much more.
+        drawn = self.bound if self.sampling.greedy else self.bound * max(1, 0.5 / self.sampling.temperature)
+        worst = _compare(_tables(trace.select(prompt=place)), plain, warped, self.bound, drawn)
+        if worst is not None:
             self.bugs.append(Difference(number, *worst))
 
 
@@ -159,14 +162,17 @@ def _tables(trace: Trace) -> dict[str, pd.DataFrame]:
 
 
 def _compare(
-    tables: dict[str, pd.DataFrame], plain: np.ndarray, warped: np.ndarray, bound: float
+    tables: dict[str, pd.DataFrame], plain: np.ndarray, warped: np.ndarray, bound: float, drawn: float
 ) -> tuple[int, str, str] | None:
-    """The worst recorded probability of a text, if it is beyond the bound: position, verdict, reason."""
-    worst = (0.0, -1, "")
-    for name, p, at in (
-        ("outputs", warped, lambda t: t["position"]),
-        ("nodes", warped, lambda t: t["keep"] + t["depth"] - 1),
-        ("tops", plain, lambda t: t["keep"] + t["depth"]),
+    """The worst recorded probability of a text, if it is beyond its bound: position, verdict, reason.
+
+    `drawn` bounds those of tokens that were tested and drawn, which are warped.
+    """
+    worst = (0.0, 0.0, -1, "")  # beyond its limit, off, where, of what
+    for name, p, limit, at in (
+        ("outputs", warped, drawn + ROUNDING, lambda t: t["position"]),
+        ("nodes", warped, drawn + ROUNDING, lambda t: t["keep"] + t["depth"] - 1),
+        ("tops", plain, bound + ROUNDING, lambda t: t["keep"] + t["depth"]),
     ):
         table = tables[name]
         table = table[table["p"].notna()]
@@ -177,10 +183,10 @@ def _compare(
             continue
         gap = np.abs(p[place, table["token"].to_numpy(np.int64)] - table["p"].to_numpy(np.float64))
         i = int(gap.argmax())
-        if gap[i] > worst[0]:
-            worst = (float(gap[i]), int(place[i]), name)
-    limit = bound + ROUNDING
-    if worst[0] <= limit:
+        if gap[i] - limit > worst[0]:
+            worst = (float(gap[i] - limit), float(gap[i]), int(place[i]), name)
+    beyond, off, where, name = worst
+    if not name:
         return None
-    of = {"outputs": "an emitted token", "nodes": "a judged node", "tops": "a candidate"}[worst[2]]
-    return worst[1], "bug", f"the recorded probability of {of} is off by {worst[0]:.1e} (bound {limit:.1e})"
+    of = {"outputs": "an emitted token", "nodes": "a judged node", "tops": "a candidate"}[name]
+    return where, "bug", f"the recorded probability of {of} is off by {off:.1e} (bound {off - beyond:.1e})"

@@ -446,7 +446,8 @@ def first_tokens(
 
     def after(text: list[int]) -> np.ndarray:
         p = sampling.probabilities(reference.rows(ids, [*text, 0])[-1])  # the row that predicts the 0
-        return p.double().cpu().numpy() / float(p.double().sum())
+        p = p.cpu().double()  # MPS has no float64
+        return p.numpy() / float(p.sum())
 
     def often(p: np.ndarray) -> list[tuple[int, float]]:
         return [(int(token), float(p[token])) for token in np.flatnonzero(p * n >= EXPECTED)]

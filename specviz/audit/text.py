@@ -379,7 +379,7 @@ class _Audit:
         exact = self.exact(text.prompt, prefix)
         alone, failed = None, ""
         try:
-            alone = self.single([*text.prompt, *prefix])
+            alone = self.single(text.prompt, prefix)
         except Exception as error:  # our own pass cannot do what the stock module just did
             failed = f"; a pass of width 1 there raised {setup.raised(error)}"
         gaps = [None if row is None else float(row[expected] - row[actual]) for row in (read, alone, exact)]
@@ -413,9 +413,11 @@ class _Audit:
         result.reason += f" (bound {bound:.1e}){failed}"
         return result
 
-    def single(self, ids: list[int]) -> Tensor:
-        """Our own pass of width 1 after `ids`."""
-        context = self.target.open([ids], 1)
+    def single(self, prompt: list[int], prefix: list[int]) -> Tensor:
+        """Our own pass of width 1 after a prompt, or an encoder's source, and what was written."""
+        context = self.target.open([prompt], len(prefix) + 1)
+        if prefix:
+            context.extend([prefix])
         context.prefill()
         row = context.forward(Draft.empty()).logits[0][0]
         context.close()

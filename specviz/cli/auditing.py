@@ -151,7 +151,8 @@ def audit(
             raise ParameterError(
                 "--ledger alone prints a soak's totals: add --soak, or drop --model, --draft and --seed"
             )
-        given = {"models": model and [model], "drafts": draft, "device": device, "dtype": dtype}
+        given = {"models": model and [model], "drafts": draft, "device": device}
+        given["dtype"] = None if dtype == "auto" else dtype  # layouts are drawn for float32
         _soak(ledger, soak, threads, given | {"minutes": minutes, "seed": seed})
         return
     if json is not None:

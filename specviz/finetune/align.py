@@ -167,8 +167,11 @@ def _align(
         teacher, (learner,), prompts, path, mark, force, settings, (last,) if last else ()
     )
     pairs = training.pairs_of(answers, kind.drawn if isinstance(prompts, Answers) else None)
-    room = min(teacher.max_length, learner.max_length)
-    pairs = [pair for pair in pairs if len(pair.prompt) + len(pair.answer) <= room]
+    pairs = [
+        pair
+        for pair in pairs
+        if len(pair.answer) <= min(model.left(len(pair.prompt)) for model in (teacher, learner))
+    ]
     if len(pairs) < 2:
         raise PromptError("alignment needs two answers or more: one is held out for measuring")
     learnt, held = training.parted(pairs)

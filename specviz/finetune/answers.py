@@ -137,6 +137,8 @@ class AnswerOptions:
     def __post_init__(self) -> None:
         if not self.temperatures or min(self.temperatures) < 0:
             raise ParameterError("temperatures must be one or more numbers from 0 (greedy) on")
+        if len(set(self.temperatures)) < len(self.temperatures):
+            raise ParameterError("a temperature stands there twice, and its answers would be the same")
         for name in ("max_new_tokens", "rows"):
             if not getattr(self, name) > 0:
                 raise ParameterError(f"{name} must be positive, got {getattr(self, name)}")
@@ -353,7 +355,10 @@ def _together(
             context.extend([[token] for token in tokens])
             for place in reversed(range(len(texts))):
                 text = texts[place]
-                if text.answer[-1] not in target.eos and len(text.answer) < room:
+                most = min(
+                    room, target.left(len(text.prompt))
+                )  # of each its own: one long prompt cuts no other
+                if text.answer[-1] not in target.eos and len(text.answer) < most:
                     continue
                 yield text
                 if waiting:

@@ -146,7 +146,7 @@ def train_eagle(
     """
     training.positive(steps=steps)
     settings = training.Settings(epochs, rate, batch, max_new_tokens, seed, every, say, tokens)
-    _check_generation(generation, layers=layers, draft_vocabulary=draft_vocabulary)
+    _check_generation(generation, own_head, layers=layers, draft_vocabulary=draft_vocabulary)
     path = training.vacant(out, force)
     if not isinstance(prompts, Answers) and len(prompts) < 2:
         raise PromptError("a drafter needs two prompts or more: one is held out for measuring")
@@ -262,12 +262,14 @@ def _learn(
     return training.learn(model, OTHERS, mean, pairs, partial, settings, lambda pair: len(pair.answer))
 
 
-def _check_generation(generation: int, **of_generation_3: int | Sequence[int] | None) -> None:
+def _check_generation(generation: int, own_head: bool, **of_generation_3: int | Sequence[int] | None) -> None:
     if generation not in (1, 3):
         raise ParameterError(f"generation must be 1 (whose weights EAGLE-2 also uses) or 3, got {generation}")
     for name, value in of_generation_3.items():
         if value is not None and generation == 1:
             raise ParameterError(f"{name} needs generation 3: drop it or pass generation=3")
+    if generation == 1 and not own_head:
+        raise ParameterError("of generation 1 every head is the target's: drop own_head")
 
 
 @torch.no_grad()

@@ -39,7 +39,7 @@ Texts = Sequence[Sequence[int]]
 def states_in(
     file: Path, lengths: Sequence[int], layers: Sequence[int], width: int, wanted: Sequence[int]
 ) -> Callable[[int], Tensor] | None:
-    """States of `wanted` layers by text, float32 [tokens - 1, layers, width]; None if the file lacks some.
+    """States of `wanted` layers by text, float32 [tokens - 1, layers, width]; None if the file is not theirs.
 
     Parameters
     ----------
@@ -50,7 +50,8 @@ def states_in(
     """
     starts = list(accumulate((length - 1 for length in lengths), initial=0))
     there = file.stat().st_size if file.exists() else 0
-    if not set(wanted) <= set(layers) or there < starts[-1] * len(layers) * width * BYTES:
+    # Another size: answers were taken out since, and each state would be another text's.
+    if not set(wanted) <= set(layers) or there != starts[-1] * len(layers) * width * BYTES:
         return None
     values = np.memmap(file, np.int16, "r", shape=(starts[-1], len(layers), width))
     places = [list(layers).index(layer) for layer in wanted]

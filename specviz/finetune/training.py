@@ -167,22 +167,14 @@ def encoded(target: TextModel, prompts: Sequence[Prompt]) -> list[list[int]]:
     return ids
 
 
-def length(models: Sequence[Drafter], prompts: Sequence[Sequence[int]], most: int) -> int:
-    """Most tokens of an answer that all models have room for after the longest prompt.
-
-    Raises
-    ------
-    PromptError
-        If there is none.
-    """
+def check_room(models: Sequence[Drafter], prompts: Sequence[Sequence[int]]) -> None:
+    """Refuse a prompt (`PromptError`) that leaves a model no room for an answer."""
     longest = max(map(len, prompts))
-    room = min(model.left(longest) for model in models)
-    if room < 1:
+    if min(model.left(longest) for model in models) < 1:
         raise PromptError(
             f"prompt {[len(a) for a in prompts].index(longest) + 1} has {longest} tokens and leaves no room "
             "for an answer: shorten it"
         )
-    return min(most, room)
 
 
 def stored(given: Spec, model: TorchModel) -> torch.dtype:
@@ -246,9 +238,9 @@ def gather(
         prompts.check(target)
         return begun(path, [*mark, prompts.header, prompts.digest], force), prompts
     ids = encoded(target, prompts)
-    most = length((target, *others), ids, settings.max_new_tokens)
-    partial = begun(path, [*mark, most, ids], force)
-    options = AnswerOptions(max_new_tokens=most, layers=tuple(layers))
+    check_room((target, *others), ids)
+    partial = begun(path, [*mark, settings.max_new_tokens, ids], force)
+    options = AnswerOptions(max_new_tokens=settings.max_new_tokens, layers=tuple(layers))
     file = partial / "answers.jsonl"
     return partial, answer(target, ids, file, options, say=settings.say, every=settings.every)
 

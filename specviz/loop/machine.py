@@ -35,7 +35,9 @@ _split_digests: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
 
 def identity(model: Model) -> Record:
     """What tells a model from another one of the same name: its size and a digest of some of its weights."""
-    about = {"name": model.name, "parameters": model.parameters, "vocabulary": model.vocabulary}
+    about: Record = {"name": model.name, "parameters": model.parameters, "vocabulary": model.vocabulary}
+    if chat := getattr(getattr(model, "text", None), "chat", None):  # variables of its template
+        about["chat"] = dict(chat)
     net = getattr(model, "net", None)
     if net is None:
         return about | ({"weights": model.digest} if hasattr(model, "digest") else {})

@@ -209,7 +209,9 @@ class Keeper:
                 if theirs["name"] != ours["name"] or other["dtype"] != place["dtype"]:
                     continue
                 what = ""
-                if {**theirs, "kernels": 0} != {**ours, "kernels": 0}:
+                if theirs.get("chat") != ours.get("chat"):
+                    what = "chat variables"
+                elif {**theirs, "kernels": 0} != {**ours, "kernels": 0}:
                     what = "weights"
                 elif same_target and theirs.get("kernels") != ours.get("kernels"):
                     what = "kernels"

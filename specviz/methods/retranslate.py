@@ -22,6 +22,7 @@ from ..rules.speculative import chain_status, next_origin
 from .base import Parameter, Session, Verdict
 from .kinds import StreamMethod
 from .sampling import ACCEPT, FINAL, Sampling, draw, exact_type
+from .tree import bring
 
 RULE = (
     "Translate the {source_language} source text to {target_language}. Return only the translation, "
@@ -177,13 +178,15 @@ class Retranslate(StreamMethod):
                 rest = rest.index_fill(0, send([self.refused], p.device), 0.0)
                 self.refused = None
             token = draw(rest, last)
-        k, t, *tokens = torch.cat([kept[None], token[None], drafted]).tolist()  # the synchronisation
+        chosen = torch.cat([kept[None], token[None], drafted])
+        brought, *own = bring(chosen, *(() if p is None else (own_p,)))  # the synchronisation
+        k, t, *tokens = brought.tolist()
         origin = next_origin(n, k < n, "correction" if p is None else "resampled")
         verdict = Verdict(list(range(k)), tokens, t, origin, chain_status(n, k))
         if p is not None:
             verdict.u = np.where(np.arange(n) <= k, u, np.nan)
             verdict.token_u, verdict.p, verdict.token_p = last, node_p, p[k, t]
-            verdict.own_p = own_p.cpu().numpy()
+            (verdict.own_p,) = own
         if self.second_pass and k < n:
             verdict.token, self.refused = None, tokens[k]
         return verdict

@@ -338,7 +338,11 @@ class Judge:
             name = f"{self.name(ahead, claim['over'])} against {self.name(other, claim['over'])}"
             outcomes.append((sign * first * gap.value, gap, name, ahead, other, first))
         if not outcomes:
-            why = "the contenders are identical here" if one else "their rivals were not measured"
+            why = (
+                "the contenders are identical here, or were not measured text by text"
+                if one
+                else "their rivals were not measured"
+            )
             return OPEN, "", why
         wrong = [each for each in outcomes if each[0] < 0 and each[1].clear]
         right = [each for each in outcomes if each[0] > 0 and each[1].clear]
@@ -360,7 +364,7 @@ class Judge:
         seen = self.once(cells)
         outcomes = [(self.ones[i], cell) for i, cell in seen.items() if i in self.ones]
         if not outcomes:
-            return OPEN, "", "no speedup was measured"
+            return OPEN, "", "no speedup was measured text by text"
         wrong = [each for each in outcomes if each[0].value < 0 and each[0].clear]
         right = [each for each in outcomes if each[0].value > 0 and each[0].clear]
         worst = min(wrong or outcomes, key=lambda each: each[0].value)

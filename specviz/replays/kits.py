@@ -343,7 +343,9 @@ def rejudged(there: Replay, file: Path) -> tuple[Replay, list[str]]:
         if cell.measured is None or cell.source is None or len({c.measured for c in some}) > 1:
             raise TraceError(f"{file} gives several values for one number: {number}")
         derived = bool(there.total) and cell.keys.get(there.total[0]) == there.total[1]
-        figures.append(Figure(cell.keys, cell.metric, cell.measured, cell.low, cell.high, cell.source.texts,
+        # A reference, a count or a bound is of no texts: where it was measured nothing was compared with it.
+        texts = 0 if cell.low == cell.high == cell.measured else cell.source.texts
+        figures.append(Figure(cell.keys, cell.metric, cell.measured, cell.low, cell.high, texts,
                               source=cell.source, derived=derived))  # fmt: skip
     for cell in cells:
         cell.figure = None if cell.figure is None else place[cell.figure]

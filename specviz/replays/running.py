@@ -215,6 +215,8 @@ def peers_of(quick: bool, given: Values) -> dict[tuple, tuple[Recipe, ...]]:
         score = given.get("score") if any(row.method == "unispec" for row in used.rows) else None
         used = with_options(table, used, given.get("baselines") or "authors", score)
         numbers = tuple((used.quick if quick else used.whole).items())
+        if given.get("model") is not None:  # a peer's drafter is the bundled model's
+            used = replace(used, rows=tuple(row for row in used.rows if not row.role))
         groups.setdefault((used.model, used.suite, numbers), {})[table] = used
     return {
         ("peers", table): tuple(each for name, each in group.items() if name != table)

@@ -194,7 +194,7 @@ def test_float64_may_side_with_neither(near, verdict):
     reference = SimpleNamespace(bound_at=lambda ids: 0.2, exactly="in float64")
     target = SimpleNamespace(piece=lambda token: str(token).encode())
     judge = SimpleNamespace(
-        exact=lambda *_: exact, single=lambda ids: read, target=target, reference=reference
+        exact=lambda *_: exact, single=lambda prompt, prefix: read, target=target, reference=reference
     )
     one = text.Text(0, [3], [0], [read])
     assert text._Audit.place(judge, one, 0, 1, other, "the stock module").verdict == verdict

@@ -532,8 +532,10 @@ def test_the_paper_s_fit_decides_and_ours_is_printed_beside_it(tmp_path, monkeyp
         words = given.calibrated_words("unispec")
         assert f"{found.fits['paper'].g} by the paper's fit" in words
         assert "4 prompts of your own calibration, which may be among those measured here" in words
-        given.memory["g*"] = found  # made here
-        assert "4 other prompts" in given.calibrated_words("unispec")
+        given.memory["g*"] = found  # made here, on bundled prompts
+        assert "4 prompts, which may be among those measured here" in given.calibrated_words("unispec")
+        given = replace(given, practice=({"prompt": "a"},))
+        assert "on 4 other prompts" in (words := given.calibrated_words("unispec")) and "among" not in words
         assert f"{found.fits['monotone'].g} by ours" in words and "5 sizes from 4 to 64" in words
     ends = calibration([(g, 1.0, 1.0 / g) for g in (4, 8, 16, 32)])
     monkeypatch.setattr(RunOptions, "calibration", lambda self, method: ends)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from specviz.errors import ModelError
+from specviz.errors import ModelError, plural
 from specviz.files import write_bytes
 from specviz.measure.claims import BootstrapEstimate, ratio, resampled
 from specviz.measure.report import Entry, Estimate, Settings, Values
@@ -56,6 +56,11 @@ def run(recipe: Recipe, options: RunOptions) -> Measurement:
 
     made = Measurement.begin(options)
     entries, rest = divided(recipe, options, made)
+    made.notes.append(
+        f"memories and clocks were warmed up on {plural(len(entries[1]), 'other prompt')}"
+        if entries[1]
+        else "no prompt was left to warm up on: memories begin empty"
+    )
     options = replace(options, practice=tuple(rest or entries[1]))
     shared = options.shared.parent / "runs"
     groups = grouped(recipe, options, entries, made)
@@ -200,7 +205,11 @@ def planned(
     name = "-".join(str(value) for _, value in sorted(shared.items())) or "run"
     dtype, context = shared.pop("dtype", None), shared.pop("context", None)
     if dtype is not None:
-        model = renamed(in_dtype(model, dtype), f"{options.model.name} ({dtype})")
+        try:
+            model = renamed(in_dtype(model, dtype), f"{options.model.name} ({dtype})")
+        except ModelError as error:
+            made.absent += [(row.where, str(error)) for row in rows]
+            return None
     if context is not None:
         room = model.max_length - 2 * options.max_new_tokens - 128  # a tree needs some, too
         length = round(context * min(1.0, room / LONGEST))
@@ -318,17 +327,21 @@ def in_dtype(model: Any, dtype: str) -> Model:
     Raises
     ------
     ModelError
-        If there is no memory for it.
+        If there is no memory for it, or the model is llama.cpp's, whose file has one format.
     """
     import torch
 
     from specviz.models import Model as Causal
+    from specviz.models.devices import to_format
 
     kind = getattr(torch, dtype)
     if model.dtype == kind:
         return model
+    if not hasattr(model, "net"):
+        raise ModelError(f"{model.name} has one number format, its file's")
     try:
-        net = copy.deepcopy(model.net).to(kind)
+        net = copy.deepcopy(model.net)
+        to_format(net, kind)
     except RuntimeError as error:
         if "memory" not in str(error):
             raise

@@ -147,7 +147,9 @@ class RunOptions:
         if key not in self.memory:
             (n, before), how = (HASTE, IN_HASTE) if self.quick else (CALM, IN_CALM)
             some, n = list(map(single, self.practice)), min(n, max(1, len(self.practice) // 2))
-            given: Settings = {"suite": some[:n], "warm_up": some[n : n + before]} if some else {"number": n}
+            given: Settings = (
+                {"suite": some[:n], "warm_up": some[n : n + before] or 0} if some else {"number": n}
+            )
             made = calibrate(self.model, method, folder=self.shared, tick=self.tick, **how, **given)
             self.memory[key] = made
         calibrated: Calibration = self.memory[key]
@@ -160,7 +162,8 @@ class RunOptions:
     def calibrated_words(self, method: str) -> str:
         """A method's g* by each reading, and what it was found on."""
         calibrated = self.calibration(method)
-        made = any(each is calibrated for each in self.memory.values())  # here, on prompts not measured
+        here = any(each is calibrated for each in self.memory.values())
+        apart = here and bool(self.practice)  # else on bundled prompts, for no other ones are left
         sizes = [point.g for point in calibrated.points]
         first, *others = sorted(FITS, key=lambda name: name != self.fit)
         ends = f" ({calibrated.fits[first].g} is at the end of the range)" * (
@@ -170,8 +173,9 @@ class RunOptions:
             f"{method}: g* = {calibrated.fits[first].g} by {FITS[first]}, "
             + ", ".join(f"{calibrated.fits[name].g} by {FITS[name]}" for name in others)
             + f", of {len(sizes)} sizes from {sizes[0]} to {sizes[-1]}{ends} on "
-            + plural(calibrated.how["prompts"], "other prompt" if made else "prompt")
-            + ("" if made else " of your own calibration, which may be among those measured here")
+            + plural(calibrated.how["prompts"], "other prompt" if apart else "prompt")
+            + ("" if here else " of your own calibration")
+            + ("" if apart else ", which may be among those measured here")
         )
 
     def sized(self, row: Row) -> Settings:

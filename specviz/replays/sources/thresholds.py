@@ -67,7 +67,9 @@ def one_dataset(
             continue
         mine = base if row.method == BASELINE else picked(row, every, base)
         if mine is None:
-            why = f"no setting of the grid loses this little ({row.values['lose']:g})"
+            why = f"no setting of the grid scores as {row.values.get('like')} does"
+            if "lose" in row.values:
+                why = f"no setting of the grid loses this little ({row.values['lose']:g})"
             made.absent.append((where, why))
             continue
         of(made, mine)
@@ -202,6 +204,8 @@ def picked(row: Row, every: Sweep, base: Measured) -> Measured | None:
         return max(able, key=lambda each: each.quality.median)
     able = [each for each in those if each.quality.median >= other.quality.median]
     if not able:
+        if rule == "better":
+            return None
         return max(those, key=lambda each: each.quality.median)
     return max(able, key=lambda each: each.over(base).median)
 
