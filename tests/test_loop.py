@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -139,6 +140,13 @@ def test_many_cycles_reduced_together_are_what_each_is_alone(pair, method, monke
                 np.testing.assert_allclose(a[column], b[column], atol=1e-6)
             else:
                 assert a[column].astype(str).equals(b[column].astype(str))
+
+
+def test_variables_of_a_chat_template_make_another_setting(pair):
+    target = copy.copy(pair[0])
+    target.text = copy.copy(target.text)
+    target.text.chat = {"enable_thinking": False}
+    assert identity(target) == identity(pair[0]) | {"chat": {"enable_thinking": False}}
 
 
 def test_a_calibration_is_of_the_drafter_where_the_method_has_one(pair):

@@ -187,6 +187,21 @@ def test_the_command_line(tmp_path, folders, capsys):
         assert reason in " ".join(capsys.readouterr().err.split())
 
 
+def test_the_command_draws_layouts(tmp_path, folders):
+    """As the function does; the command's own number format is auto."""
+    seen = []
+
+    def asked(ledger, soak, threads, given):
+        seen.append(given["dtype"])
+
+    with patch("specviz.cli.auditing._soak", asked):
+        for words in ((), ("--dtype", "float64")):
+            cli.run(
+                ["audit", "--model", str(folders.target), "--ledger", str(tmp_path / "l"), "--soak", *words]
+            )
+    assert seen == [None, "float64"]
+
+
 def test_a_model_with_one_layout_is_loaded_in_it(monkeypatch):
     """What runs through transformers' modules refuses every layout: the entry says that it has its own."""
     soak = sys.modules[draw.__module__]

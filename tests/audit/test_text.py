@@ -24,6 +24,7 @@ from specviz.methods.base import Verdict
 from specviz.methods.sampling import Sampling
 from specviz.methods.speculative import Speculative
 from specviz.methods.unispec import UniSpec
+from specviz.models import load
 
 PROMPTS = [[first, 5, 9, first + 3] for first in range(2, 10)]
 
@@ -71,6 +72,17 @@ def test_a_place_in_float64_is_read_once_and_forgotten():
     assert made.reference.double.call_count == 1 and made.exact([1], [2]).untyped_storage().nbytes() == 12
     made.forget()
     assert made.exact([1, 2], []).tolist() == [0, 0, 1] and made.reference.double.call_count == 2
+
+
+@pytest.mark.parametrize("name", ["town", "town-t5"])
+def test_a_pass_of_width_one_is_after_what_was_written(name):
+    """Of an encoder-decoder after its source: what was written is no part of that."""
+    target = load(name)
+    prompt = target.encode("Translate English to German: The baker sells bread.")
+    trace = specviz.generate(target, [prompt], "autoregressive", max_new_tokens=6)
+    written = trace.outputs["token"].tolist()
+    audited = text._Audit(target, None, text.Decoding(law.GREEDY, 8, 0.0))
+    assert [int(audited.single(prompt, written[:n]).argmax()) for n in range(len(written))] == written
 
 
 # -- a loop or a pass that fails -----------------------------------------------------------------------

@@ -45,6 +45,27 @@ def test_greedy_answers_are_the_targets_and_drawn_ones_do_not_depend_on_the_batc
     assert any(texts[0][number, 0.0] != texts[0][number, 0.7] for number in range(12))
 
 
+def test_a_long_prompt_ends_its_own_answer_alone(tmp_path: Path) -> None:
+    target = llama(seed=3, layers=2, name="tiny", eos=())
+    room = target.max_length
+    prompts = [[3, 5, 7], [5] * (room - 2), [9, 11]]
+    made = answer(target, prompts, tmp_path / "a", AnswerOptions(8, rows=3), say=_quiet)
+    lengths = {row["number"]: len(row["answer"]) for row in made.rows}
+    assert lengths[1] == target.left(room - 2) < 8
+    own = specviz.generate(target, [prompts[0]], "autoregressive", max_new_tokens=8).outputs["token"].tolist()
+    (first,) = (row["answer"] for row in made.rows if row["number"] == 0)
+    assert first == own[: len(first)]
+
+
+def test_states_of_answers_that_were_taken_out_are_not_taken_for_the_others(
+    target: Model, tmp_path: Path
+) -> None:
+    answer(target, PROMPTS, tmp_path / "a", BOTH, say=_quiet)
+    lines = (tmp_path / "a").read_text(encoding="utf8").splitlines(keepends=True)
+    (tmp_path / "a").write_text("".join([*lines[:2], *lines[3:]]), encoding="utf8")
+    assert read(tmp_path / "a").states(LAYERS) is None
+
+
 def test_the_states_are_those_of_reading_the_text(target: Model, tmp_path: Path) -> None:
     made = answer(target, PROMPTS, tmp_path / "a", BOTH, say=_quiet)
     kept = read(tmp_path / "a").states(LAYERS)
@@ -93,6 +114,8 @@ def test_a_loop_is_cut() -> None:
 
 def test_what_is_refused(target: Model, tmp_path: Path) -> None:
     out = tmp_path / "a"
+    with pytest.raises(ParameterError, match="a temperature stands there twice"):
+        AnswerOptions(4, (0.7, 0.7))
     made = answer(target, PROMPTS, out, AnswerOptions(4), say=_quiet)
     with pytest.raises(ModelError, match="was made with a different max_new_tokens"):
         answer(target, PROMPTS, out, AnswerOptions(5), say=_quiet)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
 
 from specviz import metrics
+from specviz.errors import ModelError
 from specviz.measure.plan import others
 from specviz.metrics.rouge import Rouge
 from specviz.models import load
@@ -70,3 +73,6 @@ def test_another_number_format_is_a_copy(model):
     assert half.dtype == torch.float16 and half.encode("a") == model.encode("a")
     assert all(torch.equal(a, b) for a, b in zip(before, model.net.parameters()))
     assert in_dtype(model, "float32") is model
+    assert half.net.model.rotary_emb.inv_freq.dtype == torch.float32
+    with pytest.raises(ModelError, match="x has one number format, its file's"):
+        in_dtype(SimpleNamespace(name="x", dtype="Q8_0"), "float16")
