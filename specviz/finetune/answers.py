@@ -355,9 +355,7 @@ def _together(
             context.extend([[token] for token in tokens])
             for place in reversed(range(len(texts))):
                 text = texts[place]
-                most = min(
-                    room, target.left(len(text.prompt))
-                )  # of each its own: one long prompt cuts no other
+                most = min(room, target.left(len(text.prompt)))  # its own: one long prompt cuts no other
                 if text.answer[-1] not in target.eos and len(text.answer) < most:
                     continue
                 yield text

@@ -35,7 +35,7 @@ def to_format(net: torch.nn.Module, dtype: torch.dtype, device: torch.device | N
     }
     net.to(device=device, dtype=dtype)
     for (module, name), buffer in kept.items():
-        setattr(module, name, buffer.to(device))
+        setattr(module, name, buffer if device is None else buffer.to(device))
 
 
 @cache

@@ -99,7 +99,7 @@ def fetch(
         check_files({file: folder / file for file in FILES if (folder / file).is_file()})
         with _as_model_error(source, name):
             addition = load_addition(folder, name)
-            config = diffusion_checkpoints.read_config(folder)
+            config = {} if addition else diffusion_checkpoints.read_config(folder)
             adapter, diffuses = (
                 config.get("model_type") == adapters.TYPE,
                 diffusion_checkpoints.family(config),

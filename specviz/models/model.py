@@ -111,9 +111,8 @@ class Model(TorchModel):
         if not (self.plain and self._family is gemma2.Gemma2):  # whose plain function goes beyond
             self.max_length = min(self.max_length, self.window or UNBOUNDED)
         rope = getattr(config, "rope_parameters", None) or {}
-        if (
-            rope.get("rope_type") == "longrope"
-        ):  # beyond, a whole pass turns by other angles than cached keys did
+        if rope.get("rope_type") == "longrope":
+            # Beyond it a whole pass turns by other angles than the keys in the cache did.
             short = rope.get(ORIGINAL) or getattr(config, ORIGINAL, None)
             self.max_length = min(self.max_length, short or UNBOUNDED)
         self._llama = self._laid()
