@@ -565,7 +565,10 @@ class Trace:
 
     @cached_property
     def texts(self) -> list[str]:
-        """The text of each prompt of each run, in decoding order, without end tokens."""
+        """The text of each prompt of each run, in decoding order, without end tokens.
+
+        A turn that its conversation left no room for has none, though it is among `prompts`.
+        """
         token = self.outputs["token"].to_numpy()
         return [text_of(store, token[index].tolist()) for store, _, index in self._survivors]
 
