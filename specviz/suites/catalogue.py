@@ -107,7 +107,8 @@ CATALOGUE = {
         SEVEN, "en",
     ),
     "math": Entry(
-        "MATH: 5,000 exercises; :500 those of MATH-500", "MIT", tasks.math, ("500",),
+        "MATH: 5,000 exercises; :500 those of MATH-500, :tenth a tenth of each subject (lm-eval's limit 0.1)",
+        "MIT", tasks.math, ("500", "tenth"),
     ),
     "webfaq": Entry("WebFAQ: questions answered on web sites", "CC-BY-4.0", tasks.webfaq, SEVEN, "en"),
     "xquad": Entry(

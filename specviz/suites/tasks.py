@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from itertools import islice
+from itertools import chain, groupby, islice
+from operator import itemgetter
 from pathlib import Path
 
 from specviz.errors import PromptError
@@ -129,7 +130,7 @@ def gsm8k(get: Get, part: str) -> Prompts:
 
 
 def math(get: Get, part: str) -> Prompts:
-    """The test split: subject by subject, or the 500 that are often used."""
+    """The test split: subject by subject, the 500 that are often used, or lm-eval's ``--limit 0.1``."""
     if part == "500":
         entries = rows(get(File(r"(^|/)test\.jsonl$", repo="HuggingFaceH4/MATH-500")))
     else:
@@ -138,7 +139,12 @@ def math(get: Get, part: str) -> Prompts:
             rf"(({named})/test-.*\.parquet|test/({named})/\d+\.json)$", repo="EleutherAI/hendrycks_math"
         )
         numbered = ((p.parent.name, int(p.stem) if p.stem.isdecimal() else 0, p) for p in get(file))
-        entries = rows(p for *_, p in sorted(numbered))
+        subjects = groupby(sorted(numbered), key=itemgetter(0))
+        each = (list(rows(path for *_, path in subject)) for _, subject in subjects)
+        # lm-eval takes its share of each subject, rounded up.
+        entries = chain.from_iterable(
+            subject[: -(-len(subject) // 10)] if part == "tenth" else subject for subject in each
+        )
     for number, row in enumerate(entries, 1):
         yield {"id": row.values.get("unique_id") or f"math/{number}", "kind": "arithmetic", "language": "en",
                "prompt": row.text("problem"), "reference": [row.text("solution")]}  # fmt: skip

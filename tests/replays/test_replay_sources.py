@@ -16,6 +16,7 @@ from specviz.measure.retranslation import Decoded
 from specviz.measure.sweep import Measured, Point
 from specviz.measure.timing import BASELINE
 from specviz.replays import contenders, replays, sources
+from specviz.replays.cells import CONTROL
 from specviz.replays.recipes import RECIPES, Best
 from specviz.replays.sources import beams, canvases, prompts, shared, thresholds
 from specviz.replays.sources.shared import AGAIN, Measurement, RunOptions
@@ -228,7 +229,7 @@ def point(label, seconds, quality, group="", base=BASELINE, **counts):
 
 
 def test_figures_of_thresholds(how, monkeypatch):
-    base = point(BASELINE, 6, 40)
+    greedy = {"BiLD, unaligned": 6, "BiLD, aligned": 9, "speculative, sampling": 8}  # seconds of each sweep's
     every = {
         "BiLD, unaligned": [point("slow", 5, 40, "BiLD, unaligned", fallbacks=1, rollbacks=2),
                             point("good", 4, 39.9, "BiLD, unaligned", fallbacks=2, rollbacks=1),
@@ -238,10 +239,12 @@ def test_figures_of_thresholds(how, monkeypatch):
         "speculative, sampling": [point("w4", 5, 38, "speculative, sampling", rollbacks=3),
                                   point("w8", 4, 37, "speculative, sampling", rollbacks=4)],
     }  # fmt: skip
-    monkeypatch.setattr(
-        thresholds, "measured",
-        lambda curve, *_: {BASELINE: base, AGAIN: base} | {each.point.label: each for each in every[curve]},
-    )  # fmt: skip
+
+    def measured(curve, *_):
+        base, again = point(BASELINE, greedy[curve], 40), point(AGAIN, greedy[curve] + 1, 40)
+        return {BASELINE: base, AGAIN: again} | {each.point.label: each for each in every[curve]}
+
+    monkeypatch.setattr(thresholds, "measured", measured)
     found = sources.find("thresholds")(RECIPES["bild/table1"], how())
     unaligned = {"method": "BiLD (Unaligned)", "dataset": "IWSLT"}
     assert value(found, "speedup", score_drop="minimal", **unaligned) == 6 / 4
@@ -250,18 +253,23 @@ def test_figures_of_thresholds(how, monkeypatch):
     assert value(found, "bleu_gain", score_drop="~1 point", **unaligned) == pytest.approx(-0.9)
     assert not any(f.where["method"] == "BiLD (Aligned)" for f in found.figures), "all lose more than a point"
     assert any("loses this little" in why for _, why in found.absent)
+    controls = [check.value for check in found.checks if check.kind == CONTROL and check.task == "IWSLT"]
+    assert controls == [6 / 7, 9 / 10], "one for each sweep"
     found = sources.find("thresholds")(RECIPES["bild/table4"], how())
     ours = {"method": ["BiLD (Better BLEU)", "BiLD (Better ROUGE-L)"], "dataset": "IWSLT"}
     drawn = {"method": "Rejection Sampling Based", "dataset": "IWSLT"}
     # The fastest that scores at least what rejection sampling does.
     assert value(found, "fallback", **ours) == 30 and value(found, "rollback", **ours) == 0
-    assert value(found, "rollback", **drawn) == 40 and value(found, "speedup", **drawn) == 6 / 4
+    assert value(found, "rollback", **drawn) == 40
+    assert value(found, "speedup", **drawn) == 8 / 4, "over the greedy decoding of its own sweep"
+    assert value(found, "speedup", **ours) == 6 / 3
     every["speculative, sampling"] = [point("w8", 4, 41, "speculative, sampling")]
     found = sources.find("thresholds")(RECIPES["bild/table4"], how())
     assert "no setting of the grid scores as speculative, sampling does" in [why for _, why in found.absent]
     every["speculative, sampling"] = [point("w8", 4, 37, "speculative, sampling")]
     found = sources.find("thresholds")(RECIPES["bild/table3"], how())
-    assert value(found, "bleu", method="BiLD (Match Latency)", dataset="IWSLT") == pytest.approx(39.9)
+    # Sampling is 8 / 4 = 2 times as fast as greedy decoding; two settings of BiLD are as fast over their own.
+    assert value(found, "bleu", method="BiLD (Match Latency)", dataset="IWSLT") == pytest.approx(39.1)
     assert value(found, "speedup", method="BiLD (Match BLEU/ROUGE-L)", dataset="IWSLT") == 2
     assert value(found, "bleu", method="Vanilla Inference", dataset="IWSLT") == 40
 

@@ -173,6 +173,7 @@ GIVEN = {
         {"id": "1", "kind": "arithmetic", "language": "en", "prompt": "1 + 1?", "reference": ["2\n#### 2"]},
     ),
     "math": (math_folder, {"id": "math/1", "kind": "arithmetic", "prompt": "2?", "reference": ["$1$"]}),
+    "math:tenth": (math_folder, {"id": "math/1", "kind": "arithmetic", "prompt": "2?", "reference": ["$1$"]}),
     "math:500": (
         lambda f: lines(f / "test.jsonl", {"problem": "p", "solution": "s", "answer": "1", "subject": "Algebra",
                                            "level": 2, "unique_id": "test/algebra/1.json"}),
@@ -270,6 +271,15 @@ def test_order_and_number(tmp_path):
     assert [p["id"] for p in sv.suite("humaneval:80", path)] == [f"HumanEval/{i}" for i in range(80)]
     assert [p["id"] for p in sv.suite("mbpp", GIVEN["mbpp"][0](tmp_path))] == ["mbpp/11"]  # to mbpp/510
     assert len(sv.suite("webfaq:fr", GIVEN["webfaq:fr"][0](tmp_path))) == 1  # each question once
+
+
+def test_a_tenth_of_each_subject_of_math(tmp_path):
+    for subject, exercises in (("algebra", 20), ("geometry", 11), ("precalculus", 1)):
+        for number in range(exercises):
+            text(tmp_path / "test" / subject / f"{number}.json",
+                 json.dumps({"problem": f"{subject} {number}", "solution": "1"}))  # fmt: skip
+    prompts = [entry["prompt"] for entry in sv.suite("math:tenth", tmp_path)]
+    assert prompts == ["algebra 0", "algebra 1", "geometry 0", "geometry 1", "precalculus 0"]
 
 
 def test_talks_become_simulated_partials(tmp_path, capsys, monkeypatch):

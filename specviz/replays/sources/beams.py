@@ -11,7 +11,6 @@ from specviz.measure.timing import BASELINE
 from specviz.metrics import Estimate
 from specviz.metrics.rouge import Rouge
 from specviz.replays import contenders
-from specviz.replays.cells import CONTROL, Check
 from specviz.replays.recipes import Recipe
 from specviz.replays.sources.shared import Measurement, RunOptions, Where, exact, references_of
 from specviz.replays.sources.thresholds import (
@@ -19,6 +18,7 @@ from specviz.replays.sources.thresholds import (
     Timed,
     able,
     bundled,
+    control,
     drafter,
     finish,
     named_suite,
@@ -26,7 +26,6 @@ from specviz.replays.sources.thresholds import (
     of,
     swept,
     texts_of,
-    twice,
 )
 
 
@@ -81,7 +80,7 @@ def one_task(
     if not every[BASELINE].score.name:
         metrics = ["bleu", "rouge_1", "rouge_2", "rouge_l"]
         made.absent.append(({**part, "metric": metrics}, NO_REFERENCES))
-    made.checks.append(Check(CONTROL, BASELINE, task, len(texts), len(texts), *twice(every)))
+    made.checks.append(control(task, every))
     made.notes += [f"{task}: {note}" for note in equal_thresholds(every)]
 
 

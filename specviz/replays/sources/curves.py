@@ -21,6 +21,7 @@ from specviz.replays.sources.shared import FITS, Measurement, RunOptions, exact
 from specviz.replays.sources.thresholds import (
     ROLES,
     bundled,
+    control,
     drafter,
     measured,
     named_suite,
@@ -184,6 +185,7 @@ def settings(recipe: Recipe, options: RunOptions) -> Measurement:
                     made.notes.append(f"{name}: {no_drafter(options, role)}")
                     continue
                 every = measured(name, dataset, entries, options)
+                made.checks.append(control(dataset, every))
                 for each in every.values():
                     if each.point.label == AGAIN:
                         continue

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -47,15 +47,16 @@ def one_dataset(
     made.on(
         task=dataset, suite=options.suite_of(dataset, named_suite(recipe)), texts=len(entries), settings=""
     )
-    every: Sweep = {}
-    for curve in recipe.options["curves"]:
-        if curve not in lacking:
-            every |= measured(curve, dataset, entries, options)
-    base = every.get(recipe.options.get("base", BASELINE)) or next(iter(every.values()), None)
-    if base is None:
+    curves = [curve for curve in recipe.options["curves"] if curve not in lacking]
+    sweeps = {curve: measured(curve, dataset, entries, options) for curve in curves}
+    if not sweeps:
         return
-    able(made, dataset, base, entries)
-    metric = {"BLEU": "bleu", "ROUGE-L": "rouge_l"}.get(base.score.name)
+    # A sweep times its settings in turn with its own greedy decoding: a curve is compared with that one.
+    named = recipe.options.get("base", BASELINE)
+    bases = {curve: every[named] for curve, every in sweeps.items()}
+    greedy = bases[curves[0]]
+    able(made, dataset, greedy, entries)
+    metric = {"BLEU": "bleu", "ROUGE-L": "rouge_l"}.get(greedy.score.name)
     if metric is None:
         made.absent.append(({"dataset": dataset, "metric": ["bleu", "rouge_l"]}, NO_REFERENCES))
     for row in recipe.rows:
@@ -65,7 +66,8 @@ def one_dataset(
         if metric is None and row.values.get("pick") not in (None, "fastest", "number"):
             made.absent.append((where, NO_REFERENCES))
             continue
-        mine = base if row.method == BASELINE else picked(row, every, base)
+        base = bases.get(str(row.values.get("curve")), greedy)
+        mine = base if row.method == BASELINE else picked(row, sweeps, bases)
         if mine is None:
             why = f"no setting of the grid scores as {row.values.get('like')} does"
             if "lose" in row.values:
@@ -74,7 +76,7 @@ def one_dataset(
             continue
         of(made, mine)
         if mine is not base:
-            made.on(tried=tried(row, every))
+            made.on(tried=tried(row, sweeps))
         if metric is not None:
             made.add(where, metric, mine.quality)
         if mine is base:
@@ -99,7 +101,7 @@ def one_dataset(
             idle = int((mine.sums["passes"] == 0).sum())
             check = Check(IDLE, made.source.contender, dataset, idle, len(entries))
             made.checks += [check] * (check not in made.checks)
-    made.checks.append(Check(CONTROL, BASELINE, dataset, len(entries), len(entries), *twice(every)))
+    made.checks += [control(dataset, every) for every in sweeps.values()]
 
 
 def bundled(recipe: Recipe, options: RunOptions) -> Callable[[str, Values, int], list[Entry]]:
@@ -161,12 +163,11 @@ def able(made: Measurement, task: str, base: Measured, entries: list[Entry]) -> 
     made.ability(task, base.texts, [entry.get("reference") for entry in entries], originals)
 
 
-def twice(every: Sweep) -> tuple[float, float | None, float | None]:
-    """The control's ratio of seconds, and its interval."""
-    mine, base = every[AGAIN], every[BASELINE]
-    ratio = mine.over(base)
+def control(task: str, sweep: Sweep) -> Check:
+    """Greedy decoding against itself, timed in turn with the settings of a sweep."""
+    ratio, texts = sweep[AGAIN].over(sweep[BASELINE]), len(sweep[AGAIN].texts)
     low, high = (None if end != end else float(end) for end in (ratio.low, ratio.high))
-    return float(ratio.median), low, high
+    return Check(CONTROL, BASELINE, task, texts, texts, float(ratio.median), low, high)
 
 
 def finish(made: Measurement, options: RunOptions, timed: Sequence[Timed]) -> None:
@@ -184,22 +185,23 @@ def finish(made: Measurement, options: RunOptions, timed: Sequence[Timed]) -> No
     )  # fmt: skip
 
 
-def picked(row: Row, every: Sweep, base: Measured) -> Measured | None:
-    """The setting that a row stands for: by a rule, or by its label."""
-    rule = row.values["pick"]
-    those = [each for each in every.values() if each.point.group == row.values["curve"]]
+def picked(row: Row, sweeps: dict[str, Sweep], bases: Mapping[str, Measured]) -> Measured | None:
+    """The setting that a row stands for: by a rule, or by its place in the sweep."""
+    rule, curve = row.values["pick"], row.values["curve"]
+    those, base = settings_on(curve, sweeps), bases[curve]
     if rule == "fastest":
         if "lose" not in row.values:
-            return max(those, key=lambda each: each.over(every[each.point.base]).median)
+            return max(those, key=lambda each: each.over(sweeps[curve][each.point.base]).median)
         if not base.score.name:  # nothing says what a setting loses
             return None
         return contenders.fastest(those, base, row.values["lose"])
     if rule == "number":
         return those[row.values["at"]]
-    other = picked(Row({}, "", {"curve": row.values["like"], "pick": "fastest"}), every, base)
+    like = row.values["like"]
+    other = picked(Row({}, "", {"curve": like, "pick": "fastest"}), sweeps, bases)
     assert other is not None
     if rule == "as fast":  # the best score of those that are at least nearly as fast
-        goal = 0.97 * other.over(base).median
+        goal = 0.97 * other.over(bases[like]).median
         able = [each for each in those if each.over(base).median >= goal] or those
         return max(able, key=lambda each: each.quality.median)
     able = [each for each in those if each.quality.median >= other.quality.median]
@@ -210,11 +212,14 @@ def picked(row: Row, every: Sweep, base: Measured) -> Measured | None:
     return max(able, key=lambda each: each.over(base).median)
 
 
-def tried(row: Row, every: Sweep) -> int:
-    """Of how many settings a row's is the best by a rule; one that its label names was not picked."""
-    if row.values["pick"] == "number":
-        return 1
-    return sum(each.point.group == row.values["curve"] for each in every.values())
+def tried(row: Row, sweeps: Mapping[str, Sweep]) -> int:
+    """Of how many settings a row's is the best by a rule; one named by its place was not picked."""
+    return 1 if row.values["pick"] == "number" else len(settings_on(row.values["curve"], sweeps))
+
+
+def settings_on(curve: str, sweeps: Mapping[str, Sweep]) -> list[Measured]:
+    """A curve's settings; some curves have a plain decoding of their own among them."""
+    return [each for each in sweeps[curve].values() if each.point.group == curve]
 
 
 def measured(curve: str, task: str, entries: list[Entry], options: RunOptions) -> Sweep:
