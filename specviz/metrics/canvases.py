@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from specviz.errors import ParameterError, TraceError
-from specviz.metrics.cycles import _ratio, _texts, seconds
+from specviz.metrics.cycles import _texts, ratio, seconds
 from specviz.metrics.interval import Estimate, pooled
 from specviz.trace import Reading, Trace, Written, written
 
@@ -156,7 +156,7 @@ def valid_tokens_per_second(trace: Trace) -> float:
     by_canvas(trace)  # refuses what is not a canvas
     texts = _texts(trace)
     last = sum(int(own["token"].isin(ends[run]).sum()) for run, own in texts.groupby("run", observed=True))
-    return _ratio(len(texts) - last, seconds(trace))
+    return ratio(len(texts) - last, seconds(trace))
 
 
 def acceptance_limit(

@@ -49,7 +49,8 @@ ROUNDING = 1e-6  # relative: probabilities are recorded in float32
 GRID = COARSE * 1.01  # logits of canvases are compared on a grid of such steps
 
 
-def _ratio(above: float, below: float) -> float:
+def ratio(above: float, below: float) -> float:
+    """A quotient; NaN where there is nothing to divide by."""
     return float(above) / float(below) if below else float("nan")
 
 
@@ -145,7 +146,7 @@ def tau(trace: Trace | Counts) -> float:
     pass of the target (none where its tokens are unreviewed). gpt-fast and others exclude the bonus token:
     see `mean_accepted`. For a canvas, tau is tokens placed per pass; stepwise decoding has 1.00.
     """
-    return _ratio(emitted(trace), steps(trace))
+    return ratio(emitted(trace), steps(trace))
 
 
 def acceptance_rate(trace: Trace | Counts) -> float:
@@ -160,9 +161,9 @@ def acceptance_rate(trace: Trace | Counts) -> float:
     as the tree grows while tau rises, so compare it only between drafts of the same size.
     """
     if isinstance(trace, Counts):
-        return _ratio(trace.total("accepted"), trace.total("drafted"))
+        return ratio(trace.total("accepted"), trace.total("drafted"))
     cycles = trace.cycles
-    return _ratio(cycles["accepted"].sum(), (cycles["sent"] - cycles["cut"]).sum())
+    return ratio(cycles["accepted"].sum(), (cycles["sent"] - cycles["cut"]).sum())
 
 
 def accepted_share(trace: Trace | Counts) -> float:
@@ -173,10 +174,10 @@ def accepted_share(trace: Trace | Counts) -> float:
     verification; there A/O is the share that was kept, as in `specviz.metrics.by_stream`.
     """
     if isinstance(trace, Counts):
-        return _ratio(trace.total("accepted"), trace.total("output"))
+        return ratio(trace.total("accepted"), trace.total("output"))
     outputs = _texts(trace)
     carried = (outputs["origin"] == "unreviewed") & _streamed(trace, outputs)
-    return _ratio(((outputs["origin"] == "draft") | carried).sum(), len(outputs))
+    return ratio(((outputs["origin"] == "draft") | carried).sum(), len(outputs))
 
 
 def mean_accepted(trace: Trace | Counts) -> float:
@@ -185,17 +186,17 @@ def mean_accepted(trace: Trace | Counts) -> float:
     For a tree it is the mean length of the accepted path. It is CM-ASD's Tok as defined in the text of Table
     III; the table gives autoregressive decoding 1.00, which only `tau` does.
     """
-    return _ratio(accepted(trace), steps(trace))
+    return ratio(accepted(trace), steps(trace))
 
 
 def mean_drafted(trace: Trace) -> float:
     """Nodes drafted per step, whether or not they were sent (`drafted`): the cost of a look-ahead window."""
-    return _ratio(drafted(trace), steps(trace))
+    return ratio(drafted(trace), steps(trace))
 
 
 def mean_sent(trace: Trace | Counts) -> float:
     """Nodes sent to the target per step (`sent`); CM-ASD's mean k_j, if the end of the text cut none."""
-    return _ratio(sent(trace), steps(trace))
+    return ratio(sent(trace), steps(trace))
 
 
 def draft_time(trace: Trace) -> float:
@@ -213,7 +214,7 @@ def target_share(trace: Trace) -> float:
     drafts: accepted (`accepted_share`) or unreviewed.
     """
     outputs = _texts(trace)
-    return _ratio((~outputs["origin"].isin(["draft", "unreviewed"])).sum(), len(outputs))
+    return ratio((~outputs["origin"].isin(["draft", "unreviewed"])).sum(), len(outputs))
 
 
 def target_passes(trace: Trace) -> float:
@@ -265,7 +266,7 @@ def tokens_per_second(trace: Trace, prefill: bool = False) -> float:
     prefill : bool
         Whether to include the prefill's time, as in Spec-Bench; called "tokens/s with prefill" everywhere.
     """
-    return _ratio(len(_texts(trace)), seconds(trace, prefill))
+    return ratio(len(_texts(trace)), seconds(trace, prefill))
 
 
 PER = ("token", "cycle")
@@ -329,7 +330,7 @@ def fallback_share(trace: Trace, per: str = "token") -> float:
         return float("nan")
     cycles = _steps(trace)
     handed = cycles["stop"].isin(["fallback", "length"]) & (cycles["unreviewed"] == 0)
-    return _ratio(handed.sum(), _below(trace, per))
+    return ratio(handed.sum(), _below(trace, per))
 
 
 def rollback_share(trace: Trace, per: str = "token") -> float:
@@ -351,7 +352,7 @@ def rollback_share(trace: Trace, per: str = "token") -> float:
     TraceError
         If `per` is invalid.
     """
-    return float("nan") if _silent(trace) else _ratio(len(_rejections(trace)), _below(trace, per))
+    return float("nan") if _silent(trace) else ratio(len(_rejections(trace)), _below(trace, per))
 
 
 def _below(trace: Trace, per: str) -> float:

@@ -36,17 +36,18 @@ def whole_characters(pieces: Iterable[tuple[int, bytes]]) -> list[tuple[str, lis
     return result
 
 
-def bytes_of(store: StoredRun, token: int) -> bytes:
-    piece = store.pieces.get(token)
-    return f"<{token}>".encode() if piece is None else piece
+def token_bytes(pieces: Mapping[int, bytes], tokens: Iterable[int]) -> list[tuple[int, bytes]]:
+    """Each token with its bytes; one that has none stands as its number."""
+    return [(token, pieces.get(token, b"<%d>" % token)) for token in tokens]
 
 
 def text_of(store: StoredRun, ids: list[int]) -> str:
     ends = set(store.run["eos"] or [])
-    return b"".join(bytes_of(store, token) for token in ids if token not in ends).decode("utf8", "replace")
+    kept = token_bytes(store.pieces, (token for token in ids if token not in ends))
+    return b"".join(piece for _, piece in kept).decode("utf8", "replace")
 
 
 def begun_text(pieces: Mapping[int, bytes], ids: list[int]) -> str:
     """The text of tokens that others follow: a character of which only the first bytes are there waits."""
-    joined = b"".join(pieces.get(token, b"<%d>" % token) for token in ids)
+    joined = b"".join(piece for _, piece in token_bytes(pieces, ids))
     return codecs.getincrementaldecoder("utf8")("replace").decode(joined)

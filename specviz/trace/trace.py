@@ -32,7 +32,7 @@ from specviz.trace.files import (
 from specviz.trace.perfetto import perfetto
 from specviz.trace.reading import StoredRun, as_trace_error, open_file, open_partial
 from specviz.trace.signals import unpack
-from specviz.trace.text import begun_text, bytes_of, text_of, whole_characters
+from specviz.trace.text import begun_text, text_of, token_bytes, whole_characters
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -600,7 +600,7 @@ class Trace:
             raise TraceError(f"{len(matching)} texts match: select one run and name its prompt")
         store, _, index = matching[0]
         ids = self.outputs["token"].to_numpy()[index].tolist()
-        return whole_characters([(token, bytes_of(store, token)) for token in ids])
+        return whole_characters(token_bytes(store.pieces, ids))
 
     def _piece_texts(self, frame: pd.DataFrame) -> np.ndarray:
         """Each row's token as text."""
@@ -609,7 +609,8 @@ class Trace:
         for store in self._stores:
             rows = (runs == store.run["run"]).to_numpy()
             ids, index = np.unique(tokens[rows], return_inverse=True)
-            shown = [bytes_of(store, token).decode("utf8", "backslashreplace") for token in ids.tolist()]
+            pieces = token_bytes(store.pieces, ids.tolist())
+            shown = [piece.decode("utf8", "backslashreplace") for _, piece in pieces]
             texts[rows] = np.array(shown, object)[index]
         return texts
 

@@ -168,8 +168,8 @@ def keys(ribbons: Sequence[Ribbon]) -> str:
         "erased": "<s>words</s>",
     }
     items = [
-        f'<span title="{html(fate.meaning)}"><span class="out">{samples[n]}</span> {fate.word}</span>'
-        for n, fate in FATES.items()
+        f'<span title="{html(meaning)}"><span class="out">{samples[n]}</span> {n}</span>'
+        for n, meaning in FATES.items()
         if any(row.count(n) for row in rows)
     ]
     used = {reuse for row in rows for reuse in row.reuse}

@@ -7,7 +7,7 @@ one for it; an exported page does the same. Token texts pass through `specviz.es
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from html import unescape
 from pathlib import Path
 from types import ModuleType
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
 MARKS = {"o": "circle", "s": "square", "^": "triangle-up", "D": "diamond", "v": "triangle-down", "P": "cross"}
 CONFIG = {"displaylogo": False, "responsive": True, "showSendToCloud": False}  # as in plots.js
-WHOLE = 12  # fewer cycles get a tick each
 CLICK = "<b>click: its trace</b>"  # in what a point says
 OPENS = "A click on a point opens its trace; so does its line in the list of points."
 NO_PAGES = (
@@ -167,10 +166,8 @@ def sweep(
     go = _plotly()
     curve, size = columns_of(points, curve, size)
     points = points.reset_index(drop=True)
-    given = points["trace"] if "trace" in points else [None] * len(points)
-    names = (
-        _players(map(_opened, given), pages, "point", force) if pages is not None else [None] * len(points)
-    )
+    given: list[Trace | str | None] = list(points["trace"]) if "trace" in points else [None] * len(points)
+    names = _players(given, pages, "point", force)
     figure = go.Figure()
     best, base = on_front(points), based(points)
     figure.add_scatter(
@@ -217,7 +214,7 @@ def why_it_pays(traces: Traces, pages: str | Path | None = None, force: bool = F
     """
     go = _plotly()
     table, prompts, runs = payoff.payoff(traces)
-    names = _players(runs, pages, "method", force) if pages is not None else [None] * len(runs)
+    names = _players(runs, pages, "method", force)
     x, y, outside = payoff.ranges(table, prompts)
     figure = go.Figure()
     for speedup, part in payoff.lines(x, y).items():
@@ -284,7 +281,7 @@ def curve(
     if strangers := [each for each in given if each not in sizes]:
         raise ParameterError(f"size {strangers[0]} was not measured: there are {', '.join(map(str, sizes))}")
     order = [given.get(size) for size in sizes]
-    names = _players(order, pages, "size", force) if pages is not None else [None] * len(sizes)
+    names = _players(order, pages, "size", force)
     made = Interactive(_curve(calibration, names), "Calibration", NOT_DECODED)
     return _with_pages(made, pages, force)
 
@@ -399,14 +396,18 @@ def _add_base(figure: Figure, row: Row, page: str | None) -> None:
     figure.add_hline(row["quality"] - 1, line={"dash": "dot", "width": 1})
 
 
-def _players(traces: Iterable[Trace | None], folder: str | Path, kind: str, force: bool) -> list[str | None]:
+def _players(
+    traces: Sequence[Trace | str | None], folder: str | Path | None, kind: str, force: bool
+) -> Sequence[str | None]:
     """Write the player of each trace that there is; the pages' names, of which none comes from outside."""
+    if folder is None:
+        return [None] * len(traces)
     index = Path(folder) / "index.html"
     if index.exists() and not force:
         raise TraceError(f"{index} exists: choose another folder, or replace it with force=True")
     return [
         None if trace is None else trace.to_html(Path(folder) / f"{kind}-{i}.html", force=force).name
-        for i, trace in enumerate(traces)
+        for i, trace in enumerate(map(_opened, traces))
     ]
 
 
@@ -426,7 +427,7 @@ def _with_pages(made: Interactive, folder: str | Path | None, force: bool) -> In
     return made
 
 
-def _opened(given: object) -> Trace | None:
+def _opened(given: Trace | str | None) -> Trace | None:
     """What a sweep's column ``trace`` holds for a point: a trace, the name of its file, or nothing."""
     if isinstance(given, str):
         return Trace.open(given) if given else None

@@ -11,7 +11,7 @@ from specviz.errors import TraceError, plural
 from specviz.metrics.payoff import PLAIN, break_even
 from specviz.trace import Trace
 from specviz.view.axes import GREY, axes, literal, look
-from specviz.view.updates import Traces, named
+from specviz.view.updates import Traces, distinct, named
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -41,7 +41,7 @@ def payoff(traces: Traces) -> tuple[pd.DataFrame, pd.DataFrame, list[Trace]]:
         raise TraceError(f"the figure needs one run of {PLAIN} decoding, but there are {len(plain)}{several}")
     pairs.sort(key=lambda pair: pair[1] is not plain[0])
     runs = [run for _, run in pairs]
-    names = _names([given or _title(run) for given, run in pairs], runs)
+    names = distinct([given or _title(run) for given, run in pairs], runs)
     of = dict(zip(names, runs))
     return break_even(of, names[0]), break_even(of, names[0], per="prompt"), runs
 
@@ -50,18 +50,6 @@ def _title(run: Trace) -> str:
     """Method and drafter."""
     draft = (run.run["draft"] or {}).get("name")
     return str(run.run["method"]) + (f", {draft}" if draft else "")
-
-
-def _names(names: list[str], runs: list[Trace]) -> list[str]:
-    """The names; where one stands twice, with the parameters that differ, or else with a number."""
-    out: list[str] = []
-    for name, run in zip(names, runs):
-        own = run.run["parameters"] or {}
-        same = [r.run["parameters"] or {} for n, r in zip(names, runs) if n == name]
-        differ = [key for key in own if any(other.get(key) != own[key] for other in same)]
-        full = ", ".join([name, *(f"{key} {own[key]}" for key in differ)])
-        out.append(full if full not in out else f"{full} ({out.count(full) + 1})")
-    return out
 
 
 def ranges(

@@ -18,6 +18,7 @@ from specviz import metrics, schema
 from specviz.escape import visible, written_out
 from specviz.schema import Metadata
 from specviz.trace import Trace, whole_characters
+from specviz.trace.text import token_bytes
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -275,11 +276,6 @@ def headline(trace: Trace) -> Numbers:
     ]  # fmt: skip
     values = ((name, measure(trace), form, why) for applies, name, measure, form, why in shown if applies)
     return tuple((name, form.format(value), why) for name, value, form, why in values if value == value)
-
-
-def token_bytes(pieces: Mapping[int, bytes], tokens: Iterable[int]) -> list[tuple[int, bytes]]:
-    """Each token with its bytes; one that has none stands as its number."""
-    return [(token, pieces.get(token, b"<%d>" % token)) for token in tokens]
 
 
 def letters(pieces: Mapping[int, bytes], tokens: Iterable[int]) -> str:

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 MOST = 80  # states that are drawn
-# Why chains ended, in the order in which they are told.
-CHAIN = ("order", "token", "border", "refresh", "short", "length", "skip", "tail", "first", "end")
 DONE = "#5f5f5f"
 LETTERS = 18  # of a token
 

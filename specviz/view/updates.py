@@ -9,6 +9,7 @@ Table 7 in Zeng et al. Words are words, or characters in scripts without spaces;
 from __future__ import annotations
 
 import unicodedata
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -20,8 +21,8 @@ from specviz.rules.retranslation import displayed
 from specviz.rules.speculative import common_prefix
 from specviz.schema import Metadata
 from specviz.trace import Trace, is_trace, listed, whole_characters
-from specviz.trace.text import begun_text
-from specviz.view.picture import Numbers, cut_off, milliseconds, name_of, prompts, token_bytes
+from specviz.trace.text import begun_text, token_bytes
+from specviz.view.picture import Numbers, cut_off, milliseconds, name_of, prompts
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -29,20 +30,13 @@ if TYPE_CHECKING:
 Traces: TypeAlias = "Trace | Sequence[Trace] | Mapping[str, Trace]"
 
 
-@dataclass(frozen=True)
-class Fate:
-    """What became of a word on the display: its word and what that means. How it looks is the drawing's."""
-
-    word: str
-    meaning: str
-
-
+# What became of a word on the display, and what that means. How it looks is the drawing's.
 FATES = {
-    "kept": Fate("kept", "unchanged since the previous update, as is everything before it"),
-    "rewritten": Fate("rewritten", "replaces another word"),
-    "new": Fate("new", "newly added"),
-    "hidden": Fate("hidden", "written but not displayed (mask-k); still part of the next draft"),
-    "erased": Fate("erased", "was displayed and is erased: everything after the first change"),
+    "kept": "unchanged since the previous update, as is everything before it",
+    "rewritten": "replaces another word",
+    "new": "newly added",
+    "hidden": "written but not displayed (mask-k); still part of the next draft",
+    "erased": "was displayed and is erased: everything after the first change",
 }
 # How a token came into an output: the marks under the words.
 REUSES = {
@@ -472,15 +466,20 @@ def alike(one: Ribbon, other: Ribbon) -> bool:
 
 
 def distinct(names: list[str], runs: Sequence[Trace]) -> list[str]:
-    """The names, with the parameters that differ where a name stands twice."""
+    """The names; where one stands twice, with the parameters that differ, and else with a number.
+
+    A ribbon's name holds ``beta`` and ``mode`` already.
+    """
     settings = [run.run["parameters"] or {} for run in runs]
-    differ = [k for k in settings[0] if any(t.get(k) != settings[0].get(k) for t in settings[1:])]
-    return [
-        n
-        if names.count(n) == 1
-        else ", ".join([n, *(f"{k} {t.get(k)}" for k in differ if k not in ("beta", "mode"))])
-        for n, t in zip(names, settings)
-    ]
+    out: list[str] = []
+    times = Counter[str]()
+    for name, own in zip(names, settings):
+        same = [other for n, other in zip(names, settings) if n == name]
+        differ = [k for k in own if k not in ("beta", "mode") and any(o.get(k) != own[k] for o in same)]
+        full = ", ".join([name, *(f"{k} {own[k]}" for k in differ)])
+        times[full] += 1
+        out.append(full if times[full] == 1 else f"{full} ({times[full]})")
+    return out
 
 
 def named(traces: Traces) -> list[tuple[str, Trace]]:

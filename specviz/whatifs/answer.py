@@ -10,6 +10,7 @@ import pandas as pd
 
 from specviz.errors import ParameterError
 from specviz.escape import html
+from specviz.metrics.cycles import ratio
 from specviz.trace import Trace
 from specviz.whatifs.texts import Row, Setting, Value
 from specviz.whatifs.walk import Place, Step, Walk
@@ -147,12 +148,12 @@ def _row(walks: list[Walk], drafter: bool) -> Row:
     high = {"drafted": total["drafted_high"], "sent": total["sent_high"]}
     low["draft_passes"], high["draft_passes"] = ((x["drafted"] if drafter else 0) for x in (low, high))
     # The more was sent in vain, the smaller the share that was accepted.
-    low["A/D"], high["A/D"] = (_ratio(total["accepted"], x["sent"] - total["cut"]) for x in (high, low))
+    low["A/D"], high["A/D"] = (ratio(total["accepted"], x["sent"] - total["cut"]) for x in (high, low))
     row: Row = {"texts": sum(walk.place is None for walk in walks), "cycles": len(steps)}
     row |= {name: (low[name] + high[name]) / 2 if low[name] != high[name] else low[name] for name in BOUNDS}
     row |= {"accepted": total["accepted"], "emitted": total["emitted"]}
-    row["tau"] = _ratio(total["emitted"], len(steps))
-    row["A/O"] = _ratio(total["accepted"], total["emitted"])
+    row["tau"] = ratio(total["emitted"], len(steps))
+    row["A/O"] = ratio(total["accepted"], total["emitted"])
     row["target_passes"] = sum(not step.unreviewed for step in steps)
     row = {name: row[name] for name in ("texts", *COUNTS)} | {"badge": badge(walks)}
     if row["badge"] == RERUN:  # where a replay stopped says something of the record, not of the setting
@@ -171,10 +172,6 @@ def badge(walks: Iterable[Walk]) -> str:
     if any(walk.modelled for walk in walks):
         return MODELLED
     return EXACT if all(step.certain for walk in walks for step in walk.steps) else BOUNDED
-
-
-def _ratio(above: float, below: float) -> float:
-    return above / below if below else float("nan")
 
 
 def weakest(badges: Iterable[str]) -> str:

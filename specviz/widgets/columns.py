@@ -23,6 +23,7 @@ from specviz.escape import visible
 from specviz.rules.cells import starts_with_first
 from specviz.trace import Trace, whole_characters
 from specviz.trace.checks import flattened, list_sizes
+from specviz.trace.text import token_bytes
 from specviz.view import updates
 from specviz.view.picture import (
     FATES,
@@ -33,7 +34,6 @@ from specviz.view.picture import (
     letters,
     name_of,
     phase_times,
-    token_bytes,
 )
 
 if TYPE_CHECKING:
@@ -187,7 +187,8 @@ def columns(trace: Trace, prompts: Iterable[int] | None = None) -> tuple[Json, A
     arrays |= _group(table, "node", FIRST, np.diff(nodes), words)
     arrays |= _group(table, "out", ("token", "position", "p"), np.diff(outs), words)
     origin = flattened(table.column("out_origin"), np.diff(outs)).to_pylist()
-    arrays["out_kind"] = _kinds(origin, run["method"])
+    index = kind_numbers(run["method"])
+    arrays["out_kind"] = np.array([index.get(each or "plain", 0) for each in origin], np.uint8)
     if run.get("canvas"):
         arrays |= {name: _small(cycles[name].astype(np.float64)) for name in ("block", "refreshed")}
         arrays |= _group(table, "out", ("order", "odds"), np.diff(outs), words)
@@ -384,12 +385,6 @@ def kind_numbers(method: str) -> dict[str, int]:
     return index | {"correction": index["rollback"]} if method in schema.ROLLBACK else index
 
 
-def _kinds(origin: list[str | None], method: str) -> np.ndarray:
-    """How each emitted token came about, as an index into `KINDS`."""
-    index = kind_numbers(method)
-    return np.array([index.get(o or "plain", 0) for o in origin], np.uint8)
-
-
 def _texts(trace: Trace, out_at: np.ndarray, ids: list[int]) -> tuple[list[str], np.ndarray, np.ndarray]:
     """What each emitted token shows, which token completes its characters, and which cycle took it back.
 
@@ -447,16 +442,16 @@ def _notes(one: Trace) -> list[str]:
 def _facts(run: Json) -> Json:
     """What the player says of the run."""
     names = ("run", "method", "parameters", "sampling", "exactness", "eos", "dtype", "threads", "timing")
-    facts = {name: _finite(run.get(name)) for name in (*names, "pseudocode")}
+    facts = {name: finite(run.get(name)) for name in (*names, "pseudocode")}
     return facts | {"model": visible(name_of(run["model"])), "draft": visible(name_of(run["draft"]))}
 
 
-def _finite(value: object) -> object:
+def finite(value: object) -> object:
     """JSON in a file may hold NaN, which a browser's parser refuses."""
     if isinstance(value, dict):
-        return {str(k): _finite(v) for k, v in value.items()}
+        return {str(k): finite(v) for k, v in value.items()}
     if isinstance(value, list):
-        return [_finite(v) for v in value]
+        return [finite(v) for v in value]
     return None if isinstance(value, float) and not np.isfinite(value) else value
 
 

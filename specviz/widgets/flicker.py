@@ -162,7 +162,7 @@ def table(made: Sequence[Column]) -> Json:
         "model": visible(first.model),
         "language": first.language or None,
         "keys": KEYS,
-        "fates": {n: f.meaning for n, f in FATES.items()},
+        "fates": FATES,
         "betas": sorted({beta for c in made for beta in c.betas}),
         "ks": [*([-1] if len(owns) > 1 else []), *sorted(ks)],
         "sources": [_source(row, same_source) for row in first.rows],
@@ -182,7 +182,7 @@ def table(made: Sequence[Column]) -> Json:
 
 def _source(row: Row, same_source: bool) -> list[str | float | None]:
     """Of an update: its name, when it came, what of its source is old, gone and new; rows of the cache."""
-    arrived = _or_none(row.arrival)
+    arrived = row.arrival if np.isfinite(row.arrival) else None
     label = f"{row.update}" + ("" if arrived is None else f", {arrived:.4g} s")
     common, gone, new = (visible(part).strip() for part in row.source)
     cache = f"cache {row.counts['reused']}/{row.counts['prompt']}" if same_source else ""
@@ -232,10 +232,6 @@ def _cuts(masked: Ribbon) -> Json:
         before = "".join(row.words[: row.shown])
     erased = next((f"{value} {n}" for n, value, _ in masked.numbers if n == "erased a word"), "")
     return {"erased": erased, "rows": cuts}
-
-
-def _or_none(value: float) -> float | None:
-    return float(value) if np.isfinite(value) else None
 
 
 class LiveFlicker(Stateful):

@@ -369,8 +369,8 @@ def flat(fields: Sequence[Field]) -> tuple[Json, dict[str, np.ndarray]]:
                     **{name: getattr(lane, name) for name in SENT},
                     "prefill": _float32(lane.prefill),
                     "finish": _float32(lane.finish),
-                    "speedup": _number(field.speedup(i)),
-                    "speedup_with_prefill": _number(field.speedup(i, prefill=True)),
+                    "speedup": columns.finite(field.speedup(i)),
+                    "speedup_with_prefill": columns.finite(field.speedup(i, prefill=True)),
                     "columns": list(own),
                 }
             )
@@ -391,7 +391,3 @@ def flat(fields: Sequence[Field]) -> tuple[Json, dict[str, np.ndarray]]:
 def _float32(value: float) -> float:
     """A time as the browser's arrays hold it, so that it compares equal to them."""
     return float(np.float32(value))
-
-
-def _number(value: float) -> float | None:
-    return float(value) if np.isfinite(value) else None
