@@ -282,9 +282,9 @@ def times_of(models):
     spent = measure_together(models, tokens, context=128, rounds={"smollm2": 5, "town": 31}[target])
     ms = {name: np.array([np.median(times[n]) for n in tokens]) for name, times in spent.items()}
     print("milliseconds of a pass (and how many passes over one token that is)")
-    print(f"{'tokens in the pass':19}" + "".join(f"{n:15}" for n in tokens))
-    for name, each in ms.items():
-        print(f"{name:19}" + "".join(f"{x:8.2f} ({x / each[0]:4.2f})" for x in each))
+    print("tokens" + "".join(f"{name:>16}" for name in ms))
+    for i, n in enumerate(tokens):
+        print(f"{n:6d}" + "".join(f"{each[i]:9.2f} ({each[i] / each[0]:4.2f})" for each in ms.values()))
     return ms
 
 
@@ -321,10 +321,10 @@ for layout, each in ms.items():
     right.plot(g[within], gain[within], "o-", color=COLORS[layout])
     best = int(np.argmax(np.where(within, gain, 0)))
     right.plot(g[best], gain[best], "o", ms=12, mfc="none", color=COLORS[layout])
+    rate, plain = 1e3 * (tau / (rest + pass_ms(layout)))[best], 1e3 / alone[layout]
     print(
-        f"{layout:10} best g {g[best]:3d} (your guess {g_guess[layout]}), {gain[best]:.2f} times plain decoding "
-        f"in this layout{'' if gain[best] > 1 else '; not drafting is better'}; "
-        f"{1e3 * (tau / (rest + pass_ms(layout)))[best]:.0f} tokens/s, plain decoding {1e3 / alone[layout]:.0f}"
+        f"{layout:15} best g {g[best]:3d} (your guess {g_guess[layout]}): "
+        f"{rate:.0f} tokens/s, {gain[best]:.2f} times plain decoding's {plain:.0f}"
     )
 left.set(xscale="log", xlabel="tokens in the pass", ylabel="ms", ylim=(0, None))
 left.set_xticks(tokens, tokens)
@@ -380,8 +380,8 @@ for name, each in by_format.items():
     axes.axhline(plain, ls="--", lw=1, color=COLORS[name])
     size = g[within][best] if rate[best] > plain else 0
     print(
-        f"{name:10} best g {size:3d} (your guess {g_guess[name]}); tokens/s {plain:.0f} without drafts, "
-        f"{max(rate[best], plain):.0f} at best"
+        f"{name:10} best g {size:3d} (your guess {g_guess[name]}): "
+        f"{max(rate[best], plain):.0f} tokens/s, {plain:.0f} without drafts"
     )
 axes.set(
     xscale="log",

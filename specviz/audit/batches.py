@@ -15,7 +15,6 @@ from itertools import islice
 from typing import Any
 
 import numpy as np
-import torch
 
 from .. import methods as catalogue
 from ..arguments import check_int
@@ -27,9 +26,10 @@ from ..loop.drafters import Loadable
 from ..loop.machine import number_format
 from ..methods.sampling import Sampling
 from ..models.protocols import Model
+from ..rules.speculative import common_prefix
 from . import law, setup
 from .law import GREEDY, Make
-from .reference import reference_of, shared_length
+from .reference import distance, reference_of
 from .result import AuditResult, Difference, Row
 from .text import Decoding, Text, _Audit, _measure, _rows_read, _text, result_of
 
@@ -145,7 +145,7 @@ class _Rows(_Audit):
         text, other = (Text(number, prompt, _text(each), _rows_read(each)) for each in (row, alone))
         if exact and getattr(self.target, "invariant", False) and (parted := self.bits(text, other)):
             return parted
-        part = shared_length(text.tokens, other.tokens)
+        part = common_prefix(text.tokens, other.tokens)
         if part < min(len(text.tokens), len(other.tokens)):
             if exact:
                 expected = other.tokens[part], other.rows[part]
@@ -155,7 +155,7 @@ class _Rows(_Audit):
             words = f"the row has {len(text.tokens)} tokens; decoded alone, the text has {len(other.tokens)}"
             return [text.bug(part, words)]
         for i, (a, b) in enumerate(zip(text.rows, other.rows)):
-            if a is not None and b is not None and (apart := _apart(a, b)) > 2 * self.bound:
+            if a is not None and b is not None and (apart := distance(a, b)) > 2 * self.bound:
                 words = f"logits differ by {apart:.1e} from those of the single run"
                 words += f" (bound {2 * self.bound:.1e}), though no token changed"
                 return [text.bug(i, words, apart)]
@@ -187,22 +187,16 @@ def _cold(make: Make) -> Make:
     return partial(type(method), **(method.values | {"keep": "prompt"}))
 
 
-def _apart(one: torch.Tensor, other: torch.Tensor) -> float:
-    """Largest difference of two rows of logits."""
-    both = torch.isinf(one) & (one == other)
-    return float((one - other).masked_fill(both, 0.0).abs().nan_to_num(torch.inf).max())
-
-
 def _between(one: Cycle, other: Cycle) -> float:
     """Largest difference of what two cycles read before they part: rows after the same tokens."""
     if one.verdict is None or other.verdict is None or one.draft is None or other.draft is None:
         return 0.0
-    shared = shared_length(one.verdict.tokens, other.verdict.tokens)
+    shared = common_prefix(one.verdict.tokens, other.verdict.tokens)
     pairs = [(one.draft.logits, other.draft.logits)]
     if np.array_equal(one.draft.parents[:shared], other.draft.parents[:shared]):
         pairs.append((one.scores, other.scores))
     rows = (zip(*pair) for pair in pairs if pair[0] is not None and pair[1] is not None)
-    return max((_apart(a, b) for both in rows for a, b in islice(both, shared + 1)), default=0.0)
+    return max((distance(a, b) for both in rows for a, b in islice(both, shared + 1)), default=0.0)
 
 
 def _same_uniforms(one: Cycle, other: Cycle) -> bool:

@@ -36,11 +36,12 @@ from ..loop.drafters import Loadable
 from ..loop.machine import number_format
 from ..loop.unmasking import decode_canvases
 from ..methods.stepwise import Stepwise
-from ..methods.unmasking import COARSE, GRID, Unmasked, Unmasking
+from ..methods.unmasking import COARSE, GRID, Unmasked, Unmasking, in_work
 from ..models.canvas import Read
 from ..models.diffusion import Diffusion
+from ..rules.speculative import common_prefix
 from . import setup
-from .reference import Net, Reference, Wide, distance, shared_length
+from .reference import Net, Reference, Wide, distance
 from .result import AuditResult, Difference, Row
 from .text import SAMPLE, TIE, result_of, spread
 
@@ -367,7 +368,7 @@ class _Pair:
     def compare(self, lossy: bool) -> list[Difference]:
         """Judge the first difference, if there is one."""
         written, expected = self.written, self.expected
-        part = shared_length(expected.placed, written.placed)
+        part = common_prefix(expected.placed, written.placed)
         if self.audit.target.invariant:
             for step, (mine, theirs) in enumerate(zip(written.bits[: part + 1], expected.bits)):
                 if mine != theirs:
@@ -458,9 +459,7 @@ class _Pair:
 
 def policy_of(method: Unmasking) -> dict[str, Any]:
     """The parameters that stepwise decoding shares with a method."""
-    return {
-        name: getattr(method, name) for name in ("block", "cache", "refresh", "cache_rule", "sure", "whole")
-    }
+    return {each.name: getattr(method, each.name) for each in Unmasking.parameters}
 
 
 def like(method: Unmasking) -> Stepwise:
@@ -470,7 +469,7 @@ def like(method: Unmasking) -> Stepwise:
 
 def cells_in_work(read: Read, canvas: int, block: int) -> np.ndarray:
     """Which entries of a pass are of a canvas' current block."""
-    return np.flatnonzero((read.canvas == canvas) & (read.cell // block == read.block[1 + canvas]))
+    return np.flatnonzero((read.canvas == canvas) & in_work(read, block))
 
 
 def rows_of(read: Read | None, canvas: int, block: int) -> Logits:

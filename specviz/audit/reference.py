@@ -7,10 +7,9 @@ time in a fresh context, without drafts, trees or rewinding (`Stepwise`).
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import takewhile
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import torch
@@ -18,7 +17,9 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from ..errors import ModelError
+from ..loop.dense import epsilon
 from ..models.protocols import Model
+from ..rules.speculative import common_prefix
 
 if TYPE_CHECKING:
     from ..models.diffusion import Diffusion
@@ -30,9 +31,6 @@ FACTOR = 8.0  # the bound is this many times the largest rounding error that was
 FLOOR, CAP = 2.0, 1024.0  # ... between these multiples of eps times the largest logit ...
 SHARE = 0.05  # ... and never more than this share of the largest logit
 WIDTHS = (2, 4, 16, 64)  # tokens of a pass at which llama.cpp's kernels are compared with the one for one
-# A GGUF file's rounding: of its cache and products, where it is not quantized; else of the eight-bit numbers
-# that its products are taken of.
-EPSILON = {"float32": 2.0**-23, "float16": 2.0**-10}
 
 
 class Wide(TorchFunctionMode):
@@ -222,7 +220,7 @@ class Stepwise:
     def __init__(self, model: Model) -> None:
         self.model = cast("LlamaCpp", model)
         self._native = self.model.take(model.max_length, 1)
-        self._epsilon = EPSILON.get(self.model.dtype, 2.0**-8)
+        self._epsilon = epsilon(self.model.dtype)
         self._ids: list[int] = []
         self._scale = 0.0
 
@@ -230,7 +228,7 @@ class Stepwise:
         """Logits that predict each token of `text` after `prompt`: float32 [len(text), vocabulary]."""
         ids = [*prompt, *text[:-1]]
         # What was read before the same way need not be read again.
-        shared = min(shared_length(self._ids, ids), len(prompt) - 1)
+        shared = min(common_prefix(self._ids, ids), len(prompt) - 1)
         self._native.remove(0, shared)
         self._ids = []  # until all is read
         rows = [self._read(i, ids[i : i + 1], i >= len(prompt) - 1) for i in range(shared, len(ids))]
@@ -278,11 +276,6 @@ class Stepwise:
         native.counts[:n], native.lists[:n], native.outputs[:n] = 1, native.alone[0], wanted
         native.decode(n)
         return native.logits(n) if wanted else None
-
-
-def shared_length(one: Sequence[Hashable], other: Sequence[Hashable]) -> int:
-    """How many entries two sequences begin with in common."""
-    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other)))
 
 
 def distance(a: Tensor, b: Tensor) -> float:

@@ -25,10 +25,11 @@ from ..loop.run import Run
 from ..methods.sampling import Sampling
 from ..models.diffusion import Diffusion
 from ..models.protocols import Model
+from ..rules.speculative import common_prefix
 from . import law, setup
 from .decisions import Decoded, Records
 from .law import GREEDY, Make
-from .reference import Bound, Reference, Stepwise, distance, reference_of, shared_length
+from .reference import Bound, Reference, Stepwise, distance, reference_of
 from .result import AuditResult, Difference, Drawn, LawResult, Row
 
 TIE = 1e-6  # float64 gap below which two tokens tie
@@ -336,7 +337,7 @@ class _Audit:
 
     def against_own(self, text: Text, own: Text) -> list[Difference]:
         """The first place where the text and the autoregressive text part."""
-        at = shared_length(text.tokens, own.tokens)
+        at = common_prefix(text.tokens, own.tokens)
         if at == min(len(text.tokens), len(own.tokens)):  # another length is a fault of its own, see above
             return []
         return [self.place(text, at, own.tokens[at], own.rows[at], "the autoregressive text")]
@@ -346,7 +347,7 @@ class _Audit:
 
         No bound and no float64: up to where the texts part both were read after the same words.
         """
-        at = shared_length(text.tokens, own.tokens)
+        at = common_prefix(text.tokens, own.tokens)
         pairs = zip(text.rows[: at + 1], own.rows[: at + 1])
         for place, (row, alone) in enumerate(pairs):
             if row is not None and alone is not None and not torch.equal(row, alone):

@@ -254,17 +254,17 @@ def _tail_batch(
     return [entry for tail in written for entry in tail]
 
 
-def epsilon(model: Model) -> float:
+def epsilon(dtype: torch.dtype | str) -> float:
     """Of the numbers that a model computes with; quantized files round what they multiply to eight bits."""
-    if isinstance(model.dtype, torch.dtype):
-        return torch.finfo(model.dtype).eps
-    return {"float32": 2.0**-23, "float16": 2.0**-10}.get(model.dtype, 2.0**-8)
+    if isinstance(dtype, torch.dtype):
+        return torch.finfo(dtype).eps
+    return {"float32": 2.0**-23, "float16": 2.0**-10}.get(dtype, 2.0**-8)
 
 
 def _check(number: int, text: np.ndarray, columns: dict[str, np.ndarray], run: Record, model: Model) -> None:
     """Refuse a text that the models could not have written, as far as the record shows."""
     token, p = columns["out_top_token"], columns["out_top_p"]
-    tie = max(TIE, ROUGH * epsilon(model))
+    tie = max(TIE, ROUGH * epsilon(model.dtype))
     fits = (token == text[:, None]) & (p >= p[:, :1] - tie)
     written = fits.any(1)
     if run["exactness"] == "lossy" and "out_draft_token" in columns:

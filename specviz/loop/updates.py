@@ -15,6 +15,7 @@ from ..methods.kinds import StreamMethod
 from ..methods.sampling import Uniforms
 from ..models.protocols import Context, Model
 from ..models.template import Template
+from ..rules.speculative import common_prefix
 from ..streams import Stream
 from .cycle import Cycle, decode
 
@@ -95,7 +96,7 @@ def continued(
 ) -> tuple[Context, int]:
     """A context that holds the prefix of two prompts, and its length; a new one if they share nothing."""
     whole = target.kind == "encoder-decoder"  # its context takes a prompt whole, or not at all
-    reused = 0 if context is None or whole else shared(before, tokens)
+    reused = 0 if context is None or whole else common_prefix(before, tokens)
     if context is None or not reused:
         if context is not None:
             context.close()
@@ -103,13 +104,3 @@ def continued(
     if not whole:
         context.rewind(reused or 1)
     return context, reused
-
-
-def shared(one: list[int], other: list[int]) -> int:
-    """How many tokens two prompts begin with in common."""
-    n = 0
-    for a, b in zip(one, other):
-        if a != b:
-            break
-        n += 1
-    return n

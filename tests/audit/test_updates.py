@@ -112,13 +112,13 @@ def test_off_by_one_at_the_divergence_is_found(target, by):
 
 def test_a_stale_cache_is_found(target):
     """Rows behind the shared part are kept where the source shrank or changed."""
-    real = loop.shared
-    with patch.object(loop, "shared", lambda one, other: min(len(one), len(other), real(one, other) + 1)):
+    real = loop.common_prefix
+    with patch.object(loop, "common_prefix", lambda one, other: min(len(one), len(other), real(one, other) + 1)):
         found = bugs(target)
     assert found
     where = {words.split(":")[0] for words in found}
     assert all("update" in each for each in where)
-    with patch.object(loop, "shared", lambda one, other: min(len(one), len(other)) - 1):
+    with patch.object(loop, "common_prefix", lambda one, other: min(len(one), len(other)) - 1):
         assert bugs(target, "mode=rt")  # re-translation reads the cache, too
 
 

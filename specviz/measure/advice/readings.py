@@ -277,7 +277,7 @@ def roundings(text: Text, models: Sequence[Model]) -> Rounding:
                 _, many, _ = forced(context, tokens, 1)
             with closing(model.open([text.ids], len(tokens))) as context:
                 differences = np.abs(_one_by_one(context, tokens) - many[:, 0])
-        widths[model.name] = max(FLOOR * epsilon(model), WIDEN * float(differences.max()))
+        widths[model.name] = max(FLOOR * epsilon(model.dtype), WIDEN * float(differences.max()))
     return widths
 
 
