@@ -112,8 +112,11 @@ def test_off_by_one_at_the_divergence_is_found(target, by):
 
 def test_a_stale_cache_is_found(target):
     """Rows behind the shared part are kept where the source shrank or changed."""
-    real = loop.common_prefix
-    with patch.object(loop, "common_prefix", lambda one, other: min(len(one), len(other), real(one, other) + 1)):
+
+    def one_too_many(one, other, real=loop.common_prefix):
+        return min(len(one), len(other), real(one, other) + 1)
+
+    with patch.object(loop, "common_prefix", one_too_many):
         found = bugs(target)
     assert found
     where = {words.split(":")[0] for words in found}
