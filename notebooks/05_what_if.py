@@ -122,7 +122,7 @@ timed.table[["draft_length", "tau", "sent", "target_passes", "seconds", "tokens_
 # At five. On the machine that recorded the trace, a pass over up to six tokens takes no longer than a pass over one: the
 # five drafted tokens are free. Seven tokens and more cost extra.
 #
-# Another device? Measure its passes there (`specviz bench passes --json gpu.json`) and price this run with them:
+# Another device? Measure its passes there (`specviz bench passes -m smollm2 --device cuda --json gpu.json`) and price this run with them:
 # `ask.clock(answer, Costs.read("gpu.json"))`. Here is one that is made up: every pass costs the same, up to 64 tokens.
 
 # %%

@@ -20,7 +20,7 @@ class SpecvizError(Exception):
 
 
 class TraceError(SpecvizError):
-    """A trace file that is truncated, foreign, from a newer schema or inconsistent."""
+    """A trace file that is truncated, foreign, of another schema version or inconsistent."""
 
 
 class ModelError(SpecvizError):

@@ -165,7 +165,10 @@ def _interrupted(more: str = "") -> int:
 
 def _memory(error: BaseException) -> str:
     where = "on the GPU" if "CUDA" in str(error) or "MPS" in str(error) else "on this machine"
-    return f"out of memory {where}: lower --max-new-tokens, shorten the prompts, or use --dtype bfloat16"
+    return (
+        f"out of memory {where}: use shorter prompts, fewer new tokens or a smaller batch, "
+        f"or --dtype bfloat16 where the command has it"
+    )
 
 
 def _quiet() -> int:

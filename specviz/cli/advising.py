@@ -7,6 +7,7 @@ from typing import Annotated
 
 from specviz.cli.arguments import listed, on_threads, writable
 from specviz.cli.options import (
+    MODEL,
     Device,
     Drafts,
     Dtype,
@@ -24,7 +25,7 @@ from specviz.errors import PromptError, loading
 
 
 def advise(
-    model: Annotated[str, argument("Bundled name, folder, gguf:NAME or FILE, or hf:<id>.")] = "smollm2",
+    model: Annotated[str, argument(f"{MODEL}.")] = "smollm2",
     draft: Drafts = None,
     prompts: Annotated[
         str | None,

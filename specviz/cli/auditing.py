@@ -13,6 +13,7 @@ import typer
 
 from specviz.cli.arguments import Values, entries_of, loaded, writable
 from specviz.cli.options import (
+    MODEL,
     Device,
     Drafts,
     Dtype,
@@ -53,9 +54,8 @@ ORDER = ("not the target's", "cannot tell", "within the noise", "the target's ow
 
 Target = Annotated[
     str | None,
-    option("Bundled name, folder, gguf:NAME or FILE, or hf:<id>. Default: town; for a soak, every bundled "
-           "target.", "--model", "-m"),
-]  # fmt: skip
+    option(f"{MODEL}. Default: town; for a soak, every bundled target.", "--model", "-m"),
+]
 Number = Annotated[
     int | None,
     option("How many prompts. Default: 100 of the bundled ones (at most 2,000), or all of --prompts.", min=1),

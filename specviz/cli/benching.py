@@ -18,6 +18,7 @@ import typer
 from specviz.cli.arguments import Values, listed, loaded, parameters_of, writable
 from specviz.cli.options import (
     CSV,
+    MODEL,
     Device,
     Drafts,
     Dtype,
@@ -235,7 +236,7 @@ def bench_run(
     ] = None,
     model: Annotated[
         list[str] | None,
-        option("Bundled name, folder, gguf:NAME or FILE, hf:<id>; may be repeated.", "--model", "-m"),
+        option(f"{MODEL}; may be repeated.", "--model", "-m"),
     ] = None,
     draft: Annotated[
         list[str] | None,

@@ -20,6 +20,7 @@ from specviz.cli.arguments import (
     writable,
 )
 from specviz.cli.options import (
+    MODEL,
     Device,
     Draft,
     Drafts,
@@ -146,8 +147,7 @@ def generate(
     model: Annotated[
         str | None,
         option(
-            "Bundled name, folder, gguf:NAME or FILE, or hf:<id>. Default: town; streams: town-translator; "
-            "canvases: town-diffusion.",
+            f"{MODEL}. Default: town; streams: town-translator; canvases: town-diffusion.",
             "--model",
             "-m",
         ),
@@ -208,7 +208,7 @@ def generate(
     ] = False,
     force: Force = False,
 ) -> None:
-    """Decode your own prompts with one method; print what happened and write the trace and a page."""
+    """Decode your own prompts with one method and print what happened; --out also writes trace and page."""
     source = _source({"--prompt": prompt, "--prompts": prompts, "--text": text, "--stream": stream})
     streamed = source in ("--text", "--stream")
     if number is not None and source != "--prompts":

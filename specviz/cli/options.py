@@ -27,7 +27,8 @@ def argument(help: str, metavar: str | None = None) -> ArgumentInfo:
     return typer.Argument(help=help, metavar=metavar)
 
 
-Model = Annotated[str, option("Bundled name, folder, gguf:NAME or FILE, or hf:<id>.", "--model", "-m")]
+MODEL = "Bundled or downloaded name, folder, gguf:NAME or FILE, bergamot:PAIR, or hf:<id>"
+Model = Annotated[str, option(f"{MODEL}.", "--model", "-m")]
 Draft = Annotated[str | None, option("Draft model; default: the bundled one, if any.", "--draft", "-d")]
 Drafts = Annotated[
     list[str] | None, option("Draft model; may be repeated. Default: all bundled ones.", "--draft", "-d")
@@ -80,7 +81,8 @@ Invariant = Annotated[
     bool | None,
     option(
         "Compute each row of a pass bit for bit as if it were alone (on a CPU). Default: SPECVIZ_INVARIANT, "
-        "or on for large causal models where it costs less than 10 %, measured once.",
+        "or on for large causal models where it costs at most 10 %, measured once, or where auto chose "
+        "bfloat16.",
         "--invariant/--no-invariant",
         callback=_pin_invariant,
     ),

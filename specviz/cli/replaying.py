@@ -19,7 +19,10 @@ def replay(
     model: Annotated[
         str | None,
         option(
-            "Model to use instead of the recipe's bundled one: a name, a folder, hf:<id>.", "--model", "-m"
+            "Model to use: a name, a folder, hf:<id>. Default: the recipe's real model (SmolLM2 or "
+            "Bergamot), if it has one and it is downloaded, else its bundled one.",
+            "--model",
+            "-m",
         ),
     ] = None,
     draft: Annotated[

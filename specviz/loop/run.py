@@ -561,7 +561,7 @@ def generate(
     Parameters
     ----------
     model : str, path, transformers model or specviz model
-        A bundled name, a folder, ``hf:<id>``, or a loaded model.
+        As `specviz.load` takes it, or a loaded model.
     prompt : str, list of chat messages, list of token ids, dict, or a list of these
         A dict holds ``prompt``, ``messages`` (a chat that ends with the user's turn) or ``turns`` (texts,
         decoded one after another as a conversation) and may hold ``id``, ``kind``, ``language`` and

@@ -91,9 +91,9 @@ def load(
         otherwise all.
     dtype : str, default ``auto``
         ``float32``, ``float16``, ``bfloat16``, ``float64``, ``stored`` for the weights' own format, or
-        ``auto``: float32, but for a large Llama-family model on a CPU the faster of float32 and bfloat16 in
-        which its passes can be invariant, measured once. A model in memory keeps its own format, and a GGUF
-        file on llama.cpp has its own.
+        ``auto``: float32, but for a large Llama-family model on a CPU the fastest of float32, bfloat16, and
+        float32 with weights rounded to float16, measured once; the last two only where its passes can be
+        invariant. A model in memory keeps its own format, and a GGUF file on llama.cpp has its own.
     tokenizer : transformers tokenizer, folder or hub id, optional
         Default: the one stored with the weights.
     revision : str, optional
@@ -130,7 +130,7 @@ def load(
         one pass then gives the same result as decoding token by token. On a CPU, for the Llama family,
         encoder-decoders and masked-diffusion models on torch. Default: the environment variable
         SPECVIZ_INVARIANT (1 or 0) for models that can; otherwise on for large causal models where it costs
-        less than 10 %, measured once, and where ``auto`` chose bfloat16.
+        at most 10 %, measured once, and where ``auto`` chose bfloat16.
 
     Returns
     -------

@@ -85,7 +85,8 @@ def replay(
     table : str
         As `specviz.published` takes it: ``"unispec/table1"``.
     model : str or Model, optional
-        Used instead of the recipe's bundled model: a folder, ``hf:<id>``, or a loaded model.
+        A name, a folder, ``hf:<id>``, or a loaded model. Default: the recipe's real model, if it has one and
+        it is downloaded, else its bundled one.
     draft : str or mapping, optional
         Its drafter; a mapping from roles if the recipe has several (``small``, ``aligned`` ...).
     suite : str, Suite or mapping, optional

@@ -60,7 +60,7 @@ class Trace:
         Raises
         ------
         TraceError
-            If there is no trace, or a file is truncated, foreign, from a newer schema or inconsistent.
+            If there is no trace, or a file is truncated, foreign, of another schema version or inconsistent.
         """
         path = Path(path)
         if path.is_dir():
