@@ -68,7 +68,7 @@ def test_python_refuses_them_too(monkeypatch):
         lambda: timing.threads(5).__enter__(),
         lambda: audit.run("town", prompts=["Hello"], threads=5),
         lambda: specviz.load("gguf:town-translator", threads=5),
-        lambda: specviz.measure.run(methods=["prompt_lookup"], number=1, threads=5, timed=False),
+        lambda: specviz.run(methods=["prompt_lookup"], number=1, threads=5, timed=False),
     ):
         with pytest.raises(ParameterError, match="from 1 to 4, this machine's number of processors"):
             refused()

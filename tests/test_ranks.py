@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -188,7 +189,7 @@ def rank_decodes(root, found):
     refusal("told", split.ranks.from_leader, lambda: specviz.load("nobody"))
     words(Path(root) / f"words-{rank}.jsonl")
     run = {"methods": ["unispec"], "suites": [f"{root}/words-{rank}.jsonl"], "out": f"{root}/none-{rank}"}
-    refusal("whole", specviz.measure.run, models=[f"{root}/target"], **run)
+    refusal("whole", specviz.run, models=[f"{root}/target"], **run)
     again = text(split, "autoregressive") == text(same, "autoregressive")  # nothing has put them out of step
     Path(found, f"{rank}.json").write_text(json.dumps([texts, refused, told, again]))
 
@@ -286,8 +287,8 @@ def test_a_run_is_one_folder_that_survives_a_rank(folders, tmp_path):
     done = ended(torchrun, arguments, tmp_path)
     assert done.status == 0, done.said
     assert done.out.count("6 of 6 rows") == 1 and "2 × cpu" in done.out
-    split = specviz.measure.results(tmp_path / "run")
-    whole = specviz.measure.run(plan(folders, tmp_path), out=tmp_path / "whole")
+    split = specviz.results(tmp_path / "run")
+    whole = specviz.run(plan(folders, tmp_path), out=tmp_path / "whole")
     assert split.complete and not len(split.failures())
     assert {p.name for p in (tmp_path / "run").iterdir()} == {p.name for p in whole.path.iterdir()}
     kept = ("cell", "prompt", "ids", "steps", "sent", "accepted", "end", "exactness", "memory", "text")
@@ -312,9 +313,9 @@ def test_alone_it_is_refused_with_the_command(folders, tmp_path, capsys):
     out = tmp_path / "run"
     given = plan(folders, tmp_path, tp_plan="auto")
     with pytest.raises(ModelError, match="this is a single process"):
-        specviz.measure.run(given, out=out)
+        specviz.run(given, out=out)
     with pytest.raises(ParameterError, match="drop --workers or --dask"):
-        specviz.measure.run(given, out=out, executor=object(), workers=2)
+        specviz.run(given, out=out, executor=ThreadPoolExecutor(1), workers=2)
     assert not out.exists()
     for options, line in (
         ({"device_map": "auto"}, "drop one of them"),

@@ -185,7 +185,8 @@ def _plan(
     number: int | None, max_new_tokens: int | None, kit: Path | None,
 ) -> None:  # fmt: skip
     """``--dry-run`` and ``--kit``: what a setup takes, printed or packed."""
-    from specviz.replays import dry_run, kits, running, setups, terminal
+    from specviz.measure.report import print_lines
+    from specviz.replays import dry_run, kits, running, setups
 
     if table is None or setup is None:
         raise ParameterError("--dry-run and --kit need a table's setup: add the table and --setup paper")
@@ -197,15 +198,16 @@ def _plan(
     if kit is not None:
         print(f"kit: {kits.write(kit, plans)}")
     else:
-        terminal.print_lines(screen(), *dry_run.overview(plans))
+        print_lines(screen(), *dry_run.overview(plans))
 
 
 def _add(result: Path, out: Path | None) -> None:
     """``--add``: a result that came back, checked, shown and kept beside ours."""
-    from specviz.replays import kits, terminal
+    from specviz.measure.report import print_lines
+    from specviz.replays import kits
 
     placed = kits.add(result, out or Path("specviz-replays"))
-    terminal.print_lines(screen(), *placed.lines())
+    print_lines(screen(), *placed.lines())
 
 
 def _suites(given: list[str] | None) -> str | dict[str, str] | None:

@@ -1,36 +1,20 @@
 """Measuring: paired runs, and benches that print a table and keep bars.
 
-`run` decodes a plan (models x methods x parameters x suites x seeds) and keeps every row in a folder, which
-`results` opens. A bench is a function that returns a `Report`; `BENCHES` says where each one lives. Importing
-this loads no torch.
+`specviz.run` decodes a plan (models x methods x parameters x suites x seeds) and keeps every row in a folder,
+which `specviz.results` opens. A bench is a function that returns a `Report`; `BENCHES` says what each
+measures. Importing this loads no torch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from specviz.errors import ParameterError, loading
+from specviz.errors import ParameterError
 
 if TYPE_CHECKING:
     from specviz.measure.report import Report
-    from specviz.measure.rows import Results, results
-    from specviz.measure.running import run
-
-__all__ = ["BENCHES", "Results", "find", "results", "run"]
-
-_HOMES = {"run": "running", "results": "rows", "Results": "rows"}  # which module defines each
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    with loading():
-        value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
-    globals()[name] = value
-    return value
-
 
 # Name: what it measures, in one line.
 BENCHES: dict[str, str] = {

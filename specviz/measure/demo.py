@@ -26,8 +26,6 @@ from specviz.trace import Trace
 from specviz.trace.files import partial_of
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from specviz.widgets.page import Gallery, View
 
 PAGE, TRACES = "demo.html", "traces"
@@ -427,7 +425,7 @@ def _gallery(report: Report, traces: dict[str, Trace], chosen: list[int], count:
     above += [f'<p class="note">{escape(line)}</p>' for line in [*result[:-2], *result[-1:]]]
     between = ["<h2>Exact methods, by speed</h2>", table(report.frame())]
     for part in report.parts:
-        inner = table(pd_frame(part))
+        inner = table(part.frame())
         between.append(f"<details><summary>{escape(part.title)}</summary>{inner}</details>")
     notes = "".join(f'<p class="note">{escape(note)}</p>' for note in report.notes)
     between.append(f"<details><summary>What the numbers mean</summary>{notes}</details>")
@@ -444,13 +442,6 @@ def _gallery(report: Report, traces: dict[str, Trace], chosen: list[int], count:
         [[fragment(picture(trace, index)) for index in chosen] for trace in some.values()],
         f'<p class="note">{escape(below)}</p>',
     )
-
-
-def pd_frame(part: Part) -> pd.DataFrame:
-    """A further table as it is printed."""
-    import pandas as pd
-
-    return pd.DataFrame(part.cells(), columns=[heading for _, heading, _ in part.columns])
 
 
 def _by_speed(report: Report, traces: dict[str, Trace]) -> dict[str, Trace]:

@@ -75,6 +75,12 @@ class Part:
         """The table's cells as text; what is missing is a dash."""
         return [[_cell(row.get(key), form) for key, _, form in self.columns] for row in self.rows]
 
+    def frame(self) -> pd.DataFrame:
+        """The table as it is printed."""
+        import pandas as pd
+
+        return pd.DataFrame(self.cells(), columns=[heading for _, heading, _ in self.columns])
+
     def print(self, console: Console) -> None:
         """The table on a rich console."""
         columns = [
@@ -87,6 +93,14 @@ class Part:
             for key, heading, form in self.columns
         ]
         print_table(console, columns, self.cells())
+
+
+def print_lines(console: Console, *lines: str) -> None:
+    """Print lines; those of a file are not broken."""
+    from rich.text import Text
+
+    for line in lines:
+        console.print(Text(visible(line)), soft_wrap=not console.is_terminal)
 
 
 @dataclass
@@ -159,9 +173,7 @@ class Report:
 
     def frame(self) -> pd.DataFrame:
         """The table as it is printed."""
-        import pandas as pd
-
-        return pd.DataFrame(self.cells(), columns=[heading for _, heading, _ in self.columns])
+        return self.table.frame()
 
     def as_dict(self) -> dict[str, Any]:
         """Everything as plain data, ready for JSON: NaN becomes null."""
@@ -191,18 +203,12 @@ class Report:
 
     def show(self, console: Console) -> None:
         """Print the table, notes, bars and the summary line on a rich console."""
-        from rich.text import Text
-
-        whole = not console.is_terminal  # a line of a file is not broken
-        for line in (self.title, self.where, ""):
-            console.print(Text(visible(line)), soft_wrap=whole)
+        print_lines(console, self.title, self.where, "")
         self.table.print(console)
         for part in self.parts:
-            console.print()
-            console.print(Text(part.title), soft_wrap=whole)
+            print_lines(console, "", part.title)
             part.print(console)
-        for line in ("", *self.notes, *map(str, self.bars), self.summary):
-            console.print(Text(visible(line)), soft_wrap=whole)
+        print_lines(console, "", *self.notes, *map(str, self.bars), self.summary)
 
 
 @dataclass(frozen=True)

@@ -383,17 +383,6 @@ def says(column: pd.Series) -> bool:
     return bool(column.fillna("").map(str).nunique() > 1)
 
 
-def results(path: str | Path) -> Results:
-    """Open a run's folder, finished or not.
-
-    Raises
-    ------
-    TraceError
-        If it is none.
-    """
-    return Results(path)
-
-
 # ---------------------------------------------------------------- figures
 
 Rows = Iterable[Row]

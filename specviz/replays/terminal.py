@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rich.console import Console
-from rich.text import Text
 
 from specviz.errors import plural
-from specviz.escape import visible
-from specviz.measure.report import Column, print_table
+from specviz.measure.report import Column, print_lines, print_table
 from specviz.measure.rows import Results
 from specviz.replays.answers import answers
 from specviz.replays.layout import ARROW, BADGES, ORDER, OVERVIEW, TIMES, grid, overview, shown, verdict_lines
@@ -28,12 +26,6 @@ def show(result: Results | Replay | Replays, console: Console) -> None:
         show_overview(result, console)
     else:
         result.show(console)
-
-
-def print_lines(console: Console, *lines: str) -> None:
-    """Print lines; those of a file are not broken."""
-    for line in lines:
-        console.print(Text(visible(line)), soft_wrap=not console.is_terminal)
 
 
 def show_replay(replay: Replay, console: Console) -> None:

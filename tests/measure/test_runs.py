@@ -66,7 +66,7 @@ def same(results, *without):
 
 
 def test_rows_are_the_methods_texts(plan, folders, tmp_path):
-    found = specviz.measure.run(plan, out=tmp_path / "run")
+    found = specviz.run(plan, out=tmp_path / "run")
     assert found.complete
     assert [(c["method"], c["against"]) for c in found.cells] == [
         ("autoregressive", 0), ("speculative", 0), ("prompt_lookup", 0), ("prompt_lookup", 0),
@@ -98,7 +98,7 @@ def test_rows_are_the_methods_texts(plan, folders, tmp_path):
 
 
 def test_the_table_is_computed_from_the_rows(plan, tmp_path):
-    found = specviz.measure.run(plan, out=tmp_path / "run", seeds=[0, 1])
+    found = specviz.run(plan, out=tmp_path / "run", seeds=[0, 1])
     table, rows = found.table(), found.rows()
     one = table.iloc[2]
     ours, base = (rows[rows["cell"] == cell] for cell in (2, 0))
@@ -206,7 +206,7 @@ def test_prefill_and_decoding_are_timed_apart_when_the_device_is_done(plan, tmp_
 
     monkeypatch.setattr(work, "clock_of", lambda model: (clock, "a clock"))
     monkeypatch.setattr(work, "synchroniser", lambda device: lambda: events.append("wait"))
-    found = specviz.measure.run(plan, out=tmp_path / "run", methods=["prompt_lookup"], number=1)
+    found = specviz.run(plan, out=tmp_path / "run", methods=["prompt_lookup"], number=1)
     assert events == ["wait", "read"] * 6
     first, second = sorted(found.records(), key=lambda row: row["place"])
     assert (first["prefill_seconds"], first["decode_seconds"]) == (4 - 1, 9 - 4)
@@ -257,7 +257,7 @@ def hungry_child(plan, out):
 
     PromptLookup.verify = hungry
     small = {"number": 2, "warm_up": 1, "max_new_tokens": 3}
-    specviz.measure.run(plan, out=out, methods=["prompt_lookup"], tick=lambda *_: None, **small)
+    specviz.run(plan, out=out, methods=["prompt_lookup"], tick=lambda *_: None, **small)
 
 
 def test_where_the_layers_lie_is_written_down(plan):
@@ -279,21 +279,21 @@ def test_every_prompt_begins_with_the_same_memory(folders, tmp_path):
         "max_new_tokens": 12,
     }
     given = {"words": [texts[i] for i in (0, 1, 2, 3, 4, 5)]}
-    one = specviz.measure.run(common, suites=given, number=4, out=tmp_path / "a")
+    one = specviz.run(common, suites=given, number=4, out=tmp_path / "a")
     turned = {"words": [texts[i] for i in (3, 2, 1, 0, 4, 5)]}
-    other = specviz.measure.run(common, suites=turned, number=4, out=tmp_path / "b")
+    other = specviz.run(common, suites=turned, number=4, out=tmp_path / "b")
     keep = ("id", "cell", "ids", "steps", "sent", "accepted", "memory")
     both = [sorted([[row[k] for k in keep] for row in r.records()], key=str) for r in (one, other)]
     assert both[0] == both[1]
     assert {row["memory"] for row in one.records()} == {None, "warm"}
-    cold = specviz.measure.run(common, suites=given, number=4, warm_up=0, out=tmp_path / "c")
+    cold = specviz.run(common, suites=given, number=4, warm_up=0, out=tmp_path / "c")
     assert {row["memory"] for row in cold.records()} == {None, "cold"}
     assert [r["steps"] for r in cold.records()] != [r["steps"] for r in one.records()]
 
 
 def test_streams_and_conversations(folders, tmp_path):
     streams = [specviz.streams.fixed_lag(" ".join(WORDS[i:]), 3) for i in (4, 7)]
-    found = specviz.measure.run(
+    found = specviz.run(
         models=[str(folders.target)], methods=[{"method": "retranslate", "beta": [0.0, 0.4]}],
         suites={"heard": streams}, warm_up=0, max_new_tokens=6, out=tmp_path / "a", traces=True,
     )  # fmt: skip
@@ -303,7 +303,7 @@ def test_streams_and_conversations(folders, tmp_path):
     assert len(first["ids"]) == len(list(streams[0]))
     assert found.trace(0, 0).run["method"] == "retranslate"
     chat = {"chat": [{"turns": ["the cook", "and the bag"]}]}
-    found = specviz.measure.run(
+    found = specviz.run(
         models=[str(folders.target)],
         methods=["prompt_lookup"],
         suites=chat,
@@ -312,30 +312,30 @@ def test_streams_and_conversations(folders, tmp_path):
     )
     assert [len(row["ids"]) for row in found.records()] == [2, 2]
     with pytest.raises(PromptError, match="prompt_lookup decodes fixed prompts"):
-        specviz.measure.run(methods=["prompt_lookup"], suites={"heard": streams}, out=tmp_path / "c")
+        specviz.run(methods=["prompt_lookup"], suites={"heard": streams}, out=tmp_path / "c")
     with pytest.raises(PromptError, match="retranslate decodes sources"):
-        specviz.measure.run(methods=["retranslate"], out=tmp_path / "c")
+        specviz.run(methods=["retranslate"], out=tmp_path / "c")
 
 
 # ---------------------------------------------------------------- cut off, and gone on with
 
 
 def test_a_finished_run_decodes_nothing(plan, tmp_path, monkeypatch):
-    found = specviz.measure.run(plan, out=tmp_path / "run")
+    found = specviz.run(plan, out=tmp_path / "run")
     monkeypatch.setattr(work, "rows", None)
-    again = specviz.measure.run(plan, out=tmp_path / "run")
+    again = specviz.run(plan, out=tmp_path / "run")
     assert again.records() == found.records()
 
 
 def child(plan, out):
     """One life of a run, in a process of its own."""
-    specviz.measure.run(plan, out=out, tick=lambda *_: None)
+    specviz.run(plan, out=out, tick=lambda *_: None)
 
 
 def test_a_run_killed_ten_times_has_the_same_rows(plan, tmp_path):
     plan |= {"number": 14, "suites": [suite(tmp_path / "more.jsonl", 15)], "warm_up": 1}
     plan |= {"methods": ["speculative"], "max_new_tokens": 8}
-    whole = specviz.measure.run(plan, out=tmp_path / "whole")
+    whole = specviz.run(plan, out=tmp_path / "whole")
     context = get_context("forkserver")
     context.set_forkserver_preload(["specviz.measure.running", "specviz.models.fetching"])
     rng = random.Random(0)
@@ -367,7 +367,7 @@ def test_a_run_killed_ten_times_has_the_same_rows(plan, tmp_path):
             break
     assert kills == 10
     assert sum(0 < n < len(whole.wanted) for n in counts) >= 5
-    killed = specviz.measure.results(out)
+    killed = specviz.results(out)
     assert killed.complete
     assert same(killed) == same(whole)
     assert not list(out.glob("*/*.part"))
@@ -399,12 +399,12 @@ def test_ctrl_c_leaves_a_folder_that_goes_on(plan, tmp_path, monkeypatch):
     with pytest.raises(
         KeyboardInterrupt, match=r"run keeps \d+ of 12 rows; run the same command again to continue"
     ) as caught:
-        specviz.measure.run(plan, out=tmp_path / "run")
-    left = specviz.measure.results(tmp_path / "run")
+        specviz.run(plan, out=tmp_path / "run")
+    left = specviz.results(tmp_path / "run")
     assert 0 < len(left.records()) < 12
     assert f"keeps {len(left.records())} of 12 rows" in str(caught.value)
     before = left.records()
-    found = specviz.measure.run(plan, out=tmp_path / "run")
+    found = specviz.run(plan, out=tmp_path / "run")
     assert found.complete
     assert [r for r in found.records() if r in before] == before
 
@@ -424,7 +424,7 @@ def test_failures_are_rows(plan, tmp_path, monkeypatch):
     plan |= {"suites": given, "number": None}
     fail.length = len(specviz.load(plan["models"][0]["model"]).encode(entries(2)[1]["prompt"]))
     monkeypatch.setattr(Speculative, "verify", fail)
-    found = specviz.measure.run(plan, out=tmp_path / "run")
+    found = specviz.run(plan, out=tmp_path / "run")
     assert found.complete
     failed = found.failures()
     assert failed["method"].tolist() == [
@@ -440,9 +440,9 @@ def test_failures_are_rows(plan, tmp_path, monkeypatch):
     assert table["prompts"].tolist() == [2, 1, 2, 2]
     assert table["pairs"][1] == 1
     monkeypatch.setattr(Speculative, "verify", verify)
-    again = specviz.measure.run(plan, out=tmp_path / "run")
+    again = specviz.run(plan, out=tmp_path / "run")
     assert len(again.failures()) == 5
-    again = specviz.measure.run(plan, out=tmp_path / "run", retry=True)
+    again = specviz.run(plan, out=tmp_path / "run", retry=True)
     assert again.table()["failures"].tolist() == [1, 1, 1, 1]
     assert again.table()["pairs"].tolist() == [2, 2, 2, 2], "its reference was decoded again right before it"
 
@@ -470,8 +470,8 @@ def test_an_option_that_a_model_s_own_table_contradicts_is_refused(name, value):
 
 
 def test_processes_get_the_same_rows(plan, tmp_path):
-    alone = specviz.measure.run(plan, out=tmp_path / "alone", timed=False)
-    found = specviz.measure.run(plan, out=tmp_path / "pool", workers=2, timed=False)
+    alone = specviz.run(plan, out=tmp_path / "alone", timed=False)
+    found = specviz.run(plan, out=tmp_path / "pool", workers=2, timed=False)
     assert same(found) == same(alone)
     assert found.table()["pooled_speedup"].isna().all()
     assert not found.rows()["timed"].any()
@@ -534,39 +534,39 @@ def test_a_cluster_without_workers(plan, tmp_path, monkeypatch):
     monkeypatch.setattr(running, "LOOK", 0.01)
     monkeypatch.setattr(running, "ALONE", 0.05)
     with pytest.raises(ParameterError, match="the cluster has no workers: start some first"):
-        specviz.measure.run(plan, out=tmp_path / "run", executor=Cluster())
+        specviz.run(plan, out=tmp_path / "run", executor=Cluster())
     assert not (tmp_path / "run").exists()
     with pytest.raises(
         SpecvizError, match="no worker is left: start workers, then run the same command again"
     ):
-        specviz.measure.run(plan, out=tmp_path / "run", executor=Cluster(), timed=False)
+        specviz.run(plan, out=tmp_path / "run", executor=Cluster(), timed=False)
     broken = Cluster("a", cores=ModuleNotFoundError("no specviz"))
     with pytest.raises(
         SpecvizError, match=r"cannot run specviz \(ModuleNotFoundError: no .*\): install it there"
     ):
-        specviz.measure.run(plan, out=tmp_path / "run", executor=broken, timed=False)
+        specviz.run(plan, out=tmp_path / "run", executor=broken, timed=False)
     gone = Cluster("a", cores=OSError("closed"))
     with pytest.raises(ParameterError, match="no workers"):
-        specviz.measure.run(plan, out=tmp_path / "run", executor=gone)
+        specviz.run(plan, out=tmp_path / "run", executor=gone)
 
 
 def test_a_cluster_is_refused_by_machine_and_while_it_works(plan, tmp_path):
     # three workers in all, none sharing its two cores
     assert sorted(running.machines(Cluster("a", "a", "b"), None)) == [(1, 2), (2, 2)]
-    assert specviz.measure.run(plan, out=tmp_path / "run", executor=Cluster("a", "a", "b")).complete
+    assert specviz.run(plan, out=tmp_path / "run", executor=Cluster("a", "a", "b")).complete
     with pytest.raises(ParameterError, match="3 worker"):
-        specviz.measure.run(plan, out=tmp_path / "no", executor=Cluster("a", "a", "b", "a"))
+        specviz.run(plan, out=tmp_path / "no", executor=Cluster("a", "a", "b", "a"))
     # a worker is added, and the cores are shared from then on
     grown = Cluster("a", "a", later=["a", "a", "a"])
     with pytest.raises(ParameterError, match="3 worker"):
-        specviz.measure.run(plan, out=tmp_path / "grown", executor=grown)
+        specviz.run(plan, out=tmp_path / "grown", executor=grown)
 
 
 def test_every_worker_of_a_cluster_has_work(plan, tmp_path, monkeypatch):
     monkeypatch.setattr(running, "AHEAD", 1)
     seen = []
     cluster = Cluster("a", "b", "c")
-    specviz.measure.run(plan, out=tmp_path / "run", executor=cluster, timed=False,
+    specviz.run(plan, out=tmp_path / "run", executor=cluster, timed=False,
                       tick=lambda *_: seen.append(cluster.handed))  # fmt: skip
     assert seen[1] == 3  # before the first row was written down
 
@@ -578,7 +578,7 @@ def hold_up(seconds):
 def test_a_cluster_loses_a_worker_and_gets_the_same_table(plan, tmp_path):
     distributed = pytest.importorskip("distributed")
     plan |= {"number": 8, "suites": [suite(tmp_path / "more.jsonl", 10)], "timed": False}
-    alone = specviz.measure.run(plan, out=tmp_path / "alone")
+    alone = specviz.run(plan, out=tmp_path / "alone")
     killed = []
     with (
         distributed.LocalCluster(
@@ -594,7 +594,7 @@ def test_a_cluster_loses_a_worker_and_gets_the_same_table(plan, tmp_path):
                 killed.append(next(iter(pids.values())))
                 os.kill(killed[0], signal.SIGKILL)
 
-        found = specviz.measure.run(plan, out=tmp_path / "dask", executor=client.get_executor(), tick=tick)
+        found = specviz.run(plan, out=tmp_path / "dask", executor=client.get_executor(), tick=tick)
     assert killed
     assert found.complete and not len(found.failures())
     assert same(found) == same(alone)
@@ -619,18 +619,16 @@ class Doomed(Executor):
 
 def test_a_worker_that_dies_for_good(plan, tmp_path):
     with pytest.raises(SpecvizError, match=r"a worker died .* \(.*run keeps 4 of 12 rows\)$") as caught:
-        specviz.measure.run(plan, out=tmp_path / "run", executor=Doomed(BrokenProcessPool("gone"), 1))
+        specviz.run(plan, out=tmp_path / "run", executor=Doomed(BrokenProcessPool("gone"), 1))
     assert "\n" not in str(caught.value)
-    assert len(specviz.measure.results(tmp_path / "run").records()) == 4
+    assert len(specviz.results(tmp_path / "run").records()) == 4
     KilledWorker = type("KilledWorker", (Exception,), {})
-    found = specviz.measure.run(plan, out=tmp_path / "run", executor=Doomed(KilledWorker("three times"), 1))
+    found = specviz.run(plan, out=tmp_path / "run", executor=Doomed(KilledWorker("three times"), 1))
     assert found.complete
     assert found.failures()["error"].tolist() == ["KilledWorker: three times"] * 4
-    assert specviz.measure.run(plan, out=tmp_path / "run", retry=True).failures().empty
+    assert specviz.run(plan, out=tmp_path / "run", retry=True).failures().empty
     with pytest.raises(ModelError, match="a model of other errors"):
-        specviz.measure.run(
-            plan, out=tmp_path / "b", executor=Doomed(ModelError("a model of other errors"), 0)
-        )
+        specviz.run(plan, out=tmp_path / "b", executor=Doomed(ModelError("a model of other errors"), 0))
 
 
 def test_times_are_refused_where_cores_are_shared(plan, tmp_path, monkeypatch):
@@ -639,18 +637,18 @@ def test_times_are_refused_where_cores_are_shared(plan, tmp_path, monkeypatch):
         pool = Doomed(None, 0)
         pool._max_workers = count
         with pytest.raises(ParameterError, match="would not be timed correctly: use fewer, or do without"):
-            specviz.measure.run(plan, out=tmp_path / "run", executor=pool, **options)
+            specviz.run(plan, out=tmp_path / "run", executor=pool, **options)
     assert not (tmp_path / "run").exists()
     plan["models"][0]["device"] = "cuda"
     pool._max_workers = 2
     with pytest.raises(ParameterError, match="2 workers on one cuda device"):
-        specviz.measure.run(plan, out=tmp_path / "run", executor=pool)
+        specviz.run(plan, out=tmp_path / "run", executor=pool)
     plan["models"][0].pop("device")
     plan["models"][0]["device_map"] = "auto"
     with pytest.raises(ParameterError, match="2 workers on one device_map device"):
-        specviz.measure.run(plan, out=tmp_path / "run", executor=pool)
+        specviz.run(plan, out=tmp_path / "run", executor=pool)
     with pytest.raises(ParameterError, match="3 worker"):
-        specviz.measure.run(plan, out=tmp_path / "run", workers=3)
+        specviz.run(plan, out=tmp_path / "run", workers=3)
     assert running.machines(ThreadPoolExecutor(5), None) == [(1, 2)]  # they decode one at a time
     assert running.machines(Executor(), 3) == [(3, 2)]
     with pytest.raises(ParameterError, match="pass workers="):
@@ -667,7 +665,7 @@ def test_what_methods_remember_does_not_depend_on_the_round_that_came_first(plan
 
     monkeypatch.setattr(work.Bench, "_run", heard)
     plan |= {"seeds": [7], "temperature": 1.0, "number": 1, "warm_up": 1, "methods": ["unispec"]}
-    specviz.measure.run(plan, out=tmp_path / "run")
+    specviz.run(plan, out=tmp_path / "run")
     assert {seed for _, seed in seeds} == {0, 7}
 
 
@@ -682,7 +680,7 @@ def test_a_draft_that_no_method_takes_is_refused(plan, folders):
 def test_two_models_are_two_environments_that_mix_nothing(plan, folders, tmp_path):
     plan["models"].append({"model": folders.draft, "dtype": "float64"})
     plan |= {"methods": ["prompt_lookup"], "number": 1}
-    found = specviz.measure.run(plan, out=tmp_path / "run")
+    found = specviz.run(plan, out=tmp_path / "run")
     assert len({each["dtype"] for each in found.environments.values()}) == 2
     assert not any("several environments" in note for note in found.notes())
 
@@ -723,14 +721,14 @@ def test_a_bad_plan_is_one_line_before_any_work(text, says, tmp_path, monkeypatc
     (tmp_path / "bad.jsonl").write_text('{"prompt": "fine"}\nnot so\n')
     (tmp_path / "plan.toml").write_text(text)
     with pytest.raises(SpecvizError, match=says) as caught:
-        specviz.measure.run("plan.toml", out="run")
+        specviz.run("plan.toml", out="run")
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "run").exists()
 
 
 def test_a_folder_of_another_run_says_what_differs(plan, tmp_path):
     out = tmp_path / "run"
-    specviz.measure.run(plan, out=out, number=1, methods=["prompt_lookup"])
+    specviz.run(plan, out=out, number=1, methods=["prompt_lookup"])
     plan |= {"number": 1, "methods": ["prompt_lookup"]}
     (tmp_path / "x").mkdir()
     changed = suite(tmp_path / "x" / "words.jsonl", 5, seed=1)
@@ -741,38 +739,38 @@ def test_a_folder_of_another_run_says_what_differs(plan, tmp_path):
         ({"suites": [changed]}, "its suite words has different prompts"),
     ):
         with pytest.raises(SpecvizError, match=says) as caught:
-            specviz.measure.run(plan | other, out=out)
+            specviz.run(plan | other, out=out)
         assert "\n" not in str(caught.value)
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "thesis.txt").write_text("mine")
     with pytest.raises(SpecvizError, match="exists and is not the folder of a run"):
-        specviz.measure.run(plan, out=tmp_path / "full")
+        specviz.run(plan, out=tmp_path / "full")
     with pytest.raises(TraceError, match="is not the folder of a run"):
-        specviz.measure.results(tmp_path / "full")
+        specviz.results(tmp_path / "full")
 
 
 def test_a_damaged_or_changed_folder_is_named(plan, tmp_path):
     out = tmp_path / "run"
     plan |= {"number": 2}
-    specviz.measure.run(plan, out=out)
+    specviz.run(plan, out=out)
     file = out / "rows" / "c001-r0-p0001.json"
     file.write_text("{")
     with pytest.raises(TraceError, match=r"c001-r0-p0001.json is not JSON \("):
-        specviz.measure.results(out).table()
+        specviz.results(out).table()
     file.unlink()
-    assert len(specviz.measure.results(out).missing) == 1
+    assert len(specviz.results(out).missing) == 1
     (environment,) = (out / "environments").glob("*.json")
     said = json.loads(environment.read_text())
     (draft,) = said["drafts"]
     other = said | {"drafts": {draft: said["drafts"][draft] | {"kernels": "w8a8"}}}
     with pytest.raises(SpecvizError, match="draft has different kernels than when"):
-        running.Keeper(specviz.measure.results(out))({"environment": other})
+        running.Keeper(specviz.results(out))({"environment": other})
     said["model"]["weights"] = "others"
     environment.write_text(json.dumps(said))
     with pytest.raises(SpecvizError, match="target has different weights than when"):
-        specviz.measure.run(plan, out=out)
+        specviz.run(plan, out=out)
     with files.locked(out), pytest.raises(SpecvizError, match="another run is writing"):
-        specviz.measure.run(plan, out=out)
+        specviz.run(plan, out=out)
 
 
 def test_a_run_that_begins_is_left_alone_and_one_cut_off_there_goes_on(plan, tmp_path):
@@ -782,35 +780,33 @@ def test_a_run_that_begins_is_left_alone_and_one_cut_off_there_goes_on(plan, tmp
         files.begin(out, settled, {}, "now")
         before = (out / "run.json").read_bytes()
         with pytest.raises(SpecvizError, match="another run is writing"):
-            specviz.measure.run(plan, out=out, max_new_tokens=3)
+            specviz.run(plan, out=out, max_new_tokens=3)
     assert (out / "run.json").read_bytes() == before
     (out / "run.json").rename(out / "run.json.part")
-    assert specviz.measure.run(plan, out=out).complete
+    assert specviz.run(plan, out=out).complete
     assert not list(out.rglob("*.part"))
     (tmp_path / "file").write_text("")
     with pytest.raises(SpecvizError, match="file exists and is not the folder of a run"):
-        specviz.measure.run(plan, out=tmp_path / "file")
+        specviz.run(plan, out=tmp_path / "file")
     with pytest.raises(TraceError, match="cannot write"):
-        specviz.measure.run(plan, out=tmp_path / "file" / "run")
+        specviz.run(plan, out=tmp_path / "file" / "run")
 
 
 def test_what_a_model_cannot_do_is_heard_at_once(plan, folders, tmp_path):
     with pytest.raises(ParameterError, match=r"ssd on .*target: ssd writes the canvases"):
-        specviz.measure.run(plan, methods=["ssd"], out=tmp_path / "run")
-    assert not specviz.measure.results(tmp_path / "run").records()
+        specviz.run(plan, methods=["ssd"], out=tmp_path / "run")
+    assert not specviz.results(tmp_path / "run").records()
     plan |= {"methods": ["prompt_lookup"]}
-    assert specviz.measure.run(
-        plan, out=tmp_path / "run"
-    ).complete  # no row stood in the way of a mended plan
+    assert specviz.run(plan, out=tmp_path / "run").complete  # no row stood in the way of a mended plan
     with pytest.raises(ParameterError, match="loaded in this process"):
-        specviz.measure.run(plan, models=[specviz.load(folders.target)], executor=Doomed(None, 0), draft=None,
+        specviz.run(plan, models=[specviz.load(folders.target)], executor=Doomed(None, 0), draft=None,
                           methods=["prompt_lookup"])  # fmt: skip
 
 
 def test_models_in_memory(folders, tmp_path):
     model = specviz.load(folders.target)
     options = {"methods": ["prompt_lookup"], "suites": {"words": entries(2)}, "max_new_tokens": 4}
-    found = specviz.measure.run(models=[model], out=tmp_path / "run", **options)
+    found = specviz.run(models=[model], out=tmp_path / "run", **options)
     assert found.complete and found.table()["model"].tolist() == [model.name] * 2
     assert not work._models and not work._benches
 
@@ -819,7 +815,7 @@ def test_limits_of_draws_are_for_the_temperatures_that_draw(tmp_path):
     method = {"method": "speculative", "draft": "town-draft"}
     plan = {"models": ["town"], "methods": [method], "number": 1}
     plan |= {"temperature": [0.0, 0.8], "top_p": 0.9, "max_new_tokens": 6, "warm_up": 0, "timed": False}
-    specviz.measure.run(plan | {"traces": True}, out=tmp_path / "run")
+    specviz.run(plan | {"traces": True}, out=tmp_path / "run")
     runs = specviz.open(tmp_path / "run" / "traces").split()
     drawn = {(run.run["sampling"]["temperature"], run.run["sampling"]["top_p"]) for run in runs}
     assert drawn == {(0.0, 1.0), (0.8, 0.9)}

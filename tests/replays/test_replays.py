@@ -313,7 +313,7 @@ def test_a_finished_replay_of_weights_that_were_written_later_is_not_given(run, 
 def test_a_replay_is_what_its_run_says(done, tmp_path):
     found = done
     assert found.counts()["measured"] == len(published("unispec/table12"))
-    results = specviz.measure.results(tmp_path / "replay" / "run")
+    results = specviz.results(tmp_path / "replay" / "run")
     table = results.table("kind")
     cell = next(c for c in results.cells if c["parameters"].get("threshold") == 0.05)
     assert cell["parameters"]["draft_size"] == 4
@@ -654,7 +654,7 @@ def test_the_page_of_a_replay(done, tmp_path):
 
 
 def test_best_median_and_worst_are_those_of_the_rows(done, tmp_path):
-    results = specviz.measure.results(tmp_path / "replay" / "run")
+    results = specviz.results(tmp_path / "replay" / "run")
     cell, chosen = kept_traces.marked(results)
     rows, base = (
         {r["prompt"]: r for r in results.records() if r["cell"] == c} for c in (cell["cell"], cell["against"])

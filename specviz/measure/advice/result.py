@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from specviz.errors import ParameterError, install, plural
 from specviz.escape import html, visible
 from specviz.files import write_text
-from specviz.measure.report import Part, Row, Settings, plain_data
+from specviz.measure.report import Part, Row, Settings, plain_data, print_lines
 from specviz.metrics import Estimate
 from specviz.metrics.interval import LEAST
 from specviz.metrics.speedups import Drafter, PassTimes
@@ -389,30 +389,17 @@ class Advice(Page):
 
     def show(self, console: Console) -> None:
         """Print it on a rich console."""
-        from rich.text import Text
-
-        whole = not console.is_terminal
-
-        def line(text: str = "") -> None:
-            console.print(Text(visible(text)), soft_wrap=whole)
-
-        line(f"Advice for {self.setting['model']['name']}")
-        line()
+        print_lines(console, f"Advice for {self.setting['model']['name']}", "")
         for part in self.parts:
-            line(part.title)
+            print_lines(console, part.title)
             part.print(console)
-            line()
-        for each in self.notes:
-            line(each)
-        line()
-        line(self.sentence)
-        for each in self.warnings:
-            line(f"warning: {each}")
+            print_lines(console, "")
+        print_lines(console, *self.notes, "", self.sentence, *(f"warning: {each}" for each in self.warnings))
         if self.flags and self.answer != NOT:
-            line()
-            line(f"{self.advised} in other engines' options (read {READ}):")
-            for each in self.flag_lines():
-                line(f"  {each}")
+            print_lines(
+                console, "", f"{self.advised} in other engines' options (read {READ}):",
+                *(f"  {each}" for each in self.flag_lines()),
+            )  # fmt: skip
 
     def _body(self) -> str:
         import pandas as pd
@@ -421,8 +408,7 @@ class Advice(Page):
         parts += [f"<p>⚠ {html(each)}</p>" for each in self.warnings]
         parts.append(image(self.png(), self.sentence))
         for part in self.parts:
-            frame = pd.DataFrame(part.cells(), columns=[heading for _, heading, _ in part.columns])
-            parts.append(f"<h2>{html(part.title)}</h2>{html_table(frame)}")
+            parts.append(f"<h2>{html(part.title)}</h2>{html_table(part.frame())}")
         if self.flags and self.answer != NOT:
             rows = [
                 [each.engine, each.flags or "not supported", each.note, each.source] for each in self.flags

@@ -184,7 +184,7 @@ def bench(
     for name, heading in (("kind", "By kind of task"), ("language", "By language")):
         report.parts.append(Part(heading, GROUPED, _grouped(lineup, times, traces, texts, name)))
     report.parts.append(
-        Part("Milliseconds per cycle", SPLIT, [_split(s, traces[s]) for s in lineup], ("nodes",))
+        Part("Milliseconds per cycle", SPLIT, [_split(s, traces[s]) for s in lineup], ("drafted",))
     )
     return report
 

@@ -185,7 +185,7 @@ def settings(recipe: Recipe, options: RunOptions) -> Measurement:
                     made.notes.append(f"{name}: {no_drafter(options, role)}")
                     continue
                 every = measured(name, dataset, entries, options)
-                made.checks.append(control(dataset, every))
+                control(made, dataset, every)
                 for each in every.values():
                     if each.point.label == AGAIN:
                         continue

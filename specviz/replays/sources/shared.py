@@ -259,14 +259,14 @@ class Measurement:
         except SpecvizError as error:
             self.absent.append((where, str(error)))
 
-    def control(self, contender: str, mine: np.ndarray, other: np.ndarray) -> None:
+    def control(self, contender: str, mine: np.ndarray, other: np.ndarray, task: str = "") -> None:
         """Note by how much one contender's speeds [texts] differ from its own under another name."""
         if not len(mine):
             return
         ratio = resampled(np.divide, np.asarray(mine, float), np.asarray(other, float))
         low, high = (None if end != end else float(end) for end in (ratio.low, ratio.high))
         n = len(mine)
-        self.checks.append(Check(CONTROL, contender, "", n, n, float(ratio.median), low, high))
+        self.checks.append(Check(CONTROL, contender, task, n, n, float(ratio.median), low, high))
 
     def same_texts(self, task: str, mine: Sequence[Written], reference: Sequence[Written]) -> None:
         """Note how many texts of the present contender are the reference's."""

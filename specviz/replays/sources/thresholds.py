@@ -12,7 +12,7 @@ from specviz.measure.report import Entry, Settings, Values
 from specviz.measure.sweep import Measured, Point, sweep
 from specviz.measure.timing import BASELINE
 from specviz.replays import contenders
-from specviz.replays.cells import AGAIN, CONTROL, IDLE, Check
+from specviz.replays.cells import AGAIN, IDLE, Check
 from specviz.replays.recipes import ALIGNED, REJECTION, UNALIGNED, Recipe, Row
 from specviz.replays.sources.shared import Measurement, RunOptions
 from specviz.replays.tasks import PLAIN, own_prompts, single
@@ -101,7 +101,8 @@ def one_dataset(
             idle = int((mine.sums["passes"] == 0).sum())
             check = Check(IDLE, made.source.contender, dataset, idle, len(entries))
             made.checks += [check] * (check not in made.checks)
-    made.checks += [control(dataset, every) for every in sweeps.values()]
+    for every in sweeps.values():
+        control(made, dataset, every)
 
 
 def bundled(recipe: Recipe, options: RunOptions) -> Callable[[str, Values, int], list[Entry]]:
@@ -163,11 +164,10 @@ def able(made: Measurement, task: str, base: Measured, entries: list[Entry]) -> 
     made.ability(task, base.texts, [entry.get("reference") for entry in entries], originals)
 
 
-def control(task: str, sweep: Sweep) -> Check:
-    """Greedy decoding against itself, timed in turn with the settings of a sweep."""
-    ratio, texts = sweep[AGAIN].over(sweep[BASELINE]), len(sweep[AGAIN].texts)
-    low, high = (None if end != end else float(end) for end in (ratio.low, ratio.high))
-    return Check(CONTROL, BASELINE, task, texts, texts, float(ratio.median), low, high)
+def control(made: Measurement, task: str, sweep: Sweep) -> None:
+    """Note greedy decoding against itself, timed in turn with the settings of a sweep."""
+    once, again = (sweep[name].sums["seconds"] for name in (BASELINE, AGAIN))
+    made.control(BASELINE, once, again, task)
 
 
 def finish(made: Measurement, options: RunOptions, timed: Sequence[Timed]) -> None:
