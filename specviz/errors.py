@@ -20,7 +20,7 @@ class SpecvizError(Exception):
 
 
 class TraceError(SpecvizError):
-    """A trace file that is truncated, foreign, of another schema version or inconsistent."""
+    """A trace file that is truncated, foreign, inconsistent or of a schema that is not read."""
 
 
 class ModelError(SpecvizError):

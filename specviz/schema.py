@@ -17,6 +17,9 @@ from specviz.errors import ParameterError
 # 4: more confidence signals, the threshold a node met and its gap; kinds and shapes of models; 5: canvases;
 # 6: what a tree had no room for is below_budget
 VERSION = 6
+OLDER = (5,)  # versions that are read as today's, by `RENAMED`
+# Column: words of older versions, and today's. A tree's leftovers were called pruned, though no threshold cut them.
+RENAMED = {"node_status": {"pruned": "below_budget"}}
 
 STATUSES = ("below_budget", "unsent", "unjudged", "accepted", "rejected", "cut", "unreviewed")
 PHASES = ("draft", "forward", "verify", "commit")  # of a cycle, as `Method.pseudocode` names them
@@ -231,6 +234,7 @@ _PREFIX = "signal:"
 # Column groups whose lists have one entry for each node, prediction, output, token of a tail and pass.
 GROUPS = ("node", "pred", "out", "tail", "pass")
 FLAT: tuple[str, ...] = ("node_top_token", "node_top_p", "pred_top_token", "pred_top_p")
+ADDED = ("signal_name", "signal_value")  # columns that earlier files of this version lack; null there
 FLAT += ("out_top_token", "out_top_p", "out_draft_token", "out_draft_p")
 
 # What the file's metadata (key b"specviz", JSON) says of the run.

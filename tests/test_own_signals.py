@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import sys
 from pathlib import Path
@@ -68,6 +69,23 @@ def test_signals_survive_the_file_beside_other_methods(tmp_path):
 
 def test_a_run_that_was_cut_off_keeps_its_signals(tmp_path):
     check(recorded(tmp_path / "own.parquet", close=False))
+
+
+def test_a_file_from_before_the_signals_opens(tmp_path):
+    trace = traces.build("bild", path=tmp_path / "new.parquet")
+    table = pq.read_table(tmp_path / "new.parquet")
+    run = json.loads(table.schema.metadata[b"specviz"])
+    del run["signals"]
+    old = table.drop_columns(list(schema.ADDED)).replace_schema_metadata(
+        {b"specviz": json.dumps(run).encode()}
+    )
+    pq.write_table(old, tmp_path / "old.parquet")
+    opened = sv.open(tmp_path / "old.parquet")
+    assert opened.nodes.equals(trace.nodes) and opened.texts == trace.texts
+    assert "window" in set(opened.signals["signal"]), "a controller's value is a signal of the cycle"
+    (tmp_path / "new.parquet").unlink()
+    recorded(tmp_path / "own.parquet")
+    check(sv.open(tmp_path))
 
 
 @pytest.mark.parametrize("name", ["token", "node_age", "q", "a b", "", "x" * 65])

@@ -40,7 +40,7 @@ def check_run(run: Any, where: str) -> Record:
     version = run.get("schema") if isinstance(run, dict) else None
     if type(version) is not int or version < 1:
         raise TraceError(f"{where}: the run's metadata names no schema version")
-    if version != schema.VERSION:
+    if version not in (schema.VERSION, *schema.OLDER):
         age, remedy = ("a newer", "upgrade") if version > schema.VERSION else ("an older", "record it again")
         raise TraceError(
             f"{where} is from {age} specviz (schema {files.shown(version)}; this one reads "
@@ -78,6 +78,8 @@ def check_schema(arrow: pa.Schema, where: str) -> None:
     import pyarrow as pa
 
     for field in arrow_schema():
+        if field.name in schema.ADDED and field.name not in arrow.names:
+            continue
         index = arrow.get_field_index(field.name)  # -1 if missing or twice
         if index < 0:
             raise TraceError(f"{where}: column '{field.name}' is missing or occurs twice")
@@ -85,6 +87,8 @@ def check_schema(arrow: pa.Schema, where: str) -> None:
         inner = kind.value_type if pa.types.is_list(kind) else kind
         if isinstance(inner, pa.DictionaryType):
             kind = pa.list_(inner.value_type) if pa.types.is_list(kind) else inner.value_type
+        if field.name == "seed" and kind == pa.int64():
+            continue  # as it was recorded when seeds were at most 2^63 - 1
         if isinstance(inner, pa.BaseExtensionType) or kind != field.type:
             raise TraceError(f"{where}: column '{field.name}' is {str(kind)[:60]}, not {field.type}")
 

@@ -36,6 +36,8 @@ def _coded(field: pa.Field) -> pa.Field:
     kind = field.type
     if pa.types.is_list(kind) and kind.value_type == pa.string():
         kind = pa.list_(words)
+    if field.name == "seed":
+        kind = pa.uint64()
     return pa.field(field.name, words if kind == pa.string() else kind)
 
 
@@ -79,9 +81,46 @@ class StoredRun:
                     groups = [file.read_row_group(i, missing) for i in range(file.num_row_groups)]
                 new = pa.concat_tables(groups) if groups else arrow_schema().empty_table().select(missing)
                 new.validate(full=True)
+                new = _with_added(new, missing, sum(group.num_rows for group in groups))
+                new = _renamed(new, self.run)
                 self._read |= {name: new.column(name) for name in missing}
             table = pa.table({name: self._read[name] for name in names})
         return table.cast(pa.schema([_coded(table.field(name)) for name in names]), safe=False)
+
+
+def _renamed(table: pa.Table, run: Record) -> pa.Table:
+    """The table with an older version's words as today's; UniSpec had two for what its budget left out."""
+    import pyarrow as pa
+
+    for name, words in schema.RENAMED.items():
+        if name not in table.column_names:
+            continue
+        words = words | ({"unsent": "below_budget"} if run["method"] == "unispec" else {})
+        chunks = []
+        for chunk in table.column(name).chunks:
+            coded = chunk.values
+            coded = coded if pa.types.is_dictionary(coded.type) else coded.dictionary_encode()
+            today = pa.array([words.get(word, word) for word in coded.dictionary.to_pylist()], pa.string())
+            flat = today.take(coded.indices).dictionary_encode()
+            chunks.append(pa.ListArray.from_arrays(chunk.offsets, flat, mask=chunk.is_null()))
+        if chunks:
+            at = table.column_names.index(name)
+            table = table.set_column(at, name, pa.chunked_array([c.cast(chunks[0].type) for c in chunks]))
+    return table
+
+
+def _with_added(table: pa.Table, names: Sequence[str], rows: int) -> pa.Table:
+    """The table with those of the columns `names` that an earlier specviz did not write, as nulls."""
+    import pyarrow as pa
+
+    absent = [f for f in arrow_schema() if f.name in names and f.name not in table.column_names]
+    for field in absent:
+        table = (
+            table.append_column(field, pa.nulls(rows, field.type))
+            if table.num_columns
+            else pa.table({field.name: pa.nulls(rows, field.type)})
+        )
+    return table
 
 
 @contextlib.contextmanager
@@ -179,6 +218,7 @@ def open_partial(path: Path) -> StoredRun:
                     prompts.extend(added["prompts"])
                 batches.append(batch)
             table = pa.Table.from_batches(batches, stream.schema).replace_schema_metadata(None)
+            table = _renamed(_with_added(table, schema.ADDED, len(table)), run)
     if run["complete"] is None:
         run |= {"complete": False, "stopped": "cut off"}
     run = check_run(run | {"pieces": pieces, "prompts": prompts}, str(path))
