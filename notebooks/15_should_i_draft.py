@@ -253,8 +253,8 @@ why.figure()
 # meets more than its share of hard places. Longer drafts pass easy stretches in fewer cycles, which lowers the first
 # position's rate although no token became harder.
 #
-# `sv.explain` also reads other tools' logs: llama.cpp's server timings, SGLang's and vLLM's metrics, SPEED-Bench's
-# results. And `specviz audit --answers FILE` checks whether another tool's texts are the target's own.
+# `sv.explain` also reads what other tools write: llama.cpp's timings and log, SGLang's responses, vLLM's responses, metrics
+# and log, Spec-Bench's answers. And `specviz audit --answers FILE` checks whether another tool's texts are the target's own.
 #
 # ## Another device
 #

@@ -496,7 +496,7 @@ def test_out_of_memory(here, say, folders, monkeypatch, error, says):
     last = one_line(err)
     assert last.startswith("specviz: out of memory")
     assert says in last
-    assert "--max-new-tokens" in last
+    assert "fewer new tokens or a smaller batch" in last
 
 
 def test_other_errors_are_not_hidden(here, say, folders, monkeypatch):

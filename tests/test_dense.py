@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 import torch
@@ -147,7 +145,7 @@ def test_it_is_written_with_the_run(tmp_path):
 
 @pytest.mark.parametrize("name", ["float16", "float32"])
 def test_the_epsilon_of_a_format_that_torch_does_not_hold_is_torchs(name):
-    epsilons = {dense.epsilon(SimpleNamespace(dtype=dtype)) for dtype in (name, getattr(torch, name))}
+    epsilons = {dense.epsilon(dtype) for dtype in (name, getattr(torch, name))}
     assert epsilons == {torch.finfo(getattr(torch, name)).eps}
 
 

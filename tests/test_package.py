@@ -167,6 +167,13 @@ def test_the_wheel_holds_its_data(wheel):
     assert any(n.startswith("specviz/notebooks/") and n.endswith(".ipynb") for n in names)
     assert "specviz/view/style.css" in names
     assert not any(n.startswith("tests/") or "data/town/" in n for n in names)
+    assert wheel[0].stat().st_size < 95e6, "PyPI takes files of up to 100 MB"
+
+
+def test_the_drafters_of_smollm2_stay_small():
+    kinds = ("draft", "draft-aligned", "eagle3", "heads")
+    files = [path for kind in kinds for path in (ROOT / "data" / "models" / f"smollm2-{kind}").iterdir()]
+    assert len(files) > len(kinds) and sum(path.stat().st_size for path in files) < 40e6
 
 
 def test_the_package_stands_without_the_generator():

@@ -11,7 +11,8 @@ import torch
 
 import specviz
 from specviz.draft import Draft
-from specviz.loop.drafters import default_drafts, load_fitting
+from specviz.loop.drafters import bundled_draft, default_drafts, load_fitting
+from specviz.methods import find
 from specviz.models.zoo import bundled
 
 torch.set_num_threads(1)
@@ -63,6 +64,8 @@ def test_its_drafters_are_known_by_each_of_its_names(smollm2) -> None:
     for name in ("smollm2", "gguf:smollm2", "SmolLM2-135M-Instruct.Q4_1"):
         assert default_drafts(name) == named
     assert default_drafts("smollm") == {}
+    own = {method: bundled_draft(find(method), smollm2.name) for method in ("bild", "speculative")}
+    assert own == {"bild": "smollm2-draft-aligned", "speculative": "smollm2-draft"}
 
 
 def test_what_does_not_fit_a_target_is_left_out_with_a_line(smollm2, capsys) -> None:

@@ -305,6 +305,12 @@ class AuditResult:
         """Every difference with the row it belongs to."""
         return [(row, difference) for row in self.rows for difference in row.differences]
 
+    @property
+    def parted(self) -> tuple[int, int]:
+        """How many greedy texts, or updates, differ from the reference, whatever the reason; of how many."""
+        greedy = [row for row in self.rows if row.sampling.startswith("greedy")]
+        return sum(row.prompts - row.equal for row in greedy), sum(row.prompts for row in greedy)
+
     def joined(self, other: AuditResult) -> AuditResult:
         """This one with another's rows, laws and tests of the same model after its own."""
         return replace(
@@ -349,6 +355,9 @@ class AuditResult:
         machine = f"{self.device}, {plural(self.threads, 'thread')}"
         words = {"tie": "ties", "noise": "kernel noise", "reference_noise": "reference noise", "bug": "bugs"}
         numbers = [f"{sum(getattr(row, name) for row in self.rows)} {word}" for name, word in words.items()]
+        parted, texts = self.parted
+        if texts and not self.invariant:
+            numbers.append(f"{parted:,} of {plural(texts, 'greedy text')} differ ({parted / texts:.1%})")
         failed = "; ".join(map(str, self.failed)) or "nothing ran"
         return (
             f"audit of {self.model}, {self.dtype}{kernels} on {machine}: {' and '.join(sizes) or 'nothing'}, "
@@ -358,7 +367,7 @@ class AuditResult:
 
     def to_json(self) -> str:
         """All of it as JSON."""
-        result = asdict(self) | {"holds": self.holds, "summary": self.summary}
+        result = asdict(self) | {"holds": self.holds, "summary": self.summary, "parted": self.parted}
         for name in ("rows", "laws", "drawn"):
             for each, plain in zip(getattr(self, name), result[name]):
                 plain["verdict"] = each.verdict

@@ -451,7 +451,11 @@ def _texts(prompts: str | None, answers: Path | None) -> list[str] | Answers:
         with loading():
             from specviz.finetune.answers import read
         return read(answers)
-    return [entry.get("prompt") or entry["turns"][0] for entry in entries_of(None, prompts)]
+    texts = [entry.get("prompt") or entry["turns"][0] for entry in entries_of(None, prompts)]
+    with loading():
+        from specviz.finetune.answers import check_apart
+    check_apart(texts, MEASURED)
+    return texts
 
 
 def _print_progress(name: str) -> Callable[[int, int, str], None]:

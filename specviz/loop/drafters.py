@@ -42,8 +42,13 @@ def default_drafts(target: str) -> dict[str, str]:
 
 
 def bundled_draft(method: Method | type[Method], target: str) -> str | None:
-    """Name of the drafter that the package has of a target for a method, if it has one."""
-    return default_drafts(target).get(method.drafts_with)
+    """Name of the drafter that the package has of a target for a method, if it has one.
+
+    BiLD takes the aligned draft where there is one, as in its paper.
+    """
+    own = default_drafts(target).get(method.drafts_with)
+    aligned = f"{own}-aligned"
+    return aligned if method.name == "bild" and aligned in bundled() else own
 
 
 def load_if_needed(

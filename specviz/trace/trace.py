@@ -60,7 +60,7 @@ class Trace:
         Raises
         ------
         TraceError
-            If there is no trace, or a file is truncated, foreign, inconsistent or of a schema that is not read.
+            If there is no trace, or a file is truncated, foreign, inconsistent or of a schema not read here.
         """
         path = Path(path)
         if path.is_dir():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 from unittest.mock import patch
@@ -390,6 +391,18 @@ def test_bad_prompts_drafts_and_models(pair):
         audit.run(pair[0], None, PROMPTS, ["speculative"])
     with pytest.raises(ModelError, match="only the first layers"):
         run((pair[0].first(1), pair[1]), ["autoregressive"])
+
+
+def test_the_share_of_texts_that_differ_is_printed(pair):
+    result = run(pair, ["autoregressive"], PROMPTS[:1], max_new_tokens=2, threads=1)
+    rows = [
+        Row("a", "", "greedy", 1e-4, 8, 80, equal=5, tie=2, noise=1),
+        Row("b", "", "temperature 1", 1e-4, 8),
+    ]
+    ordinary = replace(result, rows=rows, invariant=False)
+    assert ordinary.parted == (3, 8) and "3 of 8 greedy texts differ (37.5%)" in ordinary.summary
+    assert json.loads(ordinary.to_json())["parted"] == [3, 8]
+    assert "differ" not in replace(ordinary, invariant=True).summary  # there bits were compared
 
 
 def test_threads_are_given_back(pair):

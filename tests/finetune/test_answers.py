@@ -186,6 +186,20 @@ def test_questions_of_suites_are_refused(tmp_path: Path, capsys: pytest.CaptureF
     assert not (tmp_path / "a").exists()
 
 
+@pytest.mark.parametrize(
+    "command", [["eagle", "town"], ["heads", "town-t5"], ["align", "town-draft", "--target", "town"]]
+)
+def test_drafters_learn_no_question_of_a_suite(
+    command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "prompts.txt"
+    file.write_text("Who is here?\n" + specviz.suite("town")[0]["turns"][0].replace("\n", " ") + "\n")
+    given = ["models", *command, "--prompts", str(file), "--out", str(tmp_path / "out")]
+    assert run(given) == 2
+    assert "prompt 2 is a question of the suite town" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == [file]
+
+
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file, out = tmp_path / "prompts.txt", tmp_path / "answers.jsonl"
     file.write_text("What is 12 plus 30?\nTell me a story.\n", encoding="utf-8")

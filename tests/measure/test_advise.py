@@ -615,6 +615,15 @@ def test_flags_say_the_setting():
     assert shlex.split(made["mlx-lm"].flags)[2] == "my draft"
     assert all(engines.READ in each.source for each in made.values())
     assert not any(each.flags for each in engines.flags_of(Candidate("blockwise", "heads", (("k", 2),), 1)))
+    tree = Candidate("eagle", "head", (("draft_size", 8), ("depth", 3), ("branches", 4)), 3)
+    made = {each.engine: each for each in engines.flags_of(tree, "a head")}
+    config = json.loads(shlex.split(made["vLLM"].flags)[1])
+    assert config == {"method": "eagle3", "model": "a head", "num_speculative_tokens": 3}
+    words = shlex.split(made["SGLang"].flags)
+    assert words[1] == "EAGLE3" and words[3] == "a head" and words[5::2] == ["3", "4", "9"]
+    assert not made["llama.cpp"].flags and "only this package" not in made["SGLang"].note
+    made = {each.engine: each for each in engines.flags_of(tree, "smollm2-eagle3", generation=1)}
+    assert '"method": "eagle"' in made["vLLM"].flags and "only this package reads" in made["vLLM"].note
 
 
 def test_kinds_of_work_that_differ():

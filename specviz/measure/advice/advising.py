@@ -430,7 +430,10 @@ class Work:
         advice = Advice(
             self._setting(texts, measured), predictions,
             ranking.oracle() if self.job.sampling.greedy else None, ranking.elsewhere(),
-            flags_of(best, best.draft or "DRAFT", without_threshold(predictions, best)),
+            flags_of(
+                best, best.draft or "DRAFT", without_threshold(predictions, best),
+                getattr(self.trees.get(best.draft), "generation", 3),
+            ),
             self._warnings(readings) + noisy(predictions) + more, confirmed,
             ranking.passes(), ranking.drafters(), self._decode, partial(self._elsewhere, texts, readings),
         )  # fmt: skip

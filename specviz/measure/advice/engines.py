@@ -9,7 +9,9 @@ import json
 import shlex
 from dataclasses import dataclass
 
-from .simulation import BASELINE, CHAIN, LOOKUP, Candidate
+from specviz.models.zoo import bundled
+
+from .simulation import BASELINE, CHAIN, LOOKUP, TREE, Candidate
 
 READ = "2026-11-25"
 SOURCES = {
@@ -46,8 +48,9 @@ class Flags:
 
 
 def flags_of(
-    candidate: Candidate, draft: str = "DRAFT", fixed: tuple[Candidate, float] | None = None
-) -> list[Flags]:
+    candidate: Candidate, draft: str = "DRAFT", fixed: tuple[Candidate, float] | None = None,
+    generation: int = 3,
+) -> list[Flags]:  # fmt: skip
     """A setting's flags for every engine.
 
     Parameters
@@ -57,6 +60,8 @@ def flags_of(
         How the engine is to find the draft model.
     fixed : (Candidate, float), optional
         The best setting of the same drafter without a threshold, and its speedup: for engines that have none.
+    generation : int
+        Of an EAGLE head: 1 (whose weights EAGLE-2 also uses) or 3.
     """
     values = dict(candidate.values)
     if candidate.method == BASELINE:
@@ -65,6 +70,9 @@ def flags_of(
         return _lookup(int(values["draft_length"]), int(values["ngram_max"]), int(values["ngram_min"]))
     if candidate.method == CHAIN:
         return _chain(int(values["draft_length"]), float(values.get("stop", 0.0)), draft, fixed)
+    if candidate.method == TREE:
+        size, depth, branches = (int(values[name]) for name in ("draft_size", "depth", "branches"))
+        return _tree(size, depth, branches, draft, generation)
     why = f"does not support the kind of drafter that {candidate.method} uses here"
     return [Flags(engine, "", why) for engine in SOURCES]
 
@@ -129,3 +137,30 @@ def _chain(length: int, stop: float, draft: str, fixed: tuple[Candidate, float] 
         ),
         Flags("mlx-lm", f"mlx_lm.generate --draft-model {name} --num-draft-tokens {whole}", no_stop),
     ]
+
+
+def _tree(size: int, depth: int, branches: int, draft: str, generation: int) -> list[Flags]:
+    # SGLang counts the token that is verified before the drafts as one of them.
+    config = {
+        "method": "eagle3" if generation == 3 else "eagle",
+        "model": draft,
+        "num_speculative_tokens": depth,
+    }
+    own = "the bundled head is stored in a form that only this package reads; " * (draft in bundled())
+    return [
+        Flags(
+            "vLLM", f"--speculative-config {shlex.quote(json.dumps(config))}",
+            f"{own}it drafts a chain of {depth}, without branches",
+        ),
+        Flags(
+            "SGLang",
+            f"--speculative-algorithm {'EAGLE3' if generation == 3 else 'EAGLE'} "
+            f"--speculative-draft-model-path {shlex.quote(draft)} --speculative-num-steps {depth} "
+            f"--speculative-eagle-topk {branches} --speculative-num-draft-tokens {size + 1}",
+            own.removesuffix("; "),
+        ),
+        *(
+            Flags(engine, "", "its documentation names no EAGLE heads")
+            for engine in ("llama.cpp", "transformers", "mlx-lm")
+        ),
+    ]  # fmt: skip
