@@ -100,7 +100,9 @@ class Row(Judged):
         Whether its prompts are the updates of streams.
     spared : int
         So many prompts may differ by ties and noise however few there are: one in batches, where passes have
-        other shapes than alone, so that no method is more than exact up to ties.
+        other shapes than alone, so that no method is more than exact up to ties; and all autoregressive texts
+        of an invariant model, since the stock module rounds otherwise. Other methods are compared with these
+        texts, bit for bit.
     """
 
     method: str

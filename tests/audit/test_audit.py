@@ -19,6 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from transformers import MixtralConfig, MixtralForCausalLM
 
+import specviz
 from specviz import audit
 from specviz.audit.law import ChiSquare, LawResult
 from specviz.audit.reference import Reference
@@ -28,6 +29,7 @@ from specviz.loop import reduce
 from specviz.methods import speculative
 from specviz.methods.autoregressive import Autoregressive
 from specviz.methods.base import Verdict
+from specviz.suites.frozen import frozen
 
 PROMPTS = [[first, 5, 9, first + 3] for first in range(2, 14)]
 LENGTH = 24
@@ -391,6 +393,47 @@ def test_bad_prompts_drafts_and_models(pair):
         audit.run(pair[0], None, PROMPTS, ["speculative"])
     with pytest.raises(ModelError, match="only the first layers"):
         run((pair[0].first(1), pair[1]), ["autoregressive"])
+
+
+CLOSE = 15, 61, 71, 82, 89  # prompts of `audit` on which two tokens of `town` nearly tie in bfloat16
+
+
+@pytest.fixture(scope="module")
+def invariant_town():
+    try:
+        return specviz.load("town", dtype="bfloat16", invariant=True)
+    except ModelError as why:
+        pytest.skip(str(why))
+
+
+def test_on_an_invariant_model_a_method_is_compared_with_its_own_text(invariant_town):
+    """The stock module rounds otherwise in bfloat16, which is not the method's doing."""
+    prompts = [frozen("audit")[number]["messages"] for number in CLOSE]
+    result = run((invariant_town, []), ["autoregressive", "unispec"], prompts, max_new_tokens=16, sampled=0)
+    own, drafted = result.rows
+    assert drafted.equal == drafted.prompts == len(CLOSE) and not drafted.differences
+    assert own.spared == len(CLOSE) and drafted.spared == 0 and result.holds
+    assert own.bug == 0 and own.equal + own.tie + own.noise + own.reference_noise == len(CLOSE)
+
+
+def test_on_an_invariant_model_no_rounding_explains_another_token(invariant_town):
+    class Wrong(Autoregressive):
+        """Writes the second token where it is nearly as likely as the first."""
+
+        def verify(self, draft, scores):
+            verdict = super().verify(draft, scores)
+            best = scores[0].topk(2)
+            if float(best.values[0] - best.values[1]) < 0.1:
+                verdict.token = int(next(i for i in best.indices.tolist() if i != verdict.token))
+            return verdict
+
+    prompts = [frozen("audit")[number]["messages"] for number in CLOSE]
+    result = run((invariant_town, []), [Wrong], prompts, max_new_tokens=16, sampled=0)
+    found = [difference for _, difference in result.differences]
+    assert found and {each.verdict for each in found} == {"bug"} and not result.holds
+    ordinary = specviz.load("town", dtype="bfloat16", invariant=False)
+    result = run((ordinary, []), [Wrong], prompts, max_new_tokens=16, sampled=0)
+    assert "noise" in {difference.verdict for _, difference in result.differences}
 
 
 def test_the_share_of_texts_that_differ_is_printed(pair):
