@@ -93,7 +93,7 @@ def file(tmp_path):
 
 def test_requests_of_each_tool_are_counted(file):
     totals = {
-        "llama.cpp": (88, 259, 167, 255, 256), "sglang": (4, 16, 8, 11, 12),
+        "llama.cpp": (88, 259, 167, 255, 256), "sglang": (4, 16, 8, 12, 12),  # its own accept length is 3
         "lm-studio": (123, 492, 176, 299, 300),
     }  # fmt: skip
     for name, entry in ENGINES.items():
@@ -234,6 +234,7 @@ UNKNOWN = [
     ('{"choices": []}', "a response without draft counts"),
     ('{"what": 1}', "JSON in an unknown format (it has 'what')"),
     ("[[1]]", "JSON without entries"),
+    ("[2025-08-01 12:00:00] Decode batch. accept len: 2.91, cuda graph: True\n", "SGLang's log"),
     ("hello\n", "in an unknown format"),
 ]
 
@@ -252,3 +253,43 @@ def test_other_origins_are_still_told_apart(file):
     assert origin_of(write(file, {"question_id": 1, "choices": []})) == "spec-bench"
     assert origin_of(write(file, {"metadata": {}, "metrics": {}})) == "aiperf"
     assert origin_of(write(file, {"usage": {}, "metrics": {}, "choices": []})) == "vllm"
+
+
+def test_a_step_that_the_answers_end_cut_counts_whole(file):
+    """Its accepted tokens are in the histogram, though the text lacks the last of them."""
+    entry = copy.deepcopy(ENGINES["sglang"])
+    entry["meta_info"]["completion_tokens"] = 10
+    counts = read_counts(write(file, entry), "sglang")
+    assert counts.total("emitted") == counts.steps["emitted"].sum() == 12
+    assert metrics.tau(counts) == 12 / 4
+
+
+def test_a_log_that_begins_with_a_bracket_is_a_log(file):
+    file.write_text("[INFO] loaded\n" + LOG)
+    assert origin_of(file) == "llama.cpp-log"
+
+
+def test_a_damaged_rate_in_a_log_names_its_line(file):
+    file.write_text(LOG.replace("(0.805, ", "(0.805. "))
+    assert "rates that are no numbers" in refused(file, "llama.cpp-log")
+
+
+def test_an_answer_of_one_token_ends_a_text_of_mlx_lm(file):
+    one = tokens((False,))[-1] | {"finish_reason": "stop"}
+    every = read_counts(write(file, one, *tokens((False,) * 4), one), "mlx-lm", plain=True)
+    assert every.requests["output"].tolist() == [1, 4, 1]
+
+
+def test_chunks_of_a_streamed_answer_are_left_out(file):
+    chunk = copy.deepcopy(ENGINES["llama.cpp"])
+    chunk["choices"] = [{"index": 0, "finish_reason": None, "delta": {"content": "a"}}]
+    chunk["timings"] |= {"predicted_n": 100, "draft_n": 99, "draft_n_accepted": 60}
+    counts = read_counts(write(file, chunk, chunk, ENGINES["llama.cpp"]), "llama.cpp")
+    assert counts.total("output") == 256 and len(counts.requests) == 1
+
+
+def test_counts_without_their_drafting_steps_are_no_records_of_aiperf(file, tmp_path):
+    counts = read_counts(write(file, ENGINES["llama.cpp"]), "llama.cpp")
+    with pytest.raises(TraceError, match="does not say which steps had a draft, which AIPerf"):
+        counts.to_aiperf(tmp_path / "out.jsonl")
+    assert not (tmp_path / "out.jsonl").exists()

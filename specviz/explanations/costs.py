@@ -229,8 +229,11 @@ def of_plain_counts(counts: Counts, plain: Counts) -> Plain:
         raise TraceError(
             f"{plain.where} {why}: drop it, or compare whole requests (specviz import, --baseline)"
         )
+    if costs.cycle <= 0:
+        raise TraceError(f"{plain.where}: requests took no time after their first tokens: a step has no cost")
     same = sorted(map(str, counts.requests["id"])) == sorted(map(str, plain.requests["id"]))
-    same &= sorted(counts.column("prompt_tokens").tolist()) == sorted(plain.column("prompt_tokens").tolist())
+    lengths = [sorted(each.requests["prompt_tokens"].fillna(-1).tolist()) for each in (counts, plain)]
+    same &= lengths[0] == lengths[1]
     source = f"{plain.where}, {'the same requests' if same else 'other requests'} without speculation"
     nan = float("nan")
     return Plain(costs.cycle, nan, nan, "exact" if same else "modelled", source)

@@ -9,6 +9,7 @@ import urllib.request
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from http.client import HTTPException
 from pathlib import Path
 
 from specviz.errors import PromptError, one_line
@@ -40,6 +41,8 @@ class File:
         With `columns`: the first so many rows are enough, and so is one of several parts.
     whole : bool
         Whether a given path is taken as it is (an archive, or the folder that it unpacks to).
+    least : int
+        How many files of the hub's it has: the hub's client may have kept some of them alone.
     """
 
     pattern: str
@@ -48,6 +51,7 @@ class File:
     columns: tuple[str, ...] = ()
     rows: int | None = None
     whole: bool = False
+    least: int = 1
 
     @property
     def home(self) -> str:
@@ -111,6 +115,19 @@ def fetch(file: File, suite: str) -> list[Path]:
     return [_columns(file, suite)] if file.columns else _from_hub(file, suite)
 
 
+def single(paths: list[Path]) -> Path:
+    """The one file that a suite is read from.
+
+    Raises
+    ------
+    PromptError
+        If several in a given folder match.
+    """
+    if len(paths) > 1:
+        raise PromptError(f"{len(paths)} files match, such as {paths[0]} and {paths[1]}: name one of them")
+    return paths[0]
+
+
 def forget(path: Path) -> None:
     """Drop a file from our cache, because it is not what it should be; the hub's client checks its own."""
     if folder() in path.parents:
@@ -131,7 +148,7 @@ def _from_hub(file: File, suite: str) -> list[Path]:
                 )
             )  # fmt: skip
             names = file.among(p.relative_to(here).as_posix() for p in here.rglob("*") if p.is_file())
-            if names:
+            if len(names) >= file.least:
                 return [here / name for name in names]
     revision, names = _listed(file, suite)
     try:
@@ -207,7 +224,7 @@ def _from_web(file: File, suite: str) -> Path:
 
     try:
         _written(path, receive)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, HTTPException) as error:
         raise _unreachable(file, suite, error) from None
     return path
 

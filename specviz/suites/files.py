@@ -50,10 +50,10 @@ def read(path: str | Path) -> list[Prompt]:
     """
     path = Path(path)
     content = load(path)
-    if Path(path.name.removesuffix(".gz")).suffix in TABLES:
+    if _ending(path) in TABLES:
         return _table(path, content)
     listing = content.removeprefix(b"\xef\xbb\xbf").lstrip()
-    if Path(path.name.removesuffix(".gz")).suffix == ".json" and listing[:1] == b"[":
+    if _ending(path) == ".json" and listing[:1] == b"[":
         listed = parsed(listing, str(path), error=PromptError)
         if not listed:
             raise PromptError(f"{path} holds no prompts")
@@ -95,13 +95,18 @@ def _asking(path: Path, place: str, prompts: dict[int, Prompt]) -> list[Prompt]:
     return [prompt for prompt in prompts.values() if prompt.get("turns") != []]
 
 
+def _ending(path: Path) -> str:
+    """A file's suffix, without that of its compression; letters' case does not count."""
+    return Path(path.name.lower().removesuffix(".gz")).suffix
+
+
 def _table(path: Path, content: bytes) -> list[Prompt]:
     """The rows of a table whose first line names its columns; one of them is ``prompt``."""
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError:
         raise PromptError(f"{path} is not UTF-8 text") from None
-    mark = TABLES[Path(path.name.removesuffix(".gz")).suffix]
+    mark = TABLES[_ending(path)]
     try:
         rows = list(csv.DictReader(io.StringIO(text, newline=""), delimiter=mark))
     except csv.Error as error:
@@ -122,7 +127,7 @@ def _table(path: Path, content: bytes) -> list[Prompt]:
 
 def _json(path: Path, lines: list[tuple[int, str]]) -> str | None:
     """Why a file is JSON lines, and how to have it read as plain ones; None if it is plain."""
-    ending = Path(path.name.removesuffix(".gz")).suffix
+    ending = _ending(path)
     if ending in (".jsonl", ".json"):
         return f"a {ending} file holds one object per line; plain lines go into a .txt file"
     if all(text.startswith("{") for _, text in lines):

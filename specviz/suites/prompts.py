@@ -231,11 +231,11 @@ def _named(prompt: Prompt) -> Prompt:
 
 def near(name: str, names: Iterable[str]) -> str:
     """The end of a sentence about an unknown name: what was probably meant, or what there is."""
-    names = list(names)
+    names = list(map(str, names))
     close = difflib.get_close_matches(str(name), names, n=3, cutoff=0.5)
     if close:
         return "; did you mean " + " or ".join(close) + "?"
-    return "; it has " + ", ".join(map(str, names)) if names else "; it has none"
+    return "; it has " + ", ".join(names) if names else "; it has none"
 
 
 def pick(entries: Iterable[Prompt], each: int) -> list[Prompt]:

@@ -6,9 +6,11 @@ import csv
 import html
 import io
 import json
+import lzma
 import re
 import tarfile
 import zipfile
+import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
@@ -19,6 +21,10 @@ from specviz.files import checked, parsed, shown
 
 from . import files
 
+# What a damaged, encrypted or unusual archive raises.
+DAMAGED = (
+    zipfile.BadZipFile, tarfile.TarError, EOFError, OSError, zlib.error, lzma.LZMAError, RuntimeError,
+)  # fmt: skip
 SEGMENT = re.compile(r"<seg\b[^>]*>(.*?)</seg>", re.DOTALL)  # of WMT's SGML and IWSLT's XML
 
 
@@ -211,7 +217,7 @@ def member(path: Path, pattern: str) -> tuple[str, str]:
                         return f"{path}, {info.name}", _text(info.name, content)
         elif matches(path.as_posix()):
             return str(path), _text(path, files.load(path))
-    except (zipfile.BadZipFile, tarfile.TarError, EOFError, OSError) as error:
+    except DAMAGED as error:
         raise PromptError(f"cannot read {path}: {one_line(error, 120)}") from None
     raise PromptError(f"{path} has no file like {pattern}")
 

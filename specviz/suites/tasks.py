@@ -11,7 +11,7 @@ from specviz.errors import PromptError
 from specviz.files import parsed
 
 from . import files, wording
-from .fetching import File
+from .fetching import File, single
 from .rows import Row, member, rows, squad
 
 Get = Callable[[File], list[Path]]
@@ -42,7 +42,7 @@ def mt_bench(get: Get, part: str) -> Prompts:
         url = f"{GITHUB}ServiceNow/FastChat/main/{data}mt_bench_es/question.jsonl"
     else:
         url = f"{GITHUB}lightblue-tech/multilingual-mt-bench/main/{data}{part}_mt_bench/question.jsonl"
-    (path,) = get(File(r"question\.jsonl$", url=url))
+    path = single(get(File(r"question\.jsonl$", url=url)))
     for prompt in files.read(path):
         yield {"language": part, **prompt, "kind": "conversation"}
 
@@ -50,8 +50,11 @@ def mt_bench(get: Get, part: str) -> Prompts:
 def spec_bench(get: Get, part: str) -> Prompts:
     """All in English; translations are from German. Part 24: the first turns of `TWENTY_FOUR`."""
     url = f"{GITHUB}hemingkx/Spec-Bench/main/data/spec_bench/question.jsonl"
-    (path,) = get(File(r"question\.jsonl$", url=url))
-    every = {str(prompt["id"]): {"language": "en", **prompt} for prompt in files.read(path)}
+    path = single(get(File(r"question\.jsonl$", url=url)))
+    prompts = files.read(path)
+    if not all("id" in prompt and "turns" in prompt for prompt in prompts):
+        raise PromptError(f"{path} is not Spec-Bench's: every line needs question_id and turns")
+    every = {str(prompt["id"]): {"language": "en", **prompt} for prompt in prompts}
     if not part:
         yield from every.values()
         return
@@ -136,7 +139,9 @@ def math(get: Get, part: str) -> Prompts:
     else:
         named = "|".join(SUBJECTS)
         file = File(
-            rf"(({named})/test-.*\.parquet|test/({named})/\d+\.json)$", repo="EleutherAI/hendrycks_math"
+            rf"(({named})/test-.*\.parquet|test/({named})/\d+\.json)$",
+            repo="EleutherAI/hendrycks_math",
+            least=len(SUBJECTS),
         )
         numbered = ((p.parent.name, int(p.stem) if p.stem.isdecimal() else 0, p) for p in get(file))
         subjects = groupby(sorted(numbered), key=itemgetter(0))
@@ -192,7 +197,7 @@ def xquad(get: Get, part: str) -> Prompts:
 
 def _passages(get: Get, part: str) -> Iterator[tuple[str, Row, list[str]]]:
     if part == "fr":
-        (path,) = get(File(r"dummy_data\.zip$", repo="qwant/squad_fr"))
+        path = single(get(File(r"dummy_data\.zip$", repo="qwant/squad_fr")))
         if path.suffix != ".zip":
             yield from (each for row in rows(path) for each in squad(row))
             return

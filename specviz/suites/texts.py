@@ -8,7 +8,7 @@ from pathlib import Path
 from specviz.errors import PromptError
 
 from . import wording
-from .fetching import File
+from .fetching import File, single
 from .files import Prompt
 from .rows import member, rows, segments
 from .tasks import EACH, Get, Prompts
@@ -34,7 +34,7 @@ def flores(get: Get, part: str) -> Prompts:
         url="https://dl.fbaipublicfiles.com/nllb/flores200_dataset.tar.gz",
         whole=True,
     )
-    (path,) = get(file)
+    path = single(get(file))
     pair = part.split("-")
     named = [rf"(^|/)({'|'.join(FLORES[code])})\.devtest$" for code in pair]
     return _parallel(path, named, part, "flores")
@@ -44,7 +44,7 @@ def acl6060(get: Get, part: str) -> Prompts:
     """The 416 sentences of the talks of the evaluation set, as they were transcribed by hand."""
     from_, into = part.split("-")
     columns = (f"text_{from_}", f"text_{into}")
-    (path,) = get(File(r"^data/eval-.*\.parquet$", repo="ymoslem/acl-6060", columns=columns, whole=True))
+    path = single(get(File(r"^data/eval-.*\.parquet$", repo="ymoslem/acl-6060", columns=columns, whole=True)))
     if path.suffix != ".parquet":  # the release itself
         named = [rf"(^|/)ACL\.6060\.eval\.en-xx\.{code}\.(txt|xml)$" for code in (from_, into)]
         return _parallel(path, named, part, "acl6060")
@@ -118,7 +118,7 @@ def _translation(source: str, answer: str, part: str, name: str) -> Prompt:
 def wikitext(get: Get, part: str) -> Prompts:
     """Paragraphs of English Wikipedia articles, to be translated; nobody has."""
     file = File(r"^(wikitext-103-raw-v1/)?test-.*\.parquet$|wiki\.test\.raw$", repo="Salesforce/wikitext")
-    (path,) = get(file)
+    path = single(get(file))
     lines = path.read_text("utf8").split("\n") if path.suffix == ".raw" else (
         str(row.values.get("text") or "") for row in rows(path, ("text",))
     )  # fmt: skip

@@ -36,6 +36,8 @@ def write_aiperf(counts: Counts, path: Path, force: bool = False) -> Path:
         raise TraceError(
             f"{counts.origin} does not say how many tokens were drafted, which AIPerf's records hold"
         )
+    if (table["drafts"].isna() & (table["drafted"] > 0)).any():
+        raise TraceError(f"{counts.origin} does not say which steps had a draft, which AIPerf's records hold")
     by = dict(iter(counts.steps.groupby("request")))
     lines = []
     for i, given in enumerate(table.to_dict("records")):

@@ -36,7 +36,7 @@ import numpy as np
 from specviz.errors import TraceError
 from specviz.files import parsed
 from specviz.trace.files import Record
-from specviz.trace.foreign import COUNTERS, STEP_LIMIT, Line, Request, lines_of, text_of
+from specviz.trace.foreign import COUNTERS, STEP_LIMIT, Line, Request, json_of, lines_of, text_of
 from specviz.trace.vllm_log import SIGN, VLLM_LOG
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def _counted(
     counted = output - 1 - accepted if steps is None else steps
     row |= {
         "steps": counted,
-        "emitted": output - 1,
+        "emitted": output - 1 if steps is None else accepted + steps,  # the last step may be cut
         "accepted": accepted,
         "drafted": drafted,
         "output": output,
@@ -116,12 +116,15 @@ def _llama_cpp(line: Line, plain: bool) -> Request | str:
             return "the request failed"
         line.fail("is not a response of llama-server: it has no timings")
     timings = line.checked(Timings, entry if own else entry["timings"], "" if own else "timings")
+    choice = _choice(line)
+    if entry.get("stop") is False or ("delta" in choice and choice.get("finish_reason") is None):
+        return "it is a streamed answer's chunk, and not its last"
     row: Record = {"id": f"line {line.number}"}  # a response's own id is new each time
     if (read := timings.get("prompt_n")) is not None:
         row["prompt_tokens"] = read + (timings.get("cache_n") or 0)
     prefill, decode = timings.get("prompt_ms"), timings.get("predicted_ms")
     _times(row, None if prefill is None else prefill / 1e3, None if decode is None else decode / 1e3)
-    _reason(row, entry.get("stop_type") or _choice(line).get("finish_reason"))
+    _reason(row, entry.get("stop_type") or choice.get("finish_reason"))
     version = entry.get("system_fingerprint")
     counts = timings.get("draft_n_accepted") or 0, timings.get("draft_n") or 0
     version = f"llama.cpp {version[:40]}" if isinstance(version, str) else None
@@ -242,7 +245,8 @@ def _mlx_lm(path: Path, plain: bool) -> Iterator[tuple[Line, Request | str]]:
         if "from_draft" not in line.entry:
             line.fail("is not a response of mlx-lm's stream_generate: it has no from_draft")
         token = line.checked(Token, line.entry)
-        if group and token["generation_tokens"] < group[-1][1]["generation_tokens"]:
+        last = group[-1][1] if group else None
+        if last and (token["generation_tokens"] < last["generation_tokens"] or last.get("finish_reason")):
             yield group[0][0], _spoken(group, plain)
             group = []
         expected = group[-1][1]["generation_tokens"] + 1 if group else 1
@@ -385,7 +389,10 @@ def _steps(line: Line, rates: re.Match[str], accepted: int) -> tuple[list[int], 
 
     The rates divide by the number of such steps, and the mean length is 1 + accepted / steps.
     """
-    values = [float(part) for part in rates[2].split(",") if part.strip()]
+    try:
+        values = [float(part) for part in rates[2].split(",") if part.strip()]
+    except ValueError:
+        line.fail(f"has rates that are no numbers: {rates[2][:40]}")
     if any(np.diff(values) > 0) or any(value > 1 for value in values):
         line.fail("has rates per position that rise or exceed 1")
     mean = float(rates[1])
@@ -448,7 +455,8 @@ def origin_of(path: Path) -> str:
     lines = [line for line in text.split("\n") if line.strip()]
     if not lines:
         raise TraceError(f"{path} is empty")
-    if lines[0].lstrip()[:1] in ("{", "["):
+    # Logs may begin with a bracket, too.
+    if (start := lines[0].lstrip()[:1]) == "{" or (start == "[" and _is_json(lines[0], text)):
         return _of_object(path, _first(path, text, lines[0]))
     pages = {"vllm:": COUNTERS, "sglang:": "", "llamacpp:": "", "trtllm_": ""}
     for prefix, origin in pages.items():
@@ -468,6 +476,10 @@ def origin_of(path: Path) -> str:
             "/generate, or of a chat with return_meta_info, counts them)",
         )
     _unsupported(path, "in an unknown format")
+
+
+def _is_json(*texts: str) -> bool:
+    return any(json_of(text) is not None for text in texts)
 
 
 def _first(path: Path, text: str, line: str) -> Record:

@@ -200,8 +200,8 @@ def lines_of(path: Path) -> Iterator[Line]:
         raise TraceError(
             f"{path} is a server's /metrics page: read its sums with --from vllm-metrics; {EACH}"
         )
-    if not isinstance(_json(numbered[0][1]), dict):  # one object, or one list, over several lines
-        whole = _json(text)
+    if not isinstance(json_of(numbered[0][1]), dict):  # one object, or one list, over several lines
+        whole = json_of(text)
         if isinstance(whole, dict | list):
             for i, entry in enumerate(whole if isinstance(whole, list) else [whole], 1):
                 yield _checked(path, i, entry, only=isinstance(whole, dict))
@@ -210,7 +210,7 @@ def lines_of(path: Path) -> Iterator[Line]:
         yield _checked(path, i, parsed(line, f"{path}, line {i}"))
 
 
-def _json(text: str) -> Any:
+def json_of(text: str) -> Any:
     """What a text says; None if it is not JSON."""
     try:
         return json.loads(text)
@@ -249,6 +249,8 @@ def _vllm(line: Line, plain: bool) -> Request | str:
 
     entry = line.entry
     if "num_spec_steps" in entry:  # the bare object
+        if plain:
+            line.fail("used speculation, so it cannot be the baseline")
         return _acceptance(line, entry, {"id": f"line {line.number}"}, engine="vllm")
     response = line.checked(VllmResponse, entry)
     metrics, usage = response.get("metrics") or {}, response.get("usage") or {}
@@ -288,6 +290,8 @@ def _aiperf(line: Line, plain: bool) -> Request | str:
 
     entry = line.entry
     if "num_spec_steps" in entry:  # the bare record
+        if plain:
+            line.fail("used speculation, so it cannot be the baseline")
         return _acceptance(line, entry, {"id": f"line {line.number}"})
     if "metadata" not in entry:
         line.fail("is not a record of AIPerf: it has neither metadata nor num_spec_steps")

@@ -16,7 +16,9 @@ UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "sec": 1.0, "s": 1.0, 
 Count = Annotated[int, Field(ge=0, le=MOST)]
 Counts = Annotated[list[Count], Field(max_length=STEP_LIMIT)]
 Step = Annotated[int, Field(ge=1, le=MOST)]
-Digits = Annotated[str, Field(pattern=r"^[0-9]{1,9}$")]
+Digits = Annotated[str, Field(pattern=r"^[0-9]{1,4}$")]
+Depth = Annotated[int, Field(ge=0, le=9999)]  # tokens of one step's draft
+Depths = Annotated[list[Depth], Field(max_length=STEP_LIMIT)]
 Name = Annotated[str, Field(min_length=1, max_length=256)] | int
 Nanoseconds = Annotated[int, Field(ge=0, lt=2**63)]
 Time = Annotated[float, Field(ge=0, lt=1e12, allow_inf_nan=False)]
@@ -29,9 +31,9 @@ class Acceptance(TypedDict):
     num_accepted_draft_tokens: Count
     num_draft_tokens: Count
     acceptance_histogram: Counts
-    num_spec_tokens: NotRequired[Count | None]
-    per_step_accepted: NotRequired[Counts | None]
-    per_step_drafted: NotRequired[Counts | None]
+    num_spec_tokens: NotRequired[Depth | None]
+    per_step_accepted: NotRequired[Depths | None]
+    per_step_drafted: NotRequired[Depths | None]
     completion_tokens: NotRequired[Count | None]
     engine: NotRequired[Any]
 

@@ -153,6 +153,23 @@ def test_another_tools_log_is_explained_as_far_as_it_tells(tmp_path):
         assert sv.explain(tmp_path / "x.jsonl").text()
 
 
+def test_a_plain_run_without_a_time_of_decoding_is_refused(tmp_path):
+    (tmp_path / "s.log").write_text(LOG)
+    (tmp_path / "p.log").write_text(PLAIN_LOG.replace("5100.00 ms", "0.00 ms"))
+    with pytest.raises(TraceError, match="took no time after their first tokens"):
+        sv.explain(tmp_path / "s.log", tmp_path / "p.log")
+
+
+def test_a_count_that_no_draft_has_is_refused(tmp_path):
+    """It would be a table of gigabytes."""
+    bare = {"num_spec_steps": 1, "num_accepted_draft_tokens": 0, "num_draft_tokens": 1,
+            "acceptance_histogram": {"0": 1}}  # fmt: skip
+    assert sv.explain(write(tmp_path / "f.jsonl", bare), origin="aiperf").origin == "aiperf"
+    for more in ({"num_spec_tokens": 2**31 - 1}, {"acceptance_histogram": {"999999999": 1}}):
+        with pytest.raises(TraceError, match="line 1"):
+            sv.explain(write(tmp_path / "f.jsonl", bare | more), origin="aiperf")
+
+
 def test_it_is_a_picture_a_page_and_json(plain, tmp_path):
     why = sv.explain(sv.example("prompt_lookup"), plain)
     assert why.to_png(tmp_path / "w.png").read_bytes()[:4] == b"\x89PNG"

@@ -19,7 +19,7 @@ from huggingface_hub import snapshot_download
 import specviz as sv
 from specviz.errors import ParameterError, PromptError
 from specviz.loop.checks import check_prompts
-from specviz.suites import catalogue, fetching, rows
+from specviz.suites import catalogue, fetching, rows, tasks
 
 SNAPSHOT = snapshot_download
 
@@ -271,6 +271,39 @@ def test_order_and_number(tmp_path):
     assert [p["id"] for p in sv.suite("humaneval:80", path)] == [f"HumanEval/{i}" for i in range(80)]
     assert [p["id"] for p in sv.suite("mbpp", GIVEN["mbpp"][0](tmp_path))] == ["mbpp/11"]  # to mbpp/510
     assert len(sv.suite("webfaq:fr", GIVEN["webfaq:fr"][0](tmp_path))) == 1  # each question once
+
+
+def test_a_part_of_a_data_set_in_the_hubs_cache_is_not_the_whole(tmp_path, monkeypatch):
+    """Somebody loaded one subject of MATH alone."""
+    for subject in tasks.SUBJECTS:
+        place = tmp_path / "main" / subject / "test-00000-of-00001.parquet"
+        place.parent.mkdir(parents=True)
+        parquet(place, {"problem": subject, "solution": "1"})
+    hub = Hub(monkeypatch, tmp_path / "hub", {"main": tmp_path / "main"})
+    kept = tmp_path / "hub" / "EleutherAI/hendrycks_math" / "main" / "algebra" / "test-00000-of-00001.parquet"
+    kept.parent.mkdir(parents=True)
+    kept.write_bytes((tmp_path / "main" / "algebra" / kept.name).read_bytes())
+    assert [entry["prompt"] for entry in sv.suite("math")] == list(tasks.SUBJECTS) and hub.asked
+    hub.asked.clear()
+    assert len(sv.suite("math")) == len(tasks.SUBJECTS) and not hub.asked
+
+
+def test_what_a_given_path_holds_is_checked(tmp_path):
+    for name in ("mt_bench", "vicuna_bench"):
+        text(tmp_path / "data" / name / "question.jsonl", '{"question_id": 1, "turns": ["a"]}\n')
+    with pytest.raises(PromptError, match=r"2 files match, such as .* name one of them"):
+        sv.suite("mt-bench", tmp_path)
+    text(tmp_path / "my.jsonl", '{"prompt": "a"}\n')
+    with pytest.raises(PromptError, match="is not Spec-Bench's: every line needs question_id and turns"):
+        sv.suite("spec-bench", tmp_path / "my.jsonl")
+    text(tmp_path / "PROMPTS.CSV", "prompt,kind\nWho?,3\n")
+    own = sv.suite(tmp_path / "PROMPTS.CSV")
+    assert [entry["prompt"] for entry in own] == ["Who?"]
+    broken = bytearray(gzip.compress(bytes(range(256)) * 400))
+    broken[40] ^= 255
+    (tmp_path / "flores.tar.gz").write_bytes(broken)
+    with pytest.raises(PromptError, match="flores"):
+        sv.suite("flores:en-de", tmp_path / "flores.tar.gz")
 
 
 def test_a_tenth_of_each_subject_of_math(tmp_path):
