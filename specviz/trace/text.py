@@ -38,7 +38,7 @@ def whole_characters(pieces: Iterable[tuple[int, bytes]]) -> list[tuple[str, lis
 
 def token_bytes(pieces: Mapping[int, bytes], tokens: Iterable[int]) -> list[tuple[int, bytes]]:
     """Each token with its bytes; one that has none stands as its number."""
-    return [(token, pieces.get(token, b"<%d>" % token)) for token in tokens]
+    return [(token, pieces[token] if token in pieces else f"<{token}>".encode()) for token in tokens]
 
 
 def text_of(store: StoredRun, ids: list[int]) -> str:
