@@ -22,7 +22,7 @@ NEEDED = ("sphinx", "furo", "myst_parser", "latex2mathml", "pdoc", "nbformat", "
 MARK = ".specviz-site"  # a file of each folder that holds a site: such a folder may be replaced
 LEARN = ("course", "glossary", "traces")
 USE = ("python", "commands", "app", "api")
-ABOUT = ("results", "runs", "limits", "data", "design", "decisions", "contributing", "changelog")
+ABOUT = ("results", "runs", "audit", "limits", "data", "design", "decisions", "contributing", "changelog")
 REPAIRS = {
     'role="heading"><span class="caption-text"': 'role="heading" aria-level="2"><span class="caption-text"',
     '<div class="highlight"><pre>': '<div class="highlight"><pre tabindex="0">',
