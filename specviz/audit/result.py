@@ -101,8 +101,8 @@ class Row(Judged):
     spared : int
         So many prompts may differ by ties and noise however few there are: one in batches, where passes have
         other shapes than alone, so that no method is more than exact up to ties; and all autoregressive texts
-        of an invariant model, since the stock module rounds otherwise. Other methods are compared with these
-        texts, bit for bit.
+        of an invariant model in 16 bits, which the stock module rounds otherwise. Other methods are compared
+        with these texts, bit for bit.
     """
 
     method: str
