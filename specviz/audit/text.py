@@ -202,7 +202,7 @@ class Subject:
         self.decoding, self.prompts = decoding, prompts
         name = setup.label(make())
         self.is_own = name == "autoregressive"  # the target's own text: one token per pass
-        # An invariant model's own text is compared with the stock module's alone, whose 16 bits round otherwise.
+        # An invariant model's own text is held against the stock module alone, whose 16 bits round otherwise.
         coarse = getattr(target, "invariant", False) and target.dtype in (torch.float16, torch.bfloat16)
         spared = len(prompts) if self.is_own and coarse else 0
         self.row = Row(
