@@ -621,9 +621,11 @@ def test_flags_say_the_setting():
     assert config == {"method": "eagle3", "model": "a head", "num_speculative_tokens": 3}
     words = shlex.split(made["SGLang"].flags)
     assert words[1] == "EAGLE3" and words[3] == "a head" and words[5::2] == ["3", "4", "9"]
-    assert not made["llama.cpp"].flags and "only this package" not in made["SGLang"].note
+    assert shlex.split(made["llama.cpp"].flags)[1::2] == ["draft-eagle3", "a head", "3"]
+    assert not made["mlx-lm"].flags and "only this package" not in made["SGLang"].note
     made = {each.engine: each for each in engines.flags_of(tree, "smollm2-eagle3", generation=1)}
     assert '"method": "eagle"' in made["vLLM"].flags and "only this package reads" in made["vLLM"].note
+    assert not made["llama.cpp"].flags and " EAGLE " in made["SGLang"].flags
 
 
 def test_kinds_of_work_that_differ():

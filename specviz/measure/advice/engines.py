@@ -18,7 +18,7 @@ SOURCES = {
     "vLLM": "docs/features/speculative_decoding, main branch (v0.26); draft models since 0.10.1",
     "SGLang": "docs/advanced_features/speculative_decoding.md, main branch (067ad4d)",
     "llama.cpp": "llama-server's options, b9235, and examples/speculative-simple/README.md (7fe450e); older "
-    "builds say --draft-max, --spec-ngram-size-n",
+    "builds say --draft-max, --spec-ngram-size-n; EAGLE-3 in docs/speculative.md and pull request 18039",
     "transformers": "GenerationConfig and the guide on assisted decoding, 5.23",
     "mlx-lm": "mlx_lm.generate's options, main branch (0024613)",
 }
@@ -147,20 +147,22 @@ def _tree(size: int, depth: int, branches: int, draft: str, generation: int) -> 
         "num_speculative_tokens": depth,
     }
     own = "the bundled head is stored in a form that only this package reads; " * (draft in bundled())
+    chain, name = f"{own}it drafts a chain of {depth}, without branches", shlex.quote(draft)
+    ggml = f"--spec-type draft-eagle3 --spec-draft-model {name} --spec-draft-n-max {depth}"
     return [
         Flags(
             "vLLM", f"--speculative-config {shlex.quote(json.dumps(config))}",
-            f"{own}it drafts a chain of {depth}, without branches",
+            chain,
         ),
         Flags(
             "SGLang",
             f"--speculative-algorithm {'EAGLE3' if generation == 3 else 'EAGLE'} "
-            f"--speculative-draft-model-path {shlex.quote(draft)} --speculative-num-steps {depth} "
+            f"--speculative-draft-model-path {name} --speculative-num-steps {depth} "
             f"--speculative-eagle-topk {branches} --speculative-num-draft-tokens {size + 1}",
             own.removesuffix("; "),
         ),
-        *(
-            Flags(engine, "", "its documentation names no EAGLE heads")
-            for engine in ("llama.cpp", "transformers", "mlx-lm")
-        ),
+        Flags("llama.cpp", ggml, f"{chain}; both models as GGUF files")
+        if generation == 3
+        else Flags("llama.cpp", "", "it takes heads of EAGLE-3 alone"),
+        *(Flags(each, "", "its documentation names no EAGLE heads") for each in ("transformers", "mlx-lm")),
     ]  # fmt: skip
