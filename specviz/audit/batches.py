@@ -143,13 +143,12 @@ class _Rows(_Audit):
     ) -> list[Difference]:
         """Judge a row beside its single run; `exact`: it is greedy, and the text the target's own."""
         text, other = (Text(number, prompt, _text(each), _rows_read(each)) for each in (row, alone))
-        if exact and getattr(self.target, "invariant", False) and (parted := self.bits(text, other)):
+        if exact and self.invariant and (parted := self.bits(text, other)):
             return parted
         part = common_prefix(text.tokens, other.tokens)
         if part < min(len(text.tokens), len(other.tokens)):
             if exact:
-                expected = other.tokens[part], other.rows[part]
-                return [self.place(text, part, *expected, "the text decoded alone")]
+                return [self.parted(text, part, other, "the text decoded alone")]
             return [self.turned(text, part, row, alone)]
         if len(text.tokens) != len(other.tokens):
             words = f"the row has {len(text.tokens)} tokens; decoded alone, the text has {len(other.tokens)}"

@@ -350,10 +350,17 @@ class _Audit:
         at = common_prefix(text.tokens, own.tokens)
         if at == min(len(text.tokens), len(own.tokens)):  # another length is a fault of its own, see above
             return []
-        part = self.place(text, at, own.tokens[at], own.rows[at], "the autoregressive text")
-        if self.invariant:  # its rows are the same in every pass, so no rounding explains another token
+        return [self.parted(text, at, own, "the autoregressive text")]
+
+    def parted(self, text: Text, at: int, own: Text, who: str) -> Difference:
+        """Judge the place where a text parts from one that the same model wrote.
+
+        An invariant model's rows are the same in every pass, so there no rounding explains another token.
+        """
+        part = self.place(text, at, own.tokens[at], own.rows[at], who)
+        if self.invariant:
             part.verdict = "bug"
-        return [part]
+        return part
 
     def bits(self, text: Text, own: Text) -> list[Difference]:
         """The first row of an invariant model's that is not, bit for bit, the autoregressive text's.

@@ -21,14 +21,18 @@ from transformers import MixtralConfig, MixtralForCausalLM
 
 import specviz
 from specviz import audit
+from specviz.audit.batches import _Rows
 from specviz.audit.law import ChiSquare, LawResult
-from specviz.audit.reference import Reference
+from specviz.audit.reference import Reference, reference_of
 from specviz.audit.result import COLUMNS, AuditResult, Drawn, Row
+from specviz.audit.text import Decoding, _measure
 from specviz.errors import ModelError, ParameterError
 from specviz.loop import reduce
+from specviz.loop.cycle import decode
 from specviz.methods import speculative
 from specviz.methods.autoregressive import Autoregressive
 from specviz.methods.base import Verdict
+from specviz.methods.sampling import Sampling
 from specviz.suites.frozen import frozen
 
 PROMPTS = [[first, 5, 9, first + 3] for first in range(2, 14)]
@@ -431,6 +435,13 @@ def test_on_an_invariant_model_no_rounding_explains_another_token(invariant_town
     result = run((invariant_town, []), [Wrong], prompts, max_new_tokens=16, sampled=0)
     found = [difference for _, difference in result.differences]
     assert found and {each.verdict for each in found} == {"bug"} and not result.holds
+    ids, reference = invariant_town.encode(prompts[0]), reference_of(invariant_town)
+    bound = _measure(invariant_town, reference, [ids], 16)
+    rows = _Rows(invariant_town, reference, Decoding(Sampling(), 16, bound.value))
+    cycles = [
+        list(decode(invariant_town, ids, kind(), max_new_tokens=16)) for kind in (Wrong, Autoregressive)
+    ]
+    assert [each.verdict for each in rows.compare(0, ids, *cycles, True)] == ["bug"], "in a batch, too"
     ordinary = specviz.load("town", dtype="bfloat16", invariant=False)
     result = run((ordinary, []), [Wrong], prompts, max_new_tokens=16, sampled=0)
     assert "noise" in {difference.verdict for _, difference in result.differences}

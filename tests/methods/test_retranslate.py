@@ -267,7 +267,10 @@ def test_continuous_decoding_keeps_all_of_a_prompt_that_stands_still(town):
 
 def test_a_stale_cache_would_be_seen(town, monkeypatch):
     """The test above can fail: rows that are kept too long change a text."""
-    too_many = lambda one, other: min(len(one), len(other)) - 1
+
+    def too_many(one, other):
+        return min(len(one), len(other)) - 1
+
     monkeypatch.setattr("specviz.loop.updates.common_prefix", too_many)
     sources = ["Tom slept", "The woman called a cook", "A girl saw Tom behind the market"]
     trace = specviz.generate(town, stream(sources), "retranslate", mode="rt")
