@@ -290,6 +290,13 @@ SHAPE_FIELDS: dict[str, str] = {
     "cache_bytes": "Bytes of an element of the KV cache.",
     "activation_bytes": "Bytes of an element of what goes from matrix to matrix.",
 }
+# A mixture's feed_forward is the inner width of one expert.
+EXPERT_FIELDS: dict[str, str] = {
+    "count": "Experts of a layer.",
+    "chosen": "How many of them a token meets.",
+    "elements": "Elements of one expert's matrices.",
+    "shared": "Elements of the matrices next to the experts that every token meets: the router, a shared expert.",
+}
 ENCODER_FIELDS = tuple(SHAPE_FIELDS)[:9]
 # An EAGLE drafter's shape is its one layer's, beside the head that it speaks by; under "eagle" it says what stands
 # before the layer. Its first pass of a cycle reads pairs of the text, the others nodes of the tree.

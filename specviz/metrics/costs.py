@@ -33,6 +33,11 @@ An encoder-decoder reads its source of P tokens once, in the prefill. The encode
 ``4 P L h d H``. A pass of the decoder then has ``4 n L h d H`` more of projections and ``4 L H d n P`` more
 of attention, and reads ``2 L H d P`` more elements of the cache.
 
+Of a mixture's E experts, each of e elements, a token meets k: in place of ``m h f`` a layer's FLOPs have
+``k e`` and what every token meets (the router, a shared expert). A pass over n tokens, of all its rows,
+reads the experts that any of them chose: ``E (1 - (1 - k / E)^n)``, as expected where every choice is even
+and by itself.
+
 An EAGLE drafter is one layer, whose attention reads r numbers per token. A cycle's first pass reads n pairs
 of the text and says what follows the last one (k = 1), each other one n nodes of the tree and what follows
 each (k = n). Only those k go on after their keys and values:
@@ -166,8 +171,21 @@ class Shape:
         if self.eagle is not None:
             return int(self.eagle["fused"] + self.entered + self.after_attention)
         cross = 2 * k["hidden"] * self.inner if self.encoder else 0
-        own = 2 * k["hidden"] * (self.inner + self.outer) + (2 + k["gated"]) * k["hidden"] * k["feed_forward"]
-        return int(own + cross)
+        attention = 2 * k["hidden"] * (self.inner + self.outer)
+        if self.experts is not None:
+            return int(attention + self.experts["shared"] + self.experts["chosen"] * self.experts["elements"])
+        return int(attention + (2 + k["gated"]) * k["hidden"] * k["feed_forward"] + cross)
+
+    @property
+    def experts(self) -> Widths | None:
+        """Of a mixture, its experts."""
+        return self.widths.get("experts")
+
+    def touched(self, tokens: Amount) -> Amount:
+        """Experts of a layer that a pass over so many tokens reads, were each choice even and by itself."""
+        assert self.experts is not None
+        count = self.experts["count"]
+        return count * (1 - (1 - self.experts["chosen"] / count) ** np.asarray(tokens))
 
     def flops(self, tokens: Amount, seen: Amount, logits: Amount, source: Amount = 0) -> Amount:
         """FLOPs of a pass.
@@ -216,16 +234,33 @@ class Shape:
         cross = 4 * np.multiply(source, self.widths["layers"] * self.widths["hidden"] * self.inner)
         return self.encoder.flops(source, seen, 0) + cross
 
-    def weights(self, logits: Amount) -> Amount:
-        """Bytes of the weights that a pass reads, but for the embedding's rows."""
+    def weights(self, logits: Amount, tokens: Amount = 1, touched: Amount | None = None) -> Amount:
+        """Bytes of the weights that a pass reads, but for the embedding's rows.
+
+        Parameters
+        ----------
+        logits : int or array
+            Whose logits are read.
+        tokens : int or array
+            Of all rows of the pass, which decide how many experts of a mixture are read.
+        touched : float or array, optional
+            How many are, where it was counted; default: `touched`.
+        """
         k = self.widths
         own = k["layers"] * (self.matrices + k["vectors"]) + k["last"]
+        if self.experts is not None:
+            more = (self.touched(tokens) if touched is None else np.asarray(touched)) - self.experts["chosen"]
+            own = own + k["layers"] * self.experts["elements"] * more
         return (own + np.greater(logits, 0) * k["hidden"] * k["vocabulary"]) * k["weight_bytes"]
 
-    def chain(self, tokens: int, cached: int, logits: int, rows: int = 1) -> tuple[int, float]:
+    def chain(
+        self, tokens: int, cached: int, logits: int, rows: int = 1, touched: float | None = None
+    ) -> tuple[int, float]:
         """FLOPs and bytes of a causal model's pass over `tokens` of each row after `cached` ones."""
         seen = tokens * cached + tokens * (tokens + 1) // 2
-        moved = self.weights(logits) + rows * (tokens * self.embedded + (cached + 2 * tokens) * self.slot)
+        moved = self.weights(logits, rows * tokens, touched) + rows * (
+            tokens * self.embedded + (cached + 2 * tokens) * self.slot
+        )
         return int(rows * self.flops(tokens, seen, logits)), float(moved)
 
     @property
@@ -255,6 +290,9 @@ class Shape:
             before = (self.eagle["entered"] or self.eagle["fused"]) // k["hidden"]
             attention += before + self.eagle["read"]
         feed_forward = 2 * k["hidden"] + (2 + k["gated"]) * k["feed_forward"]
+        if self.experts is not None:
+            shared = k["hidden"] + self.experts["shared"] // k["hidden"]
+            feed_forward = self.experts["chosen"] * feed_forward + shared
         cross = 2 * k["hidden"] + 2 * self.inner if self.encoder else 0
         each = k["layers"] * (attention + feed_forward + cross)
         head = np.multiply(logits, k["hidden"] + k.get("vocabulary", 0))
@@ -524,7 +562,8 @@ def _priced(table: pd.DataFrame, shape: Shape) -> pd.DataFrame:
     table["computed"] = rows * shape.flops(
         most_fed, most_fed * longest, most_logits, most_fed * longest_source
     )
-    table["weights"] = shape.weights(most_logits) / share + n * shape.embedded
+    fed = table.assign(fed=n).groupby("pass")["fed"].transform("sum").to_numpy()
+    table["weights"] = shape.weights(most_logits, fed) / share + n * shape.embedded
     table["cache_read"] = (start + n + source) * shape.slot
     table["cache_written"] = n * shape.slot
     table["activations"] = shape.activations(n, logits)

@@ -2,16 +2,17 @@
 
 A geometry is a plain dict of `schema.SHAPE_FIELDS`, which a run's metadata keeps
 (``run["model"]["shape"]``) and `specviz.metrics.costs` reads. It is believed only where the matrices that it
-says are there are those that the model has: one with experts, packed weights or adapters has none.
+says are there are those that the model has: one with packed weights, adapters or layers that differ has none.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from torch import nn
 
+from specviz.models import experts
 from specviz.models.layers import embeddings
 from specviz.models.ranks import here
 
@@ -25,13 +26,14 @@ LAYER = ("layers", "hidden", "heads", "kv_heads", "head_dim", "feed_forward")
 BYTES = ("weight_bytes", "cache_bytes", "activation_bytes")  # of an element
 
 
-def causal(net: PreTrainedModel, layers: int) -> dict[str, int] | None:
+def causal(net: PreTrainedModel, layers: int) -> Settings | None:
     """The geometry of the first `layers` layers of a transformers causal model.
 
     Returns
     -------
     dict or None
-        `schema.SHAPE_FIELDS`. None where the model has other matrices than these would be.
+        `schema.SHAPE_FIELDS`, and of a mixture `schema.EXPERT_FIELDS` under ``experts``. None where the model
+        has other matrices than these would be.
     """
     config = net.config
     stack = _stack(net)
@@ -41,11 +43,14 @@ def causal(net: PreTrainedModel, layers: int) -> dict[str, int] | None:
     kv_heads = getattr(config, "num_key_value_heads", None) or heads
     dim = getattr(config, "head_dim", None) or hidden // heads
     inner = _first_of(config, "intermediate_size", "n_inner", "ffn_dim") or 4 * hidden
+    if experts.of_layer(stack[0]) is not None:
+        inner = _first_of(config, "moe_intermediate_size") or inner
     sizes = _layer_sizes(layers, hidden, heads, kv_heads, dim, inner) | _ends(net)
-    return _checked(sizes, net, stack, 2 * hidden * dim * (heads + kv_heads))
+    chosen = _first_of(config, "num_experts_per_tok", "top_k_experts")
+    return _checked(sizes, net, stack, 2 * hidden * dim * (heads + kv_heads), chosen)
 
 
-def encoder_decoder(net: PreTrainedModel, layers: int, prefix: int) -> dict[str, int | dict[str, int]] | None:
+def encoder_decoder(net: PreTrainedModel, layers: int, prefix: int) -> Settings | None:
     """The geometry of a transformers encoder-decoder with the first `layers` layers of its decoder.
 
     Parameters
@@ -146,19 +151,28 @@ def gguf(
         return int(text) if text.isdecimal() else 0
 
     layers, hidden, heads = number("block_count"), number("embedding_length"), number("attention.head_count")
-    if not (layers and hidden and heads) or number("expert_count"):
+    if not (layers and hidden and heads):
         return None
     kv_heads = number("attention.head_count_kv") or heads
     dim = number("attention.key_length") or hidden // heads
     inner = number("feed_forward_length")
     attention = hidden * dim * (2 * heads + 2 * kv_heads)
+    count, chosen = number("expert_count"), number("expert_used_count")
+    if count:
+        inner = number("expert_feed_forward_length") or inner
+    shared = count * hidden + 3 * hidden * number("expert_shared_feed_forward_length")  # the router, for one
     most = layers * (8 * hidden + inner) + 2 * hidden  # norms and biases, all that may be left over
     for gated, tied in ((True, True), (True, False), (False, True), (False, False)):
-        matrices = layers * (attention + (2 + gated) * hidden * inner) + (2 - tied) * vocabulary * hidden
+        feed_forward = (2 + gated) * hidden * inner
+        each = attention + (shared + count * feed_forward if count else feed_forward)
+        matrices = layers * each + (2 - tied) * vocabulary * hidden
         if 0 < parameters - matrices <= most:
             break
     else:
         return None
+    if count and not 0 < chosen <= count:
+        return None
+    mixed = {"count": count, "chosen": chosen, "elements": feed_forward, "shared": shared}
     return _layer_sizes(layers, hidden, heads, kv_heads, dim, inner) | {
         "vocabulary": vocabulary,
         "tied": tied,
@@ -168,6 +182,7 @@ def gguf(
         "gated": gated,
         "vectors": 0,
         "last": parameters - matrices,
+        **({"experts": mixed} if count else {}),
     }
 
 
@@ -194,25 +209,51 @@ def _ends(net: PreTrainedModel) -> dict[str, int]:
 
 
 def _checked(
-    sizes: dict[str, int], net: nn.Module, stack: nn.ModuleList, attention: int
-) -> dict[str, int] | None:
-    """`sizes` with the rest, if each layer's matrices are `attention` and a feed-forward network."""
-    matrices, vectors = set(), set()
-    for layer in stack:
-        parts = [p for name, p in layer.named_parameters() if "relative_attention_bias" not in name]
-        if any(p.ndim > 2 or not p.is_floating_point() for p in parts):
-            return None
-        matrices.add(sum(p.numel() for p in parts if p.ndim == 2))
-        vectors.add(sum(p.numel() for p in parts if p.ndim < 2))
+    sizes: dict[str, int], net: nn.Module, stack: nn.ModuleList, attention: int, chosen: int = 0
+) -> Settings | None:
+    """`sizes` with the rest, if each layer is `attention` and a feed-forward network or experts."""
+    kinds = {_counted(layer) for layer in stack}
+    kind = kinds.pop()
     inner = sizes["hidden"] * sizes["feed_forward"]
-    if len(matrices) != 1 or len(vectors) != 1:
+    if kinds or kind is None or not inner:
         return None
-    rest = matrices.pop() - attention
+    matrices, vectors, shared, mixed = kind
+    last = sum(p.numel() for p in net.parameters() if p.ndim < 2) - vectors * len(stack)
+    rest = matrices - attention if mixed is None else mixed.elements
     if rest not in (2 * inner, 3 * inner):
         return None
-    each = vectors.pop()
-    last = sum(p.numel() for p in net.parameters() if p.ndim < 2) - each * len(stack)
-    return sizes | {"gated": rest == 3 * inner, "vectors": each, "last": last}
+    sizes = sizes | {"gated": rest == 3 * inner, "vectors": vectors, "last": last}
+    if mixed is None:
+        return sizes
+    if matrices != attention or not 0 < chosen <= mixed.number:
+        return None
+    return sizes | {
+        "experts": {
+            "count": mixed.number, "chosen": chosen, "elements": mixed.elements, "shared": shared,
+        }
+    }  # fmt: skip
+
+
+def _counted(layer: nn.Module) -> tuple[int, int, int, experts.Counts | None] | None:
+    """Elements of a layer's matrices, of its vectors and of the matrices next to its experts, and these.
+
+    None where it holds what is neither.
+    """
+    parts = {name: p for name, p in layer.named_parameters() if "relative_attention_bias" not in name}
+    mixed = experts.of_layer(layer)
+    shared = 0
+    if mixed is not None:
+        parts = {name: p for name, p in parts.items() if not name.startswith(f"{mixed.name}.")}
+        shared = _matrices(p for name, p in parts.items() if name.startswith(mixed.block))
+    if any(p.ndim > 2 or not p.is_floating_point() for p in parts.values()):
+        return None
+    vectors = sum(p.numel() for p in parts.values() if p.ndim < 2)
+    return _matrices(parts.values()) - shared, vectors, shared, mixed and mixed.counts
+
+
+def _matrices(parts: Iterable[nn.Parameter]) -> int:
+    """Elements of the matrices among them."""
+    return sum(p.numel() for p in parts if p.ndim == 2)
 
 
 def _first_of(config: PreTrainedConfig, *names: str) -> int:

@@ -37,13 +37,15 @@ def _sizes(shape: object, fields: set[str]) -> bool:
 
 
 def _shape(shape: Record) -> Record:
-    """A model's shape: a decoder's, with an encoder's inside, or with what an EAGLE drafter has before it."""
+    """A model's shape: a decoder's, with an encoder or experts in it, or what an EAGLE drafter has before it."""
     own = dict(shape)
-    encoder, eagle = own.pop("encoder", None), own.pop("eagle", None)
+    encoder, eagle, experts = (own.pop(name, None) for name in ("encoder", "eagle", "experts"))
     if encoder is None:
         good = _sizes(own, set(schema.SHAPE_FIELDS))
     else:
         good = _sizes(own, {*schema.SHAPE_FIELDS, "prefix"}) and _sizes(encoder, set(schema.ENCODER_FIELDS))
+    if experts is not None:
+        good = good and _sizes(experts, set(schema.EXPERT_FIELDS)) and experts["chosen"] <= experts["count"]
     if not good or not (eagle is None or _sizes(eagle, set(schema.EAGLE_FIELDS))):
         raise ValueError("is not the shape of a model")
     return shape

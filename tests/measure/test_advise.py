@@ -10,7 +10,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import tiny
+import torch
 from rich.console import Console
+from transformers import MixtralConfig, MixtralForCausalLM
 
 import specviz
 from specviz import cli, view
@@ -27,7 +29,9 @@ from specviz.measure.benches.advise import _State, _wide, counted, ten
 from specviz.methods import find
 from specviz.methods.sampling import Sampling
 from specviz.metrics import speedups
+from specviz.metrics.costs import Shape
 from specviz.metrics.speedups import Drafter, PassTimes, Setting
+from specviz.models.model import Model
 
 GREEDY = Sampling()
 PLAIN = Candidate(BASELINE)
@@ -395,6 +399,36 @@ class TestSurface:
         cost = speedups.cycle_cost(self.PASSES, 0.0, np.array([4.0]), 10, 4, 0.1)
         assert cost == pytest.approx(1.4)  # passes of any size take the same, and four tokens 0.1 each
 
+    def test_other_temperatures(self, pair):
+        """What a greedy text says of sampling: Σ min(p, q) of each place, and p of a copied token."""
+        target, draft = pair
+        listed = [PLAIN, lookup(3, 1, 4), chain(1), chain(4)]
+        made = read_all(pair, [[1, 2, 3], [4, 4, 1, 4, 4]], most=20)
+        for reading in made:
+            text = reading.text
+            for temperature in readings.TEMPERATURES:
+                warm, odds = reading.at(temperature), []
+                for place in range(len(text.tokens)):
+                    before = text.ids + text.tokens[:place]
+                    p, q = (
+                        Sampling(temperature).probabilities(model.logits(before)) for model in (target, draft)
+                    )
+                    odds.append((torch.minimum(p, q).sum().item(), p[text.tokens[place]].item()))
+                assert np.allclose(warm.odds["small"], [both for both, _ in odds], atol=1e-5)
+                assert np.allclose(warm.copied, [own for _, own in odds], atol=1e-5)
+        greedy = Simulation(made, listed)
+        warm = Simulation([each.at(1.0) for each in made], listed, greedy=False)
+        for candidate in listed[1:]:
+            assert 1 <= warm.tau(candidate) <= candidate.length + 1
+        quoting = Text("", "", [1, 2, 3], [1, 2, 3] * 5, "length", 15, frozenset())
+        widths = readings.roundings(quoting, pair)
+        quoted = readings.read(quoting, target, [draft], GREEDY, widths)
+        assert Simulation([quoted], listed).tau(listed[1]) > 3
+        low = Simulation([quoted.at(0.7)], listed, greedy=False).tau(listed[1])
+        assert 1 < low < Simulation([quoted], listed).tau(listed[1]), "a copy that agrees may not be drawn"
+        rows = Ranking(greedy, flat()).sampled()
+        assert [row["where"] for row in rows] == ["temperature 0.7", "temperature 1"]
+
     def test_it_follows_prices(self):
         target = tiny.TableModel(5, 1, max_length=96, name="table")
         pair = target, tiny.TableModel(5, 2, max_length=96, near=target, mix=0.8, name="small")
@@ -662,6 +696,29 @@ class TestDevices:
         lookup_made = next(each for each in made.predictions if each.candidate.method == LOOKUP)
         assert lookup_made.speedup == pytest.approx(lookup_made.tau)
         assert any(each.startswith("modelled: ") for each in made.notes)
+
+    def test_a_mixture_reads_more_experts_the_longer_the_draft(self, tmp_path, quick):
+        """By its own router, in passes that are timed and in those of a device that is not here."""
+        config = MixtralConfig(
+            vocab_size=96, hidden_size=32, intermediate_size=24, num_hidden_layers=2, num_attention_heads=4,
+            num_key_value_heads=2, num_local_experts=6, num_experts_per_tok=2, max_position_embeddings=256,
+        )  # fmt: skip
+        torch.manual_seed(0)
+        mixture = Model(MixtralForCausalLM(config).eval(), name="mixture", plain=False)
+        device = {"as_device": "1e9,1e30,0", "batch": [4]}
+        prompts = [[3, 4, 5, 3, 4, 5, 3], [7, 8, 7, 8, 7]]
+        options = {"suite": prompts, "max_new_tokens": 16, "folder": tmp_path}
+        for more in (device, {}):
+            made = advising.advise(mixture, **options, **more)
+            own = made.setting["experts"]
+            assert own["count"] == 6 and own["by"] == "counted"
+            assert own["touched"]["1"] == 2 < own["touched"]["5"] < 6
+            assert any(line.startswith("experts: of the 6 in a layer") for line in made.notes)
+        there = advising.advise(mixture, **options, **device)
+        times = dict(zip(there.passes.sizes, there.passes.ms[:, 0]))
+        shape = Shape({**mixture.geometry, "weight_bytes": 2, "cache_bytes": 2})
+        _, moved = shape.chain(5, there.passes.contexts[0], 5, 1, own["touched"]["5"])
+        assert times[5] == pytest.approx(1e3 * moved / 1e9)
 
     def test_an_advice_is_priced_elsewhere_without_decoding(self, models, tmp_path, quick, monkeypatch):
         device = {"batch": [8], "context": [64]}

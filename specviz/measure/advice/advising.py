@@ -32,6 +32,7 @@ from specviz.methods.hooks import ADDED
 from specviz.methods.sampling import Sampling
 from specviz.metrics.costs import Shape
 from specviz.metrics.loops import cut_loop
+from specviz.models import experts
 from specviz.models.protocols import Model
 from specviz.models.zoo import bundled
 from specviz.paths import home
@@ -56,6 +57,7 @@ NUMBER = 24
 NOISE = 0.05  # of a plain cycle, by which its rest may be below zero
 CONFIRMED, ROUNDS = 3, 2  # settings that are confirmed, and rounds over the confirming prompts
 SCHEMA = 1
+ROUTED = 8  # texts whose tokens' experts are counted
 WRITING = 5  # steps that a text takes to be written, where reading it is one
 Packed: TypeAlias = list[list[Any]]  # rows of plain data
 
@@ -429,7 +431,7 @@ class Work:
         best = next(each.candidate for each in predictions if each.candidate.label == label)
         advice = Advice(
             self._setting(texts, measured), predictions,
-            ranking.oracle() if self.job.sampling.greedy else None, ranking.elsewhere(),
+            ranking.oracle() if self.job.sampling.greedy else None, ranking.elsewhere() + ranking.sampled(),
             flags_of(
                 best, best.draft or "DRAFT", without_threshold(predictions, best),
                 getattr(self.trees.get(best.draft), "generation", 3),
@@ -530,7 +532,7 @@ class Work:
         if job.elsewhere is not None:
             return prices_of(
                 job.elsewhere, job.model, self.served, self.listed, self._between(texts), job.batches,
-                job.contexts,
+                job.contexts, self._touched(texts),
             )  # fmt: skip
         if content["prices"] is not None:
             self.done("measured before", pricing.steps(
@@ -550,6 +552,32 @@ class Work:
         content["prices"] = packed(measured)
         self.state.keep()
         return measured
+
+    @property
+    def _shape(self) -> Shape | None:
+        """The target's, where its counts are there."""
+        widths = getattr(self.job.model, "geometry", None)
+        return None if widths is None else Shape(widths)
+
+    def _touched(self, texts: list[Text]) -> dict[int, float] | None:
+        """Experts that a mixture's passes read over the first texts; None where they cannot be counted."""
+        net, shape = getattr(self.job.model, "net", None), self._shape
+        if net is None or shape is None or shape.experts is None:
+            return None
+        chosen = experts.choices(net, [text.ids + text.tokens for text in texts[:ROUTED]])
+        answers = [each[:, len(text.ids) :] for each, text in zip(chosen, texts)]
+        return experts.touched(answers, shape.experts["count"], pricing.pass_sizes(self.listed))
+
+    def _experts(self, texts: list[Text]) -> Settings | None:
+        """Of a mixture, the experts of a layer and how many of them passes over so many tokens read."""
+        shape = self._shape
+        if shape is None or shape.experts is None:
+            return None
+        counts = self._touched(texts)
+        by = "expected" if counts is None else "counted"
+        if counts is None:
+            counts = {size: float(shape.touched(size)) for size in pricing.pass_sizes(self.listed)}
+        return {"count": shape.experts["count"], "by": by, "touched": {str(g): n for g, n in counts.items()}}
 
     def _between(self, texts: list[Text]) -> tuple[int, int]:
         """Two contexts between which most of the cycles lie, with room for the longest pass."""
@@ -583,6 +611,7 @@ class Work:
             between=measured.passes["", 1].contexts[:1] + measured.passes["", 1].contexts[-1:],
             temperature=job.sampling.temperature, kernels=getattr(job.model, "kernels", None),
             answers=bool(job.answers), confirmed_on=len(job.others), left_out=self.left_out,
+            experts=self._experts(texts),
             prompts=[{"id": text.name, "kind": text.kind} for text in texts],
             others=[{"id": str(entry.get("id", i)), "kind": entry.get("kind")}
                     for i, entry in enumerate(job.others)],

@@ -95,8 +95,12 @@ def device_of(given: str) -> Device:
 def prices_of(
     device: Device, model: Model, drafters: Mapping[str, Model], candidates: Sequence[Candidate],
     between: tuple[int, int], batches: Sequence[int], contexts: Sequence[int],
+    touched: Mapping[int, float] | None = None,
 ) -> Prices:  # fmt: skip
     """The prices of a device, as `specviz.measure.advice.prices.measure` gives those of this one.
+
+    `touched` says of a mixture's target how many experts of a layer a pass over so many tokens of a text
+    reads; other rows of a batch choose by themselves.
 
     Raises
     ------
@@ -112,11 +116,16 @@ def prices_of(
     for name, each in models.items():
         shape = _shape(each)
         own = sizes if name == TARGET else [1, 2]
+        read = (touched or {}) if name == TARGET else {}
 
         def passes(
-            at: Sequence[int], rows: int = 1, shape: Shape = shape, own: Sequence[int] = tuple(own)
-        ) -> Passes:
-            ms = [[[1e3 * _seconds(device, shape, g, context, rows)] for context in at] for g in own]
+            at: Sequence[int], rows: int = 1, shape: Shape = shape, own: Sequence[int] = tuple(own),
+            read: Mapping[int, float] = read,
+        ) -> Passes:  # fmt: skip
+            ms = [
+                [[1e3 * _seconds(device, shape, g, context, rows, read.get(g))] for context in at]
+                for g in own
+            ]
             return Passes(list(own), list(at), np.array(ms))
 
         made[name, 1] = passes(sorted(set(between)))
@@ -137,7 +146,12 @@ def _shape(model: Model) -> Shape:
     return Shape({**widths, "weight_bytes": BYTES, "cache_bytes": BYTES})
 
 
-def _seconds(device: Device, shape: Shape, tokens: int, context: int, rows: int) -> float:
+def _seconds(
+    device: Device, shape: Shape, tokens: int, context: int, rows: int, touched: float | None = None
+) -> float:
     """Of a pass whose every row's logits are read."""
-    flops, moved = shape.chain(tokens, context, tokens, rows)
+    if touched is not None and shape.experts is not None:
+        count = shape.experts["count"]
+        touched = count * (1 - (1 - touched / count) ** rows)
+    flops, moved = shape.chain(tokens, context, tokens, rows, touched)
     return shape.widths["layers"] * device.launch + max(flops / device.compute, moved / device.memory)

@@ -358,11 +358,14 @@ class Stopwatch:
     sizes : sequence of int
         Of the target's passes; a drafter's read one token or two.
     done : callable
+    text : sequence of int
+        What the passes read.
     """
 
     models: Mapping[str, Model]
     sizes: Sequence[int]
     done: Timed
+    text: Sequence[int] = ()
 
     def sizes_of(self, name: str) -> list[int]:
         """Tokens of a model's passes."""
@@ -373,7 +376,7 @@ class Stopwatch:
         opened = []
         for name, model in self.models.items():
             for context in contexts:
-                rounds = Rounds({"": model}, self.sizes_of(name), context, rows)
+                rounds = Rounds({"": model}, self.sizes_of(name), context, rows, text=self.text)
                 opened.append(Timing(name, stack.enter_context(closing(rounds)), self.done))
         return opened
 
@@ -448,7 +451,7 @@ def measure(
     families = list(dict.fromkeys(each.family for each in candidates))
     chains = {draft for method, draft in families if method == CHAIN}
     models = {TARGET: model} | {name: drafters[name] for name in drafters if name in chains}
-    timed = Stopwatch(models, pass_sizes(candidates), done)
+    timed = Stopwatch(models, pass_sizes(candidates), done, [token for text in texts for token in text])
     with ExitStack() as stack:
         opened = timed.open(stack, sorted(set(between)))
         counts = np.diff(np.linspace(0, ROUNDS, len(texts) + 2).round().astype(int)).tolist()

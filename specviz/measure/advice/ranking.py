@@ -12,7 +12,8 @@ from specviz.metrics.interval import LEAST
 from specviz.metrics.speedups import Drafter, PassTimes, Setting
 
 from .prices import TARGET, Prices
-from .simulation import BASELINE, CHAIN, Candidate, Family, Simulation
+from .readings import TEMPERATURES
+from .simulation import BASELINE, CHAIN, LOOKUP, Candidate, Family, Simulation
 
 DRAWS = 400
 SURE = (0.025, 0.975)
@@ -271,6 +272,29 @@ class Ranking:
             time = float((self.counts[best] @ vector).sum()) / float(self.simulation.tokens.sum())
             rows.append(row | {"batch": batch, "speed": 1e3 / time})
         return rows if len(rows) > 1 or self.prices.contexts else []
+
+    def sampled(self) -> list[Row]:
+        """The best setting at temperatures above 0, by what would be accepted along the greedy texts.
+
+        Of prompt lookup and draft models: heads and trees draft greedily, and stores must decode.
+        """
+        if not self.simulation.greedy or not all(each.sampled for each in self.simulation.readings):
+            return []
+        fastest = self.speedups(self.prices.vector())
+        lookup = max((each for each in fastest if each.method == LOOKUP), key=lambda each: fastest[each])
+        ngrams = [value for value in lookup.values if value[0] != "draft_length"]
+        listed = [
+            each for each in self.chosen
+            if each.method == BASELINE or (each.method == CHAIN and "stop" not in dict(each.values))
+            or (each.method == LOOKUP and all(value in each.values for value in ngrams))
+        ]  # fmt: skip
+        rows = []
+        for temperature in TEMPERATURES:
+            readings = [each.at(temperature) for each in self.simulation.readings]
+            ranking = Ranking(Simulation(readings, listed, greedy=False), self.prices)
+            best, speedup = ranking.best(self.prices.vector())
+            rows.append(self._changed(f"temperature {temperature:g}", best, speedup))
+        return rows
 
     def _changed(self, where: str, best: Candidate, speedup: float) -> Row:
         pays = best.method != BASELINE and speedup >= WORTH

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import closing
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
@@ -20,10 +20,11 @@ from specviz.loop.dense import Branching, best, epsilon, forced, read_in_blocks,
 from specviz.methods import find
 from specviz.methods.sampling import Sampling
 from specviz.models.additions import HeadModel
-from specviz.models.protocols import Model
+from specviz.models.protocols import Model, Pass
 from specviz.suites.files import Prompt
 from specviz.whatifs.texts import FLOOR, WIDEN, TextRecord
 
+TEMPERATURES = (0.7, 1.0)  # at which it is said of greedy texts what drafts would do
 LONGEST = 16  # tokens: the longest draft that is simulated
 PROBED = 12  # tokens that are read one by one, to see how passes of different shape round
 
@@ -85,6 +86,11 @@ class Reading:
         By draft model, of a sampled text: the probability that its draft of this token would be accepted.
     guesses : dict of str to array [tokens, most]
         By heads: the tokens that they guess for this place and the next ones; -1 where they cannot.
+    copied : array [tokens], optional
+        Of a text that is read as if sampled: the probability that a copy of each token would be accepted.
+    sampled : dict of float to dict of str to array [tokens]
+        Of a greedy text, by temperature and draft model: the probability that its draw for each place would
+        be accepted; under an empty name the probability of the text's own token.
     """
 
     text: Text
@@ -94,6 +100,13 @@ class Reading:
     close_drafts: dict[str, bool] = field(default_factory=dict)
     odds: dict[str, np.ndarray] = field(default_factory=dict)
     guesses: dict[str, np.ndarray] = field(default_factory=dict)
+    copied: np.ndarray | None = None
+    sampled: dict[float, dict[str, np.ndarray]] = field(default_factory=dict)
+
+    def at(self, temperature: float) -> Reading:
+        """This greedy text, read as if it had been sampled at one of `TEMPERATURES`."""
+        odds = dict(self.sampled[temperature])
+        return Reading(self.text, np.ones_like(self.own), False, self.records, odds=odds, copied=odds.pop(""))
 
 
 def write_text(model: Model, prompt: Prompt, ids: list[int], name: str, most: int, sampling: Sampling,
@@ -168,9 +181,14 @@ def read(text: Text, model: Model, drafters: Sequence[Model], sampling: Sampling
     if not sampling.greedy:
         return _read_sampled(text, model, drafters, sampling)
     heads = [each for each in drafters if each.kind == "heads"]
-    with closing(model.open([text.ids], len(text.tokens))) as context:
-        token, lead, states = _predictions(context, text.tokens, bool(heads))
+    chains = [each for each in drafters if each.kind != "heads"]
+    with ExitStack() as stack:
+        context = stack.enter_context(closing(model.open([text.ids], len(text.tokens))))
+        token, lead, states, sampled = _predictions(
+            context, text.tokens, bool(heads), {each.name: _blocks(each, text, stack) for each in chains}
+        )
     reading = Reading(text, token == np.array(text.tokens), bool((lead < width[model.name]).any()))
+    reading.sampled = sampled
     for each in drafters:
         if isinstance(each, HeadModel):
             reading.guesses[each.name], close = _guesses(each, states, len(text.tokens), width[model.name])
@@ -181,19 +199,50 @@ def read(text: Text, model: Model, drafters: Sequence[Model], sampling: Sampling
     return reading
 
 
+def _blocks(drafter: Model, text: Text, stack: ExitStack) -> Iterator[tuple[int, Pass]]:
+    """What a draft model says of a text, block by block, as far as its context goes."""
+    tokens = text.tokens[: max(0, drafter.left(len(text.ids)))]
+    if not tokens:
+        return iter(())
+    return read_in_blocks(stack.enter_context(closing(drafter.open([text.ids], len(tokens)))), tokens)
+
+
 def _predictions(
-    context: Branching, tokens: list[int], wanted: bool
-) -> tuple[np.ndarray, np.ndarray, list[torch.Tensor]]:
-    """The target's token at each place, its lead over the second one, and the state that chose it."""
+    context: Branching, tokens: list[int], wanted: bool, drafters: dict[str, Iterator[tuple[int, Pass]]]
+) -> tuple[np.ndarray, np.ndarray, list[torch.Tensor], dict[float, dict[str, np.ndarray]]]:
+    """The target's token at each place, its lead over the second one, the state that chose it, and what would
+    be accepted at `TEMPERATURES`: `drafters` read the same blocks."""
     token, lead, states = [], [], list[torch.Tensor]()
-    for _, result in read_in_blocks(context, tokens, (-1,) if wanted else ()):
-        chosen, p = best(result.logits[0], 2)
+    odds = {t: {name: np.zeros(len(tokens)) for name in ("", *drafters)} for t in TEMPERATURES}
+    for begin, result in read_in_blocks(context, tokens, (-1,) if wanted else ()):
+        rows = result.logits[0]
+        chosen, p = best(rows, 2)
         two = p.gather(1, chosen)
         token.append(chosen[:, 0].cpu().numpy())
         lead.append((two[:, 0] - two[:, 1]).cpu().numpy())
         if wanted:
             states += list(result.hidden[-1][0].clone())
-    return np.concatenate(token), np.concatenate(lead), states
+        theirs = {
+            name: each[1].logits[0] for name, blocks in drafters.items() if (each := next(blocks, None))
+        }
+        _sample(odds, begin, rows, tokens[begin : begin + len(rows)], theirs)
+    return np.concatenate(token), np.concatenate(lead), states, odds
+
+
+def _sample(
+    odds: dict[float, dict[str, np.ndarray]], begin: int, rows: torch.Tensor, tokens: list[int],
+    theirs: dict[str, torch.Tensor],
+) -> None:  # fmt: skip
+    """Enter a block's odds: a copied token is accepted with p, a draw from q with Σ min(p, q)."""
+    at = torch.tensor(tokens, device=rows.device)[:, None]
+    for temperature, made in odds.items():
+        p = (rows / temperature).softmax(-1)
+        made[""][begin : begin + len(tokens)] = p.gather(1, at)[:, 0].float().cpu().numpy()
+        for name, logits in theirs.items():
+            q = (logits.to(p.device) / temperature).softmax(-1)
+            n, width = len(q), min(q.shape[1], p.shape[1])
+            both = torch.minimum(p[:n, :width], q[:, :width]).sum(-1)
+            made[name][begin : begin + n] = both.float().clamp(max=1).cpu().numpy()
 
 
 def _record(text: Text, drafter: Model) -> TextRecord:

@@ -83,6 +83,17 @@ def fastest_of(confirmed: Sequence[Row]) -> Row:
     return max(confirmed, key=lambda row: row["measured"][0])
 
 
+def _experts_note(mixture: Settings) -> str:
+    """Why a pass over more tokens costs a mixture more."""
+    shown = [(int(g), n) for g, n in mixture["touched"].items() if int(g) in (1, 2, 5, 9)]
+    counts = ", ".join(f"{n:.1f} over {plural(g, 'token')}" for g, n in sorted(shown))
+    how = "counted on these answers" if mixture["by"] == "counted" else "expected if tokens choose evenly"
+    return (
+        f"experts: of the {mixture['count']} in a layer a pass reads {counts} ({how}), so a longer draft "
+        "reads more weights"
+    )
+
+
 @dataclass(eq=False)
 class Advice(Page):
     """What to do with a model on these texts and this device.
@@ -227,7 +238,7 @@ class Advice(Page):
             Part("Cost of a cycle in units of a plain cycle", PARTS, self._split(), ("accepted",)),
         ]
         if self.changes:
-            made.append(Part("What would change the answer, at these texts' acceptance", CHANGES,
+            made.append(Part("What would change the answer", CHANGES,
                              self.changes))  # fmt: skip
         if self.confirmed:
             made.append(Part(f"Confirmed on {self.setting['confirmed_on']} other prompts", CONFIRMED,
@@ -298,9 +309,16 @@ class Advice(Page):
                 f"modelled: the times are a roofline of {s['as_device']} in 16 bit, without the loop's own "
                 f"overhead; real kernels do not reach either rate"
             )
+        if s.get("experts"):
+            lines.append(_experts_note(s["experts"]))
         stopped = [row["where"] for row in self.changes if row["best"] == NOT]
         if stopped and self.answer != NOT:
             lines.append(f"drafting stops paying at: {', '.join(stopped)}")
+        if self.changes:
+            lines.append(
+                "other contexts and batches: at these texts' acceptance. Temperatures: of prompt lookup and "
+                "draft models, by Σ min(p, q) along the same texts, which sampling would not write."
+            )
         if s["temperature"]:
             lines.append(
                 "τ of a draft model: from min(1, q/p) of each token of the sampled texts, whose mean is "

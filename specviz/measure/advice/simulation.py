@@ -91,6 +91,9 @@ class Places:
         Of a sampled text they are not known: see `odds`.
     odds : array of float, optional
         Of a sampled text: the probability that a draft of each place's token is accepted.
+    agreeing : array of int, optional
+        Of a sampled text whose drafts are copies: how many tokens of each agree with the text; what follows
+        them counts as rejected.
     """
 
     sent: np.ndarray
@@ -98,6 +101,7 @@ class Places:
     drafted_high: np.ndarray
     accepted: np.ndarray
     odds: np.ndarray | None = None
+    agreeing: np.ndarray | None = None
 
 
 @dataclass(eq=False)
@@ -149,6 +153,8 @@ def lookup_places(reading: Reading, longest: int, shortest: int) -> Places:
     values = {"ngram_max": longest, "ngram_min": shortest, "draft_length": LONGEST}
     places = look(PromptLookupReplay(text.record(0), text.eos, NO_TIES, **values), len(text.tokens))
     places.drafted = places.drafted_high = np.zeros_like(places.sent)  # it takes no pass of a drafter
+    if reading.copied is not None:
+        places.odds, places.agreeing = reading.copied, places.accepted
     return places
 
 
@@ -185,7 +191,7 @@ def walk(places: Places, length: int) -> Cycles:
     low, high = np.minimum(places.drafted, length), np.minimum(places.drafted_high, length)
     drafted = (low + high) / 2
     if places.odds is not None:
-        return _walk_sampled(sent, drafted, places.odds)
+        return _walk_sampled(sent, drafted, places.odds, places.agreeing)
     accepted = np.minimum(places.accepted, length)
     step = accepted + 1
     at, starts, jumps = 0, list[int](), step.tolist()
@@ -198,7 +204,9 @@ def walk(places: Places, length: int) -> Cycles:
     return Cycles(chosen, np.ones(len(chosen)), sent[chosen], drafted[chosen], full, 0.0, certain)
 
 
-def _walk_sampled(sent: np.ndarray, drafted: np.ndarray, odds: np.ndarray) -> Cycles:
+def _walk_sampled(
+    sent: np.ndarray, drafted: np.ndarray, odds: np.ndarray, agreeing: np.ndarray | None = None
+) -> Cycles:
     """How probable a cycle at each place is, given the text, and the variance of their number."""
     n = len(sent)
     visited, full = np.zeros(n + 1), np.zeros(n)
@@ -207,6 +215,8 @@ def _walk_sampled(sent: np.ndarray, drafted: np.ndarray, odds: np.ndarray) -> Cy
     for at in range(n):
         m = min(int(sent[at]), n - at)
         kept = np.concatenate([[1.0], odds[at : at + m].cumprod()])
+        if agreeing is not None:
+            kept[1 + agreeing[at] :] = 0
         p = np.append(kept[:-1] - kept[1:], kept[-1])
         outcomes.append(p)
         full[at] = kept[-1] if m else 0.0

@@ -100,6 +100,9 @@ class Rounds(Generic[K]):
     ----------
     models, sizes, context, rows, prefill
         As for `measure_together`.
+    text : sequence of int, optional
+        Its tokens are read, again and again; default: random ones. Which they are matters to a mixture, whose
+        neighbouring tokens choose the same experts more often than random ones do.
 
     Raises
     ------
@@ -108,12 +111,14 @@ class Rounds(Generic[K]):
     """
 
     def __init__(
-        self, models: Mapping[K, Model], sizes: Sequence[int], context: int, rows: int = 1, prefill: int = 0
-    ) -> None:
+        self, models: Mapping[K, Model], sizes: Sequence[int], context: int, rows: int = 1, prefill: int = 0,
+        text: Sequence[int] = (),
+    ) -> None:  # fmt: skip
         self.sizes = sorted({1, *sizes})
         if self.sizes[0] < 1 or context < 1:
             raise ParameterError("a pass holds at least one token, and so does its context")
         self.models, self.context, self.rows, self.prefill = models, context, rows, prefill
+        self.text = text
         self.ms = {label: {g: list[float]() for g in self.sizes + [-1] * bool(prefill)} for label in models}
         self.turn = 0
         self.open: dict[K, tuple[Context, dict[int, Call]]] = {}
@@ -144,6 +149,8 @@ class Rounds(Generic[K]):
 
     def _ids(self, model: Model) -> np.ndarray:
         shape = self.rows, self.context + self.sizes[-1]
+        if len(self.text):
+            return np.resize(np.asarray(self.text) % model.vocabulary, shape)
         return np.random.default_rng(0).integers(0, model.vocabulary, shape)
 
     def close(self) -> None:
