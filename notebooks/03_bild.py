@@ -35,6 +35,7 @@
 # their texts have known answers.
 
 # %%
+import ipywidgets
 import matplotlib.pyplot as plt
 import numpy as np
 import torch
@@ -122,11 +123,30 @@ for name, fallback, rollback in (("a", 1, 2), ("b", 0, 2), ("c", 0, 1000), ("d",
     print("    ", run.text)
 
 # %% [markdown]
-# (a) No probability exceeds 1, so every token is the large model's: the slowest possible way to be exact. (b) Only the
+# (a) No probability exceeds 1, so every token is the large model's: the slowest exact way. (b) Only the
 # cap of 10 and rollback are left: a fixed window, as in the ablation of Figure 5. (c) Nothing is ever taken back; the
-# large model still writes one token in eleven. (d) A distance of zero means a probability of one, so rollback keeps
-# almost nothing.
-#
+# large model still writes one token in eleven. (d) Distance zero means probability one, so rollback keeps
+# almost nothing. Between the extremes the sliders decode again.
+
+
+# %%
+def between(fallback, rollback):
+    run = sv.generate(
+        large, prompt, "bild", draft=small, fallback=fallback, rollback=rollback, max_new_tokens=48
+    )
+    row = run.summary().iloc[0]
+    print(f"τ {row['tau']:.2f}, large passes {int(row['target_passes'])}")
+    print(run.text)
+
+
+slide = ipywidgets.FloatSlider
+controls = ipywidgets.interact(
+    between,
+    fallback=slide(0.5, min=0, max=1, step=0.05, description="α_FB", continuous_update=False),
+    rollback=slide(2, min=0, max=8, step=0.5, description="α_RB", continuous_update=False),
+)
+
+# %% [markdown]
 # ## With an encoder
 #
 # From here to the costs the pair is another one. The paper's models are encoder-decoders (mT5, T5): an encoder reads

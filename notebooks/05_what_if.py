@@ -31,6 +31,7 @@
 # first is prompt lookup.
 
 # %%
+import ipywidgets
 import pandas as pd
 
 import specviz as sv
@@ -101,8 +102,24 @@ again = plain.prompt_lookup(ngram_max=[1, 2, 3, 4], draft_length=[3, 10])
 print("the same table:", again.table.equals(ngrams.table), " badge:", again.badge)
 
 # %% [markdown]
-# Yes: *any* exact greedy trace of these texts can, because they hold the same tokens.
-#
+# Yes: *any* exact greedy trace of these texts can, because they hold the same tokens. So both parameters can be moved, and
+# nothing decodes. Which setting of the two has the largest τ, and which wastes least?
+
+
+# %%
+def lookup(draft_length, ngram_max):
+    row = plain.prompt_lookup(draft_length=draft_length, ngram_max=ngram_max).table.iloc[0]
+    print(
+        f"τ {row['tau']:.3f}   {row['accepted']:.0f} of {row['drafted']:.0f} drafted tokens accepted, A/D {row['A/D']:.2f}"
+    )
+
+
+slide = ipywidgets.IntSlider
+controls = ipywidgets.interact(
+    lookup, draft_length=slide(10, min=1, max=20), ngram_max=slide(3, min=1, max=6)
+)
+
+# %% [markdown]
 # ## Modelled: time
 #
 # No trace can show how long a run *would have* taken. But it shows what a pass costs, by the number of tokens in it,

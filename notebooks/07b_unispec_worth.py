@@ -31,6 +31,7 @@
 import tempfile
 from pathlib import Path
 
+import ipywidgets
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
@@ -263,7 +264,19 @@ answer.table[["draft_size", "tau", "badge"]].assign(rerun=[metrics.tau(cold[g]) 
 # For its own size the answer is exact, unless two choices are closer than rounding, which is common in 16-bit formats: then the column
 # `badge` asks for a rerun. Another size is exact as long as its store is known. The text is the same, but a smaller tree teaches less
 # and a larger one more. From the first cycle that needs a row which this run never read, the answer is an estimate.
-#
+# Move the size, and see what it reads and what that buys.
+
+
+# %%
+def sized(draft_size):
+    row = sv.whatif(cold[24]).unispec(draft_size=draft_size).table.iloc[0]
+    print(f"τ {row['tau']:.3f} ({row['badge']}); {row['sent'] / row['cycles']:.1f} nodes sent a cycle")
+
+
+slider = ipywidgets.IntSlider(8, min=1, max=24, continuous_update=False)
+controls = ipywidgets.interact(sized, draft_size=slider)
+
+# %% [markdown]
 # ## Ablation (Table 2)
 #
 # Take away one part at a time. *Without scores*: the rank in the row, 1 for the first, stands for the probability

@@ -30,6 +30,7 @@
 # save time; `town` on five texts at all sizes.
 
 # %%
+import ipywidgets
 import matplotlib.pyplot as plt
 import numpy as np
 import torch
@@ -404,7 +405,7 @@ plt.show()
 #
 # A processor soon pays for every further node, in any layout. On a large GPU $s(g)$ stays flat for longer: on the
 # paper's A100 a cycle of 110 nodes takes about 1.4 plain steps ($2.91/2.10$, Table 13), and $g^*$ moves to where τ saturates (the paper's Figure
-# 5). Below, the same points with another machine's $s$, invented: flat up to 32 nodes. Where the sizes above end before 32,
+# 5). Below, the same points with another machine's $s$, invented: flat up to a number of nodes that you can move. Where the sizes above end before it,
 # its best one is the largest of them.
 
 # %%
@@ -412,20 +413,24 @@ import copy
 
 from specviz.measure.fits import fit as fit_all
 
-invented = copy.deepcopy(calibration)
-invented.setting |= {"device": "an invented device, flat up to 32", "threads": None}
-flat = s[0] * np.maximum(1, (g + 32) / 64)
-for point, old, new in zip(invented.points, s, flat):
-    point.seconds = [[x * new / old for x in row] for row in point.seconds]
-invented.fits = fit_all(g, flat, tau)
+
+def elsewhere(nodes):
+    invented = copy.deepcopy(calibration)
+    invented.setting |= {"device": f"an invented device, flat up to {nodes}", "threads": None}
+    flat = s[0] * np.maximum(1, (g + nodes) / (2 * nodes))
+    for point, old, new in zip(invented.points, s, flat):
+        point.seconds = [[x * new / old for x in row] for row in point.seconds]
+    invented.fits = fit_all(g, flat, tau)
+    view.by_device([calibration, invented])
+    plt.show()
+
+
+slider = ipywidgets.IntSlider(32, min=1, max=64, description="flat up to", continuous_update=False)
+controls = ipywidgets.interact(elsewhere, nodes=slider)
 
 # %% [markdown]
 # Calibrations made elsewhere can be compared with yours: `specviz calibrate --device cuda` there, and
 # `sv.Calibration.open("file.json")` here, no torch needed.
-
-# %%
-view.by_device([calibration, invented])
-plt.show()
 
 # %% [markdown]
 # ## Use it

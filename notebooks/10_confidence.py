@@ -35,6 +35,7 @@
 # target. Speed against quality is measured on the translators in either case, because their texts have known answers.
 
 # %%
+import ipywidgets
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
@@ -350,8 +351,22 @@ answer.places[["tau_base", "position", "text", "why"]]
 
 # %% [markdown]
 # The larger the step, the sooner a token passes that the run refused (or the reverse). From there on the record cannot
-# answer; `places` names each such place. The table needed no model.
-#
+# answer; `places` names each such place, without a model. Where does it change?
+
+
+# %%
+def answered(tau_base, k_max):
+    row = ask.cm_asd(tau_base=tau_base, k_max=k_max).table.iloc[0]
+    print(f"{row['badge']}: {row['accepted']:.0f} accepted of {row['sent']:.0f} sent, τ {row['tau']:.3f}")
+
+
+controls = ipywidgets.interact(
+    answered,
+    tau_base=ipywidgets.FloatSlider(0.1, min=0, max=2, step=0.05, description="τ_base"),
+    k_max=ipywidgets.IntSlider(10, min=2, max=10, description="k_max"),
+)
+
+# %% [markdown]
 # ## Speed against quality
 #
 # The pair is the translators. All settings and greedy decoding take turns on each text. Speed is greedy's time

@@ -31,6 +31,7 @@
 # specialists. The model is `town-diffusion`: 2.3 M parameters, eight layers, in the form of Dream, a published diffusion model.
 
 # %%
+import ipywidgets
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
@@ -216,6 +217,20 @@ lossy |= {f"entropy_bounded, γ = {value}": write("entropy_bounded", bound=value
 
 
 metrics.compare_canvases({"stepwise": stepwise} | lossy, stepwise).round(3)
+
+# %% [markdown]
+# Move the threshold for the first text. How low can it go before the words change?
+
+
+# %%
+def filled(threshold):
+    run = write("fast_dllm", of=texts[0], threshold=threshold)
+    same = "the same text" if run.texts[0] == stepwise.texts[0] else "another text"
+    print(f"{len(run.cycles) - 1} passes for {len(run.outputs)} tokens, {same}: {run.texts[0]}")
+
+
+slider = ipywidgets.FloatSlider(0.9, min=0.3, max=1.0, step=0.05, continuous_update=False)
+controls = ipywidgets.interact(filled, threshold=slider)
 
 # %% [markdown]
 # `same_order` counts the texts whose cells got the same tokens in the same order, `same_text` those that read the same; `saved` is the share of passes saved, pooled over texts. Below is the first cell that went wrong, with every prediction that stepwise decoding made for the same cell.

@@ -31,6 +31,7 @@
 # [11a](11a_diffusion.ipynb) comes first. The model is `town-diffusion`: 2.3 M parameters.
 
 # %%
+import ipywidgets
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
@@ -224,11 +225,8 @@ print(
 # need *more* passes for a whole text?
 
 # %%
-replayed = {
-    (n, tree): sv.whatif(stepwise).ssd(draft_length=n, tree=tree)
-    for n in (3, 4, 5)
-    for tree in ("chain", "mix")
-}
+ask = sv.whatif(stepwise)
+replayed = {(n, tree): ask.ssd(draft_length=n, tree=tree) for n in (3, 4, 5) for tree in ("chain", "mix")}
 rows = {}
 for (n, tree), answer in replayed.items():
     run = answer.table.iloc[0]
@@ -240,7 +238,18 @@ for (n, tree), answer in replayed.items():
         "badge": run["badge"],
     }
 print("stepwise decoding:", len(stepwise.outputs), "passes")
-pd.DataFrame(rows).T.rename_axis(["N", "tree"]).style.format(precision=2)
+display(pd.DataFrame(rows).T.rename_axis(["N", "tree"]).style.format(precision=2))
+
+
+def drafting(draft_length, tree):
+    run = ask.ssd(draft_length=draft_length, tree=tree).table.iloc[0]
+    print(
+        f"{1 + run['sent'] / run['cycles']:.1f} canvases a pass save {1 - run['cycles'] / run['emitted']:.0%} of the passes"
+    )
+
+
+slider = ipywidgets.IntSlider(4, min=1, max=8, description="N", continuous_update=False)
+controls = ipywidgets.interact(drafting, draft_length=slider, tree=["chain", "mix"])
 
 # %%
 by_text = {

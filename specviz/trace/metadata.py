@@ -37,7 +37,7 @@ def _sizes(shape: object, fields: set[str]) -> bool:
 
 
 def _shape(shape: Record) -> Record:
-    """A model's shape: a decoder's, with an encoder or experts in it, or what an EAGLE drafter begins with."""
+    """A model's shape: a decoder's, with an encoder or experts, or what an EAGLE drafter begins with."""
     own = dict(shape)
     encoder, eagle, experts = (own.pop(name, None) for name in ("encoder", "eagle", "experts"))
     if encoder is None:

@@ -251,12 +251,41 @@ class TestPrices:
         assert made.passes["", 1].ms.shape == (len(prices.pass_sizes([PLAIN])), 2, prices.ROUNDS)
         assert made.passes["", 1].contexts == [8, 16]
 
+    def test_loads(self, pair):
+        """Shared passes make a row cheaper; passes that grow with their tokens end the gain in a batch."""
+        listed = [PLAIN, lookup(3, 1, 4), *(chain(length) for length in (1, 2, 4, 8))]
+        made = Simulation(read_all(pair, [[1, 2, 3], [4, 4, 1, 4, 4]], most=20), listed)
+        costs = flat(slope=0.0, draft=0.1, rest=0.0, per_token=0.0, batches=(8,))
+        one, eight = Ranking(made, costs).loads()
+        assert (one["batch"], eight["batch"], one["method"]) == (1, 8, "speculative small")
+        fastest = max(one[str(length)] for length in (1, 2, 4, 8))
+        assert one["gain"] == pytest.approx(fastest / one["plain"]) and one["gain"] > 1
+        assert one["latency"] == pytest.approx(1e3 / fastest)
+        assert 7 < eight["plain"] / one["plain"] < 9
+        steep = flat(slope=2.0, draft=0.1, rest=0.0, per_token=0.0, batches=(8,))
+        assert all(row["gain"] < 1 for row in Ranking(made, steep).loads())
+
     def test_elsewhere_and_in_batches(self):
         made = flat(slope=0.3, batches=(4,))
         cycles = simulation.plain(5)
-        counts = made.counts((BASELINE, ""), cycles, 100)
-        assert counts @ made.vector(rows=4) == pytest.approx(5 * (10 / 4 + 1))
+        assert made.batch_ms((BASELINE, ""), [cycles], 4) == pytest.approx(5 * (10 / 4 + 1))
         assert made.batches == [1, 4]
+
+    def test_a_batch_waits_for_its_longest_row(self):
+        """Half of the cycles send nothing and half send four: of two rows one sends four in three of four."""
+        made = flat(slope=1.0, draft=2.0, rest=1.0, per_token=0.0, batches=(2,), per_context=0.0)
+        sent = np.array([0, 4, 0, 4])
+        halves = simulation.Cycles(np.arange(4), np.ones(4), sent, np.zeros(4), np.zeros(4))
+        passes = (0.25 * 10 + 0.75 * 50) / 2
+        assert made.batch_ms((LOOKUP, ""), [halves], 2) == pytest.approx(4 * (passes + 1))
+        drafting = replace(halves, drafted=sent.astype(float))
+        assert made.batch_ms((CHAIN, "small"), [drafting], 2) == pytest.approx(
+            4 * (passes + 0.75 * 4 * 2 / 2 + 1)
+        )
+
+    def test_noise_makes_no_batch_gain_time(self):
+        noisy = flat(rest=-5.0, per_token=0.0, batches=(8,))
+        assert noisy.batch_ms((BASELINE, ""), [simulation.plain(5)], 8) == pytest.approx(5 * 10 / 8, rel=0.1)
 
     def test_they_are_kept_as_plain_data(self):
         made = flat(slope=0.3, batches=(4,))
@@ -325,6 +354,7 @@ class TestRanking:
         assert f"It breaks even at {bad.best.cycle:.2f} tokens per cycle" in bad.sentence
         loads = advice(slope=0.0, draft=0.5, batches=(4,))
         assert [row["where"] for row in loads.changes] == ["batch 1", "batch 4"]
+        assert not Ranking(made, flat()).loads()
         drawn = view.advice(good.table)
         assert {line.get_label() for line in drawn.get_lines()[1:]} == {"prompt_lookup", "speculative, small"}
         chain_line = next(line for line in drawn.get_lines() if line.get_label() == "speculative, small")

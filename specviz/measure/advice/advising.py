@@ -438,6 +438,7 @@ class Work:
             ),
             self._warnings(readings) + noisy(predictions) + more, confirmed,
             ranking.passes(), ranking.drafters(), self._decode, partial(self._elsewhere, texts, readings),
+            ranking.loads(),
         )  # fmt: skip
         self.state.done()
         return advice

@@ -173,15 +173,40 @@ class Prices:
         index, parts = self.passes[name, 1].weights(np.asarray(size), np.asarray(context))
         np.add.at(out, self.offsets[name] + index, parts * weight[:, None])
 
-    def vector(
-        self, rows: int = 1, context: int | None = None, draw: np.random.Generator | None = None
-    ) -> np.ndarray:
+    def batch_ms(self, family: Family, every: Sequence[Cycles], rows: int) -> float:
+        """Milliseconds of all texts' cycles in batches of so many rows that stay full.
+
+        A pass of a batch is as long as its longest row, and drafting takes as many steps as the row that
+        drafts most: both are the largest of `rows` cycles, drawn from those of all texts. The rows share
+        them; what is left of a cycle each row pays by itself, as it does alone.
+        """
+        weight = np.concatenate([each.weight for each in every])
+        sent = np.concatenate([each.sent for each in every])
+        drafted = np.concatenate([each.drafted for each in every])
+        count, draft = weight.sum(), family[1]
+        shared = _largest(sent, weight, rows) @ self._costs(TARGET, rows, np.arange(1, sent.max() + 2))
+        if family[0] == CHAIN:
+            steps = np.round(drafted).astype(np.int64)
+            p = _largest(steps, weight, rows)
+            one, two = self._costs(draft, rows, np.array([1, 2]))
+            whole = (weight * np.concatenate([each.full for each in every])).sum() / count
+            shared += one * float(p @ np.arange(len(p))) + (two - one) * (1 - (1 - whole) ** rows)
+        constant, slope = np.maximum(0, self.vector()[self.fixed[family] :][:2])
+        own = constant + slope * float((weight * np.maximum(sent, drafted)).sum()) / count
+        return float(count * (shared / rows + own))
+
+    def _costs(self, name: str, rows: int, sizes: np.ndarray) -> np.ndarray:
+        """Milliseconds of a batch's passes over so many tokens a row."""
+        passes = self.passes[name, rows]
+        index, parts = passes.weights(sizes, np.full(len(sizes), passes.contexts[0]))
+        costs: np.ndarray = (passes.medians().ravel()[index] * parts).sum(1)
+        return costs
+
+    def vector(self, context: int | None = None, draw: np.random.Generator | None = None) -> np.ndarray:
         """Milliseconds of each price, of one row: array [prices].
 
         Parameters
         ----------
-        rows : int
-            Of a batch; each row pays its share of a pass.
         context : int, optional
             Of all passes, in place of their own.
         draw : Generator, optional
@@ -191,9 +216,7 @@ class Prices:
         for name in self.models:
             own = self.passes[name, 1]
             values = own.medians(draw)
-            if rows > 1:
-                values = np.repeat(self.passes[name, rows].medians(draw)[:, :1] / rows, values.shape[1], 1)
-            elif context is not None:
+            if context is not None:
                 values = np.repeat(self.elsewhere[name, context].medians(draw)[:, :1], values.shape[1], 1)
             at = self.offsets[name]
             out[at : at + values.size] = values.ravel()
@@ -228,6 +251,12 @@ class Prices:
         return {
             "pass": target, "draft": float(spent[:first].sum()) - target, "rest": float(spent[first:].sum()),
         }  # fmt: skip
+
+
+def _largest(values: np.ndarray, weight: np.ndarray, rows: int) -> np.ndarray:
+    """How probable each number from 0 on is as the largest of so many weighted draws."""
+    below = np.bincount(values, weight).cumsum() / weight.sum()
+    return np.diff(below**rows, prepend=0.0)
 
 
 def _line(pilot: Pilot, left: np.ndarray, draw: np.random.Generator | None) -> tuple[float, float]:

@@ -87,6 +87,9 @@ def distinct(predictions: Iterable[Prediction]) -> list[Prediction]:
     return list(kept.values())
 
 
+LOADS = (1, 2, 4, 8)  # draft lengths of the table of batches
+
+
 class Ranking:
     """Simulation and prices together.
 
@@ -266,12 +269,46 @@ class Ranking:
             best, speedup = self.best(self.prices.vector(context=context))
             rows.append(self._changed(f"context {context}", best, speedup))
         for batch in self.prices.batches:
-            vector = self.prices.vector(rows=batch)
-            best, speedup = self.best(vector)
-            row = self._changed(f"batch {batch}", best, speedup)
-            time = float((self.counts[best] @ vector).sum()) / float(self.simulation.tokens.sum())
-            rows.append(row | {"batch": batch, "speed": 1e3 / time})
+            speeds = {each: self._speed(each, batch) for each in self.counts}
+            best = max(speeds, key=lambda each: speeds[each])
+            row = self._changed(f"batch {batch}", best, speeds[best] / speeds[Candidate(BASELINE)])
+            rows.append(row | {"batch": batch, "speed": speeds[best]})
         return rows if len(rows) > 1 or self.prices.contexts else []
+
+    def loads(self) -> list[Row]:
+        """Tokens per second of batches, without drafts and by the fastest method at several draft lengths.
+
+        See `Prices.batch_ms`.
+
+        Returns
+        -------
+        list of dict
+            ``batch``, ``plain`` and by length ``"1"`` ... (tokens/s of all rows), ``latency`` (milliseconds
+            between a row's tokens, at the best of them) and ``gain`` (of the best length over no draft); none
+            where no batch was priced.
+        """
+        if len(self.prices.batches) < 2:
+            return []
+        fastest = self.speedups(self.prices.vector())
+        drafting = [each for each in self.chosen if each.method in (CHAIN, LOOKUP)]
+        best = max(drafting, key=lambda each: fastest[each])
+        rest = [value for value in best.values if value[0] not in ("draft_length", "stop")]
+        listed = {
+            each.length: each for each in drafting
+            if each.family == best.family and "stop" not in dict(each.values)
+            and all(value in each.values for value in rest)
+        }  # fmt: skip
+        rows = []
+        for batch in self.prices.batches:
+            plain = self._speed(Candidate(BASELINE), batch)
+            speeds = {length: self._speed(listed[length], batch) for length in LOADS if length in listed}
+            most = max(plain, *speeds.values())
+            rows.append(
+                {"batch": batch, "method": " ".join(filter(None, best.family)), "plain": plain}
+                | {str(length): speed for length, speed in speeds.items()}
+                | {"latency": 1e3 * batch / most, "gain": max(speeds.values()) / plain}
+            )
+        return rows
 
     def sampled(self) -> list[Row]:
         """The best setting at temperatures above 0, by what would be accepted along the greedy texts.
@@ -295,6 +332,14 @@ class Ranking:
             best, speedup = ranking.best(self.prices.vector())
             rows.append(self._changed(f"temperature {temperature:g}", best, speedup))
         return rows
+
+    def _speed(self, candidate: Candidate, batch: int) -> float:
+        """Tokens per second of all rows of a batch."""
+        if batch == 1:
+            ms = float((self.counts[candidate] @ self.prices.vector()).sum())
+        else:
+            ms = self.prices.batch_ms(candidate.family, self.simulation.cycles[candidate], batch)
+        return 1e3 * float(self.simulation.tokens.sum()) / ms
 
     def _changed(self, where: str, best: Candidate, speedup: float) -> Row:
         pays = best.method != BASELINE and speedup >= WORTH

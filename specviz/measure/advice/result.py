@@ -24,6 +24,7 @@ from specviz.view.static import table as html_table
 from specviz.whatifs.answer import EXACT
 
 from .engines import READ, Flags
+from .ranking import LOADS as DRAFTED
 from .ranking import NOT, WORTH, Prediction
 from .simulation import COUNTED, Candidate
 
@@ -55,6 +56,11 @@ CONFIRMED = [
     ("label", "setting", ""), ("tau", "τ predicted", "{:.2f}"), ("tau_measured", "measured", "{:.2f}"),
     ("predicted", "speedup predicted [95%]", ""), ("measured", "measured [95%]", ""),
     ("off", "off by", "{:+.1%}"), ("covered", "in the interval", ""),
+]  # fmt: skip
+LOADS = [
+    ("batch", "batch", ""), ("plain", "plain", "{:,.1f}"),
+    *((str(length), str(length), "{:,.1f}") for length in DRAFTED),
+    ("gain", "best over plain", "{:.2f}"), ("latency", "ms between a row's tokens", "{:,.0f}"),
 ]  # fmt: skip
 USE, UNDECIDED = "draft", "undecided"
 
@@ -120,6 +126,8 @@ class Advice(Page):
         Gives the trace of the first prompt by a setting.
     elsewhere : callable, optional
         For `on`.
+    loads : list of dict
+        `Ranking.loads`.
     """
 
     setting: Settings
@@ -133,6 +141,7 @@ class Advice(Page):
     drafters: Sequence[Drafter] = ()
     decode: Callable[[Candidate], Trace] | None = None
     elsewhere: Callable[[str, int | Sequence[int], int | Sequence[int]], Advice] | None = None
+    loads: list[Row] = field(default_factory=list)
 
     @property
     def best(self) -> Prediction:
@@ -240,6 +249,10 @@ class Advice(Page):
         if self.changes:
             made.append(Part("What would change the answer", CHANGES,
                              self.changes))  # fmt: skip
+        if self.loads:
+            method = self.loads[0]["method"]
+            title = f"Load: tokens/s of all rows, without drafts and by {method} at a draft length of"
+            made.append(Part(title, LOADS, self.loads, ("1", "8")))
         if self.confirmed:
             made.append(Part(f"Confirmed on {self.setting['confirmed_on']} other prompts", CONFIRMED,
                              self._confirmed()))  # fmt: skip
@@ -454,7 +467,7 @@ class Advice(Page):
             "schema": SCHEMA, "answer": self.answer, "sentence": self.sentence, "setting": self.setting,
             "advised": self.advised, "best": self.best.as_dict(),
             "predictions": [each.as_dict() for each in self.predictions],
-            "oracle": self.oracle, "changes": self.changes,
+            "oracle": self.oracle, "changes": self.changes, "loads": self.loads,
             "flags": [asdict(each) | {"source": each.source} for each in self.flags],
             "warnings": self.warnings, "confirmed": self.confirmed, "notes": self.notes,
         })  # fmt: skip

@@ -11,6 +11,7 @@ import copy
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated
@@ -20,6 +21,7 @@ import torch
 
 from specviz.errors import ParameterError, PromptError
 from specviz.files import write_text
+from specviz.loop import generate
 from specviz.loop.cycle import decode
 from specviz.loop.drafters import load_drafter
 from specviz.loop.machine import computed_by, identity
@@ -27,17 +29,20 @@ from specviz.measure import timing
 from specviz.measure.advice import readings as reading
 from specviz.measure.advice.advising import advise, confirm_on
 from specviz.measure.advice.grown import grow, settings
-from specviz.measure.advice.ranking import Prediction
-from specviz.measure.advice.simulation import BLOCKS, CHAIN, LOOKUP, Candidate, Simulation
+from specviz.measure.advice.ranking import LOADS, Prediction
+from specviz.measure.advice.result import Advice
+from specviz.measure.advice.simulation import BASELINE, BLOCKS, CHAIN, LOOKUP, Candidate, Simulation
 from specviz.measure.benches import speed
 from specviz.measure.prompts import first_turns
 from specviz.measure.report import Bar, Entry, Estimate, Part, Report, Row, Settings, Tick
 from specviz.methods import find
 from specviz.methods.sampling import Sampling
+from specviz.metrics import summary
 from specviz.models.protocols import Model
 from specviz.models.zoo import bundled
 from specviz.suites import spread
 from specviz.suites import suite as load_suite
+from specviz.trace import Trace
 
 NEAR, SHARE, CLOSE = 0.1, 0.9, 0.95  # of speedups; of the pairs; of the best one's speed
 TEMPERATURE = 0.8
@@ -51,6 +56,11 @@ COUNTED = [
     ("model", "model", ""), ("label", "setting", ""), ("temperature", "temperature", "{:g}"),
     ("badge", "τ is", ""), ("tau", "τ predicted", ""), ("tau_run", "of the run", "{:.4f}"),
     ("same", "texts with as many cycles", ""), ("held", "held", ""),
+]  # fmt: skip
+BATCHES = [
+    ("batch", "batch", ""), ("setting", "setting", ""), ("predicted", "predicted", "{:,.1f}"),
+    ("run", "run", "{:,.1f}"), ("off", "off by", "{:+.1%}"), ("gain", "gain predicted", "{:.2f}"),
+    ("gain_run", "run", "{:.2f}"),
 ]  # fmt: skip
 NOTES = [
     "exact: the run has the same number of cycles on every text. bounded: the run's τ is between the bounds.",
@@ -88,6 +98,9 @@ def bench(
     rounds: Annotated[int, "Number of rounds over the confirming prompts."] = 2,
     exact_number: Annotated[int, "How many prompts to count cycles on in float64."] = 20,
     exact_tokens: Annotated[int, "Tokens for each of these prompts."] = 48,
+    batches: Annotated[
+        Sequence[int], "Batch sizes whose predicted load is checked against real batches."
+    ] = (),
     rounds_file: Path | None = None,
     tick: Tick = lambda done, of, name: None,
 ) -> Report:
@@ -101,7 +114,7 @@ def bench(
         Drafters of the model; the first draft model and the first heads take part.
     entries : sequence of dict
         Prompts; those to advise on and those to confirm on are spread alike over their kinds of work.
-    number, max_new_tokens, rounds, exact_number, exact_tokens
+    number, max_new_tokens, rounds, exact_number, exact_tokens, batches
     rounds_file : Path, optional
         A file that keeps the advice's predictions and each finished round.
     tick : callable
@@ -125,13 +138,18 @@ def bench(
         raise PromptError(f"{2 * number} prompts are needed, and there are {len(ordered)}: lower --number")
     chosen, others = ordered[:number], ordered[number:]
     candidates = ten(first.name if first else "", heads.name if heads else "")
+    sizes = sorted({1, *timing.counts(batches, "batches")}) if batches else []
+    if sizes and sizes[-1] > number:
+        raise ParameterError(f"a batch of {sizes[-1]} needs as many prompts: raise --number")
     state = _State(rounds_file, {
         "setting": timing.setting(model, list(drafts)), "number": number, "max_new_tokens": max_new_tokens,
         "settings": [each.label for each in candidates],
         "models": [identity(each) | computed_by(each) for each in (model, *served, *eagle)],
         "prompts": hashlib.sha256(json.dumps(first_turns(model, ordered)).encode()).hexdigest(),
     })  # fmt: skip
-    predictions = state.predictions(candidates, lambda: _advice(model, served, chosen, max_new_tokens, tick))
+    predictions = state.predictions(
+        candidates, lambda: _advice(model, served, chosen, max_new_tokens, tick).predictions
+    )
     count = [0]
 
     def done(what: str) -> None:
@@ -148,6 +166,7 @@ def bench(
         exact_number, exact_tokens,
         lambda: list(_all_counted(model, [*served, *eagle], exact_number, exact_tokens, tick)),
     )  # fmt: skip
+    decoded = list(_loads(model, served, chosen, others, max_new_tokens, sizes, tick)) if sizes else []
     notes = [*NOTES, *warnings, *_misses(rows)]
     loads = [each["others"] for each in state.content["rounds"]]
     about = timing.setting(
@@ -158,7 +177,9 @@ def bench(
     )  # fmt: skip
     notes.append(speed.quietness(loads))
     title = f"Advice on {model.name}: predicted from {number} prompts, measured on {number} others"
-    part = Part("Cycles in float64: simulated and run", COUNTED, counted)
+    parts = [Part("Cycles in float64: simulated and run", COUNTED, counted)]
+    if decoded:
+        parts.append(Part("Batches: tokens/s of all rows, predicted and run", BATCHES, decoded))
     shown = [
         row
         | {
@@ -168,13 +189,14 @@ def bench(
         | {"covered": {True: "yes", False: "no"}.get(row["covered"])}
         for row in rows
     ]
-    return Report("advise", title, about, COLUMNS, shown, _bars(rows, counted), notes, (), [part],
+    return Report("advise", title, about, COLUMNS, shown, _bars(rows, counted), notes, (), parts,
                   state.content["rounds"])  # fmt: skip
 
 
 def _advice(
-    model: Model, drafts: Sequence[Model], chosen: Sequence[Entry], most: int, tick: Tick
-) -> list[Prediction]:
+    model: Model, drafts: Sequence[Model], chosen: Sequence[Entry], most: int, tick: Tick,
+    batches: Sequence[int] = (),
+) -> Advice:  # fmt: skip
     with TemporaryDirectory(prefix="specviz-") as folder:
         made = advise(
             model,
@@ -183,9 +205,59 @@ def _advice(
             number=len(chosen),
             max_new_tokens=most,
             folder=folder,
+            batch=list(batches),
             tick=tick,
         )
-    return made.predictions
+    return made
+
+
+def _loads(
+    model: Model, drafts: Sequence[Model], chosen: Sequence[Entry], others: Sequence[Entry], most: int,
+    sizes: Sequence[int], tick: Tick,
+) -> Iterator[Row]:  # fmt: skip
+    """The advice's table of loads, beside batches of other prompts that are decoded."""
+    made = _advice(model, drafts, chosen, most, tick, sizes)
+    by_name = {each.name: each for each in drafts}
+    method, _, draft = made.loads[0]["method"].partition(" ")
+    rest = next(
+        {name: value for name, value in each.candidate.values if name not in ("draft_length", "stop")}
+        for each in made.predictions if each.candidate.family == (method, draft)
+    )  # fmt: skip
+    ids = first_turns(model, list(others))[: sizes[-1]]
+    clock, wait = timing.clock_of(model)[0], timing.synchroniser(model.device)
+
+    def timed(decoded: Callable[[], Trace]) -> tuple[float, int]:
+        """Seconds of a run, and the tokens that it wrote."""
+        wait()
+        begin = clock()
+        trace = decoded()
+        wait()
+        return clock() - begin, int(summary(trace)["output"].sum())
+
+    for number, row in enumerate(made.loads):
+        plain = 0.0
+        for place, name in enumerate(("plain", *map(str, LOADS))):
+            tick(
+                number * (1 + len(LOADS)) + place,
+                len(made.loads) * (1 + len(LOADS)),
+                f"batches of {row['batch']}",
+            )
+            chosen_method = (
+                find(BASELINE)() if name == "plain" else find(method)(draft_length=int(name), **rest)
+            )
+            decoded = partial(
+                generate, model, ids, chosen_method, draft=by_name.get(draft) if name != "plain" else None,
+                batch=row["batch"],
+            )  # fmt: skip
+            begun, firsts = timed(partial(decoded, max_new_tokens=1))
+            spent, written = timed(partial(decoded, max_new_tokens=most))
+            speed = (written - firsts) / (spent - begun)
+            plain = plain or speed
+            yield {
+                "batch": row["batch"], "setting": name if name == "plain" else f"{method}, {name}",
+                "predicted": row[name], "run": speed, "off": speed / row[name] - 1,
+                "gain": row[name] / row["plain"], "gain_run": speed / plain,
+            }  # fmt: skip
 
 
 class _State:
