@@ -148,6 +148,19 @@ def test_a_walkthrough_is_short_and_ends_with_questions(source):
     assert cells[-1].source.count("<details><summary>") == 5 and "## Five questions" in cells[-1].source
 
 
+# After a walkthrough's control: its first slider is moved to an end, and the next cell sees something else.
+MOVE = """
+_shown = str(controls.widget.children[-1].outputs)
+_slider = next(each for each in controls.widget.children if hasattr(each, "min"))
+_kept, _slider.value = _slider.value, _slider.min if _slider.value == _slider.max else _slider.max
+"""
+MOVED = """
+_other = str(controls.widget.children[-1].outputs)
+assert _other != _shown and "Traceback" not in _other, (_shown, _other)
+_slider.value = _kept
+"""
+
+
 def execute(source: Path, tmp_path: Path, smaller: Iterable[tuple[str, str]] = (), **variables: str) -> str:
     """Run a walkthrough from top to bottom and give what it showed as text; it must draw and not warn.
 
@@ -155,18 +168,24 @@ def execute(source: Path, tmp_path: Path, smaller: Iterable[tuple[str, str]] = (
     """
     jupytext = pytest.importorskip("jupytext", reason="needs the test extra")
     nbclient = pytest.importorskip("nbclient", reason="needs the test extra")
+    import nbformat
+
     text = source.read_text(encoding="utf8")
     for setting, fewer in smaller:
         assert setting in text
         text = text.replace(setting, fewer)
     book = jupytext.reads(text, fmt="py:percent")
     environment = os.environ | {"OMP_NUM_THREADS": "1", "MPLBACKEND": "agg"}
+    if number(source) in ("02", "08"):  # whose controls draw: what is drawn must reach the page
+        environment["MPLBACKEND"] = "module://matplotlib_inline.backend_inline"
     environment |= {"SPECVIZ_CALIBRATIONS": str(tmp_path / "calibrations"), **variables}
     if free(source):  # then it runs where importing torch fails
         environment |= torchless(tmp_path)
     client = nbclient.NotebookClient(
         book, timeout=600, kernel_name="python3", resources={"metadata": {"path": tmp_path}}
     )
+    for place in [i for i, c in enumerate(book.cells) if "controls = ipywidgets.interact(" in c.source]:
+        book.cells[place + 1 : place + 1] = map(nbformat.v4.new_code_cell, (MOVE, MOVED))
     client.execute(env=environment)
     shown = [o for c in book.cells if c.cell_type == "code" for o in c.outputs]
     assert any("image/png" in o.get("data", {}) for o in shown)
@@ -175,6 +194,13 @@ def execute(source: Path, tmp_path: Path, smaller: Iterable[tuple[str, str]] = (
     for statement in STATEMENTS.get(number(source), ()):
         assert re.search(statement, printed), f"{statement!r} is not printed"
     return "".join([printed, *(o.get("data", {}).get("text/plain", "") for o in shown)])
+
+
+@pytest.mark.parametrize("name", ["02", "03", "05", "07b", "08", "09", "10", "11a", "11b"])
+def test_a_parameter_has_a_control(name):
+    """That it changes what is shown, `MOVE` asserts where the walkthrough runs."""
+    source = next(p for p in SOURCES if number(p) == name)
+    assert source.read_text(encoding="utf8").count("controls = ipywidgets.interact(") == 1
 
 
 @pytest.mark.parametrize("source", SOURCES, ids=lambda p: p.stem)
