@@ -341,3 +341,21 @@ def test_figures_follow_the_notebook(run_notebook, tmp_path, shoot, dark):
         wanted = (ground < 30 and most > 200) if dark else (ground == 255 and least < 60)
         assert wanted, (name, ground, least, most)
         shoot(outputs, f"lab-{'dark' if dark else 'light'}-figure-{name}")
+
+
+def test_a_slider_of_a_walkthrough_asks_again(run_notebook, shoot):
+    """05 answers for another draft length and n-gram, by key, without a model."""
+    page = run_notebook(BOOKS / "05_what_if.ipynb")
+    control = page.locator(".widget-interact")
+    expect(control).to_have_count(1)
+    answer = control.locator(".jp-OutputArea-output")
+    expect(answer).to_contain_text(re.compile(r"τ \d\.\d+ .* drafted tokens accepted"))
+    for place in (0, 1):
+        before = answer.inner_text()
+        handle = control.locator(".widget-slider [role=slider], .widget-slider .noUi-handle").nth(place)
+        handle.focus()
+        handle.press("ArrowLeft")
+        handle.press("ArrowLeft")
+        expect(answer).not_to_have_text(before)
+        expect(answer).to_contain_text("drafted tokens accepted")
+    shoot(control, "lab-light-what-if")
