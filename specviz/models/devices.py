@@ -47,3 +47,14 @@ def has_bfloat16(device: torch.device) -> bool:
         return torch.cuda.get_device_capability(device) >= (8, 0)
     features = torch.cpu.get_capabilities() if device.type == "cpu" else {}
     return any(has is True for name, has in features.items() if "bf16" in name)
+
+
+def emulates(device: str, number: str) -> bool:
+    """Whether a processor has no instructions for a 16-bit format, so that passes in it are slow."""
+    name = {"bfloat16": "bf16", "float16": "fp16"}.get(number)
+    if name is None or device != "cpu":
+        return False
+    import torch
+
+    features = torch.cpu.get_capabilities()
+    return bool(features) and not any(has is True for each, has in features.items() if name in each)

@@ -9,13 +9,14 @@ from __future__ import annotations
 import difflib
 import os
 import re
+import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specviz.errors import ModelError, loading
 from specviz.files import exists
-from specviz.models import ranks
+from specviz.models import devices, ranks
 from specviz.models.downloads import DOWNLOADS, require
 from specviz.models.zoo import bundled
 
@@ -200,7 +201,19 @@ def load(
         if choices.unasked(model, dtype in (None, "auto"), os.environ.get(VARIABLE)):
             with suppress(ModelError):  # the variable holds for every model that can
                 model.make_invariant()
+    _warn_of_slow(str(getattr(model, "device", "")), dtype)
     return model
+
+
+def _warn_of_slow(device: str, dtype: str | torch.dtype | None) -> None:
+    """Say that a format was named which this processor emulates."""
+    number = str(dtype).removeprefix("torch.")
+    if devices.emulates(device, number):
+        print(
+            f"specviz: this processor has no instructions for {number}, so passes may take longer than in "
+            "float32; dtype='auto' takes the fastest format",
+            file=sys.stderr,
+        )
 
 
 def _format(dtype: str | torch.dtype | None, kernels: str | None) -> str | torch.dtype:

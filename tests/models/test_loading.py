@@ -293,3 +293,16 @@ def test_the_plain_layout_copies_nothing() -> None:
     ids = [1, 2, 3]
     found = model.open([ids], 4).forward(Draft.empty()).logits[0][0]
     torch.testing.assert_close(found, scores(net, ids), atol=1e-3, rtol=1e-4)
+
+
+@pytest.mark.parametrize(("number", "features", "warns"), [
+    ("float16", {"avx512_fp16": False, "amx_bf16": True}, True),
+    ("bfloat16", {"avx512_bf16": False, "amx_bf16": False, "avx512_fp16": True}, True),
+    ("float16", {"avx512_fp16": True}, False), ("bfloat16", {"amx_bf16": True}, False),
+    ("float16", {}, False), ("float32", {"avx512_fp16": False}, False),
+])  # fmt: skip
+def test_a_format_that_a_processor_emulates_is_named(number, features, warns, monkeypatch, capsys):
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: features)
+    specviz.load("town", dtype=number)
+    line = capsys.readouterr().err
+    assert (f"no instructions for {number}" in line) == warns
