@@ -63,6 +63,28 @@ def test_a_bench_starts_and_ends_with_a_table(name, few, capsys):
     ended_with_a_table(name, cli.run(["bench", name, *map(str, options)]), capsys)
 
 
+def test_loads_that_are_advised_are_decoded_in_real_batches(few, tmp_path, capsys):
+    report = tmp_path / "loads.json"
+    least = {
+        "number": 2,
+        "max-new-tokens": 6,
+        "rounds": 1,
+        "exact-number": 1,
+        "exact-tokens": 2,
+        "batches": 2,
+    }
+    options = [word for name, n in least.items() for word in (f"--{name}", str(n))]
+    words = ["bench", "advise", "-m", "town", *options]
+    assert cli.run([*words, "--prompts", str(few), "--json", str(report)]) in (0, 1)
+    assert "Batches: tokens/s of all rows, predicted and run" in capsys.readouterr().out
+    parts = json.loads(report.read_text("utf8"))["parts"]
+    rows = next(part["rows"] for part in parts if part["title"].startswith("Batches"))
+    assert [row["batch"] for row in rows] == [1] * 5 + [2] * 5
+    assert all(row["run"] > 0 and row["predicted"] > 0 for row in rows)
+    assert cli.run([*words[:-1], "1", "--prompts", str(few)]) == 2
+    assert cli.run([*words[:-1], "9", "--prompts", str(few)]) == 2
+
+
 @pytest.mark.parametrize("name", benchmarks.BENCHES)
 def test_a_benchmark_of_the_project_does_too(name, few, capsys):
     taken = signature(import_module(f"benchmarks.{name}").bench).parameters

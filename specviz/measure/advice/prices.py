@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TypeAlias
 
 import numpy as np
@@ -191,9 +192,14 @@ class Prices:
             one, two = self._costs(draft, rows, np.array([1, 2]))
             whole = (weight * np.concatenate([each.full for each in every])).sum() / count
             shared += one * float(p @ np.arange(len(p))) + (two - one) * (1 - (1 - whole) ** rows)
-        constant, slope = np.maximum(0, self.vector()[self.fixed[family] :][:2])
+        constant, slope = np.maximum(0, self.usual[self.fixed[family] :][:2])  # noise makes no time
         own = constant + slope * float((weight * np.maximum(sent, drafted)).sum()) / count
         return float(count * (shared / rows + own))
+
+    @cached_property
+    def usual(self) -> np.ndarray:
+        """`vector` of one row, as measured."""
+        return self.vector()
 
     def _costs(self, name: str, rows: int, sizes: np.ndarray) -> np.ndarray:
         """Milliseconds of a batch's passes over so many tokens a row."""

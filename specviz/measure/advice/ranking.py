@@ -336,7 +336,7 @@ class Ranking:
     def _speed(self, candidate: Candidate, batch: int) -> float:
         """Tokens per second of all rows of a batch."""
         if batch == 1:
-            ms = float((self.counts[candidate] @ self.prices.vector()).sum())
+            ms = float((self.counts[candidate] @ self.prices.usual).sum())
         else:
             ms = self.prices.batch_ms(candidate.family, self.simulation.cycles[candidate], batch)
         return 1e3 * float(self.simulation.tokens.sum()) / ms

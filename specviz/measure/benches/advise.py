@@ -139,6 +139,8 @@ def bench(
     chosen, others = ordered[:number], ordered[number:]
     candidates = ten(first.name if first else "", heads.name if heads else "")
     sizes = sorted({1, *timing.counts(batches, "batches")}) if batches else []
+    if sizes == [1]:
+        raise ParameterError("a batch has two rows or more: raise --batches, or drop it")
     if sizes and sizes[-1] > number:
         raise ParameterError(f"a batch of {sizes[-1]} needs as many prompts: raise --number")
     state = _State(rounds_file, {
