@@ -268,19 +268,19 @@ class TestPrices:
     def test_elsewhere_and_in_batches(self):
         made = flat(slope=0.3, batches=(4,))
         cycles = simulation.plain(5)
-        assert made.batch_ms((BASELINE, ""), [cycles], 4) == pytest.approx(5 * (10 / 4 + 1))
+        assert made.batch_ms((BASELINE, ""), [cycles], 4) == pytest.approx(5 * (10 + 1) / 4)
         assert made.batches == [1, 4]
 
     def test_a_batch_waits_for_its_longest_row(self):
         """Half of the cycles send nothing and half send four: of two rows one sends four in three of four."""
-        made = flat(slope=1.0, draft=2.0, rest=1.0, per_token=0.0, batches=(2,), per_context=0.0)
+        made = flat(slope=1.0, draft=2.0, rest=1.0, per_token=0.5, batches=(2,), per_context=0.0)
         sent = np.array([0, 4, 0, 4])
         halves = simulation.Cycles(np.arange(4), np.ones(4), sent, np.zeros(4), np.zeros(4))
-        passes = (0.25 * 10 + 0.75 * 50) / 2
-        assert made.batch_ms((LOOKUP, ""), [halves], 2) == pytest.approx(4 * (passes + 1))
+        passes, own = (0.25 * 10 + 0.75 * 50 + 1) / 2, 0.5 * 2  # two tokens a cycle on average
+        assert made.batch_ms((LOOKUP, ""), [halves], 2) == pytest.approx(4 * (passes + own))
         drafting = replace(halves, drafted=sent.astype(float))
         assert made.batch_ms((CHAIN, "small"), [drafting], 2) == pytest.approx(
-            4 * (passes + 0.75 * 4 * 2 / 2 + 1)
+            4 * (passes + 0.75 * 4 * 2 / 2 + own)
         )
 
     def test_noise_makes_no_batch_gain_time(self):

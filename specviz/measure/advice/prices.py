@@ -179,7 +179,7 @@ class Prices:
 
         A pass of a batch is as long as its longest row, and drafting takes as many steps as the row that
         drafts most: both are the largest of `rows` cycles, drawn from those of all texts. The rows share
-        them; what is left of a cycle each row pays by itself, as it does alone.
+        them, and what is left of a cycle without drafts. What drafting adds to that each row pays by itself.
         """
         weight = np.concatenate([each.weight for each in every])
         sent = np.concatenate([each.sent for each in every])
@@ -192,9 +192,11 @@ class Prices:
             one, two = self._costs(draft, rows, np.array([1, 2]))
             whole = (weight * np.concatenate([each.full for each in every])).sum() / count
             shared += one * float(p @ np.arange(len(p))) + (two - one) * (1 - (1 - whole) ** rows)
-        constant, slope = np.maximum(0, self.usual[self.fixed[family] :][:2])  # noise makes no time
-        own = constant + slope * float((weight * np.maximum(sent, drafted)).sum()) / count
-        return float(count * (shared / rows + own))
+        constant, slope = self.usual[self.fixed[family] :][:2].tolist()
+        loop = max(0.0, float(self.usual[self.fixed[BASELINE, ""]]))  # noise makes no time
+        each = slope * float((weight * np.maximum(sent, drafted)).sum()) / count
+        own = max(0.0, constant - loop) + max(0.0, each)
+        return float(count * ((shared + loop) / rows + own))
 
     @cached_property
     def usual(self) -> np.ndarray:
