@@ -272,7 +272,11 @@ DEVICES = {"H100": "h100", "H100, no launches": "3.35e12,989e12,0", "L4, no laun
 rows = [("here", 1, quotes.best.candidate.label, quotes.best.speedup)]
 for name, device in DEVICES.items():
     there = quotes.on(device, batch=[64, 512])
-    rows += [(name, change["batch"], change["best"], change["speedup"]) for change in there.changes]
+    rows += [
+        (name, change["batch"], change["best"], change["speedup"])
+        for change in there.changes
+        if "batch" in change
+    ]
 pd.DataFrame(rows, columns=["device", "batch", "best", "speedup"]).round(2)
 
 # %% [markdown]
