@@ -28,6 +28,7 @@ import torch
 import torch.nn.functional as F
 
 from specviz.models.devices import send
+from specviz.models.kernels import LAYOUTS
 
 if TYPE_CHECKING:
     from specviz.models.layers import Function, Lines
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 BLOCK = 64  # positions whose values are added in one product
 LINES = 384  # of a long pass that are computed at once
 QUERIES = (2, 5, 9, 40, 66, 150, LINES)  # of the passes that attention is tried with
-CHECK = 4  # of `keeps` and `fixed_order`: raised when they try more, so that kept verdicts are made anew
+CHECK = 5  # of `keeps` and `fixed_order`: raised when they try more, so that kept verdicts are made anew
 _tried_products: dict[tuple[object, ...], bool] = {}  # see `keeps`
 MOST_NODES = 128  # of a draft whose values are added in common: a longer product may change its order
 # Of texts after which attention is tried. Some end shortly after a block's end: the last product of a draft's
@@ -438,8 +439,42 @@ def _keeps(product: Lines) -> bool:
     size, width = product.weights[0].shape
     numbers = torch.Generator().manual_seed(size)
     # Sums that differ are mostly rounded to the same number of 16 bits, so many must be looked at there.
-    least = ROUNDED // size if product.weights[0].dtype.itemsize == 2 else 0
+    short = product.weights[0].dtype.itemsize == 2
+    least = ROUNDED // size if short else 0
     x = torch.randn(max(least, WIDTHS[-1]), width, generator=numbers).to(product.weights[0])
+    if not _alike(product, x, whole=bool(least)):
+        return False
+    return not short or product.layout not in LAYOUTS or _alike(*_cancelling(product, numbers), bool(least))
+
+
+@torch.inference_mode(
+    False
+)  # a layout is kept by its parameter's version, which tensors of inference have not
+def _cancelling(product: Lines, numbers: torch.Generator) -> tuple[Lines, torch.Tensor]:
+    """A product alike in all but its numbers, and rows whose sums cancel but for one small term.
+
+    What is left of a sum is then as small as its rounding errors, which depend on its order.
+    """
+    layers = []
+    for weight in product.weights:
+        half = torch.randn(len(weight), weight.shape[1] // 2, generator=numbers)
+        rest = torch.zeros(len(weight), weight.shape[1] % 2)
+        layer = torch.nn.Linear(weight.shape[1], len(weight), bias=False, device="meta")
+        layer.weight = torch.nn.Parameter(torch.cat([half, half, rest], 1).to(weight), requires_grad=False)
+        layers.append(layer)
+    made = type(product)(*layers, layout=product.layout, invariant=True)
+    made.divide(product.cut)
+    width = product.weights[0].shape[1]
+    x = torch.randn(WIDTHS[-1], width // 2, generator=numbers)
+    x = torch.cat([x, -x, torch.zeros(len(x), width % 2)], 1)
+    x[:, 0] = 1e-4
+    x[:, width // 2] = 0
+    return made, x.to(product.weights[0])
+
+
+def _alike(product: Lines, x: torch.Tensor, whole: bool) -> bool:
+    """Whether rows have in each of `WIDTHS` the bits that they have alone: all, or three of the first."""
+    size = product.weights[0].shape[0]
 
     def added(rows: torch.Tensor) -> torch.Tensor:
         return product.add(rows, rows.new_ones(len(rows), size))
@@ -447,9 +482,9 @@ def _keeps(product: Lines) -> bool:
     for computed in (product, added)[: 1 + (len(product.weights) == 1)]:  # one matrix's output may be added
         alone: dict[int, torch.Tensor] = {}  # each row is computed alone once, for all widths
         for n in WIDTHS:
-            for first in range(0, len(x) - n + 1, n) if least else [0]:
+            for first in range(0, len(x) - n + 1, n) if whole else [0]:
                 several = computed(x[first : first + n].clone())
-                for row in range(n) if least else {0, n // 2, n - 1}:
+                for row in range(n) if whole else {0, n // 2, n - 1}:
                     if (at := first + row) not in alone:
                         alone[at] = computed(x[at : at + 1])[0]
                     if not torch.equal(several[row], alone[at]):

@@ -26,7 +26,7 @@ from specviz.models.canvas import Canvas
 from specviz.models.context import StorageShape, Store
 from specviz.models.diffusion import Diffusion
 from specviz.models.encoder_decoder import EncoderDecoder
-from specviz.models.layers import activation
+from specviz.models.layers import Lines, activation
 
 torch.set_num_threads(1)
 NUMBERS = st.integers(0, 2**32 - 1)
@@ -108,6 +108,32 @@ def parted(target: EncoderDecoder, rows: int, seed: int, most: int = LONGEST, sa
 @given(seed=NUMBERS, rows=st.integers(1, 3))
 def test_every_row_of_a_pass_is_the_row_of_its_own_path(family, dtype, seed, rows):
     assert parted(writer(family, dtype), rows, seed) == 0
+
+
+@pytest.mark.parametrize(("seed", "rows"), [(68, 1), (104, 3)])
+def test_narrow_products_whose_sums_seldom_part(seed, rows):
+    """A single row's product rounded otherwise in one sum of thousands; these passes met one."""
+    assert parted(writer("bergamot", torch.bfloat16), rows, seed) == 0
+
+
+@pytest.mark.parametrize("outputs", [37, 48])
+def test_a_trial_of_sums_that_cancel_shows_their_order(outputs):
+    """Halves added in another order give the same 16 bits nearly always, but not where they cancel."""
+
+    class Other(Lines):
+        def __call__(self, x):
+            if len(x) > 1:
+                return super().__call__(x)
+            half = x.shape[1] // 2
+            weight = self.weights[0].float()
+            sums = x[:, half:].float() @ weight[:, half:].t() + x[:, :half].float() @ weight[:, :half].t()
+            return sums.to(x)
+
+    layer = torch.nn.Linear(48, outputs, bias=False, dtype=torch.bfloat16)
+    product = Other(layer.requires_grad_(False), layout=kernels.PLAIN, invariant=True)
+    made, x = ordered._cancelling(product, torch.Generator().manual_seed(0))
+    assert type(made) is Other and not ordered._alike(made, x, whole=True)
+    assert not ordered._keeps(product)
 
 
 @pytest.mark.parametrize("family", ["t5", "bart"])
