@@ -30,6 +30,7 @@ BENCHES: dict[str, str] = {
     "canvases": "diffusion: what SSD saves and what several canvases cost (limits: 55 % of passes, 1.6)",
     "batches": "throughput and latency by batch size (limit: autoregressive at 8 is 3 times 1)",
     "passes": "what a pass over g tokens costs in units of a pass over one",
+    "projection": "speedups elsewhere, predicted and measured (limit: median error of 10 %)",
     "roofline": "cost of passes in FLOPs and bytes, and their time against the machine's measured ceilings",
 }
 

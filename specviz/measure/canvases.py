@@ -11,6 +11,7 @@ import numpy as np
 from specviz.loop.clock import Clock
 from specviz.loop.cycle import Cycle
 from specviz.loop.unmasking import decode_canvases
+from specviz.measure.phases import Phases
 from specviz.measure.report import Estimate, Values
 from specviz.measure.timing import paired, phase_clock, quiet_clock, settled
 from specviz.methods import find
@@ -59,9 +60,11 @@ class Written:
     refreshes: int = 0
     canvases: int = 0  # the roots among them
     marks: list[list[Any]] = field(default_factory=list)  # of every pass
+    phases: Phases = field(default_factory=lambda: Phases(None))
 
     def take(self, cycle: Cycle) -> None:
         """Add a cycle; its logits are not kept."""
+        self.phases.take(cycle)
         if cycle.number == 0:
             return
         self.order += zip(cycle.cells, cycle.tokens)
@@ -87,7 +90,7 @@ def write(
     clock: Clock | None = None,
 ) -> list[Written]:
     """Write the prompts' canvases, so many together; nothing is recorded."""
-    texts = [Written() for _ in ids]
+    texts = [Written(phases=Phases(clock)) for _ in ids]
     method = way()
     for first in range(0, len(ids), batch):
         some = list(ids[first : first + batch])

@@ -18,6 +18,7 @@ from specviz import metrics
 from specviz.errors import ParameterError
 from specviz.loop import Run
 from specviz.measure.claims import BootstrapEstimate, Quality, ratio, resampled
+from specviz.measure.phases import phases_of
 from specviz.measure.report import Settings, Values
 from specviz.measure.timing import clock_of, closing, finish, paired, synchroniser
 from specviz.models.protocols import Model
@@ -63,6 +64,8 @@ class Follow:
         self.wait = synchroniser(run.model.device)
         names = ("emitted", "drafted", "accepted", "passes", "seconds", "prefill")
         self.sums: dict[str, np.ndarray] = {name: np.zeros(len(given)) for name in names}
+        self.phases: list[dict[str, float]] = []  # of each stream
+        self._phases = phases_of(run)
 
     def __call__(self, number: int) -> list[int]:
         """Decode the next stream; return all that was emitted."""
@@ -73,6 +76,7 @@ class Follow:
                 self.wait()
             now = self.clock()
             sums["seconds" if cycle.number else "prefill"][number] += now - begin
+            self._phases.take(cycle)
             sums["passes"][number] += cycle.scores is not None
             sums["drafted"][number] += len(cycle.status)
             sums["accepted"][number] += sum(each in ("accepted", "unreviewed") for each in cycle.status)
@@ -80,6 +84,7 @@ class Follow:
             left -= cycle.end is not None
             if not left:
                 sums["emitted"][number] = len(tokens)
+                self.phases.append(self._phases.sums())
                 return tokens
             begin = self.clock()
         raise KeyboardInterrupt  # the run was interrupted, and has kept its trace
@@ -107,6 +112,7 @@ class Decoded:
     chrf: float = float("nan")
     comet: float = float("nan")
     texts: list[str] = field(default_factory=list)
+    phases: list[dict[str, float]] = field(default_factory=list)  # of each stream, as `Phases.sums`
 
     def of(self, function: Callable[..., Any], *names: str) -> BootstrapEstimate:
         """A function of sums over the texts."""
@@ -163,8 +169,11 @@ def measure(
     if references is None:
         references = [[text] for text in last_texts(traces[RT])]
     quality = Quality(metrics.tokenizer(traces[RT].run).name, references)
-    return {each.label: judged(each, [f[each.label].sums for f in followed], traces[each.label], quality)
-            for each in chosen}, quality  # fmt: skip
+    made = {}
+    for each in chosen:
+        made[each.label] = judged(each, [f[each.label].sums for f in followed], traces[each.label], quality)
+        made[each.label].phases = followed[0][each.label].phases
+    return made, quality
 
 
 def judged(of: Setting, rounds: list[dict[str, np.ndarray]], trace: Trace, quality: Quality) -> Decoded:

@@ -42,7 +42,7 @@ OURS = ("lock", "suites")  # what a run that was killed before its run.json leav
 # What of a row may differ between two runs of one plan.
 TIMINGS = (
     "prefill_seconds", "decode_seconds", "wall_seconds", "peak_memory", "device_memory", "sitting", "started",
-    "environment", "clock",
+    "environment", "clock", "phases",
 )  # fmt: skip
 CELL_COLUMNS = ("model", "method", "draft", "parameters", "suite", "temperature")
 ROW_COLUMNS = ("kind", "language", "seed", "round", "id")  # what a table may be broken down by

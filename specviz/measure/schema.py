@@ -162,6 +162,23 @@ class FailedRow(TypedDict):
     suite: NotRequired[Text]
 
 
+class PhaseSums(TypedDict):
+    """Sums over a text's cycles after the prefill, as `phases.SUMS`."""
+
+    cycles: Count
+    emitted: Count
+    context: Count
+    passes: Count
+    fed: Count
+    draft_passes: Count
+    draft_fed: Count
+    draft: Seconds
+    forward: Seconds
+    verify: Seconds
+    commit: Seconds
+    between: Seconds
+
+
 class DecodedRow(FailedRow):
     """A row of a decoded prompt."""
 
@@ -172,6 +189,7 @@ class DecodedRow(FailedRow):
     steps: Count
     peak_memory: Count | None
     device_memory: Count | None
+    phases: NotRequired[PhaseSums | None]
 
 
 class TimedRow(DecodedRow):

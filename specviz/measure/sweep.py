@@ -17,6 +17,7 @@ from specviz.errors import ParameterError
 from specviz.loop import Run
 from specviz.measure.claims import BootstrapEstimate, ratio, resampled
 from specviz.measure.pairs import Score
+from specviz.measure.phases import phases_of
 from specviz.measure.report import Entry, Settings, Values
 from specviz.measure.timing import BASELINE, clock_of, closing, finish, paired
 from specviz.methods import Method, find, settings_of
@@ -50,12 +51,15 @@ class Advanced:
         self.run = run
         names = ("tokens", "cycles", "drafted", "sent", "accepted", "own", "fallbacks", "rollbacks", "passes")
         self.sums = {name: np.zeros(texts) for name in names}
+        self.phases: list[dict[str, float]] = []  # of each text
+        self._phases = phases_of(run)
 
     def __call__(self, number: int) -> list[int]:
         """Decode the next text; return its tokens."""
         tokens: list[int] = []
         sums = self.sums
         for cycle in self.run:
+            self._phases.take(cycle)
             tokens += cycle.tokens
             sums["cycles"][number] += cycle.number > 0
             sums["passes"][number] += cycle.number > 0 and cycle.scores is not None
@@ -70,6 +74,7 @@ class Advanced:
                 sums["rollbacks"][number] += any(origin in TAKEN_BACK for origin in cycle.origins)
             if cycle.end is not None:
                 sums["tokens"][number] = len(tokens)
+                self.phases.append(self._phases.sums())
                 return tokens
         raise KeyboardInterrupt  # the run was interrupted, and has kept its trace
 
@@ -81,6 +86,7 @@ class Stock:
         self.model, self.beams, self.most = model, beams, most
         self.ids = [model.encode(entry["prompt"]) for entry in entries]
         self.sums = {"tokens": np.zeros(len(entries)), "cycles": np.zeros(len(entries))}
+        self.phases: list[dict[str, float]] = []  # it tells none
 
     def __call__(self, number: int) -> list[int]:
         """Decode a text; return its tokens."""
@@ -109,6 +115,7 @@ class Measured:
     sums: dict[str, np.ndarray]
     texts: list[str]
     score: Score
+    phases: list[dict[str, float]] = field(default_factory=list)  # of each text, as `Phases.sums`
 
     @property
     def quality(self) -> BootstrapEstimate:
@@ -187,7 +194,7 @@ def sweep(
             if not number:
                 outputs = [point.model.decode(ids) for ids in timed[point.label].texts]
                 sums = decoders[point.label].sums | {"score": score.statistics(outputs)}
-                results[point.label] = Measured(point, sums, outputs, score)
+                results[point.label] = Measured(point, sums, outputs, score, decoders[point.label].phases)
     for label, measured in results.items():
         measured.sums["seconds"] = np.median(seconds[label], axis=0)
     return results
@@ -209,5 +216,6 @@ def pooled(sets: Sequence[dict[str, Measured]]) -> dict[str, Measured]:
         parts = [each[label] for each in sets]
         sums = {name: np.concatenate([part.sums[name] for part in parts]) for name in first.sums}
         texts = [text for part in parts for text in part.texts]
-        results[label] = Measured(first.point, sums, texts, first.score)
+        phases = [each for part in parts for each in part.phases]
+        results[label] = Measured(first.point, sums, texts, first.score, phases)
     return results

@@ -29,6 +29,7 @@ from specviz.errors import ModelError, ParameterError, PromptError
 from specviz.loop import Run
 from specviz.loop.drafters import load_drafter
 from specviz.loop.machine import computed_by, identity, machine_of, peak_memory, thread_count, versions
+from specviz.measure.phases import phases_of
 from specviz.measure.plan import Cell
 from specviz.measure.report import Entry, Row, Settings
 from specviz.measure.timing import clock_of, finish, settled, synchroniser, threads
@@ -207,11 +208,13 @@ class Bench:
         cells: list[int] = []
         steps = sent = accepted = 0
         prefill = decode = 0.0  # seconds
+        phases = phases_of(run)
         reset_peak(self.model.device)
         self.wait()
         start = time.perf_counter()
         mark = self.clock()
         for cycle in run:
+            phases.take(cycle)
             if cycle.number == 0:
                 self.wait()
                 prefill += (now := self.clock()) - mark
@@ -236,6 +239,7 @@ class Bench:
             "written": sum(len(text_of(each, self.model.eos)) for each in ids),
             "prompt_tokens": sum(len(prompt["tokens"]) for prompt in run.recorder.run["prompts"]),
             "steps": steps, "sent": sent, "accepted": accepted, "end": end,
+            "phases": phases.sums() or None if timed else None,
             **(seconds if timed else dict.fromkeys(seconds)), **peak(self.model.device),
         }  # fmt: skip
 

@@ -8,6 +8,7 @@ from specviz import escape
 from specviz.escape import markdown as safe
 from specviz.measure.rows import Results
 from specviz.replays.answers import answers
+from specviz.replays.costs import HEADINGS, IN_WORDS, pooled
 from specviz.replays.layout import ARROW, ORDER, OVERVIEW, TIMES, grid, overview, verdict_lines
 from specviz.replays.replays import Replay, Replays
 
@@ -50,6 +51,9 @@ def replay_lines(replay: Replay) -> list[str]:
         layout = grid(replay)
         lines += [f"Printed {ARROW} measured on {safe(replay.device)} ({TIMES}ratio). {ORDER}", ""]
         lines += [*table(layout.headings, layout.rows, layout.names), ""]
+    if costs := pooled(replay.costs):
+        lines += ["Where the time goes. " + IN_WORDS, ""]
+        lines += [*table(HEADINGS, [each.row() for each in costs], 1), ""]
     items = [f"Not measured: {which}: {why} ({n})" for which, why, n in replay.missing()]
     items += [f"{each['what']}: the paper {each['paper']}; here {each['here']}" for each in replay.setup]
     items += [*replay.remarks(), *(f"in print: {text}" for text in replay.errata)]

@@ -1,3 +1,23 @@
+// Speedups with other costs: what drafts add to a pass and what drafting costs, scaled, here or on another device.
+for (const place of document.querySelectorAll(".projection")) {
+	const device = place.querySelector("select");
+	const sliders = [...place.querySelectorAll("input")];
+	const project = () => {
+		const scale = sliders.map((slider) => Number(slider.value));
+		sliders.forEach((slider, i) => { slider.nextElementSibling.textContent = scale[i].toFixed(2); });
+		for (const shown of place.querySelectorAll("[data-cost]")) {
+			const { gain, passes, here, rest, plain, elsewhere } = JSON.parse(shown.dataset.cost);
+			const costs = device.value ? elsewhere[device.value] : here;
+			if (!costs) { shown.textContent = "–"; continue; }
+			const loop = device.value ? [0, 0] : [rest, plain];
+			const cycle = passes + (costs[0] - passes) * scale[0] + costs[1] * scale[1] + loop[0];
+			shown.textContent = ((gain * (1 + loop[1])) / cycle).toFixed(2);
+		}
+	};
+	for (const control of [device, ...sliders]) control.addEventListener("input", project);
+	place.hidden = false;
+	project();
+}
 const themed = (layout) => {
 	const line = { gridcolor: colour("--line"), zerolinecolor: colour("--line"), linecolor: colour("--line") };
 	const axes = ["xaxis", "yaxis"].map((name) => [name, { automargin: true, ...layout[name], ...line }]);

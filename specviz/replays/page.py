@@ -23,6 +23,7 @@ from specviz.measure.report import Row, Values
 from specviz.measure.rows import CELL_COLUMNS, ROW_COLUMNS, Results, key_of
 from specviz.replays.answers import PART, Answer, answers, reasons
 from specviz.replays.cells import FAILS, HOLDS, OPEN, Verdict
+from specviz.replays.costs import HEADINGS, IN_WORDS, PHASES, Cost, pooled
 from specviz.replays.kept_traces import contender_of, marked, median_row
 from specviz.replays.layout import ARROW, BADGES, MARKS, VERDICTS, grid, like_printed, marks, verdict_lines
 from specviz.replays.plots import Figure, Labelled, curve_figures, replay_figures, run_figures
@@ -385,6 +386,7 @@ class Page:
             self.folded("Every number, with intervals and ratios", *full(made))
             self.folded("Every comparison, one by one", *compared(made))
             self.folded("What each number was measured on", *provenance(made))
+        self.costs(pooled(made.costs), below)
         self.listed("Not measured", [f"{which}: {why} ({n})" for which, why, n in made.missing()], below)
         self.add(f"<{below}>What differs</{below}>")
         rows = [[text(s["what"]), text(s["paper"]), text(s["here"])] for s in made.setup]
@@ -395,6 +397,38 @@ class Page:
                 self.traces(Results(made.path / name), f"{anchor(made.table)}-")
         self.recorded(made)
         self.add("</section>")
+
+    def costs(self, costs: Sequence[Cost], below: str) -> None:
+        """Where each contender's time goes, and what would become of its speedup with other costs."""
+        if not costs:
+            return
+        self.add(f"<{below}>Where the time goes</{below}>", f"<p>{text(IN_WORDS)}</p>")
+        first = len(HEADINGS) - len(PHASES)
+        legend = " · ".join(f"<i class='{name}'></i>{name}" for name in PHASES)
+        rows = [[*map(text, each.row()[:first]), spent(each)] for each in costs]
+        self.table([*map(text, HEADINGS[:first]), f"<span class='phases'>{legend}</span>"], rows)
+        cells = "".join(
+            f"<tr><td class='name'>{text(each.row()[0])}</td><td class='n'>{each.tau:.2f}</td>"
+            f"<td class='n'>{each.speedup:.2f}</td>"
+            f"<td class='n'><output data-cost='{text(projected(each))}'>{each.speedup:.2f}</output></td></tr>"
+            for each in costs
+        )
+        names = dict.fromkeys(name for each in costs for name in each.elsewhere)
+        choice = "".join(f"<option value='{text(name)}'>{text(name)}</option>" for name in names)
+        self.add(
+            f"<div class='projection' hidden><p><b class='badge'>modelled</b> {PROJECTION}</p>"
+            f"<p class='controls'><label>device <select><option value=''>this one</option>{choice}</select>"
+            "</label>",
+            *(
+                f"<label>{words} × <input type='range' min='0' max='2' step='0.05' value='1'> "
+                "<output>1.00</output></label>"
+                for words in ("what drafts add to a pass", "cost of drafting")
+            ),
+            "</p><div class='scroll' tabindex='0' role='region' aria-label='Table of projected speedups'>"
+            "<table><thead><tr><th scope='col'>contender</th><th scope='col' class='n'>τ</th>"
+            "<th scope='col' class='n'>speedup here</th><th scope='col' class='n'>speedup there</th></tr>"
+            f"</thead><tbody>{cells}</tbody></table></div></div>",
+        )
 
     def medians(self, made: Replay) -> dict[int, str]:
         """The link of each figure's median prompt, as far as traces were kept."""
@@ -438,6 +472,25 @@ class Page:
             self.add("</details>")
 
 
+def spent(cost: Cost) -> str:
+    """A contender's phases as a bar, and in percent."""
+    shares = {name: round(100 * share) for name, share in cost.shares.items()}
+    bar = "".join(f"<i class='{name} share-{share}'></i>" for name, share in shares.items() if share)
+    return f"<span class='bar' aria-hidden='true'>{bar}</span> {' · '.join(map(str, shares.values()))} %"
+
+
+def projected(cost: Cost) -> str:
+    """What the page's script needs to project a speedup, as JSON."""
+    passes = cost.sums["passes"] / cost.sums["cycles"] * cost.plain["cycles"] / cost.plain["passes"]
+    rest = sum(cost.passes(name) for name in PHASES[2:])
+    plain = sum(cost.passes(name, plain=True) for name in PHASES if name != "forward")
+    forward, draft = cost.passes("forward"), cost.passes("draft")
+    return json.dumps({
+        "gain": cost.tau / cost.plain_tau, "passes": passes, "here": [forward, draft], "rest": rest,
+        "plain": plain, "elsewhere": cost.elsewhere,
+    })  # fmt: skip
+
+
 def recording(made: Replay, each: Mapping[str, str]) -> Path:
     """Where a trace lies that a replay recorded; its name comes from a file that others may have made."""
     return made.path / "traces" / Path(each["file"]).name
@@ -477,6 +530,12 @@ def tally(n: Mapping[str, int], words: bool = False) -> str:
     return f"<span class='bar' aria-hidden='true'>{bar}</span> <span class='counts'>{' '.join(parts)}</span>"
 
 
+PROJECTION = (
+    "What is accepted stays; the costs change. Another device's passes are those of a roofline (its memory "
+    "and its arithmetic at their published rates), without the time of the decoding loop. On this one the "
+    "sliders scale what was measured: 0 is a pass over drafts that costs what one token does, or drafts that "
+    "cost nothing."
+)
 HOW_TO_READ = (
     "The printed numbers come from other models on other machines, so they need not recur here; "
     f"the paper's claims about them may still hold. {MARKS[0]} the claim holds here, {MARKS[2]} it fails "

@@ -32,6 +32,7 @@ from specviz.replays.cells import (
     Tally,
     Verdict,
 )
+from specviz.replays.costs import Cost
 from specviz.replays.judging import Judge, remarks, setup
 from specviz.replays.published import claims, list_published, published, title
 from specviz.replays.recipes import CURVES, FIGURES, Recipe
@@ -83,6 +84,8 @@ class Replay:
         Folders below `path` that hold the rows and their traces.
     traces : list of dict
         Where there is no run, the best, median and worst text: ``name``, ``of``, ``figure``, ``file``.
+    costs : list of Cost
+        Where the time of each contender goes.
     settings : dict
         The settings that distinguish this replay from others of the same table.
     seconds : float
@@ -109,6 +112,7 @@ class Replay:
     notes: list[str] = field(default_factory=list)
     runs: list[str] = field(default_factory=list)
     traces: list[dict[str, str]] = field(default_factory=list)
+    costs: list[Cost] = field(default_factory=list)
     settings: Settings = field(default_factory=dict)
     seconds: float = 0.0
     created: str = ""
@@ -279,7 +283,9 @@ class Replay:
 
 # Field: its key in ``replay.json``.
 SAVED = {each.name: each.name for each in fields(Replay) if each.name != "path"} | {"settings": "asked"}
-PLAIN: dict[str, type[Plain]] = {"comparisons": Comparison, "verdicts": Verdict, "checks": Check}
+PLAIN: dict[str, type[Plain]] = {
+    "comparisons": Comparison, "verdicts": Verdict, "checks": Check, "costs": Cost,
+}  # fmt: skip
 
 
 @dataclass
@@ -365,7 +371,8 @@ def of_content(content: Settings, file: Path, path: Path) -> Replay:
 
     of_version(content, file, "replay")
     checked(CheckedReplay, content, str(file), "the file is damaged: replay the table into another folder")
-    values = {name: content[key] for name, key in SAVED.items()}
+    content = {"costs": []} | dict(content)  # an older replay tells none
+    values: Settings = {name: content[key] for name, key in SAVED.items()}
     sources = [Provenance.read(each) for each in content["sources"]]
     values |= {name: [kind.read(each) for each in values[name]] for name, kind in PLAIN.items()}
     values |= {"cells": [Cell.of(row, sources) for row in values["cells"]]}
@@ -442,7 +449,7 @@ def compared(table: str, recipe: Recipe, made: Measurement, settings: Settings) 
         table, title(table.partition("/")[0]), caption, place, recipe.compare, cells,
         list(recipe.total or ()), list(recipe.metrics), table in CURVES, judge.comparisons(),
         judge.verdicts(), made.checks, errata, theirs, [list(each) for each in recipe.differs],
-        made.environment, made.notes, made.runs, made.traces, settings,
+        made.environment, made.notes, made.runs, made.traces, made.costs, settings,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
     )  # fmt: skip
 

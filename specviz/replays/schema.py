@@ -11,7 +11,7 @@ from typing_extensions import TypedDict
 
 from specviz.files import whole_text
 from specviz.measure.report import Settings
-from specviz.measure.schema import Environment, Seconds, Text
+from specviz.measure.schema import Environment, PhaseSums, Seconds, Text
 
 TRADE_OFF = {"dataset", "curve", "setting"}  # columns of a curve of quality by speed
 MOST_CELLS = 5_000  # more than any table has
@@ -124,6 +124,18 @@ class TraceFile(TypedDict):
     task: NotRequired[Text]
 
 
+class Cost(TypedDict):
+    """Where a contender's time goes, as `costs.Cost`."""
+
+    contender: Text
+    task: Name
+    by: Text
+    texts: Count
+    sums: PhaseSums
+    plain: PhaseSums
+    elsewhere: dict[Name, Annotated[list[Figure], Field(min_length=2, max_length=2)]]
+
+
 class ReplayFile(TypedDict):
     """``replay.json``."""
 
@@ -147,6 +159,7 @@ class ReplayFile(TypedDict):
     notes: list[Text]
     runs: list[Annotated[str, AfterValidator(_below)]]
     traces: list[TraceFile]
+    costs: NotRequired[Annotated[list[Cost], Field(max_length=MOST_CELLS)]]
     asked: Settings
     seconds: Seconds
     created: Text
@@ -182,6 +195,12 @@ def _consistent(replay: ReplayFile) -> ReplayFile:
         raise ValueError("has a cell with a source that does not exist")
     if here and not {"device", "processor"} <= set(here):
         raise ValueError("has an environment without device and processor")
+    for number, cost in enumerate(replay.get("costs", [])):
+        sums, plain = cost["sums"], cost["plain"]
+        if not (sums["cycles"] and plain["cycles"] and plain["emitted"] and plain["forward"]):
+            raise ValueError(f"has costs[{number}] of no cycles, or of none that took time")
+        if not all(sum(there) > 0 and min(there) >= 0 for there in cost["elsewhere"].values()):
+            raise ValueError(f"has costs[{number}] with a device on which a cycle costs nothing")
     if replay["drawn"]:
         _check_curve(cells)
     elif replay["total"] and (len(replay["total"]) != 2 or replay["total"][0] not in columns):

@@ -10,6 +10,7 @@ from specviz.errors import plural
 from specviz.measure.report import Column, print_lines, print_table
 from specviz.measure.rows import Results
 from specviz.replays.answers import answers
+from specviz.replays.costs import HEADINGS, IN_WORDS, pooled
 from specviz.replays.layout import ARROW, BADGES, ORDER, OVERVIEW, TIMES, grid, overview, shown, verdict_lines
 from specviz.replays.published import list_published
 from specviz.replays.recipes import CURVES, FIGURES, RECIPES, SETTINGS
@@ -52,6 +53,14 @@ def show_replay(replay: Replay, console: Console) -> None:
         hidden = len(replay.cells) - len(shown(replay))
         if hidden:
             print_lines(console, f"{hidden} further numbers: specviz bench report {replay.path} --html")
+    if costs := pooled(replay.costs):
+        print_lines(console, "", "Where the time goes:")
+        columns = [Column(HEADINGS[0], folds=16)]
+        columns += [
+            Column(name, right=True, drop_rank=i) for i, name in enumerate(reversed(HEADINGS[1:]), 1)
+        ][::-1]
+        print_table(console, columns, [each.row() for each in costs])
+        print_lines(console, IN_WORDS)
     print_lines(
         console,
         *(f"not measured: {which}: {why} ({plural(n, 'number')})" for which, why, n in replay.missing()),

@@ -10,9 +10,11 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import traces
+from specviz.measure.phases import SUMS
 from specviz.measure.report import Estimate
 from specviz.measure.rows import begin, key_of, write_json
 from specviz.replays import page, replays
+from specviz.replays.costs import Cost
 from specviz.replays.published import claims
 from specviz.replays.recipes import RECIPES, SETTINGS
 from specviz.replays.sources.shared import Measurement
@@ -61,6 +63,12 @@ def write_report(root: Path) -> Path:
         found.add({"method": method, "language": "EN"}, "speedup", Estimate(1.0 + i, 0.8 + i, 1.2 + i, 9))
         found.add({"method": method, "language": "EN"}, "tau", 2.0 + i)
     found.runs, found.notes = ["run"], [EVIL]
+    plain = dict.fromkeys(SUMS, 0) | {"cycles": 10, "emitted": 10, "passes": 10, "fed": 10, "forward": 1.0}
+    sums = plain | {"emitted": 20, "fed": 50, "forward": 1.5, "draft": 0.5}
+    found.costs = [
+        Cost(EVIL, "qa", "m", 3, sums, plain, {"h100": [1.0, 0.25]}),
+        Cost("b", "", "", 3, sums, plain),
+    ]
     made = replays.compared("unispec/table3", RECIPES["unispec/table3"], found, {"table": "unispec/table3"})
     made = replace(made, path=root / "unispec-table3")
     page.write(replays.opened_result(root / "unispec-table3" / "run"), root / "run.html")
@@ -95,6 +103,28 @@ def test_a_report_opens_offline(open_page, report, shoot, dark):
     assert there.locator("[data-figure='0'] .scatterlayer .trace").count() == 2, "printed, and measured here"
     wide = there.evaluate("document.documentElement.scrollWidth <= innerWidth")
     assert wide, "nothing runs out of the page"
+
+
+def test_sliders_and_devices_project_the_speedups(open_page, report):
+    there = open_page(offline=True)
+    there.goto(report.as_uri())
+    place = there.locator(".projection")
+    assert place.is_visible() and "modelled" in place.text_content()
+    shown = place.locator("[data-cost]")
+
+    def after(control, value):
+        place.locator(control).first.evaluate(
+            "(it, value) => { it.value = value; it.dispatchEvent(new Event('input')); }", value
+        )
+        return shown.all_text_contents()
+
+    assert shown.all_text_contents() == ["1.00", "1.00"]  # τ 2, a cycle of 1.5 passes and 0.5 of drafting
+    assert after("input", "0") == ["1.33", "1.33"], "a pass that costs what one token does"
+    assert after("label:nth-of-type(3) input", "0") == ["2.00", "2.00"], "and drafts that cost nothing"
+    assert after("select", "h100") == ["2.00", "–"], "one has no model of that device"
+    assert [after("input", "1"), after("label:nth-of-type(3) input", "1")][1] == ["1.60", "–"]
+    bars = there.locator("td .bar .draft")
+    assert bars.count() == 2 and "25 · 75 · 0 · 0 · 0" in bars.first.locator("xpath=../..").text_content()
 
 
 def test_its_links_open_the_player(open_page, report):

@@ -720,7 +720,7 @@ def test_a_role_that_a_model_lacks_leaves_its_rows_empty(tmp_path):
     assert drafts == {"small": "my-draft", "heads": ""}
     given = options(tmp_path)
     given.drafts = drafts
-    assert thresholds.drafter(given, "heads") is None
+    assert given.drafter("heads") is None
     assert "name one with --draft heads=NAME" in thresholds.no_drafter(given, "heads")
     labels = [point.label for point in contenders.lineup(SimpleNamespace(name="m"), None)]
     assert not any(label.startswith("blockwise") for label in labels)

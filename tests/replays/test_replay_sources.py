@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from specviz.measure import retranslation
+from specviz.measure.phases import SUMS
 from specviz.measure.retranslation import Decoded
 from specviz.measure.sweep import Measured, Point
 from specviz.measure.timing import BASELINE
@@ -184,7 +185,12 @@ def test_figures_of_canvases(how, monkeypatch):
         found = []
         for way in ways:
             quick = way.method == "ssd"
-            text = SimpleNamespace(text=lambda ends: [5, 6, 7], passes=2 if quick else 4)
+            text = SimpleNamespace(
+                text=lambda ends: [5, 6, 7], passes=2 if quick else 4,
+                phases=SimpleNamespace(
+                    sums=lambda n=2 if quick else 4: dict.fromkeys(SUMS, 1.0) | {"cycles": n}
+                ),
+            )  # fmt: skip
             found.append(SimpleNamespace(texts=[text] * 4, seconds=[1.0 if quick else 3.0] * 4))
         return found
 
@@ -199,6 +205,7 @@ def test_figures_of_canvases(how, monkeypatch):
         assert value(found, "throughput", **origin) == 1 and value(found, "throughput", **ours) == 3
         assert value(found, "speedup", **ours) == 3 and value(found, "step_reduction", **ours) == 50
     assert {f.texts for f in found.figures if f.metric == "throughput"} == {2, 8}, "rounds are no texts"
+    assert {each.tau for each in found.costs} == {0.5} and {each.plain_tau for each in found.costs} == {0.25}
     found = canvases.canvases(RECIPES["ssd/table3"], how())
     assert value(found, "verification_nodes", method="Greedy", draft_length=4) == 5
     assert value(found, "verification_nodes", method="Mix-order", draft_length=4) == 8

@@ -139,6 +139,17 @@ def prices_of(
                   f"a roofline of {device.words}")  # fmt: skip
 
 
+def pass_seconds(device: Device, model: Model, tokens: float, context: float) -> float:
+    """A pass of a model over so many tokens after so many others, in seconds on a device.
+
+    Raises
+    ------
+    ParameterError
+        If the model's shape is not known.
+    """
+    return _seconds(device, _shape(model), max(1, round(tokens)), round(context), 1)
+
+
 def _shape(model: Model) -> Shape:
     widths = getattr(model, "geometry", None)
     if widths is None:

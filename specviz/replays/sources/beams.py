@@ -19,11 +19,11 @@ from specviz.replays.sources.thresholds import (
     able,
     bundled,
     control,
-    drafter,
     finish,
     named_suite,
     no_drafter,
     of,
+    spent,
     swept,
     texts_of,
 )
@@ -64,6 +64,7 @@ def one_task(
         of(made, mine)
         if mine is not base and mine is not greedy:
             timed.append((task, texts, mine, base or greedy))
+            spent(made, mine, greedy)
         if base is not None:
             made.add(where, "speedup", exact() if mine is base else mine.over(base))
         made.add(where, "relative_bleu", relative(mine, greedy))
@@ -153,7 +154,7 @@ def measured(
 
 def lineup(options: RunOptions, texts: list[Entry]) -> list[Point]:
     """Beams, greedy, blockwise, SpecDec and CM-ASD in the paper's setting, as far as there are drafters."""
-    points = contenders.lineup(options.model, drafter(options, "small"), drafter(options, "heads"))
+    points = contenders.lineup(options.model, options.drafter("small"), options.drafter("heads"))
     return [p for p in points if not p.label.startswith(("speculative", "greedy (transformers)"))]
 
 
@@ -163,7 +164,7 @@ def ablation(options: RunOptions, texts: list[Entry]) -> list[Point]:
     CM-ASD's threshold is never below its τ_base, so with that one alone a fixed threshold could only accept
     less. The settings with a fixed one get the mean of CM-ASD's own on the same texts.
     """
-    small = drafter(options, "small")
+    small = options.drafter("small")
     if small is None:
         return [p for p in contenders.lineup(options.model, None) if p.label in (BASELINE, contenders.BEAMS)]
     points = contenders.lineup(options.model, small)

@@ -153,6 +153,7 @@ def one_task(
     made.by("stepwise", PAPER)
     made.ability(task, list(map(options.model.decode, first)), [e.get("reference") for e in entries])
     their_tokens, their_seconds = speed(base, options.model.eos, rounds)
+    phases = {key: [text.phases.sums() for text in each.texts] for key, each in written.items()}
     for row in recipe.rows:
         key = key_of(row)
         mine, where = written[key], {**row.where, "task": task}
@@ -160,6 +161,7 @@ def one_task(
         made.by(ways[key].method, ways[key].values)
         made.add(where, "throughput", resampled(over, tokens, seconds))
         if mine is not base:
+            made.cost(phases[key], phases[STEPWISE], options.model)
             made.add(where, "speedup", resampled(faster, tokens, seconds, their_tokens, their_seconds))
             passes = [each_text([t.passes for t in each.texts], rounds) for each in (mine, base)]
             made.add(where, "step_reduction", resampled(saved, *passes))

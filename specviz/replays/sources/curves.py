@@ -22,7 +22,6 @@ from specviz.replays.sources.thresholds import (
     ROLES,
     bundled,
     control,
-    drafter,
     measured,
     named_suite,
     no_drafter,
@@ -141,7 +140,7 @@ def samples(recipe: Recipe, options: RunOptions) -> Measurement:
 def batched(recipe: Recipe, options: RunOptions) -> Measurement:
     """CM-ASD's latency against throughput, batch by batch."""
     made = Measurement.begin(options)
-    small = drafter(options, "small")
+    small = options.drafter("small")
     if small is None:
         raise ParameterError(no_drafter(options, "small"))
     entries = texts_of(recipe, options)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -176,8 +177,11 @@ def add_figures(
                     texts=len({r["prompt"] for r in mine}))  # fmt: skip
             for theirs, ours in recipe.metrics.items():
                 made.add({**row.where, **where}, theirs, FIGURES[ours](results, mine, base))
+            both = matched_rows(mine, base)
+            if cell["cell"] != cell["against"]:
+                phases = [[pair[side].get("phases") or {} for pair in both] for side in (0, 1)]
+                made.cost(phases[0], phases[1], options.model, partial(options.drafter, row.role or ""))
             if greedy and cell["cell"] != cell["against"]:
-                both = matched_rows(mine, base)
                 made.same_texts(task, [a["ids"] for a, _ in both], [b["ids"] for _, b in both])
 
 

@@ -25,6 +25,7 @@ from specviz.methods import Method
 from specviz.metrics.interval import RESAMPLES
 from specviz.models.protocols import Model
 from specviz.replays.cells import ABILITY, AGAIN, CONTROL, SAME, Check, Provenance
+from specviz.replays.costs import Cost, cost_of, modelled
 from specviz.replays.recipes import Best, Recipe, Row
 from specviz.replays.tasks import PLAIN, own_prompts, single, tasks_of, wanted
 from specviz.suites import Suite
@@ -96,6 +97,18 @@ class RunOptions:
             self.memory[key_of_all] = make()
         result: T = self.memory[key_of_all]
         return result
+
+    def drafter(self, role: str) -> Any:
+        """The drafter of a role, loaded once; None where none is named."""
+        from specviz.loop.drafters import load_drafter
+
+        name = self.drafts.get(role)
+        if not name:
+            return None
+        key = ("draft", name, *self.target)
+        if key not in self.memory:
+            self.memory[key] = load_drafter(self.model, name, None, None)
+        return self.memory[key]
 
     def prompts(
         self, recipe: Recipe, made: Measurement, bundled: Callable[[str, Values, int], list[Entry]]
@@ -221,6 +234,7 @@ class Measurement:
     # Recorded texts, below the replay's folder: ``name``, ``of``, ``figure``, ``file``; ``contender`` and
     # ``task`` as the figures' source says them.
     traces: list[dict[str, str]] = field(default_factory=list)
+    costs: list[Cost] = field(default_factory=list)  # where the time goes, of each contender and task
     source: Provenance = NOWHERE  # of the figures that are added next
 
     @classmethod
@@ -267,6 +281,18 @@ class Measurement:
         low, high = (None if end != end else float(end) for end in (ratio.low, ratio.high))
         n = len(mine)
         self.checks.append(Check(CONTROL, contender, task, n, n, float(ratio.median), low, high))
+
+    def cost(
+        self, mine: Sequence[Values], plain: Sequence[Values], model: Model,
+        draft: Callable[[], Model | None] = lambda: None,
+    ) -> None:  # fmt: skip
+        """Note where the present contender's time goes: its and the reference's sums of each text."""
+        source = self.source
+        made = cost_of(source.contender, source.task, source.by, mine, plain)
+        there = {(each.contender, each.task, each.by) for each in self.costs}
+        if made is not None and (made.contender, made.task, made.by) not in there:
+            elsewhere = modelled(made, source.method, model, draft() if source.drafter else None)
+            self.costs.append(replace(made, elsewhere=elsewhere))
 
     def same_texts(self, task: str, mine: Sequence[Written], reference: Sequence[Written]) -> None:
         """Note how many texts of the present contender are the reference's."""

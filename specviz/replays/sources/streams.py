@@ -59,6 +59,8 @@ def streams(recipe: Recipe, options: RunOptions) -> Measurement:
                 where = {**row.where, "language": language}
                 made.by(row.method, row.values)
                 add_figures(made, where, mine, base)
+                if mine is not base:
+                    made.cost(mine.phases, base.phases, options.model)
                 if row.values.get("beta") == 0 and "mode" not in row.values:
                     made.same_texts(language, mine.texts, base.texts)
                 if given.references:

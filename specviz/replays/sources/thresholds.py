@@ -84,6 +84,7 @@ def one_dataset(
         made.notes.append(f"{dataset}, {', '.join(map(str, row.where.values()))}: {mine.point.label}")
         timed.append((dataset, entries, mine, base))
         made.add(where, "speedup", mine.over(base))
+        spent(made, mine, base)
         if recipe.options.get("costs"):
             counted = contenders.costs(mine.point, base.point, entries, options.max_new_tokens)
             made.add(where, "byte_reduction", 1 / counted["bytes"])
@@ -153,6 +154,12 @@ def of(made: Measurement, mine: Measured) -> None:
     if point.model is not None:  # the early-exit curve has another one
         made.target(point.model)
     made.by(str(point.method), {**point.values, **point.options}, point.draft)
+
+
+def spent(made: Measurement, mine: Measured, plain: Measured) -> None:
+    """Note where the time of the present contender goes, beside decoding without drafts."""
+    point = mine.point
+    made.cost(mine.phases, plain.phases, point.model, lambda: point.draft)
 
 
 def able(made: Measurement, task: str, base: Measured, entries: list[Entry]) -> None:
@@ -238,19 +245,6 @@ def swept(points: list[Point], task: str, entries: list[Entry], options: RunOpti
     )  # fmt: skip
 
 
-def drafter(options: RunOptions, role: str) -> Any:
-    """A drafter, loaded once."""
-    from specviz.loop.drafters import load_drafter
-
-    name = options.drafts.get(role)
-    if not name:
-        return None
-    key = ("draft", name, *options.target)
-    if key not in options.memory:
-        options.memory[key] = load_drafter(options.model, name, None, None)
-    return options.memory[key]
-
-
 def with_base(points: list[Point], options: RunOptions) -> list[Point]:
     """Greedy decoding of the large model in front."""
     return [Point(BASELINE, BASELINE, model=options.model), *points]
@@ -260,7 +254,7 @@ def grid(role: str, curve: str) -> Callable[[RunOptions, Settings], list[Point]]
     """BiLD with a small model at every pair of thresholds."""
 
     def points(options: RunOptions, numbers: Settings) -> list[Point]:
-        small = drafter(options, role)
+        small = options.drafter(role)
         both = [(f, r) for r in numbers["rollbacks"] for f in numbers["fallbacks"]]
         return with_base([contenders.bild(options.model, small, f, r, curve) for f, r in both], options)
 
@@ -269,7 +263,7 @@ def grid(role: str, curve: str) -> Callable[[RunOptions, Settings], list[Point]]
 
 def rejection(options: RunOptions, numbers: Settings) -> list[Point]:
     """Speculative sampling at temperature 1 with fixed windows."""
-    points = contenders.rejection(options.model, drafter(options, "small"))
+    points = contenders.rejection(options.model, options.drafter("small"))
     sampled = [p for p in points if p.group != "speculative, greedy"]
     kept = [p for p in sampled if p.method == BASELINE or p.values["draft_length"] in numbers["windows"]]
     return with_base(kept, options)
@@ -277,7 +271,7 @@ def rejection(options: RunOptions, numbers: Settings) -> list[Point]:
 
 def nucleus(options: RunOptions, numbers: Settings) -> list[Point]:
     """Nucleus sampling."""
-    return with_base(contenders.nucleus(options.model, drafter(options, "aligned")), options)
+    return with_base(contenders.nucleus(options.model, options.drafter("aligned")), options)
 
 
 def exits(options: RunOptions, numbers: Settings) -> list[Point]:
@@ -314,7 +308,7 @@ def named(
 
     def points(options: RunOptions, numbers: Settings) -> list[Point]:
         role = "small" if make is contenders.oracle else "aligned"
-        made = [p for p in make(options.model, drafter(options, role)) if p.group in groups]
+        made = [p for p in make(options.model, options.drafter(role)) if p.group in groups]
         some = [p for p in made if allowed(p, numbers)]
         return with_base(some, options)
 
