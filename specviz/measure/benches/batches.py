@@ -7,7 +7,8 @@ recorded.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Annotated
 
 import numpy as np
@@ -19,7 +20,7 @@ from specviz.loop.clock import Clock
 from specviz.loop.cycle import Cycle, decode
 from specviz.measure import timing
 from specviz.measure.prompts import first_turns
-from specviz.measure.report import Bar, Entry, Estimate, Report, Row, Settings, Tick
+from specviz.measure.report import Bar, Entry, Estimate, Report, Row, Settings, Tick, Values
 from specviz.measure.timing import BASELINE, Entrant
 from specviz.methods.base import Method
 from specviz.metrics.interval import LEAST
@@ -47,6 +48,14 @@ def bench(
     max_new_tokens: Annotated[int, "Maximum number of tokens per prompt."] = 64,
     tick: Tick = lambda done, of, name: None,
 ) -> Report:
+    """Measure each method with its default settings at each batch size; see `measure`."""
+    return measure(model, drafts, entries, only, sizes, rounds, max_new_tokens, tick)
+
+
+def measure(
+    model: Model, drafts: list[Model], entries: list[Entry], only: Sequence[str], sizes: Sequence[int],
+    rounds: int, max_new_tokens: int, tick: Tick, values: Mapping[str, Values] = MappingProxyType({}),
+) -> Report:  # fmt: skip
     """Measure each method at each batch size.
 
     Parameters
@@ -62,6 +71,8 @@ def bench(
     max_new_tokens : int
     tick : callable
         Told (measurements done, of how many, whose).
+    values : mapping of str to mapping
+        By method its parameters.
 
     Returns
     -------
@@ -78,7 +89,7 @@ def bench(
     ids = first_turns(model, entries)
     clock_name = timing.clock_of(model)[1]
     runs = [(entrant, size) for entrant in timing.lineup(drafts, list(only)) for size in sizes]
-    makes = {entrant: cold(entrant) for entrant, _ in runs}
+    makes = {entrant: cold(entrant, values.get(entrant.method, {})) for entrant, _ in runs}
     results: dict[tuple[Entrant, int], list[Once]] = {each: [] for each in runs}
     for entrant, size in runs:  # warm
         once(model, entrant, makes[entrant], ids[:size], size, min(8, max_new_tokens))
@@ -148,11 +159,11 @@ def bare(cycle: Cycle) -> Cycle:
     return cycle
 
 
-def cold(entrant: Entrant) -> Callable[[], Method]:
+def cold(entrant: Entrant, values: Values) -> Callable[[], Method]:
     """Makes the method; one that remembers does so for one prompt, as the rows of a batch must."""
     kind = methods.find(entrant.method)
-    values = {"keep": "prompt"} if kind().memory is not None else {}
-    return lambda: kind(**values)
+    own = {"keep": "prompt"} if kind().memory is not None else {}
+    return lambda: kind(**own, **values)
 
 
 def row(entrant: Entrant, size: int, made: list[Once], single: list[Once]) -> Row:

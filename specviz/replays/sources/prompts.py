@@ -446,13 +446,15 @@ def batches(recipe: Recipe, options: RunOptions) -> Measurement:
     from specviz.measure.benches import batches as batch_bench
 
     made = Measurement.begin(options)
-    chosen, _ = prompts_of(recipe, options, made)
-    report = batch_bench.bench(
-        options.model, [], chosen, only=("autoregressive", "unispec"), sizes=recipe.options["sizes"],
-        rounds=options.rounds, max_new_tokens=options.max_new_tokens, tick=options.tick,
+    (chosen, warm), rest = divided(recipe, options, made)
+    options = replace(options, practice=tuple(rest or warm))
+    values = {"draft_size": options.best("unispec")}
+    report = batch_bench.measure(
+        options.model, [], chosen, (BASELINE, "unispec"), recipe.options["sizes"], options.rounds,
+        options.max_new_tokens, options.tick, {"unispec": values},
     )  # fmt: skip
-    made.notes += report.notes[:1]
-    made.by("unispec")
+    made.notes += [*report.notes[:1], options.calibrated_words("unispec")]
+    made.by("unispec", values)
     made.on(suite=options.suite_of("", recipe.suite), texts=len(chosen))
     speeds = {(row["method"], row["batch"]): row["speed"] for row in report.rows}
     for size in recipe.options["sizes"]:
