@@ -285,13 +285,20 @@ models = {"as they come": ordinary} | ({"invariant": invariant} if invariant els
 forty = [entry["turns"][0] for entry in sv.suite("town")[:40]]
 runs = {}
 for name, model in models.items():
-    options = {"max_new_tokens": 64, "record": None}
-    runs[name] = [sv.generate(model, forty, method, **options) for method in ("autoregressive", "unispec")]
-    own, drafted = runs[name]
-    parted = sum(a != b for a, b in zip(own.texts, drafted.texts))
-    print(
-        f"{name}: labelled {drafted.run['exactness']}, {parted} of 40 texts differ (your guess {parted_guess[name]})"
-    )
+    methods = ("autoregressive", "unispec")
+    own, drafted = runs[name] = [sv.generate(model, forty, method, max_new_tokens=64) for method in methods]
+    parted = [i for i, (a, b) in enumerate(zip(own.texts, drafted.texts)) if a != b]
+    label, guess = drafted.run["exactness"], parted_guess[name]
+    print(f"{name}: labelled {label}, {len(parted)} of 40 texts differ (your guess {guess})")
+    for number in parted[:3]:  # where they part, and how sure plain decoding was of its token there
+        one, other = (run.outputs.query("prompt == @number and kept").reset_index() for run in (own, drafted))
+        place = next(i for i, (a, b) in enumerate(zip(one["token"], other["token"])) if a != b)
+        top = own.select(prompt=number).tops().query(f"cycle == {one['cycle'][place]} and place < 2")
+        first, second = top["p"]
+        print(
+            f"  text {number}, token {place}: {one['text'][place]!r}, with drafts {other['text'][place]!r}; "
+            f"the two likeliest lie {np.log(first / second):.3f} nats apart"
+        )
 
 # %% [markdown]
 # The invariant model computes the same bits in every pass, so no draft can change the text, and the label says *exact*.

@@ -29,6 +29,7 @@ STATEMENTS = {
         "τ and A/D as in the runs: True",
         r"(\d+) decisions, \1 come out as recorded",
         "every text is the target's own: True",
+        r"as they come: labelled exact up to ties, \d+ of \d+ texts differ",
     ],
     "03": [r"\(a\) exact .*'large alone'", r"\(c\) lossy", "fastest: "],
     "06": ["the run drafted what this search finds: True", r"([1-9]\d*) decisions, \1 come out as recorded"],
@@ -54,7 +55,7 @@ SMALLER = {
     "02": [
         ('sv.suite("town")[:40]', 'sv.suite("town")[:8]'),
         ('"town": 6}[pair]', '"town": 2}[pair]'),
-        ('"max_new_tokens": 64, "record"', '"max_new_tokens": 16, "record"'),
+        ("method, max_new_tokens=64) for method", "method, max_new_tokens=24) for method"),
         ('"smollm2": 32, "town": 48}[pair]', '"smollm2": 32, "town": 16}[pair]'),
     ],
     "03": [('suite("de-en", 40)', 'suite("de-en", 4)')],

@@ -1,0 +1,71 @@
+"""A speedup elsewhere is predicted from what was accepted here and the times of passes there alone."""
+
+from __future__ import annotations
+
+import pytest
+
+import specviz
+from specviz.errors import ParameterError
+from specviz.measure.benches import projection
+from specviz.measure.phases import SUMS
+
+
+def sums(**given):
+    return dict.fromkeys(SUMS, 0.0) | given
+
+
+# Two tokens a cycle of 4.5 tokens each; three passes of the drafter a cycle.
+MINE = sums(
+    cycles=10, emitted=20, context=1000, passes=10, fed=45, draft_passes=30, draft_fed=30, draft=2.0,
+    forward=15.0, verify=0.5, commit=0.25, between=0.25,
+)  # fmt: skip
+PLAIN = sums(cycles=20, emitted=20, context=2000, passes=20, fed=20, forward=20.0, verify=1.0)
+
+
+@pytest.fixture
+def times(monkeypatch):
+    """Seconds of a pass by the model's name and its size."""
+    read = []
+
+    def timed(model, sizes, context, rounds):
+        read.append((model, tuple(sizes), context))
+        return {g: {"target": 1.0 + 0.1 * (g - 1), "draft": 0.2 * g}[model] for g in sizes}
+
+    monkeypatch.setattr(projection, "timed", timed)
+    return read
+
+
+def test_the_passes_are_those_there_and_the_loop_that_here(times):
+    # A pass of 4.5 tokens takes 1.35; drafting keeps its 0.2 a cycle, the loop its 0.1 and 0.05.
+    wanted = 2 * (1.0 + 0.05) / (1.35 + 0.2 + 0.1)
+    assert projection.predicted(MINE, PLAIN, "target", None, 3) == pytest.approx(wanted)
+    assert times == [("target", (1, 4, 5), 100)]
+
+
+def test_a_draft_model_is_timed_there(times):
+    wanted = 2 * (1.0 + 0.05) / (1.35 + 3 * 0.2 + 0.1)
+    assert projection.predicted(MINE, PLAIN, "target", "draft", 3) == pytest.approx(wanted)
+    assert ("draft", (1, 1), 100) in times
+
+
+def test_it_names_what_it_changes_and_refuses_what_has_one_way(monkeypatch):
+    model = specviz.load("town")
+    names = [name for name, _, _ in projection.changes(model)]
+    assert any(name.startswith("bfloat16") for name in names)
+    monkeypatch.setattr(projection, "changes", lambda model: [])
+    with pytest.raises(ParameterError, match="nothing to project to"):
+        projection.bench(model, [], [{"prompt": "a"}])
+
+
+def test_a_row_holds_both_settings_and_the_bar_the_median_error():
+    report = projection.bench(
+        specviz.load("town"), [], [{"prompt": "Wer bist du?"}] * 2, max_new_tokens=6, rounds=1,
+        tick=lambda *_: None,
+    )  # fmt: skip
+    assert {row["contender"] for row in report.rows} == {"prompt_lookup", "unispec 5"}
+    for row in report.rows:
+        assert row["error"] == pytest.approx(row["predicted"] / row["measured"] - 1)
+        assert row["tau"] >= 1 and row["tau_there"] >= 1
+    errors = sorted(abs(row["error"]) for row in report.rows)
+    middle = len(errors) // 2
+    assert report.bars[0].value == pytest.approx((errors[middle] + errors[~middle]) / 2)
