@@ -148,11 +148,19 @@ def explain(
         ),
     ] = None,
     png: Annotated[Path | None, option("Write the waterfall to this file as a picture.")] = None,
+    page: Annotated[
+        Path | None,
+        option(
+            "Write an offline page to this file, and a trace's player next to it, where links open the worst "
+            "cycles.",
+            "--html",
+        ),
+    ] = None,
     json: Json = None,
     force: Force = False,
 ) -> None:
     """Explain why a run is slow or fast: what each factor costs and what would break even; needs no torch."""
-    for file in filter(None, (png, json)):
+    for file in filter(None, (png, page, json)):
         writable(file, force)
     from specviz.explanations import explain as explained
 
@@ -160,6 +168,8 @@ def explain(
     print(result.text())
     if png is not None:
         print(f"picture: {result.to_png(png, force=True)}")
+    if page is not None:
+        print(f"page: {result.to_html(page, force=force)}")
     if json is not None:
         write_text(json, result.to_json() + "\n", force)
 

@@ -6,20 +6,25 @@ import json
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 import numpy as np
 
+from specviz.errors import TraceError
 from specviz.escape import html, visible
 from specviz.explanations.costs import PARTS, Costs, Plain
-from specviz.files import write_bytes
+from specviz.files import write_bytes, write_text
 from specviz.metrics import Estimate
 from specviz.trace.files import Record
 from specviz.view.axes import image, png
+from specviz.view.static import document
 from specviz.view.waterfall import waterfall
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
+
+    from specviz.trace import Trace
 
 WORDS = {
     "forward": "the target's wider pass",
@@ -27,6 +32,7 @@ WORDS = {
     "rest": "the rest of a cycle",
     "cycle": "a cycle's cost",
 }
+WRAPPED = "<style>pre{white-space:pre-wrap}</style>"
 BAR = 32  # characters of the longest bar
 
 
@@ -68,6 +74,8 @@ class Explanation:
         What the record does not tell, and what would.
     player : str
         The command that shows the trace, if it lies in a file.
+    trace : Trace or None
+        What was explained, if it is one.
     """
 
     name: str
@@ -87,6 +95,7 @@ class Explanation:
     rate: float
     missing: list[str] = field(default_factory=list)
     player: str = ""
+    trace: Trace | None = None
 
     # -- words -------------------------------------------------------------------------------------
 
@@ -186,19 +195,32 @@ class Explanation:
                 "",
                 "cycles that lost the most time:" if loss else "cycles that took longest per token:",
             ]
-            for row in self.worst.to_dict("records"):
-                spent = f"{row['seconds'] * 1e3:.2f} ms"
-                spent += f", {row['lost'] * 1e3:.2f} lost" if row["lost"] == row["lost"] else ""
-                lines.append(
-                    f"  text {row['prompt'] + 1}, cycle {row['cycle']}: {row['accepted']} of {row['sent']} "
-                    f"drafted tokens accepted, {row['emitted']} written in {spent}"
-                )
+            lines += [f"  {place}: {words}" for place, words, _ in self._worst()]
             if self.player:
                 text = self.worst["prompt"].iloc[0] + 1
                 lines.append(f"  in the player: {self.player} --prompt {text} --html PAGE.html")
         if self.missing:
             lines += ["", "not in the record:", *(f"  {each}" for each in self.missing)]
         return visible("\n".join(lines))
+
+    def _worst(self) -> list[tuple[str, str, str]]:
+        """The worst cycles: where each is, what it did, and its address in the trace's player."""
+        if self.worst is None:
+            return []
+        runs = [] if self.trace is None else self.trace.split()
+        views = {run.run["run"]: (i, sorted(set(run.cycles["prompt"]))) for i, run in enumerate(runs, 1)}
+        rows = []
+        for row in self.worst.to_dict("records"):
+            spent = f"{row['seconds'] * 1e3:.2f} ms"
+            spent += f", {row['lost'] * 1e3:.2f} lost" if row["lost"] == row["lost"] else ""
+            number, prompts = views.get(row["run"], (1, [row["prompt"]]))
+            prompt = prompts.index(row["prompt"]) + 1
+            counts = f"{row['accepted']} of {row['sent']} drafted tokens accepted, {row['emitted']} written"
+            rows.append((
+                f"text {row['prompt'] + 1}, cycle {row['cycle']}", f"{counts} in {spent}",
+                f"#run={number}&prompt={prompt}&cycle={row['cycle']}",
+            ))  # fmt: skip
+        return rows
 
     def _bars(self) -> list[str]:
         """The waterfall, one bar per line."""
@@ -264,6 +286,34 @@ class Explanation:
             If the file exists (unless `force`) or cannot be written.
         """
         return write_bytes(Path(path), png(self.figure()), force)
+
+    def to_html(self, path: str | Path, *, force: bool = False) -> Path:
+        """Write one offline page; a trace's player lies next to it, where links open the worst cycles.
+
+        Raises
+        ------
+        TraceError
+            If one of the files exists (unless `force`) or cannot be written.
+        """
+        path = Path(path)
+        player = path.with_name(f"{path.stem}-player.html")
+        for each in (path, player):
+            if each.exists() and not force:
+                raise TraceError(f"{each} exists: choose another path, or overwrite it with --force")
+        parts = [f"<p>{html(self.sentence)}</p>"]
+        if self.bars():
+            parts.append(f"<p>{image(png(self.figure()), self.sentence)}</p>")
+        if self.trace is not None and self._worst():
+            self.trace.to_html(player, force=force)
+            links = "".join(
+                f'<li><a href="{quote(player.name)}{html(address)}">{html(place)}</a>: {html(words)}</li>'
+                for place, words, address in self._worst()
+            )
+            parts.append(f"<h2>The worst cycles, in the player</h2><ul>{links}</ul>")
+        parts += [f"<p>{html(self.selection)}</p>"] * bool(self.selection)
+        words = f"<pre>{html(self.text())}</pre>"
+        parts.append(f"{WRAPPED}<details><summary>All of it, as in the terminal</summary>{words}</details>")
+        return write_text(path, document(f"Why {self.name} is as fast as it is", parts), force)
 
     def to_json(self) -> str:
         """All of it as JSON."""

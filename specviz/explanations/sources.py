@@ -131,7 +131,7 @@ def _of_trace(trace: Trace, base: Trace | None, path: str | Path | None) -> Expl
         name, "specviz", None, own, plain, missing,
         positions=acceptance.positions(trace), contexts=acceptance.contexts(trace),
         starts=acceptance.starts(trace), lengths=acceptance.by_length(trace), places=acceptance.places(trace),
-        worst=_worst(trace, plain), depths=depths if chain else None, player=player,
+        worst=_worst(trace, plain), depths=depths if chain else None, player=player, trace=trace,
     )  # fmt: skip
 
 
@@ -174,6 +174,7 @@ def _explained(
     positions: pd.DataFrame | None, contexts: pd.DataFrame | None = None, starts: pd.DataFrame | None = None,
     lengths: pd.DataFrame | None = None, places: float = float("nan"), worst: pd.DataFrame | None = None,
     depths: np.ndarray | None = None, player: str = "", times: np.ndarray | None = None,
+    trace: Trace | None = None,
 ) -> Explanation:  # fmt: skip
     nan = float("nan")
     timed = plain is not None and not np.isnan(own.cycle)
@@ -186,7 +187,7 @@ def _explained(
             even = acceptance.even_rate(depths, own.cycle / plain.cycle, times)
     return Explanation(
         name, origin, version, own, plain, speedup, factors, positions, contexts, starts, lengths, places,
-        worst, even, rate, missing, player,
+        worst, even, rate, missing, player, trace,
     )  # fmt: skip
 
 

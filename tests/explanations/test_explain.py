@@ -181,6 +181,30 @@ def test_it_is_a_picture_a_page_and_json(plain, tmp_path):
     assert "NaN" not in sv.explain(sv.example("unispec")).to_json()
 
 
+def test_its_page_has_a_player_next_to_it_and_neither_file_is_replaced(plain, tmp_path, capsys):
+    name, base, page = (
+        str(sv.example("prompt_lookup")),
+        str(sv.example("autoregressive")),
+        tmp_path / "w.html",
+    )
+    assert cli.run(["explain", name, "--plain", base, "--html", str(page)]) == 0
+    assert f"page: {page}" in capsys.readouterr().out
+    player = tmp_path / "w-player.html"
+    written, worst = page.read_text("utf8"), sv.explain(name, base).worst
+    assert player.exists() and written.count("w-player.html#run=1&amp;prompt=") == len(worst)
+    assert f"cycle={worst['cycle'].iloc[0]}" in written and "<script" not in written
+    page.unlink()
+    before = player.read_bytes()
+    with pytest.raises(TraceError, match=r"w-player\.html exists"):
+        sv.explain(name, base).to_html(page)
+    assert not page.exists() and player.read_bytes() == before, "nothing is half-written"
+    log = {"num_spec_steps": 3, "num_accepted_draft_tokens": 2, "num_draft_tokens": 6,
+           "acceptance_histogram": {"0": 1, "1": 2}}  # fmt: skip
+    why = sv.explain(write(tmp_path / "f.jsonl", log), origin="aiperf")
+    why.to_html(tmp_path / "log.html")
+    assert not (tmp_path / "log-player.html").exists(), "another tool's log has no cycles to open"
+
+
 def test_the_command_prints_it_and_needs_no_torch(tmp_path, capsys):
     name, base = str(sv.example("prompt_lookup")), str(sv.example("autoregressive"))
     png = tmp_path / "w.png"

@@ -134,6 +134,33 @@ def test_a_bias_keeps_more_than_none():
     assert accepted(0.0) < accepted(0.2) < accepted(0.5)
 
 
+class Frozen(Retranslate):
+    """Its draft keeps the end token, as walkthrough 09 shows."""
+
+    def _draft(self, previous):
+        return list(previous)
+
+
+def test_a_draft_that_keeps_its_end_freezes_the_text():
+    """From β = 0.5 on an end that is drafted is accepted: the first text that ended stays for ever."""
+    sources = ["ab", "abc", "abcd", "abcde", "abcdea"]
+    frozen = grown = 0
+    for seed in range(20):
+        target, texts = Calm(V, seed=seed, max_length=64), {}
+        target.eos = (1,)
+        for kind in (Frozen, Retranslate):
+            stream = Stream([Update(source) for source in sources])
+            texts[kind] = [[] for _ in sources]
+            for cycle in decode_stream(target, stream, kind(beta=0.5), template=prompt, max_new_tokens=12):
+                texts[kind][cycle.update] += cycle.tokens
+        ended = next((i for i, text in enumerate(texts[Frozen]) if text[-1:] == [1]), None)
+        if ended is not None and ended < len(sources) - 1:
+            assert all(text == texts[Frozen][ended] for text in texts[Frozen][ended:])
+            frozen += 1
+            grown += texts[Retranslate][-1] != texts[Retranslate][ended]
+    assert frozen > 3 and grown > 3, "the method itself goes on"
+
+
 def test_the_end_is_no_part_of_the_draft():
     target = Calm(V, seed=3, max_length=64)
     for eos in range(V - 1):
