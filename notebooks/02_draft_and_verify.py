@@ -25,7 +25,7 @@
 # Chen et al. (2023), by which sampled text follows the target's law (its distribution) *exactly*, break it, and extend it from one
 # token to a sequence. At the end you will know when drafting pays.
 #
-# The target is **SmolLM2**, a language model of 135 million parameters, if `specviz models get smollm2` has downloaded it (93 MB).
+# The target is **SmolLM2** (135 million parameters; 4-bit weights, dequantised) if `specviz models get smollm2` has downloaded it (93 MB).
 # Its drafter `smollm2-draft` comes with the package: SmolLM2's own first two layers and its 8,192 most common tokens, trained on the
 # target's answers. Otherwise the pair is `town` and `town-draft`, two small bundled models.
 

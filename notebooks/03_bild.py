@@ -30,7 +30,7 @@
 # 3. draft with the large model's own first layer, beside CALM, and count FLOPs and bytes,
 # 4. measure on a language model what is lost and what is gained.
 #
-# The pair is **SmolLM2** (135 million parameters) with `smollm2-draft` if `specviz models get smollm2` has downloaded
+# The pair is **SmolLM2** (135 M, dequantised 4-bit weights) with `smollm2-draft` if `specviz models get smollm2` has downloaded
 # SmolLM2 (93 MB), and otherwise `town` with `town-draft`. Parts 2 and 3 use bundled translators in either case, because
 # their texts have known answers.
 

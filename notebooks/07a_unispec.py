@@ -31,7 +31,7 @@
 #
 # [07b](07b_unispec_worth.ipynb) asks what each part is worth, and [07c](07c_eagle.ipynb) compares UniSpec with EAGLE.
 #
-# The model is **SmolLM2** (135 million parameters) if `specviz models get smollm2` has downloaded it (93 MB), and
+# The model is **SmolLM2** (135 million, dequantised 4-bit weights) if `specviz models get smollm2` has downloaded it (93 MB), and
 # otherwise the bundled `town` (2 million, a small world). SmolLM2 decodes fewer prompts, to save time.
 
 # %%

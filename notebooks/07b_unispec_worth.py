@@ -24,7 +24,7 @@
 # You will measure what each part of UniSpec is worth, and compare with the paper: the two open readings, the score, the
 # threshold, the size of the tree, and the ablation of Table 2.
 #
-# The model is **SmolLM2** (135 million parameters) if `specviz models get smollm2` has downloaded it (93 MB), and
+# The model is **SmolLM2** (135 million, dequantised 4-bit weights) if `specviz models get smollm2` has downloaded it (93 MB), and
 # otherwise the bundled `town` (2 million). SmolLM2 decodes fewer prompts, to save time.
 
 # %%

@@ -25,7 +25,7 @@
 # and in sampling, where a node must not be chosen by its own token.
 #
 # Languages are compared on the bundled `town` (2 million parameters): it speaks seven, and comes with the same head
-# trained twice, on English alone and on all of them. Speed is measured on **SmolLM2** (135 million) if
+# trained twice, on English alone and on all of them. Speed is measured on **SmolLM2** (135 million, dequantised 4-bit weights) if
 # `specviz models get smollm2` has downloaded it (93 MB), and otherwise on `town`.
 
 # %%

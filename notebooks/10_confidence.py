@@ -30,7 +30,7 @@
 # 3. run a formula and a sentence that contradict each other,
 # 4. plot speed against quality, and compare the paper's tables with its text.
 #
-# The pair is **SmolLM2** and `smollm2-draft` if `specviz models get smollm2` has downloaded SmolLM2 (93 MB). Otherwise
+# The pair is **SmolLM2** and `smollm2-draft` if `specviz models get smollm2` has downloaded it (dequantised, 4-bit). Otherwise
 # it is a pair of bundled translators from German into English, with one decoder layer in the drafter and eight in the
 # target. Speed against quality is measured on the translators in either case, because their texts have known answers.
 

@@ -28,7 +28,7 @@
 # 4. see why a run was fast or slow: `sv.explain`,
 # 5. predict the speedup on a device that you do not have.
 #
-# The model is SmolLM2 with the drafters in this package if `specviz models get smollm2` has downloaded it, and the bundled
+# The model is SmolLM2 (4-bit weights, dequantised) with the drafters in this package if `specviz models get smollm2` has downloaded it, and the bundled
 # `town` (2 M parameters) if not.
 
 # %%
