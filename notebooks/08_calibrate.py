@@ -447,16 +447,21 @@ print(
 # what to run. `sv.calibrate(model, "speculative")` and every other method with a draft size work the same way: the
 # question is not specific to UniSpec (the paper's Table 17).
 #
+# ## What calibration cannot know
+#
+# - Your next texts: another kind of work has another τ.
+# - What changes later: contexts, batches and other load change s.
+# - Whether to draft: the best size may still lose to none ([15](15_should_i_draft.ipynb)).
+#
 # **Questions for you.**
 #
 # 1. The calibration was greedy. Under sampling τ is smaller at every size. Does g* grow or shrink?
-# 2. At the start of a run the memory is cold. Calibrate with `warm_up=0`: what happens to τ, and to g*?
-# 3. When does a larger τ at every size leave g* where it is?
+# 2. The memory is cold at first. Calibrate with `warm_up=0`: what happens to τ, and to g*?
 #
 # <details><summary>Answers</summary>
-# (1) and (3): what counts is not τ but how steeply it rises in proportion, τ'/τ. If sampling scales all of τ by one factor,
-# g* stays, whatever s is. If it shortens long paths most, the far nodes lose worth and g* shrinks. (2) τ falls at every
-# size. Fewer candidates are known, so large trees are not even filled: beyond some g neither curve changes.
+# (1) What counts is how steeply τ rises in proportion, τ'/τ. If sampling scales all of τ by one factor,
+# g* stays, whatever s is. If it shortens long paths most, g* shrinks. (2) τ falls. Fewer candidates are known, so large trees are not even
+# filled: beyond some g neither curve changes.
 # </details>
 
 # %% [markdown]
