@@ -191,6 +191,51 @@ def test_smollm2(dtype, smollm2_file):
     assert parted(target, [text[:50], text[:20]], [draft, Draft.chain(text[20:25])], 3) == 0
 
 
+# Around the blocks of a cache and of torch's products, and between them.
+LENGTHS = (
+    1,
+    2,
+    7,
+    31,
+    32,
+    33,
+    63,
+    64,
+    65,
+    100,
+    127,
+    128,
+    129,
+    200,
+    255,
+    256,
+    257,
+    384,
+    511,
+    512,
+    513,
+    600,
+    LONGEST,
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_smollm2_at_lengths_up_to_700(dtype, smollm2_file):
+    """A long pass, prefills of its beginnings, trees after them and batches of two give the same rows."""
+    target, random = allowed(sv.load("smollm2", dtype=dtype, invariant=False)), np.random.default_rng(1)
+    text = target.encode("The harbour was quiet, and 17 boats lay still in the morning light. " * 60)[
+        : LONGEST + 8
+    ]
+    rows = target.open([text[:1]], LONGEST).forward(Draft.chain(text[1:LONGEST])).logits[0]
+    for n in LENGTHS:
+        assert torch.equal(rows[n - 1], row(target, text[:n])), n
+        parents = [-1, *random.integers(-1, np.arange(1, 20)).tolist()]
+        draft = Draft(random.integers(0, target.vocabulary, 20).tolist(), parents)
+        other = Draft.chain(text[: int(random.integers(1, 8))])
+        assert parted(target, [text[:n], text[: n // 2 + 1]], [draft, other], 1) == 0, n
+
+
 @settings(max_examples=10, deadline=None)
 @given(length=st.integers(1, 300), seed=NUMBERS)
 def test_what_was_committed_is_read_like_text(length, seed):
