@@ -534,7 +534,7 @@ PROJECTION = (
     "What is accepted stays; the costs change. Another device's passes are those of a roofline (its memory "
     "and its arithmetic at their published rates), without the time of the decoding loop. On this one the "
     "sliders scale what was measured: 0 is a pass over drafts that costs what one token does, or drafts that "
-    "cost nothing."
+    "cost nothing. How far off such a projection is, specviz bench projection measures."
 )
 HOW_TO_READ = (
     "The printed numbers come from other models on other machines, so they need not recur here; "
