@@ -124,7 +124,8 @@ def cost_of(
     if not mine or not all(mine) or not all(plain):
         return None
     sums, others = total(mine), total(plain)
-    if not (sums["emitted"] and others["emitted"] and others["forward"]):
+    needed = sums["emitted"], *(others[name] for name in ("emitted", "passes", "forward"))
+    if not all(needed) or not _seconds(sums):
         return None
     return Cost(contender, task, by, len(mine), sums, others)
 

@@ -197,7 +197,8 @@ def _consistent(replay: ReplayFile) -> ReplayFile:
         raise ValueError("has an environment without device and processor")
     for number, cost in enumerate(replay.get("costs", [])):
         sums, plain = cost["sums"], cost["plain"]
-        if not (sums["cycles"] and plain["cycles"] and plain["emitted"] and plain["forward"]):
+        needed = sums["cycles"], *(plain[name] for name in ("cycles", "emitted", "passes", "forward"))
+        if not all(needed) or not any(sums[name] for name in ("draft", "forward", "verify", "commit")):
             raise ValueError(f"has costs[{number}] of no cycles, or of none that took time")
         if not all(sum(there) > 0 and min(there) >= 0 for there in cost["elsewhere"].values()):
             raise ValueError(f"has costs[{number}] with a device on which a cycle costs nothing")

@@ -144,7 +144,7 @@ def test_an_older_replay_has_no_costs_and_a_damaged_one_is_refused(finished, tmp
     older = {name: value for name, value in content.items() if name != "costs"}
     (tmp_path / "replay.json").write_text(json.dumps(older), "utf8")
     assert replays.opened(tmp_path).costs == []
-    for name, value in (("cycles", 0), ("forward", 0.0), ("emitted", 0)):
+    for name, value in (("cycles", 0), ("forward", 0.0), ("emitted", 0), ("passes", 0)):
         content["costs"][0]["plain"][name] = value
         (tmp_path / "replay.json").write_text(json.dumps(content), "utf8")
         with pytest.raises(TraceError, match=r"costs\[0\]") as raised:
