@@ -60,8 +60,10 @@ class Phases:
         """What was added up since the last call, by the names of `SUMS`."""
         marks, counts = self._marks, self._counts
         self._marks, self._counts, self._follows = [], dict.fromkeys(COUNTS, 0), False
-        if self.clock is None or not marks:
+        if self.clock is None:
             return {}
+        if not marks:  # the text ended with its prefill
+            return dict.fromkeys(SUMS, 0.0)
         ends = [list(each) for each in zip(*(each for _, each in marks))]
         spent = [float(self.clock.seconds(a, b).sum()) for a, b in pairwise(ends)]
         gaps = [(before[-1], now[0]) for (_, before), (follows, now) in pairwise(marks) if follows]

@@ -89,12 +89,6 @@ class Cost(Plain):
         whole = sum(self.sums[name] for name in PHASES)
         return {name: self.sums[name] / whole for name in PHASES}
 
-    def on(self, device: str) -> float | None:
-        """The speedup on another device, without the loop's own time; None where nothing models it."""
-        if device not in self.elsewhere:
-            return None
-        return self.tau / self.plain_tau / sum(self.elsewhere[device])
-
     def row(self) -> list[str]:
         """What `HEADINGS` name."""
         return [

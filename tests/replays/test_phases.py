@@ -60,6 +60,14 @@ def test_a_run_without_a_record_is_timed_all_the_same():
     assert Phases(None).sums() == {}
 
 
+def test_a_text_that_ends_with_its_prefill_leaves_the_others_their_costs():
+    sums, _ = decoded()
+    nothing = phases_of(Run(specviz.load("town"), [PROMPT], "unispec")).sums()
+    assert nothing == dict.fromkeys(SUMS, 0)
+    both, one = cost_of("a", "", "", [*sums, nothing], [*sums, nothing]), cost_of("a", "", "", sums, sums)
+    assert both.speedup == pytest.approx(1) and both.sums == one.sums
+
+
 def amounts(**given):
     return dict.fromkeys(SUMS, 1.0) | given
 
@@ -107,9 +115,6 @@ def test_another_device_prices_the_passes_by_their_mean_size():
         one = pass_seconds(device, model, 1, 100)
         wanted = [pass_seconds(device, model, 5, 100) / one, 2 * pass_seconds(device, draft, 1, 100) / one]
         assert modelled(cost, "speculative", model, draft)[name] == pytest.approx(wanted)
-        there = replace(cost, elsewhere={name: wanted})
-        assert there.on(name) == pytest.approx(cost.tau / sum(wanted))
-    assert cost.on("h100") is None
     assert modelled(cost, "speculative", model, None) == {}, "a drafter whose shape nobody knows"
     heads = replace(cost, sums=sums | {"draft_passes": 0, "draft_fed": 0})
     assert modelled(heads, "blockwise", model, draft) == {}, "heads that run no passes of their own"
