@@ -60,9 +60,11 @@ LENGTH = 64  # cells
 SIZES = (1, 2, 4, 8, 16)  # prompts decoded together
 
 
-def batches(model: Diffusion, prompts: int, rounds: int, tick: Tick) -> tuple[list[Row], list[str]]:
+def batches(
+    model: Diffusion, prompts: Sequence[Entry], rounds: int, tick: Tick
+) -> tuple[list[Row], list[str]]:
     """Figure 1: throughput by batch size, with and without cache; one row each, and notes."""
-    ids = sorted((model.encode(entry["prompt"]) for entry in suite(prompts)), key=len)
+    ids = sorted((model.encode(entry["prompt"]) for entry in prompts), key=len)
     ways = [stepwise(**PAPER), stepwise(**PAPER | {"cache": "none"}), ssd(4, **PAPER)]
     sizes = [size for size in SIZES if size <= len(ids)]
     runs = [(i, size) for i in range(len(ways)) for size in sizes]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from specviz.errors import ParameterError
-from specviz.measure.report import Settings, Tick
+from specviz.measure.report import Entry, Settings, Tick
 from specviz.methods import find
 from specviz.paths import folder
 from specviz.replays import canvases
@@ -79,10 +79,9 @@ def _averages() -> Settings:
     }  # fmt: skip
 
 
-def _canvases(model: str, prompts: int) -> Settings:
+def _canvases(model: str, suites: Mapping[str, str | list[Entry]]) -> Settings:
     return {
-        "models": [model], "suites": {"canvases": canvases.suite(prompts)}, "number": None, "warm_up": 0,
-        "max_new_tokens": 64,
+        "models": [model], "suites": suites, "number": None, "warm_up": 0, "max_new_tokens": 64,
         "methods": [
             _control("stepwise", **canvases.PAPER),
             *({"method": "ssd", "draft_length": n, **canvases.PAPER} for n in (3, 4, 5)),
@@ -99,8 +98,8 @@ PLANS: dict[str, Callable[[], Settings]] = {
     "bergamot-streams": _bergamot,
     "town-languages": _languages,
     "town-two-averages": _averages,
-    "town-diffusion": lambda: _canvases("town-diffusion", 24),
-    "smollm2-diffusion": lambda: _canvases("smollm2-diffusion", 12),
+    "town-diffusion": lambda: _canvases("town-diffusion", {"canvases": canvases.suite(24)}),
+    "smollm2-diffusion": lambda: _canvases("smollm2-diffusion", {"narrow": "narrow"}),
 }
 
 

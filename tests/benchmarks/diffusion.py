@@ -87,7 +87,7 @@ def phase_times(mine: Measured, clock: Clock) -> dict[str, float]:
 
 def batches(model: Any, prompts: int, rounds: int, tick: Tick) -> PartResult:
     """Figure 1: throughput by batch size, with and without cache."""
-    rows, notes = canvases.batches(model, prompts, rounds, tick)
+    rows, notes = canvases.batches(model, suite(prompts), rounds, tick)
     columns = [("way", "", ""), ("batch", "batch", "{:d}"), ("speed", "valid tokens/s [95%]", ""),
                ("times", "× batch 1 [95%]", ""), ("ms", "ms a cycle", "{:.2f}"),
                ("fed", "positions a cycle", "{:.0f}"), ("same", "same", "{:.0%}")]  # fmt: skip

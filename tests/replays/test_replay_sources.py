@@ -16,11 +16,14 @@ from specviz.measure.phases import SUMS
 from specviz.measure.retranslation import Decoded
 from specviz.measure.sweep import Measured, Point
 from specviz.measure.timing import BASELINE
+from specviz.metrics import Estimate
 from specviz.replays import contenders, replays, sources
+from specviz.replays.canvases import suite
 from specviz.replays.cells import CONTROL
-from specviz.replays.recipes import RECIPES, Best
-from specviz.replays.sources import beams, canvases, prompts, shared, thresholds
+from specviz.replays.recipes import CURVES, RECIPES, Best
+from specviz.replays.sources import beams, canvases, curves, prompts, shared, thresholds
 from specviz.replays.sources.shared import AGAIN, Measurement, RunOptions
+from specviz.suites import Suite
 
 MODEL = SimpleNamespace(
     parameters=1, name="m", device="cpu", eos=(0,), kind="diffusion", dtype="float32", decode=str, encode=len
@@ -211,6 +214,26 @@ def test_figures_of_canvases(how, monkeypatch):
     assert value(found, "verification_nodes", method="Mix-order", draft_length=4) == 8
     assert value(found, "added_nodes", method="Mix-order", draft_length=4) == 3
     assert value(found, "step_reduction_bound", method="-", draft_length=4) == 80
+
+
+@pytest.mark.parametrize("own", [(), ("a", "b", "c")])
+def test_throughput_by_batch_counts_texts_of_the_suite_and_not_rounds(monkeypatch, how, own):
+    speed = Estimate(5.0, 4.0, 6.0, 1)  # of one round
+    decoded = []
+
+    def batches(model, entries, rounds, tick):
+        decoded.extend(entries)
+        return [{"way": "stepwise", "batch": 1, "speed": speed}], []
+
+    monkeypatch.setattr(curves.canvases_of, "batches", batches)
+    entries = [{"id": each, "prompt": each} for each in own]
+    options = replace(how(), suites={"": Suite(entries, "mine.jsonl")} if own else {})
+    found = curves.canvases(CURVES["ssd/figure1"], options)
+    (figure,) = found.figures
+    assert len(decoded) == figure.source.texts == 2, "as many as the options say"
+    assert [each["prompt"] for each in decoded] == (["a", "b"] if own else [e["prompt"] for e in suite(2)])
+    assert figure.source.suite == ("mine.jsonl" if own else "generated prompts (bundled)")
+    assert (figure.value, figure.low, figure.high) == (5, 4, 6)
 
 
 # ---------------------------------------------------------------- thresholds and beams

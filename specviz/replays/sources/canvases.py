@@ -29,6 +29,7 @@ TWICE: tuple[str, int | None] = ("stepwise again", None)  # the control
 WRITING = "writing canvases"
 DRAFTS = (3, 4, 5)  # Table 3's
 BATCH = 8  # prompts decoded together where nothing is timed
+BUNDLED = "generated prompts (bundled)"
 
 
 def refuse(options: RunOptions) -> None:
@@ -46,6 +47,12 @@ def prompts_of(recipe: Recipe, options: RunOptions, made: Measurement) -> dict[s
         return suite(start + options.number, 0, part["kind"])[start:]
 
     return options.prompts(recipe, made, bundled)
+
+
+def mixed(options: RunOptions) -> list[Entry]:
+    """The prompts of a figure without tasks: the user's own, or bundled ones."""
+    given = [entry for each in options.suites.values() for entry in each]
+    return list(map(single, given[: options.number])) or suite(options.number)
 
 
 def with_shots(
@@ -147,7 +154,7 @@ def one_task(
     """A task's figures; stepwise decoding's speeds and the control's, [2, texts]."""
     ids, length, rounds = encoded(options, entries), options.max_new_tokens, options.rounds
     written = dict(zip(ways, timed(options.model, ids, list(ways.values()), length, rounds, tick)))
-    made.on(task=task, suite=options.suite_of(task, "generated prompts (bundled)"), texts=len(ids))
+    made.on(task=task, suite=options.suite_of(task, BUNDLED), texts=len(ids))
     base = written[STEPWISE]
     first = [text.text(options.model.eos) for text in base.texts[: len(ids)]]
     made.by("stepwise", PAPER)
@@ -232,7 +239,7 @@ def limits(recipe: Recipe, options: RunOptions) -> Measurement:
             length = options.max_new_tokens
             trace = generate(options.model, ids, stepwise(**policy)(), max_new_tokens=length, batch=BATCH)
             options.counter(1)("stepwise decoding recorded")
-            made.on(task=task, suite=options.suite_of(task, "generated prompts (bundled)"), texts=len(ids))
+            made.on(task=task, suite=options.suite_of(task, BUNDLED), texts=len(ids))
             made.by("stepwise", policy)
             made.ability(task, list(trace.texts), [entry.get("reference") for entry in entries])
             last: dict[int, float] = {}
@@ -275,7 +282,7 @@ def lengths(recipe: Recipe, options: RunOptions) -> Measurement:
         with made.keeping(where):
             for task, some in with_shots(entries, recipe, options, examples).items():
                 ids = encoded(options, some)
-                suited = options.suite_of(task, "generated prompts (bundled)")
+                suited = options.suite_of(task, BUNDLED)
                 made.on(task=task, suite=suited, texts=len(ids), max_new_tokens=length)
                 written = timed(options.model, ids, ways, length, rounds, lambda: step(WRITING))
                 texts = [[t.text(options.model.eos) for t in each.texts[: len(ids)]] for each in written]

@@ -12,10 +12,12 @@ from specviz.errors import ParameterError
 from specviz.loop import generate
 from specviz.measure.benches import batches as batch_bench
 from specviz.measure.benches import passes
+from specviz.metrics import Estimate
 from specviz.replays import canvases as canvases_of
 from specviz.replays.cells import AGAIN
-from specviz.replays.recipes import Recipe
-from specviz.replays.sources.canvases import refuse
+from specviz.replays.recipes import Recipe, Where
+from specviz.replays.sources.canvases import BUNDLED as PROMPTS
+from specviz.replays.sources.canvases import mixed, refuse
 from specviz.replays.sources.prompts import Entries, divided, prompts_of
 from specviz.replays.sources.shared import FITS, Measurement, RunOptions, exact
 from specviz.replays.sources.thresholds import (
@@ -153,21 +155,27 @@ def batched(recipe: Recipe, options: RunOptions) -> Measurement:
     for row in report.rows:
         made.by(row["method"], {}, small)
         where = {"method": row["method"], "batch size": row["batch"]}
-        made.add(where, "throughput", row["speed"])
-        made.add(where, "latency", row["latency"])
+        add_of_all(made, where, "throughput", row["speed"])
+        add_of_all(made, where, "latency", row["latency"])
     return made
+
+
+def add_of_all(made: Measurement, where: Where, metric: str, value: Estimate) -> None:
+    """A figure of all texts at once: its interval is over rounds, which are no texts."""
+    made.add(where, metric, value.median, value.low, value.high)
 
 
 def canvases(recipe: Recipe, options: RunOptions) -> Measurement:
     """SSD's Figure 1: throughput by batch size, with and without the cache."""
     refuse(options)
-    rows, notes = canvases_of.batches(options.model, options.number, options.rounds, options.tick)
+    entries = mixed(options)
+    rows, notes = canvases_of.batches(options.model, entries, options.rounds, options.tick)
     made = Measurement.begin(options)
     made.notes += notes
-    made.on(suite="generated prompts (bundled)", texts=options.number, max_new_tokens=canvases_of.LENGTH)
+    made.on(suite=options.suite_of("", PROMPTS), texts=len(entries), max_new_tokens=canvases_of.LENGTH)
     for row in rows:
         made.by(row["way"])
-        made.add({"method": row["way"], "batch size": row["batch"]}, "throughput", row["speed"])
+        add_of_all(made, {"method": row["way"], "batch size": row["batch"]}, "throughput", row["speed"])
     return made
 
 
