@@ -12,7 +12,7 @@ import os
 import signal
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import (
     FIRST_COMPLETED,
     BrokenExecutor,
@@ -349,13 +349,21 @@ def lost(job: work.Job, error: Exception) -> Iterator[Row]:
 
 
 @contextmanager
-def processes(count: int) -> Iterator[Executor]:
+def processes(
+    count: int, begin: Callable[..., None] = work.attend, given: tuple[Any, ...] = ()
+) -> Iterator[Executor]:
     """So many processes of this machine.
 
     They do not hear Ctrl-C, which is for this one, and end when it does, however that ends.
+
+    Parameters
+    ----------
+    count : int
+    begin : callable
+        What each process calls first, with `given`; it must call `work.attend`.
     """
     before, listening = set(active_children()), current_thread() is main_thread()
-    with ProcessPoolExecutor(count, get_context("spawn"), initializer=work.attend) as pool:
+    with ProcessPoolExecutor(count, get_context("spawn"), begin, given) as pool:
         # A new process inherits the handler.
         heard = signal.signal(signal.SIGINT, signal.SIG_IGN) if listening else None
         try:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, wait
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
+from multiprocessing import get_context
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -24,6 +25,8 @@ from specviz.replays.tasks import PLAIN, Given, check_suites, fitting, read_suit
 from specviz.rules.store import SCORES
 
 if TYPE_CHECKING:
+    from multiprocessing import SimpleQueue
+
     from specviz.models import Model
     from specviz.replays.sources.shared import RunOptions
 
@@ -485,6 +488,7 @@ def replay_all(
     return every
 
 
+Queue: TypeAlias = "SimpleQueue[tuple[str, int, int]]"  # a table, how many steps are done, and of how many
 Job: TypeAlias = tuple[str, Settings]  # a table, and the keywords of its replay
 
 
@@ -521,9 +525,33 @@ def _in_turn(
             yield table, str(error)
 
 
+class _Reports:
+    """Of a worker: where it reports how far its table is, at most once a second."""
+
+    queue: Queue | None = None
+    last = -LOOK
+
+    @classmethod
+    def attend(cls, queue: Queue) -> None:
+        """Begin a worker."""
+        from specviz.measure import work
+
+        work.attend()
+        cls.queue = queue
+
+    @classmethod
+    def of(cls, table: str) -> Tick:
+        def tick(done: int, of: int, _: str) -> None:
+            if cls.queue is not None and perf_counter() - cls.last >= LOOK:
+                cls.last = perf_counter()
+                cls.queue.put((table, done, of))
+
+        return tick
+
+
 def _paper(jobs: Sequence[Job], memory: Memory) -> list[tuple[str, str]]:
     """In a process of its own: a paper's tables, each with why it is not in its folder, or with nothing."""
-    outcomes = _in_turn(jobs, memory, lambda _: lambda *_: None)
+    outcomes = _in_turn(jobs, memory, _Reports.of)
     return [(table, "" if isinstance(outcome, Replay) else outcome) for table, outcome in outcomes]
 
 
@@ -540,7 +568,9 @@ def _side_by_side(
     memory = memory | {SIDE_BY_SIDE: workers}
     order = sorted(papers, key=lambda paper: -len(papers[paper]))  # the longest first
     finished: dict[str, Replay | str] = {}
-    with processes(workers) as pool:
+    reports = get_context("spawn").SimpleQueue()
+    latest: dict[str, str] = {}  # of each paper
+    with processes(workers, _Reports.attend, (reports,)) as pool:
         waiting = {pool.submit(_paper, papers[paper], memory) for paper in order}
         while waiting:
             ended, waiting = wait(waiting, LOOK, FIRST_COMPLETED)
@@ -555,6 +585,10 @@ def _side_by_side(
                 for table, why in outcomes:
                     finished[table] = why or opened(folders[table])
                     yield table, finished[table]
+            while not reports.empty():
+                table, done, of = reports.get()
+                latest[table.partition("/")[0]] = f"{table} {done} of {of}"
             if tick is not None:
-                there = sum(table in finished or (folders[table] / FILE).exists() for table in folders)
-                tick(f"{workers} processes")(there, len(jobs), "tables")
+                there = {table for table in folders if table in finished or (folders[table] / FILE).exists()}
+                now = [words for words in latest.values() if words.partition(" ")[0] not in there]
+                tick(f"{workers} processes")(len(there), len(jobs), ", ".join(["tables", *now]))

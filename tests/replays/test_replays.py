@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -483,6 +484,10 @@ def test_papers_are_measured_side_by_side_as_in_turn(tmp_path, monkeypatch):
     assert [each.table for each in found.tables] == tables and not found.left.keys() & {*tables}
     assert {each.environment["processes"] for each in found.tables} == {2}
     assert seen[-1] == ("2 processes", 2, 2, "tables")
+    steps = [what for *_, what in seen if "cm_asd/table2" in what]
+    assert all(re.search(r"cm_asd/table2 \d+ of \d+", what) for what in steps) and steps, (
+        "within a table, too"
+    )
     assert [each.table for each in replays.opened_all(tmp_path / "two").tables] == tables
     alone = running.replay_all(tmp_path / "one", **options)
     for one, other in zip(found.tables, alone.tables, strict=True):
@@ -514,7 +519,7 @@ def test_a_worker_that_dies_ends_in_one_line(tmp_path, monkeypatch):
     dead.set_exception(BrokenProcessPool("gone"))
 
     @contextmanager
-    def pool(_):
+    def pool(*_):
         yield SimpleNamespace(submit=lambda *_: dead)
 
     monkeypatch.setattr("specviz.measure.running.processes", pool)
