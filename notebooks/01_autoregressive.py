@@ -103,7 +103,7 @@ def best(work, rounds=5):
     return min(times)
 
 
-a = torch.randn(1024, 1024)
+a = torch.randn(1024, 1024, dtype=model.dtype)
 C = 2 * 1024**3 / best(lambda: a @ a)
 x = torch.randn(16_000_000)
 y = torch.empty_like(x)
@@ -232,10 +232,9 @@ print(
 # The next picture has one curve for each layout. A layout with a flat beginning makes short drafts nearly free; the layout with
 # the fastest single pass need not be that one.
 #
-# Which draft size is best in each layout? That takes **τ(g)**, the tokens that a cycle with g draft tokens emits. τ
-# depends on the model, the drafter and the text, not on the layout. So measure it once, with a drafter that sends
-# up to g tokens, after its first cycles nearly always g (UniSpec, the subject of [07a](07a_unispec.ipynb)), and divide by each layout's s(g +
-# 1).
+# Which draft size is best in each layout? That takes **τ(g)**, the tokens that a cycle with g *draft* tokens emits (its pass
+# reads g + 1). τ depends on the model, the drafter and the text, not on the layout. So measure it once, and divide by each layout's
+# s(g + 1). The drafter is UniSpec, the subject of [07a](07a_unispec.ipynb), which nearly always sends g tokens.
 #
 # **Predict.** For each layout: is the best draft 0, 1, 2, 4, 8 or 16 tokens?
 
@@ -305,8 +304,8 @@ plt.show()
 # - `int4`, half a byte: whole numbers from 0 to 15, with a scale and a least value for each 32. Only weights that came
 #   in four bits are accepted: rounding others so coarsely needs a method of its own.
 #
-# The whole numbers are read from memory as they are and multiplied in bfloat16. Each of these is another model, with another
-# text. But is it one for which drafting pays?
+# The whole numbers are read from memory as they are and multiplied in bfloat16. In `bfloat16`, `int8` and `int4` the weights are
+# rounded, so the text may differ. But is it a model for which drafting pays?
 #
 # **Predict.** For each format: is the best draft 0, 1, 2, 4, 8 or 16 tokens? And which format writes most tokens a second
 # without any draft?
@@ -359,8 +358,8 @@ plt.show()
 # Fewer bytes make the first token of a pass cheaper and leave the arithmetic of the others as it was. Where SmolLM2 was measured
 # for this text, on a processor without AVX-512, `bfloat16`, `int8` and `int4` were the fastest alone and had the steepest s(g): no
 # draft paid in them, and one of four tokens paid in float32. `town`, whose weights stay in the cache, has little to gain from
-# fewer bytes. Speculative decoding and integer weights save the same thing, the time a pass spends on reading weights, and it can
-# be saved only once. Compare tokens a second, never speedups over baselines in different formats.
+# fewer bytes. Integer weights and drafting both save time spent reading weights. With fewer bytes a pass turns compute-bound at a
+# smaller g, so drafting has less left to save: there, nothing. Compare tokens a second, never speedups over baselines in different formats.
 #
 # ## What this cannot show
 #
@@ -394,7 +393,7 @@ plt.show()
 # The time of passes, s(g) and the best draft size may change. The tokens do not, up to ties.
 # </details>
 #
-# <details><summary>5. Why does drafting pay less with weights in four bits?</summary>
+# <details><summary>5. Why may drafting pay less with weights in four bits?</summary>
 #
-# Fewer bytes make the first token cheap and leave the arithmetic of the others. What drafting saves, the reading of weights, is already saved.
+# Fewer bytes make the first token cheap and leave the arithmetic of the others. A pass turns compute-bound at fewer tokens: s(g) rises sooner, and less reading is left to save.
 # </details>

@@ -66,7 +66,7 @@ print("the same text:", alone.text == trace.text, "- badge:", trace.run["exactne
 print("passes of the target:", len(alone.cycles) - 1, "alone,", len(trace.cycles) - 1, "with drafts")
 
 # %% [markdown]
-# Always: a draft token is kept only if it *is* the target's token. The badge is cautious: *exact up to ties*: passes over five
+# Always, up to ties: a draft token is kept only if it *is* the target's token. The badge says so because passes over five
 # tokens and over one may round differently in the last digit. Where the target's two best tokens agree to that digit, either may win.
 # `specviz audit` finds every such place and says whether it was a tie, rounding, or a bug.
 #
@@ -266,7 +266,7 @@ for temperature in (0.3, 0.7, 1.0, 1.5):
 # ## Exact up to ties, and exact
 #
 # In float32 a tie is rare. In bfloat16, where a number has eight significant bits, it is not: sums change with the order of their
-# terms, which may change with the size of the pass. The next cells decode forty prompts by UniSpec ([07a](07a_unispec.ipynb)) twice:
+# terms, which may change with the size of the pass. The next cells decode forty prompts on `town` by UniSpec ([07a](07a_unispec.ipynb)) twice:
 # with passes as they come, and by an **invariant** model, which adds up each token's sums in one order, whatever the pass holds.
 #
 # **Predict.** How many of forty greedy texts of 64 tokens differ from those of autoregressive decoding, with each?
@@ -413,8 +413,8 @@ print(f"fastest: {drafting['speedup'].idxmax()}; above the line here: {', '.join
 # - It cannot make the target's text better, nor give another law than the target's. A *lossy* method such as BiLD
 #   ([03](03_bild.ipynb)) trades exactness for speed.
 # - A bad drafter costs more than none: τ near 1, and the draft's passes on top.
-# - The two models must share a vocabulary. If the drafter's ids mean other tokens, the text is still right, but hardly a draft is
-#   accepted. Tokens that a drafter lacks it never drafts.
+# - The two models should share token ids. If the drafter's mean other tokens, the text is still right, but hardly any draft is
+#   accepted. A smaller vocabulary cannot propose what it lacks.
 #
 # ## Five questions
 #

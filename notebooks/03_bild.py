@@ -21,8 +21,8 @@
 # *40 minutes, about three of them computing (two on `town`). Needs `torch`; the quality scores need `sacrebleu`
 # (`pip install -e ".[run,quality]"`).*
 #
-# Kim et al. (2023), *Speculative Decoding with Big Little Decoder*. Speculative decoding keeps the target's text to the
-# letter. BiLD gives that up on purpose: the small model's words stay unless the large one finds them *unlikely*. You
+# Kim et al. (2023), *Speculative Decoding with Big Little Decoder*. Speculative decoding keeps the target's text, or
+# its law when sampling. BiLD gives that up on purpose: the small model's words stay unless the large one finds them *unlikely*. You
 # will
 #
 # 1. watch its two policies, **fallback** and **rollback**, and set each threshold to its extremes,
@@ -123,10 +123,10 @@ for name, fallback, rollback in (("a", 1, 2), ("b", 0, 2), ("c", 0, 1000), ("d",
     print("    ", run.text)
 
 # %% [markdown]
-# (a) No probability exceeds 1, so every token is the large model's: the slowest exact way. (b) Only the
+# (a) No probability exceeds 1, so every token is the large model's, and drafting is wasted. (b) Only the
 # cap of 10 and rollback are left: a fixed window, as in the ablation of Figure 5. (c) Nothing is ever taken back; the
-# large model still writes one token in eleven. (d) Distance zero means probability one, so rollback keeps
-# almost nothing. Between the extremes the sliders decode again.
+# large model still writes one token in eleven. (d) Distance zero means probability one, so almost nothing is
+# kept: again the large model's text. Between the extremes the sliders decode again.
 
 
 # %%
@@ -332,7 +332,7 @@ for name, run in (("as printed", bild), ("end reviewed", reviewed)):
 #
 # **CALM** (Schuster et al. 2022; Figure 7) stops after *any* layer $i$ that makes it confident: either the hidden state $h$
 # has stopped changing, or the softmax has a clear winner. So $\cos(h_i, h_{i-1})$ or $p^{(1)} - p^{(2)}$ must exceed
-# $0.9\lambda + 0.1$. Later tokens that go deeper need keys and values of the skipped layers, so CALM computes them from
+# $0.9\lambda + 0.1$ (without the paper's decay). Later tokens that go deeper need keys and values of the skipped layers, so CALM computes them from
 # $h_i$, the state at the exit. `town-t5-calm` was tuned on $\mathcal L = \sum_i w_i \mathcal L_i$ with $w_i = i / \sum_j j$.
 
 # %%
@@ -407,7 +407,7 @@ print(f"and was {leaving.loc['CALM, state 0.9', 'speed']:.2f} times as fast; you
 #
 # ## What it costs (appendix 7.5.1, Figure 8)
 #
-# FLOPs and bytes follow exactly from the record and the models' shapes. *Arithmetic intensity* is FLOPs over bytes.
+# FLOPs and the least bytes to move are counted from the record and the models' shapes. *Arithmetic intensity* is FLOPs over bytes.
 #
 # **Predict.** FLOPs, bytes moved, intensity, speed: which of the four rises under BiLD, and which falls?
 
@@ -429,11 +429,11 @@ for name in ("unaligned", "aligned"):
 #
 # ## On a language model: what is lost, and what is gained
 #
-# Back to the first pair. A chat has no list of right answers, so two other measures replace BLEU. How many of the kept
+# Back to the first pair. Two measures replace BLEU. How many of the kept
 # tokens are not the large model's first choice? And how many *sums*, whose answers are known, come out right?
 #
-# Again there are two small models: the drafter of the first section, and one **aligned** with the large model's greedy
-# answers. Speculative decoding with the first is the third method.
+# Again there are two small models: the first section's drafter (`smollm2-draft` learnt *sampled* answers) and one **aligned** with
+# greedy answers. Speculative decoding with the first is the third method.
 #
 # **Predict.** (1) Does alignment change how often the small model falls back, how often it is rolled back, or both? (2)
 # Which of the three is fastest? (3) Of the sums that the large model gets right, how many does BiLD lose?
@@ -445,7 +445,7 @@ sums = {
     "smollm2": list(sv.suite("sums", limit=8)),
     "town": list(sv.suite("town", kind="arithmetic"))[:8],
 }[pair]
-small_ones = {"unaligned": drafter, "aligned": sv.load(f"{pair}-draft-aligned")}
+small_ones = {"first drafter": drafter, "aligned": sv.load(f"{pair}-draft-aligned")}
 settings = {"max_new_tokens": 48}
 greedy = sv.generate(language_model, sums, "autoregressive", **settings)
 ways = {"speculative": sv.generate(language_model, sums, draft=drafter, draft_length=2, **settings)}
@@ -483,14 +483,14 @@ print(", ".join(f"{way} {speed:.2f}" for way, speed in paid.items()), f"; fastes
 # %% [markdown]
 # A hollow mark is a lossy method. BiLD keeps a token that the large model finds likely enough, so its τ may be larger.
 # But its small model drafts one more token at each doubt, which is then thrown away. The picture shows which counts
-# more on this machine. The intervals over so few sums are wide; `specviz bench drafters` counts forty.
+# more on this machine. Over so few sums intervals are wide; `specviz bench drafters` counts forty.
 #
-# Check (1) and (3) in the table: alignment should mean fewer rollbacks.
+# `smollm2-draft` is partly aligned already.
 #
 # ## What BiLD cannot do
 #
 # - It cannot promise the large model's text. Its label is `lossy`, and its quality must be measured for every task.
-# - The thresholds depend on the task: the paper uses 0.5 to 0.9 for translation and 0.2 to 0.6 for summaries.
+# - The thresholds depend on the task: the paper uses fallback thresholds of 0.5 to 0.9 for translation, 0.2 to 0.6 for summaries.
 # - With sampling, the law of its output is neither model's.
 #
 # `python -m tests.benchmarks bild` repeats these figures on a hundred texts of four tasks, with intervals.

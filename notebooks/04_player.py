@@ -61,8 +61,8 @@ sv.player(one)
 sv.player(one, predict=True)
 
 # %% [markdown]
-# Play ten cycles. Then compare yourself with three judges that never ask the target. One always accepts. One accepts
-# the first two tokens of a draft and no others. One rejects the first token and accepts all others.
+# Play ten cycles. Then look at three judges that never ask the target: one always accepts, one accepts only a draft's first two
+# tokens, one rejects only the first. Their scores count judged nodes; yours counts unjudged ones, too, so do not compare them.
 
 # %%
 nodes = trace.nodes
@@ -84,7 +84,7 @@ print(f"'all but the first'       {(judged['depth'].gt(1) == kept).mean():.2f}")
 # |---|---|
 # | *rejected* | a row of the target's pass |
 # | *unjudged*, after a rejection | the same, and nothing was learnt from it |
-# | *unsent* or *below_budget*, in a tree that is cut to size | time of the drafter alone: the target never sees it |
+# | *below_budget*, in a tree that is cut to size; *unsent*, below BiLD's threshold | time of the drafter alone: the target never sees it |
 #
 # A fourth kind, *cut*, lies after the end of the text; these traces have none. A draft model also pays for each token
 # with a pass of its own.
@@ -221,5 +221,5 @@ one.to_perfetto("decode.json", force=True)
 #
 # <details><summary>5. What can the player not show?</summary>
 #
-# What another setting would have done, and the target's predictions after a rejected token about the real text.
+# What another setting would have done, or what the target would predict for the real text after a rejected token.
 # </details>

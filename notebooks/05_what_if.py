@@ -211,8 +211,8 @@ pd.DataFrame({name: {"badge": each.badge, "why": each.why} for name, each in ref
 # A draft model makes predictions of its own, and no run recorded any here. Where a trace has a draft model,
 # `sv.generate(..., record="dense")` or `sv.densify(trace, model, draft)` adds one more pass of each model over the
 # finished text. Then another draft length is exact. A confidence threshold is exact too, as far as the record follows
-# the drafter after a mistake; beyond that, the number of wasted drafts is only *bounded*.
-# [02](02_draft_and_verify.ipynb) does both, live.
+# the drafter after a mistake; beyond that, the number of wasted drafts is only *bounded*: it lies
+# in an interval. [02](02_draft_and_verify.ipynb) does the first, live.
 #
 # A lossy method's thresholds decide *which text* is written. Its own trace answers up to the first token that would
 # differ. [10](10_confidence.ipynb) asks CM-ASD that, live, and [03](03_bild.ipynb) runs BiLD.

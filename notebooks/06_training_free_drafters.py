@@ -128,7 +128,7 @@ def by_kind(run):
 by_kind(copied).sort_values(ascending=False).round(2).to_frame("τ")
 
 # %% [markdown]
-# It gains where answer and question share words *in the same order*. In Table 1 of Do et al. prompt lookup reaches its
+# It gains where answer and question share words *in the same order*. In Table 1 of Do et al. (UniSpec) prompt lookup reaches its
 # largest τ on summaries and retrieval, 1.64 and 1.60 for Llama-3-8B, and 1.27 to 1.30 on questions, conversation and translation.
 #
 # ## Why a tree
@@ -142,8 +142,8 @@ by_kind(copied).sort_values(ascending=False).round(2).to_frame("τ")
 #
 # $$ \mathbb{E}[\text{accepted}] = \sum_{u} P(u), \qquad P(u) = \prod_{v\ \text{on the path to}\ u} a_v . $$
 #
-# Siblings exclude each other, since the target writes one token, so their $a_v$ add up to at most 1. Hence the best
-# draft of $n$ nodes **takes the $n$ nodes with the largest $P(u)$**. A child's $P$ is at most its parent's, so these
+# Siblings exclude each other, since the target writes one token, so their $a_v$ add up to at most 1. The sum is largest
+# if the draft **takes the $n$ nodes with the largest $P(u)$**. A child's $P$ is at most its parent's, so these
 # nodes form a tree.
 #
 # **Predict.** On every level the best guess is right with probability 0.5, the second with 0.2, the third with 0.1, the
@@ -228,8 +228,8 @@ for i, j in np.argwhere(tree.mask):
 plt.show()
 
 # %% [markdown]
-# **Predict.** Suppose that someone forgets the mask and lets each node attend to all before it, as in a text. For which
-# of the six nodes is the target's prediction then wrong?
+# **Predict.** Suppose the six nodes are read as a plain text, without the mask and with running positions. For which
+# is the target's prediction then wrong?
 
 # %%
 alone = [context.forward(Draft.chain(tree.tokens[tree.path(i)])).logits[0][-1] for i in range(6)]
@@ -240,16 +240,16 @@ pd.DataFrame(
     {
         "path": [words(tree.tokens[tree.path(i)]) for i in range(6)],
         "off by, with the mask": off(right),
-        "off by, without": off(wrong),
+        "off by, as a text": off(wrong),
         "next token": [word(a.argmax()) for a in alone],
-        "next token without the mask": [word(w.argmax()) for w in wrong],
+        "next token as a text": [word(w.argmax()) for w in wrong],
     },
     index=names,
 )
 
 # %% [markdown]
 # "Off by" is the largest difference of a logit from a pass over that path alone. With the mask only rounding is left.
-# Without it only node 0 is right: all others attend to a token that is not on their path. A sibling that leaks in turns
+# Read so, only node 0 is right: all others attend to a token off their path. A sibling that leaks in turns
 # *"A or B"* into the text *"A B"*.
 #
 # ## What the target said before: Token Recycling's matrix
@@ -305,7 +305,7 @@ matrix = recycler.store.tokens
 show(lambda t: [word(x) for x in matrix[t] if x >= 0], list(dict.fromkeys(read))[:8])
 
 # %% [markdown]
-# Rejected nodes teach too: the target has read them. The template is the best tree for rates that were measured once.
+# Rejected nodes teach too: the target has read them. The template is the best tree for rates measured once, on `town`.
 # Its paths, and one cycle of the run in the player:
 
 # %%
@@ -359,8 +359,8 @@ for step in range(14):
     y = context.forward(Draft.chain(y)).logits[0][:-1].argmax(-1).numpy()
 
 # %% [markdown]
-# Token 1 depends on the text alone, so one pass makes it right; then token 2, and so on. At the latest after 12 passes
-# all are right, no better than one by one. So the iteration alone gains little. But the rows contain *runs of tokens*
+# Token 1 depends on the text alone, so one pass makes it right; then token 2, and so on. After at most 12 passes
+# all are right: at worst, no gain over one by one; the table shows how much was gained. But the rows contain *runs of tokens*
 # that fit, only in the wrong place. Lookahead keeps runs of $N$ tokens, $N$-grams, in a **pool**, at most $G$ by each first
 # token, and tries those that begin with the text's last one. One pass does both: it advances the window (nodes that are read
 # and **not judged**) and verifies n-grams of the pool.
@@ -445,7 +445,7 @@ run.close()
 #
 # In greedy decoding a child is kept if it *is* the target's token. What if the target samples from $p$? The candidates
 # $x_1, \dots, x_m$ below a node come from a memory and were not drawn, so there is no $q$. The rule (SpecInfer, Miao et
-# al. 2024; Algorithm 4 of Do et al.) tries them one after another, of equal ones only the first, each against **what the
+# al. 2024; Algorithm 4 of Do et al.) tries the distinct ones in turn, each against **what the
 # rejected ones left**,
 #
 # $$ R_i = 1 - \sum_{j<i} p(x_j), \qquad \text{accept } x_i \text{ with probability } \frac{p(x_i)}{R_i}, $$
@@ -622,7 +622,7 @@ pd.DataFrame.from_dict(rows, orient="index").round(2)
 #
 # ## What a memory cannot do
 #
-# - It knows earlier texts, not what this prompt means. It has no new name, no sum, no rare word.
+# - It knows texts, not their meaning: it drafts no name, sum or rare word that none of them holds.
 # - A key of one token forgets the sentence, and a longer key is seldom found.
 # - *Other people's* prompts filled a warm memory. If they are private, so is it.
 # - A larger tree is accepted a little deeper, and its pass takes longer. The best number depends on machine and
