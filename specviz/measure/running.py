@@ -135,7 +135,7 @@ def run(
         try:
             shown = bar() if tick is None else nullcontext(tick)
             progress = stack.enter_context(shown if all_ranks.leads else nullcontext(lambda *_: None))
-            progress(done, total, "loading")
+            progress(done, total, "loading and warming up")
             for row in decoded(jobs, settled, executor, workers):
                 if all_ranks.leads:  # the other ranks have decoded the same
                     keep(row)
