@@ -434,7 +434,8 @@ for name, tree in ((f"r = {R}", with_r), ("r = 0", without)):
 # Not by its own measure. Every descendant of a node under $r$ scores less than $r$, so every node of score $r$ or more
 # is in both trees. Only the *rest* of the $g$ places is filled differently, and without the threshold it has nodes of
 # equal or higher score. So the threshold saves drafting work, as the numbers of candidates show, and cannot improve the tree as it is
-# scored. If τ rises all the same, then low scores were in a wrong order: a stored probability is not the one that holds here.
+# scored. If τ rises all the same, low scores were in a wrong order, the stores diverged, or the paper's ⊕ is another: with `edge`
+# scores $r$ can change the best nodes.
 
 # %% [markdown]
 # ## What UniSpec cannot do

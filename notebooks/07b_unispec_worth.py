@@ -241,8 +241,8 @@ pd.DataFrame(rows, columns=columns).set_index(["g", "store"]).round(2)
 
 # %% [markdown]
 # Compare the two slopes: where this was written, τ grew from 8 to 48 nodes by 0.3 with either store. As long as two stores are the same, a larger tree contains the smaller one and is accepted at least as far, with diminishing
-# returns. A pass over one token mostly waits for the weights, and reads them once for any number of nodes; every node costs time
-# once arithmetic takes longer than that. From how many nodes on depends on kernel and device: one CPU thread is busy long before a
+# returns. Where weights come from memory, a pass over one token mostly waits for them, and reads them once for any number of
+# nodes; every node costs time once arithmetic takes longer. From how many nodes on depends on kernel and device: one CPU thread is busy long before a
 # GPU is, and sooner in one layout of the weights than in another ([01](01_autoregressive.ipynb)). With $s(g)$ (01's $s(g+1)$) the time of a pass with $g$ nodes over that of a plain one, the best $g$ has the largest $\tau(g)/s(g)$ (equation 2): a property of machine, kernel and texts,
 # to be measured again when one of them changes. For an A100 the paper finds 110 (Table 13). Measured points scatter, so
 # [08](08_calibrate.ipynb) fits curves through them and looks for the best $g$ on these, within the sizes that were measured: nothing is
@@ -331,8 +331,8 @@ frame["gain"] = frame["τ warm"] / frame["τ cold"]
 frame.sort_values("gain", ascending=False).round(2)
 
 # %% [markdown]
-# Compare the column `gain` and, where the texts ended by themselves, their lengths. Text that follows a pattern repeats its own
-# words, and a short answer ends before it can.
+# Compare the column `gain` and, where the texts ended by themselves, their lengths. Expect least where text repeats its
+# own words and so teaches a cold store, and most where a short answer ends first.
 #
 # **Predict.** What share of a cycle's time goes into growing the tree and learning? The paper's equation 2 assumes
 # none.
@@ -354,8 +354,8 @@ plt.show()
 
 # %% [markdown]
 # Growing a tree takes a few array operations a level, however large the model. With a target of 2 M parameters they are
-# visible, with one of 135 M barely, and with one of 8 B they would not be. Compare the two *forward* parts: their ratio
-# is $s(g)$, and τ has to be larger.
+# visible, with one of 135 M barely; on a GPU even 8 B may not hide them. The ratio of the two *forward* parts is $s(g)$ at
+# the nodes sent; τ must exceed the ratio of whole cycles.
 
 # %% [markdown]
 # ## What these numbers cannot say
@@ -390,7 +390,7 @@ plt.show()
 # both gained about the same.
 # </details>
 #
-# <details><summary>5. In Table 2 removing a part raises τ and lowers the speed. How?</summary>
+# <details><summary>5. In Table 2 two of three removals raise τ and lower the speed. How?</summary>
 #
-# More or deeper nodes are accepted, and the pass over them costs more than they bring.
+# More is accepted, but the larger or fuller tree costs more drafting and pass time than that brings.
 # </details>

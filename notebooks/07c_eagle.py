@@ -164,8 +164,8 @@ for language in LANGUAGES:
 pd.DataFrame.from_dict(rows, orient="index").round(2)
 
 # %% [markdown]
-# As in Table 3: in English the trained head is far ahead. In a language that it never saw it loses nearly all of that
-# lead, and a table that was empty fourteen answers ago equals it (German) or beats it (Japanese). The third row shows
+# In English the trained head is ahead, as in Table 3. In a language that it never saw it loses nearly all of that
+# lead, and a table that began empty equals it (German; in Table 3 it wins) or beats it (Japanese). The third row shows
 # why: neither EAGLE nor the language is at fault. The same network trained on all languages does well in each of them.
 # (The paper also blames its rival's training, but had only the public heads. Here nothing else differs.)
 #
@@ -313,7 +313,7 @@ paid[["tau", "cost", "forward", "draft_cost", "rest", "speedup"]].round(2)
 # ([07a](07a_unispec.ipynb)). EAGLE-1's child $x$ was itself **drawn** from $q$, and the rule (draw $u$ uniformly from $[0, 1)$; accept if $u < p(x)/q(x)$, else go on with
 # $\max(0, p - q)$, normalised, and with $q$ without $x$) is exact only if what is judged really has the law $q$.
 #
-# EAGLE-2's published code draws no child: it takes the $k$ likeliest and tries them by [06](06_training_free_drafters.ipynb)'s rule, which is exact, as UniSpec is. specviz draws, for all three. Could it then send the children of highest score, *the node's own token included*? Below,
+# EAGLE-2's published code draws no child: it takes the $k$ likeliest and tries them by [06](06_training_free_drafters.ipynb)'s rule, which is exact, as UniSpec is. specviz draws, for all three EAGLEs. Could it then send the children of highest score, *the node's own token included*? Below,
 # two children are drawn without replacement, and one or both of them are sent.
 #
 # **Predict.** Which of the four choices keep the target's law $p$?

@@ -174,8 +174,8 @@ for name, fit in calibration.fits.items():
 # the measured points all the better. Differential evolution then finds the tip of an oscillation. The residuals show
 # nothing; only the curve does. That is why `specviz` keeps the `monotone` fit's size.
 #
-# The diamond need not lie on a peak of the drawn curve: where $s$ passes zero between two sizes, $\tau/s$ has no bound,
-# and g* is the better whole size beside that place. The curve is drawn at whole sizes, which step over it.
+# The diamond need not lie on a peak of the drawn curve: where the fitted $s$ crosses zero between two sizes, $\tau/s$ has no
+# bound, and g* is the better of those two sizes. The curve is drawn at whole sizes, which step over it.
 #
 # With points at even steps the spline behaves. The cubic for τ must still bend through a curve that rises
 # steeply at first and then ever more slowly:
@@ -231,8 +231,8 @@ for g in sizes:
 print(f"your guess {guess:+.0%}")
 
 # %% [markdown]
-# They differ by what the equation leaves out: the prefill, which grows with the prompt and not with $g$. And these are
-# other texts, with another τ. The equation must get the *order* of the sizes right; $g^*$ needs no more.
+# They differ by the prefill, which grows with the prompt and not with $g$, and by τ: these are other texts, and the
+# memory learns from them. The equation must get the *order* of the sizes right; $g^*$ needs no more.
 #
 # ## How many prompts does it take?
 #
@@ -398,8 +398,8 @@ plt.show()
 
 # %% [markdown]
 # A format whose dashed line lies above its curve decodes fastest without drafts. Integer formats save what drafting
-# saves, the reading of weights. How much of it they leave to save again is how far a curve rises above its dashed line. And a format
-# whose kernel is slow with several rows leaves nothing to gain, however few bytes it reads. Calibrate for the format that will run.
+# saves, the reading of weights. How far a curve rises above its dashed line shows what is left for drafting to save. A format
+# whose kernel is slow with several rows may leave nothing, however few bytes it reads. Calibrate for the format that will run.
 #
 # ## Another device, another size
 #
@@ -460,8 +460,8 @@ print(
 #
 # <details><summary>Answers</summary>
 # (1) What counts is how steeply τ rises in proportion, τ'/τ. If sampling scales all of τ by one factor,
-# g* stays, whatever s is. If it shortens long paths most, g* shrinks. (2) τ falls. Fewer candidates are known, so large trees are not even
-# filled: beyond some g neither curve changes.
+# g* stays, whatever s is. If it shortens long paths most, g* shrinks. (2) τ falls. Few candidates are known: beyond some g trees are not
+# filled and neither curve changes, so g* is no larger.
 # </details>
 
 # %% [markdown]

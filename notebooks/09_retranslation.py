@@ -29,9 +29,9 @@
 # 3. sweep β, mask the unstable end, and change the target language and the model's training,
 # 4. examine two pairs of rows in the paper's tables that do not fit each other.
 #
-# The first section runs on a real translator, once `specviz models get bergamot-en-pt` has downloaded it (35 MB). The
-# rest runs on a bundled model, for which the right translations are known. `MODEL` may also be a GGUF file
-# (`"gguf:PATH"`); everything after the first section then runs on llama.cpp.
+# The first section and the last run on a real translator, once `specviz models get bergamot-en-pt` has downloaded it (35 MB).
+# The others run on bundled models, for which the right translations are known. `MODEL` may also be a GGUF file
+# (`"gguf:PATH"`), which runs on llama.cpp.
 
 # %%
 MODEL, PREFIX = "town-translator", "town-translator-prefix"

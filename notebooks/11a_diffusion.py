@@ -66,7 +66,7 @@ trace
 # Cells are grouped into blocks of $B = 8$ (equation 3), which are written one after the other. In the current block,
 # the cell with the most *confident* prediction gets its likeliest token. All other cells stay masked, and the next pass
 # starts from there. That is one token a pass: **stepwise** decoding. Cells that are almost certain ($p$ above 0.99995) count as
-# equally confident, because their order is rounding, and of equals the leftmost is next ([11c](11c_ssd_in_numbers.ipynb) has the details).
+# equally confident, because their order hardly matters, and of equals the leftmost is next ([11c](11c_ssd_in_numbers.ipynb) has the details).
 #
 # **Predict.** The picture above shows one text. Over all sixteen: in how many steps is the most confident cell of a block the
 # leftmost masked one? In a random order of eight cells the leftmost
@@ -273,7 +273,7 @@ columns = ["state", "next cell", "its token", f"predicted for cell {cell}", "p"]
 pd.DataFrame(rows, columns=columns).set_index("state").round(3)
 
 # %% [markdown]
-# A real San York: two tokens that fit the canvas singly and not together. When the pass was computed, that token was the cell's favourite, and confident enough for the rule.
+# A real San York: tokens that fit the canvas singly and not together. In that pass the token printed above was its cell's favourite, and confident enough for the rule.
 # By the time stepwise decoding reaches the cell, its neighbours are filled and the prediction has changed. A threshold
 # asks what each cell would hold *if it were filled next*, and then fills several next.
 #

@@ -458,7 +458,7 @@ for number, table in enumerate(tables, 1):
 #
 # - Shares of passes saved are those of a small model on short texts.
 # - A step reduction over whole canvases counts padding, and depends on the tie rule.
-# - Seconds here are of a few cores. Where a pass is bound by reading weights, five canvases cost nearly what one does.
+# - Times here are of one CPU thread. Where a pass is bound by reading weights, five canvases cost nearly what one does.
 #
 # ## Five questions
 #

@@ -332,8 +332,8 @@ sv.check.tree_mask(tree_mask)
 # %% [markdown]
 # ## Done?
 #
-# Each check that passes ends with a further question. A real method is no longer than what you wrote: a drafter and a
-# verifier in one file. `CONTRIBUTING.md` says how to add one.
+# Each check that passes ends with a further question. A real method has the same two parts, a drafter and a
+# verifier, in one file. `CONTRIBUTING.md` says how to add one.
 
 # %% [markdown]
 # ## Five questions

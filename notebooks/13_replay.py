@@ -255,7 +255,7 @@ print(f"measured {mean['here']['EAGLE-2'] / mean['paper']['EAGLE-2']:.1f}")
 both
 
 # %% [markdown]
-# In the paper $c$ is constant for each method, to a few per cent, over languages whose $\tau$ differs twofold. So the
+# In the paper each method's $c$ is constant to within 5 %, though EAGLE-3's $\tau$ differs 3.5-fold between languages. So the
 # table is consistent with itself, and no machine was needed to check that. (Here $c$ varies more: the answers are
 # short, and the prefill counts in the seconds but not in $\tau$.)
 #
@@ -285,7 +285,7 @@ need.round(2)
 #
 # EAGLE and Spec-Bench pool, and so do the logs of vLLM and SGLang. What vLLM and SGLang return with each request is that
 # request's own figure, which a client averages. AIPerf prints both. The pooled figure is itself a weighted mean of the requests' figures, $\sum_i w_i E_i / S_i$ with $w_i = S_i / \sum_j S_j$. Each text is
-# weighted by its *cycles*, so texts on which the drafter does badly count most. Per request every text has weight
+# weighted by its *cycles*, so long texts and badly drafted ones count most. Per request every text has weight
 # $1/n$.
 #
 # An example: two drafters write a text of 5 tokens and one of 18. Drafter A needs 1 and 9 cycles, drafter B 3 and 6.
@@ -427,7 +427,7 @@ to_read(defined, defined.columns)
 # the cycles in which prompt lookup drafted nothing; τ counts them. And no acceptance figure includes the cost of a
 # cycle, as the right panel shows. (That panel is the least certain: it uses wall-clock times.)
 #
-# The longest text: τ against the cost of a cycle. Below the solid line no draft is faster. A click opens the decode.
+# The longest text: τ against the cost of a cycle. Below the solid line, plain decoding is faster. A click opens the decode.
 
 # %%
 longest = [run.split()[rows["tokens"].argmax()] for run in (plain, *traces.values())]

@@ -226,9 +226,9 @@ to_read(pd.DataFrame(accounts).T)
 #
 # Write the rule down first:
 #
-# > Take the method with the highest paired speedup. If the lower end of its 95 % interval is not above 1, take none: decode
-# > autoregressively. Among the methods whose own lower end is above 1 and whose interval overlaps the best one's, take the
-# > one that needs least (no training, less memory), and of equals the fastest. If prompts fall into groups that are decoded apart (languages, kinds of work), apply the rule in each.
+# > Consider the methods whose 95 % interval of paired speedups lies above 1. If there is none, decode autoregressively. Find the
+# > fastest of them. Of those whose interval overlaps its own, take the one that needs least (no training, less memory), and of
+# > equals the fastest. If prompts fall into groups that are decoded apart (languages, kinds of work), apply the rule in each.
 #
 # **Predict.** Rank them by τ, and by speedup. How many speedups are above 1?
 
@@ -315,12 +315,11 @@ NEEDS = {"prompt_lookup": 0, "unispec": 1, "token_recycling": 1, "lookahead": 1,
 
 def decide(table):
     """The rule above: a name, or none."""
-    best = table.loc[table["paired_speedup"].idxmax()]
-    if not best["paired_speedup_low"] > 1:
+    good = table[table["paired_speedup_low"] > 1]
+    if good.empty:
         return "none: decode autoregressively"
-    good = table[
-        (table["paired_speedup_high"] >= best["paired_speedup_low"]) & (table["paired_speedup_low"] > 1)
-    ]
+    best = good.loc[good["paired_speedup"].idxmax()]
+    good = good[good["paired_speedup_high"] >= best["paired_speedup_low"]]
     return min(
         good.index, key=lambda name: (NEEDS[good.loc[name, "method"]], -good.loc[name, "paired_speedup"])
     )
@@ -347,7 +346,7 @@ pd.DataFrame(
 #
 # **Predict.** Take the method with the largest τ. EAGLE, which has it on `town`, drafts with one layer of the size of
 # the target's own, six levels deep; the methods on SmolLM2 look up what they remember. What share of its cycle goes
-# into drafting? What share if the target had a hundred layers?
+# into drafting?
 
 # %%
 share_guess = 0.3
@@ -506,9 +505,9 @@ for part in order:
 # Otherwise the numbers decide which rule is chosen.
 # </details>
 #
-# <details><summary>3. When does the rule say to draft with nothing?</summary>
+# <details><summary>3. When does the rule say not to draft?</summary>
 #
-# When the lower end of the best method's 95 % interval of paired speedups is not above 1.
+# When no method's 95 % interval of paired speedups lies above 1.
 # </details>
 #
 # <details><summary>4. Two engines run one file with different speeds. What may be compared?</summary>
@@ -516,7 +515,7 @@ for part in order:
 # Speedups over the same file on the same library; between engines tokens a second.
 # </details>
 #
-# <details><summary>5. What are the two numbers that decide, and which can be measured on a small target?</summary>
+# <details><summary>5. What are the two numbers that decide, and which can be measured on another machine?</summary>
 #
-# τ and the cost c of a cycle. τ can be measured anywhere; c belongs to the machine that will run.
+# τ and the cost c of a cycle. τ, for the same model, drafter and texts; c belongs to the machine that will run.
 # </details>

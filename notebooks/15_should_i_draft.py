@@ -134,8 +134,8 @@ for ax, advice, title in zip(axes, (quotes, free_advice), ("something to quote",
 plt.show()
 
 # %% [markdown]
-# Every line shows the best that a method and its drafter reach at each draft length. It rises while another token is
-# likely to be accepted, and falls when most of a longer draft is thrown away. Compare the line of prompt lookup in the two
+# Every line shows the best that a method and its drafter reach at each draft length. It rises while another token
+# brings more than it costs, and falls once it costs more than it brings. Compare the line of prompt lookup in the two
 # panels: it has little to copy where nothing is quoted, while a draft model guesses prose, too. Crosses are measured; they
 # are explained below.
 #
@@ -170,8 +170,8 @@ inside = row["tau_low"] - 1e-9 <= metrics.tau(run) <= row["tau_high"] + 1e-9
 print(f"within the bounds: {inside}")
 
 # %% [markdown]
-# The computed τ needed no run of prompt lookup. A greedy, exact method never changes the text (but for two tokens that rounding decides): each cycle starts
-# somewhere in the text that was written without drafts, and what it drafts there depends on nothing else.
+# The computed τ needed no run of prompt lookup. A greedy, exact method never changes the text (up to ties): each cycle starts
+# somewhere in the text that was written without drafts, and what prompt lookup drafts there depends on nothing else.
 #
 # ## Where a cycle's time goes
 
@@ -285,7 +285,7 @@ pd.DataFrame(rows, columns=["device", "batch", "best", "speedup"]).round(2)
 #
 # - **At one text** a wider pass is nearly free, with launches or without. So drafting gains.
 # - **In a batch** it gains less with every text: the texts share one reading of the weights, the arithmetic fills up, and a wider pass is
-#   no longer free. That is the usual case of a server. A large model (not in the table) has less room for its caches, so its gain falls faster.
+#   no longer free. That is the usual case of a server. A large model's caches (not in the table) are smaller relative to its weights, so its gain falls faster.
 # - **The exception is a small model or a long context.** Each text has a cache of its own, which a pass reads once for a whole
 #   draft. Where the caches are larger than the weights, as those of the toy `town` are at 64 texts, drafting still pays in a batch.
 #
