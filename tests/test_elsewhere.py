@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -27,7 +29,7 @@ def pair() -> tuple[Model, Model]:
 @pytest.fixture
 def no_events(monkeypatch: pytest.MonkeyPatch) -> None:
     """The host's clock and no memory figures: what else asks CUDA itself."""
-    monkeypatch.setattr(clock, "EventClock", clock.Clock)
+    monkeypatch.setattr(clock, "EventClock", lambda device: clock.Clock())
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "none")
     monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: 0)
     monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda device: None)
@@ -90,6 +92,14 @@ def test_marks_are_compared_in_pairs() -> None:
     assert clock.EventClock().seconds([mark, mark], [mark, mark]).tolist() == [0, 0]
     with pytest.raises(ValueError, match="longer"):
         clock.EventClock().seconds([mark], [mark, mark])
+
+
+def test_events_are_recorded_on_the_device_of_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    monkeypatch.setattr(torch.cuda, "Event", lambda **_: SimpleNamespace(record=asked.append))
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: f"the stream of {device}")
+    clock.clock_for("cuda:1").mark()
+    assert asked == ["the stream of cuda:1"]
 
 
 def test_what_a_device_refuses_is_refused() -> None:

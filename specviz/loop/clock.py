@@ -38,9 +38,12 @@ class EventClock(Clock):
 
     timing = "device events, read after the fact; about 5 us of host time each"
 
+    def __init__(self, device: torch.device | str = "cuda") -> None:
+        self.device = torch.device(device)
+
     def mark(self) -> Mark:
         event = torch.cuda.Event(enable_timing=True)
-        event.record()
+        event.record(torch.cuda.current_stream(self.device))
         return event
 
     def seconds(self, first: list[Mark], second: list[Mark]) -> np.ndarray:
@@ -67,8 +70,10 @@ def elapsed(first: Mark, second: Mark) -> float:
 
 def clock_for(device: torch.device | str) -> Clock:
     """The clock that tells the truth about a device."""
-    kinds = {"cuda": EventClock, "mps": SynchronisedClock}
-    return kinds.get(torch.device(device).type, Clock)()
+    kind = torch.device(device).type
+    if kind == "cuda":
+        return EventClock(device)
+    return SynchronisedClock() if kind == "mps" else Clock()
 
 
 class Watched:

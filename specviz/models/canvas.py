@@ -306,6 +306,7 @@ class Canvas:
     def close(self) -> None:
         """Free the storage."""
         self.store = None  # type: ignore[assignment]
+        self._layers, self._packings = (), {}
 
     # -- passes ---------------------------------------------------------------------------------
 

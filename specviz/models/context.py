@@ -556,13 +556,14 @@ class Context:
         PromptError, ModelError
             As `Model.open` does.
         """
-        longest([prompt])
+        longest([prompt], self.model.max_length, self.model.name)
+        ids = to_device(prompt, self.model)
         if (wanted := len(prompt) + room) > self.slots:
             # By a quarter at least: prompts of rising length would copy all keys and values each time.
             self._grow(max(wanted, min(self.slots + self.slots // 4, self.model.max_length)))
         self.filled[row] = self.cached[row] = 0
         check_fits(self, row, self.filled[row], len(prompt), len(prompt))
-        self.ids[row, : len(prompt)] = to_device(prompt, self.model)
+        self.ids[row, : len(prompt)] = ids
         self.filled[row] = len(prompt)
         self._drafts.pop(row, None)
 
@@ -780,9 +781,12 @@ class Context:
         if kept is None:
             small = count <= 64  # a draft's; a long text after a cached one comes once
             size = self.store.data.shape[4] if small else start
-            local = np.zeros((self.group, count, size + count + beyond), np.float32)
-            local[:, :, size:][:, ~np.tri(count, count + beyond, dtype=bool)] = -np.inf
-            kept = send(local, self.model.device, self.kind).view(1, 1, -1, size + count + beyond)
+            near = np.zeros((count, count + beyond), np.float32)
+            near[~np.tri(count, count + beyond, dtype=bool)] = -np.inf
+            device = self.model.device
+            kept = torch.zeros(self.group, count, size + count + beyond, dtype=self.kind, device=device)
+            kept[:, :, size:] = send(near, device, self.kind)
+            kept = kept.view(1, 1, -1, size + count + beyond)
             if small:
                 self._triangles[count] = kept
         first = kept.shape[-1] - beyond - count - start

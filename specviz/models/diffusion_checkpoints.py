@@ -182,8 +182,10 @@ def load_checkpoint(
     mask = _mask(fields, config.vocab_size)
     config.eos_token_id = _eos(folder, fields)
     config.is_causal = False
-    net = _empty(config, device)
     stored = _stored(_weight_files(folder, name), name)
+    if config.num_hidden_layers > len(stored):  # said before so many modules are made
+        raise fields.refuse(f"it has {len(stored):,} tensors for {config.num_hidden_layers:,} layers")
+    net = _empty(config, device)
     tied = {"lm_head.weight"} if config.tie_word_embeddings else set()
     # Name in the checkpoint: our name, and the parameter without storage.
     parameters = {kind.published(ours): (ours, p) for ours, p in net.named_parameters(remove_duplicate=False)}

@@ -16,6 +16,7 @@ from specviz.models.attention import attend
 from specviz.models.choices import of_drafter
 from specviz.models.context import StorageShape, Store, memory_error
 from specviz.models.eagle import Eagle, attention_shape
+from specviz.models.kernels import width
 from specviz.models.layers import Lines, RMSNorm, Rotary, activation, head_rows, stamp, turn
 from specviz.models.ranks import whole
 
@@ -60,7 +61,8 @@ class EagleModel:
     def __init__(self, addition: EagleHead, target: Model) -> None:
         self.addition, self.target, self.name = addition, target, addition.name
         self.net, self.bound_to = bound(addition.net, target), stamp(target.net)
-        self.geometry = geometry.eagle(self.net, target.net)
+        size = width(of_drafter(target), target.dtype)
+        self.geometry = {**geometry.eagle(self.net, target.net), "weight_bytes": size}
         self.parameters = sum(p.numel() for p in self.net.parameters())
         self.generation = self.net.generation
         self.layers = addition.layers(target)

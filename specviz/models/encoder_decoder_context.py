@@ -216,7 +216,7 @@ class EncoderDecoderContext(Context):
 
     def replace(self, row: int, prompt: Sequence[int], room: int = 0) -> None:
         """As in `Context`; the row's new prompt is encoded when its row is next computed."""
-        longest([prompt])
+        longest([prompt], self.model.max_length, f"the encoder of {self.model.name}")
         new = to_device(list(prompt), self.model).tolist()
         super().replace(row, self.model.prefix, room)
         self.prompts[row], self.least[row] = new, len(new)

@@ -201,9 +201,10 @@ class Int8(Product):
 
     def __init__(self, weights: Sequence[torch.Tensor]) -> None:
         whole = torch.cat(list(weights)).float()
-        scale = (whole.abs().amax(1) / LEVELS).clamp_min(TINY)
-        self.matrix = whole.div_(scale[:, None]).round_().to(torch.int8)
-        self.scale = scale.to(weights[0].dtype)
+        # The operator reads scales in the inputs' format, so the numbers are of those.
+        self.scale = (whole.abs().amax(1) / LEVELS).clamp_min(TINY).to(weights[0].dtype)
+        numbers = whole.div_(self.scale.float()[:, None]).round_().clamp_(-LEVELS, LEVELS)
+        self.matrix = numbers.to(torch.int8)
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         return torch.ops.aten._weight_int8pack_mm(x.contiguous(), self.matrix, self.scale)

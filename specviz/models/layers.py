@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from transformers.activations import ACT2FN
 
+from specviz.errors import ModelError
 from specviz.models import ordered
 from specviz.models.attention import attend
 from specviz.models.kernels import PLAIN, Pieces, Product, lay, padded
@@ -159,8 +160,19 @@ def embeddings(net: PreTrainedModel) -> torch.Tensor:
 
 
 def head_rows(net: PreTrainedModel, tokens: torch.Tensor) -> torch.nn.Linear:
-    """A model's head, of some tokens alone."""
+    """A model's head, of some tokens alone.
+
+    Raises
+    ------
+    ModelError
+        If a token is named twice, or is none of the model's.
+    """
     weight = net.get_output_embeddings().weight.detach()
+    if len({*tokens.tolist()} & {*range(len(weight))}) < len(tokens):
+        raise ModelError(
+            f"a drafter's head names a token twice, or one beyond the {len(weight):,} of its target: its "
+            "file is damaged"
+        )
     rows = weight[tokens.to(weight.device)]
     head = torch.nn.Linear(rows.shape[1], rows.shape[0], bias=False, device="meta")
     head.weight = torch.nn.Parameter(rows, False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import groupby
@@ -155,10 +156,14 @@ class Model(TorchModel):
             self.kernels = layouts.PLAIN
             return None
         self.kernels = layouts.choose(self._kernels, self.net, groups(self.net))
-        if self.geometry is not None:
-            size = 2 if self.kernels == layouts.FP16 else self.dtype.itemsize
-            self.geometry = {**self.geometry, "weight_bytes": size}
+        self._weigh()
         return self.function(self.kernels)
+
+    def _weigh(self) -> None:
+        """Say in the geometry how many bytes a weight has in the layout."""
+        if self.geometry is not None:
+            size = layouts.width(self.kernels, self.dtype)
+            self.geometry = {**self.geometry, "weight_bytes": size}
 
     @property
     def layouts(self) -> tuple[str, ...]:
@@ -181,6 +186,7 @@ class Model(TorchModel):
         function = self.ordered_function(plain=self._llama is not None)
         assert isinstance(function, Llama)
         self._llama = function
+        self._weigh()
 
     @property
     def plain_function(self) -> Llama | None:
@@ -243,7 +249,7 @@ class Model(TorchModel):
                 self._count = torch.arange(max(store.reach, positions.stop), device=ids.device)
             positions = self._count[positions][None].expand(len(ids), -1)
         if store.cache is None:
-            store.cache = Cache(layers=[_Layer(store, i) for i in range(self.layers)])
+            store.cache = Cache(layers=[_Layer(weakref.proxy(store), i) for i in range(self.layers)])
         base = self._shallow.base_model
         assert isinstance(base, PreTrainedModel)
         with _attention(self.config, base.config):  # one, but for a first part
@@ -261,7 +267,10 @@ class Model(TorchModel):
 
 
 class _Layer(CacheLayerMixin):
-    """One layer of the storage as transformers' cache sees it."""
+    """One layer of the storage as transformers' cache sees it.
+
+    The storage holds the cache, so `store` is a weak reference: a cycle would be freed late.
+    """
 
     is_sliding = False
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from functools import lru_cache
 
 import numpy as np
@@ -263,3 +265,27 @@ def test_a_second_long_turn_behind_a_cached_one() -> None:
     context.extend(text[40:])
     assert context.prefill() == 140
     check(context, net, [text], [Draft.chain(np.array([1, 2]))])
+
+
+@pytest.mark.parametrize("prompt", [[1] * 5000, [1, VOCABULARY]])
+def test_a_prompt_that_does_not_fit_leaves_the_context_as_it_was(prompt: list[int]) -> None:
+    context = model("llama", True)[0].open([[1, 2, 3]], 4)
+    slots = context.slots
+    with pytest.raises((PromptError, ModelError)):
+        context.replace(0, prompt)
+    assert context.tokens == [[1, 2, 3]] and context.slots == slots
+    assert context.prefill() == 2
+
+
+@pytest.mark.parametrize("plain", [True, False])
+def test_a_closed_context_frees_its_storage_at_once(plain: bool) -> None:
+    context = model("llama", plain)[0].open([[1, 2, 3]], 4)
+    context.prefill()
+    context.forward(Draft.empty())
+    data = weakref.ref(context.store.data)
+    gc.disable()
+    try:
+        context.close()
+        assert data() is None
+    finally:
+        gc.enable()

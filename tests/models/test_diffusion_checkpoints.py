@@ -406,6 +406,7 @@ LLADA_REFUSED = [
     ({"n_heads": 3, "n_kv_heads": 3}, "width 16, 3 heads"),
     ({"d_model": None}, "a positive whole number as d_model, but has None"),
     ({"n_layers": "3"}, "a positive whole number as n_layers, but has '3'"),
+    ({"n_layers": 10**8}, "it has 30 tensors for 100,000,000 layers"),
     ({"rms_norm_eps": 0}, "a positive number as rms_norm_eps, but has 0"),
     ({"mask_token_id": None}, "names no mask_token_id"),
     ({"mask_token_id": ROWS}, f"mask_token_id {ROWS} is outside its vocabulary of {ROWS}"),

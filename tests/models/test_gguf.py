@@ -301,6 +301,7 @@ def test_a_bundled_model_that_is_no_file_of_llamacpp_is_refused(
     for name, reason in (
         ("town-t5", "cannot be written as GGUF: only the families"),
         ("town-eagle", "town-eagle is no causal language model of its own"),
+        ("town-diffusion", "town-diffusion is no causal language model of its own"),
     ):
         with pytest.raises(ModelError, match=reason):
             load(f"gguf:{name}")

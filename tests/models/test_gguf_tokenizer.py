@@ -319,7 +319,9 @@ def test_half_a_character_is_refused_by_any_tokenizer(tmp_path: Path) -> None:
     ({"token_type": [1]}, "pieces without a type"),
     ({"merges": ["a b", "b <mine>"]}, "the merge 'b <mine>' makes no piece"),
     ({"merges": [1]}, "its tokenizer.ggml.merges is not a list of UTF-8 strings"),
+    ({"pre": ["smollm"]}, "it splits text by tokenizer.ggml.pre = "),
     ({"model": "llama"}, "pieces without a score"),
+    ({"model": "llama", "scores": 5}, "pieces without a score"),
 ])  # fmt: skip
 def test_damaged_and_unknown_tokenizers(change: dict[str, Any], line: str) -> None:
     fields = {f"tokenizer.ggml.{key}": value for key, value in (byte_level("gpt-2") | change).items()}

@@ -108,7 +108,7 @@ def measure(
 def _timed(call: Callable[[], object], device: torch.device, rounds: int) -> list[float]:
     """Seconds of one call, once a round; each round repeats it until the clock can tell."""
     wait, (clock, _) = synchroniser(device), quiet_clock(device)
-    events = EventClock()
+    events = EventClock(device)
 
     def seconds(times: int) -> float:
         if device.type == "cuda":  # the device's own clock: what the host takes to ask is not its time

@@ -280,13 +280,16 @@ def _tried(
         for values in grid
     ]  # fmt: skip
     seconds, totals = np.zeros(len(grid)), [Loss(0, 0, 0.0)] * len(grid)
+    wait = timing.synchroniser(model.device)
     with timing.settled():
         for text, ids in enumerate(prompts):
             tick(text, len(prompts), f"choosing {contender.name}")
             for number in np.roll(np.arange(len(grid)), -text).tolist():  # in turns
                 decode = decoders[number]
+                wait()
                 begin = clock()
                 answer = decode(text)
+                wait()
                 taken = clock() - begin - decode.phases[-1].prefill
                 if text:
                     seconds[number] += taken

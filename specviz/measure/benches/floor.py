@@ -115,13 +115,14 @@ def _attention(model: Model, context: int, g: int) -> Callable[[], None]:
             attend(query.transpose(1, 2), key, value, None if g == 1 else mask)
 
     def call_in_order() -> None:
-        seen = ordered.sight(mask, 1, heads, model.heads)
+        function = model.plain_function
+        sums = ordered.SUMS[0] if function is None else function.sums
+        seen = ordered.sight(mask, 1, heads, model.heads, None, sums)
         for key, value in pairs:
             ordered.attend(query, key, value, seen, model.dim**-0.5)
 
-    mask = torch.zeros(
-        1, 1, g if model.invariant else model.group * g, shape.slots, dtype=shape.dtype, device=model.device
-    )
+    size = 1, 1, g if model.invariant else model.group * g, shape.slots
+    mask = torch.zeros(size, dtype=model.attention_dtype, device=model.device)
     return call_in_order if model.invariant else call
 
 

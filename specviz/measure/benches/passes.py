@@ -17,6 +17,7 @@ from specviz.measure.report import Bar, Estimate, Report, Row, Tick
 from specviz.measure.timing import Call, K, clock_of, seconds_of, setting, settled, synchroniser
 from specviz.methods import find
 from specviz.models import kernels
+from specviz.models.devices import to_format
 from specviz.models.protocols import Context, Model
 
 SIZES = (1, 2, 4, 5, 8, 9, 16, 17, 32)
@@ -208,7 +209,8 @@ def variants(model: Model) -> dict[tuple[str, str], Any]:
     for dtype in FORMATS:
         net: Any = model.net
         if model.dtype != dtype:
-            net = copy.deepcopy(net).to(dtype)
+            net = copy.deepcopy(net)
+            to_format(net, dtype)
         for layout in kernels.candidates(net.device, dtype):
             label = layout, str(dtype).removeprefix("torch.")
             made[label] = model if label == own else Causal(net, model.tokenizer, model.name, kernels=layout)
@@ -249,8 +251,7 @@ def formats(model: Model) -> dict[str, Model]:
     net = model.net
     for dtype in FORMATS:
         net = copy.deepcopy(net)
-        weights: torch.nn.Module = net  # transformers' own `to` has no types
-        weights.to(dtype)
+        to_format(net, dtype)
         name, laid = str(dtype).removeprefix("torch."), Causal(net, model.tokenizer, model.name)
         if laid.kernels == kernels.FP16:
             made[name] = Causal(net, model.tokenizer, model.name, kernels=kernels.ONEDNN)

@@ -12,6 +12,7 @@ from contextlib import closing
 from typing import Annotated
 
 import numpy as np
+import torch
 
 from specviz.errors import ParameterError, plural
 from specviz.measure.benches.passes import REFERENCE, Rounds, variants
@@ -51,6 +52,10 @@ def bench(
     tick: Tick = lambda done, of, name: None,
 ) -> Report:
     """Speedups in other formats, layouts and thread counts: predicted from this one's, and measured."""
+    if torch.device(model.device).type != "cpu":
+        raise ParameterError(
+            f"{model.name} is on {model.device}: projections are checked on a CPU, load it there"
+        )
     points = contenders(model, drafts)
     texts = [ids for ids in first_turns(model, entries) if model.left(len(ids)) >= max_new_tokens][:number]
     prompts: list[Entry] = [{"prompt": ids} for ids in texts]

@@ -176,7 +176,7 @@ def _config(header: Header, name: str) -> tuple[Family, Config]:
     """The transformers config of the file's metadata; what it asks for beyond that is refused by name."""
     fields, path = header.fields, header.path
     kind = fields.get("general.architecture")
-    if kind not in FAMILIES:
+    if not isinstance(kind, str) or kind not in FAMILIES:
         raise ModelError(
             f"{path.name} has the architecture {str(kind)[:40]!r}; torch supports only "
             f"{', '.join(FAMILIES)}: run it on llama.cpp (backend='llama.cpp')"

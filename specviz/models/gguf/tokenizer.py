@@ -199,7 +199,7 @@ class _Vocabulary:
     def byte_level(self) -> Tokenizer:
         from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 
-        if self.pre not in CUTS:
+        if not isinstance(self.pre, str) or self.pre not in CUTS:
             raise self.error(f"it splits text by tokenizer.ggml.pre = {self.pre!r}, which is unknown here")
         merges: dict[tuple[str, str], None] = {}
         for line in self.texts("merges"):
@@ -219,8 +219,8 @@ class _Vocabulary:
         from tokenizers import Tokenizer, decoders, models, normalizers
         from transformers.convert_slow_tokenizer import generate_merges
 
-        scores = self.get("scores") or ()
-        if len(scores) < len(self.pieces):
+        scores = self.get("scores")
+        if not isinstance(scores, list) or len(scores) < len(self.pieces):
             raise self.error("its vocabulary is damaged: pieces without a score")
         merges = generate_merges(self.ids, {piece: scores[i] for piece, i in self.ids.items()})
         raw = Tokenizer(models.BPE(self.ids, merges, byte_fallback=True))

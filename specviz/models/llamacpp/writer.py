@@ -135,7 +135,7 @@ class _Source:
         loaded = load(
             model, dtype="float32" if stored else "auto", kernels="plain" if stored else None, invariant=False
         )
-        if not isinstance(loaded, TorchModel):
+        if not isinstance(loaded, TorchModel) or loaded.kind == "diffusion":
             raise ModelError(
                 f"{loaded.name} is no causal language model of its own on torch: choose one to write as GGUF"
             )
