@@ -217,6 +217,34 @@ def test_totals_are_means_of_all_parts_or_nothing():
     assert same.low == same.high == same.value == 1.0
 
 
+def test_a_mean_of_parts_with_few_texts_is_drawn_over_the_parts():
+    names = "ABCDEFG"
+    recipe = Recipe("run", ("method",), parts={"task": {name: {} for name in names}}, total=("task", "AVG"))
+    rng = np.random.default_rng(2)
+    found = Measurement()
+    for task, mean in zip(names, rng.normal(1.3, 0.3, 7)):
+        two = rng.normal(mean, 0.01, 2)
+        found.add({"method": "m", "task": task}, "speedup", on_texts(two))
+        found.add({"method": "more", "task": task}, "speedup", on_texts(two + 0.1))
+    parts = np.array([each.value for each in found.figures if each.where["method"] == "m"])
+    totals(found, recipe)
+    mean, more = (each for each in found.figures if each.where["task"] == "AVG")
+    assert mean.value == pytest.approx(parts.mean())
+    wanted = 2 * 1.96 * parts.std() / np.sqrt(7)
+    assert mean.high - mean.low == pytest.approx(wanted, rel=0.15), "as of a mean of seven"
+    assert (mean.texts, mean.source.texts) == (7, 14)
+    assert judging.difference(mean, more, 0.0).p < 0.05, "two that differ by the same in every part"
+    assert found.notes == [
+        "the interval of AVG is over its 7 parts: at least one of them has fewer than 6 texts"
+    ]
+    few = replace(recipe, parts={"task": {name: {} for name in names[:5]}})
+    found = Measurement()
+    for task in names[:5]:
+        found.add({"method": "m", "task": task}, "speedup", on_texts([1.0, 2.0]))
+    totals(found, few)
+    assert found.figures[-1].low is None and not found.notes, "of five parts there is none"
+
+
 def test_what_is_clear_is_so_on_the_same_texts():
     texts = np.random.default_rng(0).normal(5, 2, 12)
 

@@ -22,7 +22,7 @@ from specviz.measure.report import Entry, Estimate, Settings, Tick, Values
 from specviz.measure.rows import words
 from specviz.measure.timing import counter
 from specviz.methods import Method
-from specviz.metrics.interval import RESAMPLES
+from specviz.metrics.interval import LEAST, RESAMPLES
 from specviz.models.protocols import Model
 from specviz.replays.cells import ABILITY, AGAIN, CONTROL, SAME, Check, Provenance
 from specviz.replays.costs import Cost, cost_of, modelled
@@ -424,13 +424,17 @@ def totals(made: Measurement, recipe: Recipe) -> None:
     """Add the means over the parts of a column, as the paper's own total has them.
 
     The parts are other texts, so their draws are combined in an order of each part's own, the same one for
-    all contenders.
+    all contenders. Where a part has too few texts for draws, the parts themselves are drawn anew, if they are
+    enough: the interval then holds the differences between parts, too, and is wider.
     """
     if recipe.total is None:
         return
     column, name = recipe.total
     parts = {part: np.random.default_rng(i) for i, part in enumerate(recipe.parts.get(column, ()))}
     orders = {part: random.permutation(RESAMPLES) for part, random in parts.items()}
+    n = len(parts)
+    shares = np.random.default_rng(n).multinomial(n, np.full(n, 1 / n), RESAMPLES) / n if n >= LEAST else None
+    over_parts = False
     groups: dict[Any, dict[str, Figure]] = {}
     for each in made.figures:
         if column in each.where:
@@ -446,10 +450,16 @@ def totals(made: Measurement, recipe: Recipe) -> None:
         mean = exact(value)
         if any(each.low is None or each.high is None or each.low < each.high for each in figures.values()):
             draws = [each.draws[orders[p]] for p, each in figures.items() if each.draws is not None]
-            complete = len(draws) == len(figures)
-            mean = BootstrapEstimate.on(value, np.mean(draws, 0) if complete else None, texts)
+            drawn, units = np.mean(draws, 0) if len(draws) == len(figures) else None, texts
+            if drawn is None and shares is not None:
+                drawn, units, over_parts = shares @ [figures[part].value for part in parts], n, True
+            mean = BootstrapEstimate.on(value, drawn, units)
         made.add(dict(rest) | {column: name}, metric, mean)
-        made.figures[-1] = replace(made.figures[-1], derived=True)
+        made.figures[-1] = replace(made.figures[-1], derived=True, source=made.source)
+    if over_parts:
+        made.notes.append(
+            f"the interval of {name} is over its {n} parts: at least one of them has fewer than {LEAST} texts"
+        )
 
 
 def about(model: Model) -> Settings:
