@@ -75,7 +75,14 @@ def test_a_turn_that_leaves_no_room_ends_its_conversation_and_not_the_run(tmp_pa
         assert trace.run["complete"] and trace.texts[1:] == whole
         assert sorted(set(trace.cycles["prompt"])) == [0, 3, 4]
         line = capsys.readouterr().err.strip()
-        assert line.startswith("specviz: turn 1 of prompt a has ") and line.endswith("ends before it")
+        if resume:  # it is finished: nothing is decoded again
+            assert line == ""
+        else:
+            assert line.startswith("specviz: turn 1 of prompt a has ") and line.endswith("ends before it")
+    options["out"] = tmp_path / "y.parquet"
+    for resume in (False, True):  # though its memory is not in the file
+        trace = specviz.generate("town", [long], "unispec", resume=resume, **options)
+        assert trace.run["complete"] and sorted(set(trace.cycles["prompt"])) == [0]
 
 
 def test_conversations_of_sharegpt_are_turns(tmp_path, capsys):

@@ -46,6 +46,11 @@ def test_the_whole_file_is_a_method_that_passes():
     assert result["sampling law"].state == "pass" and "2 signals" in result["trace"].detail
 
 
+def generator(draft):
+    return draft
+    yield  # which makes it one
+
+
 def drafting(draft):
     return type("Own", (sv.Method,), {"draft": draft})
 
@@ -56,6 +61,7 @@ def drafting(draft):
         (lambda self, left: [1, 2], "must return a Draft, got list: return sv.Draft.chain"),
         (lambda self, left: None, "must return a Draft, got NoneType"),
         (lambda self, left: sv.Draft.chain([1] * 40), "drafted 40 tokens although only 8 may"),
+        (lambda self, left: generator(sv.Draft.chain([1] * 40)), "drafted 40 tokens although only 8 may"),
         (lambda self, left: sv.Draft.chain([1.5]), "a draft's tokens are ids, whole numbers"),
         (lambda self, left: sv.Draft.chain([1], q=[[0.5]]), "which the inherited verifier does not use"),
         (sv.Method.draft, r"drafts nothing: write draft\(self, left\)"),

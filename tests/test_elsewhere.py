@@ -12,6 +12,7 @@ from tiny import llama
 
 import specviz
 from specviz import methods
+from specviz.draft import Draft
 from specviz.loop import clock
 from specviz.loop.updates import decode_stream
 from specviz.methods.sampling import Sampling
@@ -92,6 +93,28 @@ def test_marks_are_compared_in_pairs() -> None:
     assert clock.EventClock().seconds([mark, mark], [mark, mark]).tolist() == [0, 0]
     with pytest.raises(ValueError, match="longer"):
         clock.EventClock().seconds([mark], [mark, mark])
+
+
+@pytest.mark.usefixtures("no_events")
+@pytest.mark.parametrize("temperature", [0.0, 0.9])
+def test_an_inherited_verifier_takes_tokens_that_stay_on_the_device(temperature: float) -> None:
+    class Copies(methods.Method):
+        name = "copies"
+
+        def draft(self, left: int) -> Draft:
+            tokens = torch.tensor([8, 5][: left - 1], dtype=torch.long)
+            if left == 1:
+                return Draft.empty()
+            return Draft.chain(there(tokens) if self.session.target.device == CUDA else tokens)
+
+    def run(net: torch.nn.Module) -> list[int]:
+        given = {"max_new_tokens": 8, "temperature": temperature}
+        return specviz.generate(Model(net), PROMPTS[:1], Copies(), **given).outputs["token"].tolist()
+
+    want = run(pair()[0].net)
+    away = move(pair()[0].net)
+    with Elsewhere():
+        assert run(away) == want
 
 
 def test_events_are_recorded_on_the_device_of_the_model(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -178,7 +178,8 @@ class Batch:
                     assert isinstance(part, Part)
                     requests.setdefault(part.shared, {})[place] = draft
                 except StopIteration as done:
-                    drafts[place] = finished(done.value)
+                    text = self.texts[place]
+                    drafts[place] = finished(done.value, text.method, text.left)
             generators, drafting = {place: generator for place, generator, _ in drafting}, []
             for shared, rows in requests.items():
                 passes = shared.forward([self.texts[place] for place in rows], list(rows.values()))

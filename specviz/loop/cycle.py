@@ -313,7 +313,7 @@ class SingleText(Text):
         """The next cycle."""
         method, context = self.method, self.target
         begin = self.mark()
-        draft = drafted_by(self.draft())
+        draft = drafted_by(self.draft(), self.method, self.left)
         drafted = self.mark()
         result = context.forward(draft, self.hidden, **self.options) if draft.read else None
         check_scores(result)
@@ -368,7 +368,7 @@ def check_proposal(proposal: object, method: Method, left: int) -> None:
         )
 
 
-def drafted_by(proposal: Draft | Drafting) -> Draft:
+def drafted_by(proposal: Draft | Drafting, method: Method, left: int) -> Draft:
     """The draft, after running the passes that a drafter asks for on the way."""
     if isinstance(proposal, Draft):
         return proposal
@@ -377,23 +377,24 @@ def drafted_by(proposal: Draft | Drafting) -> Draft:
         try:
             context, read = pass_request(proposal.send(result))
         except StopIteration as done:
-            return finished(done.value)
+            return finished(done.value, method, left)
         result = context.forward(read)
 
 
-def finished(value: Draft | None) -> Draft:
+def finished(value: Draft | None, method: Method, left: int) -> Draft:
     """What a drafting generator returned at its end.
 
     Raises
     ------
     ParameterError
-        If it is no draft.
+        If it is no draft, or `check_proposal` refuses it.
     """
     if not isinstance(value, Draft):
         raise ParameterError(
             f"a drafting generator must return a Draft at its end, got {type(value).__name__}: "
             "return sv.Draft.empty() to draft nothing"
         )
+    check_proposal(value, method, left)
     return value
 
 

@@ -52,7 +52,7 @@ class Predictions:
         """Queue rows [n, vocabulary], or a list of rows."""
         if not self.chunks:
             row = logits[0]
-            self.limit = CHUNK // len(row) if row.device.type == "cpu" else HELD_LOGITS
+            self.limit = CHUNK // len(row) if row.device.type == "cpu" else HELD_LOGITS // len(row)
         if not self.chunks or self.rows[-1] + len(logits) > self.limit:
             self.chunks.append([])
             self.rows.append(0)

@@ -6,7 +6,7 @@ import difflib
 import inspect
 import re
 from collections.abc import Callable, Collection, Generator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeAlias, final
 
 import numpy as np
@@ -300,6 +300,8 @@ class Method(Hooks):
                 f"q, or write verify as in specviz/methods/speculative.py"
             )
         assert scores is not None
+        if hasattr(draft.tokens, "cpu"):  # they may be on the model's device
+            draft = replace(draft, tokens=draft.tokens.cpu().numpy())
         return judge(draft, scores, self.session)[0]
 
     def learn(self, draft: Draft, result: Pass | None, verdict: Verdict) -> None:

@@ -56,8 +56,8 @@ class Retranslate(StreamMethod):
         *RETRANSLATE,
         Parameter(
             "second_pass", False,
-            meaning="Whether the token at the divergence takes its own pass, as in Algorithm 1 (lines 13 to "
-                "15); the verification pass already contains the same prediction.",
+            meaning="Whether the token after the kept ones takes its own pass, as in Algorithm 1 (lines 13 "
+                "to 15); the verification pass already contains the same prediction.",
         ),
         Parameter(
             "template", "town",
@@ -187,8 +187,8 @@ class Retranslate(StreamMethod):
             verdict.u = np.where(np.arange(n) <= k, u, np.nan)
             verdict.token_u, verdict.p, verdict.token_p = last, node_p, p[k, t]
             (verdict.own_p,) = own
-        if self.second_pass and k < n:
-            verdict.token, self.refused = None, tokens[k]
+        if self.second_pass and n:
+            verdict.token, self.refused = None, tokens[k] if k < n else None
         return verdict
 
 
