@@ -27,11 +27,6 @@ METHODS: Mapping[str, tuple[str, str]] = {
     "bild": ("bild", "03_bild"),
     "cm_asd": ("cm_asd", "10_confidence"),
 }
-VERDICTS = (
-    "`specviz replay` judges each claim on what it measures. A verdict depends on the machine, the model and "
-    "the suite. Those shown are of recorded replays (`data/runs`), measured in haste (`--quick`): a few "
-    "texts, so that many claims could not be judged. The commands on each page judge them on your machine."
-)
 SHORT = {"holds here": "held", "fails here": "failed", "cannot be judged here": "could not be judged"}
 UNMEASURED = "not recorded"
 
@@ -45,6 +40,18 @@ def recorded(name: str) -> dict[str, Replay]:
     file = list_recorded().get(name)
     every = None if file is None else results(file)
     return {each.table: each for each in every.tables} if isinstance(every, Replays) else {}
+
+
+def about_verdicts() -> str:
+    """What a verdict depends on, and how many of the recorded ones were measured in haste."""
+    every = recorded(DEFAULT).values()
+    hasty = sum(bool(each.settings.get("quick")) for each in every)
+    return (
+        "`specviz replay` judges each claim on what it measures. A verdict depends on the machine, the model "
+        f"and the suite. Those shown are recorded (`data/runs`): {hasty} of {len(every)} tables and "
+        "figures were measured in haste (`--quick`), the others in full, and all on few texts, so that many "
+        "claims could not be judged. The commands on each page judge them on your machine."
+    )
 
 
 def index() -> str:
@@ -73,7 +80,7 @@ def index() -> str:
         "again where it can. Each paper's page lists its claims, our reading of what it leaves open, the "
         "places where its numbers disagree with each other or with its text, and the commands.\n\n"
         + _table(("paper", "tables", "printed numbers", "claims", *SHORT.values(), "does it pay"), rows)
-        + f"\n\n{VERDICTS}"
+        + f"\n\n{about_verdicts()}"
         + "\n\nThese pages are generated from `data/published`, `data/recipes` and `data/runs`: "
         "`python -m specviz.site.papers docs/papers`.\n"
     )
@@ -90,7 +97,7 @@ def page(paper: str) -> str:
         f"The method is `{method}` here; [walkthrough {number}](../../notebooks/{book}.ipynb) teaches it. "
         f"The package has {len(tables)} of its tables with {int(tables['numbers'].sum())} printed numbers; "
         f'`sv.published("{names[0]}")` returns one.\n',
-        "## Its claims\n", VERDICTS + "\n", _claims(names),
+        "## Its claims\n", about_verdicts() + "\n", _claims(names),
         "## The commands\n", _commands(paper, names),
         "## The models\n", _models(paper),
         "## Our reading\n", _reading(paper),
