@@ -45,7 +45,7 @@ def recorded(name: str) -> dict[str, Replay]:
 def about_verdicts() -> str:
     """What a verdict depends on, and how many of the recorded ones were measured in haste."""
     every = recorded(DEFAULT).values()
-    hasty = sum(bool(each.settings.get("quick")) for each in every)
+    hasty = sum(each.settings.get("quick") is not False for each in every)  # older ones do not say
     return (
         "`specviz replay` judges each claim on what it measures. A verdict depends on the machine, the model "
         f"and the suite. Those shown are recorded (`data/runs`): {hasty} of {len(every)} tables and "
