@@ -75,6 +75,15 @@ def write(result: Results | Replay | Replays, path: Path | None = None, force: b
     return write_text(path, page.document(), force)
 
 
+def machines_of(tables: Sequence[Replay]) -> str:
+    """Where tables were measured, in words: the whole setting if it is one, else the machines."""
+    every = list(dict.fromkeys(place for each in tables for place in each.device.split("; ")))
+    if len(every) < 2:
+        return "".join(every)
+    machines = ", ".join(dict.fromkeys(place.partition(",")[0] for place in every))
+    return f"{machines}; each table names its number format and kernels"
+
+
 class Page:
     """Collects the parts of a page.
 
@@ -272,12 +281,12 @@ class Page:
         papers: dict[str, list[Replay]] = {}
         for each in every.tables:
             papers.setdefault(each.table.partition("/")[0], []).append(each)
-        when = max((each.created for each in every.tables), default="")[:10]
+        dates = sorted({each.created[:10] for each in every.tables})
         self.heading(
             "The papers' numbers, measured here",
             " · ".join(filter(None, [
                 f"{len(every.tables)} tables and figures replayed, {len(every.left)} not (reasons below)",
-                every.tables[0].device if every.tables else "", when,
+                machines_of(every.tables), " to ".join(dict.fromkeys((*dates[:1], *dates[-1:]))),
             ])),
         )  # fmt: skip
         links = [("overview", "overview"), *((name, name) for name in papers), ("left", "not replayed")]

@@ -716,6 +716,17 @@ def test_the_page_of_a_run_and_of_all(done, tmp_path):
     assert "unispec/table12" in markdown.markdown(every)
 
 
+def test_a_page_of_tables_from_two_machines_names_both():
+    def table(*places):
+        return SimpleNamespace(device="; ".join(places))
+
+    one, other = "cpu (A), 1 thread, float32, onednn kernels", "cpu (B), 1 thread, float32, plain kernels"
+    assert page.machines_of([table(one), table(one)]) == one
+    assert page.machines_of([]) == ""
+    both = page.machines_of([table(one), table(one, other)])
+    assert both == "cpu (A), cpu (B); each table names its number format and kernels"
+
+
 def test_pages_of_two_tables_do_not_meet(done, tmp_path):
     pytest.importorskip("plotly")
     other = replace(done, table="unispec/table13")
