@@ -45,7 +45,8 @@ DRAFT_SIZE = Parameter(
 )
 WINDOW = Parameter(
     "window", 15, 1, 128, "columns",
-    "Columns of the lookahead branch; fewer if they would take more than half of the draft size.", "W",
+    "Columns of the lookahead branch; fewer if they would take more than half of the draft size, and none "
+    "where not one fits (for n-grams of 8, below 30 nodes).", "W",
 )  # fmt: skip
 NGRAM = Parameter("ngram", 3, 3, 16, "tokens", "Length of an n-gram; the window has one row fewer.", "N")
 GUESSES = Parameter(
