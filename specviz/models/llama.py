@@ -140,8 +140,6 @@ class Llama(PlainFunction):
             else:
                 key, value = turned.narrow(2, heads, groups), y.narrow(2, turning, groups)
                 keys, values = store.write(i, key.transpose(1, 2), value.transpose(1, 2))
-            if i + 1 == depth and isinstance(keep, int) and keep == 0 and not hidden:
-                return x.new_empty(rows, 0, self.size), wanted  # of a prefill only keys and values are used
             queries = turned.narrow(2, 0, heads)
             if i + 1 == depth and last_kept is not None:
                 queries, x = queries.index_select(1, last_kept), x.index_select(0, last_kept)
