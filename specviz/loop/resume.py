@@ -64,7 +64,7 @@ class SavedRun:
         self._check_same(metadata)
         saved, number, ended = self.run["prompts"] or [], 0, self._ended()
         # Of a conversation that filled the context, the turns that were left out.
-        ended |= {i for i, each in enumerate(saved) if each.get("tokens") == []}
+        ended |= {i for i, each in enumerate(saved) if each.get("turn") and each.get("tokens") == []}
         for prompt, texts in enumerate(records):
             there = saved[number : number + len(texts)]
             for old, new in zip(there, json.loads(dump(texts))):
