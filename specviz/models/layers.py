@@ -168,7 +168,7 @@ def head_rows(net: PreTrainedModel, tokens: torch.Tensor) -> torch.nn.Linear:
         If a token is named twice, or is none of the model's.
     """
     weight = net.get_output_embeddings().weight.detach()
-    if len({*tokens.tolist()} & {*range(len(weight))}) < len(tokens):
+    if len(tokens.unique()) < len(tokens) or int(tokens.min()) < 0 or int(tokens.max()) >= len(weight):
         raise ModelError(
             f"a drafter's head names a token twice, or one beyond the {len(weight):,} of its target: its "
             "file is damaged"

@@ -301,7 +301,7 @@ def _steps(
     n, total, start, count, prompt = len(draft), len(record.text), 0, 1, record.prompt
     if n:
         carried = choice.mode == "cd"
-        alone = carried or (second_pass and n > 0)  # no token of the target's own goes with it
+        alone = carried or second_pass  # no token of the target's own goes with it
         start, count = min(total, kept + (not alone)), 2
         if carried:
             yield Step(prompt, 1, 0, 0, 0, n, n, 0, 0, kept, start, "")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 import specviz
@@ -69,3 +71,8 @@ def test_a_row_holds_both_settings_and_the_bar_the_median_error():
     errors = sorted(abs(row["error"]) for row in report.rows)
     middle = len(errors) // 2
     assert report.bars[0].value == pytest.approx((errors[middle] + errors[~middle]) / 2)
+
+
+def test_a_model_on_a_gpu_is_refused_before_anything_is_decoded():
+    with pytest.raises(ParameterError, match="m is on cuda:0: projections are checked on a CPU"):
+        projection.bench(SimpleNamespace(name="m", device="cuda:0"), [], [])

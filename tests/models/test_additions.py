@@ -15,6 +15,7 @@ from specviz.draft import Draft
 from specviz.errors import ModelError
 from specviz.models import Model, load
 from specviz.models.encoder_decoder import EncoderDecoder
+from specviz.models.layers import head_rows
 
 torch.set_num_threads(1)
 PROMPT, TEXT = [3, 1, 4, 2], [1, 0, 3, 3, 2, 4, 0, 1, 2, 2]
@@ -178,3 +179,9 @@ def test_folders(tmp_path: Path) -> None:
         with pytest.raises(ModelError, match=r"does not load as slots: \S") as raised:
             load(bad)
         assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("tokens", [[0, 1, 1], [0, 10**6], [-1, 2]])
+def test_a_head_of_tokens_that_its_target_lacks_or_has_twice_is_refused(tokens: list[int]) -> None:
+    with pytest.raises(ModelError, match="names a token twice, or one beyond"):
+        head_rows(added.target("t5").net, torch.tensor(tokens))
