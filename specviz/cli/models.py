@@ -312,7 +312,10 @@ def diffusion(
     texts: Annotated[Path, option("JSON lines with prompt and answer.", "--texts")],
     out: Annotated[Path, option("The folder to write.", "--out", "-o")],
     answers: AnswersFile = None,
-    rank: Annotated[int, option("Rank of the adapter's matrices.", min=1)] = 32,
+    start: Annotated[
+        str | None, option("An adapter of this target to train further: a folder, or a bundled one's name.")
+    ] = None,
+    rank: Annotated[int, option("Rank of the adapter's matrices; with --start, that adapter's.", min=1)] = 32,
     longest: Annotated[
         int, option("Maximum number of tokens per answer; longer ones are skipped.", min=2)
     ] = 64,
@@ -335,8 +338,9 @@ def diffusion(
 
     tasks, own = read_texts(texts), None if answers is None else read(answers)
     with on_threads(threads):
-        made = adapt(target, tasks, out, answers=own, rank=rank, longest=longest, epochs=epochs, rate=rate,
-                     batch=batch, tokens=tokens, seed=seed, device=device, force=force)  # fmt: skip
+        made = adapt(target, tasks, out, answers=own, start=start, rank=rank, longest=longest,
+                     epochs=epochs, rate=rate, batch=batch, tokens=tokens, seed=seed, device=device,
+                     force=force)  # fmt: skip
     print(f"adapted: {made}")
     print(hint("generate", "ssd", "--model", out, "--prompt", "..."))
 

@@ -23,12 +23,13 @@ from torch.utils.checkpoint import checkpoint
 from typing_extensions import TypedDict
 
 from specviz.errors import ModelError, ParameterError, PromptError
-from specviz.files import checked
+from specviz.files import checked, read_json
 from specviz.finetune import training
 from specviz.finetune.masking import draw_masks
 from specviz.finetune.training import Pair, Trained, print_line
 from specviz.models import adapters, load
 from specviz.models.devices import has_bfloat16
+from specviz.models.loading import find
 
 if TYPE_CHECKING:
     from torch.autograd.function import BackwardCFunction, FunctionCtx
@@ -104,6 +105,7 @@ def adapt(
     out: str | Path,
     *,
     answers: Answers | None = None,
+    start: str | Path | None = None,
     rank: int = 32,
     longest: int = 64,
     epochs: float = 1,
@@ -130,8 +132,10 @@ def adapt(
         The folder to write; `specviz.load` reads it where the target can be loaded.
     answers : Answers, optional
         The target's own answers, learnt as well: those that end within `longest` tokens.
+    start : str or Path, optional
+        An adapter of this target to train further; it is not changed.
     rank : int
-        Of the adapter's products.
+        Of the adapter's products; that of `start`, if it is given.
     longest : int
         Most tokens of an answer, the end token among them; longer ones are left out.
     epochs, batch, tokens, seed, force, every
@@ -142,7 +146,8 @@ def adapt(
     Raises
     ------
     ModelError
-        If the target cannot be adapted, has no special token to spare, or `out` exists.
+        If the target cannot be adapted, has no special token to spare, `start` is no adapter of it, or `out`
+        exists.
     PromptError
         If there are fewer than two texts that are short enough.
     ParameterError
@@ -155,6 +160,8 @@ def adapt(
     model = adapters.base(load(target, device, "float32", invariant=False, kernels="plain"))
     if name is None:
         raise ParameterError("an adapter is loaded with its target by name: give the target's name or folder")
+    tensors = None if start is None else _tensors(start, model)
+    rank = rank if tensors is None else next(v.shape[0] for k, v in tensors.items() if k.endswith(".down"))
     mask = spare_token(model)
     pairs = _pairs(model, texts, answers, longest)
     if len(pairs) < 2:
@@ -172,20 +179,37 @@ def adapt(
         seed,
         model.content,
         training.digest(pairs),
+        None if tensors is None else [float(value.double().sum()) for value in tensors.values()],
     ]
     partial = training.begun(path, mark, force)
     with torch.random.fork_rng([]):
         torch.manual_seed(seed)
         net = AdaptedNet(model, rank, mask)
+    if tensors is not None:
+        net.put(tensors)
     loss = MaskedLoss(net, model.eos[0])
     before = bound(loss, held, batch)
     curve = training.learn(net, 1.0, loss, learnt, partial, settings)
     after = bound(loss, held, batch)
     result = Adapted(path, len(learnt), len(held), training.count(learnt), before, after)
-    card = _card(result, model, net, rate, epochs, mask) + "\n".join(training.curve_table(curve)) + "\n"
+    card = (
+        _card(result, model, net, rate, epochs, mask, start) + "\n".join(training.curve_table(curve)) + "\n"
+    )
     write = lambda folder: adapters.save(folder, net.tensors(), model, name, mask)
     training.publish(partial, path, write, card)
     return result
+
+
+def _tensors(start: str | Path, model: Model) -> dict[str, Tensor]:
+    """The adapter of `model` that is trained further."""
+    folder, name = find(str(start)), Path(start).name
+    fields = None if folder is None else read_json(folder / "config.json", dict, error=ModelError)
+    if folder is None or not fields or fields.get("model_type") != adapters.TYPE:
+        raise ModelError(f"{start} is no diffusion adapter: start from the folder or the bundled name of one")
+    config, tensors = adapters.read(folder, name, fields)
+    adapters.check_content(config, name, model.content)
+    adapters.check_shapes(model, tensors, name)
+    return tensors
 
 
 def spare_token(model: Model) -> int:
@@ -325,6 +349,12 @@ class AdaptedNet(nn.Module):
         }
         return {**given, "mask": self.mask}
 
+    @torch.no_grad()
+    def put(self, tensors: dict[str, Tensor]) -> None:
+        """Copy an adapter's tensors, as its folder holds them, into the parameters."""
+        for name, value in self.tensors().items():
+            value.copy_(tensors[name])
+
 
 class MaskedLoss:
     """Nats of a cell of a batch's answers on canvases that are longer by what is drawn.
@@ -394,7 +424,10 @@ def bound(loss: MaskedLoss, pairs: Sequence[Pair], batch: int) -> float:
     return total / count
 
 
-def _card(result: Adapted, model: Model, net: AdaptedNet, rate: float, epochs: float, mask: int) -> str:
+def _card(
+    result: Adapted, model: Model, net: AdaptedNet, rate: float, epochs: float, mask: int,
+    start: str | Path | None,
+) -> str:  # fmt: skip
     number = sum(p.numel() for p in net.parameters() if p.requires_grad)
     token = model.tokenizer.convert_ids_to_tokens(mask) if model.tokenizer else str(mask)
     lines = [
@@ -403,6 +436,7 @@ def _card(result: Adapted, model: Model, net: AdaptedNet, rate: float, epochs: f
         "Attention is bidirectional; the position before a cell predicts it.", "",
         "| | |", "| --- | --- |", f"| trained parameters | {number:,} of {model.parameters:,} |",
         f"| mask token | `{token}` ({mask}), its embedding trained |",
+        *([] if start is None else [f"| trained further from | `{Path(start).name}` |"]),
         f"| training answers | {result.learnt:,}, {epochs:g} times, peak rate {rate:g} |",
         f"| tokens of these answers | {result.tokens:,} |",
         f"| nats per cell of {result.held_out:,} held-out answers, padding included | "

@@ -72,6 +72,51 @@ def base(target: Model) -> Model:
     return target
 
 
+def read(folder: Path, name: str, fields: Settings) -> tuple[Config, dict[str, Tensor]]:
+    """What an adapter's folder holds: its settings and its tensors, out of eight bits.
+
+    Parameters
+    ----------
+    fields : dict
+        The folder's ``config.json``.
+
+    Raises
+    ------
+    ModelError
+        If the folder is damaged.
+    """
+    config = checked(Config, fields, f"{name}/config.json", error=ModelError)
+    try:
+        return config, unpack(load_file(folder / "model.safetensors"))
+    except (OSError, SafetensorError) as error:
+        raise ModelError(f"{name} has no readable adapter: {one_line(error, 200)}") from None
+
+
+def check_content(config: Config, name: str, content: str) -> None:
+    """Refuse (`ModelError`) a target with other weights than the adapter was trained on."""
+    if content != config["content"]:
+        raise ModelError(
+            f"{name} was trained on {config['target']} ({config['content'][:8]}), but {config['load']} has "
+            f"different weights ({content[:8]})"
+        )
+
+
+def check_shapes(target: Model, tensors: dict[str, Tensor], name: str) -> None:
+    """Refuse (`ModelError`) an adapter with other layers or shapes than the target's."""
+    net: Net = target.net
+    table: Tensor = net.get_input_embeddings().weight
+    wanted: dict[str, tuple[int, ...]] = {"mask": (table.shape[1],)}
+    given = {key: tuple(value.shape) for key, value in tensors.items()}
+    rank = next((shape[0] for key, shape in given.items() if key.endswith(".down")), 0)
+    for key, layer in adapted(net).items():
+        wanted |= {f"{key}.down": (rank, layer.in_features), f"{key}.up": (layer.out_features, rank)}
+    if given != wanted:
+        odd = sorted(set(given.items()) ^ set(wanted.items()))[0][0]
+        raise ModelError(
+            f"{name} does not fit {target.name}: its {odd} is missing, unexpected or of another shape"
+        )
+
+
 @torch.no_grad()
 def merge(
     target: Model, tensors: dict[str, Tensor], mask: int, name: str, kernels: str | None = None
@@ -95,20 +140,10 @@ def merge(
     ModelError
         If the adapter has other layers or shapes.
     """
+    check_shapes(target, tensors, name)
     net: Net = target.net
-    layers = adapted(net)
     table: Tensor = net.get_input_embeddings().weight
-    wanted: dict[str, tuple[int, ...]] = {"mask": (table.shape[1],)}
-    given = {key: tuple(value.shape) for key, value in tensors.items()}
-    rank = next((shape[0] for key, shape in given.items() if key.endswith(".down")), 0)
-    for key, layer in layers.items():
-        wanted |= {f"{key}.down": (rank, layer.in_features), f"{key}.up": (layer.out_features, rank)}
-    if given != wanted:
-        odd = sorted(set(given.items()) ^ set(wanted.items()))[0][0]
-        raise ModelError(
-            f"{name} does not fit {target.name}: its {odd} is missing, unexpected or of another shape"
-        )
-    for key, layer in layers.items():
+    for key, layer in adapted(net).items():
         change = tensors[f"{key}.up"].float() @ tensors[f"{key}.down"].float()
         layer.weight.add_(change.to(layer.weight.device, layer.weight.dtype))
     table[mask] = tensors["mask"].to(table.device, table.dtype)  # a tied head's row is never asked for
@@ -149,21 +184,12 @@ def load_adapter(
     """
     from specviz.models.loading import load
 
-    config = checked(Config, fields, f"{name}/config.json", error=ModelError)
-    try:
-        tensors = unpack(load_file(folder / "model.safetensors"))
-    except (OSError, SafetensorError) as error:
-        raise ModelError(f"{name} has no readable adapter: {one_line(error, 200)}") from None
+    config, tensors = read(folder, name, fields)
     number = torch.float32 if dtype == "auto" else dtype
     backend = "torch" if config["load"].startswith("gguf:") else None
     target = base(load(config["load"], device, number, kernels="plain", invariant=False, backend=backend))
-    content = target.content
-    same_format = number == torch.float32 or target.path is not None  # else the hash is of rounded weights
-    if same_format and content != config["content"]:
-        raise ModelError(
-            f"{name} was trained on {config['target']} ({config['content'][:8]}), but {config['load']} has "
-            f"different weights ({content[:8]})"
-        )
+    if number == torch.float32 or target.path is not None:  # else the hash is of rounded weights
+        check_content(config, name, target.content)
     mask = config["mask_token_id"]
     if not 0 <= mask < target.vocabulary:
         raise ModelError(f"{name}: mask token {mask} is outside the {target.vocabulary:,} of {target.name}")

@@ -96,6 +96,16 @@ def test_a_run_goes_on(tmp_path: Path, made: diffusion.Adapted, monkeypatch: pyt
     assert all(torch.equal(one[name], other[name]) for name in one)
 
 
+def test_a_trained_adapter_is_trained_further(tmp_path: Path, made: diffusion.Adapted) -> None:
+    more = adapt(
+        "town", TEXTS, tmp_path / "more", start=made.path, **FAST | {"rank": 2, "seed": 1, "rate": 0.01}
+    )
+    assert more.before == pytest.approx(made.after, rel=0.02)  # the folder's matrices have eight bits
+    assert more.after < more.before
+    config = json.loads((more.path / "config.json").read_text())
+    assert config["rank"] == 4 and "| trained further from | `new` |" in (more.path / "README.md").read_text()
+
+
 def test_padding_and_masks() -> None:
     pairs = [diffusion.Pair([3, 4, 5], [7, 2]), diffusion.Pair([3], [8, 9, 2])]
     for seed in range(20):
@@ -125,6 +135,9 @@ def test_what_is_refused(target: Model, made: diffusion.Adapted, tmp_path: Path)
         (ParameterError, "rank must be positive", "town", TEXTS, {"rank": 0}),
         (ParameterError, "by name", target, TEXTS, {}),
         (ModelError, "Llama family", "town-t5", TEXTS, {}),
+        (ModelError, "nowhere", "town", TEXTS, {"start": tmp_path / "nowhere"}),
+        (ModelError, "town-draft is no diffusion adapter", "town", TEXTS, {"start": "town-draft"}),
+        (ModelError, "has different weights", "town-draft", TEXTS, {"start": made.path}),
     ):
         with pytest.raises(error, match=words) as caught:
             adapt(model, texts, out, **quiet, **given)
