@@ -15,7 +15,7 @@ from ..models.protocols import Pass
 from ..rules.speculative import reach
 from .base import Drafting, Method, Request, Session, Unsent, Verdict
 from .sampling import DRAFT, draw, exact_type
-from .signals import confidence
+from .signals import confidence, likeliest_token
 
 
 class DraftModelMethod(Method):
@@ -86,7 +86,7 @@ class DraftModel:
             row = yield from self.predict()
             q = None
             if u is None:
-                token = row.argmax(-1, keepdim=True)
+                token = likeliest_token(row)
             else:
                 q = self.session.sampling.probabilities(row)
                 token = draw(q, float(u[i])).view(1)
@@ -125,7 +125,7 @@ class DraftModel:
         rows: list[Tensor] = []
         for _ in range(n):
             row = yield from self.predict()
-            tokens.append(row.argmax(-1, keepdim=True))
+            tokens.append(likeliest_token(row))
             rows.append(row)
             self.context.extend(tokens[-1])
         return torch.cat(tokens), torch.stack(rows)

@@ -16,10 +16,12 @@ from torch import Tensor
 from ..arguments import Range, check_fields
 from ..errors import ParameterError
 from ..models.devices import send
+from .signals import top
 
 # What a cycle's uniforms are used for: each use has a stream of its own, so that a longer draft
 # does not shift the numbers of another use.
 DRAFT, ACCEPT, FINAL = 0, 1, 2
+LIKELIEST = 128  # tokens among which top-p is looked for first
 COLDEST = 1e-30  # float32 and bfloat16 hold a logit of 1e8 divided by it
 
 
@@ -91,11 +93,44 @@ class Sampling:
             least = scores.topk(self.top_k).values[..., -1:]
             scores = scores.masked_fill(scores < least, -torch.inf)
         if self.top_p < 1:
-            p, order = scores.softmax(-1).sort(dim=-1, descending=True, stable=True)
-            beyond = p.cumsum(-1) - p >= self.top_p  # the sum of the likelier ones suffices
-            beyond[..., 0] = False  # where top_p is too small for the number format, too
-            scores = scores.masked_fill(beyond.scatter(-1, order, beyond), -torch.inf)
+            p = scores.softmax(-1)
+            kept = nucleus(p.flatten(0, -2) if p.ndim > 1 else p[None], self.top_p).view(p.shape)
+            scores = scores.masked_fill(~kept, -torch.inf)
         return scores.softmax(-1)
+
+
+def nucleus(p: Tensor, share: float) -> Tensor:
+    """The least set of likeliest tokens whose sum reaches `share`, bool like `p` [n, vocabulary].
+
+    Of equal ones at its end the first ids are in it. Source: Holtzman et al. 2020, equation 2.
+    """
+    if p.device.type != "cpu":
+        return _sorted_nucleus(p, share)
+    # To order a whole row's ids takes a third of a pass. Its likeliest tokens nearly always suffice, or its
+    # sorted numbers, unless equal ones stand at the end of the set.
+    kept, done = _nucleus_of(p, top(p, LIKELIEST)[0], share)
+    if not done.all():
+        rest = p[~done]
+        kept[~done], done[~done] = _nucleus_of(rest, torch.from_numpy(-np.sort(-rest.numpy())), share)
+    if not done.all():
+        kept[~done] = _sorted_nucleus(p[~done], share)
+    return kept
+
+
+def _nucleus_of(p: Tensor, best: Tensor, share: float) -> tuple[Tensor, Tensor]:
+    """The set, by the largest numbers of each row in their order; and the rows [n] of which that is it."""
+    sums = best.cumsum(-1)
+    count = (sums - best < share).sum(-1).clamp_(min=1)  # where the share is too small for the format, too
+    kept = p >= best.gather(-1, count[:, None] - 1)
+    enough = (sums[:, -1] >= share) | (best.shape[1] == p.shape[1])
+    return kept, enough & (kept.sum(-1) == count)
+
+
+def _sorted_nucleus(p: Tensor, share: float) -> Tensor:
+    p, order = p.sort(dim=-1, descending=True, stable=True)
+    kept = p.cumsum(-1) - p < share
+    kept[..., 0] = True
+    return kept.scatter(-1, order, kept)
 
 
 def check_drawing(drawn: bool, top_k: int, top_p: float) -> None:

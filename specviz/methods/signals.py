@@ -17,6 +17,11 @@ def likeliest(row: Tensor) -> int:
     return int(row.numpy().argmax()) if row.device.type == "cpu" else int(row.argmax())
 
 
+def likeliest_token(row: Tensor) -> Tensor:
+    """The same as a tensor [1] on the row's device, for which no device is waited."""
+    return torch.tensor([likeliest(row)]) if row.device.type == "cpu" else row.argmax(-1).view(1)
+
+
 def sayable(logits: Tensor) -> int | Tensor:
     """How many tokens a drafter can say, |V| below: of a head over a part of them the others have -inf.
 

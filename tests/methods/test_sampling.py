@@ -9,7 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specviz.errors import ParameterError
-from specviz.methods.sampling import ACCEPT, DRAFT, FINAL, Sampling, Uniforms, draw
+from specviz.methods.sampling import (
+    ACCEPT,
+    DRAFT,
+    FINAL,
+    Sampling,
+    Uniforms,
+    _sorted_nucleus,
+    draw,
+    nucleus,
+)
 
 
 @settings(max_examples=60, deadline=None)
@@ -35,6 +44,22 @@ def test_the_warped_distribution_is_transformers_own(seed, temperature, top_k, t
 def test_greedy_is_one_hot():
     p = Sampling().probabilities(torch.tensor([[1.0, 3.0, 2.0]]))
     assert p.tolist() == [[0, 1, 0]]
+
+
+@settings(max_examples=120, deadline=None)
+@given(
+    seed=st.integers(0, 2**31),
+    size=st.sampled_from([3, 100, 3000, 9000]),
+    spread=st.sampled_from([0.0, 0.5, 3.0, 12.0]),
+    levels=st.sampled_from([2, 50, 10**6]),
+    share=st.floats(1e-9, 1, exclude_max=True),
+)
+def test_top_p_among_the_likeliest_is_top_p_of_the_sorted_row(seed, size, spread, levels, share):
+    """Equals in the row, at the end of the set as elsewhere, and rows of which 128 tokens do not suffice."""
+    draw = torch.Generator().manual_seed(seed)
+    numbers = torch.randn(4, size, generator=draw) * spread
+    p = ((numbers * levels).round() / levels).softmax(-1)
+    assert torch.equal(nucleus(p, share), _sorted_nucleus(p, share))
 
 
 @pytest.mark.parametrize(

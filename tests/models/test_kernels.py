@@ -119,10 +119,13 @@ eight_bits = pytest.mark.skipif(
 )
 
 
-@eight_bits
+@pytest.mark.parametrize("kind", [kernels.W8A8Product, kernels.W8A8Fbgemm])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_products_of_eight_bits_by_eight_bits(dtype: torch.dtype) -> None:
+def test_products_of_eight_bits_by_eight_bits(dtype: torch.dtype, kind: type, monkeypatch) -> None:
     """Near the product; a row's bits are the same in any company; a row of zeros gives zeros."""
+    if not kernels.adds_exactly(kind):
+        pytest.skip(f"no exact {kind.__name__} on this processor")
+    monkeypatch.setitem(kernels.KINDS, kernels.W8A8, kind)
     torch.manual_seed(0)
     for width, inputs in SHAPES:
         parts = [torch.randn(width, inputs).to(dtype), torch.randn(5, inputs).to(dtype)]
@@ -145,11 +148,23 @@ def test_a_processor_that_adds_eight_bits_with_overflow_is_told_apart(monkeypatc
         pairs = ((x[:, None] + 128) * self.weight).unflatten(-1, (-1, 2)).sum(-1)
         return pairs.clamp(-(2**15), 2**15 - 1).sum(-1) - 128 * self.weight.sum(-1)
 
-    monkeypatch.setattr(kernels.W8A8Product, "__init__", lambda self, w: setattr(self, "weight", w[0]))
-    monkeypatch.setattr(kernels.W8A8Product, "__call__", overflowing)
-    assert not kernels.multiplies_eight_bits.__wrapped__()
-    monkeypatch.setattr(kernels.W8A8Product, "__call__", lambda self, x: x @ self.weight.t())
-    assert kernels.multiplies_eight_bits.__wrapped__()
+    for kind in (kernels.W8A8Product, kernels.W8A8Fbgemm):
+        monkeypatch.setattr(kind, "__init__", lambda self, w: setattr(self, "weight", w[0]))
+        monkeypatch.setattr(kind, "__call__", overflowing)
+        assert not kernels.adds_exactly.__wrapped__(kind)
+        monkeypatch.setattr(kind, "__call__", lambda self, x: x @ self.weight.t())
+        assert kernels.adds_exactly.__wrapped__(kind)
+
+
+def test_where_fbgemm_has_no_eight_bits_onednn_serves(monkeypatch) -> None:
+    if not kernels.adds_exactly(kernels.W8A8Product):
+        pytest.skip("no exact product of oneDNN's on this processor")
+    weight = torch.randn(8, 16)
+    monkeypatch.setattr(kernels, "adds_exactly", lambda kind: kind is kernels.W8A8Product)
+    assert isinstance(kernels.lay([weight], kernels.W8A8), kernels.W8A8Product)
+    monkeypatch.setattr(kernels, "adds_exactly", lambda kind: True)
+    assert isinstance(kernels.lay([torch.randn(8, 16)], kernels.W8A8), kernels.W8A8Fbgemm)
+    assert kernels.multiplies_eight_bits()
 
 
 @eight_bits
@@ -167,7 +182,7 @@ def test_the_drafter_of_a_large_model_lies_in_eight_bits(monkeypatch, tmp_path) 
     drafted = specviz.generate(small, [PROMPTS[0]], "eagle", draft=drafter, **options)
     assert drafted.run["draft"]["kernels"] == "w8a8"
     assert drafted.texts == specviz.generate(small, [PROMPTS[0]], "autoregressive", max_new_tokens=20).texts
-    assert isinstance(drafter.arithmetic.head.product, kernels.W8A8Product)
+    assert isinstance(drafter.arithmetic.head.product, kernels.W8A8Product | kernels.W8A8Fbgemm)
     assert head.on(target()).kernels == "plain"  # of a target in float64
     monkeypatch.setenv(kernels.VARIABLE, "transposed")
     assert head.on(small).kernels == small.kernels
