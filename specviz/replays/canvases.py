@@ -56,12 +56,11 @@ def suite(n: int, shots: int = 0, only: str | None = None) -> list[Entry]:
 
 # Gao et al., section 4.1: how its models are run.
 PAPER: Settings = {"block": 8, "cache": "dual", "refresh": 8, "whole": True}
-LENGTH = 64  # cells
 SIZES = (1, 2, 4, 8, 16)  # prompts decoded together
 
 
 def batches(
-    model: Diffusion, prompts: Sequence[Entry], rounds: int, tick: Tick
+    model: Diffusion, prompts: Sequence[Entry], rounds: int, tick: Tick, length: int
 ) -> tuple[list[Row], list[str]]:
     """Figure 1: throughput by batch size, with and without cache; one row each, and notes."""
     ids = sorted((model.encode(entry["prompt"]) for entry in prompts), key=len)
@@ -73,11 +72,11 @@ def batches(
     seconds: dict[tuple[int, int], list[float]] = {run: [] for run in runs}
     texts: dict[tuple[int, int], list[Written]] = {}
     for i, size in runs:
-        write(model, ids[:size], ways[i], LENGTH, size)
+        write(model, ids[:size], ways[i], length, size)
 
     def decoder(i: int, size: int) -> Callable[[int], list[int]]:
         def decode(_: int) -> list[int]:
-            texts[i, size] = write(model, ids, ways[i], LENGTH, size)
+            texts[i, size] = write(model, ids, ways[i], length, size)
             step(f"batches: {ways[i].label}, {size} together")
             return []
 

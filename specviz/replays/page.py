@@ -135,7 +135,8 @@ class Page:
                 size = f", {each['parameters']:,} parameters" if each.get("parameters") else ""
                 mark = f", sampled weights {each['weights']}" if each.get("weights") else ""
                 lines[name] = "; ".join(filter(None, (lines.get(name), f"{each['name']}{size}{mark}")))
-        lines["versions"] = ", ".join(f"{name} {v}" for name, v in (place.get("versions") or {}).items())
+        if place.get("versions"):
+            lines["versions"] = ", ".join(f"{name} {v}" for name, v in place["versions"].items())
         items = "".join(f"<dt>{text(name)}</dt><dd>{text(value)}</dd>" for name, value in lines.items())
         self.add(f"<h2>Environment</h2><dl>{items}</dl>")
 
@@ -303,10 +304,10 @@ class Page:
         self.listed("Not replayed", [f"{table}: {why}" for table, why in every.left.items()])
         if every.tables:
             places = [each.environment for each in every.tables]
-            several = len({place.get("processes") for place in places}) > 1
-            self.environment(
-                places[0] | {"model": None, "drafts": None} | ({"processes": None} if several else {})
-            )
+            shared = {
+                key: value for key, value in places[0].items() if all(p.get(key) == value for p in places)
+            }
+            self.environment(shared | {"model": None, "drafts": None})
         for paper, those in papers.items():
             self.add(f"<h2 id='{text(paper)}'>{text(paper)}: {text(those[0].title)}</h2>",
                      "<p class='links'>", *map(link, those), "</p>")  # fmt: skip

@@ -173,6 +173,11 @@ def replay(
     if fit not in READINGS:
         raise ParameterError(f"fit must be 'paper' or 'ours', got {fit!r:.40}")
     drafts = roles(recipe, model, draft)
+    in_memory = model is not None and not isinstance(model, str | Path)
+    if in_memory:
+        from specviz.models import load
+
+        load(model, device, dtype)  # refuses what is not the model's
     chosen = read_suites(suite)
     check_suites(recipe, chosen)
     if template is not None and recipe.source != "streams":
@@ -184,7 +189,7 @@ def replay(
         "baselines": baselines, "fit": fit, "score": score, "quick": quick, "setup": setup,
         "part": None if setup is None else chosen_part.part.name,
         "kernels": os.environ.get("SPECVIZ_KERNELS"), "invariant": os.environ.get("SPECVIZ_INVARIANT"),
-        "weights": None if model is None or isinstance(model, str | Path) else weights_of(model),
+        "weights": weights_of(model) if in_memory else None,
         **numbers,
     }  # fmt: skip
     finished = opened_same(path, settings)
@@ -331,6 +336,8 @@ def roles(
         given: dict[str, str] = {}
     elif isinstance(draft, Mapping):
         given = {str(role): str(name) for role, name in draft.items()}
+    elif not needed:
+        raise ParameterError("this table has no drafter: drop --draft")
     elif len(needed) > 1:
         words = ", ".join(f"{role}=..." for role in needed)
         raise ParameterError(f"this table needs several drafters: name each role, such as --draft {words}")
@@ -465,6 +472,8 @@ def replay_all(
         own = draft  # of several drafters those that this table has
         if isinstance(draft, Mapping):
             own = {role: name for role, name in draft.items() if role in find(table).drafts} or None
+        elif not find(table).drafts:
+            own = None
         tasks = tasks_of(find(table))  # of several suites those that this table has a task for
         suites = {task: each for task, each in chosen.items() if task == PLAIN or task in tasks}
         if chosen and not suites:
@@ -583,7 +592,10 @@ def _side_by_side(
                         "workers"
                     ) from error
                 for table, why in outcomes:
-                    finished[table] = why or opened(folders[table])
+                    try:
+                        finished[table] = why or opened(folders[table])
+                    except SpecvizError as error:
+                        finished[table] = str(error)
                     yield table, finished[table]
             while not reports.empty():
                 table, done, of = reports.get()

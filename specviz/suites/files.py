@@ -107,10 +107,13 @@ def _table(path: Path, content: bytes) -> list[Prompt]:
     except UnicodeDecodeError:
         raise PromptError(f"{path} is not UTF-8 text") from None
     mark = TABLES[_ending(path)]
-    try:
-        rows = list(csv.DictReader(io.StringIO(text, newline=""), delimiter=mark))
+    try:  # strictly, or a quote that opens a field would swallow the rows below it
+        rows = list(csv.DictReader(io.StringIO(text, newline=""), delimiter=mark, strict=True))
     except csv.Error as error:
-        raise PromptError(f"{path} is not a table: {error}") from None
+        raise PromptError(
+            f"{path} is not a table ({error}): a field that begins with a quote needs quotes around it, and "
+            "its own doubled"
+        ) from None
     columns = list(rows[0]) if rows else []
     if "prompt" not in columns:
         named = ", ".join(f"{each!r:.40}" for each in columns[:6]) or "no row"

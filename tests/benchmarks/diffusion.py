@@ -29,7 +29,7 @@ from specviz.measure.report import Bar, Estimate, Part, Report
 from specviz.measure.timing import paired, quiet_clock, setting
 from specviz.methods.unmasking import CellReading, read_cells
 from specviz.replays import canvases
-from specviz.replays.canvases import LENGTH, MIX, PAPER, suite
+from specviz.replays.canvases import MIX, PAPER, suite
 from specviz.replays.sources.canvases import DRAFTS
 from specviz.whatifs import whatif
 
@@ -39,6 +39,7 @@ from .loading import loading as loaded
 TARGET = "town-diffusion"  # where nobody names another
 TREES = ("chain", "mix")
 BLOCKS, REFRESH = (4, 8, 32), (8, 16, 32)
+LENGTH = 64  # cells
 SHORT, LONG = 32, 256  # cells: of most parts, of the check of exactness, where a cache must pay
 TOGETHER = 8  # prompts decoded together where nothing is timed
 SHARED = 40  # prompts of an audit, several of which run beside each other
@@ -87,7 +88,7 @@ def phase_times(mine: Measured, clock: Clock) -> dict[str, float]:
 
 def batches(model: Any, prompts: int, rounds: int, tick: Tick) -> PartResult:
     """Figure 1: throughput by batch size, with and without cache."""
-    rows, notes = canvases.batches(model, suite(prompts), rounds, tick)
+    rows, notes = canvases.batches(model, suite(prompts), rounds, tick, LENGTH)
     columns = [("way", "", ""), ("batch", "batch", "{:d}"), ("speed", "valid tokens/s [95%]", ""),
                ("times", "× batch 1 [95%]", ""), ("ms", "ms a cycle", "{:.2f}"),
                ("fed", "positions a cycle", "{:.0f}"), ("same", "same", "{:.0%}")]  # fmt: skip

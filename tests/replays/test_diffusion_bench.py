@@ -41,7 +41,6 @@ def small(monkeypatch):
     few = {"LENGTH": 16, "SHORT": 8, "LONG": 16, "DRAFTS": (2, 4), "GROWING": (8, 16), "REFRESH": (8,)}
     for name, value in few.items():
         monkeypatch.setattr(diffusion, name, value)
-    monkeypatch.setattr("specviz.replays.canvases.LENGTH", few["LENGTH"])
     monkeypatch.setattr(diffusion, "loaded", lambda: LOAD)
 
 

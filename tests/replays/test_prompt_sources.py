@@ -13,7 +13,7 @@ from specviz.errors import ModelError
 from specviz.measure.plan import others
 from specviz.metrics.rouge import Rouge
 from specviz.models import load
-from specviz.replays.sources.prompts import in_dtype, with_context
+from specviz.replays.sources.prompts import in_dtype, is_new, lengthened, with_context
 
 ENTRIES = [
     {"turns": ["Hello there", "And now?"], "kind": "conversation"},
@@ -65,6 +65,17 @@ def test_earlier_turns_stand_in_front(model):
     assert len(model.encode(found["prompt"])) <= 100
     assert "One two three" not in [turn["content"] for turn in earlier]
     assert len(with_context(entry, ENTRIES[1:], 10**6, model)["prompt"]) == 7
+    assert found["reference"] == entry["reference"], "or nobody sees whether the model can do the task"
+
+
+def test_a_larger_context_counts_where_more_stands_before_the_prompt(model):
+    met: set[str] = set()
+    longer = {n: lengthened(ENTRIES[:2], ENTRIES[2:], n, model) for n in (1, 60, 61, 10**6)}
+    new = {n: [is_new(each, met) for each in entries] for n, entries in longer.items()}
+    assert new[1] == [False, False], "nothing fits"
+    assert new[60] == [False, True], "a conversation of several turns stays as it is"
+    assert new[61] == [False, False], "no more fits than before"
+    assert new[10**6] == [False, True]
 
 
 def test_another_number_format_is_a_copy(model):

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from specviz.errors import ParameterError
 from specviz.measure import retranslation
 from specviz.measure.phases import SUMS
 from specviz.measure.retranslation import Decoded
@@ -22,6 +23,7 @@ from specviz.replays.canvases import suite
 from specviz.replays.cells import CONTROL
 from specviz.replays.recipes import CURVES, RECIPES, Best
 from specviz.replays.sources import beams, canvases, curves, prompts, shared, thresholds
+from specviz.replays.sources.prompts import filled
 from specviz.replays.sources.shared import AGAIN, Measurement, RunOptions
 from specviz.suites import Suite
 
@@ -221,7 +223,7 @@ def test_throughput_by_batch_counts_texts_of_the_suite_and_not_rounds(monkeypatc
     speed = Estimate(5.0, 4.0, 6.0, 1)  # of one round
     decoded = []
 
-    def batches(model, entries, rounds, tick):
+    def batches(model, entries, rounds, tick, length):
         decoded.extend(entries)
         return [{"way": "stepwise", "batch": 1, "speed": speed}], []
 
@@ -302,6 +304,36 @@ def test_figures_of_thresholds(how, monkeypatch):
     assert value(found, "bleu", method="BiLD (Match Latency)", dataset="IWSLT") == pytest.approx(39.1)
     assert value(found, "speedup", method="BiLD (Match BLEU/ROUGE-L)", dataset="IWSLT") == 2
     assert value(found, "bleu", method="Vanilla Inference", dataset="IWSLT") == 40
+
+
+def test_two_suites_that_number_their_prompts_alike_are_measured_each(how):
+    options = how()
+    made = [options.once(("sweep", "c"), [{"id": 1, "prompt": text}], lambda: [0]) for text in "aba"]
+    assert made[0] is made[2] and made[0] is not made[1]
+
+
+def test_texts_without_references_have_a_reason(how, monkeypatch):
+    class Unscored(Score):
+        name = ""
+
+    def measured(curve, *_):
+        every = [point(BASELINE, 6, 0), point(AGAIN, 6, 0), point("one", 3, 0, curve)]
+        return {each.point.label: replace(each, score=Unscored) for each in every}
+
+    monkeypatch.setattr(thresholds, "measured", measured)
+    monkeypatch.setattr(curves, "measured", measured)
+    found = sources.find("thresholds")(RECIPES["bild/table1"], how())
+    whys = {why for where, why in found.absent if "score_drop" in where}
+    assert whys == {thresholds.NO_REFERENCES}
+    with pytest.raises(ParameterError, match="no references"):
+        sources.find("settings")(CURVES["bild/figure4"], how())
+
+
+def test_batches_that_the_prompts_do_not_fill_are_absent(how):
+    made = Measurement.begin(how())
+    recipe = RECIPES["unispec/table8"]
+    assert filled(recipe, 2, made, "batch_size") == [s for s in recipe.options["sizes"] if s <= 2]
+    assert ({"batch_size": 4}, "it needs 4 prompts, and there are 2") in made.absent
 
 
 def test_figures_of_beams(how, monkeypatch):

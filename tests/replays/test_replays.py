@@ -447,7 +447,8 @@ BUNDLED = {
 def test_the_bundled_models_answer_every_family(table, tmp_path):
     found = specviz.replay(table, quick=True, number=2, max_new_tokens=8, out=tmp_path, tick=lambda *_: None)
     lacking = {cell.metric for cell in found.cells if cell.measured is None}
-    assert lacking <= {BUNDLED[table]}
+    unfilled = {"speedup"} if table == "unispec/table8" else set()  # batches of more than two
+    assert lacking <= {BUNDLED[table], *unfilled}
     assert all(cell.why for cell in found.cells if cell.measured is None)
     assert all(np.isfinite(cell.measured) for cell in found.cells if cell.measured is not None)
     assert found.environment["device"] == "cpu" and found.setup[0]["here"].startswith("town")
@@ -606,6 +607,7 @@ def test_bad_settings_are_refused_before_any_work(run, monkeypatch, tmp_path):
     for more, says in (
         ({"draft": "x", "table": "unispec/table3"}, "--draft eagle=..., eagle3=..."),
         ({"draft": {"small": "x"}}, "no drafter 'small'"),
+        ({"draft": "x"}, "this table has no drafter: drop --draft"),
         ({"number": 0}, "number must be a whole number"),
         ({"suite": "no-such-suite"}, "no-such-suite"),
     ):

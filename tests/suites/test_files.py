@@ -132,6 +132,18 @@ def test_a_table_has_a_column_of_prompts(tmp_path, ending, mark):
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("row", ['"Hello" he said', '"unbalanced quote'])
+@pytest.mark.parametrize(("ending", "mark"), [(".csv", ","), (".tsv", "\t")])
+def test_a_quote_that_closes_no_field_swallows_no_rows(tmp_path, ending, mark, row):
+    path = tmp_path / f"a{ending}"
+    path.write_text(f"prompt{mark}language\n{row}{mark}de\nsecond{mark}fr\n", "utf8")
+    with pytest.raises(
+        PromptError, match=r"not a table .*: a field that begins with a quote needs"
+    ) as caught:
+        read(path)
+    assert "\n" not in str(caught.value)
+
+
 @pytest.mark.parametrize(
     ("content", "says"),
     [("a,b\n1,2\n", "a column named prompt"), ("prompt,id\n", "no row"), ("prompt,id\n,3\n", "row 1")],

@@ -149,7 +149,7 @@ def measured(
         drafts = points if recipe.options.get("drafting") else []
         return results, contenders.drafting(drafts, texts, options.max_new_tokens)[0]
 
-    return options.once(("beams", which, *left_out, *(str(entry.get("id")) for entry in texts)), make)
+    return options.once(("beams", which, *left_out), texts, make)
 
 
 def lineup(options: RunOptions, texts: list[Entry]) -> list[Point]:

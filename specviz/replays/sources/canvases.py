@@ -279,8 +279,9 @@ def lengths(recipe: Recipe, options: RunOptions) -> Measurement:
     step = options.counter(rounds * len(ways) * len(plans) * sum(map(len, entries.values())))
     twice: list[np.ndarray] = []
     for where, length, examples in plans:
-        with made.keeping(where):
-            for task, some in with_shots(entries, recipe, options, examples).items():
+        for task, few in entries.items():
+            with made.keeping({**where, "task": task}):
+                some = with_shots({task: few}, recipe, options, examples)[task]
                 ids = encoded(options, some)
                 suited = options.suite_of(task, BUNDLED)
                 made.on(task=task, suite=suited, texts=len(ids), max_new_tokens=length)

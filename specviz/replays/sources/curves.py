@@ -18,9 +18,10 @@ from specviz.replays.cells import AGAIN
 from specviz.replays.recipes import Recipe, Where
 from specviz.replays.sources.canvases import BUNDLED as PROMPTS
 from specviz.replays.sources.canvases import mixed, refuse
-from specviz.replays.sources.prompts import Entries, divided, prompts_of
+from specviz.replays.sources.prompts import Entries, divided, filled, prompts_of
 from specviz.replays.sources.shared import FITS, Measurement, RunOptions, exact
 from specviz.replays.sources.thresholds import (
+    NO_REFERENCES,
     ROLES,
     bundled,
     control,
@@ -83,7 +84,11 @@ def practised(recipe: Recipe, options: RunOptions, made: Measurement) -> Calibra
     entries, rest = divided(recipe, options, made)
     options = replace(options, practice=tuple(rest or (*entries[0], *entries[1])))
     calibration = options.calibration("unispec")
-    made.on(suite=options.suite_of("", recipe.suite), texts=calibration.how["prompts"])
+    how = calibration.how
+    made.on(
+        suite=options.suite_of("", recipe.suite), texts=how["prompts"],
+        max_new_tokens=how["max_new_tokens"], rounds=how["rounds"],
+    )  # fmt: skip
     made.by("unispec")
     made.notes.append(options.calibrated_words("unispec"))
     return calibration
@@ -146,10 +151,10 @@ def batched(recipe: Recipe, options: RunOptions) -> Measurement:
     if small is None:
         raise ParameterError(no_drafter(options, "small"))
     entries = texts_of(recipe, options)
+    sizes = filled(recipe, len(entries), made, "batch size")
     report = batch_bench.bench(
-        options.model, [small], entries, only=recipe.options["methods"],
-        sizes=recipe.options["sizes"], rounds=options.rounds, max_new_tokens=options.max_new_tokens,
-        tick=options.tick,
+        options.model, [small], entries, only=recipe.options["methods"], sizes=sizes,
+        rounds=options.rounds, max_new_tokens=options.max_new_tokens, tick=options.tick,
     )  # fmt: skip
     made.on(suite=options.suite_of("", named_suite(recipe)), texts=len(entries))
     for row in report.rows:
@@ -169,10 +174,12 @@ def canvases(recipe: Recipe, options: RunOptions) -> Measurement:
     """SSD's Figure 1: throughput by batch size, with and without the cache."""
     refuse(options)
     entries = mixed(options)
-    rows, notes = canvases_of.batches(options.model, entries, options.rounds, options.tick)
+    rows, notes = canvases_of.batches(
+        options.model, entries, options.rounds, options.tick, options.max_new_tokens
+    )
     made = Measurement.begin(options)
     made.notes += notes
-    made.on(suite=options.suite_of("", PROMPTS), texts=len(entries), max_new_tokens=canvases_of.LENGTH)
+    made.on(suite=options.suite_of("", PROMPTS), texts=len(entries))
     for row in rows:
         made.by(row["way"])
         add_of_all(made, {"method": row["way"], "batch size": row["batch"]}, "throughput", row["speed"])
@@ -192,6 +199,9 @@ def settings(recipe: Recipe, options: RunOptions) -> Measurement:
                     made.notes.append(f"{name}: {no_drafter(options, role)}")
                     continue
                 every = measured(name, dataset, entries, options)
+                if not all(each.score.name for each in every.values()):
+                    made.absent.append(({"dataset": dataset}, NO_REFERENCES))
+                    break
                 control(made, dataset, every)
                 for each in every.values():
                     if each.point.label == AGAIN:

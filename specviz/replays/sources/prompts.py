@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -45,6 +46,9 @@ class Group:
     rows: list[Row]
     contenders: list[tuple[str, Settings, str | None]]  # of each row: method, parameters, drafter
     plan: Settings
+
+
+NO_CONTEXT = "its prompts are those of a smaller context: nothing more fits before them"
 
 
 def run(recipe: Recipe, options: RunOptions) -> Measurement:
@@ -98,6 +102,7 @@ def run(recipe: Recipe, options: RunOptions) -> Measurement:
 def grouped(recipe: Recipe, options: RunOptions, entries: Entries, made: Measurement) -> list[Group]:
     """The runs that a recipe needs; rows that cannot be run are noted as absent."""
     groups: dict[tuple, list[Row]] = {}
+    met: set[str] = set()
     for row in recipe.rows:
         if row.role and not options.drafts[row.role]:
             lacking = f"no drafter for {options.model.name}: name one with --draft {row.role}=NAME"
@@ -110,7 +115,7 @@ def grouped(recipe: Recipe, options: RunOptions, entries: Entries, made: Measure
             if not row.role or row.role in options.drafts or not options.drafts:
                 others.setdefault(plan_of(row), []).append((row, row.role and peer.drafts[row.role]))
     plans = (
-        planned(options, rows, others.get(shared, []), dict(shared), entries, made)
+        planned(options, rows, others.get(shared, []), dict(shared), entries, met, recipe, made)
         for shared, rows in groups.items()
     )
     return [plan for plan in plans if plan is not None]
@@ -202,7 +207,7 @@ def has_best(row: Row) -> bool:
 
 def planned(
     options: RunOptions, rows: list[Row], others: Sequence[tuple[Row, str | None]], shared: Settings,
-    entries: Entries, made: Measurement,
+    entries: Entries, met: set[str], recipe: Recipe, made: Measurement,
 ) -> Group | None:  # fmt: skip
     """The run of rows that share some of its plan, and other tables'; None where it cannot be run."""
     model, (chosen, warm) = options.model, entries
@@ -221,7 +226,13 @@ def planned(
             why = f"{model.name} has no chat template, so nothing can be put before a prompt"
             made.absent += [(row.where, why) for row in rows]
             return None
-        chosen = lengthened(chosen, warm, length, options.model)
+        whole = chosen
+        chosen = [each for each in lengthened(chosen, warm, length, options.model) if is_new(each, met)]
+        for where, part in combined(recipe.parts):
+            if any(fits(each, part) for each in whole) and not any(fits(each, part) for each in chosen):
+                made.absent += [({**row.where, **where}, NO_CONTEXT) for row in rows]
+        if not chosen:
+            return None
         tokens = [len(model.encode(each["prompt"])) for each in chosen if "prompt" in each]
         mean = float(np.mean(tokens)) if tokens else float("nan")
         made.notes.append(f"context {context}: prompts of {mean:.0f} tokens on average, {length} at most")
@@ -302,6 +313,15 @@ def lengthened(chosen: list[Entry], warm: list[Entry], length: int, model: Model
     return [{**new, "id": old.get("id")} for new, old in zip(longer, chosen)]
 
 
+def is_new(entry: Entry, met: set[str]) -> bool:
+    """Whether something stands before a prompt that did not in a smaller context; it is then `met`."""
+    turns = entry.get("prompt")
+    content = json.dumps([entry.get("id"), turns], default=str)
+    new = isinstance(turns, list) and len(turns) > 1 and content not in met
+    met.add(content)
+    return new
+
+
 def question(entry: Entry) -> str:
     """What a prompt of a single turn asks; empty for another."""
     text = entry["turns"][0] if len(entry.get("turns", ())) == 1 else entry.get("prompt", "")
@@ -321,7 +341,7 @@ def with_context(entry: Entry, others: list[Entry], length: int, model: Model) -
         if len(model.encode([*turns, *pair, last])) > length:
             break
         turns += pair
-    about = {name: entry[name] for name in ("kind", "language") if name in entry}
+    about = {name: entry[name] for name in ("kind", "language", "reference") if name in entry}
     return about | {"prompt": [*turns, last]}
 
 
@@ -449,15 +469,25 @@ def batches(recipe: Recipe, options: RunOptions) -> Measurement:
     (chosen, warm), rest = divided(recipe, options, made)
     options = replace(options, practice=tuple(rest or warm))
     values = {"draft_size": options.best("unispec")}
+    sizes = filled(recipe, len(chosen), made, "batch_size")
     report = batch_bench.measure(
-        options.model, [], chosen, (BASELINE, "unispec"), recipe.options["sizes"], options.rounds,
+        options.model, [], chosen, (BASELINE, "unispec"), sizes, options.rounds,
         options.max_new_tokens, options.tick, {"unispec": values},
     )  # fmt: skip
     made.notes += [*report.notes[:1], options.calibrated_words("unispec")]
     made.by("unispec", values)
     made.on(suite=options.suite_of("", recipe.suite), texts=len(chosen))
     speeds = {(row["method"], row["batch"]): row["speed"] for row in report.rows}
-    for size in recipe.options["sizes"]:
+    for size in sizes:
         ours, base = speeds["unispec", size], speeds["autoregressive", size]
         made.add({"batch_size": size}, "speedup", middle(ours) / middle(base))
     return made
+
+
+def filled(recipe: Recipe, number: int, made: Measurement, column: str) -> list[int]:
+    """The recipe's batch sizes that so many prompts fill; the others are absent."""
+    sizes: list[int] = recipe.options["sizes"]
+    for size in sizes:
+        if size > number:
+            made.absent.append(({column: size}, f"it needs {size} prompts, and there are {number}"))
+    return [size for size in sizes if size <= number]

@@ -87,12 +87,13 @@ class RunOptions:
         """What the target's measurements belong to: its name, number format, device and threads."""
         return self.model.name, str(self.model.dtype), str(self.model.device), self.threads
 
-    def once(self, key: tuple[str, ...], make: Callable[[], T]) -> T:
-        """What `make` gives; a process makes it once for all tables with the same models and settings."""
+    def once(self, key: tuple[str, ...], entries: Sequence[Entry], make: Callable[[], T]) -> T:
+        """What `make` gives of the prompts; a process makes it once for all tables of the same settings."""
         numbers = self.number, self.max_new_tokens, self.quick, self.template
         suites = ((task, each.digest) for task, each in self.suites.items())
         more = (json.dumps(each, sort_keys=True, default=str) for each in (self.extra, self.chat))
-        key_of_all = (*key, *self.target, *self.drafts.items(), *suites, *numbers, *more)
+        prompts = json.dumps(entries, sort_keys=True, default=str)  # two suites may number theirs alike
+        key_of_all = (*key, prompts, *self.target, *self.drafts.items(), *suites, *numbers, *more)
         if key_of_all not in self.memory:
             self.memory[key_of_all] = make()
         result: T = self.memory[key_of_all]
@@ -445,7 +446,9 @@ def totals(made: Measurement, recipe: Recipe) -> None:
             continue  # a mean of some parts is not the paper's
         first = next(iter(figures.values())).source
         texts = sum(each.texts for each in figures.values())
-        made.source = replace(first, task=name, suite="", texts=texts)
+        languages = {each.source.language for each in figures.values()}
+        language = first.language if len(languages) == 1 else ""
+        made.source = replace(first, task=name, suite="", language=language, texts=texts)
         value = float(np.mean([each.value for each in figures.values()]))
         mean = exact(value)
         if any(each.low is None or each.high is None or each.low < each.high for each in figures.values()):

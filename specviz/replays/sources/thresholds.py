@@ -63,7 +63,8 @@ def one_dataset(
         where = {**row.where, "dataset": dataset}
         if row.values.get("curve") in lacking:
             continue
-        if metric is None and row.values.get("pick") not in (None, "fastest", "number"):
+        by_score = row.values.get("pick") not in (None, "fastest", "number") or "lose" in row.values
+        if metric is None and by_score:
             made.absent.append((where, NO_REFERENCES))
             continue
         base = bases.get(str(row.values.get("curve")), greedy)
@@ -231,8 +232,11 @@ def settings_on(curve: str, sweeps: Mapping[str, Sweep]) -> list[Measured]:
 
 def measured(curve: str, task: str, entries: list[Entry], options: RunOptions) -> Sweep:
     """A curve's settings on a task's texts; one process measures them once for all tables."""
-    key = ("sweep", curve, *(str(entry.get("id")) for entry in entries))
-    return options.once(key, lambda: swept(CURVES[curve](options, options.extra), task, entries, options))
+    return options.once(
+        ("sweep", curve),
+        entries,
+        lambda: swept(CURVES[curve](options, options.extra), task, entries, options),
+    )
 
 
 def swept(points: list[Point], task: str, entries: list[Entry], options: RunOptions) -> Sweep:
