@@ -751,3 +751,21 @@ def test_what_a_method_learnt_is_kept_in_a_file(say, here):
     status, _, error = say("generate", "prompt_lookup", "-p", "x", "--store", "a.store")
     assert status == 2
     assert "keeps no memory" in error
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["replay", "-n", "5", "--device", "cuda"], "drop --max-new-tokens, --device"),
+        (["generate", "speculative", "-p", "hi", "--revision", "abc"], "drop revision='abc'"),
+    ],
+)
+def test_options_without_effect_are_refused(say, words, says) -> None:
+    status, _, err = say(*words)
+    assert status and says in one_line(err)
+
+
+def test_two_outputs_of_one_name_are_refused(here, say, tmp_path) -> None:
+    specviz.generate("town", "Hello", "prompt_lookup", max_new_tokens=4).save(tmp_path / "t.parquet")
+    status, _, err = say("show", str(tmp_path / "t.parquet"), "--png", "x.png", "--gif", "x.png")
+    assert status and "the same file name" in one_line(err) and not (tmp_path / "x.png").exists()

@@ -39,8 +39,11 @@ def show(
     """Show a recorded trace; needs no torch."""
     if csv and (html or png or gif or perfetto):
         raise ParameterError("--csv prints only a table: drop --html, --png, --gif and --perfetto")
-    for file in filter(None, (html, png, gif, perfetto)):
+    files = [file for file in (html, png, gif, perfetto) if file is not None]
+    for file in files:
         writable(file, force)
+    if len({file.resolve() for file in files}) < len(files):
+        raise ParameterError("two outputs have the same file name: give each its own")
     from specviz.trace import Trace
 
     trace = Trace.open(path)

@@ -112,7 +112,9 @@ def replay(
         return
     if table is None and not every and setup is None:
         others = {
-            "--part": part, "--number": number, "--dry-run": dry_run or None, "--kit": kit, "--out": out,
+            "--part": part, "--number": number, "--max-new-tokens": max_new_tokens, "--dtype": dtype,
+            "--device": None if device == "cpu" else device, "--dry-run": dry_run or None, "--kit": kit,
+            "--out": out,
         }  # fmt: skip
         _refuse(settings | others, "name a table, or use --all")
         terminal.show_recipes(screen())

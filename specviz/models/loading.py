@@ -180,6 +180,8 @@ def load(
         path = None  # found before the libraries are loaded, which takes seconds
         if isinstance(spec, (str, Path)) and tp_plan is None:
             path = find(str(spec))
+        if path is not None:
+            _drop("{0} is of a model on the hub (hf:ID): drop {0}={1!r}", revision=revision)
         from specviz.models import fetching
 
         if tp_plan is not None:

@@ -173,11 +173,11 @@ def replay(
     if fit not in READINGS:
         raise ParameterError(f"fit must be 'paper' or 'ours', got {fit!r:.40}")
     drafts = roles(recipe, model, draft)
-    in_memory = model is not None and not isinstance(model, str | Path)
-    if in_memory:
+    in_memory = None if model is None or isinstance(model, str | Path) else model
+    if in_memory is not None:
         from specviz.models import load
 
-        load(model, device, dtype)  # refuses what is not the model's
+        load(in_memory, device, dtype)  # refuses what is not the model's
     chosen = read_suites(suite)
     check_suites(recipe, chosen)
     if template is not None and recipe.source != "streams":
@@ -189,7 +189,7 @@ def replay(
         "baselines": baselines, "fit": fit, "score": score, "quick": quick, "setup": setup,
         "part": None if setup is None else chosen_part.part.name,
         "kernels": os.environ.get("SPECVIZ_KERNELS"), "invariant": os.environ.get("SPECVIZ_INVARIANT"),
-        "weights": weights_of(model) if in_memory else None,
+        "weights": None if in_memory is None else weights_of(in_memory),
         **numbers,
     }  # fmt: skip
     finished = opened_same(path, settings)

@@ -7,7 +7,9 @@ import sys
 
 from specviz import methods
 from specviz.errors import ParameterError
+from specviz.loop.drafters import bundled_draft
 from specviz.methods import Method, Parameter
+from specviz.methods.hooks import ADDITIONS
 from specviz.methods.sampling import Sampling
 from specviz.site.links import source
 
@@ -72,11 +74,14 @@ def _command(kind: type[Method]) -> str:
     """What it decodes, for a command line."""
     if kind.streams:
         return "--text FILE --lag 3"
-    return f'{"--model town-diffusion " * kind.canvas}--prompt "..."'
+    needed = kind.needs_draft and bundled_draft(kind, "town") is None
+    return f'{"--model town-diffusion " * kind.canvas}{"--draft FOLDER " * needed}--prompt "..."'
 
 
 def _drafter(kind: type[Method]) -> str:
-    return f"a {kind.drafts_with} of your choice (`--draft`)" if kind.needs_draft else "no draft model"
+    if not kind.needs_draft:
+        return "no draft model"
+    return f"{ADDITIONS.get(kind.drafts_with, 'a draft model of your choice')} (`--draft`)"
 
 
 def _exactness(kind: type[Method], temperature: float) -> str:

@@ -112,7 +112,7 @@ class Examples(Page):
             for row in one.rows:
                 body = "".join(_terminal(piece, colour) for piece in row.pieces).replace("\n", "⏎")
                 lines.append(
-                    f"  {row.name:<{wide}}  {body.strip()}" + (f"  ({row.note})" if row.note else "")
+                    f"  {row.name:<{wide}}  {body.strip()}" + (f"  ({visible(row.note)})" if row.note else "")
                 )
             lines.append("")
         return "\n".join(lines).rstrip()

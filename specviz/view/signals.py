@@ -154,7 +154,8 @@ def _title(name: str) -> str:
 
 def _counted(table: pd.DataFrame) -> str:
     n, texts = len(table), len(table[["run", "prompt"]].drop_duplicates())
-    return f"{n:,} judged tokens of {plural(texts, 'text')}, {table['accepted'].mean():.0%} accepted"
+    share = f", {table['accepted'].mean():.0%} accepted" if n else ""
+    return f"{plural(n, 'judged token')} of {plural(texts, 'text')}{share}"
 
 
 def auroc(

@@ -389,7 +389,8 @@ class Explorer(Decoding):
         self.panel.state = "loading"
         try:
             run = self._decoder.start(model, prompt, method, values, dense=True)
-            self.panel.methods = self._decoder.methods(model)
+            if self.panel.model == model:  # the reader may have chosen another one in the meantime
+                self.panel.methods = self._decoder.methods(model)
             self.panel.state = "running"
             self._follow(run, stopped)
             if stopped.is_set():
