@@ -264,6 +264,15 @@ def test_a_step_that_the_answers_end_cut_counts_whole(file):
     assert metrics.tau(counts) == 12 / 4
 
 
+def test_sglang_may_accept_more_than_the_answer_kept(file):
+    """Its overlap scheduler counts the last step before the answer is cut."""
+    entry = copy.deepcopy(ENGINES["sglang"])
+    accepted = read_counts(write(file, entry), "sglang").total("accepted")
+    entry["meta_info"]["completion_tokens"] = int(accepted)
+    counts = read_counts(write(file, entry), "sglang")
+    assert counts.total("accepted") == accepted and counts.total("emitted") == 12
+
+
 def test_a_log_that_begins_with_a_bracket_is_a_log(file):
     file.write_text("[INFO] loaded\n" + LOG)
     assert origin_of(file) == "llama.cpp-log"

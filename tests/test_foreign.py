@@ -241,6 +241,26 @@ def test_aiperf_may_tell_what_steps_accepted_and_not_what_they_drafted(tmp_path)
     assert found.steps["accepted"].tolist() == [0, 1, 2, 3] and found.steps["drafted"].isna().all()
 
 
+@pytest.mark.parametrize("length", [2, 30])
+def test_a_length_that_aiperf_counted_itself_says_nothing_of_steps(tmp_path, length):
+    """By default it is the text's in the client's own tokens."""
+    entry = changed("aiperf", ("metrics", "output_sequence_length", "value"), length)
+    found = read_counts(write(tmp_path / "a.jsonl", entry), "aiperf")
+    assert found.total("output") == 11 and found.total("steps") == 4
+    del entry["spec_decode_acceptance"]["completion_tokens"]
+    found = read_counts(write(tmp_path / "a.jsonl", entry), "aiperf")
+    assert found.requests[["steps", "emitted"]].isna().all(axis=None) and found.total("drafts") == 4
+
+
+def test_half_a_surrogate_pair_in_a_category_is_replaced(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text(json.dumps({**BENCH, "category": "a\ud800b"}), "utf8")
+    found = read_counts(path, "spec-bench")
+    assert found.requests["kind"].tolist() == ["a?b"]
+    assert "a?b" in found.requests.to_csv()
+    found.requests.to_parquet(tmp_path / "a.parquet")
+
+
 def test_an_answer_longer_than_its_steps_had_steps_without_a_draft(tmp_path):
     path = write(tmp_path / "r.jsonl", changed("vllm", ("usage", "completion_tokens"), 30))
     found = read_counts(path, "vllm")
@@ -448,7 +468,7 @@ def test_what_else_a_response_can_get_wrong(tmp_path, where, value, line):
     (("metrics", "request_latency", "unit"), "h", ", metrics.request_latency.unit should be 'ns'"),
     (("metrics", "request_latency", "unit"), ["ms"], ", metrics.request_latency.unit should be 'ns'"),
     (("metrics", "output_sequence_length", "value"), 1.5, ", metrics.output_sequence_length.value should"),
-    (("metrics", "output_sequence_length", "value"), 7, "has 7 completion tokens, but its steps emitted 7"),
+    (("spec_decode_acceptance", "completion_tokens"), 7, "has 7 completion tokens, but its steps emitted 7"),
     (("error",), "e", ", error should be an object, not 'e'"),
     (("spec_decode_acceptance", "num_spec_tokens"), 2, "accepted 3 tokens in a step, but num_spec_tokens is"),
 ])  # fmt: skip
@@ -456,7 +476,7 @@ def test_what_else_a_record_can_get_wrong(tmp_path, where, value, line):
     bad = changed("aiperf", where, value)
     if "emitted 7" in line:  # without an order the longest step may have been the last
         assert read_counts(write(tmp_path / "f.jsonl", bad), "aiperf").total("output") == 7
-        bad["metrics"]["output_sequence_length"]["value"] = 6
+        bad["spec_decode_acceptance"]["completion_tokens"] = 6
         line = line.replace("has 7", "has 6")
     assert at("", line) in refused(write(tmp_path / "f.jsonl", AIPERF, bad), "aiperf")
 

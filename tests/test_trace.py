@@ -432,6 +432,41 @@ def test_saving_and_opening_again(folder, tmp_path):
         trace.save(tmp_path / "four.parquet")
 
 
+def test_runs_of_any_names_have_files_of_their_own(tmp_path):
+    names = ["甲", "乙", "exp a.1", "exp a_1", "exp_a_1", "EXP_A_1", "_hidden", ".hidden", "", "long" * 50]
+    for number, name in enumerate(names):
+        traces.build("bild", path=tmp_path / "runs" / f"{number}.parquet", run=name)
+    Trace.open(tmp_path / "runs").save(tmp_path / "all")
+    again = Trace.open(tmp_path / "all")
+    assert sorted(again.runs["run"]) == sorted(names)
+    files = [path.name for path in (tmp_path / "all").iterdir()]
+    assert len({name.lower() for name in files}) == len(names)
+    assert not any(name[0] in "._" for name in files)
+
+
+def test_prompts_that_are_not_selected_are_not_written(tmp_path):
+    prompts = traces.metadata(prompts=3)["prompts"]
+    only = 500  # a token that occurs in one prompt alone
+    prompts[0]["tokens"][0] = only
+    recorder = Recorder(
+        traces.metadata() | {"prompts": prompts}, tmp_path / "run.parquet", piece=traces.piece
+    )
+    for cycle in traces.cycles(prompts=3):
+        recorder.add(cycle)
+    one = recorder.close().select(prompt=1)
+    again = Trace.open(one.save(tmp_path / "one.parquet"))
+    assert again.prompts.equals(one.prompts) and again.prompts["prompt"].tolist() == [1]
+    assert again.nodes.equals(one.nodes) and again.texts == one.texts
+    assert again.summary().equals(one.summary()) and len(again.select(prompt=0).cycles) == 0
+    assert again.run["prompts"][::2] == [{"selected": False}] * 2 and only not in again.pieces
+    written = json.dumps(again.run)
+    assert "q0" not in written and "q2" not in written and "q1" in written
+    shared = one.redact()
+    assert shared.prompts["prompt"].tolist() == [1] and shared.run["prompts"][0] == {"selected": False}
+    again.save(tmp_path / "again.parquet")
+    assert Trace.open(tmp_path / "again.parquet").run == again.run
+
+
 def test_the_same_run_twice_is_refused(tmp_path):
     traces.build("bild", path=tmp_path / "a.parquet")
     (tmp_path / "b.parquet").write_bytes((tmp_path / "a.parquet").read_bytes())
@@ -615,6 +650,9 @@ def test_a_foreign_file(tmp_path):
     pq.write_table(pa.table({"a": [1]}), tmp_path / "foreign.parquet")
     with pytest.raises(TraceError, match="not a specviz trace"):
         Trace.open(tmp_path / "foreign.parquet")
+    for name in ("replays-toys", "town-diffusion"):
+        with pytest.raises(TraceError, match=r"is not a trace, but 'recorded .*specviz\.results"):
+            Trace.open(Path(__file__).parents[1] / "data" / "runs" / f"{name}.parquet")
     (tmp_path / "text.parquet").write_text("hello, this is not a trace at all")
     with pytest.raises(TraceError, match="not a complete Parquet file"):
         Trace.open(tmp_path / "text.parquet")

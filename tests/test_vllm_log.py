@@ -72,6 +72,14 @@ def test_lines_without_an_accepted_token_are_counted_where_drafts_are_full(file)
     assert "2 lines from here on with 14 drafted tokens" in left
 
 
+def test_lines_without_an_accepted_token_are_unknown_where_drafts_are_not_full(file):
+    nothing = LINE.format(m=1, a=0, d=30, r="0.000, 0.000, 0.000", share=0)
+    file.write_text(nothing + printed(10, [5, 2, 1], 25))
+    counts = read_counts(file, "vllm-log")
+    assert counts.total("drafts") == 10 and counts.total("drafted") == 25
+    assert counts.left_out["line"].tolist() == [1] and "30 drafted tokens" in counts.left_out["why"][0]
+
+
 def test_a_log_of_a_long_time_is_explained_in_little_memory(file):
     n = 300_000_000
     file.write_text(printed(n, [n // 2, n // 4], 2 * n))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, TypeAlias
 
@@ -178,6 +178,24 @@ def tokenised(answer: Answer, model: Model) -> tuple[list[int], list[int], str]:
     if len(ids) > model.left(len(prompt)):
         return prompt, ids, f"it exceeds the context of {model.max_length} tokens"
     return prompt, ids, ""
+
+
+def to_its_end(answer: Answer, model: Model) -> tuple[Answer, int | None]:
+    """The answer up to its first end token, which says how it ended; and where its ids go on after that.
+
+    The place is None where they do not. What another stop cut off, or a limit, stays as the line has it.
+    """
+    ids = answer.ids or []
+    if max(ids, default=0) >= model.vocabulary:
+        return answer, None  # the ids of another model: see `tokenised`
+    first = next((place for place, token in enumerate(ids) if token in model.eos), None)
+    if first is None:
+        return answer, None
+    if all(token in model.eos for token in ids[first:]):  # engines pad the texts of a batch with it
+        answer = replace(answer, ids=ids[: first + 1])
+    elif first + 1 < len(ids):
+        return replace(answer, ids=ids[: first + 1], answer="", end="stop"), first + 1
+    return (answer if answer.end else replace(answer, end="stop")), None
 
 
 def _given(answer: Answer, model: Model) -> list[int]:

@@ -70,9 +70,10 @@ class TextVerdict:
     tokens : int
         Tokens that were read.
     place : int or None
-        Index of the first token that is not the target's first choice; `tokens` is the end of the answer.
+        Index of the first token that is not the target's first choice, or that follows an end token; `tokens`
+        is the end of the answer.
     expected, actual : str
-        What the target writes there, and what the answer has.
+        What the target writes there (empty: nothing), and what the answer has.
     margin : float or None
         Logit of the first choice minus that of the answer's token there, in float64.
     largest : float or None

@@ -32,7 +32,7 @@ from ..methods.sampling import Sampling
 from ..models.protocols import Model
 from ..models.text import Text
 from . import setup
-from .answer_files import Answer, Given, read, tokenised
+from .answer_files import Answer, Given, read, to_its_end, tokenised
 from .answer_report import (
     FLOOR,
     NOISE,
@@ -373,7 +373,10 @@ class _Judge:
         for answer in answers:
             if answer.temperature:
                 raise PromptError(f"{answer.where} was sampled: honest answers must be greedy")
+            answer, past = to_its_end(answer, self.target)
             prompt, ids, why = tokenised(answer, self.target)
+            if past is not None:
+                why = why or "it goes on after its end token"
             if why:
                 raise PromptError(f"{answer.where} is not an honest answer: {why}")
             if answer.ids is None:
@@ -400,6 +403,17 @@ class _Judge:
 
     def verdict(self, answer: Answer, envelope: float) -> tuple[TextVerdict, Reading | None]:
         """The verdict on one answer, and what was read."""
+        begun, past = to_its_end(answer, self.target)
+        result, reading = self._judged(begun, envelope)
+        if past is None or answer.ids is None or reading is None or result.verdict == OTHER:
+            return result, reading
+        words = self._words(answer.ids[past])
+        why = f"it goes on after its end token: token {past} is {words!r}"
+        result = replace(result, verdict=OTHER, reason=why, tokens=len(answer.ids), place=past)
+        return replace(result, actual=words, expected="", margin=None), reading
+
+    def _judged(self, answer: Answer, envelope: float) -> tuple[TextVerdict, Reading | None]:
+        """The verdict on an answer that has no token after its end token."""
         prompt, ids, why = tokenised(answer, self.target)
         blank = TextVerdict(answer.where, UNSURE, why, answer.engine, len(ids))
         if why:

@@ -51,7 +51,7 @@ def copy_exercises(folder: str | Path, force: bool = False) -> list[Path]:
         If a notebook is there already, the folder cannot be written, or there are no walkthroughs.
     """
     folder = Path(folder)
-    written = []
+    books = {}
     for source in sorted(walkthroughs().glob("*.ipynb")):
         book = json.loads(source.read_text(encoding="utf8"))
         if not any(solves(cell) for cell in book["cells"]):
@@ -59,9 +59,9 @@ def copy_exercises(folder: str | Path, force: bool = False) -> list[Path]:
         path = folder / source.name
         if path.exists() and not force:
             raise SpecvizError(f"{path} exists: choose another folder, or overwrite it with --force")
-        text = json.dumps(without_solutions(book), ensure_ascii=False, indent=1)
+        books[path] = json.dumps(without_solutions(book), ensure_ascii=False, indent=1)
+    for path, text in books.items():  # only now, so that an error leaves no half of them
         write_text(path, text + "\n", force)
         for picture in PICTURE.findall(text):
             write_bytes(folder / picture, (walkthroughs() / picture).read_bytes(), force=True)
-        written.append(path)
-    return written
+    return list(books)

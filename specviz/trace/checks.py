@@ -37,6 +37,8 @@ def check_run(run: Any, where: str) -> Record:
     """The run's metadata, if every field is of the type it should be."""
     from specviz.trace.metadata import Run
 
+    if isinstance(run, dict) and isinstance(kind := run.get("specviz"), str):
+        raise TraceError(f"{where} is not a trace, but {files.shown(kind)}: specviz.results reads such files")
     version = run.get("schema") if isinstance(run, dict) else None
     if type(version) is not int or version < 1:
         raise TraceError(f"{where}: the run's metadata names no schema version")

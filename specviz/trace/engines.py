@@ -36,7 +36,7 @@ import numpy as np
 from specviz.errors import TraceError
 from specviz.files import parsed
 from specviz.trace.files import Record
-from specviz.trace.foreign import COUNTERS, STEP_LIMIT, Line, Request, json_of, lines_of, text_of
+from specviz.trace.foreign import COUNTERS, STEP_LIMIT, Line, Request, json_of, lines_of, text_of, word_of
 from specviz.trace.vllm_log import SIGN, VLLM_LOG
 
 if TYPE_CHECKING:
@@ -59,7 +59,8 @@ def _counted(
     """A request of which only sums are known, its first token the prefill's."""
     if accepted > drafted:
         line.fail(f"accepted {accepted} of {drafted} drafted tokens")
-    if accepted > max(output - 1, 0):
+    # Where steps are counted (SGLang) the last one may have been cut after it was.
+    if steps is None and accepted > max(output - 1, 0):
         line.fail(
             f"accepted {accepted} draft tokens, but the answer has {output} tokens, one of them from the "
             f"prefill"
@@ -127,7 +128,7 @@ def _llama_cpp(line: Line, plain: bool) -> Request | str:
     _reason(row, entry.get("stop_type") or choice.get("finish_reason"))
     version = entry.get("system_fingerprint")
     counts = timings.get("draft_n_accepted") or 0, timings.get("draft_n") or 0
-    version = f"llama.cpp {version[:40]}" if isinstance(version, str) else None
+    version = f"llama.cpp {word_of(version, 40)}" if isinstance(version, str) else None
     return _counted(line, timings["predicted_n"], *counts, row, plain, version)
 
 
@@ -211,7 +212,8 @@ def _lm_studio(line: Line, plain: bool) -> Request | str:
     runtime = entry.get("runtime")
     version = None
     if isinstance(runtime, dict) and isinstance(runtime.get("name"), str):
-        version = f"LM Studio's {runtime['name'][:60]} {str(runtime.get('version', ''))[:20]}".strip()
+        number = word_of(str(runtime.get("version", "")), 20)
+        version = f"LM Studio's {word_of(runtime['name'], 60)} {number}".strip()
     total, accepted = given.get("total_draft_tokens_count"), given.get("accepted_draft_tokens_count")
     rejected, ignored = given.get("rejected_draft_tokens_count"), given.get("ignored_draft_tokens_count")
     if None not in (total, accepted, rejected):

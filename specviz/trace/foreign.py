@@ -359,15 +359,16 @@ def _spec_bench(line: Line, plain: bool) -> Request | str:
     # last step accepted be cut off, or the prompt's last token be counted with the first (Token Recycling).
     if not emitted - n * max(1, max(lengths, default=1) - 1) <= output <= emitted + n:
         line.fail(f"has {output} new_tokens, but its {len(lengths)} accept_lengths add up to {emitted}")
-    request = {"id": name, "kind": _word(entry.get("category")), "steps": len(lengths), "emitted": emitted,
+    request = {"id": name, "kind": word_of(entry.get("category")), "steps": len(lengths), "emitted": emitted,
                "accepted": emitted - len(lengths), "output": output, "seconds": sum(seconds)}  # fmt: skip
     if plain:
         request |= {"drafts": 0, "drafted": 0}
     return Request(request, [length - 1 for length in lengths], [0 if plain else None] * len(lengths), plain)
 
 
-def _word(value: Any) -> str | None:
-    return value[:NAME_LIMIT] if isinstance(value, str) else None
+def word_of(value: Any, most: int = NAME_LIMIT) -> str | None:
+    """A text of any kind; half a surrogate pair, which no file can hold, becomes a question mark."""
+    return value[:most].encode("utf8", "replace").decode() if isinstance(value, str) else None
 
 
 def _plain(line: Line, request: Record, name: str, span: tuple[float, float] | None = None) -> Request | str:
@@ -418,17 +419,22 @@ def _acceptance(
     if of is None:  # no draft of a step: it is known only if all did their most
         full = most is not None and drafted == most * steps
         of = [most if full else None] * steps
-    if request.get("output") is None and spec.get("completion_tokens") is not None:
-        request["output"] = spec["completion_tokens"]
+    own = spec.get("completion_tokens")
+    if own is not None and (engine is None or request.get("output") is None):
+        request["output"] = own
+    # AIPerf's own length of an answer is its text's in the client's tokens unless it is told to trust the
+    # server: it may be another, and then it says nothing of the steps.
+    counted_there = engine is not None or own is not None
     output, emitted = request.get("output"), accepted + steps
     last = each[-1] if each and spec.get("per_step_accepted") is not None else longest
-    if output is not None and output < emitted - last:
+    short = output is not None and output < emitted - last
+    if short and counted_there:
         line.fail(
             f"has {output} completion tokens, but its steps emitted {emitted - last} before the last was cut"
         )
     request |= {"drafts": steps, "drafted": drafted, "accepted": accepted}
     # A step without a draft is not counted. An answer longer than these steps and the prefill wrote had some.
-    if output is None or output <= emitted + 1:
+    if output is None or (output <= emitted + 1 and not short):
         request |= {"steps": steps, "emitted": emitted}
     return Request(request, each, of, chain, most, span)
 

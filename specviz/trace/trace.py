@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import hashlib
 import json
 import re
 from collections.abc import Iterable, Sequence
@@ -83,10 +84,12 @@ class Trace:
     def save(self, path: str | Path, *, force: bool = False) -> Path:
         """Write the trace: one run to a file ``*.parquet``, several to a folder of files.
 
+        Of selected prompts only: the others keep their numbers, and nothing else of them is written.
+
         Raises
         ------
         TraceError
-            If the file exists (unless `force`) or cannot be written.
+            If the file exists (unless `force`), cannot be written, or two runs have one name.
         """
         path = Path(path)
         single = path.suffix == ".parquet"
@@ -94,7 +97,9 @@ class Trace:
             raise TraceError(f"{len(self._stores)} runs need a folder, not the file {path}")
         names = [path]
         if not single:
-            names = [path / f"{re.sub(r'[^A-Za-z0-9_-]', '_', run)}.parquet" for run in self._ids]
+            if len(set(self._ids)) < len(self._ids):
+                raise TraceError("two runs have one name, so a folder of them could not be opened again")
+            names = [path / f"{name}.parquet" for name in _file_names(self._ids)]
         for name in names:
             if name.exists() and not force:
                 raise TraceError(f"{name} exists: choose another name, or replace it with force=True")
@@ -102,7 +107,9 @@ class Trace:
             table = Trace([store], self._prompts)._table([c.name for c in schema.COLUMNS])
             try:
                 name.parent.mkdir(parents=True, exist_ok=True)
-                write_parquet(name, store.run, table.cast(arrow_schema()).to_batches())
+                write_parquet(
+                    name, _chosen(store.run, self._prompts, table), table.cast(arrow_schema()).to_batches()
+                )
             except OSError as error:
                 raise TraceError(f"cannot write {name}: {reason(error)}") from error
         return path
@@ -125,7 +132,8 @@ class Trace:
             at, source = table.schema.get_field_index("source"), table.column("source").cast(pa.string())
             hidden = pc.if_else(pc.is_null(source), source, "")  # that there was an update stays
             table = table.set_column(at, "source", hidden)
-            stores.append(StoredRun(_redact(store, table), table=table))
+            run = _chosen(store.run, self._prompts, table)
+            stores.append(StoredRun(_redact(run, table), table=table))
         return Trace(stores)
 
     # ------------------------------------------------------------ parts
@@ -311,7 +319,7 @@ class Trace:
         rows = []
         for store in self._stores:
             for i, prompt in enumerate(store.run["prompts"] or []):
-                if self._prompts is None or i in self._prompts:
+                if (self._prompts is None or i in self._prompts) and prompt != UNSELECTED:
                     ids = prompt.get("tokens") or []
                     row = {"run": store.run["run"], "prompt": i}
                     row |= {name: prompt.get(name) for name in ("id", "turn", "kind", "language")}
@@ -754,6 +762,8 @@ def _insert(frame: pd.DataFrame, after: str, name: str, values: Any) -> None:
 
 
 PATH_LIKE = re.compile(r"[\\/~]")
+UNSELECTED: Record = {"selected": False}  # stands for a prompt that a saved selection leaves out
+NAME_LIMIT = 100  # characters of a run's name in a file's
 SLOT = "{source}"  # where a template of streams has its source
 
 
@@ -763,9 +773,47 @@ def _traces(folder: Path) -> list[Path]:
     return sorted([*folder.glob("[!._]*.parquet"), *partial])
 
 
-def _redact(store: StoredRun, table: pa.Table) -> Record:
-    """The run's metadata without what names a person, a machine or a prompt."""
+def _file_names(runs: Sequence[str]) -> list[str]:
+    """A file's name for each run: the run's own, or what is left of it and a mark."""
+    names: list[str] = []
+    taken: set[str] = set()  # in small letters: some file systems tell no cases apart
+    for run in runs:
+        name = re.sub(r"[^A-Za-z0-9_-]", "_", run)[:NAME_LIMIT].lstrip("_")
+        if not name or name != run or name.lower() in taken:
+            mark = hashlib.blake2b(run.encode("utf8", "surrogatepass"), digest_size=3).hexdigest()
+            name = f"{name or 'run'}-{mark}"
+        while name.lower() in taken:  # as rare as two marks that are the same
+            name += "-"
+        taken.add(name.lower())
+        names.append(name)
+    return names
+
+
+def _used(table: pa.Table) -> set[int]:
+    """The tokens that occur in the cycles."""
     import pyarrow.compute as pc
+
+    used: set[int] = set()
+    for name in TOKEN_COLUMNS:
+        used.update(pc.unique(pc.list_flatten(table.column(name))).to_pylist())
+    return used
+
+
+def _chosen(run: Record, prompts: frozenset[int] | None, table: pa.Table) -> Record:
+    """The run's metadata with nothing of the prompts that are not selected but their numbers."""
+    every = run["prompts"] or []
+    if prompts is None or prompts >= set(range(len(every))):
+        return run
+    kept = [prompt if i in prompts else dict(UNSELECTED) for i, prompt in enumerate(every)]
+    used = _used(table).union(run["eos"] or (), *(prompt.get("tokens") or () for prompt in kept))
+    if (mask := (run["canvas"] or {}).get("mask")) is not None:
+        used.add(mask)
+    pieces = {token: text for token, text in (run["pieces"] or {}).items() if int(token) in used}
+    return run | {"prompts": kept, "pieces": pieces}
+
+
+def _redact(run: Record, table: pa.Table) -> Record:
+    """The run's metadata without what names a person, a machine or a prompt."""
 
     def scrub(value: Any) -> Any:
         if isinstance(value, dict):
@@ -776,7 +824,6 @@ def _redact(store: StoredRun, table: pa.Table) -> Record:
             return SLOT
         return re.split(r"[\\/]", value)[-1] if isinstance(value, str) and PATH_LIKE.search(value) else value
 
-    run = store.run
     kept = {
         name: scrub(run[name]) for name in schema.RUN_FIELDS if name not in ("prompts", "pieces", "machine")
     }
@@ -787,11 +834,12 @@ def _redact(store: StoredRun, table: pa.Table) -> Record:
     plain = isinstance(device, str) and re.fullmatch(r"(cpu|cuda|mps)(:\d+)?", device)
     kept["machine"] = {"device": device} if plain else None
     kept["prompts"] = [
-        {name: p.get(name) for name in ("kind", "language", "turn")} | {"length": len(p.get("tokens") or [])}
+        p
+        if p == UNSELECTED
+        else {name: p.get(name) for name in ("kind", "language", "turn")}
+        | {"length": len(p.get("tokens") or [])}
         for p in run["prompts"] or []
     ]
-    used: set[int] = set()
-    for name in TOKEN_COLUMNS:
-        used.update(pc.unique(pc.list_flatten(table.column(name))).to_pylist())
+    used = _used(table)
     kept["pieces"] = {token: text for token, text in (run["pieces"] or {}).items() if int(token) in used}
     return kept

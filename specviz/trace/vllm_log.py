@@ -3,9 +3,10 @@
 Every few seconds vLLM prints a line ``SpecDecoding metrics``: the tokens drafted and accepted since the last
 one, the mean acceptance length (two decimals) and the share of drafts accepted at each position (three). How
 many drafts there were is not printed. It is what fits these numbers: drafted tokens / positions, if that does
-(drafts of full length); else the count that is nearest to the rates. Up to about a thousand drafts a line the
-counts are exact; above that each rate stays within its last decimal. Every verify step is assumed to have had
-a draft.
+(drafts of full length); else the count that is nearest to the rates. Of drafts of full length the counts are
+exact up to about a thousand drafts a line; above that each rate stays within its last decimal. A line without
+an accepted token fits any count: its drafts are taken to be full only if those of all lines with one are.
+Every verify step is assumed to have had a draft.
 
 Source: vllm, v1/spec_decode/metrics.py (SpecDecodingLogging), 0.9 to 0.26; the order of the fields differs.
 """
@@ -47,6 +48,7 @@ def read_vllm_log(path: Path, plain: bool = False) -> Counts:
     at: list[int] = []
     left_out: list[Record] = []
     unknown: list[tuple[int, int]] = []  # lines whose number of drafts is unknown, and their drafted tokens
+    nothing: list[tuple[int, int, int]] = []  # lines without an accepted token; their drafts, if full ones
     version, full = None, True
     for number, text in enumerate(text_of(path).split("\n"), 1):
         text, line = text[:LONGEST], Line(path, number, {})
@@ -67,16 +69,25 @@ def read_vllm_log(path: Path, plain: bool = False) -> Counts:
                 f"has {len(accepted)} positions, but earlier lines {len(at)}: use the log of one server start"
             )
         at = [a + b for a, b in zip(at or [0] * len(accepted), accepted)]
+        if not any(accepted):
+            nothing.append((number, drafts, drafted))
+            continue
         full = full and drafted == drafts * len(accepted)
         for name, count in zip(total, (drafts, drafted, sum(accepted))):
             total[name] += count
+    for number, drafts, drafted in nothing:
+        if full:
+            total["drafts"] += drafts
+            total["drafted"] += drafted
+        else:
+            unknown.append((number, drafted))
     if unknown:
         tokens = sum(drafted for _, drafted in unknown)
         why = (
             f"{plural(len(unknown), 'line')} from here on with {tokens:,} drafted tokens, none accepted, do "
             "not show how many drafts these were; without them tokens per step are too high"
         )
-        left_out.append({"line": unknown[0][0], "why": why})
+        left_out.append({"line": min(unknown)[0], "why": why})
     if not at:
         why = f": {left_out[0]['why']}" if left_out else f": it has no line '{SIGN}'"
         raise TraceError(f"{path} counts no drafts{why}")

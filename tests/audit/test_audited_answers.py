@@ -164,6 +164,21 @@ def test_an_end_that_was_moved_is_not_the_targets(town, honest):
     assert verdicts([whole | {"token_ids": ids[:-1]}], town) == [OWN]  # an engine may leave the end token out
 
 
+def test_an_end_token_ends_an_answer_whatever_its_line_says(town, honest):
+    whole = next(line for line in honest if line["finish_reason"] == "stop" and len(line["token_ids"]) > 6)
+    ids = whole["token_ids"]
+    bare = {"messages": whole["messages"], "token_ids": ids}
+    more = whole | {"token_ids": [*ids, *ids[:3]], "finish_reason": "length", "max_tokens": len(ids) + 3}
+    late = bare | {"token_ids": [*ids[:3], ids[-1]]}
+    padded = bare | {"token_ids": [*ids, ids[-1], ids[-1]]}
+    short, on, early, full = audit([bare, more | {"answer": ""}, late, padded], town).texts
+    assert short.verdict == full.verdict == OWN and short.tokens == full.tokens == len(ids) - 1
+    assert on.verdict == OTHER and on.place == len(ids) and "goes on after its end token" in on.reason
+    assert early.verdict == OTHER and early.place == 3 and "marked as ended" in early.reason
+    with pytest.raises(PromptError, match="goes on after its end token"):
+        audit([whole], town, honest=[more] * 8)
+
+
 def test_another_system_prompt_is_not_the_targets(town, honest):
     lines = []
     for line in honest:
@@ -309,6 +324,15 @@ def test_sampled_answers_are_tested_as_a_set(town, drawn, honest):
     assert greedy.drawn[0].verdict == OTHER and not greedy.holds
     few = audit(drawn[:1], town).drawn[0]
     assert few.verdict == UNSURE and "needs 100 tokens" in str(few)
+
+
+def test_the_end_token_of_a_sampled_answer_was_drawn_too(town, drawn):
+    plain = [{k: v for k, v in line.items() if k != "finish_reason"} for line in drawn]
+    (test,), (bare,) = audit(drawn, town).drawn, audit(plain, town).drawn
+    assert bare.tokens == test.tokens == sum(len(line["token_ids"]) for line in drawn)
+    ended = next(line for line in drawn if line["finish_reason"] == "stop")
+    (text,) = audit([ended | {"token_ids": ended["token_ids"] + ended["token_ids"][:2], "answer": ""}], town).texts
+    assert text.verdict == OTHER and text.place == len(ended["token_ids"])
 
 
 def test_a_token_that_cannot_be_drawn_is_not_the_targets(town, drawn):

@@ -115,3 +115,11 @@ def test_a_folder_that_cannot_be(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(SpecvizError, match="cannot write"):
         copy_exercises(tmp_path / "file")
+
+
+def test_nothing_is_written_where_one_notebook_is_there(tmp_path):
+    (tmp_path / NAME).write_text("my own")
+    with pytest.raises(SpecvizError, match="--force"):
+        copy_exercises(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == [NAME]
+    assert (tmp_path / NAME).read_text() == "my own"

@@ -117,6 +117,25 @@ class TestSimulation:
         assert sampled.count == greedy.count and sampled.variance == 0
         assert np.flatnonzero(sampled.weight).tolist() == greedy.at.tolist()
         assert sampled.full[greedy.at].tolist() == greedy.full.tolist()
+        assert sampled.accepted[greedy.at].tolist() == greedy.accepted.tolist()
+
+    def test_a_draft_with_the_end_token_is_accepted_whole(self, town):
+        """No token of the target follows it: runs of the same setting count as many accepted tokens."""
+        prompts = ["The cook saw the cook.", "Name the animals.", "Who is in the garden?"]
+        drafter = load_drafter(town, "town-draft", None, None)
+        trace = specviz.generate(
+            town, prompts, find("speculative")(draft_length=4), draft=drafter, max_new_tokens=32
+        )
+        cycles = trace.cycles[trace.cycles["cycle"] > 0]
+        ended = cycles[cycles["end"] == "eos"]
+        assert (ended["emitted"] == ended["accepted"]).any()
+        candidate = chain(4, draft=drafter.name)
+        texts = [readings.write_text(town, {}, town.encode(p), "", 32, GREEDY, 0, 0) for p in prompts]
+        widths = readings.roundings(texts[0], (town, drafter))
+        made = Simulation(
+            [readings.read(each, town, [drafter], GREEDY, widths) for each in texts], [candidate]
+        )
+        assert made.accepted_share(candidate) == cycles["accepted"].sum() / cycles["sent"].sum()
 
     def test_sampled_cycles_in_the_mean(self, pair):
         """Given the texts, the expected number of cycles is the mean over runs: five standard errors."""
@@ -206,6 +225,7 @@ class TestPrices:
             np.array([2, 6, 0]),
             np.array([2.0, 6.0, 0.0]),
             np.array([1.0, 0, 0]),
+            np.array([2, 0, 0]),
         )
         counts, vector = made.counts((CHAIN, "small"), cycles, 20), made.vector()
         forward = sum(10 * (1 + 0.3 * sent) + c / 100 for sent, c in ((2, 20), (6, 23), (0, 30)))
@@ -220,7 +240,7 @@ class TestPrices:
         """It stands in the drafter's pass, not in the rest of the cycle as well."""
         made = flat(two=1.5, per_context=0.0)
         at, sent = np.array([0, 3, 10]), np.array([2, 6, 4])
-        cycles = simulation.Cycles(at, np.ones(3), sent, sent.astype(float), np.array([1.0, 0, 0]))
+        cycles = simulation.Cycles(at, np.ones(3), sent, sent.astype(float), np.array([1.0, 0, 0]), sent)
         total = made.counts((CHAIN, "small"), cycles, 0) @ made.vector()
         assert total == pytest.approx(3 * 10 + 12 * 2 + 1.5 + 3 * 1 + 12 * 0.5)
 
@@ -275,7 +295,7 @@ class TestPrices:
         """Half of the cycles send nothing and half send four: of two rows one sends four in three of four."""
         made = flat(slope=1.0, draft=2.0, rest=1.0, per_token=0.5, batches=(2,), per_context=0.0)
         sent = np.array([0, 4, 0, 4])
-        halves = simulation.Cycles(np.arange(4), np.ones(4), sent, np.zeros(4), np.zeros(4))
+        halves = simulation.Cycles(np.arange(4), np.ones(4), sent, np.zeros(4), np.zeros(4), np.zeros(4))
         passes, own = (0.25 * 10 + 0.75 * 50 + 1) / 2, 0.5 * 2  # two tokens a cycle on average
         assert made.batch_ms((LOOKUP, ""), [halves], 2) == pytest.approx(4 * (passes + own))
         drafting = replace(halves, drafted=sent.astype(float))

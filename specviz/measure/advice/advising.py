@@ -326,7 +326,9 @@ class State:
             stored_prices = stored["prices"]
             if stored_prices is not None:
                 unpacked(stored_prices)
-            rest = {"rounds": list(stored["rounds"]), "decoded": dict(stored["decoded"])}
+            # An earlier version kept no accepted tokens of a store's cycles: these are decoded again.
+            every = {k: v for k, v in stored["decoded"].items() if all(len(columns) == 4 for columns in v)}
+            rest = {"rounds": list(stored["rounds"]), "decoded": every}
             return cls(path, {"texts": texts, "prices": stored_prices} | rest)
         return cls(path, empty)
 
@@ -517,16 +519,20 @@ class Work:
             what = f"decoding with {candidate.method}"
             made = decoded(self.job.model, candidate, texts, lambda: self.done(what))
             stored[candidate.label] = [
-                [each.at.tolist(), each.sent.tolist(), each.full.tolist()] for each in made
+                [each.at.tolist(), each.sent.tolist(), each.full.tolist(), each.accepted.tolist()]
+                for each in made
             ]
             self.state.keep()
         else:
             self.done("decoded before", len(texts))
         columns = [
-            (np.array(at, np.int64), np.array(sent, np.int64), np.array(full))
-            for at, sent, full in stored[candidate.label]
+            (np.array(at, np.int64), np.array(sent, np.int64), np.array(full), np.array(accepted, np.int64))
+            for at, sent, full, accepted in stored[candidate.label]
         ]
-        return [Cycles(at, np.ones(len(at)), sent, np.zeros(len(at)), full) for at, sent, full in columns]
+        return [
+            Cycles(at, np.ones(len(at)), sent, np.zeros(len(at)), full, accepted)
+            for at, sent, full, accepted in columns
+        ]
 
     def _prices(self, texts: list[Text]) -> Prices:
         job, content = self.job, self.state.content

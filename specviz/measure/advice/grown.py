@@ -47,7 +47,7 @@ def grow(
         rows = list(_cycles(text, model, drafter, candidate, before, states))
         at, sent, accepted = np.array(rows, np.int64).reshape(-1, 3).T
         full = ((accepted == sent) & (sent > 0)).astype(float)
-        made[candidate] = Cycles(at, np.ones(len(at)), sent, np.zeros(len(at)), full)
+        made[candidate] = Cycles(at, np.ones(len(at)), sent, np.zeros(len(at)), full, accepted)
         done()
     return made
 

@@ -119,6 +119,9 @@ class Cycles:
         The mean of the bounds.
     full : array
         The probability that all sent tokens are accepted, 0 where none is sent.
+    accepted : array
+        Tokens of the draft that are accepted, in the mean. A cycle whose draft holds the text's end adds none
+        to them.
     variance : float
         Of the number of cycles, given the text.
     certain : bool
@@ -130,6 +133,7 @@ class Cycles:
     sent: np.ndarray
     drafted: np.ndarray
     full: np.ndarray
+    accepted: np.ndarray
     variance: float = 0.0
     certain: bool = True
 
@@ -201,7 +205,9 @@ def walk(places: Places, length: int) -> Cycles:
     chosen = np.array(starts, np.int64)
     full = ((accepted == sent) & (sent > 0))[chosen].astype(float)
     certain = bool((low == high)[chosen].all())
-    return Cycles(chosen, np.ones(len(chosen)), sent[chosen], drafted[chosen], full, 0.0, certain)
+    return Cycles(
+        chosen, np.ones(len(chosen)), sent[chosen], drafted[chosen], full, accepted[chosen], 0.0, certain
+    )
 
 
 def _walk_sampled(
@@ -209,7 +215,7 @@ def _walk_sampled(
 ) -> Cycles:
     """How probable a cycle at each place is, given the text, and the variance of their number."""
     n = len(sent)
-    visited, full = np.zeros(n + 1), np.zeros(n)
+    visited, full, accepted = np.zeros(n + 1), np.zeros(n), np.zeros(n)
     visited[0] = 1
     outcomes = []  # by place, the probability that 0, 1 ... tokens are accepted
     for at in range(n):
@@ -220,6 +226,7 @@ def _walk_sampled(
         p = np.append(kept[:-1] - kept[1:], kept[-1])
         outcomes.append(p)
         full[at] = kept[-1] if m else 0.0
+        accepted[at] = p @ np.arange(m + 1)
         ends = np.minimum(at + 1 + np.arange(m + 1), n)
         np.add.at(visited, ends, visited[at] * p)
     mean, square = np.zeros(n + 1), np.zeros(n + 1)  # of the cycles that are still to come
@@ -229,13 +236,13 @@ def _walk_sampled(
         mean[at] = 1 + p @ mean[ends]
         square[at] = 1 + 2 * (p @ mean[ends]) + p @ square[ends]
     variance = max(0.0, float(square[0] - mean[0] ** 2))
-    return Cycles(np.arange(n), visited[:n], sent, drafted, full, variance)
+    return Cycles(np.arange(n), visited[:n], sent, drafted, full, accepted, variance)
 
 
 def plain(n: int) -> Cycles:
     """The cycles of decoding without drafts."""
     nothing = np.zeros(n)
-    return Cycles(np.arange(n), np.ones(n), np.zeros(n, np.int64), nothing, nothing)
+    return Cycles(np.arange(n), np.ones(n), np.zeros(n, np.int64), nothing, nothing, nothing)
 
 
 def candidates(drafters: Mapping[str, str], most: Mapping[str, int], greedy: bool) -> Iterator[Candidate]:
@@ -372,4 +379,5 @@ class Simulation:
         """Accepted tokens over sent ones; NaN where none is sent."""
         cycles = self.cycles[candidate]
         sent = sum(float((each.weight * each.sent).sum()) for each in cycles)
-        return (self.tokens.sum() - self.counts(candidate).sum()) / sent if sent else math.nan
+        accepted = sum(float((each.weight * each.accepted).sum()) for each in cycles)
+        return accepted / sent if sent else math.nan

@@ -34,9 +34,11 @@ def decoded(
         rows = []
         for cycle in decode(model, text.ids, method, max_new_tokens=text.limit, prompt=number):
             if cycle.number and cycle.draft is not None and cycle.verdict is not None:
-                rows.append((cycle.keep, len(cycle.draft), len(cycle.verdict.path)))
-        at, sent, accepted = np.array(rows, np.int64).reshape(-1, 3).T
-        full = ((accepted == sent) & (sent > 0)).astype(float)
-        made.append(Cycles(at, np.ones(len(at)), sent, np.zeros(len(at)), full))
+                judged = len(cycle.verdict.path)
+                rows.append((cycle.keep, len(cycle.draft), judged, min(judged, len(cycle.tokens))))
+        # What follows an end token in the draft is no longer accepted: it is cut.
+        at, sent, path, accepted = np.array(rows, np.int64).reshape(-1, 4).T
+        full = ((path == sent) & (sent > 0)).astype(float)
+        made.append(Cycles(at, np.ones(len(at)), sent, np.zeros(len(at)), full, accepted))
         done()
     return made
