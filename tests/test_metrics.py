@@ -431,3 +431,102 @@ def test_what_was_counted_is_what_the_store_holds(keep):
     table = metrics.learnt(trace)
     assert table["tokens"].iloc[-1] == trace.run["memory"]["end"]["known"] > 4
     assert table["root_known"].any() and not table["root_known"].all()
+
+
+def conversations(method: str = "prompt_lookup", **options) -> Trace:
+    """Two conversations, the second without room for its last turn, then a prompt; all have references."""
+    import specviz
+
+    market = "Tell me about the market."
+    prompts = [
+        {"turns": [market, "Translate into German: Tom was tired."], "reference": "Tom war müde."},
+        {"turns": [market, market * 200], "reference": "The market is by the harbour."},
+        {"prompt": "Translate into German: The cat sleeps.", "reference": "Die Katze schläft."},
+    ]
+    return specviz.generate("town", prompts, method, max_new_tokens=16, **options)
+
+
+def test_a_reference_is_of_its_conversations_last_turn():
+    from specviz.metrics.quality import pairs
+
+    trace = conversations()
+    assert trace.cycles["prompt"].unique().tolist() == [0, 1, 2, 4]  # there was no room for 3
+    texts, references, _ = pairs(trace)
+    assert texts == [trace.texts[1], trace.texts[3]]
+    assert references == [["Tom war müde."], ["Die Katze schläft."]]
+    assert metrics.quality(trace, resamples=1)["texts"] == 2
+    with pytest.raises(TraceError, match="no text of the trace has a reference"):
+        pairs(trace.select(prompt=0))
+
+
+def test_a_turn_without_room_is_no_reason_to_pair_other_prompts():
+    prompts = [{"tokens": [n + 3], "id": f"p{n}", "turn": n} for n in range(2)] + [{"tokens": [9], "id": "q"}]
+    own = [{"prompt": i, "cycle": 1, **chain([A] * (i + 1), i + 2)} for i in range(3)]
+    every, some = (record(*cycles, prompts=prompts) for cycles in (own, [own[0], own[2]]))
+    with pytest.raises(TraceError, match="decoded other prompts"):
+        metrics.tau_difference(every, some)
+    assert metrics.tau_difference(some, some).pairs == 2
+
+
+def test_a_store_is_not_counted_from_a_part_of_its_run():
+    from tiny import llama
+
+    import specviz
+
+    model = llama(seed=5, vocabulary=40, eos=(3,))
+    prompts = [[3, 4, 5], [6, 7], [4, 9]]
+    for keep in ("run", "prompt"):
+        trace = specviz.generate(model, prompts, "unispec", max_new_tokens=12, draft_size=4, keep=keep)
+        whole = metrics.learnt(trace)
+        begun = metrics.learnt(trace.select(prompt=[0, 1]))
+        assert begun["tokens"].tolist() == whole["tokens"].tolist()[: len(begun)]
+        if keep == "run":
+            with pytest.raises(TraceError, match="pass the whole run"):
+                metrics.learnt(trace.select(prompt=2))
+        else:
+            assert len(metrics.learnt(trace.select(prompt=2)))
+
+
+def test_a_store_is_counted_where_a_turn_had_no_room():
+    assert len(metrics.learnt(conversations("unispec")))
+
+
+def test_without_times_there_are_no_seconds():
+    untimed = record({"pass_model": ["target"]}, chain([A], 2))
+    assert np.isnan(metrics.seconds(untimed)) and np.isnan(metrics.tokens_per_second(untimed))
+    assert metrics.seconds(record(PREFILL), prefill=False) == 0
+
+
+def test_an_encoder_is_counted_where_tokens_are_carried():
+    import specviz
+    from specviz.metrics.costs import Shape
+
+    stream = specviz.streams.fixed_lag("The cook went to the village. She was tired. Tom was tired.", words=2)
+    options = {"target_language": "German", "max_new_tokens": 24}
+    anew, carried = (
+        specviz.generate("town-t5", stream, "retranslate", mode=mode, **options) for mode in ("ssbd", "cd")
+    )
+    shape = Shape(carried.run["model"]["shape"])
+    alone, costs = (metrics.pass_costs(trace).query("prefill") for trace in (anew, carried))
+    n = costs["tokens"].to_numpy() - alone["tokens"].to_numpy()  # carried ones, after the prefix but one
+    assert n[0] == 0 and (n[1:] > 0).all()
+    before = shape.widths["prefix"] - 1
+    seen = n * before + n * (n + 1) // 2
+    source = alone["tokens"].to_numpy() - before
+    more = costs["flops"].to_numpy() - alone["flops"].to_numpy()
+    assert more.tolist() == shape.flops(n, seen, 0, n * source).tolist()
+
+
+def test_a_drafter_without_a_shape_is_no_damage():
+    import specviz
+
+    prompt = "Translate into German: Tom was tired."
+    trace = specviz.generate("town-t5", prompt, "specdec", draft="town-t5-slots", max_new_tokens=24)
+    with pytest.raises(TraceError, match="does not say the shape of town-t5-slots"):
+        metrics.cost_summary(trace)
+
+
+def test_what_nodes_are_told_apart_by_is_a_list_of_names():
+    for by in ("source", ["colour"], []):
+        with pytest.raises(TraceError, match="by must be a list of source, depth, rank, status"):
+            metrics.by_source(grown(), by)

@@ -123,6 +123,8 @@ def test_the_limit_refuses_in_one_line() -> None:
         metrics.acceptance_limit(trace, top=[3])
     with pytest.raises(ParameterError, match="at least 1"):
         metrics.acceptance_limit(trace, lengths=[0])
+    with pytest.raises(ParameterError, match="lists of whole numbers, not 3"):
+        metrics.acceptance_limit(trace, lengths=3)
     rows = [
         cycle(
             1, 0, [(0, 10, "plain"), (1, 11, "parallel")], [(-1, c, 1.0, top) for c, top in SAID[0].items()]

@@ -122,5 +122,7 @@ def test_what_is_asked_for_must_be_there(trace):
     table = metrics.signals(trace)
     with pytest.raises(ParameterError, match="outcome"):
         metrics.calibration_curve(table, outcome="right")
+    with pytest.raises(ParameterError, match=r"among must be a list of .*ensemble.*, not \['hunch'\]"):
+        metrics.calibration_curve(table, among=["hunch"])
     with pytest.raises(ParameterError, match="than"):
         metrics.auroc(table, than="hunch")

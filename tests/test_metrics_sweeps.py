@@ -130,3 +130,11 @@ def test_a_selection_is_not_compared_with_the_whole():
     with pytest.raises(TraceError, match="different prompts"):
         metrics.sweep(trace.select(prompt=[0]), trace)
     assert metrics.sweep(trace.select(prompt=[0]), trace.select(prompt=[0]))["speed"].iloc[1] == 1
+
+
+def test_a_sweep_without_times_has_no_speed(monkeypatch):
+    monkeypatch.setitem(SCORES, "bleu", lambda *_: metrics.Estimate(1.0, 1.0, 1.0, 1))
+    untimed = traces.build("speculative", record=None)
+    assert np.isnan(metrics.seconds(untimed))
+    row = metrics.sweep(untimed, untimed).iloc[1]
+    assert np.isnan(row["speed"]) and np.isnan(row["speed_a_token"]) and not row["front"]

@@ -88,11 +88,16 @@ def starts(trace: Trace) -> pd.DataFrame:
     import pandas as pd
 
     steps = _drafted(trace)
-    before = steps.groupby(["run", "prompt"], observed=True)[["sent", "accepted", "depth"]].shift()
+    # The last token says how the draft ended. Its length does not: other branches, Lookahead's window and
+    # tokens that the text's end cut are in it, and nothing of them was rejected.
+    last = trace.outputs.groupby(["run", "prompt", "cycle"], observed=True)["origin"].last().rename("last")
+    steps = steps.merge(last.reset_index(), how="left", on=["run", "prompt", "cycle"])
+    before = steps.groupby(["run", "prompt"], observed=True)[["sent", "last"]].shift()
+    whole = before["last"].isin(["bonus", "draft"]) | ((before["last"] == "fallback") & (before["sent"] > 0))
     after = np.select(
-        [before["sent"].isna(), before["sent"] == 0, before["accepted"] < before["depth"]],
-        [AFTER[3], AFTER[2], AFTER[0]],
-        AFTER[1],
+        [before["sent"].isna(), before["last"].isin(["correction", "resampled"]), whole],
+        [AFTER[3], AFTER[0], AFTER[1]],
+        AFTER[2],
     )
     had = (steps["sent"] > 0).to_numpy()
     groups = pd.DataFrame({"after": after, "hit": steps["accepted"] > 0})[had].groupby("after")["hit"]
@@ -127,8 +132,9 @@ def by_length(trace: Trace) -> pd.DataFrame:
 
     cycles = trace.cycles
     steps = cycles[cycles["cycle"] > 0]
-    longest = int(steps["depth"].max()) if len(steps) else 0
-    if longest < 2 or (steps["depth"] != steps["sent"]).any():
+    depth = steps["depth"].fillna(0)  # of a run that recorded only its text it is not known
+    longest = int(depth.max()) if len(steps) else 0
+    if longest < 2 or (depth != steps["sent"]).any():
         return pd.DataFrame(columns=["k", "first", "tau"])
     outputs = trace.outputs
     outputs = outputs[outputs["kept"].to_numpy()].sort_values(["run", "prompt", "position"])

@@ -35,7 +35,8 @@ class Costs:
     forward, draft, rest : float
         The target's pass, drafting, and what is left: verifying, committing, and between.
     by_text : DataFrame
-        ``steps``, ``tokens`` and ``seconds`` of each text, by name.
+        ``steps``, ``tokens`` and ``seconds`` of each text: of a trace's by its place among all of them, of
+        another tool's by its name.
     """
 
     steps: float
@@ -100,6 +101,8 @@ def of_trace(trace: Trace) -> Costs:
     TraceError
         If it holds streams or canvases, or no step, or what was replayed.
     """
+    import pandas as pd
+
     for part in trace.split():
         if part.run["canvas"] is not None or part.has_streams:
             raise TraceError(
@@ -120,7 +123,9 @@ def of_trace(trace: Trace) -> Costs:
         steps=("cycle", "size"), seconds=("duration", "sum")
     )
     texts["tokens"] = kept.reindex(texts.index, fill_value=0)
-    texts.index = texts.index.get_level_values("prompt")
+    # Where each text has a run of its own, all prompts have the same number: their order tells them apart.
+    every = [(part.run["run"], i) for part in trace.split() for i in sorted(set(part.cycles["prompt"]))]
+    texts.index = pd.Index(map({key: place for place, key in enumerate(every)}.__getitem__, texts.index))
     return Costs(n, float(output(trace)), whole, forward, draft, whole - forward - draft, texts)
 
 

@@ -79,9 +79,9 @@ def explain(
     rest = [part for part in runs if part.run["method"] != PLAIN]
     if not rest:
         raise TraceError("this run drafts nothing: use it as plain, to compare other runs with")
-    settings = {(part.run["method"], str(part.run["parameters"]), _draft(part)) for part in rest}
+    settings = contenders(given.select(run=[part.run["run"] for part in rest]))
     if len(settings) > 1:
-        named = {name: part.split()[0].run["run"] for name, part in contenders(given).items()}
+        named = {name: part.split()[0].run["run"] for name, part in settings.items()}
         names = "; ".join(f"{run} is {name}" for name, run in list(named.items())[:6])
         raise TraceError(
             f"the trace holds {len(settings)} settings: give one run's file, or select(run=...): {names}"

@@ -10,7 +10,7 @@ and cost passes, but is not a text: `emitted` and `tau` count it, `output` and t
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -201,6 +201,9 @@ def acceptance_limit(
     """
     import pandas as pd
 
+    for given in (lengths, top):
+        if not isinstance(given, Iterable):
+            raise ParameterError(f"lengths and top are lists of whole numbers, not {given!r}")
     lengths, top = list(lengths), list(top)
     if not lengths or not top or min(*lengths, *top, 1) < 1:
         raise ParameterError("lengths and top are whole numbers of at least 1")

@@ -420,8 +420,13 @@ def relative_costs(traces: Mapping[str, Trace], baseline: str, prefill: bool = F
 
 
 def _prompt_keys(trace: Trace) -> set[tuple[Hashable, ...]]:
-    """The prompts of all runs, by name, for a later turn holds the answer before; else by what they say."""
+    """The decoded prompts of all runs, by name, for a later turn holds the answer before; else by what they
+    say."""
+    # A turn that its conversation left no room for has no cycles.
+    keys = ["run", "prompt"]
+    decoded = set(trace.cycles[keys].drop_duplicates().itertuples(index=False, name=None))
     prompts = trace.prompts
+    prompts = prompts[np.array([key in decoded for key in zip(prompts["run"], prompts["prompt"])], bool)]
     named = prompts["id"].notna()
     names = (
         prompts["id"].where(named, prompts["text"]).where(named | (prompts["text"] != ""), prompts["tokens"])
@@ -468,6 +473,9 @@ def _of_run(part: Trace) -> pd.DataFrame:
             f"passes of {part.run['method']} exit after different layers, and the cost of such passes is "
             f"not counted: see metrics.by_layer for how far they went"
         )
+    passes = part.passes
+    for model in passes.loc[passes["tokens"] > 0, "model"].unique():
+        shape_of(part.run, model)  # what a model of no known shape reads may follow other rules
     table = _recorded_passes(part)
     if not len(table):
         raise TraceError(f"the record of {part.run['method']} holds no passes, so they cannot be counted")
@@ -545,7 +553,8 @@ def _priced(table: pd.DataFrame, shape: Shape) -> pd.DataFrame:
     if shape.encoder is not None:  # the decoder has a prefix in place of the prompt
         source, prefix = table["source"].to_numpy(), shape.widths["prefix"]
         # Its prefill reads the source, unless another model of the same encoder has, and the prefix but one.
-        encoded = np.where(prefill & (n == source + prefix - 1), source, 0)
+        # Carried tokens are read by the same pass, after the prefix.
+        encoded = np.where(prefill & (n >= source + prefix - 1), source, 0)
         n = n - encoded
         start = np.where(prefill, 0, start - source + prefix)
         seen = np.where(prefill, n * (n + 1) / 2, seen - n * (source - prefix))

@@ -236,7 +236,7 @@ def seconds(trace: Trace, prefill: bool = True) -> float:
 
     The union of the cycles' intervals, so that rows of a batch that ran at once count once: of a whole trace
     the batch's time, of one prompt of it (`Trace.select`) that in which this row was decoded. Recording
-    and whatever happened between cycles are outside.
+    and whatever happened between cycles are outside. NaN if no cycle has a time.
 
     Parameters
     ----------
@@ -244,6 +244,8 @@ def seconds(trace: Trace, prefill: bool = True) -> float:
         Whether cycle 0 counts.
     """
     cycles = trace.cycles if prefill else _steps(trace)
+    if len(cycles) and cycles["duration"].isna().all():
+        return float("nan")
     total = 0.0
     for _, run in cycles.groupby("run", observed=True, sort=False):
         timed = run["start"].notna() & run["duration"].notna()
@@ -525,6 +527,9 @@ def by_score(trace: Trace, bins: int = 10, reading: str = "judged") -> pd.DataFr
     return table
 
 
+TOLD_APART = ("source", "depth", "rank", "status")
+
+
 def by_source(trace: Trace, by: Sequence[str] = ("source",), reading: str = "text") -> pd.DataFrame:
     """How often drafted nodes are right, by source, level or rank.
 
@@ -543,7 +548,14 @@ def by_source(trace: Trace, by: Sequence[str] = ("source",), reading: str = "tex
         `by`'s columns; ``sent`` nodes, ``counted``, ``right``, ``rate``, ``rate_lo``, ``rate_hi`` as in
         `by_score`. With ``status`` also nodes that were not sent are there: under ``text``, how often a node
         that the budget or the threshold cut would have been right.
+
+    Raises
+    ------
+    TraceError
+        If `by` or `reading` is invalid.
     """
+    if isinstance(by, str) or not by or not set(by) <= set(TOLD_APART):
+        raise TraceError(f"by must be a list of {', '.join(TOLD_APART)}, not {by!r}")
     nodes = _rated(trace, reading, all_of_them="status" in by)
     keys = [*KEYS, "parent"]
     score = nodes["score"].where(nodes["score"].notna(), -nodes["node"])
@@ -618,7 +630,8 @@ def learnt(trace: Trace) -> pd.DataFrame:
     Raises
     ------
     TraceError
-        If a run's method remembers nothing or no successors, or its prompts are not in the trace.
+        If a run's method remembers nothing or no successors, if its prompts are not in the trace, or if
+        earlier ones were left out that the store learnt from.
     """
     import pandas as pd
 
@@ -630,8 +643,12 @@ def learnt(trace: Trace) -> pd.DataFrame:
             raise TraceError(f"{run['method']} has no memory, or only the text was recorded")
         cycles = _steps(part).reset_index(drop=True)
         prompts = [(prompt.get("tokens") or [None])[-1] for prompt in run["prompts"]]
-        if None in prompts:
+        # A turn that its conversation left no room for has no tokens, and no cycles.
+        decoded = set(cycles["prompt"].tolist())
+        if any(prompts[number] is None for number in decoded):
             raise TraceError("the trace holds no prompts (it was redacted), so their last tokens are unknown")
+        if about.get("keep") == "run" and set(range(max(decoded, default=0))) - set(part.prompts["prompt"]):
+            raise TraceError("the store learnt from prompts that are not in this trace: pass the whole run")
         # A cycle's root is the last token before it: the prompt's, or the last one emitted.
         last = part.outputs.groupby(keys, observed=True)["token"].last()
         last = cycles[keys].merge(last.reset_index(), how="left", on=keys)["token"]

@@ -14,6 +14,7 @@ from specviz.metrics.tokens import ABSENT, tokenizer
 from specviz.trace import Trace
 
 Scores: TypeAlias = dict[str, Any]  # an `Estimate` a score, and what they are of
+SCORES = ("bleu", "chrf")
 COMET = "Unbabel/wmt22-comet-da"  # the paper's; sacrebleu's figures are in percent, COMET's is not
 
 
@@ -21,11 +22,12 @@ def quality(
     trace: Trace,
     tokenize: str | None = None,
     resamples: int = RESAMPLES,
-    scores: Sequence[str] = ("bleu", "chrf"),
+    scores: Sequence[str] = SCORES,
 ) -> Scores:
     """BLEU and chrF of the final texts of a run, by sacrebleu.
 
-    Of a stream the text is the last update's whole output. Texts without a reference are left out.
+    Of a stream the text is the last update's whole output, of a conversation that of its last turn. Texts
+    without a reference are left out.
 
     Parameters
     ----------
@@ -46,10 +48,12 @@ def quality(
     Raises
     ------
     ParameterError
-        If sacrebleu is not installed.
+        If sacrebleu is not installed, or there is no such score.
     TraceError
         If no text has a reference.
     """
+    if isinstance(scores, str) or not set(scores) <= set(SCORES):
+        raise ParameterError(f"scores must be a list of {' and '.join(SCORES)}, not {scores!r}")
     texts, references, _ = pairs(trace)
     return _scored(texts, references, tokenizer(trace.run, tokenize).name, resamples, scores)
 
@@ -94,7 +98,7 @@ def _scored(
     references: list[list[str]],
     name: str,
     resamples: int,
-    scores: Sequence[str] = ("bleu", "chrf"),
+    scores: Sequence[str] = SCORES,
 ) -> Scores:
     try:
         from sacrebleu.metrics import BLEU, CHRF
@@ -157,17 +161,24 @@ def comet(trace: Trace, model: str = COMET) -> list[float]:
 
 
 def pairs(trace: Trace) -> tuple[list[str], list[list[str]], list[str | None]]:
-    """The final texts of a run that have references, these, and their sources (None where there is none)."""
-    _ = trace.run  # of one run
+    """The final texts of a run that have references, these, and their sources (None where there is none).
+
+    A conversation's reference is the right answer to its last turn, so its other turns are left out.
+    """
+    turns = [prompt.get("turn") or 0 for prompt in trace.run["prompts"] or []]  # of one run
+    # A turn that its conversation left no room for is among the prompts, but has no text.
+    written = dict(zip(trace.cycles["prompt"].unique().tolist(), trace.texts))
     updates = trace.updates
     last = updates[~updates.duplicated("prompt", keep="last")].set_index("prompt")["source"]
     texts, references, sources = [], [], []
-    for (number, given), text in zip(trace.prompts[["prompt", "reference"]].values.tolist(), trace.texts):
+    for number, given in trace.prompts[["prompt", "reference"]].values.tolist():
+        if number not in written or any(turns[number + 1 : number + 2]):
+            continue
         alternatives = (
             [given] if isinstance(given, str) else list(given) if isinstance(given, list | tuple) else []
         )
         if alternatives:
-            texts.append(text)
+            texts.append(written[number])
             references.append(alternatives)
             sources.append(last.get(number))
     if not texts:

@@ -231,14 +231,17 @@ def calibration_curve(
     Raises
     ------
     ParameterError
-        If `bins` or `outcome` is none.
+        If `bins` or `outcome` is none, or the table has no such signal.
     """
     import pandas as pd
 
     if bins < 1 or outcome not in OUTCOMES:
         raise ParameterError(f"bins must be at least 1, and outcome one of {', '.join(OUTCOMES)}")
+    names = signal_names(table)
+    if among is not None and (isinstance(among, str) or not set(among) <= set(names)):
+        raise ParameterError(f"among must be a list of {', '.join(names)}, not {among!r}")
     parts = []
-    for name in among or signal_names(table):
+    for name in among or names:
         values, right = _finite(table, name, outcome)
         if not len(values):
             continue

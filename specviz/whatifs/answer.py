@@ -85,8 +85,10 @@ class Answer:
         for name, value in setting.items():
             if isinstance(value, str) or self.table[name].dtype.kind not in "biuf":
                 fits &= (self.table[name] == value).to_numpy()
-            else:
+            elif isinstance(value, int | float | np.number | np.bool_):
                 fits &= np.isclose(self.table[name].to_numpy(np.float64), float(value), rtol=0, atol=1e-12)
+            else:
+                raise ParameterError(f"{name} must be a number, not {value!r}")
         rows = np.flatnonzero(fits)
         if len(rows) != 1:
             words = ", ".join(f"{name}={value}" for name, value in setting.items()) or "nothing"

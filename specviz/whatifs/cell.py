@@ -13,7 +13,7 @@ from specviz.rules.gap import lossless
 from specviz.rules.speculative import chain_status, next_origin
 from specviz.schema import UNKNOWN
 from specviz.trace import Recorder, Trace
-from specviz.whatifs.texts import Candidates, Rounding, Row, Setting, TextRecord
+from specviz.whatifs.texts import Candidates, Rounding, Row, Setting, TextRecord, positive
 from specviz.whatifs.walk import PromptLookupReplay, Step, Walk
 
 UNSENT = ("below_budget", "unsent")
@@ -46,17 +46,27 @@ def build(
         run["exactness"] = "exact up to ties" if lossless(**limits) else "lossy"
     if method == "bild":
         run["exactness"] = guarantee(parameters["fallback"], parameters["rollback"], parameters["review_end"])
-    drafter = None if method in ("prompt_lookup", "unispec") else run["dense"] or run["draft"]
+    drafter = None
+    if method not in ("prompt_lookup", "unispec"):
+        own, dense = run["draft"] or {}, run["dense"] or {}
+        # Of one model the run says more than its dense record: its shape and kind, too.
+        drafter = own if own and dense.get("name") in (None, own.get("name")) else dense or None
+    prefixes = {"target": prefix_of(run["model"])}
+    if drafter:  # a dense record does not say its drafter's; its outputs begin as the target's do
+        prefixes["draft"] = prefix_of(drafter if "kind" in drafter else run["model"])
     cell = Cell(method, parameters, frozenset(run["eos"] or ()))
     cycles = []
     for record, walk in zip(texts, walks):
-        cycles.append(_prefill(record, drafter is not None))
+        cycles.append(_prefill(record, prefixes))
+        read = -1  # how much of the text the drafter has read; not yet the prompt's last token
         for i, step in enumerate(walk.steps):
             end = record.end if step is walk.steps[-1] else None
             if method == "unispec":
                 cycles.append(_tree(record, step, walk.nodes[i], end))
-            else:
-                cycles.append(cell.cycle(record, step, end))
+                continue
+            cycles.append(cell.cycle(record, step, end, step.start - read))
+            if step.drafted:  # the last token of a draft was not read by the drafter itself
+                read = step.start + min(step.drafted - 1, step.accepted + step.unreviewed)
     words = run["replayed"]
     if unrecorded := sum(cycle.get("node_token", []).count(UNKNOWN) for cycle in cycles):
         words += f"; {unrecorded} drafted tokens were not recorded and are shown as {PIECE}"
@@ -79,13 +89,17 @@ def recorded(run: Row, pieces: Mapping[int, bytes], cycles: Iterable[Row]) -> Tr
     return recorder.close().select(prompt=list(prompts))
 
 
-def _prefill(record: TextRecord, drafter: bool) -> Row:
-    """Cycle 0, which reads the prompt but its last token."""
+def prefix_of(model: Row | None) -> int:
+    """How many tokens an encoder-decoder's output follows, which its prefill reads but for the last."""
+    return positive((model or {}).get("prefix")) or 0
+
+
+def _prefill(record: TextRecord, prefixes: dict[str, int]) -> Row:
+    """Cycle 0, in which each model reads the prompt, and its prefix, but for the last token."""
     row: Row = {"prompt": record.prompt, "cycle": 0, "context": len(record.ids), "keep": 0}
-    names = ["target", "draft"] if drafter else ["target"]
-    if len(record.ids) > 1:
-        row |= {"pass_model": names, "pass_rows": [1] * len(names)}
-        row["pass_tokens"] = [len(record.ids) - 1] * len(names)
+    fed = {model: len(record.ids) + prefix - 1 for model, prefix in prefixes.items()}
+    if all(fed.values()):
+        row |= {"pass_model": list(fed), "pass_rows": [1] * len(fed), "pass_tokens": list(fed.values())}
     return row
 
 
@@ -96,8 +110,12 @@ class Cell(NamedTuple):
     parameters: Setting
     eos: frozenset[int]
 
-    def cycle(self, record: TextRecord, step: Step, end: str | None) -> Row:
-        """A cycle of a chain; `end` says what ended the text with it."""
+    def cycle(self, record: TextRecord, step: Step, end: str | None, unread: int) -> Row:
+        """A cycle of a chain; `end` says what ended the text with it.
+
+        The drafter's first pass reads the `unread` tokens that it lacks: after a draft that was accepted to
+        its end the last token of that, too.
+        """
         start = step.start
         sent = step.unreviewed or step.sent
         unsent = step.drafted - sent if step.certain else 0
@@ -129,7 +147,7 @@ class Cell(NamedTuple):
             row["top_k"] = record.top_k
             row |= _candidates("pred", [record.target_top[start + i] for i in rows], record.top_k)
         passes = [] if lookup else ["draft"] * step.drafted
-        fed = [1] * len(passes)
+        fed = [unread, *[1] * (len(passes) - 1)] if passes else []
         if not step.unreviewed:
             passes, fed = [*passes, "target"], [*fed, 1 + sent]
         return row | {"pass_model": passes, "pass_tokens": fed, "pass_rows": [1] * len(passes)}

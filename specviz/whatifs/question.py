@@ -147,7 +147,9 @@ class WhatIf:
                 "the trace holds only the text (record=None): record it with 'judged' or 'dense'"
             )
         texts = run["canvas"] is None and run["method"] != "retranslate"
-        if texts and not all(prompt.get("tokens") for prompt in run["prompts"] or []):
+        # A turn that its conversation left no room for has no tokens, and no cycles.
+        prompts = dict(enumerate(run["prompts"] or []))
+        if texts and not all(prompts.get(i, {}).get("tokens") for i in set(trace.cycles["prompt"])):
             raise TraceError("the trace holds no prompts (it was redacted): a what-if needs them")
         self.trace = trace
         self._run = run
@@ -279,8 +281,9 @@ class WhatIf:
             return f"the content of its store is not in a run of {run['method']}"
         if ((run["memory"] or {}).get("start") or {}).get("state") != "cold":
             return WARM
-        prompts = [record.prompt for record in self.texts]
-        if (run["memory"] or {})["start"].get("keep") == "run" and prompts != list(range(len(prompts))):
+        earlier = set(range(max((record.prompt for record in self.texts), default=0)))
+        left_out = earlier - set(self.trace.prompts["prompt"])
+        if (run["memory"] or {})["start"].get("keep") == "run" and left_out:
             return LEFT_OUT
         return "" if run["record"] == "all" else NOT_ALL
 

@@ -28,7 +28,7 @@ from specviz.rules.speculative import chain_status, common_prefix, next_origin
 from specviz.trace import Trace
 from specviz.trace.text import begun_text
 from specviz.whatifs.answer import EXACT, RERUN
-from specviz.whatifs.cell import recorded, replayed_run
+from specviz.whatifs.cell import prefix_of, recorded, replayed_run
 from specviz.whatifs.texts import FLOOR, Candidates, Row, number, positive, spacing
 from specviz.whatifs.walk import STOPPED, TIE, Halt, Place, Step, Walk
 
@@ -355,15 +355,15 @@ def build_updates(trace: Trace, walks: list[StreamWalk], choice: Choice, label: 
         run["replayed"] += f"; {cut} of {len(walks)} streams end where only a rerun could tell"
     run |= {"run": label, "parameters": run["parameters"] | choice._asdict()}
     run["exactness"] = rules.exactness(choice.mode, choice.beta, True)
-    return recorded(run, trace.pieces, _cycles(walks, choice))
+    return recorded(run, trace.pieces, _cycles(walks, choice, prefix_of(run["model"])))
 
 
-def _cycles(walks: list[StreamWalk], choice: Choice) -> Iterator[Row]:
+def _cycles(walks: list[StreamWalk], choice: Choice, prefix: int) -> Iterator[Row]:
     """Every replayed cycle as the recorder takes it."""
     for walk in walks:
         steps = iter(walk.steps)
         for update in walk.updates:
-            yield _head(update, choice)
+            yield _head(update, choice, prefix)
             start = 0
             while start < len(update.record.text):
                 step = next(steps)
@@ -371,11 +371,11 @@ def _cycles(walks: list[StreamWalk], choice: Choice) -> Iterator[Row]:
                 yield _cycle(update, step, start == len(update.record.text))
 
 
-def _head(update: ReplayedUpdate, choice: Choice) -> Row:
-    """An update's cycle 0."""
+def _head(update: ReplayedUpdate, choice: Choice, prefix: int) -> Row:
+    """An update's cycle 0; an encoder-decoder reads its prefix with the source."""
     record = update.record
     row = {name: getattr(record, name) for name in HEAD} | {"cycle": 0, "keep": 0}
-    fed = record.context - 1 - (record.reused or 0)
+    fed = record.context + prefix - 1 - (record.reused or 0)
     if choice.mode == "cd" and update.draft:
         # This pass reads the carried tokens too; whether also the prompt's last token is not recorded.
         return row

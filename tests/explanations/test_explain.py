@@ -15,6 +15,7 @@ import traces
 from specviz import cli
 from specviz.errors import ParameterError, TraceError
 from specviz.explanations import acceptance, costs
+from specviz.trace import Recorder, Trace
 
 PAIR = ["Translate into German: The doctor bought a red bicycle.", "Translate into German: The cat sleeps."]
 
@@ -275,3 +276,51 @@ def test_texts_are_paired_only_in_one_order(plain):
     )
     assert same.plain.badge == turned.plain.badge == "exact"
     assert same.plain.by_text is not None and turned.plain.by_text is None
+
+
+def test_texts_of_one_run_each_are_paired_as_those_of_one_run(tmp_path):
+    """Where every run decoded one prompt, all have the number 0."""
+    prompts = [*PAIR, "The doctor slept.", "Tell me about the market.", "Tom was tired.", "The cat sleeps."]
+    for method in ("prompt_lookup", "autoregressive"):
+        (tmp_path / method).mkdir()
+        for i, prompt in enumerate(prompts):
+            run = sv.generate("town", prompt, method, max_new_tokens=24)
+            run.save(tmp_path / method / f"{i}.parquet")
+    apart, plain = (Trace.open(tmp_path / method) for method in ("prompt_lookup", "autoregressive"))
+    joined = sv.explain(apart.join(), plain.join()).speedup
+    assert joined.low == joined.low and joined.pairs == 6
+    for own, other in ((apart, plain), (apart, plain.join()), (apart.join(), plain)):
+        assert vars(sv.explain(own, other).speedup) == pytest.approx(vars(joined))
+
+
+def test_a_run_of_text_alone_is_explained_as_far_as_it_tells():
+    why = sv.explain(sv.generate("town", PAIR[1], "prompt_lookup", record=None, max_new_tokens=12))
+    assert why.lengths.empty and any("recorded only its text" in each for each in why.missing)
+
+
+def test_runs_of_other_sampling_are_other_settings(tmp_path):
+    for name, temperature in (("greedy", 0.0), ("sampled", 1.0)):
+        run = sv.generate("town", PAIR[1], "prompt_lookup", max_new_tokens=8, temperature=temperature)
+        run.save(tmp_path / f"{name}.parquet")
+    with pytest.raises(TraceError, match="holds 2 settings"):
+        sv.explain(tmp_path)
+
+
+def test_a_cycle_begins_after_what_the_last_token_says():
+    """Of a tree of depth 3 the path of one token was accepted to its end: nothing was rejected."""
+    recorder = Recorder({"run": "r", "method": "m"})
+    tree = {
+        "node_token": [5, 6, 7, 8], "node_parent": [-1, -1, 1, 2],
+        "node_status": ["accepted", "rejected", "unjudged", "unjudged"], "depth": 3, "keep": 0,
+        "out_position": [0, 1], "out_token": [5, 9], "out_origin": ["draft", "bonus"],
+    }  # fmt: skip
+    refused = {
+        "node_token": [5], "node_parent": [-1], "node_status": ["rejected"], "depth": 1, "keep": 2,
+        "out_position": [2], "out_token": [9], "out_origin": ["correction"],
+    }  # fmt: skip
+    window = refused | {"node_status": ["unjudged"], "out_position": [3], "out_origin": ["plain"], "keep": 3}
+    last = refused | {"out_position": [4], "keep": 4}
+    for number, cycle in enumerate([{}, tree, refused, window, last]):
+        recorder.add({"prompt": 0, "cycle": number, "context": 3, **cycle})
+    table = acceptance.starts(recorder.close()).set_index("after")["cycles"]
+    assert table.to_dict() == {"the prompt": 1, "a whole draft": 1, "a rejection": 1, "no draft": 1}

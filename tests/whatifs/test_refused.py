@@ -111,3 +111,15 @@ def test_what_is_densified_is_checked(target):
     canvas = sv.generate("town-diffusion", "Translate into German: a", "stepwise", max_new_tokens=4)
     with pytest.raises(ParameterError, match="decoded a canvas"):
         densify(canvas, target)
+
+
+def test_a_turn_without_room_hides_no_prompts():
+    """It has no tokens, as a redacted prompt has none; and it taught a store nothing."""
+    market = "Tell me about the market."
+    prompts = [{"turns": [market, market * 200]}, "Translate into German: The cat sleeps."]
+    for method in ("prompt_lookup", "unispec"):
+        run = sv.generate("town", prompts, method, max_new_tokens=12, record="all")
+        assert run.cycles["prompt"].unique().tolist() == [0, 2]
+        assert "needs a rerun" not in set(sv.whatif(run).ask().table["badge"])
+        with pytest.raises(TraceError, match="redacted"):
+            sv.whatif(run.redact())

@@ -389,6 +389,8 @@ def test_the_table(spec, short):
         answer.row(draft_length=12)
     with pytest.raises(ParameterError, match="no parameter 'cap'"):
         answer.row(cap=4)
+    with pytest.raises(ParameterError, match="draft_length must be a number, not None"):
+        answer.row(draft_length=None)
 
 
 def test_html_is_inert(lossy):
@@ -467,6 +469,20 @@ def test_a_cell_of_the_runs_own_setting_is_the_run(which, spec):
     ended = trace.cycles.query("cut > 0 or end == 'eos'").groupby("prompt")["cycle"].max()
     asked = trace.tops("pred").groupby(["prompt", "cycle"]).size().drop(list(ended.items()), errors="ignore")
     assert (read[asked.index] == asked).all()  # but what the target said behind the end
+
+
+@pytest.mark.parametrize("model", ["town", "town-t5"])
+def test_a_cell_has_the_runs_own_passes(model):
+    """What the drafter catches up with after a whole draft, and an encoder-decoder's prefix."""
+    draft = {"town": "town-draft", "town-t5": "town-t5-small"}[model]
+    prompts = ["Translate into German: Tom was tired. The doctor bought a red bicycle.", "The cat sleeps."]
+    run = specviz.generate(model, prompts, "speculative", draft=draft, record="dense", max_new_tokens=24)
+    answer = whatif(run).ask()
+    own = answer.trace(0)
+    assert answer.badge == "exact" and run.passes["tokens"].isin([2]).any()
+    names = ["prompt", "cycle", "model", "tokens", "rows"]
+    assert own.passes[names].values.tolist() == run.passes[names].values.tolist()
+    assert own.run["draft"] == run.run["draft"] and own.run["draft"]["shape"]
 
 
 @pytest.mark.parametrize("recorded", [True, False])

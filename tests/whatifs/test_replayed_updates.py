@@ -289,3 +289,11 @@ def test_a_draft_is_cut_to_the_room_there_is():
             same(answer.trace(i), run(model, sources, limit=12, beta=row.beta, k=row.k, mask="draft"))
         model.eos = (1,)
     assert trace.updates["drafted"].tolist() == [0, 8, 5]
+
+
+def test_an_encoder_decoders_prefill_reads_its_prefix():
+    stream = specviz.streams.fixed_lag("The cook went to the village. She was tired.", words=2)
+    real = specviz.generate("town-t5", stream, "retranslate", target_language="German", max_new_tokens=24)
+    own = whatif(real).retranslate().trace(0)
+    first = [trace.passes.query("cycle == 0")["tokens"].tolist() for trace in (own, real)]
+    assert first[0] == first[1]
