@@ -353,17 +353,22 @@ def build_updates(trace: Trace, walks: list[StreamWalk], choice: Choice, label: 
     run = replayed_run(trace)
     if cut := sum(walk.place is not None for walk in walks):
         run["replayed"] += f"; {cut} of {len(walks)} streams end where only a rerun could tell"
+    own = str(run["parameters"]["mode"])
     run |= {"run": label, "parameters": run["parameters"] | choice._asdict()}
     run["exactness"] = rules.exactness(choice.mode, choice.beta, True)
-    return recorded(run, trace.pieces, _cycles(walks, choice, prefix_of(run["model"])))
+    cycles = _cycles(walks, choice, own, prefix_of(run["model"]))
+    return recorded(run, trace.pieces, cycles)
 
 
-def _cycles(walks: list[StreamWalk], choice: Choice, prefix: int) -> Iterator[Row]:
-    """Every replayed cycle as the recorder takes it."""
+def _cycles(walks: list[StreamWalk], choice: Choice, own: str, prefix: int) -> Iterator[Row]:
+    """Every replayed cycle as the recorder takes it; `own` is the recorded run's mode."""
     for walk in walks:
         steps = iter(walk.steps)
         for update in walk.updates:
-            yield _head(update, choice, prefix)
+            row = _head(update, choice, prefix)
+            if (choice.mode == "cd") != (own == "cd"):  # carried tokens, too, can be the next prompt's
+                row["reused"] = None
+            yield row
             start = 0
             while start < len(update.record.text):
                 step = next(steps)
